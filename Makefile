@@ -15,7 +15,7 @@ PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARG
 INSTALL = $(PIP) $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup install demo pretrained test test-slow test-gpu check-gpu faults lint format sweep report pages reproduce claims bench compat gallery clean
+.PHONY: help setup install demo pretrained test test-slow test-gpu check-gpu faults lint format sweep report plots pages reproduce claims bench compat gallery clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -83,6 +83,9 @@ sweep: setup ## any jobs: make sweep ARGS="encoding=rope,alibi extension=none,pi
 
 report: setup ## tables and figures from files: make report ARGS="experiment=demo"
 	@$(BIN)/python scripts/report.py $(ARGS)
+
+plots: setup ## the pictures of scripts/README.md, by the commands there
+	@sed -n 's|^python \(scripts/plot.py .* out=results/reported/\)|$(BIN)/python \1|p' scripts/README.md | sh -e
 
 pages: setup ## the pages of results from their templates and CSVs
 	@$(BIN)/python -m posbench.report.pages

@@ -5,6 +5,7 @@ In a notebook, with results/runs as scripts/run.py filled it:
     import posbench
     posbench.rows("results/runs")                   # every row of every run, a pandas DataFrame; also a run, a CSV, a glob or a list
     posbench.frame("results/runs")                  # means over seeds, differences and intervals, as a report shows them
+    posbench.plot(posbench.frame("results/runs"))   # its figure; y="ppl", lines="rope|yarn", size="column" and more
     run = posbench.load("results/runs/ID")          # a finished training
     run.config["train"]["length"], run.rows         # from files alone; the text and the model are loaded on first use
     run.evaluate("yarn", lengths=[512, 1024])       # the rows that scripts/run.py would write; nothing is written
@@ -24,7 +25,11 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 from posbench.runs.columns import described
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy
     import pandas
+    from matplotlib.axes import Axes
 
     from posbench.cli.notebook import LoadedRun
     from posbench.explanation.result import Explanation
@@ -92,6 +97,45 @@ def explain(what, *words, **changes) -> "Explanation":
 
     typed = [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in changes.items()]
     return explain_words(str(what), [*map(str, words), *typed])
+
+
+def plot(
+    frame: "pandas.DataFrame",
+    y: str | None = None,
+    x: str | None = None,
+    lines: "str | Sequence[str] | None" = None,
+    panel: "str | Sequence[str] | None" = None,
+    log: "str | Sequence[str] | None" = None,
+    size: str = "page",
+    style: str = "paper",
+    labels: "Mapping[str, str] | None" = None,
+    title: str = "",
+    reference: str | None = None,
+    xlim: tuple[float | None, float | None] = (None, None),
+    ylim: tuple[float | None, float | None] = (None, None),
+) -> "Axes | numpy.ndarray":
+    """Axes of a figure of a frame's losses or accuracies, of matplotlib; an array of them if it has several panels.
+
+    To go on with: `axes.figure.savefig(FILE)` keeps the size. Without more words it shows what the loss figure of a report shows.
+
+        y           nats, ppl, bpb, accuracy, difference (nats minus the floor), change (nats minus no extension)
+        x           length, multiple (of the training length), position
+        lines       lines, in this order: "rope|none, rope|yarn, alibi" as encoding|extension|scale; what is left out is any, * too
+        panel       columns of the frame, each of whose values gets a panel; "none" for one panel
+        log         logarithmic axes: "x", "y", "x,y" or "none"; that of a difference is linear around zero
+        size        column (3.3 inches wide), page (6.9), slide (16:9)
+        style       paper, dark
+        labels      other names: {"rope": "RoPE", "rope|yarn": "ours", "paper.csv": "Press et al."}, of parts, lines, sources and values
+        reference   floor, change, none, or a line: what is subtracted (of a perplexity: divided by)
+        xlim, ylim  ends of the axes; None for that of the data
+
+    Lines of several frames in one (pandas.concat) are told apart by the column source. Intervals are those that the frame states: of
+    differences to the floor or to no extension, of accuracies in tasks, and of losses in CSVs of others.
+    Raises ConfigError, with what there is, for a word that fits nothing.
+    """
+    from posbench.report.plot import Options, plot_axes
+
+    return plot_axes(frame, Options(y, x, lines, panel, log, size, style, labels or {}, title, reference, xlim, ylim))
 
 
 def extend(model, extension=None, scale_attention=None, target_len=None, train_len=None):

@@ -12,7 +12,7 @@ from posbench.report.records import ContextPoint, CurvePoint, Score, SectionKey
 from posbench.report.report import collect
 from posbench.runs.directory import Run
 from posbench.runs.frame import KINDS
-from posbench.runs.search import find_results
+from posbench.runs.search import ROWS, find_results, shortest_endings
 
 if TYPE_CHECKING:
     import pandas
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 RECORDS: dict[str, type[SectionKey]] = {"curve": CurvePoint, "context": ContextPoint, "accuracy": Score, "position": CurvePoint}
 BEHIND = {"encoding": "encoding_name", "extension": "extension_name", "trained_in": "trained_in", "tuned_from": "tuned_from"}
 BEHIND |= {"steps": "train_steps"}
+METHODS = ("encoding", "extension", "scale_attention")
 
 
 def read(paths: str | Path | Iterable[str | Path], what: str = "curve") -> "pandas.DataFrame":
@@ -45,6 +46,41 @@ def frame(records: Iterable[SectionKey], kind: type[SectionKey]) -> "pandas.Data
     behind = {BEHIND[one.name]: _column_dtype(get_type_hints(Facts)[one.name]) for one in fields(Facts) if one.name in BEHIND}
     table = [[*(getattr(one, name) for name in columns), *(getattr(one.behind, name) for name in BEHIND)] for one in records]
     return pandas.DataFrame(table, columns=[*columns, *behind], dtype=object).astype(columns | behind)
+
+
+def records(table: "pandas.DataFrame") -> list[CurvePoint] | list[Score]:
+    """The points, or scores of tasks, that a frame was made of, in its order. What it has no column for is unknown."""
+    import pandas
+
+    kind = Score if "task" in table else CurvePoint
+    names = [one.name for one in fields(kind) if one.metadata.get("column", True)]
+    filled = table.reindex(columns=[*names, *BEHIND.values()]).astype(object)
+    found = []
+    for line in filled.where(pandas.notna(filled), None).to_dict("records"):
+        label = {name: line[name] or "none" for name in METHODS} | {"untested": bool(line["untested"])}
+        facts = {name: line.pop(column) for name, column in BEHIND.items()}
+        known = {**facts, "encoding": facts["encoding"] or label["encoding"], "extension": facts["extension"] or label["extension"]}
+        found.append(kind(**line | label, facts=Facts(**known, line=label["encoding"])))
+    return found
+
+
+def by_source(paths: Iterable[str | Path], what: str = "curve") -> "pandas.DataFrame":
+    """The frame of several sweeps, each read alone, with the name of its folder in the column `source`; CSVs are read beside the first."""
+    import pandas
+
+    sweeps: dict[Path, list[Path]] = {}
+    csvs: list[Path] = []
+    for named in (find_results([path]) for path in paths):
+        reports = [*named.evidence, *(path for path in named.csvs if path.name == ROWS)]
+        for path in [*named.runs, *reports]:
+            folder = path.parent if path in named.runs or path.name == ROWS else path
+            sweeps.setdefault(folder.resolve(), []).append(path)
+        csvs += [path for path in named.csvs if path.name != ROWS]
+    tables = []
+    for folder, name in shortest_endings(list(sweeps)).items():
+        table = read([*sweeps[folder], *([] if tables else csvs)], what)
+        tables.append(table.assign(source=table.source.fillna(name)))
+    return pandas.concat(tables, ignore_index=True) if tables else read(csvs, what)
 
 
 def _column_dtype(hint: object) -> str:

@@ -14,7 +14,9 @@ from conftest import CONFIGS, choices
 from hydra import compose, initialize_config_dir
 from test_layers import LAYERS, TORCH_FREE
 
+from posbench.cli.plot import NAMES
 from posbench.explanation.changes import read_changes
+from posbench.runs.rows import COLUMNS
 
 ROOT = CONFIGS.parent
 PAGES = sorted({*ROOT.glob("*.md"), *ROOT.glob("[a-z]*/README.md"), *ROOT.glob("results/*/README.md")})
@@ -148,6 +150,9 @@ def test_every_command_composes(command):
             compose(name, [override for override in overrides if not override.startswith("hydra")])
     elif name == "explain":
         assert read_changes(words[1:]).typed or len(words) == 1
+    elif name == "plot":
+        assert all((ROOT / word).exists() for word in words if "=" not in word)
+        assert {word.partition("=")[0] for word in overrides if "labels." not in word} <= {*NAMES, "format", "out", *COLUMNS}
     else:
         kind = f"{name} {words[0]}" if name == "runs" else name
         known = runpy.run_path(str(ROOT / "scripts" / script))[BY_KEY[kind]] if kind in BY_KEY else {"out": ""}

@@ -10,13 +10,16 @@ LONGEST = 60  # characters of a name
 
 def name(point: CurvePoint, panel: list[CurvePoint]) -> str:
     """Name of a line, with only what differs within its panel. * marks an untested pair; a file's name follows if it is the source."""
+    return shortened(" + ".join(name_parts(point, panel)) + "*" * point.untested + file(point.source))
+
+
+def name_parts(point: CurvePoint, panel: list[CurvePoint]) -> list[str]:
+    """Encoding, extension and scale of a line, as far as they differ within its panel."""
     alone = len({other.encoding for other in panel}) == 1 and any(other.extension != "none" for other in panel)
-    parts = [] if alone else [point.encoding]
-    if point.extension != "none" or not parts:
-        parts.append(point.extension if point.extension != "none" else "no extension")
-    if point.scale_attention != "none":
-        parts.append(point.scale_attention)
-    return shortened(" + ".join(parts) + "*" * point.untested + file(point.source))
+    found = [] if alone else [point.encoding]
+    if point.extension != "none" or not found:
+        found.append(point.extension if point.extension != "none" else "no extension")
+    return found + [point.scale_attention] * (point.scale_attention != "none")
 
 
 def extension_name(method: tuple, points: Iterable[CurvePoint]) -> str:

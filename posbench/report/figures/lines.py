@@ -5,8 +5,9 @@ panels is as wide as its longest name.
 """
 
 import functools
+import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from posbench.report.figures.style import GREY, Frame, note
@@ -68,25 +69,40 @@ def draw(title: str, rows: Sequence[Sequence[Panel | None]], caption: Sequence[s
     """Figure of rows of panels; None leaves a place empty."""
     panels = [panel for row in rows for panel in row if panel]
     columns = max(map(len, rows))
-    names = [
-        [line.name for panel in row[column : column + 1] if panel for line in panel.lines] for row in rows for column in range(columns)
-    ]
-    gutters = [LEADER + max(width(name) for own in names[column::columns] for name in ["", *own]) for column in range(columns)]
-    tall = max(tall, 1.3 * GAP * max(len([line for line in panel.lines if line.name]) for panel in panels))
-    above = [(ABOVE if any(one.title for one in row if one) else 10) + max(stack(one.beyond) for one in row if one) for row in rows]
-    across = LEFT + columns * (wide + BETWEEN) - BETWEEN + sum(gutters)
+    room = gutters([[panel.lines if panel else () for panel in row] for row in rows])
+    tall = max([tall, *(1.3 * sum(gaps(line.name for line in panel.lines)) for panel in panels)])
+    above = [headroom(row) for row in rows]
+    across = LEFT + columns * (wide + BETWEEN) - BETWEEN + sum(room)
     frame = Frame(title, across, sum(above) + len(rows) * (tall + BELOW))
     for index, row in enumerate(rows):
         for column, panel in enumerate(row):
             if panel is None:
                 continue
-            left, top = LEFT + column * (wide + BETWEEN) + sum(gutters[:column]), sum(above[: index + 1]) + index * (tall + BELOW)
+            left, top = LEFT + column * (wide + BETWEEN) + sum(room[:column]), sum(above[: index + 1]) + index * (tall + BELOW)
             axes = frame.axes(left, top, wide, tall)
             panel.scales(axes)
             _fill(axes, panel)
             axes.set_title(panel.title, fontsize=9.5, loc="left", pad=6 + stack(panel.beyond), color="#222222")
     frame.caption(caption, up=4)
     return frame.figure
+
+
+def gutters(rows: Sequence[Sequence[Sequence[Line]]]) -> list[float]:
+    """Points right of each column of panels for the names of its lines; `rows` holds the lines of each panel."""
+    columns = range(max(map(len, rows)))
+    return [LEADER + max([0.0, *(width(line.name) for row in rows for lines in row[one : one + 1] for line in lines)]) for one in columns]
+
+
+def headroom(row: Sequence[Panel | None]) -> float:
+    """Points above a row of panels, for their titles and the values beyond them."""
+    own = [panel for panel in row if panel]
+    title = max(ABOVE + 11.5 * panel.title.count("\n") if panel.title else 10 for panel in own)
+    return title + max(stack(panel.beyond) for panel in own)
+
+
+def gaps(names: Iterable[str]) -> list[float]:
+    """Height of each name that is written."""
+    return [GAP * (name.count("\n") + 1) for name in names if name]
 
 
 def _fill(axes, panel: Panel) -> None:
@@ -119,30 +135,35 @@ def _fill(axes, panel: Panel) -> None:
 
 @functools.cache
 def width(text: str, size: float = LABEL, weight: str = "normal") -> float:
-    """Width of a text in points."""
+    """Width of a text, or of its longest line, in points."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import TextPath
 
-    return TextPath((0, 0), text, size=size, prop=FontProperties(weight=weight)).get_extents().x1 if text.strip() else 0.0
+    lines = [line for line in text.split("\n") if line.strip()]
+    return max((TextPath((0, 0), line, size=size, prop=FontProperties(weight=weight)).get_extents().x1 for line in lines), default=0.0)
 
 
-def spread(wanted: list[float], gap: float, low: float, high: float) -> list[float]:
-    """Positions at least `gap` apart within [low, high], each as near to the wanted one as the others allow (least squares).
+def spread(wanted: list[float], gap: float | Sequence[float], low: float, high: float) -> list[float]:
+    """Positions within [low, high], each as near to the wanted one as the others allow (least squares).
 
-    Neighbours that would overlap are pooled and centred on their mean. If `high - low` is too small, the gap shrinks.
+    They are at least `gap` apart, or half of the gaps of both neighbours. Neighbours that would overlap are pooled and centred on their
+    mean. If `high - low` is too small, the gaps shrink.
     """
     order = sorted(range(len(wanted)), key=lambda index: wanted[index])
-    gap = min(gap, (high - low) / max(1, len(wanted) - 1))
-    blocks: list[tuple[float, int]] = []  # sum of (wanted - rank * gap), members
-    for rank, index in enumerate(order):
-        total, members = wanted[index] - rank * gap, 1
+    own = [gap] * len(wanted) if isinstance(gap, float) else [gap[index] for index in order]
+    offsets = [0.0, *itertools.accumulate((below + above) / 2 for below, above in itertools.pairwise(own))]
+    shrunk = min(1.0, (high - low) / (offsets[-1] or 1.0))
+    offsets = [offset * shrunk for offset in offsets]
+    blocks: list[tuple[float, int]] = []  # sum of (wanted - offset), members
+    for offset, index in zip(offsets, order, strict=False):
+        total, members = wanted[index] - offset, 1
         while blocks and blocks[-1][0] / blocks[-1][1] > total / members:
             before, others = blocks.pop()
             total, members = before + total, others + members
         blocks.append((total, members))
-    last = high - (len(wanted) - 1) * gap
+    last = high - offsets[-1]
     starts = [min(max(total / members, low), last) for total, members in blocks for _ in range(members)]
-    placed = {index: start + rank * gap for rank, (index, start) in enumerate(zip(order, starts, strict=True))}
+    placed = {index: start + offset for index, start, offset in zip(order, starts, offsets, strict=False)}
     return [placed[index] for index in range(len(wanted))]
 
 
@@ -175,11 +196,12 @@ def end_labels(axes, ends: list[tuple[float, int, str, str]]) -> None:
     """Write each line's text right of the axes, for (value, length, text, colour), in the order of the values and without overlap."""
     place, figure = axes.get_position(), axes.figure
     tall, wide = place.height * figure.get_figheight() * 72, place.width * figure.get_figwidth() * 72
-    top = axes.get_ylim()[1]
+    bottom, top = axes.get_ylim()
     to_axes = (axes.transScale + axes.transLimits).transform
-    starts = [to_axes((length, min(value, top))) for value, length, *_ in ends]
+    starts = [to_axes((length, min(max(value, bottom), top))) for value, length, *_ in ends]
     nudged = [y * tall + 1e-3 * value for (_, y), (value, *_) in zip(starts, ends, strict=True)]
-    for (x, y), put, (*_, text, colour) in zip(starts, spread(nudged, GAP, 2.0, tall), ends, strict=True):
+    places = spread(nudged, gaps(text for *_, text, _ in ends), 2.0, tall)
+    for (x, y), put, (*_, text, colour) in zip(starts, places, ends, strict=True):
         line = {"color": colour, "linewidth": 0.7, "linestyle": (0, (1, 2)), "transform": axes.transAxes, "clip_on": False, "zorder": 2}
         axes.plot([x, 1, 1 + 7 / wide], [y, y, put / tall], **line)
         style = {"xycoords": "axes fraction", "va": "center", "fontsize": LABEL, "color": colour}

@@ -8,13 +8,13 @@ import functools
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from posbench.report.figures.captions import caption, name
 from posbench.report.figures.lines import WIDTH, Line, Mark, Panel, Pen, draw, width
 from posbench.report.figures.palette import apart, bases, encoding_look, extension_look, looks
-from posbench.report.figures.style import BEND, BROKEN, FEW, FONT, GAIN, GREY, MARKERS, note, octaves, ticks
+from posbench.report.figures.style import BROKEN, FEW, FONT, GREY, MARKERS, floor_axis, note, octaves
 from posbench.report.records import CurvePoint, methods, tick_lengths
 
 BAR, BESIDE = 3.4, 0.5  # points for each interval at one length; octaves at most for all of them
@@ -95,7 +95,8 @@ def figure(curve: list[CurvePoint], title: str):
     edges = limits(known or [0.0], relative)
     lengths, ticked = sorted({point.length for point in curve}), tick_lengths(point.length for point in curve)
     span = math.log2(lengths[-1] / lengths[0]) + 0.5
-    spread = [dodge(group.points, span, relative) for group in shown]
+    barred = [len(methods(group.points)) * any(bar(point, relative) for point in group.points) for group in shown]
+    spread = [dodge((point.length for point in group.points), n, span) for group, n in zip(shown, barred, strict=True)]
     room = max(found.get(length, 0.0) for found in spread for length in (lengths[0], lengths[-1]))
 
     def mark(point: CurvePoint) -> Mark | None:
@@ -126,13 +127,12 @@ def height(point: CurvePoint, relative: bool) -> float | None:
     return point.difference if relative else point.nll
 
 
-def dodge(points: list[CurvePoint], span: float, relative: bool) -> dict[int, float]:
-    """Octaves, by length, over which the lines of a panel spread their intervals side by side; `span`: octaves of the x axis."""
-    lines = len(methods(points)) * any(bar(point, relative) for point in points)
-    lengths = sorted({point.length for point in points})
+def dodge(lengths: Iterable[float], lines: int, span: float, wide: float = WIDTH) -> dict[float, float]:
+    """Octaves, by length, over which so many lines with intervals stand side by side; `span`: octaves of an x axis `wide` points wide."""
+    lengths = sorted({*lengths})
     gaps = [math.log2(after / before) for before, after in itertools.pairwise(lengths)]
     free = [min(pair) for pair in zip([math.inf, *gaps], [*gaps, math.inf], strict=True)]
-    return {length: min(BESIDE, 0.6 * gap, lines * BAR * span / WIDTH) for length, gap in zip(lengths, free, strict=True)}
+    return {length: min(BESIDE, 0.6 * gap, lines * BAR * span / wide) for length, gap in zip(lengths, free, strict=True)}
 
 
 def bar(point: CurvePoint, relative: bool) -> tuple[float, float] | None:
@@ -175,11 +175,7 @@ def _scales(
     up = 4 if train_len**2 < low * high or not relative else 16  # the right half has a line on what lies below 0
     note(axes, f"trained at {train_len}", (train_len, bottom), (4, up), fontsize=7.5, color=GREY)
     if relative:
-        axes.set_yscale("symlog", linthresh=BEND, linscale=1.3)
-        axes.set_yticks(*ticks(bottom, top))
-        axes.set_yticks([], minor=True)
-        axes.axhspan(bottom, 0, color=GAIN, alpha=0.07, linewidth=0, zorder=0)
-        axes.axhline(0, color="black", linewidth=0.9, zorder=1)
+        floor_axis(axes, bottom, top)
     axes.set_ylim(bottom, top)
     axes.set_xlabel("length at evaluation (tokens)", fontsize=FONT)
     if left:

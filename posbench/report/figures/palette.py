@@ -60,19 +60,20 @@ def _name_hash(name: str) -> int:
     return zlib.crc32(name.encode())
 
 
-def looks(cells: Iterable[tuple[str, str]], extensions: Iterable[str], base: Bases) -> dict[tuple[str, str], tuple[str, object]]:
-    """Colour and dash of each (encoding, extension) of one panel, no two alike; `extensions`: those of the whole figure.
+def looks(cells: Iterable[tuple], extensions: Iterable[str], base: Bases) -> dict[tuple, tuple[str, object]]:
+    """Colour and dash of each (encoding, extension, ...) of one panel, no two alike; `extensions`: those of the whole figure.
 
     A line without an extension has its encoding's colour. In a panel of one encoding each extension has its own colour, or another if
     the encoding has that; in a panel of several, that of its encoding.
     """
     cells = list(cells)
-    alone = len({encoding for encoding, _ in cells}) == 1 and any(extension != "none" for _, extension in cells)
+    alone = len({cell[0] for cell in cells}) == 1 and any(cell[1] != "none" for cell in cells)
     own = told_apart({name: extension_look(base[name]) for name in extensions if name != "none"}, base)
-    wanted: dict[tuple[str, str], Look] = {}
-    for encoding, extension in cells:
+    wanted: dict[tuple, Look] = {}
+    for cell in cells:
+        encoding, extension = cell[:2]
         colour, solid = encoding_look(base[encoding])
-        wanted[encoding, extension] = (colour, solid) if extension == "none" else own[extension] if alone else (colour, own[extension][1])
+        wanted[cell] = (colour, solid) if extension == "none" else own[extension] if alone else (colour, own[extension][1])
     if alone:
         _recolour_extensions(wanted, base)
     return {cell: (OKABE_ITO[colour], DASHES[dash]) for cell, (colour, dash) in told_apart(wanted, base).items()}

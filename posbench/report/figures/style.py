@@ -1,7 +1,7 @@
 """Parts shared by the figures: colours, dashes and sizes, the frame of panels with title and caption, axes, and the writing of files."""
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from posbench.common.files import atomic_path
@@ -11,21 +11,30 @@ BLACK = OKABE_ITO[-1]
 GAIN, FAIL = OKABE_ITO[2], OKABE_ITO[1]  # below the floor, above it
 DASHES = ("-", (0, (5, 1.6)), (0, (1.2, 1.4)), (0, (6, 1.5, 1.2, 1.5)), (0, (3, 1.2)), (0, (8, 2, 1, 2, 1, 2)), (0, (2, 2.5)))
 MARKERS = ("o", "D", "s", "^", "v", "P", "X")
-GREY, FONT = "#5a5a5a", 8.5
+GREY, RULE, FONT = "#5a5a5a", "#e6e6e6", 8.5
 FEW, ENOUGH = 6, 3  # at most so many curves share one panel; at least so many methods for a heat map and a plot of differences
 BEND, BROKEN = 0.1, 4.0  # nats/token: start of the logarithmic part of the scale, and a difference at which a model knows nothing
 TICKS = (0, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 4, 8, 16)
 
 
-def save(figure, stem: Path) -> list[Path]:
-    """Write a figure as png and svg, and return their paths. Equal figures give equal bytes."""
+FORMATS = {  # file formats, with what gives equal bytes for equal figures
+    "png": {"dpi": 160, "metadata": {"Software": None}},
+    "svg": {"metadata": {"Date": None}},
+    "pdf": {"metadata": {"CreationDate": None}},
+}
+TIGHT = {"bbox_inches": "tight", "pad_inches": 0.15, "facecolor": "white"}
+
+
+def save(figure, stem: Path, formats: Iterable[str] = ("png", "svg"), how: Mapping[str, object] = TIGHT, fonts: str = "path") -> list[Path]:
+    """Write a figure in these formats, and return their paths. `fonts="none"` keeps the text of an svg as text."""
     import matplotlib
 
     written = []
-    for suffix, extra in ((".png", {"dpi": 160, "metadata": {"Software": None}}), (".svg", {"metadata": {"Date": None}})):
-        written.append(stem.with_name(stem.name + suffix))  # with_suffix would replace .v2 in rope.v2
-        with atomic_path(written[-1]) as path, matplotlib.rc_context({"svg.hashsalt": "posbench"}):
-            figure.savefig(path, bbox_inches="tight", pad_inches=0.15, facecolor="white", **extra)
+    for one in formats:
+        written.append(stem.with_name(f"{stem.name}.{one}"))  # with_suffix would replace .v2 in rope.v2
+        rc = {"svg.hashsalt": "posbench", "svg.fonttype": fonts, "pdf.fonttype": 42}
+        with atomic_path(written[-1]) as path, matplotlib.rc_context(rc):
+            figure.savefig(path, **FORMATS[one] | how)
     return written
 
 
@@ -67,6 +76,15 @@ def octaves(axes, lengths: Sequence[int], train_len: int | None = None) -> None:
     ruled(axes)
 
 
+def floor_axis(axes, bottom: float, top: float) -> None:
+    """Set up a y axis of differences: linear to BEND, logarithmic beyond; a line at zero, and green below it."""
+    axes.set_yscale("symlog", linthresh=BEND, linscale=1.3)
+    axes.set_yticks(*ticks(bottom, top))
+    axes.set_yticks([], minor=True)
+    axes.axhspan(bottom, 0, color=GAIN, alpha=0.07, linewidth=0, zorder=0)
+    axes.axhline(0, color="black", linewidth=0.9, zorder=1)
+
+
 def difference_axis(axes, values: Iterable[float]) -> None:
     """Set up a y axis that holds `values` and zero: linear to BEND, logarithmic beyond."""
     values = list(values)
@@ -80,7 +98,7 @@ def difference_axis(axes, values: Iterable[float]) -> None:
 def ruled(axes) -> None:
     """Draw horizontal rules behind everything, small labels, and no frame above and on the right."""
     axes.tick_params(labelsize=FONT, color=GREY)
-    axes.grid(axis="y", color="#e6e6e6", linewidth=0.6, zorder=0)
+    axes.grid(axis="y", color=RULE, linewidth=0.6, zorder=0)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
 

@@ -1,0 +1,86 @@
+"""Command of scripts/plot.py: words to a figure in files."""
+
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from posbench.common.errors import ConfigError, did_you_mean
+from posbench.report.figures.style import FORMATS, save
+from posbench.report.frame import by_source
+from posbench.report.plot import Options, draw_figure, listed, one_of
+
+if TYPE_CHECKING:
+    import pandas
+
+NAMES = [one.name for one in fields(Options) if one.name != "labels"]
+PIXELS = {"column": 400, "page": 300, "slide": 320}  # an inch of a png
+
+
+def plot_words(words: list[str]) -> None:
+    """Draw the figure that the words describe, and print its files and its caption."""
+    paths, given = [word for word in words if "=" not in word], [word for word in words if "=" in word]
+    if not paths:
+        raise ConfigError("Nothing to draw is named: give folders of runs or of reports, or CSVs, such as results/reported/demo.")
+    labels = [word.removeprefix("labels.") for word in given if word.startswith("labels.")]
+    chosen = dict(word.partition("=")[::2] for word in given if not word.startswith("labels."))
+    limits = {name: _ends(name, chosen.pop(name)) for name in ("xlim", "ylim") if name in chosen}
+    options = Options(**{name: chosen.pop(name) for name in NAMES if name in chosen}, **limits, labels=_labels(labels))
+    out, formats = chosen.pop("out", None), chosen.pop("format", None)
+    table = _table(paths, options.y)
+    for name, value in chosen.items():
+        if name not in table:
+            known = [*NAMES, "labels.NAME", "format", "out", *table.columns]
+            raise ConfigError(f"{name} is no word of a figure{did_you_mean(name, known)}: choose from {', '.join(known)}.")
+        table = table[_among(table[name], name, value)]
+    stem, formats = _files(out, formats, "-".join([Path(paths[0]).resolve().stem, options.y or "curve"]))
+    figure, caption = draw_figure(table, options)
+    how = {"dpi": PIXELS[options.size]}
+    for path in save(figure, stem, formats, how, fonts="none"):
+        print(f"{path.suffix.lstrip('.'):4} {path}")
+    print(*caption(), sep="\n")
+
+
+def _table(paths: list[str], y: str | None) -> "pandas.DataFrame":
+    """Frame of losses; of tasks if their accuracy is asked for, or nothing else is there."""
+    for what in ("accuracy", "curve") if y == "accuracy" else ("curve", "accuracy"):
+        table = by_source(paths, what)
+        if len(table):
+            break
+    return table
+
+
+def _labels(words: list[str]) -> dict[str, str]:
+    """{what is renamed: its new name}; arguments in a name have a = too, so the last one divides."""
+    return dict(word.rpartition("=")[::2] for word in words)
+
+
+def _ends(name: str, text: str) -> tuple[float | None, float | None]:
+    """Two ends of an axis; an empty one is left as it is."""
+    try:
+        low, high = (float(end) if end.strip() else None for end in text.strip("()[]").split(","))
+    except ValueError:
+        low, high = 1.0, 0.0
+    if low is not None and high is not None and not low < high:
+        raise ConfigError(f"{name}={text} must be two numbers, the smaller first, such as {name}=0,4; {name}=0, sets one end.")
+    return low, high
+
+
+def _among(column: "pandas.Series", name: str, value: str) -> "pandas.Series":
+    """True for the rows that have one of the values."""
+    text = column.map(lambda one: "none" if one is None or one != one else f"{one:g}" if isinstance(one, float) else str(one))
+    for one in (wanted := listed(value)):
+        one_of(name, one, text)
+    return text.isin(wanted)
+
+
+def _files(out: str | None, formats: str | None, name: str) -> tuple[Path, list[str]]:
+    """Path without an ending, and the formats."""
+    path = Path(out or "results/plot")
+    named = path.suffix.lstrip(".") if out and not out.endswith("/") and not path.is_dir() else ""
+    wanted = [one_of("format", one, FORMATS) for one in listed(formats or "")]
+    if not named:
+        return path / name, wanted or ["pdf", "png"]
+    if not wanted or named in FORMATS:
+        one_of("format", named, FORMATS)
+        return path.with_suffix(""), list(dict.fromkeys([named, *wanted]))
+    return path, wanted

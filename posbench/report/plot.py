@@ -1,0 +1,269 @@
+"""A figure of one's own from a frame of results: each of its choices is a word of posbench.plot and scripts/plot.py.
+
+A value is read in nats, as a loss or as a difference to a reference, with the ends of its interval; then all three take the unit.
+"""
+
+import functools
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from posbench.common.errors import ConfigError, did_you_mean
+from posbench.report.figures.captions import data_line, of_intervals, shortened
+from posbench.report.figures.loss_curves import bar
+from posbench.report.figures.own_lines import Spot, Words, panel_contents
+from posbench.report.figures.paper import SIZES, AxesSpec, darken, lay_out, y_ends
+from posbench.report.footnotes import questions_of, targets_of
+from posbench.report.frame import METHODS, records
+from posbench.report.records import CurvePoint, Score, file, two_seeds
+
+if TYPE_CHECKING:
+    import pandas
+
+UNITS = {"nats": "loss (nats/token)", "ppl": "perplexity", "bpb": "bits/byte", "accuracy": "accuracy"}
+DIFFERENCES = {"difference": "floor", "change": "change"}  # word for y that is nats minus this reference
+REFERENCES = {"none": "", "floor": "floor", "change": "no extension"}  # other references are lines
+XS = {"length": "length at evaluation (tokens)", "multiple": "length / training length", "position": "position (tokens)"}
+STYLES = ("paper", "dark")
+EARLY = 8  # the loss of the first positions, up to this part of the training length, is high in every model and would flatten the rest
+SECTIONS, LOST = 4, 8  # lines of a caption on what was measured; names of lines that state nothing
+Point = CurvePoint | Score
+Reading = tuple[float, float | None, float | None]  # a value and the ends of its interval
+ANY = object()  # any source
+
+
+@dataclass(frozen=True)
+class Options:
+    """Choices of a figure, as posbench.plot describes them; None takes what fits the frame."""
+
+    y: str | None = None
+    x: str | None = None
+    lines: str | Sequence[str] | None = None
+    panel: str | Sequence[str] | None = None
+    log: str | Sequence[str] | None = None
+    size: str = "page"
+    style: str = "paper"
+    labels: Mapping[str, str] = field(default_factory=dict)
+    title: str = ""
+    reference: str | None = None
+    xlim: tuple[float | None, float | None] = (None, None)
+    ylim: tuple[float | None, float | None] = (None, None)
+
+
+def plot_axes(frame: "pandas.DataFrame", options: Options):
+    """Axes of the one panel, or the array of those of several."""
+    import numpy as np
+
+    axes = draw_figure(frame, options)[0].axes
+    return axes[0] if len(axes) == 1 else np.array(axes, dtype=object)
+
+
+def draw_figure(frame: "pandas.DataFrame", options: Options) -> tuple[object, Callable[[], list[str]]]:
+    """Figure, and the function that gives the lines of its caption."""
+    import matplotlib
+
+    for name, known in (("size", SIZES), ("style", STYLES)):
+        one_of(name, getattr(options, name), known)
+    for name in ("encoding", "length", "train_len"):
+        if name not in frame:
+            raise ConfigError(f"The frame has no column {name}: posbench.frame(paths) and posbench.frame(paths, 'accuracy') have all.")
+    frame = frame.assign(**{name: frame.get(name, "none") for name in METHODS}).reset_index(drop=True)  # joined frames repeat their index
+    unit, reference, x = _quantities(frame, options)
+    table = _measured_by(frame, x)
+    spots = _spots(records(table), x)
+    of = None if reference in REFERENCES else _line(spots, _matching(table, reference, "none"), reference)
+    table = table.assign(spot=[replace(spot, reading=_reading(spot.point, unit, reference, of and of(spot))) for spot in spots])
+    table = selected(table, options.lines)
+    late = [x != "position" or options.xlim != (None, None) or EARLY * spot.length >= spot.train_len for spot in table.spot]
+    table = table[late] if any(late) else table
+    shown = table[[spot.reading is not None for spot in table.spot]]
+    if shown.empty:
+        raise ConfigError(f"None of these lines states {_named(unit, reference)}: choose another y or reference.")
+    said = Words(options.labels, list(table.spot))
+    for word in options.labels:
+        one_of("labels", word, said.known)
+    columns = listed(options.panel)
+    for name in columns if columns != ["none"] else ():
+        one_of("panel", name, frame.columns, ", or none")
+    contents = panel_contents(shown, columns, said, 1.0 if x == "multiple" else None)
+    axes = _axes(list(shown.spot), unit, reference, x, options)
+    with matplotlib.rc_context({"text.parse_math": False}):  # print dollar signs in names as they are
+        made = lay_out(contents, axes, options.size, options.title)
+    if options.style == "dark":
+        darken(made)
+    return made, functools.partial(_caption, list(table.spot), unit, reference, said)
+
+
+def one_of(name: str, value: object, known: Iterable[str], more: str = "") -> str:
+    """The value. Raises ConfigError with what exists for another than those known."""
+    if value not in (known := list(dict.fromkeys(known))):
+        some = ", ".join(known[:20]) + f" and {len(known) - 20} more" * (len(known) > 20)
+        raise ConfigError(f"{name}={value} is unknown here{did_you_mean(value, known)}: choose from {some}{more}.")
+    return str(value)
+
+
+def listed(words: str | Sequence[str] | None) -> list[str]:
+    """Words between commas, but not at those within brackets."""
+    parts = re.split(r",(?![^\[{(]*[\]})])", words) if isinstance(words, str) else words or ()
+    return [one.strip() for one in parts if one.strip()]
+
+
+def _quantities(frame: "pandas.DataFrame", options: Options) -> tuple[str, str, str]:
+    """Unit, reference and x of a figure."""
+    wide = frame.window.notna() if "window" in frame else frame.train_len.isna()
+    x = one_of("x", options.x or ("position" if len(frame) and wide.all() else "length"), XS)
+    relative = x != "position" and options.reference is None and "difference" in frame
+    relative = relative and (frame.difference.notna() | frame.nll.isna())[~wide].all()
+    y = one_of("y", options.y or ("accuracy" if "task" in frame else "difference" if relative else "nats"), [*UNITS, *DIFFERENCES])
+    if y in DIFFERENCES and options.reference not in (None, DIFFERENCES[y]):
+        raise ConfigError(f"y={y} has the reference {DIFFERENCES[y]}: type y=nats reference={options.reference}.")
+    unit, reference = ("nats", DIFFERENCES[y]) if y in DIFFERENCES else (y, options.reference or "none")
+    if "task" in frame and unit != "accuracy":
+        raise ConfigError(f"y={y} is not measured in tasks: choose y=accuracy.")
+    if unit == "accuracy" and reference in ("floor", "change"):
+        raise ConfigError(f"reference={reference} is a loss, and y is an accuracy: name a line, such as reference=rope.")
+    return unit, reference, x
+
+
+def _measured_by(frame: "pandas.DataFrame", x: str) -> "pandas.DataFrame":
+    """Rows by position, or those by length; of tasks those of all depths together."""
+    wide = frame.window.notna() if "window" in frame else frame.train_len.isna()
+    table = frame[wide if x == "position" else ~wide]
+    table = table[table.depth.isna()] if "depth" in table else table
+    if table.empty:
+        ways = f": choose x={'length' if x == 'position' else 'position'}" if len(frame) else ", since the frame is empty"
+        raise ConfigError(f"Nothing here was measured by {x}{ways}.")
+    return table
+
+
+def _spots(points: Sequence[Point], x: str) -> list[Spot]:
+    """Points at their places on x. A bin of positions stands in its middle."""
+    ends: dict[tuple, set[int]] = {}
+    for point in points if x == "position" else ():
+        ends.setdefault((point.section, point.window), {0}).add(point.length)
+
+    def place(point: Point) -> float:
+        if x == "position":
+            start = max(end for end in ends[point.section, point.window] if end < point.length)
+            return math.sqrt((start + 1) * point.length)
+        return point.length / point.train_len if x == "multiple" else point.length
+
+    return [Spot(point, place(point)) for point in points]
+
+
+def selected(table: "pandas.DataFrame", lines: str | Sequence[str] | None) -> "pandas.DataFrame":
+    """Rows of the lines that are named, in the order of the names: A|B|C for encoding, extension and scale; what is left out is any."""
+    import pandas
+
+    if not (wanted := listed(lines)):
+        return table
+    rows = [table[_matching(table, one)] for one in wanted]
+    for one, own in zip(wanted, rows, strict=True):
+        if own.empty:
+            keys = dict.fromkeys(zip(*(table[name] for name in METHODS), strict=True))
+            one_of("lines", one, ["|".join(key[:count]) for count in (1, 2, 3) for key in keys])
+    found = pandas.concat(rows)
+    return found[~found.index.duplicated()]
+
+
+def _matching(table: "pandas.DataFrame", line: str, rest: str = "*") -> "pandas.Series":
+    """True for the rows of a line; `rest` stands for the parts that its name leaves out."""
+    words = ["none" if word.strip() == "no extension" else word.strip() for word in re.split(r"\||\s\+\s", line)]
+    mask = table.encoding.notna() & (len(words) <= len(METHODS))
+    for name, word in zip(METHODS, words + [rest] * len(METHODS), strict=False):
+        mask &= (table[name] == word) | (word == "*")
+    return mask
+
+
+def _line(spots: Sequence[Spot], chosen: Iterable[bool], line: str) -> Callable[[Spot], Point | None]:
+    """Function from a spot to the point of a line at its place, of its section and task, from its source if the line is there."""
+    own = [spot for spot, wanted in zip(spots, chosen, strict=True) if wanted]
+    if not own:
+        one_of("reference", line, ("|".join(spot.method[:3]) for spot in spots), ", or floor, change, none")
+    found: dict[tuple, Point] = {}
+    for spot in own:
+        for source in (spot.source, ANY):
+            found.setdefault((*spot.where, source), spot.point)
+    return lambda spot: found.get((*spot.where, spot.source), found.get((*spot.where, ANY)))
+
+
+def _reading(point: Point, unit: str, reference: str, other: Point | None) -> Reading | None:
+    """Value of a point in a unit, with the ends of its interval; None for what it does not state. `other`: the point that is subtracted."""
+    values: tuple[float | None, float | None, float | None]
+    if unit == "accuracy":
+        values = (point.accuracy, point.low, point.high) if isinstance(point, Score) and point.shown else (None,) * 3
+        values = values if isinstance(point, Score) else (point.accuracy, None, None)
+    elif reference == "floor":
+        values = point.difference, *(bar(point, relative=True) or (None, None))
+    else:
+        values = point.nll, point.low, point.high
+    paired = other is not None and other.method == (point.encoding, "none", "none", point.source) and unit != "accuracy"
+    if reference == "change" or paired and point.change is not None:  # the same trainings on the same targets
+        half = point.change_half_width
+        values = point.change, *((None, None) if half is None else (point.change - half, point.change + half))
+    elif reference not in REFERENCES:
+        mine, theirs = values[0], other and (other.accuracy if unit == "accuracy" else other.nll)
+        values = None if None in (mine, theirs) else mine - theirs, None, None
+    if values[0] is None or unit == "bpb" and not (point.bpb and point.nll):
+        return None
+    to_unit = {"ppl": lambda nats: math.exp(min(nats, 700.0)), "bpb": lambda nats: nats * point.bpb / point.nll}.get(unit, float)
+    value, low, high = (None if one is None else to_unit(one) for one in values)
+    return value, *((low, high) if None not in (low, high) else (None, None))
+
+
+def _named(unit: str, reference: str) -> str:
+    """Name of the y axis."""
+    head, bracket, units = UNITS[unit].partition(" (")
+    other = REFERENCES.get(reference, shortened(reference))
+    return head + f"{' / that of ' if unit == 'ppl' else ' minus '}{other}" * bool(other) + bracket + units
+
+
+def _axes(spots: Sequence[Spot], unit: str, reference: str, x: str, options: Options) -> AxesSpec:
+    level = None if reference == "none" else 1.0 if unit == "ppl" else 0.0
+    bent = level == 0 and unit != "accuracy"
+    log = (
+        {"x", *("y" for _ in range(bent))}
+        if options.log is None
+        else {one_of("log", one, "xy") for one in listed(options.log) if one != "none"}
+    )
+    usual = (-0.03, 1.04) if unit == "accuracy" and level is None else y_ends([spot.reading[0] for spot in spots], level, bent, "y" in log)
+    low, high = (end if wanted is None else wanted for wanted, end in zip(options.ylim, usual, strict=True))
+    for name, end in (("x", options.xlim[0]), ("y", None if bent else low)):
+        if name in log and end is not None and end <= 0:
+            raise ConfigError(f"log={name} cannot show {end:g}: choose {name}lim above 0, or leave {name} out of log.")
+    windows = {getattr(spot, "window", None) for spot in spots}
+    name = XS[x] if x != "position" or len(windows) > 1 else f"position in a window of {windows.pop()} tokens"
+    said = "" if x == "multiple" else "trained at"
+    return AxesSpec(
+        name, _named(unit, reference), frozenset(log), (low, high), level, bent, options.xlim, "x" if x == "multiple" else "", said
+    )
+
+
+def _caption(spots: Sequence[Spot], unit: str, reference: str, said: Words) -> list[str]:
+    """Lines below a figure: what was measured, what bars are, and which lines do not state what is drawn."""
+    sections: dict[tuple, list[Point]] = {}
+    for spot in spots:
+        sections.setdefault((spot.source, spot.section), []).append(spot.point)
+    lines = []
+    for (source, _), own in sections.items():
+        what = questions_of(own) if isinstance(own[0], Score) else targets_of(own[0])
+        lines.append(f"{said.source(source)}: " * bool(source) + data_line(own, what) + ".")
+    lines = list(dict.fromkeys(lines))
+    lines = lines[:SECTIONS] + [f"And {len(lines) - SECTIONS} more of other data, lengths or settings."] * (len(lines) > SECTIONS)
+    if reference == "floor":
+        lengths = " or ".join(str(length) for length in sorted({spot.train_len for spot in spots}))
+        lines.append(f"Floor: the loss of the same targets with exactly {lengths} tokens of context.")
+    elif reference not in REFERENCES:
+        lines.append(f"Minus {reference}: differences of means, paired where that is the same trainings without an extension.")
+    barred = [spot.point for spot in spots if spot.reading and spot.reading[1] is not None]
+    theirs = sorted({said.source(point.source) for point in barred if getattr(point, "foreign", False)})
+    own = [point for point in barred if not getattr(point, "foreign", False)]
+    paired = "" if not own else "95 % intervals" if isinstance(own[0], Score) else of_intervals(own)
+    bars = "; ".join(filter(None, [paired, f"as {' and '.join(theirs)} states them" * bool(theirs)]))
+    lines.append(f"Bars: {bars}." if bars else "No bars: no interval of this is known.")
+    if lost := list(dict.fromkeys("|".join(spot.method[:3]) + file(spot.source) for spot in spots if spot.reading is None)):
+        lines.append(f"Left out where it is not known: {', '.join(lost[:LOST])}{f' and {len(lost) - LOST} more' * (len(lost) > LOST)}.")
+    lines += [f"{note[0].upper()}{note[1:]}." for note in (two_seeds(own) if own and isinstance(own[0], CurvePoint) else [])]
+    return lines + ["* a pair its authors have not tested."] * any(spot.untested for spot in spots)

@@ -1,0 +1,281 @@
+"""Figures of one's own: the numbers drawn are the frame's in the unit asked for, every word does what it says, and nothing overlaps."""
+
+import math
+import re
+import shlex
+from xml.etree import ElementTree
+
+import numpy as np
+import pandas
+import pytest
+from conftest import CONFIGS
+from matplotlib.colors import to_hex, to_rgb
+from script_calls import call
+
+import posbench
+from posbench.common.errors import ConfigError
+from posbench.report.figures.loss_curves import groups, lines_of
+from posbench.report.figures.paper import SIZES
+from posbench.report.frame import records
+from posbench.report.plot import Options, draw_figure
+
+ROOT = CONFIGS.parent
+REPORTED = ROOT / "results" / "reported"
+EXAMPLES = re.findall(r"^python scripts/plot.py (.* out=\S+)$", (ROOT / "scripts" / "README.md").read_text(), re.M)
+
+
+@pytest.fixture(scope="module")
+def headline():
+    return posbench.frame(REPORTED / "headline")
+
+
+def find(axes, xs, ys):
+    """The line that is drawn through these values; lines stand side by side within half an octave of x."""
+    for line in axes.lines:
+        x, y = map(np.asarray, line.get_data())
+        if (
+            len(y) == len(ys)
+            and np.allclose(y.astype(float), ys, rtol=1e-9)
+            and np.allclose(np.log2(x.astype(float)), np.log2(xs), atol=0.26)
+        ):
+            return line
+    raise AssertionError(f"no line through {ys}")
+
+
+def bars(axes):
+    return {tuple(np.round(segment[:, 1], 9)) for one in axes.collections if hasattr(one, "get_segments") for segment in one.get_segments()}
+
+
+def line_of(frame, encoding, extension="none", scale="none"):
+    own = frame[(frame.encoding == encoding) & (frame.extension == extension) & (frame.scale_attention == scale)]
+    return own.sort_values("length")
+
+
+def of(name, half):
+    return lambda one, sign=0: one[name] + sign * one[half]
+
+
+DIFFERENCE, CHANGE = of("difference", "half_width"), of("change", "change_half_width")
+UNITS = {  # (y, reference): value, end of the interval
+    ("nats", "none"): (lambda one: one.nll, None),
+    ("ppl", "none"): (lambda one: np.exp(one.nll), None),
+    ("bpb", "none"): (lambda one: one.bpb, None),
+    ("difference", None): (DIFFERENCE, DIFFERENCE),
+    ("change", None): (CHANGE, CHANGE),
+    ("ppl", "floor"): (lambda one: np.exp(one.nll) / np.exp(one.floor), lambda one, sign: np.exp(DIFFERENCE(one, sign))),
+    ("bpb", "floor"): (lambda one: one.bpb * (1 - one.floor / one.nll), lambda one, sign: DIFFERENCE(one, sign) * one.bpb / one.nll),
+    ("ppl", "rope"): (lambda one: np.exp(one.change), lambda one, sign: np.exp(CHANGE(one, sign))),
+}
+
+
+@pytest.mark.parametrize(("y", "reference"), UNITS)
+def test_values_and_intervals_are_those_of_the_frame_in_every_unit(headline, y, reference):
+    axes = posbench.plot(headline, y=y, reference=reference, lines="rope|yarn|none, rope|rerope|none", ylim=(-20, 300))
+    value, end = UNITS[y, reference]
+    for extension in ("yarn", "rerope"):
+        own = line_of(headline, "rope", extension)
+        find(axes, own.length.astype(float), value(own).to_numpy())
+        wanted = {tuple(np.round(pair, 9)) for pair in zip(end(own, -1), end(own, 1), strict=True)} if end else set()
+        assert wanted <= bars(axes) and bool(bars(axes)) == bool(end)
+
+
+def test_a_line_of_other_trainings_is_subtracted_without_an_interval(headline):
+    axes = posbench.plot(headline, y="nats", reference="hybrid", lines="alibi|none|none")
+    mine, theirs = line_of(headline, "alibi"), line_of(headline, "hybrid")
+    find(axes, mine.length.astype(float), mine.nll.to_numpy() - theirs.nll.to_numpy())
+    assert not bars(axes)
+
+
+def test_x_is_length_a_multiple_of_the_training_length_or_the_middle_of_bins_of_positions():
+    frame = posbench.frame(REPORTED / "frontier")
+    panels = posbench.plot(frame, x="multiple", panel="train_len", lines="rope|none|none")
+    assert [axes.get_title("left") for axes in panels] == [f"trained at {length}" for length in frame.train_len.unique()]
+    for axes, length in zip(panels, frame.train_len.unique(), strict=True):
+        own = line_of(frame[frame.train_len == length], "rope")
+        find(axes, own.length.astype(float) / length, own.difference.to_numpy())
+    frame = posbench.frame(REPORTED / "pretrained")
+    axes = posbench.plot(frame, y="ppl", log="x,y", xlim=(1, None))
+    own = line_of(frame, "rope", "yarn")
+    ends = own.length.to_numpy(float)
+    find(axes, np.sqrt((np.append(0, ends[:-1]) + 1) * ends), np.exp(own.nll.to_numpy()))
+    assert axes.get_yscale() == "log" and axes.get_xlim()[0] == 1
+    late = posbench.plot(frame)
+    assert late.get_yscale() == "linear" and late.get_xlim()[0] > 8192 / 16
+
+
+def test_without_words_names_colours_and_panels_are_those_of_the_report(headline):
+    curve = records(headline)
+    for axes, group in zip(posbench.plot(headline), groups(curve), strict=True):
+        assert axes.get_title("left") == group.heading
+        wanted = {line.name: line.pen.colour for line in lines_of(group.points, curve, group.points, lambda point: True)}
+        assert {
+            text.get_text().replace("\n", " "): text.get_color()
+            for text in axes.texts
+            if text.get_text() in wanted or "\n" in text.get_text()
+        } == wanted
+
+
+def test_lines_are_chosen_by_name_in_order_and_renamed(headline):
+    made, caption = draw_figure(
+        headline,
+        Options(lines="alibi|none|none, rope + yarn|none, *|streaming", panel="encoding", labels={"alibi": "ALiBi", "rope|yarn": "ours"}),
+    )
+    assert [axes.get_title("left") for axes in made.axes][:2] == ["ALiBi", "rope"]
+    names = [{text.get_text() for text in axes.texts} for axes in made.axes]
+    assert "no extension" in names[0] and {"ours", "streaming"} <= names[1] and "pi" not in names[1]
+    assert "291 documents" in " ".join(caption()) and "95 % t interval" in " ".join(caption())
+
+
+def test_two_sweeps_are_told_apart_and_a_paper_stands_beside_them(tmp_path, capfd):
+    (tmp_path / "paper.csv").write_text(
+        "encoding,length,ppl,low,high,train_len\nrope,64,20,18,23\nrope,128,30,25,31\n".replace("23", "23,64").replace("31", "31,64")
+    )
+    folders = [REPORTED / name for name in ("demo", "headline")]
+    told = call(
+        capfd,
+        tmp_path,
+        "plot",
+        *map(str, folders),
+        "paper.csv",
+        "lines=rope|none|none",
+        "y=ppl",
+        "panel=none",
+        "out=here",
+        "format=svg,pdf,png",
+        "size=column",
+    )
+    assert told.returncode == 0, told.stderr
+    files = sorted((tmp_path / "here").iterdir())
+    assert [path.name for path in files] == [
+        "demo-ppl.pdf",
+        "demo-ppl.png",
+        "demo-ppl.svg",
+    ] and f"svg  {files[2].relative_to(tmp_path)}" in told.stdout
+    texts = [" ".join(node.itertext()) for node in ElementTree.parse(files[2]).iter() if node.tag.endswith("}text")]
+    said = " ".join(texts)
+    assert all(f"({name})" in said for name in ("demo", "headline", "paper.csv")) and "perplexity" in texts
+    assert files[0].read_bytes().startswith(b"%PDF") and b"/FontFile2" in files[0].read_bytes()
+    from PIL import Image
+
+    assert Image.open(files[1]).width == 3.3 * 400
+    frames = [posbench.frame(folders[0]).assign(source="demo"), posbench.frame(folders[1]).assign(source="headline")]
+    frames.append(posbench.frame([folders[0], tmp_path / "paper.csv"]).dropna(subset="source"))
+    axes = posbench.plot(pandas.concat(frames), y="ppl", lines="rope|none|none", panel="none")
+    found = [find(axes, own.length.astype(float), np.exp(own.nll.to_numpy())) for own in (line_of(frame, "rope") for frame in frames)]
+    assert len({to_hex(line.get_color()) for line in found}) == 1
+    assert len({(str(line._dash_pattern), line.get_marker()) for line in found}) == 3 and found[2].get_marker() == "x"
+    assert bars(axes) == {(18.0, 23.0), (25.0, 31.0)}
+
+
+def test_accuracy_has_its_own_intervals():
+    frame = posbench.frame(REPORTED / "tasks", "accuracy")
+    panels = posbench.plot(frame, panel="task", lines="rope|rerope")
+    for axes, task in zip(panels, frame.task.unique(), strict=True):
+        own = line_of(frame[frame.task == task], "rope", "rerope")
+        find(axes, own.length.astype(float), own.accuracy.to_numpy())
+        assert {tuple(np.round(pair, 9)) for pair in zip(own.low, own.high, strict=True)} == bars(axes)
+
+
+REFUSED = {
+    "y=pplx": "did you mean ppl?",
+    "x=lenght": "did you mean length?",
+    "x=position": "choose x=length",
+    "lines=rope|ntkk": "did you mean rope|ntk?",
+    "panel=encodng": "did you mean encoding?",
+    "pane=encoding": "did you mean panel?",
+    "encoding=rop": "did you mean rope?",
+    "labels.rop=RoPE": "did you mean rope?",
+    "reference=floors": "or floor, change, none",
+    "y=difference reference=rope": "type y=nats reference=rope",
+    "y=accuracy reference=floor": "name a line",
+    "size=colunm": "choose from column, page, slide",
+    "style=drak": "choose from paper, dark",
+    "log=z": "choose from x, y",
+    "y=nats log=y ylim=-1,2": "choose ylim above 0",
+    "xlim=0,100": "choose xlim above 0",
+    "ylim=4,1": "two numbers, the smaller first",
+    "format=jpg": "choose from png, svg, pdf",
+    "out=a.jpg": "choose from png, svg, pdf",
+    "size=slide panel=encoding,extension,scale_attention": "has no room for 12 panels",
+    "size=column 'labels.rope|ntk=a_name_that_is_much_too_long_for_it'": "has no room for a line beside",
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_what_does_not_exist_is_answered_with_what_does(words, tmp_path, capfd):
+    told = call(capfd, tmp_path, "plot", str(REPORTED / "demo"), *shlex.split(words))
+    assert told.returncode == 2 and told.stderr.startswith("refused: ") and REFUSED[words] in told.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_frame_of_few_columns_is_drawn_and_one_without_lengths_refused():
+    frame = pandas.DataFrame({"encoding": "rope", "length": [64, 128], "train_len": 64, "nll": [3.0, 3.5]})
+    find(posbench.plot(frame), frame.length.astype(float), frame.nll)
+    with pytest.raises(ConfigError, match="no column length"):
+        posbench.plot(posbench.frame(REPORTED / "headline", "context"))
+
+
+def test_two_values_at_one_place_are_refused(headline):
+    with pytest.raises(ConfigError, match="several values at 64: tell them apart by a column source"):
+        posbench.plot(pandas.concat([headline, headline], ignore_index=True))
+
+
+def overlaps(made):
+    """Texts that leave the figure, and pairs of them that lie over each other."""
+    made.canvas.draw()
+    renderer = made.canvas.get_renderer()
+    texts = [one for one in made.findobj(lambda one: hasattr(one, "get_text")) if one.get_text().strip() and one.get_visible()]
+    boxes = [(one.get_text(), one.get_window_extent(renderer)) for one in texts]
+    out = [text for text, box in boxes if box.x0 < -1 or box.y0 < -1 or box.x1 > made.bbox.x1 + 1 or box.y1 > made.bbox.y1 + 1]
+    crossing = [(a, b) for n, (a, one) in enumerate(boxes) for b, two in boxes[:n] if one.padded(-1.5).overlaps(two.padded(-1.5))]
+    return out, crossing
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("style", ["paper", "dark"])
+@pytest.mark.parametrize(
+    ("folder", "options"),
+    [
+        ("demo", {"lines": "rope|none, rope|rerope|none, alibi", "title": "A title that takes more than one line of a column"}),
+        ("demo", {"y": "ppl", "log": "x,y"}),
+        ("smollm2_books", {"y": "bpb", "lines": "rope|none, rope|dca, rope|rerope", "panel": "none"}),
+        ("pretrained", {"y": "change"}),
+    ],
+)
+def test_no_text_overlaps_or_leaves_a_figure(folder, options, size, style):
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    made, _ = draw_figure(posbench.frame(REPORTED / folder), Options(size=size, style=style, **options))
+    FigureCanvasAgg(made)
+    assert overlaps(made) == ([], [])
+    width, height = SIZES[size]
+    assert made.get_figwidth() * 72 == pytest.approx(width) and (height is None or made.get_figheight() * 72 == pytest.approx(height))
+    ground = to_rgb(made.get_facecolor())
+    assert (sum(ground) < 0.5) == (style == "dark")
+    for text in made.findobj(lambda one: hasattr(one, "get_text") and one.get_text().strip()):
+        light, dark = sorted((luminance(to_rgb(text.get_color())), luminance(ground)), reverse=True)
+        assert (light + 0.05) / (dark + 0.05) > 2, text.get_text()
+
+
+def luminance(rgb):
+    return sum(
+        weight * (one / 12.92 if one <= 0.03928 else ((one + 0.055) / 1.055) ** 2.4)
+        for weight, one in zip((0.2126, 0.7152, 0.0722), rgb, strict=True)
+    )
+
+
+@pytest.mark.parametrize("words", EXAMPLES)
+def test_the_pictures_of_the_readme_are_those_of_its_commands(words, tmp_path, capfd):
+    *words, out = shlex.split(words)
+    committed = ROOT / out.removeprefix("out=")
+    told = call(capfd, ROOT, "plot", *words, f"out={tmp_path / committed.name}")
+    assert told.returncode == 0, told.stderr
+    texts = [
+        [" ".join(node.itertext()) for node in ElementTree.parse(path).iter() if node.tag.endswith("}text")]
+        for path in (tmp_path / committed.name, committed)
+    ]
+    assert texts[0] == texts[1] and len(texts[0]) > 10, "make plots"
+
+
+def test_the_readme_has_six_examples():
+    assert len(EXAMPLES) == 6 and len({math.prod(map(ord, words)) for words in EXAMPLES}) == 6
