@@ -24,7 +24,7 @@ def to_set(answers: dict) -> list[str]:
 
 def setting(found: Measurements, option: Option, out: Path) -> dict:
     """Setting of an option for advice.json; its config.json is written into `out`."""
-    from posbench.huggingface.export import describe
+    from posbench.huggingface.export import hf_config
 
     plan, cfg = found.plan, found.job.cfg
     extension = option.at(plan.target, plan.train_len)[0] if option.factor else node("extension", option.extension)
@@ -47,7 +47,7 @@ def setting(found: Measurements, option: Option, out: Path) -> dict:
         write_json(path, config)
         files.append(f"config.json with it: {path}")
     try:
-        describe(cfg, extension)
+        hf_config(cfg, extension)
         command = as_command(f"python scripts/export_hf.py {as_word('run', found.job.run.path)} out=DIR {typed}")
         files.append(f"with the weights: {command}")
     except ConfigError:

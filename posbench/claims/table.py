@@ -31,7 +31,7 @@ def terminal(findings: Sequence[Finding], width: int | None = None) -> str:
     console = Console(width=width or 240, no_color=True, highlight=False)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="")
     shown = ("claim", "effect [95 %]", "G above", "verdict", "what is claimed")
-    found = _heads(_measured(findings)[1])
+    found = _heads(_measured_stages(findings)[1])
     rows = [{**_table_row(one), "claim": (f"{one.stage}: " if one.stage > 1 else "") + _label(one)} for one in found]
     for column in shown:
         longest = max(len(word) for cell in (column, *(row[column] for row in rows)) for word in cell.split())
@@ -56,7 +56,7 @@ def _heads(findings: Sequence[Finding]) -> list[Finding]:
 
 def ledger_markdown(findings: Sequence[Finding]) -> str:
     """Markdown of the stages of the ledger that were measured: the verdicts of each, then the comparisons of each claim."""
-    stages, findings = _measured(findings)
+    stages, findings = _measured_stages(findings)
     parts = ["# Claims"]
     parts += ["Stages are families apart: each has its own correction, and a verdict of one says nothing of the other's."] * (
         len(stages) > 1
@@ -70,7 +70,7 @@ def ledger_markdown(findings: Sequence[Finding]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _measured(findings: Sequence[Finding]) -> tuple[list[int], list[Finding]]:
+def _measured_stages(findings: Sequence[Finding]) -> tuple[list[int], list[Finding]]:
     """(stages of which anything was measured or tested, their findings); all without any."""
     seen = {one.stage for one in findings if one.seeds or one.note == "by test"} or {one.stage for one in findings}
     return sorted(seen), [one for one in findings if one.stage in seen]
@@ -139,7 +139,7 @@ def _label(one: Finding) -> str:
 def brief(findings: Sequence[Finding]) -> str:
     """Markdown of the verdicts of measured stages alone, in fewer columns, as results/claims/README.md shows them."""
     columns = ("claim", "what is claimed", "effect [95 %]", "G above", "verdict")
-    numbers, findings = _measured(findings)
+    numbers, findings = _measured_stages(findings)
     stages = [[one for one in findings if one.stage == stage] for stage in numbers]
     heads = [f"### Stage {STAGES[own[0].stage]}\n\n" * (len(stages) > 1) for own in stages]
     return "\n\n".join(head + _markdown(own, columns) for head, own in zip(heads, stages, strict=True)) + "\n"

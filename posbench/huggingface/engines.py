@@ -92,13 +92,13 @@ def config_json(own: dict | None, trained: JobConfig, extension: dict) -> dict:
     """
     found = settings(trained, extension, own)
     if own is None:
-        from posbench.huggingface.export import describe
+        from posbench.huggingface.export import hf_config
         from posbench.huggingface.kept_files import source, special_ids
 
         checkpoint, file = trained.model.checkpoint, source(trained)
         sizes = {"vocab_size": checkpoint["vocab_size"], "intermediate_size": trained.model.d_ff, "bos_token_id": checkpoint["bos"]}
         ids = special_ids(file) if file else {}
-        return {**describe(trained, extension), **sizes, **ids, "rope_parameters": found["rope_parameters"]}
+        return {**hf_config(trained, extension), **sizes, **ids, "rope_parameters": found["rope_parameters"]}
     if any(isinstance(value, dict) for value in (own.get("rope_parameters") or {}).values()):
         raise ConfigError("config.json has separate RoPE settings for several kinds of layers: edit it by hand.")
     said = found["rope_parameters"]

@@ -44,7 +44,7 @@ def export(request: Request) -> int:
             f"run={cfg['run']} is a model that transformers builds, which cannot be exported again: from_pretrained reads "
             "model.path, or the directory of a fine-tuned run."
         )
-    config = describe(trained, cfg["extension"])
+    config = hf_config(trained, cfg["extension"])
     with whole_folder(out) as folder:
         config |= write_theirs(run, trained, folder / "model.safetensors", config)
         if trained.data["bos"]:
@@ -60,7 +60,7 @@ def export(request: Request) -> int:
     return 0
 
 
-def describe(trained: JobConfig, extension: dict) -> dict:
+def hf_config(trained: JobConfig, extension: dict) -> dict:
     """Content of config.json for a training's configuration and an extension. Sizes known from the weights are added later.
 
     Raises ConfigError for settings that the format cannot express.

@@ -58,7 +58,7 @@ def cells(evaluations: list[Evaluation], label: Labels, wide: bool = False) -> d
         by_position = first["position"] is not None
         if wide and not by_position:
             continue
-        for place, *compared in _by_position(evaluation, others, wide) if by_position else _by_length(evaluation, floor, others):
+        for place, *compared in _by_position(evaluation, others, wide) if by_position else _rows_by_length(evaluation, floor, others):
             row, seed = compared[0], first["seed"]
             seeds = entries[(*section_of(evaluation), *label(row), evaluation.source, *place)]
             other = seeds[seed].row if seed in seeds else row
@@ -75,7 +75,7 @@ def cells(evaluations: list[Evaluation], label: Labels, wide: bool = False) -> d
 Compare = tuple[tuple[int, int | None], dict, PairedDifference | None, PairedDifference | None]
 
 
-def _by_length(evaluation: Evaluation, floor: Evaluation | None, others: Mapping[int, Evaluation]) -> Iterator[Compare]:
+def _rows_by_length(evaluation: Evaluation, floor: Evaluation | None, others: Mapping[int, Evaluation]) -> Iterator[Compare]:
     """Rows of one evaluation; `others` has the evaluation without an extension for each length.
 
     If the floor was not evaluated at a length, its shortest exact length is used: from twice the training length on, all lengths give the

@@ -161,10 +161,10 @@ def _points(lines: list[CsvLine], source: str) -> list[CurvePoint]:
             raise line.wrong(f"{' '.join(key[4:7])} at length {length} appears twice: distinguish the lines by method, or by a column seed")
         cells[key][seed] = values
     names = (*STATED, "encoding", "extension", "scale_attention", "length")
-    return [_point(dict(zip(names, key, strict=True)), list(seeds.values()), source) for key, seeds in cells.items()]
+    return [_mean_point(dict(zip(names, key, strict=True)), list(seeds.values()), source) for key, seeds in cells.items()]
 
 
-def _point(key: dict, seeds: list[dict], source: str) -> CurvePoint:
+def _mean_point(key: dict, seeds: list[dict], source: str) -> CurvePoint:
     """Mean over seeds, with the interval that the file states for one seed, or Student's t over several."""
     nll, half, _ = interval([(math.nan if one["nll"] is None else one["nll"], None, 0.0) for one in seeds], "")
     floors = [one["floor"] for one in seeds]

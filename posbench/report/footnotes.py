@@ -38,7 +38,7 @@ Found = tuple[Trained, int, Gain]  # with the seed
 
 def below_curve(curve: Sequence[CurvePoint]) -> list[str]:
     """Lines below the tables of losses by length or position: what was measured, and the meaning of the marks."""
-    lines = [*_measured(curve[0], targets_of(curve[0])), f"seeds: {_seeds_of(curve)}; loss and bits per byte are means over them"]
+    lines = [*_setting_lines(curve[0], targets_of(curve[0])), f"seeds: {_seeds_of(curve)}; loss and bits per byte are means over them"]
     if over := interval_units(point.over for point in curve if point.half_width is not None):
         lines.append(f"+- : half a 95 % interval of the paired difference, Student's t {over}; it says nothing of other corpora")
         lines.append(
@@ -53,7 +53,7 @@ def below_scores(section: Sequence[Score]) -> list[str]:
     """Lines below the tables of a task: what was asked, what the intervals are over, and which methods have not learned the task."""
     over = interval_units(score.over for score in section)
     return [
-        *_measured(section[0], f"{questions_of(section)}, the same for every method"),
+        *_setting_lines(section[0], f"{questions_of(section)}, the same for every method"),
         f"seeds: {_seeds_of(section)}; in brackets: 95 % interval {over}, Wilson's for one seed",
         *guessed(section),
         "-ln p: the mean over answers; +- half of its 95 % interval over the same units, Student's t for one seed",
@@ -68,14 +68,14 @@ def below_contexts(section: Sequence[ContextPoint]) -> list[str]:
     first, over = section[0], units_of_doubling(section)
     gained = f"G: what the second half of the window brings, the loss with {first.train_len // 2} tokens minus that with {first.train_len}"
     return [
-        *_measured(first, contexts_of(section), ", extension recompute_window with c tokens"),
+        *_setting_lines(first, contexts_of(section), ", extension recompute_window with c tokens"),
         f"seeds: {_seeds_of(section)}; losses are means over them",
         gained + (f"; +- : half a {over}; ~ zero lies inside" if over else ""),
         *two_seeds(section),
     ]
 
 
-def _measured(first: SectionKey, said: str, protocol: str = "") -> list[str]:
+def _setting_lines(first: SectionKey, said: str, protocol: str = "") -> list[str]:
     """Lines on the text, the protocol and the setting of a section."""
     return [
         f"data {first.data}, tokenizer {first.tokenizer}, trained at {first.train_len} tokens",

@@ -29,7 +29,7 @@ from posbench.encodings.hybrid import Hybrid
 from posbench.encodings.rope import Rope
 from posbench.extensions.ntk import Ntk
 from posbench.extensions.yarn import Yarn
-from posbench.huggingface.export import describe
+from posbench.huggingface.export import hf_config
 from posbench.model.build import make_encoding
 from posbench.position.geometry import Span
 from posbench.position.instantiate import make, trained_config
@@ -241,7 +241,7 @@ def test_a_rope_with_windows_is_no_part_of_a_hybrid():
 )
 def test_what_the_format_cannot_say_is_refused(encoding, extension, said):
     with pytest.raises(ConfigError, match=said):
-        describe(resolve(job(method("encoding", "rope", **encoding))), node("extension", extension))
+        hf_config(resolve(job(method("encoding", "rope", **encoding))), node("extension", extension))
 
 
 def test_a_training_with_a_window_is_a_mistral(tmp_path):

@@ -16,7 +16,7 @@ from posbench.common.errors import ConfigError
 from posbench.config.schema import FinetuneConfig, JobConfig, ModelConfig, TrainConfig
 from posbench.data.tokenfile import TokenFile
 from posbench.encodings.pose import Pose
-from posbench.huggingface.export import describe
+from posbench.huggingface.export import hf_config
 from posbench.model.build import make_encoding, make_trained_scale
 from posbench.model.gpt import GPT
 from posbench.model.inherit import check_beginning, inherit
@@ -244,7 +244,7 @@ def test_no_generation_reads_the_batches_of_an_ancestor():
 
 def test_a_child_is_exported_with_the_scaling_that_was_trained_in():
     child = child_config(job(node("encoding", "rope"), node("extension", "yarn")), "rope-16-s0-0", FinetuneConfig())
-    found = describe(child, node("extension", "none"))
+    found = hf_config(child, node("extension", "none"))
     assert found["max_position_embeddings"] == LONG
     assert (found["rope_scaling"]["rope_type"], found["rope_scaling"]["factor"]) == ("yarn", 4.0)
 

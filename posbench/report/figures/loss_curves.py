@@ -34,14 +34,14 @@ def groups(curve: list[CurvePoint]) -> list[Group]:
     cells = sorted(methods(curve), key=str)
     extended = Counter(encoding for encoding, extension, *_ in cells if extension != "none")
     if len(cells) <= FEW and len({point.encoding for point in curve}) > 1 or not extended:
-        return _parts("", curve)
+        return _divided("", curve)
     plain = [point for point in curve if point.extension == "none"]
     shown = [(f"{name}: extensions", [point for point in curve if point.encoding == name]) for name, _ in extended.most_common()]
     shown = [("Encodings, nothing extended", plain)] * (len({point.encoding for point in plain}) > 1) + shown
-    return [part for heading, points in shown for part in _parts(heading, points)]
+    return [part for heading, points in shown for part in _divided(heading, points)]
 
 
-def _parts(heading: str, points: list[CurvePoint]) -> list[Group]:
+def _divided(heading: str, points: list[CurvePoint]) -> list[Group]:
     """One group, or several if it had too many lines: each with some of the methods, and all others in grey."""
     alone = len({point.encoding for point in points}) == 1
     name, look = ("extension", extension_look) if alone else ("encoding", encoding_look)

@@ -51,7 +51,7 @@ def _figure(parts: dict[str, Cells], value: str, unit: str, title: str, told: Se
     lengths = sorted({record.length for record in shown})
     middle = lengths[len(lengths) // 2] if shown[0].train_len == lengths[0] else shown[0].train_len
     shortest, lengths = lengths[0], sorted({lengths[0], lengths[-1], *({middle} & set(lengths))})
-    names = _names({method: own for cells in parts.values() for method, own in cells.items()})
+    names = _line_names({method: own for cells in parts.values() for method, own in cells.items()})
     rows = []
     for name, cells in parts.items():
         steps, row = sorted({steps for own in cells.values() for steps in own}), []
@@ -82,7 +82,7 @@ def by_steps(records: Sequence[CurvePoint | Score]) -> Cells:
     return {method: own for method, own in cells.items() if len(own) > 1}
 
 
-def _names(cells: Cells) -> dict[Method, str]:
+def _line_names(cells: Cells) -> dict[Method, str]:
     """Name of each line: the encoding where there are several, then extension and scale."""
     several = len({encoding for encoding, *_ in cells}) > 1
     return {method: line_name(method[0] if several else "", *method[1:]) or "no extension" for method in cells}
