@@ -66,7 +66,9 @@ def below_scores(section: Sequence[Score]) -> list[str]:
 def below_contexts(section: Sequence[ContextPoint]) -> list[str]:
     """Lines below the table of loss against context: what was measured, and the meaning of G."""
     first, over = section[0], units_of_doubling(section)
-    gained = f"G: what the second half of the window brings, the loss with {first.train_len // 2} tokens minus that with {first.train_len}"
+    gained = (
+        f"G: the gain from the second half of the window, the loss with {first.train_len // 2} tokens minus that with {first.train_len}"
+    )
     return [
         *_setting_lines(first, contexts_of(section), ", extension recompute_window with c tokens"),
         f"seeds: {_seeds_of(section)}; losses are means over them",

@@ -157,7 +157,7 @@ def test_without_a_floor_the_figure_shows_losses_and_says_so(tmp_path):
     csv = stated(tmp_path, "label,length,nll\nOurs,64,3.0\nOurs,512,3.4\n")
     report = collect(write_run(tmp_path, "rope"), "t", "x", [csv])
     assert report.sections[0][-1].train_len == 64  # of the runs it is beside
-    assert any("paper.csv names no floor" in line for line in caption(report.sections[0], relative=False))
+    assert any("paper.csv states no floor" in line for line in caption(report.sections[0], relative=False))
 
 
 def test_seeds_of_others_are_averaged_over_seeds(tmp_path):

@@ -86,9 +86,9 @@ def test_accuracy_has_a_row_of_panels_for_each_part_of_a_task(tmp_path):
         assert ends == pytest.approx([0, 0, 0.04, 10 / 150, 0.4, 100 / 150])
     (drawn,) = draw(sections(labelled(scores)), tmp_path, "Fine-tuned")
     assert [path.name for path in drawn["accuracy_steps"]] == ["accuracy_steps.png", "accuracy_steps.svg"]
-    assert "the mean is of the others" not in " ".join(texts(tmp_path / "accuracy_steps.svg"))
+    assert "Means leave out seeds" not in " ".join(texts(tmp_path / "accuracy_steps.svg"))
     some = steps.score_figure(labelled([replace(score, n_seeds=1) for score in scores]), "Fine-tuned")
-    assert "the mean is of the others" in " ".join(text.get_text() for text in some.texts)
+    assert "Means leave out seeds" in " ".join(text.get_text() for text in some.texts)
 
 
 def test_scores_without_steps_make_no_curve():

@@ -48,7 +48,7 @@ def caption(curve: list[CurvePoint], relative: bool) -> list[str]:
     known = {point.encoding + file(point.source): point for point in curve if point.floor is not None and not point.foreign}
     if known:
         each = [f"{encoding} {point.floor:.3f}{_gain(point)}" for encoding, point in known.items()]
-        lines.append(f"Loss with exactly {first.train_len} tokens, and G, what their second half brings (nats/token): {'; '.join(each)}.")
+        lines.append(f"Loss with exactly {first.train_len} tokens, and G, the gain from their second half (nats/token): {'; '.join(each)}.")
     lines += [f"{said[0].upper()}{said[1:]}." for said in two_seeds(curve)]
     if any(point.untested for point in curve):
         lines.append("* a pair its authors have not tested")
@@ -73,11 +73,11 @@ def of_files(curve: list[CurvePoint], relative: bool) -> list[str]:
     stated = sorted({point.source for point in curve if point.source and point.foreign})
     lines = [f"Thin lines: rows read from {', '.join(read)}."] if read else []
     if stated:
-        lines.append(f"Thin lines and their bars: as {' and '.join(stated)} states them, or over its seeds; not paired with anything.")
+        lines.append(f"Thin lines and their bars: as {' and '.join(stated)} states them, or over its seeds; not paired.")
     lacking = sorted({point.source for point in curve if point.foreign and point.source and point.floor is None})
     others = [point for point in curve if point.source not in lacking]
     if lacking and not relative and all(point.difference is not None or point.nll is None for point in others) and others:
-        lines.append(f"Losses and no differences, since {', '.join(lacking)} names no floor to subtract.")
+        lines.append(f"Losses, not differences: {', '.join(lacking)} states no floor.")
     return lines
 
 

@@ -20,7 +20,7 @@ def figure(section: list[ContextPoint], title: str):
     panels, cut = [], False
     kinds: dict[str, tuple[Value, float]] = {
         "Loss (nats/token)": (lambda step: (step.nll, step.half_width), STEEP),
-        "What the doubling to c tokens brings (nats/token)": (lambda step: (step.doubling, step.doubling_half_width), BESIDE),
+        "Gain from the doubling to c tokens (nats/token)": (lambda step: (step.doubling, step.doubling_half_width), BESIDE),
     }
     for heading, (value, beside) in kinds.items():
         known = [step for step in section if value(step)[0] is not None]
@@ -72,7 +72,7 @@ def _caption(section: list[ContextPoint], cut: bool) -> list[str]:
     first, over = section[0], units_of_doubling(section)
     lines = [data_line(section, contexts_of(section))]
     if over:
-        lines.append(f"Bars: {over}; on the left of the difference to {first.train_len} tokens.{' Bars at an edge go on beyond it.' * cut}")
+        lines.append(f"Bars: {over}; on the left of the difference to {first.train_len} tokens.{' Bars at an edge are cut.' * cut}")
     known = [f"{name} {gain_cell(own.get(first.train_len))}" for name, own in by_name(section).items()]
     lines += [f"{said[0].upper()}{said[1:]}." for said in two_seeds(section)]
-    return [*lines, f"G, what the second half of the window brings ({first.train_len // 2} -> {first.train_len}): {'; '.join(known)}."]
+    return [*lines, f"G, the gain from the second half of the window ({first.train_len // 2} -> {first.train_len}): {'; '.join(known)}."]

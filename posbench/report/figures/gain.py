@@ -128,10 +128,10 @@ def _apart(own: list[CurvePoint], by: Callable[[CurvePoint], object]) -> list[li
 
 def _caption(shown: list[CurvePoint], values: list[int], knob: Knob, multiple: int) -> list[str]:
     marks = ", ".join(f"{NAMES[index % len(NAMES)]} {value}" for index, value in enumerate(values))
-    what = "which is told by the mark" if knob is LENGTH else "after the steps that the mark tells"
+    what = "which the mark shows" if knob is LENGTH else "after the steps that the mark shows"
     return [
         f"Loss minus the floor (nats/token) at {multiple} times the training length, {what}: {marks} {knob.unit}.",
         data_line(shown, f"{span(point.n_targets for point in shown)} targets"),
-        f"G: what the second half of the window brings. Bars: {of_intervals(shown)}.",
+        f"G: the gain from the second half of the window. Bars: {of_intervals(shown)}.",
         *(f"{said[0].upper()}{said[1:]}." for said in two_seeds(shown)),
     ]

@@ -104,7 +104,5 @@ def _caption(own: list[CurvePoint], changed: bool) -> list[str]:
         lines[0] += " Hollow: no interval."
     lines.append("Left of 0 is better. Scale: linear to 0.1, logarithmic beyond.")
     if changed:
-        lines.append(
-            "No extension: the same trainings on the same targets at the same length, with nothing but the scale they were trained with."
-        )
+        lines.append("No extension: the same trainings, targets and length, with no scale but the one of the training.")
     return lines + caption(own, relative=False)

@@ -106,5 +106,5 @@ def _of_columns(columns: list[PanelColumn]) -> list[str]:
     if len(columns) == 1:
         return []
     over = interval_units(point.over for point in columns[1].points if point.change_half_width is not None)
-    bars = f" Bars: 95 % t interval, {over}; at an edge they may go on." if over else ""
+    bars = f" Bars: 95 % t interval, {over}; cut at an edge." if over else ""
     return [f"Right: the loss of each token minus its loss without an extension, up to the training length.{bars}"]

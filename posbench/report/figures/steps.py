@@ -36,7 +36,7 @@ def score_figure(section: list[Score], title: str):
     first = section[0]
     told = [f"{first.data}, {first.tokenizer} | protocol {first.protocol}: {questions_of(section)}. Bars: 95 % intervals."]
     if any(one.n_seeds < one.n_trained for cells in found.values() for one in _records(cells)):
-        told.append(f"Where some seeds are right in less than {LEARNED:g} of their answers inside the window, the mean is of the others.")
+        told.append(f"Means leave out seeds that are right in less than {LEARNED:g} of their answers inside the window.")
     return _figure(found, "accuracy", "share of answers", title, told)
 
 
