@@ -11,7 +11,9 @@ from posbench.common.files import read_json, write_json
 from posbench.config.identity import as_word, method_name
 from posbench.config.names import as_command, nodes
 from posbench.config.schema import JobConfig
-from posbench.huggingface.engines import config_json, engines, settings
+from posbench.explanation.settings import HF, SGLANG, VLLM, read_setting
+from posbench.explanation.words import FLAGS, in_words
+from posbench.huggingface.extended_config import config_json, settings
 from posbench.pretrained.checkpoint import find_checkpoint
 
 
@@ -52,7 +54,18 @@ def setting(found: Measurements, option: Option, out: Path) -> dict:
         files.append(f"with the weights: {command}")
     except ConfigError:
         pass  # scripts/export_hf.py refuses the model
-    return {**lacking, **told, "engines": engines(told, plan.target), "json": json.dumps(told["rope_parameters"]), "files": files}
+    return {**lacking, **told, "engines": engine_words(cfg, told, own), "json": json.dumps(told["rope_parameters"]), "files": files}
+
+
+def engine_words(cfg: JobConfig, told: dict, own: dict | None) -> dict[str, dict]:
+    """{engine: {"serves": whether it expresses these `settings`, "words": what to type or to set, or why it cannot}}."""
+    shape = {"model_type": (own or {}).get("model_type", "llama"), "num_hidden_layers": cfg.model.n_layer}
+    shape["head_dim"] = cfg.model.head_dim or cfg.model.d_model // cfg.model.n_head
+    bare = settings(cfg, nodes("extension")["none"], own)
+    keys, length = ("rope_parameters", "max_position_embeddings"), cfg.train.train_len
+    before, after = (read_setting(shape | {key: one[key] for key in keys}, "model", length) for one in (bare, told))
+    found = {one.tool: {"serves": one.serves, "words": one.text} for one in in_words(after, before, "model")}
+    return {"llama.cpp" if tool == FLAGS else tool: found[tool] for tool in (HF, VLLM, SGLANG, FLAGS)}
 
 
 def words(group: str, chosen: dict) -> str:

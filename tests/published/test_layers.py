@@ -24,8 +24,8 @@ LAYERS = [
     "training evaluation",
     "evaluators huggingface engines",
     "report",
-    "sweep claims benchmark",
-    "advice anatomy explanation identify",
+    "sweep claims benchmark explanation",
+    "advice anatomy identify",
     "cli",
 ]
 LAYER = {room: number for number, rooms in enumerate(LAYERS) for room in rooms.split()}

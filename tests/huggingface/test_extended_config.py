@@ -8,19 +8,21 @@ from pathlib import Path
 import pytest
 from hf_models import TRAIN_LEN, adopted, assert_equal_logits, checkpoint, imported, method, transformers
 
+from posbench.advice.settings import engine_words
 from posbench.common.errors import ConfigError
 from posbench.config.schema import JobConfig
-from posbench.huggingface.engines import ENGINES, config_json, engines, settings
+from posbench.huggingface.extended_config import config_json, settings
 
 FIXED = {"mode": "fixed", "target_len": 4 * TRAIN_LEN}
-CASES = {
+ENGINES = ("transformers", "vLLM", "SGLang", "llama.cpp")
+CASES = {  # {extension: (rope type, its arguments, engines that express it)}
     "pi": ("linear", FIXED, {*ENGINES}),
     "ntk": ("default", FIXED, {*ENGINES}),
     "yarn": ("yarn", FIXED, {*ENGINES}),
-    "yarn flat": ("yarn", {**FIXED, "temperature": False}, {"transformers"}),
-    "llama3": ("llama3", FIXED, {*ENGINES}),
+    "yarn flat": ("yarn", {**FIXED, "temperature": False}, {*ENGINES}),
+    "llama3": ("llama3", FIXED, {*ENGINES[:3]}),
     "dynamic_ntk": ("dynamic", {}, {"transformers"}),
-    "longrope": ("longrope", FIXED, {"transformers"}),
+    "longrope": ("longrope", FIXED, {*ENGINES[:3]}),
 }
 
 
@@ -44,7 +46,7 @@ def assert_set(path: Path, extension: dict, kind: str, served: set[str]) -> None
     shutil.copy(path / "model.safetensors", changed)
     (changed / "config.json").write_text(json.dumps(config))
     assert_equal_logits(run, transformers.AutoModelForCausalLM.from_pretrained(changed).eval(), extension, relative=True)
-    told = engines(settings(cfg, extension, own), 128)
+    told = engine_words(cfg, settings(cfg, extension, own), own)
     assert all(one["words"] for one in told.values())
     assert {engine for engine, one in told.items() if one["serves"]} == served
 
@@ -75,7 +77,7 @@ def test_the_config_json_of_every_type_of_model_is_the_extension(tmp_path, model
             settings(adopted(path), extension, json.loads((path / "config.json").read_text()))
         return
     if model.startswith("Phi3") and (name != "ntk" or model == "Phi3 longrope"):  # ntk is another base, which beside divisors is not enough
-        kind, served = "longrope", {"transformers"}
+        kind, served = "longrope", {*ENGINES[:3]}
     assert_set(path, extension, kind, served)
 
 
@@ -99,18 +101,19 @@ def test_the_words_for_each_engine(tmp_path):
     words = shlex.split(yarn["vLLM"])
     assert words[0] == "--hf-overrides" and words[2:] == ["--max-model-len", "128"]
     assert json.loads(words[1])["rope_parameters"]["original_max_position_embeddings"] == TRAIN_LEN
-    assert json.loads(shlex.split(yarn["SGLang"])[1])["rope_scaling"]["rope_type"] == "yarn"
+    assert json.loads(shlex.split(yarn["SGLang"])[1])["rope_parameters"]["rope_type"] == "yarn"
     assert yarn["llama.cpp"].startswith("--rope-scaling yarn --rope-scale 4 --yarn-orig-ctx 32 --yarn-beta-slow 1 ")
-    assert json.loads(words[1]).keys() == {"rope_parameters"}
+    assert json.loads(words[1])["max_position_embeddings"] == 128  # vLLM 0.33 multiplies it for linear alone
+    assert json.loads(shlex.split(_words(cfg, "pi")["vLLM"])[1]).keys() == {"rope_parameters"}
     assert json.loads(shlex.split(_words(cfg, "ntk")["vLLM"])[1])["max_position_embeddings"] == 128
     ntk = _words(cfg, "ntk")["llama.cpp"]
     assert ntk.startswith("--rope-scaling none --rope-freq-base ") and float(ntk.split()[3]) > 40000
     assert _words(cfg, "pi")["llama.cpp"].startswith("--rope-scaling linear --rope-scale 4 ")
-    assert "convert" in _words(cfg, "llama3")["llama.cpp"]
 
 
 def _words(cfg: JobConfig, name: str) -> dict[str, str]:
-    return {engine: one["words"] for engine, one in engines(settings(cfg, method("extension", name, **FIXED)), 128).items()}
+    told = settings(cfg, method("extension", name, **FIXED))
+    return {engine: one["words"] for engine, one in engine_words(cfg, told, None).items()}
 
 
 def test_what_frequencies_cannot_say_is_refused(tmp_path):
