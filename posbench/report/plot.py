@@ -208,7 +208,7 @@ def _reading(point: Point, unit: str, reference: str, other: Point | None) -> Re
         values = None if None in (mine, theirs) else mine - theirs, None, None
     if values[0] is None or unit == "bpb" and not (point.bpb and point.nll):
         return None
-    to_unit = {"ppl": lambda nats: math.exp(min(nats, 700.0)), "bpb": lambda nats: nats * point.bpb / point.nll}.get(unit, float)
+    to_unit = {"ppl": lambda nats: math.exp(min(nats, 500.0)), "bpb": lambda nats: nats * point.bpb / point.nll}.get(unit, float)
     value, low, high = (None if one is None else to_unit(one) for one in values)
     return value, *((low, high) if None not in (low, high) else (None, None))
 

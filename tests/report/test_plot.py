@@ -211,6 +211,8 @@ def test_what_does_not_exist_is_answered_with_what_does(words, tmp_path, capfd):
 def test_a_frame_of_few_columns_is_drawn_and_one_without_lengths_refused():
     frame = pandas.DataFrame({"encoding": "rope", "length": [64, 128], "train_len": 64, "nll": [3.0, 3.5]})
     find(posbench.plot(frame), frame.length.astype(float), frame.nll)
+    exploded = posbench.plot(frame.assign(nll=[3.0, 900.0]), y="ppl", log="x,y")
+    assert 3 <= len(exploded.get_yticks()) <= 10
     with pytest.raises(ConfigError, match="no column length"):
         posbench.plot(posbench.frame(REPORTED / "headline", "context"))
 

@@ -234,7 +234,7 @@ def _decades(bottom: float, top: float) -> list[float]:
     for steps in DECADE:
         places = [step * power for power in powers for step in steps if bottom <= step * power <= top]
         if len(places) >= 3:
-            return places
+            return places[:: math.ceil(len(places) / FEW)]
     return _round(bottom, top)
 
 
