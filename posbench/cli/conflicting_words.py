@@ -10,7 +10,13 @@ from posbench.config.schema import TRAINING, typed
 from posbench.runs.directory import Run
 from posbench.runs.run_metadata import ABSENT, flatten, text, under
 
-OF_CHECKPOINT = {"model", "model.path", "train.length", "train.scale_attention"}  # the last is refused with its own sentence
+OF_CHECKPOINT = {
+    "model",
+    "model.path",
+    "model.own_scaling",
+    "train.length",
+    "train.scale_attention",
+}  # the last is refused with its own sentence
 IDENTIFYING = {"encoding": "_target_", "data": "name"}  # {group: key that identifies its choice}
 
 

@@ -18,8 +18,9 @@ from posbench.evaluation.every_token import EveryTokenProtocol
 from posbench.evaluation.protocols import protocol
 from posbench.identify.compare import compare_losses, judge_setting, unit_runs
 from posbench.identify.measure import EngineRows, Measurement, engine_rows
-from posbench.identify.plan import Candidate, chosen_candidates, over_own, own_scaling, setting_candidates
+from posbench.identify.plan import Candidate, chosen_candidates, own_candidates, setting_candidates
 from posbench.identify.show import candidate_csv, candidate_figure, identify_content, identify_text
+from posbench.pretrained.import_config import adopt
 from posbench.report.figures.style import save
 from posbench.sweep.dry_run import check_devices
 from posbench.sweep.verdict import judge_job
@@ -35,10 +36,11 @@ def identify(request: Request) -> int:
     lengths = _lengths(cfg, engine)
     theirs = {length: engine.losses(length) for length in lengths}
     typed = {word.partition("=")[0].lstrip("+~") for word in request.words}
-    found = Measurement(_asked(cfg, engine, lengths, typed), engine, lengths)
+    plain, own = _asked(cfg, engine, lengths, typed)
+    found = Measurement(plain, engine, lengths)
     if refused := judge_job(found.job).refused:
         raise ConfigError(refused)
-    factor, listed = _candidates(cfg, found)
+    factor, listed = _candidates(cfg, found, own)
     found.check_tokens()
     if cfg["dry"]:
         check_devices([found.job], request.launcher)
@@ -98,33 +100,47 @@ def _lengths(cfg: dict, engine: EngineRows) -> list[int]:
     return sorted(set(cfg["lengths"] or engine.lengths))
 
 
-def _asked(cfg: dict, engine: EngineRows, lengths: list[int], typed: set[str]) -> dict:
-    """Configuration of the candidates: the given weights on the text, the windows and the targets of the engine's rows."""
+def _asked(cfg: dict, engine: EngineRows, lengths: list[int], typed: set[str]) -> tuple[dict, dict | None]:
+    """(configuration of the candidates, encoding that config.json describes if it has a scaling, else None).
+
+    The candidates are the weights without that scaling, on the text, the windows and the targets of the engine's rows.
+    """
     data, own = cfg["data"], engine.config["data"]
     if "data" not in typed:
         data = {**own, **{key: value for key, value in data.items() if f"data.{key}" in typed}}
+    methods = {"extension": NO_EXTENSION, "scale_attention": NO_SCALE, "allow_untested": True}
+    path = cfg["model"].get("path") or engine.config["model"].get("path")
+    if not path:
+        raise ConfigError(f"{engine.evaluation.origin} does not say which weights its engine serves: add model.path=WEIGHTS.")
+    asked = {**cfg, **methods, "data": data, "model": {"path": path}}
+    described = adopt(asked)["encoding"]
+    scaled = described.get("scaling") is not None
     trained = engine.evaluation.first["train_len"]
-    length = cfg["train"]["length"] if "train.length" in typed else engine.stated.get("original", trained)
+    original = engine.stated.get("original", described["scaling_len"] if scaled else trained)
+    length = cfg["train"]["length"] if "train.length" in typed else original
     (length,) = length if isinstance(length, list) else [length]
     evaluate = {**engine.evaluate, **{key: cfg["evaluate"][key] for key in OURS if key in cfg["evaluate"]}}
     evaluate |= {"lengths": lengths, "protocol": [engine.protocol], "floor": False}
     if issubclass(protocol(engine.protocol), EveryTokenProtocol):
         evaluate["windows"] = evaluate["windows"] * trained // length  # as many stretches
-    methods = {"extension": NO_EXTENSION, "scale_attention": NO_SCALE, "allow_untested": True}
-    path = cfg["model"].get("path") or engine.config["model"].get("path")
-    if not path:
-        raise ConfigError(f"{engine.evaluation.origin} does not say which weights its engine serves: add model.path=WEIGHTS.")
     # A list of one length is not taken for the default.
-    return {**cfg, **methods, "data": data, "model": {"path": path}, "train": {**cfg["train"], "length": [length]}, "evaluate": evaluate}
+    asked |= {
+        "model": {"path": path, "own_scaling": not scaled},
+        "train": {**cfg["train"], "length": [round(length)]},
+        "evaluate": evaluate,
+    }
+    return asked, described if scaled else None
 
 
-def _candidates(cfg: dict, found: Measurement) -> tuple[float, list[Candidate]]:
+def _candidates(cfg: dict, found: Measurement, own: dict | None) -> tuple[float, list[Candidate]]:
     """The factor that the engine was asked for, and the candidates. Raises ConfigError for a factor that is not above 1."""
-    original, own = found.original, own_scaling(found.encoding)
-    usual = found.encoding.scaling.target_len(1) / original if own else max(found.lengths) / original
+    original = found.original
+    usual = max(found.lengths) / original
+    if own:
+        usual = (own["scaling"].get("target_len") or 0) / original or own["scaling"].get("factor", usual)  # the latter of dynamic NTK
     factor = cfg["factor"] or (cfg["target"] / original if cfg["target"] else found.engine.stated.get("factor", usual))
     if factor <= 1:
         given = f"target={cfg['target']}" if cfg["target"] else f"the longest length, {max(found.lengths)},"
         raise ConfigError(f"{given} is within the {original:,} tokens of training: say what the engine was asked for, such as factor=4.")
-    every = setting_candidates(original, factor)
-    return factor, chosen_candidates(over_own(found.encoding, every) if own else every, cfg["candidates"])
+    every = [*(own_candidates(own) if own else ()), *setting_candidates(original, factor, cfg["fed"])]
+    return factor, chosen_candidates(every, cfg["candidates"])

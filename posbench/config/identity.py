@@ -35,6 +35,7 @@ LATER: dict[str, object] = {
     "model.head_dim": None,
     "model.qkv_bias": False,
     "model.checkpoint": None,
+    "model.own_scaling": True,
     "model.output_gate": "none",
     "data.mix": None,
     "data.mix.task": None,

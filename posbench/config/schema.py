@@ -46,6 +46,7 @@ class ModelConfig:
     init_std: Weight = 0.02  # of the initial weights
     path: str | None = None  # folder of a checkpoint in Hugging Face format, in place of a training
     checkpoint: dict[str, Any] | None = None  # digest, vocabulary size and BOS id of that checkpoint, filled in
+    own_scaling: bool = True  # false: that checkpoint without the scaling in its config.json, as one of the length before it
     engine: dict[str, Any] | None = None  # node of a running engine, in place of both; model=NAME of a yaml with _target_
 
     @property
@@ -271,6 +272,7 @@ JOB = {
     "exact_first": Annotated[list[Count] | None, LISTED, Must("a number of positions, or several, as in [0,4]", lambda given: given != [])],
     "tolerance": Weight,
     "engine": str | None,
+    "fed": Annotated[int, Must("a whole number of at least 1 token", lambda fed: fed > 0)],
     "factor": Annotated[float, Must("a number above 1, such as 4", lambda factor: factor > 1)] | None,
     "candidates": Annotated[list[str] | None, LISTED, Must("one candidate or several, such as [none,yarn]", lambda given: given != [])],
     "methods": Annotated[list[str] | None, LISTED, Must("one method or several, such as [ntk,yarn]", lambda given: given != [])],

@@ -15,7 +15,7 @@ from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import read_json
 from posbench.data import prepare
 from posbench.evaluation.protocols import protocol
-from posbench.identify.plan import Candidate, own_scaling
+from posbench.identify.plan import Candidate
 from posbench.position.instantiate import trusted_config
 from posbench.runs.directory import Run
 from posbench.runs.evaluation import Evaluation, load_evaluation
@@ -112,16 +112,16 @@ class Measurement:
         (job,) = plan_jobs([self.cfg])
         return job
 
+    @property
+    def original(self) -> int:
+        """Training length in tokens, before a scaling of the checkpoint's own."""
+        return self.job.cfg.train.train_len
+
     @cached_property
     def encoding(self) -> "Encoding":
         from posbench.model.build import make_encoding
 
         return make_encoding(self.job.cfg)
-
-    @property
-    def original(self) -> int:
-        """Tokens that the model was first trained at, before a scaling of its own."""
-        return self.encoding.scaling_len if own_scaling(self.encoding) else self.job.cfg.train.train_len
 
     def check_tokens(self) -> None:
         """Check that the weights' tokenizer finds the engine's targets in the text, before anything is evaluated. Raises ConfigError."""

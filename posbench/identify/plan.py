@@ -1,31 +1,23 @@
 """Candidates: what an engine may do with a model's positions when it was asked for a factor, each as posbench's own methods.
 
-Of a model without a scaling of its own, a candidate is an extension, and perhaps a factor on the logits. A model whose config.json has
-a scaling turns at changed frequencies already. There every candidate but "own" begins again from the frequencies before it: its
-frequencies, as factors of extension=longrope, take the place of the model's, and scale_attention=yarn_temperature has the coefficient that
-gives the ratio of the factors on cos and sin (with partial RoPE it reaches all channels, as that of extension=yarn does).
+A candidate is an extension of the model as it was before any scaling (model.own_scaling=false), and perhaps a factor on the logits.
 
 What is wrong on purpose, by the mistakes that engines' trackers report: the setting ignored; the text cut, or seen through a window, of the
-training length; a factor halved (as for a length of its own) or doubled (read twice); YaRN without its factor on the logits, or with it
-twice; its ramp by turns or without rounding; its original length taken from the target or from half; dynamic NTK fixed at the target, or
-with keys cached as they were turned when they were fed.
+training length; a factor halved (as for a length of its own) or doubled (read twice); YaRN without its factor on the logits, with it twice,
+or with nothing else; its ramp by turns or without rounding; its original length taken from the target or from half; dynamic NTK fixed at
+the target (vLLM's issue 3488), or with keys cached as they were turned when they were fed (transformers' issue 25104); the scaling of the
+checkpoint's config.json applied twice.
 """
 
 import copy
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.config.identity import NO_SCALE
 from posbench.config.names import nodes
 
-if TYPE_CHECKING:
-    from posbench.position.geometry import Spectrum
-    from posbench.position.interfaces import Encoding
-
-FED = 512  # tokens that llama.cpp feeds at once (n_batch 2048, n_ubatch 512)
 PUBLISHED = {"alpha": 1.0, "beta": 32.0}  # YaRN's turns in every engine
 
 
@@ -38,15 +30,14 @@ class Candidate:
     extension: dict
     scale: dict
     cut: int | None = None  # last tokens of a text that are read; None: all
-    twice: bool = False  # the extension's factor on the logits acts twice
 
 
 def _node(name: str, **arguments: object) -> dict:
     return {**copy.deepcopy(nodes("extension")[name]), **arguments}
 
 
-def setting_candidates(original: int, factor: float) -> list[Candidate]:
-    """Candidates for a model first trained at `original` tokens, whose engine was asked for `factor`."""
+def setting_candidates(original: int, factor: float, fed: int) -> list[Candidate]:
+    """Candidates for a model of `original` tokens whose engine was asked for `factor` and feeds `fed` tokens of a text at once."""
 
     def fixed(name: str, times: float = 1.0, **arguments: object) -> dict:
         return _node(name, mode="fixed", target_len=max(1, round(times * factor * original)), **arguments)
@@ -73,11 +64,12 @@ def setting_candidates(original: int, factor: float) -> list[Candidate]:
             fixed("dynamic_ntk", factor=factor),
         ),
         ("dynamic_ntk_cached", f"dynamic NTK with factor {s}, keys cached token by token", _node("dynamic_ntk", factor=factor, fed=1)),
-        ("dynamic_ntk_pieces", f"dynamic NTK with factor {s}, keys cached {FED} at a time", _node("dynamic_ntk", factor=factor, fed=FED)),
+        ("dynamic_ntk_pieces", f"dynamic NTK with factor {s}, keys cached {fed} at a time", _node("dynamic_ntk", factor=factor, fed=fed)),
         ("yarn", f"YaRN with factor {s}", yarn()),
         ("yarn_half", f"YaRN with factor {half}", yarn(0.5)),
         ("yarn_double", f"YaRN with factor {double}", yarn(2)),
         ("yarn_no_amplitude", f"YaRN with factor {s} without its factor on the logits", yarn(temperature=False)),
+        ("yarn_amplitude", "no scaling but YaRN's factor on the logits", yarn(alpha=1e-9, beta=1e-8, ramp="turns")),  # every pair is kept
         ("yarn_turns", f"YaRN with factor {s}, the ramp by turns", yarn(ramp="turns")),
         ("yarn_untruncated", f"YaRN with factor {s}, the ramp not rounded to whole pairs", yarn(truncate=False)),
         ("yarn_long_original", f"YaRN with factor {s} from an original length of {target:,}", yarn(trained=factor)),
@@ -89,7 +81,7 @@ def setting_candidates(original: int, factor: float) -> list[Candidate]:
         1, Candidate("cut", f"no scaling, and the text cut to its last {original:,} tokens", _node("none"), dict(NO_SCALE), original)
     )
     again, words = dict(nodes("scale_attention")["yarn_temperature"]), f"YaRN with factor {s}, its factor on the logits twice"
-    return [*found, Candidate("yarn_amplitude_twice", words, yarn(), again, twice=True)]
+    return [*found, Candidate("yarn_amplitude_twice", words, yarn(), again)]
 
 
 def chosen_candidates(found: Sequence[Candidate], names: Iterable[str] | None) -> list[Candidate]:
@@ -104,47 +96,14 @@ def chosen_candidates(found: Sequence[Candidate], names: Iterable[str] | None) -
     return kept
 
 
-def own_scaling(encoding: "Encoding") -> bool:
-    """True if a model turns at the frequencies of a scaling in its own config.json, from which the candidates can begin again."""
-    from posbench.position.geometry import Trait
-
-    return getattr(encoding, "scaling", None) is not None and bool(encoding.traits & Trait.SPECTRUM)
-
-
-def over_own(encoding: "Encoding", found: Sequence[Candidate]) -> list[Candidate]:
-    """The candidates for a model with `own_scaling`, each in the place of its scaling, and what may be done with that one.
-
-    Those of a factor that follows the length are left out.
-    """
-    own = Candidate("own", "the scaling of the checkpoint's config.json", _node("none"), dict(NO_SCALE))
-    again = replace(own, name="own_twice", words=f"{own.words}, twice", extension=encoding.scaling.node)
-    kept = [one for one in found if one.extension.get("mode") != "dynamic"]
-    return [own, _instead(encoding, again, encoding.own, encoding.amplitude), *(_instead(encoding, one, encoding.plain) for one in kept)]
-
-
-def _instead(encoding: "Encoding", one: Candidate, start: "Spectrum", before: float = 1.0) -> Candidate:
-    """A candidate that changes the frequencies `start`, with `before` on cos and sin, in the place of the model's own."""
-    import torch
-
-    from posbench.position.fixed_frequencies import trained_in
+def own_candidates(own: dict) -> list[Candidate]:
+    """The scaling that a checkpoint's config.json has, of its encoding `own`, as written and applied twice."""
+    from posbench.position.geometry import Span
     from posbench.position.instantiate import make
 
-    if one.name == "window":
-        return one  # of the model as it is
-    spectrum, amplitude = trained_in(make(one.extension), start, encoding.scaling_len, encoding.shape.train_len)
-    if one.extension is encoding.scaling.node:
-        amplitude = encoding.amplitude  # config.json may state another than the scaling's
-    ratio = before * amplitude ** (2 if one.twice else 1) / encoding.amplitude
-    fixed = {"mode": "fixed", "target_len": 2 * encoding.shape.train_len}  # any factor: it acts at all lengths
-    factor_F = encoding.own.freq_F / spectrum.freq_F
-    if not torch.allclose(factor_F, torch.ones_like(factor_F), rtol=1e-12, atol=0):
-        extension = _node("longrope", factors=factor_F.tolist(), temperature=False, **fixed)
-    elif ratio != 1:  # YaRN that keeps every pair is there for its factor, which is taken back
-        extension = _node("yarn", alpha=1e-9, beta=1e-8, ramp="turns", **fixed)
-        ratio /= 0.1 * math.log(2) + 1
-    else:
-        extension = _node("none")
-    if ratio == 1:
-        return replace(one, extension=extension, scale=dict(NO_SCALE))
-    scale = nodes("scale_attention")["yarn_temperature"]
-    return replace(one, extension=extension, scale={**scale, "coefficient": (ratio - 1) / math.log(2)})
+    node, scale, words = own["scaling"], dict(NO_SCALE), "the scaling of the checkpoint's config.json"
+    if own["amplitude"]:  # not the usual one of this scaling: the rest of it is a factor on the logits
+        span = Span(own["scaling_len"], node["target_len"], node["target_len"])
+        rest = own["amplitude"] / math.sqrt(make(node).temperature(span))
+        scale = {**nodes("scale_attention")["yarn_temperature"], "coefficient": (rest - 1) / math.log(span.factor)}
+    return [Candidate("own", words, node, scale), Candidate("own_twice", f"{words}, twice", _node("compose", parts=[node, node]), scale)]

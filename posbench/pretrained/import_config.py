@@ -39,6 +39,8 @@ def adopt(cfg: dict) -> dict:
     except Undescribed:
         model, rope, said = found.outline()
         longest = said.pop("length")
+    if not cfg["model"].get("own_scaling", True):
+        model, rope, longest = _without_scaling(model, rope, path)
     digest, encoding = found.digest(cfg["cache_dir"]), cfg["encoding"]
     whole = all(encoding.get(key, value) in (value, rope.get(key, value)) for key, value in WHOLE.items())
     if method_name(encoding) != "rope" or not whole or encoding.get("base", 1e4) not in (1e4, rope.get("base", 1e4)):
@@ -63,6 +65,13 @@ def adopt(cfg: dict) -> dict:
         "seed": 0,
         "data": _data(cfg["data"], found),
     }
+
+
+def _without_scaling(model: ModelConfig, rope: dict, path: str) -> tuple[ModelConfig, dict, float]:
+    """Model, encoding and training length of a checkpoint before the scaling in its config.json. Raises ConfigError where there is none."""
+    if rope.get("scaling") is None:
+        raise ConfigError(f"model.path={path} has no scaling that model.own_scaling=false could leave out: leave that out itself.")
+    return replace(model, own_scaling=False), {**rope, "scaling": None, "scaling_len": None, "amplitude": None}, rope["scaling_len"]
 
 
 def _data(data: dict, checkpoint: Checkpoint) -> dict:

@@ -132,13 +132,13 @@ def test_each_candidate_in_turn_with_rounding_and_off_the_list(engine, identify,
 def test_a_scaling_of_the_checkpoints_own_is_used_ignored_or_replaced(world, engine, identify, weights, truth, best):
     """An engine that serves the same weights without the scaling is another config.json, so the candidates are checked from outside."""
     run = engine(truth, weights)
-    done = identify(run, "model.path=scaled", "train.length=128")
+    done = identify(run, "model.path=scaled")
     assert done.returncode == 0, done.stderr
     made = content(world, run)
     assert (made["kind"], made["best"], made["factor"], made["original"]) == (IS, best, 4, 32)
     assert made["candidates"][0]["rms"] < 1e-4
     assert {"own", "own_twice", "none", "yarn_double"} <= {one["name"] for one in made["candidates"]}
-    assert ("yarn" in made["candidates"][0]["same"]) == (best == "own")  # the scaling is YaRN with factor 4
+    assert (best != "own") or "yarn" in made["candidates"][0]["same"]  # the scaling is YaRN with factor 4
 
 
 def test_other_weights_are_none_of_them(world, engine, identify):
@@ -204,7 +204,7 @@ def test_losses_that_are_not_there_or_not_finite(world, engine, identify):
 ])  # fmt: skip
 def test_candidates_are_what_transformers_does_with_that_setting(name, original, factor):
     """A model of 64 tokens, asked for factor 4: its candidates beside transformers' own functions with the mistaken values."""
-    one = {one.name: one for one in setting_candidates(64, 4.0)}[name]
+    one = {one.name: one for one in setting_candidates(64, 4.0, 512)}[name]
     freq_F, temperature = ours(make(one.extension), 64, 1e4, 64, 256)
     kind = {"dynamic": "dynamic", "llama3": "llama3"}.get(name.split("_")[0], "yarn")
     more = {"llama3": {"low_freq_factor": 1.0, "high_freq_factor": 4.0}, "yarn": {"truncate": name != "yarn_untruncated"}}.get(kind, {})
@@ -214,5 +214,5 @@ def test_candidates_are_what_transformers_does_with_that_setting(name, original,
 
 
 def test_chosen_candidates_keep_their_order():
-    every = setting_candidates(64, 4.0)
+    every = setting_candidates(64, 4.0, 512)
     assert [one.name for one in chosen_candidates(every, ["yarn", "none"])] == ["none", "yarn"] and chosen_candidates(every, None) == every
