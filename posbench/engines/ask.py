@@ -4,9 +4,10 @@ Letters: N texts, L tokens fed, R scored rows.
 """
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 
 import numpy as np
@@ -80,8 +81,9 @@ class AskingScorer(Scorer):
         if self.kept:
             self.kept.every = KEPT_EVERY
 
-        def land(futures: set[Future]) -> None:
-            for future in futures:
+        def land() -> None:
+            done = wait(flying, return_when=FIRST_COMPLETED).done
+            for future in sorted(done, key=lambda future: future.exception() is not None):  # so that every answer is kept
                 row, key, asked_R, began = flying.pop(future)
                 nll_R, correct_R = future.result()
                 nll_NR[row, asked_R], correct_NR[row, asked_R] = nll_R[asked_R], correct_R[asked_R]
@@ -94,29 +96,44 @@ class AskingScorer(Scorer):
                     self.kept.add(key, arrays, time.perf_counter() - began, self.peak.mib(), plan.length)
                 self.progress(plan.length)
 
-        with ThreadPoolExecutor(engine.at_once) as pool:
-            try:
-                for row in range(len(at_N)):
-                    asked = fed_1L, target_1R, choice_1K = text(at_N[row : row + 1])
-                    key = self.kept and self.kept.key(plan.length, asked)
-                    if self.kept and (before := self.kept.find(key, target_1R.shape)):
-                        nll_NR[row], correct_NR[row] = before[0][0], before[1][0]
-                        self.progress(plan.length, spared=True)
-                        continue
-                    if choice_1K is not None:
-                        raise ConfigError("An engine does not give the losses of choices, which this task needs: choose one in words.")
-                    ids_L1 = whole_text(fed_1L[0], target_1R[0])
-                    future = pool.submit(engine.losses, ids_L1, n_rows)
-                    flying[future] = row, key, target_1R[0] != IGNORED, time.perf_counter()
-                    if len(flying) >= engine.at_once:
-                        land(wait(flying, return_when=FIRST_COMPLETED).done)
-                while flying:
-                    land(wait(flying, return_when=FIRST_COMPLETED).done)
-            except BaseException:
-                engine.stop()
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+        try:
+            for row in range(len(at_N)):
+                asked = fed_1L, target_1R, choice_1K = text(at_N[row : row + 1])
+                key = self.kept and self.kept.key(plan.length, asked)
+                if self.kept and (before := self.kept.find(key, target_1R.shape)):
+                    nll_NR[row], correct_NR[row] = before[0][0], before[1][0]
+                    self.progress(plan.length, spared=True)
+                    continue
+                if choice_1K is not None:
+                    raise ConfigError("An engine does not give the losses of choices, which this task needs: choose one in words.")
+                future = asked_of(engine, whole_text(fed_1L[0], target_1R[0]), n_rows)
+                flying[future] = row, key, target_1R[0] != IGNORED, time.perf_counter()
+                if len(flying) >= engine.at_once:
+                    land()
+            while flying:
+                land()
+        except BaseException:
+            if self.kept and self.kept.batches:
+                self.kept.write()
+            raise
         return nll_NR, correct_NR
+
+
+def asked_of(engine: Engine, ids_L1: np.ndarray, n_rows: int) -> Future:
+    """Future of Engine.losses. A thread that waits for an answer, unlike one of a pool, does not outlive an interrupted process."""
+    future: Future = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(engine.losses(ids_L1, n_rows))
+        except Exception as error:
+            future.set_exception(error)
+
+    if engine.at_once == 1:
+        work()
+    else:
+        threading.Thread(target=work, daemon=True, name="asking").start()
+    return future
 
 
 def whole_text(fed_L: np.ndarray, target_R: np.ndarray) -> np.ndarray:

@@ -9,8 +9,6 @@ llama-cpp-python 0.3.36. Letters: L tokens fed, R scored rows.
 """
 
 import contextlib
-import json
-import math
 import os
 import re
 import threading
@@ -26,11 +24,13 @@ from posbench.config.typed_args import Must, shown
 from posbench.engines.engine import Engine, Served
 
 KEY = "POSBENCH_API_KEY"
-BEGIN = "The length of a text"  # what is asked first, to see what a server gives
+BEGIN = 'In 1984, "they" read 20,480 tokens:\n\tfor n in range(10):\n        print(n ** 2, end="; ")\n'  # asked first, to compare tokens
 SAYS = ("version", "context_length", "json_model_override_args", "attention_backend", "dtype", "kv_cache_dtype", "quantization")
 AGAIN = (408, 425, 429, 500, 502, 503, 504)  # answers after which the same request may succeed
 LONGEST = 60.0  # seconds between two tries, at most
 LEAST = -9999.0  # what vLLM writes for -inf
+ECHOED = {"max_tokens": 1, "echo": True, "logprobs": 1, "temperature": 0}
+SCORED = {"sampling_params": {"max_new_tokens": 1, "temperature": 0}, "return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 1}
 Whole = Annotated[int, Must("a whole number of at least 1", lambda value: value >= 1)]
 
 
@@ -57,9 +57,10 @@ class Server(Engine):
         from posbench.data.corpus import known_tokenizer
         from posbench.pretrained.checkpoint import find_checkpoint
 
-        if not re.match(r"https?://[^/]", self.url):
+        if not re.fullmatch(r"https?://[^/@?#\s]+(/[^@?#\s]*)?", self.url):
             raise ConfigError(
-                f"model.url={self.url} is no address: model=server asks a running server, such as model.url=http://localhost:8000."
+                f"model.url={shown(self.url.rpartition('@')[2])} is no plain address: model=server asks a running server, such as "
+                f"model.url=http://localhost:8000, and a key comes from the environment variable {KEY} alone."
             )
         if cfg["data"]["tokenizer"] in ("bytes", "bpe"):
             raise ConfigError(
@@ -89,7 +90,7 @@ class Server(Engine):
         listed, self.tokenizer = self._listed(), known_tokenizer(cfg["data"], cfg["cache_dir"])
         self.name, self.owner, self.longest = listed["id"], listed["owned_by"], listed["max_model_len"]
         self.first = cfg["model"]["checkpoint"]["bos"] if cfg["data"]["bos"] else None
-        if self.longest and (largest := max(cfg["evaluate"]["lengths"])) >= self.longest:
+        if self.longest and (largest := max(cfg["evaluate"]["lengths"])) > self.longest - 2:
             raise ConfigError(
                 f"evaluate.lengths={cfg['evaluate']['lengths']} holds {largest}, and {self.url} reads up to {self.longest} tokens, two of "
                 "them behind a text: leave it out, or start the server with a longer context."
@@ -106,8 +107,14 @@ class Server(Engine):
                 f"{self.url} is llama-cpp-python's server, which gives right probabilities only behind a BOS: add data.bos=true (and "
                 "model.bos=ID where the tokenizer does not say which), or evaluate its file with model=llama_cpp model.path=FILE.gguf."
             )
-        ids = [*([] if self.first is None else [self.first]), *self.tokenizer.encode(BEGIN)]
-        self.losses(np.array(ids), len(ids) - 2)
+        own, self.marks = self.tokenizer.encode(BEGIN), True
+        ids = [*([] if self.first is None else [self.first]), *own]
+        if self.takes_ids:
+            self.losses(np.array(ids), len(ids) - 2)
+            self._compare(own)
+        else:
+            self._compare(own)
+            self.losses(np.array(ids), len(ids) - 2)
         return {"url": self.url, **listed, **self._says()}
 
     def losses(self, ids_L1: np.ndarray, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
@@ -118,11 +125,35 @@ class Server(Engine):
                 f"{self.url} gives no probability of token {len(logprobs) - n_rows + found.index(None) + 1} of {len(ids_L1) - 1}, and "
                 "this protocol scores it: choose evaluate.protocol=[fixed_targets]."
             )
-        nll_R = np.array([math.inf if one <= LEAST else -one for one in found])
-        if np.isnan(nll_R).any() or (nll_R < -1e-3).any():
-            worst = next(one for one in found if not one <= 1e-3)
-            raise RunError(f"{self.url} gives {worst} as the logarithm of a probability in a text of {len(ids_L1) - 1} tokens.")
-        return nll_R.clip(min=0).astype(np.float32), np.array(likeliest[-n_rows:], bool)
+        if wrong := [one for one in found if not LEAST < one <= 1e-3]:
+            raise RunError(
+                f"{self.url} gives {wrong[0]} as the logarithm of a probability in a text of {len(ids_L1) - 1} tokens: that is none of a "
+                "token that stands there. Look for the cause there, or leave this length out of evaluate.lengths."
+            )
+        return -np.array(found, np.float32).clip(max=0), np.array(likeliest[-n_rows:], bool)
+
+    def _compare(self, own: list[int]) -> None:
+        """Raise ConfigError if the server makes other tokens of BEGIN than `own`, but for a BOS that it writes."""
+        try:
+            if not self.takes_ids:
+                made = self._post("/extras/tokenize", {"model": self.name, "input": BEGIN})["tokens"]
+            elif self.owner == "sglang":
+                made = [one[1] for one in self._post("/generate", {"text": BEGIN, **SCORED})["meta_info"]["input_token_logprobs"]]
+            else:
+                asked = {"prompt": BEGIN, "add_special_tokens": False, "return_tokens_as_token_ids": True, **ECHOED}
+                made = self._post("/v1/completions", {"model": self.name, **asked})["choices"][0]["logprobs"]["tokens"][:-1]
+        except (RunError, KeyError, TypeError, IndexError):
+            return  # it has no such interface, or has no tokenizer
+        if len(made) == len(own) + 1:
+            made, self.marks = made[1:], False
+        same = len(made) == len(own) and all(
+            self._same(one, at) if isinstance(one, str) else one == at for one, at in zip(made, own, strict=True)
+        )
+        if not same:
+            raise ConfigError(
+                f"data.tokenizer makes {len(own)} tokens of {shown(BEGIN[:20])}..., and {self.url} makes {len(made)}, or others: give the "
+                "tokenizer of the served model."
+            )
 
     def stop(self) -> None:
         self.stopped.set()
@@ -133,7 +164,7 @@ class Server(Engine):
         """Log probability of each token but the first, and whether it was the likeliest: [L] each."""
         behind = ids[1:] if self.first is not None and ids[0] == self.first else ids
         prompt = ids if self.takes_ids else self._mark() + self.tokenizer.decode(behind)
-        asked = {"model": self.name, "prompt": prompt, "max_tokens": 1, "echo": True, "logprobs": 1, "temperature": 0}
+        asked = {"model": self.name, "prompt": prompt, **ECHOED}
         if self.owner == "vllm":
             asked |= {"return_tokens_as_token_ids": True}
         answer = self._post("/v1/completions", asked)
@@ -161,12 +192,7 @@ class Server(Engine):
 
     def _generate(self, ids: list[int]) -> tuple[list[float | None], list[bool]]:
         """As _complete, by SGLang's own interface."""
-        asked = {
-            "input_ids": ids,
-            "sampling_params": {"max_new_tokens": 1, "temperature": 0},
-            **{"return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 1},
-        }
-        answer = self._post("/generate", asked)
+        answer = self._post("/generate", {"input_ids": ids, **SCORED})
         try:
             found, tops = (answer["meta_info"][key] for key in ("input_token_logprobs", "input_top_logprobs"))
             said, logprobs = [one[1] for one in found], [one[0] for one in found]
@@ -189,8 +215,8 @@ class Server(Engine):
             raise RunError(self._none(tops)) from error
 
     def _mark(self) -> str:
-        """Text of the BOS, which the server reads as one token."""
-        return self.tokenizer.model.id_to_token(self.first)
+        """Text of the BOS, which the server reads as one token, unless it writes one itself."""
+        return self.tokenizer.model.id_to_token(self.first) if self.marks else ""
 
     def _same(self, said: str | None, own: int) -> bool:
         """True if a token as the server writes it may be the id `own`. Pieces of characters are written in many ways."""
@@ -250,35 +276,45 @@ class Server(Engine):
         import httpx
 
         for attempt in range(tries):
-            pause, said = min(2.0**attempt, LONGEST), ""
+            pause, said, refused = min(2.0**attempt, LONGEST), "", False
             try:
                 answer = self.client.request(method, path, json=asked)
-                if answer.status_code == 200:
-                    return answer.json()
-                said = f"{answer.status_code}, {_message(answer)}"
+            except (httpx.HTTPError, RuntimeError) as cause:  # the latter where `stop` has closed the client
+                said = f"{type(cause).__name__}: {first_line(cause)}"
+            else:
+                body = _json(answer)
+                if answer.status_code == 200 and body is not None:
+                    return body
+                said = f"{answer.status_code}, {_message(body, answer)}"
                 if answer.status_code in (401, 403):
                     raise ConfigError(
-                        f"{self.url} does not take the key ({said}): set the environment variable {KEY} to one that it takes."
+                        f"{self.url} does not take the key ({answer.status_code}): set the environment variable {KEY} to one that it takes."
                     )
-                if answer.status_code not in AGAIN:
+                if refused := answer.status_code not in (200, *AGAIN):
                     break
                 with contextlib.suppress(ValueError):
                     pause = min(float(answer.headers.get("Retry-After", pause)), LONGEST)
-            except json.JSONDecodeError:
-                said = f"no JSON, {shown(answer.text[:80])}"
-            except (httpx.HTTPError, RuntimeError) as cause:  # the latter where `stop` has closed the client
-                said = f"{type(cause).__name__}: {first_line(cause)}"
             if attempt + 1 < tries and self.stopped.wait(pause):
                 break
+        if key := os.environ.get(KEY):
+            said = said.replace(key, "...")
+        if refused:
+            raise error(f"{self.url}{path} refuses what it is asked ({said}).")
         raise error(f"{self.url}{path} does not answer as it should ({said}): see that it runs, and run the same command again.")
 
 
-def _message(answer: Any) -> str:
-    """Words of an error's body, whose shape differs between servers."""
+def _json(answer: Any) -> Any:
+    """Content of an answer; None where it is no JSON, or no text."""
     try:
-        body = answer.json()
-    except json.JSONDecodeError:
-        return shown(answer.text[:80])
+        return answer.json()
+    except ValueError:
+        return None
+
+
+def _message(body: Any, answer: Any) -> str:
+    """Words of an error's body, whose shape differs between servers."""
+    if body is None:
+        return f"no JSON: {shown(answer.text[:80])}"
     while isinstance(body, dict):
         body = next((body[key] for key in ("error", "message", "detail") if key in body), str(body))
     return shown(body)

@@ -60,10 +60,14 @@ class Unfinished:
         """Keep the arrays of a batch, with its seconds, the peak memory so far and the tokens of each of its texts."""
         self.batches[key] = {**dict(zip(FIELDS, arrays, strict=False)), "spent": np.array([seconds, peak_mib, tokens])}
         if time.monotonic() - self.written >= self.every:
-            fields = {f"{name}_{key}": array for key, batch in self.batches.items() for name, array in batch.items()}
-            with atomic_path(self.path) as temporary, open(temporary, "wb") as file:
-                np.savez_compressed(file, made=np.frombuffer(json.dumps(self.made).encode(), np.uint8), **fields)
-            self.written = time.monotonic()
+            self.write()
+
+    def write(self) -> None:
+        """Write the batches that are not in the file yet, with all others."""
+        fields = {f"{name}_{key}": array for key, batch in self.batches.items() for name, array in batch.items()}
+        with atomic_path(self.path) as temporary, open(temporary, "wb") as file:
+            np.savez_compressed(file, made=np.frombuffer(json.dumps(self.made).encode(), np.uint8), **fields)
+        self.written = time.monotonic()
 
     def end(self) -> None:
         """Forget all batches, and delete the file."""

@@ -17,7 +17,7 @@ from server_dialects import DIALECTS, Refusal
 from small_engine import FACTOR, TRAINED, engine
 
 NAME, HTML = "tiny", b"<!DOCTYPE html><html><head><title>Bad gateway</title></head><body>nginx</body></html>"
-AT = 5  # the token that a spoiled answer spoils
+AT = -5  # the token that a spoiled answer spoils, among those that a protocol scores
 
 
 @dataclass
@@ -33,7 +33,7 @@ class SmallServer(ThreadingHTTPServer):
     """`behave` names the fault (of FAULTS or SPOILS) of the completion of a number, counted from zero, or None.
 
     `asked` are the requests for completions in the order of arrival, `most_at_once` the largest number of them in work,
-    `seconds` how long each takes at least.
+    `seconds` how long each takes at least. `hangs` is set once a request is left without an answer.
     """
 
     daemon_threads = True
@@ -49,7 +49,7 @@ class SmallServer(ThreadingHTTPServer):
         self.asked: list[Asked] = []
         self.looked_up: list[Asked] = []
         self.at_once = self.most_at_once = 0
-        self.closing, self.lock = threading.Event(), threading.Lock()
+        self.hangs, self.closing, self.lock = threading.Event(), threading.Event(), threading.Lock()
 
     def handle_error(self, request, client_address):
         pass  # a client that was killed, or a connection broken on purpose
@@ -128,6 +128,11 @@ class Handler(BaseHTTPRequestHandler):
                 SPOILS[fault](answer)
         self.say_json(200, answer)
 
+    def hang(self) -> None:
+        self.server.hangs.set()
+        self.server.closing.wait(60)
+        self.close_connection = True
+
     def break_off(self, answer: dict) -> None:
         body = json.dumps(answer).encode()
         self.send_response(200)
@@ -150,7 +155,7 @@ FAULTS: dict[str, Callable[[Handler], None]] = {
     "500": failed(500),
     "503": failed(503),
     "429": failed(429, Retry_After="1"),
-    "hang": lambda handler: handler.server.closing.wait(60),
+    "hang": lambda handler: handler.hang(),
 }
 
 

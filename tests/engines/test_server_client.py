@@ -1,0 +1,285 @@
+"""model=server: the losses of a running engine are those of its weights, through each dialect; what it cannot give is one sentence."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_engine import TEXT, small_checkpoint
+from small_server import FAULTS, SPOILS, serving
+from test_cli import cli  # noqa: F401
+from tokenizers import Tokenizer
+
+from posbench.common.errors import RunError
+from posbench.engines import server
+from posbench.runs.rows import read_eval
+
+PROTOCOLS = ("fixed_targets", "by_position", "disjoint")
+WORDS = ["data=local", "data.bos=true", "evaluate.lengths=[64,250]", "evaluate.windows=4", "evaluate.max_length=250"]
+WORDS += ["evaluate.floor=false", "log.mode=disabled", "device=cpu"]
+SHARED = ("length", "position", "task", "depth", "n_targets", "n_bytes", "n_units", "data", "tokenizer", "train_len")
+KEY, SECRET = "POSBENCH_API_KEY", "sk-not-to-be-written"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return small_checkpoint(tmp_path_factory.mktemp("small") / "model")
+
+
+@pytest.fixture
+def run(cli, folder):  # noqa: F811
+    """A command with the small text: its words after those that all have."""
+
+    places = [word for word in cli.common if word.split("=")[0] in ("data.path", "results_dir", "cache_dir", "report_dir")]
+
+    def typed(*words: str) -> list[str]:
+        given = {word.split("=")[0] for word in words}
+        return [*[word for word in WORDS if word.split("=")[0] not in given], *words, *places]
+
+    def call(*words: str, code: int = 0):
+        return cli(*typed(*words), common=False, code=code)
+
+    call.root, call.command, call.typed = cli.folder, cli.command, typed
+    return call
+
+
+def to(server, folder: Path, *words: str) -> list[str]:
+    return ["model=server", f"model.url={server.url}", f"data.tokenizer={folder}", *words]
+
+
+def protocols(*names: str) -> str:
+    return f"evaluate.protocol=[{','.join(names)}]"
+
+
+def evaluated(root: Path, kind: str) -> dict[str, tuple[list[dict], dict[str, np.ndarray]]]:
+    """Rows and arrays of each protocol, of the only run of a kind."""
+    found = {}
+    for path in root.glob(f"runs/{kind}-*/evals/*/*.json"):
+        assert path.parent.name not in found
+        with np.load(path.with_suffix(".npz")) as arrays:
+            found[path.parent.name] = read_eval(path), dict(arrays)
+    return found
+
+
+def assert_same(root: Path, names: tuple[str, ...]) -> None:
+    """Every target's loss and correctness by the server are those of the weights, and so are the rows."""
+    theirs, ours = evaluated(root, "server"), evaluated(root, "hf")
+    assert theirs.keys() == set(names)
+    for name, (rows, arrays) in theirs.items():
+        own_rows, own = ours[name]
+        assert arrays.keys() == own.keys()
+        for key, values in arrays.items():
+            np.testing.assert_allclose(values, own[key], atol=1e-4, rtol=1e-5)
+        for row, same in zip(rows, own_rows, strict=True):
+            shared = (
+                "length",
+                "protocol",
+                "position",
+                "task",
+                "depth",
+                "n_targets",
+                "n_bytes",
+                "n_units",
+                "data",
+                "tokenizer",
+                "train_len",
+            )
+            assert {key: row[key] for key in shared} == {key: same[key] for key in shared}
+            measured = [{key: one[key] for key in ("nll", "ppl", "bpb", "accuracy") if one[key] is not None} for one in (row, same)]
+            assert measured[0] == pytest.approx(measured[1], rel=1e-4)
+
+
+def prompts(small_server) -> list[str]:
+    """The texts that were asked for, behind two questions that see how the server answers."""
+    return [json.dumps(one.body["prompt"]) for one in small_server.asked[2:]]
+
+
+@pytest.mark.parametrize("dialect", ["vllm", "old vllm", "sglang"])
+def test_losses_are_those_of_the_weights(run, folder, dialect):
+    with serving(folder, dialect.split()[-1], fields=dialect != "old vllm", seconds=0.01) as server:
+        run(*to(server, folder, protocols(*PROTOCOLS), "model.requests=3"))
+        assert server.most_at_once == 3
+        before = len(server.asked)
+        run(*to(server, folder, protocols(*PROTOCOLS), "model.requests=2"))
+        assert len(server.asked) == before
+    run("model=hf", f"model.path={folder}", protocols(*PROTOCOLS))
+    assert_same(run.root, PROTOCOLS)
+
+
+def test_texts_without_a_bos(run, folder):
+    with serving(folder, "vllm") as server:
+        run(*to(server, folder, "data.bos=false", "model.requests=1"))
+        assert server.most_at_once == 1
+    run("model=hf", f"model.path={folder}", "data.bos=false")
+    assert_same(run.root, ("fixed_targets",))
+
+
+@pytest.mark.parametrize("adds_bos", [True, False])
+def test_llama_cpp_takes_text_behind_a_bos(run, folder, tmp_path, adds_bos):
+    """Its tokenizer may or may not write the BOS, and the losses are right either way; the first token's is missing, so no by_position."""
+    path = folder if adds_bos else small_checkpoint(tmp_path / "model", bos=False)
+    with serving(path, "llama_cpp") as server:
+        run(*to(server, path))
+        said = run(*to(server, path, protocols("by_position")), code=1).stderr
+        assert "gives no probability of token 1 " in said and "fixed_targets" in said
+        asked = len(server.asked)
+        said = run(*to(server, path, "data.bos=false"), code=2).stderr
+        assert "data.bos=true" in said and "model=llama_cpp" in said and len(server.asked) == asked
+    run("model=hf", f"model.path={path}")
+    assert_same(run.root, ("fixed_targets",))
+
+
+@pytest.mark.parametrize("dialect", ["vllm", "sglang", "llama_cpp"])
+def test_a_task_in_words(run, folder, dialect):
+    task = ["evaluate.tasks=[passkey]", protocols("accuracy"), "evaluate.lengths=[500]", "evaluate.max_length=500", "evaluate.windows=3"]
+    with serving(folder, dialect, limit=600) as server:
+        run(*to(server, folder, *task))
+    run("model=hf", f"model.path={folder}", *task)
+    assert_same(run.root, ("accuracy",))
+
+
+@pytest.mark.parametrize("fault", ["500", "503", "429", "gateway", "garbage", "html", "closed"])
+def test_a_fault_that_passes_is_asked_again(run, folder, monkeypatch, fault):
+    monkeypatch.setattr(server, "LONGEST", 0.01)
+    with serving(folder, "vllm", behave=lambda number: fault if number in (0, 3, 4) else None) as served:
+        run(*to(served, folder))
+        assert Counter(prompts(served)).most_common(1)[0][1] > 1
+    run("model=hf", f"model.path={folder}")
+    assert_same(run.root, ("fixed_targets",))
+
+
+STAYS = {"vllm": [*FAULTS, "closed", *SPOILS], "sglang": [name for name in SPOILS if name != "miscounted"], "llama_cpp": list(SPOILS)}
+
+
+@pytest.mark.parametrize("dialect", STAYS)
+def test_a_fault_that_stays_is_one_sentence(folder, dialect):
+    data = {"tokenizer": str(folder), "bos": True, "vocab_size": 300}
+    cfg = {"data": data, "cache_dir": "", "model": {"checkpoint": {"bos": 0}}, "evaluate": {"lengths": [64]}}
+    text = Tokenizer.from_file(str(folder / "tokenizer.json")).encode(TEXT).ids[:65]
+    with serving(folder, dialect) as served:
+        asking = server.Server(served.url, retries=0, timeout=0.5)
+        asking.start(cfg)
+        for fault in [None, *STAYS[dialect], None]:
+            served.behave = lambda number, fault=fault: fault
+            if fault is None:
+                assert np.isfinite(asking.losses(np.array(text), 20)[0]).all()
+                continue
+            with pytest.raises(RunError) as caught:
+                asking.losses(np.array(text), 20)
+            said = str(caught.value)
+            assert served.url in said and "\n" not in said and len(said) < 500, fault
+
+
+@pytest.mark.parametrize("fault", ["nan", "closed", "merged", "without logprobs"])
+def test_a_fault_that_stays_ends_the_command_without_a_number(run, folder, fault):
+    with serving(folder, "vllm", behave=lambda number: fault if number >= 4 else None) as served:
+        assert served.url in failing(served, folder, run, "model.retries=0", code=1)
+
+
+def failing(server, folder: Path, run, *words: str, code: int = 2) -> str:
+    """The one sentence of a command that fails."""
+    done = run(*to(server, folder, *words), code=code)
+    (said,) = [line for line in done.stderr.splitlines() if line.startswith(("failed:", "refused:"))]
+    assert not evaluated(run.root, "server")
+    return said
+
+
+def test_a_key_is_sent_and_written_nowhere(run, folder, monkeypatch):
+    with serving(folder, "vllm", key=SECRET) as server:
+        assert KEY in failing(server, folder, run)
+        monkeypatch.setenv(KEY, "sk-another")
+        assert KEY in failing(server, folder, run)
+        monkeypatch.setenv(KEY, SECRET)
+        done = run(*to(server, folder))
+        assert {one.headers["Authorization"] for one in server.asked} == {f"Bearer {SECRET}"}
+        server.behave = lambda number: "500"
+        server.dialect.unauthorized = {"error": {"message": f"Incorrect API key provided: {SECRET}"}}
+        done = [done, run(*to(server, folder, "evaluate.lengths=[128]", "model.retries=0"), code=1)]
+    files = [path for path in run.root.rglob("*") if path.is_file()]
+    assert len(files) > 10 and not any(SECRET.encode() in path.read_bytes() for path in files)
+    assert not any(SECRET in one.stdout + one.stderr for one in done)
+
+
+def test_what_a_server_is_not(run, folder, tmp_path):
+    other = small_checkpoint(tmp_path / "other", merges=20)
+    with serving(folder, "vllm") as server:
+        assert "tiny" in failing(server, folder, run, "model.name=large")
+        assert "makes 87 tokens" in failing(server, other, run)
+        server.dialect.facts["/v1/models"]["data"][0]["owned_by"] = "llamacpp"
+        assert "model=llama_cpp" in failing(server, folder, run)
+        url = server.url
+    server.url = url  # where nobody listens any more
+    assert url in failing(server, folder, run)
+    server.url = "localhost:8000"
+    assert "http://" in failing(server, folder, run)
+
+
+@pytest.mark.parametrize("dialect", ["vllm", "sglang", "llama_cpp"])
+def test_a_length_that_the_server_does_not_read(run, folder, dialect):
+    """A text of 250 tokens is asked with the target behind it, and an engine wants room for one more."""
+    with serving(folder, dialect, limit=251) as server:
+        said = failing(server, folder, run, "evaluate.lengths=[250]", code=2 if dialect != "llama_cpp" else 1)
+        assert "251" in said and ("250" in said or dialect == "llama_cpp")
+    with serving(folder, dialect, limit=252) as server:
+        run(*to(server, folder))
+
+
+@pytest.mark.parametrize("dialect", ["vllm", "sglang"])
+def test_a_server_that_cuts_texts_is_found_out(run, folder, dialect):
+    with serving(folder, dialect, wrong="truncated") as server:
+        assert "64" in failing(server, folder, run, code=1)
+
+
+def test_answered_texts_are_not_asked_again(run, folder):
+    words = ["model.requests=2", "model.retries=0", "evaluate.lengths=[250]", "evaluate.windows=12"]
+    with serving(folder, "vllm", behave=lambda number: "500" if number > 8 else None) as server:
+        failing(server, folder, run, *words, code=1)
+        answered = prompts(server)[: 8 - 2]
+        server.behave, server.asked = lambda number: None, []
+        run(*to(server, folder, *words))
+        again = prompts(server)
+        assert len(again) == len(set(again)) == 12 - len(answered) and not set(again) & set(answered)
+    run("model=hf", f"model.path={folder}", *words[2:])
+    assert_same(run.root, ("fixed_targets",))
+
+
+def started(run, *words: str) -> subprocess.Popen:
+    """The command in processes of their own, where an interrupt is not ignored, as it may be where tests run in the background."""
+    first = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    typed = run.command(*run.typed(*words), common=False, first=first)
+    return subprocess.Popen(typed, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=run.root, start_new_session=True)
+
+
+@pytest.mark.slow
+def test_an_interrupt_ends_at_once_although_a_server_hangs(run, folder):
+    words = ["model.requests=2", "evaluate.lengths=[250]", "evaluate.windows=12"]
+    with serving(folder, "vllm", behave=lambda number: "hang" if number > 7 else None) as served:
+        with started(run, *to(served, folder, *words)) as process:
+            assert served.hangs.wait(60)
+            os.killpg(process.pid, signal.SIGINT)
+            said = process.communicate(timeout=60)[1]
+        assert process.returncode == 130 and "the same command goes on from there" in said and "Traceback" not in said
+        served.behave, served.asked = lambda number: None, []
+        with started(run, *to(served, folder, *words)) as process:
+            process.communicate(timeout=60)
+        assert process.returncode == 0 and 6 <= len(prompts(served)) <= 6 + 2
+
+
+@pytest.mark.slow
+def test_a_killed_command_goes_on_where_it_was(run, folder):
+    words = ["model.requests=2", "evaluate.lengths=[250]", "evaluate.windows=60"]
+    with serving(folder, "vllm", seconds=0.12) as served:
+        with started(run, *to(served, folder, *words)) as process:
+            deadline = time.monotonic() + 60
+            while len(served.asked) < 44 and time.monotonic() < deadline:
+                time.sleep(0.02)
+            os.killpg(process.pid, signal.SIGKILL)
+        served.seconds, served.asked = 0, []
+        with started(run, *to(served, folder, *words)) as process:
+            process.communicate(timeout=60)
+        assert process.returncode == 0 and 60 - 44 < len(prompts(served)) < 60 - 5  # without the answers of its last two seconds
