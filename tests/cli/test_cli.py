@@ -27,6 +27,7 @@ import pytest
 from conftest import CONFIGS
 from ledger_lines import read_ledger
 from script_calls import call
+from spoils import with_usual
 
 import posbench
 from posbench.cli import commands
@@ -58,10 +59,8 @@ class Cli:
 
     def command(self, *overrides: str, script: str = "run", common: bool = True, first: str = "") -> list[str]:
         """What would be typed; `first` is code that the process runs before the script."""
-        typed = {item.split("=")[0] for item in overrides}
-        kept = [item for item in self.common if item.split("=")[0] not in typed] if common else []
         path = str(ROOT / "scripts" / f"{script}.py")
-        return [sys.executable, *(["-c", FIRST.format(first)] if first else []), path, *overrides, *kept]
+        return [sys.executable, *(["-c", FIRST.format(first)] if first else []), path, *with_usual(*overrides, usual=self.common * common)]
 
     def __call__(self, *overrides: str, code: int = 0, start: Callable = forked.run, **options) -> subprocess.CompletedProcess:
         done = start(self.command(*overrides, **options), capture_output=True, text=True, cwd=self.folder, timeout=120)

@@ -2,7 +2,7 @@
 
 import pytest
 from script_calls import call
-from spoils import PLACES, SMALL
+from spoils import PLACES, SMALL, with_usual
 
 BOTH = (["encoding=alibi", "train.steps=500"], "encoding=rope train.steps=6", "encoding=alibi train.steps=500")
 
@@ -33,9 +33,7 @@ def test_words_that_describe_another_training_are_refused(world, capfd, script, 
 
 def test_what_equals_the_trainings_own_passes(world, capfd):
     same = [f"run=runs/{world.run(0).name}", "encoding=rope", "encoding.base=1e4", "train.length=[16]", "seed=0", "data.path=text"]
-    given = {word.split("=")[0] for word in same}
-    words = [word for word in [*SMALL, *PLACES] if word.split("=")[0] not in given]
-    assert "nothing to do" in call(capfd, world.root, "run", *same, *words).stdout
+    assert "nothing to do" in call(capfd, world.root, "run", *with_usual(*same)).stdout
     (world.run(0) / "config.yaml").unlink()
     assert "holds no training" in call(capfd, world.root, "run", *same[:-1], "train.steps=500").stderr
 

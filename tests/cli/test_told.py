@@ -8,7 +8,7 @@ import sys
 import pytest
 from conftest import CONFIGS
 from script_calls import call
-from spoils import PLACES, SMALL, write_text
+from spoils import with_usual, write_text
 
 from posbench.cli import key_values
 from posbench.common.errors import ConfigError, RunError
@@ -16,11 +16,6 @@ from posbench.runs.directory import Run
 
 HYDRA = ("run", "report", "anatomy", "prepare_data", "export_hf", "reproduce", "claims", "advise", "search_factors")
 PLAIN = ("runs", "compat", "gallery", "benchmark")
-
-
-def typed(*words: str) -> list[str]:
-    given = {word.split("=")[0] for word in words}
-    return [*words, *(word for word in [*SMALL, *PLACES] if word.split("=")[0] not in given)]
 
 
 def test_every_script_has_a_help_of_its_own(tmp_path, capfd, monkeypatch):
@@ -41,7 +36,7 @@ def test_every_script_has_a_help_of_its_own(tmp_path, capfd, monkeypatch):
 
 def test_a_flag_may_stand_anywhere_and_an_unknown_one_is_one_sentence(tmp_path, capfd):
     write_text(tmp_path / "text")
-    done = call(capfd, tmp_path, "run", *typed("seed=0", "-m", "extension=none,pi", "dry=true"))
+    done = call(capfd, tmp_path, "run", *with_usual("seed=0", "-m", "extension=none,pi", "dry=true"))
     assert done.returncode == 0 and " pi " in done.stdout and " none " in done.stdout, done
     job = call(capfd, tmp_path, "run", "seed=7", "--cfg", "job", "-p", "train", "train.steps=7").stdout
     assert "steps: 7\n" in job and "seed:" not in job.replace("seed_data", "")
@@ -78,7 +73,7 @@ def test_a_near_miss_is_told_what_was_meant(tmp_path, capfd, words, meant):
 
 
 def test_a_sweep_over_choices_sets_a_key_that_they_alone_have(tmp_path, capfd):
-    words = ["extension.mode=fixed", "extension.target_len=64", "dry=true", *typed()]
+    words = ["extension.mode=fixed", "extension.target_len=64", "dry=true", *with_usual()]
     write_text(tmp_path / "text")
     for mode in (["-m"], ["hydra.mode=MULTIRUN"]):
         said = call(capfd, tmp_path, "run", *mode, "extension=yarn,pi", *words).stdout
@@ -101,13 +96,13 @@ def test_a_sweep_over_choices_sets_a_key_that_they_alone_have(tmp_path, capfd):
 )
 def test_a_word_that_would_do_nothing_is_refused(tmp_path, capfd, words, said):
     write_text(tmp_path / "text")
-    done = call(capfd, tmp_path, "run", *words.split(), "dry=true", *typed())
+    done = call(capfd, tmp_path, "run", *words.split(), "dry=true", *with_usual())
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and said in done.stderr, done.stderr
 
 
 def test_a_key_that_a_yaml_reads_may_be_added(tmp_path, capfd):
     write_text(tmp_path / "text")
-    done = call(capfd, tmp_path, "run", "+width=2", "train.steps=${width}", "dry=true", *typed("train.steps=0")[1:])
+    done = call(capfd, tmp_path, "run", "+width=2", "train.steps=${width}", "dry=true", *with_usual("train.steps=0")[1:])
     assert done.returncode == 0 and "128 tokens" in done.stdout, done
 
 
@@ -116,7 +111,7 @@ def test_off_in_a_yaml_is_false_and_still_understood(tmp_path, capfd):
     (tmp_path / "log" / "quiet.yaml").write_text("mode: off\nproject: 2024\nentity: null\ngroup: 5\n")
     assert "disabled" in call(capfd, tmp_path, "run", "--config-dir", ".", "log=quiet", "dry=true").stderr
     write_text(tmp_path / "text")
-    assert call(capfd, tmp_path, "run", "--config-dir", ".", "log=quiet", "dry=true", *typed("log.mode=disabled")).returncode == 0
+    assert call(capfd, tmp_path, "run", "--config-dir", ".", "log=quiet", "dry=true", *with_usual("log.mode=disabled")).returncode == 0
 
 
 EXPERIMENTS = {
@@ -137,8 +132,8 @@ def test_an_experiment_is_understood_or_refused_in_words(tmp_path, capfd):
         (tmp_path / "experiment" / f"{name}.yaml").write_text(text)
 
     def dry(name: str, *words: str):
-        kept = [word for word in typed() if word.split("=")[0] not in ("train.steps", *(word.split("=")[0] for word in words))]
-        return call(capfd, tmp_path, "run", "--config-dir", ".", f"experiment={name}", "dry=true", *words, *kept)
+        asked = with_usual("train.steps=0", *words)[1:]
+        return call(capfd, tmp_path, "run", "--config-dir", ".", f"experiment={name}", "dry=true", *asked)
 
     for name, said in (("typo", "gird is not a key of experiments (did you mean grid?)"), ("plain", "add grid"), ("empty", "needs a grid"),
                        ("nameless", "add `name:`"),
@@ -252,7 +247,7 @@ def test_a_list_has_two_spellings_where_nothing_is_swept(tmp_path, capfd, script
 def test_several_values_that_are_no_list_are_still_refused_and_a_sweep_stays_one(tmp_path, capfd):
     assert call(capfd, tmp_path, "run", "train.length=32,64", "--cfg", "job").returncode == 2
     write_text(tmp_path / "text")
-    done = call(capfd, tmp_path, "run", "-m", "evaluate.lengths=16,32", "dry=true", *typed("data=local", f"data.path={tmp_path}/text"))
+    done = call(capfd, tmp_path, "run", "-m", "evaluate.lengths=16,32", "dry=true", *with_usual("data=local", f"data.path={tmp_path}/text"))
     assert "[16,32]" not in done.stdout + done.stderr and done.returncode == 0, done.stderr
 
 
@@ -267,12 +262,12 @@ def test_several_values_that_are_no_list_are_still_refused_and_a_sweep_stays_one
 )
 def test_a_setting_that_nothing_uses_is_refused(tmp_path, capfd, words, said):
     write_text(tmp_path / "text")
-    done = call(capfd, tmp_path, "run", *typed(*words))
+    done = call(capfd, tmp_path, "run", *with_usual(*words))
     assert done.returncode == 2 and done.stderr.startswith(f"refused: {said}") and done.stderr.count("\n") == 1, done
     assert not list(tmp_path.glob("runs/*/config.yaml"))
 
 
 def test_a_setting_that_one_of_the_protocols_uses_counts(tmp_path, capfd):
     write_text(tmp_path / "text")
-    done = call(capfd, tmp_path, "run", *typed("evaluate.protocol=[sliding,fixed_targets]", "evaluate.targets=2", "dry=true"))
+    done = call(capfd, tmp_path, "run", *with_usual("evaluate.protocol=[sliding,fixed_targets]", "evaluate.targets=2", "dry=true"))
     assert done.returncode == 0, done

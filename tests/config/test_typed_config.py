@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import pytest
 from conftest import CONFIGS, node, small_shape
 from hydra import compose, initialize_config_dir
-from spoils import SMALL, write_text
+from spoils import SMALL, with_usual, write_text
 from test_configs import METHODS
 
 from posbench.common.errors import ConfigError
@@ -87,9 +87,8 @@ def text(tmp_path_factory):
 
 def judge(text, *words: str) -> None:
     """What run.py does with a command before any job begins."""
-    given = {word.split("=")[0] for word in words}
     usual = [*SMALL, f"data.path={text}", f"results_dir={text}/runs", f"cache_dir={text}/cache"]
-    typed_words = [composition.long_name(word) for word in (*words, *(word for word in usual if word.split("=")[0] not in given))]
+    typed_words = [composition.long_name(word) for word in with_usual(*words, usual=usual)]
     cfgs = [check_config(cfg) for cfg in composition.expand(unresolved(compose("run", typed_words)), typed_words)]
     jobs = plan_jobs(cfgs)
     check_methods(cfgs)

@@ -6,7 +6,7 @@ of its training (seed 1, two states), `mine/` with a user's own yamls.
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,12 @@ SMALL += ["train.length=16", "train.steps=6", "train.tokens_per_step=64", "train
 SMALL += ["train.checkpoint_every=2", "evaluate.windows=12", "evaluate.lengths=[16,32]", "evaluate.max_length=128"]
 SMALL += ["log.mode=disabled", "device=cpu"]
 PLACES = ["data.path=text", "results_dir=runs", "cache_dir=cache", "report_dir=report"]
+
+
+def with_usual(*words: str, usual: Iterable[str] = (*SMALL, *PLACES)) -> list[str]:
+    """Words of a command line: `words`, and of the `usual` ones those whose keys they do not set."""
+    given = {word.split("=")[0] for word in words}
+    return [*words, *(word for word in usual if word.split("=")[0] not in given)]
 
 
 @dataclass(frozen=True)
@@ -139,6 +145,5 @@ def yaml_line(world: World, old: str, new: str) -> None:
 def overrides(kind: Kind, world: World) -> list[str]:
     """What is typed: the kind's own words, and the small world's for all it says nothing of."""
     own = [word.format(run=f"runs/{world.run(0).name}") for word in kind.typed]
-    known = {word.split("=")[0] for word in own}
-    usual = PLACES[1:] if kind.script == "report" and "runs" in known else [*SMALL, *PLACES]  # runs= stands in place of the others
-    return [*own, *(word for word in usual if word.split("=")[0] not in known)]
+    pooling = kind.script == "report" and any(word.startswith("runs=") for word in own)  # runs= stands in place of the others
+    return with_usual(*own, usual=PLACES[1:]) if pooling else with_usual(*own)

@@ -11,6 +11,7 @@ import pytest
 from conftest import node
 from hf_models import checkpoint as written
 from script_calls import call
+from spoils import with_usual
 from test_cli import TINY
 from test_evaluate import TRAIN_LEN, evaluation, text
 
@@ -290,8 +291,7 @@ def test_few_evaluations_are_listed_and_many_are_counted(tmp_path, capfd, typed,
     ],
 )
 def test_it_ends_as_the_command_without_it_would(tmp_path, capfd, typed, words, code, said):
-    given = {word.split("=")[0] for word in words}
-    done = call(capfd, tmp_path, "run", *words, *(word for word in typed if word.split("=")[0] not in given))
+    done = call(capfd, tmp_path, "run", *with_usual(*words, usual=typed))
     assert done.returncode == code, done
     assert done.stderr.count("\n") == done.stderr.count("refused: ") == bool(said) and said in done.stderr
 

@@ -14,12 +14,11 @@ import pytest
 from conftest import CONFIGS
 from kills import DEADLINE, PLAN, Lineage, moments
 from kinds import KINDS, MOUNT, MOUNTED
-from spoils import SMALL, Kind, World, overrides, write_text
+from spoils import SMALL, Kind, World, overrides, with_usual, write_text
 
 SEED = 0
 TRAIN = ["train.steps=12", "train.log_every=1", "train.validate_every=4", "evaluate.lengths=[16,32,64]"]
-KNOWN = {word.split("=")[0] for word in TRAIN}
-TINY = (*TRAIN, *(word for word in SMALL if word.split("=")[0] not in KNOWN))
+TINY = tuple(with_usual(*TRAIN, usual=SMALL))
 COMMANDS = {
     "muon, bytes": TINY,
     "adamw, BPE, ALiBi, two protocols": (

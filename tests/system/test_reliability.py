@@ -15,7 +15,7 @@ import torch
 from ledger_lines import read_ledger
 from omegaconf import OmegaConf
 from script_calls import call
-from spoils import PLACES, SMALL, World
+from spoils import SMALL, World, with_usual
 
 from posbench.common.errors import RunError
 from posbench.config import identity
@@ -29,9 +29,8 @@ TIMED = {"seconds", "tokens_per_second", "peak_mib"}
 BOTH = ["-m", "seed=0,1"]
 
 
-def run(capfd: pytest.CaptureFixture, world: World, *typed: str, code: int = 0) -> subprocess.CompletedProcess:
-    given = {word.split("=")[0] for word in typed}
-    done = call(capfd, world.root, "run", *typed, *(word for word in [*SMALL, *PLACES] if word.split("=")[0] not in given))
+def run(capfd: pytest.CaptureFixture, world: World, *words: str, code: int = 0) -> subprocess.CompletedProcess:
+    done = call(capfd, world.root, "run", *with_usual(*words))
     assert done.returncode == code, done.stderr
     return done
 

@@ -23,6 +23,7 @@ import torch
 from conftest import choices, make, node, small_model, small_shape
 from safetensors.torch import load_file
 from script_calls import call
+from spoils import with_usual
 from test_cli import TINY, Cli
 from test_mix import mixed_corpus
 from test_train import Log, Tiny, config, failing, log_of, make_corpus, not_a_number, tiny, token_file
@@ -294,11 +295,10 @@ def test_more_processes_than_the_machine_serves_are_refused_before_one_is_starte
 
 def test_a_dry_run_refuses_them_too(tmp_path, text_folder, capfd, monkeypatch):
     monkeypatch.setattr(machine, "cores", lambda: 3)
-    typed = [*TINY, f"data.path={text_folder}", "results_dir=runs", "cache_dir=cache", "processes=4", "dry=true"]
+    usual = [*TINY, f"data.path={text_folder}", "results_dir=runs", "cache_dir=cache", "processes=4", "dry=true"]
 
     def said(code: int, *more: str) -> str:
-        given = {word.split("=")[0] for word in more}
-        done = call(capfd, tmp_path, "run", *(word for word in typed if word.split("=")[0] not in given), *more)
+        done = call(capfd, tmp_path, "run", *with_usual(*more, usual=usual))
         assert done.returncode == code, done.stderr
         return done.stderr
 
