@@ -10,6 +10,7 @@ import torch
 from conftest import node
 from hf_models import adopted, checkpoint
 from script_calls import call
+from spoils import write_text
 from test_report_html import Page
 
 from posbench.advice import measure
@@ -48,11 +49,7 @@ SMALL = ("budget=1e-9", "methods=[yarn,ntk,dynamic_ntk,rerope,streaming]", "log.
 def checkpoint_and_text(folder: Path) -> Path:
     """`folder` with a checkpoint of 32 tokens and a text, for the commands that run in it."""
     checkpoint(folder, vocab_size=256)
-    for split, count in (("train", 1), ("validation", 3), ("test", 4)):
-        (folder / "text" / split).mkdir(parents=True)
-        for i in range(count):
-            words = " ".join(f"{split} document {i} says word {n * (i + 3) % 37} and number {n * n % 101}." for n in range(20))
-            (folder / "text" / split / f"{i}.txt").write_text(words)
+    write_text(folder / "text", train=1, validation=3, test=4)
     return folder
 
 

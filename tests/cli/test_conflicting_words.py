@@ -4,6 +4,7 @@ import pytest
 from script_calls import call
 from spoils import PLACES, SMALL, with_usual
 
+TEXT = [word for word in [*SMALL, *PLACES] if word.startswith(("data", "results", "cache", "log"))]
 BOTH = (["encoding=alibi", "train.steps=500"], "encoding=rope train.steps=6", "encoding=alibi train.steps=500")
 
 
@@ -58,8 +59,7 @@ def test_the_training_length_of_a_checkpoint_counts_also_where_it_is_the_default
     from hf_models import checkpoint
 
     path = checkpoint(world.root, vocab_size=256)
-    places = [word for word in [*SMALL, *PLACES] if word.startswith(("data", "results", "cache", "log"))]
-    done = call(capfd, world.root, "run", "model=hf", f"model.path={path}", *word, "dry=true", *places)
+    done = call(capfd, world.root, "run", "model=hf", f"model.path={path}", *word, "dry=true", *TEXT)
     assert done.returncode == 0 and kind in done.stdout, done
 
 
@@ -73,8 +73,7 @@ def test_a_tokenizer_of_ours_beside_a_checkpoint_with_its_own_is_refused(world, 
     from hf_models import checkpoint
 
     path = checkpoint(world.root, vocab_size=256)
-    places = [word for word in [*SMALL, *PLACES] if word.startswith(("data", "results", "cache", "log"))]
-    words = ["run", "model=hf", f"model.path={path}", "dry=true", *(word for word in places if "tokenizer" not in word)]
+    words = ["run", "model=hf", f"model.path={path}", "dry=true", *(word for word in TEXT if "tokenizer" not in word)]
     assert call(capfd, world.root, *words, "data.tokenizer=bytes").returncode == 0
     (path / "tokenizer.json").write_text("{}")
     said = call(capfd, world.root, *words, "data.tokenizer=bytes").stderr

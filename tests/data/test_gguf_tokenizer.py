@@ -37,10 +37,11 @@ def folder(tmp_path_factory):
     return checkpoint(tmp_path_factory.mktemp("tokenizers"), vocab_size=len(VOCABULARY))
 
 
-def varied() -> list[str]:
+def varied(number: int = 40, size: int = 200) -> list[str]:
+    """Texts of random characters: letters, other scripts, symbols, white space and digits."""
     generator = np.random.default_rng(0)
     kinds = [(32, 127), (32, 127), (160, 0x3000), (0x10000, 0x1F900), (9, 14), (48, 58)]
-    return ["".join(chr(generator.integers(*kinds[kind])) for kind in generator.integers(len(kinds), size=200)) for _ in range(40)]
+    return ["".join(chr(generator.integers(*kinds[kind])) for kind in generator.integers(len(kinds), size=size)) for _ in range(number)]
 
 
 @pytest.mark.parametrize("pre", CUTS)

@@ -10,6 +10,7 @@ import pytest
 from hf_models import checkpoint
 from safetensors.torch import load_file, save_file
 from script_calls import call
+from spoils import write_text
 from test_oracles import ours, reference
 
 from posbench.cli import identify as command
@@ -36,11 +37,7 @@ def world(tmp_path_factory):
     """A checkpoint, the same weights whose config.json has YaRN with factor 4, other weights, and a text."""
     folder = tmp_path_factory.mktemp("identify")
     checkpoint(folder, vocab_size=256)
-    for split, count in (("train", 1), ("validation", 1), ("test", 4)):
-        (folder / "text" / split).mkdir(parents=True)
-        for i in range(count):
-            words = " ".join(f"{split} document {i} says word {n * (i + 3) % 37} and number {n * n % 101}." for n in range(20))
-            (folder / "text" / split / f"{i}.txt").write_text(words)
+    write_text(folder / "text", train=1, validation=1, test=4)
     scaled = folder / "scaled"
     shutil.copytree(folder / "Llama", scaled)
     config = json.loads((scaled / "config.json").read_text())

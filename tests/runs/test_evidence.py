@@ -2,7 +2,9 @@
 
 import json
 import math
+import shutil
 from dataclasses import astuple
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -228,6 +230,11 @@ def test_an_infinite_loss_stays_one(tmp_path):
     assert len(found.stored.documents) == DOCUMENTS and sum(one.n_targets for one in found.stored.documents) == TARGETS
 
 
+def copy_evidence(folder: Path, target: Path) -> None:
+    for name in ("rows.csv", SUMS, "documents.csv", CONFIGS):
+        shutil.copyfile(folder / name, target / name)
+
+
 DAMAGE = {
     "short": lambda arrays: {name: array[:-1] for name, array in arrays.items()},
     "of other rows": lambda arrays: {**arrays, "row": arrays["row"] + 1},
@@ -239,8 +246,7 @@ DAMAGE = {
 
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_damaged_sums_are_one_sentence(whole, tmp_path, damage):
-    for path in (whole[1] / name for name in ("rows.csv", SUMS, "documents.csv", CONFIGS)):
-        (tmp_path / path.name).write_bytes(path.read_bytes())
+    copy_evidence(whole[1], tmp_path)
     with np.load(tmp_path / SUMS) as stored:
         arrays = dict(stored)
     np.savez(tmp_path / SUMS, **DAMAGE[damage](arrays))
@@ -250,8 +256,7 @@ def test_damaged_sums_are_one_sentence(whole, tmp_path, damage):
 
 @pytest.mark.parametrize("text", ["{", '{"run_id": "a", "config": []}'])
 def test_damaged_configurations_are_one_sentence(whole, tmp_path, text):
-    for path in (whole[1] / name for name in ("rows.csv", SUMS, "documents.csv", CONFIGS)):
-        (tmp_path / path.name).write_bytes(path.read_bytes())
+    copy_evidence(whole[1], tmp_path)
     (tmp_path / CONFIGS).write_text(text + "\n")
     with pytest.raises(RunError, match="is damaged"):
         read_evidence(tmp_path)

@@ -66,9 +66,9 @@ class Kind:
     within: tuple[str, ...] = ()
 
 
-def write_text(folder: Path) -> Path:
-    """Three splits of a few repetitive documents of a kilobyte."""
-    for split, count in (("train", 6), ("validation", 2), ("test", 3)):
+def write_text(folder: Path, train: int = 6, validation: int = 2, test: int = 3) -> Path:
+    """Three splits of so many repetitive documents of a kilobyte."""
+    for split, count in (("train", train), ("validation", validation), ("test", test)):
         (folder / split).mkdir(parents=True)
         for i in range(count):
             words = " ".join(f"{split} document {i} says word {n * (i + 3) % 37}." for n in range(40))
