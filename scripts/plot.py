@@ -2,7 +2,7 @@
 
 python scripts/plot.py PATH... [lines='rope|none, rope|yarn, alibi'] [y=ppl] [x=multiple] [panel=encoding] [COLUMN=VALUE,...] [out=FILE]
 
-PATH        a folder of runs or of a report, a run, or a CSV of losses; lines of several carry the name of theirs
+PATH        a folder of runs or of a report, a run, a CSV of losses, or the name of a reported experiment; lines of several carry theirs
 y           difference (to the floor), change (to no extension), nats, ppl, bpb, accuracy
 x           length, multiple (of the training length), position
 lines       in this order, as encoding|extension|scale; what is left out, and *, is any

@@ -4,6 +4,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from posbench.cli.explore import COMMITTED
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.report.figures.style import FORMATS, save
 from posbench.report.frame import by_source
@@ -20,13 +21,15 @@ def plot_words(words: list[str]) -> None:
     """Draw the figure that the words describe, and print its files and its caption."""
     paths, given = [word for word in words if "=" not in word], [word for word in words if "=" in word]
     if not paths:
-        raise ConfigError("Nothing to draw is named: give folders of runs or of reports, or CSVs, such as results/reported/demo.")
+        raise ConfigError("Nothing to draw is named: give folders of runs or of reports, CSVs, or reported experiments such as demo.")
+    paths = [str(COMMITTED / path) if not Path(path).exists() and (COMMITTED / path).is_dir() else path for path in paths]
     labels = [word.removeprefix("labels.") for word in given if word.startswith("labels.")]
     chosen = dict(word.partition("=")[::2] for word in given if not word.startswith("labels."))
     limits = {name: _ends(name, chosen.pop(name)) for name in ("xlim", "ylim") if name in chosen}
     options = Options(**{name: chosen.pop(name) for name in NAMES if name in chosen}, **limits, labels=_labels(labels))
     out, formats = chosen.pop("out", None), chosen.pop("format", None)
     table = _table(paths, options.y)
+    empty = [f"Left out, since it holds nothing of this kind: {', '.join(table.attrs['empty'])}."] if table.attrs.get("empty") else []
     for name, value in chosen.items():
         if name not in table:
             known = [*NAMES, "labels.NAME", "format", "out", *table.columns]
@@ -37,7 +40,7 @@ def plot_words(words: list[str]) -> None:
     how = {"dpi": PIXELS[options.size]}
     for path in save(figure, stem, formats, how, fonts="none"):
         print(f"{path.suffix.lstrip('.'):4} {path}")
-    print(*caption(), sep="\n")
+    print(*caption(), *empty, sep="\n")
 
 
 def _table(paths: list[str], y: str | None) -> "pandas.DataFrame":

@@ -65,7 +65,10 @@ def records(table: "pandas.DataFrame") -> list[CurvePoint] | list[Score]:
 
 
 def by_source(paths: Iterable[str | Path], what: str = "curve") -> "pandas.DataFrame":
-    """The frame of several sweeps, each read alone, with the name of its folder in the column `source`; CSVs are read beside the first."""
+    """The frame of several sweeps, each read alone, with the name of its folder in the column `source`; CSVs are read beside the first.
+
+    Names of those without any row are in its attrs, under `empty`.
+    """
     import pandas
 
     sweeps: dict[Path, list[Path]] = {}
@@ -76,11 +79,14 @@ def by_source(paths: Iterable[str | Path], what: str = "curve") -> "pandas.DataF
             folder = path.parent if path in named.runs or path.name == ROWS else path
             sweeps.setdefault(folder.resolve(), []).append(path)
         csvs += [path for path in named.csvs if path.name != ROWS]
-    tables = []
+    tables = {}
     for folder, name in shortest_endings(list(sweeps)).items():
         table = read([*sweeps[folder], *([] if tables else csvs)], what)
-        tables.append(table.assign(source=table.source.fillna(name)))
-    return pandas.concat(tables, ignore_index=True) if tables else read(csvs, what)
+        tables[name] = table.assign(source=table.source.fillna(name))
+    known = [table for table in tables.values() if len(table)] or list(tables.values())[:1]
+    found = pandas.concat(known, ignore_index=True) if known else read(csvs, what)
+    found.attrs["empty"] = [name for name, table in tables.items() if not len(table)]
+    return found
 
 
 def _column_dtype(hint: object) -> str:

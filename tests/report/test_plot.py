@@ -135,7 +135,8 @@ def test_two_sweeps_are_told_apart_and_a_paper_stands_beside_them(tmp_path, capf
         capfd,
         tmp_path,
         "plot",
-        *map(str, folders),
+        "demo",
+        str(folders[1]),
         "paper.csv",
         "lines=rope|none|none",
         "y=ppl",
@@ -165,6 +166,11 @@ def test_two_sweeps_are_told_apart_and_a_paper_stands_beside_them(tmp_path, capf
     assert len({to_hex(line.get_color()) for line in found}) == 1
     assert len({(str(line._dash_pattern), line.get_marker()) for line in found}) == 3 and found[2].get_marker() == "x"
     assert bars(axes) == {(18.0, 23.0), (25.0, 31.0)}
+
+
+def test_a_folder_without_tasks_is_named_beside_one_with_them(tmp_path, capfd):
+    told = call(capfd, tmp_path, "plot", "tasks", "demo", "y=accuracy", "panel=task", "lines=rope", "format=svg", "out=here.svg")
+    assert told.returncode == 0 and "nothing of this kind: demo" in told.stdout and (tmp_path / "here.svg").exists()
 
 
 def test_accuracy_has_its_own_intervals():
