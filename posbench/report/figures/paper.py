@@ -242,7 +242,7 @@ def _round(bottom: float, top: float) -> list[float]:
     """Few round values between two ends, at equal distances."""
     from matplotlib.ticker import MaxNLocator
 
-    return [float(place) for place in MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(bottom, top) if bottom <= place <= top]
+    return [float(place) for place in MaxNLocator(6, steps=[1, 2, 5, 10]).tick_values(bottom, top) if bottom <= place <= top]
 
 
 def darken(figure) -> None:
