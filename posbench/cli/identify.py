@@ -6,6 +6,7 @@ any others are.
 
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from posbench.advice.asked import one_model, refuse_settings
@@ -142,5 +143,8 @@ def _candidates(cfg: dict, found: Measurement, own: dict | None) -> tuple[float,
     if factor <= 1:
         given = f"target={cfg['target']}" if cfg["target"] else f"the longest length, {max(found.lengths)},"
         raise ConfigError(f"{given} is within the {original:,} tokens of training: say what the engine was asked for, such as factor=4.")
-    every = [*(own_candidates(own) if own else ()), *setting_candidates(original, factor, cfg["fed"])]
+    listed = setting_candidates(original, factor, cfg["fed"])
+    if method_name(found.job.cfg.encoding) == "as_trained":  # turns as transformers builds it, with a scaling that config.json may have
+        listed[0] = replace(listed[0], words="the checkpoint as transformers builds it")
+    every = [*(own_candidates(own) if own else ()), *listed]
     return factor, chosen_candidates(every, cfg["candidates"])

@@ -54,7 +54,7 @@ def verdict_sentence(made: dict) -> str:
     best, *others = made["candidates"]
     if made["kind"] == NONE:
         count = sum(1 + len(one["same"]) for one in made["candidates"])
-        nearest = f"The nearest is {best['words']}, at {best['rms']:.3g} nats rms for each token"
+        nearest = f"The nearest is {best['words']}, at {best['rms']:#.3g} nats rms for each token"
         return f"None of {count} candidates: {made['why']}. {nearest}."
     if made["kind"] == UNTOLD:
         words = [one["words"] for one in others if one["name"] in made["untold"]]
@@ -63,23 +63,26 @@ def verdict_sentence(made: dict) -> str:
         return f"Cannot tell {apart} by these texts: let the engine read longer ones, or more of them. {_evidence(best)}."
     said = f"This engine runs {best['words']}{' as written' * (best['name'] in AS_WRITTEN)}"
     if best["name"] == "none":
-        said = "This engine ignores the setting: its losses are those of no scaling"
+        said = f"This engine ignores the setting: its losses are those of {best['words']}"
     same = f" (at these lengths the same as {' or '.join(best['same'].values())})" if best["same"] else ""
-    return f"{said}{same}. {_evidence(best)}; the next, {others[0]['words']}, by {others[0]['rms']:.3g} rms."
+    return f"{said}{same}. {_evidence(best)}; the next, {others[0]['words']}, by {others[0]['rms']:#.3g} rms."
 
 
 def _evidence(best: dict) -> str:
     """Distance of the best candidate at the longest length."""
     point = best["points"][-1]
-    mean = f"{point['mean'][0]:+.4f} nats in the mean and {point['rms']:.3g} rms for each token"
+    mean = f"{point['mean'][0]:+.4f} nats in the mean and {point['rms']:#.3g} rms for each token"
     return f"At {point['length']:,} tokens its losses differ from posbench's by {mean}"
 
 
 def identify_text(made: dict) -> str:
     """Whole text: what was compared, the verdict, the table of the candidates, those left out."""
-    wrapped = [textwrap.fill(one, TERMINAL, break_long_words=False) for one in (made["asked"], made["verdict"])]
-    left_out = [textwrap.fill(f"left out: {name}: {why}", TERMINAL) for name, why in made["left_out"].items()]
-    return "\n\n".join([*wrapped, candidate_table(made), *left_out])
+    left_out = [_wrapped(f"left out: {name}: {why}") for name, why in made["left_out"].items()]
+    return "\n\n".join([_wrapped(made["asked"]), _wrapped(made["verdict"]), candidate_table(made), *left_out])
+
+
+def _wrapped(said: str) -> str:
+    return textwrap.fill(said, TERMINAL, break_long_words=False, break_on_hyphens=False)
 
 
 def candidate_table(made: dict) -> str:

@@ -70,7 +70,9 @@ def adopt(cfg: dict) -> dict:
 def _without_scaling(model: ModelConfig, rope: dict, path: str) -> tuple[ModelConfig, dict, float]:
     """Model, encoding and training length of a checkpoint before the scaling in its config.json. Raises ConfigError where there is none."""
     if rope.get("scaling") is None:
-        raise ConfigError(f"model.path={path} has no scaling that model.own_scaling=false could leave out: leave that out itself.")
+        raise ConfigError(
+            f"model.path={path} has no scaling that posbench takes apart, so model.own_scaling=false has no effect: leave it out."
+        )
     return replace(model, own_scaling=False), {**rope, "scaling": None, "scaling_len": None, "amplitude": None}, rope["scaling_len"]
 
 

@@ -155,7 +155,7 @@ def test_dry_lists_the_candidates_and_evaluates_nothing(world, engine, identify)
     assert not (world / "dry").exists()
 
 
-def test_what_it_refuses(world, engine, identify):
+def test_what_it_refuses(world, engine, identify, capfd):
     run = engine("yarn")
     (stored,) = run.glob("evals/fixed_targets/*.json")
     for words, said in {
@@ -174,6 +174,8 @@ def test_what_it_refuses(world, engine, identify):
         model = [] if words[0].startswith("model.path") else ["model.path=Llama"]
         done = identify(run, *model, *words)
         assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr, (words, done.stderr)
+    done = call(capfd, world, "run", *TEXT, *SETTING, "model=hf", "model.path=Llama", "model.own_scaling=false")
+    assert done.returncode == 2 and "so model.own_scaling=false has no effect" in done.stderr
     assert "needs the rows of an engine" in identify("model.path=Llama").stderr
     engine("yarn", "Llama", "[32,128]", "evaluate.max_length=96", "evaluate.lengths=[32,96]")  # in the same run
     done = identify(run, "model.path=Llama")
