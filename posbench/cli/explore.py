@@ -10,7 +10,7 @@ from posbench.config.names import CONFIGS, as_command
 from posbench.runs.directory import Run
 from posbench.runs.search import find_results, is_evidence, shortest_endings
 
-OPTIONS = {"out": "explore.html", "title": "results"}
+OPTIONS = {"out": "explore.html", "title": ""}
 COMMITTED = CONFIGS.parent / "results" / "reported"
 
 
@@ -36,11 +36,8 @@ def main(words: list[str]) -> None:
     out = Path(chosen["out"])
     if out.suffix.lower() != ".html":
         raise ConfigError(f"out={out} is no page: give it the ending .html.")
-    title = (
-        chosen["title"]
-        if any(word.startswith("title=") for word in words)
-        else ", ".join("/".join(Path(name).parts[-2:]) for name in names)
-    )
+    short = ["/".join(Path(name).parts[-2:]) for name in names]
+    title = chosen["title"] or ", ".join(short if len(short) < 5 else [*short[:3], f"and {len(short) - 3} others"])
     reports, notes = collected({name: named(name) for name in dict.fromkeys(names)}, title)
     text = explore_page(title, reports, notes)
     write_atomic(out, text)
@@ -57,7 +54,7 @@ def named(word: str) -> Named:
             near = did_you_mean(word, experiments)
             raise ConfigError(f"{word} is no folder of runs or of a report, no CSV, and no experiment{near}: give one of these.") from error
         return Named([path for run in found.runs for path in Run(run).eval_files()], found.csvs, found.evidence)
-    lengths = _of_grid(word) if Path("results/runs").is_dir() else {}
+    lengths = of_grid(word) if Path("results/runs").is_dir() else {}
     if any(path.exists() for path in lengths):
         return Named(list(lengths), lengths=lengths)
     if is_evidence(COMMITTED / word):
@@ -66,7 +63,7 @@ def named(word: str) -> Named:
     raise ConfigError(f"Nothing of experiment {word} is in results/runs yet: run '{made}' first, or name a folder.")
 
 
-def _of_grid(name: str) -> dict[Path, Sequence[int]]:
+def of_grid(name: str) -> dict[Path, Sequence[int]]:
     """{eval file: its lengths} of an experiment in results/runs."""
     import hydra
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from omegaconf import OmegaConf
 
-from posbench.config.identity import NOT_TRAIN, as_word, method_args, method_label, without_later
+from posbench.config.identity import LATER, NOT_TRAIN, as_word, method_args, method_label, without_later
 from posbench.config.names import CONFIGS, as_command, called, named, nodes
 from posbench.runs.evaluation import Evaluation
 from posbench.runs.run_metadata import RunMetadata, flatten
@@ -52,7 +52,7 @@ def _words(evaluation: Evaluation, origin: RunMetadata) -> list[str] | None:
         usual = nodes(group.rpartition(".")[2]).get(name)
         if usual is None:
             return None
-        found += [f"{group}={name}", *_changed(group, without_later(group, own), method_args(usual))]
+        found += [f"{group}={name}", *_changed(group, own, method_args(usual))]
     data, base = str(given["data"].get("name")), OmegaConf.to_container(OmegaConf.load(CONFIGS / "data" / "_base.yaml"))
     if data not in nodes("data"):
         return None
@@ -63,19 +63,19 @@ def _words(evaluation: Evaluation, origin: RunMetadata) -> list[str] | None:
     train = {key: value for key, value in given["train"].items() if key != "scale_attention"}
     found += _changed("train", train, nodes("train")["default"])
     of_setting = {name: getattr(setting, name) for name in Setting.__dataclass_fields__ if name not in OWN_WORDS}
-    found += _changed("evaluate", {"protocol": [row["protocol"]], **of_setting}, nodes("evaluate")["default"])
+    found += _changed("evaluate", {"protocol": row["protocol"], **of_setting}, nodes("evaluate")["default"])
     return found + ["allow_untested=true"] * any(one["untested"] for one in evaluation.rows)
 
 
 def _changed(group: str, given: dict, usual: dict, known: bool = False) -> list[str]:
-    """Words for the keys that differ from the yaml of a group; with `known` only for those that it has."""
-    own, default = flatten(given, f"{group}."), flatten(usual, f"{group}.")
-    return [
-        as_typed(key, value)
-        for key, value in own.items()
-        if key not in PLACES and not key.endswith("_target_") and default.get(key) != value and (not known or key in default)
-        and value is not None
-    ]  # fmt: skip
+    """Words for the keys that differ from the yaml of a group; with `known` only for those that it has.
+
+    A file from before a key of LATER was added means its default, whatever the yaml says by now.
+    """
+    default, own = flatten(usual, f"{group}."), flatten(without_later(group, given), f"{group}.")
+    own |= {key: LATER[key] for key in default if key in LATER and key not in own}
+    found = {key: value for key, value in own.items() if value is not None and default.get(key) != value and (not known or key in default)}
+    return [as_typed(key, value) for key, value in found.items() if key not in PLACES and not key.endswith("_target_")]
 
 
 def as_typed(key: str, value: object) -> str:

@@ -17,6 +17,7 @@ from script_calls import call
 from synthetic import LENGTHS, TARGETS, write_eval
 
 import posbench
+from posbench.cli.explore import of_grid
 from posbench.config.compose import Composer, resolved_values
 from posbench.config.defaults import resolve
 from posbench.config.identity import eval_id, run_id
@@ -154,6 +155,22 @@ def test_folders_with_the_same_training_have_lines_of_their_own(tmp_path, capfd)
     data = json.loads(re.search(r'id="data">(.*?)</script>', (tmp_path / "page.html").read_text(), re.S)[1])
     assert {line["source"] for line in data["lines"]} == {"demo", "other", "paper.csv"}
     assert "3 trainings are in more than one of them" in data["notes"][0]
+
+
+def test_an_experiment_is_its_runs_or_else_what_is_committed(tmp_path, capfd, monkeypatch):
+    def lines():
+        done = call(capfd, tmp_path, "explore", "demo")
+        assert done.returncode == 0, done.stderr
+        return json.loads(re.search(r'id="data">(.*?)</script>', (tmp_path / "explore.html").read_text(), re.S)[1])["lines"]
+
+    assert len(lines()) == 12 and lines()[0]["from"] == ["reported/demo"]
+    (tmp_path / "results" / "runs").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    path = next(path for path in of_grid("demo") if "rope" in path.parts[2])
+    made = write_eval(tmp_path, "rope", "none", "none", [np.full(TARGETS, 3.0)] * 4, LENGTHS)
+    made.parents[2].rename(tmp_path / path.parents[2])
+    (tmp_path / path.parents[2] / "evals" / "fixed_targets" / made.name).rename(tmp_path / path)
+    assert [(line["encoding"], line["from"]) for line in lines()] == [("rope", ["results/runs"])]
 
 
 @pytest.mark.parametrize("words", [["headlne"], ["out=x.txt", "demo"], [], ["none.csv"], ["paper.csv", "out=gone/page.html"]])

@@ -105,7 +105,7 @@ def test_a_link_shows_the_same(page, made):
 def test_the_legend_the_filter_and_the_table_say_the_same(page):
     page.choose("y", "nll")
     assert lines(page) == 13 and len(cells(page, "#table")) == 13
-    assert "1 losses above 1000 nats/token are left out" in text(page, "#notes")
+    assert "Left out: 1 loss above 1000 nats/token" in text(page, "#notes")
     page.click("#legend button")
     assert lines(page) == 12 and page.run("document.querySelector('#legend button').getAttribute('aria-pressed')") == "false"
     page.click("#none")

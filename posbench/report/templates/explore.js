@@ -140,6 +140,7 @@
   const columnOf = (point, name) => name === "length" || name === "position" ? point.x : name === "multiple" ? point.x / point.line.train_len
     : name === "ppl" ? measured(point, "ppl").v : name in point.line ? point.line[name] : point[name];
 
+  const counted = (n, one, many) => `${n} ${n === 1 ? one : many}`;
   const panelOf = line => state.panel ? line[state.panel] == null ? "not said" : String(short(line, state.panel)) : "";
 
   function chosen() { // {every: lines that pass filter and best, on: those that are drawn, notes}
@@ -147,12 +148,13 @@
     if (filter.unknown.length) said.push(`The filter names no column of this page: ${filter.unknown.join(", ")}. There are ${[...OF_LINE, "length", "multiple", ...OF_POINT].join(", ")}.`);
     let every = lines.filter(line => line.kind === state.kind).map(line => ({line, points: line.points.filter(filter.keeps)})).filter(one => one.points.length);
     const without = [], absurd = every.reduce((n, one) => n + one.points.filter(point => Math.abs(point.nll) > MOST.nats).length, 0);
-    if (absurd) said.push(`${absurd} losses above ${MOST.nats} nats/token are left out: no model of a known vocabulary has them.`);
+    if (absurd) said.push(`Left out: ${counted(absurd, "loss", "losses")} above ${MOST.nats} nats/token, which no model of a known vocabulary has.`);
     every = every.map(one => ({...one, points: one.points.filter(point => !(Math.abs(point.nll) > MOST.nats))}));
     every = every.map(one => ({...one, points: one.points.map(point => ({point, x: state.x === "multiple" ? point.x / point.line.train_len : point.x, ...measured(point, state.y)}))
       .filter(at => Number.isFinite(at.v)).sort((a, b) => a.x - b.x)})).filter(one => one.points.length || (without.push(one.line.name), false));
     if (without.length) said.push(`${without.length} of ${without.length + every.length} lines have no ${UNITS[state.y]}: ${without.slice(0, 5).join("; ")}${without.length > 5 ? "; ..." : ""}.`);
     if (state.best) {
+      said.push(`Of each ${PANELS[state.best]} the best line is drawn: the ${state.y === "accuracy" ? "highest" : "lowest"} at the farthest place of its group.`);
       const sign = state.y === "accuracy" ? -1 : 1, best = new Set();
       for (const group of groups(every, one => String(one.line[state.best])).values()) {
         const far = Math.max(...group.map(one => one.points.at(-1).x));
@@ -213,7 +215,7 @@
     const log = state.yscale === "linear" || state.yscale === "auto" && !SIGNED.includes(state.y) && state.y !== "ppl" ? "linear" : SIGNED.includes(state.y) ? "symlog" : "log";
     let lost = 0;
     const drawn = on.map(one => ({line: one.line, points: one.points.filter(at => (log !== "log" || at.v > 0 || (lost++, false)))})).filter(one => one.points.length);
-    if (lost) said.push(`${lost} values are not above 0, and a log axis has no place for them.`);
+    if (lost) said.push(`Left out: ${counted(lost, "value", "values")} not above 0, for which a log axis has no place.`);
     if (!drawn.length) return null;
     const place = line => ({fx: panels.indexOf(panelOf(line)) % columns, fy: Math.floor(panels.indexOf(panelOf(line)) / columns)});
     const facet = panels.length > 1, [low, high] = domain(drawn, log), marks = [], xs = [...new Set(drawn.flatMap(one => one.points.map(at => at.x)))].sort((a, b) => a - b);
@@ -234,7 +236,7 @@
     return Plot.plot({
       width, height: rows * Math.max(190, Math.min(420, width / columns * 0.62)) + 60, marginLeft: 60, marginTop: 34, marginRight: 14, marginBottom: 42,
       style: {background: "transparent", color: night ? "#e8e8e8" : "#222", fontSize: "12px", overflow: "visible"},
-      x: {type: xlog ? "log" : "linear", base: 2, ticks: xlog ? ticksOf(xs, width / columns / 52) : Math.min(8, width / columns / 60), tickFormat: whole, label: state.x === "multiple" ? "multiple of the training length" : AXES[state.kind], labelAnchor: "center", labelArrow: "none", grid: true, inset: 6, ...(xs.length === 1 ? {domain: xlog ? [xs[0] / 2, xs[0] * 2] : [xs[0] - 1, xs[0] + 1]} : {})},
+      x: {type: xlog ? "log" : "linear", base: 2, ticks: xlog ? ticksOf(xs, width / columns / 52) : Math.min(8, width / columns / 60), tickFormat: x => x >= 16384 && x % 1024 === 0 ? `${x / 1024}k` : whole(x), label: state.x === "multiple" ? "multiple of the training length" : AXES[state.kind], labelAnchor: "center", labelArrow: "none", grid: true, inset: 6, ...(xs.length === 1 ? {domain: xlog ? [xs[0] / 2, xs[0] * 2] : [xs[0] - 1, xs[0] + 1]} : {})},
       y: {type: log, ...(log === "symlog" ? {constant: 0.1, ticks} : {}), domain: [low, high], label: UNITS[state.y], labelAnchor: "center", labelArrow: "none", tickFormat: whole, grid: true},
       ...(facet ? {fx: {axis: null, padding: 0.08}, fy: {axis: null, padding: 0.16}, facet: {marginRight: 0}} : {}),
       marks,
@@ -247,10 +249,15 @@
   let at = null, spots = [];
   const told = point => {
     const {v, low, high} = measured(point, state.y), x = `${whole(point.x)} ${AXES[state.kind]}`;
-    const seeds = point.entries.size ? `seed${point.entries.size > 1 ? "s" : ""} ${[...point.entries.keys()].sort((a, b) => a - b).join(", ")}` : `${point.n_seeds} seed${point.n_seeds === 1 ? "" : "s"}`;
+    const known = point.entries.size ? [...point.entries.keys()] : point.line.seeds.length === point.n_seeds ? point.line.seeds : [];
+    const seeds = known.length ? `seed${known.length > 1 ? "s" : ""} ${[...known].sort((a, b) => a - b).join(", ")}` : counted(point.n_seeds, "seed", "seeds");
     return [point.line.name, x, `${UNITS[state.y]}: ${number(v)}${Number.isFinite(low) && Number.isFinite(high) ? ` [95 %: ${number(low)} to ${number(high)}${point.over ? `, over ${point.over}` : ""}]` : ""}`, seeds];
   };
-  const commandOf = point => point.line.command && state.kind === "length" ? point.line.command.replace(/evaluate\.lengths=\[[\d,]*\]/, `evaluate.lengths=[${point.x}]`) : point.line.command;
+  const commandOf = point => {
+    const command = point.line.command ?? "";
+    return state.kind === "length" ? command.replace(/evaluate\.lengths=\[[\d,]*\]/, `evaluate.lengths=[${point.x}]`)
+      : state.kind === "context" ? command.replace(/extension=recompute_window( extension\.window=\d+)?/, `extension=recompute_window extension.window=${point.x}`) : command;
+  };
   function show(point, quietly) {
     at = point;
     for (const spot of spots) spot.element.classList.toggle("at", spot.point === point);
