@@ -23,6 +23,7 @@ from posbench.report.report import Report
 
 TEMPLATES = files("posbench.report") / "templates"
 LIBRARIES = ("d3", "plot")
+OWN = ("crossed.js", "explore_points.js", "explore_choice.js", "explore_figure.js", "explore_page.js")  # each uses those before it
 WIDTH = 1.6  # of a line, the unit of DASHES
 
 
@@ -33,7 +34,7 @@ def explore_page(title: str, reports: Mapping[str, Report], notes: Sequence[str]
     shown["palette"] = {"colours": OKABE_ITO, "dashes": [_dash(one) for one in DASHES]}
     data = json.dumps(shown, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
     vendored = [f"/*\n{_text(f'vendor/{name}.LICENSE')}*/\n{_text(f'vendor/{name}.min.js')}" for name in LIBRARIES]
-    scripts = [Markup(text) for text in (*vendored, _text("crossed.js"), _text("explore.js"))]
+    scripts = [Markup(text) for text in (*vendored, *map(_text, OWN))]
     trainings = [Sources(report, f"run-{number}").trainings() for number, report in enumerate(reports.values())]
     every = replace(trainings[0], rows=[row for one in trainings for row in one.rows])
     return template("explore.html").render(title=title, data=Markup(data), scripts=scripts, trainings=every)

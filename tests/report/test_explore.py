@@ -18,11 +18,12 @@ from synthetic import LENGTHS, TARGETS, write_eval
 
 import posbench
 from posbench.cli.explore import of_grid
-from posbench.config.compose import Composer, resolved_values
+from posbench.config.compose import Composer, long_name, resolved_values
 from posbench.config.defaults import resolve
 from posbench.config.identity import eval_id, run_id
 from posbench.report.explore import TEMPLATES, explore_page
 from posbench.report.explore_data import SUMS_BYTES, content
+from posbench.report.records import SECTION, section_of
 from posbench.report.references import references
 from posbench.report.report import collect
 from posbench.statistics.crossed import across, estimate
@@ -59,7 +60,7 @@ def test_the_page_of_headline_fits_in_three_megabytes_and_asks_for_nothing(headl
     page = explore_page("Headline", {"": headline[0]})
     assert len(page.encode()) < 3_000_000 and not headline[1]["notes"]
     policy, scripts = re.search(r'Policy" content="(.*?)"', page)[1], re.findall(r"<script>", page)
-    assert policy.startswith("default-src 'none'") and policy.count("'sha256-") == len(scripts) == 5 and "eval" not in policy
+    assert policy.startswith("default-src 'none'") and policy.count("'sha256-") == len(scripts) == 8 and "eval" not in policy
     own = page.replace((TEMPLATES / "vendor" / "d3.min.js").read_text(), "").replace((TEMPLATES / "vendor" / "plot.min.js").read_text(), "")
     assert not re.findall(r"https?://(?!www\.w3\.org)\S*|src=(?!x)|@import", own)
 
@@ -135,7 +136,7 @@ def test_what_a_results_folder_says_is_data(tmp_path):
         row.update(encoding=EVIL, data=EVIL, commit=EVIL, scale_attention="=1+1")
     path.write_text(json.dumps(text))
     page = explore_page(EVIL, {EVIL: collect([path], EVIL, "x")})
-    assert EVIL not in page and "<img" not in page and page.count("<script") == 6
+    assert EVIL not in page and "<img" not in page and page.count("<script") == 9
     data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.S)[1])
     assert data["lines"][0]["encoding"] == EVIL and data["lines"][0]["source"] == EVIL and data["title"] == EVIL
 
@@ -181,19 +182,24 @@ def test_mistakes_are_one_sentence(words, tmp_path, capfd):
     assert not list(tmp_path.glob("**/*.html"))
 
 
-def test_the_command_of_a_line_makes_the_same_runs_and_evaluations(headline):
+@pytest.mark.parametrize(("name", "seed", "every"), [("headline", 2, 5), ("newer", 0, 1), ("scale", 23, 4)])
+def test_the_command_of_a_line_makes_the_same_runs_and_evaluations(name, seed, every):
     """Composed again, the words give the ids of the committed rows."""
-    report, data = headline
-    known = {report.label(one.first): one for one in report.evaluations if one.first["seed"] == 2}
-    with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"), open(REPORTED / "headline" / "configs.jsonl") as lines:
-        fingerprint, composer = json.loads(next(lines))["provenance"]["data_fingerprint"], Composer()
-        for line in [one for one in data["lines"] if one["kind"] == "length"][::5]:
-            words = [re.sub(r"^seed=.*", "seed=2", word) for word in shlex.split(line["command"])[2:] if word != "-m"]
-            cfg = resolve(resolved_values(composer.values(words))).as_dict()
-            evaluation = known[line["encoding"], line["extension"], line["scale_attention"]]
-            assert run_id(cfg, fingerprint) == evaluation.first["run_id"]
-            found = eval_id("fixed_targets", cfg["extension"], cfg["scale_attention"], cfg["evaluate"], evaluation.first["run_id"])
-            assert found == evaluation.first["eval_id"]
+    report = report_of(name)
+    known = {(section_of(one), report.label(one.first)): one for one in report.evaluations if one.first["seed"] == seed}
+    configs = map(json.loads, (REPORTED / name / "configs.jsonl").read_text().splitlines())
+    fingerprints = {line["run_id"]: line["provenance"]["data_fingerprint"] for line in configs}
+    lines = [line for line in content(name, {"": report})["lines"] if line["kind"] == "length"][::every]
+    with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        composer = Composer()
+        for line in lines:
+            words = [re.sub(r"^seed=.*", f"seed={seed}", word) for word in shlex.split(line["command"])[2:] if word != "-m"]
+            cfg = resolve(resolved_values(composer.values([long_name(word) for word in words]))).as_dict()
+            section = tuple(line[column] for column in SECTION)
+            row = known[section, (line["encoding"], line["extension"], line["scale_attention"])].first
+            assert run_id(cfg, fingerprints[row["run_id"]]) == row["run_id"], line["command"]
+            assert eval_id(row["protocol"], cfg["extension"], cfg["scale_attention"], cfg["evaluate"], row["run_id"]) == row["eval_id"]
+    assert len(lines) >= 10
 
 
 def test_the_csv_of_a_report_and_the_page_agree_on_accuracy():

@@ -119,6 +119,16 @@ def test_the_legend_the_filter_and_the_table_say_the_same(page):
     assert page.run("document.querySelectorAll('#legend img, #table img').length") == 0
 
 
+def test_ticks_are_lengths_and_round_values(page):
+    def ticks(axis):
+        return page.run(f"[...document.querySelectorAll('#plot [aria-label=\"{axis}-axis tick label\"] text')].map(one => one.textContent)")
+
+    page.choose("filter", "encoding=rope")
+    assert ticks("x") == ["64", "128", "256", "512", "1,024"]
+    shown = [float(text) for text in ticks("y")]
+    assert "0" in ticks("y") and len(shown) > 4 and shown == sorted({*shown})
+
+
 def test_intervals_switch_off(page):
     assert page.run("document.querySelectorAll('#plot [aria-label=rule] line').length") > 40
     with_intervals = text(page, "#table")
@@ -167,7 +177,9 @@ def test_two_lines_are_compared_as_posbench_does(page, made):
     page.choose("filter", "")
     page.choose("y", "nll")
     page.choose("b", identity(page, f"{FORMULA} (paper.csv)"))
-    assert cells(page, "#pair")[0][2] == "no interval: for one of them means alone are known" and len(cells(page, "#pair")) == 1
+    assert (
+        cells(page, "#pair")[0][2] == "no interval: the page has no sums over documents of one of them" and len(cells(page, "#pair")) == 1
+    )
     page.choose("filter", "length!=64")
     assert "no place in common" in text(page, "#pair")
     page.choose("filter", "")

@@ -56,7 +56,8 @@ const crossed = (() => {
     for (const row of residuals) row.forEach((value, i) => { both += (value - x[i]) ** 2; });
     both /= f * s * (s - 1);
     const df = documents ? Math.max(3 * (documents * f) ** 2 / x.reduce((total, value) => total + value ** 4, 0) - 1, 1) : 1;
-    if (!(both < Math.min(seeds, documents))) return seeds > documents || seeds === documents && s - 1 > df ? [seeds, s - 1] : [documents, df];
+    const bySeeds = seeds > documents || seeds === documents && s - 1 > df;
+    if (!(both < Math.min(seeds, documents))) return bySeeds ? [seeds, s - 1] : [documents, df];
     const found = seeds + documents - both;
     return [found, found ** 2 / (seeds ** 2 / (s - 1) + documents ** 2 / df + both ** 2 / ((s - 1) * df))];
   }

@@ -1,0 +1,195 @@
+// The parts around the figure: legend, tables, files, and the controls.
+function make(tag, attributes, ...children) {
+  return fill(document.createElement(tag), attributes, children);
+}
+function shape(tag, attributes, ...children) {
+  return fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
+}
+function fill(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.append(...children);
+  return element;
+}
+const stroke = (line, night) => ({stroke: colour(line, night), "stroke-width": 2, "stroke-dasharray": palette.dashes[line.look.dash]});
+
+function legend(found, night) {
+  const off = new Set(state.off.split(",").filter(Boolean));
+  const button = ({line}) => {
+    const sample = shape("svg", {width: 28, height: 10, "aria-hidden": "true"}, shape("path", {d: "M0,5H28", ...stroke(line, night)}));
+    const made = make("button", {type: "button", "aria-pressed": !off.has(line.id), "data-line": line.id}, sample, ` ${line.name}`);
+    made.addEventListener("click", () => {
+      if (!off.delete(line.id)) off.add(line.id);
+      change({off: [...off].join(",")});
+      part("legend").querySelector(`[data-line="${line.id}"]`)?.focus();
+    });
+    return made;
+  };
+  part("legend").replaceChildren(...found.panels.map(panel => {
+    const own = found.every.filter(one => panelOf(one.line) === panel).map(button), head = panel ? [make("strong", {}, panel)] : [];
+    return make("div", {role: "group", "aria-label": panel || "lines"}, ...head, ...own);
+  }));
+}
+
+function table(head, rows, caption) {
+  const row = ([first, ...rest]) => make("tr", {}, make("th", {scope: "row"}, first), ...rest.map(text => make("td", {class: "n"}, text)));
+  const heads = make("tr", {}, ...head.map(text => make("th", {scope: "col"}, text)));
+  return make("table", {}, make("caption", {}, caption), make("thead", {}, heads), make("tbody", {}, ...rows.map(row)));
+}
+function columnsOf(values, said) {
+  const step = Math.ceil(values.length / MOST.columns), kept = values.filter((_, i) => i % step === 0 || i === values.length - 1);
+  if (kept.length < values.length) said.push(`The table has ${kept.length} of ${values.length} places; the CSV has all.`);
+  return kept;
+}
+function below(found) {
+  const text = at => at ? number(at.v) + (state.intervals && both(at) ? ` [${number(at.low)}, ${number(at.high)}]` : "") : "-";
+  const columns = columnsOf(sorted(found.on.flatMap(one => one.points.map(at => at.x))), found.said);
+  const rows = found.on.map(({line, points: own}) => [line.name, ...columns.map(x => text(own.find(at => at.x === x)))]);
+  const known = state.intervals ? ", with 95 % intervals where they are known" : "";
+  part("table").replaceChildren(table(["line", ...columns.map(whole)], rows, `${UNITS[state.y]}${known}, by ${axisOfX()}`));
+}
+function compareTwo(found) {
+  for (const id of ["a", "b"]) {
+    part(id).replaceChildren(make("option", {value: ""}, "-"), ...found.every.map(({line}) => make("option", {value: line.id}, line.name)));
+    part(id).value = state[id];
+  }
+  const [a, b] = ["a", "b"].map(id => found.every.find(one => one.line.id === state[id])), notes = [];
+  if (!a || !b) return part("pair").replaceChildren();
+  const at = (one, x) => one.points.find(each => each.x === x)?.point, names = [a.line.name, b.line.name];
+  const places = sorted(a.points.map(each => each.x)).filter(x => at(b, x));
+  const none = `${names.join(" and ")} have no place in common: there is nothing to compare.`;
+  if (!places.length) return part("pair").replaceChildren(make("p", {}, none));
+  const rows = columnsOf(places, notes).map(x => {
+    const one = paired(at(a, x), at(b, x), state.y), without = one.why ?? "no interval: one document";
+    const interval = both(one) ? `${number(one.low)} to ${number(one.high)}` : without;
+    return [whole(x), number(one.v), interval, one.seeds?.join(", ") ?? "-", String(one.documents ?? "-")];
+  });
+  const ratio = state.y === "ppl", what = `${UNITS[state.y]} of ${names[0]}, ${ratio ? "divided by" : "minus"} that of ${names[1]}`;
+  const head = [axisOfX(), ratio ? "ratio" : "difference", "95 % interval", "seeds", "documents"];
+  const caption = `${what}: paired on the same targets, over seeds crossed with documents, or documents for one seed`;
+  part("pair").replaceChildren(table(head, rows, caption), ...notes.map(text => make("p", {class: "said"}, text)));
+}
+
+function save(name, blob) {
+  const link = make("a", {download: name, href: URL.createObjectURL(blob)});
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}
+function picture() { // {text, width, height} of the figure with its legend, in light colours; null where nothing is drawn
+  const found = chosen(), width = Math.max(420, part("figure").clientWidth), top = 34;
+  looks(found.every);
+  const svg = draw(found, width, false);
+  if (!svg) return null;
+  const wide = 50 + 7 * Math.max(...found.on.map(one => one.line.name.length)), across = Math.max(1, Math.floor(width / wide));
+  const high = top + Number(svg.getAttribute("height")), height = high + 24 + 18 * Math.ceil(found.on.length / across);
+  const keys = found.on.map(({line}, i) => {
+    const place = `translate(${12 + i % across * wide},${high + 18 + 18 * Math.floor(i / across)})`;
+    const sample = shape("path", {d: "M0,-4H26", ...stroke(line, false)});
+    return shape("g", {transform: place}, sample, shape("text", {x: 32, "font-size": 12}, line.name));
+  });
+  svg.setAttribute("y", top);
+  const head = shape("text", {x: 12, y: 22, "font-size": 15, "font-weight": 600}, content.title);
+  const drawing = shape("svg", {width, height, viewBox: `0 0 ${width} ${height}`, "font-family": "system-ui, sans-serif", fill: "#222"},
+    shape("title", {}, content.title), shape("rect", {width, height, fill: "#fff"}), head, svg, ...keys);
+  return {text: new XMLSerializer().serializeToString(drawing), width, height};
+}
+function saveBitmap() {
+  const found = picture();
+  if (!found) return;
+  const image = new Image(), url = URL.createObjectURL(new Blob([found.text], {type: "image/svg+xml"}));
+  image.onload = () => {
+    const canvas = make("canvas", {width: 2 * found.width, height: 2 * found.height});
+    canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+    URL.revokeObjectURL(url);
+    canvas.toBlob(blob => save("explore.png", blob), "image/png");
+  };
+  image.src = url;
+}
+function cell(value) { // what a spreadsheet would run becomes text, as in posbench/common/defuse.py
+  if (typeof value === "number" || value == null) return String(value ?? "");
+  const text = /^'*[=+\-@\t\r]/.test(String(value)) ? `'${value}` : String(value);
+  return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+}
+function csv() {
+  const place = state.kind === "position" ? "position" : state.kind === "context" ? "context" : "length";
+  const head = ["line", ...OF_LINE, place, ...OF_POINT, "shown", "shown_low", "shown_high", "command"];
+  const rows = chosen().on.flatMap(({line, points: own}) => own.map(({point, v, low, high}) => [
+    line.name, ...OF_LINE.map(name => [line[name]].flat().join(" ")), point.x, ...OF_POINT.map(name => columnOf(point, name)),
+    v, low, high, commandOf(point),
+  ]));
+  return [head, ...rows].map(row => `${row.map(cell).join(",")}\r\n`).join("");
+}
+
+function options(id, texts) {
+  part(id).replaceChildren(...Object.entries(texts).map(([value, text]) => make("option", {value}, text)));
+  part(id).value = state[id];
+}
+function controls() {
+  const own = points.filter(point => point.line.kind === state.kind);
+  const only = (texts, keeps) => Object.fromEntries(Object.entries(texts).filter(keeps));
+  const differing = only(PANELS, ([name]) => [state.panel, state.best].includes(name) || several(name, state.kind));
+  options("kind", only(kinds, ([kind]) => there.includes(kind)));
+  options("y", only(UNITS, ([y]) => y === state.y || own.some(point => Number.isFinite(measured(point, y).v))));
+  options("x", {length: AXES[state.kind], multiple: MULTIPLE});
+  options("panel", {"": "one panel", ...differing});
+  const bests = Object.entries(differing).map(([name, text]) => [name, `the best of each ${text}`]);
+  options("best", {"": "all lines", ...Object.fromEntries(bests)});
+  for (const id of ["xscale", "yscale", "theme"]) part(id).value = state[id];
+  part("intervals").checked = Boolean(state.intervals);
+  if (document.activeElement !== part("filter")) part("filter").value = state.filter;
+}
+function render() {
+  const night = dark(), found = chosen();
+  document.documentElement.dataset.theme = night ? "dark" : "light";
+  controls();
+  looks(found.every);
+  const svg = draw(found, Math.max(320, part("figure").clientWidth), night, found.said);
+  if (!svg) found.said.push("Nothing is left to draw: change the filter, or switch lines on in the legend.");
+  svg?.setAttribute("role", "img");
+  svg?.setAttribute("aria-label", `${UNITS[state.y]} of ${counted(found.on.length, "line", "lines")}: numbers are in the table below`);
+  part("plot").replaceChildren(...(svg ? [svg] : []));
+  const dots = [...part("plot").querySelectorAll(".dots [aria-label]")];
+  spots = dots.map(element => ({element, point: points[Number(element.getAttribute("aria-label"))]}));
+  for (const {element, point} of spots) element.setAttribute("aria-label", told(point).join("; "));
+  legend(found, night);
+  below(found);
+  compareTwo(found);
+  part("notes").replaceChildren(...[...content.notes, ...found.said].map(text => make("li", {}, text)));
+  show(spots.some(spot => spot.point === current) ? current : null, true);
+}
+
+function listen() {
+  const on = (id, kind, does) => part(id).addEventListener(kind, does), figure = (kind, does) => on("figure", kind, does);
+  for (const id of ["kind", "y", "x", "xscale", "yscale", "panel", "best", "theme", "a", "b"])
+    on(id, "change", event => change({[id]: event.target.value}));
+  on("intervals", "change", event => change({intervals: event.target.checked ? "1" : ""}));
+  on("filter", "input", event => change({filter: event.target.value}));
+  on("controls", "submit", event => event.preventDefault());
+  on("all", "click", () => change({off: ""}));
+  on("none", "click", () => change({off: chosen().every.map(one => one.line.id).join(",")}));
+  on("reset", "click", () => change({...usual(there[0]), filter: part("filter").value = ""}));
+  for (const id of ["a", "b"]) on(`as-${id}`, "click", () => current && change({[id]: current.line.id}));
+  figure("pointermove", event => {
+    const point = nearest(event);
+    if (!point) part("tip").hidden = true;
+    else if (point !== current || part("tip").hidden) show(point);
+  });
+  figure("pointerleave", () => { part("tip").hidden = true; });
+  figure("keydown", event => {
+    if (event.key === "Escape") part("tip").hidden = true;
+    if (!event.key.startsWith("Arrow")) return;
+    event.preventDefault();
+    walk(event.key);
+  });
+  on("svg", "click", () => { const found = picture(); if (found) save("explore.svg", new Blob([found.text], {type: "image/svg+xml"})); });
+  on("png", "click", saveBitmap);
+  on("csv", "click", () => save("explore.csv", new Blob([csv()], {type: "text/csv"})));
+  addEventListener("hashchange", () => { readState(); render(); });
+  addEventListener("resize", render);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", render);
+}
+
+if (there.length) {
+  readState();
+  listen();
+  render();
+} else part("notes").replaceChildren(...[...content.notes, "There is no point to draw."].map(text => make("li", {}, text)));
