@@ -339,7 +339,7 @@ def _flag_findings(file: Gguf, flags: dict, typed: set[str], setting: Setting) -
         yield Finding("Base and factor of flags do not reach sliding layers, which keep the file's.", LLAMA_MODEL)
     if flags.get("group", 1) != 1:
         text = "Self-extend (--grp-attn-n) is in llama-completion and the passkey example alone: llama-server does not know it."
-        yield Finding(f"{text} It moves positions, which the frequencies here do not show.", "llama.cpp of 0.3.36: common/arg.cpp")
+        yield Finding(f"{text} It moves positions, which is not shown here.", "llama.cpp of 0.3.36: common/arg.cpp")
 
 
 def _context(flags: dict, setting: Setting, own: Setting) -> Iterator[Finding]:

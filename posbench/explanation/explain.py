@@ -40,7 +40,7 @@ def explain_words(what: str, words: list[str]) -> Explanation:
         findings += llama_findings(file, setting, own, changes)
         by_llama = True
     length = changes.options.get("length") or changes.served or changes.flags.get("ctx")
-    reader, words = LLAMA if by_llama else changes.reader, in_words(setting, own, what)
+    reader, words = LLAMA if by_llama else changes.reader, [] if changes.flags.get("group", 1) != 1 else in_words(setting, own, what)
     found = Explanation(what, reader, setting, own, length, tuple(findings), tuple(words), changes.options)
     return replace(found, text=screen(found))
 

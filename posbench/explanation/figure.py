@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from posbench.explanation.frequencies import turns
 from posbench.explanation.result import Explanation
-from posbench.explanation.show import READERS, slower, states
+from posbench.explanation.show import READERS, states
 from posbench.report.figures.style import FONT, GREY, OKABE_ITO, Frame, ruled
 
 LOOKS = {
@@ -21,9 +20,9 @@ def explanation_figure(explanation: Explanation):
     kinds = explanation.setting.turning
     height = len(kinds) * (PANEL[1] + GAP)
     title = f"{explanation.setting.name} as {READERS[explanation.reader]} reads it"
-    frame = Frame(title, 2 * PANEL[0] + GAP + LEFT + 10, height + 40)
+    frame = Frame(title, 2 * PANEL[0] + GAP + LEFT + 10, height + 12)
     for row, kind in enumerate(kinds):
-        ratio, turned = slower(kind, explanation.before, explanation.length), turns(kind.rope)
+        ratio, turned = explanation.slower(kind), explanation.turns(kind)
         marks, pairs = np.array(list(states(ratio))), np.arange(len(ratio))
         top = 26 + row * (PANEL[1] + GAP)
         left, right = (frame.axes(LEFT + at * (PANEL[0] + GAP), top, *PANEL) for at in (0, 1))
@@ -31,6 +30,7 @@ def explanation_figure(explanation: Explanation):
             if (mine := marks == mark).any():
                 left.plot(pairs[mine], ratio[mine], "o", markersize=4, color=colour, label=f"{name}: {mine.sum()}")
                 right.plot(pairs[mine], turned[mine], "o", markersize=4, color=colour)
+        left.set_ylim(0.94 * min(1, ratio.min()), 1.08 * max(1.5, ratio.max()))
         left.legend(fontsize=FONT, frameon=False)
         left.set_ylabel("times slower than base alone", fontsize=FONT)
         right.set_ylabel(f"turns in {kind.rope.original:,.10g} tokens", fontsize=FONT)
@@ -43,5 +43,5 @@ def explanation_figure(explanation: Explanation):
         if ratio.max() / ratio.min() > 16:
             left.set_yscale("log", base=2)
     amplitudes = ", ".join(f"{kind.name} {kind.rope.amplitude**2:.4g}" for kind in kinds)
-    frame.caption([f"Factor on the logits: {amplitudes}. Dashed: one turn in the training length."], up=18)
+    frame.caption([f"Factor on the logits: {amplitudes}. Dashed: one turn in the training length."], up=4)
     return frame.figure

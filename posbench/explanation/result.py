@@ -1,13 +1,13 @@
 """Result of an explanation: the setting, its findings and words, and its numbers."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
 from posbench.common.errors import ConfigError
 from posbench.explanation.checks import Finding
-from posbench.explanation.frequencies import frequencies, turns
-from posbench.explanation.settings import Setting
+from posbench.explanation.frequencies import Rope, frequencies, plain, turns
+from posbench.explanation.settings import LayerKind, Setting
 from posbench.explanation.words import ToolWords, covered
 
 
@@ -33,6 +33,19 @@ class Explanation:
         rope = (found[kind] if kind else self.setting.turning[0]).rope
         return frequencies(rope, self.length)
 
+    def own(self, kind: LayerKind) -> Rope:
+        """RoPE of the same layers in the checkpoint's own setting."""
+        return next((one.rope for one in self.before.kinds if one.rope and set(one.layers) & set(kind.layers)), kind.rope)
+
+    def slower(self, kind: LayerKind, length: float | None = None) -> np.ndarray:
+        """Times by which each pair turns slower than by the checkpoint's own base without any scaling: [pairs]."""
+        own, found = plain(self.own(kind)), frequencies(kind.rope, length or self.length)
+        return (own if len(own) == len(found) else plain(kind.rope)) / found
+
+    def turns(self, kind: LayerKind) -> np.ndarray:
+        """Turns of each pair in the training length, by the checkpoint's own base: [pairs]."""
+        return turns(replace(kind.rope, base=self.own(kind).base))
+
     def __str__(self) -> str:
         return self.text
 
@@ -42,7 +55,7 @@ class Explanation:
         for kind in self.setting.kinds:
             numbers = {}
             if kind.rope:
-                numbers = {"frequencies": frequencies(kind.rope, self.length).tolist(), "turns": turns(kind.rope).tolist()}
+                numbers = {"frequencies": frequencies(kind.rope, self.length).tolist(), "turns": self.turns(kind).tolist()}
             kinds.append({**asdict(kind), **numbers})
         about = {"what": self.what, "read_as": self.reader, "covers": covered(self.setting, self.before), "length": self.length}
         return {**about, "kinds": kinds, "findings": [asdict(one) for one in self.findings], "words": [asdict(one) for one in self.words]}

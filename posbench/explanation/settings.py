@@ -16,24 +16,9 @@ HEAD = ("d_model", "n_head", "head_dim")
 FULL, SLIDING = "full_attention", "sliding_attention"
 # default_theta and partial_rotary_factor of common classes of transformers 5.23 where they are not 10000 and 1.
 THETA = {
-    "apertus": 12e6,
-    "cohere": 5e5,
-    "ernie4_5": 5e5,
-    "flex_olmo": 5e5,
-    "gpt_oss": 150000.0,
-    "helium": 1e5,
-    "lfm2": 1e6,
-    "llama4_text": 5e5,
-    "minimax": 1e6,
-    "minimax_m2": 5e6,
-    "mixtral": 1e6,
-    "olmo3": 5e5,
-    "phimoe": 1e6,
-    "qwen2_vl_text": 1e6,
-    "qwen2_5_vl_text": 1e6,
-    "qwen3_vl_text": 5e5,
-    "smollm3": 2e6,
-    "solar_open": 1e6,
+    **dict.fromkeys(("cohere", "ernie4_5", "flex_olmo", "llama4_text", "olmo3", "qwen3_vl_text"), 5e5),
+    **dict.fromkeys(("lfm2", "minimax", "mixtral", "phimoe", "qwen2_vl_text", "qwen2_5_vl_text", "solar_open"), 1e6),
+    **{"helium": 1e5, "gpt_oss": 1.5e5, "smollm3": 2e6, "minimax_m2": 5e6, "apertus": 12e6},
 }
 SHARE = dict.fromkeys(("fuyu", "glm", "glm4", "glm4_moe", "glm4v_moe", "nemotron", "persimmon", "phi", "recurrent_gemma"), 0.5)
 SHARE |= dict.fromkeys(("gpt_neox", "stablelm", "qwen3_next", "qwen3_5", "qwen3_5_moe"), 0.25)

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from posbench.common.defuse import printable
-from posbench.explanation.frequencies import Rope, frequencies, plain, turns
+from posbench.explanation.frequencies import Rope
 from posbench.explanation.result import Explanation
-from posbench.explanation.settings import HF, LLAMA, LayerKind, Setting
+from posbench.explanation.settings import HF, LLAMA, LayerKind
 from posbench.explanation.words import covered
 
 WIDTH, COLUMNS = 100, 64  # characters of a line; columns of a picture
@@ -34,6 +34,8 @@ def screen(explanation: Explanation) -> str:
     if explanation.findings:
         said = [_wrapped(f"{number}. {one.text} [{one.source}]", "   ") for number, one in enumerate(explanation.findings, 1)]
         blocks.append("\n".join(["What to know", *said]))
+    if not explanation.words:
+        return printable("\n\n".join(blocks), kept="\n")
     rows = [_words_of(one) for one in explanation.words]
     same = "The checkpoint as it is" if setting == before else "The same"
     if any(one.stops for one in explanation.findings):
@@ -49,17 +51,6 @@ def _words_of(one) -> str:
 
 def _wrapped(text: str, indent: str = "") -> str:
     return textwrap.fill(text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-
-
-def own_rope(kind: LayerKind, before: Setting) -> Rope:
-    """RoPE of the same layers in the checkpoint's own setting."""
-    return next((one.rope for one in before.kinds if one.rope and set(one.layers) & set(kind.layers)), kind.rope)
-
-
-def slower(kind: LayerKind, before: Setting, length: float | None) -> np.ndarray:
-    """Times by which each pair turns slower than without any scaling, with the checkpoint's own base: [pairs]."""
-    own, found = plain(own_rope(kind, before)), frequencies(kind.rope, length)
-    return (own if len(own) == len(found) else plain(kind.rope)) / found
 
 
 def states(ratio: np.ndarray) -> str:
@@ -82,8 +73,8 @@ def _block(kind: LayerKind, explanation: Explanation) -> str:
     head = f"{kind.name}, {count} layer{'s' * (count != 1)}, {window}"
     if kind.rope is None:
         return head if kind.name.endswith("no RoPE") else f"{head}, no RoPE"
-    rope, length = kind.rope, explanation.length
-    ratio, turned = slower(kind, explanation.before, length), turns(rope)
+    rope = kind.rope
+    ratio, turned = explanation.slower(kind), explanation.turns(kind)
     marks = "".join("@" if one >= MANY else "o" if one >= FEW else "." for one in turned)
     slow, between = states(ratio), ratio[(ratio > 1 + 1e-6) & (ratio < ratio.max())]
     span = f" {between.min():.4g} to {between.max():.4g} times" if len(between) else ""
@@ -94,7 +85,7 @@ def _block(kind: LayerKind, explanation: Explanation) -> str:
         ("RoPE", f"{rope.turned} of {rope.head_dim + rope.beside} channels turn, {len(ratio)} pairs, base {rope.base:,.10g}"),
         ("turns", columns(marks)),
         ("", f"{_legend(marks, counted)} in {rope.original:,.10g} tokens; {ends}"),
-        ("scaling", _named(rope)),
+        ("scaling", _named(rope, explanation.own(kind).base)),
         ("", columns(slow)),
         ("", _legend(slow, scaled)),
         ("logits", _logits(rope)),
@@ -107,8 +98,10 @@ def _legend(marks: str, words: dict[str, str]) -> str:
     return ", ".join(f"{mark} {text}: {marks.count(mark)}" for mark, text in words.items() if mark in marks)
 
 
-def _named(rope: Rope) -> str:
+def _named(rope: Rope, base: float) -> str:
     name = NAMES.get(rope.kind, rope.kind)
+    if rope.kind == "default" and rope.base != base:
+        name = f"another base, {rope.base:,.10g} instead of {base:,.10g}"
     if rope.kind != "default":
         name += f", factor {rope.factor:.6g}"
     if rope.kind in ("yarn", "longrope", "llama3"):
@@ -133,20 +126,21 @@ def _reach(explanation: Explanation) -> str:
     kind = setting.turning[0]
     reach, rope = covered(setting, before), kind.rope
     said = "Covers any length." if reach is None else f"Covers {reach:,.0f} tokens."
-    ratio = slower(kind, before, 1)
+    ratio = explanation.slower(kind, 1)
     changed = int((abs(ratio - 1) > 1e-6).sum())
     if rope.kind == "dynamic":
         said += f" Up to {rope.longest:,.0f} tokens nothing changes; beyond, the longer the text, the slower all pairs but the first."
     elif not changed and rope.amplitude == 1:
         said += " Short prompts are read as trained."
-    elif rope == own_rope(kind, before):
+    elif rope == explanation.own(kind):
         said += (
             f" The scaling is the checkpoint's own, and acts at every length: {changed} of {len(ratio)} pairs are slower than base alone."
         )
     else:
         sharper = f", and logits are multiplied by {rope.amplitude**2:.3g}" if rope.amplitude != 1 else ""
         said += f" Short prompts pay for it: at every length {changed} of {len(ratio)} pairs turn slower than trained{sharper}. "
-        said += _measured(setting.name, rope) or f"posbench advise model.path={explanation.what} target={reach or 0:.0f} measures the cost."
+        target = f"{max(reach, 2 * setting.trained):.0f}"
+        said += _measured(setting.name, rope) or f"posbench advise model.path={explanation.what} target={target} measures the cost."
     if rope.kind == "longrope" and rope.short != rope.long:
         said += f" Divisors are those of texts up to {rope.original:,.0f} tokens: length=TOKENS shows others." * (not explanation.length)
     if rope.kind in ("longrope", "dynamic") and explanation.length:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from posbench.explanation.frequencies import Rope, frequencies, longrope_amplitude, plain, usual_amplitude
+from posbench.explanation.frequencies import Rope, frequencies, plain, usual_amplitude
 from posbench.explanation.llama_cpp import KEYS, SCALING, SLIDING_EVERY, Gguf
 from posbench.explanation.settings import FULL, HF, SGLANG, SLIDING, VLLM, LayerKind, Setting
 
@@ -32,6 +32,8 @@ ARCHITECTURES = {  # of llama.cpp, where they are not called like the family
 }
 LATENT = "latent attention has words of its own there (deepseek_yarn, yarn_log_multiplier), which explain does not write"
 STATIC = ("default", "linear", "yarn")  # what flags of llama.cpp can say
+
+TYPE, FACTOR, ORIGINAL = (f"{SCALING}{one}" for one in ("type", "factor", "original_context_length"))
 
 
 class Cannot(Exception):
@@ -59,7 +61,7 @@ def parameters(rope: Rope, tool: str = HF) -> dict:
     if rope.divisors or mixed or (rope.amplitude != 1 and rope.kind not in ("yarn", "longrope")):
         rope = as_divisors(rope)
     if rope.kind == "dynamic" and tool != HF:
-        raise Cannot("it computes one base for all lengths")
+        raise Cannot(f"it computes one base for all lengths{', with max_trained_positions' * (tool == VLLM)}")
     if rope.kind == "proportional" and rope.factor != 1 and tool != HF:
         raise Cannot("it reads no factor of this type")
     if rope.kind == "longrope" and tool == VLLM and rope.short != rope.long:
@@ -152,13 +154,13 @@ def gguf_of(setting: Setting) -> Gguf:
     own = rope.amplitude / usual_amplitude(rope) if rope.kind == "yarn" else rope.amplitude
     keys |= {} if math.isclose(own, 1, rel_tol=1e-9) else {f"{SCALING}attn_factor": own}
     if rope.kind == "longrope":
-        return Gguf(name, {**keys, **_scaling("longrope", original=rope.original)}, (), rope.long, rope.short)
+        return Gguf(name, {**keys, TYPE: "longrope", ORIGINAL: whole(rope.original)}, (), rope.long, rope.short)
     if rope.kind == "linear":
-        keys |= _scaling("linear", factor=rope.factor)
+        keys |= {TYPE: "linear", FACTOR: float(rope.factor)}
     if rope.kind == "yarn":
         if not rope.truncate and rounded(rope):
             raise Cannot("it always rounds YaRN's bounds (truncate)")
-        keys |= _scaling("yarn", factor=rope.factor, original=rope.original)
+        keys |= {TYPE: "yarn", FACTOR: float(rope.factor), ORIGINAL: whole(rope.original)}
     return Gguf(name, keys, divisors)
 
 
@@ -179,12 +181,6 @@ def _stored(rope: Rope) -> Rope:
 def rounded(rope: Rope) -> bool:
     """True if rounding YaRN's bounds changes a pair."""
     return not np.allclose(frequencies(rope), frequencies(replace(rope, truncate=True)), rtol=1e-9, atol=0)
-
-
-def _scaling(kind: str, factor: float | None = None, original: float | None = None) -> dict:
-    found = {f"{SCALING}type": kind}
-    found |= {} if factor is None else {f"{SCALING}factor": float(factor)}
-    return found | ({} if original is None else {f"{SCALING}original_context_length": whole(original)})
 
 
 def in_words(setting: Setting, before: Setting, what: str) -> list[ToolWords]:
@@ -260,7 +256,7 @@ def _keys(setting: Setting) -> str:
             "it reads yarn_beta_fast, yarn_beta_slow and yarn_ext_factor from files of grok alone (betas: mistral3 too); use flags"
         )
     shown = {key: value for key, value in made.keys.items() if key.startswith("rope.") and key in KEYS and key != "rope.dimension_count"}
-    shown = {f"{SCALING}type": "none", **shown}
+    shown = {TYPE: "none", **shown}
     text = " ".join(f"{made.architecture}.{key}={value}" for key, value in shown.items())
     tensors = "rope_freqs.weight" if made.divisors else "rope_factors_long.weight and rope_factors_short.weight" if made.long else ""
     return text + (f" and the tensor{'s' * bool(made.long)} {tensors}, which the converter writes" if tensors else "")
@@ -294,13 +290,8 @@ def _posbench(setting: Setting, before: Setting, what: str) -> str:
         given += f" extension.alpha={rope.low:.10g} extension.beta={rope.high:.10g}"
     if rope.kind == "longrope":
         given += f" 'extension.factors={json.dumps(list(rope.long))}' 'extension.short_factors={json.dumps(list(rope.short))}'"
-    if rope.kind in ("yarn", "longrope") and not math.isclose(rope.amplitude, _own_amplitude(rope), rel_tol=1e-6):
+    if rope.kind in ("yarn", "longrope") and not math.isclose(rope.amplitude, usual_amplitude(rope), rel_tol=1e-6):
         if rope.amplitude != 1:
-            raise Cannot(f"its amplitude is {_own_amplitude(rope):.4g}, or 1 with extension.temperature=false")
+            raise Cannot(f"its amplitude is {usual_amplitude(rope):.4g}, or 1 with extension.temperature=false")
         given += " extension.temperature=false"
     return f"{model}{start}{given} extension.mode=fixed extension.target_len={whole(rope.factor * rope.original)}"
-
-
-def _own_amplitude(rope: Rope) -> float:
-    """Amplitude that posbench's extension of the same name has."""
-    return longrope_amplitude(rope.factor, rope.original) if rope.kind == "longrope" else usual_amplitude(rope)

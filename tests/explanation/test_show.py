@@ -8,7 +8,7 @@ from script_calls import call
 
 import posbench
 from posbench.data import hub
-from posbench.explanation.show import columns, slower, states
+from posbench.explanation.show import columns, states
 
 SIZES = {"hidden_size": 512, "num_attention_heads": 4, "num_hidden_layers": 12, "max_position_embeddings": 8192}
 LLAMA = {"model_type": "llama", **SIZES, "rope_theta": 1e5}
@@ -21,7 +21,7 @@ def test_the_picture_has_a_mark_for_each_pair(tmp_path):
     found = posbench.explain(tmp_path, rope_parameters=YARN)
     rope = found.setting.kinds[0].rope
     turned = 8192 * 1e5 ** (-np.arange(64) / 64) / (2 * np.pi)
-    marks = states(slower(found.setting.kinds[0], found.before, None))
+    marks = states(found.slower(found.setting.kinds[0]))
     assert (
         len(marks) == 64
         and marks.count("#") == (turned > 32).sum() + 0
