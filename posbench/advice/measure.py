@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -18,8 +17,8 @@ from posbench.data import prepare
 from posbench.runs.evaluation import load_evaluation
 from posbench.sweep.cells import Cell
 from posbench.sweep.cost_estimate import cost
-from posbench.sweep.jobs import Job, plan_jobs
-from posbench.sweep.launch import launch
+from posbench.sweep.jobs import Job, plan_methods
+from posbench.sweep.launch import launch_one
 
 NO_METHODS = json.dumps([NO_EXTENSION, NO_SCALE])
 BROKEN_BY = 1.0  # nats per token above the cut text from which the model as it is is not read at the target
@@ -75,18 +74,9 @@ class Measurements:
     def planned(self, split: str, wanted: Wanted) -> tuple[Job, dict[tuple[str, int], tuple[Cell, int]]]:
         """The job that makes what is wanted, and the evaluation and length that serve each (option, length)."""
         served, plan = self.served(wanted), self.plan
-        lengths: dict[str, set[int]] = defaultdict(set)
-        for methods, length in served.values():
-            lengths[methods].add(length)
         settings = {"protocol": ["fixed_targets"], "split": split, "max_length": plan.target, "windows": plan.windows[split]}
         settings = {**self.cfg["evaluate"], **settings, "targets": plan.targets, "floor": False}
-        cfgs = []
-        for methods, own in lengths.items():
-            extension, scale = json.loads(methods)
-            evaluate = {**settings, "lengths": sorted(own)}
-            cfgs.append({**self.cfg, "extension": extension, "scale_attention": scale, "evaluate": evaluate})
-        (job,) = plan_jobs(cfgs)
-        cells = {json.dumps([cell.extension, cell.scale_attention]): cell for cell in job.cells}
+        job, cells = plan_methods({**self.cfg, "evaluate": settings}, served.values())
         return job, {key: (cells[methods], length) for key, (methods, length) in served.items()}
 
     def measure(self, split: str, wanted: Wanted, title: str) -> None:
@@ -94,11 +84,7 @@ class Measurements:
         job, serving = self.planned(split, wanted)
         if missing := sum(len(cell.missing()) for cell in job.cells):
             print(f"{title}: {missing} evaluations to make", file=sys.stderr, flush=True)
-        (result,) = launch([job], {"n_jobs": 1, **self.launcher}, self.command)
-        for outcome in result.outcomes:
-            if outcome.status not in ("done", "exists"):
-                error = ConfigError if outcome.status == "refused" else RunError
-                raise error(f"{outcome.label or job.run.id}: {outcome.reason}")
+        launch_one(job, self.launcher, self.command)
         read = {cell.path: load_evaluation(cell.path) for cell, _ in serving.values()}
         first = next(iter(read.values()))
         nll = dict(self.losses[split].nll) if split in self.losses else {}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from posbench.common.errors import ConfigError, RunError
+from posbench.common.errors import ConfigError
 from posbench.common.files import read_json
 from posbench.data import prepare
 from posbench.evaluation.protocols import protocol
@@ -20,10 +20,9 @@ from posbench.position.instantiate import trusted_config
 from posbench.runs.directory import Run
 from posbench.runs.evaluation import Evaluation, load_evaluation
 from posbench.runs.target_losses import read_npz
-from posbench.sweep.cells import Cell
 from posbench.sweep.cost_estimate import cost
-from posbench.sweep.jobs import Job, plan_jobs
-from posbench.sweep.launch import launch
+from posbench.sweep.jobs import Job, plan_jobs, plan_methods
+from posbench.sweep.launch import launch_one
 
 if TYPE_CHECKING:
     from posbench.position.interfaces import Encoding
@@ -182,23 +181,9 @@ class Measurement:
             )
         return served
 
-    def planned(self, served: Served) -> tuple[Job, dict[str, Cell]]:
-        """The job that evaluates what serves, and its cells by their methods."""
-        lengths: dict[str, set[int]] = defaultdict(set)
-        for methods, length in served.values():
-            lengths[methods].add(length)
-        cfgs = []
-        for methods, own in lengths.items():
-            extension, scale = json.loads(methods)
-            cfgs.append(
-                {**self.cfg, "extension": extension, "scale_attention": scale, "evaluate": {**self.cfg["evaluate"], "lengths": sorted(own)}}
-            )
-        (job,) = plan_jobs(cfgs)
-        return job, {json.dumps([cell.extension, cell.scale_attention]): cell for cell in job.cells}
-
     def described(self, found: Sequence[Candidate]) -> list[str]:
         """Lines for dry=true: the candidates, and the cost of what is missing."""
-        job, cells = self.planned(self.served(found))
+        job, cells = plan_methods(self.cfg, self.served(found).values())
         lines = [f"{name}: {'; the same: '.join(one.words for one in same)}" for name, same in self.equal.items()]
         lines += [f"left out: {name}: {why}" for name, why in self.left_out.items()]
         missing = [(job, cell, left) for cell in cells.values() if (left := cell.missing())]
@@ -207,14 +192,10 @@ class Measurement:
     def losses(self, found: Sequence[Candidate], launcher: dict, command: str) -> dict[str, Losses]:
         """{candidate: its losses}, after what is missing was evaluated. Raises RunError if that failed, ConfigError for other tokens."""
         served = self.served(found)
-        job, cells = self.planned(served)
+        job, cells = plan_methods(self.cfg, served.values())
         if missing := sum(len(cell.missing()) for cell in job.cells):
             print(f"{len(self.equal)} candidates: {missing} evaluations to make", file=sys.stderr, flush=True)
-        (result,) = launch([job], {"n_jobs": 1, **launcher}, command)
-        for outcome in result.outcomes:
-            if outcome.status not in ("done", "exists"):
-                error = ConfigError if outcome.status == "refused" else RunError
-                raise error(f"{outcome.label or job.run.id}: {outcome.reason}")
+        launch_one(job, launcher, command)
         read = {methods: load_evaluation(cell.path) for methods, cell in cells.items()}
         if not all(one.same_targets(self.engine.evaluation) for one in read.values()):
             raise self._other_tokens()

@@ -1,6 +1,8 @@
 """Jobs planned from configurations: one training each, with the evaluations of it. Nothing heavy is imported here."""
 
-from collections.abc import Callable
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -80,6 +82,23 @@ def plan_jobs(cfgs: list[dict], auto: str | None = None) -> list[Job]:
         job.cfgs.append({**cfg, **{group: {**cfg[group], "dtype": getattr(made.cfg, group).dtype} for group in ("train", "evaluate")}})
         _merge(job, cells(job.run, made.cfg))
     return list(jobs.values())
+
+
+def plan_methods(cfg: dict, served: Iterable[tuple[str, int]]) -> tuple[Job, dict[str, Cell]]:
+    """The job of a configuration with several methods, and its cells by methods.
+
+    `served`: (methods as the JSON of extension and scale, a length at which they are evaluated).
+    """
+    lengths: dict[str, set[int]] = defaultdict(set)
+    for methods, length in served:
+        lengths[methods].add(length)
+    cfgs = []
+    for methods, own in lengths.items():
+        extension, scale = json.loads(methods)
+        evaluate = {**cfg["evaluate"], "lengths": sorted(own)}
+        cfgs.append({**cfg, "extension": extension, "scale_attention": scale, "evaluate": evaluate})
+    (job,) = plan_jobs(cfgs)
+    return job, {json.dumps([cell.extension, cell.scale_attention]): cell for cell in job.cells}
 
 
 def some_there(jobs: list[Job]) -> bool:

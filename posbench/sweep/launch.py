@@ -9,7 +9,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from posbench.common.errors import ConfigError
+from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import FULL
 from posbench.sweep.child_processes import check_resources, run_jobs
 from posbench.sweep.cluster.queue import Queue, run_on
@@ -38,6 +38,15 @@ def launch(jobs: list[Job], launcher: dict, command: str) -> list[Result]:
         made = run_jobs(left, parallel, command, len(done))
     order = {job.run.path: i for i, job in enumerate(jobs)}
     return sorted(done + made, key=lambda result: order[result.job.run.path])
+
+
+def launch_one(job: Job, launcher: dict, command: str) -> None:
+    """Run one job. Raises as `launch`, ConfigError for a refused evaluation, and RunError for one that failed or changes nothing."""
+    (result,) = launch([job], {"n_jobs": 1, **launcher}, command)
+    for outcome in result.outcomes:
+        if outcome.status not in ("done", "exists"):
+            error = ConfigError if outcome.status == "refused" else RunError
+            raise error(f"{outcome.label or job.run.id}: {outcome.reason}")
 
 
 def _check_writable(folder: Path) -> None:

@@ -13,7 +13,6 @@ from script_calls import call
 from spoils import write_text
 from test_report_html import Page
 
-from posbench.advice import measure
 from posbench.advice.measure import NO_METHODS, Measurements
 from posbench.advice.plan import (
     AS_IT_IS,
@@ -164,7 +163,7 @@ def test_a_model_with_layers_or_channels_that_do_not_turn_has_settings(tmp_path,
 
 def test_an_evaluation_that_failed_ends_the_command_with_its_reason(advised, script, monkeypatch):
     failed = Outcome("fixed_targets yarn + none", "failed", "out of memory")
-    monkeypatch.setattr(measure, "launch", lambda jobs, launcher, command: [Result(jobs[0], 1, [failed])])
+    monkeypatch.setattr("posbench.sweep.launch.launch", lambda jobs, launcher, command: [Result(jobs[0], 1, [failed])])
     done = script("target=96")
     assert done.returncode == 1 and "failed: fixed_targets yarn + none: out of memory" in done.stderr
 
