@@ -89,6 +89,12 @@ def test_the_map_says_where_things_are_made():
     assert len(rows) >= 20 and not lost
 
 
+def test_no_two_files_of_tests_have_one_name():
+    """pytest imports them by name alone, and stops at the second."""
+    names = [path.name for path in (CONFIGS.parent / "tests").rglob("test_*.py")]
+    assert not {name for name in names if names.count(name) > 1}
+
+
 def test_an_arrow_upwards_is_found():
     assert upward("model", {"posbench.training.loop.fit", "posbench.position.plan.Plan", "posbench.model.gpt"}) == [
         "posbench.training.loop.fit"
