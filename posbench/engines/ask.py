@@ -25,6 +25,7 @@ from posbench.position.plan import Plan
 from posbench.runs import provenance
 from posbench.runs.directory import Run
 
+NOTICED_EVERY = 0.5  # seconds until an interrupt is noticed, at most: a signal that another thread takes does not end a wait
 KEPT_EVERY = 2.0  # seconds between two writes of the texts that were answered, at least
 
 
@@ -82,7 +83,8 @@ class AskingScorer(Scorer):
             self.kept.every = KEPT_EVERY
 
         def land() -> None:
-            done = wait(flying, return_when=FIRST_COMPLETED).done
+            while not (done := wait(flying, NOTICED_EVERY, FIRST_COMPLETED).done):
+                pass
             for future in sorted(done, key=lambda future: future.exception() is not None):  # so that every answer is kept
                 row, key, asked_R, began = flying.pop(future)
                 nll_R, correct_R = future.result()
@@ -129,10 +131,10 @@ def asked_of(engine: Engine, ids_L1: np.ndarray, n_rows: int) -> Future:
         except Exception as error:
             future.set_exception(error)
 
-    if engine.at_once == 1:
-        work()
-    else:
+    if engine.remote:
         threading.Thread(target=work, daemon=True, name="asking").start()
+    else:
+        work()
     return future
 
 

@@ -31,9 +31,10 @@ class Served:
 
 
 class Engine:
-    """Base class of engines. `at_once` texts are asked for at the same time."""
+    """Base class of engines. `at_once` texts are asked for at the same time; one that is `remote` runs in another process."""
 
     kind: ClassVar[str]
+    remote: ClassVar[bool] = False
     at_once: int = 1
 
     def served(self, cfg: dict) -> Served:

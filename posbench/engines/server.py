@@ -37,7 +37,7 @@ Whole = Annotated[int, Must("a whole number of at least 1", lambda value: value 
 class Server(Engine):
     """Server at `url`. `label` is the user's name for how it was started, which tells runs apart that the server does not."""
 
-    kind = "server"
+    kind, remote = "server", True
 
     def __init__(
         self,

@@ -5,9 +5,9 @@ import os
 import signal
 import subprocess
 import time
-from collections import Counter
 from pathlib import Path
 
+import forked
 import numpy as np
 import pytest
 from small_engine import TEXT, small_checkpoint
@@ -136,41 +136,50 @@ def test_llama_cpp_takes_text_behind_a_bos(run, folder, tmp_path, adds_bos):
 
 @pytest.mark.parametrize("dialect", ["vllm", "sglang", "llama_cpp"])
 def test_a_task_in_words(run, folder, dialect):
-    task = ["evaluate.tasks=[passkey]", protocols("accuracy"), "evaluate.lengths=[500]", "evaluate.max_length=500", "evaluate.windows=3"]
+    task = ["evaluate.tasks=[passkey]", protocols("accuracy"), "evaluate.lengths=[500]", "evaluate.max_length=500", "evaluate.windows=1"]
     with serving(folder, dialect, limit=600) as server:
         run(*to(server, folder, *task))
     run("model=hf", f"model.path={folder}", *task)
     assert_same(run.root, ("accuracy",))
 
 
-@pytest.mark.parametrize("fault", ["500", "503", "429", "gateway", "garbage", "html", "closed"])
-def test_a_fault_that_passes_is_asked_again(run, folder, monkeypatch, fault):
-    monkeypatch.setattr(server, "LONGEST", 0.01)
-    with serving(folder, "vllm", behave=lambda number: fault if number in (0, 3, 4) else None) as served:
-        run(*to(served, folder))
-        assert Counter(prompts(served)).most_common(1)[0][1] > 1
-    run("model=hf", f"model.path={folder}")
-    assert_same(run.root, ("fixed_targets",))
-
-
 STAYS = {"vllm": [*FAULTS, "closed", *SPOILS], "sglang": [name for name in SPOILS if name != "miscounted"], "llama_cpp": list(SPOILS)}
+
+
+def asking(served, folder: Path, **given: object) -> tuple[server.Server, np.ndarray]:
+    """An engine that has looked at its server, and a text."""
+    data = {"tokenizer": str(folder), "bos": True, "vocab_size": 300}
+    engine = server.Server(served.url, **given)
+    engine.start({"data": data, "cache_dir": "", "model": {"checkpoint": {"bos": 0}}, "evaluate": {"lengths": [64]}})
+    return engine, np.array(Tokenizer.from_file(str(folder / "tokenizer.json")).encode(TEXT).ids[:65])
+
+
+@pytest.mark.parametrize("dialect", STAYS)
+def test_a_fault_that_passes_is_asked_again(folder, monkeypatch, dialect):
+    monkeypatch.setattr(server, "LONGEST", 0.01)
+    with serving(folder, dialect) as served:
+        engine, text = asking(served, folder, retries=2)
+        expected = engine.losses(text, 20)[0]
+        for fault in ("500", "503", "429", "gateway", "garbage", "html", "closed"):
+            first = len(served.asked)
+            served.behave = lambda number, fault=fault, first=first: fault if number < first + 2 else None
+            assert np.array_equal(engine.losses(text, 20)[0], expected) and len(served.asked) == first + 3
+            served.behave = lambda number, fault=fault, first=first: fault if number < first + 6 else None
+            with pytest.raises(RunError):
+                engine.losses(text, 20)
 
 
 @pytest.mark.parametrize("dialect", STAYS)
 def test_a_fault_that_stays_is_one_sentence(folder, dialect):
-    data = {"tokenizer": str(folder), "bos": True, "vocab_size": 300}
-    cfg = {"data": data, "cache_dir": "", "model": {"checkpoint": {"bos": 0}}, "evaluate": {"lengths": [64]}}
-    text = Tokenizer.from_file(str(folder / "tokenizer.json")).encode(TEXT).ids[:65]
     with serving(folder, dialect) as served:
-        asking = server.Server(served.url, retries=0, timeout=0.5)
-        asking.start(cfg)
+        engine, text = asking(served, folder, retries=0, timeout=0.5)
         for fault in [None, *STAYS[dialect], None]:
             served.behave = lambda number, fault=fault: fault
             if fault is None:
-                assert np.isfinite(asking.losses(np.array(text), 20)[0]).all()
+                assert np.isfinite(engine.losses(text, 20)[0]).all()
                 continue
             with pytest.raises(RunError) as caught:
-                asking.losses(np.array(text), 20)
+                engine.losses(text, 20)
             said = str(caught.value)
             assert served.url in said and "\n" not in said and len(said) < 500, fault
 
@@ -243,19 +252,18 @@ def test_answered_texts_are_not_asked_again(run, folder):
         server.behave, server.asked = lambda number: None, []
         run(*to(server, folder, *words))
         again = prompts(server)
-        assert len(again) == len(set(again)) == 12 - len(answered) and not set(again) & set(answered)
+        assert len(again) == len(set(again)) and len(again) in (5, 6) and not set(again) & set(answered)  # one may have been on its way
     run("model=hf", f"model.path={folder}", *words[2:])
     assert_same(run.root, ("fixed_targets",))
 
 
-def started(run, *words: str) -> subprocess.Popen:
+def started(run, *words: str) -> forked.Popen:
     """The command in processes of their own, where an interrupt is not ignored, as it may be where tests run in the background."""
     first = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
     typed = run.command(*run.typed(*words), common=False, first=first)
-    return subprocess.Popen(typed, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=run.root, start_new_session=True)
+    return forked.Popen(typed, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=run.root, start_new_session=True)
 
 
-@pytest.mark.slow
 def test_an_interrupt_ends_at_once_although_a_server_hangs(run, folder):
     words = ["model.requests=2", "evaluate.lengths=[250]", "evaluate.windows=12"]
     with serving(folder, "vllm", behave=lambda number: "hang" if number > 7 else None) as served:
