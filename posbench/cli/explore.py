@@ -46,18 +46,19 @@ def main(words: list[str]) -> None:
 
 def named(word: str) -> Named:
     """Results that a word names. Raises ConfigError if it names none."""
-    experiments = sorted(path.stem for path in (CONFIGS / "experiment").glob("*.yaml"))
-    if Path(word).exists() or word not in experiments:
+    experiments = {path.stem for path in (CONFIGS / "experiment").glob("*.yaml")}
+    committed = {path.name for path in COMMITTED.glob("*") if is_evidence(path)}
+    if Path(word).exists() or word not in experiments | committed:
         try:
             found = find_results([word])
         except ConfigError as error:
-            near = did_you_mean(word, experiments)
+            near = did_you_mean(word, sorted(experiments | committed))
             raise ConfigError(f"{word} is no folder of runs or of a report, no CSV, and no experiment{near}: give one of these.") from error
         return Named([path for run in found.runs for path in Run(run).eval_files()], found.csvs, found.evidence)
-    lengths = of_grid(word) if Path("results/runs").is_dir() else {}
+    lengths = of_grid(word) if word in experiments and Path("results/runs").is_dir() else {}
     if any(path.exists() for path in lengths):
         return Named(list(lengths), lengths=lengths)
-    if is_evidence(COMMITTED / word):
+    if word in committed:
         return Named([], evidence=[COMMITTED / word])
     made = as_command(f"python scripts/run.py experiment={word}")
     raise ConfigError(f"Nothing of experiment {word} is in results/runs yet: run '{made}' first, or name a folder.")

@@ -73,7 +73,7 @@ def _changed(group: str, given: dict, usual: dict, known: bool = False) -> list[
     A file from before a key of LATER was added means its default, whatever the yaml says by now.
     """
     default, own = flatten(usual, f"{group}."), flatten(without_later(group, given), f"{group}.")
-    own |= {key: LATER[key] for key in default if key in LATER and key not in own}
+    own |= {key: LATER[key] for key, value in default.items() if key in LATER and key not in own and value is not None}
     found = {key: value for key, value in own.items() if value is not None and default.get(key) != value and (not known or key in default)}
     return [as_typed(key, value) for key, value in found.items() if key not in PLACES and not key.endswith("_target_")]
 

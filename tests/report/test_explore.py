@@ -141,11 +141,14 @@ def test_what_a_results_folder_says_is_data(tmp_path):
     assert data["lines"][0]["encoding"] == EVIL and data["lines"][0]["source"] == EVIL and data["title"] == EVIL
 
 
-def test_sums_beyond_the_limit_are_left_out_and_said(headline, monkeypatch):
+def test_sums_and_points_beyond_the_limits_are_left_out_and_said(headline, monkeypatch):
     monkeypatch.setattr("posbench.report.explore_data.SUMS_BYTES", 100_000)
     few = content("Headline", {"": headline[0]})
     assert len(few["sums"]["nll"]) < 110_000 and SUMS_BYTES > 100_000
     assert re.search(r"^\d+ of 240 points have no paired difference to any line: their sums take more than the 0.1 MB", few["notes"][0])
+    monkeypatch.setattr("posbench.report.explore_data.MOST_POINTS", 100)
+    few = content("Headline", {"": headline[0]})
+    assert len(few["points"]["nll"]) == 100 and few["notes"][0].startswith("182 of 282 points are left out")
 
 
 def test_folders_with_the_same_training_have_lines_of_their_own(tmp_path, capfd):

@@ -180,6 +180,9 @@ def test_two_lines_are_compared_as_posbench_does(page, made):
     assert (
         cells(page, "#pair")[0][2] == "no interval: the page has no sums over documents of one of them" and len(cells(page, "#pair")) == 1
     )
+    page.choose("y", "change")
+    assert f"{FORMULA} (paper.csv): left out by the choices above" in text(page, "#pair")
+    page.choose("y", "nll")
     page.choose("filter", "length!=64")
     assert "no place in common" in text(page, "#pair")
     page.choose("filter", "")
