@@ -53,8 +53,8 @@ function compareTwo(found) {
     part(id).value = state[id];
   }
   const [a, b] = ["a", "b"].map(id => found.every.find(one => one.line.id === state[id])), notes = [];
-  const gone = lines.filter(line => [state.a, state.b].includes(line.id) && !found.every.some(one => one.line === line)).map(line => line.name);
-  const absent = `${gone.join(" and ")}: left out by the choices above.`;
+  const gone = lines.filter(line => [state.a, state.b].includes(line.id) && !found.every.some(one => one.line === line));
+  const absent = `${gone.map(line => line.name).join(" and ")}: left out by the choices above.`;
   if (!a || !b) return part("pair").replaceChildren(...(gone.length ? [make("p", {}, absent)] : []));
   const at = (one, x) => one.points.find(each => each.x === x)?.point, names = [a.line.name, b.line.name];
   const places = sorted(a.points.map(each => each.x)).filter(x => at(b, x));
