@@ -7,6 +7,7 @@ import re
 import socket
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
@@ -120,6 +121,18 @@ def _address() -> bool:
     except OSError:
         return False
     return True
+
+
+def hub_file(name: str, file: str) -> Path:
+    """File of a repository of the hub (NAME or NAME@COMMIT): from the cache, else downloaded. Raises the hub's errors."""
+    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+
+    repository, _, revision = name.partition("@")
+    cached = try_to_load_from_cache(repository, file, revision=revision or None)
+    if isinstance(cached, str):
+        return Path(cached)
+    quiet_hub()
+    return Path(hf_hub_download(repository, file, revision=revision or None))
 
 
 def hub_miss(error: BaseException, remedy: str = "") -> str:

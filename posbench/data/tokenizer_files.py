@@ -77,19 +77,12 @@ def pretrained_file(tokenizer: str) -> Path:
     local = Path(tokenizer) / "tokenizer.json" if os.path.isdir(tokenizer) else Path(tokenizer)
     if os.path.isfile(local):
         return local
-    repository, _, revision = tokenizer.partition("@")
-    if tokenizer.endswith(".json") or not HUB_NAME.fullmatch(repository) or os.path.exists(tokenizer):
+    if tokenizer.endswith(".json") or not HUB_NAME.fullmatch(tokenizer.partition("@")[0]) or os.path.exists(tokenizer):
         raise ConfigError(f"data.tokenizer={tokenizer}: {local} does not exist: correct the path, or choose bytes, bpe or a hub name.")
-    from huggingface_hub import hf_hub_download, try_to_load_from_cache
-
-    from posbench.data.hub import hub_miss, quiet_hub
+    from posbench.data.hub import hub_file, hub_miss
 
     try:
-        cached = try_to_load_from_cache(repository, "tokenizer.json", revision=revision or None)
-        if isinstance(cached, str):
-            return Path(cached)
-        quiet_hub()
-        return Path(hf_hub_download(repository, "tokenizer.json", revision=revision or None))
+        return hub_file(tokenizer, "tokenizer.json")
     except Exception as error:  # the hub's errors have no common base class
         raise ConfigError(
             f"data.tokenizer={tokenizer} is neither bytes, bpe, a file or folder with a tokenizer.json, nor a hub name that answers: "

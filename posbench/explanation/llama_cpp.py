@@ -11,12 +11,12 @@ combines them with the flags, ggml/src/ggml-cpu/ops.cpp (rope_yarn) turns. What 
 """
 
 import math
-from array import array
 from dataclasses import dataclass
 
 from posbench.common.errors import ConfigError
 from posbench.explanation.frequencies import Rope, yarn_amplitude
 from posbench.explanation.settings import FULL, MOST_LAYERS, SLIDING, LayerKind, Setting, base_of, checked_width, number
+from posbench.gguf.description import model_keys
 from posbench.gguf.header import GgufFile
 from posbench.gguf.tensors import numbers
 
@@ -69,8 +69,6 @@ def read_keys(file: GgufFile) -> Gguf:
     architecture = file.metadata.get("general.architecture")
     if not isinstance(architecture, str):
         raise ConfigError(f"{file.path} has no general.architecture: is it a model's file?")
-    prefix = f"{architecture}."
-    keys = {key.removeprefix(prefix): _plain(value) for key, value in file.metadata.items() if key.startswith(prefix)}
     lists = {}
     for name, tensor in (("divisors", "rope_freqs.weight"), ("long", "rope_factors_long.weight"), ("short", "rope_factors_short.weight")):
         if tensor in file.tensors:
@@ -78,14 +76,7 @@ def read_keys(file: GgufFile) -> Gguf:
             if found is None or not all(0 < one < math.inf for one in found.tolist()):
                 raise ConfigError(f"{file.path} has a {tensor} that is not a list of divisors above 0: download it again.")
             lists[name] = tuple(found.tolist())
-    return Gguf(architecture, keys, **lists)
-
-
-def _plain(value: object) -> object:
-    """`value`, with one number for an array whose layers are alike."""
-    if not isinstance(value, array):
-        return value
-    return value[0] if len(set(value)) == 1 else value.tolist()
+    return Gguf(architecture, model_keys(file, architecture), **lists)
 
 
 def llama_setting(model: Gguf, name: str, flags: dict[str, float | str] | None = None, trained: float | None = None) -> Setting:

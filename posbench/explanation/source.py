@@ -41,17 +41,10 @@ def find_source(what: str) -> Source:
 
 def _hub_config(name: str) -> Path:
     """config.json of a hub name, from the hub's cache, else downloaded alone."""
-    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+    from posbench.data.hub import hub_file, hub_miss
 
-    from posbench.data.hub import hub_miss, quiet_hub
-
-    repository, _, revision = name.partition("@")
-    cached = try_to_load_from_cache(repository, "config.json", revision=revision or None)
-    if isinstance(cached, str):
-        return Path(cached)
-    quiet_hub()
     try:
-        return Path(hf_hub_download(repository, "config.json", revision=revision or None))
+        return hub_file(name, "config.json")
     except Exception as error:  # the hub's errors have no common base class
         remedy = "or give the path of its config.json."
         raise ConfigError(f"{name} is neither a folder, a file, nor a hub name that answers: {hub_miss(error, remedy)}") from error

@@ -58,8 +58,7 @@ def describe(file: GgufFile) -> dict:
             raise ConfigError(
                 f"{file.path} has {key}={shown(file.metadata[key])} and is not a complete model: give one file, merging split files."
             )
-    prefix = f"{architecture}."
-    said = {key.removeprefix(prefix): _scalar(value) for key, value in file.metadata.items() if key.startswith(prefix)}
+    prefix, said = f"{architecture}.", model_keys(file, architecture)
     config = {theirs: said[ours] for ours, theirs in KEYS.items() if ours in said}
     tokens = file.metadata.get("tokenizer.ggml.tokens")
     config = {"vocab_size": len(tokens) if isinstance(tokens, list) else None, **config}
@@ -110,6 +109,12 @@ def permuted_heads(file: GgufFile) -> dict[str, int]:
 
 def _positive(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def model_keys(file: GgufFile, architecture: str) -> dict:
+    """Keys of a model below its architecture's name."""
+    prefix = f"{architecture}."
+    return {key.removeprefix(prefix): _scalar(value) for key, value in file.metadata.items() if key.startswith(prefix)}
 
 
 def _scalar(value: object) -> object:
