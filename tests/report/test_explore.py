@@ -1,6 +1,7 @@
 """The explore page: its data are those of the frame, its intervals those of posbench, and what strangers write is text."""
 
 import csv
+import hashlib
 import json
 import math
 import re
@@ -63,6 +64,15 @@ def test_the_page_of_headline_fits_in_three_megabytes_and_asks_for_nothing(headl
     assert policy.startswith("default-src 'none'") and policy.count("'sha256-") == len(scripts) == 8 and "eval" not in policy
     own = page.replace((TEMPLATES / "vendor" / "d3.min.js").read_text(), "").replace((TEMPLATES / "vendor" / "plot.min.js").read_text(), "")
     assert not re.findall(r"https?://(?!www\.w3\.org)\S*|src=(?!x)|@import", own)
+
+
+def test_libraries_are_those_of_npm():
+    """dist/d3.min.js of d3 7.9.2 and dist/plot.umd.min.js of @observablehq/plot 0.6.17."""
+    found = {name: hashlib.sha256((TEMPLATES / "vendor" / f"{name}.min.js").read_bytes()).hexdigest() for name in ("d3", "plot")}
+    assert found == {
+        "d3": "912111098ea99503a6f4967361d2bbdc9dbf58cf9c678c8e27e5b02d1a07f0c1",
+        "plot": "4358086467740777dd788d6b27a95cebdbaefdd50c730a3060117073bd7134cb",
+    }
 
 
 ESTIMATES = """
