@@ -134,7 +134,8 @@ def _of_architecture(model: Gguf, name: str, default: float) -> float:
     """Value of a yarn key, for the architectures that read it."""
     key = f"{SCALING}yarn_{name}"
     value = model.keys.get(key, default)
-    return value if model.architecture in READ_BY[key] and isinstance(value, int | float) else default
+    good = model.architecture in READ_BY[key] and isinstance(value, int | float) and abs(value) < 1e6
+    return value if good else default
 
 
 def _rope(model: Gguf, name: str, flags: dict, longest: float, original: float) -> Rope:
@@ -157,10 +158,14 @@ def _turned(model: Gguf, name: str, flags: dict, longest: float, original: float
     head_dim = number(keys.get("attention.key_length")) or (width // heads if width and heads else None)
     if head_dim is None:
         raise ConfigError(f"{name} lacks {model.architecture}.embedding_length or attention.head_count: download it again.")
-    turned = min(number(keys.get("rope.dimension_count"), head_dim), head_dim)
+    head_dim = checked_width(head_dim)
+    turned = number(keys.get("rope.dimension_count"), head_dim)
+    turned = int(turned) if 2 <= turned <= head_dim else head_dim
     lists = model.long if number(flags.get("ctx"), longest) > original else model.short
-    shared = {"head_dim": checked_width(head_dim), "base": base, "longest": longest, "share": turned / head_dim, "factor": factor}
+    shared = {"head_dim": head_dim, "base": base, "longest": longest, "share": turned / head_dim, "factor": factor}
     shared["divisors"] = model.divisors or lists
+    if shared["divisors"] and len(shared["divisors"]) != -(-turned // 2):
+        raise ConfigError(f"{name} has {len(shared['divisors'])} divisors of RoPE, and {-(-turned // 2)} pairs turn: download it again.")
     own = number(keys.get(f"{SCALING}attn_factor"), 1.0)
     if not ext:
         given = flags["attn"] if flags.get("attn", -1) >= 0 else _of_architecture(model, "attn_factor", 1.0)
@@ -172,5 +177,5 @@ def _turned(model: Gguf, name: str, flags: dict, longest: float, original: float
     attn *= (1 + 0.1 * math.log(factor)) / (1 + 0.1 * math.log(over))
     bounds = {}
     for flag, one, default in (("fast", "beta_fast", 8.0 if model.architecture == "grok" else 32.0), ("slow", "beta_slow", 1.0)):
-        bounds[one] = flags[flag] if flags.get(flag, -1) > 0 else _of_architecture(model, one, default)
+        bounds[one] = number(flags.get(flag)) or number(_of_architecture(model, one, default), default)
     return Rope(**shared, **bounds, original=original, kind="yarn", mix=ext, amplitude=attn * own)

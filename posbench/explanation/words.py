@@ -92,6 +92,8 @@ def parameters(rope: Rope, tool: str = HF) -> dict:
 def as_divisors(rope: Rope) -> Rope:
     """The same frequencies as a divisor for each pair, which longrope can say; of one that does not depend on the length."""
     bare = replace(rope, divisors=(), kind="default", factor=1.0)
+    if (frequencies(rope) <= 0).any():
+        raise Cannot("pairs stand still or turn backwards")
     divisors = tuple((plain(bare) / frequencies(rope)).tolist())
     return replace(bare, kind="longrope", long=divisors, short=divisors, factor=max(1.0, max(divisors)))
 
