@@ -32,7 +32,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def run(cli, folder):  # noqa: F811
+def run(cli):  # noqa: F811
     """A command with the small text: its words after those that all have."""
 
     places = [word for word in cli.common if word.split("=")[0] in ("data.path", "results_dir", "cache_dir", "report_dir")]
