@@ -6,6 +6,7 @@
     {catalogue: sandwich @1x minus rope @1x nll .2f}       a value minus another
     {tasks/accuracy: mqar 8 pairs, rope|ntk @16x [] .2f}   another CSV of a folder: value [low, high]
     {headline/trainings: encoding=fox count .0f}           the lines whose columns have such values
+    {headline/trainings: seconds total hours .1f}          a sum over lines, in another unit
     {ledger: stage two: C2 [] +.2f}                        an endpoint of the ledger of claims
     {newer paired: lerope minus rope @4x +- .2f}           from sums.npz, on the same targets: value +- half of the interval
     {scale above floor: rope minus alibi @8x [] .2f}       the same of what each is above its own floor
@@ -36,9 +37,10 @@ from posbench.statistics.clustered import student_interval
 from posbench.statistics.crossed import Estimate, Sums, across, estimate
 
 REPORTED = Path(__file__).parents[2] / "results" / "reported"
-ONE_OF = {"lowest": min, "highest": max, "mean": fmean}  # of several values
+ONE_OF = {"lowest": min, "highest": max, "mean": fmean, "total": sum}  # of several values
+FACTORS = {"negated": -1, "percent": 100, "hours": 1 / 3600}
 ENDS = {"low": 1, "high": 2}
-WORDS = {*ONE_OF, *ENDS, "+-", "[]", "half", "count", "distinct", "seeds", "negated", "nats", "percent"}
+WORDS = {*ONE_OF, *ENDS, "+-", "[]", "half", "count", "distinct", "seeds", *FACTORS, "nats"}
 USUAL = {"curve": "difference", "accuracy": "accuracy", "claims": "effect"}  # column of a CSV where none is named
 HALF = {"difference": "half_width", "change": "change_half_width", "doubling": "doubling_half_width"}
 BOUNDS = {"accuracy": ("low", "high"), "effect": ("lower", "upper")}
@@ -122,7 +124,7 @@ def fill(source: str, text: str) -> str:
         if form == "s":
             return _one(rows[0])[column]
         values = _minus([[_value(row, column, "nats" in taken) for row in found] for found in rows])
-    return _shown([one.times((-1 if "negated" in taken else 1) * (100 if "percent" in taken else 1)) for one in values], taken, form)
+    return _shown([one.times(math.prod(FACTORS.get(word, 1) for word in taken)) for one in values], taken, form)
 
 
 def _file(source: str) -> tuple[Path, str]:

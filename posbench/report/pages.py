@@ -1,6 +1,6 @@
 """Pages of results from their templates, filled with the numbers of results/reported: python -m posbench.report.pages
 
-README.template.md makes the README.md beside it. {expressions} are numbers (posbench/report/page_numbers.py). Between the marks
+Each README.template.md makes the README.md beside it. {expressions} are numbers (posbench/report/page_numbers.py). Between the marks
 `<!-- table: FILE n -->` and `<!-- end of table -->` comes the n-th table of a file: all of it, or the lines that begin as those there.
 At the end of a template `<!-- let name = words -->` defines what $name stands for in expressions.
 """
@@ -15,10 +15,7 @@ from posbench.common.files import write_atomic
 from posbench.report.page_numbers import fill
 
 ROOT = Path(__file__).parents[2]
-PAGES = {  # template: page; a page without expressions is its own
-    ROOT / "results" / "reported" / "README.template.md": ROOT / "results" / "reported" / "README.md",
-    ROOT / "results" / "README.md": ROOT / "results" / "README.md",
-}
+PAGES = {template: template.with_name("README.md") for template in sorted((ROOT / "results" / "reported").rglob("README.template.md"))}
 EXPRESSION = re.compile(r"\{(\w[\w/. ]*): ((?:[^{}]|\{[^{}]*\})+)\}")
 TABLE = re.compile(r"(<!-- table: (\S+) (\d+) -->\n)(.*?)(<!-- end of table -->)", re.S)
 LET = re.compile(r"<!-- let (\w+) = (.*) -->\n")
@@ -40,13 +37,12 @@ def filled_page(template: Path) -> str:
             except (ConfigError, KeyError, ValueError, TypeError, IndexError, OSError) as error:
                 line, shown = text.count("\n", 0, match.start()) + 1, match[0].splitlines()[0]
                 said = error if isinstance(error, ConfigError) else repr(error)
-                raise ConfigError(f"{template.name}, line {line}: {shown} cannot be filled in: {said}.") from error
+                raise ConfigError(f"{template.parent.name}/{template.name}, line {line}: {shown} cannot be filled in: {said}.") from error
 
         return pattern.sub(made_or_placed, text)
 
     filled = replaced(TABLE, filled_table, replaced(EXPRESSION, number, text))
-    made_of = f"<!-- made of {template.name} by `make pages` -->\n" if ".template" in template.suffixes else ""
-    return made_of + LET.sub("", filled).rstrip() + "\n"
+    return f"<!-- made of {template.name} by `make pages` -->\n{LET.sub('', filled).rstrip()}\n"
 
 
 def filled_table(match: re.Match) -> str:

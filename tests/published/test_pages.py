@@ -15,10 +15,18 @@ def test_pages_are_what_their_templates_give(template):
     assert pages.PAGES[template].read_text() == pages.filled_page(template), "run make pages"
 
 
+def test_every_experiment_has_a_page_and_the_first_page_links_it():
+    first = page_numbers.REPORTED / "README.md"
+    experiments = {path.parent.name for path in first.parent.glob("*/rows.csv")}
+    written = {path.parent.name for path in pages.PAGES.values() if path != first}
+    assert experiments <= written == {*re.findall(r"\]\((\w+)/README\.md", first.read_text())}
+
+
 def test_the_findings_are_all_that_the_ledger_decided_by_measurement():
     with open(page_numbers.REPORTED / "claims" / "claims.csv", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["primary"] == "True" and row["effect"]]
-    text = (page_numbers.REPORTED / "README.template.md").read_text().partition("<!-- findings")[2].partition("<!-- end of findings")[0]
+    template = (page_numbers.REPORTED / "claims" / "README.template.md").read_text()
+    text = template.partition("<!-- findings")[2].partition("<!-- end of findings")[0]
     shown = re.findall(r"\{ledger: ([^{}]*) verdict s\}", text)
     decided = [row for row in rows if row["verdict"] in ("confirmed", "refuted")]
     assert len({*shown}) == len(shown) == len(decided)
@@ -53,6 +61,7 @@ def results(tmp_path, monkeypatch):
         ("small", "encoding=rope count .0f", "2"),
         ("small", "length!=64 encoding distinct .0f", "2"),
         ("small", "encoding=fox extension s", "pi"),
+        ("small", "length total hours .3f", "0.089"),  # of 320 seconds
         ("small/some.json", "found, name=a b, of, 8 +- .1f", "1.0 +- 0.5"),
         ("small/some.json", "found, name=c, of, 8 minus found, name=a b, of, 8 .0f", "2"),
     ],
@@ -77,8 +86,8 @@ def test_expressions(results, source, text, shown):
     ],
 )
 def test_what_is_no_number_is_refused_with_its_place(results, tmp_path, expression, said):
-    template = tmp_path / "README.template.md"
+    template = tmp_path / "small" / "README.template.md"
     template.write_text(f"One.\n{expression}\n| a | b | c |\n<!-- end of table -->\n")
     with pytest.raises(ConfigError) as refused:
         pages.filled_page(template)
-    assert str(refused.value).startswith(f"README.template.md, line 2: {expression}") and said in str(refused.value)
+    assert str(refused.value).startswith(f"small/README.template.md, line 2: {expression}") and said in str(refused.value)

@@ -19,7 +19,7 @@ from posbench.explanation.changes import read_changes
 from posbench.runs.rows import COLUMNS
 
 ROOT = CONFIGS.parent
-PAGES = sorted({*ROOT.glob("*.md"), *ROOT.glob("[a-z]*/README.md"), *ROOT.glob("results/*/README.md")})
+PAGES = sorted({*ROOT.glob("*.md"), *ROOT.glob("[a-z]*/README.md"), *ROOT.glob("results/**/README.md")})
 TEXT = {path.relative_to(ROOT).as_posix(): path.read_text() for path in PAGES}
 METHODS = ("encoding", "extension", "scale_attention")
 BY_HYDRA = (
