@@ -100,8 +100,8 @@ def _mappings(config: dict, setting: Setting) -> Iterator[Finding]:
         yield Finding(f"{', '.join(unknown)} names no kind of layer here ({', '.join(sorted(kinds))}), and does nothing.", HF_ROPE)
     if missing := sorted(kind.name for kind in setting.turning if kind.name not in apart and setting.family not in LOCAL):
         yield Finding(f"{', '.join(missing)} is missing in the mapping by kinds of layers: transformers stops.", HF_ROPE, True)
-    if beside := [key for key in words if key not in apart]:
-        text = f"{', '.join(beside)} beside kinds of layers does nothing (vLLM drops it by name); only truncate is read there."
+    if beside := [key for key in words if key not in (*apart, "truncate")]:
+        text = f"{', '.join(beside)} beside kinds of layers does nothing, and vLLM drops it."
         yield Finding(text, HF_ROPE)
     if any(isinstance(words[key], dict) and words[key].get("truncate") is False for key in apart):
         text = "truncate=false below a kind of layer does nothing in transformers, which looks for it beside them; vLLM and SGLang read it."
@@ -118,12 +118,13 @@ def _overrides(old: dict, changes: Changes, setting: Setting) -> Iterator[Findin
         if isinstance(new, dict) and "rope_theta" not in new and not nested(new) and number(theta) and theta != base:
             text = f"rope_parameters is replaced as a whole and lacks rope_theta: the base falls from {theta:,.10g} to {base:,.10g}."
             yield Finding(text, VLLM_LENGTH)
-        if isinstance(new, dict) and "rope_type" not in new and not nested(new):
+        if isinstance(given.get("rope_parameters"), dict) and "rope_type" not in new and not nested(new):
             yield Finding("An override without rope_type stops vLLM with a KeyError: type is translated in config.json alone.", VLLM_LENGTH)
-        if isinstance(given.get("rope_scaling"), dict):
-            yield Finding(
-                "rope_scaling is another name of rope_parameters here, and replaces it.", "transformers 5.23: configuration_utils.py"
+        if isinstance(given.get("rope_scaling"), dict) and "rope_theta" not in new:
+            text = (
+                "rope_scaling as an override replaces rope_parameters and sets rope_theta to null, which stops vLLM: write rope_parameters"
             )
+            yield Finding(f"{text} with rope_type and rope_theta.", "transformers 5.23: configuration_utils.py (rope_scaling)")
     if changes.reader == SGLANG and isinstance(new, dict) and "rope_type" not in new and new.get("type", "default") != "default":
         text = f"type={new['type']} does nothing: the override is merged into a mapping that has a rope_type, and that is read."
         yield Finding(text, SGL_CONFIG)

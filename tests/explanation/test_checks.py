@@ -68,6 +68,7 @@ MISTAKES = {  # {mistake: (config.json, words typed, a part of its warning)}
     "window unused": ({**LLAMA, "sliding_window": 512, "use_sliding_window": False}, (), "sliding_window=512 does nothing"),
     "vLLM loses the base": (LLAMA, ["--hf-overrides", override(**YARN)], "the base falls from 500,000 to 10,000"),
     "vLLM's base of its own": (LLAMA, ["--hf-overrides", '{"rope_theta": 1e6}'], "as an override of its own does nothing"),
+    "vLLM's rope_scaling": (LLAMA, ["--hf-overrides", json.dumps({"rope_scaling": YARN})], "sets rope_theta to null"),
     "SGLang's type": (
         LLAMA,
         ["--json-model-override-args", '{"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}}'],
