@@ -192,18 +192,18 @@ def exact(entries: Sequence[Evaluation]) -> tuple[Sums, float]:
 
 def same_targets(entries: Sequence[Evaluation]) -> None:
     """Check evaluations protocol by protocol. Raises Missing for one without arrays, RunError unless all scored the same targets."""
-    check_one_set(map(_stored, entries), lambda entry: entry.first["protocol"])
+    check_one_set(map(_with_losses, entries), lambda entry: entry.first["protocol"])
 
 
 def _row_sums(entry: Evaluation, row: dict, name: str) -> Sums:
     """Sums of nll or correct of a row. Raises Missing without the losses of its targets."""
-    found = _stored(entry).sums(row, name)
+    found = _with_losses(entry).sums(row, name)
     if found is None:
         raise Missing(f"{_name(entry)} lacks length {row['length']}")
     return found
 
 
-def _stored(entry: Evaluation) -> Evaluation:
+def _with_losses(entry: Evaluation) -> Evaluation:
     if not entry.stored.targets:
         raise Missing(f"{entry.stored.path.name} of {entry.first['run_id']} is not there, and losses of single targets decide")
     return entry

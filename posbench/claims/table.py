@@ -177,11 +177,11 @@ def _effect(one: Finding) -> str:
         return ""
     unit = "" if one.unit == "bits/byte" else f" {one.unit}"
     signed = "{:.3g}" if one.unit == "x train_len" else "{:+.3f}"
-    low, high, value = (_number(number, signed) for number in (one.lower, one.upper, one.effect))
+    low, high, value = (_formatted(number, signed) for number in (one.lower, one.upper, one.effect))
     return f"{value} [{low}, {high}]{unit}"
 
 
-def _number(value: float, form: str) -> str:
+def _formatted(value: float, form: str) -> str:
     return "beyond" if value == math.inf else "-" if math.isnan(value) else form.format(value)
 
 

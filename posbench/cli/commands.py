@@ -17,7 +17,7 @@ from posbench.common.errors import ConfigError
 from posbench.config.compose import Request, check_effect
 from posbench.config.names import INSTALLED, as_command
 from posbench.runs.directory import Run
-from posbench.runs.search import Found, find_results, inside
+from posbench.runs.search import Found, find_results, inside, short_path
 from posbench.sweep.child_processes import check_resources
 from posbench.sweep.jobs import Job, Result, plan_existing, plan_jobs
 from posbench.sweep.launch import launch
@@ -189,7 +189,7 @@ def report(request: Request) -> int:
     else:
         name = Path(cfg["run"]).resolve().name if cfg["run"] else (experiment["name"] or "runs") if given else "all"
         command = as_command("python scripts/run.py") + (" run=DIR" if given else "")
-        paths, csvs, evidence, title, notes = _named(cfg)
+        paths, csvs, evidence, title, notes = _named_results(cfg)
         if given:
             title = experiment.get("title") or experiment["name"] or title
     if not csvs and not evidence and not any(path.exists() for path in paths):
@@ -206,11 +206,6 @@ def report(request: Request) -> int:
     return 0
 
 
-def _short_path(name: str) -> str:
-    """Last two parts of a path as it was typed, so that a page names no folder of the machine."""
-    return "/".join(Path(str(name)).parts[-2:])
-
-
 def _refuse_choices(request: Request) -> None:
     """Raise ConfigError for words beside runs= that would choose what to report too; an experiment only gives its title and its name."""
     if request.cfgs[0]["run"] or (request.sweep and "grid" not in request.experiment):
@@ -218,14 +213,14 @@ def _refuse_choices(request: Request) -> None:
     check_effect(request.words, BESIDE_RUNS, "beside runs=, which names what to report: leave one of them out")
 
 
-def _named(cfg: dict) -> tuple[list[Path], list[Path], list[Path], str, list[str]]:
+def _named_results(cfg: dict) -> tuple[list[Path], list[Path], list[Path], str, list[str]]:
     """(eval files, CSVs, folders of evidence, title, notes) of run=DIR, runs= or all of results_dir."""
     if cfg["runs"] is not None:
-        named, title = find_results(cfg["runs"]), f"Runs of {', '.join(_short_path(name) for name in cfg['runs'])}"
+        named, title = find_results(cfg["runs"]), f"Runs of {', '.join(short_path(name) for name in cfg['runs'])}"
     elif cfg["run"]:
-        named, title = Found([Path(cfg["run"])], [], []), _short_path(cfg["run"])
+        named, title = Found([Path(cfg["run"])], [], []), short_path(cfg["run"])
     else:
-        named, title = Found(inside(Path(cfg["results_dir"])), [], []), f"Everything in {_short_path(cfg['results_dir'])}"
+        named, title = Found(inside(Path(cfg["results_dir"])), [], []), f"Everything in {short_path(cfg['results_dir'])}"
     files = [Run(folder).eval_files() for folder in named.runs]
     empty = [printable(folder.name) for folder, found in zip(named.runs, files, strict=True) if not found]
     notes = [f"{len(empty)} of {len(named.runs)} runs have no evaluation: {', '.join(empty)}"] if empty else []

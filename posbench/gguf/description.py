@@ -138,7 +138,7 @@ def _scaling(said: dict, file: GgufFile) -> dict | None:
     if FACTORS in file.tensors:
         if kind != "none":
             raise ConfigError(f"{file.path} holds {FACTORS} and rope.scaling.type={shown(kind)}, and one of both is read: choose another.")
-        return _divisors(file, said["context_length"])
+        return _divisor_scaling(file, said["context_length"])
     if kind == "none":
         return None
     if kind not in ("linear", "yarn") or not isinstance(factor, float):
@@ -158,7 +158,7 @@ def _scaling(said: dict, file: GgufFile) -> dict | None:
     return {"rope_type": "yarn", "factor": factor, **given, **attention}
 
 
-def _divisors(file: GgufFile, longest: object) -> dict | None:
+def _divisor_scaling(file: GgufFile, longest: object) -> dict | None:
     """rope_scaling of rope_freqs.weight: longrope with the same divisors at every length and no temperature."""
     divisors = numbers(file, FACTORS)
     if divisors is None or not np.isfinite(divisors).all() or divisors.min() < 1 or not _positive(longest):

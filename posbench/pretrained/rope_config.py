@@ -36,7 +36,7 @@ def rope_arguments(config: dict, path: str) -> dict:
         raise Undescribed(f"model.path={path} turns {part:g} of each head (partial_rotary_factor), which its format does not do elsewhere.")
     scaling = {"scaling": None, "scaling_len": None} if kind == "default" else _scaling(kind, said, config, path)
     shared = {"base": base, "window": _window(config), **scaling}
-    unturned = [layer for layer, turned in enumerate(_turned(config)) if not turned]
+    unturned = [layer for layer, turned in enumerate(_rotary_layers(config)) if not turned]
     if kind == "proportional":
         if unturned:
             raise ConfigError(f"model.path={path} has rope_type=proportional and layers without RoPE, but only one of these is supported.")
@@ -44,7 +44,7 @@ def rope_arguments(config: dict, path: str) -> dict:
     return {**ROPE, "fraction": float(part), **({"unturned": unturned} if unturned else {}), **shared}
 
 
-def _turned(config: dict) -> list[int]:
+def _rotary_layers(config: dict) -> list[int]:
     """1 for each layer with RoPE, 0 for one without."""
     n_layer = config["num_hidden_layers"]
     if config["model_type"] != "smollm3":
@@ -127,7 +127,7 @@ def _window(config: dict) -> int | list[int | None] | None:
     if config["model_type"] in ("llama", "mistral", "phi3"):
         return None if config["model_type"] == "llama" else size
     if config["model_type"] == "smollm3":
-        sliding = [not turned for turned in _turned(config)]
+        sliding = [not turned for turned in _rotary_layers(config)]
     elif config["model_type"] == "ministral":
         sliding = [True] * n_layer
     else:

@@ -9,7 +9,6 @@ import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from posbench.report.reproduction import command
 from posbench.report.scores import PROTOCOL
 from posbench.runs.evaluation import Evaluation
 from posbench.runs.evidence import is_mean
+from posbench.runs.search import short_path
 from posbench.statistics.crossed import Sums
 
 SUMS_BYTES = 6_000_000  # before base64, which takes a third more; those of headline are 1.3 MB, and its page 2.4 MB
@@ -209,7 +209,7 @@ class _Lines:
         folders, machines, commits = {}, {}, {}
         for one in own:
             origin = self.report.origins.get(one.origin)
-            folders[_short(one.origin if one.rows_alone else one.origin.parent)] = None
+            folders[short_path(one.origin if one.rows_alone else one.origin.parent)] = None
             for row in one.rows:
                 commits[row["commit"] or "outside git"] = None
                 said = one.machines.get(str(row["length"])) or (origin.provenance if origin else {}) or {}
@@ -225,8 +225,3 @@ class _Lines:
             "seeds": sorted({one.first["seed"] for one in own}),
             "command": command(own, self.report.origins, lengths or every) if own else None,
         }  # fmt: skip
-
-
-def _short(path: Path) -> str:
-    """Last two parts of a path, so that a page names no folder of the machine."""
-    return "/".join(path.parts[-2:])

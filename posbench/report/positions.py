@@ -29,7 +29,7 @@ def spans(evaluation: Evaluation, wide: bool) -> list[tuple[int, dict]]:
         return list(zip(starts, rows, strict=False))
     ends = stretch_ends(starts[1:], rows[0]["train_len"])
     groups = [[row for row in rows if low < row["position"] <= high] for low, high in zip([0, *ends], ends, strict=False)]
-    return [(low, _joined(own)) for low, own in zip([0, *ends], groups, strict=False)]
+    return [(low, _joined_bins(own)) for low, own in zip([0, *ends], groups, strict=False)]
 
 
 def whole_texts(evaluation: Evaluation) -> list[dict]:
@@ -37,7 +37,7 @@ def whole_texts(evaluation: Evaluation) -> list[dict]:
     texts = {}
     for row in evaluation.rows:
         texts.setdefault(row["length"], []).append(row)
-    return [_joined(texts[length]) for length in sorted(texts)] if len(texts) > 1 else []
+    return [_joined_bins(texts[length]) for length in sorted(texts)] if len(texts) > 1 else []
 
 
 def stretch_ends(positions: list[int], train_len: int) -> list[int]:
@@ -49,7 +49,7 @@ def stretch_ends(positions: list[int], train_len: int) -> list[int]:
     return sorted(found)
 
 
-def _joined(rows: list[dict]) -> dict:
+def _joined_bins(rows: list[dict]) -> dict:
     """Row of the tokens of several bins."""
     total = sum(row["n_targets"] for row in rows)
     found = {name: sum(row[name] for row in rows) for name in TOTALS}
@@ -82,7 +82,7 @@ def compare_positions(evaluation: Evaluation, low: int, row: dict, other: Evalua
         check_targets(evaluation, other)
         difference = summed[0].minus(summed[1])
         return float(difference.means[0]), difference, float(summed[1].means[0])
-    base = _joined(bins)["nll"]
+    base = _joined_bins(bins)["nll"]
     values = (math.nan if value is None else value for value in (row["nll"], base))
     return float(np.subtract(*values)), None, math.nan if base is None else base
 

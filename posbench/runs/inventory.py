@@ -196,7 +196,7 @@ def _encoding_name(config: dict) -> str:
         return "-"
 
 
-def _short(key: str, value: object) -> tuple[str, object]:
+def _short_setting(key: str, value: object) -> tuple[str, object]:
     """Setting of an encoding; a method inside it by its name: encoding.scaling=yarn in place of the class behind _target_."""
     if key.endswith("._target_") and isinstance(value, str) and value:
         return key.removesuffix("._target_"), method_name({"_target_": value})
@@ -211,7 +211,7 @@ def _distinguishing_words(origins: Sequence[RunMetadata]) -> dict[Path, str]:
     words: dict[Path, str] = {}
     for group in groups.values():
         own = [
-            dict(_short(key, value) for key, value in origin.config.items() if key.startswith("encoding.")) | origin.training
+            dict(_short_setting(key, value) for key, value in origin.config.items() if key.startswith("encoding.")) | origin.training
             for origin in group
         ]
         said, _ = distinguish(own, most=2)

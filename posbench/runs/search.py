@@ -72,6 +72,11 @@ def inside(folder: Path) -> list[Path]:
     return sorted(path.parent for path in folder.glob("*/config.yaml"))
 
 
+def short_path(path: Path | str) -> str:
+    """Last two parts of a path, so that a page names no folder of the machine."""
+    return "/".join(Path(str(path)).parts[-2:])
+
+
 def shortest_endings(paths: Sequence[Path]) -> dict[Path, str]:
     """{path: its shortest ending that differs from the others}."""
     depth = 1

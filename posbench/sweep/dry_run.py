@@ -71,7 +71,7 @@ def check_devices(jobs: list[Job], launcher: dict) -> None:
 def describe_plans(plans: list[JobPlan]) -> list[str]:
     """Lines for each training and its evaluations (only counts if there are many), then their estimated cost."""
     jobs, legal = [plan.job for plan in plans], [plan for plan in plans if not plan.judged.refused]
-    lines = _counted_lines(legal) if sum(len(job.cells) for job in jobs) >= MANY else [line for plan in legal for line in _listed(plan)]
+    lines = _counted_lines(legal) if sum(len(job.cells) for job in jobs) >= MANY else [line for plan in legal for line in _plan_lines(plan)]
     lines += [f"{plan.job.run.path}  refused: {plan.judged.refused}" for plan in plans if plan.judged.refused]
     fresh = [plan.job for plan in plans if plan.trains]
     parents = _missing_parents(fresh)
@@ -131,7 +131,7 @@ def _room(job: Job, cell: Cell) -> tuple[str, str]:
     return "", f"refused if {' or '.join(short)} tokens hold no question, which is known once the tokenizer is trained" if short else ""
 
 
-def _listed(plan: JobPlan) -> list[str]:
+def _plan_lines(plan: JobPlan) -> list[str]:
     lines = [f"{plan.job.run.path}  {plan.state}"]
     for cell in plan.job.cells:
         said = plan.notes.get(cell, "")

@@ -187,7 +187,10 @@ def test_what_nobody_foresaw_names_the_file_in_hand_and_keeps_the_traceback(tmp_
     (tmp_path / "tmp").mkdir()
     done = call(capfd, tmp_path, "report", "run=some/run")
     assert done.returncode == 1 and done.stderr.count("\n") == 1 and "Traceback" not in done.stderr, done.stderr
-    assert "unforeseen IndexError in commands._named, at work on some/run (list index out of range): the traceback is in " in done.stderr
+    assert (
+        "unforeseen IndexError in commands._named_results, at work on some/run (list index out of range): the traceback is in "
+        in done.stderr
+    )
     kept = tmp_path / done.stderr.split(" is in ")[1].strip().rstrip(".")
     assert "Traceback" in kept.read_text() and "in spoilt" in kept.read_text()
     monkeypatch.setenv(key_values.TRACEBACK, "1")

@@ -193,10 +193,10 @@ def _pieces_of_run(first_T: Tensor, last_T: Tensor, start: int, stop: int) -> It
         if narrow:
             yield Piece("diagonal", at, size, low + moved, width + size - 1)
         else:
-            yield from _block(at, size, low + left * moved, high + right * moved, left, right)
+            yield from _block_pieces(at, size, low + left * moved, high + right * moved, left, right)
 
 
-def _block(start: int, rows: int, low: int, high: int, left: int, right: int) -> Iterator[Piece]:
+def _block_pieces(start: int, rows: int, low: int, high: int, left: int, right: int) -> Iterator[Piece]:
     """Pieces of queries of which the first sees keys low..high; each end moves by `left` or `right` keys a query."""
     if left:
         yield Piece("upper", start, rows, low, rows)
