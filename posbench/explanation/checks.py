@@ -148,7 +148,7 @@ def _types(kind: LayerKind) -> Iterator[Finding]:
         yield Finding("Of the two vLLM takes none and stops.", "vLLM 0.33.0: transformers_utils/config.py")
     if named not in TYPES:
         near = did_you_mean(named, TYPES)
-        yield Finding(f"rope_type={shown(named)} is unknown to transformers{near}, which stops; read here as {kind.rope.kind}.", HF_ROPE, True)
+        yield Finding(f"rope_type={shown(named)} is unknown{near}, and stops transformers; read here as {kind.rope.kind}.", HF_ROPE, True)
 
 
 def _keys(kind: LayerKind) -> Iterator[Finding]:
