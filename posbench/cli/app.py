@@ -48,7 +48,7 @@ Command = Callable[[Request], int] | str  # a function or, as "module:function",
 SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 OWN_LAUNCHER = "hydra_plugins.grid_launcher.GridLauncher"  # in the yamls that users wrote for earlier versions
 WRITING = ("export_hf", "search_factors", "harness", "identify")  # scripts that take out=; what a report takes is its report_dir by now
-PLANNING = ("run", "advise", "search_factors", "reproduce", "identify")  # scripts that dry=true stops before the work begins
+PLANNING = ("run", "look", "advise", "search_factors", "reproduce", "identify")  # scripts that dry=true stops before the work begins
 ANSWERED = ("help", "hydra_help", "cfg", "info", "shell_completion", "resolve")  # flags that Hydra answers without a job
 
 

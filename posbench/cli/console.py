@@ -10,7 +10,7 @@ from posbench import __version__
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.config.names import CONFIGS, SCRIPTS
 
-LISTED_FIRST = ("demo", "run", "report", "runs")  # in the list of commands; the others by name
+LISTED_FIRST = ("demo", "look", "run", "report", "runs")  # in the list of commands; the others by name
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
 """Command lines of the scripts without Hydra: key=value words, --help and exit codes."""
 
+import json
 import os
 import re
 import signal
@@ -22,7 +23,7 @@ HERE = Path(__file__).parents[1]
 OURS = (HERE, HERE.parent / "scripts")
 UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 CENTURY = timedelta(days=36_500)
-REPORTING = ("report", "advise", "anatomy", "claims")  # commands that write into report_dir, and have no other use of out=
+REPORTING = ("report", "look", "advise", "anatomy", "claims")  # commands that write into report_dir, and have no other use of out=
 UP_TO = 2**24  # largest whole number: tokens, or rounds
 
 
@@ -74,9 +75,13 @@ def unbracketed(text: str) -> str:
 def as_read(word: str, command: str, sweep: bool) -> str:
     """A word as Hydra reads it.
 
-    A report's out= is its report_dir, a word of identify without a key its engine, and where nothing is swept lengths=64,128 is a list.
+    A report's out= is its report_dir, a word of identify without a key its engine, one of look its model, and where nothing is swept
+    lengths=64,128 is a list.
     """
     key, equals, value = word.partition("=")
+    if command == "look" and not equals:
+        name = "run" if os.path.isfile(os.path.join(word, "config.yaml")) else "model.path"
+        return f"{name}={word}" if re.fullmatch(r"[\w./:+@%?|^-]+", word) else f"{name}={json.dumps(word)}"
     if command == "identify" and not equals:
         return f"engine={word}"
     if key == "out" and command in REPORTING:

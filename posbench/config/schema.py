@@ -269,6 +269,7 @@ JOB = {
     "lengths": Annotated[list[int] | None, LISTED, Must("one length or several, such as [64,1024]", lambda given: given != [])],
     **dict.fromkeys(("length", "target"), Annotated[int, Must("a whole number of at least 2 tokens", lambda length: length > 1)] | None),
     "budget": Annotated[Rate, Must("a number above 0 and at most 1,000", lambda budget: budget <= 1000)],
+    "minutes": Annotated[Rate, Must("a number of minutes above 0 and at most 10,000", lambda minutes: minutes <= 10_000)],
     "exact_first": Annotated[list[Count] | None, LISTED, Must("a number of positions, or several, as in [0,4]", lambda given: given != [])],
     "tolerance": Weight,
     "engine": str | None,

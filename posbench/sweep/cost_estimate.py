@@ -143,15 +143,12 @@ def cost(jobs: list[Job], fresh: list[Job], missing: list[tuple[Job, Cell, list[
     line = "; ".join([*words, f"{len(done)} evaluations, {_in_tokens(sum(one.tokens for one in done))} tokens"])
     if not fresh and not done:
         return [line]
-    known = MeasuredRates()
-    for folder in {Path(job.cfg.results_dir) for job in jobs}:
-        for path in run_directories(folder):
-            known.add(Run(path))
+    known = measured_rates(jobs)
     times = [_training_time(known, fresh, tokens)] if fresh else []
     times += [_evaluation_time(known, own)] if own else []
     if theirs:
         seconds, basis = _checkpoint_time(known, theirs)
-        times.append(f"an unknown time of evaluation ({basis})" if seconds is None else f"{_duration_words(seconds)} of evaluation {basis}")
+        times.append(f"an unknown time of evaluation ({basis})" if seconds is None else f"{duration_words(seconds)} of evaluation {basis}")
     measured = known.training.found or known.evaluation.found or theirs
     told = f"about {', '.join(times)}" if measured else f"time unknown: nothing of {LEAST} s or more has been measured here yet"
     at_once = min(jobs[0].cfg.jobs, len({job.run.path for job in [*fresh, *(job for job, _, _ in missing)]}))
@@ -169,41 +166,65 @@ def _training_time(known: MeasuredRates, fresh: list[Job], tokens: list[int]) ->
         return f"an unknown time of training (nothing of {LEAST} s or more was measured)"
     flop = [model.training(job.cfg.train.train_len) * n for model, job, n in zip(sizes, fresh, tokens, strict=True)]
     seconds = sum(rate * n for rate, n in zip(rates, flop, strict=True))
-    return f"{_duration_words(seconds)} of training {_basis(known.training, sizes, 'run')}"
+    return f"{duration_words(seconds)} of training {_basis(known.training, sizes, 'run')}"
 
 
 def _evaluation_time(known: MeasuredRates, done: list[EvaluationCost]) -> str:
     rates = [known.evaluation.of(*one.alike, None) or known.training.of(one.model, None) for one in done]
     if None in rates:
         return f"an unknown time of evaluation (nothing of {LEAST} s or more was measured)"
-    told = f"{_duration_words(sum(rate * one.flop for rate, one in zip(rates, done, strict=True)))} of evaluation"
+    told = f"{duration_words(sum(rate * one.flop for rate, one in zip(rates, done, strict=True)))} of evaluation"
     if not known.evaluation.found:
         return f"{told} by arithmetic from trainings"
     return f"{told} {_basis(known.evaluation, [one.model for one in done], 'evaluation')}"
 
 
-def _checkpoint_time(known: MeasuredRates, cells: Iterable[tuple[Job, Cell, EvaluationCost]]) -> tuple[float | None, str]:
-    """(seconds, their basis) of evaluations of checkpoints; None if their device cannot be measured here."""
-    total, stored, probes, corrections = 0.0, False, {}, {}
-    for job, cell, planned in cells:
-        for text in planned.reads:
-            rate = known.text.of(_text_key(planned.model, cell.evaluate.dtype, cell.extension, text))
-            if rate is not None:
-                stored = True
-                total += rate * planned.model.forward(text)
-                continue
+class ReadingTime:
+    """Time of texts that checkpoints read: by stored ones like them, else by one layer measured when it is first asked for."""
+
+    def __init__(self, known: MeasuredRates) -> None:
+        self.known = known
+        self.probes: dict[Hashable, tuple[Probe, float]] = {}  # with their corrections
+        self.stored = False
+
+    def seconds(self, job: Job, dtype: str, extension: dict, scale: dict, text: ReadVolume) -> float:
+        """Seconds of a text. Raises ConfigError for a device that cannot be measured here."""
+        model = model_size(job.cfg)
+        if (rate := self.known.text.of(_text_key(model, dtype, extension, text))) is not None:
+            self.stored = True
+            return rate * model.forward(text)
+        if (key := (job.run.path, dtype)) not in self.probes:
             from posbench.evaluation.probe import Probe
 
-            key = job.run.path, cell.evaluate.dtype
-            try:
-                if key not in probes:
-                    probes[key] = Probe(job.cfg, vocabulary(job.cfg), key[1])
-                    corrections[key] = known.correction(probes[key], planned.model, key[1])
-                total += corrections[key] * probes[key].seconds(text, cell.extension, cell.scale_attention)
-            except ConfigError as error:
-                return None, str(error)
-    basis = ["stored evaluations of texts like these"] * stored + ["one layer measured just now"] * bool(probes)
-    return total, f"by {' and '.join(basis)}"
+            probe = Probe(job.cfg, vocabulary(job.cfg), dtype)
+            self.probes[key] = probe, self.known.correction(probe, model, dtype)
+        probe, correction = self.probes[key]
+        return correction * probe.seconds(text, extension, scale)
+
+    @property
+    def basis(self) -> str:
+        """Basis of the times, in words."""
+        return " and ".join(["stored evaluations of texts like these"] * self.stored + ["one layer measured just now"] * bool(self.probes))
+
+
+def _checkpoint_time(known: MeasuredRates, cells: Iterable[tuple[Job, Cell, EvaluationCost]]) -> tuple[float | None, str]:
+    """(seconds, their basis) of evaluations of checkpoints; None if their device cannot be measured here."""
+    time, total = ReadingTime(known), 0.0
+    for job, cell, planned in cells:
+        try:
+            total += sum(time.seconds(job, cell.evaluate.dtype, cell.extension, cell.scale_attention, text) for text in planned.reads)
+        except ConfigError as error:
+            return None, str(error)
+    return total, f"by {time.basis}"
+
+
+def measured_rates(jobs: Iterable[Job]) -> MeasuredRates:
+    """Rates of all runs in the jobs' folders of results."""
+    known = MeasuredRates()
+    for folder in {Path(job.cfg.results_dir) for job in jobs}:
+        for path in run_directories(folder):
+            known.add(Run(path))
+    return known
 
 
 def _basis(rates: Rates, sizes: list[ModelSize], what: str) -> str:
@@ -223,7 +244,8 @@ def _in_tokens(tokens: int) -> str:
     return f"{tokens / 1e6:.1f} M" if tokens >= 1e5 else f"{tokens:,}"
 
 
-def _duration_words(seconds: float) -> str:
+def duration_words(seconds: float) -> str:
+    """A length of time in the unit that suits it."""
     if seconds < 5400:
         return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
     hours = seconds / 3600

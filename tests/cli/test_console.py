@@ -35,7 +35,7 @@ def test_help_lists_every_script_with_one_line(words, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["posbench", *words])
     console.main()
     lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
-    assert sorted(name for name, _ in lines) == NAMES and [name for name, _ in lines][:4] == ["demo", "run", "report", "runs"]
+    assert sorted(name for name, _ in lines) == NAMES and [name for name, _ in lines][:4] == ["demo", "look", "run", "report"]
     assert all(10 < len(text) < 100 and "python" not in text for _, text in lines)
 
 
@@ -50,7 +50,7 @@ def test_help_is_quick_and_imports_nothing_heavy(tmp_path):
 def test_tab_completes_commands_and_then_their_words(tmp_path, monkeypatch):
     assert posbench(tmp_path, "-sc", "install=bash").stdout.endswith("-F hydra_bash_completion posbench\n")
     for line, offered in (
-        ("posbench r", "demo run report runs"),
+        ("posbench r", "demo look run report runs"),
         ("posbench report encoding=al", "encoding=alibi\n"),
         ("posbench runs l", ""),
     ):

@@ -14,7 +14,7 @@ from posbench.cli import key_values
 from posbench.common.errors import ConfigError, RunError
 from posbench.runs.directory import Run
 
-HYDRA = ("run", "report", "anatomy", "prepare_data", "export_hf", "reproduce", "claims", "advise", "search_factors")
+HYDRA = ("run", "report", "anatomy", "prepare_data", "export_hf", "reproduce", "claims", "look", "advise", "search_factors")
 PLAIN = ("runs", "compat", "gallery", "benchmark")
 
 

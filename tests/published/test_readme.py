@@ -25,6 +25,7 @@ METHODS = ("encoding", "extension", "scale_attention")
 BY_HYDRA = (
     "run",
     "report",
+    "look",
     "advise",
     "anatomy",
     "claims",

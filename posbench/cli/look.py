@@ -1,0 +1,237 @@
+"""Command of scripts/look.py: the loss of one model by position, as it is and extended, in a given time.
+
+The evaluations are stored as any others are. The model is read as it is first; how long that took decides which extensions follow.
+"""
+
+import math
+import shlex
+import sys
+import time
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from posbench.advice.asked import OTHER_PROTOCOLS, one_model, refuse_settings
+from posbench.advice.look_plan import AS_IT_IS, BEYOND, EXTENSIONS, SHORTEST, Look, choose_look
+from posbench.advice.plan import node
+from posbench.common.errors import ConfigError, RunError
+from posbench.common.files import read_json, sha256_json, write_json
+from posbench.common.wheel_file import wheel_file
+from posbench.config.compose import Request
+from posbench.config.defaults import LONG
+from posbench.config.identity import NO_SCALE, method_name
+from posbench.config.names import nodes
+from posbench.data import prepare
+from posbench.evaluation.protocol import ReadVolume
+from posbench.runs.evaluation import load_evaluation
+from posbench.sweep.cost_estimate import ReadingTime, duration_words, measured_rates
+from posbench.sweep.dry_run import check_devices
+from posbench.sweep.jobs import Job, plan_jobs
+from posbench.sweep.launch import launch
+from posbench.sweep.verdict import judge_job
+
+SCRIPT = "scripts/look.py"
+BY_TIME = ("lengths", "max_length", "windows", "protocol", "targets", "floor", "floor_block", *OTHER_PROTOCOLS)  # of evaluate
+SPARE = 0.15  # share of the time that no plan uses
+LOADING = 2.0  # times of planning: the process that evaluates imports as much, and reads the weights
+REPORT = 8.0  # seconds of a report of a few evaluations
+SHORT = 1 / 3  # share of the time below which a plan is carried out at once
+
+
+def look(request: Request) -> int:
+    """Choose what fits into the time, evaluate it, print the picture and write the page. Returns the exit code."""
+    began = time.monotonic()
+    cfg = _of_one_model(request)
+    (job,) = plan_jobs([cfg])
+    if job.cfg.trains and not job.run.finished:
+        raise ConfigError(f"run={cfg['run']} is not a finished training: finish it first.")
+    if job.cfg.data["name"] == "pysource" and job.cfg.train.train_len > LONG and not cfg["evaluate"].get("documents"):
+        documents = nodes("experiment")["pretrained"]["base"]["evaluate.documents"]  # the other long files are tables of numbers
+        cfg = {**cfg, "evaluate": {**cfg["evaluate"], "documents": documents}}
+    found = FirstLook(cfg, request.launcher, shlex.join(sys.orig_argv), job, began)
+    plan = found.chosen()
+    print("\n".join(found.described(plan)), file=sys.stderr, flush=True)
+    if cfg["dry"]:
+        check_devices([job], request.launcher)
+        return 0
+    write_json(found.kept, {"asked": found.asked, "length": plan.length, "texts": plan.texts})
+    return found.show(found.measured(plan))
+
+
+def _of_one_model(request: Request) -> dict:
+    """The one configuration. Raises ConfigError for words that the command chooses itself, and where no model is named or installed."""
+    cfg = one_model(request, SCRIPT, "looks at", "or give run= of the fine-tuned one")
+    for group in ("extension", "scale_attention"):
+        if (name := method_name(cfg[group])) != "none":
+            raise ConfigError(f"{group}={name} is what {SCRIPT} chooses: leave it out (scripts/run.py evaluates any).")
+    refuse_settings(cfg, SCRIPT, BY_TIME, f"what {SCRIPT} chooses (by_position, sized by minutes=)")
+    if cfg["model"].get("engine"):
+        raise ConfigError(f"{SCRIPT} extends the model itself, which a running engine does not allow: name its weights.")
+    if cfg["run"] or cfg["model"]["path"]:
+        return cfg
+    usual = nodes("experiment")["pretrained"]["base"]["model.path"]
+    try:
+        wheel_file("model.path", usual)
+    except ConfigError as error:
+        how = str(error).rpartition(": ")[2]
+        raise ConfigError(f"No model is named: give a folder, a .gguf file or a hub name, or install a small one ({how}).") from error
+    return {**cfg, "model": {**cfg["model"], "path": usual}}
+
+
+@dataclass
+class FirstLook:
+    """A look at the model of `job`, which `cfg` names, begun at a time of time.monotonic()."""
+
+    cfg: dict
+    launcher: dict
+    command: str
+    job: Job
+    began: float
+
+    def __post_init__(self) -> None:
+        self.train_len, self.basis = self.job.cfg.train.train_len, ReadingTime(measured_rates([self.job]))
+        judged = judge_job(self.planned(Look(2 * self.train_len, (AS_IT_IS, *EXTENSIONS))))
+        if judged.refused:
+            raise ConfigError(judged.refused)
+        told = {method_name(cell.extension): one for cell, one in judged.cells.items()}
+        self.without = {name: one.reason for name, one in told.items() if one.reason}
+        self.extensions = [name for name in EXTENSIONS if AS_IT_IS not in self.without and name not in self.without]
+        self.loading = LOADING * (time.monotonic() - self.began)
+        cfg, glob = self.job.cfg, self.cfg["evaluate"].get("documents")
+        file = getattr(prepare(cfg.data, cfg.cache_dir, (cfg.evaluate.split,)), cfg.evaluate.split)
+        lengths = zip(file.names, file.document_lengths(), strict=True)
+        self.document = max((int(length) for name, length in lengths if fnmatchcase(name, glob or "*")), default=0)
+        self.longest = min(self.document - 1, self.train_len if AS_IT_IS in self.without else 2 * self.train_len)
+        if self.longest < 2:
+            raise ConfigError(f"evaluate.documents={glob} matches no {cfg.evaluate.split} document of data={cfg.data['name']}.")
+        self.each(AS_IT_IS, self.longest)  # measured now, as a part of the time
+
+    @property
+    def kept(self) -> Path:
+        """File of the chosen texts, with which the same command goes on."""
+        cfg = self.job.cfg
+        return Path(cfg.report_dir or Path(cfg.results_dir).parent / "report" / f"look-{self.job.run.id}") / "look.json"
+
+    @cached_property
+    def asked(self) -> str:
+        return sha256_json([self.job.run.id, self.cfg["minutes"], self.cfg["evaluate"]])
+
+    def planned(self, look: Look) -> Job:
+        """The job that makes a look."""
+        size = {"protocol": ["by_position"], "lengths": [look.length], "max_length": look.length, "windows": look.texts}
+        evaluate = {**self.cfg["evaluate"], **size}
+        (job,) = plan_jobs([{**self.cfg, "extension": node("extension", name), "evaluate": evaluate} for name in look.methods])
+        return job
+
+    def each(self, method: str, length: int) -> float:
+        """Estimated seconds of one text."""
+        text = ReadVolume(1, length, length, length)
+        return self.basis.seconds(self.job, self.job.cfg.evaluate.dtype, node("extension", method), NO_SCALE, text)
+
+    def missing(self, look: Look) -> set[str]:
+        """Methods of a look that are not evaluated yet."""
+        return {method_name(cell.extension) for cell in self.planned(look).cells if cell.missing()}
+
+    def left(self, spare: float = 0.0) -> float:
+        """Seconds left for reading, beside what loads a model and writes the page."""
+        return 60 * self.cfg["minutes"] * (1 - spare) - (time.monotonic() - self.began) - self.loading - REPORT
+
+    def to_read(self, look: Look) -> float:
+        """Estimated seconds of what is missing of a look."""
+        missing = self.missing(look)
+        return look.seconds(lambda method, length: self.each(method, length) * (method in missing))
+
+    def chosen(self) -> Look:
+        """The look that fits into the time, with the same texts for the same command as before. Raises ConfigError if it allows nothing."""
+        budget = self.left(SPARE)
+        before = read_json(self.kept) if self.kept.exists() else {}
+        if before.get("asked") == self.asked:
+            look = Look(before["length"], texts=before["texts"])
+            return self._extended(look, budget)
+        look = choose_look(self.each, self.train_len, self.longest, self.extensions, budget)
+        if look is None:
+            least = min(SHORTEST, self.longest, self.train_len)
+            raise ConfigError(f"minutes={self.cfg['minutes']:g} are too few on this machine: give minutes={self.minutes(Look(least))}.")
+        look = self._extended(look, budget)
+        whole = look.length <= self.train_len or set(self.extensions) <= set(look.methods)
+        return look.and_texts(self.each, budget) if whole and self.missing(look) else look
+
+    def _extended(self, look: Look, budget: float, slower: float = 1.0) -> Look:
+        """A look with the extensions that fit; what is there costs nothing."""
+        if look.length <= self.train_len:
+            return look
+        missing = self.missing(replace(look, methods=(AS_IT_IS, *self.extensions)))
+        return look.and_extensions(self.extensions, lambda name, length: slower * self.each(name, length) * (name in missing), budget)
+
+    def minutes(self, look: Look) -> int:
+        """minutes= with which a look fits."""
+        return max(1, math.ceil((look.seconds(self.each) + 60 * self.cfg["minutes"] - self.left()) / (1 - SPARE) / 60))
+
+    @cached_property
+    def name(self) -> str:
+        return Path(self.job.cfg.model.path or str(self.job.run.path)).name.rpartition(":")[2]
+
+    def described(self, look: Look) -> list[str]:
+        """Lines that tell what is read, how long it takes, and why not more."""
+        whole, missing = Look(2 * self.train_len, (AS_IT_IS, *self.extensions)), self.missing(look)
+        texts = f"{look.texts} text{'s' * (look.texts > 1)} of {look.length:,} tokens of {self.job.cfg.data['name']}"
+        lines = [f"{self.name}, trained to {self.train_len:,} tokens: {texts}, {', '.join(['as it is', *look.methods[1:]])}"]
+        if AS_IT_IS in self.without:
+            lines.append(f"not beyond {self.train_len:,} tokens: {self.without[AS_IT_IS]}")
+        elif look.length == self.longest < whole.length:
+            lines.append(f"not to {whole.length:,} tokens, twice the training length: the longest document has {self.document:,}")
+        elif look.length < whole.length or set(look.methods) < set(whole.methods):
+            few = Look(round(BEYOND[-1] * self.train_len), whole.methods[:2])
+            within = f", {few.length:,} tokens with {few.methods[-1]} minutes={self.minutes(few)}" * (look.length <= self.train_len)
+            lines.append(f"the whole, {whole.length:,} tokens with all extensions, needs minutes={self.minutes(whole)}{within}")
+        lines += [f"without {one}: {why}" for one, why in self.without.items() if AS_IT_IS not in self.without]
+        if not missing:
+            return [*lines, "everything is there already"]
+        reading = self.to_read(look)
+        there = f"; {len(look.methods) - len(missing)} of {len(look.methods)} are there already" * (len(missing) < len(look.methods))
+        told = f"about {duration_words(reading + self.loading + REPORT)}, of it {duration_words(reading)} to read by {self.basis.basis}"
+        return [*lines, told + there]
+
+    def measured(self, look: Look) -> Look:
+        """Evaluate what is missing, one method before the others if all take long, to see how many fit. Returns what was read."""
+        missing = [name for name in look.methods if name in self.missing(look)]
+        if len(missing) > 1 and self.to_read(look) > SHORT * self.left():
+            first, began = replace(look, methods=tuple(name for name in look.methods if name not in missing[1:])), time.monotonic()
+            self._launch(first)
+            path = next(cell.path for cell in self.planned(first).cells if method_name(cell.extension) == missing[0])
+            took = load_evaluation(path).rows[0]["seconds"]
+            self.loading = time.monotonic() - began - took
+            slower = took / (look.texts * self.each(missing[0], look.length))
+            look = self._extended(first, self.left(), slower)
+            lacking = [name for name in self.extensions if name not in look.methods]
+            left = slower * self.to_read(look) + self.loading * bool(self.missing(look)) + REPORT
+            more = f"; no time is left for {', '.join(lacking)}, with which the same command goes on" if lacking else ""
+            print(f"that took {duration_words(took)}, {slower:.1f} times the estimate: {duration_words(left)} to go{more}", file=sys.stderr)
+        if self.missing(look):
+            self._launch(look)
+        return look
+
+    def _launch(self, look: Look) -> None:
+        (result,) = launch([self.planned(look)], {"n_jobs": 1, **self.launcher}, self.command)
+        for outcome in result.outcomes:
+            if outcome.status not in ("done", "exists", "noop"):
+                error = ConfigError if outcome.status == "refused" else RunError
+                raise error(f"{outcome.label or self.job.run.id}: {outcome.reason}")
+
+    def show(self, look: Look) -> int:
+        """Print the picture and write the report. Returns the exit code."""
+        from posbench.report.bars import PLAIN, loss_bars
+        from posbench.report.folder import write
+        from posbench.report.report import collect
+
+        paths = {method_name(cell.extension): cell.path for cell in self.planned(look).cells if cell.path.exists()}
+        stored = {name if name != AS_IT_IS else "as it is": load_evaluation(path).stored for name, path in paths.items()}
+        losses = {name: one.at("nll", look.length).astype(np.float64) for name, one in stored.items()}
+        plain = "utf" not in (sys.stdout.encoding or "").lower()
+        print(loss_bars(losses, self.train_len, **({"blocks": PLAIN} if plain else {})))
+        made = collect(paths.values(), f"{self.name}: loss by position to {look.length:,} tokens", self.command)
+        print(f"html {write(made, self.kept.parent)[-1]}")
+        return 0
