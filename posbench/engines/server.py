@@ -24,6 +24,7 @@ from posbench.config.typed_args import Must, shown
 from posbench.engines.engine import Engine, Served
 
 KEY = "POSBENCH_API_KEY"
+ADDRESS = r"https?://([^/@?#\s:\[\]]+|\[[\da-fA-F:.]+\])(:\d+)?(/[^@?#\s]*)?"  # without a name, a password or a query
 BEGIN = 'In 1984, "they" read 20,480 tokens:\n\tfor n in range(10):\n        print(n ** 2, end="; ")\n'  # asked first, to compare tokens
 SAYS = ("version", "context_length", "json_model_override_args", "attention_backend", "dtype", "kv_cache_dtype", "quantization")
 AGAIN = (408, 425, 429, 500, 502, 503, 504)  # answers after which the same request may succeed
@@ -57,7 +58,7 @@ class Server(Engine):
         from posbench.data.corpus import known_tokenizer
         from posbench.pretrained.checkpoint import find_checkpoint
 
-        if not re.fullmatch(r"https?://[^/@?#\s]+(/[^@?#\s]*)?", self.url):
+        if not re.fullmatch(ADDRESS, self.url):
             raise ConfigError(
                 f"model.url={shown(self.url.rpartition('@')[2])} is no plain address: model=server asks a running server, such as "
                 f"model.url=http://localhost:8000, and a key comes from the environment variable {KEY} alone."
@@ -299,7 +300,7 @@ class Server(Engine):
         if key := os.environ.get(KEY):
             said = said.replace(key, "...")
         if refused:
-            raise error(f"{self.url}{path} refuses what it is asked ({said}).")
+            raise error(f"{self.url}{path} refuses what it is asked ({said}): see that it is a server of completions, and what it takes.")
         raise error(f"{self.url}{path} does not answer as it should ({said}): see that it runs, and run the same command again.")
 
 

@@ -101,7 +101,7 @@ def prompts(small_server) -> list[str]:
 
 @pytest.mark.parametrize("dialect", ["vllm", "old vllm", "sglang"])
 def test_losses_are_those_of_the_weights(run, folder, dialect):
-    with serving(folder, dialect.split()[-1], fields=dialect != "old vllm", seconds=0.01) as server:
+    with serving(folder, dialect.split()[-1], fields=dialect != "old vllm", seconds=0.03) as server:
         run(*to(server, folder, protocols(*PROTOCOLS), "model.requests=3"))
         assert server.most_at_once == 3
         before = len(server.asked)
@@ -224,8 +224,9 @@ def test_what_a_server_is_not(run, folder, tmp_path):
         url = server.url
     server.url = url  # where nobody listens any more
     assert url in failing(server, folder, run)
-    server.url = "localhost:8000"
-    assert "http://" in failing(server, folder, run)
+    for server.url in ("localhost:8000", "http://localhost:port", f"http://user:{SECRET}@localhost:8000"):
+        said = failing(server, folder, run)
+        assert "is no plain address" in said and SECRET not in said
 
 
 @pytest.mark.parametrize("dialect", ["vllm", "sglang", "llama_cpp"])
