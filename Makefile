@@ -84,8 +84,8 @@ sweep: setup ## any jobs: make sweep ARGS="encoding=rope,alibi extension=none,pi
 report: setup ## tables and figures from files: make report ARGS="experiment=demo"
 	@$(BIN)/python scripts/report.py $(ARGS)
 
-plots: setup ## the pictures of scripts/README.md, by the commands there
-	@sed -n 's|^python \(scripts/plot.py .* out=results/reported/\)|$(BIN)/python \1|p' scripts/README.md | sh -e
+plots: setup ## the pictures of scripts/README.md and of the findings, by the commands there
+	@sed -n 's|^python \(scripts/plot.py .* out=results/reported/\)|$(BIN)/python \1|p' scripts/README.md results/reported/README.md | sh -e
 
 pages: setup ## the pages of results from their templates and CSVs
 	@$(BIN)/python -m posbench.report.pages

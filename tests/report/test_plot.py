@@ -1,6 +1,5 @@
 """Figures of one's own: the numbers drawn are the frame's in the unit asked for, every word does what it says, and nothing overlaps."""
 
-import math
 import re
 import shlex
 from xml.etree import ElementTree
@@ -21,7 +20,8 @@ from posbench.report.plot import Options, draw_figure
 
 ROOT = CONFIGS.parent
 REPORTED = ROOT / "results" / "reported"
-EXAMPLES = re.findall(r"^python scripts/plot.py (.* out=\S+)$", (ROOT / "scripts" / "README.md").read_text(), re.M)
+SHOWN = "\n".join((ROOT / page / "README.md").read_text() for page in ("scripts", "results/reported"))
+EXAMPLES = re.findall(r"^python scripts/plot.py (.* out=\S+)$", SHOWN, re.M)
 
 
 @pytest.fixture(scope="module")
@@ -273,7 +273,7 @@ def luminance(rgb):
 
 
 @pytest.mark.parametrize("words", EXAMPLES)
-def test_the_pictures_of_the_readme_are_those_of_its_commands(words, tmp_path, capfd):
+def test_the_pictures_of_the_pages_are_those_of_its_commands(words, tmp_path, capfd):
     *words, out = shlex.split(words)
     committed = ROOT / out.removeprefix("out=")
     told = call(capfd, ROOT, "plot", *words, f"out={tmp_path / committed.name}")
@@ -285,5 +285,5 @@ def test_the_pictures_of_the_readme_are_those_of_its_commands(words, tmp_path, c
     assert texts[0] == texts[1] and len(texts[0]) > 10, "make plots"
 
 
-def test_the_readme_has_six_examples():
-    assert len(EXAMPLES) == 6 and len({math.prod(map(ord, words)) for words in EXAMPLES}) == 6
+def test_the_pages_have_nine_examples():
+    assert len({*EXAMPLES}) == len(EXAMPLES) == 9
