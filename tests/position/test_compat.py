@@ -7,6 +7,7 @@ from conftest import CONFIGS, TRAIN_LEN, choices, judged_triple, make_triple, no
 from omegaconf import OmegaConf
 
 from posbench.common.errors import ConfigError
+from posbench.engines.adopt import ENCODING as SERVED
 from posbench.extensions.longrope import Longrope
 from posbench.position.instantiate import make
 from posbench.position.legality import check, name_of
@@ -175,7 +176,8 @@ def test_every_method_states_its_source_and_has_a_yaml():
         modules = {module.name for module in pkgutil.iter_modules(package.__path__)}
         targets = {node(group, name)["_target_"] for name in choices(group)}
         children = [OmegaConf.load(path).get(group) for path in (CONFIGS / "finetune").glob("*.yaml")]  # what only a child can have
-        targets |= {child["_target_"] for child in children if child and "_target_" in child} | {ENCODING}  # what only a checkpoint has
+        targets |= {child["_target_"] for child in children if child and "_target_" in child}
+        targets |= {ENCODING, SERVED}  # what only a checkpoint or an engine has
         assert modules == {target.split(".")[-2] for target in targets if target.startswith(package.__name__)}
 
 
