@@ -18,7 +18,7 @@ QUESTIONS = [  # question, page, heading, words of the answer
     ("A run was interrupted: what now?", "README.md", "## One job", "Ctrl-C; resumes"),
     ("What do the exit codes mean?", "scripts/README.md", "# scripts", "exit code; a job failed"),
     ("Which methods are there, from which papers?", "configs/README.md", "## Methods", "yarn; alibi; log_n"),
-    ("Which methods go together?", "configs/README.md", "### What goes with what", "rope; alibi; streaming"),
+    ("Which methods go together?", "configs/compat.md", "# What goes with what", "rope; alibi; streaming"),
     ("Can I use my own text?", "configs/README.md", "## Data", "local; data.path"),
     ("Can I use my own checkpoint?", "README.md", "## Your own model, your own text", "model=hf; model.path"),
     ("Which families of models work?", "configs/README.md", "### Other families", "Gemma; DeepSeek"),

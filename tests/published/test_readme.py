@@ -19,8 +19,9 @@ from posbench.explanation.changes import read_changes
 from posbench.runs.rows import COLUMNS
 
 ROOT = CONFIGS.parent
-PAGES = sorted({*ROOT.glob("*.md"), *ROOT.glob("[a-z]*/README.md"), *ROOT.glob("results/**/README.md")})
+PAGES = sorted({*ROOT.glob("*.md"), ROOT / "configs" / "compat.md", *ROOT.glob("[a-z]*/README.md"), *ROOT.glob("results/**/README.md")})
 TEXT = {path.relative_to(ROOT).as_posix(): path.read_text() for path in PAGES}
+BENCHMARK = TEXT["results/reported/benchmark/README.md"]
 METHODS = ("encoding", "extension", "scale_attention")
 BY_HYDRA = (
     "run",
@@ -49,14 +50,14 @@ def named(page: str, heading: str, column: int = 0) -> set[str]:
 def test_the_table_of_what_goes_with_what_is_todays():
     from posbench.anatomy.legality_table import judge_all, legality_markdown
 
-    shown = TEXT["configs/README.md"].split("<!-- end of compat -->")[0].split("<!-- compat:")[1].partition("\n")[2]
+    shown = TEXT["configs/compat.md"].split("<!-- end of compat -->")[0].split("<!-- compat:")[1].partition("\n")[2]
     assert shown.strip() == legality_markdown(list(judge_all([CONFIGS], 64, [64, 1024]))).strip(), "put the output of make compat there"
 
 
 def test_the_table_of_speeds_is_that_of_the_reported_benchmark():
     figures = json.loads((ROOT / "results/reported/benchmark/benchmark.json").read_text())["figures"]
     of = {(one["kind"], one["case"], one["length"]): one for one in figures}
-    table = TEXT["scripts/README.md"].partition("| | training speed at 64 tokens |")[2].partition("\n\n")[0].splitlines()[2:]
+    table = BENCHMARK.partition("| | training speed at 64 tokens |")[2].partition("\n\n")[0].splitlines()[2:]
     assert len(table) > 10
     for line in table:
         names, *said = (cell.strip() for cell in line.strip("|").split("|"))
@@ -72,7 +73,7 @@ def test_the_table_of_speeds_is_that_of_the_reported_benchmark():
 def test_the_table_of_trainings_beside_transformers_is_that_of_the_reported_benchmark():
     figures = json.loads((ROOT / "results/reported/benchmark/benchmark.json").read_text())["figures"]
     of = {(one["kind"], one["length"], one["case"] == "rope"): one for one in figures}
-    table = TEXT["scripts/README.md"].partition("| times as fast |")[2].partition("\n\n")[0].splitlines()[2:]
+    table = BENCHMARK.partition("| times as fast |")[2].partition("\n\n")[0].splitlines()[2:]
     assert len(table) == 3
     for line in table:
         named, *said = (cell.strip() for cell in line.strip("|").split("|"))
