@@ -9,7 +9,7 @@ the best's than APART of the best's rms: rounding that leans a little towards an
 "Cannot tell" where one is not beaten.
 None of them, if any of these holds:
   - rms of d is above LEAST, and the differences of the candidates to the best explain more than EXPLAINED of its variance (adjusted R^2 of
-    a regression);
+    a regression) by ERRORS times its error by chance, sqrt(2 K) / T;
   - within the training length, where a model is not broken, rms of d is above ROUNDING;
   - rms of d is above ROUNDING and above SHARE of the median distance of the best to the others.
 
@@ -34,7 +34,7 @@ import numpy as np
 
 from posbench.statistics.crossed import Estimate, estimate, sums
 
-LEVEL, APART, EXPLAINED, LEAST, ROUNDING, SHARE = 0.99, 0.5, 0.1, 0.03, 0.3, 0.5
+LEVEL, APART, EXPLAINED, ERRORS, LEAST, ROUNDING, SHARE = 0.99, 0.5, 0.1, 3, 0.03, 0.3, 0.5
 UNITS = 16
 IS, UNTOLD, NONE = "is", "cannot tell", "none"
 Losses = Mapping[int, np.ndarray]  # {length: [N, S]}
@@ -101,6 +101,7 @@ def judge_setting(engine: Losses, found: Mapping[str, Losses], unit: Losses, tra
     apart = {name: _rms(ours[name] - ours[best]) for name in others}
     untold = [name for name in others if not _beaten(theirs_T - ours[name], d_T, unit_T, apart[name], rms[best])]
     explained = _explained(d_T, [ours[name] - ours[best] for name in others])
+    by_chance = ERRORS * math.sqrt(2 * len(others)) / len(d_T)
     short = {length: losses for length, losses in engine.items() if length <= train_len}
     within = _rms(_joined(short) - _joined({length: found[best][length] for length in short})) if short else math.nan
     why = ""
@@ -108,7 +109,7 @@ def judge_setting(engine: Losses, found: Mapping[str, Losses], unit: Losses, tra
         why = f"within {train_len:,} tokens even the best differs by {within:.2f} nats rms, and rounding by less than {ROUNDING:g}"
     elif rms[best] > max(ROUNDING, SHARE * float(np.median(list(apart.values())))):
         why = f"even the best differs by {rms[best]:.2f} nats rms, not much less than the candidates from each other"
-    elif rms[best] > LEAST and explained > EXPLAINED:
+    elif rms[best] > LEAST and explained > EXPLAINED + by_chance:
         why = f"what is left beside the best is not rounding: the other candidates explain {explained:.0%} of it"
     kind = NONE if why else UNTOLD if untold else IS
     return SettingVerdict(kind, best, sorted(untold, key=rms.__getitem__), rms, within, explained, why)

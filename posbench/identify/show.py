@@ -61,11 +61,14 @@ def verdict_sentence(made: dict) -> str:
         more = [f"{len(words) - MOST_NAMED} more"] if len(words) > MOST_NAMED else []
         apart = " from ".join([best["words"], " or ".join([*words[:MOST_NAMED], *more])])
         return f"Cannot tell {apart} by these texts: let the engine read longer ones, or more of them. {_evidence(best)}."
-    said = f"This engine runs {best['words']}{' as written' * (best['name'] in AS_WRITTEN)}"
-    if best["name"] == "none":
+    said, same = f"This engine runs {best['words']}{' as written' * (best['name'] in AS_WRITTEN)}", ", ".join(best["same"])
+    if best["name"] == "none" and same:
+        said = f"This engine's losses are those of {best['words']}, the same at these lengths as {same}: let it read longer texts"
+    elif best["name"] == "none":
         said = f"This engine ignores the setting: its losses are those of {best['words']}"
-    same = f" (at these lengths the same as {' or '.join(best['same'].values())})" if best["same"] else ""
-    return f"{said}{same}. {_evidence(best)}; the next, {others[0]['words']}, by {others[0]['rms']:#.3g} rms."
+    elif same:
+        said += f" (at these lengths the same as {same})"
+    return f"{said}. {_evidence(best)}; the next, {others[0]['words']}, by {others[0]['rms']:#.3g} rms."
 
 
 def _evidence(best: dict) -> str:

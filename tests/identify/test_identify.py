@@ -143,8 +143,11 @@ def test_other_weights_are_none_of_them(world, engine, identify):
     assert "None of 2" in " ".join(identify(run, "model.path=Llama", "factor=4").stdout.split())
 
 
-def test_within_the_training_length_nothing_can_be_told(engine, identify):
+def test_within_the_training_length_not_everything_can_be_told(world, engine, identify):
     run = engine("none", "Llama", "[32]")
+    said = " ".join(identify(run, "model.path=Llama", "factor=4").stdout.split())
+    assert "ignores" not in said and "those of no scaling, the same at these lengths as cut, window, dynamic_ntk," in said
+    assert content(world, run)["candidates"][0]["same"].keys() > {"dynamic_ntk", "window"}
     done = identify(run, "model.path=Llama", "factor=4", "candidates=[none,cut,dynamic_ntk]")
     assert done.returncode == 2 and "all candidates are the same up to 32 tokens" in done.stderr
 
