@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import read_json
+from posbench.common.machine import cores
 from posbench.config.identity import method_name
 from posbench.config.schema import JobConfig, typed
 from posbench.evaluation.protocol import ReadVolume
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 DAMAGED = (ConfigError, RunError, OSError, KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError)  # raised by damaged files
 LEAST = 1  # seconds from which the time of work is about proportional to it; below, what is done once decides
+STEP_FLOP = 5e11  # largest training step that is made to measure its time
 BYTES = 4  # bytes per parameter, if none was measured
 BYTES_PER_LOSS = 8.0  # bytes per loss in an evaluation's files, if none of its protocol was measured
 
@@ -64,6 +66,7 @@ class MeasuredRates:
     longest: dict[Hashable, tuple[ReadVolume, dict, dict]] = field(default_factory=dict)  # longest text, its extension and scale
     per_parameter: Rates = field(default_factory=Rates)
     per_loss: Rates = field(default_factory=Rates)
+    stepped: bool = False  # True if the rate of training is that of some steps made just now
 
     def add(self, run: Run) -> None:
         """Add the rates of a run and its evaluations. Damaged files are skipped."""
@@ -107,6 +110,19 @@ class MeasuredRates:
                     if kind not in self.longest or text.tokens > self.longest[kind][0].tokens:
                         self.longest[kind] = text, extension, config["scale_attention"]
 
+    def make_steps(self, fresh: list[Job], at_once: int) -> None:
+        """If no training was measured, measure some steps of the first that is to make, unless one takes long."""
+        job = fresh[0] if fresh and not self.training.found else None
+        if job is None or model_size(job.cfg).training(job.cfg.train.train_len) * job.cfg.train.tokens_per_step > STEP_FLOP:
+            return
+        from posbench.training.probe import step_seconds
+
+        with contextlib.suppress(*DAMAGED, RuntimeError):
+            seconds = step_seconds(job.cfg, vocabulary(job.cfg), max(1, cores() // at_once))
+            model, train = model_size(job.cfg), job.cfg.train
+            self.training.add(seconds / (model.training(train.train_len) * train.tokens_per_step), model)
+            self.stepped = True
+
     def correction(self, probe: "Probe", model: ModelSize, dtype: str) -> float:
         """Time that the longest stored text of a model size and number format took, over the one that a probe tells; 1 if there is none."""
         if (model, dtype) not in self.longest:
@@ -144,14 +160,15 @@ def cost(jobs: list[Job], fresh: list[Job], missing: list[tuple[Job, Cell, list[
     if not fresh and not done:
         return [line]
     known = measured_rates(jobs)
-    times = [_training_time(known, fresh, tokens)] if fresh else []
+    at_once = min(jobs[0].cfg.jobs, len({job.run.path for job in [*fresh, *(job for job, _, _ in missing)]}))
+    known.make_steps(fresh, at_once)
+    times = [_training_time(known, fresh)] if fresh else []
     times += [_evaluation_time(known, own)] if own else []
     if theirs:
         seconds, basis = _checkpoint_time(known, theirs)
         times.append(f"an unknown time of evaluation ({basis})" if seconds is None else f"{duration_words(seconds)} of evaluation {basis}")
     measured = known.training.found or known.evaluation.found or theirs
     told = f"about {', '.join(times)}" if measured else f"time unknown: nothing of {LEAST} s or more has been measured here yet"
-    at_once = min(jobs[0].cfg.jobs, len({job.run.path for job in [*fresh, *(job for job, _, _ in missing)]}))
     shared = f"; jobs={at_once} divides the time as far as the machine has cores for it" if at_once > 1 else ""
     sizes = [model_size(job.cfg) for job in fresh]  # the weights of a checkpoint stay where they are
     bytes_ = sum(model.parameters * (known.per_parameter.of(model, None) or BYTES) for model in sizes)
@@ -159,23 +176,43 @@ def cost(jobs: list[Job], fresh: list[Job], missing: list[tuple[Job, Cell, list[
     return [line, f"{told}{shared}; {bytes_ / 2**20:.1f} MiB of disk"]
 
 
-def _training_time(known: MeasuredRates, fresh: list[Job], tokens: list[int]) -> str:
+def expected_seconds(jobs: list[Job], fresh: list[Job], missing: list[tuple[Job, Cell, list[int]]], at_once: int) -> list[float | None]:
+    """Seconds of the trainings of `fresh`, and of the missing lengths of evaluations, all one after the other; None if unknown."""
+    known = measured_rates(jobs)
+    known.make_steps(fresh, at_once)
+    return [_training_seconds(known, fresh), _evaluation_seconds(known, costs_left(missing))]
+
+
+def _training_seconds(known: MeasuredRates, fresh: list[Job]) -> float | None:
     sizes = [model_size(job.cfg) for job in fresh]
     rates = [known.training.of(model, None) for model in sizes]
     if None in rates:
+        return None
+    trains = [job.cfg.train for job in fresh]
+    flop = [model.training(train.train_len) * train.steps * train.tokens_per_step for model, train in zip(sizes, trains, strict=True)]
+    return sum(rate * n for rate, n in zip(rates, flop, strict=True))
+
+
+def _training_time(known: MeasuredRates, fresh: list[Job]) -> str:
+    seconds = _training_seconds(known, fresh)
+    if seconds is None:
         return f"an unknown time of training (nothing of {LEAST} s or more was measured)"
-    flop = [model.training(job.cfg.train.train_len) * n for model, job, n in zip(sizes, fresh, tokens, strict=True)]
-    seconds = sum(rate * n for rate, n in zip(rates, flop, strict=True))
-    return f"{duration_words(seconds)} of training {_basis(known.training, sizes, 'run')}"
+    basis = "by some steps made just now" if known.stepped else _basis(known.training, [model_size(job.cfg) for job in fresh], "run")
+    return f"{duration_words(seconds)} of training {basis}"
+
+
+def _evaluation_seconds(known: MeasuredRates, done: list[EvaluationCost]) -> float | None:
+    rates = [known.evaluation.of(*one.alike, None) or known.training.of(one.model, None) for one in done]
+    return None if None in rates else sum(rate * one.flop for rate, one in zip(rates, done, strict=True))
 
 
 def _evaluation_time(known: MeasuredRates, done: list[EvaluationCost]) -> str:
-    rates = [known.evaluation.of(*one.alike, None) or known.training.of(one.model, None) for one in done]
-    if None in rates:
+    seconds = _evaluation_seconds(known, done)
+    if seconds is None:
         return f"an unknown time of evaluation (nothing of {LEAST} s or more was measured)"
-    told = f"{duration_words(sum(rate * one.flop for rate, one in zip(rates, done, strict=True)))} of evaluation"
+    told = f"{duration_words(seconds)} of evaluation"
     if not known.evaluation.found:
-        return f"{told} by arithmetic from trainings"
+        return f"{told} by arithmetic from {'these' if known.stepped else 'trainings'}"
     return f"{told} {_basis(known.evaluation, [one.model for one in done], 'evaluation')}"
 
 

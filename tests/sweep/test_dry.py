@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from conftest import node
 from hf_models import checkpoint as written
 from script_calls import call
@@ -28,8 +29,9 @@ from posbench.runs.unfinished import PART, Unfinished, made_by
 from posbench.sweep import dry_run as dry
 from posbench.sweep.cells import RECOMPUTE, Cell
 from posbench.sweep.cost import ModelSize, model_size
-from posbench.sweep.cost_estimate import cost
+from posbench.sweep.cost_estimate import cost, expected_seconds
 from posbench.sweep.jobs import Job
+from posbench.training.probe import step_seconds
 
 MODEL, OTHER = {"d_model": 16, "d_ff": 32}, {"d_model": 512, "d_ff": 1376, "n_layer": 12}
 NONE = {"_target_": "posbench.scale_attention.none.NoScale"}
@@ -88,6 +90,34 @@ def test_nothing_measured_is_said_to_be_unknown(tmp_path):
     assert first == "1 of 1 trainings to make, 0.6 M tokens; 1 evaluations, 10,000 tokens"
     assert second == "time unknown: nothing of 1 s or more has been measured here yet; 0.1 MiB of disk"
     assert cost(fresh, [], []) == ["0 of 1 trainings to make, 0 tokens; 0 evaluations, 0 tokens"]
+
+
+def test_a_first_training_takes_as_long_as_steps_made_now(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr("posbench.training.probe.step_seconds", lambda cfg, vocab_size, threads: asked.append(vocab_size) or 0.5)
+    fresh = [job(tmp_path, "a-16-s0-0000000000")]
+    training, evaluation = expected_seconds(fresh, fresh, [(fresh[0], cell(PI), [100])], 1)
+    own, step = size(MODEL), 6000 * size(MODEL).training(TRAIN_LEN)
+    assert training == pytest.approx(100 * 0.5) and evaluation == pytest.approx(0.5 * own.forward(ReadVolume(10, 100, 2, 20)) / step)
+    said = cost(fresh, fresh, [(fresh[0], cell(PI), [100])])[1]
+    assert said.startswith("about 50 s of training by some steps made just now, ") and " of evaluation by arithmetic from these" in said
+    large = [job(tmp_path, "a-16-s0-0000000001", model={"d_model": 4096, "d_ff": 16384})]
+    assert expected_seconds(large, large, [], 1)[0] is None and asked == [256, 256]  # a step of it would take long itself
+    measured(tmp_path, "a-16-s0-0000000002", 5000.0, MODEL, 100)
+    assert expected_seconds(fresh, fresh, [], 1)[0] == pytest.approx(120) and asked == [256, 256]  # a stored training is known better
+
+
+def test_steps_made_to_measure_leave_nothing_behind():
+    train = TrainConfig(length=16, tokens_per_step=64, dtype="fp32")
+    cfg = JobConfig(train=train, model=ModelConfig(**MODEL, n_head=1), data=DATA, device="cpu")
+    cfg = replace(cfg, encoding=node("encoding", "rope"))
+    drawn, threads = [], torch.get_num_threads()
+    for measures in (False, True):
+        torch.manual_seed(3)
+        if measures:
+            assert 0 < step_seconds(cfg, 256, 1) < 5
+        drawn.append(torch.rand(3).tolist())
+    assert drawn[0] == drawn[1] and torch.get_num_threads() == threads
 
 
 def test_time_and_disk_are_those_of_the_same_model_and_method(tmp_path):
