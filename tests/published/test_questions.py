@@ -11,7 +11,7 @@ LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)\s]*)?\)")
 QUESTIONS = [  # question, page, heading, words of the answer
     ("How do I see something at once?", "README.md", "# posbench", "make demo; minutes; no GPU"),
     ("How long does the demo take on my processor?", "results/reported/demo/README.md", "## On other processors", "AVX2; minutes"),
-    ("What is the floor?", "README.md", "# posbench", "floor; exactly the training length of context"),
+    ("What is the floor?", "results/README.md", "### Reading a curve", "train_len; dropping the earlier text"),
     ("How do I run one method?", "README.md", "## One job", "encoding=rope extension=ntk"),
     ("How do I compare several with seeds?", "README.md", "## A sweep", "-m; seed=0,1,2; scripts/report.py"),
     ("What does a run cost before I start it?", "scripts/README.md", "## run.py", "dry=true"),
@@ -32,7 +32,7 @@ QUESTIONS = [  # question, page, heading, words of the answer
     ("How do I draw a figure for a paper?", "scripts/README.md", "## plot.py", "y=; size="),
     ("How do I explore results?", "scripts/README.md", "## explore.py", "filter; interval"),
     ("Which protocol gives the papers' perplexity?", "results/README.md", "## Protocols", "sliding; disjoint; perplexity"),
-    ("How are intervals computed?", "results/README.md", "## Protocols", "Student's t; seeds crossed with documents"),
+    ("How are intervals computed?", "results/README.md", "### Intervals", "Student's t; seeds crossed with documents"),
     ("What do the columns of a CSV mean?", "results/README.md", "## A row", "nll; train_len; nats/token"),
     ("What was found?", "results/reported/README.md", "# Findings", "ten findings"),
     ("Sinks and a window, or YaRN?", "results/reported/README.md", "## 3.", "first four tokens; YaRN"),
