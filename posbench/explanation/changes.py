@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from posbench.common.errors import ConfigError, did_you_mean
@@ -29,6 +30,7 @@ LLAMA_FLAGS = {
 }
 OVERRIDES = {"--hf-overrides": VLLM, "--json-model-override-args": SGLANG}
 SERVED = {"--max-model-len": VLLM, "--context-length": SGLANG}
+DOTTED = "--hf-overrides"  # vLLM's --hf-overrides.rope_parameters.factor 4
 FLAGS = (*LLAMA_FLAGS, *OVERRIDES, *SERVED, "--override-kv")
 SCALINGS = ("none", "linear", "yarn")
 MAPPINGS = ("rope_parameters", "rope_scaling")
@@ -55,39 +57,63 @@ class Changes:
 
 def read_changes(words: list[str]) -> Changes:
     """The words behind WHAT. Raises ConfigError for a flag or key that nobody knows, or a value of another kind."""
-    found, left = Changes(), list(words)
+    found, left, dotted = Changes(), list(words), {}
+    _check_flags(words)
     while left:
         word = left.pop(0)
         if word.startswith("-"):
-            flag, equals, value = word.partition("=")
+            flag, equals, value = _dashed(word).partition("=")
             if not equals:
                 if not left:
                     raise ConfigError(f"{flag} has no value: write it behind the flag.")
                 value = left.pop(0)
-            _flag(found, flag, value)
+            name, *path = flag.split(".")
+            if path:
+                found.reader = OVERRIDES[name]
+                _merge(dotted, path, _value(value))
+            else:
+                _flag(found, flag, value)
         elif "=" in word:
             key, _, value = word.partition("=")
             _key(found, key, value)
         else:
             raise ConfigError(f"{word} is neither a key=value nor a flag: one model is explained at a time.")
+    found.config = dotted or found.config  # vLLM puts them together behind the others, and the last mapping counts
     return found
 
 
+def _dashed(word: str) -> str:
+    """A flag with dashes for underscores, as vLLM and llama.cpp read it; keys behind a dot stay."""
+    return re.sub(r"^--[^.=]*", lambda name: name[0].replace("_", "-"), word)
+
+
+def _check_flags(words: list[str]) -> None:
+    """Raise ConfigError for all flags at once that explain does not know."""
+    flags = [_dashed(word).partition("=")[0] for word in words if re.match("--?[A-Za-z]", word)]
+    strange = [flag for flag in flags if flag not in FLAGS and flag.partition(".")[0] != DOTTED]
+    near = [f"{flag} is not a flag{meant}" for flag in strange if (meant := did_you_mean(flag, FLAGS))]
+    if strange:
+        verb, them = ("is", "it") if len(strange) == 1 else ("are", "them")
+        said = near[0] if near else f"{', '.join(strange)} {verb} not about positions, leave {them} out"
+        raise ConfigError(f"{said}: explain knows {', '.join(FLAGS)}.")
+
+
+def _merge(into: dict, path: list[str], value: object) -> None:
+    """Set the value below these keys."""
+    for key in path[:-1]:
+        into = into.setdefault(key, {})
+        if not isinstance(into, dict):
+            raise ConfigError(f"{DOTTED}.{'.'.join(path)} is below {key}, which is given a value of its own.")
+    into[path[-1]] = value
+
+
 def _flag(found: Changes, flag: str, value: str) -> None:
-    dotted = flag.partition(".")
-    if dotted[0] in OVERRIDES and dotted[2]:  # vLLM's --hf-overrides.rope_parameters.factor 4
-        path, value = dotted[2].split("."), json.dumps(_value(value))
-        for key in reversed(path):
-            value = f"{{{json.dumps(key)}: {value}}}"
-        flag = dotted[0]
-    if flag not in FLAGS:
-        raise ConfigError(f"{flag} is not a flag{did_you_mean(flag, FLAGS)}: explain knows {', '.join(FLAGS)}.")
     found.typed.append(flag)
     if flag in OVERRIDES:
         found.reader = OVERRIDES[flag]
-        found.config |= _mapping(flag, value)
+        found.config = _mapping(flag, value)
     elif flag in SERVED:
-        found.reader, found.served = SERVED[flag], _number(flag, value)
+        found.reader, found.served = SERVED[flag], _served(flag, value)
     elif flag == "--override-kv":
         for one in value.split(","):
             typed = re.fullmatch(r"([^=]+)=(int|float|bool|str):(.*)", one)
@@ -103,7 +129,7 @@ def _flag(found: Changes, flag: str, value: str) -> None:
             raise ConfigError(f"{flag} {shown(value)} is not a type of llama.cpp's{did_you_mean(value, SCALINGS)}: {', '.join(SCALINGS)}.")
         found.flags["scaling"] = value
     else:
-        number = _number(flag, value)
+        number = _number(flag, value, float)
         found.flags[LLAMA_FLAGS[flag]] = 1 / number if flag == "--rope-freq-scale" and number else number
 
 
@@ -131,11 +157,20 @@ def _gguf_key(found: Changes, key: str, value: str) -> None:
     found.keys[below] = value if KEYS[below] == "str" else _value(value) if KEYS[below] == "bool" else _number(key, value)
 
 
-def _number(name: str, value: str) -> float:
+def _served(flag: str, value: str) -> float:
+    """Tokens of a serving flag. In vLLM 32k is 32,000 and 32K is 32,768; other engines know neither."""
+    typed = re.fullmatch(r"(\d+(?:\.\d+)?)([km])|(\d+)([KM])", value) if SERVED[flag] == VLLM else None
+    if typed is None:
+        return _number(flag, value, float)
+    return round(float(typed[1]) * 10 ** (3 if typed[2] == "k" else 6)) if typed[1] else int(typed[3]) << (10 if typed[4] == "K" else 20)
+
+
+def _number(name: str, value: str, read: Callable[[str], float] = lambda value: float(in_tokens(value, "length"))) -> float:
     try:
-        number = float(in_tokens(value, "length"))
+        number = read(value)
     except ValueError:
-        raise ConfigError(f"{name} {shown(value)} must be a number.") from None
+        plain = ", which its engine reads without k and m" if re.fullmatch(r"\d+[kKmM]", value) else ""
+        raise ConfigError(f"{name} {shown(value)} must be a number{plain}.") from None
     if not abs(number) < 1e15:
         raise ConfigError(f"{name} {shown(value)} must be a number below 1e15.")
     return int(number) if number.is_integer() else number

@@ -34,6 +34,7 @@ VLLM_ROPE = "vLLM 0.33.0: layers/rotary_embedding/__init__.py"
 VLLM_LENGTH = "vLLM 0.33.0: config/model.py"
 SGL_ROPE = "SGLang 0.5.23: layers/rotary_embedding/factory.py"
 SGL_CONFIG = "SGLang 0.5.23: utils/hf_transformers/config.py"
+SGL_LENGTH = "SGLang 0.5.23: configs/model_config.py"
 LLAMA = "llama.cpp of 0.3.36: src/llama-context.cpp"
 LLAMA_MODEL = "llama.cpp of 0.3.36: src/llama-model.cpp"
 CONVERTER = "llama.cpp of 0.3.36: conversion/base.py"
@@ -65,7 +66,7 @@ class Finding:
 def config_findings(old: dict, new: dict, setting: Setting, own: Setting, changes: Changes) -> list[Finding]:
     """Faults and ambiguities of a config.json with its changes; `own` is the setting without them."""
     config = flat(new)
-    found = [*_mappings(config, setting), *_overrides(flat(old), changes, setting)]
+    found = [*_mappings(config, setting), *_overrides(flat(old), changes, setting), *_served(changes, config, setting)]
     told = {kind.name: [*_types(kind), *_keys(kind), *_lengths(kind, config, own), *_engines(kind, setting)] for kind in setting.turning}
     everywhere = [one for one in next(iter(told.values()), []) if all(one in each for each in told.values())]
     found += everywhere
@@ -139,6 +140,29 @@ def _overrides(old: dict, changes: Changes, setting: Setting) -> Iterator[Findin
         yield Finding(f"{', '.join(unknown)} in the override is a key that nobody reads for positions{near}.", HF_ROPE)
 
 
+def _served(changes: Changes, config: dict, setting: Setting) -> Iterator[Finding]:
+    """A serving length beyond the one that the engine derives from config.json."""
+    if not changes.served or not setting.turning or setting.turning[0].rope.beside:
+        return
+    kind, sglang = setting.turning[0], changes.reader == SGLANG
+    scaled = (
+        ("original_max_position_embeddings" in kind.said) if sglang else (kind.rope.kind in LONG or setting.family.startswith("gemma3"))
+    )
+    reach = setting.longest * (1 if scaled or kind.rope.kind in ("default", "llama3") else kind.rope.factor)
+    reach = max(reach, number(config.get("model_max_length"), 0))
+    if changes.served > reach:
+        flag, variable = (
+            ("--context-length", "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN")
+            if sglang
+            else ("--max-model-len", "VLLM_ALLOW_LONG_MAX_MODEL_LEN")
+        )
+        text = (
+            f"{flag} {changes.served:,.0f} is more than the {reach:,.0f} tokens that {changes.reader} derives from config.json: it stops."
+        )
+        then = "" if kind.rope.factor > 1 else f" {variable}=1 lets it start, and scales nothing."
+        yield Finding(text + then, SGL_LENGTH if sglang else VLLM_LENGTH)
+
+
 def _types(kind: LayerKind) -> Iterator[Finding]:
     """type and rope_type, and types that nobody knows."""
     said = kind.said
@@ -201,7 +225,7 @@ def _lengths(kind: LayerKind, config: dict, own: Setting) -> Iterator[Finding]:
             multiplied = " That is multiplied already." if longest and longest > trained else ""
             text = f"original_max_position_embeddings is missing: transformers counts from max_position_embeddings={rope.original:,}."
             yield Finding(text + multiplied, HF_ROPE)
-            text = "Without it vLLM stops if the mapping is an override, SGLang takes max_position_embeddings"
+            text = "Without that key vLLM stops if the mapping is an override, SGLang takes max_position_embeddings"
             yield Finding(f"{text}, llama.cpp's converter {'8,192' if rope.kind == 'llama3' else 'stops'}.", VLLM_ROPE)
         elif given > trained:
             text = f"original_max_position_embeddings={given:,} is more than the {trained:,} tokens of the checkpoint"

@@ -138,7 +138,9 @@ def _reach(explanation: Explanation) -> str:
         )
     else:
         sharper = f", and logits are multiplied by {rope.amplitude**2:.3g}" if rope.amplitude != 1 else ""
-        said += f" Short prompts pay for it: at every length {changed} of {len(ratio)} pairs turn slower than trained{sharper}. "
+        pace = " or ".join(word for word, some in (("slower", ratio > 1 + 1e-6), ("faster", ratio < 1 - 1e-6)) if some.any())
+        turn = f"{changed} of {len(ratio)} pairs turn {pace} than trained" if changed else "no pair turns slower"
+        said += f" Short prompts pay for it: at every length {turn}{sharper}. "
         target = f"{max(reach, 2 * setting.trained):.0f}"
         said += _measured(setting.name, rope) or f"posbench advise model.path={explanation.what} target={target} measures the cost."
     if rope.kind == "longrope" and rope.short != rope.long:

@@ -75,6 +75,13 @@ MISTAKES = {  # {mistake: (config.json, words typed, a part of its warning)}
         "type=yarn does nothing",
     ),
     "SGLang's family": ({**LLAMA, "model_type": "mixtral", "rope_scaling": YARN}, (), "never passes a scaling on"),
+    "longer than vLLM serves": (LLAMA, ["--max_model_len", "16k"], "16,000 is more than the 4,096 tokens that vLLM derives"),
+    "YaRN of the same length in vLLM": (
+        LLAMA,
+        ["--max-model-len=16K", "--hf-overrides", override(**YARN, rope_theta=5e5)],
+        "16,384 is more than the 4,096 tokens",
+    ),
+    "longer than SGLang serves": (LLAMA, ["--context-length", "8192"], "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1 lets it start"),
     "scale with none": (LLAMA, ["--rope-scaling", "none", "--rope-scale", "4"], "--rope-scale does nothing"),
     "yarn without a factor": (LLAMA, ["--rope-scaling", "yarn"], "changes nothing"),
     "amplitude overwritten": (LLAMA, ["--rope-scaling", "yarn", "--rope-scale", "4", "--yarn-attn-factor", "1.2"], "overwritten"),
@@ -93,6 +100,27 @@ def test_each_mistake_is_told_with_its_source_and_right_settings_are_silent(tmp_
     assert all(one.source and one.text.endswith((".", ")")) for one in found.findings)
     for right in (LLAMA, {**LLAMA, "max_position_embeddings": 16384, "rope_scaling": YARN}, {**GEMMA, "rope_local_base_freq": 1e4}):
         assert not told(tmp_path, right).findings
+
+
+SERVED = {  # vLLM 0.32 starts with these lengths: it multiplies by the factor of linear, and takes YaRN's as multiplied
+    "linear": override(rope_type="linear", rope_theta=5e5, factor=4.0),
+    "yarn": json.dumps({"rope_parameters": {**YARN, "rope_theta": 5e5}, "max_position_embeddings": 16384}),
+}
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_a_length_that_vllm_serves_and_keys_behind_dots_are_the_mapping(tmp_path, name):
+    words = ["--max-model-len", "16384"]
+    found = told(tmp_path, LLAMA, *words, "--hf-overrides", SERVED[name])
+    assert not found.findings
+    given = json.loads(SERVED[name])
+    dotted = {f"rope_parameters.{key}": value for key, value in given.pop("rope_parameters").items()} | given
+    again = told(tmp_path, LLAMA, *(f"--hf_overrides.{key}={value}" for key, value in dotted.items()), *words)
+    assert again.setting == found.setting and not again.findings
+
+
+def test_pairs_that_turn_faster_are_not_called_slower(tmp_path):
+    assert "31 of 32 pairs turn faster than trained" in told(tmp_path, LLAMA, "--rope-freq-base", "10000").text.replace("\n", " ")
 
 
 IGNORED = ("flat for kinds", "both mappings", "rope_theta twice", "original beside", "original missing", "truncate by kind", "mscale alone")
@@ -129,6 +157,8 @@ def test_a_mistake_has_the_frequencies_that_transformers_gives_it(tmp_path, name
         (["rope_paramters={}"], "did you mean rope_parameters?"),
         (["llama.rope.scaling.tpye=yarn"], "did you mean rope.scaling.type?"),
         (["rope_parameters={'rope_type': 'yarn'}"], "JSON has double quotes"),
+        (["-m", "x.gguf", "-ngl", "99"], "-m, -ngl are not about positions, leave them out"),
+        (["-c", "32k"], "reads without k and m"),
         (["--rope-scale"], "has no value"),
         (["--rope-scale", "four"], "must be a number"),
         (["--rope-scaling", '{"type": "yarn"}'], "--hf-overrides"),
