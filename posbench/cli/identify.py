@@ -19,7 +19,7 @@ from posbench.evaluation.every_token import EveryTokenProtocol
 from posbench.evaluation.protocols import protocol
 from posbench.identify.compare import compare_losses, judge_setting, unit_runs
 from posbench.identify.measure import EngineRows, Measurement, engine_rows
-from posbench.identify.plan import Candidate, chosen_candidates, own_candidates, setting_candidates
+from posbench.identify.plan import USUAL_BASE, Candidate, chosen_candidates, own_candidates, setting_candidates
 from posbench.identify.show import candidate_csv, candidate_figure, identify_content, identify_text
 from posbench.pretrained.import_config import adopt
 from posbench.report.figures.style import save
@@ -143,7 +143,7 @@ def _candidates(cfg: dict, found: Measurement, own: dict | None) -> tuple[float,
     if factor <= 1:
         given = f"target={cfg['target']}" if cfg["target"] else f"the longest length, {max(found.lengths)},"
         raise ConfigError(f"{given} is within the {original:,} tokens of training: say what the engine was asked for, such as factor=4.")
-    listed = setting_candidates(original, factor, cfg["fed"])
+    listed = setting_candidates(original, factor, cfg["fed"], found.job.cfg.encoding.get("base") or USUAL_BASE)
     if method_name(found.job.cfg.encoding) == "as_trained":  # turns as transformers builds it, with a scaling that config.json may have
         listed[0] = replace(listed[0], words="the checkpoint as transformers builds it")
     every = [*(own_candidates(own) if own else ()), *listed]

@@ -4,9 +4,9 @@ A candidate is an extension of the model as it was before any scaling (model.own
 
 What is wrong on purpose, by the mistakes that engines' trackers report: the setting ignored; the text cut, or seen through a window, of the
 training length; a factor halved (as for a length of its own) or doubled (read twice); YaRN without its factor on the logits, with it twice,
-or with nothing else; its ramp by turns or without rounding; its original length taken from the target or from half; dynamic NTK fixed at
-the target (vLLM's issue 3488), or with keys cached as they were turned when they were fed (transformers' issue 25104); the scaling of the
-checkpoint's config.json applied twice.
+or with nothing else; its ramp by turns or without rounding; its original length taken from the target or from half; the checkpoint's base
+replaced by the usual one (an override in vLLM that leaves rope_theta out); dynamic NTK fixed at the target (vLLM's issue 3488), or with
+keys cached as they were turned when they were fed (transformers' issue 25104); the scaling of the checkpoint's config.json applied twice.
 """
 
 import copy
@@ -18,6 +18,7 @@ from posbench.common.errors import ConfigError, did_you_mean
 from posbench.config.identity import NO_SCALE
 from posbench.config.names import nodes
 
+USUAL_BASE = 1e4  # that an engine takes where it is given none
 PUBLISHED = {"alpha": 1.0, "beta": 32.0}  # YaRN's turns in every engine
 
 
@@ -36,8 +37,8 @@ def _node(name: str, **arguments: object) -> dict:
     return {**copy.deepcopy(nodes("extension")[name]), **arguments}
 
 
-def setting_candidates(original: int, factor: float, fed: int) -> list[Candidate]:
-    """Candidates for a model of `original` tokens whose engine was asked for `factor` and feeds `fed` tokens of a text at once."""
+def setting_candidates(original: int, factor: float, fed: int, base: float = USUAL_BASE) -> list[Candidate]:
+    """Candidates for a model of `original` tokens and `base`, whose engine was asked for `factor` and feeds `fed` tokens at once."""
 
     def fixed(name: str, times: float = 1.0, **arguments: object) -> dict:
         return _node(name, mode="fixed", target_len=max(1, round(times * factor * original)), **arguments)
@@ -76,6 +77,10 @@ def setting_candidates(original: int, factor: float, fed: int) -> list[Candidate
         ("yarn_short_original", f"YaRN with factor {s} from an original length of {original // 2:,}", yarn(trained=0.5)),
         ("llama3", f"llama3's scaling with factor {s}", fixed("llama3")),
     ]
+    if base != USUAL_BASE:
+        lost, said = _node("abf", base=USUAL_BASE), f"the base {USUAL_BASE:,.0f} in place of {base:,.0f}"
+        made += [("base_lost", f"no scaling, and {said}", lost)]
+        made += [("yarn_base_lost", f"YaRN with factor {s}, and {said}", _node("compose", parts=[lost, yarn()]))]
     found = [Candidate(name, words, extension, dict(NO_SCALE)) for name, words, extension in made]
     found.insert(
         1, Candidate("cut", f"no scaling, and the text cut to its last {original:,} tokens", _node("none"), dict(NO_SCALE), original)

@@ -215,6 +215,15 @@ def test_candidates_are_what_transformers_does_with_that_setting(name, original,
     assert temperature == pytest.approx(amplitude**2)
 
 
+def test_a_lost_base_is_transformers_setting_without_rope_theta():
+    one = {one.name: one for one in setting_candidates(8192, 4.0, 512, base=1e5)}["yarn_base_lost"]
+    freq_F, temperature = ours(make(one.extension), 64, 1e5, 8192, 2048)
+    wanted_F, amplitude = reference("yarn", 64, 1e4, 8192, 2048, factor=4.0)
+    np.testing.assert_allclose(freq_F, wanted_F, rtol=2e-6)
+    assert temperature == pytest.approx(amplitude**2)
+    assert "base_lost" not in {one.name for one in setting_candidates(64, 4.0, 512)}
+
+
 def test_chosen_candidates_keep_their_order():
     every = setting_candidates(64, 4.0, 512)
     assert [one.name for one in chosen_candidates(every, ["yarn", "none"])] == ["none", "yarn"] and chosen_candidates(every, None) == every
