@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from posbench.common.errors import ConfigError, RunError, Undescribed
+from posbench.common.machine import cores
 from posbench.config.schema import ModelConfig
 from posbench.engines.engine import Engine, Served
 from posbench.gguf.header import is_gguf
@@ -144,8 +145,8 @@ class LlamaCpp(Engine):
         made.n_ctx, made.n_batch, made.n_ubatch = given["ctx_size"] or length, given["batch_size"], given["ubatch_size"]
         made.flash_attn_type, made.swa_full, made.no_perf = FLASH[given["flash_attn"]], given["swa_full"], True
         made.type_k, made.type_v = CACHES[given["cache_type_k"]], CACHES[given["cache_type_v"]]
-        if given["threads"]:
-            made.n_threads = made.n_threads_batch = given["threads"]
+        # llama.cpp's own four threads wait for each other where there are fewer cores.
+        made.n_threads = made.n_threads_batch = given["threads"] or cores()
         if given["rope_scaling"]:
             made.rope_scaling_type = SCALINGS[given["rope_scaling"]]
         if given["rope_scale"]:
