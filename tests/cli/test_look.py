@@ -120,6 +120,7 @@ def test_bars_show_what_rises_beyond_the_training_length():
         (("Llama", "evaluate.windows=3"), "evaluate.windows=3 is what scripts/look.py chooses"),
         (("Llama", "minutes=0"), "minutes=0"),
         (("Llama", "minutes=0.001"), "too few on this machine: give minutes=1."),
+        (("Llama", "./Llama"), "model.path=Llama and model.path=./Llama are 2 models"),
         (("Lama",), "model.path=Lama is not a folder"),
         ((), "No model is named"),
     ],
