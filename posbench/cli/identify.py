@@ -122,7 +122,9 @@ def _asked(cfg: dict, engine: EngineRows, lengths: list[int], typed: set[str]) -
     (length,) = length if isinstance(length, list) else [length]
     evaluate = {**engine.evaluate, **{key: cfg["evaluate"][key] for key in OURS if key in cfg["evaluate"]}}
     evaluate |= {"lengths": lengths, "protocol": [engine.protocol], "floor": False}
-    if issubclass(protocol(engine.protocol), EveryTokenProtocol):
+    kind = protocol(engine.protocol)
+    evaluate |= {key: None for key, used in (("targets", kind.last), ("floor_block", not kind.instead)) if not used}  # were filled in
+    if issubclass(kind, EveryTokenProtocol):
         evaluate["windows"] = evaluate["windows"] * trained // length  # as many stretches
     # A list of one length is not taken for the default.
     asked |= {

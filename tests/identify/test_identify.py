@@ -59,6 +59,7 @@ def engine(world, capfd):
         asked = (f"model.path={weights}", "model=hf", f"evaluate.lengths={lengths}", f"results_dir={results}")
         done = call(capfd, world, "run", *TEXT, *SETTING, *asked, *METHODS[name], *words)
         assert done.returncode == 0, done.stderr
+        results = next((word.partition("=")[2] for word in words if word.startswith("results_dir=")), results)
         return next((world / results).glob("hf-*"))
 
     return run
@@ -136,6 +137,15 @@ def test_a_scaling_of_the_checkpoints_own_is_used_ignored_or_replaced(world, eng
     assert made["candidates"][0]["rms"] < 1e-4
     assert {"own", "own_twice", "none", "yarn_double"} <= {one["name"] for one in made["candidates"]}
     assert (best != "own") or "yarn" in made["candidates"][0]["same"]  # the scaling is YaRN with factor 4
+
+
+@pytest.mark.parametrize("protocol", ["by_position", "disjoint", "sliding"])
+def test_other_protocols(world, engine, identify, protocol):
+    run = engine("pi", "Llama", "[32,96]", "evaluate.targets=null", f"evaluate.protocol={protocol}", f"results_dir=engines/{protocol}")
+    done = identify(run, "model.path=Llama", "factor=4", "candidates=[none,pi,yarn]")
+    assert done.returncode == 0, done.stderr
+    made = content(world, run)
+    assert (made["kind"], made["best"]) == (IS, "pi") and made["candidates"][0]["rms"] < 1e-4
 
 
 def test_other_weights_are_none_of_them(world, engine, identify):
