@@ -8,8 +8,14 @@ report; where two folders hold the same training, as two machines or two version
 needs no network: what is drawn, filtered and compared is chosen in it, and the address after # holds the choice.
 """
 
-from posbench.cli.explore import main
+from posbench.cli.explore import explore_command
 from posbench.cli.key_values import run_main
+
+
+def main(words: list[str]) -> None:
+    """Write the page."""
+    explore_command(words)
+
 
 if __name__ == "__main__":
     run_main(main)

@@ -24,7 +24,7 @@ class Named:
     lengths: dict[Path, Sequence[int]] = field(default_factory=dict)
 
 
-def main(words: list[str]) -> None:
+def explore_command(words: list[str]) -> None:
     """Write the page that the words ask for, and print its path."""
     from posbench.common.files import write_atomic
     from posbench.report.explore import explore_page

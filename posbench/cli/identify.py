@@ -110,7 +110,8 @@ def _asked(cfg: dict, engine: EngineRows, lengths: list[int], typed: set[str]) -
     if "data" not in typed:
         data = {**own, **{key: value for key, value in data.items() if f"data.{key}" in typed}}
     methods = {"extension": NO_EXTENSION, "scale_attention": NO_SCALE, "allow_untested": True}
-    path = cfg["model"].get("path") or engine.config["model"].get("path")
+    own_model = engine.config["model"]
+    path = cfg["model"].get("path") or own_model.get("path") or (own_model.get("engine") or {}).get("path")
     if not path:
         raise ConfigError(f"{engine.evaluation.origin} does not say which weights its engine serves: add model.path=WEIGHTS.")
     asked = {**cfg, **methods, "data": data, "model": {"path": path}}

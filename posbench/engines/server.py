@@ -58,6 +58,8 @@ class Server(Engine):
         from posbench.data.corpus import known_tokenizer
         from posbench.pretrained.checkpoint import find_checkpoint
 
+        if not self.url:
+            raise ConfigError("model=server asks a running server: add its address, such as model.url=http://localhost:8000.")
         if not re.fullmatch(ADDRESS, self.url):
             raise ConfigError(
                 f"model.url={shown(self.url.rpartition('@')[2])} is no plain address: model=server asks a running server, such as "

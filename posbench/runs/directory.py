@@ -143,7 +143,7 @@ class Run:
     def read_summary(self) -> dict:
         """Content of train.json. Raises RunError when it is damaged."""
         summary = read_json(self.summary)
-        if not isinstance(summary, dict) or not isinstance(summary.get("sha256"), str):
+        if not isinstance(summary, dict) or not (isinstance(summary.get("sha256"), str) or "engine" in summary):  # an engine has no weights
             raise RunError(
                 f"{self.summary} is not a summary of a training (it lacks 'sha256'): restore it, or delete {self.path} to retrain."
             )

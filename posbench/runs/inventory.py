@@ -187,8 +187,8 @@ def _whole_number(value: object) -> int | None:
 
 
 def _encoding_name(config: dict) -> str:
-    """Display name of the encoding; hf for a checkpoint of transformers, - if it is unknown."""
-    if config.get("model", {}).get("checkpoint"):
+    """Display name of the encoding; hf for a checkpoint of transformers, served of an engine, - if it is unknown."""
+    if config.get("model", {}).get("checkpoint") and not config["model"].get("engine"):
         return "hf"
     try:
         return named("encoding", config.get("encoding", {}))

@@ -29,6 +29,7 @@ NOT_TRAINING = {
     "run", "runs", "out", "dry", "experiment", "hydra",
 }  # fmt: skip
 ABSENT = "(absent)"
+PLACES = ("model.path", "model.engine.path", "encoding.name")  # of a checkpoint; of an engine, of which a server says a name alone
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,10 @@ class RunMetadata:
         kept = {key: value for key, value in self.config.items() if key.startswith(("model.", "train.")) and not under(key, skipped)}
         if "model.checkpoint.sha256" in kept:  # the name of its folder comes first, then its shape and content
             sha256 = str(kept.pop("model.checkpoint.sha256"))
-            kept = {"checkpoint": Path(str(self.config.get("model.path")).rpartition(":")[2]).name, **kept, "sha256": sha256[:10]}
+            place = next((found for key in PLACES if (found := self.config.get(key))), "")
+            kept = {"checkpoint": Path(str(place).rpartition(":")[2]).name, **kept, "sha256": sha256[:10]}
+        if isinstance(lengths := kept.get("train.length"), list) and len(lengths) == 1:
+            kept["train.length"] = lengths[0]
         return {**kept, "data": self.fingerprint[:10]} if kept else {}
 
 
@@ -191,12 +195,13 @@ def distinguish(
     """({key: words} that tell each configuration from the others, all keys in which they differ).
 
     The words use the `distinguishing_keys`: trainings of 1000 and 2000 steps become " steps=1000" and " steps=2000". Of more than `most`
-    keys, only values that differ from those of most configurations are named.
+    keys, only values that differ from those of most configurations are named, or, of a key that some lack, those that are there.
     """
     kept = distinguishing_keys(configs, named)
     short = [key.split(".")[-1] for key in kept]
     names = short if len(set(short)) == len(short) else list(kept)
-    usual = [statistics.mode(values) if most is not None and len(kept) > most else None for values in kept.values()]
+    many = most is not None and len(kept) > most
+    usual = [(ABSENT if ABSENT in values else statistics.mode(values)) if many else None for values in kept.values()]
     columns = list(zip(kept, names, kept.values(), usual, strict=True))
     words = [{key: f" {name}={own[i]}" for key, name, own, common in columns if own[i] != common} for i in range(len(configs))]
     return words, list(differing(configs))

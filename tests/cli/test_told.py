@@ -14,8 +14,8 @@ from posbench.cli import key_values
 from posbench.common.errors import ConfigError, RunError
 from posbench.runs.directory import Run
 
-HYDRA = ("run", "report", "anatomy", "prepare_data", "export_hf", "reproduce", "claims", "look", "advise", "search_factors")
-PLAIN = ("runs", "compat", "gallery", "benchmark")
+HYDRA = ("run", "report", "anatomy", "prepare_data", "export_hf", "reproduce", "claims", "look", "advise", "search_factors", "identify")
+PLAIN = ("runs", "compat", "gallery", "benchmark", "explain", "explore", "plot")
 
 
 def test_every_script_has_a_help_of_its_own(tmp_path, capfd, monkeypatch):

@@ -17,7 +17,9 @@ from tokenizers import Tokenizer
 
 from posbench.common.errors import RunError
 from posbench.engines import server
+from posbench.runs.inventory import list_runs
 from posbench.runs.rows import read_eval
+from posbench.runs.run_metadata import read_metadata
 
 PROTOCOLS = ("fixed_targets", "by_position", "disjoint")
 WORDS = ["data=local", "data.bos=true", "evaluate.lengths=[64,250]", "evaluate.windows=4", "evaluate.max_length=250"]
@@ -107,6 +109,9 @@ def test_losses_are_those_of_the_weights(run, folder, dialect):
         before = len(server.asked)
         run(*to(server, folder, protocols(*PROTOCOLS), "model.requests=2"))
         assert len(server.asked) == before
+    (listed,) = list_runs(run.root / "runs")
+    assert (listed.state, listed.encoding, listed.evaluations) == ("finished", "served", len(PROTOCOLS))
+    assert read_metadata(listed.path).training["checkpoint"] == "tiny"
     run("model=hf", f"model.path={folder}", protocols(*PROTOCOLS))
     assert_same(run.root, PROTOCOLS)
 
@@ -224,6 +229,8 @@ def test_what_a_server_is_not(run, folder, tmp_path):
         url = server.url
     server.url = url  # where nobody listens any more
     assert url in failing(server, folder, run)
+    server.url = ""
+    assert "add its address, such as model.url=http" in failing(server, folder, run)
     for server.url in ("localhost:8000", "http://localhost:port", f"http://user:{SECRET}@localhost:8000"):
         said = failing(server, folder, run)
         assert "is no plain address" in said and SECRET not in said
