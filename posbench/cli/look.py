@@ -194,7 +194,7 @@ class FirstLook:
             return [*lines, "everything is there already"]
         reading = self.to_read(look)
         there = f"; {len(look.methods) - len(missing)} of {len(look.methods)} are there already" * (len(missing) < len(look.methods))
-        told = f"about {duration_words(reading + self.loading + REPORT)}, of it {duration_words(reading)} to read by {self.basis.basis}"
+        told = f"about {duration_words(reading + self.loading + REPORT)} ({duration_words(reading)} of it reading), by {self.basis.basis}"
         return [*lines, told + there]
 
     def measured(self, look: Look) -> Look:
@@ -210,7 +210,7 @@ class FirstLook:
             look = self._extended(first, self.left(), slower)
             lacking = [name for name in self.extensions if name not in look.methods]
             left = slower * self.to_read(look) + self.loading * bool(self.missing(look)) + REPORT
-            more = f"; no time is left for {', '.join(lacking)}, with which the same command goes on" if lacking else ""
+            more = f"; no time is left for {', '.join(lacking)}, which the same command adds later" if lacking else ""
             print(f"that took {duration_words(took)}, {slower:.1f} times the estimate: {duration_words(left)} to go{more}", file=sys.stderr)
         if self.missing(look):
             self._launch(look)
