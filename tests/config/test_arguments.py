@@ -21,6 +21,7 @@ def test_a_yaml_and_its_class_have_the_same_defaults(group, name):
     ("group", "name", "arguments"),
     [
         ("extension", "dynamic_ntk", {"factor": 0.5}),
+        ("extension", "dynamic_ntk", {"mode": "fixed", "target_len": 64, "fed": 4}),
         ("extension", "ntk_mixed", {"kappa": -1}),
         ("extension", "ntk", {"mode": "fixed"}),
         ("extension", "ntk", {"multiplier": 0.5}),

@@ -244,6 +244,14 @@ def test_what_the_format_cannot_say_is_refused(encoding, extension, said):
         hf_config(resolve(job(method("encoding", "rope", **encoding))), node("extension", extension))
 
 
+def test_keys_that_stay_as_they_were_turned_are_neither_exported_nor_trained_in():
+    cached = method("extension", "dynamic_ntk", fed=4)
+    with pytest.raises(ConfigError, match="does not only change frequencies"):
+        hf_config(resolve(job()), cached)
+    with pytest.raises(ConfigError, match="is not a fixed set of frequencies"):
+        make(method("encoding", "rope", scaling=cached, scaling_len=16), small_shape(32))
+
+
 def test_a_training_with_a_window_is_a_mistral(tmp_path):
     run = trained(tmp_path, job(method("encoding", "rope", window=7)))
     model = theirs(exported(run))
