@@ -14,8 +14,10 @@ def explain_command(arguments: list[str]) -> None:
         raise ConfigError("Say first what to explain: a checkpoint's folder, a config.json, a .gguf file or a hub name; then the changes.")
     what, *words = arguments
     found = explain_words(what, words)
-    print(found.text)
     options, written = found.options, []
+    if (suffix := Path(options.get("figure", "")).suffix) not in ("", ".png", ".svg"):
+        raise ConfigError(f"figure={options['figure']}: explain writes .png and .svg together, and no {suffix}: give one of these endings.")
+    print(found.text)
     if file := options.get("json"):
         write_json(Path(file), found.as_json())
         written.append(Path(file))

@@ -130,6 +130,8 @@ def _flag(found: Changes, flag: str, value: str) -> None:
         found.flags["scaling"] = value
     else:
         number = _number(flag, value, float)
+        if flag == "--rope-scale" and number <= 0:
+            raise ConfigError(f"{flag} {shown(value)} must be above 0: llama.cpp divides positions by it.")
         found.flags[LLAMA_FLAGS[flag]] = 1 / number if flag == "--rope-freq-scale" and number else number
 
 

@@ -27,6 +27,12 @@ PATTERN = {"gemma2": 2, "gpt_oss": 2, "gemma3n_text": 5, "gemma3_text": 6, "gemm
 UNTURNED = ("cohere2", "exaone4")  # whose full layers have no RoPE beside sliding ones
 EVERYWHERE = ("mistral", "mixtral", "ministral", "phi3", "phimoe", "starcoder2")  # a sliding_window holds for all layers
 BY_DEPTH = ("qwen2", "qwen3", "qwen2_moe", "qwen3_moe")  # use_sliding_window decides, from max_window_layers on
+TABLES = (  # families of transformers 5.23 that state max_position_embeddings, the rows of a table, and turn nothing
+    *"albert bart bert bert-generation big_bird biogpt blenderbot blenderbot-small camembert canine convbert deberta deberta-v2".split(),
+    *"distilbert electra ernie gpt_neo ibert longformer luke m2m_100 marian mbart megatron-bert mobilebert mpnet mvp".split(),
+    *"nystromformer opt pegasus pegasus_x plbart rembert roberta roberta-prelayernorm roc_bert squeezebert xglm xlm-roberta".split(),
+    *"xlm-roberta-xl xmod".split(),
+)
 USED = {  # {type: its keys beside those of all types}
     "default": (),
     "linear": ("factor",),
@@ -107,7 +113,8 @@ def read_setting(config: dict, name: str, trained: float | None = None, reader: 
     """Setting in a config.json, as `reader` takes it. Raises ConfigError for one without RoPE, and for one that does not say its sizes."""
     config = flat(config)
     family = str(config.get("model_type"))
-    if not any(part in key for key in config for part in (*TURNING, "max_position_embeddings")):
+    told = [key for key in config if any(part in key for part in TURNING)]
+    if not told and (family in TABLES or config.get("alibi") is True or "max_position_embeddings" not in config):
         raise ConfigError(f"{name} ({family}) has no key of RoPE: explain says how RoPE is set, and this model has none.")
     longest = longest_of(config) or trained
     if longest is None:

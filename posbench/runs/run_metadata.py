@@ -195,13 +195,13 @@ def distinguish(
     """({key: words} that tell each configuration from the others, all keys in which they differ).
 
     The words use the `distinguishing_keys`: trainings of 1000 and 2000 steps become " steps=1000" and " steps=2000". Of more than `most`
-    keys, only values that differ from those of most configurations are named, or, of a key that some lack, those that are there.
+    keys, only values that differ from those of most configurations are named. With `most`, a key is not named where it is absent.
     """
     kept = distinguishing_keys(configs, named)
     short = [key.split(".")[-1] for key in kept]
     names = short if len(set(short)) == len(short) else list(kept)
-    many = most is not None and len(kept) > most
-    usual = [(ABSENT if ABSENT in values else statistics.mode(values)) if many else None for values in kept.values()]
+    usual = [statistics.mode(values) if most is not None and len(kept) > most else None for values in kept.values()]
+    usual = [ABSENT if most is not None and ABSENT in values else one for values, one in zip(kept.values(), usual, strict=True)]
     columns = list(zip(kept, names, kept.values(), usual, strict=True))
     words = [{key: f" {name}={own[i]}" for key, name, own, common in columns if own[i] != common} for i in range(len(configs))]
     return words, list(differing(configs))

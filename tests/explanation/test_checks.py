@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from script_calls import call
 
+from posbench.common.errors import ConfigError
 from posbench.explanation.explain import explain_words
+from posbench.explanation.settings import TABLES
 
 SIZES = {"hidden_size": 256, "num_attention_heads": 4, "num_hidden_layers": 2, "max_position_embeddings": 4096}
 LLAMA = {"model_type": "llama", **SIZES, "rope_theta": 5e5}
@@ -119,6 +121,18 @@ def test_a_length_that_vllm_serves_and_keys_behind_dots_are_the_mapping(tmp_path
     assert again.setting == found.setting and not again.findings
 
 
+def test_families_without_rope_are_refused_and_transformers_knows_them_so(tmp_path):
+    import transformers
+
+    for family in TABLES:
+        config = transformers.AutoConfig.for_model(family)
+        assert config.max_position_embeddings and getattr(config, "rope_parameters", None) is None, family
+        with pytest.raises(ConfigError, match="has no key of RoPE"):
+            told(tmp_path, {**SIZES, "model_type": family})
+    with pytest.raises(ConfigError, match="has no key of RoPE"):
+        told(tmp_path, {**SIZES, "model_type": "falcon", "alibi": True})
+
+
 def test_pairs_that_turn_faster_are_not_called_slower(tmp_path):
     assert "31 of 32 pairs turn faster than trained" in told(tmp_path, LLAMA, "--rope-freq-base", "10000").text.replace("\n", " ")
 
@@ -160,6 +174,8 @@ def test_a_mistake_has_the_frequencies_that_transformers_gives_it(tmp_path, name
         (["-m", "x.gguf", "-ngl", "99"], "-m, -ngl are not about positions, leave them out"),
         (["-c", "32k"], "reads without k and m"),
         (["--rope-scale"], "has no value"),
+        (["--rope-scale", "-4"], "must be above 0"),
+        (["figure=x.pdf"], "and no .pdf"),
         (["--rope-scale", "four"], "must be a number"),
         (["--rope-scaling", '{"type": "yarn"}'], "--hf-overrides"),
         (["--override-kv", "llama.rope.freq_base=1e6"], "KEY=TYPE:VALUE"),
