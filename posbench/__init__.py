@@ -45,7 +45,7 @@ def load(path, device: str = "auto", cache_dir=None, trusted=()) -> "LoadedRun":
 
 
 def rows(paths) -> "pandas.DataFrame":
-    """All rows of run directories, folders of them, folders of reports, CSVs or globs (one or several), each row once.
+    """All rows of run directories, folders of them, folders or bundles of reports, CSVs or globs (one or several), each row once.
 
     Damaged files are skipped with a warning. Raises ConfigError for a path without runs, RunError when every file is damaged.
     Columns, a missing number being NaN or <NA>:
@@ -59,7 +59,7 @@ rows.__doc__ = f"{rows.__doc__.rstrip()}\n\n{described()}\n"
 
 
 def frame(paths, what: str = "curve") -> "pandas.DataFrame":
-    """Points of a report on run directories, folders of them, folders of reports, CSVs or globs: a row for each method and length.
+    """Points of a report on run directories, folders of them, folders or bundles of reports, CSVs, globs: a row for each method and length.
 
     `what` is curve (losses by length), position (losses by position), context (losses with c tokens of context) or accuracy (tasks); the
     frame is empty where none was measured.

@@ -19,6 +19,7 @@ from posbench.report.references import exact_context
 from posbench.report.report import Report
 from posbench.report.reproduction import command
 from posbench.report.scores import PROTOCOL
+from posbench.runs.bundle import shown_folder
 from posbench.runs.evaluation import Evaluation
 from posbench.runs.evidence import is_mean
 from posbench.runs.search import short_path
@@ -209,7 +210,7 @@ class _Lines:
         folders, machines, commits = {}, {}, {}
         for one in own:
             origin = self.report.origins.get(one.origin)
-            folders[short_path(one.origin if one.rows_alone else one.origin.parent)] = None
+            folders[short_path(shown_folder(one.origin if one.rows_alone else one.origin.parent))] = None
             for row in one.rows:
                 commits[row["commit"] or "outside git"] = None
                 said = one.machines.get(str(row["length"])) or (origin.provenance if origin else {}) or {}

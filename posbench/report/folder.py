@@ -15,7 +15,7 @@ from posbench.runs.evidence import write_evidence
 from posbench.runs.rows import write_csv
 from posbench.runs.trainings import Training, trainings
 
-EXPLORE = "explore.html"
+EXPLORE, PAGE = "explore.html", "report.html"
 DRAWN = re.compile(
     r"(context|accuracy|accuracy_steps|map|depth|curve|position|heatmap|differences|gain|steps|frontier|causes)(-\d+)?\.(png|svg)"
     r"|(context|accuracy|position)\.csv"
@@ -54,10 +54,10 @@ def write(report: Report, out_dir: Path | str) -> list[Path]:
         drawn = [one for part in (report.contexts, report.scores, report.sections) for one in draw(part, out_dir, report.title)]
     figures = [path for section in drawn for pair in section.values() for path in pair]
     written = [out_dir / name for name in ("rows.csv", *texts)] + evidence + figures
-    if (out_dir / "report.html").exists():  # the folder holds an older report, whose other figures are out of date
+    if (out_dir / PAGE).exists():  # the folder holds an older report, whose other figures are out of date
         for path in out_dir.iterdir():
             if DRAWN.fullmatch(path.name) and path not in written:
                 path.unlink()
     write_atomic(out_dir / EXPLORE, explore_page(report.title, {"": report}))
-    write_atomic(out_dir / "report.html", page(report, drawn))
-    return [*written, out_dir / EXPLORE, out_dir / "report.html"]
+    write_atomic(out_dir / PAGE, page(report, drawn))
+    return [*written, out_dir / EXPLORE, out_dir / PAGE]

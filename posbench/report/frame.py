@@ -24,7 +24,7 @@ METHODS = ("encoding", "extension", "scale_attention")
 
 
 def read(paths: str | Path | Iterable[str | Path], what: str = "curve") -> "pandas.DataFrame":
-    """Points of run directories, folders of them, folders of reports, CSVs or globs (one or several); see posbench.frame.
+    """Points of run directories, folders of them, folders or bundles of reports, CSVs or globs (one or several); see posbench.frame.
 
     Raises ConfigError for an unknown `what` and for a path without runs, RunError when there is no evaluation or all are damaged.
     """

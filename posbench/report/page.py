@@ -12,6 +12,7 @@ from posbench.report.html import LACKING, NUMBER, Grid, anchored, link, svg, tem
 from posbench.report.records import CurvePoint, SectionKey, file, section_of
 from posbench.report.references import gains, ladders, reference
 from posbench.report.tables import METHOD, Table, number
+from posbench.runs.bundle import shown_folder
 from posbench.runs.evaluation import Evaluation
 from posbench.runs.run_metadata import ABSENT, differing, training_settings
 
@@ -128,7 +129,7 @@ class Sources:
             commit = str(said.get("commit") or "unknown")[:12] + changed
             machine = ", ".join(str(said[name]) for name in ("device", "processor", "platform") if said.get(name))
             versions = (said.get("threads", "-"), origin.versions.get("torch", "-"), origin.fingerprint[:16] or "unknown")
-            about = (commit, machine or "unknown", *versions, said.get("n_parameters", "-"), said.get("started", "-"), path)
+            about = (commit, machine or "unknown", *versions, said.get("n_parameters", "-"), said.get("started", "-"), shown_folder(path))
             rows.append([anchored(path.name, self.anchors[path]), ", ".join(seeds[path]), *about])
         columns = ["training", "seed", "commit", "machine", "threads", "torch", "data fingerprint", "parameters", "started", "folder"]
         return Grid(columns, rows, numeric=(1, 4, 7))

@@ -12,10 +12,12 @@ from pathlib import Path
 
 from posbench.common.errors import ConfigError
 from posbench.common.files import write_atomic
+from posbench.report.leaderboard import leaderboard
 from posbench.report.page_numbers import fill
 
 ROOT = Path(__file__).parents[2]
 PAGES = {template: template.with_name("README.md") for template in sorted((ROOT / "results" / "reported").rglob("README.template.md"))}
+LEADERBOARD = ROOT / "results" / "reported" / "leaderboard.md"
 EXPRESSION = re.compile(r"\{(\w[\w/. ]*): ((?:[^{}]|\{[^{}]*\})+)\}")
 TABLE = re.compile(r"(<!-- table: (\S+) (\d+) -->\n)(.*?)(<!-- end of table -->)", re.S)
 LET = re.compile(r"<!-- let (\w+) = (.*) -->\n")
@@ -62,6 +64,7 @@ def main() -> None:
     """Write all pages."""
     for template, path in PAGES.items():
         write_atomic(path, filled_page(template))
+    write_atomic(LEADERBOARD, leaderboard(LEADERBOARD.parent))
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from posbench.common.csv_records import from_csv, to_csv
 from posbench.common.defuse import printable
 from posbench.common.errors import RunError
 from posbench.common.files import atomic_path, finite, read_bytes, write_atomic
+from posbench.runs.bundle import shown_folder
 from posbench.runs.evaluation import Evaluation, drop_duplicate_rows
 from posbench.runs.rows import read_csv
 from posbench.runs.run_metadata import RunMetadata, read_metadata
@@ -105,7 +106,8 @@ def read_evidence(folder: Path) -> tuple[list[Evaluation], dict[Path, RunMetadat
 
     These rows are left out. Raises RunError for damaged files.
     """
-    rows, again = read_csv(folder / ROWS), f"recreate it with scripts/report.py, or leave {folder} out"
+    where = shown_folder(folder)
+    rows, again = read_csv(folder / ROWS), f"recreate it with scripts/report.py, or leave {where} out"
     try:
         lines = _config_lines(folder, (printable(json.loads(line)) for line in read_bytes(folder / CONFIGS).decode().splitlines()))
         origins = {path: _origin(path, line) for path, line in lines.items()}
@@ -126,12 +128,12 @@ def read_evidence(folder: Path) -> tuple[list[Evaluation], dict[Path, RunMetadat
             stripped = [{key: value for key, value in rows[number].items() if key != "setting"} for number in numbers]
             found.append(Evaluation(stripped, path, setting, losses, machines=dict(one["machines"]), guesses=dict(one.get("guesses", {}))))
         left = len(rows) - sum(len(one.rows) for one in found)
-        note = f"{folder}: {left} of {len(rows)} rows have no sums over documents and are left out; name {folder / ROWS} for their means."
+        note = f"{where}: {left} of {len(rows)} rows have no sums over documents and are left out; name {where}/{ROWS} for their means."
         return found, origins, [note] if left else []
     except RunError:
         raise
     except Exception as error:  # zipfile, zlib, json and numpy raise a dozen kinds of errors for damage
-        raise RunError(f"The evidence in {folder} is damaged ({error!r}): {again}.") from error
+        raise RunError(f"The evidence in {where} is damaged ({error!r}): {again}.") from error
 
 
 def _config_lines(folder: Path, lines: Iterable[dict]) -> dict[Path, dict]:

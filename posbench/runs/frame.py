@@ -20,7 +20,7 @@ DTYPES |= {name: "int64" for name in STATED if DTYPES.get(name) == "Int64"}
 
 
 def read_rows(paths: str | Path | Iterable[str | Path]) -> "pandas.DataFrame":
-    """DataFrame of all rows of run directories, folders of them, folders of reports, CSVs or globs (one or several), each row once.
+    """DataFrame of the rows of run directories, folders of them, folders or bundles of reports, CSVs or globs, each row once.
 
     Damaged files are skipped with a warning. Raises ConfigError for a path without runs, RunError when every file is damaged.
     """

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from posbench.common.defuse import printable
 from posbench.common.errors import ConfigError, RunError
+from posbench.runs.bundle import ENDING, unpacked
 from posbench.runs.directory import Run
 
 ROWS, SUMS, CONFIGS = "rows.csv", "sums.npz", "configs.jsonl"  # files of a report whose rows can be pooled with others
@@ -35,15 +36,16 @@ class Found:
 
 
 def find_results(asked: Iterable[object]) -> Found:
-    """Results named by paths and globs: a run itself, a folder of runs, the folder of a report, a CSV.
+    """Results named by paths and globs: a run itself, a folder of runs, the folder of a report, its bundle, a CSV.
 
-    Raises ConfigError for a name that leads to none of them.
+    Raises ConfigError for a name that leads to none of them, RunError for a .zip that is no sound bundle.
     """
     named: tuple[dict[Path, Path], ...] = ({}, {}, {})  # runs, CSVs and evidence, each once, by its resolved path
-    ways = "give run directories, a folder of them, the folder of a report, a CSV of losses, or a quoted glob of any of these."
+    ways = "give run directories, a folder of them, the folder or bundle of a report, a CSV of losses, or a quoted glob of these."
     for name in asked:
         name = os.path.expanduser(str(name))
         paths = [Path(name)] if name and Path(name).exists() else [Path(path) for path in sorted(glob.glob(name))]
+        paths = [unpacked(path) if path.suffix.lower() == ENDING and path.is_file() else path for path in paths]
         csvs = [path for path in paths if path.is_file() and path.suffix.lower() == ".csv"]
         evidence = [path for path in paths if is_evidence(path)]
         found = [run for path in paths for run in ([path] if Run(path).has_config else inside(path))]

@@ -14,6 +14,7 @@ from conftest import CONFIGS, choices
 from hydra import compose, initialize_config_dir
 from test_layers import LAYERS, TORCH_FREE
 
+from posbench.cli import bundle
 from posbench.cli.plot import NAMES
 from posbench.explanation.changes import read_changes
 from posbench.runs.rows import COLUMNS
@@ -158,8 +159,8 @@ def test_every_command_composes(command):
     else:
         kind = f"{name} {words[0]}" if name == "runs" else name
         known = runpy.run_path(str(ROOT / "scripts" / script))[BY_KEY[kind]] if kind in BY_KEY else {"out": ""}
-        named = overrides if name == "explore" else words  # its other words are folders, CSVs and experiments
-        assert {word.partition("=")[0] for word in named} <= {*known, "list", "gc"}
+        named = overrides if name in ("explore", "bundle") else words  # its other words are folders, CSVs and experiments
+        assert {word.partition("=")[0] for word in named} <= {*known, *bundle.OPTIONS, "list", "gc"}
 
 
 def test_tab_completes_choices():

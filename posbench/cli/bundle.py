@@ -1,0 +1,66 @@
+"""Command of scripts/bundle.py: a report's folder, or runs, to one file; and the check of a folder of evidence."""
+
+import tempfile
+from pathlib import Path
+
+from posbench.cli.explore import collected, named
+from posbench.cli.key_values import options
+from posbench.common.errors import ConfigError, RunError
+from posbench.runs.bundle import ENDING, contents_of, name_folder, write_bundle
+
+OPTIONS = {"out": "FOLDER.posbench.zip", "check": False}
+
+
+def bundle_command(words: list[str]) -> None:
+    """Write the bundle that the words ask for, or check a folder of evidence."""
+    names = [word for word in words if "=" not in word or Path(word).exists()]
+    chosen = options([word for word in words if word not in names], OPTIONS)
+    if len(names) != 1:
+        raise ConfigError(f"A bundle is of one folder of runs or of a report, and {len(names)} are named: give one.")
+    found = named(names[0])
+    if found.csvs:
+        raise ConfigError(f"{found.csvs[0]} is a CSV of losses without sums: give runs, or a report's folder with evidence.")
+    kept = found.evidence[0] if len(found.evidence) == 1 and not found.files else None
+    reports, _ = collected({names[0]: found}, Path(names[0]).resolve().name)
+    if chosen["check"]:
+        if kept is None:
+            raise ConfigError(
+                f"{names[0]} is no folder of evidence: name the folder of one report, with rows.csv, sums.npz, configs.jsonl."
+            )
+        return _check(kept, names[0], reports[""])
+    name = Path(names[0]).resolve().name
+    out = Path(f"{name}.posbench.zip" if chosen["out"] == OPTIONS["out"] else chosen["out"])
+    if out.suffix.lower() != ENDING:
+        raise ConfigError(f"out={out} is no bundle: give it the ending .posbench.zip.")
+    _write(reports[""], kept, name, out)
+    print(f"{out} ({out.stat().st_size / 1e6:.1f} MB); it is read like a folder:", f"posbench explore {out}", sep="\n  ")
+    print(f"  posbench report runs={out}")
+
+
+def _write(report: object, kept: Path | None, name: str, out: Path) -> None:
+    """Write the bundle of a report with the files of its folder `kept`; pages are made anew, and name no folder of the machine."""
+    from posbench.report.folder import EXPLORE, PAGE, write
+
+    for origin in report.origins:
+        name_folder(origin.parent, name)
+    with tempfile.TemporaryDirectory(prefix="posbench-") as made:
+        write(report, made)
+        fresh = contents_of(Path(made))
+    pages = {page: fresh[page] for page in (EXPLORE, PAGE)}
+    write_bundle(fresh | (contents_of(kept) if kept else {}) | pages, out)
+
+
+def _check(folder: Path, name: str, report: object) -> None:
+    """Print what a folder of evidence holds. Raises RunError if something does not follow from its rows and sums."""
+    from posbench.report.leaderboard import lines_of, tables
+    from posbench.report.recompute import disagreements
+
+    if wrong := disagreements(folder, report):
+        more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+        raise RunError(f"{name} does not hold together ({wrong[0]}{more}): recreate it with scripts/report.py.")
+    commits = {row["commit"] for row in report.rows} | {origin.provenance.get("commit") for origin in report.origins.values()}
+    changed = sum(not one.provenance.get("commit") or bool(one.provenance.get("dirty_diff")) for one in report.origins.values())
+    print(f"{name}: {len(report.rows):,} rows of {len(report.origins)} trainings; all tables are those of rows and sums.")
+    listed = ", ".join(sorted({str(one)[:12] for one in commits if one})) or "none"
+    print(f"Commits: {listed}; {changed} trainings of changed or unknown code.")
+    print(f"Of it, the leaderboard (results/reported/leaderboard.md) would show:\n\n{tables(lines_of(folder)) or 'nothing'}")

@@ -1,0 +1,164 @@
+"""results/reported/leaderboard.md: the methods that hold longest, of every folder of evidence, by their usable length."""
+
+import csv
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from posbench.common.defuse import markdown, printable
+from posbench.common.errors import RunError
+from posbench.report.records import CurvePoint, methods, read_points, sections
+from posbench.runs.search import ROWS, is_evidence
+from posbench.statistics.usable_length import Usable
+
+PROTOCOL = "fixed_targets"  # the same targets at every length
+MARGIN = 0.05  # nats per token
+FEWEST = 3  # lengths from the training length on
+SHOWN = 10  # lines of a table
+COLUMNS = (
+    "encoding",
+    "extension",
+    "scale",
+    "holds to",
+    "perhaps to",
+    "loss minus floor there",
+    "cost at 1x",
+    "seeds",
+    "measured in",
+    "commit",
+)
+INTRODUCTION = f"""\
+<!-- made by `make pages` -->
+# Leaderboard
+
+The methods that hold longest, by corpus and training length. A method *holds* at a length if the upper end of the 95 %
+interval of its loss minus its floor is at most {MARGIN} nats per token. The floor is the same trainings' loss on the same
+tokens with exactly the training length of context. *Holds to* is the longest measured length, as a multiple of the training
+length, such that the method holds there and at every shorter measured length from 1x on. *Perhaps to* is the same with the
+lower end of the interval, so the true end lies between the two. A + marks the longest measured length. Tables are sorted
+by these two, then by the loss minus the floor where the method last holds. *Cost at 1x* is this difference at the training
+length, where extensions that adapt to the length change nothing.
+
+Holding is neither gaining nor retrieving ([findings](README.md)), and each training has its own floor: the tables do not
+rank losses. With one seed the interval is over documents alone. A table has at most {SHOWN} lines. Where several folders
+measured a method, a folder is left out if another has all its trainings, or several seeds where it has one. Only folders
+with evidence are read ({ROWS}, sums.npz, configs.jsonl), and of these the protocol `{PROTOCOL}` on at least {FEWEST} lengths.
+
+## Adding a row
+
+1. Write a report of your runs: `python scripts/report.py runs=results/runs report_dir=results/reported/NAME`.
+2. Check it: `python scripts/bundle.py results/reported/NAME check=true` recomputes every table from rows and sums, names
+   what differs, and prints the lines for this page.
+3. Run `make pages` and open a pull request with the folder (without `report.html` and `explore.html`) and this page.
+"""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One method in one folder: lengths as multiples of the training length, differences to the floor in nats/token."""
+
+    corpus: tuple[str, str, int]  # text, tokenizer, training length
+    method: tuple[str, str, str]
+    folder: Path
+    surely: float  # the longest measured length up to which it demonstrably holds; 0: not even at the training length
+    perhaps: float
+    longest: float
+    there: CurvePoint  # at the length that it surely holds to, else at the training length
+    first: CurvePoint  # at the training length
+    runs: frozenset[str]
+    commits: tuple[str, ...]
+
+    @property
+    def rank(self) -> tuple:
+        return -self.surely, -self.perhaps, self.there.difference, self.method, self.folder.name
+
+    def cells(self) -> list[str]:
+        reached = [f"{length:g}x{'+' * (length == self.longest)}" if length else "-" for length in (self.surely, self.perhaps)]
+        commits = ", ".join(self.commits) if len(self.commits) < 3 else f"{self.commits[0]} and {len(self.commits) - 1} others"
+        costs = [f"{point.difference:+.3f} +- {point.half_width:.3f}" for point in (self.there, self.first)]
+        return [*self.method, *reached, *costs, str(self.there.n_seeds), f"[{self.folder.name}]({self.folder.name})", commits]
+
+
+@dataclass(frozen=True)
+class _Stated:
+    """A difference with its 95 % interval, as a CSV states them."""
+
+    value: float
+    half_width: float | None
+
+    def interval(self, level: float = 0.95) -> tuple[float, float]:
+        half = math.nan if self.half_width is None else self.half_width
+        return self.value - half, self.value + half
+
+
+def folders(reported: Path) -> list[Path]:
+    """Folders of evidence in results/reported."""
+    return sorted(path for path in reported.iterdir() if is_evidence(path))
+
+
+def lines_of(folder: Path) -> list[Line]:
+    """Lines of a folder, from its curve.csv; only methods whose interval at the training length is known."""
+    runs, commits = defaultdict(set), defaultdict(dict)
+    for row in _rows(folder / "trainings.csv"):
+        runs[row.get("encoding", "")].add(row["run_id"])
+    for row in _rows(folder / ROWS):
+        commits[row["run_id"]][row["commit"][:7] + "+" * row["commit"].endswith("+") or "outside git"] = None
+    found = []
+    for section in sections(read_points(folder / "curve.csv")):
+        for method, by_length in methods(section).items():
+            grid = {n: point for n, point in by_length.items() if n >= point.train_len and point.difference is not None}
+            first = grid.get(section[0].train_len)
+            if section[0].protocol != PROTOCOL or method[3] or len(grid) < FEWEST or first is None or first.half_width is None:
+                continue
+            ends = Usable({n: _Stated(point.difference, point.half_width) for n, point in grid.items()}, MARGIN).interval()
+            surely, perhaps = (max((n for n in grid if n < end), default=0) for end in ends)
+            corpus = first.data, first.tokenizer, first.train_len
+            lengths = (n / first.train_len for n in (surely, perhaps, max(grid)))
+            own = frozenset(runs[method[0]])
+            known = tuple(dict.fromkeys(commit for run in sorted(own) for commit in commits[run]))
+            found.append(Line(corpus, method[:3], folder, *lengths, grid.get(surely, first), first, own, known))
+    return found
+
+
+def kept(lines: Iterable[Line]) -> list[Line]:
+    """Lines by rank, without those of which another line of the same method has all trainings, or several seeds instead of one."""
+    chosen: list[Line] = []
+    for line in sorted(lines, key=lambda line: (-len(line.runs), -line.longest, -(line.first.n_targets or 0), line.folder.name)):
+        same = (one for one in chosen if (one.corpus, one.method) == (line.corpus, line.method) and one.longest >= line.longest)
+        if not any(line.runs <= one.runs or line.first.n_seeds == 1 < one.first.n_seeds for one in same):
+            chosen.append(line)
+    return sorted(chosen, key=lambda line: line.rank)
+
+
+def tables(lines: Iterable[Line]) -> str:
+    """Markdown: a table for each corpus and training length; text of others cannot end a cell."""
+    apart: dict[tuple, list[Line]] = defaultdict(list)
+    for line in kept(lines):
+        apart[line.corpus].append(line)
+    parts = []
+    for (text, tokenizer, train_len), found in sorted(apart.items()):
+        beyond = [line for line in found if line.surely > 1]
+        parts.append(f"## {_plain(f'{text} ({tokenizer})')}, trained on {train_len:,} tokens\n")
+        parts.append(f"{len(beyond)} of {len(found)} methods hold beyond the training length.\n")
+        rows = [[_plain(cell) for cell in line.cells()] for line in beyond[:SHOWN]]
+        parts.append("".join(f"| {' | '.join(row)} |\n" for row in [COLUMNS, [":---"] * len(COLUMNS), *rows]) if rows else "")
+    return "\n".join(part for part in parts if part)
+
+
+def leaderboard(reported: Path) -> str:
+    """Text of the page."""
+    return f"{INTRODUCTION}\n{tables(line for folder in folders(reported) for line in lines_of(folder))}"
+
+
+def _plain(text: str) -> str:
+    return markdown(str(printable(text))).replace("|", "\\|")
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            return list(csv.DictReader(file))
+    except (OSError, ValueError, csv.Error) as error:
+        raise RunError(f"{path} cannot be read ({error}): recreate it with scripts/report.py.") from error

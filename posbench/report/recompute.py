@@ -1,0 +1,53 @@
+"""Check of a folder of evidence: what does not follow from its rows and sums."""
+
+import csv
+import io
+from pathlib import Path
+
+import numpy as np
+
+from posbench.common.files import read_bytes
+from posbench.report.folder import texts_of
+from posbench.report.report import Report, collect
+from posbench.runs.evidence import read_evidence
+
+
+def disagreements(folder: Path, report: Report | None = None) -> list[str]:
+    """Faults of a folder of evidence, in words; its `report` is made again unless it is given.
+
+    Each row must be the mean of its sums; curve.csv, table.md and the other tables what rows and sums give.
+    """
+    evaluations, _, _ = read_evidence(folder)
+    found = []
+    for one in evaluations:
+        for row in one.rows:
+            for name, column in (("nll", "nll"), ("correct", "accuracy")):
+                mean = float(one.sums(row, name).means[0])
+                if row[column] is not None and np.isfinite(mean) and not np.isclose(mean, row[column], rtol=1e-9, atol=1e-9):
+                    found.append(f"{row['run_id']} {row['protocol']} {row['length']}: {column} {row[column]}, its sums {mean}")
+    for name, text in texts_of(report or collect([], "again", "report.py", evidence=[folder])).items():
+        kept = read_bytes(folder / name).decode() if (folder / name).is_file() and name != "table.tex" else ""
+        if name.endswith(".csv") and not _alike(text, kept):
+            found.append(f"{name} is not what rows and sums give")
+        if name == "table.md" and not set(text.splitlines()[1:]) <= set(kept.splitlines()):  # all but the title; notes may be more
+            found.append("table.md is not what rows and sums give")
+    return found
+
+
+def _alike(one: str, other: str) -> bool:
+    """True if two CSVs have the same cells, numbers to 1e-9."""
+
+    def same(first: str, second: str) -> bool:
+        try:
+            return first == second or bool(np.isclose(float(first), float(second), rtol=1e-9, atol=1e-9))
+        except ValueError:
+            return False
+
+    rows, others = (list(csv.DictReader(io.StringIO(text))) for text in (one, other))
+    if len(rows) != len(others):
+        return False
+    keys = list(others[0]) if others else []  # a file of before a column came has none of it
+    if not {*keys} <= {*(rows[0] if rows else keys)}:
+        return False
+    pairs = zip(*(sorted([row[key] for key in keys] for row in table) for table in (rows, others)), strict=True)
+    return all(all(map(same, *pair)) for pair in pairs)

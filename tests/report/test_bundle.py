@@ -1,0 +1,152 @@
+"""One file of a report: read like its folder, the same for equal results, and refused in a sentence where it is damaged or hostile."""
+
+import io
+import json
+import os
+import shutil
+import struct
+import zipfile
+
+import pandas
+import pytest
+from conftest import CONFIGS
+from script_calls import call
+
+import posbench
+from posbench.common.errors import RunError
+from posbench.common.files import LARGEST
+from posbench.runs.bundle import LISTED, contents_of, write_bundle
+from posbench.runs.search import find_results
+
+DEMO = CONFIGS.parent / "results" / "reported" / "demo"
+
+
+@pytest.fixture
+def bundle(tmp_path):
+    """The files of a report alone, without pages."""
+    write_bundle(contents_of(DEMO), tmp_path / "demo.posbench.zip")
+    return tmp_path / "demo.posbench.zip"
+
+
+def entries(path) -> dict[str, bytes]:
+    with zipfile.ZipFile(path) as file:
+        return {name: file.read(name) for name in file.namelist()}
+
+
+def test_equal_results_give_equal_bytes_and_no_folder_of_the_machine_is_named(capfd, tmp_path):
+    made = []
+    for place in ("one", "another"):
+        folder = tmp_path / place / "demo"
+        shutil.copytree(DEMO, folder)
+        (folder / "table.md").touch()
+        (folder / "secret.csv").symlink_to("/etc/hostname")
+        (folder / ".env").write_text("x")
+        done = call(capfd, tmp_path / place, "bundle", str(folder) if place == "one" else "demo")
+        assert done.returncode == 0, done.stderr
+        made.append((tmp_path / place / "demo.posbench.zip").read_bytes())
+    assert made[0] == made[1]
+    files = entries(io.BytesIO(made[0]))
+    assert {"explore.html", "report.html", "rows.csv", "curve.csv", "sums.npz", "configs.jsonl", "trainings.csv"} <= {*files}
+    assert {"secret.csv", ".env", "README.template.md"}.isdisjoint(files)
+    assert not [name for name, content in files.items() if str(tmp_path).encode() in content]
+    assert files["curve.csv"] == (DEMO / "curve.csv").read_bytes()
+
+
+def test_a_bundle_is_read_like_its_folder(bundle, capfd, tmp_path):
+    pandas.testing.assert_frame_equal(posbench.rows(bundle), posbench.rows(DEMO))
+    pandas.testing.assert_frame_equal(posbench.frame([bundle]), posbench.frame([DEMO]))
+    done = call(capfd, tmp_path, "report", f"runs={bundle.name}", "report_dir=again")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "again" / "curve.csv").read_bytes() == (DEMO / "curve.csv").read_bytes()
+    assert f"{tmp_path.name}/{bundle.name}/rope-64" in (tmp_path / "again" / "report.html").read_text()
+    assert call(capfd, tmp_path, "explore", bundle.name).returncode == 0 and (tmp_path / "explore.html").exists()
+    done = call(capfd, tmp_path, "plot", bundle.name, "headline", "lines=rope|none", "out=x.svg")
+    assert done.returncode == 0 and f"{bundle.name}: " in done.stdout, done.stderr
+
+
+def packed(path, items, **changes) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, content in items:
+            entry = zipfile.ZipInfo(name)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            for key, value in changes.items():
+                setattr(entry, key, value)
+            file.writestr(entry, content)
+
+
+def understated(path) -> None:
+    """A bomb whose entry states ten bytes."""
+    packed(path, [(LISTED, b"{}"), ("rows.csv", bytes(64 * 2**20))])
+    content, real = bytearray(path.read_bytes()), struct.pack("<I", 64 * 2**20)
+    while (at := content.find(real)) >= 0:
+        content[at : at + 4] = struct.pack("<I", 10)
+    path.write_bytes(content)
+
+
+def spoiled(path, name, content) -> None:
+    packed(path, [*({**entries(path), name: content}).items()])
+
+
+HOSTILE = {
+    "no zip": (lambda path: path.write_bytes(b"PK\x03\x04 and more"), "not a zip file"),
+    "cut": (lambda path: os.truncate(path, path.stat().st_size // 2), "not a zip file"),
+    "foreign": (lambda path: packed(path, [("thesis.docx", b"")]), "'thesis.docx' in it is no file of a report"),
+    "above": (lambda path: packed(path, [("../rows.csv", b"x")]), "'../rows.csv' in it is no file"),
+    "absolute": (lambda path: packed(path, [("/tmp/rows.csv", b"x")]), "in it is no file"),
+    "link": (lambda path: packed(path, [("rows.csv", b"/etc/passwd")], external_attr=0o120777 << 16), "'rows.csv' in it is no file"),
+    "many": (lambda path: packed(path, [(f"{n}.csv", b"") for n in range(501)]), "it holds 501 files"),
+    "large": (lambda path: packed(path, [("rows.csv", bytes(LARGEST + 1))]), "it unpacks to 268,435,457 bytes"),
+    "bomb": (understated, "Bad CRC-32"),
+    "unlisted": (lambda path: spoiled(path, "more.csv", b"x"), "more.csv is not the file that bundle.json lists"),
+    "altered": (lambda path: spoiled(path, "curve.csv", b"x"), "curve.csv is not the file that bundle.json lists"),
+    "no list": (lambda path: packed(path, [("rows.csv", b"x")]), "it has no bundle.json"),
+    "newer": (lambda path: spoiled(path, LISTED, b'{"format": 2}'), "its format is 2, and 1 is read"),
+    "strange list": (lambda path: spoiled(path, LISTED, b"[]"), "list indices"),
+    "deep list": (lambda path: spoiled(path, LISTED, b"[" * 100_000), "is no sound bundle"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_is_no_sound_bundle_is_one_sentence_and_leaves_nothing(name, bundle, tmp_path, monkeypatch):
+    spoil, said = HOSTILE[name]
+    spoil(bundle)
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    with pytest.raises(RunError, match=said) as raised:
+        find_results([bundle])
+    assert "\n" not in str(raised.value) and str(bundle) in str(raised.value)
+    assert not list((tmp_path / "temporary").iterdir()) and len([*tmp_path.iterdir()]) == 2
+
+
+def test_a_changed_bundle_is_read_anew(bundle):
+    before = find_results([bundle]).evidence
+    assert find_results([bundle]).evidence == before
+    files = {name: content for name, content in entries(bundle).items() if name != LISTED}
+    write_bundle(files | {"rows.csv": b"".join(files["rows.csv"].splitlines(True)[:10])}, bundle)
+    assert len(posbench.rows(bundle)) == 9 < 66
+    assert json.loads(entries(bundle)[LISTED])["format"] == 1
+
+
+def test_the_check_names_what_does_not_follow_from_the_evidence(capfd, tmp_path):
+    done = call(capfd, tmp_path, "bundle", "demo", "check=true")
+    assert done.returncode == 0 and "66 rows of 3 trainings; all tables are those of rows and sums." in done.stdout
+    assert "| rope | leaky_rerope | log_n | 16x+ |" in done.stdout and not list(tmp_path.iterdir())
+    shutil.copytree(DEMO, tmp_path / "better")
+    curve = (tmp_path / "better" / "curve.csv").read_text()
+    (tmp_path / "better" / "curve.csv").write_text(curve.replace("rope,none,none,False,128", "rope,none,none,False,96", 1))
+    done = call(capfd, tmp_path, "bundle", "better", "check=true")
+    assert done.returncode == 1 and "better does not hold together (curve.csv is not what rows and sums give)" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        ([], "0 are named"),
+        (["demo", "out=x.tar"], "out=x.tar is no bundle"),
+        (["demo", "chek=true"], "chek"),
+        ([str(DEMO / "rows.csv")], "is a CSV of losses without sums"),
+    ],
+)
+def test_mistakes_are_one_sentence(words, said, capfd, tmp_path):
+    done = call(capfd, tmp_path, "bundle", *words)
+    assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1 and not list(tmp_path.iterdir())
