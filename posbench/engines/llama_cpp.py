@@ -101,6 +101,10 @@ class LlamaCpp(Engine):
     def start(self, cfg: dict) -> dict:
         import llama_cpp
 
+        size, asked = self.given["ctx_size"], max(cfg["evaluate"]["lengths"])
+        if size is not None and size < asked:
+            raise ConfigError(f"model.ctx_size={size} is less than the {asked} tokens of evaluate.lengths: raise it, or leave it out.")
+
         self.lib = llama_cpp
         _silence(llama_cpp)
         llama_cpp.llama_backend_init()
