@@ -23,13 +23,14 @@ def explain_words(what: str, words: list[str]) -> Explanation:
     own = setting = llama_setting(content, name) if of_file else read_setting(content, name)
     _check_turning(own)
     findings: list[Finding] = []
-    if changes.config or not of_file:
+    served = bool(changes.config or changes.served)
+    if served or not of_file:
         config = config_of(own) if of_file else content
         changed = applied(config, changes)
         setting = read_setting(changed, name, own.trained, changes.reader)
         _check_turning(setting)
         findings += config_findings(config, changed, setting, own, changes)
-    by_llama = of_file and not changes.config
+    by_llama = of_file and not served
     if changes.flags or changes.keys or by_llama:
         try:
             model = content if by_llama else converted(setting)
