@@ -68,6 +68,8 @@ def read_changes(words: list[str]) -> Changes:
                     raise ConfigError(f"{flag} has no value: write it behind the flag.")
                 value = left.pop(0)
             name, *path = flag.split(".")
+            if name not in FLAGS:
+                raise ConfigError(f"{flag} is not a flag: explain knows {', '.join(FLAGS)}.")
             if path:
                 found.reader = OVERRIDES[name]
                 _merge(dotted, path, _value(value))

@@ -172,6 +172,7 @@ def test_a_mistake_has_the_frequencies_that_transformers_gives_it(tmp_path, name
         (["llama.rope.scaling.tpye=yarn"], "did you mean rope.scaling.type?"),
         (["rope_parameters={'rope_type': 'yarn'}"], "JSON has double quotes"),
         (["-m", "x.gguf", "-ngl", "99"], "-m, -ngl are not about positions, leave them out"),
+        (["-1", "5"], "-1 is not a flag"),
         (["-c", "32k"], "reads without k and m"),
         (["--rope-scale"], "has no value"),
         (["--rope-scale", "-4"], "must be above 0"),
