@@ -14,7 +14,7 @@ from posbench.report.figures.style import FONT, GREY, MARKERS, OKABE_ITO, Frame,
 TERMINAL, MOST_NAMED, MOST_LENGTHS = 80, 4, 3
 ROW, ACROSS = 14, 300  # points
 AS_WRITTEN = ("pi", "ntk", "yarn", "llama3", "dynamic_ntk", "own")  # right where that was asked for
-COLUMNS = ("candidate", "words", "length", "n_targets", "mean", "low", "high", "rms", "correlation")
+COLUMNS = ("candidate", "words", "length", "n_targets", "difference", "low", "high", "rms", "correlation")
 CAPTION = (
     "Root mean square of the differences of single tokens' losses between the engine and each candidate, which posbench computed from the "
     f"weights. The dashed line, {ROUNDING:g} nats, is above what rounding does within the training length."
@@ -119,7 +119,7 @@ def candidate_csv(made: dict) -> str:
 def candidate_figure(made: dict):
     """Rms of every candidate on a logarithmic axis, a mark for each length, the nearest on top."""
     rows, lengths = made["candidates"], made["lengths"]
-    margin = max(width(one["words"], FONT) for one in rows) + 12
+    margin = max(width(one["words"], FONT, "bold") for one in rows) + 12
     frame = Frame(f"{made['name']}: the setting that it runs", margin + ACROSS, 24 + ROW * len(rows) + 62)
     axes = frame.axes(margin, 24, ACROSS, ROW * len(rows))
     known = sorted({point["rms"] for one in rows for point in one["points"]})

@@ -37,6 +37,7 @@ from posbench.statistics.crossed import Sums
 DOCUMENTS = "documents.csv"
 ENTRY = ("row", "document", "n_targets")
 PATHS = {"path", "tokenizer", "cache_dir", "results_dir", "report_dir", "run", "runs", "key_run", "out"}  # keys of a configuration
+PATHS |= {"root", "id"}  # and of what an engine says of itself
 TYPED = re.compile(r"(?<![^\s='\"\[,:])/(?:[^\s/'\",\]]+/)*([^\s/'\",\]]+)/?")  # an absolute path among the words of a command
 
 
@@ -85,7 +86,8 @@ def portable_command(command: object) -> object:
 def provenance_record(origin: RunMetadata) -> dict:
     """Parts of an origin that do not depend on where its folder lies: run_id, config, provenance, summary."""
     provenance = {key: portable_command(value) if key == "command" else value for key, value in origin.provenance.items()}
-    return {"run_id": origin.path.name, "config": portable(origin.nested), "provenance": provenance, "summary": origin.summary}
+    parts = {"config": origin.nested, "provenance": provenance, "summary": origin.summary}
+    return {"run_id": origin.path.name, **portable(parts)}
 
 
 def _config_line(origin: RunMetadata, evaluations: Iterable[Evaluation]) -> str:

@@ -97,10 +97,10 @@ def test_what_is_written_are_the_numbers_of_the_stored_losses(world, engine, ide
         rows = {(row["candidate"], int(row["length"])): row for row in csv.DictReader(file)}
     for length in (32, 128):
         difference = theirs.losses(length).astype(float) - plain.losses(length)
-        assert float(rows["none", length]["mean"]) == pytest.approx(difference.mean(), abs=1e-6)
+        assert float(rows["none", length]["difference"]) == pytest.approx(difference.mean(), abs=1e-6)
         assert float(rows["none", length]["rms"]) == pytest.approx(np.sqrt((difference**2).mean()), rel=1e-6)
     # Cut to its last 32 tokens a text of 128 has the losses of one of 32.
-    assert float(rows["cut", 128]["mean"]) == pytest.approx((theirs.losses(128).astype(float) - plain.losses(32)).mean(), abs=1e-6)
+    assert float(rows["cut", 128]["difference"]) == pytest.approx((theirs.losses(128).astype(float) - plain.losses(32)).mean(), abs=1e-6)
     assert (world / "told" / "identify.svg").exists() and (world / "told" / "identify.png").stat().st_size > 1000
     again = identify(run, "model.path=Llama", "factor=4", "out=told")
     assert again.stdout == done.stdout and "evaluations to make" not in again.stderr
