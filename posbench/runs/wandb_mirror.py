@@ -135,14 +135,44 @@ def log_curves(started: Any, run: Run, rows: list[dict]) -> None:
         started.log({**step, **{f"{curve}/{name}": row[name] for name in SHOWN if row[name] is not None}})
 
 
+def chart_lines(run: Run, rows: list[dict]) -> dict[str, dict[str, dict[int, float]]]:
+    """{chart: {line: {length: loss, or accuracy of a task}}} of lines with two lengths or more, longest last.
+
+    A line is named by its methods, seed and training, so that lines of several runs in one chart stay apart.
+    """
+    own = None
+    with contextlib.suppress(RunError):
+        own = own_text(run.read_config())
+    charts: dict[str, dict[str, dict[int, float]]] = {}
+    for row in sorted(rows, key=lambda row: row["length"]):
+        kind, value = ("accuracy", row["accuracy"]) if row["task"] else ("loss", row["nll"])
+        if row["depth"] is None and row["position"] is None and value is not None:
+            protocol, _, methods = curve_name(row, own).partition("/")
+            line = f"{row['encoding']} {methods} s{row['seed']} {run.id[-10:][:4]}"
+            charts.setdefault(f"{kind}_by_length/{protocol}", {}).setdefault(line, {})[row["length"]] = value
+    several = {chart: {line: points for line, points in lines.items() if len(points) > 1} for chart, lines in charts.items()}
+    return {chart: lines for chart, lines in several.items() if lines}
+
+
+def log_charts(started: Any, run: Run, rows: list[dict]) -> None:
+    """Log a chart over length for each protocol. Its preset is on every server, and draws the lines of all runs that are shown."""
+    import wandb
+
+    for chart, lines in chart_lines(run, rows).items():
+        xs, ys = ([list(part) for part in parts] for parts in zip(*((one, one.values()) for one in lines.values()), strict=True))
+        title = f"{chart.replace('_', ' ').replace('/', ': ')}, {'share' if chart.startswith('accuracy') else 'nats per token'}"
+        started.log({chart: wandb.plot.line_series(xs, ys, list(lines), title, "tokens", split_table=True)})
+
+
 def log_table(started: Any, run: Run, fresh: list[dict]) -> None:
-    """Log the rows of all evaluations of a run as one table, in which `fresh` rows replace the stored ones."""
+    """Log the rows of all evaluations of a run, in which `fresh` rows replace the stored ones, as one table and as charts."""
     import wandb
 
     made = {(row["eval_id"], row["length"]) for row in fresh}
     rows = [row for row in stored_rows(run) if (row["eval_id"], row["length"]) not in made] + fresh
     cells = [[json.dumps(row[name]) if isinstance(row[name], dict) else row[name] for name in COLUMNS] for row in rows]
     started.log({"eval_rows": wandb.Table(columns=list(COLUMNS), data=cells, allow_mixed_types=True)})
+    log_charts(started, run, rows)
 
 
 def _connect(server: str) -> None:

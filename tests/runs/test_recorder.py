@@ -60,6 +60,7 @@ def fake(monkeypatch):
     module.Settings = type("Settings", (), {"model_fields": {"silent": 0}, "__init__": lambda self, **values: None})
     module.setup = lambda settings: types.SimpleNamespace(settings=types.SimpleNamespace(base_url="http://127.0.0.1"))
     module.Table = lambda **content: content
+    module.plot = types.SimpleNamespace(line_series=lambda xs, ys, keys, *titles, **how: {"xs": xs, "ys": ys, "keys": keys})
 
     def init(**options):
         module.asked.append(options)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from urllib.parse import quote
 
 import forked
 import pytest
@@ -107,11 +108,33 @@ def test_wandb_sync_shows_everything_of_an_offline_run(run, environment, tmp_pat
     curve = [(line["eval/length"], line["eval/fixed_targets/yarn+none/nll"]) for line in shown["history"] if "eval/length" in line]
     assert curve == [(128, VALUES["nll"]), (256, 2.25)]
     assert shown["summary"]["train/loss"] == 1 / 3 and shown["summary"]["eval/fixed_targets/yarn+none/nll"] == 2.25
-    assert [name for name in shown["files"] if name.startswith("media/images/curve")] and shown["artifacts"] == [f"run-{ID}-eval_rows"]
+    assert [name for name in shown["files"] if name.startswith("media/images/curve")] and f"run-{ID}-eval_rows" in shown["artifacts"]
     (table,) = (json.loads(body) for name, body in shown["files"].items() if name.startswith("media/table/eval_rows"))
     assert [line[table["columns"].index("nll")] for line in table["data"]] == [VALUES["nll"], 2.25]
     assert shown["exitcode"] == 0
     assert not list((tmp_path / "home").rglob("*.table.json")) and not list((tmp_path / "home").rglob("staging/*"))
+
+
+def test_a_chart_over_length_draws_the_lines_of_all_runs_that_are_shown(run, environment):
+    lengths = {length: make_row(**{**VALUES, "length": length, "nll": nll}) for length, nll in ((256, 2.25), (64, 2.0), (128, 2.125))}
+    once = make_row(**{**VALUES, "extension": "pi", "extension_args": {}})  # one length is no line
+    solved = [make_row(**{**VALUES, "protocol": "accuracy", "task": "mqar", "length": n, "accuracy": 0.5}) for n in (64, 128)]
+    end(start(run, environment, rows=[*lengths.values(), once, *solved]))
+    with serving() as server:
+        done = sync(environment, server, *folders(run))
+    assert "ERROR" not in done.stderr, done.stderr
+    shown = server.runs[ID]
+    charts = json.loads(shown["settings"]["config"])["_wandb"]["value"]["visualize"]
+    assert {*charts} == {"loss_by_length/fixed_targets", "accuracy_by_length/accuracy_mqar"}
+    chart = charts["loss_by_length/fixed_targets"]["panel_config"]
+    assert (chart["panelDefId"], chart["stringSettings"]["xname"]) == ("wandb/lineseries/v0", "tokens")
+    (runs,) = chart["userQuery"]["queryFields"]
+    assert runs["name"] == "runSets"  # every run that the page shows, not this one alone
+    (table,) = [one["args"][0]["value"] for one in runs["fields"] if one["name"] == "summaryTable"]
+    assert shown["summary"][table]["_type"] == "table-file"
+    drawn = json.loads(shown["files"][quote(shown["summary"][table]["path"])])
+    assert drawn["columns"] == ["step", "lineKey", "lineVal"]
+    assert drawn["data"] == [[n, "rope yarn+none s0 0123", nll] for n, nll in ((64, 2.0), (128, 2.125), (256, 2.25))]
 
 
 def test_evaluations_of_later_commands_are_in_the_trainings_own_run(run, environment):
