@@ -51,7 +51,9 @@ with evidence are read ({ROWS}, sums.npz, configs.jsonl), and of these the proto
 1. Write a report of your runs: `python scripts/report.py runs=results/runs report_dir=results/reported/NAME`.
 2. Check it: `python scripts/bundle.py results/reported/NAME check=true` recomputes every table from rows and sums, names
    what differs, and prints the lines for this page.
-3. Run `make pages` and open a pull request with the folder (without `report.html` and `explore.html`) and this page.
+3. Write `README.template.md` in the folder (question, command, cost; see those of others), link its page in the table of
+   [experiments](README.md#experiments), by its template, and run `make pages`.
+4. Open a pull request with these pages and the folder, without `report.html`, `explore.html` and `table.tex`.
 """
 
 

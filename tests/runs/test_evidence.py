@@ -8,11 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from script_calls import call
 from synthetic import DOCUMENTS, LENGTHS, TARGETS, Built, write_eval, write_positions, write_run
 
 import posbench
 from posbench.common.errors import RunError
 from posbench.report.report import collect
+from posbench.runs.directory import Run
 from posbench.runs.evaluation import Evaluation, load_evaluation
 from posbench.runs.evidence import portable, portable_command, read_evidence, write_evidence
 from posbench.runs.rows import read_csv, write_csv
@@ -59,6 +61,18 @@ def test_a_report_of_evidence_is_the_report_of_its_runs(whole):
     assert again.rows == report.rows
     first, second = (one.origins for one in (report, again))
     assert [origin.provenance for origin in first.values()] == [origin.provenance for origin in second.values()]
+
+
+def test_a_bundle_of_runs_holds_the_evidence_of_their_report(runs, whole, tmp_path, capfd):
+    folder = runs[0][0].parents[3]
+    done = call(capfd, tmp_path, "bundle", str(folder), "out=all.zip")
+    assert done.returncode == 0, done.stderr
+    found = find_results([tmp_path / "all.zip"])
+    assert numbers(collect([], "All", "x", evidence=found.evidence)) == numbers(whole[0])
+    assert str(folder) not in (found.evidence[0] / "report.html").read_text()
+    beside = find_results([tmp_path / "all.zip", folder])  # each row once
+    files = [path for run in beside.runs for path in Run(run).eval_files()]
+    assert numbers(collect(files, "All", "x", evidence=beside.evidence)) == numbers(whole[0])
 
 
 def test_seeds_of_several_machines_pool(runs, whole, tmp_path):
