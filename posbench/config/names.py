@@ -41,6 +41,13 @@ def nodes(group: str) -> dict[str, dict]:
     return choices([CONFIGS], group)
 
 
+def base_node(group: str) -> dict:
+    """Content of the _base.yaml of one of posbench's own groups, which its choices share."""
+    from omegaconf import OmegaConf
+
+    return OmegaConf.to_container(OmegaConf.load(CONFIGS / group / "_base.yaml"))
+
+
 def named(group: str, node: dict) -> str:
     """Display name of a method by its configuration. Raises ConfigError for one without _target_."""
     return called(group, method_name(node), method_args(node))

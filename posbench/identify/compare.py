@@ -5,7 +5,8 @@ other. For a wrong one it holds that difference too. So, over all tokens and len
 
 best: the candidate of the smallest rms of d.
 Beaten is another one if the interval (99 %) of the mean of its d^2 minus that of the best lies above 0, and if its losses are further from
-the best's than APART of the best's rms: rounding that leans a little towards another candidate can decide about smaller differences.
+the best's than APART of the best's rms: rounding that leans a little towards another candidate can decide about smaller differences. One
+further than FAR times that rms, and than LEAST, is beaten without an interval, which few tokens do not give.
 "Cannot tell" where one is not beaten.
 None of them, if any of these holds:
   - rms of d is above LEAST, and the differences of the candidates to the best explain more than EXPLAINED of its variance (adjusted R^2 of
@@ -36,7 +37,7 @@ import numpy as np
 
 from posbench.statistics.crossed import Estimate, estimate, sums
 
-LEVEL, APART, EXPLAINED, ERRORS, LEAST, ROUNDING, SHARE = 0.99, 0.5, 0.1, 3, 0.03, 0.3, 0.5
+LEVEL, APART, FAR, EXPLAINED, ERRORS, LEAST, ROUNDING, SHARE = 0.99, 0.5, 20.0, 0.1, 3, 0.03, 0.3, 0.5
 UNITS = 16
 IS, UNTOLD, NONE = "is", "cannot tell", "none"
 Losses = Mapping[int, np.ndarray]  # {length: [N, S]}
@@ -120,6 +121,8 @@ def judge_setting(engine: Losses, found: Mapping[str, Losses], unit: Losses, tra
 
 def _beaten(other_T: np.ndarray, d_T: np.ndarray, unit_T: np.ndarray, apart: float, rms: float) -> bool:
     """True if a candidate with the differences other_T is told from the best, which has d_T."""
+    if apart > max(FAR * rms, LEAST):
+        return True
     more = estimate([(1.0, sums([other_T**2 - d_T**2], unit_T))])
     return more.interval(LEVEL)[0] > 0 and apart > APART * rms
 

@@ -4,10 +4,8 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 
-from omegaconf import OmegaConf
-
 from posbench.config.identity import LATER, NOT_TRAIN, as_word, method_args, method_label, without_later
-from posbench.config.names import CONFIGS, as_command, called, named, nodes
+from posbench.config.names import as_command, base_node, called, named, nodes
 from posbench.runs.evaluation import Evaluation
 from posbench.runs.run_metadata import RunMetadata, flatten
 from posbench.runs.setting import Setting
@@ -53,7 +51,7 @@ def _words(evaluation: Evaluation, origin: RunMetadata) -> list[str] | None:
         if usual is None:
             return None
         found += [f"{group}={name}", *_changed(group, own, method_args(usual))]
-    data, base = str(given["data"].get("name")), OmegaConf.to_container(OmegaConf.load(CONFIGS / "data" / "_base.yaml"))
+    data, base = str(given["data"].get("name")), base_node("data")
     if data not in nodes("data"):
         return None
     found += [f"data={data}", *_changed("data", given["data"], {**base, **nodes("data")[data]}, known=True)]

@@ -87,3 +87,10 @@ def test_few_windows_are_divided():
     counts = np.unique(unit, return_counts=True)[1]
     assert len(counts) == 16 and max(counts) == 2  # 3 windows in 6 runs each, of which the short one fills 4
     assert all(len(np.unique(window[unit == one])) == 1 for one in np.unique(unit))
+
+
+def test_few_tokens_of_hardly_any_rounding_decide():
+    found = {name: {64: losses[64][:1, :8]} for name, losses in made_up(0.6).items()}
+    theirs = {64: found["a"][64] + 1e-4 * np.random.default_rng(1).normal(size=(1, 8))}
+    verdict = judge_setting(theirs, found, {64: UNIT[64][:1, :8]}, 64)
+    assert (verdict.kind, verdict.best) == (IS, "a")
