@@ -90,7 +90,7 @@ def test_few_windows_are_divided():
 
 
 def test_few_tokens_of_hardly_any_rounding_decide():
-    found = {name: {64: losses[64][:1, :8]} for name, losses in made_up(0.6).items()}
-    theirs = {64: found["a"][64] + 1e-4 * np.random.default_rng(1).normal(size=(1, 8))}
-    verdict = judge_setting(theirs, found, {64: UNIT[64][:1, :8]}, 64)
+    found = {name: {256: losses[256][:1, :8]} for name, losses in made_up(0.6).items()}
+    theirs = {256: found["a"][256] + 1e-4 * np.random.default_rng(1).normal(size=(1, 8))}
+    verdict = judge_setting(theirs, found, {256: UNIT[256][:1, :8]}, 64)
     assert (verdict.kind, verdict.best) == (IS, "a")
