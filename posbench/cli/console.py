@@ -18,7 +18,11 @@ def main() -> None:
     name, *words = sys.argv[1:] or ["--help"]
     try:
         scripts = _scripts()
-        if name in ("-h", "--help", "help"):
+        if name == "help" and words:
+            from posbench.cli.key_help import explain_words
+
+            print(explain_words(words))
+        elif name in ("-h", "--help", "help"):
             print(_help(scripts))
         elif name == "--version":
             print(f"posbench {__version__}")
@@ -59,7 +63,16 @@ def _help(scripts: dict[str, Path]) -> str:
     width = max(map(len, scripts))
     lines = [f"  {name:{width}}  {_summary(path)}" for name, path in scripts.items()]
     usage = "posbench COMMAND ...: the same as python scripts/COMMAND.py ...; paths are relative to the working directory."
-    return "\n".join([usage, "", *lines, "", "posbench COMMAND --help explains each; posbench run experiment=demo is a first example."])
+    return "\n".join(
+        [
+            usage,
+            "",
+            *lines,
+            "",
+            "posbench COMMAND --help explains each; posbench run experiment=demo is a first example.",
+            "posbench help KEY explains a key or a choice: posbench help evaluate.windows extension=yarn",
+        ]
+    )
 
 
 def _summary(path: Path) -> str:
