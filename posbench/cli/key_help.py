@@ -52,7 +52,7 @@ def _explained(word: str) -> str:
         raise ConfigError(f"{word} is no key and no choice{near}: posbench help extension lists choices, posbench run --cfg job all keys.")
     # One explanation for all choices that share it.
     shared: dict[tuple[str, str], list[Described]] = {}
-    for one in found:
+    for one in sorted(found, key=lambda one: one.key != word):
         shared.setdefault((one.key, one.comment), []).append(one)
     merged = [
         Described(key, each[0].default, said, ", ".join(one.choice for one in each if one.choice)) for (key, said), each in shared.items()
