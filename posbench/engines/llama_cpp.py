@@ -3,6 +3,7 @@
 Flags are llama.cpp's, with _ for -, and act as common/arg.cpp and tools/completion/completion.cpp have them (llama-cpp-python 0.3.36): null
 leaves a flag out, so that the file's own metadata or llama.cpp's default holds. A context is made for each length: ctx_size null is that
 length. Self-extend (grp_attn_n, grp_attn_w; Jin et al. 2024, arXiv 2401.01325) moves the cached keys before each batch, as there.
+In that version the divided keys are turned the wrong way (tests/engines/test_llama_cpp_self_extend.py).
 
 Letters: L tokens fed, R scored rows, V vocabulary.
 """
