@@ -17,7 +17,7 @@ import numpy as np
 from posbench.advice.asked import OTHER_PROTOCOLS, one_model, refuse_settings
 from posbench.advice.look_plan import AS_IT_IS, BEYOND, EXTENSIONS, SHORTEST, Look, choose_look
 from posbench.advice.plan import node
-from posbench.common.errors import ConfigError, RunError
+from posbench.common.errors import ConfigError
 from posbench.common.files import read_json, sha256_json, write_json
 from posbench.common.wheel_file import wheel_file
 from posbench.config.compose import Request
@@ -30,7 +30,7 @@ from posbench.runs.evaluation import load_evaluation
 from posbench.sweep.cost_estimate import ReadingTime, duration_words, measured_rates
 from posbench.sweep.dry_run import check_devices
 from posbench.sweep.jobs import Job, plan_jobs
-from posbench.sweep.launch import launch
+from posbench.sweep.launch import launch_one
 from posbench.sweep.verdict import judge_job
 
 SCRIPT = "scripts/look.py"
@@ -217,11 +217,7 @@ class FirstLook:
         return look
 
     def _launch(self, look: Look) -> None:
-        (result,) = launch([self.planned(look)], {"n_jobs": 1, **self.launcher}, self.command)
-        for outcome in result.outcomes:
-            if outcome.status not in ("done", "exists", "noop"):
-                error = ConfigError if outcome.status == "refused" else RunError
-                raise error(f"{outcome.label or self.job.run.id}: {outcome.reason}")
+        launch_one(self.planned(look), self.launcher, self.command, good=("done", "exists", "noop"))
 
     def show(self, look: Look) -> int:
         """Print the picture and write the report. Returns the exit code."""

@@ -14,7 +14,7 @@ from posbench.config.schema import ModelConfig
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedModel:
     """Facts of the model behind an engine, known before a text is read.
 
     `train_len` is None where the engine does not say it. `identity` are facts that tell this model from others, beside `settings`, the
@@ -37,7 +37,7 @@ class Engine:
     remote: ClassVar[bool] = False
     at_once: int = 1
 
-    def served(self, cfg: dict) -> Served:
+    def served(self, cfg: dict) -> ServedModel:
         """Facts of its model, for a job's configuration. Raises ConfigError where there is none, or none that posbench can read."""
         raise NotImplementedError
 

@@ -17,11 +17,10 @@ import numpy as np
 
 from posbench.common.errors import ConfigError, RunError, Undescribed
 from posbench.common.machine import cores
-from posbench.config.schema import ModelConfig
-from posbench.engines.engine import Engine, Served
+from posbench.engines.engine import Engine, ServedModel
 from posbench.gguf.header import is_gguf
 from posbench.pretrained.checkpoint import find_checkpoint
-from posbench.pretrained.import_config import shape_of
+from posbench.pretrained.import_config import described
 
 SCALINGS = {"none": 0, "linear": 1, "yarn": 2}
 FLASH = {"auto": -1, "off": 0, "on": 1}
@@ -68,7 +67,7 @@ class LlamaCpp(Engine):
             raise ConfigError(f"model.grp_attn_w={grp_attn_w} must be a multiple of model.grp_attn_n={grp_attn_n}, which is at least 1.")
         self.model = self.context = self.length = None
 
-    def served(self, cfg: dict) -> Served:
+    def served(self, cfg: dict) -> ServedModel:
         path = self.given["path"]
         if not path:
             raise ConfigError("model=llama_cpp reads a GGUF file: add model.path=FILE.gguf to the command.")
@@ -81,22 +80,20 @@ class LlamaCpp(Engine):
         if not is_gguf(found.place):
             raise ConfigError(f"model.path={path} is no GGUF file, which llama.cpp reads alone: give one, or choose model=hf.")
         try:
-            config = found.config()
-            model, longest = shape_of(config), config["max_position_embeddings"]
-            said = {"vocab_size": config["vocab_size"], "bos": config.get("bos_token_id")}
+            model, said = described(found.config())
         except Undescribed:
             model, _, said = found.outline()
-            longest = said.pop("length")
+        longest = said.pop("length")
         usual = LlamaCpp("").given
         settings = {key: value for key, value in self.given.items() if key not in ROUNDING and value != usual[key]}
         own = cfg["data"]["tokenizer"] in ("bytes", "bpe")
-        return Served(
+        return ServedModel(
             **said,
             train_len=longest,
             tokenizer=found.tokenizer() if own else cfg["data"]["tokenizer"],
             identity={"sha256": found.digest(cfg["cache_dir"])},
             settings=settings,
-            model=ModelConfig(**vars(model)),
+            model=model,
         )
 
     def start(self, cfg: dict) -> dict:

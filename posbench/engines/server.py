@@ -21,7 +21,7 @@ from posbench.common.errors import ConfigError, RunError, first_line
 from posbench.common.files import sha256_json
 from posbench.config.schema import ModelConfig
 from posbench.config.typed_args import Must, shown
-from posbench.engines.engine import Engine, Served
+from posbench.engines.engine import Engine, ServedModel
 
 KEY = "POSBENCH_API_KEY"
 ADDRESS = r"https?://([^/@?#\s:\[\]]+|\[[\da-fA-F:.]+\])(:\d+)?(/[^@?#\s]*)?"  # without a name, a password or a query
@@ -54,7 +54,7 @@ class Server(Engine):
         self.at_once, self.retries, self.timeout = requests, retries, timeout
         self.client, self.stopped, self.takes_ids = None, threading.Event(), True
 
-    def served(self, cfg: dict) -> Served:
+    def served(self, cfg: dict) -> ServedModel:
         from posbench.data.corpus import known_tokenizer
         from posbench.pretrained.checkpoint import find_checkpoint
 
@@ -77,7 +77,7 @@ class Server(Engine):
             length = known.pop("length")
         if self.bos is not None:
             known["bos"] = self.bos
-        return Served(
+        return ServedModel(
             **known,
             train_len=length,
             tokenizer=cfg["data"]["tokenizer"],

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from posbench.position.interfaces import Encoding
 
 Losses = dict[int, np.ndarray]  # {length: [N, S]}
-Served = dict[tuple[str, int], tuple[str, int]]  # {(candidate, length): (its methods as JSON, tokens to read)}
 
 
 @dataclass(frozen=True)
@@ -149,7 +148,7 @@ class Measurement:
             "(data=NAME data.path=PATH)."
         )
 
-    def served(self, found: Sequence[Candidate]) -> Served:
+    def served(self, found: Sequence[Candidate]) -> dict[tuple[str, int], tuple[str, int]]:
         """The methods that serve each candidate at each length. Equal candidates are merged; equal plans of a length are evaluated once."""
         from posbench.position.effect import fingerprint
         from posbench.position.instantiate import make

@@ -34,11 +34,10 @@ def adopt(cfg: dict) -> dict:
     found = find_checkpoint(path)
     try:
         config = found.config()
-        rope, said = rope_arguments(config, path), {"vocab_size": config["vocab_size"], "bos": config.get("bos_token_id")}
-        model, longest = shape_of(config), config["max_position_embeddings"]
+        rope, (model, said) = rope_arguments(config, path), described(config)
     except Undescribed:
         model, rope, said = found.outline()
-        longest = said.pop("length")
+    longest = said.pop("length")
     if not cfg["model"].get("own_scaling", True):
         model, rope, longest = _without_scaling(model, rope, path)
     digest, encoding = found.digest(cfg["cache_dir"]), cfg["encoding"]
@@ -82,8 +81,16 @@ def _data(data: dict, checkpoint: Checkpoint) -> dict:
     return {**data, "tokenizer": own} if own else data
 
 
-def shape_of(config: dict) -> ModelConfig:
-    """Sizes of a description in full."""
+def described(config: dict) -> tuple[ModelConfig, dict]:
+    """(sizes, {vocab_size, bos, length}) of a description in full, as `outline` gives them of another."""
+    return _shape(config), {
+        "vocab_size": config["vocab_size"],
+        "bos": config.get("bos_token_id"),
+        "length": config["max_position_embeddings"],
+    }
+
+
+def _shape(config: dict) -> ModelConfig:
     d_model, n_head = config["hidden_size"], config["num_attention_heads"]
     head_dim = config.get("head_dim")
     return ModelConfig(

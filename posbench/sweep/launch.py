@@ -7,6 +7,7 @@ all its evaluations, in a child process (a worker takes one after the other).
 import errno
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from posbench.common.errors import ConfigError, RunError
@@ -40,11 +41,11 @@ def launch(jobs: list[Job], launcher: dict, command: str) -> list[Result]:
     return sorted(done + made, key=lambda result: order[result.job.run.path])
 
 
-def launch_one(job: Job, launcher: dict, command: str) -> None:
-    """Run one job. Raises as `launch`, ConfigError for a refused evaluation, and RunError for one that failed or changes nothing."""
+def launch_one(job: Job, launcher: dict, command: str, good: Sequence[str] = ("done", "exists")) -> None:
+    """Run one job. Raises as `launch`, ConfigError for a refused evaluation, and RunError for another outcome that is not `good`."""
     (result,) = launch([job], {"n_jobs": 1, **launcher}, command)
     for outcome in result.outcomes:
-        if outcome.status not in ("done", "exists"):
+        if outcome.status not in good:
             error = ConfigError if outcome.status == "refused" else RunError
             raise error(f"{outcome.label or job.run.id}: {outcome.reason}")
 

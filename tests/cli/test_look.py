@@ -57,21 +57,20 @@ def test_what_is_chosen_for_a_minute_by_a_model_of_100_tokens(per_token, longest
 @pytest.mark.parametrize(("slower", "methods"), [(1, 5), (3, 2), (5, 1)])
 def test_the_budget_is_kept_on_a_machine_that_turns_out_slower(tmp_path, script, monkeypatch, slower, methods):
     """A text is said to take 10 s, and takes longer; a process takes 5 s beside."""
-    clock, real = [0.0], command.launch
+    clock, real = [0.0], command.launch_one
     monkeypatch.setattr(command, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     monkeypatch.setattr(ReadingTime, "seconds", lambda *_: 10.0)
 
-    def launch(jobs, *others):
-        missing = [cell for cell in jobs[0].cells if cell.missing()]
-        made = real(jobs, *others)
+    def launch_one(job, *others, **given):
+        missing = [cell for cell in job.cells if cell.missing()]
+        real(job, *others, **given)
         for cell in missing:
             content, took = json.loads(cell.path.read_text()), 10.0 * slower * cell.evaluate.windows
             cell.path.write_text(json.dumps({**content, "rows": [{**row, "seconds": took} for row in content["rows"]]}))
             clock[0] += took
         clock[0] += 5
-        return made
 
-    monkeypatch.setattr(command, "launch", launch)
+    monkeypatch.setattr(command, "launch_one", launch_one)
     done = script("Llama", "minutes=3")
     assert done.returncode == 0, done.stderr
     assert "2 texts of 64 tokens of local, as it is, yarn, pi, rerope, streaming" in done.stderr
