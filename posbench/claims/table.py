@@ -137,7 +137,7 @@ def _label(one: Finding) -> str:
 
 
 def brief(findings: Sequence[Finding]) -> str:
-    """Markdown of the verdicts of measured stages alone, in fewer columns, as results/claims/README.md shows them."""
+    """Markdown of the verdicts of measured stages alone, in fewer columns."""
     columns = ("claim", "what is claimed", "effect [95 %]", "G above", "verdict")
     numbers, findings = _measured_stages(findings)
     stages = [[one for one in findings if one.stage == stage] for stage in numbers]

@@ -15,8 +15,8 @@ from conftest import CONFIGS, choices, node
 from script_calls import call
 
 from posbench.claims.judge import reserved
-from posbench.claims.language import BOTH, Claim, ClaimCell, endpoint_name, load, load_all
-from posbench.claims.table import brief, ledger_markdown, read_findings
+from posbench.claims.language import BOTH, STAGES, Claim, ClaimCell, endpoint_name, load, load_all
+from posbench.claims.table import ORDER, brief, ledger_markdown, read_findings
 from posbench.cli.claims import defaults
 from posbench.common.errors import ConfigError
 from posbench.report.tables import markdown_row
@@ -112,9 +112,9 @@ def test_the_committed_table_is_made_of_the_committed_csv_by_todays_claims():
     assert (REPORTED / "claims.md").read_text() == ledger_markdown(findings)
     assert (REPORTED / "brief.md").read_text() == brief(findings)
     page = (CONFIGS.parent / "results" / "claims" / "README.md").read_text()
-    shown = [part.partition("<!-- end of claims -->")[0].partition("\n")[2].strip() for part in page.split("<!-- claims:")[1:]]
-    stages = [part.strip() for part in re.split(r"### Stage \w+\n", brief(findings)) if part.strip()]
-    assert shown == stages, "put each stage of results/reported/claims/brief.md there"
+    counted = Counter((STAGES[one.stage], one.verdict) for one in findings if one.primary)
+    shown = re.findall(r"^\| \[(\w+)\]\(#stage-\w+\) \|.*?\|(.*)\|$", page, re.M)
+    assert shown == [(stage, "|".join(f" {counted[stage, word] or ''} " for word in ORDER)) for stage in STAGES.values()]
     rules = {(one.stage, one.claim, one.endpoint): (one.compared, one.confirm, one.refute) for one in findings if one.primary}
     today = {(one.stage, one.id, each.name): (str(each), str(each.confirm), str(each.refute)) for one in LEDGER for each in one.primary}
     judged = {one.stage for one in findings}

@@ -43,7 +43,7 @@ QUESTIONS = [  # question, page, heading, words of the answer
         "sympy; 1.0 M parameters",
     ),
     ("What do the findings not show?", "results/reported/README.md", "## Limits", "Size; Text; Seeds"),
-    ("Which claims of the literature hold?", "results/claims/README.md", "## Stage one", "confirmed; refuted; Holm"),
+    ("Which claims of the literature hold?", "results/claims/README.md", "# Claims", "brief.md; confirmed; refuted"),
 ]
 
 
