@@ -4,8 +4,6 @@ Two rows with the same posbench.runs.rows.key are equal bit for bit if all colum
 reproduced if the losses differ by at most the experiment's tolerance: another processor, thread count or version of torch
 rounds differently, and training amplifies this. Far above its floor a model is broken and its loss varies more with the
 rounding, so the tolerance grows with the distance from the floor. The mean of few tokens also moves by more than that of many.
-
-Verdicts on claims hang on margins smaller than some of these tolerances; which of them a rerun cannot guard is said.
 """
 
 import math
@@ -16,15 +14,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from posbench.claims.guard import guarded, lines
-from posbench.claims.judge import Finding
-from posbench.claims.language import load_all
-from posbench.claims.table import read_findings
 from posbench.cli.commands import show_plan
 from posbench.common.errors import ConfigError
 from posbench.common.files import write_json
 from posbench.config.compose import Request
-from posbench.config.names import CONFIGS
 from posbench.report.references import reference
 from posbench.runs.evaluation import load_evaluation
 from posbench.runs.evidence import pool
@@ -139,7 +132,7 @@ def reproduce(request: Request) -> int:
                 f"runs={','.join(cfg['runs'])} holds none of the {len(pairs)} rows of {folder}/rows.csv that are asked for: a training "
                 "with other settings is another one, and dtype=auto is fp32 on a CPU without AVX-512."
             )
-        print("\n".join(_summary_lines(f"{folder}/rows.csv against {', '.join(cfg['runs'])}", pairs, tolerance)))
+        print("\n".join([f"{folder}/rows.csv against {', '.join(cfg['runs'])}", *comparison_lines(pairs)]))
         return int(any(pair.missed for pair in pairs))
     if cfg["dry"]:
         code = show_plan(request, jobs)
@@ -152,7 +145,7 @@ def reproduce(request: Request) -> int:
         print("\n".join(failure_table(outcomes, None)), file=sys.stderr)
     made = [row for job in jobs for cell in job.cells if cell.path.exists() for row in read_eval(cell.path)]
     pairs = pair_rows(reported, made, **tolerance)
-    said = _summary_lines(f"{folder}/rows.csv against {results}, {len(jobs)} of its trainings", pairs, tolerance)
+    said = [f"{folder}/rows.csv against {results}, {len(jobs)} of its trainings", *comparison_lines(pairs)]
     print("\n".join(said))
     missed = any(pair.missed for pair in pairs)
     write_json(results / COMPARED_FILE, {"lines": said, "missed": missed, "commit": sorted({str(row["commit"]) for row in made})})
@@ -163,34 +156,6 @@ def _given(runs: list[str]) -> list[dict]:
     """Rows of the runs and folders of evidence that runs= names. Raises RunError if one training was made with two weights."""
     named = find_results(runs).without_csvs("does not say by which weights it was made")
     return [row for one in pool([load_evaluation(path) for path in named.eval_files()], named.evidence)[0] for row in one.rows]
-
-
-def _summary_lines(heading: str, pairs: list[RowPair], tolerance: dict) -> list[str]:
-    return [heading, *comparison_lines(pairs), *verdicts_at_stake([pair.reported for pair in pairs], tolerance)]
-
-
-def verdicts_at_stake(reported: Sequence[dict], tolerance: dict) -> list[str]:
-    """Sentence on the verdicts of results/claims that rest on reported rows, and the ones that a tolerance does not protect.
-
-    A verdict may rest on rows of other experiments too, which are given the same tolerance.
-    """
-    results = CONFIGS.parent / "results"
-    if not results.is_dir():
-        return ["the verdicts that rest on these rows are in the repository, and were not looked at"]
-    known: dict[tuple, Finding] = {}
-    for path in sorted(results.glob("reported/*/claims.csv")):
-        for one in read_findings(path):
-            known.setdefault((one.stage, one.claim, one.endpoint), one)
-    experiments = {name for one in known.values() if one.evaluations for name in one.experiment.split()}
-    files = [results / "reported" / name / "rows.csv" for name in sorted(experiments)]
-    rows = [row for path in files if path.exists() for row in read_csv(path)]
-    allowed = {_where(pair.reported): pair.allowed for pair in [*pair_rows(rows, [], **tolerance), *pair_rows(reported, [], **tolerance)]}
-    here = {_where(row) for row in reported}
-    return lines(guarded(list(known.values()), load_all(results / "claims"), allowed, tolerance["nll"], here))
-
-
-def _where(row: dict) -> tuple[str, float]:
-    return row["eval_id"], row["length"] / row["train_len"]
 
 
 def _start_over(jobs: list[Job], results: Path) -> None:

@@ -52,12 +52,6 @@ class Rule:
         low, high = self.bounds[0], self.bounds[-1]
         return {"above": x > low, "below": x < high, "outside": x < low or x > high}.get(self.kind, low < x < high)
 
-    def room(self, lower: float, upper: float) -> float:
-        """Distance that an interval which obeys the rule may move before it does not; negative if it does not obey it."""
-        low, high = self.bounds[0], self.bounds[-1]
-        outside, inside = max(lower - high, low - upper), min(lower - low, high - upper)
-        return {"above": lower - low, "below": high - upper, "outside": outside}.get(self.kind, inside)
-
     def p(self, judged: Callable[[float], tuple[Judged, float]]) -> float:
         """Smallest alpha at which the (1 - alpha) interval obeys the rule. `judged(bound)` returns (what to compare, with which number)."""
 
