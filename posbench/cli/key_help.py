@@ -5,6 +5,7 @@ import re
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from posbench.common.errors import ConfigError, did_you_mean
@@ -41,11 +42,11 @@ def _explained(word: str) -> str:
     known = [*(one for name, folder in groups.items() for one in _group(name, folder)), *_yaml(CONFIGS / "run.yaml", "", None)]
     if group in groups and not name:
         files = {file.stem: file for file in sorted(groups[group].glob("[!_]*.yaml"))}
-        lines = [f"  {group}={stem:24} {_about(file)}".rstrip() for stem, file in files.items()]
-        return "\n".join([f"{group}: one of", *lines, f"posbench help {group}=NAME lists the keys of one."])
+        lines = [f"  {group}={stem:24} {_about(file).partition(': python ')[0]}".rstrip() for stem, file in files.items()]
+        return "\n".join([f"{group}: one of", *lines, f"posbench help {group}=NAME says more of one."])
     found = [one for one in known if (one.choice == word if name else word in (one.key, one.key.rpartition(".")[2]))]
     if group in groups and name and (groups[group] / f"{name}.yaml").is_file():
-        return "\n".join([f"{word}: {_about(groups[group] / f'{name}.yaml')}".rstrip(": "), *map(str, found)])
+        return "\n".join([f"{word}: {_about(groups[group] / f'{name}.yaml', whole=True)}".rstrip(": "), *map(str, found)])
     if not found:
         choices = (f"{group}={file.stem}" for group, folder in groups.items() for file in folder.glob("[!_]*.yaml"))
         near = did_you_mean(word, [*groups, *choices, *(one.key for one in known)])
@@ -88,11 +89,12 @@ def _yaml(file: Path, prefix: str, choice: str | None) -> Iterator[Described]:
         above = []
 
 
-def _about(file: Path) -> str:
-    """First line about a choice: of its yaml's comment, else of the file of its class."""
+def _about(file: Path, whole: bool = False) -> str:
+    """First line about a choice, or all lines: of its yaml's comment, else the first of the file of its class."""
     text = file.read_text(encoding="utf-8")
     if text.startswith("#"):
-        return text.partition("\n")[0].lstrip("# ")
+        lines = [line.removeprefix("#").removeprefix(" ") for line in takewhile(lambda line: line.startswith("#"), text.splitlines())]
+        return "\n".join(lines if whole else lines[:1])
     target = re.search(r"^_target_: posbench\.([\w.]+)\.\w+$", text, re.MULTILINE)
     if target is None:
         return ""
