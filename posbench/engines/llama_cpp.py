@@ -15,12 +15,12 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from posbench.common.errors import ConfigError, RunError, Undescribed
+from posbench.common.errors import ConfigError, RunError
 from posbench.common.machine import cores
 from posbench.engines.engine import Engine, ServedModel
 from posbench.gguf.header import is_gguf
 from posbench.pretrained.checkpoint import find_checkpoint
-from posbench.pretrained.import_config import described
+from posbench.pretrained.import_config import describe
 
 SCALINGS = {"none": 0, "linear": 1, "yarn": 2}
 FLASH = {"auto": -1, "off": 0, "on": 1}
@@ -79,10 +79,7 @@ class LlamaCpp(Engine):
         found = find_checkpoint(path)
         if not is_gguf(found.place):
             raise ConfigError(f"model.path={path} is no GGUF file, which llama.cpp reads alone: give one, or choose model=hf.")
-        try:
-            model, said = described(found.config())
-        except Undescribed:
-            model, _, said = found.outline()
+        model, _, said = describe(found)
         longest = said.pop("length")
         usual = LlamaCpp("").given
         settings = {key: value for key, value in self.given.items() if key not in ROUNDING and value != usual[key]}

@@ -1,7 +1,8 @@
 """Description of a GGUF file's model in the keys of config.json. Torch-free.
 
 Every key of the architecture must be known, so that nothing that changes the model is passed over: transformers 5 ignores
-rope.scaling.* and rope_freqs.weight for Llama.
+rope.scaling.* and rope_freqs.weight for Llama. What llama.cpp passes over in these architectures (posbench/explanation/llama_cpp.py) is
+passed over here too.
 """
 
 import math
@@ -33,16 +34,16 @@ USUAL_BASE = 10000.0  # llama.cpp's, where a file says none: files of Llama 2 of
 SILENT = {
     "attention.value_length": (None,),
     "rope.dimension_count": (None,),
-    "rope.scaling.finetuned": (True, False),
     "attention.causal": (True,),
     "expert_count": (0,),
     "expert_used_count": (0,),
-    "rope.scaling.yarn_ext_factor": (1.0,),
-    "rope.scaling.yarn_log_multiplier": (0.0,),
     "tensor_data_layout": ("Meta AI original pth",),
 }
 SCALING = "rope.scaling."
-SCALINGS = ("type", "factor", "original_context_length", "attn_factor", "yarn_attn_factor", "yarn_beta_fast", "yarn_beta_slow")
+SCALINGS = {SCALING + one for one in ("type", "factor", "original_context_length", "attn_factor", "finetuned", "yarn_log_multiplier")}
+SCALINGS |= {
+    f"{SCALING}yarn_{one}" for one in ("ext_factor", "attn_factor", "beta_fast", "beta_slow")
+}  # read by llama.cpp for others alone
 FACTORS = "rope_freqs.weight"
 
 
@@ -59,43 +60,40 @@ def describe(file: GgufFile) -> dict:
                 f"{file.path} has {key}={shown(file.metadata[key])} and is not a complete model: give one file, merging split files."
             )
     prefix, said = f"{architecture}.", model_keys(file, architecture)
-    config = {theirs: said[ours] for ours, theirs in KEYS.items() if ours in said}
-    tokens = file.metadata.get("tokenizer.ggml.tokens")
-    config = {"vocab_size": len(tokens) if isinstance(tokens, list) else None, **config}
-    config |= {"model_type": architecture, "tie_word_embeddings": "output.weight" not in file.tensors}
-    config["bos_token_id"] = file.metadata.get("tokenizer.ggml.bos_token_id")
-    config.setdefault("rope_theta", USUAL_BASE)
     missing = [key for key in ("context_length", "attention.layer_norm_rms_epsilon") if key not in said]
     missing += [key for key in ("embedding_length", "attention.head_count") if not _positive(said.get(key))]
     if missing:
         raise ConfigError(f"{file.path} lacks {' and '.join(prefix + key for key in missing)}: download it again.")
-    config["rope_scaling"] = _scaling(said, file)
     width = said.get("attention.key_length", said["embedding_length"] // said["attention.head_count"])
     for key, value in said.items():
-        known = key in KEYS or key in {SCALING + one for one in SCALINGS}
+        known = key in KEYS or key in SCALINGS
         if not known and (key not in SILENT or value not in [width if one is None else one for one in SILENT[key]]):
             raise ConfigError(
                 f"{file.path} has {shown(prefix + key)}={shown(value)}, which this model does not have: choose another, or the "
                 "folder of safetensors that it was made from."
             )
-    return config
+    return {"rope_theta": USUAL_BASE, **_sizes(file, said), "model_type": architecture, "rope_scaling": _scaling(said, file)}
 
 
 def sizes(file: GgufFile) -> dict:
     """Keys of config.json that a file of any architecture says of its sizes. Raises ConfigError for a scaling of RoPE."""
-    architecture = file.metadata.get("general.architecture")
-    said = {key.removeprefix(f"{architecture}."): _scalar(value) for key, value in file.metadata.items()}
+    said = model_keys(file, file.metadata.get("general.architecture"))
     if (factor := said.get(SCALING + "factor")) not in (None, 0.0, 1.0) or FACTORS in file.tensors:
         raise ConfigError(
             f"{file.path} has a scaling of RoPE (rope.scaling.factor={factor}, {FACTORS}), which transformers does not read from such a "
             "file: give the folder of safetensors that it was made from."
         )
-    tokens = said.get("tokenizer.ggml.tokens")
-    found = {
+    return _sizes(file, said)
+
+
+def _sizes(file: GgufFile, said: dict) -> dict:
+    tokens = file.metadata.get("tokenizer.ggml.tokens")
+    return {
         "vocab_size": len(tokens) if isinstance(tokens, list) else None,
         **{theirs: said[ours] for ours, theirs in KEYS.items() if ours in said},
+        "tie_word_embeddings": "output.weight" not in file.tensors,
+        "bos_token_id": file.metadata.get("tokenizer.ggml.bos_token_id"),
     }
-    return {**found, "tie_word_embeddings": "output.weight" not in file.tensors, "bos_token_id": said.get("tokenizer.ggml.bos_token_id")}
 
 
 def permuted_heads(file: GgufFile) -> dict[str, int]:
@@ -126,14 +124,13 @@ def _scalar(value: object) -> object:
 
 def _scaling(said: dict, file: GgufFile) -> dict | None:
     """rope_scaling of the scaling that a file says, or of the divisors that it holds. Llama 3.1's are stored as divisors alone."""
-    factor = said.get(SCALING + "factor")
+    factor, sharper = said.get(SCALING + "factor"), said.get(SCALING + "attn_factor", 1.0)
     # llama.cpp (src/llama-model.cpp) takes a factor without a type as linear, and 0 as none.
     kind = said.get(SCALING + "type", "none" if factor in (None, 0.0, 1.0) else "linear")
-    sharper = {key: said.get(SCALING + key, 1.0) for key in ("attn_factor", "yarn_attn_factor")}
-    if kind != "yarn" and (wrong := [key for key, value in sharper.items() if value != 1]):
+    if kind != "yarn" and sharper != 1:
         raise ConfigError(
-            f"{file.path} has rope.scaling.{wrong[0]}={shown(sharper[wrong[0]])} with rope.scaling.type={shown(kind)}, and it is "
-            "read with yarn alone: choose another, or the folder of safetensors that it was made from."
+            f"{file.path} has rope.scaling.attn_factor={shown(sharper)} with rope.scaling.type={shown(kind)}, and it is read with yarn "
+            "alone: choose another, or the folder of safetensors that it was made from."
         )
     if FACTORS in file.tensors:
         if kind != "none":
@@ -141,21 +138,18 @@ def _scaling(said: dict, file: GgufFile) -> dict | None:
         return _divisor_scaling(file, said["context_length"])
     if kind == "none":
         return None
-    if kind not in ("linear", "yarn") or not isinstance(factor, float):
+    if kind not in ("linear", "yarn") or not all(isinstance(one, float) and 0 < one < 1e6 for one in (factor, sharper)):
         raise ConfigError(
-            f"{file.path} has rope.scaling.type={shown(kind)} with factor={shown(factor)}, and linear and yarn are read, with a "
-            "factor: choose another, or the folder of safetensors that it was made from."
+            f"{file.path} has rope.scaling.type={shown(kind)} with factor={shown(factor)} and attn_factor={shown(sharper)}, and linear and "
+            "yarn are read, with a factor: choose another, or the folder of safetensors that it was made from."
         )
     if kind == "linear":
         return {"rope_type": "linear", "factor": factor}
-    products = list(sharper.values())
-    if not all(isinstance(one, float) and 0 < one < 100 for one in products) or not 0 < factor < 1e6:
-        raise ConfigError(f"{file.path} has rope.scaling.attn_factor={products} with factor={factor}: download it again.")
-    named = {"original_context_length": "original_max_position_embeddings", "yarn_beta_fast": "beta_fast", "yarn_beta_slow": "beta_slow"}
-    given = {theirs: said[SCALING + ours] for ours, theirs in named.items() if SCALING + ours in said}
-    # llama.cpp multiplies its own 0.1 ln s + 1 by these.
-    attention = {} if products == [1.0, 1.0] else {"attention_factor": math.prod(products) * (0.1 * math.log(max(1.0, factor)) + 1)}
-    return {"rope_type": "yarn", "factor": factor, **given, **attention}
+    original = said.get(SCALING + "original_context_length")
+    before = {} if original is None else {"original_max_position_embeddings": original}
+    # llama.cpp multiplies its own 0.1 ln s + 1 by attn_factor; its bounds are 32 turns and 1.
+    attention = {} if sharper == 1 else {"attention_factor": sharper * (0.1 * math.log(max(1.0, factor)) + 1)}
+    return {"rope_type": "yarn", "factor": factor, **before, **attention}
 
 
 def _divisor_scaling(file: GgufFile, longest: object) -> dict | None:

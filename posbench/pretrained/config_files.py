@@ -3,10 +3,11 @@
 import json
 import os
 from pathlib import Path
+from typing import Annotated, Any, Literal
 
 from posbench.common.errors import ConfigError, Undescribed
 from posbench.common.files import read_bytes
-from posbench.config.typed_args import shown
+from posbench.config.typed_args import Must, fit_value
 
 # Defaults of transformers for keys that config.json lacks.
 SILENT = {"hidden_act": "silu", "rms_norm_eps": 1e-6, "tie_word_embeddings": False}
@@ -27,33 +28,31 @@ SILENT_OF = {
 }
 WHOLE = "model.safetensors"  # all weights in one file
 LARGEST = 64 * 2**20  # bytes; the index of many weight files has one or two million
-MOST = 1e15  # bound on numbers that are not whole
 NEEDED = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+NEEDED += ("max_position_embeddings", "rms_norm_eps", "tie_word_embeddings")
 OTHER = {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "quantization_config": None}
-# {key: (lowest, largest) whole number, or a type}, for values that are given and not null.
-TYPES: dict[str, tuple[int, int] | type] = {
-    "vocab_size": (1, 2**24),
-    **dict.fromkeys(("hidden_size", "intermediate_size", "head_dim"), (1, 2**20)),
-    **dict.fromkeys(("num_hidden_layers", "num_attention_heads", "num_key_value_heads"), (1, 2**14)),
-    "max_position_embeddings": (2, 2**40),
-    "sliding_window": (1, 2**40),
-    "max_window_layers": (0, 2**40),
-    "bos_token_id": (0, 2**24),
-    **dict.fromkeys(("rms_norm_eps", "rope_theta", "partial_rotary_factor"), float),
+
+
+def _whole(low: int, high: int) -> Any:
+    return Annotated[int, Must(f"a whole number from {low} to {high}", lambda value: low <= value <= high)]
+
+
+NUMBER = Annotated[float, Must("a number between 0 and 1e15", lambda value: 0 < value < 1e15)]
+TYPES = {  # of values that are given and not null
+    "vocab_size": _whole(1, 2**24),
+    **dict.fromkeys(("hidden_size", "intermediate_size", "head_dim"), _whole(1, 2**20)),
+    **dict.fromkeys(("num_hidden_layers", "num_attention_heads", "num_key_value_heads", "no_rope_layer_interval"), _whole(1, 2**14)),
+    **dict.fromkeys(("max_position_embeddings", "sliding_window"), _whole(1, 2**40)),
+    **dict.fromkeys(("max_window_layers", "bos_token_id"), _whole(0, 2**40)),
+    **dict.fromkeys(("rms_norm_eps", "rope_theta", "partial_rotary_factor"), NUMBER),
     **dict.fromkeys(("tie_word_embeddings", "use_sliding_window", "truncate"), bool),
     **dict.fromkeys(("rope_scaling", "rope_parameters"), dict),
     **dict.fromkeys(("rope_type", "type"), str),
-    **dict.fromkeys(("factor", "low_freq_factor", "high_freq_factor", "beta_slow", "beta_fast", "attention_factor"), float),
-    **dict.fromkeys(("mscale", "mscale_all_dim", "original_max_position_embeddings"), float),
-    **dict.fromkeys(("layer_types", "long_factor", "short_factor", "no_rope_layers"), list),
-    "no_rope_layer_interval": (1, 2**14),
-}
-WORDS = {float: "a number between 0 and 1e15", bool: "true or false", dict: "a mapping", str: "a word", list: "a list"}
-LISTED = {
-    "layer_types": frozenset({"full_attention", "sliding_attention"}),
-    "no_rope_layers": (0, 1),
-    "long_factor": float,
-    "short_factor": float,
+    **dict.fromkeys(("factor", "low_freq_factor", "high_freq_factor", "beta_slow", "beta_fast", "attention_factor"), NUMBER),
+    **dict.fromkeys(("mscale", "mscale_all_dim", "original_max_position_embeddings"), NUMBER),
+    **dict.fromkeys(("long_factor", "short_factor"), list[NUMBER]),
+    "layer_types": list[Literal["full_attention", "sliding_attention"]],
+    "no_rope_layers": list[Literal[0, 1]],
 }
 
 
@@ -115,46 +114,19 @@ def completed(config: dict, file: Path) -> dict:
             f"{file} has transformers_weights={config['transformers_weights']}, which is not supported: rename that file {WHOLE}."
         )
     config = {**SILENT, **SILENT_OF[kind], **config}
-    if missing := [key for key in NEEDED if config.get(key) is None]:
+    if missing := [key for key in (*NEEDED, *({"max_window_layers"} & config.keys())) if config.get(key) is None]:
         raise ConfigError(f"{file} lacks {' and '.join(missing)}: is it a checkpoint's?")
-    for key in ("max_position_embeddings", "rms_norm_eps", "tie_word_embeddings", "max_window_layers"):
-        if key in config and config[key] is None:
-            raise ConfigError(f"{file} has {key}=null: download it again.")
     for key, wanted in OTHER.items():
         if (config.get(key) or wanted) != wanted:
             error = Undescribed if isinstance(config[key], str | bool) and key != "quantization_config" else ConfigError
             raise error(f"{file} has {key}={config[key]}, which this model does not have: choose a checkpoint without it.")
-    _check(config, "", file)
-    for key in ("rope_scaling", "rope_parameters"):
-        _check(config.get(key) or {}, f"{key}.", file)
+    for where, mapping in (("", config), *((f"{key}.", config.get(key) or {}) for key in ("rope_scaling", "rope_parameters"))):
+        for key, value in mapping.items():
+            if key in TYPES and value is not None:
+                mapping[key] = fit_value(f"{file} is not a checkpoint's: {where}{key}", value, TYPES[key])
     if (bos := config.get("bos_token_id")) is not None and bos >= config["vocab_size"]:
         raise ConfigError(f"{file} has bos_token_id={bos} and vocab_size={config['vocab_size']}: download it again.")
     for key in ("layer_types", "no_rope_layers"):
         if (listed := config.get(key)) is not None and len(listed) != config["num_hidden_layers"]:
             raise ConfigError(f"{file} has {len(listed)} {key} and num_hidden_layers={config['num_hidden_layers']}: download it again.")
     return config
-
-
-def _check(mapping: dict, where: str, file: Path) -> None:
-    for key, wanted in TYPES.items():
-        value = mapping.get(key)
-        if value is None:
-            continue
-        what = f"a whole number from {wanted[0]} to {wanted[1]}" if isinstance(wanted, tuple) else WORDS[wanted]
-        if not _is(value, wanted):
-            raise ConfigError(f"{file} has {where}{key}={shown(json.dumps(value))}, where {what} belongs: download it again.")
-        for entry in value if key in LISTED else ():
-            if not _is(entry, LISTED[key]):
-                wanted = LISTED[key]
-                what = " or ".join(sorted(wanted)) if isinstance(wanted, frozenset) else WORDS.get(wanted, "0 or 1")
-                raise ConfigError(f"{file} has {shown(json.dumps(entry))} in {where}{key}, where {what} belongs: download it again.")
-
-
-def _is(value: object, wanted: tuple[int, int] | frozenset[str] | type) -> bool:
-    if isinstance(wanted, frozenset):
-        return isinstance(value, str) and value in wanted
-    if isinstance(wanted, tuple):
-        return isinstance(value, int) and not isinstance(value, bool) and wanted[0] <= value <= wanted[1]
-    if wanted is float:
-        return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < MOST
-    return isinstance(value, wanted)

@@ -32,11 +32,7 @@ def adopt(cfg: dict) -> dict:
     if not path:
         raise ConfigError("model=hf evaluates a checkpoint: add model.path=FOLDER, FILE.gguf or a name of the hub to the command.")
     found = find_checkpoint(path)
-    try:
-        config = found.config()
-        rope, (model, said) = rope_arguments(config, path), described(config)
-    except Undescribed:
-        model, rope, said = found.outline()
+    model, rope, said = describe(found)
     longest = said.pop("length")
     if not cfg["model"].get("own_scaling", True):
         model, rope, longest = _without_scaling(model, rope, path)
@@ -81,19 +77,18 @@ def _data(data: dict, checkpoint: Checkpoint) -> dict:
     return {**data, "tokenizer": own} if own else data
 
 
-def described(config: dict) -> tuple[ModelConfig, dict]:
-    """(sizes, {vocab_size, bos, length}) of a description in full, as `outline` gives them of another."""
-    return _shape(config), {
-        "vocab_size": config["vocab_size"],
-        "bos": config.get("bos_token_id"),
-        "length": config["max_position_embeddings"],
-    }
+def describe(found: Checkpoint) -> tuple[ModelConfig, dict, dict]:
+    """(sizes, node of the encoding, {vocab_size, bos, length}): in full, or of other families as `Checkpoint.outline` gives them.
 
-
-def _shape(config: dict) -> ModelConfig:
-    d_model, n_head = config["hidden_size"], config["num_attention_heads"]
-    head_dim = config.get("head_dim")
-    return ModelConfig(
+    Raises ConfigError for a checkpoint that does not say its sizes, or has settings that neither posbench nor transformers builds.
+    """
+    try:
+        config = found.config()
+        rope = rope_arguments(config, found.name)
+    except Undescribed:
+        return found.outline()
+    d_model, n_head, head_dim = config["hidden_size"], config["num_attention_heads"], config.get("head_dim")
+    model = ModelConfig(
         d_model=d_model,
         n_layer=config["num_hidden_layers"],
         n_head=n_head,
@@ -104,4 +99,13 @@ def _shape(config: dict) -> ModelConfig:
         qk_norm="rms" if config["model_type"] == "qwen3" else "none",
         tied=config["tie_word_embeddings"],
         norm_eps=config["rms_norm_eps"],
+    )
+    return (
+        model,
+        rope,
+        {
+            "vocab_size": config["vocab_size"],
+            "bos": config.get("bos_token_id"),
+            "length": config["max_position_embeddings"],
+        },
     )

@@ -146,7 +146,7 @@ def test_a_config_of_wrong_types_is_refused_with_the_key(checkpoints, key):
     for value in WRONG[key]:
         config = {**json.loads(written), "rope_parameters": None, key: value}
         (path / "config.json").write_text(json.dumps(config))
-        with pytest.raises(ConfigError, match=r"download it again|choose another|without it|only llama|is it a checkpoint") as error:
+        with pytest.raises(ConfigError, match=r"again|choose another|without it|only llama|a checkpoint") as error:
             adopted(path)
         assert key.removeprefix("model_") in str(error.value) or "rope_type" in str(error.value)
     (path / "config.json").write_text(written)

@@ -84,8 +84,8 @@ SCALINGS = {
     "none": ({"type": "none", "factor": 2.5}, {"rope_type": "default"}),
     "a factor of 0": ({"factor": 0.0, "attn_factor": 1.0}, {"rope_type": "default"}),
     "yarn": (
-        {"type": "yarn", "factor": 4.0, "original_context_length": 12, "yarn_beta_fast": 1.5},
-        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 12, "beta_fast": 1.5},
+        {"type": "yarn", "factor": 4.0, "original_context_length": 12, "yarn_beta_fast": 1.5, "yarn_attn_factor": 1.5},
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 12},  # llama.cpp passes over both in this family
     ),
 }
 
@@ -135,7 +135,6 @@ OTHER = {
     "llama.rope.scaling.type": ("longrope",),
     "llama.rope.scaling.factor": (-2.0, "x"),
     "llama.rope.scaling.attn_factor": (1.5,),
-    "llama.rope.scaling.yarn_attn_factor": (1.5,),
     "llama.rope.scale_linear": (2.0,),
     "tokenizer.ggml.bos_token_id": (VOCAB, "x"),
 }
