@@ -5,8 +5,8 @@ python scripts/benchmark.py only=t5,fox lengths=64,1024 repeats=9
 python scripts/benchmark.py model.path=FILE.gguf                a checkpoint: a folder, a GGUF file or a name of the hub
 python scripts/benchmark.py model.path=FILE.gguf only=rerope,window lengths=16384,32768 dtype=fp32
 
-Written: table.md, benchmark.json and the figure. A checkpoint is read in dtype=bf16, at 2,048, 8,192 and 16,384 tokens, in 3 rounds,
-beside transformers' own model of the same file; only= names its extensions. All of it runs on device=auto, a GPU if there is one.
+Written: table.md, benchmark.json and, of the methods, a figure. A checkpoint is read in dtype=bf16, at 2,048, 8,192 and 16,384 tokens, in
+3 rounds, beside transformers' own model of the same file; only= names its extensions. All of it runs on device=auto, a GPU if there is one.
 """
 
 import os
@@ -64,8 +64,7 @@ def main(arguments: list[str]) -> None:
         write_json(out / "benchmark.json", {"machine": machine, "figures": [asdict(one) for one in figures]})
     table = report.checkpoint_markdown(figures, path, machine) if path else report.speed_table(figures, machine)
     write_atomic(out / "table.md", table)
-    drawn = report.draw_checkpoint(figures, path, out / "benchmark") if path else report.draw(figures, out / "benchmark")
-    for file in (out / "table.md", *drawn):
+    for file in (out / "table.md", *([] if path else report.draw(figures, out / "benchmark"))):
         print(file)
 
 
@@ -79,20 +78,16 @@ def _check_names(only: str) -> None:
 
 
 def _passes(path: str, device: str, chosen: dict) -> Iterator[list]:
+    from posbench.benchmark import checkpoint, measure
+
     lengths, repeats, only = chosen["lengths"], chosen["repeats"], [name for name in chosen["only"].split(",") if name]
     if path:
-        from posbench.benchmark.checkpoint import measure_checkpoint
-
-        return measure_checkpoint(path, chosen["dtype"], lengths, repeats, only, device)
-    from posbench.benchmark.measure import beside_transformers, evaluation, training
-
-    def passes() -> Iterator[list]:
-        if not only:  # first, since a training has few tensors beside it
-            yield from beside_transformers(2 * repeats, device)
-        yield training(chosen["train_len"], TRAINING * repeats, only, device)
-        yield from evaluation(chosen["train_len"], lengths, repeats, only, device)
-
-    return passes()
+        yield from checkpoint.measure_checkpoint(path, chosen["dtype"], lengths, repeats, only, device)
+        return
+    if not only:  # first, since a training has few tensors beside it
+        yield from measure.beside_transformers(2 * repeats, device)
+    yield measure.training(chosen["train_len"], TRAINING * repeats, only, device)
+    yield from measure.evaluation(chosen["train_len"], lengths, repeats, only, device)
 
 
 if __name__ == "__main__":

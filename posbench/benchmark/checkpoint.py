@@ -1,15 +1,13 @@
 """Speed and memory of a checkpoint: one window without and with extensions, and in transformers' model of the same file.
 
 Then one token after a cache of that length in transformers' model, as it is and with the same methods in place (posbench.extend).
-The first pass of every case is for its memory. Then every case runs once in each round, and its time is divided by those of the plain
-model and of transformers in the same round. A case whose first pass took longer than BUDGET is not run again: that pass is its time.
+Every case runs once in each round, and its time is divided by those of the plain model and of transformers in the same round.
 Weights are counted apart. Tokens are random, and the last SCORED positions get logits, as in an evaluation with fixed targets.
 Letters: B batch, T tokens.
 """
 
 import copy
 import functools
-import statistics
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
@@ -17,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from posbench.benchmark.measure import SCORED, Case, Figure, timed
+from posbench.benchmark.measure import SCORED, Figure, measure
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.config.names import nodes
 from posbench.config.schema import JobConfig, TrainConfig
@@ -26,7 +24,6 @@ from posbench.model.build import make_model, read_theirs
 from posbench.model.gpt import GPT
 from posbench.model.inplace import extend as inplace
 from posbench.model.inplace.reader import Reader
-from posbench.model.memory import tensor_mib
 from posbench.model.rounded import rounded
 from posbench.position.effect import changes
 from posbench.position.instantiate import make
@@ -44,7 +41,6 @@ if TYPE_CHECKING:
 
 PLAIN, THEIRS = "none", "transformers"
 FEW = ("yarn", "rerope", "dca", "window", "streaming", "lm_infinite")  # one of each kind of attention
-BUDGET = 120.0  # seconds: a pass over 16,384 tokens of 135 M parameters takes half of it on two cores
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 
@@ -106,7 +102,7 @@ def measure_checkpoint(
         else:
             cases[THEIRS] = functools.partial(other.to(device), use_cache=False, logits_to_keep=SCORED)
         with torch.inference_mode():
-            figures = _measure(cases, text_BT, repeats)
+            figures = measure("checkpoint", cases, text_BT, repeats, PLAIN, THEIRS)
             figures += [] if isinstance(other, str) else _tokens(other, list(cases), text_BT, repeats)
         yield figures + [Figure("checkpoint", name, length, note=note) for name, note in left_out.items()]
 
@@ -123,7 +119,7 @@ def _tokens(other: nn.Module, names: list[str], text_BT: Tensor, repeats: int) -
             except ConfigError:
                 continue
         cases[name] = functools.partial(_token, model, _cache(model, length))
-    return [replace(one, kind="token", tokens_per_second=1 / one.seconds) for one in _measure(cases, text_BT[:, :1], repeats, length)]
+    return [replace(one, length=length) for one in measure("token", cases, text_BT[:, :1], repeats, PLAIN, THEIRS)]
 
 
 def _cache(model: nn.Module, length: int) -> "DynamicCache":
@@ -145,28 +141,3 @@ def _token(model: nn.Module, cache: "DynamicCache", ids_B1: Tensor) -> Tensor:
 def _ours(model: GPT | Reader, plan: Plan, dtype: str, text_BT: Tensor) -> Tensor:
     with bf16.autocast(text_BT.device, dtype):
         return model(text_BT, plan, SCORED)
-
-
-def _measure(cases: dict[str, Case], text_BT: Tensor, repeats: int, length: int | None = None) -> list[Figure]:
-    first, mib = {}, {}
-    for name, case in cases.items():
-        weigh = functools.partial(tensor_mib, functools.partial(case, text_BT), text_BT.device)
-        first[name] = timed(lambda _, name=name, weigh=weigh: mib.update({name: weigh()}), text_BT)
-    rounds: dict[str, list[float]] = {name: [] for name, spent in first.items() if spent <= BUDGET}
-    for _ in range(repeats):
-        for name, spent in rounds.items():
-            spent.append(timed(cases[name], text_BT))
-    return [_figure(name, rounds, first, mib[name], length or text_BT.shape[1]) for name in cases]
-
-
-def _figure(name: str, rounds: dict[str, list[float]], first: dict[str, float], mib: float, length: int) -> Figure:
-    def ratio(base: str) -> float | None:
-        if base not in first:
-            return None
-        if name in rounds and base in rounds:
-            return statistics.median(one / other for one, other in zip(rounds[name], rounds[base], strict=True))
-        return first[name] / first[base]
-
-    typical = statistics.median(rounds[name]) if name in rounds else first[name]
-    note = "" if name in rounds else "one pass"
-    return Figure("checkpoint", name, length, ratio(PLAIN), typical, length / typical, mib, note, ratio(THEIRS))

@@ -36,7 +36,7 @@ from posbench.training.muon import Muon
 MODEL, VOCAB = ModelConfig(), 1024
 VOCABULARIES, TRAINED = (1024, 4096, 50257), (64, 256, 512)  # entries, and tokens of a sequence, beside transformers
 SCORED = 8  # positions of each window that get logits, as in evaluation
-BUDGET = 20.0  # seconds: a case whose first pass takes longer is not measured, here and at longer lengths, and is reported as slow
+BUDGET = 120.0  # seconds: a pass over 16,384 tokens of 135 M parameters takes half of it on two cores
 BASE, GATED, LAUNCHED, LLAMA = "rope", "rope, output gate", "rope, launched", "transformers Llama"
 
 Case = Callable[[Tensor], object]  # one training step, or one evaluation pass, over tokens [B, T]
@@ -94,8 +94,7 @@ def training(train_len: int, repeats: int, only: list[str], device: str = "cpu")
     llama = transformers_llama()
     if llama is not None:
         cases[LLAMA] = _llama_step(llama, device)
-    figures, _ = _measure("training", {name: case for name, case in cases.items() if _wanted(name, only)}, text_BT, text_BT, repeats)
-    return figures
+    return measure("training", {name: case for name, case in cases.items() if _wanted(name, only)}, text_BT, repeats, BASE)
 
 
 def beside_transformers(repeats: int, device: str = "cpu") -> Iterator[list[Figure]]:
@@ -110,7 +109,7 @@ def beside_transformers(repeats: int, device: str = "cpu") -> Iterator[list[Figu
             cases = {BASE: _gpt_step(rope, device), LLAMA: _llama_step(llama, device)}
             if torch.device(device).type == "cuda":
                 cases[LAUNCHED] = _gpt_step(copy.deepcopy(rope), device, graphed=False)
-            yield _measure(f"trained {vocab}", cases, text_BT, text_BT, repeats)[0]
+            yield measure(f"trained {vocab}", cases, text_BT, repeats, BASE)
 
 
 def _gated(shape: Shape) -> GPT:
@@ -118,7 +117,7 @@ def _gated(shape: Shape) -> GPT:
 
 
 def _wanted(name: str, only: list[str]) -> bool:
-    return not only or name in (*only, BASE)
+    return not only or name == BASE or name.removesuffix(" trained in").replace(" + ", ", ").rpartition(", ")[2] in only
 
 
 def _gpt_step(model: GPT, device: str, graphed: bool = True) -> Case:
@@ -160,12 +159,11 @@ def _step(model: nn.Module, loss: Callable[[Tensor], Tensor], device: str, muon:
 def evaluation(train_len: int, lengths: list[int], repeats: int, only: list[str], device: str = "cpu") -> Iterator[list[Figure]]:
     """Measure a pass over 8,192 tokens (or one window, if that is longer) in float32 for each case. Yields a list for each length."""
     models, llama = _models(train_len, device), transformers_llama()
-    slow: set[str] = set()
     for length in lengths:
         text_BT = torch.randint(0, VOCAB, (max(1, 8192 // length), length), device=device)
         cases: dict[str, Case] = {}
         for name, (model, extension, scale) in models.items():
-            if name in slow or not _wanted(name, only):
+            if not _wanted(name, only):
                 continue
             try:
                 check(model.encoding, extension, scale, [length], allow_untested=True)
@@ -173,12 +171,10 @@ def evaluation(train_len: int, lengths: list[int], repeats: int, only: list[str]
                 continue  # not defined at this length: a learned table has no such position
             plan = make_plan(model.encoding, extension, scale, length=length, device=device, trained_scale=model.scale)
             cases[name] = functools.partial(model, plan=plan, last=SCORED)
-        if llama is not None and LLAMA not in slow and _wanted(LLAMA, only):
+        if llama is not None and _wanted(LLAMA, only):
             cases[LLAMA] = functools.partial(llama.to(device), use_cache=False, logits_to_keep=SCORED)
         with torch.inference_mode():
-            figures, over = _measure("evaluation", cases, text_BT, text_BT[:1], repeats)
-        slow |= over
-        yield figures + [Figure("evaluation", name, length, note=f"above {BUDGET:.0f} s") for name in sorted(slow)]
+            yield measure("evaluation", cases, text_BT, repeats, BASE, window_BT=text_BT[:1])
 
 
 def _models(train_len: int, device: str) -> dict[str, tuple]:
@@ -206,19 +202,35 @@ def _models(train_len: int, device: str) -> dict[str, tuple]:
     return {name: (model.to(device), extension, scale) for name, (model, extension, scale) in models.items()}
 
 
-def _measure(kind: str, cases: dict[str, Case], text_BT: Tensor, weighed_BT: Tensor, repeats: int) -> tuple[list[Figure], set[str]]:
-    """Figures of the cases, with the memory of `weighed_BT`, and the names of the cases above BUDGET, which are not run again."""
-    timings: dict[str, list[float]] = {name: [] for name, case in cases.items() if timed(case, text_BT) <= BUDGET}  # this warms up
+def measure(
+    kind: str, cases: dict[str, Case], text_BT: Tensor, repeats: int, base: str, theirs: str = "", window_BT: Tensor | None = None
+) -> list[Figure]:
+    """Figures of the cases, with ratios to `base` and to `theirs`, and the memory of `window_BT` (by default of all the tokens).
+
+    The first pass of a case is for its memory. One that takes longer than BUDGET is the only one of its case, and gives its time.
+    """
+    window_BT, first, mib = text_BT if window_BT is None else window_BT, {}, {}
+    for name, case in cases.items():
+        if torch.is_grad_enabled():
+            case(text_BT)  # makes the states of its optimizers
+        weigh = functools.partial(tensor_mib, functools.partial(case, window_BT), window_BT.device)
+        first[name] = timed(lambda _, name=name, weigh=weigh: mib.update({name: weigh()}), window_BT) * len(text_BT) / len(window_BT)
+    rounds: dict[str, list[float]] = {name: [] for name, seconds in first.items() if seconds <= BUDGET}
     for _ in range(repeats):
-        for name, seconds in timings.items():
+        for name, seconds in rounds.items():
             seconds.append(timed(cases[name], text_BT))
+
+    def ratio(name: str, other: str) -> float | None:
+        if name in rounds and other in rounds:
+            return statistics.median(one / another for one, another in zip(rounds[name], rounds[other], strict=True))
+        return first[name] / first[other] if other in first else None
+
     figures = []
-    for name, seconds in timings.items():
-        typical = statistics.median(seconds)
-        ratio = statistics.median(one / other for one, other in zip(seconds, timings[BASE], strict=True))
-        mib = tensor_mib(functools.partial(cases[name], weighed_BT), weighed_BT.device)
-        figures.append(Figure(kind, name, text_BT.shape[1], ratio, typical, text_BT.numel() / typical, mib))
-    return figures, cases.keys() - timings
+    for name in cases:
+        typical, note = (statistics.median(rounds[name]), "") if name in rounds else (first[name], "one pass")
+        speed = text_BT.numel() / typical
+        figures.append(Figure(kind, name, text_BT.shape[1], ratio(name, base), typical, speed, mib[name], note, ratio(name, theirs)))
+    return figures
 
 
 def timed(case: Case, text_BT: Tensor) -> float:
