@@ -13,7 +13,6 @@ from posbench.config.names import as_command, nodes
 from posbench.config.schema import JobConfig
 from posbench.explanation.settings import HF, SGLANG, VLLM, read_setting
 from posbench.explanation.words import FLAGS, in_words
-from posbench.huggingface.extended_config import config_json, settings
 from posbench.pretrained.checkpoint import find_checkpoint
 
 
@@ -26,7 +25,7 @@ def to_set(answers: dict) -> list[str]:
 
 def setting(found: Measurements, option: Option, out: Path) -> dict:
     """Setting of an option for advice.json; its config.json is written into `out`."""
-    from posbench.huggingface.export import hf_config
+    from posbench.huggingface.export import config_json, hf_config, settings
 
     plan, cfg = found.plan, found.job.cfg
     extension = option.at(plan.target, plan.train_len)[0] if option.factor else node("extension", option.extension)
@@ -59,6 +58,8 @@ def setting(found: Measurements, option: Option, out: Path) -> dict:
 
 def engine_words(cfg: JobConfig, told: dict, own: dict | None) -> dict[str, dict]:
     """{engine: {"serves": whether it expresses these `settings`, "words": what to type or to set, or why it cannot}}."""
+    from posbench.huggingface.export import settings
+
     shape = {"model_type": (own or {}).get("model_type", "llama"), "num_hidden_layers": cfg.model.n_layer}
     shape["head_dim"] = cfg.model.head_dim or cfg.model.d_model // cfg.model.n_head
     bare = settings(cfg, nodes("extension")["none"], own)

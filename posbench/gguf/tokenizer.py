@@ -1,30 +1,34 @@
 """The tokenizer inside a GGUF file, as the content of a tokenizer.json made from the file's own vocabulary.
 
-A byte-level BPE (kind gpt2) has merges in the file; of a BPE of SentencePiece (kind llama) see sentencepiece.py.
+A byte-level BPE (kind gpt2) has merges in the file, a BPE of SentencePiece (kind llama: Llama 1 and 2, Mistral 7B, TinyLlama) scores.
 """
 
 import json
+import math
 from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from posbench.common.errors import ConfigError
 from posbench.config.typed_args import shown
 from posbench.gguf.header import read_gguf
-from posbench.gguf.sentencepiece import sentencepiece
-from posbench.gguf.vocabulary import CONTROL, NORMAL, USER_DEFINED, Vocabulary, tokenizer_content
 
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
+SPACE = "\u2581"
+BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
 LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
 DIGITS = {"type": "Digits", "individual_digits": True}
-BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
-GPT2 = [{**BYTES, "use_regex": True}]
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+GPT2 = [{**BYTE_LEVEL, "use_regex": True}]
 
 
 def _split_at(pattern: str) -> list[dict]:
-    return [{"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}, BYTES]
+    return [{"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}, BYTE_LEVEL]
 
 
 # {tokenizer.ggml.pre: how the text is cut before merging}, each as in the tokenizer.json that these models were published with.
@@ -38,6 +42,34 @@ CUTS = {
 WHOLE_FIRST = ("llama-bpe", "llama3")  # a piece that is a token itself is taken without merging
 
 
+@dataclass(frozen=True)
+class Vocabulary:
+    """Metadata of the GGUF file at `path`."""
+
+    path: str | Path
+    metadata: dict
+
+    def strings(self, key: str) -> list[str]:
+        """A list of strings. Raises ConfigError if it is not there."""
+        found = self.metadata.get(f"tokenizer.ggml.{key}")
+        if not isinstance(found, list) or not found:
+            raise ConfigError(f"{self.path} has no tokenizer.ggml.{key}: give data.tokenizer=FOLDER with the tokenizer.json of this model.")
+        return found
+
+    def numbers(self, key: str, count: int, usual: array | None = None) -> array:
+        """A number for each of `count` tokens, or `usual` without any. Raises ConfigError for another number of them."""
+        found = self.metadata.get(f"tokenizer.ggml.{key}", usual)
+        if not isinstance(found, array) or len(found) != count:
+            raise self.damaged(f"has another number of token {key.removeprefix('token_')}s than of tokens")
+        return found
+
+    def damaged(self, what: str) -> ConfigError:
+        """Error that says what is wrong with this vocabulary."""
+        return ConfigError(
+            f"{self.path} {what}, so it is not a tokenizer: download it again, or give data.tokenizer=FOLDER with a tokenizer.json."
+        )
+
+
 def tokenizer_json(path: str | Path) -> bytes:
     """Content of the tokenizer.json that a GGUF file's vocabulary stands for. The same file gives the same bytes.
 
@@ -46,7 +78,7 @@ def tokenizer_json(path: str | Path) -> bytes:
     metadata = read_gguf(path).metadata
     kind, cut = (metadata.get(f"tokenizer.ggml.{key}") for key in ("model", "pre"))
     if kind == "llama" and cut in (None, "default"):
-        made = sentencepiece(Vocabulary(path, metadata))
+        made = _sentencepiece(Vocabulary(path, metadata))
     elif kind == "gpt2" and isinstance(cut, str) and cut in CUTS:
         made = _byte_level(Vocabulary(path, metadata), cut)
     else:
@@ -73,7 +105,7 @@ def _byte_level(given: Vocabulary, cut: str) -> dict:
     added = {index: token for index, token in enumerate(tokens) if types[index] in (CONTROL, USER_DEFINED) and token in spelled}
     model = {"type": "BPE", "vocab": vocab, "merges": pairs, "byte_fallback": False, "ignore_merges": cut in WHOLE_FIRST}
     cuts = {"pre_tokenizer": {"type": "Sequence", "pretokenizers": CUTS[cut]}, "decoder": GPT2[0]}
-    return tokenizer_content(model, added, types, normalizer={"type": "NFC"} if "qwen" in cut else None, **cuts)
+    return _content(model, added, types, normalizer={"type": "NFC"} if "qwen" in cut else None, **cuts)
 
 
 def _alphabet() -> dict[int, str]:
@@ -81,3 +113,67 @@ def _alphabet() -> dict[int, str]:
     printed = [*range(ord("!"), ord("~") + 1), *range(ord("\u00a1"), ord("\u00ac") + 1), *range(ord("\u00ae"), ord("\u00ff") + 1)]
     other = [byte for byte in range(256) if byte not in printed]
     return {byte: chr(byte) for byte in printed} | {byte: chr(256 + index) for index, byte in enumerate(other)}
+
+
+def _sentencepiece(given: Vocabulary) -> dict:
+    """Content for a BPE of SentencePiece.
+
+    It joins the two neighbours whose union has the best score, so every way to cut a token in two is a merge, in the order of the scores.
+    A space is written as U+2581, and one stands before every text; characters outside the vocabulary become bytes. The parts are those
+    of the tokenizer.json that Llama 2 was published with: as there and in llama.cpp, a space is written behind tokens that are found
+    whole too, which SentencePiece does not behind those that a user defined.
+    """
+    tokens = given.strings("tokens")
+    types, scores = given.numbers("token_type", len(tokens)), given.numbers("scores", len(tokens))
+    vocab = {token: index for index, token in enumerate(tokens)}
+    if len(vocab) != len(tokens):
+        raise given.damaged("holds a token twice")
+    if not all(map(math.isfinite, scores)):
+        raise given.damaged("has a token whose score is not a number")
+    bytewise = [token for token, kind in zip(tokens, types, strict=True) if kind == BYTE]
+    if bytewise and sorted(bytewise) != BYTE_TOKENS:
+        raise given.damaged(f"holds {len(bytewise)} tokens for bytes, which are not the 256")
+    unknown = [token for token, kind in zip(tokens, types, strict=True) if kind == UNKNOWN]
+    if len(unknown) > 1 or not (unknown or bytewise):
+        raise given.damaged(f"holds {len(unknown)} unknown tokens")
+    begun = given.metadata.get("tokenizer.ggml.add_space_prefix", True)
+    if not isinstance(begun, bool):
+        raise given.damaged("has an add_space_prefix that is neither true nor false")
+    model = {"type": "BPE", "vocab": vocab, "merges": _merges(vocab, types, scores), "byte_fallback": bool(bytewise)}
+    model |= {"unk_token": unknown[0] if unknown else None, "fuse_unk": True}
+    added = {index: token for index, token in enumerate(tokens) if types[index] in (UNKNOWN, CONTROL, USER_DEFINED)}
+    before, written = {"type": "Prepend", "prepend": SPACE}, {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
+    read = [{"type": "Replace", "pattern": {"String": SPACE}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"}]
+    read += [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] * begun
+    return _content(
+        model,
+        added,
+        types,
+        normalizer={"type": "Sequence", "normalizers": [before, written] if begun else [written]},
+        pre_tokenizer=None,
+        decoder={"type": "Sequence", "decoders": read},
+    )
+
+
+def _merges(vocab: dict[str, int], types: list[int], scores: list[float]) -> list[tuple[str, str]]:
+    """Pairs of tokens that make a token, those of the best score first."""
+    made = {token: index for token, index in vocab.items() if types[index] == NORMAL}
+
+    def pairs() -> Iterator[tuple[float, int, str, str]]:
+        for token, index in made.items():
+            for cut in range(1, len(token)):
+                if token[:cut] in made and token[cut:] in made:
+                    yield -scores[index], index, token[:cut], token[cut:]
+
+    return [(left, right) for *_, left, right in sorted(pairs())]
+
+
+def _content(model: dict, added: dict[int, str], types: array, normalizer: dict | None, **parts: object) -> dict:
+    """Content of a tokenizer.json. The tokens `added`, by id, are found whole in a text; those of type CONTROL and UNKNOWN are special.
+
+    The order of the keys is hashed with the content into the ids of texts, so it stays.
+    """
+    plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    tokens = [{"id": index, "content": token, "special": types[index] in (CONTROL, UNKNOWN), **plain} for index, token in added.items()]
+    empty = dict.fromkeys(("truncation", "padding", "post_processor"))
+    return {"version": "1.0", **empty, "normalizer": normalizer, "added_tokens": tokens, **parts, "model": model}

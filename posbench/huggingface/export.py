@@ -1,7 +1,7 @@
-"""Command of scripts/export_hf.py: write a training and the extension to use with it as a checkpoint in Hugging Face format.
+"""A training, or a checkpoint, and the extension to use with it in Hugging Face format; the command of scripts/export_hf.py.
 
-The model is LlamaForCausalLM, Qwen3ForCausalLM if q and k are normalised, Qwen2ForCausalLM if they have biases, SmolLM3ForCausalLM if
-some layers do not turn, or MistralForCausalLM with a sliding window. rope_keys.py describes RoPE.
+A training becomes LlamaForCausalLM, Qwen3ForCausalLM if q and k are normalised, Qwen2ForCausalLM if they have biases, SmolLM3ForCausalLM
+if some layers do not turn, or MistralForCausalLM with a sliding window. rope_keys.py describes RoPE.
 """
 
 import os
@@ -14,16 +14,22 @@ from posbench.config.compose import Request
 from posbench.config.identity import method_name
 from posbench.config.schema import JobConfig
 from posbench.data import prepare
+from posbench.data.chat import of_gguf
 from posbench.data.sources import TASK
-from posbench.huggingface.kept_files import keep_generation, keep_tokenizer, source, special_ids
+from posbench.data.tokenizer_files import pretrained_file
+from posbench.gguf.header import is_gguf, read_gguf
 from posbench.huggingface.rope_keys import rope_keys
 from posbench.huggingface.weights import write_theirs
 from posbench.model.build import make_encoding
 from posbench.position.instantiate import trained_config
+from posbench.pretrained.checkpoint import Checkpoint, find_checkpoint
+from posbench.pretrained.config_files import read_mapping
 from posbench.pretrained.outline import outlined
 from posbench.runs.directory import Run
 
 CLASSES = {"smollm3": "SmolLM3"}  # names that are no capitalised model_type
+IDS = {"bos_token_id": "bos", "eos_token_id": "eos", "pad_token_id": "padding"}  # {key of config.json: its name in a GGUF file}
+OF_TOKENIZER = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja")
 
 
 def export(request: Request) -> int:
@@ -50,9 +56,10 @@ def export(request: Request) -> int:
         if trained.data["bos"]:
             behind = (trained.data.get("mix") or {}).get("vocab_size", 0)  # tokens of the mixed task
             config["bos_token_id"] = (trained.model.checkpoint or {}).get("bos", config["vocab_size"] - behind - 1)
-        if checkpoint := source(trained):
-            config |= special_ids(checkpoint)
-            keep_generation(checkpoint, folder)
+        if checkpoint := _source(trained):
+            config |= _special_ids(checkpoint)
+            if (said := checkpoint.place / "generation_config.json").is_file():  # which says where a generated text ends
+                shutil.copyfile(said, folder / said.name)
         tokenizer = _tokenizer(trained.data, cfg["cache_dir"], folder)
         write_json(folder / "config.json", config)
     kind = (config["rope_scaling"] or {}).get("rope_type", "default")
@@ -118,7 +125,7 @@ def _window_keys(windows: list[int | None], kind: str) -> dict:
 
 
 def _tokenizer(data: dict, cache_dir: str, folder: Path) -> str:
-    """Copy the tokenizer if it has a file. Returns a sentence about it for the user."""
+    """Copy the tokenizer if it has a file, with special tokens and chat template. Returns a sentence about it for the user."""
     if data["tokenizer"] == "bytes":
         return "no tokenizer: a token's id is the value of its byte"
     if data["tokenizer"] == TASK:
@@ -128,5 +135,67 @@ def _tokenizer(data: dict, cache_dir: str, folder: Path) -> str:
     except (ConfigError, RunError) as error:
         return f"no tokenizer, since the text is not there: {error}"
     shutil.copyfile(prepared / "tokenizer.json", folder / "tokenizer.json")
-    keep_tokenizer(data["tokenizer"], folder)
+    file = None if data["tokenizer"] == "bpe" else pretrained_file(data["tokenizer"])
+    said = of_gguf(file) if file and is_gguf(file) else {}
+    words = {"chat_template" if key == "template" else key: value for key, value in said.items() if isinstance(value, str)}
+    for one in (file.parent / name for name in OF_TOKENIZER if file and not is_gguf(file)):
+        if one.is_file():
+            shutil.copyfile(one, folder / one.name)
+    if not (folder / OF_TOKENIZER[0]).exists():
+        write_json(folder / OF_TOKENIZER[0], {"tokenizer_class": "PreTrainedTokenizerFast", **words})
     return "tokenizer.json lies beside it: AutoTokenizer reads it"
+
+
+def _source(trained: JobConfig) -> Checkpoint | None:
+    """Checkpoint that a run, or the parent of a fine-tuned one, was made of; None for a training from the start, or if it is gone."""
+    if not trained.model.checkpoint:
+        return None
+    try:
+        return find_checkpoint(trained.model.path, download=False)
+    except ConfigError:
+        return None
+
+
+def _special_ids(checkpoint: Checkpoint) -> dict[str, int | list[int]]:
+    """Ids of special tokens that a checkpoint names, by their keys in config.json."""
+    if is_gguf(checkpoint.place):
+        said = read_gguf(checkpoint.place).metadata
+        found = {key: said.get(f"tokenizer.ggml.{name}_token_id") for key, name in IDS.items()}
+    else:
+        said = read_mapping(checkpoint.place / "config.json")
+        found = {key: said.get(key) for key in IDS}
+    return {key: value for key, value in found.items() if _is_count(value) or (isinstance(value, list) and all(map(_is_count, value)))}
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def settings(trained: JobConfig, extension: dict, own: dict | None = None) -> dict:
+    """Settings with which a checkpoint runs with an extension: keys of config.json.
+
+    `own` is the checkpoint's config.json, None for a GGUF file. rope_parameters is what transformers 5 reads, rope_theta and rope_scaling
+    what earlier versions read. Raises ConfigError where no set of frequencies expresses it.
+    """
+    kept, share = rope_keys(trained, extension, own), trained.encoding.get("fraction", 1.0)
+    part = {"partial_rotary_factor": share} if share != 1 else {}
+    return {"rope_parameters": {"rope_type": "default", "rope_theta": kept["rope_theta"], **part, **(kept["rope_scaling"] or {})}, **kept}
+
+
+def config_json(own: dict | None, trained: JobConfig, extension: dict) -> dict:
+    """config.json of a checkpoint that runs with an extension: its `own` with other keys of RoPE, or a new one for a GGUF file.
+
+    Raises ConfigError as `settings` does, and for a config.json that keeps RoPE for several kinds of layers apart.
+    """
+    found = settings(trained, extension, own)
+    if own is None:
+        checkpoint, file = trained.model.checkpoint, _source(trained)
+        sizes = {"vocab_size": checkpoint["vocab_size"], "intermediate_size": trained.model.d_ff, "bos_token_id": checkpoint["bos"]}
+        ids = _special_ids(file) if file else {}
+        return {**hf_config(trained, extension), **sizes, **ids, "rope_parameters": found["rope_parameters"]}
+    if any(isinstance(value, dict) for value in (own.get("rope_parameters") or {}).values()):
+        raise ConfigError("config.json has separate RoPE settings for several kinds of layers: edit it by hand.")
+    said = found["rope_parameters"]
+    # Beside RoPE's keys transformers gives these two priority, or reads them with rope_scaling: Phi-3 keeps them there.
+    beside = {key: said[key] for key in ("original_max_position_embeddings", "partial_rotary_factor") if key in said}
+    return {**own, **found, **beside}

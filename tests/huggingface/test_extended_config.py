@@ -11,7 +11,7 @@ from hf_models import TRAIN_LEN, adopted, assert_equal_logits, checkpoint, impor
 from posbench.advice.settings import engine_words
 from posbench.common.errors import ConfigError
 from posbench.config.schema import JobConfig
-from posbench.huggingface.extended_config import config_json, settings
+from posbench.huggingface.export import config_json, settings
 
 FIXED = {"mode": "fixed", "target_len": 4 * TRAIN_LEN}
 ENGINES = ("transformers", "vLLM", "SGLang", "llama.cpp")
