@@ -1,22 +1,14 @@
-"""Cost of trainings and evaluations, computed from configurations: parameters, floating-point operations (FLOP), tokens, losses."""
+"""Size of a model, computed from its configuration: parameters, and floating-point operations (FLOP) of what it reads."""
 
 import contextlib
 import functools
-from collections import Counter
-from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from posbench.common.files import read_json
-from posbench.config.identity import method_name
-from posbench.config.schema import EvaluateConfig, JobConfig
+from posbench.config.schema import JobConfig
 from posbench.data.sources import TASK
 from posbench.evaluation.protocol import ReadVolume
-from posbench.evaluation.protocols import protocol
-from posbench.position.instantiate import make
-from posbench.runs.unfinished import PART, made_by, texts_kept
-from posbench.sweep.cells import Cell
-from posbench.sweep.jobs import Job
 
 
 @dataclass(frozen=True)
@@ -78,102 +70,3 @@ def _entries(tokenizer: str) -> int:
         content = read_json(pretrained_file(tokenizer)) if Path(tokenizer).exists() else {}
         return len(content["model"]["vocab"]) + len(content.get("added_tokens") or [])
     return 0
-
-
-@dataclass(frozen=True)
-class EvaluationCost:
-    """Cost of one evaluation of a model: its protocol and extension by name, what the model reads, and the number of losses kept."""
-
-    model: ModelSize
-    protocol: str
-    extension: str
-    reads: list[ReadVolume]
-    losses: int
-
-    @property
-    def tokens(self) -> int:
-        return sum(one.texts * one.tokens for one in self.reads)
-
-    @property
-    def flop(self) -> float:
-        return sum(map(self.model.forward, self.reads))
-
-    @property
-    def alike(self) -> tuple[Hashable, ...]:
-        """Keys of evaluations whose FLOP take about as long, the nearest first."""
-        name, extension = self.protocol, self.extension
-        return (self.model, name, extension), (self.model, name), self.model, (name, extension), name
-
-
-def evaluation_cost(
-    model: ModelSize,
-    name: str,
-    extension: dict,
-    config: EvaluateConfig,
-    crop: int,
-    train_len: int,
-    lengths: list[int],
-    texts: Iterable[int] = (),
-) -> EvaluationCost:
-    """Cost of a protocol at some lengths. Beyond `crop` tokens each target is read from `crop` of its own, shared by all lengths.
-
-    `texts`: the lengths that are read, if the others are evaluated by them (Protocol.texts).
-    """
-    one = protocol(name)
-    reads = [one.reading(config, train_len, length, min(crop, length)) for length in texts or lengths]
-    if crop < max(lengths):
-        reads = list(dict.fromkeys(reads))
-    losses = sum(one.reading(config, train_len, length, length).losses for length in lengths)
-    return EvaluationCost(model, name, method_name(extension), reads, losses)
-
-
-def costs_left(missing: Iterable[tuple[Job, Cell, list[int]]]) -> list[EvaluationCost]:
-    """Costs of the missing lengths of evaluations, without the texts that a stopped one has kept (posbench/runs/unfinished.py).
-
-    Kept texts are taken off once, however often their cell is given.
-    """
-    kept: dict[Path, Counter[int]] = {}
-    found = []
-    for job, cell, lengths in missing:
-        if cell.path not in kept:
-            kept[cell.path] = _kept_texts(job, cell)
-        found.append(_cost_left(job, cell, lengths, kept[cell.path]))
-    return found
-
-
-def _cost_left(job: Job, cell: Cell, lengths: list[int], kept: Counter[int]) -> EvaluationCost:
-    from posbench.position.legality import fed_length
-
-    train_len = job.cfg.train.train_len
-    crop = fed_length(make(cell.extension), train_len, max(lengths))
-    one = protocol(cell.protocol)
-    texts = _lengths_read(job, cell, lengths) if one.nested else lengths
-    whole = evaluation_cost(model_size(job.cfg), cell.protocol, cell.extension, cell.evaluate, crop, train_len, lengths, texts)
-    reads = one.reading_first(cell.evaluate, train_len)
-    for read in whole.reads:
-        done = min(kept[read.tokens], read.texts)
-        kept[read.tokens] -= done
-        if done < read.texts:
-            reads.append(replace(read, texts=read.texts - done))
-    return replace(whole, reads=reads)
-
-
-def _lengths_read(job: Job, cell: Cell, lengths: list[int]) -> Iterable[int]:
-    """Lengths of the texts that a nested protocol reads for `lengths`, as its evaluation finds them."""
-    from posbench.model.build import make_encoding, make_trained_scale
-    from posbench.position.effect import together
-    from posbench.position.plan import make_plan
-
-    encoding, extension = make_encoding(job.cfg), make(cell.extension)
-    scales = {"scale": make(cell.scale_attention, encoding.shape), "trained_scale": make_trained_scale(job.cfg, encoding)}
-    return together(lambda length: make_plan(encoding, extension, **scales, length=length), lengths)
-
-
-def _kept_texts(job: Job, cell: Cell) -> Counter[int]:
-    """Number of texts of each length that a stopped evaluation of a cell has kept."""
-    path = cell.path.with_suffix(PART)
-    if not path.exists():
-        return Counter()
-    from posbench.model.build import pick_device
-
-    return texts_kept(path, made_by(pick_device(job.cfg.device)))

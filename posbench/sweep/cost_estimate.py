@@ -1,20 +1,20 @@
-"""Cost estimate of jobs: time and disk, each with the measurements that it rests on.
+"""Cost estimate of jobs: time and disk, with the measurements that the time rests on.
 
-Time is the computed cost (posbench/sweep/cost.py) times the seconds per FLOP of stored runs, of the same model size if there are any.
-Work that took less than LEAST seconds is left out: most of it was beginning, which more work does not repeat.
+Time is computed FLOP (posbench/sweep/cost.py) times the seconds per FLOP of stored runs: of trainings of the same model size if there are
+any, of texts of the same model size, method, number format and about the same length. Work that took less than LEAST seconds is left out:
+most of it was beginning, which more work does not repeat.
 
-The time of a checkpoint's evaluations goes text by text: by stored evaluations that read such texts, of the same model size, method,
-number format and about the same length, else by one layer measured now (posbench/evaluation/probe.py). Stored ones of the same model size
-and number format also correct what is measured now, perhaps beside other work: by how long the longest of their texts took and how long
-it would take by the same measurement.
+Where no such text is stored, those of a checkpoint are told by one layer measured now (posbench/evaluation/probe.py), those of other
+models by other texts or by trainings. Stored texts of the same model size and number format also correct what is measured now, perhaps
+beside other work: by how long the longest of them took and how long it would take by the same measurement.
 """
 
 import contextlib
 import math
 import statistics
-from collections import defaultdict
-from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,13 +22,16 @@ from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import read_json
 from posbench.common.machine import cores
 from posbench.config.identity import method_name
-from posbench.config.schema import JobConfig, typed
+from posbench.config.schema import EvaluateConfig, JobConfig, typed
 from posbench.evaluation.protocol import ReadVolume
+from posbench.evaluation.protocols import protocol
+from posbench.position.instantiate import make
 from posbench.runs.directory import Run
 from posbench.runs.run_metadata import read_metadata
 from posbench.runs.search import run_directories
+from posbench.runs.unfinished import PART, made_by, texts_kept
 from posbench.sweep.cells import RECOMPUTE, Cell
-from posbench.sweep.cost import EvaluationCost, ModelSize, costs_left, evaluation_cost, model_size, vocabulary
+from posbench.sweep.cost import ModelSize, model_size, vocabulary
 from posbench.sweep.jobs import Job
 
 if TYPE_CHECKING:
@@ -37,35 +40,82 @@ if TYPE_CHECKING:
 DAMAGED = (ConfigError, RunError, OSError, KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError)  # raised by damaged files
 LEAST = 1  # seconds from which the time of work is about proportional to it; below, what is done once decides
 STEP_FLOP = 5e11  # largest training step that is made to measure its time
-BYTES = 4  # bytes per parameter, if none was measured
-BYTES_PER_LOSS = 8.0  # bytes per loss in an evaluation's files, if none of its protocol was measured
+BYTES, BYTES_PER_LOSS = 4, 8  # on disk, of a parameter and of a scored token
+
+Missing = Sequence[tuple[Job, Cell, list[int]]]  # evaluations, each with its missing lengths
 
 
-@dataclass
-class Rates:
+def texts_read(name: str, config: EvaluateConfig, train_len: int, crop: float, lengths: Iterable[int]) -> list[ReadVolume]:
+    """Texts that a protocol reads for some lengths. Beyond `crop` tokens each target has a text of its own, shared by all lengths."""
+    return list(dict.fromkeys(protocol(name).reading(config, train_len, length, min(crop, length)) for length in lengths))
+
+
+def texts_left(missing: Missing) -> list[list[ReadVolume]]:
+    """Texts that each evaluation has yet to read, without those that a stopped one has kept (posbench/runs/unfinished.py).
+
+    Kept texts are taken off once, however often their cell is given.
+    """
+    from posbench.position.legality import fed_length
+
+    kept: dict[Path, Counter[int]] = {}
+    found = []
+    for job, cell, lengths in missing:
+        train_len, one = job.cfg.train.train_len, protocol(cell.protocol)
+        crop = fed_length(make(cell.extension), train_len, max(lengths))
+        known = kept[cell.path] = kept[cell.path] if cell.path in kept else _kept_texts(job, cell)
+        left = one.reading_first(cell.evaluate, train_len)
+        for text in texts_read(cell.protocol, cell.evaluate, train_len, crop, _lengths_read(job, cell, lengths) if one.nested else lengths):
+            done = min(known[text.tokens], text.texts)
+            known[text.tokens] -= done
+            if done < text.texts:
+                left.append(replace(text, texts=text.texts - done))
+        found.append(left)
+    return found
+
+
+def _lengths_read(job: Job, cell: Cell, lengths: list[int]) -> Iterable[int]:
+    """Lengths of the texts that a nested protocol reads for `lengths`, as its evaluation finds them."""
+    from posbench.model.build import make_encoding, make_trained_scale
+    from posbench.position.effect import together
+    from posbench.position.plan import make_plan
+
+    encoding, extension = make_encoding(job.cfg), make(cell.extension)
+    scales = {"scale": make(cell.scale_attention, encoding.shape), "trained_scale": make_trained_scale(job.cfg, encoding)}
+    return together(lambda length: make_plan(encoding, extension, **scales, length=length), lengths)
+
+
+def _kept_texts(job: Job, cell: Cell) -> Counter[int]:
+    """Number of texts of each length that a stopped evaluation of a cell has kept."""
+    path = cell.path.with_suffix(PART)
+    if not path.exists():
+        return Counter()
+    from posbench.model.build import pick_device
+
+    return texts_kept(path, made_by(pick_device(job.cfg.device)))
+
+
+class Rates(defaultdict[Hashable, list[float]]):
     """Measured numbers by key. Those of every key are also found under None."""
 
-    found: dict[Hashable, list[float]] = field(default_factory=lambda: defaultdict(list))
+    def __init__(self) -> None:
+        super().__init__(list)
 
     def add(self, value: float, *keys: Hashable) -> None:
         for key in (*keys, None):
-            self.found[key].append(value)
+            self[key].append(value)
 
     def of(self, *keys: Hashable) -> float | None:
         """Median of the numbers of the first known key; None if there are none."""
-        return next((statistics.median(self.found[key]) for key in keys if key in self.found), None)
+        return next((statistics.median(self[key]) for key in keys if key in self), None)
 
 
 @dataclass
 class MeasuredRates:
-    """Rates measured on the runs of a results folder: seconds per FLOP, bytes per parameter and per loss."""
+    """Seconds per FLOP of the runs of a results folder."""
 
     training: Rates = field(default_factory=Rates)
-    evaluation: Rates = field(default_factory=Rates)
-    text: Rates = field(default_factory=Rates)  # seconds per FLOP of single texts, by `_text_key`
+    text: Rates = field(default_factory=Rates)  # of single texts, by `_text_keys`
     longest: dict[Hashable, tuple[ReadVolume, dict, dict]] = field(default_factory=dict)  # longest text, its extension and scale
-    per_parameter: Rates = field(default_factory=Rates)
-    per_loss: Rates = field(default_factory=Rates)
     stepped: bool = False  # True if the rate of training is that of some steps made just now
 
     def add(self, run: Run) -> None:
@@ -73,46 +123,31 @@ class MeasuredRates:
         with contextlib.suppress(*DAMAGED):
             nested = read_metadata(run.path).nested
             cfg = JobConfig.of({key: nested[key] for key in ("model", "data", "train")})
-            model, train_len = model_size(cfg), cfg.train.train_len
-            summary = run.read_summary()
-            if run.weights.exists():
-                self.per_parameter.add(run.weights.stat().st_size / model.parameters, model)
+            model, train_len, summary = model_size(cfg), cfg.train.train_len, run.read_summary()
             if summary["tokens_per_second"] and summary["seconds"] >= LEAST:
                 self.training.add(1 / (summary["tokens_per_second"] * model.training(train_len)), model)
             for path in run.eval_files():
                 with contextlib.suppress(*DAMAGED):
-                    self._add_evaluation(path, read_json(path), model, train_len)
+                    content = read_json(path)
+                    self._add_texts(content["config"], _seconds(content["rows"]), model, train_len)
 
-    def _add_evaluation(self, path: Path, content: dict, model: ModelSize, train_len: int) -> None:
-        config, took = content["config"], _seconds(content["rows"])
-        extension, evaluate, lengths = config["extension"], typed("evaluate", config["evaluate"]), sorted(took)
+    def _add_texts(self, config: dict, seconds: dict[int, float], model: ModelSize, train_len: int) -> None:
+        """Add the texts of one evaluation. `seconds` of a length are next to none where it was read as a part of another."""
+        extension, evaluate = config["extension"], typed("evaluate", config["evaluate"])
         if not extension["_target_"].startswith("posbench."):
             return  # its readings are unknown without running it
-        crop = (extension.get("window") or train_len) if extension["_target_"] == RECOMPUTE else max(lengths)
-        texts = {(content.get("texts") or {}).get(str(length), length) for length in lengths}
-        done = evaluation_cost(model, config["protocol"], extension, evaluate, crop, train_len, lengths, texts)
-        if sum(took.values()) >= LEAST:
-            self.evaluation.add(sum(took.values()) / done.flop, *done.alike)
-        self._add_texts(model, config, crop, train_len, {length: seconds for length, seconds in took.items() if length in texts})
-        self.per_loss.add((path.stat().st_size + path.with_suffix(".npz").stat().st_size) / done.losses, done.protocol)
-
-    def _add_texts(self, model: ModelSize, config: dict, crop: int, train_len: int, seconds: dict[int, float]) -> None:
-        """Add the texts of one evaluation, whose `seconds` are {length: seconds of its own text}."""
-        extension, evaluate = config["extension"], typed("evaluate", config["evaluate"])
-        known: set[ReadVolume] = set()
-        for length, took in sorted(seconds.items()):
-            (text,) = evaluation_cost(model, config["protocol"], extension, evaluate, crop, train_len, [length]).reads
-            if text not in known:  # beyond the crop every length reads the same texts, once
-                known.add(text)
-                if took >= LEAST:
-                    kind = model, evaluate.dtype
-                    self.text.add(took / model.forward(text), _text_key(*kind, extension, text))
-                    if kind not in self.longest or text.tokens > self.longest[kind][0].tokens:
-                        self.longest[kind] = text, extension, config["scale_attention"]
+        crop = (extension.get("window") or train_len) if extension["_target_"] == RECOMPUTE else math.inf
+        for length, took in seconds.items():
+            if took >= LEAST:
+                (text,) = texts_read(config["protocol"], evaluate, train_len, crop, [length])
+                kind = model, evaluate.dtype
+                self.text.add(took / model.forward(text), *_text_keys(*kind, extension, text))
+                if kind not in self.longest or text.tokens > self.longest[kind][0].tokens:
+                    self.longest[kind] = text, extension, config["scale_attention"]
 
     def make_steps(self, fresh: list[Job], at_once: int) -> None:
         """If no training was measured, measure some steps of the first that is to make, unless one takes long."""
-        job = fresh[0] if fresh and not self.training.found else None
+        job = fresh[0] if fresh and not self.training else None
         if job is None or model_size(job.cfg).training(job.cfg.train.train_len) * job.cfg.train.tokens_per_step > STEP_FLOP:
             return
         from posbench.training.probe import step_seconds
@@ -128,12 +163,13 @@ class MeasuredRates:
         if (model, dtype) not in self.longest:
             return 1.0
         text, extension, scale = self.longest[model, dtype]
-        return self.text.of(_text_key(model, dtype, extension, text)) * model.forward(text) / probe.seconds(text, extension, scale)
+        return self.text.of(_text_keys(model, dtype, extension, text)[0]) * model.forward(text) / probe.seconds(text, extension, scale)
 
 
-def _text_key(model: ModelSize, dtype: str, extension: dict, text: ReadVolume) -> tuple[Hashable, ...]:
-    """Key of texts that take about as long per FLOP: their lengths have the same nearest power of two."""
-    return model, dtype, method_name(extension), round(math.log2(text.tokens))
+def _text_keys(model: ModelSize, dtype: str, extension: dict, text: ReadVolume) -> tuple[Hashable, ...]:
+    """Keys of texts that take about as long per FLOP, the nearest first: there their lengths have the same nearest power of two."""
+    name = method_name(extension)
+    return (model, dtype, name, round(math.log2(text.tokens))), (model, name), model, name
 
 
 def _seconds(rows: list[dict]) -> dict[int, float]:
@@ -145,116 +181,6 @@ def _seconds(rows: list[dict]) -> dict[int, float]:
     return {length: sum(tasks.values()) for length, tasks in took.items()}
 
 
-def cost(jobs: list[Job], fresh: list[Job], missing: list[tuple[Job, Cell, list[int]]]) -> list[str]:
-    """Lines with the cost of the trainings (and checkpoints) of `fresh` and of the missing lengths of evaluations."""
-    taken = [job for job in fresh if not job.cfg.trains]
-    fresh = [job for job in fresh if job not in taken]
-    tokens = [job.cfg.train.steps * job.cfg.train.tokens_per_step for job in fresh]
-    done = costs_left(missing)
-    theirs = [(job, cell, one) for (job, cell, _), one in zip(missing, done, strict=True) if not job.cfg.trains]
-    own = [one for (job, _, _), one in zip(missing, done, strict=True) if job.cfg.trains]
-    trainings = sum(job.cfg.trains for job in jobs)
-    words = [f"{len(fresh)} of {trainings} trainings to make, {_in_tokens(sum(tokens))} tokens"] if trainings else []
-    words += [f"{len(taken)} of {len(jobs) - trainings} checkpoints to take"] if trainings < len(jobs) else []
-    line = "; ".join([*words, f"{len(done)} evaluations, {_in_tokens(sum(one.tokens for one in done))} tokens"])
-    if not fresh and not done:
-        return [line]
-    known = measured_rates(jobs)
-    at_once = min(jobs[0].cfg.jobs, len({job.run.path for job in [*fresh, *(job for job, _, _ in missing)]}))
-    known.make_steps(fresh, at_once)
-    times = [_training_time(known, fresh)] if fresh else []
-    times += [_evaluation_time(known, own)] if own else []
-    if theirs:
-        seconds, basis = _checkpoint_time(known, theirs)
-        times.append(f"an unknown time of evaluation ({basis})" if seconds is None else f"{duration_words(seconds)} of evaluation {basis}")
-    measured = known.training.found or known.evaluation.found or theirs
-    told = f"about {', '.join(times)}" if measured else f"time unknown: nothing of {LEAST} s or more has been measured here yet"
-    shared = f"; jobs={at_once} divides the time as far as the machine has cores for it" if at_once > 1 else ""
-    sizes = [model_size(job.cfg) for job in fresh]  # the weights of a checkpoint stay where they are
-    bytes_ = sum(model.parameters * (known.per_parameter.of(model, None) or BYTES) for model in sizes)
-    bytes_ += sum(one.losses * (known.per_loss.of(one.protocol) or BYTES_PER_LOSS) for one in done)  # of a few answers most is not losses
-    return [line, f"{told}{shared}; {bytes_ / 2**20:.1f} MiB of disk"]
-
-
-def expected_seconds(jobs: list[Job], fresh: list[Job], missing: list[tuple[Job, Cell, list[int]]], at_once: int) -> list[float | None]:
-    """Seconds of the trainings of `fresh`, and of the missing lengths of evaluations, all one after the other; None if unknown."""
-    known = measured_rates(jobs)
-    known.make_steps(fresh, at_once)
-    return [_training_seconds(known, fresh), _evaluation_seconds(known, costs_left(missing))]
-
-
-def _training_seconds(known: MeasuredRates, fresh: list[Job]) -> float | None:
-    sizes = [model_size(job.cfg) for job in fresh]
-    rates = [known.training.of(model, None) for model in sizes]
-    if None in rates:
-        return None
-    trains = [job.cfg.train for job in fresh]
-    flop = [model.training(train.train_len) * train.steps * train.tokens_per_step for model, train in zip(sizes, trains, strict=True)]
-    return sum(rate * n for rate, n in zip(rates, flop, strict=True))
-
-
-def _training_time(known: MeasuredRates, fresh: list[Job]) -> str:
-    seconds = _training_seconds(known, fresh)
-    if seconds is None:
-        return f"an unknown time of training (nothing of {LEAST} s or more was measured)"
-    basis = "by some steps made just now" if known.stepped else _basis(known.training, [model_size(job.cfg) for job in fresh], "run")
-    return f"{duration_words(seconds)} of training {basis}"
-
-
-def _evaluation_seconds(known: MeasuredRates, done: list[EvaluationCost]) -> float | None:
-    rates = [known.evaluation.of(*one.alike, None) or known.training.of(one.model, None) for one in done]
-    return None if None in rates else sum(rate * one.flop for rate, one in zip(rates, done, strict=True))
-
-
-def _evaluation_time(known: MeasuredRates, done: list[EvaluationCost]) -> str:
-    seconds = _evaluation_seconds(known, done)
-    if seconds is None:
-        return f"an unknown time of evaluation (nothing of {LEAST} s or more was measured)"
-    told = f"{duration_words(seconds)} of evaluation"
-    if not known.evaluation.found:
-        return f"{told} by arithmetic from {'these' if known.stepped else 'trainings'}"
-    return f"{told} {_basis(known.evaluation, [one.model for one in done], 'evaluation')}"
-
-
-class ReadingTime:
-    """Time of texts that checkpoints read: by stored ones like them, else by one layer measured when it is first asked for."""
-
-    def __init__(self, known: MeasuredRates) -> None:
-        self.known = known
-        self.probes: dict[Hashable, tuple[Probe, float]] = {}  # with their corrections
-        self.stored = False
-
-    def seconds(self, job: Job, dtype: str, extension: dict, scale: dict, text: ReadVolume) -> float:
-        """Seconds of a text. Raises ConfigError for a device that cannot be measured here."""
-        model = model_size(job.cfg)
-        if (rate := self.known.text.of(_text_key(model, dtype, extension, text))) is not None:
-            self.stored = True
-            return rate * model.forward(text)
-        if (key := (job.run.path, dtype)) not in self.probes:
-            from posbench.evaluation.probe import Probe
-
-            probe = Probe(job.cfg, vocabulary(job.cfg), dtype)
-            self.probes[key] = probe, self.known.correction(probe, model, dtype)
-        probe, correction = self.probes[key]
-        return correction * probe.seconds(text, extension, scale)
-
-    @property
-    def basis(self) -> str:
-        """Basis of the times, in words."""
-        return " and ".join(["stored evaluations of texts like these"] * self.stored + ["one layer measured just now"] * bool(self.probes))
-
-
-def _checkpoint_time(known: MeasuredRates, cells: Iterable[tuple[Job, Cell, EvaluationCost]]) -> tuple[float | None, str]:
-    """(seconds, their basis) of evaluations of checkpoints; None if their device cannot be measured here."""
-    time, total = ReadingTime(known), 0.0
-    for job, cell, planned in cells:
-        try:
-            total += sum(time.seconds(job, cell.evaluate.dtype, cell.extension, cell.scale_attention, text) for text in planned.reads)
-        except ConfigError as error:
-            return None, str(error)
-    return total, f"by {time.basis}"
-
-
 def measured_rates(jobs: Iterable[Job]) -> MeasuredRates:
     """Rates of all runs in the jobs' folders of results."""
     known = MeasuredRates()
@@ -264,17 +190,108 @@ def measured_rates(jobs: Iterable[Job]) -> MeasuredRates:
     return known
 
 
-def _basis(rates: Rates, sizes: list[ModelSize], what: str) -> str:
-    """Words for the basis of an estimate: how many measurements, on which models."""
-    same = {model: len(rates.found[model]) for model in sizes if model in rates.found}
-    words = [f"by {_measurements(sum(same.values()), what)} of this model size"] if same else []
-    if len(same) < len(set(sizes)):
-        words.append(f"by arithmetic from {_measurements(len(rates.found[None]) - sum(same.values()), what)} of other sizes")
-    return " and ".join(words)
+class ReadingTime:
+    """Time of texts, and its basis: stored ones like them, else one layer of their model measured when it is first asked for."""
+
+    def __init__(self, known: MeasuredRates) -> None:
+        self.known = known
+        self.probes: dict[Hashable, tuple[Probe, float]] = {}  # with their corrections
+        self.bases: dict[str, None] = {}  # in their order
+
+    def seconds(self, job: Job, dtype: str, extension: dict, scale: dict, text: ReadVolume) -> float:
+        """Seconds of a text. Raises ConfigError for a device that cannot be measured here."""
+        model = model_size(job.cfg)
+        if (rate := self.known.text.of(_text_keys(model, dtype, extension, text)[0])) is not None:
+            self.bases["stored evaluations of texts like these"] = None
+            return rate * model.forward(text)
+        self.bases["one layer measured just now"] = None
+        if (key := (job.run.path, dtype)) not in self.probes:
+            from posbench.evaluation.probe import Probe
+
+            probe = Probe(job.cfg, vocabulary(job.cfg), dtype)
+            self.probes[key] = probe, self.known.correction(probe, model, dtype)
+        probe, correction = self.probes[key]
+        return correction * probe.seconds(text, extension, scale)
+
+    def by_arithmetic(self, job: Job, dtype: str, extension: dict, text: ReadVolume) -> float:
+        """Seconds of a text by the nearest stored texts, else by trainings. Raises ConfigError where there are none."""
+        model = model_size(job.cfg)
+        near, *far = _text_keys(model, dtype, extension, text)
+        for basis, rates, keys in (
+            ("stored evaluations of texts like these", self.known.text, [near]),
+            ("arithmetic from other stored evaluations", self.known.text, [*far, None]),
+            ("arithmetic from trainings", self.known.training, [model, None]),
+        ):
+            if (rate := rates.of(*keys)) is not None:
+                self.bases[basis] = None
+                return rate * model.forward(text)
+        raise ConfigError(f"nothing of {LEAST} s or more was measured here yet")
+
+    @property
+    def basis(self) -> str:
+        """Basis of the times, in words."""
+        return " and ".join(self.bases)
 
 
-def _measurements(number: int, what: str) -> str:
-    return f"{number:,} {what}{'s' * (number != 1)}"
+def training_time(known: MeasuredRates, fresh: list[Job]) -> tuple[float | None, str]:
+    """(seconds, their basis) of the trainings of `fresh`, one after the other; (None, the reason) if unknown."""
+    total, same, sizes = 0.0, set(), [model_size(job.cfg) for job in fresh]
+    for job, model in zip(fresh, sizes, strict=True):
+        if (rate := known.training.of(model, None)) is None:
+            return None, f"nothing of {LEAST} s or more was measured here yet"
+        total += rate * model.training(job.cfg.train.train_len) * job.cfg.train.steps * job.cfg.train.tokens_per_step
+        same.add(model in known.training)
+    runs = " and ".join(f"runs of {which}" for mine, which in ((True, "this model size"), (False, "other sizes")) if mine in same)
+    return total, "some steps made just now" if known.stepped else runs
+
+
+def evaluation_time(known: MeasuredRates, missing: Missing, left: list[list[ReadVolume]]) -> tuple[float | None, str]:
+    """(seconds, their basis) of the texts that are `left` of evaluations, as `training_time`."""
+    time, total = ReadingTime(known), 0.0
+    try:
+        for (job, cell, _), texts in zip(missing, left, strict=True):
+            for text in texts:
+                given = job, cell.evaluate.dtype, cell.extension
+                total += time.by_arithmetic(*given, text) if job.cfg.trains else time.seconds(*given, cell.scale_attention, text)
+    except ConfigError as error:
+        return None, str(error)
+    return total, time.basis
+
+
+def expected_seconds(jobs: list[Job], fresh: list[Job], missing: Missing, at_once: int) -> list[float | None]:
+    """Seconds of the trainings of `fresh`, and of the missing lengths of evaluations, all one after the other; None if unknown."""
+    known = measured_rates(jobs)
+    known.make_steps(fresh, at_once)
+    return [training_time(known, fresh)[0], evaluation_time(known, missing, texts_left(missing))[0]]
+
+
+def cost(jobs: list[Job], fresh: list[Job], missing: Missing) -> list[str]:
+    """Lines with the cost of the trainings (and checkpoints) of `fresh` and of the missing lengths of evaluations."""
+    taken = [job for job in fresh if not job.cfg.trains]
+    fresh = [job for job in fresh if job.cfg.trains]
+    trainings, left = sum(job.cfg.trains for job in jobs), texts_left(missing)
+    tokens = sum(job.cfg.train.steps * job.cfg.train.tokens_per_step for job in fresh)
+    words = [f"{len(fresh)} of {trainings} trainings to make, {_in_tokens(tokens)} tokens"] if trainings else []
+    words += [f"{len(taken)} of {len(jobs) - trainings} checkpoints to take"] if trainings < len(jobs) else []
+    tokens = sum(text.texts * text.tokens for texts in left for text in texts)
+    line = "; ".join([*words, f"{len(left)} evaluations, {_in_tokens(tokens)} tokens"])
+    if not fresh and not missing:
+        return [line]
+    known = measured_rates(jobs)
+    at_once = min(jobs[0].cfg.jobs, len({job.run.path for job in [*fresh, *(job for job, _, _ in missing)]}))
+    known.make_steps(fresh, at_once)
+    times = [("training", *training_time(known, fresh))] if fresh else []
+    times += [("evaluation", *evaluation_time(known, missing, left))] if missing else []
+    told = ", ".join(
+        f"unknown time of {what} ({basis})" if seconds is None else f"about {duration_words(seconds)} of {what} by {basis}"
+        for what, seconds, basis in times
+    )
+    shared = f"; jobs={at_once} divides the time as far as the machine has cores for it" if at_once > 1 else ""
+    bytes_ = sum(BYTES * model_size(job.cfg).parameters for job in fresh)  # the weights of a checkpoint stay where they are
+    for job, cell, lengths in missing:
+        reads = texts_read(cell.protocol, cell.evaluate, job.cfg.train.train_len, math.inf, lengths)
+        bytes_ += BYTES_PER_LOSS * sum(text.losses for text in reads)
+    return [line, f"{told}{shared}; {bytes_ / 2**20:.1f} MiB of disk"]
 
 
 def _in_tokens(tokens: int) -> str:

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.data.corpus import known_tokenizer
-from posbench.evaluation.questions import room
 from posbench.evaluators.accuracy import Accuracy
 from posbench.sweep.cells import Cell
 from posbench.sweep.cost_estimate import cost
@@ -54,10 +53,8 @@ class JobPlan:
 def planned(jobs: list[Job]) -> list[JobPlan]:
     """Plan of each job."""
     known: dict[str, Outcome] = {}
-    plans, told = [_plan(job, known) for job in jobs], {}
-    for plan in plans:
-        _ask(plan, told)
-    return plans
+    refused: dict[str, str] = {}  # by what is asked
+    return [_plan(job, known, refused) for job in jobs]
 
 
 def check_devices(jobs: list[Job], launcher: dict) -> None:
@@ -86,7 +83,7 @@ def _missing_parents(fresh: list[Job]) -> list[Job]:
     return list({job.run.path: job for job in missing if job.run.path not in own}.values())
 
 
-def _plan(job: Job, known: dict[str, Outcome]) -> JobPlan:
+def _plan(job: Job, known: dict[str, Outcome], refused: dict[str, str]) -> JobPlan:
     plan = JobPlan(job, judge_job(job, known))
     for cell, verdict in plan.judged.cells.items():
         if verdict.status in NOTES:
@@ -96,39 +93,24 @@ def _plan(job: Job, known: dict[str, Outcome]) -> JobPlan:
                 plan.missing[cell] = cell.missing()
         except RunError as error:  # damaged file: the job would fail on it as well
             plan.notes[cell] = f"would fail: {error}"
+    for _, cell, _ in plan.work:
+        key = repr((job.cfg.data, cell.evaluate))
+        if key not in refused:
+            refused[key] = _too_short(job, cell)
+        if refused[key]:
+            return JobPlan(job, JobVerdict(refused[key]))
     return plan
 
 
-def _ask(plan: JobPlan, told: dict[str, tuple[str, str]]) -> None:
-    """Refuse the plan, as the job would, if a length is too short for a question in words; note it if that is not known yet.
-
-    `told` keeps (refusal, note) for evaluations of other methods that ask the same.
-    """
-    for _, cell, _ in plan.work:
-        if not cell.evaluate.tasks:
-            continue
-        key = repr((plan.job.cfg.data, cell.evaluate))
-        if key not in told:
-            told[key] = _room(plan.job, cell)
-        refusal, note = told[key]
-        if refusal:
-            plan.judged, plan.missing, plan.notes = JobVerdict(refusal), {}, {}
-            return
-        if note:
-            plan.notes[cell] = "; ".join(filter(None, (plan.notes.get(cell), note)))
-
-
-def _room(job: Job, cell: Cell) -> tuple[str, str]:
-    """(refusal, note) of the lengths of a cell that asks in words, both "" if a question fits them all."""
+def _too_short(job: Job, cell: Cell) -> str:
+    """Refusal of a length without room for a question in words, as by the job; "" also where the tokenizer is yet to be trained."""
     data = job.cfg.data
     try:
-        if tokenizer := known_tokenizer(data, job.cfg.cache_dir):
+        if cell.evaluate.tasks and (tokenizer := known_tokenizer(data, job.cfg.cache_dir)):
             Accuracy.check_tokens(cell.evaluate, tokenizer, 0 if data["bos"] else None)
-            return "", ""
     except ConfigError as error:
-        return str(error), ""
-    short = [str(length) for length in cell.evaluate.lengths if not room(cell.evaluate, length)]
-    return "", f"refused if {' or '.join(short)} tokens hold no question, which is known once the tokenizer is trained" if short else ""
+        return str(error)
+    return ""
 
 
 def _plan_lines(plan: JobPlan) -> list[str]:
