@@ -17,9 +17,19 @@ import numpy as np
 
 from posbench.common.errors import ConfigError
 from posbench.data.text_task import Question, TextTask
-from posbench.data.words import two_word_names
 
 Kind = Literal["words", "numbers", "uuids"]
+FIRST = (
+    "amber ancient autumn bitter black blue bold brave bright broad calm clever cold crimson curious dark deep distant dry early "
+    "eager empty fair famous fresh gentle golden grand green hidden hollow humble icy kind late lively lonely loud lucky mellow "
+    "narrow noble old pale patient proud quick quiet"
+).split()
+SECOND = (
+    "anchor apple arrow badge barn basket beacon bell bird boat bridge brook butter cabin candle canyon castle cedar cherry cloud "
+    "coast copper corner cottage crown desert dragon eagle engine feather field fire flower forest fountain garden glacier hammer "
+    "harbor hill island jacket kettle ladder lake lantern leaf lemon market meadow mirror moon mountain needle ocean orchard paper "
+    "pebble pillow pine planet river stone window"
+).split()
 
 
 class Niah(TextTask):
@@ -70,7 +80,8 @@ class Niah(TextTask):
 def made(kind: Kind, random: np.random.Generator, count: int) -> list[str]:
     """`count` words, numbers or uuids, all different."""
     if kind == "words":
-        return two_word_names(random, count)
+        chosen = random.choice(len(FIRST) * len(SECOND), count, replace=False)
+        return [f"{FIRST[one // len(SECOND)]}-{SECOND[one % len(SECOND)]}" for one in chosen.tolist()]
     if kind == "uuids":
         return [str(uuid.UUID(bytes=random.bytes(16), version=4)) for _ in range(count)]
     return [str(1_000_000 + number) for number in random.choice(9_000_000, count, replace=False).tolist()]

@@ -124,27 +124,23 @@ class TextQuestions:
         items = [(place, (self._ids(f" {text}"), self._ids(f"{text}\n"))) for place, text in sorted(asked.items, key=lambda item: item[0])]
         answer = [(self._ids(words), number) for words, number in asked.answer]
         needed = len(head) + len(tail) + sum(max(map(len, forms)) for _, forms in items) + sum(len(ids) for ids, _ in answer) + room
-        words = asked.fill(length - needed, lambda word: len(self._ids(f" {word}"))) if asked.fill else []
-        listed = [self._ids(f" {word}") for word in words]
-        needed += sum(map(len, listed))
         if needed > length:
             if self.training:
                 where, way = f"data.mix.task={self.name}", f"train.length={length} has fewer: raise it, or choose a shorter question."
             else:
                 where, way = f"evaluate.tasks={self.name}", f"evaluate.lengths holds {length}: leave it out."
             raise ConfigError(f"{where} needs {needed} tokens with this tokenizer, and {way}")
-        return asked, head, items, words, listed, tail, answer, needed
+        return asked, head, items, tail, answer, needed
 
     def _example(self, random: np.random.Generator, length: int, depth: float | None, room: int) -> tuple:
         """Inputs, targets and numbers of answers [T] of a text, its answers and values in words, and the measured depth of what is asked.
 
         `room` tokens stand behind the answer.
         """
-        asked, head, items, words, listed, tail, answer, needed = self._fitting(random, length, depth, room)
+        asked, head, items, tail, answer, needed = self._fitting(random, length, depth, room)
         fewest = sum(min(map(len, forms)) for _, forms in items)
         spare = sum(max(map(len, forms)) for _, forms in items) - fewest
         hay_F, ends, others = self._haystack(random, length + 1 - needed + spare, asked)
-        hay_F = np.concatenate([hay_F, *listed])
         ends = ends[(ends == 0) | (ends > spare)]  # however much is cut at the start, items keep what stands before them
         placed = []
         for place, (sentence, line) in items:
@@ -162,7 +158,7 @@ class TextQuestions:
         numbers = np.concatenate([*(np.full(len(ids), number) for ids, number in answer), np.full(room, -1)])
         answer_T = np.r_[np.full(length - len(numbers), -1), numbers]
         whole = [sentence for begin, sentence in others if begin >= spare]  # of the haystack, whatever is cut
-        values = asked.values([*(sentence for _, sentence in asked.items), *whole, *words])
+        values = asked.values([*(sentence for _, sentence in asked.items), *whole])
         return text[:-1], np.where(answer_T < 0, IGNORED, text[1:]), answer_T, (asked.answers, values), measured
 
     def _haystack(self, random: np.random.Generator, size: int, asked: Question) -> tuple[np.ndarray, np.ndarray, list[tuple[int, str]]]:

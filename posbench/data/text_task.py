@@ -4,7 +4,7 @@ A text is: what will be asked, the haystack with the items in it, the question a
 posbench/data/text_questions.py puts it into tokens.
 
 Haystacks: `noise`, a few sentences over and over; `corpus`, a run of tokens of one document of the evaluated split; `items`, others of the
-kind that is asked for; or a list that the task makes itself, with a few tokens of noise before it that make the length exact.
+kind that is asked for.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,10 +26,8 @@ class Question:
     """Parts of one text in words. `items` are (depth, sentence), depth 0 at the start of the haystack and 1 at its end.
 
     `head` ends with a line, `tail` begins one and asks, and `start` begins the answer. `answer` is (words, number of the answer they belong
-    to, or -1 for words between answers). `others` makes sentences of the kind of the items without end. `fill(room, cost)` makes a
-    haystack: words of at most `room` tokens together, where `cost(word)` tells how many tokens a word has; or the fewest words there can
-    be, if they need more. `value(sentence)` is the answer's words that an item, another of its kind or a word of the list would be, None
-    for one that is no value; where it is given, the answers have rivals.
+    to, or -1 for words between answers). `others` makes sentences of the kind of the items without end. `value(sentence)` is the answer's
+    words that an item or another of its kind would be; where it is given, the answers have rivals.
     """
 
     head: str
@@ -38,8 +36,7 @@ class Question:
     start: str
     answer: list[tuple[str, int]]
     others: Iterator[str] | None = field(default=None, repr=False)
-    fill: Callable[[int, Callable[[str], int]], list[str]] | None = field(default=None, repr=False)
-    value: Callable[[str], str | None] | None = field(default=None, repr=False)
+    value: Callable[[str], str] | None = field(default=None, repr=False)
 
     @property
     def answers(self) -> list[str]:
@@ -49,7 +46,7 @@ class Question:
 
     def values(self, sentences: list[str]) -> list[str]:
         """Different values of the sentences of a text, in their order."""
-        return list(dict.fromkeys(found for sentence in sentences if (found := self.value(sentence)))) if self.value else []
+        return list(dict.fromkeys(map(self.value, sentences))) if self.value else []
 
 
 class TextTask:
@@ -76,7 +73,7 @@ class TextTask:
     def rivals(self, most: int) -> int:
         """Number of further texts, at most, in which up to `most` rivals of each answer of a text are read."""
         asked = self.ask(np.random.default_rng(0), None, 4096)
-        if asked.value and (self.haystack == "items" or asked.fill):
+        if asked.value and self.haystack == "items":
             return most * len(asked.answers)
         others = len(asked.values([sentence for _, sentence in asked.items])) - 1
         return max(0, min(most, others)) * len(asked.answers)

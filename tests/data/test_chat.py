@@ -125,7 +125,7 @@ def test_what_is_no_template_is_refused_in_one_sentence(config, reason, file, tm
         chat_template(str(tmp_path))
 
 
-@pytest.mark.parametrize("name", ["passkey", "niah_multiquery", "variable_tracking", "common_words"])
+@pytest.mark.parametrize("name", ["passkey", "niah_multiquery"])
 def test_a_question_in_a_chat_has_the_tokens_asked_for(name, file):
     plain = questions(name, tokenizer(file))
     made = TextQuestions(plain.task, name, "test", plain.file, plain.tokenizer, None, around({"template": CHATML}))
@@ -142,8 +142,7 @@ def test_a_question_in_a_chat_has_the_tokens_asked_for(name, file):
             assert found[1].endswith(("?", ".")) and MESSAGE not in text
             assert found[2].endswith(made.tokenizer.decode(targets[targets != IGNORED][-1:].tolist()))
         answers = [one.targets_NT[one.targets_NT != IGNORED] for one in (examples, plain.draw(length, 2, [0], **part.arguments))]
-        if name != "common_words":  # whose list is drawn for the room it has
-            assert np.array_equal(*answers)
+        assert np.array_equal(*answers)
 
 
 def test_a_checkpoint_is_asked_with_and_without_its_template_by_one_word(cli, file, tmp_path):  # noqa: F811
