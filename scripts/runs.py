@@ -8,6 +8,7 @@ wandb folders that were uploaded. failed=true and interrupted=true add trainings
 files that no run of this results folder was trained on.
 """
 
+import itertools
 import json
 import sys
 from datetime import timedelta
@@ -17,8 +18,8 @@ from pathlib import Path
 from posbench.cli.key_values import options, run_main
 from posbench.common.defuse import printable
 from posbench.common.errors import ConfigError
+from posbench.common.files import write_json
 from posbench.runs.inventory import STATES, Entry, list_runs
-from posbench.runs.inventory_table import show, size, values
 
 SHARED = {"results_dir": "results/runs", "runs": "*"}
 LIST = {**SHARED, "state": "", "encoding": "*", "sort": "run", "json": ""}
@@ -60,39 +61,39 @@ def _list(found: list[Entry], chosen: dict) -> None:
         entry for entry in found if chosen["state"] in ("", entry.state) and fnmatchcase(entry.encoding.split(" ")[0], chosen["encoding"])
     ]
     found.sort(key=SORT[chosen["sort"]])
+    if chosen["json"] == "-":
+        print(json.dumps([entry.values for entry in found], indent=1))
+        return
     if chosen["json"]:
-        text = json.dumps([values(entry) for entry in found], indent=1) + "\n"
-        if chosen["json"] == "-":
-            print(text, end="")
-            return
-        from posbench.common.files import write_atomic
+        write_json(chosen["json"], [entry.values for entry in found])
+    from rich.filesize import decimal
 
-        write_atomic(chosen["json"], text)
+    from posbench.runs.inventory_table import show
+
     show(found)
     counted = ", ".join(f"{n} {state}" for state in STATES if (n := sum(entry.state == state for entry in found)))
     total = f"{len(found)} run{'s' * (len(found) != 1)}{f' ({counted})' if counted else ''}"
-    print(f"{total}, {size(sum(entry.size for entry in found))}", file=sys.stderr)
+    print(f"{total}, {decimal(sum(entry.size for entry in found))}", file=sys.stderr)
 
 
 def _gc(folder: Path, found: list[Entry], chosen: dict) -> None:
-    from posbench.runs.cleanup import delete, find_waste, unused_tokens
+    from rich.filesize import decimal
 
+    from posbench.runs.cleanup import find_waste, unused_tokens
+
+    cache, delete = chosen["cache"], chosen["delete"]
+    if cache and not Path(cache).is_dir():
+        raise ConfigError(f"cache={cache} is not a folder: name the one that holds the tokens, such as results/cache.")
     unfinished = [state for state in ("failed", "interrupted") if chosen[state]]
-    deleting, older = chosen["delete"], chosen["older"].total_seconds()
-    wastes = list(find_waste(folder, [entry for entry in found if entry.age >= older], unfinished))
-    if chosen["cache"]:
-        if not Path(chosen["cache"]).is_dir():
-            raise ConfigError(f"cache={chosen['cache']} is not a folder: name the one that holds the tokens, such as results/cache.")
-        wastes += unused_tokens(Path(chosen["cache"]), folder)
-    gone = 0
-    for waste in wastes:
-        kept = delete(waste) if deleting else ""
-        gone += 0 if kept else waste.size
-        print(printable(f"{size(waste.size):>9}  {waste.path}  {waste.why}{f' (kept: {kept})' if kept else ''}"))
+    wastes = find_waste(folder, found, unfinished, chosen["older"].total_seconds(), delete)
+    listed = gone = 0
+    for waste in itertools.chain(wastes, unused_tokens(Path(cache), folder, delete) if cache else ()):
+        listed, gone = listed + 1, gone + (0 if waste.kept else waste.size)
+        print(printable(f"{decimal(waste.size):>9}  {waste.path}  {waste.why}{f' (kept: {waste.kept})' if waste.kept else ''}"))
     left_alone = sum(entry.state == "running" for entry in found)
     notes = [f"{left_alone} run{'s' * (left_alone != 1)} at work left alone"] * bool(left_alone)
-    notes += ["nothing was deleted: add delete=true"] * bool(wastes and not deleting)
-    print("; ".join([f"{size(gone)} {'freed' if deleting else 'could go'}", *notes]), file=sys.stderr)
+    notes += ["nothing was deleted: add delete=true"] * bool(listed and not delete)
+    print("; ".join([f"{decimal(gone)} {'freed' if delete else 'could go'}", *notes]), file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
 """Search for run directories and files: in a results folder, and by paths and globs."""
 
+import contextlib
 import glob
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,17 +106,12 @@ def files(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
 
     Raises OSError for a directory that cannot be read.
     """
-    try:
-        with os.scandir(path) as inside:
-            found = list(inside)
-    except FileNotFoundError:
-        return
-    for item in found:
-        if item.is_dir(follow_symlinks=False):
-            yield from files(Path(item))
-        elif item.is_file(follow_symlinks=False):
-            try:
-                status = item.stat(follow_symlinks=False)
-            except FileNotFoundError:
-                continue
-            yield Path(item), status
+
+    def unreadable(error: OSError) -> None:
+        raise error
+
+    for folder, _, names in os.walk(path, onerror=unreadable):
+        for item in (Path(folder, name) for name in names):
+            with contextlib.suppress(FileNotFoundError):
+                if stat.S_ISREG((status := item.lstat()).st_mode):
+                    yield item, status
