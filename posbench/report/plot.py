@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.report.figures.captions import data_line, of_intervals, shortened
+from posbench.report.figures.lines import Mark, Panel
 from posbench.report.figures.loss_curves import bar
-from posbench.report.figures.own_lines import Spot, Words, panel_contents
+from posbench.report.figures.method_lines import Group, Names, Point, groups, lines_of, marks_of, telling_columns
 from posbench.report.figures.paper import SIZES, AxesSpec, darken, lay_out, y_ends
 from posbench.report.footnotes import questions_of, targets_of
 from posbench.report.frame import METHODS, records
@@ -25,13 +26,12 @@ if TYPE_CHECKING:
 UNITS = {"nats": "loss (nats/token)", "ppl": "perplexity", "bpb": "bits/byte", "accuracy": "accuracy"}
 DIFFERENCES = {"difference": "floor", "change": "change"}  # word for y that is nats minus this reference
 REFERENCES = {"none": "", "floor": "floor", "change": "no extension"}  # other references are lines
+ANY = object()  # any source
 XS = {"length": "length at evaluation (tokens)", "multiple": "length / training length", "position": "position (tokens)"}
 STYLES = ("paper", "dark")
 EARLY = 8  # the loss of the first positions, up to this part of the training length, is high in every model and would flatten the rest
 SECTIONS, LOST = 4, 8  # lines of a caption on what was measured; names of lines that state nothing
-Point = CurvePoint | Score
-Reading = tuple[float, float | None, float | None]  # a value and the ends of its interval
-ANY = object()  # any source
+MANY = 12  # places on x; with more, lines have no markers
 
 
 @dataclass(frozen=True)
@@ -72,28 +72,30 @@ def draw_figure(frame: "pandas.DataFrame", options: Options) -> tuple[object, Ca
     frame = frame.assign(**{name: frame.get(name, "none") for name in METHODS}).reset_index(drop=True)  # joined frames repeat their index
     unit, reference, x = _quantities(frame, options)
     table = _measured_by(frame, x)
-    spots = _spots(records(table), x)
-    of = None if reference in REFERENCES else _line(spots, _matching(table, reference, "none"), reference)
-    table = table.assign(spot=[replace(spot, reading=_reading(spot.point, unit, reference, of and of(spot))) for spot in spots])
+    points = records(table)
+    table = table.assign(point=points, x=_places(points, x), other=None)
+    if reference not in REFERENCES:
+        table["other"] = _of_line(table, reference)
+    table["mark"] = [_mark(point, x, unit, reference, other) for point, x, other in zip(table.point, table.x, table.other, strict=True)]
     table = selected(table, options.lines)
-    late = [x != "position" or options.xlim != (None, None) or EARLY * spot.length >= spot.train_len for spot in table.spot]
+    late = [x != "position" or options.xlim != (None, None) or EARLY * point.length >= point.train_len for point in table.point]
     table = table[late] if any(late) else table
-    shown = table[[spot.reading is not None for spot in table.spot]]
+    shown = table[table.mark.notna()]
     if shown.empty:
         raise ConfigError(f"None of these lines states {_named(unit, reference)}: choose another y or reference.")
-    said = Words(options.labels, list(table.spot))
+    names = Names(list(table.point), options.labels)
     for word in options.labels:
-        one_of("labels", word, said.known)
+        one_of("labels", word, names.known())
     columns = listed(options.panel)
     for name in columns if columns != ["none"] else ():
         one_of("panel", name, frame.columns, ", or none")
-    contents = panel_contents(shown, columns, said, 1.0 if x == "multiple" else None)
-    axes = _axes(list(shown.spot), unit, reference, x, options)
+    panels = _panels(shown, columns, names, x == "multiple")
+    axes = _axes(shown, unit, reference, x, options)
     with matplotlib.rc_context({"text.parse_math": False}):  # print dollar signs in names as they are
-        made = lay_out(contents, axes, options.size, options.title)
+        made = lay_out(panels, axes, options.size, options.title)
     if options.style == "dark":
         darken(made)
-    return made, functools.partial(_caption, list(table.spot), unit, reference, said)
+    return made, functools.partial(_caption, table, unit, reference, names)
 
 
 def one_of(name: str, value: object, known: Iterable[str], more: str = "") -> str:
@@ -138,19 +140,15 @@ def _measured_by(frame: "pandas.DataFrame", x: str) -> "pandas.DataFrame":
     return table
 
 
-def _spots(points: Sequence[Point], x: str) -> list[Spot]:
-    """Points at their places on x. A bin of positions stands in its middle."""
+def _places(points: Sequence[Point], x: str) -> list[float]:
+    """Places of points on x. A bin of positions stands in its middle."""
+    if x != "position":
+        return [point.length / (point.train_len if x == "multiple" else 1) for point in points]
     ends: dict[tuple, set[int]] = {}
-    for point in points if x == "position" else ():
+    for point in points:
         ends.setdefault((point.section, point.window), {0}).add(point.length)
-
-    def place(point: Point) -> float:
-        if x == "position":
-            start = max(end for end in ends[point.section, point.window] if end < point.length)
-            return math.sqrt((start + 1) * point.length)
-        return point.length / point.train_len if x == "multiple" else point.length
-
-    return [Spot(point, place(point)) for point in points]
+    starts = [max(end for end in ends[point.section, point.window] if end < point.length) for point in points]
+    return [math.sqrt((start + 1) * point.length) for start, point in zip(starts, points, strict=True)]
 
 
 def selected(table: "pandas.DataFrame", lines: str | Sequence[str] | None) -> "pandas.DataFrame":
@@ -177,20 +175,21 @@ def _matching(table: "pandas.DataFrame", line: str, rest: str = "*") -> "pandas.
     return mask
 
 
-def _line(spots: Sequence[Spot], chosen: Iterable[bool], line: str) -> Callable[[Spot], Point | None]:
-    """Function from a spot to the point of a line at its place, of its section and task, from its source if the line is there."""
-    own = [spot for spot, wanted in zip(spots, chosen, strict=True) if wanted]
-    if not own:
-        one_of("reference", line, ("|".join(spot.method[:3]) for spot in spots), ", or floor, change, none")
-    found: dict[tuple, Point] = {}
-    for spot in own:
-        for source in (spot.source, ANY):
-            found.setdefault((*spot.where, source), spot.point)
-    return lambda spot: found.get((*spot.where, spot.source), found.get((*spot.where, ANY)))
+def _of_line(table: "pandas.DataFrame", line: str) -> list[Point | None]:
+    """For each row the point of a line at its place, of its section and task, from its source if the line is there."""
+
+    def where(row, source: object) -> tuple:
+        return row.point.section, getattr(row.point, "task", None), row.x, source
+
+    own = table[_matching(table, line, "none")]
+    if own.empty:
+        one_of("reference", line, ("|".join(point.method[:3]) for point in table.point), ", or floor, change, none")
+    found = {where(row, source): row.point for row in reversed(list(own.itertuples())) for source in (row.point.source, ANY)}
+    return [found.get(where(row, row.point.source), found.get(where(row, ANY))) for row in table.itertuples()]
 
 
-def _reading(point: Point, unit: str, reference: str, other: Point | None) -> Reading | None:
-    """Value of a point in a unit, with the ends of its interval; None for what it does not state. `other`: the point that is subtracted."""
+def _mark(point: Point, x: float, unit: str, reference: str, other: Point | None) -> Mark | None:
+    """Value of a point in a unit at its place, with its interval, None where it states none. `other`: what is subtracted."""
     values: tuple[float | None, float | None, float | None]
     if unit == "accuracy":
         values = (point.accuracy, point.low, point.high) if isinstance(point, Score) and point.shown else (None,) * 3
@@ -210,7 +209,30 @@ def _reading(point: Point, unit: str, reference: str, other: Point | None) -> Re
         return None
     to_unit = {"ppl": lambda nats: math.exp(min(nats, 500.0)), "bpb": lambda nats: nats * point.bpb / point.nll}.get(unit, float)
     value, low, high = (None if one is None else to_unit(one) for one in values)
-    return value, *((low, high) if None not in (low, high) else (None, None))
+    return Mark(x, value, *((low, high) if None not in (low, high) else (None, None)))
+
+
+def _panels(table: "pandas.DataFrame", columns: Sequence[str], names: Names, multiples: bool) -> list[Panel]:
+    """Panels of the rows of a table: one for each value of `columns`, or as in a report's figures for each part of what was measured."""
+    points = list(table.point)
+    marks = {id(point): mark for point, mark in zip(points, table["mark"], strict=True)}
+
+    def mark(point: Point, shape: str | None = None) -> Mark:
+        return replace(marks[id(point)], marker=shape)
+
+    wanted = [] if columns == ["none"] else list(columns) or telling_columns(points, lambda point: point.source)
+    found = []
+    for key, rows in table.groupby(wanted, sort=False, dropna=False) if wanted else [((), table)]:
+        own = list(rows.point)
+        for group in [Group("", own)] if columns else groups(own):
+            heading = ", ".join(filter(None, [*map(names.value, wanted, key), group.heading]))
+            few = len({marks[id(point)].x for point in group.points}) <= MANY
+            lines = lines_of(group.points, points, functools.partial(mark, shape=None if few else ""), names)
+            lines = [replace(line, name="") for line in lines] if [line.name for line in lines] == [heading] else lines
+            others = [own for *_, own in marks_of(group.others, mark)]
+            trained = [1.0] if multiples else sorted({float(point.train_len) for point in group.points})
+            found.append(Panel(heading, lines, others=others, trained=trained))
+    return found
 
 
 def _named(unit: str, reference: str) -> str:
@@ -220,7 +242,7 @@ def _named(unit: str, reference: str) -> str:
     return head + f"{' / that of ' if unit == 'ppl' else ' minus '}{other}" * bool(other) + bracket + units
 
 
-def _axes(spots: Sequence[Spot], unit: str, reference: str, x: str, options: Options) -> AxesSpec:
+def _axes(table: "pandas.DataFrame", unit: str, reference: str, x: str, options: Options) -> AxesSpec:
     level = None if reference == "none" else 1.0 if unit == "ppl" else 0.0
     bent = level == 0 and unit != "accuracy"
     log = (
@@ -228,12 +250,12 @@ def _axes(spots: Sequence[Spot], unit: str, reference: str, x: str, options: Opt
         if options.log is None
         else {one_of("log", one, "xy") for one in listed(options.log) if one != "none"}
     )
-    usual = (-0.03, 1.04) if unit == "accuracy" and level is None else y_ends([spot.reading[0] for spot in spots], level, bent, "y" in log)
+    usual = (-0.03, 1.04) if unit == "accuracy" and level is None else y_ends([mark.y for mark in table.mark], level, bent, "y" in log)
     low, high = (end if wanted is None else wanted for wanted, end in zip(options.ylim, usual, strict=True))
     for name, end in (("x", options.xlim[0]), ("y", None if bent else low)):
         if name in log and end is not None and end <= 0:
             raise ConfigError(f"log={name} cannot show {end:g}: choose {name}lim above 0, or leave {name} out of log.")
-    windows = {getattr(spot, "window", None) for spot in spots}
+    windows = {getattr(point, "window", None) for point in table.point}
     name = XS[x] if x != "position" or len(windows) > 1 else f"position in a window of {windows.pop()} tokens"
     said = "" if x == "multiple" else "trained at"
     return AxesSpec(
@@ -241,29 +263,29 @@ def _axes(spots: Sequence[Spot], unit: str, reference: str, x: str, options: Opt
     )
 
 
-def _caption(spots: Sequence[Spot], unit: str, reference: str, said: Words) -> list[str]:
+def _caption(table: "pandas.DataFrame", unit: str, reference: str, names: Names) -> list[str]:
     """Lines below a figure: what was measured, what bars are, and which lines do not state what is drawn."""
     sections: dict[tuple, list[Point]] = {}
-    for spot in spots:
-        sections.setdefault((spot.source, spot.section), []).append(spot.point)
+    for point in table.point:
+        sections.setdefault((point.source, point.section), []).append(point)
     lines = []
     for (source, _), own in sections.items():
         what = questions_of(own) if isinstance(own[0], Score) else targets_of(own[0])
-        lines.append(f"{said.source(source)}: " * bool(source) + data_line(own, what) + ".")
+        lines.append(f"{names.source(source)}: " * bool(source) + data_line(own, what) + ".")
     lines = list(dict.fromkeys(lines))
     lines = lines[:SECTIONS] + [f"And {len(lines) - SECTIONS} more of other data, lengths or settings."] * (len(lines) > SECTIONS)
     if reference == "floor":
-        lengths = " or ".join(str(length) for length in sorted({spot.train_len for spot in spots}))
+        lengths = " or ".join(str(length) for length in sorted({point.train_len for point in table.point}))
         lines.append(f"Floor: the loss of the same targets with exactly {lengths} tokens of context.")
     elif reference not in REFERENCES:
         lines.append(f"Minus {reference}: differences of means, paired where that is the same trainings without an extension.")
-    barred = [spot.point for spot in spots if spot.reading and spot.reading[1] is not None]
-    theirs = sorted({said.source(point.source) for point in barred if getattr(point, "foreign", False)})
+    barred = [point for point, mark in zip(table.point, table["mark"], strict=True) if mark and mark.low is not None]
+    theirs = sorted({names.source(point.source) for point in barred if getattr(point, "foreign", False)})
     own = [point for point in barred if not getattr(point, "foreign", False)]
     paired = "" if not own else "95 % intervals" if isinstance(own[0], Score) else of_intervals(own)
     bars = "; ".join(filter(None, [paired, f"as {' and '.join(theirs)} states them" * bool(theirs)]))
     lines.append(f"Bars: {bars}." if bars else "No bars: no interval of this is known.")
-    if lost := list(dict.fromkeys("|".join(spot.method[:3]) + file(spot.source) for spot in spots if spot.reading is None)):
+    if lost := list(dict.fromkeys("|".join(point.method[:3]) + file(point.source) for point in table[table.mark.isna()].point)):
         lines.append(f"Left out where it is not known: {', '.join(lost[:LOST])}{f' and {len(lost) - LOST} more' * (len(lost) > LOST)}.")
     lines += [f"{note[0].upper()}{note[1:]}." for note in (two_seeds(own) if own and isinstance(own[0], CurvePoint) else [])]
-    return lines + ["* a pair its authors have not tested."] * any(spot.untested for spot in spots)
+    return lines + ["* a pair its authors have not tested."] * any(point.untested for point in table.point)

@@ -14,8 +14,7 @@ from test_figures import texts
 
 from posbench.common.csv_records import from_csv
 from posbench.report import positions, score_tables
-from posbench.report.figures.captions import name
-from posbench.report.figures.loss_curves import groups
+from posbench.report.figures.method_lines import Names, groups
 from posbench.report.labels import moved
 from posbench.report.records import Score, methods, read_points, sections
 from posbench.report.scores import PROTOCOL
@@ -145,8 +144,9 @@ def test_figures_show_the_panels_and_lines_of_the_csv(folder):
         kind = "position" if curve[0].window else "curve"
         counted[kind] += 1
         said = texts(folder / f"{kind}{'' if counted[kind] == 1 else f'-{counted[kind]}'}.svg")
-        for panel in groups(labelled(curve)):
-            lines = [name(next(iter(cell.values())), panel.points) for cell in methods(panel.points).values()]
+        names = Names(labelled(curve))
+        for panel in groups(names.points):
+            lines = [names.line(next(iter(cell.values())), panel.points) for cell in methods(panel.points).values()]
             if kind == "position":  # what is shown, or a value that the axis cuts, follows the name
                 assert not [text for text in [panel.heading, *lines] if text and not any(one.startswith(text) for one in said)]
             else:

@@ -5,7 +5,6 @@ import pytest
 from synthetic import CURVES, Built, write_run
 
 from posbench.report.figures import intervals
-from posbench.report.figures import loss_curves as multiples
 from posbench.report.figures.captions import caption
 from posbench.report.figures.lines import spread
 from posbench.report.figures.style import save
@@ -69,12 +68,3 @@ def test_the_caption_says_which_gate_failed(drawn):
     (line,) = [line for line in caption(points, relative=True) if "gate failed" in line]
     assert [("gate failed" in part, part.split()[0]) for part in line.split("): ")[1].split("; ")] == [
         (False, "rope"), (True, "alibi"), (False, "sinusoidal")]  # fmt: skip
-
-
-def test_an_encoding_keeps_its_colour_and_extensions_take_others(drawn):
-    points = read_points(drawn / "curve.csv")
-    panels = [multiples.pens(group.points, points) for group in multiples.groups(points)]
-    left, right = ({cell: look[0] for cell, look in panel.items()} for panel in panels)
-    assert len(set(left.values())) == 3 and right["rope", "none"] == left["rope", "none"]
-    extended = {colour for (_, extension), colour in right.items() if extension != "none"}
-    assert len(extended) == 4 and not extended & set(left.values())

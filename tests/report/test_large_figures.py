@@ -10,6 +10,8 @@ from test_figures import texts
 from posbench.report.figures import heatmap
 from posbench.report.figures import intervals as differences
 from posbench.report.figures import loss_curves as multiples
+from posbench.report.figures.lines import Mark
+from posbench.report.figures.method_lines import groups, lines_of, marks_of
 from posbench.report.figures.palette import MOST, extension_look
 from posbench.report.figures.style import DASHES, OKABE_ITO, save
 from posbench.report.records import CurvePoint
@@ -41,16 +43,20 @@ def grid(encodings=ENCODINGS, extensions=EXTENSIONS, scales=("none", "log_n"), l
     return found
 
 
-def pens_of(curve, groups):
+def pens_of(curve, shown):
     """Looks of each panel."""
-    return [multiples.pens(group.points, curve) for group in groups]
+    found, mark = [], lambda one: Mark(one.length, 0.0)
+    for group in shown:
+        keys = [key for key, *_ in marks_of(group.points, mark)]
+        found.append({key[:2]: (one.pen.colour, one.pen.dash) for key, one in zip(keys, lines_of(group.points, curve, mark), strict=True)})
+    return found
 
 
 def test_panels_share_their_axes_and_an_extension_keeps_its_look():
     figure = multiples.figure(grid(lengths=(64, 512)), "t")
     assert len({(axes.get_xlim(), axes.get_ylim()) for axes in figure.axes}) == 1
     curve = grid(lengths=(64,))
-    shown = multiples.groups(curve)
+    shown = groups(curve)
     assert [panel.heading for panel in shown] == ["Encodings, nothing extended", *(f"{name}: extensions" for name in sorted(ENCODINGS))]
     encodings, *looks = [{cell: look for cell, look in panel.items()} for panel in pens_of(curve, shown)]
     own = {encoding: encodings[encoding, "none"][0] for encoding in ENCODINGS}

@@ -8,6 +8,7 @@ from labelled import method_of
 from test_large_figures import LENGTHS, grid, pens_of, point
 
 from posbench.report.figures import loss_curves as multiples
+from posbench.report.figures.method_lines import groups
 from posbench.report.figures.palette import (
     ENCODINGS,
     EXTENSIONS,
@@ -27,7 +28,7 @@ def test_methods_with_a_colour_of_their_own_exist_and_extensions_differ():
 
 def colours(curve):
     """(encoding, extension) -> every colour that a figure gives it where encodings, or else extensions, are told apart by colour."""
-    shown, found = multiples.groups(curve), {}
+    shown, found = groups(curve), {}
     for pens in pens_of(curve, shown):
         for cell, (colour, _) in pens.items():
             found.setdefault(cell, set()).add(colour)
@@ -57,7 +58,7 @@ def test_no_panel_has_two_methods_of_one_colour_and_others_are_grey(kind):
     names = choices("encoding")[:18] if kind == "encodings" else [name for name in choices("extension") if name != "none"][:18]
     names += [f"{names[0]} base=1.0", f"{names[1]} a=1", f"{names[1]} a=2"]
     curve = grid(names, ("none",), ("none",)) if kind == "encodings" else grid(("rope",), ("none", *names), ("none",))
-    shown, at = multiples.groups(curve), 0 if kind == "encodings" else 1
+    shown, at = groups(curve), 0 if kind == "encodings" else 1
     drawn = [list(dict.fromkeys((one.encoding, one.extension) for one in panel.points)) for panel in shown]
     assert len(shown) > 2 and all(panel.heading.endswith(f"({n} of {len(shown)})") for n, panel in enumerate(shown, start=1))
     listed = [cell for panel in drawn for cell in panel if cell != ("rope", "none") or kind == "encodings"]

@@ -13,7 +13,8 @@ from script_calls import call
 
 import posbench
 from posbench.common.errors import ConfigError
-from posbench.report.figures.loss_curves import groups, lines_of
+from posbench.report.figures.lines import Mark
+from posbench.report.figures.method_lines import groups, lines_of
 from posbench.report.figures.paper import SIZES
 from posbench.report.frame import records
 from posbench.report.plot import Options, draw_figure
@@ -107,7 +108,7 @@ def test_without_words_names_colours_and_panels_are_those_of_the_report(headline
     curve = records(headline)
     for axes, group in zip(posbench.plot(headline), groups(curve), strict=True):
         assert axes.get_title("left") == group.heading
-        wanted = {line.name: line.pen.colour for line in lines_of(group.points, curve, group.points, lambda point: True)}
+        wanted = {line.name: line.pen.colour for line in lines_of(group.points, curve, lambda point: Mark(point.length, 0.0))}
         assert {
             text.get_text().replace("\n", " "): text.get_color()
             for text in axes.texts

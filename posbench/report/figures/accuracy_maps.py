@@ -2,9 +2,10 @@
 
 import functools
 
-from posbench.report.figures.captions import extension_name, name, shortened
+from posbench.report.figures.captions import extension_name, shortened
 from posbench.report.figures.heatmap import INKS, legible
 from posbench.report.figures.lines import width
+from posbench.report.figures.method_lines import Names
 from posbench.report.figures.style import GAIN, GREY, Frame, note
 from posbench.report.footnotes import questions_of, unlearned
 from posbench.report.records import Score, tick_lengths
@@ -20,7 +21,8 @@ def methods_map(section: list[Score], title: str):
     if len(methods) < 3 or len(lengths) < 2:
         return None
     first = {score.method: score for score in reversed(section)}
-    names = [name(first[method], section) for method in methods]
+    said = Names(section)
+    names = [said.line(first[method], section) for method in methods]
     margin, wide, tall = 14 + max(map(width, names)), WIDE_CELL * len(lengths), ROW * len(methods)
     across, down = _flow(len(found), wide + 20)
     frame = Frame(title, margin + across * (wide + 20), down * (26 + tall + 30))

@@ -8,20 +8,6 @@ from posbench.report.records import ContextPoint, CurvePoint, file, interval_uni
 LONGEST = 60  # characters of a name
 
 
-def name(point: CurvePoint, panel: list[CurvePoint]) -> str:
-    """Name of a line, with only what differs within its panel. * marks an untested pair; a file's name follows if it is the source."""
-    return shortened(" + ".join(name_parts(point, panel)) + "*" * point.untested + file(point.source))
-
-
-def name_parts(point: CurvePoint, panel: list[CurvePoint]) -> list[str]:
-    """Encoding, extension and scale of a line, as far as they differ within its panel."""
-    alone = len({other.encoding for other in panel}) == 1 and any(other.extension != "none" for other in panel)
-    found = [] if alone else [point.encoding]
-    if point.extension != "none" or not found:
-        found.append(point.extension if point.extension != "none" else "no extension")
-    return found + [point.scale_attention] * (point.scale_attention != "none")
-
-
 def extension_name(method: tuple, points: Iterable[CurvePoint]) -> str:
     """Name of a `CurvePoint.method` without its encoding: extension and scale; * marks an untested pair."""
     _, extension, scale, source = method
@@ -71,7 +57,7 @@ def of_files(curve: list[CurvePoint], relative: bool) -> list[str]:
     """Lines on losses that were read from CSVs."""
     read = sorted({point.source for point in curve if point.source and not point.foreign})
     stated = sorted({point.source for point in curve if point.source and point.foreign})
-    lines = [f"Thin lines: rows read from {', '.join(read)}."] if read else []
+    lines = [f"Rows read from {', '.join(read)}."] if read else []
     if stated:
         lines.append(f"Thin lines and their bars: as {' and '.join(stated)} states them, or over its seeds; not paired.")
     lacking = sorted({point.source for point in curve if point.foreign and point.source and point.floor is None})

@@ -7,7 +7,7 @@ panels is as wide as its longest name.
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from posbench.report.figures.style import GREY, Frame, note
@@ -58,11 +58,12 @@ class Panel:
 
     title: str
     lines: Sequence[Line]
-    scales: Callable
+    scales: Callable = lambda axes: None
     others: Sequence[Sequence[Mark]] = ()
     dodge: Mapping[float, float] | float = 0.0
     beyond: Mapping[float, list[tuple[float, str]]] = field(default_factory=dict)
     signed: bool = False
+    trained: Sequence[float] = ()
 
 
 def draw(title: str, rows: Sequence[Sequence[Panel | None]], caption: Sequence[str], wide: float = WIDTH, tall: float = HEIGHT):
@@ -165,6 +166,16 @@ def spread(wanted: list[float], gap: float | Sequence[float], low: float, high: 
     starts = [min(max(total / members, low), last) for total, members in blocks for _ in range(members)]
     placed = {index: start + offset for index, start, offset in zip(order, starts, offsets, strict=False)}
     return [placed[index] for index in range(len(wanted))]
+
+
+def beyond_top(lines: Sequence[Line], top: float, places: Container[float]) -> dict[float, list[tuple[float, str]]]:
+    """Values above the top of an axis at these places, as `Panel.beyond` has them."""
+    found: dict[float, list[tuple[float, str]]] = {}
+    for line in lines:
+        for mark in line.marks:
+            if mark.y > top and mark.x in places:
+                found.setdefault(mark.x, []).append((mark.y, line.pen.colour))
+    return found
 
 
 def stack(clipped: dict[int, list]) -> float:

@@ -1,97 +1,24 @@
-"""Loss over length as small multiples: encodings without extensions, then a panel for each encoding's extensions, on shared axes.
-
-Colour shows the encoding (the extension, if a panel has one encoding), dash the extension, marker the scale-attention. Many methods
-are spread over several panels, each with all others in grey.
-"""
+"""Loss over length as small multiples: encodings without extensions, then a panel for each encoding's extensions, on shared axes."""
 
 import functools
 import itertools
 import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 
-from posbench.report.figures.captions import caption, name
-from posbench.report.figures.lines import WIDTH, Line, Mark, Panel, Pen, draw, width
-from posbench.report.figures.palette import apart, bases, encoding_look, extension_look, looks
-from posbench.report.figures.style import BROKEN, FEW, FONT, GREY, MARKERS, floor_axis, note, octaves
+from posbench.report.figures.captions import caption
+from posbench.report.figures.lines import WIDTH, Mark, Panel, beyond_top, draw, width
+from posbench.report.figures.method_lines import groups, lines_of, marks_of
+from posbench.report.figures.style import BROKEN, FONT, GREY, floor_axis, note, octaves
 from posbench.report.records import CurvePoint, methods, tick_lengths
 
 BAR, BESIDE = 3.4, 0.5  # points for each interval at one length; octaves at most for all of them
-
-
-@dataclass(frozen=True)
-class Group:
-    """Points of one panel, with its heading, and `others`, drawn in grey behind them."""
-
-    heading: str
-    points: list[CurvePoint]
-    others: list[CurvePoint] = field(default_factory=list)
-
-
-def groups(curve: list[CurvePoint]) -> list[Group]:
-    """One group for few curves; else encodings alone, then each encoding's extensions, the most first. Crowded groups are divided."""
-    cells = sorted(methods(curve), key=str)
-    extended = Counter(encoding for encoding, extension, *_ in cells if extension != "none")
-    if len(cells) <= FEW and len({point.encoding for point in curve}) > 1 or not extended:
-        return _divided("", curve)
-    plain = [point for point in curve if point.extension == "none"]
-    shown = [(f"{name}: extensions", [point for point in curve if point.encoding == name]) for name, _ in extended.most_common()]
-    shown = [("Encodings, nothing extended", plain)] * (len({point.encoding for point in plain}) > 1) + shown
-    return [part for heading, points in shown for part in _divided(heading, points)]
-
-
-def _divided(heading: str, points: list[CurvePoint]) -> list[Group]:
-    """One group, or several if it had too many lines: each with some of the methods, and all others in grey."""
-    alone = len({point.encoding for point in points}) == 1
-    name, look = ("extension", extension_look) if alone else ("encoding", encoding_look)
-    reference = {"none"} if alone else set()  # the line without an extension is in each panel
-    names = [one for one in dict.fromkeys(getattr(point, name) for point in points) if one not in reference]
-    divided = apart(names, look, bases(points))
-    if len(divided) == 1:
-        return [Group(heading, points)]
-    parts = []
-    for index, group in enumerate(divided, start=1):
-        inside = {*group, *reference}
-        own, others = ([point for point in points if (getattr(point, name) in inside) == wanted] for wanted in (True, False))
-        parts.append(Group(f"{heading or 'Methods'} ({index} of {len(divided)})", own, others))
-    return parts
-
-
-def marks_of(points: list[CurvePoint], mark: Callable[[CurvePoint], Mark | None]) -> Iterator[tuple[dict[int, CurvePoint], list[Mark]]]:
-    """(points, marks) of each method that has any, by length; `mark` gives None for no value."""
-    for cell in methods(points).values():
-        marks = [made for _, point in sorted(cell.items()) if (made := mark(point)) is not None]
-        if marks:
-            yield cell, marks
-
-
-def lines_of(
-    own: list[CurvePoint], curve: list[CurvePoint], panel: list[CurvePoint], mark: Callable[[CurvePoint], Mark | None]
-) -> list[Line]:
-    """Line of each method of a panel, with the looks that it has in all panels of the figure of `curve`."""
-    drawn_with, found = pens(panel, curve), []
-    scales = list(dict.fromkeys(["none", *(point.scale_attention for point in curve)]))
-    for cell, marks in marks_of(own, mark):
-        first = next(iter(cell.values()))
-        colour, dash = drawn_with[first.encoding, first.extension]
-        marker = "x" if first.source else MARKERS[scales.index(first.scale_attention) % len(MARKERS)]
-        hollow = first.scale_attention != "none" and not first.source
-        found.append(Line(name(first, panel), marks, Pen(colour, dash, marker, hollow, thin=bool(first.source))))
-    return found
-
-
-def pens(panel: list[CurvePoint], curve: list[CurvePoint]) -> dict[tuple[str, str], tuple[str, object]]:
-    """Colour and dash of each (encoding, extension) of a panel in the figure of `curve`."""
-    extensions = list(dict.fromkeys(point.extension for point in curve))
-    return looks(dict.fromkeys((point.encoding, point.extension) for point in panel), extensions, bases(curve))
 
 
 def figure(curve: list[CurvePoint], title: str):
     """Figure of one section."""
     shown = groups(curve)
     relative = all(point.difference is not None or point.nll is None for point in curve)  # every finite loss has a floor
-    known = [value for value in (height(point, relative) for point in curve) if value is not None]
+    known = [value for value in (point.difference if relative else point.nll for point in curve) if value is not None]
     edges = limits(known or [0.0], relative)
     lengths, ticked = sorted({point.length for point in curve}), tick_lengths(point.length for point in curve)
     span = math.log2(lengths[-1] / lengths[0]) + 0.5
@@ -100,31 +27,21 @@ def figure(curve: list[CurvePoint], title: str):
     room = max(found.get(length, 0.0) for found in spread for length in (lengths[0], lengths[-1]))
 
     def mark(point: CurvePoint) -> Mark | None:
-        value = height(point, relative)
+        value = point.difference if relative else point.nll
         shape = None if len(lengths) <= 12 or point.length in ticked else ""
         return None if value is None else Mark(point.length, value, *(bar(point, relative) or (None, None)), shape)
 
-    drawn = [lines_of(group.points, curve, group.points, mark) for group in shown]
+    drawn = [lines_of(group.points, curve, mark) for group in shown]
     widest = max((width(line.name) for lines in drawn for line in lines), default=0)
     columns = min(len(shown), 2 if len(shown) == 4 or widest > 160 else 3)
     panels, shared = [], {"one": curve[0], "lengths": lengths, "relative": relative, "edges": edges, "room": room}
     for index, (group, wide, lines) in enumerate(zip(shown, spread, drawn, strict=True)):
         scales = functools.partial(_scales, **shared, first=index == 0, left=index % columns == 0)
-        others = [marks for _, marks in marks_of(group.others, mark)]
-        beyond: dict[int, list[tuple[float, str]]] = {}
-        for line in lines:
-            for own in line.marks:
-                if own.y > edges[1] and own.x in ticked:
-                    beyond.setdefault(own.x, []).append((own.y, line.pen.colour))
-        panels.append(Panel(group.heading, lines, scales, others, wide, beyond, relative))
+        others = [marks for *_, marks in marks_of(group.others, mark)]
+        panels.append(Panel(group.heading, lines, scales, others, wide, beyond_top(lines, edges[1], ticked), relative))
     rows = [panels[start : start + columns] for start in range(0, len(panels), columns)]
     grey = ["Thin grey: the methods of the other panels of that name."] * any(group.others for group in shown)
     return draw(title, rows, caption(curve, relative) + grey)
-
-
-def height(point: CurvePoint, relative: bool) -> float | None:
-    """Value that is drawn for a point: the difference to the floor if `relative`, else the loss."""
-    return point.difference if relative else point.nll
 
 
 def dodge(lengths: Iterable[float], lines: int, span: float, wide: float = WIDTH) -> dict[float, float]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from posbench.common.errors import ConfigError
-from posbench.report.figures.lines import BELOW, BETWEEN, LABEL, LEADER, LEFT, Line, Mark, Panel, draw, gutters, headroom, width
+from posbench.report.figures.lines import BELOW, BETWEEN, LABEL, LEADER, LEFT, Line, Panel, beyond_top, draw, gutters, headroom, width
 from posbench.report.figures.loss_curves import dodge, limits
 from posbench.report.figures.style import FONT, GREY, RULE, floor_axis, note, octaves, ruled
 
@@ -20,16 +20,6 @@ FEW, MANY = 10, 12  # places on x that all have a tick; places above which what 
 COLOURED = ("color", "markerfacecolor", "markeredgecolor", "edgecolor", "facecolor")
 LIGHT = 0.93  # what black becomes on a dark ground; white becomes 0.13
 DECADE = ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7), (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8))  # ticks, fewer first
-
-
-@dataclass(frozen=True)
-class Content:
-    """Lines of a panel with its heading, the lines behind them, and the training lengths on x."""
-
-    heading: str
-    lines: list[Line]
-    others: list[list[Mark]]
-    trained: list[float]
 
 
 @dataclass(frozen=True)
@@ -53,7 +43,7 @@ class AxesSpec:
         return f"{x:.10g}{self.unit}"
 
 
-def lay_out(contents: Sequence[Content], axes: AxesSpec, size: str, title: str = ""):
+def lay_out(contents: Sequence[Panel], axes: AxesSpec, size: str, title: str = ""):
     """Figure as wide as `size` says. Raises ConfigError where names leave no room for their lines."""
     across, down = SIZES[size]
     contents, columns, wide = _layout(contents, across, size)
@@ -70,7 +60,7 @@ def lay_out(contents: Sequence[Content], axes: AxesSpec, size: str, title: str =
     return made
 
 
-def _layout(contents: Sequence[Content], across: float, size: str) -> tuple[list[Content], int, float]:
+def _layout(contents: Sequence[Panel], across: float, size: str) -> tuple[list[Panel], int, float]:
     """Contents with names in lines that fit, the number of columns, and the width of a panel."""
     for most in range(min(len(contents), MOST), 0, -1):
         columns = math.ceil(len(contents) / math.ceil(len(contents) / most))
@@ -80,9 +70,9 @@ def _layout(contents: Sequence[Content], across: float, size: str) -> tuple[list
             room = gutters([named[start : start + columns] for start in range(0, len(named), columns)])
             wide = (across - LEFT + BETWEEN - sum(room)) / columns - BETWEEN
             if wide >= LEAST:
-                headings = [wrap_name(one.heading, wide + room[index % columns], TITLE) for index, one in enumerate(contents)]
+                headings = [wrap_name(one.title, wide + room[index % columns], TITLE) for index, one in enumerate(contents)]
                 fitted = zip(contents, headings, named, strict=True)
-                return [replace(one, heading=heading, lines=lines) for one, heading, lines in fitted], columns, wide
+                return [replace(one, title=heading, lines=lines) for one, heading, lines in fitted], columns, wide
     longest = max((line.name for one in contents for line in one.lines), key=width)
     raise ConfigError(
         f"size={size} has no room for a line beside the name {longest}: shorten it with labels.NAME=, or choose another size."
@@ -113,7 +103,7 @@ def wrap_name(name: str, limit: float, size: float = LABEL) -> str:
     return "\n".join(lines).replace("\N{NO-BREAK SPACE}", " ")
 
 
-def _panel(content: Content, axes: AxesSpec, wide: float, left: bool) -> Panel:
+def _panel(content: Panel, axes: AxesSpec, wide: float, left: bool) -> Panel:
     marks = [mark for line in content.lines for mark in line.marks]
     xs = sorted({mark.x for mark in marks})
     low, high = min(xs[0], *content.trained), max(xs[-1], *content.trained)
@@ -127,17 +117,13 @@ def _panel(content: Content, axes: AxesSpec, wide: float, left: bool) -> Panel:
     else:
         low, high = low - 0.03 * (high - low), high + 0.03 * (high - low)
     low, high = (end if given is None else given for given, end in zip(axes.xlim, (low, high), strict=True))
-    beyond: dict[float, list[tuple[float, str]]] = {}
-    for line in content.lines if len(xs) <= MANY else ():
-        for mark in line.marks:
-            if mark.y > axes.ylim[1] and low <= mark.x <= high:
-                beyond.setdefault(mark.x, []).append((mark.y, line.pen.colour))
     inside = [x for x in xs if low <= x <= high] or xs
     scales = functools.partial(_scales, axes=axes, content=content, xs=inside, xlim=(low, high), wide=wide, left=left)
-    return Panel(content.heading, content.lines, scales, content.others, beside, beyond, signed=axes.level == 0)
+    beyond = beyond_top(content.lines, axes.ylim[1], inside) if len(xs) <= MANY else {}
+    return replace(content, scales=scales, dodge=beside, beyond=beyond, signed=axes.level == 0)
 
 
-def _scales(drawn, axes: AxesSpec, content: Content, xs: Sequence[float], xlim: tuple[float, float], wide: float, left: bool) -> None:
+def _scales(drawn, axes: AxesSpec, content: Panel, xs: Sequence[float], xlim: tuple[float, float], wide: float, left: bool) -> None:
     ruled(drawn)
     places = _ticks(xs, axes.text, xlim, wide) if "x" in axes.log else _round(*xlim)
     if "x" in axes.log:
@@ -166,7 +152,7 @@ def _scales(drawn, axes: AxesSpec, content: Content, xs: Sequence[float], xlim: 
         _note(drawn, f"{axes.said} {content.trained[0]:.10g}", content, wide)
 
 
-def _note(drawn, text: str, content: Content, wide: float) -> None:
+def _note(drawn, text: str, content: Panel, wide: float) -> None:
     """Write a text beside the training length, at the bottom or the top, right or left of it, where no line passes; else nowhere."""
     (train_len,), tall, across, high = content.trained, _tall(drawn), width(text, NOTE) + 8, NOTE + 8
     place = (drawn.transScale + drawn.transLimits).transform

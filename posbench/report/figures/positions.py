@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from posbench.report.figures.captions import caption
 from posbench.report.figures.context_loss import edges, with_interval
 from posbench.report.figures.lines import Line, Mark, Panel, draw, short_number
-from posbench.report.figures.loss_curves import groups, lines_of, marks_of
+from posbench.report.figures.method_lines import groups, lines_of, marks_of
 from posbench.report.figures.style import FONT, GREY, note, octaves
 from posbench.report.records import CurvePoint, interval_units, tick_lengths
 
@@ -43,20 +43,20 @@ def figure(curve: list[CurvePoint], title: str):
     columns = _columns(curve)
 
     def panel(group, column: PanelColumn) -> Panel | None:
-        own, others = (list(filter(column.holds, part)) for part in (group.points, group.others))
+        own = list(filter(column.holds, group.points))
         if not own:
             return None
 
         def mark(point: CurvePoint) -> Mark | None:
-            value = column.value(point)
+            value = column.value(point) if column.holds(point) else None
             return None if value is None else Mark(at[point.length], *with_interval(value, column.half(point)))
 
         lengths = [point.length for point in column.points]
         scales = functools.partial(_scales, curve=curve, at=[at[n] for n in lengths], lengths=lengths, column=column)
-        lines = [_cut(line, column.edges[1]) for line in lines_of(own, curve, group.points, mark)]
+        lines = [_cut(line, column.edges[1]) for line in lines_of(group.points, curve, mark)]
         title = ", ".join(filter(None, (group.heading, column.heading)))
         dodge = ASIDE if any(map(column.half, own)) else 0.0
-        return Panel(title, lines, scales, [marks for _, marks in marks_of(others, mark)], dodge)
+        return Panel(title, lines, scales, [marks for *_, marks in marks_of(group.others, mark)], dodge)
 
     rows = [[panel(group, column) for column in columns] for group in groups(curve)]
     return draw(title, rows, [*caption(curve, relative=False), *_of_columns(columns)])
