@@ -32,7 +32,7 @@ class Described:
 
 
 def explain_words(words: list[str]) -> str:
-    """Text on keys (evaluate.windows, windows), groups (extension) and choices (extension=yarn). Raises ConfigError for another word."""
+    """Text on keys (evaluate.windows, windows), groups (extension), choices (extension=yarn) and scripts (advise). Raises ConfigError for another word."""
     return "\n\n".join(map(_explained, words))
 
 
@@ -47,6 +47,8 @@ def _explained(word: str) -> str:
     found = [one for one in known if (one.choice == word if name else word in (one.key, one.key.rpartition(".")[2]))]
     if group in groups and name and (groups[group] / f"{name}.yaml").is_file():
         return "\n".join([f"{word}: {_about(groups[group] / f'{name}.yaml', whole=True)}".rstrip(": "), *map(str, found)])
+    if not found and (script := CONFIGS / f"{word}.yaml").is_file():
+        return "\n".join([_about(script, whole=True), *map(str, _yaml(script, "", None))])
     if not found:
         choices = (f"{group}={file.stem}" for group, folder in groups.items() for file in folder.glob("[!_]*.yaml"))
         near = did_you_mean(word, [*groups, *choices, *(one.key for one in known)])

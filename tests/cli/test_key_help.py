@@ -29,6 +29,13 @@ def test_every_choice_is_explained_with_its_keys(group):
                 assert f"{group}.{key} = " in found, key
 
 
+def test_every_option_of_a_script_is_explained():
+    for name in ("advise", "identify", "look", "search_factors", "harness", "anatomy"):
+        first, *said = explain_words([name]).splitlines()
+        own = set(OmegaConf.load(CONFIGS / f"{name}.yaml")) - {"defaults", "hydra", "evaluate"}
+        assert f"scripts/{name}.py" in first and own <= {line.partition(" ")[0] for line in said}, name
+
+
 def test_defaults_and_comments_are_those_of_the_yaml():
     assert explain_words(["extension.beta"]).startswith("extension.beta = 4.0   (extension=llama3)\n    turns from which a pair is kept")
     found = explain_words(["seed"])
