@@ -4,14 +4,14 @@ The first job's spec file is its last argument, the others come on its stdin, a 
 behind all lines of that job. A job that fails, or leaves too much memory behind, ends its worker, and the next one begins in a new one.
 """
 
+import contextlib
 import json
-import queue
+import os
+import select
 import subprocess
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-DRAIN_SECONDS = 5.0  # to read the rest of a dead child's stderr, which a grandchild may hold open forever
 LOOK_SECONDS = 1.0  # between looks whether a silent child has ended
 MARK = '{"ended": '
 
@@ -35,52 +35,43 @@ class Worker:
             stdin=subprocess.DEVNULL if lone else subprocess.PIPE,
             process_group=0,
         )
-        self._begun = False
-        self._feed: Callable[[bytes], object] = lambda raw: None
-        # (exit code, whether it stays) of each job; None where stderr ends
-        self._told: queue.SimpleQueue[tuple[int, bool] | None] = queue.SimpleQueue()
-        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._begun, self._rest = False, b""  # what was read of a line that has not ended
 
     def run(self, spec: Path, feed: Callable[[bytes], object]) -> tuple[int, bool]:
         """Run a job, `feed` each line of its stderr, and return its exit code (below 0: a signal), and whether the worker takes another."""
-        self._feed = feed
-        if not self._begun:
-            self._begun = True
-            self._reader.start()
-        else:
-            try:
+        if self._begun:
+            with contextlib.suppress(OSError):  # it was killed meanwhile, as its exit code says
                 self.process.stdin.write(f"{spec}\n".encode())
                 self.process.stdin.flush()
-            except OSError:
-                pass  # it was killed meanwhile, as its exit code says
-        told = self._next()
-        if told and told[1]:
-            return told
-        code = self.process.wait()
-        self._reader.join(DRAIN_SECONDS)
-        return code, False
-
-    def _next(self) -> tuple[int, bool] | None:
-        """End of the running job as its process told it; None if the process ended first, whose stderr somebody else may hold open."""
-        while True:
-            try:
-                return self._told.get(timeout=LOOK_SECONDS)
-            except queue.Empty:
-                if self.process.poll() is not None:
-                    return None
+        self._begun = True
+        for raw in self._lines():
+            text, mark, said = raw.rpartition(MARK.encode())
+            if text or not mark:
+                feed(text if mark else raw)
+            if mark and (found := json.loads(said.rstrip()[:-1]))["stays"]:
+                return found["code"], True
+        return self.process.wait(), False
 
     def close(self) -> None:
         """Let an idle worker end, and wait for it."""
         self.process.stdin.close()
         self.process.wait()
+        self.process.stderr.close()
 
-    def _read(self) -> None:
-        with self.process.stderr:
-            for raw in self.process.stderr:
-                text, mark, said = raw.rpartition(MARK.encode())
-                if text or not mark:
-                    self._feed(text if mark else raw)
-                if mark:
-                    found = json.loads(said.rstrip()[:-1])
-                    self._told.put((found["code"], found["stays"]))
-        self._told.put(None)
+    def _lines(self) -> Iterator[bytes]:
+        """Lines of stderr until it ends, or until its process has and no more come: a grandchild may hold it open forever."""
+        while True:
+            line, newline, rest = self._rest.partition(b"\n")
+            if newline:
+                self._rest = rest
+                yield line + newline
+            elif not select.select([self.process.stderr], [], [], LOOK_SECONDS)[0]:
+                if self.process.poll() is not None:
+                    break
+            elif chunk := os.read(self.process.stderr.fileno(), 65536):
+                self._rest += chunk
+            else:
+                break
+        if self._rest:
+            yield self._rest
+        self.process.stderr.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import io
+import os
 import runpy
 import subprocess
 import sys
@@ -25,7 +25,7 @@ class Here:
     @classmethod
     def Popen(cls, command: list[str], **_: object) -> Here:
         child = cls()
-        child.stderr, child.code = io.BytesIO(), job.main(command[-1])
+        child.stderr, child.code = open(os.devnull, "rb"), job.main(command[-1])
         return child
 
     def wait(self) -> int:

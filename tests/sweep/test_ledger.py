@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
 import multiprocessing
+import os
 import signal
 import tempfile
 import threading
@@ -235,7 +235,7 @@ class Ends:
     @classmethod
     def Popen(cls, command: list[str], **_: object) -> Ends:
         child = cls()
-        child.stderr = io.BytesIO()
+        child.stderr = open(os.devnull, "rb")
         (cfg,) = json.loads(Path(command[-1]).read_text())["cfgs"]
         cls.started.append(cfg["seed"])
         child.code = cls.codes[cfg["seed"]]
