@@ -1,6 +1,12 @@
-"""Source: the user's own files. A text file is one document; so is each row of a json, jsonl or parquet file."""
+"""Source: the user's own files. A text file is one document; so is each row of a json, jsonl or parquet file.
 
+Files are opened here and not by libraries, which read brackets, :: and # in a name as patterns and addresses.
+"""
+
+import gzip
 import hashlib
+import itertools
+import json
 import sys
 from collections.abc import Iterator
 from functools import cached_property
@@ -9,9 +15,9 @@ from pathlib import Path
 from posbench.common.errors import ConfigError
 from posbench.common.files import read_bytes, sha256_json
 from posbench.data.sources import SPLITS, Source, check_names, existing_path, file_digests
-from posbench.data.tables import count_rows, texts
 
-FORMATS = {".txt": "text", ".md": "text", ".py": "text", ".json": "json", ".jsonl": "json", ".jsonl.gz": "json", ".parquet": "parquet"}
+PLAIN = (".txt", ".md", ".py")
+ENDINGS = (*PLAIN, ".json", ".jsonl", ".jsonl.gz", ".parquet")
 LARGEST_TEXT = 4 * 2**30  # bytes of a text file, which is read whole
 FEW = 8  # with fewer test documents a note is printed
 
@@ -31,11 +37,11 @@ class LocalFiles(Source):
             raise ConfigError(f"data.source shares {self.shares} must be above 0 and leave something to train on: lower them.")
         base = self.root if self.root.is_dir() else self.root.parent
         found = sorted(self.root.rglob("*")) if self.root.is_dir() else [self.root]
-        names = {file.relative_to(base).as_posix(): file for file in found if _format(file)}
+        names = {file.relative_to(base).as_posix(): file for file in found if file.name.lower().endswith(ENDINGS) and file.is_file()}
         self.files = {name: file for name, file in names.items() if not name.startswith(".") and "/." not in name}
         check_names(self.files)
         if not self.files:
-            raise ConfigError(f"data.path={path} has no file that ends in {', '.join(FORMATS)}: correct data.path.")
+            raise ConfigError(f"data.path={path} has no file that ends in {', '.join(ENDINGS)}: correct data.path.")
 
     def fingerprint(self) -> str:
         digests = file_digests(list(self.files.values()), self.memo, self.again)
@@ -44,8 +50,10 @@ class LocalFiles(Source):
     def documents(self, split: str) -> Iterator[tuple[str, str]]:
         labels = {name: _label(name) for name in self.files}
         if not any(labels.values()):
-            for rows in self._all:
-                yield from rows.items(self._chosen[split])
+            chosen = self._chosen[split]
+            for name, inside in self._names.items():
+                if not chosen.isdisjoint(inside):
+                    yield from (document for document in self._read(name) if document[0] in chosen)
             return
         if missing := set(SPLITS) - set(labels.values()):
             raise ConfigError(f"data.path={self.root} has splits, but no {' and no '.join(sorted(missing))}: add it.")
@@ -53,58 +61,61 @@ class LocalFiles(Source):
             raise ConfigError(f"data.path={self.root} has splits, but {unnamed[0]} is in none: move it into train, validation or test.")
         for name, label in labels.items():
             if label == split:
-                yield from Rows(name, self.files[name], self.column).items()
+                yield from self._read(name)
+
+    def _read(self, name: str) -> Iterator[tuple[str, str]]:
+        """Yield (name, text) of the documents of a file."""
+        if self._is_whole(name):
+            yield name, read_text(self.files[name])
+            return
+        file = self.files[name]
+        pieces = cut_text(read_text(file)) if self._is_one_text else texts(file, self.column)
+        yield from ((f"{name}:{row}", text) for row, text in enumerate(pieces))
+
+    def _is_whole(self, name: str) -> bool:
+        """True for a file that is one document."""
+        return name.lower().endswith(PLAIN) and not self._is_one_text
+
+    @property
+    def _is_one_text(self) -> bool:
+        """True if there is a single large text, as in nanoGPT."""
+        return len(self.files) == 1 and all(name.lower().endswith(PLAIN) for name in self.files)
 
     @cached_property
-    def _all(self) -> "list[Rows]":
-        return [Rows(name, file, self.column, alone=len(self.files) == 1) for name, file in self.files.items()]
+    def _names(self) -> dict[str, list[str]]:
+        """{file: names of its documents}."""
+        return {name: [name] if self._is_whole(name) else [document for document, _ in self._read(name)] for name in self.files}
 
     @cached_property
     def _chosen(self) -> dict[str, set[str]]:
-        """{split: names of its documents}."""
-        names = [document for rows in self._all for document in rows.names]
+        """{split: names of its documents}. Their distribution is printed if it may surprise: a text was cut, or few are for the test."""
+        names = list(itertools.chain(*self._names.values()))
         if len(names) < 3:
             raise ConfigError(f"data.path={self.root} holds {len(names)} documents and three splits need at least 3: add documents.")
         ranked = sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest())
         n_test, n_validation = (max(1, round(self.shares[part] * len(names))) for part in ("test", "validation"))
         chosen = {"test": ranked[:n_test], "validation": ranked[n_test : n_test + n_validation], "train": ranked[n_test + n_validation :]}
-        self._tell(len(names), chosen)
-        return {part: set(names) for part, names in chosen.items()}
-
-    def _tell(self, count: int, chosen: dict[str, list[str]]) -> None:
-        """Print the distribution of documents if it may surprise: a single text was cut, or few test documents are left."""
-        cut_up, few = self._all[0].pieces is not None, len(chosen["test"]) < FEW
-        if not cut_up and not few:
-            return
-        what = f"{self.root} is one text, cut into {count} documents at line ends" if cut_up else f"{self.root} holds {count} documents"
-        dealt = ", ".join(f"{len(names)} for {split}" for split, names in chosen.items())
-        advice = "; intervals over so few test documents are wide: raise data.source.test_share" if few else ""
-        print(f"data: {what}, dealt out: {dealt}{advice}", file=sys.stderr, flush=True)
+        if self._is_one_text or n_test < FEW:
+            how = f"is one text, cut into {len(names)} documents at line ends" if self._is_one_text else f"holds {len(names)} documents"
+            dealt = ", ".join(f"{len(part)} for {split}" for split, part in chosen.items())
+            advice = "; intervals over so few test documents are wide: raise data.source.test_share" if n_test < FEW else ""
+            print(f"data: {self.root} {how}, dealt out: {dealt}{advice}", file=sys.stderr, flush=True)
+        return {split: set(part) for split, part in chosen.items()}
 
 
-class Rows:
-    """Documents of one file. `names` are known at once, texts are read on demand. A text that is `alone` is cut into `pieces` at once."""
+def _label(name: str) -> str | None:
+    first = name.split("/")[0].split(".")[0].split("-")[0].lower()
+    return first if first in SPLITS else None
 
-    def __init__(self, name: str, file: Path, column: str, alone: bool = False):
-        self.file, self.column, self.format = file, column, _format(file)
-        is_text = self.format == "text"
-        self.pieces = cut_text(read_text(file)) if is_text and alone else None  # a single large text, as in nanoGPT
-        if is_text and not alone:
-            self.names = [name]
-        else:
-            count = len(self.pieces) if is_text else count_rows(file, self.format, column)
-            self.names = [f"{name}:{row}" for row in range(count)]
 
-    def items(self, wanted: set[str] | None = None) -> Iterator[tuple[str, str]]:
-        """Yield (name, text) of the documents in `wanted`, or of all."""
-        if wanted is not None and wanted.isdisjoint(self.names):
-            return
-        found = self.pieces
-        if found is None:
-            found = [read_text(self.file)] if self.format == "text" else texts(self.file, self.format, self.column)
-        for name, text in zip(self.names, found, strict=False):
-            if wanted is None or name in wanted:
-                yield name, text
+def read_text(file: Path) -> str:
+    """Text of a file with unchanged line ends. Raises ConfigError when it is not readable UTF-8, RunError when it is too large."""
+    try:
+        return read_bytes(file, LARGEST_TEXT).decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file} is not UTF-8 text (byte {error.start}): convert it or take it out of data.path.") from error
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read ({error.strerror}): make it readable or take it out of data.path.") from error
 
 
 def cut_text(text: str) -> list[str]:
@@ -123,21 +134,51 @@ def cut_text(text: str) -> list[str]:
     return parts
 
 
-def read_text(file: Path) -> str:
-    """Text of a file with unchanged line ends. Raises ConfigError when it is not readable UTF-8, RunError when it is too large."""
+def texts(file: Path, column: str) -> Iterator[str]:
+    """Yield the text of each row of a table, "" for null or missing. Raises ConfigError for a damaged file and for other cells."""
+    read, known, row = 0, False, {}
     try:
-        return read_bytes(file, LARGEST_TEXT).decode()
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{file} is not UTF-8 text (byte {error.start}): convert it or take it out of data.path.") from error
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be read ({error.strerror}): make it readable or take it out of data.path.") from error
+        for row in _parquet_rows(file, column) if file.name.lower().endswith(".parquet") else _json_rows(file):
+            text = row.get(column) or ""
+            if not isinstance(text, str):
+                kind = type(text).__name__
+                raise ConfigError(f"Row {read} of {file} has {kind} in {column}: set data.source.column to a text column.")
+            text.encode()  # raises for half a surrogate pair
+            yield text
+            read, known = read + 1, known or column in row
+    except ConfigError:
+        raise
+    except Exception as error:  # the errors of the libraries have no common base class
+        said = " ".join((str(error) or type(error).__name__).split())[:200]
+        raise ConfigError(f"{file} cannot be read (row {read}: {said}): correct or move it.") from error
+    if read and not known:
+        raise ConfigError(f"{file} has no column {column}: set data.source.column to one of {', '.join(sorted(row))}.")
 
 
-def _format(file: Path) -> str | None:
-    name = file.name.lower()
-    return next((form for ending, form in FORMATS.items() if name.endswith(ending) and file.is_file()), None)
+def _parquet_rows(file: Path, column: str) -> Iterator[dict]:
+    import pyarrow.parquet
+
+    with open(file, "rb") as content:
+        table = pyarrow.parquet.ParquetFile(content)
+        columns = [column] if column in table.schema_arrow.names else None
+        for batch in table.iter_batches(batch_size=256, columns=columns):
+            yield from batch.to_pylist()
 
 
-def _label(name: str) -> str | None:
-    first = name.split("/")[0].split(".")[0].split("-")[0].lower()
-    return first if first in SPLITS else None
+def _json_rows(file: Path) -> Iterator[dict]:
+    """Yield the objects of a json file: a list of objects or strings (as column "text"), one object, or one on each line."""
+    with (gzip.open if file.name.lower().endswith(".gz") else open)(file, "rt", encoding="utf-8-sig", newline="\n") as content:
+        lines = filter(str.strip, content)
+        first = next(lines, None)
+        if first is None:
+            return
+        try:
+            found = itertools.chain([json.loads(first)], map(json.loads, lines))
+        except json.JSONDecodeError:  # over several lines
+            found = [json.loads(first + "".join(lines))]
+        for value in found:
+            for row in value if isinstance(value, list) else [value]:
+                row = {"text": row} if isinstance(row, str) else row
+                if not isinstance(row, dict):
+                    raise ValueError(f"{type(row).__name__} instead of an object")
+                yield row

@@ -8,7 +8,7 @@ import pytest
 from test_data import data_config, write
 from test_data_sources import splits_of
 
-from posbench.common.errors import ConfigError, RunError
+from posbench.common.errors import ConfigError
 from posbench.data import fingerprint, prepare
 from posbench.data.local import cut_text
 
@@ -20,7 +20,6 @@ FORMS = {
     "a list": ('[{"text":"a"},\n {"text":"b"}]', ["a", "b"]),
     "a list of strings": ('  ["a", "b"]', ["a", "b"]),
     "one object of several lines": ('{\n "text": "a"\n}', ["a"]),
-    "two in a line": ('{"text":"a"} {"text":"b"}\n{"text":"c"}', ["a", "b", "c"]),
     "dates": ('{"text":"2020-01-01"}\n', ["2020-01-01"]),
     "other ends of lines": ('{"text":"a\u2028b\x85c"}\n{"text":"d\\u0000"}\n', ["a\u2028b\x85c", "d\0"]),
     "many keys": ("".join(json.dumps({f"key {n}": 1}) + "\n" for n in range(120)) + '{"text":"a"}', [""] * 120 + ["a"]),
@@ -51,46 +50,28 @@ def test_json_is_read_in_every_form(tmp_path, form, packed):
 
 LINE = b'{"text": "a"}\n'
 BAD = {
-    "no json": ("a.jsonl", LINE + b"{]\n", r"cannot be read as json \(row 1: "),
-    "not utf-8": ("a.jsonl", LINE + b'{"text": "\xff"}\n', r"cannot be read as json \(row 1: .*utf-8"),
-    "deep": ("a.jsonl", b"[" * 200_000, "cannot be read as json"),
-    "a large number": ("a.jsonl", b'{"text": ' + b"9" * 5000 + b"}\n", "cannot be read as json"),
-    "a list in a line": ("a.jsonl", LINE + b"[1]\n", "list instead of an object"),
+    "two in a line": ("a.jsonl", LINE[:-1] + LINE, r"cannot be read \(row 0: Extra data"),
+    "no json": ("a.jsonl", LINE + b"{]\n", r"cannot be read \(row 1: "),
+    "not utf-8": ("a.jsonl", LINE + b'{"text": "\xff"}\n', "cannot be read .*utf-8"),
+    "deep": ("a.jsonl", b"[" * 200_000, "cannot be read"),
+    "a large number": ("a.jsonl", b'{"text": ' + b"9" * 5000 + b"}\n", "cannot be read"),
+    "a list in a line": ("a.jsonl", LINE + b"[1]\n", "int instead of an object"),
     "no text": ("a.jsonl", LINE + b'{"text": 5}\n', "Row 1 of .* has int in text: set data.source.column"),
-    "half a pair": ("a.jsonl", LINE + b'{"text": "\\ud800"}\n', "Row 1 of .* is not text"),
+    "half a pair": ("a.jsonl", LINE + b'{"text": "\\ud800"}\n', r"cannot be read \(row 1: .*surrogates not allowed"),
     "no such column": ("a.jsonl", b'{"a\\u001b[31m": 1, "b": 2}\n', "no column text: set data.source.column to one of a.*, b"),
-    "no gzip": ("a.jsonl.gz", LINE, "cannot be read as json .*gzip"),
-    "gzip cut off": ("a.jsonl.gz", gzip.compress(LINE * 99)[:-9], "cannot be read as json"),
-    "gzip of rows without end": ("a.jsonl.gz", gzip.compress(LINE * 10**4), "unpacks to 100,0.. or more, which no text does"),
-    "gzip of one row without end": ("a.jsonl.gz", gzip.compress(b'{"text": "' + b" " * 10**6), "unpacks to .* or more"),
-    "garbage of a parquet": ("a.parquet", b"PAR1" + b"\xff" * 99 + b"\x20\0\0\0PAR1", "cannot be read as parquet"),
+    "no gzip": ("a.jsonl.gz", LINE, "cannot be read .*gzip"),
+    "gzip cut off": ("a.jsonl.gz", gzip.compress(LINE * 99)[:-9], "cannot be read"),
+    "garbage of a parquet": ("a.parquet", b"PAR1" + b"\xff" * 99 + b"\x20\0\0\0PAR1", "cannot be read"),
     "a text that is none": ("a.txt", b"caf\xe9", r"is not UTF-8 text \(byte 3\)"),
 }
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path, kind, monkeypatch):
-    monkeypatch.setattr("posbench.data.tables.SMALL", 10**5)
+def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path, kind):
     name, content, says = BAD[kind]
     with pytest.raises(ConfigError, match=says) as error:
         rows_of(tmp_path, name, content)
     assert f"/train/{name}" in str(error.value) and str(error.value).isprintable()
-
-
-def test_limits_of_size_are_sentences(tmp_path, monkeypatch):
-    monkeypatch.setattr("posbench.data.tables.ROW", 1000)
-    monkeypatch.setattr("posbench.data.tables.WHOLE", 1000)
-    monkeypatch.setattr("posbench.data.tables.ROWS", 3)
-    monkeypatch.setattr("posbench.data.local.LARGEST_TEXT", 1000)
-    for n, (name, content, says) in enumerate([
-        ("a.jsonl", b'{"text": "%s"}' % (b"a" * 1000), "line of more than 1,000 bytes"),
-        ("a.json", b"[\n" + b'"a",\n' * 999, "more than 1,000 characters in one list"),
-        ("a.jsonl", LINE * 4, "more than 3 rows"),
-    ]):  # fmt: skip
-        with pytest.raises(ConfigError, match=says):
-            rows_of(tmp_path / str(n), name, content)
-    with pytest.raises(RunError, match="1,000 bytes allowed"):
-        rows_of(tmp_path / "text", "a.txt", b"a" * 1001)
 
 
 @pytest.mark.parametrize("name", ["a[0].jsonl", "http::x.jsonl", "{a,b}.jsonl", "%41.jsonl"])
