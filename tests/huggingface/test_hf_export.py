@@ -36,6 +36,7 @@ MODELS = {
     "interleaved": ({"layout": "interleaved"}, {}, "LlamaForCausalLM"),
     "base": ({"base": 500.0}, {"n_kv_head": None, "norm_eps": 1e-3}, "LlamaForCausalLM"),
     "tied": ({}, {"tied": True}, "LlamaForCausalLM"),
+    "window": ({"window": 7}, {}, "MistralForCausalLM"),
     "head_dim": ({}, {"head_dim": 24}, "LlamaForCausalLM"),
     "qk_norm": ({}, {"qk_norm": "rms", "head_dim": 24}, "Qwen3ForCausalLM"),
     "qk_norm interleaved": ({"layout": "interleaved"}, {"qk_norm": "rms"}, "Qwen3ForCausalLM"),
@@ -103,6 +104,9 @@ def test_p_rope_is_their_proportional_type(tmp_path, extension, arguments):
     assert_equal_logits(run, transformers.LlamaForCausalLM.from_pretrained(out).eval(), extension)
 
 
+SCALED = {"scaling": method("extension", "pi", **FIXED), "scaling_len": 32}
+
+
 @pytest.mark.parametrize(
     ("cfg", "extension", "said"),
     [
@@ -121,7 +125,10 @@ def test_p_rope_is_their_proportional_type(tmp_path, extension, arguments):
         (job(train={"length": 32, "scale_attention": node("scale_attention", "ssmax")}), {}, "train.scale_attention=ssmax"),
         (job(), node("extension", "rerope"), "extension=rerope does not only change frequencies"),
         (job(), method("extension", "longrope", **FIXED, exact_first=4), "extension=longrope does not only change frequencies"),
+        (job(), method("extension", "dynamic_ntk", fed=4), "does not only change frequencies"),
         (job(), node("extension", "pi"), "add extension.mode=fixed extension.target_len=TOKENS"),
+        (job(method("encoding", "rope", window=[4, None])), {}, "window=[4, None] cannot be exported"),
+        (job(method("encoding", "rope", **SCALED)), node("extension", "dynamic_ntk"), "another factor at each length"),
     ],
     ids=str,
 )

@@ -59,16 +59,6 @@ def test_16_bit_weights_are_read_in_32_and_exported_as_they_are(tmp_path):
     assert json.loads((exported(run) / "config.json").read_text())["torch_dtype"] == "bfloat16"
 
 
-def test_a_config_of_earlier_transformers_is_read(tmp_path):
-    path = checkpoint(tmp_path, "Mistral")
-    config = json.loads((path / "config.json").read_text())
-    del config["rope_parameters"], config["head_dim"]
-    old = {"rope_theta": 777.0, "rope_scaling": None, "hidden_size": 48, "torch_dtype": "float16"}
-    (path / "config.json").write_text(json.dumps({**config, **old}))
-    cfg = adopted(path)
-    assert cfg.encoding["base"] == 777.0 and cfg.model.head_dim is None
-
-
 def test_identity_is_the_content_and_the_length_and_neither_path_nor_recipe_nor_machine(tmp_path, monkeypatch):
     first = adopted(checkpoint(tmp_path / "a"))
     monkeypatch.setattr(machine, "multiplies_bf16", lambda: not multiplies_bf16())
@@ -80,6 +70,10 @@ def test_identity_is_the_content_and_the_length_and_neither_path_nor_recipe_nor_
     assert adopted(tmp_path / "b/Llama", train={"length": [64]}).train.length == [64]
     checkpoint(tmp_path / "b", rms_norm_eps=1e-4)
     assert run_id(adopted(tmp_path / "b/Llama").as_dict(), "f") != run_id(first.as_dict(), "f")
+
+
+def scaled(kind: str, **said) -> dict:
+    return {"rope_parameters": {"rope_theta": 1e4, "original_max_position_embeddings": 16, "rope_type": kind, **said}}
 
 
 @pytest.mark.parametrize(
@@ -96,7 +90,21 @@ def test_identity_is_the_content_and_the_length_and_neither_path_nor_recipe_nor_
         ({}, {"encoding": method("encoding", "rope", layout="interleaved")}, "encoding.layout=interleaved"),
         ({}, {"model": {"path": "/nowhere"}}, "/nowhere is not a folder with a config.json"),
         ({}, {"model": {"path": ""}}, "add model.path=FOLDER, FILE.gguf or a name"),
+        ({}, {"encoding": method("encoding", "rope", window=5)}, "encoding.window=5"),
+        ({}, {"encoding": method("encoding", "rope", unturned=[0])}, "encoding.unturned="),
         ({}, {"train": {"length": 64, "scale_attention": node("scale_attention", "ssmax")}}, "train.scale_attention was not trained"),
+        ({"is_causal": False}, {}, "is_causal=False, so queries see later tokens"),
+        ({"transformers_weights": "other.safetensors"}, {}, "transformers_weights=other.safetensors, which is not supported"),
+        (scaled("mrope", factor=2.0), {}, "rope_type=mrope, and only default, linear"),
+        (scaled("llama3", factor=8.0), {}, "lacks low_freq_factor and high_freq_factor"),
+        (scaled("linear", factor=0.5), {}, "factor=0.5, but it must be above 1"),
+        (scaled("longrope", factor=1.0, long_factor=[2.0] * 4, short_factor=[1.0] * 4), {}, "factor=1, but it must be above 1"),
+        (scaled("yarn", factor=4.0, beta_slow=6.0), {}, "beta_slow=6.0, more turns"),
+        (
+            {"model_type": "smollm3", "no_rope_layers": [0, 1], **scaled("proportional", partial_rotary_factor=0.5)},
+            {},
+            "rope_type=proportional and layers without RoPE",
+        ),
     ],
     ids=str,
 )
