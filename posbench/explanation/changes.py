@@ -7,38 +7,15 @@ from dataclasses import dataclass, field
 
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.config.typed_args import in_tokens, shown
-from posbench.explanation.llama_cpp import KEYS
-from posbench.explanation.settings import HF, SGLANG, VLLM
+from posbench.explanation.facts import FACTS, GGUF_KEYS, LLAMA_FLAGS
+from posbench.explanation.settings import HF, VLLM
 
-# {flag of llama.cpp: its name here}; --rope-freq-scale is one divided by --rope-scale.
-LLAMA_FLAGS = {
-    "--rope-scaling": "scaling",
-    "--rope-scale": "factor",
-    "--rope-freq-scale": "factor",
-    "--rope-freq-base": "base",
-    "--yarn-orig-ctx": "orig",
-    "--yarn-ext-factor": "ext",
-    "--yarn-attn-factor": "attn",
-    "--yarn-beta-slow": "slow",
-    "--yarn-beta-fast": "fast",
-    "-c": "ctx",
-    "--ctx-size": "ctx",
-    "-gan": "group",
-    "--grp-attn-n": "group",
-    "-gaw": "group_width",
-    "--grp-attn-w": "group_width",
-}
-OVERRIDES = {"--hf-overrides": VLLM, "--json-model-override-args": SGLANG}
-SERVED = {"--max-model-len": VLLM, "--context-length": SGLANG}
+OVERRIDES, SERVED = FACTS["overrides"], FACTS["served"]  # {flag: engine that reads it}
 DOTTED = "--hf-overrides"  # vLLM's --hf-overrides.rope_parameters.factor 4
 FLAGS = (*LLAMA_FLAGS, *OVERRIDES, *SERVED, "--override-kv")
 SCALINGS = ("none", "linear", "yarn")
 MAPPINGS = ("rope_parameters", "rope_scaling")
-CONFIG_KEYS = (
-    *MAPPINGS,
-    *"rope_theta max_position_embeddings original_max_position_embeddings partial_rotary_factor rope_local_base_freq".split(),
-    *"sliding_window use_sliding_window max_window_layers sliding_window_pattern layer_types head_dim".split(),
-)
+CONFIG_KEYS = (*MAPPINGS, *FACTS["config_keys"])
 OPTIONS = ("figure", "json", "length")
 
 
@@ -154,11 +131,11 @@ def _key(found: Changes, key: str, value: str) -> None:
 
 def _gguf_key(found: Changes, key: str, value: str) -> None:
     """Keep a key of a GGUF file, with the architecture's name before it or without."""
-    below = key if key in KEYS else key.partition(".")[2]
-    if below not in KEYS:
-        near = did_you_mean(below if "." in below else key, KEYS)
-        raise ConfigError(f"{shown(key)} is not a key of positions in GGUF files{near}: explain knows {', '.join(KEYS)}.")
-    found.keys[below] = value if KEYS[below] == "str" else _value(value) if KEYS[below] == "bool" else _number(key, value)
+    below = key if key in GGUF_KEYS else key.partition(".")[2]
+    if below not in GGUF_KEYS:
+        near = did_you_mean(below if "." in below else key, GGUF_KEYS)
+        raise ConfigError(f"{shown(key)} is not a key of positions in GGUF files{near}: explain knows {', '.join(GGUF_KEYS)}.")
+    found.keys[below] = value if GGUF_KEYS[below] == "str" else _value(value) if GGUF_KEYS[below] == "bool" else _number(key, value)
 
 
 def _served(flag: str, value: str) -> float:

@@ -1,34 +1,35 @@
 """Explaining of a model's positions: what its description says, changed as typed, as the tool of those words reads it."""
 
+import os
 from dataclasses import replace
+from pathlib import Path
 
 from posbench.common.errors import ConfigError
+from posbench.common.wheel_file import wheel_file
 from posbench.explanation.changes import Changes, read_changes
-from posbench.explanation.checks import Finding, config_findings, llama_findings
-from posbench.explanation.llama_cpp import Gguf, llama_setting
+from posbench.explanation.checks import config_findings, llama_findings
+from posbench.explanation.facts import Finding, of_family
+from posbench.explanation.llama_cpp import Gguf, llama_setting, read_keys
 from posbench.explanation.result import Explanation
-from posbench.explanation.settings import HF, LLAMA, THETA, VLLM, Setting, flat, nested, read_setting, rope_words
+from posbench.explanation.settings import HF, LLAMA, VLLM, flat, nested, read_setting, rope_words
 from posbench.explanation.show import screen
-from posbench.explanation.source import find_source
 from posbench.explanation.words import Cannot, config_of, converted, in_words
-
-VLLM_THETA = dict.fromkeys(("qwen2", "qwen3", "exaone4"), 1e6)  # of its model files, where a mapping lacks rope_theta; others: 10000
+from posbench.gguf.header import is_gguf, read_gguf
+from posbench.pretrained.checkpoint import HUB_NAME
+from posbench.pretrained.config_files import read_mapping
 
 
 def explain_words(what: str, words: list[str]) -> Explanation:
     """Explain a checkpoint with changes. Raises ConfigError for what is not there, or a word that nobody knows."""
-    changes, source = read_changes(words), find_source(what)
-    name, content = source.name, source.content
+    changes, (name, content) = read_changes(words), find_source(what)
     of_file = isinstance(content, Gguf)
     own = setting = llama_setting(content, name) if of_file else read_setting(content, name)
-    _check_turning(own)
     findings: list[Finding] = []
     served = bool(changes.config or changes.served)
     if served or not of_file:
         config = config_of(own) if of_file else content
         changed = applied(config, changes)
         setting = read_setting(changed, name, own.trained, changes.reader)
-        _check_turning(setting)
         findings += config_findings(config, changed, setting, own, changes)
     by_llama = of_file and not served
     if changes.flags or changes.keys or by_llama:
@@ -46,12 +47,6 @@ def explain_words(what: str, words: list[str]) -> Explanation:
     return replace(found, text=screen(found))
 
 
-def _check_turning(setting: Setting) -> None:
-    """Raise ConfigError for a model without a layer whose channels turn."""
-    if not setting.turning:
-        raise ConfigError(f"{setting.name} has no layer in which RoPE turns a channel, so no setting of it does anything.")
-
-
 def applied(config: dict, changes: Changes) -> dict:
     """A config.json with the changes, as the tool of their words applies them.
 
@@ -64,7 +59,7 @@ def applied(config: dict, changes: Changes) -> dict:
     apart = nested(words)
     if not apart:
         words.setdefault("rope_type", words.get("type", "default"))
-        found.setdefault("rope_theta", THETA.get(str(found.get("model_type")), 1e4))
+        found.setdefault("rope_theta", of_family(str(found.get("model_type")), "theta", 1e4))
         for key in ("rope_theta", "partial_rotary_factor"):
             if found.get(key) is not None:
                 words.setdefault(key, found[key])
@@ -75,5 +70,36 @@ def applied(config: dict, changes: Changes) -> dict:
     given.pop("rope_scaling", None)
     found.pop("rope_scaling", None)
     if isinstance(new, dict):
-        words = {"rope_theta": VLLM_THETA.get(str(found.get("model_type")), 1e4), **new} if changes.reader == VLLM else {**words, **new}
+        base = {"rope_theta": of_family(str(found.get("model_type")), "vllm_theta", 1e4)}
+        words = {**(base if changes.reader == VLLM else words), **new}
     return {**found, **given, "rope_parameters": words}
+
+
+def find_source(what: str) -> tuple[str, dict | Gguf]:
+    """Name to show, and the config.json or the keys of the GGUF file. Raises ConfigError where nothing is, or no description of a model."""
+    file = wheel_file("explain", what) or what
+    if is_gguf(file):
+        return Path(file).name, read_keys(read_gguf(file))
+    if os.path.isdir(file):
+        config = Path(file) / "config.json"
+        if not config.is_file():
+            held = sorted(path.name for path in Path(file).glob("*.gguf"))
+            raise ConfigError(f"{what} is a folder without a config.json: name {held[0] if held else 'the folder of a checkpoint'}.")
+        return Path(file).resolve().name, read_mapping(config)
+    if os.path.isfile(file):
+        parent = Path(file).resolve().parent.name
+        return parent if Path(file).name == "config.json" and parent else Path(file).name, read_mapping(Path(file))
+    if not HUB_NAME.fullmatch(what):
+        raise ConfigError(f"{what} is not there: give a checkpoint's folder, a config.json, a .gguf file or a hub name (ORG/NAME).")
+    return what, read_mapping(_hub_config(what))
+
+
+def _hub_config(name: str) -> Path:
+    """config.json of a hub name, from the hub's cache, else downloaded alone."""
+    from posbench.data.hub import hub_file, hub_miss
+
+    try:
+        return hub_file(name, "config.json")
+    except Exception as error:  # the hub's errors have no common base class
+        remedy = "or give the path of its config.json."
+        raise ConfigError(f"{name} is neither a folder, a file, nor a hub name that answers: {hub_miss(error, remedy)}") from error

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-TYPES = ("default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional")
-
 
 @dataclass(frozen=True)
 class Rope:

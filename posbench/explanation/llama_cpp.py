@@ -14,6 +14,7 @@ import math
 from dataclasses import dataclass
 
 from posbench.common.errors import ConfigError
+from posbench.explanation.facts import FACTS
 from posbench.explanation.frequencies import Rope, yarn_amplitude
 from posbench.explanation.settings import FULL, MOST_LAYERS, SLIDING, LayerKind, Setting, base_of, checked_width, number
 from posbench.gguf.description import model_keys
@@ -21,36 +22,6 @@ from posbench.gguf.header import GgufFile
 from posbench.gguf.tensors import numbers
 
 SCALING = "rope.scaling."
-KEYS = {  # {key below the architecture's name: type of --override-kv}
-    "context_length": "int",
-    "block_count": "int",
-    "embedding_length": "int",
-    "attention.head_count": "int",
-    "attention.key_length": "int",
-    "attention.sliding_window": "int",
-    "rope.dimension_count": "int",
-    "rope.freq_base": "float",
-    "rope.freq_base_swa": "float",
-    "rope.scale_linear": "float",
-    f"{SCALING}type": "str",
-    f"{SCALING}factor": "float",
-    f"{SCALING}original_context_length": "int",
-    f"{SCALING}attn_factor": "float",
-    f"{SCALING}finetuned": "bool",
-    f"{SCALING}yarn_log_multiplier": "float",
-    f"{SCALING}yarn_ext_factor": "float",
-    f"{SCALING}yarn_attn_factor": "float",
-    f"{SCALING}yarn_beta_fast": "float",
-    f"{SCALING}yarn_beta_slow": "float",
-}
-FILE_TYPES = ("none", "linear", "yarn", "longrope")
-# {key: architectures that read it}; llama.cpp passes over these keys in files of all others.
-READ_BY = {f"{SCALING}yarn_{one}": ("grok",) for one in ("ext_factor", "attn_factor")}
-READ_BY |= {f"{SCALING}yarn_beta_{one}": ("grok", "mistral3") for one in ("fast", "slow")}
-READ_BY[f"{SCALING}yarn_log_multiplier"] = ("mistral3", "deepseek2", "deepseek32")
-# {architecture: every how many layers one is full}; those of APART have their own base, 10000 by default, and no factor in sliding layers.
-SLIDING_EVERY = {"gemma2": 2, "gpt-oss": 2, "cohere2": 4, "gemma3n": 5, "gemma3": 6, "gemma-embedding": 6}
-APART = ("gemma3", "gemma3n", "gemma-embedding")
 
 
 @dataclass(frozen=True)
@@ -85,15 +56,19 @@ def llama_setting(model: Gguf, name: str, flags: dict[str, float | str] | None =
     longest, layers = number(keys.get("context_length")), number(keys.get("block_count"), 1)
     if longest is None:
         raise ConfigError(f"{name} lacks {model.architecture}.context_length: download it again.")
-    original = number(flags.get("orig")) or number(keys.get(f"{SCALING}original_context_length")) or longest
-    full = _rope(model, name, flags, longest, original)
+    own_base = base_of(keys.get("rope.freq_base"))
+    turns = {False: (1.0 if scaling_type(model, flags) == "none" else scaling_factor(model, flags), base_of(flags.get("base"), own_base))}
+    # Sliding layers have the file's factor and base, or a base of their own.
+    apart = model.architecture in FACTS["gguf_apart"]
+    own_base = base_of(keys.get("rope.freq_base_swa"), 1e4 if apart else own_base)
+    turns[True] = (1.0 if apart else scaling_factor(model, {}), own_base)
     windows, kinds = _windows(model, int(min(layers, MOST_LAYERS))), {}
     for layer, sliding in enumerate(windows):
         unturned = (model.architecture == "smollm3" and layer % 4 == 3) or (model.architecture == "cohere2" and not sliding)
         kinds.setdefault((sliding, unturned), []).append(layer)
     found = []
     for (sliding, unturned), mine in kinds.items():
-        rope = _rope_of_sliding(model, name, flags, longest, original) if sliding else full
+        rope = _rope(model, name, flags, longest, *turns[sliding])
         kind = (SLIDING if sliding else FULL) + ", no RoPE" * unturned
         window = number(keys.get("attention.sliding_window")) if sliding else None
         found.append(LayerKind(kind, tuple(mine), None if unturned else rope, window))
@@ -105,16 +80,16 @@ def _windows(model: Gguf, count: int) -> list[bool]:
     pattern, window = model.keys.get("attention.sliding_window_pattern"), number(model.keys.get("attention.sliding_window"))
     if isinstance(pattern, list):
         return [bool(one) for one in pattern[:count]] + [False] * (count - len(pattern))
-    if window is None or model.architecture not in SLIDING_EVERY:
+    if window is None or model.architecture not in FACTS["gguf_sliding_every"]:
         return [False] * count
-    every = number(pattern, SLIDING_EVERY[model.architecture])
+    every = number(pattern, FACTS["gguf_sliding_every"][model.architecture])
     return [bool((layer + 1) % every) for layer in range(count)]
 
 
 def scaling_type(model: Gguf, flags: dict) -> str:
     """none, linear, yarn or longrope, as the engine takes it."""
     said = flags.get("scaling") or model.keys.get(f"{SCALING}type", "linear")
-    return said if said in FILE_TYPES else "linear"
+    return said if said in FACTS["gguf_types"] else "linear"
 
 
 def scaling_factor(model: Gguf, flags: dict) -> float:
@@ -134,26 +109,14 @@ def _of_architecture(model: Gguf, name: str, default: float) -> float:
     """Value of a yarn key, for the architectures that read it."""
     key = f"{SCALING}yarn_{name}"
     value = model.keys.get(key, default)
-    good = model.architecture in READ_BY[key] and isinstance(value, int | float) and abs(value) < 1e6
+    good = model.architecture in FACTS["gguf_read_by"][key] and isinstance(value, int | float) and abs(value) < 1e6
     return value if good else default
 
 
-def _rope(model: Gguf, name: str, flags: dict, longest: float, original: float) -> Rope:
-    """RoPE of the layers without a window, as llama_context combines keys and flags."""
-    factor = 1.0 if scaling_type(model, flags) == "none" else scaling_factor(model, flags)
-    return _turned(model, name, flags, longest, original, factor, base_of(flags.get("base"), base_of(model.keys.get("rope.freq_base"))))
-
-
-def _rope_of_sliding(model: Gguf, name: str, flags: dict, longest: float, original: float) -> Rope:
-    """RoPE of sliding layers: the file's base and factor, but the amplitude of the whole context."""
-    apart = model.architecture in APART
-    base = base_of(model.keys.get("rope.freq_base_swa"), 1e4 if apart else base_of(model.keys.get("rope.freq_base")))
-    return _turned(model, name, flags, longest, original, 1.0 if apart else scaling_factor(model, {}), base)
-
-
-def _turned(model: Gguf, name: str, flags: dict, longest: float, original: float, factor: float, base: float) -> Rope:
+def _rope(model: Gguf, name: str, flags: dict, longest: float, factor: float, base: float) -> Rope:
     """RoPE of one base and factor. Raises ConfigError for a file that does not say the width of a head."""
     keys, ext = model.keys, ext_factor(model, flags)
+    original = number(flags.get("orig")) or number(keys.get(f"{SCALING}original_context_length")) or longest
     width, heads = number(keys.get("embedding_length")), number(keys.get("attention.head_count"))
     head_dim = number(keys.get("attention.key_length")) or (width // heads if width and heads else None)
     if head_dim is None:

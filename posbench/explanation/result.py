@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 
 from posbench.common.errors import ConfigError
-from posbench.explanation.checks import Finding
+from posbench.explanation.facts import Finding
 from posbench.explanation.frequencies import Rope, frequencies, plain, turns
 from posbench.explanation.settings import LayerKind, Setting
 from posbench.explanation.words import ToolWords, covered

@@ -7,42 +7,14 @@ vLLM's and SGLang's readings differ in the keys of `_as_served`, which follows t
 from dataclasses import dataclass, field, replace
 
 from posbench.common.errors import ConfigError
-from posbench.explanation.frequencies import TYPES, Rope, longrope_amplitude, usual_amplitude, yarn_amplitude
+from posbench.explanation.facts import TABLES, TYPES, of_family
+from posbench.explanation.frequencies import Rope, longrope_amplitude, usual_amplitude, yarn_amplitude
 from posbench.pretrained.outline import NAMES, TURNING
 
 HF, VLLM, SGLANG, LLAMA = "transformers", "vLLM", "SGLang", "llama.cpp"
 MOST_LAYERS, WIDEST = 2**14, 2**14  # layers that are listed, channels of a head
 HEAD = ("d_model", "n_head", "head_dim")
 FULL, SLIDING = "full_attention", "sliding_attention"
-# default_theta and partial_rotary_factor of common classes of transformers 5.23 where they are not 10000 and 1.
-THETA = {
-    **dict.fromkeys(("cohere", "ernie4_5", "flex_olmo", "llama4_text", "olmo3", "qwen3_vl_text"), 5e5),
-    **dict.fromkeys(("lfm2", "minimax", "mixtral", "phimoe", "qwen2_vl_text", "qwen2_5_vl_text", "solar_open"), 1e6),
-    **{"helium": 1e5, "gpt_oss": 1.5e5, "smollm3": 2e6, "minimax_m2": 5e6, "apertus": 12e6},
-}
-SHARE = dict.fromkeys(("fuyu", "glm", "glm4", "glm4_moe", "glm4v_moe", "nemotron", "persimmon", "phi", "recurrent_gemma"), 0.5)
-SHARE |= dict.fromkeys(("gpt_neox", "stablelm", "qwen3_next", "qwen3_5", "qwen3_5_moe"), 0.25)
-LOCAL = {"gemma3_text": (1e6, 1e4), "gemma3n_text": (1e6, 1e4), "olmo3": (5e5, 5e5)}  # bases of full and sliding layers, kept apart
-PATTERN = {"gemma2": 2, "gpt_oss": 2, "gemma3n_text": 5, "gemma3_text": 6, "gemma4_text": 6, "olmo3": 4, "cohere2": 4, "exaone4": 4}
-UNTURNED = ("cohere2", "exaone4")  # whose full layers have no RoPE beside sliding ones
-EVERYWHERE = ("mistral", "mixtral", "ministral", "phi3", "phimoe", "starcoder2")  # a sliding_window holds for all layers
-BY_DEPTH = ("qwen2", "qwen3", "qwen2_moe", "qwen3_moe")  # use_sliding_window decides, from max_window_layers on
-TABLES = (  # families of transformers 5.23 that state max_position_embeddings, the rows of a table, and turn nothing
-    *"albert bart bert bert-generation big_bird biogpt blenderbot blenderbot-small camembert canine convbert deberta deberta-v2".split(),
-    *"distilbert electra ernie gpt_neo ibert longformer luke m2m_100 marian mbart megatron-bert mobilebert mpnet mvp".split(),
-    *"nystromformer opt pegasus pegasus_x plbart rembert roberta roberta-prelayernorm roc_bert squeezebert xglm xlm-roberta".split(),
-    *"xlm-roberta-xl xmod".split(),
-)
-USED = {  # {type: its keys beside those of all types}
-    "default": (),
-    "linear": ("factor",),
-    "dynamic": ("factor",),
-    "proportional": ("factor",),
-    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
-    "longrope": ("factor", "original_max_position_embeddings", "attention_factor", "long_factor", "short_factor"),
-    "yarn": tuple("factor original_max_position_embeddings attention_factor beta_fast beta_slow mscale mscale_all_dim truncate".split()),
-}
-SHARED = ("rope_type", "type", "rope_theta", "partial_rotary_factor", "mrope_section", "mrope_interleaved")
 
 
 @dataclass(frozen=True)
@@ -68,8 +40,11 @@ class Setting:
 
     @property
     def turning(self) -> list[LayerKind]:
-        """Kinds with RoPE, those with the widest view first."""
-        return sorted((kind for kind in self.kinds if kind.rope), key=lambda kind: kind.window is not None)
+        """Kinds with RoPE, those with the widest view first. Raises ConfigError for a model without any."""
+        found = sorted((kind for kind in self.kinds if kind.rope), key=lambda kind: kind.window is not None)
+        if not found:
+            raise ConfigError(f"{self.name} has no layer in which RoPE turns a channel, so no setting of it does anything.")
+        return found
 
 
 def number(value: object, default: float | None = None) -> float | None:
@@ -137,7 +112,7 @@ def _layer_types(config: dict, family: str) -> list[str]:
     """Kind of every layer, with ", no RoPE" behind it where the layer has none."""
     count = int(min(number(config.get("num_hidden_layers") or config.get("n_layer"), 1), MOST_LAYERS))
     listed, window = config.get("layer_types"), number(config.get("sliding_window"))
-    pattern = number(config.get("sliding_window_pattern"), PATTERN.get(family))
+    pattern, slides = number(config.get("sliding_window_pattern"), of_family(family, "every")), of_family(family, "slides")
     turned = config["no_rope_layers"] if isinstance(config.get("no_rope_layers"), list) else []
     if not turned and family in ("smollm3", "llama4_text"):
         every = number(config.get("no_rope_layer_interval"), 4)
@@ -150,13 +125,13 @@ def _layer_types(config: dict, family: str) -> list[str]:
         kinds = [FULL if one else SLIDING for one in turned]
     elif window and pattern:
         kinds = [SLIDING if (layer + 1) % pattern else FULL for layer in range(count)]
-    elif window and family in EVERYWHERE:
+    elif window and slides == "everywhere":
         kinds = [SLIDING] * count
-    elif window and family in BY_DEPTH and config.get("use_sliding_window"):
+    elif window and slides == "by_depth" and config.get("use_sliding_window"):
         kinds = [SLIDING if layer >= number(config.get("max_window_layers"), 28) else FULL for layer in range(count)]
     else:
         kinds = [FULL] * count
-    if family in UNTURNED and SLIDING in kinds:
+    if of_family(family, "full_unturned") and SLIDING in kinds:
         turned = [kind != FULL for kind in kinds]
     return [kind + ("" if layer >= len(turned) or turned[layer] else ", no RoPE") for layer, kind in enumerate(kinds)]
 
@@ -167,9 +142,10 @@ def standardized(config: dict, family: str, kind: str) -> dict | None:
         return None
     words = rope_words(config)
     apart, own = nested(words), None
-    theta = config.get("rope_theta") or config.get("rotary_emb_base") or THETA.get(family, 1e4)
-    if family in LOCAL or "rope_local_base_freq" in config:
-        bases = LOCAL.get(family, (1e6, 1e4))
+    theta = config.get("rope_theta") or config.get("rotary_emb_base") or of_family(family, "theta", 1e4)
+    bases = of_family(family, "bases")
+    if bases or "rope_local_base_freq" in config:
+        bases = bases or (1e6, 1e4)
         if kind == FULL:
             own, theta = words if config.get("rope_scaling") else {}, config.get("rope_theta") or bases[0]
         else:
@@ -183,7 +159,7 @@ def standardized(config: dict, family: str, kind: str) -> dict | None:
     own.setdefault("rope_type", own.get("type", "default"))
     if own.get("rope_theta") is None:
         own["rope_theta"] = theta
-    share = config.get("partial_rotary_factor") or config.get("rotary_pct") or SHARE.get(family)
+    share = config.get("partial_rotary_factor") or config.get("rotary_pct") or of_family(family, "share")
     if share is not None:
         own.setdefault("partial_rotary_factor", share)
     if family == "phi3" and own["rope_type"] in ("su", "yarn"):

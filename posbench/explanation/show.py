@@ -1,15 +1,14 @@
 """Screen of an explanation: one block for each kind of layer, warnings, and the same setting in the words of every tool."""
 
-import json
 import textwrap
-from pathlib import Path
 
 import numpy as np
 
 from posbench.common.defuse import printable
+from posbench.explanation.facts import FACTS
 from posbench.explanation.frequencies import Rope
 from posbench.explanation.result import Explanation
-from posbench.explanation.settings import HF, LLAMA, LayerKind
+from posbench.explanation.settings import LayerKind
 from posbench.explanation.words import covered
 
 WIDTH, COLUMNS = 100, 64  # characters of a line; columns of a picture
@@ -21,7 +20,7 @@ NAMES = {
     "longrope": "LongRoPE",
 }
 MANY, FEW = 32, 1  # turns in training between which YaRN and Llama 3 mix
-READERS = {HF: "transformers 5.23", "vLLM": "vLLM 0.33.0", "SGLang": "SGLang 0.5.23", LLAMA: "llama.cpp of llama-cpp-python 0.3.36"}
+READERS = FACTS["readers"]
 LONGEST_WORDS = 2000  # characters; lists of divisors are in json=FILE
 
 
@@ -142,24 +141,9 @@ def _reach(explanation: Explanation) -> str:
         turn = f"{changed} of {len(ratio)} pairs turn {pace} than trained" if changed else "no pair turns slower"
         said += f" Short prompts pay for it: at every length {turn}{sharper}. "
         target = f"{max(reach, 2 * setting.trained):.0f}"
-        said += _measured(setting.name, rope) or f"posbench advise model.path={explanation.what} target={target} measures the cost."
+        said += f"posbench advise model.path={explanation.what} target={target} measures the cost."
     if rope.kind == "longrope" and rope.short != rope.long:
         said += f" Divisors are those of texts up to {rope.original:,.0f} tokens: length=TOKENS shows others." * (not explanation.length)
     if rope.kind in ("longrope", "dynamic") and explanation.length:
         said += f" Numbers are those of a text of {explanation.length:,.0f} tokens."
     return _wrapped(said)
-
-
-def _measured(name: str, rope: Rope) -> str | None:
-    """The cost that posbench advise measured for this checkpoint, method and factor, below results/report."""
-    family = {"linear": "pi"}.get(rope.kind, rope.kind)
-    for path in sorted(Path("results/report").glob("advice-*/advice.json")):
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            for one in content["factors"] if content["model"] == name else ():
-                if one["family"] == family and abs(one["factor"] - rope.factor) < 1e-6:
-                    costs = ", ".join(f"{point['difference'][0]:+.3f} at {point['length']:,}" for point in one["points"])
-                    return f"Measured by posbench advise, nats per token: {costs} ({path.parent})."
-        except (OSError, ValueError, KeyError, TypeError, IndexError):
-            continue  # a report that is being written, or of another version
-    return None

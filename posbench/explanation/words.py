@@ -1,6 +1,6 @@
 """One setting in the words of every tool, to copy, or the reason why a tool cannot express it.
 
-Versions and files that were read: SOURCES. What is written for an engine is what gives the same frequencies and amplitude there:
+What is written for an engine is what gives the same frequencies and amplitude there:
 SGLang reads attn_factor, a multiple of YaRN's own amplitude, where transformers and vLLM read attention_factor.
 """
 
@@ -11,25 +11,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from posbench.explanation.facts import FACTS, of_family
 from posbench.explanation.frequencies import Rope, frequencies, plain, usual_amplitude
-from posbench.explanation.llama_cpp import KEYS, SCALING, SLIDING_EVERY, Gguf
+from posbench.explanation.llama_cpp import SCALING, Gguf
 from posbench.explanation.settings import FULL, HF, SGLANG, SLIDING, VLLM, LayerKind, Setting
 
 FLAGS, POSBENCH = "llama.cpp flags", "posbench"
-SOURCES = {
-    POSBENCH: "this version",
-    HF: "5.23: modeling_rope_utils.py",
-    VLLM: "0.33.0: model_executor/layers/rotary_embedding, config/model.py",
-    SGLANG: "0.5.23: srt/layers/rotary_embedding, srt/utils/hf_transformers",
-    FLAGS: "of llama-cpp-python 0.3.36: src/llama-context.cpp",
-    "GGUF keys": "of llama-cpp-python 0.3.36: src/llama-model.cpp, conversion/base.py",
-}
 EXTENSIONS = {"linear": "pi", "dynamic": "dynamic_ntk"}  # of posbench, where they are not called like the type
-ARCHITECTURES = {  # of llama.cpp, where they are not called like the family
-    **dict.fromkeys(("mistral", "mixtral"), "llama"),
-    **{"gemma3_text": "gemma3", "gemma3n_text": "gemma3n", "gpt_oss": "gpt-oss", "olmo3": "olmo2", "gpt_neox": "gptneox"},
-    **{"qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "cohere": "command-r", "phi": "phi2", "minimax_m2": "minimax-m2"},
-}
 LATENT = "latent attention has words of its own there (deepseek_yarn, yarn_log_multiplier), which explain does not write"
 STATIC = ("default", "linear", "yarn")  # what flags of llama.cpp can say
 
@@ -131,7 +119,7 @@ def nested_parameters(setting: Setting, tool: str = HF) -> dict:
 
 def architecture(setting: Setting) -> str:
     """llama.cpp's name of a family."""
-    return ARCHITECTURES.get(setting.family, setting.family)
+    return of_family(setting.family, "architecture", setting.family)
 
 
 def gguf_of(setting: Setting) -> Gguf:
@@ -143,7 +131,7 @@ def gguf_of(setting: Setting) -> Gguf:
     for kind in setting.kinds:
         if kind.window:
             keys["attention.sliding_window"] = whole(kind.window)
-            if name in SLIDING_EVERY:
+            if name in FACTS["gguf_sliding_every"]:
                 keys["attention.sliding_window_pattern"] = [layer in kind.layers for layer in range(keys["block_count"])]
                 keys |= {"rope.freq_base_swa": float(kind.rope.base)} if kind.rope else {}
     divisors = rope.divisors
@@ -199,9 +187,10 @@ def in_words(setting: Setting, before: Setting, what: str) -> list[ToolWords]:
     found = []
     for tool, make in makers.items():
         try:
-            found.append(ToolWords(tool, True, make(), SOURCES[tool]))
+            serves, text = True, make()
         except Cannot as why:
-            found.append(ToolWords(tool, False, str(why), SOURCES[tool]))
+            serves, text = False, str(why)
+        found.append(ToolWords(tool, serves, text, FACTS["writers"][tool]))
     return found
 
 
@@ -257,8 +246,7 @@ def _keys(setting: Setting) -> str:
         raise Cannot(
             "it reads yarn_beta_fast, yarn_beta_slow and yarn_ext_factor from files of grok alone (betas: mistral3 too); use flags"
         )
-    shown = {key: value for key, value in made.keys.items() if key.startswith("rope.") and key in KEYS and key != "rope.dimension_count"}
-    shown = {TYPE: "none", **shown}
+    shown = {TYPE: "none"} | {key: value for key, value in made.keys.items() if key.startswith("rope.") and key != "rope.dimension_count"}
     text = " ".join(f"{made.architecture}.{key}={value}" for key, value in shown.items())
     tensors = "rope_freqs.weight" if made.divisors else "rope_factors_long.weight and rope_factors_short.weight" if made.long else ""
     return text + (f" and the tensor{'s' * bool(made.long)} {tensors}, which the converter writes" if tensors else "")

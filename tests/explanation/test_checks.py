@@ -9,7 +9,7 @@ from script_calls import call
 
 from posbench.common.errors import ConfigError
 from posbench.explanation.explain import explain_words
-from posbench.explanation.settings import TABLES
+from posbench.explanation.facts import TABLES
 
 SIZES = {"hidden_size": 256, "num_attention_heads": 4, "num_hidden_layers": 2, "max_position_embeddings": 4096}
 LLAMA = {"model_type": "llama", **SIZES, "rope_theta": 5e5}
@@ -131,6 +131,8 @@ def test_families_without_rope_are_refused_and_transformers_knows_them_so(tmp_pa
             told(tmp_path, {**SIZES, "model_type": family})
     with pytest.raises(ConfigError, match="has no key of RoPE"):
         told(tmp_path, {**SIZES, "model_type": "falcon", "alibi": True})
+    with pytest.raises(ConfigError, match="no layer in which RoPE turns a channel"):  # as llama.cpp reads Cohere2 without a window
+        told(tmp_path, {**LLAMA, "model_type": "cohere2"}, "--rope-scale", "4")
 
 
 def test_pairs_that_turn_faster_are_not_called_slower(tmp_path):

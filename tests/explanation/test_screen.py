@@ -55,15 +55,3 @@ def test_a_hub_name_is_its_config_json_in_the_cache_alone(tmp_path, monkeypatch)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(hub, "quiet_hub", lambda: (_ for _ in ()).throw(AssertionError("the hub was asked")))
     assert posbench.explain("org/tiny").setting.kinds[0].rope.base == 1e5
-
-
-def test_what_advise_measured_is_quoted(tmp_path, monkeypatch):
-    model, advice = tmp_path / "model", tmp_path / "results" / "report" / "advice-x" / "advice.json"
-    model.mkdir()
-    advice.parent.mkdir(parents=True)
-    (model / "config.json").write_text(json.dumps(LLAMA))
-    points = [{"length": 1024, "nll": 3.0, "difference": [0.0123, 0.01, 0.02]}]
-    advice.write_text(json.dumps({"model": "model", "factors": [{"family": "yarn", "factor": 4, "points": points}]}))
-    monkeypatch.chdir(tmp_path)
-    assert "+0.012 at 1,024" in " ".join(posbench.explain(model, rope_parameters=YARN).text.split())
-    assert "+0.012" not in posbench.explain(model, rope_parameters={**YARN, "factor": 8.0}).text

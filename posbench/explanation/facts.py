@@ -1,0 +1,35 @@
+"""Facts of facts.yaml: what explain knows of families and engines, and the sentences about settings."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+FACTS = yaml.load(Path(__file__).with_name("facts.yaml").read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+GGUF_KEYS, LLAMA_FLAGS, SOURCES, TABLES, TYPES = (FACTS[name] for name in ("gguf_keys", "flags", "sources", "tables", "types"))
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A sentence about a setting, and the version and file that it was read in."""
+
+    text: str
+    source: str
+    stops: bool = False  # transformers raises an error
+
+
+def of_family(family: str, fact: str, default: object = None) -> object:
+    """A fact about a family of models, else the default."""
+    return FACTS["families"].get(family, {}).get(fact, default)
+
+
+def finding(said: str | dict, **values: object) -> Finding:
+    """The finding of this name, or of a rule, about these values."""
+    said = FACTS["findings"][said] if isinstance(said, str) else said
+    source = "; ".join(SOURCES.get(one, one) for one in said["source"].format(**values).split("; "))
+    return Finding(said["text"].format(**values), source, said.get("stops", False))
+
+
+def findings(rules: str, holds: set[str], **values: object) -> list[Finding]:
+    """The findings of the rules of this name, of which all that they need is in `holds` and nothing that they exclude."""
+    return [finding(rule, **values) for rule in FACTS[rules] if {*rule["when"]} <= holds and not holds & {*rule.get("unless", ())}]
