@@ -3,7 +3,7 @@
 import dense
 import pytest
 import torch
-from bias_models import LONG, SHAPE, VARIANTS, attend, inputs, randomised
+from bias_models import LONG, SHAPE, VARIANTS, inputs, randomised
 from conftest import TRAIN_LEN, choices, make_triple
 
 from posbench.model.kernels import blocks
@@ -80,15 +80,6 @@ def test_the_plan_and_the_gradient_choose_the_kind_of_blocks(triple, evaluated, 
         rows(layer, *qkv)
     rows(layer, *(t.requires_grad_() for t in qkv))
     assert ran == [evaluated, trained]
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_blocks_equal_one_block(variant, monkeypatch):
-    encoding, qkv = randomised(VARIANTS[variant]()), inputs(LONG, batch=2)
-    whole = attend(encoding, *qkv)
-    monkeypatch.setitem(blocks.BLOCK, "cpu", 5)
-    monkeypatch.setattr(blocks, "WHOLE", 4)
-    torch.testing.assert_close(attend(encoding, *qkv), whole, rtol=0, atol=2e-6)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -3,8 +3,8 @@
 import dense
 import pytest
 import torch
-from conftest import TRAIN_LEN, make_triple, small_model, small_shape
-from measures import LONG, attend_in, attention_inputs, outputs, same, tokens
+from conftest import TRAIN_LEN, make_triple, small_shape
+from measures import LONG, attend_in, attention_inputs
 
 from posbench.common.errors import ConfigError
 from posbench.config.schema import ModelConfig
@@ -16,7 +16,6 @@ from posbench.model.attention import Attention
 from posbench.model.kernels import blocks, chunked_sdpa, flex, number_format
 from posbench.model.kernels import dispatch as kernels
 from posbench.model.kernels.blocks import rows
-from posbench.model.memory import tensor_mib
 from posbench.position.legality import check, check_trained_scale
 from posbench.position.plan import make_plan
 from posbench.scale_attention.learned_sink import LearnedSink
@@ -108,21 +107,6 @@ def test_a_sink_acts_in_local_layers_and_a_scale_does_not():
     assert [layer.factor is not None for layer in plans[1]] == [False, True]
 
 
-def test_two_sinks_are_one_whose_weight_is_their_sum():
-    q = torch.zeros(1, 4, 3, 8)
-    layer = make_plan(Rope(small_shape()), None, OffByOne(small_shape()), length=3, trained_scale=learned()).layers[1]
-    same(layer.sink(q), (1 + learned().logit_LH[1].exp()).log().detach())
-
-
-def test_without_a_sink_attention_spends_all_its_weight_and_a_low_sink_changes_nothing():
-    encoding = Rope(small_shape())
-    assert (outputs(encoding, None, OffByOne(small_shape())) - outputs(encoding)).abs().max() > 1e-2
-    scale = LearnedSink(small_shape(), init=-40.0)
-    with torch.no_grad():
-        found = small_model(encoding)(tokens(LONG), make_plan(encoding, length=LONG, trained_scale=scale))
-    same(found, outputs(encoding))
-
-
 @torch.no_grad()
 def test_bf16_keeps_the_logit_of_the_sink(monkeypatch):
     """One bf16 number is off by up to 0.4 %: 0.04 for a logit of 10."""
@@ -162,14 +146,3 @@ def test_where_a_sink_may_stand():
     check_trained_scale(Rope(shape), OffByOne(shape))
     assert check(NoEncoding(shape), NoExtension(), OffByOne(shape), [8, 16], allow_untested=True).noop is None
     assert check(NoEncoding(shape), NoExtension(), plain, [8, 16]).noop is None
-
-
-@pytest.mark.parametrize("pair", [("alibi", "none"), ("rope", "rerope"), ("t5", "window")], ids="-".join)
-def test_memory_grows_with_the_length_alone(pair):
-    encoding, extension, _ = make_triple(*pair, "none")
-    model, mib = small_model(encoding), []
-    for length in (1024, 2048):
-        plan = make_plan(encoding, extension, length=length, trained_scale=learned())
-        with torch.inference_mode():
-            mib.append(tensor_mib(lambda plan=plan, length=length: model(tokens(length, batch=1), plan, 8)))
-    assert mib[1] < 2.2 * mib[0]

@@ -1,16 +1,12 @@
 """Extensions that say which keys a query sees and how far they seem: their limits, their corner cases, their identities."""
 
-import math
-
-import dense
 import pytest
 import torch
 from conftest import TRAIN_LEN, node, small_shape
-from measures import LONG, attend_in, attention_inputs, distances, equal, outputs, plain, same
+from measures import LONG, distances, equal, outputs, plain, same
 
 from posbench.common.errors import ConfigError
 from posbench.encodings.alibi import Alibi
-from posbench.encodings.none import NoEncoding
 from posbench.encodings.rope import Rope
 from posbench.extensions.dca import Dca
 from posbench.extensions.leaky_rerope import LeakyRerope
@@ -23,8 +19,6 @@ from posbench.extensions.self_extend import SelfExtend
 from posbench.extensions.streaming import Streaming
 from posbench.extensions.string import String
 from posbench.extensions.window import Window
-from posbench.model.kernels import blocks
-from posbench.model.kernels.blocks import rows
 from posbench.position.effect import together
 from posbench.position.geometry import Span
 from posbench.position.instantiate import make
@@ -76,18 +70,6 @@ def test_distances_of_the_defaults_were_seen_in_training(name, train_len):
         assert (found.diagonal() == 0).all()
 
 
-def test_leaky_with_a_large_k_is_rerope():
-    encoding = Rope(small_shape())
-    torch.testing.assert_close(outputs(encoding, LeakyRerope(k=1e9)), outputs(encoding, Rerope()), rtol=0, atol=1e-5)
-
-
-def test_self_extend_without_floors_is_leaky_rerope():
-    """Where both indices are multiples of the group the floors do nothing."""
-    group, window = 4, 8
-    found = distances(SelfExtend(window, group), LONG)[::group, ::group]
-    equal(found, distances(LeakyRerope(window, group), LONG)[::group, ::group])
-
-
 def test_self_extends_default_group_divides_its_window_and_covers_the_length():
     shift = torch.tensor([16.0, 63.0, 64.0, 255.0, 256.0, 511.0]).double()
     for length, group in ((64, 1), (128, 4), (256, 8), (512, 16)):
@@ -97,14 +79,6 @@ def test_self_extends_default_group_divides_its_window_and_covers_the_length():
     equal(far.k(shift), (shift / 11).floor())
     with pytest.raises(ConfigError, match="window=64 leaves no trained distance below train_len=64"):
         SelfExtend(window=64).bands(Span(64, 65, 65))
-
-
-def test_dca_is_exact_within_local_tokens_and_capped():
-    found = distances(Dca(chunk=10, local=3), 50)
-    near = (plain(50) <= 3).nonzero(as_tuple=True)
-    equal(found[near], plain(50)[near])
-    assert found.nan_to_num().max() == 13
-    assert found[49, 0] == 13 and found[29, 12] == 11 and found[25, 11] == 12  # two chunks back, min(19, 13) - 2, min(15, 13) - 1
 
 
 @pytest.mark.parametrize(("size", "local"), [(10, 3), (10, 9), (10, 10), (4, 4), (6, 0), (1, 1), (1, 0)])
@@ -123,23 +97,6 @@ def test_dca_looks_up_the_authors_tables(size, local):
 def test_string_moves_far_keys_nearer_and_counts_each_once():
     found = distances(String(shift=6, window=2), 20)
     assert [found[19, 19 - d].item() for d in range(10)] == [0, 1, 2, 3, 4, 5, 2, 3, 4, 5]
-
-
-@torch.no_grad()
-def test_streaming_is_a_rolling_cache():
-    """Keys are cached unturned; each query turns them by their places in the cache."""
-    encoding, sinks, recent, length = Rope(small_shape()), 2, 5, 30
-    (q, k, v), x = attention_inputs(encoding, length)
-    layer = make_plan(encoding, Streaming(sinks, recent), length=length).layers[0]
-    found = attend_in(rows, layer, q, k, v, x)
-    cache: list[int] = []
-    for i in range(length):
-        cache = [*cache[:sinks], *cache[sinks:][-recent:], i]
-        table = encoding.table(torch.arange(len(cache)).double(), encoding.spectrum())
-        turned_q, turned_k = encoding.rotate(q[:, :, [i]], k[:, :, cache], table[:, -1:], table)
-        scores = turned_q @ turned_k.repeat_interleave(2, dim=1).mT / math.sqrt(8)
-        wanted = scores.softmax(dim=-1) @ v[:, :, cache].repeat_interleave(2, dim=1)
-        torch.testing.assert_close(found[:, :, [i]], wanted, rtol=0, atol=1e-5)
 
 
 def test_lm_infinite_sees_a_window_and_the_start_at_one_distance():
@@ -172,23 +129,3 @@ def test_random_keys_without_room_beyond_the_window_are_a_window():
     assert not torch.equal(other.isnan(), distances(RandomKeys(), 200).isnan())
     with pytest.raises(ConfigError, match="extension.window=20 leaves no room for random keys among keys=8"):
         distances(RandomKeys(keys=8, window=20), 50)
-
-
-def test_clamped_random_keys_equal_rerope_within_the_training_length_and_the_oracle_beyond(monkeypatch):
-    encoding = Rope(small_shape())
-    same(outputs(encoding, RandomKeys(clamp=True), length=TRAIN_LEN), outputs(encoding, Rerope(), length=TRAIN_LEN))
-    monkeypatch.setitem(blocks.BLOCK, "cpu", 7)
-    monkeypatch.setattr(blocks, "WHOLE", 5)
-    i, j, visible = dense.COORDINATES["random_keys"](LONG, TRAIN_LEN)
-    monkeypatch.setitem(dense.COORDINATES, "random_keys", lambda *_: ((i - j).clamp(max=TRAIN_LEN // 2), 0 * j, visible))
-    (q, k, v), x = attention_inputs(encoding, LONG)
-    wide = [t[0].double().repeat_interleave(4 // t.shape[1], dim=0) for t in (q, k, v)]
-    wanted = dense.attention("rope", "random_keys", "none", encoding, *wide, x[0].double(), TRAIN_LEN)
-    layer = make_plan(encoding, RandomKeys(clamp=True), length=LONG).layers[0]
-    same(attend_in(rows, layer, q, k, v, x)[0].double(), wanted, atol=3e-5)
-
-
-def test_masks_act_without_positions_too():
-    encoding = NoEncoding(small_shape())
-    for extension in (Streaming(), LmInfinite(n_global=2)):
-        assert (outputs(encoding, extension) - outputs(encoding)).abs().max() > 1e-2

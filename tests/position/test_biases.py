@@ -1,23 +1,26 @@
-"""ALiBi, KERPLE, Sandwich and FIRE against their papers and each other."""
+"""Biases and whole rows against their papers, other people's code and each other; the dense oracle is in tests/model."""
 
 import math
 
 import pytest
 import torch
-from bias_models import LONG, SHAPE, VARIANTS, attend, inputs, profile_of, randomised
-from conftest import small_model, small_shape
+from bias_models import LONG, SHAPE, attend, inputs, profile_of, randomised
+from conftest import TRAIN_LEN, small_model, small_shape
 
 from posbench.common.errors import ConfigError
 from posbench.config import identity
 from posbench.config.schema import TrainConfig
 from posbench.encodings.alibi import Alibi, slopes
+from posbench.encodings.cope import Cope
 from posbench.encodings.fire import Fire
 from posbench.encodings.kerple import Kerple
 from posbench.encodings.nape import Nape
 from posbench.encodings.sandwich import Sandwich
+from posbench.encodings.stick_breaking import StickBreaking
+from posbench.encodings.t5 import T5, bucket_starts
 from posbench.extensions.pi import Pi
-from posbench.extensions.rerope import Rerope
 from posbench.model.kernels.folding import fold
+from posbench.position.plan import make_plan
 from posbench.training import optimizers as optim
 
 
@@ -62,18 +65,6 @@ def test_a_bias_folded_in_bf16_is_as_exact_as_in_float32():
     assert ((folded - exact).abs() / (exact.abs() + 1)).max() < 1e-6
 
 
-def test_kerple_power_one_is_alibi():
-    encoding = Kerple(SHAPE, form="power")
-    with torch.no_grad():
-        encoding.raw_b.zero_()
-        encoding.raw_a.copy_(torch.tensor(slopes(4)).expm1().log())
-    qkv = inputs(LONG)
-    for extension in (None, Pi(), Rerope()):
-        torch.testing.assert_close(
-            attend(encoding, *qkv, extension=extension), attend(Alibi(SHAPE), *qkv, extension=extension), rtol=0, atol=1e-5
-        )
-
-
 @pytest.mark.parametrize("form", ["log", "power"])
 def test_kerple_starts_as_drawn_and_falls_with_distance(form):
     torch.manual_seed(0)
@@ -104,39 +95,6 @@ def test_sandwich_is_the_sum_of_cosines_and_never_positive():
     assert (bias_HU[:, 0] == 0).all() and (bias_HU[:, 1:] < 0).all()
 
 
-@pytest.mark.parametrize("variant", ["t5", "kerple", "kerple-power", "sandwich"])
-def test_profiles_ignore_a_common_shift(variant):
-    encoding = randomised(VARIANTS[variant]())
-    pos_T = torch.arange(40, dtype=torch.float64)
-    with torch.no_grad():
-        torch.testing.assert_close(encoding.bias(pos_T, pos_T, 0), encoding.bias(pos_T + 10**6, pos_T + 10**6, 0), rtol=0, atol=0)
-
-
-def test_fire_reads_one_at_the_farthest_key_beyond_the_threshold_and_depends_on_the_query():
-    encoding = Fire(SHAPE, threshold=6.0)
-    pos_T = torch.arange(40, dtype=torch.float64)
-    with torch.no_grad():
-        share_TT = encoding.share(pos_T, pos_T, 0).tril()
-    assert (share_TT[7:, 0] == 1).all() and (share_TT[:6, 0] < 1).all() and share_TT.max() == 1
-    assert (share_TT.diagonal() == 0).all()
-    assert share_TT[3, 1].item() == pytest.approx(math.log(1.2) / math.log(1.6), rel=1e-5)
-    assert share_TT[30, 10].item() == pytest.approx(math.log(3) / math.log(4), rel=1e-5)
-    assert share_TT[30, 10] != share_TT[20, 0]
-
-
-def test_fire_equals_the_copies_formula():
-    torch.manual_seed(0)
-    encoding = Fire(SHAPE, c=0.1, threshold=5.0)
-    mlp = torch.nn.Sequential(torch.nn.Linear(1, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
-    mlp[0].load_state_dict(encoding.inner[1].state_dict())
-    mlp[2].load_state_dict(encoding.outer[1].state_dict())
-    position = torch.arange(LONG).float()
-    distance = torch.log((0.1 * (position[:, None] - position).clamp(min=0)) + 1)
-    normal = torch.log(0.1 * torch.max(position, torch.tensor(5.0)) + 1)[:, None] + 1e-6
-    expected = mlp((distance / normal)[..., None]).permute(2, 0, 1)
-    torch.testing.assert_close(encoding.bias(position.double(), position.double(), 1), expected, rtol=0, atol=1e-5)
-
-
 def test_fire_survives_a_threshold_of_nothing():
     encoding = Fire(SHAPE)
     with torch.no_grad():
@@ -153,3 +111,55 @@ def test_nape_is_alibi_in_half_of_its_heads():
     assert linear.slope_H.tolist() == [1, 0.5, 0, 0]
     assert geometric.slope_H.tolist() == [1, 1 / 2, 1 / 4, 1 / 8, 0, 0, 0, 0, 0]
     assert Nape(small_shape(n_head=1, n_kv_head=1)).slope_H.tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("n_buckets", "max_distance"), [(32, 128), (32, 1024), (32, 100), (16, 500), (33, 777), (64, 4096), (17, 27), (2, 9), (8, 5)]
+)
+def test_t5_buckets_equal_transformers(n_buckets, max_distance):
+    reference = pytest.importorskip("transformers.models.t5.modeling_t5").T5Attention._relative_position_bucket
+    delta = torch.arange(5001)
+    theirs = reference(-delta, bidirectional=False, num_buckets=n_buckets, max_distance=max_distance)
+    ours = torch.bucketize(delta, torch.tensor(bucket_starts(n_buckets, max_distance)), right=True)
+    exact, wide = n_buckets // 2, n_buckets - n_buckets // 2
+    for d in delta[ours != theirs].tolist():  # their float32 logarithm falls short of a whole number that d is exactly at
+        assert d**wide == max_distance ** (int(ours[d]) - exact) * exact ** (wide - int(ours[d]) + exact) and theirs[d] == ours[d] - 1
+
+
+def test_t5_under_pi_meets_no_rounding_at_whole_distances():
+    encoding = T5(SHAPE, n_buckets=32, init_std=1.0)
+    band = make_plan(encoding, Pi(), length=49 * TRAIN_LEN).layers[0].bands[0]
+    slope, offset = band.line
+    delta = torch.arange(49 * TRAIN_LEN, dtype=torch.float64) * slope + offset
+    bucket = torch.bucketize(delta.float(), encoding.start_N, right=True)
+    assert bucket.tolist() == [d // 49 for d in range(49 * TRAIN_LEN)]  # the exact half of the buckets
+
+
+def test_t5_starts_as_said_and_one_table_serves_all_layers():
+    torch.manual_seed(0)
+    assert T5(SHAPE).weight.shape == (1, 32, 4) and T5(SHAPE, share_layers=False).weight.shape == (2, 32, 4)
+    assert T5(small_shape(4096)).start_N[-1] < 4096 <= T5(small_shape(4096)).start_N[-1] * 2
+    assert T5(SHAPE, init_std=0).weight.abs().max() == 0
+    assert T5(small_shape(64, n_head=16, n_kv_head=16), n_buckets=512).weight.std().item() == pytest.approx(0.02, rel=0.05)
+
+
+@pytest.mark.parametrize("positions", [3, 64])
+def test_cope_equals_x_transformers(positions):
+    theirs = pytest.importorskip("x_transformers.x_transformers").CoPE(dim=8, heads=4, max_pos=positions)
+    encoding = randomised(Cope(SHAPE, positions=positions))
+    theirs.load_state_dict({"pos_emb": encoding.weight[0].detach()})
+    q, k, v = inputs(LONG)
+    k, v = k.repeat_interleave(2, dim=1), v.repeat_interleave(2, dim=1)
+    seen = torch.ones(LONG, LONG).tril().bool()
+    scores = (q @ k.mT * 8**-0.5).masked_fill(~seen, -torch.finfo(torch.float32).max)
+    with torch.no_grad():
+        expected = (scores + theirs(q, scores)).softmax(dim=-1) @ v
+    torch.testing.assert_close(attend(encoding, q, k, v), expected, rtol=0, atol=1e-5)
+
+
+def test_stick_breaking_is_exact_over_thousands_of_keys():
+    scores = torch.randn(1, 1, 1, 8192) - 6  # about one key in 300 takes its share
+    found = StickBreaking(SHAPE).weights(None, scores, None, torch.ones(1, 8192).bool(), 1.0, 0)[0, 0, 0].double()
+    share = torch.sigmoid(scores[0, 0, 0, :-1].double()).flip(0)
+    expected = (share * torch.cat((torch.ones(1), (1 - share).cumprod(0)[:-1]))).flip(0)
+    torch.testing.assert_close(found[:-1], expected, rtol=1e-4, atol=1e-9)

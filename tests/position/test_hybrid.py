@@ -1,8 +1,8 @@
 """Layers of two kinds: how they alternate, and what extensions and scales do to each."""
 
 import torch
-from conftest import TRAIN_LEN, node, small_model, small_shape
-from measures import LONG, outputs, same, tokens
+from conftest import TRAIN_LEN, node, small_shape
+from measures import LONG, outputs, same
 
 from posbench.encodings.hybrid import Hybrid
 from posbench.encodings.none import NoEncoding
@@ -11,7 +11,6 @@ from posbench.extensions.pi import Pi
 from posbench.extensions.rerope import Rerope
 from posbench.position.geometry import Trait
 from posbench.position.instantiate import make
-from posbench.position.interfaces import Layer
 from posbench.position.plan import make_plan
 from posbench.scale_attention.log_n import LogN
 
@@ -43,23 +42,6 @@ def test_extensions_and_scales_leave_the_local_layers_alone():
     assert len(plan[1].bands) == 2 and plan[1].factor is not None
     extended = make_plan(Hybrid(small_shape(), ROPE, ROPE, extend_local=True), Pi(), length=LONG).layers[0].bands[0]
     assert extended.q_pos_T[-1] == (LONG - 1) / 4 and extended.seen_T.max() == TRAIN_LEN // 2
-
-
-def test_a_hybrid_has_a_plan_for_each_kind_of_layer():
-    class TwoKinds(Rope):
-        def __init__(self, shape):
-            super().__init__(shape)
-            self.global_ = NoEncoding(shape)
-
-        def layers(self):
-            return [Layer(self, window=4, extended=False, scaled=False), Layer(self.global_)]
-
-    encoding = TwoKinds(small_shape())
-    plan = make_plan(encoding, Rerope(), LogN(small_shape()), length=LONG)
-    local, far = plan.layers
-    assert len(local.bands) == 1 and int(local.bands[0].seen_T.max()) == 4 and local.factor is None
-    assert len(far.bands) == 2 and far.bands[0].q_table is None and far.factor is not None
-    assert small_model(encoding)(tokens(LONG), plan).isfinite().all()
 
 
 def test_hybrid_offers_what_its_extended_layers_offer():

@@ -36,20 +36,6 @@ def test_xpos_scores_are_those_of_x_transformers(layout):
     same((ours_q @ ours_k.mT).tril(), (theirs_q @ theirs_k.mT).tril(), 1e-4)
 
 
-def test_xpos_without_decay_is_rope_and_with_it_ignores_a_common_shift():
-    same(outputs(Xpos(small_shape(), B=1e9)), outputs(Rope(small_shape())))
-    encoding = Xpos(small_shape())
-    q, k = torch.randn(1, 4, 30, 8), torch.randn(1, 4, 30, 8)
-
-    def scores(shift: float) -> torch.Tensor:
-        pos_T = torch.arange(30, dtype=torch.float64) + shift
-        table = encoding.table(pos_T, encoding.spectrum())
-        damped_q, damped_k = damp(*encoding.rotate(q, k, table, table), encoding.decay(), pos_T, pos_T, pos_T[10])
-        return (damped_q @ damped_k.mT).tril()
-
-    same(scores(0), scores(1000), 1e-4)
-
-
 @torch.no_grad()
 def test_xpos_is_exact_at_8192_tokens_with_a_short_decay():
     encoding = Xpos(wide(8, n_head=1), B=32)

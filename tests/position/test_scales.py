@@ -5,23 +5,16 @@ import math
 import pytest
 import torch
 from conftest import TRAIN_LEN, small_model, small_shape
-from measures import LONG, attend_in, attention_inputs, distances, equal, outputs, plain, tokens
+from measures import equal, outputs, tokens
 
 from posbench.common.errors import ConfigError
-from posbench.encodings.alibi import Alibi
 from posbench.encodings.nape import Nape
 from posbench.encodings.rope import Rope
-from posbench.extensions.leaky_rerope import LeakyRerope
-from posbench.extensions.streaming import Streaming
-from posbench.extensions.window import Window
-from posbench.model.kernels.blocks import rows
 from posbench.position.geometry import Span
-from posbench.position.interfaces import Extension
 from posbench.position.legality import check_trained_scale
 from posbench.position.plan import make_plan
 from posbench.scale_attention.llama4 import Llama4
 from posbench.scale_attention.log_n import LogN
-from posbench.scale_attention.log_n_global import LogNGlobal
 from posbench.scale_attention.ministral import Ministral
 from posbench.scale_attention.scale_invariant import ScaleInvariant
 from posbench.scale_attention.ssmax import Ssmax
@@ -41,13 +34,6 @@ def test_log_n_has_a_raw_form_to_train_with():
     equal(raw_T, n_T.log() / math.log(TRAIN_LEN))
     assert raw_T[0] == 0 and raw_T[TRAIN_LEN - 1] == 1
     assert outputs(Rope(small_shape()), None, LogN(small_shape(), clamp=False)).isfinite().all()
-
-
-def test_global_log_n_counts_visible_keys():
-    encoding, scale = Rope(small_shape()), LogNGlobal(small_shape())
-    whole, narrow = (make_plan(encoding, extension, scale, length=LONG).layers[0].factor for extension in (None, Window(TRAIN_LEN)))
-    assert narrow is None
-    torch.testing.assert_close(whole, torch.full((LONG,), 1.5))  # ln 64 / ln 16
 
 
 def test_temperatures_in_steps():
@@ -103,18 +89,3 @@ def test_scale_invariant_weights_every_decade_alike():
         assert ((a**2 / 2 + m).exp().sum() / (10 * math.exp(0.5))).item() == pytest.approx(wanted, abs=5e-3)
     a, m = scale.distance(torch.zeros(1).double())
     assert a.item() == 1 and m.item() == 0
-
-
-@pytest.mark.parametrize("extension", [None, LeakyRerope(4), Streaming(2, 5)], ids=["none", "leaky", "streaming"])
-def test_scale_invariant_acts_on_content_by_token_distance(extension):
-    encoding = Alibi(small_shape())
-    (q, k, v), x = attention_inputs(encoding, LONG)
-    layer = make_plan(encoding, extension, ScaleInvariant(small_shape()), length=LONG).layers[0]
-    found = attend_in(rows, layer, q, k, v, x)[0].double()
-    wide = [t[0].double().repeat_interleave(4 // t.shape[1], dim=0) for t in (q, k, v)]
-    grown = 2 * torch.log1p(plain(LONG).nan_to_num() / 10)
-    distance = distances(extension or Extension(), LONG)
-    content = wide[0] @ wide[1].mT / math.sqrt(8) * (1 + grown).sqrt() - grown
-    scores = content - encoding.slope_H.double()[:, None, None] * distance.nan_to_num()
-    wanted = scores.masked_fill(distance.isnan(), -math.inf).softmax(dim=-1) @ wide[2]
-    torch.testing.assert_close(found, wanted, rtol=0, atol=3e-5)

@@ -28,8 +28,6 @@ from posbench.model.kernels.blocks import rows
 from posbench.position.geometry import Span, Spectrum, Trait
 from posbench.position.instantiate import make
 from posbench.position.plan import make_plan
-from posbench.scale_attention.log_n_global import LogNGlobal
-from posbench.scale_attention.yarn_temperature import YarnTemperature
 
 FACTORS = [Ntk, DynamicNtk, NtkFixed, NtkMixed, NtkByParts, Yarn, Llama3, Longrope]
 
@@ -98,10 +96,6 @@ def test_mixed_with_kappa_one_is_fixed():
     equal(freq(NtkMixed(kappa=1)), freq(NtkFixed()), atol=1e-15)
 
 
-def test_by_parts_from_one_to_four_turns_is_llama3():
-    assert torch.equal(freq(NtkByParts(1, 4)), freq(Llama3()))
-
-
 def test_yarn_by_turns_is_by_parts_and_by_index_extrapolates_far_more_of_the_middle():
     """2.30 times faster at pair 36 of 64 (base 10000, train_len 4096, s = 8, the published 1 and 32 turns)."""
     spectrum, span = Rope(small_shape(4096, d_model=512)).spectrum(), Span(4096, 8 * 4096, 8 * 4096)
@@ -139,22 +133,6 @@ def test_another_base_is_ntk_by_the_effective_factor():
 def test_dynamic_ntk_with_factor_one_is_ntk():
     assert torch.equal(freq(DynamicNtk(1)), freq(Ntk()))
     equal(freq(DynamicNtk(4), span=Span(64, 512, 512)), freq(Ntk(29 / 8), span=Span(64, 512, 512)), atol=1e-15)
-
-
-def test_longropes_temperature_is_global_log_n():
-    for length in (1, 64, 65, 256, 4096):
-        span = Span(64, length, length)
-        wanted_T = LogNGlobal(small_shape(64))(torch.arange(1, length + 1).double(), span, 0)
-        equal(torch.full_like(wanted_T, Longrope().temperature(span)), wanted_T, atol=1e-12)
-    assert Longrope(temperature=False).temperature(SPAN) == 1
-
-
-def test_yarns_temperature_is_the_scale_of_that_name():
-    span = Span(64, 512, 512)
-    assert Yarn().temperature(span) == pytest.approx(1.459, abs=5e-4)
-    scale_T = YarnTemperature(small_shape(64))(torch.ones(3).double(), span, 0)
-    equal(scale_T, torch.full_like(scale_T, Yarn().temperature(span)))
-    assert Yarn(temperature=False).temperature(span) == 1
 
 
 def test_longrope_keeps_the_first_angles_and_takes_short_factors_within_the_training_length():

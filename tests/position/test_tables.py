@@ -1,6 +1,5 @@
 """What is added to embeddings: sinusoids, and learned tables made longer."""
 
-import numpy as np
 import pytest
 import torch
 from conftest import TRAIN_LEN, small_shape
@@ -8,21 +7,10 @@ from measures import LONG, outputs
 
 from posbench.common.errors import ConfigError
 from posbench.encodings.learned import Learned
-from posbench.encodings.sinusoidal import Sinusoidal
 from posbench.extensions.table_hierarchical import TableHierarchical
 from posbench.extensions.table_linear import TableLinear
 from posbench.position.geometry import Span
 from posbench.position.plan import make_plan
-
-
-def test_sinusoidal_is_the_papers_formula():
-    encoding = Sinusoidal(small_shape())
-    added_TC = encoding.embed(torch.arange(6, dtype=torch.float64), encoding.spectrum(), None) / encoding.gain
-    for t in range(6):
-        for c in range(16):
-            angle = t / 10000 ** (2 * c / 32)
-            assert added_TC[t, 2 * c].item() == pytest.approx(np.sin(angle), abs=1e-6)
-            assert added_TC[t, 2 * c + 1].item() == pytest.approx(np.cos(angle), abs=1e-6)
 
 
 def test_a_stretched_table_ends_on_its_last_row():
