@@ -1,23 +1,29 @@
-"""Child processes of a sweep: each runs one training with its evaluations after the other. Busy runs are tried again at the end."""
+"""Child processes of a sweep: each runs one training with its evaluations after the other. Busy runs are tried again at the end.
+
+The configuration limits how many run at a time; so does the memory of one GPU, by an estimate of each job's need.
+"""
 
 import json
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from concurrent import futures
 from pathlib import Path
 from types import FrameType
 
 from posbench.common.errors import RunError
 from posbench.common.files import disk_errors, read_json
-from posbench.common.machine import check_jobs, check_processes, check_share, check_task, cores
+from posbench.common.machine import GPU_FILES, check_jobs, check_processes, check_share, check_task, cores
 from posbench.common.progress import SHOWN
 from posbench.common.signals import Signals, kill_group, name_parent
 from posbench.runs import provenance
+from posbench.sweep.cost import model_size, vocabulary
 from posbench.sweep.jobs import BUSY, Job, Outcome, Result
 from posbench.sweep.ledger import TAIL, record, why_ended
 from posbench.sweep.live_progress import Live
@@ -25,6 +31,8 @@ from posbench.sweep.worker import Worker
 
 NOTED_SECONDS = 1.0  # a cluster stops parent and child alike, and the child may end before the parent has noted its own signal
 NOTICE_SECONDS = 0.1  # between looks for a signal: a kernel may hand it to another thread, and Python runs handlers in the main one alone
+CONTEXT = 700 * 2**20  # bytes that a process takes on a GPU before it has a tensor there
+ASK = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
 
 
 class Children(Signals):
@@ -86,8 +94,12 @@ class Children(Signals):
             spec = Path(folder) / "job.json"
             with disk_errors(spec):
                 spec.write_text(json.dumps({"cfgs": job.cfgs, "wait": wait}))
-            processes = processes_of(job)
-            worker = idle.pop() if idle and processes == 1 else self._start(spec, processes, threads)
+            lone = (processes := processes_of(job)) > 1
+            worker = None if lone or not idle else idle.pop()
+            if worker and worker.process.poll() is not None:  # it was killed while it waited
+                self.running.discard(worker)
+                worker = None
+            worker = worker or self._start(spec, processes, threads)
             if self.received is not None:
                 self._stop(worker)
             code, stays = worker.run(spec, feed)
@@ -128,6 +140,43 @@ def check_resources(jobs: list[Job], launcher: dict | None = None) -> None:
             check_share(processes, train.tokens_per_step, train.train_len)
 
 
+def needed(job: Job) -> int:
+    """Estimate of the bytes that a job keeps on a GPU: weights, gradients and AdamW's averages in float32, and what a step keeps in bf16.
+
+    That is, of each layer the inputs of both norms, q, k, v and the hidden layer, and the scores of the vocabulary once in float32.
+    """
+    model, train = job.cfg.model, job.cfg.train
+    tokens = train.tokens_per_step // train.micro_batches if job.cfg.trains and not job.run.finished else 0
+    in_layers = 2 * tokens * model.n_layer * (6 * model.d_model + 3 * model.hidden)
+    return CONTEXT + 16 * model_size(job.cfg).parameters + in_layers + 4 * tokens * vocabulary(job.cfg)
+
+
+def gpu_bytes() -> int | None:
+    """Memory of the smallest GPU of this machine, by nvidia-smi; None if unknown."""
+    if not any(map(os.path.exists, GPU_FILES)):
+        return None
+    try:
+        said = subprocess.run(ASK, capture_output=True, text=True, timeout=20, check=True).stdout
+        return min(int(line) for line in said.split()) * 2**20
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
+
+
+def fitting_on_gpu(jobs: Sequence[Job], parallel: int) -> int:
+    """Number of jobs at a time: `parallel`, or fewer if so many of the largest do not fit on a GPU, with a note on stderr."""
+    there = gpu_bytes() if parallel > 1 else None
+    on_gpu = [job for job in jobs if job.cfg.device == "auto" or job.cfg.device.startswith("cuda")] if there else []
+    if not on_gpu:
+        return parallel
+    each = max(map(needed, on_gpu))
+    most = max(1, there // each)
+    if parallel > most:
+        wanted, has = parallel * each / 2**30, there / 2**30
+        said = f"{parallel} trainings at a time need about {wanted:.0f} GiB on a GPU of {has:.0f}: {most} at a time"
+        print(said, file=sys.stderr, flush=True)
+    return min(parallel, most)
+
+
 def run_jobs(jobs: list[Job], parallel: int, command: str, done: int = 0) -> list[Result]:
     """Run jobs in child processes, at most `parallel` at a time. A run that another process holds goes to the end of the queue.
 
@@ -138,6 +187,7 @@ def run_jobs(jobs: list[Job], parallel: int, command: str, done: int = 0) -> lis
     check_resources(jobs)
     queue = deque((job, False) for job in jobs)
     parallel = check_jobs(max(1, min(parallel, len(queue))), max(map(processes_of, jobs), default=1))
+    parallel = fitting_on_gpu(jobs, parallel)
     threads = max(1, cores() // parallel)
     os.environ[provenance.COMMAND] = command
     lock = threading.Lock()

@@ -5,14 +5,20 @@ import os
 import signal
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import forked
 import pytest
 from ledger_lines import read_ledger
 from test_cli import Cli
 
+from posbench.config.schema import JobConfig
 from posbench.model.memory import forget
+from posbench.runs.directory import Run
 from posbench.sweep import worker as room
+from posbench.sweep.child_processes import Children
+from posbench.sweep.jobs import Job
+from posbench.sweep.live_progress import Live
 from posbench.sweep.worker import Worker, ended
 
 # A child that does as its spec says: a JSON list of what it writes, and of the code and the life that it ends with.
@@ -108,6 +114,24 @@ def test_a_sweep_of_one_process_makes_the_same_bytes_as_a_process_for_each_job(t
         for path in one.glob("evals/*/*.json"):
             rows, same = (json.loads((run / path.relative_to(one)).read_text())["rows"] for run in (one, other))
             assert [row["nll"] for row in rows] == [row["nll"] for row in same]
+
+
+def test_a_worker_that_died_while_it_was_idle_costs_no_job(tmp_path, monkeypatch):
+    class Works:
+        def __init__(self, process):
+            self.process = process
+
+        def run(self, spec: Path, feed) -> tuple[int, bool]:
+            Path(f"{spec}.outcome").write_text('{"outcomes": [{"label": "a cell", "status": "done"}]}')
+            return 0, True
+
+    fresh, dead = Works(process=None), Works(process=SimpleNamespace(poll=lambda: -signal.SIGKILL))
+    children, idle = Children(Live(1, 0, 1)), [dead]
+    monkeypatch.setattr(children, "_start", lambda *_: fresh)
+    children.running.add(dead)
+    job = Job(JobConfig(results_dir=str(tmp_path)), Run(tmp_path / "rope-0"), "", [{}])
+    result = children.call(job, True, 1, "", "the command", idle)
+    assert [outcome.status for outcome in result.outcomes] == ["done"] and idle == [fresh] and not children.running
 
 
 PROCESS = """
