@@ -32,7 +32,7 @@ class Described:
 
 
 def explain_words(words: list[str]) -> str:
-    """Text on keys (evaluate.windows, windows), groups, choices (extension=yarn) and scripts (advise). Raises ConfigError for another word."""
+    """Text on keys (evaluate.windows), groups, choices (extension=yarn) and scripts (advise). Raises ConfigError for another word."""
     return "\n\n".join(map(_explained, words))
 
 
