@@ -5,14 +5,28 @@ import math
 import numpy as np
 import pytest
 import torch
-from conftest import small_shape
-from measures import outputs, same, turned, wide
+from conftest import small_model, small_shape
+from measures import LONG, outputs, same, tokens, turned, wide
 
 from posbench.encodings.none import NoEncoding
 from posbench.encodings.p_rope import PRope
 from posbench.encodings.rope import Rope
 from posbench.extensions.ntk import Ntk
 from posbench.position.geometry import Span
+from posbench.position.plan import make_plan
+
+
+def test_interleaved_is_half_after_permuting_the_output_channels():
+    half, interleaved = small_model(Rope(small_shape())), small_model(Rope(small_shape(), layout="interleaved"))
+    order = torch.cat((torch.arange(0, 8, 2), torch.arange(1, 8, 2)))
+    with torch.no_grad():
+        for a, b in zip(half.layers, interleaved.layers, strict=True):
+            for name in ("q_proj", "k_proj"):
+                weight = getattr(b.self_attn, name).weight.unflatten(0, (-1, 8))
+                getattr(a.self_attn, name).weight.copy_(weight[:, order].flatten(0, 1))
+    text_BT = tokens(LONG)
+    plans = [make_plan(model.encoding, length=LONG) for model in (half, interleaved)]
+    torch.testing.assert_close(half(text_BT, plans[0]), interleaved(text_BT, plans[1]), rtol=0, atol=1e-4)
 
 
 def test_partial_rope_is_that_of_gpt_neox():
