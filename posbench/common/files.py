@@ -17,33 +17,25 @@ from typing import BinaryIO
 from posbench.common.errors import ConfigError, RunError
 
 FULL = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
-DEEPEST = 100  # levels of nesting that are read; posbench itself writes about a dozen
 LARGEST = 256 * 2**20  # bytes of a file that is read whole; posbench itself writes a few megabytes at most
 
 
 @contextlib.contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Turn errors of writing `path`, such as a full disk, into a RunError that names it.
-
-    Some libraries hide the errno, so their message is searched as well. Errors about other files pass unchanged.
-    """
+    """Turn errors of writing `path`, such as a full disk, into a RunError that names it. Some libraries say them without an errno."""
     try:
         yield
     except Exception as error:
-        hidden = "No space left" in str(error) or "File too large" in str(error) or "Disk quota" in str(error)
-        if hidden or (isinstance(error, OSError) and error.errno in FULL):
+        number = getattr(error, "errno", None)
+        if number in FULL or "No space left" in str(error) or "File too large" in str(error):
             raise RunError(
                 f"No space left to write {path}: free some disk and run the same command again; no file is incomplete."
             ) from error
-        if isinstance(error, OSError) and error.errno is not None:
-            named, wanted = (Path(os.path.abspath(os.fsdecode(one))) for one in (error.filename or path, path))
-            above, beside = wanted.is_relative_to(named), named.is_relative_to(wanted.parent)
-            about = error.errno == errno.EIO if error.filename is None else above or beside  # a failing fsync names no file
-            if about:
-                reason = os.strerror(errno.ENOTDIR if error.errno == errno.EEXIST else error.errno)
-                culprit = f": {os.fsdecode(error.filename)}" if above and named != wanted else ""
-                raise RunError(f"{path} cannot be written ({reason}{culprit}): fix this, or choose another folder.") from error
-        raise
+        if number is None or isinstance(error, ConnectionError):
+            raise
+        reason = os.strerror(errno.ENOTDIR if number == errno.EEXIST else number)
+        culprit = "" if error.filename in (None, str(path)) else f": {os.fsdecode(error.filename)}"
+        raise RunError(f"{path} cannot be written ({reason}{culprit}): fix this, or choose another folder.") from error
 
 
 @contextlib.contextmanager
@@ -51,12 +43,12 @@ def atomic_path(path: Path | str) -> Iterator[Path]:
     """Yield a temporary path beside `path`; on success it replaces `path`, on failure it vanishes.
 
     Content and name are synced to the disk before this returns. Leftovers of a killed process for the same file are deleted first.
-    Raises RunError when the disk is full, when `path` cannot be written, and when it exists and is no regular file: a device would
-    be lost, and a link in another user's folder could lead anywhere.
+    Raises RunError when the disk is full, when `path` cannot be written, and when it is a link or no regular file, which would be lost.
     """
     path = Path(path)
     with disk_errors(path):
-        _replaceable(path)
+        if path.is_symlink() or (path.exists() and not path.is_file() and not path.is_dir()):  # a folder makes the rename fail
+            raise RunError(f"{path} is a link, or no regular file, and would be lost: name another file, or remove it.")
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(path)
         handle, temporary = _temporary(path)
@@ -98,17 +90,6 @@ def whole_folder(out: Path) -> Iterator[Path]:
                 os.fsync(file.fileno())
         os.replace(folder, out)
         sync_folder(out.parent)
-
-
-def _replaceable(path: Path) -> None:
-    try:
-        mode = path.lstat().st_mode
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    if stat.S_ISLNK(mode):
-        raise RunError(f"{path} is a link to {os.readlink(path)}: name that file itself, or remove the link.")
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # a folder makes the rename fail with a clear error
-        raise RunError(f"{path} is not a regular file, and would be lost: name another file.")
 
 
 def sync_folder(folder: Path) -> None:
@@ -170,8 +151,6 @@ def append_lines(path: Path | str, values: Iterable[object], sync: bool = False)
     A last line that was cut short is ended first. Raises RunError when the disk is full, or when the log cannot be written or is no
     regular file (a link, a device).
     """
-    if os.path.islink(path):
-        raise RunError(f"{path} is a link to {os.readlink(path)}, and links are not overwritten: remove the link.")
     with disk_errors(Path(path)):
         log = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
         try:
@@ -224,27 +203,15 @@ def opened(path: Path | str) -> BinaryIO:
 
 
 def read_json(path: Path | str, limit: int = LARGEST) -> dict:
-    """Value of a JSON file of at most `limit` bytes and DEEPEST levels. Raises RunError when it is damaged or cannot be read."""
+    """Value of a JSON file of at most `limit` bytes. Raises RunError when it is damaged or cannot be read."""
     try:
-        content = read_bytes(path, limit)
-        value = json.loads(content.decode())
-        if content.count(b"[") + content.count(b"{") > DEEPEST and _deep(value):
-            raise ValueError(f"more than {DEEPEST} levels")
-        return value
+        return json.loads(read_bytes(path, limit).decode())
     except OSError as error:
         raise RunError(f"{path} cannot be read ({error.strerror}): restore it, or delete it and run the same command again.") from error
     except (ValueError, RecursionError) as error:
         if isinstance(error, RunError):
             raise
         raise RunError(f"{path} is damaged ({error}): delete it and run the same command again.") from error
-
-
-def _deep(value: object) -> bool:
-    """True if a value nests deeper than DEEPEST levels. Code that walks it recursively would fail."""
-    level = [value]
-    for _ in range(DEEPEST + 1):
-        level = [item for one in level if isinstance(one, dict | list) for item in (one.values() if isinstance(one, dict) else one)]
-    return bool(level)
 
 
 def sha256_file(path: Path | str) -> str:

@@ -1,59 +1,52 @@
 """Locks shared by processes of several machines. The holder writes its pid and host into the lock file."""
 
 import contextlib
-import errno
-import fcntl
 import os
 import re
 import socket
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from filelock import FileLock, SoftFileLock, Timeout
 
 from posbench.common.errors import RunError
-from posbench.common.files import read_bytes
+from posbench.common.files import disk_errors, read_bytes
 
-NONE = {errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL, errno.ESTALE, errno.EACCES}  # errors of network file systems that have no locks
 OWNER = re.compile(rb"(\d+) ([\w.-]+)\n")
 
 
-def acquire(lock: FileLock, wait: bool) -> None:
-    """Take a lock and write its holder into the file. With `wait`, block until it is free.
+class Busy(RunError):
+    """Another process works on this run. A sweep tries it again at the end."""
 
-    Raises Timeout while another process holds it, RunError when the file system has no locks, OSError when the file cannot be made.
+
+@contextlib.contextmanager
+def hold(lock: FileLock, doing: str, wait: bool) -> Iterator[None]:
+    """Hold a lock, and write its holder into the file. `doing` says what is done under it: working on results/runs/ID.
+
+    Raises Busy while another process holds it; with `wait`, print one line on stderr and wait instead. The system releases the lock of a
+    process that dies (on a network file system once its machine is back). Raises RunError when the file cannot be made or locked.
     """
-    try:
-        lock.acquire(timeout=-1 if wait else 0)
-    except Timeout:
-        if (number := _lock_error(lock.lock_file)) in NONE:  # filelock reads EACCES as "held" and would wait forever
-            raise _no_locks(lock, number) from None
-        raise
-    except OSError as error:
-        if error.errno in NONE and error.filename is None:
-            raise _no_locks(lock, error.errno) from error
-        raise
-    if not isinstance(lock, SoftFileLock):  # a SoftFileLock writes its own text into the file
+    path = Path(lock.lock_file)
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            who, gone = holder(path)
+            if not wait:
+                raise Busy(f"Another process{who} is {doing}: wait for it, or leave this run out{gone}.") from None
+            print(f"another process{who} is {doing}; waiting{gone}", file=sys.stderr, flush=True)
+            lock.acquire(timeout=-1)
+    if not isinstance(lock, SoftFileLock):  # which writes its own text into the file
         with contextlib.suppress(OSError):
-            file = os.open(lock.lock_file, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC)
+            file = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC)
             os.write(file, f"{os.getpid()} {socket.gethostname()}\n".encode())
             os.close(file)
-
-
-def _lock_error(path: str) -> int | None:
-    """errno of an attempt to lock the file, None if it succeeds."""
     try:
-        with open(path, "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        return error.errno
-    return None
-
-
-def _no_locks(lock: FileLock, number: int) -> RunError:
-    return RunError(
-        f"{lock.lock_file} cannot be locked ({os.strerror(number)}): mount its file system with locks (NFS: without nolock), or choose "
-        "results_dir and cache_dir on another."
-    )
+        yield
+    finally:
+        lock.release()
 
 
 def holder(path: Path) -> tuple[str, str]:

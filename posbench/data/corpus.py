@@ -1,17 +1,15 @@
 """Corpus of a data configuration: memory-mapped tokens, built once even if several processes need them."""
 
-import contextlib
 import json
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import disk_errors
-from posbench.common.locks import acquire, holder
+from posbench.common.locks import hold
 from posbench.config.schema import JobConfig
 from posbench.data.build_corpus import build_corpus
 from posbench.data.identity import content_key, folder_key, with_bos
@@ -61,11 +59,9 @@ def prepare(cfg_data: dict, cache_dir: Path | str, splits: Iterable[str] = SPLIT
     if ALL in splits or (len(splits) < len(SPLITS) and not folder.exists()):
         folder = cache_dir / "_".join([folder.name, *splits])
     if not folder.exists():
-        with disk_errors(folder):
-            cache_dir.mkdir(parents=True, exist_ok=True)
-            with _lock(folder, cfg_data["name"]):
-                if not folder.exists():
-                    build_corpus(cfg_data, folder, key, splits, trained)
+        with disk_errors(folder), hold(FileLock(f"{folder}.lock"), f"preparing {cfg_data['name']}", wait=True):
+            if not folder.exists():
+                build_corpus(cfg_data, folder, key, splits, trained)
     return _open(cfg_data, folder, with_bos(key, cfg_data), splits)
 
 
@@ -76,21 +72,6 @@ def _task(cfg_data: dict, folder: Path, identity: str) -> Corpus:
     splits = {split: TaskSplit(task, split) for split in SPLITS}
     return Corpus(**splits, fingerprint=identity, name=cfg_data["name"], tokenizer=tokenizer, vocab_size=task.vocab_size, bos=None,
                   folder=folder)  # fmt: skip
-
-
-@contextlib.contextmanager
-def _lock(folder: Path, name: str) -> Iterator[None]:
-    lock = FileLock(f"{folder}.lock")
-    try:
-        acquire(lock, wait=False)
-    except Timeout:
-        who, gone = holder(Path(f"{folder}.lock"))
-        print(f"data: another process{who} is preparing {name}, waiting for it{gone}", file=sys.stderr, flush=True)
-        acquire(lock, wait=True)
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _open(cfg_data: dict, folder: Path, identity: str, wanted: list[str]) -> Corpus:

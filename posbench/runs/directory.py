@@ -2,20 +2,15 @@
 
 import contextlib
 import os
-import sys
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from posbench.common.errors import RunError
-from posbench.common.files import disk_errors, read_json, write_atomic, write_json
-from posbench.common.locks import acquire, holder
+from posbench.common.files import read_json, write_atomic, write_json
+from posbench.common.locks import hold
 from posbench.runs.yaml_file import read_yaml
-
-
-class Busy(RunError):
-    """Another process works on this run. A sweep tries it again at the end."""
 
 
 def previous_generation(state: Path) -> Path:
@@ -74,28 +69,9 @@ class Run:
         """Paths of all evaluations on disk, sorted."""
         return sorted(path for path in self.evals.glob("*/*.json") if not path.name.startswith("."))
 
-    @contextlib.contextmanager
-    def lock(self, wait: bool = False) -> Iterator[None]:
-        """Hold the lock of the run's directory, and make the directory if it is missing.
-
-        Raises Busy when another process holds it; with `wait`, print one line on stderr and wait instead. The system releases the lock
-        of a process that dies (on a network file system once its machine is back). Raises RunError when the directory cannot be made
-        or locked.
-        """
-        with disk_errors(self.lock_file):
-            self.path.mkdir(parents=True, exist_ok=True)
-            try:
-                acquire(self._lock, wait=False)
-            except Timeout:
-                who, gone = holder(self.lock_file)
-                if not wait:
-                    raise Busy(f"Another process{who} is working on {self.path}: wait for it, or leave this run out{gone}.") from None
-                print(f"another process{who} is working on {self.path}; waiting{gone}", file=sys.stderr, flush=True)
-                acquire(self._lock, wait=True)
-        try:
-            yield
-        finally:
-            self._lock.release()
+    def lock(self, wait: bool = False) -> AbstractContextManager[None]:
+        """Hold the lock of the run's directory, and make the directory if it is missing. See `hold`."""
+        return hold(self._lock, f"working on {self.path}", wait)
 
     def discard(self) -> None:
         """Delete the directory of a training that was refused before its first step. A directory with other files stays."""

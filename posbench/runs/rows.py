@@ -13,7 +13,6 @@ from posbench.common.errors import RunError
 from posbench.common.files import read_bytes, read_json, write_atomic
 from posbench.config.identity import without_later
 from posbench.runs.columns import COLUMNS, COUNTED, DERIVED, KEY, SHARED, STATED, TABLE, VOLATILE, Column
-from posbench.runs.yaml_file import WIDEST
 
 SCHEMA = 1
 MOST = 20_000  # rows of one eval json; protocols by position have about 50 per length
@@ -108,8 +107,8 @@ def _upgraded(row: dict, schema: int, path: Path | str) -> dict:
     upgraded = {column.name: _typed(column, row[column.name]) for column in TABLE}
     empty = [name for name in STATED if upgraded[name] is None]
     small = [name for name in COUNTED if not empty and upgraded[name] < 1]
-    if empty or small or any(isinstance(value, int) and abs(value) >= WIDEST for value in upgraded.values()):
-        said = f"nothing in {', '.join(empty)}" if empty else f"{small[0]}={upgraded[small[0]]}" if small else "a number beyond 64 bits"
+    if empty or small:
+        said = f"nothing in {', '.join(empty)}" if empty else f"{small[0]}={upgraded[small[0]]}"
         raise RunError(f"{path} holds a row with {said}: delete it and evaluate again.")
     return upgraded
 

@@ -16,6 +16,7 @@ from dataclasses import asdict
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import read_json, write_json
+from posbench.common.locks import Busy
 from posbench.common.signals import Signals, Stopped, die_with_parent, end_at_second
 from posbench.data import other_text
 from posbench.data.corpus import Corpus
@@ -26,7 +27,6 @@ from posbench.model.build import load_model, pick_device
 from posbench.model.memory import forget
 from posbench.report.folder import write as write_report
 from posbench.report.report import collect
-from posbench.runs import directory as runs
 from posbench.runs.recorder import Recorder
 from posbench.sweep.cells import Cell
 from posbench.sweep.evaluate_cell import cell_evaluation, evaluate, progress_of
@@ -133,7 +133,7 @@ def main(spec: str) -> int:
                 train(job, corpus_of(job), pick_device(job.cfg.device, world.rank, world.size), None, world)
             return 0
         outcomes = run_job(job, wanted["wait"], world)
-    except runs.Busy:
+    except Busy:
         return BUSY
     except ConfigError as error:
         code, outcomes = 2, [Outcome("", "refused", str(error))]

@@ -72,8 +72,9 @@ HOLD_RUN = (
 HOLD_TOKENS = """
 import sys, time
 from pathlib import Path
-from posbench.data import corpus
-with corpus._lock(Path(sys.argv[1]), "text"):
+from filelock import FileLock
+from posbench.common.locks import hold
+with hold(FileLock(sys.argv[1] + ".lock"), "preparing text", wait=True):
     abandoned = Path(sys.argv[1]).parent / f".{Path(sys.argv[1]).name}.part"
     abandoned.mkdir()
     (abandoned / "test.tokens.bin").write_bytes(b"cut off")
