@@ -3,14 +3,13 @@
 import hashlib
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 
-from posbench.common.errors import ConfigError, RunError
-from posbench.common.files import whole_folder, write_json
-from posbench.data.identity import folder_key
+from posbench.common.errors import ConfigError
+from posbench.common.files import write_json
 from posbench.data.sources import ALL, SPLITS, Source, make_source
 from posbench.data.tokenfile import file_record, write_split
 from posbench.data.tokenizer_files import BPE_TRAIN_BYTES, pretrained_json, tokenizer_name
@@ -18,75 +17,58 @@ from posbench.data.tokenizers import Tokenizer, load_tokenizer, train_bpe
 
 BATCH_BYTES = 8 * 2**20  # text per call of the tokenizer: enough for its threads, little memory
 EVERY = 2.0  # seconds between two lines of progress
-PROTECTED = {"test": (), "validation": ("test",), "train": ("test", "validation")}  # {split: splits whose documents it must not contain}
+
+Document = tuple[str, str]  # name and text
 
 
-def build_corpus(cfg_data: dict, folder: Path, key: str, wanted: list[str], trained: dict | None) -> None:
-    """Write all files, the manifest last, into a folder that is whole or absent.
+def build_corpus(cfg_data: dict, folder: Path, wanted: list[str], trained: dict | None, cache_dir: Path) -> None:
+    """Write all files of the `wanted` splits, the manifest last."""
+    source = make_source(cfg_data, cache_dir)
+    taken = _taken(source, trained, cache_dir)
+    tokenizer = _make_tokenizer(cfg_data, source, taken, folder)
+    token_dtype = np.uint16 if tokenizer.vocab_size < 2**16 else np.uint32
+    splits = {}
+    for split in wanted:
+        documents = _encoded(tokenizer, _telling(_unique(source, split, taken), f"tokenizing {cfg_data['name']}/{split}"))
+        splits[split] = write_split(folder, split, documents, token_dtype, tokenizer.bytes_dtype)
+        if not splits[split]["documents"]:
+            raise ConfigError(f"data={cfg_data['name']} has no document in its {split} split: {_why_empty(source, split)}")
+    files = {path.name: file_record(path) for path in sorted(folder.iterdir())}
+    name = tokenizer_name(cfg_data["tokenizer"], cfg_data["vocab_size"])
+    manifest = {"name": cfg_data["name"], "tokenizer": name, "vocab_size": tokenizer.vocab_size, "source": cfg_data["source"],
+                "origin": source.describe(), "splits": splits, "files": files}  # fmt: skip
+    write_json(folder / "manifest.json", manifest)
 
-    Raises RunError when the text changed since `key` was computed: its tokens would be stored under the key of another text.
-    """
-    with whole_folder(folder) as temporary:
-        source = make_source(cfg_data, folder.parent)
-        held_out, read = _digests(source), _read_documents(trained, folder.parent)
-        tokenizer = _make_tokenizer(cfg_data, source, held_out, temporary)
-        token_dtype = np.uint16 if tokenizer.vocab_size < 2**16 else np.uint32
-        splits = {}
-        for split in wanted:
-            documents = _encoded(tokenizer, _telling(_unique(source, split, held_out, read), f"tokenizing {cfg_data['name']}/{split}"))
-            splits[split] = write_split(temporary, split, documents, token_dtype, tokenizer.bytes_dtype)
-            if not splits[split]["documents"]:
-                raise ConfigError(
-                    f"data={cfg_data['name']} has no document in its {split} split{_why_empty(source, split, held_out, read)}"
-                )
-        if folder_key(cfg_data, trained, folder.parent, again=True) != key:
-            raise RunError(f"The text or tokenizer of data={cfg_data['name']} changed while it was read: run the same command again.")
-        files = {path.name: file_record(path) for path in sorted(temporary.iterdir())}
-        name = tokenizer_name(cfg_data["tokenizer"], cfg_data["vocab_size"])
-        manifest = {"name": cfg_data["name"], "tokenizer": name, "vocab_size": tokenizer.vocab_size, "source": cfg_data["source"],
-                    "origin": source.describe(), "splits": splits, "files": files}  # fmt: skip
-        write_json(temporary / "manifest.json", manifest)
+
+def _taken(source: Source, trained: dict | None, cache_dir: Path) -> dict[str, set[bytes]]:
+    """{split: digests of documents that it must not contain}: those of more protected splits, cut and uncut, and what `trained` read."""
+    read = {_digest(text) for _, text in make_source(trained, cache_dir).documents("train")} if trained else set()
+    test, validation = (
+        {_digest(text) for _, text in source.documents(split)} | {_digest(text) for text in source.uncut(split)}
+        for split in ("test", "validation")
+    )
+    return {"test": read, "validation": read | test, "train": read | test | validation}
 
 
 def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
 
 
-def _digests(source: Source) -> dict[str, set[bytes]]:
-    """{split: digests of its documents, cut and uncut} of the held-out splits. Other splits must not contain these documents."""
-    return {
-        split: {_digest(text) for _, text in source.documents(split)} | {_digest(text) for text in source.uncut(split)}
-        for split in ("test", "validation")
-    }
-
-
-def _read_documents(trained: dict | None, cache_dir: Path) -> set[bytes]:
-    """Digests of the documents that a training on the data configuration `trained` has read; none without one."""
-    return {_digest(text) for _, text in make_source(trained, cache_dir).documents("train")} if trained else set()
-
-
-def _why_empty(source: Source, split: str, held_out: dict[str, set[bytes]], read: set[bytes]) -> str:
-    """Suffix of the error about an empty split: the reason why no document is left, and the way out."""
-    all_texts = [text for part in _split_parts(split) for _, text in source.documents(part)]
-    if again := sum(_digest(text) in read for text in all_texts):
-        return f": the training has read {again} of its {len(all_texts)}: choose other text."
-    copies = sum(_digest(text) in set().union(*(held_out[name] for name in PROTECTED.get(split, ()))) for text in all_texts if text)
-    empty = sum(not text for text in all_texts)
-    if copies:
-        return (
-            f": {copies} of its {len(all_texts)} are copies of {' or '.join(PROTECTED[split])} documents, which count once: add other text."
-        )
-    if empty:
+def _why_empty(source: Source, split: str) -> str:
+    """End of the error about a split without a document: how many it had, and the way out."""
+    texts = [text for part in _split_parts(split) for _, text in source.documents(part)]
+    if not texts:
+        return "add documents to it."
+    if empty := sum(not text for text in texts):
         cut = getattr(source, "skip_test_bytes", 0) if split in ("test", ALL) else 0
-        skipped = f" behind their first data.source.skip_test_bytes={cut}" if cut else ""
-        return f": {empty} of its {len(all_texts)} are empty{skipped}: add text."
-    return ": the tokenizer makes no token of them, choose another." if all_texts else ": add documents to it."
+        return f"{empty} of its {len(texts)} are empty{f' behind their first data.source.skip_test_bytes={cut}' if cut else ''}: add text."
+    return f"each of its {len(texts)} stands in a held-out split or in the text of the training too, or has no token: add other text."
 
 
-def _unique(source: Source, split: str, held_out: dict[str, set[bytes]], read: Collection[bytes] = ()) -> Iterator[tuple[str, str]]:
-    """Yield the documents of a split, or of all, without empty ones, exact duplicates, those of a more protected split and `read` ones."""
+def _unique(source: Source, split: str, taken: dict[str, set[bytes]]) -> Iterator[Document]:
+    """Yield the documents of a split, or of all, without empty ones, exact duplicates and `taken` ones."""
     for part in _split_parts(split):
-        seen: set[bytes] = set(read).union(*(held_out[name] for name in PROTECTED[part]))
+        seen = set(taken[part])
         for name, text in source.documents(part):
             digest = _digest(text)
             if text and digest not in seen:
@@ -99,16 +81,16 @@ def _split_parts(split: str) -> tuple[str, ...]:
     return SPLITS if split == ALL else (split,)
 
 
-def _make_tokenizer(cfg_data: dict, source: Source, held_out: dict[str, set[bytes]], folder: Path) -> Tokenizer:
+def _make_tokenizer(cfg_data: dict, source: Source, taken: dict[str, set[bytes]], folder: Path) -> Tokenizer:
     choice, size = cfg_data["tokenizer"], cfg_data["vocab_size"]
     if choice == "bpe":
-        train_bpe(_first_bytes(_unique(source, "train", held_out)), size).model.save(str(folder / "tokenizer.json"))
+        train_bpe(_first_bytes(_unique(source, "train", taken)), size).model.save(str(folder / "tokenizer.json"))
     elif choice != "bytes":
         (folder / "tokenizer.json").write_bytes(pretrained_json(choice))
     return load_tokenizer(tokenizer_name(choice, size), folder)
 
 
-def _first_bytes(documents: Iterable[tuple[str, str]]) -> Iterator[str]:
+def _first_bytes(documents: Iterable[Document]) -> Iterator[str]:
     done = 0
     for _, text in _telling(documents, "reading text for the BPE"):
         yield text
@@ -117,27 +99,28 @@ def _first_bytes(documents: Iterable[tuple[str, str]]) -> Iterator[str]:
             return
 
 
-def _encoded(tokenizer: Tokenizer, documents: Iterable[tuple[str, str]]) -> Iterator[tuple]:
-    """Yield (name, ids, bytes per token) of each document, in order. Documents are tokenized in batches."""
+def _encoded(tokenizer: Tokenizer, documents: Iterable[Document]) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """Yield (name, ids, bytes per token) of each document that has a token, in order."""
+    for batch in _batches(documents):
+        found = tokenizer.encode([text for _, text in batch])
+        for (name, text), (ids, n_bytes) in zip(batch, found, strict=True):
+            assert n_bytes.sum(dtype=np.int64) == len(text.encode()) or not len(ids), name
+            if len(ids):
+                yield name, ids, n_bytes
+
+
+def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
     batch, size = [], 0
     for name, text in documents:
         batch.append((name, text))
         size += len(text)
         if size >= BATCH_BYTES:
-            yield from _encode_batch(tokenizer, batch)
+            yield batch
             batch, size = [], 0
-    yield from _encode_batch(tokenizer, batch)
+    yield batch
 
 
-def _encode_batch(tokenizer: Tokenizer, batch: list[tuple[str, str]]) -> Iterator[tuple]:
-    found = tokenizer.encode([text for _, text in batch])
-    for (name, text), (ids, n_bytes) in zip(batch, found, strict=True):
-        assert n_bytes.sum(dtype=np.int64) == len(text.encode()) or not len(ids), name
-        if len(ids):
-            yield name, ids, n_bytes
-
-
-def _telling(documents: Iterable[tuple[str, str]], label: str) -> Iterator[tuple[str, str]]:
+def _telling(documents: Iterable[Document], label: str) -> Iterator[Document]:
     """Yield the documents, and print the bytes so far at most once in EVERY seconds, so never for short work."""
     done, last = 0, time.monotonic()
     for name, text in documents:

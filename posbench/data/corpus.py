@@ -1,4 +1,7 @@
-"""Corpus of a data configuration: memory-mapped tokens, built once even if several processes need them."""
+"""Corpus of a data configuration: memory-mapped tokens, built once even if several processes need them, and the hashes that identify it.
+
+Hashes need no text, so that the id of a run is known at once.
+"""
 
 import json
 from collections.abc import Iterable
@@ -8,18 +11,18 @@ from pathlib import Path
 from filelock import FileLock
 
 from posbench.common.errors import ConfigError, RunError
-from posbench.common.files import disk_errors
+from posbench.common.files import disk_errors, sha256_json, whole_folder
 from posbench.common.locks import hold
 from posbench.config.schema import JobConfig
 from posbench.data.build_corpus import build_corpus
-from posbench.data.identity import content_key, folder_key, with_bos
 from posbench.data.mix import Mix, mix_of
 from posbench.data.sources import ALL, SPLITS, TASK, make_source
 from posbench.data.task import TaskSplit
 from posbench.data.tokenfile import TokenFile, open_split, verify_files
-from posbench.data.tokenizer_files import pretrained_json, tokenizer_name
+from posbench.data.tokenizer_files import pretrained_json, tokenizer_identity, tokenizer_name
 from posbench.data.tokenizers import Tokenizer, load_tokenizer, read_tokenizer
 
+FORMAT = 1  # increase it when the same source and tokenizer give different token files
 SPARE = 64  # unused rows that an embedding may have (or a tenth of its rows, if more), since tables are padded for speed
 
 
@@ -43,6 +46,34 @@ class Corpus:
     mix: Mix | None = None
 
 
+def content_key(cfg_data: dict, cache_dir: Path | str | None = None, again: bool = False) -> str:
+    """Hex SHA-256 of source and tokenizer, which names the folder of the token files. With `again` no cached file digest is used."""
+    source = make_source(cfg_data, cache_dir)
+    source.again = again
+    return sha256_json([FORMAT, source.fingerprint(), tokenizer_identity(cfg_data["tokenizer"], cfg_data["vocab_size"])])
+
+
+def fingerprint(cfg_data: dict, cache_dir: Path | str | None = None) -> str:
+    """Hex SHA-256 of the content, tokenizer and options of a data configuration, never of paths.
+
+    `cfg_data` is the resolved `data` group. Digests of the user's own files are cached in `cache_dir` if given.
+    Raises ConfigError when the data is not available.
+    """
+    return _with_options(content_key(cfg_data, cache_dir), cfg_data)
+
+
+def _with_options(key: str, cfg_data: dict) -> str:
+    """Fingerprint for a content key. The BOS choice and a mixed task are added here, since they change no token file."""
+    mix = mix_of(cfg_data)
+    return sha256_json([key, bool(cfg_data["bos"]), *([mix.share, mix.task.fingerprint()] if mix else [])])
+
+
+def _folder_key(cfg_data: dict, trained: dict | None, cache_dir: Path, again: bool = False) -> str:
+    """content_key, or, of a text without what was `trained` on, a hash of both."""
+    own = content_key(cfg_data, cache_dir, again)
+    return sha256_json([own, content_key(trained, cache_dir, again)]) if trained else own
+
+
 def prepare(cfg_data: dict, cache_dir: Path | str, splits: Iterable[str] = SPLITS, trained: dict | None = None) -> Corpus:
     """Tokenize a text into `cache_dir` if it is not there yet, verify the files and memory-map them.
 
@@ -51,27 +82,26 @@ def prepare(cfg_data: dict, cache_dir: Path | str, splits: Iterable[str] = SPLIT
     in `cache_dir` are damaged or the disk is full.
     """
     cache_dir = Path(cache_dir)
-    key = folder_key(cfg_data, trained, cache_dir)
+    key = _folder_key(cfg_data, trained, cache_dir)
     splits = [split for split in (*SPLITS, ALL) if split in splits]
     folder = cache_dir / key[:24]
     if cfg_data["tokenizer"] == TASK:
-        return _task(cfg_data, folder, with_bos(key, cfg_data))
+        if cfg_data["bos"]:
+            raise ConfigError(f"data.bos=true: data={cfg_data['name']} is a task with its own first tokens; leave data.bos out.")
+        task, named = make_source(cfg_data), tokenizer_name(TASK, cfg_data["vocab_size"])
+        drawn = (TaskSplit(task, split) for split in SPLITS)
+        return Corpus(*drawn, _with_options(key, cfg_data), cfg_data["name"], named, task.vocab_size, None, folder)
     if ALL in splits or (len(splits) < len(SPLITS) and not folder.exists()):
         folder = cache_dir / "_".join([folder.name, *splits])
     if not folder.exists():
         with disk_errors(folder), hold(FileLock(f"{folder}.lock"), f"preparing {cfg_data['name']}", wait=True):
             if not folder.exists():
-                build_corpus(cfg_data, folder, key, splits, trained)
-    return _open(cfg_data, folder, with_bos(key, cfg_data), splits)
-
-
-def _task(cfg_data: dict, folder: Path, identity: str) -> Corpus:
-    if cfg_data["bos"]:
-        raise ConfigError(f"data.bos=true: data={cfg_data['name']} is a task with its own first tokens; leave data.bos out.")
-    task, tokenizer = make_source(cfg_data), tokenizer_name(TASK, cfg_data["vocab_size"])
-    splits = {split: TaskSplit(task, split) for split in SPLITS}
-    return Corpus(**splits, fingerprint=identity, name=cfg_data["name"], tokenizer=tokenizer, vocab_size=task.vocab_size, bos=None,
-                  folder=folder)  # fmt: skip
+                with whole_folder(folder) as temporary:
+                    build_corpus(cfg_data, temporary, splits, trained, cache_dir)
+                    if _folder_key(cfg_data, trained, cache_dir, again=True) != key:
+                        what = f"The text or tokenizer of data={cfg_data['name']}"
+                        raise RunError(f"{what} changed while it was read: run the same command again.")
+    return _open(cfg_data, folder, _with_options(key, cfg_data), splits)
 
 
 def _open(cfg_data: dict, folder: Path, identity: str, wanted: list[str]) -> Corpus:

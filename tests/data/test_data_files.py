@@ -133,7 +133,7 @@ def test_few_test_documents_name_the_share(tmp_path, capfd):
 @pytest.mark.parametrize(
     ("documents", "says"),
     [
-        (["the same"] * 9, "train split: 7 of its 7 are copies of test or validation documents, which count once"),
+        (["the same"] * 9, "train split: each of its 7 stands in a held-out split"),
         ([""] * 9, "train split: 7 of its 7 are empty: add text"),
     ],
 )
