@@ -67,7 +67,7 @@ check-gpu: $(VENV)/.installed-dev ## all that needs a CUDA device, in 12 minutes
 	@-timeout 240 $(BIN)/python scripts/run.py -m experiment=headline jobs=8 results_dir=results/check-gpu/runs 2>&1 | tee results/check-gpu/headline.log
 	@-timeout 60 $(BIN)/python scripts/report.py -m experiment=headline results_dir=results/check-gpu/runs report_dir=results/check-gpu/headline
 
-faults: $(VENV)/.installed-dev ## kill it at random moments, damage its files: what it costs (nothing), some minutes
+faults: $(VENV)/.installed-dev ## kill it at random moments: what it costs (nothing), some minutes
 	@$(BIN)/python -m pytest -m slow --timeout 3600 tests/system/test_faults.py $(ARGS)
 
 lint: $(VENV)/.installed-dev ## style and format

@@ -1,4 +1,4 @@
-"""A small world, and the ways to spoil it that tests/support/kinds.py makes its list of.
+"""A small world, and the ways to spoil it that tests/system/test_spoils.py makes its list of.
 
 The world: `text/` in three splits, `cache/` with its tokens, `runs/` with one finished run (seed 0) and one that was ended in the middle
 of its training (seed 1, two states), `mine/` with a user's own yamls.
@@ -55,7 +55,7 @@ class World:
 
 @dataclass(frozen=True)
 class Kind:
-    """`typed` wins over SMALL and PLACES; `said` is a part of the sentence; the command is run behind `within`, a command of its own."""
+    """`typed` wins over SMALL and PLACES; `said` is a part of the sentence."""
 
     name: str
     typed: tuple[str, ...]
@@ -63,7 +63,6 @@ class Kind:
     code: int = 2
     spoil: Callable[[World], object] = lambda world: None
     script: str = "run"
-    within: tuple[str, ...] = ()
 
 
 def write_text(folder: Path, train: int = 6, validation: int = 2, test: int = 3) -> Path:

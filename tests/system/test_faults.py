@@ -1,21 +1,31 @@
-"""The fault campaign, `make faults`: kills at random moments, then every kind of bad input and damage as a command of its own."""
+"""The fault campaign, `make faults`: posbench is killed at random moments, and must come to the same all the same."""
 
+import contextlib
+import csv
+import json
 import os
 import random
-import shutil
+import signal
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import CONFIGS
-from kills import DEADLINE, PLAN, Lineage, moments
-from kinds import KINDS, MOUNT, MOUNTED
-from spoils import SMALL, Kind, World, overrides, with_usual, write_text
+from spoils import SMALL, with_usual, write_text
 
+from posbench.runs.rows import VOLATILE
+
+SITE = CONFIGS.parent / "tests" / "support" / "faults"  # its sitecustomize is what finds the moments
+DEADLINE = 120.0  # seconds for one attempt, on a busy machine
+TIMED = {"seconds", "tokens_per_second", "peak_mib"}
+PLAN = {"data": 2, "training": 1, "checkpoint": 2, "weights": 1, "evaluation": 3, "report": 1}  # kills in the life of one lineage
+PARTS = {"results": "runs", "cache": "cache", "report": "report"}
 SEED = 0
 TRAIN = ["train.steps=12", "train.log_every=1", "train.validate_every=4", "evaluate.lengths=[16,32,64]"]
 TINY = tuple(with_usual(*TRAIN, usual=SMALL))
@@ -32,6 +42,139 @@ COMMANDS = {
     "a sweep, two at a time": ("-m", "seed=0,1", "extension=none,pi", "jobs=2", *TINY),
 }  # fmt: skip
 EACH = 2  # lineages of each command
+
+
+@dataclass(frozen=True)
+class Moment:
+    """`delay` seconds after the n-th write of a phase begins."""
+
+    phase: str
+    n: int
+    delay: float
+
+
+@dataclass
+class Lineage:
+    """A folder in which one command is killed and repeated until it is done, then a report is made the same way."""
+
+    folder: Path
+    text: Path
+    typed: tuple[str, ...]
+    kills: Counter = field(default_factory=Counter)
+    missed: int = 0
+
+    def command(self, script: str) -> list[str]:
+        places = [f"data.path={self.text}", *(f"{name}_dir={part}" for name, part in PARTS.items())]
+        return [sys.executable, str(CONFIGS.parent / "scripts" / f"{script}.py"), *self.typed, *places]
+
+    def attempt(self, script: str, fault: dict) -> int:
+        """Run the command to its end, or until it stops at the moment of `fault` and is killed with all its children; the exit code."""
+        flag = self.folder / "stopped-here"
+        flag.unlink(missing_ok=True)
+        (self.folder / "tmp").mkdir(parents=True, exist_ok=True)
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(SITE), os.environ.get("PYTHONPATH")))),
+            "POSBENCH_FAULT": json.dumps({"root": str(self.folder), "flag": str(flag), **fault}),
+            "OMP_NUM_THREADS": "1",
+            "TMPDIR": str(self.folder / "tmp"),
+        }
+        with open(self.folder / "said", "wb") as said:
+            streams = {"stdin": subprocess.DEVNULL, "stdout": said, "stderr": said}
+            process = subprocess.Popen(self.command(script), cwd=self.folder, env=environment, **streams, start_new_session=True)
+        deadline = time.monotonic() + DEADLINE
+        while process.poll() is None and not flag.exists():
+            assert time.monotonic() < deadline, (self.folder / "said").read_text()
+            time.sleep(0.005)
+        if flag.exists():
+            kill_all(str(flag))
+        return process.wait()
+
+    def strike(self, moment: Moment) -> None:
+        """One attempt that is to be killed; one that was done before its moment is only noted."""
+        script = "report" if moment.phase == "report" else "run"
+        code = self.attempt(script, {"phase": moment.phase, "n": moment.n, "delay": moment.delay})
+        if code == -signal.SIGKILL:
+            self.kills[moment.phase] += 1
+        else:
+            assert code == 0, (self.folder / "said").read_text()
+            self.missed += 1
+
+    def finish(self) -> None:
+        """The attempts that nothing disturbs."""
+        for script in ("run", "report"):
+            assert self.attempt(script, {"note": str(self.folder / "writes")}) == 0, (self.folder / "said").read_text()
+
+    def writes(self) -> dict[str, list[float]]:
+        """When each phase wrote, in order, in the attempts of `finish`."""
+        found = defaultdict(list)
+        for line in (self.folder / "writes").read_text().splitlines():
+            phase, when = line.split()
+            found[phase].append(float(when))
+        return found
+
+    def outcome(self) -> dict[str, object]:
+        """All that an undisturbed run and a killed one must agree on, bit for bit."""
+        found: dict[str, object] = {}
+        for path in filter(Path.is_file, self.files()):
+            name = path.relative_to(self.folder).as_posix()
+            if path.suffix == ".safetensors" or name.startswith("cache") or path.name in ("curve.csv", "table.md", "table.tex"):
+                own = path.name == "digests.json" or path.suffix == ".lock"  # times of files, and the process that held a lock
+                found[name] = None if own else path.read_bytes()
+            elif "evals" in path.parts and path.suffix == ".json":
+                found[name] = [without(row, VOLATILE) for row in json.loads(path.read_text())["rows"]]
+            elif path.suffix == ".npz":
+                with np.load(path) as stored:
+                    found[name] = {field: stored[field].tobytes() for field in stored}
+            elif path.name == "train.json":
+                found[name] = without(json.loads(path.read_text()), TIMED)
+            elif path.name == "train.jsonl":
+                found[name] = [without(json.loads(line), TIMED) for line in path.read_text().splitlines()]
+            elif path.name == "rows.csv":
+                found[name] = [without(row, VOLATILE) for row in csv.DictReader(path.read_text().splitlines())]
+        return found
+
+    def files(self) -> list[Path]:
+        """What posbench made here, wandb's own files left out."""
+        made = [path for part in PARTS.values() for path in sorted((self.folder / part).rglob("*"))]
+        return [path for path in made if ".wandb" not in path.parts]
+
+    def names(self) -> set[str]:
+        return {path.relative_to(self.folder).as_posix() for path in self.files()}
+
+
+def without(values: dict, names: tuple | set) -> dict:
+    return {name: value for name, value in values.items() if name not in names}
+
+
+def moments(writes: dict[str, list[float]], draw: random.Random) -> list[Moment]:
+    """Half of them exactly before a write, half at any time in the three writes after it; early enough in a phase that a run which has
+    been killed in it before still comes by.
+    """
+    found = []
+    for phase, kills in PLAN.items():
+        times = writes[phase]
+        for _ in range(kills):
+            n = draw.randrange(max(1, len(times) // (2 * kills)))
+            delay = draw.uniform(0, times[n + 3] - times[n]) if draw.random() < 0.5 else 0.0
+            found.append(Moment(phase, n, delay))
+    return found
+
+
+def kill_all(mark: str) -> None:
+    """SIGKILL to every process whose environment bears `mark`, until there is none: the command, its children and their helpers."""
+    while victims := [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if bears(pid, mark)]:
+        for pid in victims:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.005)
+
+
+def bears(pid: int, mark: str) -> bool:
+    try:
+        return mark.encode() in Path(f"/proc/{pid}/environ").read_bytes() and pid != os.getpid()
+    except OSError:
+        return False
 
 
 @pytest.mark.slow
@@ -71,38 +214,3 @@ def campaign(folder: Path, text: Path, index: int, name: str) -> list[dict]:
             "left": sorted(lineage.names() - whole.names()), "tmp": len(list((lineage.folder / "tmp").iterdir())),
         })  # fmt: skip
     return reports
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="mounts what is read-only and what is full")
-def test_every_kind_of_bad_input_and_damage_as_a_command_of_its_own(small_world, world, tmp_path_factory, capfd):
-    mounts = subprocess.run([*MOUNT, "true"], capture_output=True).returncode == 0
-    kinds = [*KINDS, *(kind for kind in MOUNTED if mounts or kind.within[0] != MOUNT[0])]
-    folder, began = tmp_path_factory.mktemp("kinds"), time.monotonic()
-    with ThreadPoolExecutor(2) as pool:
-        tried = list(pool.map(lambda kind: attempt(small_world, folder / kind.name.replace(" ", "-"), kind), kinds))
-    with capfd.disabled():
-        print(f"\n{len(kinds)} kinds of bad input and damage, {time.monotonic() - began:.0f} s")
-        for kind, (code, sentences, wrong) in zip(kinds, tried, strict=True):
-            print(f"  {kind.name}\n    {'WRONG: ' + wrong if wrong else 'nothing lost'}, exit {code}: {' | '.join(sentences)}")
-    assert len(kinds) >= 40 and not [kind.name for kind, (_, _, wrong) in zip(kinds, tried, strict=True) if wrong]
-
-
-def attempt(small_world: Path, folder: Path, kind: Kind) -> tuple[int, list[str], str]:
-    """The exit code, what was said as sentences, and what was wrong with it."""
-    world = World(shutil.copytree(small_world, folder))
-    typed = overrides(kind, world)
-    kind.spoil(world)
-    before = world.files()
-    command = [*kind.within, sys.executable, str(CONFIGS.parent / "scripts" / f"{kind.script}.py"), *typed]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=DEADLINE, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    after = world.files()
-    sentences = [line for line in done.stderr.splitlines() if line.startswith(("refused: ", "failed: "))]
-    checks = {
-        "exit code": done.returncode == kind.code,
-        "sentences": len(sentences) == 1 and kind.said in sentences[0],
-        "traceback": "Traceback" not in done.stderr + done.stdout,
-        "lost": {name: after.get(name) for name in before} == before,
-    }
-    wrong = ", ".join(name for name, good in checks.items() if not good)
-    return done.returncode, sentences or done.stderr.splitlines()[-3:], wrong

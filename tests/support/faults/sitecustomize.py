@@ -1,4 +1,4 @@
-"""First on PYTHONPATH while kills.py is at work: notes each write of a posbench process, or stops the process before the chosen one.
+"""First on PYTHONPATH while test_faults.py is at work: notes each write of a posbench process, or stops it before the chosen one.
 
 POSBENCH_FAULT is a JSON object: `root`, the folder whose files count; `note`, a file for the list of writes; or `phase`, `n`, `delay` and
 `flag`: `delay` seconds after the n-th write of that phase began, the file `flag` appears and the process stops, for the test to kill it.
