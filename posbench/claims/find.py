@@ -179,14 +179,14 @@ def exact(entries: Sequence[Evaluation]) -> tuple[Sums, float]:
 
     Raises Missing if a reference has no such length.
     """
-    lengths = [one.exact_length(0) for one in entries]
-    if None in lengths:
-        lacking = entries[lengths.index(None)]
+    rows = [one.exact_row() for one in entries]
+    if None in rows:
+        lacking = entries[rows.index(None)]
         raise Missing(f"{_name(lacking)} lacks a length of at least {lacking.exact_from} tokens, where every target has its full window")
-    whole = across([_row_sums(entry, entry.row(length), "nll") for entry, length in zip(entries, lengths, strict=True)])
+    whole = across([_row_sums(entry, row, "nll") for entry, row in zip(entries, rows, strict=True)])
     if whole is None:
         raise RunError(f"seeds of {_name(entries[0])} scored different targets: evaluate all with one setting.")
-    row = entries[0].row(lengths[0])
+    row = rows[0]
     return whole, row["n_targets"] / (float(np.log(2)) * row["n_bytes"])
 
 

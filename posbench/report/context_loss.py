@@ -9,18 +9,18 @@ from collections.abc import Iterable
 from posbench.report.curves import interval, means
 from posbench.report.labels import Labels
 from posbench.report.records import SECTION, ContextPoint, section_of
-from posbench.report.references import compare, ladders
+from posbench.report.references import Paired, References, Seed, compare
 from posbench.report.tables import EMPTY, LEVEL, Table, TableCell, number, number_cell
 from posbench.runs.evaluation import Evaluation
 
 
-def steps(evaluations: list[Evaluation], label: Labels) -> list[ContextPoint]:
-    """Steps of all encodings and contexts, from trainings with three or more contexts (`ladders`).
+def steps(references: References, label: Labels) -> list[ContextPoint]:
+    """Steps of all encodings and contexts, from trainings with three or more contexts (`References.ladders`).
 
     Raises RunError if two evaluations of one training scored different targets.
     """
     seeds: dict[tuple, list[dict[int, Evaluation]]] = defaultdict(list)
-    for ladder in ladders(evaluations).values():
+    for ladder in references.ladders.values():
         one = next(iter(ladder.values()))
         seeds[(*section_of(one), label(one.first)[0], one.source)].append(ladder)
     found = [(key, own, sorted({context for ladder in own for context in ladder})) for key, own in seeds.items()]
@@ -46,15 +46,16 @@ def _record(key: tuple, context: int, own: list[dict[int, Evaluation]], label: L
         doubling_half_width=doubling_half_width,
         over=over or doubled_over,
         facts=label.facts(first, own[0][context].setting),
+        seeds=[Seed(ladder[context], row) for ladder, row in zip(own, rows, strict=True)],
     )
 
 
-def _change(ladder: dict[int, Evaluation], context: int, other: int):
-    """Loss with `context` tokens minus that with `other`, as from `compare`; None if one was not measured."""
+def _change(ladder: dict[int, Evaluation], context: int, other: int) -> Paired | None:
+    """Loss with `context` tokens minus that with `other`; None if one was not measured."""
     if context not in ladder or other not in ladder:
         return None
     one, two = ladder[context], ladder[other]
-    return compare(one, one.exact_row()["length"], two, two.exact_row()["length"])
+    return compare(one, one.exact_row(), two, two.exact_row())
 
 
 def by_name(section: Iterable[ContextPoint]) -> dict[str, dict[int, ContextPoint]]:

@@ -6,8 +6,7 @@ are measured on the same targets, so the difference is paired.
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from posbench.common.errors import RunError
 from posbench.report import positions
 from posbench.report.labels import Labels
 from posbench.report.records import SECTION, CurvePoint, section_of
-from posbench.report.references import PairedDifference, compare, exact_context, gains, ladders, plain, reference, references, unextended
+from posbench.report.references import Paired, References, Seed, compare, exact_context, plain, reference
 from posbench.runs.evaluation import Evaluation
 from posbench.statistics.clustered import student_interval
 from posbench.statistics.crossed import Gain, across, estimate
@@ -23,94 +22,66 @@ from posbench.statistics.crossed import Gain, across, estimate
 MEANS = ("nll", "bpb", "accuracy")  # columns of a point that are means over seeds
 
 
-def points(evaluations: list[Evaluation], label: Labels, wide: bool = False) -> list[CurvePoint]:
-    """Points of all methods and lengths, in the order of the evaluations, without the floor, the half window and `ladders`.
+def points(references: References, label: Labels, wide: bool = False) -> list[CurvePoint]:
+    """Points of all methods and lengths, in the order of the evaluations, without the floor, the half window and the ladders.
 
     For a protocol by position they come from the longest window, one for each bin of positions; with `wide` only these, one for each
     stretch of several bins and one for the whole text of each length.
     Raises RunError if two evaluations have the same method, training and length.
     """
-    return [_point(key, list(seeds.values()), label) for key, seeds in cells(evaluations, label, wide).items()]
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One seed of a point: its row, the differences to the floor and to no extension, and the evaluations that all three come from."""
-
-    row: dict
-    against_floor: PairedDifference | None
-    against_plain: PairedDifference | None
-    gain: Gain | None
-    evaluation: Evaluation
-    floor: Evaluation | None
-    plain: Evaluation | None
-
-
-def cells(evaluations: list[Evaluation], label: Labels, wide: bool = False) -> dict[tuple, dict[int, Entry]]:
-    """{(section, method, source, length, window): {seed: Entry}} of `points`, in their order; raises what they raise."""
-    found, as_it_is, known, inside = references(evaluations), unextended(evaluations), gains(evaluations), ladders(evaluations)
-    entries: dict[tuple, dict[int, Entry]] = defaultdict(dict)
-    for evaluation in evaluations:
+    found: dict[tuple, dict[int, Seed]] = defaultdict(dict)
+    for evaluation in references.evaluations:
         first, key = evaluation.first, evaluation.key
-        if reference(first) or key in inside and (exact_context(first) or math.inf) <= first["train_len"]:
+        if reference(first) or key in references.ladders and (exact_context(first) or math.inf) <= first["train_len"]:
             continue
-        floor, others = found.get((key, "floor")), {} if plain(first) else as_it_is.get(key, {})
         by_position = first["position"] is not None
         if wide and not by_position:
             continue
-        for place, *compared in _by_position(evaluation, others, wide) if by_position else _rows_by_length(evaluation, floor, others):
-            row, seed = compared[0], first["seed"]
-            seeds = entries[(*section_of(evaluation), *label(row), evaluation.source, *place)]
-            other = seeds[seed].row if seed in seeds else row
-            if other["eval_id"] != row["eval_id"]:
-                raise RunError(
-                    f"{row['run_id']} (evaluation {row['eval_id']}) and {other['run_id']} ({other['eval_id']}) both give "
-                    f"{' '.join(label(row))}, seed {seed}, length {row['length']}: report them apart."
-                )
-            seeds[seed] = Entry(*compared, known.get(key), evaluation, floor, others.get(row["length"]))
-    return entries
+        floor, others = references.floors.get((key, "floor")), {} if plain(first) else references.plain.get(key, {})
+        rows = positions.spans(evaluation, wide) if by_position else (((row["length"], None), row) for row in evaluation.rows)
+        for place, row in rows:
+            seed = Seed(evaluation, row, *_compared(evaluation, row, floor, others.get(row["length"])))
+            add_seed(found[(*section_of(evaluation), *label(row), evaluation.source, *place)], seed, label)
+    return [_point(key, list(seeds.values()), label, references.gains) for key, seeds in found.items()]
 
 
-# (length, window), row, difference to the floor, difference to no extension
-Compare = tuple[tuple[int, int | None], dict, PairedDifference | None, PairedDifference | None]
+def _compared(evaluation: Evaluation, row: dict, floor: Evaluation | None, other: Evaluation | None) -> tuple[Paired | None, ...]:
+    """Differences of a row to the floor and to no extension, `other`.
 
-
-def _rows_by_length(evaluation: Evaluation, floor: Evaluation | None, others: Mapping[int, Evaluation]) -> Iterator[Compare]:
-    """Rows of one evaluation; `others` has the evaluation without an extension for each length.
-
-    If the floor was not evaluated at a length, its shortest exact length is used: from twice the training length on, all lengths give the
-    same floor. A further row of a length, such as the control of protocol repeat, is compared with nothing: the losses of single targets
-    are those of its first row.
+    A further row of a length, such as the control of protocol repeat, has none: the losses of single targets are those of its first row.
     """
-    for row in evaluation.rows:
-        length, compared = row["length"], (None, None)
-        if row is evaluation.row(length):
-            against_floor = compare(evaluation, length, floor, floor and floor.exact_length(length))
-            compared = against_floor, compare(evaluation, length, others.get(length), length)
-        yield (length, None), row, *compared
+    length = row["length"]
+    if row["position"] is not None:
+        return None, compare(evaluation, row, other, other and positions.joined(other, length, row["start"], row["position"]))
+    if row is not evaluation.row(length):
+        return None, None
+    against_floor = compare(evaluation, row, floor, floor and floor.exact_row(length))
+    return against_floor, compare(evaluation, row, other, other and other.row(length))
 
 
-def _by_position(evaluation: Evaluation, others: Mapping[int, Evaluation], wide: bool) -> Iterator[Compare]:
-    for low, row in positions.spans(evaluation, wide):
-        yield (row["position"], row["length"]), row, None, positions.compare_positions(evaluation, low, row, others.get(row["length"]))
-    for row in positions.whole_texts(evaluation) if wide else ():
-        yield (row["length"], None), row, None, positions.compare_positions(evaluation, 0, row, others.get(row["length"]))
+def add_seed(seeds: dict[int, Seed], one: Seed, label: Labels) -> None:
+    """Add a seed to those of a point. Raises RunError if another evaluation gave it already."""
+    row = one.row
+    other = seeds.setdefault(row["seed"], one).row
+    if other["eval_id"] != row["eval_id"]:
+        raise RunError(
+            f"{row['run_id']} (evaluation {row['eval_id']}) and {other['run_id']} ({other['eval_id']}) both give "
+            f"{' '.join(label(row))}, seed {row['seed']}, length {row['length']}: report them apart."
+        )
 
 
-def _point(key: tuple, seeds: list[Entry], label: Labels) -> CurvePoint:
-    rows, against_floor, against_plain, known = zip(
-        *((one.row, one.against_floor, one.against_plain, one.gain) for one in seeds), strict=True
-    )
-    first = rows[0]
-    difference, half_width, over = interval(against_floor, first["sem_unit"])
-    change, change_half_width, changed_over = interval(against_plain, first["sem_unit"])
+def _point(key: tuple, seeds: list[Seed], label: Labels, gains: Mapping[tuple, Gain]) -> CurvePoint:
+    rows, known = [one.row for one in seeds], [gains.get(one.evaluation.key) for one in seeds]
+    first, floors = rows[0], [one.against_floor for one in seeds]
+    difference, half_width, over = interval(floors, first["sem_unit"])
+    change, change_half_width, changed_over = interval([one.against_plain for one in seeds], first["sem_unit"])
     return CurvePoint(
         **dict(zip((*SECTION, "encoding", "extension", "scale_attention", "source", "length", "window"), key, strict=True)),
         untested=any(row["untested"] for row in rows),
         n_seeds=len(rows),
         **{name: first[name] for name in ("n_targets", "n_units", "sem_unit")},
         **means(rows, MEANS),
-        floor=_finite(np.mean([base for *_, base in against_floor])) if all(against_floor) else None,
+        floor=_finite(np.mean([one.base for one in floors])) if all(floors) else None,
         difference=difference,
         half_width=half_width,
         over=over or changed_over,
@@ -119,6 +90,7 @@ def _point(key: tuple, seeds: list[Entry], label: Labels) -> CurvePoint:
         change=change,
         change_half_width=change_half_width,
         facts=label.facts(first, seeds[0].evaluation.setting),
+        seeds=seeds,
     )
 
 
@@ -127,8 +99,10 @@ def means(rows: Sequence[dict], names: Iterable[str]) -> dict[str, float | None]
     return {name: None if any(row[name] is None for row in rows) else sum(row[name] for row in rows) / len(rows) for name in names}
 
 
-def interval(seeds: Sequence[PairedDifference | None], unit: str) -> tuple[float | None, float | None, str | None]:
-    """Mean difference, half width of its 95 % interval, and the interval's units; None for what is unknown.
+def interval(seeds: Sequence[tuple | None], unit: str) -> tuple[float | None, float | None, str | None]:
+    """Mean over seeds, half width of its 95 % interval, and the interval's units; None for what is unknown.
+
+    Each seed begins with its value and the sums over documents, which are None if only the mean is known (`Paired`).
 
     The units are seeds crossed with documents, documents for one seed, or seeds if only means are known.
     """

@@ -7,23 +7,19 @@ posbench.statistics.crossed to six digits. SUMS_BYTES bounds them; points beyond
 import base64
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from posbench.report.curves import Entry, cells
 from posbench.report.figures.palette import encoding_look, extension_look
-from posbench.report.records import ContextPoint, CurvePoint, Score, SectionKey, section_of
-from posbench.report.references import exact_context
+from posbench.report.records import SECTION, CurvePoint, SectionKey
+from posbench.report.references import Seed
 from posbench.report.report import Report
 from posbench.report.reproduction import command
-from posbench.report.scores import PROTOCOL
 from posbench.runs.bundle import shown_folder
 from posbench.runs.evaluation import Evaluation
 from posbench.runs.evidence import is_mean
 from posbench.runs.search import short_path
-from posbench.statistics.crossed import Sums
 
 SUMS_BYTES = 6_000_000  # before base64, which takes a third more; those of headline are 1.3 MB, and its page 2.4 MB
 MOST_POINTS = 20_000  # that a browser draws without a wait
@@ -31,31 +27,25 @@ VALUES = (
     "n_seeds", "n_targets", "n_units", "over", "nll", "bpb", "accuracy", "floor", "difference", "half_width", "change",
     "change_half_width", "low", "high",
 )  # fmt: skip
-SAID = ("protocol", "data", "tokenizer", "train_len", "setting")
 KINDS = {"length": "loss by length", "position": "loss by position", "context": "loss by context", "task": "tasks"}
 
 
-@dataclass
 class SumTable:
     """Sums over documents, each once: `entries` are [number of the set of documents, place of the first total]."""
 
-    entries: list[list[int]] = field(default_factory=list)
-    sets: list[list[int]] = field(default_factory=list)  # numbers of targets
-    nll: list[np.ndarray] = field(default_factory=list)
-    correct: list[np.ndarray] = field(default_factory=list)
-    size: int = 0
-    full: bool = False
-    _known: dict = field(default_factory=dict)
-    _sets: dict = field(default_factory=dict)
+    def __init__(self):
+        self.entries: list[list[int]] = []
+        self.sets: dict[tuple, tuple[int, list[int]]] = {}  # {documents: (number of the set, numbers of targets)}
+        self.nll, self.correct = [np.zeros(0, "<f4")], [np.zeros(0, "<u2")]
+        self.numbers: dict[tuple, int] = {}  # of the entries of rows
+        self.size, self.full = 0, False
 
-    def add(self, evaluation: Evaluation | None, row: dict | None) -> int:
+    def add(self, evaluation: Evaluation, row: dict) -> int:
         """Number of the entry of a row, -1 if it has no sums or if there is no room."""
-        if evaluation is None or row is None:
-            return -1
         key = evaluation.path, row["eval_id"], row["length"], row["position"]
-        if key not in self._known:
-            self._known[key] = self._entry(evaluation, row)
-        return self._known[key]
+        if key not in self.numbers:
+            self.numbers[key] = self._entry(evaluation, row)
+        return self.numbers[key]
 
     def _entry(self, evaluation: Evaluation, row: dict) -> int:
         losses, right = (evaluation.sums(row, name) for name in ("nll", "correct"))
@@ -64,30 +54,20 @@ class SumTable:
         if self.size + 5 * len(losses.counts) > SUMS_BYTES:
             self.full = True
             return -1
-        self.entries.append([self._set(evaluation.stored.targets, losses), self.size // 5])
+        documents = evaluation.stored.targets, losses.documents.tobytes(), losses.counts.tobytes()
+        number, _ = self.sets.setdefault(documents, (len(self.sets), losses.counts.tolist()))
+        self.entries.append([number, self.size // 5])
         self.nll.append(losses.totals[0].astype("<f4"))
         self.correct.append(right.totals[0].astype("<u2"))
         self.size += 5 * len(losses.counts)
         return len(self.entries) - 1
 
-    def _set(self, targets: str | None, losses: Sums) -> int:
-        key = targets, losses.documents.tobytes(), losses.counts.tobytes()
-        if key not in self._sets:
-            self._sets[key] = len(self.sets)
-            self.sets.append(losses.counts.tolist())
-        return self._sets[key]
-
     def packed(self) -> dict:
         """Content for the page: totals as base64 of little-endian numbers."""
-        nll, correct = (np.concatenate(parts) if parts else np.zeros(0) for parts in (self.nll, self.correct))
-        small = correct.astype("<u1" if not correct.size or correct.max() < 256 else "<u2")
-        return {
-            "entries": self.entries,
-            "sets": self.sets,
-            "nll": base64.b64encode(nll.astype("<f4").tobytes()).decode(),
-            "correct": base64.b64encode(small.tobytes()).decode(),
-            "correct_bytes": small.itemsize,
-        }
+        nll, correct = np.concatenate(self.nll), np.concatenate(self.correct)
+        small = correct.astype("<u1" if correct.max(initial=0) < 256 else "<u2")
+        totals = {name: base64.b64encode(array.tobytes()).decode() for name, array in (("nll", nll), ("correct", small))}
+        return {"entries": self.entries, "sets": [counts for _, counts in self.sets.values()], **totals, "correct_bytes": small.itemsize}
 
 
 def content(title: str, reports: Mapping[str, Report], notes: Sequence[str] = ()) -> dict:
@@ -99,7 +79,7 @@ def content(title: str, reports: Mapping[str, Report], notes: Sequence[str] = ()
     told = list(notes)
     for name, report in reports.items():
         told += [f"{name}: {note}" if name else note for note in report.notes]
-        lines += _fill(columns, name, report, sums, len(lines), counts)
+        lines += _lines(columns, name, report, sums, len(lines), counts)
     if left := counts["left"]:
         told.append(f"{left:,} of {left + MOST_POINTS:,} points are left out, since a page draws {MOST_POINTS:,}: name fewer folders.")
     if lacking := counts["lacking"]:
@@ -109,28 +89,31 @@ def content(title: str, reports: Mapping[str, Report], notes: Sequence[str] = ()
     return {"title": title, "notes": told, "kinds": KINDS, "lines": lines, "points": dict(columns), "sums": sums.packed()}
 
 
-def _fill(columns: dict[str, list], name: str, report: Report, sums: SumTable, first: int, counts: Counter) -> list[dict]:
+def _lines(columns: dict[str, list], name: str, report: Report, sums: SumTable, first: int, counts: Counter) -> list[dict]:
     """Add the points of a report to `columns` and their sums to `sums`, and return its lines, numbered from `first`."""
-    found, lengths = _Lines(report, name), defaultdict(set)
-    entries = cells([one for one in report.evaluations if one.first["protocol"] != PROTOCOL], report.label)
+    lines: dict[tuple, tuple[int, list[SectionKey]]] = {}  # with their numbers, in the order of their first points
     for kind, points in _kinds(report).items():
         for point in points:
             if len(columns["line"]) >= MOST_POINTS:
                 counts["left"] += 1
                 continue
-            x, number = point.context if kind == "context" else point.length, found.of(kind, point)
-            lengths[number].add(x)
+            method = (point.encoding, "none", "none", point.source) if kind == "context" else point.method
+            key = (kind, *point.section, *method, getattr(point, "task", None))
+            number, points_of = lines.setdefault(key, (first + len(lines), []))
+            points_of.append(point)
             curve = isinstance(point, CurvePoint)
-            own = entries.get((*point.section, *point.method, x, point.window), {}) if curve else {}
-            seeds = [[seed, *_numbers(one, sums)] for seed, one in own.items()]
+            seeds = [[one.row["seed"], *_numbers(one, sums)] for one in point.seeds or () if curve]
             values = {column: getattr(point, column, None) for column in ("window", *VALUES)}
-            for column, value in {"line": first + number, "x": x, **values, "seeds": seeds}.items():
+            for column, value in {"line": number, "x": _x(point), **values, "seeds": seeds}.items():
                 columns[column].append(value)
-            measured = curve and not point.foreign and bool(own)
-            counts["measured"] += measured
-            counts["lacking"] += measured and any(numbers[1] < 0 for numbers in seeds)
+            counts["measured"] += bool(seeds)
+            counts["lacking"] += any(numbers[1] < 0 for numbers in seeds)
     counts["full"] += sums.full
-    return found.told(lengths)
+    return [_line(name, key, points, report) for key, (_, points) in lines.items()]
+
+
+def _x(point: SectionKey) -> int:
+    return getattr(point, "context", None) or point.length
 
 
 def _kinds(report: Report) -> dict[str, list[SectionKey]]:
@@ -145,84 +128,46 @@ def _kinds(report: Report) -> dict[str, list[SectionKey]]:
     }
 
 
-def _numbers(one: Entry, sums: SumTable) -> list[int]:
+def _numbers(one: Seed, sums: SumTable) -> list[int]:
     """Numbers of the sums of a seed: its own, those of its floor and those without an extension, -1 for none."""
     row = one.row
-    if row["position"] is not None:
-        plain = one.plain and next(
-            (each for each in one.plain.rows if (each["length"], each["position"]) == (row["length"], row["position"])), None
-        )
-        return [sums.add(one.evaluation, row), -1, sums.add(one.plain, plain)]
-    if row is not one.evaluation.row(row["length"]):  # a further row of its length: the losses are those of the first
+    if row["position"] is None and row is not one.evaluation.row(row["length"]):  # further row of its length: the losses are the first's
         return [-1, -1, -1]
-    floor = one.floor and one.floor.row(one.floor.exact_length(row["length"]) or 0)
-    return [
-        sums.add(one.evaluation, row),
-        sums.add(one.floor, floor) if one.against_floor and one.against_floor[1] else -1,
-        sums.add(one.plain, one.plain and one.plain.row(row["length"])) if one.against_plain and one.against_plain[1] else -1,
-    ]
+    others = (one.against_floor, one.against_plain)
+    return [sums.add(one.evaluation, row), *(sums.add(other.other, other.row) if other and other.sums else -1 for other in others)]
 
 
-class _Lines:
-    """Lines of the page in the order of their first point."""
+def _line(name: str, key: tuple, points: Sequence[SectionKey], report: Report) -> dict:
+    """Columns of a line, and where it comes from: folders, commits and machines of its seeds, and the command that measures it again."""
+    kind, (encoding, extension, scale, source, task) = key[0], key[6:]
+    point, facts = points[0], points[0].behind
+    colour, (of_extension, dash) = encoding_look(facts.encoding)[0], extension_look(facts.extension)
+    own = list({id(one.evaluation): one.evaluation for point in points for one in point.seeds or ()}.values())
+    folders, machines, commits = {}, {}, {}
+    for one in own:
+        origin = report.origins[one.origin]
+        folders[short_path(shown_folder(one.origin if one.rows_alone else one.origin.parent))] = None
+        for row in one.rows:
+            commits[row["commit"] or "outside git"] = None
+            machines[_machine(one.machines.get(str(row["length"])) or origin.provenance)] = None
+    measured = {_x(point) for point in points} if kind in ("length", "task") else {row["length"] for one in own for row in one.rows}
+    return {
+        "id": f"{zlib.crc32(repr((name, key)).encode()):08x}",
+        "kind": kind,
+        **{column: getattr(point, column) for column in SECTION},
+        "encoding": encoding, "extension": extension, "scale_attention": scale,
+        "source": source or name or None, "task": task,
+        "trained_in": facts.trained_in, "tuned_from": facts.tuned_from, "untested": bool(getattr(point, "untested", False)),
+        "colours": [colour, of_extension], "dash": dash if extension != "none" else 0,
+        "from": list(folders), "commits": list(commits), "machines": list(machines),
+        "seeds": sorted({one.first["seed"] for one in own}),
+        "command": command(own, report.origins, sorted(measured)) if own else None,
+    }  # fmt: skip
 
-    def __init__(self, report: Report, name: str):
-        self.report, self.name, self.numbers, self.records = report, name, {}, []
-        self.by_method: dict[tuple, list[Evaluation]] = defaultdict(list)
-        for one in report.evaluations:
-            encoding, *rest = report.label(one.first)
-            self.by_method[(*section_of(one), encoding, *rest, one.source)].append(one)
-            self.by_method[(*section_of(one), encoding, one.source)].append(one)
 
-    def of(self, kind: str, point: CurvePoint | ContextPoint | Score) -> int:
-        """Number of the line of a point."""
-        method = (point.encoding, "none", "none", point.source) if kind == "context" else point.method
-        key = (kind, *point.section, *method, getattr(point, "task", None))
-        if key not in self.numbers:
-            self.numbers[key] = len(self.records)
-            self.records.append((key, point))
-        return self.numbers[key]
-
-    def told(self, lengths: Mapping[int, Iterable[int]]) -> list[dict]:
-        """Columns of each line, and where it comes from."""
-        found = []
-        for number, (key, point) in enumerate(self.records):
-            kind, facts = key[0], point.behind
-            encoding, extension, scale, source = key[6:10]
-            method = (encoding, source) if kind == "context" else (encoding, extension, scale, source)
-            own = self.by_method.get((*point.section, *method), [])
-            own = [one for one in own if kind != "context" or exact_context(one.first)]
-            colour, (of_extension, dash) = encoding_look(facts.encoding)[0], extension_look(facts.extension)
-            found.append({
-                "id": f"{zlib.crc32(repr((self.name, key)).encode()):08x}",
-                "kind": kind,
-                **{name: getattr(point, name) for name in SAID},
-                "encoding": encoding, "extension": extension, "scale_attention": scale,
-                "source": source or self.name or None, "task": key[10],
-                "trained_in": facts.trained_in, "tuned_from": facts.tuned_from, "untested": bool(getattr(point, "untested", False)),
-                "colours": [colour, of_extension], "dash": dash if extension != "none" else 0,
-                **self._origin(own, sorted({*lengths.get(number, ())}) if kind in ("length", "task") else []),
-            })  # fmt: skip
-        return found
-
-    def _origin(self, own: list[Evaluation], lengths: list[int]) -> dict:
-        """Folders, commits and machines of the evaluations of a line, its seeds, and the command that measures it again."""
-        folders, machines, commits = {}, {}, {}
-        for one in own:
-            origin = self.report.origins.get(one.origin)
-            folders[short_path(shown_folder(one.origin if one.rows_alone else one.origin.parent))] = None
-            for row in one.rows:
-                commits[row["commit"] or "outside git"] = None
-                said = one.machines.get(str(row["length"])) or (origin.provenance if origin else {}) or {}
-                versions = said.get("versions") if isinstance(said.get("versions"), dict) else {}
-                parts = [
-                    *(said.get(name) for name in ("device", "processor", "platform")),
-                    *(f"{k} {versions[k]}" for k in ("posbench", "torch") if k in versions),
-                ]
-                machines[", ".join(str(part) for part in parts if part) or "unknown"] = None
-        every = sorted({row["length"] for one in own for row in one.rows})
-        return {
-            "from": list(folders), "commits": list(commits), "machines": list(machines),
-            "seeds": sorted({one.first["seed"] for one in own}),
-            "command": command(own, self.report.origins, lengths or every) if own else None,
-        }  # fmt: skip
+def _machine(said: Mapping) -> str:
+    """Device, processor, platform and versions in one line."""
+    versions = said["versions"] if isinstance(said.get("versions"), dict) else {}
+    parts = [*(said.get(name) for name in ("device", "processor", "platform")),
+             *(f"{name} {versions[name]}" for name in ("posbench", "torch") if name in versions)]  # fmt: skip
+    return ", ".join(str(part) for part in parts if part) or "unknown"

@@ -166,7 +166,7 @@ def _points(lines: list[CsvLine], source: str) -> list[CurvePoint]:
 
 def _mean_point(key: dict, seeds: list[dict], source: str) -> CurvePoint:
     """Mean over seeds, with the interval that the file states for one seed, or Student's t over several."""
-    nll, half, _ = interval([(math.nan if one["nll"] is None else one["nll"], None, 0.0) for one in seeds], "")
+    nll, half, _ = interval([(math.nan if one["nll"] is None else one["nll"], None) for one in seeds], "")
     floors = [one["floor"] for one in seeds]
     floor = None if None in floors else sum(floors) / len(floors)
     low, high = (seeds[0]["low"], seeds[0]["high"]) if len(seeds) == 1 else (None, None) if half is None else (nll - half, nll + half)

@@ -14,7 +14,7 @@ from posbench.config.names import called
 from posbench.evaluation.protocols import known
 from posbench.report.labels import METHODS, Labels
 from posbench.report.records import ContextPoint, CurvePoint, Score, SectionKey, interval_units, section_of, span, two_seeds
-from posbench.report.references import gains, references
+from posbench.report.references import References
 from posbench.report.score_tables import NEVER, by_task
 from posbench.report.scores import GUESSES, LEARNED
 from posbench.report.tables import number
@@ -236,16 +236,16 @@ def _argument_value(value: object) -> object:
     return f"{method_name(value)}({own})" if own else method_name(value)
 
 
-def gain_lines(evaluations: list[Evaluation], label: Labels, origins: Mapping[Path, RunMetadata]) -> dict[tuple, list[str]]:
+def gain_lines(references: References, label: Labels, origins: Mapping[Path, RunMetadata]) -> dict[tuple, list[str]]:
     """{section: a line for each encoding and seed, or for each encoding; one for all of unknown G, and the remedies for failed gates}.
 
     CSVs, which hold no losses of targets, have none.
     """
-    held = [one for one in evaluations if not one.rows_alone and any(row["position"] is None for row in one.rows)]
-    known, floors = gains(evaluations), references(evaluations)
+    held = [one for one in references.evaluations if not one.rows_alone and any(row["position"] is None for row in one.rows)]
+    known = references.gains
     asked_alike: dict[tuple, tuple] = {}  # G by another protocol is taken only if its windows are the same
     for key in known:
-        asked_alike.setdefault(floors[key, "floor"].windows, key)
+        asked_alike.setdefault(references.floors[key, "floor"].windows, key)
     found: dict[tuple, list[Found]] = {}
     failed: dict[tuple, list[str]] = {}
     unknown: dict[tuple, dict[str, list[int]]] = {}  # {(section, why): {encoding: seeds}}

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from posbench.report.html import LACKING, NUMBER, Grid, anchored, link, svg, template
 from posbench.report.records import CurvePoint, SectionKey, file, section_of
-from posbench.report.references import gains, ladders, reference
+from posbench.report.references import reference
 from posbench.report.tables import METHOD, Table, number
 from posbench.runs.bundle import shown_folder
 from posbench.runs.evaluation import Evaluation
@@ -35,7 +35,7 @@ def page(report: "Report", drawn: Iterable[Mapping[str, Sequence[Path]]]) -> str
     Equal input gives equal text.
     """
     sources, parts, each = Sources(report), [], zip(drawn, report.shown(), strict=True)
-    rungs = [ladder[context] for ladder in ladders(report.evaluations).values() for context in sorted(ladder)]
+    rungs = [ladder[context] for ladder in report.references.ladders.values() for context in sorted(ladder)]
     every = report.evaluations
     kinds = (("context", report.contexts, rungs), ("tasks", report.scores, every), ("section", report.sections, every))
     for kind, sections, evaluations in kinds:
@@ -87,7 +87,6 @@ class Sources:
 
     def __init__(self, report: "Report", anchor: str = "run"):
         self.report = report
-        self.gains = gains(report.evaluations)
         self.anchors = {path: f"{anchor}-{index}" for index, path in enumerate(report.origins)}
 
     def results(self, table: Table, own: list[Evaluation]) -> Grid:
@@ -106,7 +105,7 @@ class Sources:
     def evaluations(self, own: list[Evaluation]) -> Grid:
         rows = []
         for evaluation in own:
-            first, found = evaluation.first, self.gains.get(evaluation.key)
+            first, found = evaluation.first, self.report.references.gains.get(evaluation.key)
             kind = {"floor": " (the floor)", "half": " (half the window, for G)"}.get(reference(first), "")
             encoding, extension, scale = self.report.label(first)
             training = link(first["run_id"], self.anchors[evaluation.origin])

@@ -261,7 +261,7 @@ def _sums(folder: Path, text: str, above_floor: bool) -> dict[int, Sums]:
             found[first["seed"]] = Sums(np.arange(len(counts)), counts, totals)
         elif above_floor and not key.name and first["protocol"] == "fixed_targets":
             floor = floors[one.key, "floor"]
-            found[first["seed"]] = compare(one, length, floor, floor.exact_length(length))[1]
+            found[first["seed"]] = compare(one, rows[0], floor, floor.exact_row(length)).sums
         elif not key.name and first["protocol"] == "fixed_targets":
             found[first["seed"]] = one.sums(rows[0])
     return found

@@ -5,39 +5,28 @@ Every method reads the same windows, so each token is paired with itself read wi
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from posbench.report.records import CurvePoint, methods, tick_lengths
-from posbench.report.references import PairedDifference, check_targets
 from posbench.report.tables import METHOD, Table, by_method, heading, of_methods, perplexity
 from posbench.runs.evaluation import Evaluation
-from posbench.runs.target_losses import TargetLosses, units
-from posbench.statistics.crossed import Sums, sums
-
-TOTALS = ("n_targets", "n_bytes")
 
 
-def spans(evaluation: Evaluation, wide: bool) -> list[tuple[int, dict]]:
-    """(positions before it, row) of each bin of the longest window; with `wide` of each stretch, whose row is the mean over its bins."""
-    length = max(row["length"] for row in evaluation.rows)
-    rows = sorted((row for row in evaluation.rows if row["length"] == length), key=lambda row: row["position"])
-    starts = [0, *(row["position"] for row in rows)]
-    if not wide:
-        return list(zip(starts, rows, strict=False))
-    ends = stretch_ends(starts[1:], rows[0]["train_len"])
-    groups = [[row for row in rows if low < row["position"] <= high] for low, high in zip([0, *ends], ends, strict=False)]
-    return [(low, _joined_bins(own)) for low, own in zip([0, *ends], groups, strict=False)]
+def spans(evaluation: Evaluation, wide: bool) -> Iterator[tuple[tuple[int, int | None], dict]]:
+    """((position, window), row) of each bin of the longest window; with `wide` of each stretch, whose row is the mean over its bins.
 
-
-def whole_texts(evaluation: Evaluation) -> list[dict]:
-    """Row of every token of the texts of each length, if there are several: the mean over the bins of that length."""
-    texts = {}
-    for row in evaluation.rows:
-        texts.setdefault(row["length"], []).append(row)
-    return [_joined_bins(texts[length]) for length in sorted(texts)] if len(texts) > 1 else []
+    With `wide` also ((length, None), row) of the texts of each length, if there are several.
+    """
+    lengths = sorted({row["length"] for row in evaluation.rows})
+    window = lengths[-1]
+    ends = sorted(row["position"] for row in evaluation.rows if row["length"] == window)
+    if wide:
+        ends = stretch_ends(ends, evaluation.first["train_len"])
+    for start, end in itertools.pairwise([0, *ends]):
+        yield (end, window), joined(evaluation, window, start, end)
+    for length in lengths if wide and len(lengths) > 1 else ():
+        yield (length, None), joined(evaluation, length, 0, length)
 
 
 def stretch_ends(positions: list[int], train_len: int) -> list[int]:
@@ -49,61 +38,19 @@ def stretch_ends(positions: list[int], train_len: int) -> list[int]:
     return sorted(found)
 
 
-def _joined_bins(rows: list[dict]) -> dict:
-    """Row of the tokens of several bins."""
-    total = sum(row["n_targets"] for row in rows)
-    found = {name: sum(row[name] for row in rows) for name in TOTALS}
+def joined(evaluation: Evaluation, length: int, start: int, end: int) -> dict | None:
+    """Row of the tokens at positions above `start` up to `end` in the windows of a length: the mean over its bins, None without any."""
+    rows = [row for row in evaluation.rows if row["length"] == length and start < row["position"] <= end]
+    if len(rows) <= 1:
+        return {**rows[0], "start": start} if rows else None
+    found = {name: sum(row[name] for row in rows) for name in ("n_targets", "n_bytes")}
     for name in ("nll", "accuracy"):
-        found[name] = None if any(row[name] is None for row in rows) else sum(row[name] * row["n_targets"] for row in rows) / total
-    nats = None if found["nll"] is None else found["nll"] * total
-    return {**rows[-1], **found, "bpb": None if nats is None or not found["n_bytes"] else nats / math.log(2) / found["n_bytes"]}
-
-
-def compare_positions(evaluation: Evaluation, low: int, row: dict, other: Evaluation | None) -> PairedDifference | None:
-    """Loss of a row minus that of `other` at the same positions, above `low`: token by token if both have arrays, else of the means.
-
-    None if the other does not exist or holds no such window. Raises RunError if their windows are not the same.
-    """
-    if other is None:
-        return None
-    high = row["position"]
-    ours, theirs = (_token_losses(one.stored, row["length"]) if one.arrays else None for one in (evaluation, other))
-    if ours is not None and theirs is not None:
-        check_targets(evaluation, other)
-        with np.errstate(invalid="ignore"):
-            difference_NS = (ours - theirs)[:, low:high]
-        found = sums([difference_NS.ravel()], np.repeat(units(evaluation.arrays), difference_NS.shape[1]))
-        return float(found.means[0]), found, float(theirs[:, low:high].mean())
-    bins = _bins(other, low, row)
-    if not bins or sum(one["n_targets"] for one in bins) != row["n_targets"]:
-        return None
-    summed = [_bin_sums(one, low, row) for one in (evaluation, other)]
-    if None not in summed:
-        check_targets(evaluation, other)
-        difference = summed[0].minus(summed[1])
-        return float(difference.means[0]), difference, float(summed[1].means[0])
-    base = _joined_bins(bins)["nll"]
-    values = (math.nan if value is None else value for value in (row["nll"], base))
-    return float(np.subtract(*values)), None, math.nan if base is None else base
-
-
-def _bins(evaluation: Evaluation, low: int, row: dict) -> list[dict]:
-    """Rows of the bins that make up a row of the positions above `low`."""
-    return [one for one in evaluation.rows if one["length"] == row["length"] and low < one["position"] <= row["position"]]
-
-
-def _bin_sums(evaluation: Evaluation, low: int, row: dict) -> Sums | None:
-    """Sums by document of the tokens of several bins, or None."""
-    found = [evaluation.sums(one) for one in _bins(evaluation, low, row)]
-    if not found or None in found:
-        return None
-    return Sums(found[0].documents, sum(one.counts for one in found), sum(one.totals for one in found))
-
-
-def _token_losses(stored: TargetLosses, length: int) -> np.ndarray | None:
-    """Loss of every token [N, length] of the windows, or None."""
-    loss_NS = stored.at("nll", length)
-    return loss_NS if loss_NS is not None and loss_NS.shape[1] == length else None
+        values = [row[name] for row in rows]
+        sums = None if None in values else sum(value * row["n_targets"] for value, row in zip(values, rows, strict=True))
+        found[name] = None if sums is None else sums / found["n_targets"]
+    nats = None if found["nll"] is None else found["nll"] * found["n_targets"]
+    found["bpb"] = None if nats is None or not found["n_bytes"] else nats / math.log(2) / found["n_bytes"]
+    return {**max(rows, key=lambda row: row["position"]), **found, "start": start}
 
 
 def tables(stretches: Sequence[CurvePoint], intervals: bool = True) -> list[Table]:

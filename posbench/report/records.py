@@ -1,16 +1,19 @@
 """Records of a report: points of curves and of contexts, and scores of tasks, each a line of a CSV; and how they are grouped."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
 from posbench.common.csv_records import from_csv
 from posbench.common.errors import ConfigError
 from posbench.report.labels import Facts
+from posbench.report.references import Seed
 from posbench.runs.evaluation import Evaluation
 from posbench.statistics.clustered import student_quantile
 
+SECTION = ("protocol", "data", "tokenizer", "train_len", "setting")
+UNWRITTEN = {"default": None, "kw_only": True, "compare": False, "repr": False, "metadata": {"column": False}}  # no column of a CSV
 MOST = {"encodings": 300, "methods": 1_000, "lengths or positions": 1_000, "tables of different data, protocols or settings": 500}
 
 
@@ -24,6 +27,8 @@ class SectionKey:
     tokenizer: str
     train_len: int
     setting: str | None  # windows, targets and number format in words
+    facts: Facts | None = field(**UNWRITTEN)  # this and `seeds` are unknown of a record that was read from a CSV
+    seeds: Sequence[Seed] | None = field(**UNWRITTEN)
 
     @property
     def section(self) -> tuple:
@@ -45,8 +50,6 @@ class MethodKey(SectionKey):
         return self.encoding, self.extension, self.scale_attention, self.source
 
 
-SECTION = tuple(column.name for column in fields(SectionKey))
-UNWRITTEN = {"default": None, "compare": False, "repr": False, "metadata": {"column": False}}  # no column of a CSV
 Record = TypeVar("Record", bound=SectionKey)
 
 
@@ -79,7 +82,6 @@ class CurvePoint(MethodKey):
     high: float | None = None
     accuracy: float | None = None  # share of targets whose most likely token was right
     source: str | None = None  # the CSV that the losses were read from; None if the report is of that file alone, or of runs
-    facts: Facts | None = field(**UNWRITTEN)
 
     @property
     def foreign(self) -> bool:
@@ -106,7 +108,6 @@ class ContextPoint(SectionKey):
     doubling_half_width: float | None
     over: str | None  # units of the intervals, as in `CurvePoint`
     source: str | None = None  # the CSV that the losses were read from; None if the report is of that file alone, or of runs
-    facts: Facts | None = field(**UNWRITTEN)
 
     @property
     def name(self) -> str:
@@ -142,7 +143,6 @@ class Score(MethodKey):
     source: str | None = None  # the CSV that the rows were read from; None if the report is of that file alone, or of runs
     by_place: float | None = None  # share that the token behind the latest earlier place of what asks gets right, if it is known
     by_value: float | None = None  # share that any of the choices in the text gets right
-    facts: Facts | None = field(**UNWRITTEN)
 
     @property
     def shown(self) -> bool:

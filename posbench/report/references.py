@@ -2,13 +2,82 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 from posbench.common.errors import RunError
 from posbench.evaluation.protocols import known
 from posbench.runs.evaluation import Evaluation
 from posbench.runs.setting import Setting
 from posbench.statistics.crossed import Gain, Sums, gain
+
+
+class Paired(NamedTuple):
+    """Loss of a row minus that of a row of another evaluation, on the same targets."""
+
+    difference: float
+    sums: Sums | None  # of the difference over documents; None if only means are known
+    base: float  # loss of the other
+    other: Evaluation
+    row: dict  # of the other
+
+
+class Seed(NamedTuple):
+    """One seed of a point: its row, and the differences to the floor and to no extension."""
+
+    evaluation: Evaluation
+    row: dict
+    against_floor: Paired | None = None
+    against_plain: Paired | None = None
+
+
+@dataclass(frozen=True)
+class References:
+    """Evaluations that others are compared with, by `Evaluation.key`."""
+
+    evaluations: Sequence[Evaluation]
+
+    @cached_property
+    def floors(self) -> dict[tuple, Evaluation]:
+        """{(key, "floor" | "half"): evaluation}."""
+        return references(self.evaluations)
+
+    @cached_property
+    def plain(self) -> dict[tuple, dict[int, Evaluation]]:
+        """{key: {length: evaluation of the model as it is}}: several machines may have evaluated different lengths."""
+        found: dict[tuple, dict[int, Evaluation]] = defaultdict(dict)
+        for evaluation in self.evaluations:
+            if plain(evaluation.first):
+                found[evaluation.key] |= {row["length"]: evaluation for row in evaluation.rows}
+        return found
+
+    @cached_property
+    def ladders(self) -> dict[tuple, dict[int, Evaluation]]:
+        """{key: {context: evaluation}} for trainings with three or more recompute_window sizes up to train_len.
+
+        If several fit, one with the scale that the model was trained with is taken, as in `references`.
+        """
+        found: dict[tuple, dict[int, Evaluation]] = defaultdict(dict)
+        for evaluation in self.evaluations:
+            row, steps = evaluation.first, found[evaluation.key]
+            context = exact_context(row)
+            if context is None or context > row["train_len"] or not _whole(row["protocol"]) or not evaluation.exact_row():
+                continue
+            if context not in steps or row["scale_attention"] == row["trained_scale"]:
+                steps[context] = evaluation
+        return {key: steps for key, steps in found.items() if len(steps) >= 3}
+
+    @cached_property
+    def gains(self) -> dict[tuple, Gain]:
+        """{key: gain from the second half of the window}, for trainings with sums of both references."""
+        found = {}
+        for (key, kind), full in self.floors.items():
+            half, row = self.floors.get((key, "half")), full.exact_row()
+            if kind == "floor" and half and row and (both := pooled(half, half.exact_row(row["length"]), full, row)):
+                found[key] = gain(both[1], both[0])
+        return found
 
 
 def exact_context(row: dict) -> int | None:
@@ -37,43 +106,18 @@ def references(evaluations: Iterable[Evaluation]) -> dict[tuple, Evaluation]:
     return found
 
 
-def unextended(evaluations: Iterable[Evaluation]) -> dict[tuple, dict[int, Evaluation]]:
-    """{key: {length: evaluation of the model as it is}}: several machines may have evaluated different lengths."""
-    found: dict[tuple, dict[int, Evaluation]] = defaultdict(dict)
-    for evaluation in evaluations:
-        if plain(evaluation.first):
-            found[evaluation.key] |= {row["length"]: evaluation for row in evaluation.rows}
-    return found
-
-
-def ladders(evaluations: Iterable[Evaluation]) -> dict[tuple, dict[int, Evaluation]]:
-    """{key: {context: evaluation}} for trainings with three or more recompute_window sizes up to train_len.
-
-    If several fit, one with the scale that the model was trained with is taken, as in `references`.
-    """
-    found: dict[tuple, dict[int, Evaluation]] = defaultdict(dict)
-    for evaluation in evaluations:
-        row, steps = evaluation.first, found[evaluation.key]
-        context = exact_context(row)
-        if context is None or context > row["train_len"] or not _whole(row["protocol"]) or not evaluation.exact_row():
-            continue
-        if context not in steps or row["scale_attention"] == row["trained_scale"]:
-            steps[context] = evaluation
-    return {key: steps for key, steps in found.items() if len(steps) >= 3}
-
-
 def _whole(protocol: str) -> bool:
     """True if the protocol has its own floor: recompute_window then gives every target a full window, except near a document's start."""
     return getattr(known(protocol), "floor", None) == protocol
 
 
-def pooled(evaluation: Evaluation, length: int, other: Evaluation, at: int) -> tuple[Sums, Sums] | None:
-    """Sums over documents of both losses, on the same targets; None if one is unknown. Raises RunError if the targets are not the same."""
-    rows = (evaluation.row(length), other.row(at))
-    if None in rows:
-        return None
-    found = (evaluation.sums(rows[0]), other.sums(rows[1]))
-    if None in found:
+def pooled(evaluation: Evaluation, row: dict | None, other: Evaluation, at: dict | None) -> tuple[Sums, Sums] | None:
+    """Sums over documents of the losses of two rows, on the same targets; None if one is unknown.
+
+    Raises RunError if the targets are not the same.
+    """
+    found = None if None in (row, at) else (evaluation.sums(row), other.sums(at))
+    if not found or None in found:
         return None
     check_targets(evaluation, other)
     return found
@@ -102,33 +146,17 @@ def check_one_set(evaluations: Iterable[Evaluation], section: Callable[[Evaluati
             check_targets(one, first.setdefault((section(one), task), one))
 
 
-PairedDifference = tuple[float, Sums | None, float]  # difference, its sums over documents (None if only means are known), loss of the other
+def compare(evaluation: Evaluation, row: dict, other: Evaluation | None, at: dict | None) -> Paired | None:
+    """Loss of `row` minus that of another's row `at`: of sums by document if both have them, else of the means.
 
-
-def compare(evaluation: Evaluation, length: int, other: Evaluation | None, at: int | None) -> PairedDifference | None:
-    """Loss at `length` minus that of `other` at `at`: of sums by document if both have them, else of the means in their rows.
-
-    None if one of them does not exist, or if the rows differ in their numbers of targets, bytes or units.
+    None if the other does not exist, or if the rows differ in their numbers of targets, bytes or units.
     """
     if other is None or at is None:
         return None
-    if summed := pooled(evaluation, length, other, at):
+    if summed := pooled(evaluation, row, other, at):
         difference = summed[0].minus(summed[1])
-        return float(difference.means[0]), difference, float(summed[1].means[0])
-    ours, theirs = evaluation.row(length), other.row(at)
-    if not ours or not theirs or any(ours[name] != theirs[name] for name in ("n_targets", "n_bytes", "n_units")):
+        return Paired(float(difference.means[0]), difference, float(summed[1].means[0]), other, at)
+    if any(row[name] != at[name] for name in ("n_targets", "n_bytes", "n_units")):
         return None
-    a, b = (math.nan if row["nll"] is None else row["nll"] for row in (ours, theirs))
-    return a - b, None, b
-
-
-def gains(evaluations: list[Evaluation]) -> dict[tuple, Gain]:
-    """{key: Gain from the second half of the window}, for trainings with arrays of both references."""
-    found, result = references(evaluations), {}
-    for (key, kind), full in found.items():
-        half, length = found.get((key, "half")), full.exact_length(0)
-        if kind != "floor" or not half or not length:
-            continue
-        if summed := pooled(half, half.exact_length(length), full, length):
-            result[key] = gain(summed[1], summed[0])
-    return result
+    a, b = (math.nan if one["nll"] is None else one["nll"] for one in (row, at))
+    return Paired(a - b, None, b, other, at)

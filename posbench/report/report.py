@@ -24,7 +24,7 @@ from posbench.report.footnotes import (
 from posbench.report.labels import STEPS, Labels
 from posbench.report.latex import comments, latex, long
 from posbench.report.records import ContextPoint, CurvePoint, Score, check_size, section_of, sections
-from posbench.report.references import check_one_set
+from posbench.report.references import References, check_one_set
 from posbench.report.tables import Table, tables
 from posbench.runs.evaluation import Evaluation, load_evaluations
 from posbench.runs.evidence import pool
@@ -41,6 +41,7 @@ class Report:
     notes: list[str]
     evaluations: list[Evaluation]
     origins: dict[Path, RunMetadata]  # of every run directory
+    references: References  # of texts
     label: Labels
     sections: list[list[CurvePoint]]
     stretches: dict[tuple, list[CurvePoint]]  # {section: points of wide stretches} of protocols by position
@@ -172,16 +173,18 @@ def collect(
     label = Labels((evaluation.first for evaluation in evaluations), words, steps)
     tasks = [one for one in evaluations if one.first["protocol"] == asked.PROTOCOL]
     texts = [one for one in evaluations if one.first["protocol"] != asked.PROTOCOL]
-    measured = points(texts, label)
+    compared = References(texts)
+    measured = points(compared, label)
     for path, name in names.items():
         measured = stated(measured, path, None if alone else name)
     curve = place((point for _, others in found for point in others), sections(measured))
     if alone:
         curve = [[replace(point, source=None) for point in part] for part in curve]
     check_size(curve)
-    inside, scores = sections(context.steps(texts, label)), sections(asked.scores(tasks, label))
-    stretches = {part[0].section: part for part in sections(points(texts, label, wide=True))}
-    return Report(printable(title), notes, evaluations, origins, label, curve, stretches, inside, scores, gain_lines(texts, label, origins))
+    inside, scores = sections(context.steps(compared, label)), sections(asked.scores(tasks, label))
+    stretches = {part[0].section: part for part in sections(points(compared, label, wide=True))}
+    gains = gain_lines(compared, label, origins)
+    return Report(printable(title), notes, evaluations, origins, compared, label, curve, stretches, inside, scores, gains)
 
 
 def _at(evaluation: Evaluation, lengths: Sequence[int] | None) -> Evaluation:

@@ -9,11 +9,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from statistics import fmean
 
-from posbench.common.errors import RunError
 from posbench.report import curves
 from posbench.report.labels import Labels
 from posbench.report.records import SECTION, Score, section_of
-from posbench.report.references import plain
+from posbench.report.references import Seed, plain
 from posbench.runs.evaluation import Evaluation
 from posbench.statistics.clustered import student_quantile, wilson
 
@@ -29,22 +28,17 @@ def scores(evaluations: Sequence[Evaluation], label: Labels) -> list[Score]:
 
     Raises RunError if two evaluations have the same method, training, task and length.
     """
-    cells: dict[tuple, dict[int, tuple[Evaluation, dict]]] = defaultdict(dict)
+    cells: dict[tuple, dict[int, Seed]] = defaultdict(dict)
     choices: dict[tuple, dict] = {}
-    inside = _inside(evaluations)
     for evaluation in evaluations:
         section = section_of(evaluation)
         for row in evaluation.rows:
             if row["task"].endswith(CHOICE):
                 choices[row["eval_id"], row["task"].removesuffix(CHOICE), row["length"], row["depth"]] = row
-                continue
-            key = (*section, row["task"], *label(row), evaluation.source, row["length"], row["depth"])
-            other = cells[key].setdefault(row["seed"], (evaluation, row))[1]
-            if other["eval_id"] != row["eval_id"]:
-                raise RunError(
-                    f"{row['run_id']} (evaluation {row['eval_id']}) and {other['run_id']} ({other['eval_id']}) both give "
-                    f"{' '.join(label(row))}, seed {row['seed']}, {row['task']}, length {row['length']}: report them apart."
-                )
+            else:
+                key = (*section, row["task"], *label(row), evaluation.source, row["length"], row["depth"])
+                curves.add_seed(cells[key], Seed(evaluation, row), label)
+    inside = _inside(evaluations)
     return [_score(key, list(seeds.values()), inside, choices, label) for key, seeds in cells.items()]
 
 
@@ -60,15 +54,13 @@ def _inside(evaluations: Iterable[Evaluation]) -> dict[tuple, float]:
     return {name: row["accuracy"] for name, row in found.items()}
 
 
-def _score(
-    key: tuple, seeds: list[tuple[Evaluation, dict]], inside: dict[tuple, float], choices: dict[tuple, dict], label: Labels
-) -> Score:
-    evaluation, first = seeds[0]
-    own = [inside.get((one.key, None, row["task"]), inside.get((one.key, row["eval_id"], row["task"]))) for one, row in seeds]
+def _score(key: tuple, seeds: list[Seed], inside: dict[tuple, float], choices: dict[tuple, dict], label: Labels) -> Score:
+    own = [inside.get((one.key, None, row["task"]), inside.get((one.key, row["eval_id"], row["task"]))) for one, row, *_ in seeds]
     passed = [seed for seed, share in zip(seeds, own, strict=True) if share is None or share >= LEARNED]
-    rows = [row for _, row in passed or seeds]
+    shown = passed or seeds
+    rows = [one.row for one in shown]
     found = [choices.get((row["eval_id"], row["task"], row["length"], row["depth"])) for row in rows]
-    low, high, over = accuracy_interval(passed or seeds)
+    low, high, over = _accuracy_interval(shown)
     known = [share for share in own if share is not None]
     return Score(
         **dict(zip((*SECTION, "task", "encoding", "extension", "scale_attention", "source", "length", "depth"), key, strict=True)),
@@ -82,12 +74,13 @@ def _score(
         high=high,
         over=over,
         nll=None if any(row["nll"] is None for row in rows) else fmean([row["nll"] for row in rows]),
-        half_width=_half_width(passed or seeds),
+        half_width=_half_width(shown),
         choice=fmean([row["accuracy"] for row in found]) if all(found) else None,
         learned=bool(passed),
         inside=fmean(known) if known else None,
-        **_guesses(*(passed or seeds)[0]),
-        facts=label.facts(first, evaluation.setting),
+        **_guesses(shown[0].evaluation, rows[0]),
+        facts=label.facts(seeds[0].row, seeds[0].evaluation.setting),
+        seeds=seeds,
     )
 
 
@@ -98,28 +91,28 @@ def _guesses(evaluation: Evaluation, row: dict) -> dict[str, float]:
     return {column: share for column, share in found.items() if isinstance(share, float | int)}
 
 
-def accuracy_interval(seeds: Sequence[tuple[Evaluation, dict]]) -> tuple[float, float, str]:
+def _accuracy_interval(seeds: Sequence[Seed]) -> tuple[float, float, str]:
     """Ends of the 95 % interval of the mean accuracy, and its units.
 
     One seed: Wilson's, over the texts, since the answers to one text may depend on each other. Several: t over seeds crossed with texts, or
     over seeds if single answers are not known; Wilson's over the texts where all seeds gave the same answers. It ends at 0 and 1.
     """
-    rows = [row for _, row in seeds]
+    rows = [one.row for one in seeds]
     mean, unit = fmean([row["accuracy"] for row in rows]), rows[0]["sem_unit"]
     if len(rows) > 1:
-        _, half, over = curves.interval([(row["accuracy"], evaluation.sums(row, "correct"), 0.0) for evaluation, row in seeds], unit)
+        _, half, over = curves.interval([(row["accuracy"], one.sums(row, "correct")) for one, row, *_ in seeds], unit)
         if half:
             return max(0.0, mean - half), min(1.0, mean + half), over
     return *wilson(mean, rows[0]["n_units"]), unit
 
 
-def _half_width(seeds: Sequence[tuple[Evaluation, dict]]) -> float | None:
+def _half_width(seeds: Sequence[Seed]) -> float | None:
     """Half of the 95 % interval of the mean nll, over the units of `interval`, here by Student's t for one seed too; None if not finite."""
-    rows = [row for _, row in seeds]
+    rows = [one.row for one in seeds]
     if any(row["nll"] is None for row in rows):
         return None
     if len(rows) > 1:
-        return curves.interval([(row["nll"], evaluation.sums(row), 0.0) for evaluation, row in seeds], rows[0]["sem_unit"])[1]
+        return curves.interval([(row["nll"], one.sums(row)) for one, row, *_ in seeds], rows[0]["sem_unit"])[1]
     (row,) = rows
     many = row["n_units"] > 1 and row["nll_sem"] is not None
     return student_quantile(0.975, row["n_units"] - 1) * row["nll_sem"] if many else None

@@ -73,25 +73,23 @@ class Evaluation:
         """Arrays of the targets by name, {} without any. Raises RunError if they are damaged."""
         return self.stored.arrays if self.stored else {}
 
-    @property
-    def paired(self) -> bool:
-        """True if the losses of single targets are there, of the same targets at every length."""
-        return "nll" in self.arrays
-
     def losses(self, length: int) -> np.ndarray | None:
         """Loss of every target [n_targets] at `length`, or None."""
-        found = np.flatnonzero(self.arrays["length"] == length) if self.paired else ()
+        found = np.flatnonzero(self.arrays["length"] == length) if "nll" in self.arrays else ()
         return self.arrays["nll"][found[0]] if len(found) else None
 
     def sums(self, row: dict, name: str = "nll") -> Sums | None:
-        """Sums by document of a row's nll or correct; None if its targets are not known."""
+        """Sums by document of a row's nll or correct; None if its targets are not known.
+
+        A row by position is of the bin that ends there, or of all positions beyond its `start`.
+        """
         if self.stored is None:
             return None
         if row["position"] is None:
             return self.stored.sums(name, row["length"], part=part_of(row))
-        edges = [one["position"] for one in self.rows if one["length"] == row["length"]]
-        before = max((edge for edge in edges if edge < row["position"]), default=0)
-        return self.stored.sums(name, row["length"], slice(before, row["position"]))
+        before = (one["position"] for one in self.rows if one["length"] == row["length"] and one["position"] < row["position"])
+        start = row.get("start", max(before, default=0))
+        return self.stored.sums(name, row["length"], slice(start, row["position"]))
 
     def same_targets(self, other: "Evaluation") -> bool:
         """True if both scored the same targets, in the same order."""
@@ -101,15 +99,10 @@ class Evaluation:
         """Row of `length`, or None. Protocols by position have no such row."""
         return next((row for row in self.rows if row["length"] == length and row["position"] is None), None)
 
-    def exact_length(self, length: int) -> int | None:
-        """`length` if it gives every target its full window, else the shortest evaluated length that does, or None."""
-        evaluated = self.arrays["length"] if self.paired else (row["length"] for row in self.rows)
-        known = [int(n) for n in evaluated if n >= self.exact_from]
-        return length if length in known else min(known, default=None)
-
-    def exact_row(self) -> dict | None:
-        """Row of the shortest length that gives every target its full window, or None."""
-        return self.row(self.exact_length(0) or 0)
+    def exact_row(self, length: int = 0) -> dict | None:
+        """Row of `length` if it gives every target its full window, else of the shortest evaluated length that does, or None."""
+        known = sorted(row["length"] for row in self.rows if row["length"] >= self.exact_from)
+        return self.row(length if length in known else known[0]) if known else None
 
 
 def load_evaluations(paths: Iterable[Path], skip_damaged: bool) -> tuple[list[Evaluation], list[str]]:

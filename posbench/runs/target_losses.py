@@ -164,8 +164,11 @@ class PooledLosses:
     arrays: ClassVar[dict] = {}  # there are no losses of single targets
 
     def sums(self, name: str, length: int, columns: slice = slice(None), part: int | None = None) -> Sums | None:
-        """Sums by document of nll or correct at one length, of the bin of positions that ends with columns.stop, or of a part."""
-        return self.found.get((name, length, columns.stop, part))
+        """Sums by document of nll or correct at one length, of the bins of positions within `columns`, or of a part."""
+        if columns.stop is None:
+            return self.found.get((name, length, None, part))
+        bins = [one for (*at, position, _), one in self.found.items() if at == [name, length] and columns.start < position <= columns.stop]
+        return Sums(bins[0].documents, sum(one.counts for one in bins), sum(one.totals for one in bins)) if bins else None
 
 
 def read_npz(path: Path, names: Collection[str] = ()) -> dict[str, np.ndarray]:

@@ -117,7 +117,7 @@ def test_paired_intervals_are_those_of_posbench(headline, one, other):
             evaluations = [known[name, seed] for seed in seeds]
             own = [each.sums(each.row(length)) for each in evaluations]
             floor = [floors[each.key, "floor"] for each in evaluations]
-            base = [each.sums(each.row(each.exact_length(length))) for each in floor]
+            base = [each.sums(each.exact_row(length)) for each in floor]
             raw.append(across(own))
             above.append(across([each.minus(less) for each, less in zip(own, base, strict=True)]))
         places = [{seed: found for seed, *found in entries[numbers[name], length]} for name in (one, other)]

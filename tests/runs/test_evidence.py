@@ -3,7 +3,7 @@
 import json
 import math
 import shutil
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +25,8 @@ from posbench.runs.target_losses import PooledLosses, TargetLosses
 
 def numbers(report) -> list[tuple]:
     """Every point of a report, with losses to the digits that float64 sums carry."""
-    points = sorted((point for section in report.sections for point in section), key=lambda point: (point.method, point.length))
+    points = [replace(point, seeds=None) for section in report.sections for point in section]
+    points.sort(key=lambda point: (point.method, point.length))
     return [tuple(float(f"{one:.10g}") if isinstance(one, float) else one for one in astuple(point)) for point in points]
 
 
