@@ -106,14 +106,26 @@ def _config_line(origin: RunMetadata, evaluations: Iterable[Evaluation]) -> str:
 def read_evidence(folder: Path) -> tuple[list[Evaluation], dict[Path, RunMetadata], list[str]]:
     """Evaluations of a folder of evidence, the origins of their trainings by `Evaluation.origin`, and a note on rows without evidence.
 
-    These rows are left out. Raises RunError for damaged files.
+    These rows are left out. An origin is FOLDER/RUN for the first line of a training, FOLDER/NUMBER/RUN for those of other folders that it
+    was evaluated in. Raises RunError for damaged files.
     """
-    where = shown_folder(folder)
-    rows, again = read_csv(folder / ROWS), f"recreate it with scripts/report.py, or leave {where} out"
+    where, rows = shown_folder(folder), read_csv(folder / ROWS)
+    lines: dict[Path, dict] = {}
+    places: dict[tuple[str, str, str | None], Path] = {}  # (run_id, eval_id, length) -> the first origin that names it
+    apart: dict[tuple[Path, str], list[int]] = {}
     try:
-        lines = _config_lines(folder, (printable(json.loads(line)) for line in read_bytes(folder / CONFIGS).decode().splitlines()))
-        origins = {path: _origin(path, line) for path, line in lines.items()}
-        places, apart = _places(lines), {}
+        for number, text in enumerate(read_bytes(folder / CONFIGS).decode().splitlines()):
+            line = printable(json.loads(text))
+            path = folder / line["run_id"]
+            path = folder / str(number) / line["run_id"] if path in lines else path
+            lines[path] = line
+            for name, one in line["evaluations"].items():
+                for length in (*one["machines"], None):
+                    places.setdefault((line["run_id"], name, length), path)
+        origins = {
+            path: RunMetadata(path, dict(line["config"]), dict(line["provenance"]), dict(line["summary"]), line["end_slope"])
+            for path, line in lines.items()
+        }
         for number, row in enumerate(rows):
             known = row["run_id"], row["eval_id"]
             if path := places.get((*known, str(row["length"]))) or places.get((*known, None)):
@@ -129,64 +141,28 @@ def read_evidence(folder: Path) -> tuple[list[Evaluation], dict[Path, RunMetadat
             path = run / "evals" / rows[numbers[0]]["protocol"] / f"{name}.json"
             stripped = [{key: value for key, value in rows[number].items() if key != "setting"} for number in numbers]
             found.append(Evaluation(stripped, path, setting, losses, machines=dict(one["machines"]), guesses=dict(one.get("guesses", {}))))
-        left = len(rows) - sum(len(one.rows) for one in found)
-        note = f"{where}: {left} of {len(rows)} rows have no sums over documents and are left out; name {where}/{ROWS} for their means."
-        return found, origins, [note] if left else []
     except RunError:
         raise
     except Exception as error:  # zipfile, zlib, json and numpy raise a dozen kinds of errors for damage
+        again = f"recreate it with scripts/report.py, or leave {where} out"
         raise RunError(f"The evidence in {where} is damaged ({error!r}): {again}.") from error
-
-
-def _config_lines(folder: Path, lines: Iterable[dict]) -> dict[Path, dict]:
-    """{run directory: line}: FOLDER/RUN for the first line of a training, FOLDER/NUMBER/RUN for those of other folders it was evaluated in.
-
-    Raises ValueError for lines of different weights.
-    """
-    found: dict[Path, dict] = {}
-    for number, line in enumerate(lines):
-        path = folder / line["run_id"]
-        if (first := found.setdefault(path, line)) is not line:
-            if first["summary"].get("sha256") != line["summary"].get("sha256"):
-                raise ValueError(f"{path.name} has two weights")
-            found[folder / str(number) / line["run_id"]] = line
-    return found
-
-
-def _places(lines: Mapping[Path, dict]) -> dict[tuple[str, str, str | None], Path]:
-    """{(run_id, eval_id, length): first run directory whose line names that length}; length None: the first with that evaluation."""
-    places: dict[tuple[str, str, str | None], Path] = {}
-    for path, line in lines.items():
-        for eval_id, one in line["evaluations"].items():
-            for length in (*one["machines"], None):
-                places.setdefault((line["run_id"], eval_id, length), path)
-    return places
-
-
-def _origin(path: Path, line: dict) -> RunMetadata:
-    parts = [line[name] for name in ("config", "provenance", "summary")]
-    slope = line["end_slope"]
-    if not all(isinstance(part, dict) for part in (*parts, line["evaluations"])) or not isinstance(slope, float | int | None):
-        raise ValueError(f"{path.name} has parts of a wrong type")
-    return RunMetadata(path, *parts, slope)
+    left = len(rows) - sum(len(one.rows) for one in found)
+    note = f"{where}: {left} of {len(rows)} rows have no sums over documents and are left out; name {where}/{ROWS} for their means."
+    return found, origins, [note] if left else []
 
 
 def _stored_sums(path: Path, rows: Sequence[dict]) -> dict[int, dict[Place, Sums]]:
     """{row number: {(name, length, position, part): Sums}}. Raises ValueError for entries that do not fit the rows."""
     stored = read_npz(path)
-    row_E, document_E, count_E = found = [stored[name] for name in ENTRY]
-    whole = row_E.ndim == 1 and all(array.dtype.kind in "iu" for array in found)
-    if not whole or len({stored[name].shape for name in (*ENTRY, *NAMES)}) > 1:
+    row_E, document_E, count_E = (stored[name] for name in ENTRY)
+    if len({array.shape for array in stored.values()}) > 1:
         raise ValueError("its arrays do not fit together")
-    later = np.diff(row_E)
-    if len(row_E) and (row_E[0] < 0 or row_E[-1] >= len(rows) or (later < 0).any() or (np.diff(document_E)[later == 0] <= 0).any()):
-        raise ValueError("its entries are not sorted by row and document")
     found = {}
     for number in np.unique(row_E).tolist():
         low, high = np.searchsorted(row_E, [number, number + 1])
         row, counts = rows[number], count_E[low:high]
-        if counts.min() < 1 or counts.sum() != row["n_targets"]:
-            raise ValueError(f"row {number} has {row['n_targets']} targets, and its entries {counts.sum()}")
+        if counts.min() < 1 or counts.sum() != row["n_targets"] or (np.diff(document_E[low:high]) <= 0).any():
+            raise ValueError(f"row {number} has {row['n_targets']} targets, and its entries others")
         parts = {name: Sums(document_E[low:high], counts, stored[name][None, low:high].astype(np.float64)) for name in NAMES}
         found[number] = {(name, row["length"], row["position"], part_of(row)): one for name, one in parts.items()}
     return found

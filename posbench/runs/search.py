@@ -52,7 +52,7 @@ def find_results(asked: Iterable[object]) -> Found:
         evidence = [path for path in paths if is_evidence(path)]
         found = [run for path in paths for run in ([path] if Run(path).has_config else inside(path))]
         if not (found or csvs or evidence):  # reports of before there was evidence have their rows alone
-            csvs = [path / ROWS for path in paths if (path / ROWS).is_file()]
+            csvs = [path / ROWS for path in paths if os.path.isfile(path / ROWS)]
         if not (found or csvs or evidence):
             raise ConfigError(f"runs={printable(name)} matches neither a training nor a CSV: {ways}")
         for known, new in zip(named, (found, csvs, evidence), strict=True):
@@ -65,10 +65,7 @@ def find_results(asked: Iterable[object]) -> Found:
 
 def is_evidence(folder: Path) -> bool:
     """True for the folder of a report that holds evidence (see posbench/runs/evidence.py), and that can be read."""
-    try:
-        return all((folder / name).is_file() for name in (ROWS, SUMS, CONFIGS))
-    except OSError:
-        return False
+    return all(os.path.isfile(folder / name) for name in (ROWS, SUMS, CONFIGS))
 
 
 def inside(folder: Path) -> list[Path]:

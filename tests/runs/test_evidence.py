@@ -183,8 +183,8 @@ def test_two_weights_of_one_training_in_a_folder_are_refused(twice, tmp_path):
     Built([*twice["a"], *twice["b"]], tmp_path / "report", "All", "x")
     lines = (tmp_path / "report" / CONFIGS).read_text().splitlines()
     (tmp_path / "report" / CONFIGS).write_text("\n".join([lines[0], lines[1].replace('"sha256": "x"', '"sha256": "y"')]))
-    with pytest.raises(RunError, match="two weights"):
-        read_evidence(tmp_path / "report")
+    with pytest.raises(RunError, match=r"the same training with different weights \(x and y\)"):
+        collect([], "All", "x", evidence=[tmp_path / "report"])
 
 
 def test_rows_without_sums_are_counted(runs, tmp_path):
