@@ -5,38 +5,18 @@ const crossed = (() => {
   const squares = values => { let total = 0; for (const value of values) total += value * value; return total; };
   const variance = (totals, g) => g > 1 ? g / (g - 1) * squares(totals) : NaN;
 
-  function logGamma(x) { // Lanczos, g = 7
-    const c = [0.99999999999980993, 676.5203681218851, -1259.1392167224028, 771.32342877765313, -176.61502916214059,
-      12.507343278686905, -0.13857109526572012, 9.9843695780195716e-6, 1.5056327351493116e-7];
-    if (x < 0.5) return Math.log(Math.PI / Math.sin(Math.PI * x)) - logGamma(1 - x);
-    let a = c[0];
-    for (let i = 1; i < 9; i++) a += c[i] / (x - 1 + i);
-    const t = x + 6.5;
-    return 0.5 * Math.log(2 * Math.PI) + (x - 0.5) * Math.log(t) - t + Math.log(a);
-  }
+  const nodes = Array.from({length: 71}, (_, i) => { // places in [0, 1] and weights of double exponential quadrature
+    const h = (i - 35) / 10, e = Math.PI / 2 * Math.sinh(h);
+    return [1 / (1 + Math.exp(-2 * e)), Math.cosh(h) / Math.cosh(e) ** 2];
+  });
+  const area = (end, df) => end * nodes.reduce((total, [place, weight]) => total + weight * Math.sin(end * place) ** (df - 1), 0);
 
-  function betaRatio(x, a, b) {
-    if (x <= 0 || x >= 1) return Math.min(Math.max(x, 0), 1);
-    if (x > (a + 1) / (a + b + 2)) return 1 - betaRatio(1 - x, b, a);
-    let ratio = 1e-30, above = 1e-30, below = 0;
-    for (let n = 0; n < 1000; n++) {
-      const m = n >> 1, odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1));
-      const part = n % 2 ? odd : n ? m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)) : 1;
-      below = 1 / (1 + part * below || 1e-30);
-      above = 1 + part / above || 1e-30;
-      ratio *= below * above;
-      if (n && Math.abs(below * above - 1) < 1e-15) break;
-    }
-    return Math.exp(a * Math.log(x) + b * Math.log1p(-x) + logGamma(a + b) - logGamma(a) - logGamma(b)) / a * ratio;
-  }
-
-  function quantile(df) { // of Student's t at 0.975
+  function quantile(df) { // of Student's t at 0.975; sin(angle)^(df - 1) is its density by the angle of which t / sqrt(df) is the cotangent
     if (df > 1000) return 1.959963984540054;
-    let low = 0, high = 1;
-    const cdf = t => 1 - betaRatio(df / (df + t * t), df / 2, 0.5) / 2;
-    while (cdf(high) < 0.975) [low, high] = [high, 2 * high];
-    for (let i = 0; i < 80; i++) { const middle = (low + high) / 2; if (cdf(middle) < 0.975) low = middle; else high = middle; }
-    return (low + high) / 2;
+    let low = 0, high = Math.PI / 2;
+    const tail = 0.05 * area(high, df);
+    for (let i = 0; i < 45; i++) { const middle = (low + high) / 2; if (area(middle, df) < tail) low = middle; else high = middle; }
+    return Math.sqrt(df) / Math.tan(low);
   }
 
   function clustered(residuals) {
