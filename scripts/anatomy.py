@@ -27,21 +27,23 @@ def anatomy(request: Request) -> int:
 
 def _grid(request: Request) -> None:
     """Print one table of a grid and write it to two files."""
-    from posbench.anatomy import grid_table as anatomy_table
+    from posbench.anatomy.as_text import table_lines
+    from posbench.anatomy.grid_table import grid_numbers, grid_rows, write_grid
 
     cfg = request.cfgs[0]
     for key in ("json", "figure"):
         if cfg[key]:
             raise ConfigError(f"{key}={cfg[key]} is of one combination, and a grid gives a table: leave {key} out, or -m and experiment=.")
-    found, reasons = anatomy_table.grid_rows(request.cfgs)
+    found, reasons = grid_rows(request.cfgs)
     for reason in reasons:
         print(reason, file=sys.stderr)
     if not found:
         print("no combination of this grid is legal and changes something: there is no table", file=sys.stderr)
         return
-    print(anatomy_table.grid_in_terminal(found))
+    table, legend = grid_numbers(found)
+    print("\n".join([*table_lines(table), *legend]))
     name = request.experiment["name"] or cfg["log"]["group"]
-    for path in anatomy_table.write_grid(found, Path(cfg["report_dir"] or Path(cfg["results_dir"]).parent / "anatomy" / name)):
+    for path in write_grid(found, Path(cfg["report_dir"] or Path(cfg["results_dir"]).parent / "anatomy" / name)):
         print(f"{path.suffix.lstrip('.'):4} {path}")
 
 

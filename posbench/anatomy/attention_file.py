@@ -1,13 +1,14 @@
 """Attention of a trained run under some methods: the request, diagnostics.json with every number, diagnostics.csv by head."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, make_dataclass
+import csv
+import io
+from dataclasses import dataclass
 from pathlib import Path
 
 from posbench.anatomy.as_text import table_lines
 from posbench.anatomy.attention import buckets, measure_attention
 from posbench.anatomy.from_config import method_in_words, whole
-from posbench.common.csv_records import to_csv
+from posbench.common.defuse import cell
 from posbench.common.errors import ConfigError
 from posbench.common.files import write_atomic, write_json
 from posbench.common.progress import Progress
@@ -25,11 +26,8 @@ from posbench.report.tables import Table
 from posbench.scale_attention.none import NoScale
 
 WINDOWS, LONG_WINDOWS, QUERIES = 32, 8, 64  # by default: windows, of training lengths above LONG, and at most so many queries of a window
-COLUMNS = {
-    "run": str, "encoding": str, "extension": str, "scale_attention": str, "untested": bool, "train_len": int, "length": int, "nll": float,
-    "layer": int, "kind": str, "head": int, "keys": float, "entropy": float, "entropy_half": float | None, "first": float, "sink": float,
-    "far": float,
-}  # fmt: skip
+METHODS, HEAD = ("extension", "scale_attention", "untested"), ("entropy", "entropy_half", "first", "sink", "far")
+COLUMNS = ("run", "encoding", *METHODS, "train_len", "length", "nll", "layer", "kind", "head", "keys", *HEAD)
 
 
 @dataclass(frozen=True)
@@ -117,28 +115,26 @@ def content(name: str, cfg: JobConfig, arms: list[Arm], model: GPT, corpus: Corp
 
 
 def write_attention(found: dict, folder: Path) -> list[Path]:
-    """Write diagnostics.json and diagnostics.csv into `folder`. Returns their paths."""
+    """Write diagnostics.json and, with a row for each arm, length, layer and head, diagnostics.csv into `folder`. Returns their paths."""
     paths = [folder / "diagnostics.json", folder / "diagnostics.csv"]
     write_json(paths[0], found)
-    shares = {f"{group}_{'_'.join(map(str, dict.fromkeys(ends)))}": float | None for group in ("mass", "seen") for ends in found["buckets"]}
-    row = make_dataclass("Row", [*COLUMNS.items(), *((name, kind, None) for name, kind in shares.items())])
-    write_atomic(paths[1], to_csv((row(**values) for values in _head_rows(found)), row))
-    return paths
-
-
-def _head_rows(found: dict) -> Iterator[dict]:
-    """Values of the row of each arm, length, layer and head. Layers and heads are counted from 1."""
-    names = ["_".join(map(str, dict.fromkeys(ends))) for ends in found["buckets"]]
+    names, rows = ["_".join(map(str, dict.fromkeys(ends))) for ends in found["buckets"]], io.StringIO()
+    shares = [f"{group}_{bucket}" for group in ("mass", "seen") for bucket in names]
+    writer = csv.DictWriter(rows, [*COLUMNS, *shares], lineterminator="\n")
+    writer.writeheader()
     shared = {key: found[key] for key in ("run", "encoding", "train_len")}
-    for arm_of, text in ((each, text) for each in found["arms"] for text in each["measured"]):
-        methods = {key: arm_of[key] for key in ("extension", "scale_attention", "untested")}
-        methods |= {key: text[key] for key in ("length", "nll")}
-        for number, (layer, kind) in enumerate(zip(text["layers"], found["layers"], strict=True), start=1):
-            seen = {f"seen_{name}": keys for name, keys in zip(names, layer["seen"], strict=False)}
+    for one, read in ((each, text) for each in found["arms"] for text in each["measured"]):
+        methods = {key: one[key] for key in METHODS} | {key: read[key] for key in ("length", "nll")}
+        for number, (layer, kind) in enumerate(zip(read["layers"], found["layers"], strict=True), start=1):
+            seen = {f"seen_{bucket}": keys for bucket, keys in zip(names, layer["seen"], strict=False)}
             for head, mass in enumerate(layer["mass"]):
-                own = {key: layer[key][head] for key in ("entropy", "entropy_half", "first", "sink", "far")}
-                own |= {f"mass_{name}": share for name, share in zip(names, mass, strict=False)}
-                yield {**shared, **methods, "layer": number, "kind": kind["kind"], "head": head + 1, "keys": layer["keys"], **own, **seen}
+                own = {key: layer[key][head] for key in HEAD}
+                own |= {f"mass_{bucket}": share for bucket, share in zip(names, mass, strict=False)}
+                own |= {"layer": number, "kind": kind["kind"], "head": head + 1, "keys": layer["keys"]}
+                row = {**shared, **methods, **own, **seen}
+                writer.writerow({key: cell(value) if isinstance(value, str) else value for key, value in row.items()})
+    write_atomic(paths[1], rows.getvalue())
+    return paths
 
 
 def attention_in_terminal(found: dict) -> str:

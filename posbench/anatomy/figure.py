@@ -2,22 +2,50 @@
 
 import textwrap
 from collections.abc import Callable
-from functools import partial
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
 import torch
+from matplotlib import colormaps
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
+from torch import Tensor
 
-from posbench.anatomy import query_view
 from posbench.anatomy.as_text import PROPERTIES, lengths_asked, named_values, reader_notes, title
-from posbench.anatomy.axes import BLUE, HIDDEN, ORANGE, TRAINED, dress_axes, heads, line, log2_axis, over_distance, picture, several
 from posbench.anatomy.dissect import Anatomy, samples
-from posbench.anatomy.query_view import LayerView
-from posbench.report.figures.style import GREY, OKABE_ITO, save
+from posbench.anatomy.query_view import LayerView, channel_scores
+from posbench.report.figures.style import FONT, GREY, OKABE_ITO, save
 
+BLUE, ORANGE = OKABE_ITO[:2]
+TRAINED, HIDDEN = "#e7f5f0", "#efefef"
 UNSEEN = -20.0  # nats: with a bias below this a key has practically no weight
+DASHED = {"color": GREY, "linewidth": 1, "linestyle": (0, (4, 3))}
+DISTANCE, SEEN_AT = "tokens between query and key", "At which distance a key is seen"
+PANELS: list[tuple[Callable, Callable]] = []  # in the order of a page: a condition, and what draws the panel
+
+
+def panel(applies: str | Callable, heading: str, x: str, y: str = "", legend: str = "best", over: bool | None = True) -> Callable:
+    """Decorator that makes a function of axes, numbers and kinds a panel of the page.
+
+    `applies`: a value that the numbers or some kind of layer must have, or a condition on numbers and kinds. `over`: x is tokens between
+    query and key, and keys that are hidden are grey or not; None for another x. What the function returns is added to the heading.
+    """
+
+    def has(numbers: dict, _: list[LayerView]) -> bool:
+        return bool(numbers.get(applies) or any(layer.get(applies) for layer in numbers["layers"]))
+
+    def register(draw: Callable) -> Callable:
+        def drawn(axes, numbers: dict, kinds: list[LayerView]) -> None:
+            if over is not None:
+                over_distance(axes, numbers, over)
+            dress_axes(axes, heading + (draw(axes, numbers, kinds) or ""), x, y, legend)
+
+        PANELS.append((applies if callable(applies) else has, drawn))
+        return draw
+
+    return register
 
 
 def draw_anatomy(anatomy: Anatomy, stem: Path | str) -> list[Path]:
@@ -27,7 +55,7 @@ def draw_anatomy(anatomy: Anatomy, stem: Path | str) -> list[Path]:
 
 def anatomy_page(anatomy: Anatomy):
     """Figure of the panels, with the property table and the notes below them."""
-    numbers, shown = anatomy.numbers, shown_panels(anatomy)
+    numbers, shown = anatomy.numbers, [draw for applies, draw in PANELS if applies(anatomy.numbers, anatomy.kinds)]
     columns = 2 if len(shown) in (2, 4) else min(3, len(shown))
     lines = -(-len(shown) // columns)
     width, height = max(6.4, 4.0 * columns), 3.3 * lines + 0.9
@@ -35,8 +63,8 @@ def anatomy_page(anatomy: Anatomy):
     grid = figure.subplots(lines, columns, squeeze=False)
     edges = {"left": 0.62 / width, "right": 1 - 0.15 / width, "top": 1 - 0.95 / height, "bottom": 0.5 / height}
     figure.subplots_adjust(wspace=0.26, hspace=0.42, **edges)
-    for axes, panel in zip(grid.flat, shown, strict=False):
-        panel(axes, numbers)
+    for axes, draw in zip(grid.flat, shown, strict=False):
+        draw(axes, numbers, anatomy.kinds)
     for axes in list(grid.flat)[len(shown) :]:
         axes.set_axis_off()
     figure.text(0.1 / width, 1 - 0.2 / height, title(numbers), fontsize=13, fontweight="bold", va="center")
@@ -50,32 +78,16 @@ def anatomy_page(anatomy: Anatomy):
     return figure
 
 
-def shown_panels(anatomy: Anatomy) -> list[Callable]:
-    """Panels that apply to an anatomy, each a function of an axes and the numbers."""
-    layers, added = anatomy.numbers["layers"], anatomy.numbers["coordinates"] is not None
-    turned = next((kind for kind in anatomy.kinds if kind.plan.bands[0].q_table is not None), None)
-
-    def has(key: str) -> bool:
-        return any(layer[key] for layer in layers)
-
-    shown = {
-        spectrum_panel: has("spectrum"),
-        positions_panel: added,
-        partial(embedding_panel, kind=anatomy.kinds[0]): added,
-        similarity_panel: added,
-        distances_panel: not added,
-        partial(channels_panel, kind=turned): turned is not None,
-        decay_panel: has("decay"),
-        bias_panel: has("bias"),
-        weights_panel: has("even_weights"),
-        bound_panel: has("decay_bound"),
-        rule_panel: has("distance_rule"),
-        logits_panel: any(np.any(np.array(layer["logit_scale"]) != 1) for layer in layers),
-    }
-    return [panel for panel, applies in shown.items() if applies]
+def _turned(kinds: list[LayerView]) -> LayerView | None:
+    return next((kind for kind in kinds if kind.plan.bands[0].q_table is not None), None)
 
 
-def spectrum_panel(axes, numbers: dict) -> None:
+def _rescaled(numbers: dict, _: list[LayerView]) -> bool:
+    return any(np.any(np.array(layer["logit_scale"]) != 1) for layer in numbers["layers"])
+
+
+@panel("spectrum", "Frequencies", "pair of channels", "radians per token", legend="upper right", over=None)
+def spectrum_panel(axes, numbers: dict, kinds: list[LayerView]) -> None:
     """Draw the frequency of each pair, in training and at evaluation."""
     one_turn = 2 * torch.pi / numbers["train_len"]
     still = 0
@@ -101,14 +113,45 @@ def spectrum_panel(axes, numbers: dict) -> None:
     axes.annotate("dashed: one turn in training\nhollow: less than one", (0.02, 0.03), **corner)
     if still:
         axes.annotate(f"{still} more stand still", (0.98, 0.03), ha="right", **corner)
-    dress_axes(axes, "Frequencies", "pair of channels", "radians per token", legend="upper right")
 
 
-def distances_panel(axes, numbers: dict) -> None:
+@panel("coordinates", "At which position a token is read", "token", over=None)
+def positions_panel(axes, numbers: dict, kinds: list[LayerView]) -> None:
+    """Draw the position, or the row of a learned table, at which each token is read."""
+    length = numbers["length"]
+    axes.axhspan(0, numbers["trained_reach"], color=TRAINED, linewidth=0, zorder=0.5)
+    axes.axvline(numbers["train_len"], **DASHED, zorder=1)
+    axes.plot([0, length], [0, length], color=GREY, linewidth=0.9, linestyle=(0, (1, 2)), zorder=2)
+    at = numbers["table_rows"] or numbers["coordinates"]
+    line(axes, at, BLUE)
+    axes.set_ylabel("row of the table" if numbers["table_rows"] else "position for the encoding", fontsize=FONT)
+    axes.set_xlim(0, length)
+    axes.set_ylim(0, 1.05 * max(length, numbers["trained_reach"], *at))
+
+
+@panel("coordinates", "What is added to the embedding", "token", "channel", over=None)
+def embedding_panel(axes, numbers: dict, kinds: list[LayerView]) -> None:
+    """Draw the vectors added to embeddings as a heat map of tokens and channels."""
+    kind = kinds[0]
+    at = torch.linspace(0, kind.length - 1, min(kind.length, 512)).round().long()
+    rows = kind.added_TC[at].T
+    picture(axes, at, rows, float(rows.abs().quantile(0.98)))
+    axes.axvline(numbers["train_len"], color="black", linewidth=1, linestyle=(0, (4, 3)), zorder=2)
+
+
+@panel("coordinates", "How alike two positions are", "tokens between them", "cosine")
+def similarity_panel(axes, numbers: dict, kinds: list[LayerView]) -> None:
+    """Draw the cosine between the vectors added to the last token and to those before it."""
+    axes.plot(numbers["similarity"]["at"], numbers["similarity"]["cosine"], color=BLUE, linewidth=1.4, zorder=3)
+    axes.axhline(0, color="black", linewidth=0.7, zorder=1)
+    axes.set_ylim(None, 1.03)
+
+
+@panel(lambda numbers, _: not numbers["coordinates"], SEEN_AT, DISTANCE, "distance for the encoding", legend="lower right")
+def distances_panel(axes, numbers: dict, kinds: list[LayerView]) -> None:
     """Draw the distance at which the last query sees each key."""
     seen = [value for layer in numbers["layers"] for value in layer["distance"] if value]
     low, high = min([1.0, *seen]), max([2.0, numbers["length"], *seen])
-    over_distance(axes, numbers)
     axes.set_yscale("log", base=2)
     axes.axhspan(low / 2, max(low, numbers["trained_reach"]), color=TRAINED, linewidth=0, zorder=0.5)
     axes.plot([1, numbers["length"]], [1, numbers["length"]], color=GREY, linewidth=0.9, linestyle=(0, (1, 2)), zorder=2)
@@ -116,70 +159,35 @@ def distances_panel(axes, numbers: dict) -> None:
         line(axes, layer["distance"], colour, name)
     axes.set_ylim(low / 1.15, high * 1.1)
     log2_axis(axes.yaxis, low, high)
-    dress_axes(axes, "At which distance a key is seen", "tokens between query and key", "distance for the encoding", legend="lower right")
 
 
-def positions_panel(axes, numbers: dict) -> None:
-    """Draw the position, or the row of a learned table, at which each token is read."""
-    length = numbers["length"]
-    axes.axhspan(0, numbers["trained_reach"], color=TRAINED, linewidth=0, zorder=0.5)
-    axes.axvline(numbers["train_len"], color=GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
-    axes.plot([0, length], [0, length], color=GREY, linewidth=0.9, linestyle=(0, (1, 2)), zorder=2)
-    at = numbers["table_rows"] or numbers["coordinates"]
-    line(axes, at, BLUE)
-    axes.set_xlim(0, length)
-    axes.set_ylim(0, 1.05 * max(length, numbers["trained_reach"], *at))
-    dress_axes(
-        axes, "At which position a token is read", "token", "row of the table" if numbers["table_rows"] else "position for the encoding"
-    )
-
-
-def embedding_panel(axes, numbers: dict, kind: LayerView) -> None:
-    """Draw the vectors added to embeddings as a heat map of tokens and channels."""
-    at = torch.linspace(0, kind.length - 1, min(kind.length, 512)).round().long()
-    rows = kind.added_TC[at].T
-    picture(axes, at, rows, float(rows.abs().quantile(0.98)))
-    axes.axvline(numbers["train_len"], color="black", linewidth=1, linestyle=(0, (4, 3)), zorder=2)
-    dress_axes(axes, "What is added to the embedding", "token", "channel")
-
-
-def similarity_panel(axes, numbers: dict) -> None:
-    """Draw the cosine between the vectors added to the last token and to those before it."""
-    over_distance(axes, numbers)
-    axes.plot(numbers["similarity"]["at"], numbers["similarity"]["cosine"], color=BLUE, linewidth=1.4, zorder=3)
-    axes.axhline(0, color="black", linewidth=0.7, zorder=1)
-    axes.set_ylim(None, 1.03)
-    dress_axes(axes, "How alike two positions are", "tokens between them", "cosine")
-
-
-def channels_panel(axes, numbers: dict, kind: LayerView) -> None:
+@panel(lambda _, kinds: _turned(kinds), "What each pair says of a key", DISTANCE, "pair of channels", over=False)
+def channels_panel(axes, numbers: dict, kinds: list[LayerView]) -> None:
     """Draw the score of each key in each pair of channels as a heat map over distance."""
+    kind = _turned(kinds)
     delta_K = samples(kind.length)
     delta_K = delta_K[delta_K > 0]
-    rows = query_view.channel_scores(kind, delta_K)
-    over_distance(axes, numbers, grey=False)
+    rows = channel_scores(kind, delta_K)
     axes.set_facecolor(HIDDEN)
     picture(axes, delta_K, rows)
     axes.set_ylim(-0.5, len(rows) - 0.5)
-    dress_axes(axes, "What each pair says of a key", "tokens between query and key", "pair of channels")
     axes.text(1, 1.03, "blue -1, orange +1", fontsize=7.4, color=GREY, ha="right", transform=axes.transAxes)
 
 
-def decay_panel(axes, numbers: dict) -> None:
+@panel("decay", "What distance leaves of a pair", DISTANCE, "factor", legend="lower left")
+def decay_panel(axes, numbers: dict, kinds: list[LayerView]) -> None:
     """Draw the decay of the fastest, the middle and the slowest pair over distance."""
-    over_distance(axes, numbers)
     rates = several(numbers, "decay")[0][0]["decay"]
     picked = [("fastest pair", rates[0]), ("middle pair", rates[len(rates) // 2]), ("slowest pair", rates[-1])]
     index, at = zip(*((index, value) for index, value in enumerate(numbers["distance"]) if value is not None), strict=True)
     for (label, rate), colour in zip(picked, OKABE_ITO, strict=False):
         axes.plot(index, torch.exp(-rate * torch.tensor(at)), color=colour, linewidth=1.5, label=label, zorder=3)
     axes.set_ylim(0, 1.03)
-    dress_axes(axes, "What distance leaves of a pair", "tokens between query and key", "factor", legend="lower left")
 
 
-def bias_panel(axes, numbers: dict) -> None:
+@panel("bias", "What is added to the score", DISTANCE, "bias (nats)", legend="center left")
+def bias_panel(axes, numbers: dict, kinds: list[LayerView]) -> str:
     """Draw the bias of each head over distance."""
-    over_distance(axes, numbers)
     layer, _, name = several(numbers, "bias")[0]
     heads(axes, layer["bias"])
     known = [value for row in layer["bias"] for value in row if value is not None]
@@ -188,46 +196,42 @@ def bias_panel(axes, numbers: dict) -> None:
         axes.set_ylim(UNSEEN, max(0.5, max(known)))
         axes.annotate("below: no weight is left", (0.02, 0.02), xycoords="axes fraction", fontsize=7.4, color=GREY)
     axes.axhline(0, color="black", linewidth=0.7, zorder=1)
-    heading = "What is added to the score" + (f" ({name})" if name else "")
-    dress_axes(axes, heading, "tokens between query and key", "bias (nats)", legend="center left")
+    return f" ({name})" if name else ""
 
 
-def weights_panel(axes, numbers: dict) -> None:
+@panel("even_weights", "Weights, if no content matters", DISTANCE, "attention weight", legend="lower left")
+def weights_panel(axes, numbers: dict, kinds: list[LayerView]) -> None:
     """Draw attention weights over distance for content scores of 0, a line for each head."""
-    over_distance(axes, numbers)
     rows = several(numbers, "even_weights")[0][0]["even_weights"]
     heads(axes, rows)
     axes.set_yscale("log")
     known = [value for row in rows for value in row if value]
     axes.set_ylim(max(1e-9, min(known) / 1.5), max(known) * 1.5)
-    dress_axes(axes, "Weights, if no content matters", "tokens between query and key", "attention weight", legend="lower left")
 
 
-def bound_panel(axes, numbers: dict) -> None:
+@panel("decay_bound", "Decay: bound of the score", DISTANCE, "mean |partial sum|", legend="upper right")
+def bound_panel(axes, numbers: dict, kinds: list[LayerView]) -> None:
     """Draw the envelope of RoPE's score over distance, with and without the extension."""
-    over_distance(axes, numbers)
     for layer, colour, name in several(numbers, "decay_bound"):
         bound = layer["decay_bound"]
         if layer["extended"] and bound["before"] != bound["after"]:
             axes.plot(bound["at"], bound["before"], color=GREY, linewidth=1.0, label="without extension", zorder=2)
         axes.plot(bound["at"], bound["after"], color=colour, linewidth=1.4, label=name or None, zorder=3)
     axes.set_ylim(0, None)
-    dress_axes(axes, "Decay: bound of the score", "tokens between query and key", "mean |partial sum|", legend="upper right")
 
 
-def rule_panel(axes, numbers: dict) -> None:
+@panel("distance_rule", "What distance does to the score", DISTANCE, legend="center left")
+def rule_panel(axes, numbers: dict, kinds: list[LayerView]) -> None:
     """Draw factor and addend of the scales that act by distance."""
-    over_distance(axes, numbers)
     for rule in several(numbers, "distance_rule")[0][0]["distance_rule"]:
         axes.plot(rule["at"], rule["factor"], color=BLUE, linewidth=1.5, label="factor", zorder=3)
         axes.plot(rule["at"], rule["addend"], color=ORANGE, linewidth=1.5, label="addend", zorder=3)
     axes.axhline(0, color="black", linewidth=0.7, zorder=1)
-    dress_axes(axes, "What distance does to the score", "tokens between query and key", legend="center left")
 
 
-def logits_panel(axes, numbers: dict) -> None:
+@panel(_rescaled, "Factor on the logits", "position of the query", "factor", legend="upper left", over=False)
+def logits_panel(axes, numbers: dict, kinds: list[LayerView]) -> None:
     """Draw the factor on the logits over the position of the query."""
-    over_distance(axes, numbers, grey=False)
     for layer, colour, name in several(numbers):
         rows = layer["logit_scale"]
         if isinstance(rows[0], list):
@@ -237,4 +241,79 @@ def logits_panel(axes, numbers: dict) -> None:
     low, high = axes.get_ylim()
     axes.set_ylim(min(low, 0.95), max(high, 1.1))
     axes.axhline(1, color="black", linewidth=0.7, zorder=1)
-    dress_axes(axes, "Factor on the logits", "position of the query", "factor", legend="upper left")
+
+
+def several(numbers: dict, key: str = "distance") -> list[tuple[dict, str, str]]:
+    """List of (layer kind, colour, name) of the kinds of layers that have a value of `key`; the name is empty for a single kind."""
+    layers = numbers["layers"]
+    named = []
+    for index, layer in enumerate(layers):
+        which = f"{layer['name']}, {len(layer['numbers'])} of {sum(len(other['numbers']) for other in layers)} layers"
+        if layer["window"] is not None:
+            which += f", window {layer['window']}"
+        named.append((layer, OKABE_ITO[index % len(OKABE_ITO)], which if len(layers) > 1 else ""))
+    return [one for one in named if one[0][key]]
+
+
+def dress_axes(axes, heading: str, x: str, y: str = "", legend: str = "best") -> None:
+    """Set title, labels and spines in the style of the curves, and add a legend at `legend` if any line has a name."""
+    axes.set_title(heading, fontsize=10, loc="left", color="#222222", pad=7)
+    axes.set_xlabel(x, fontsize=FONT)
+    if y:
+        axes.set_ylabel(y, fontsize=FONT)
+    axes.tick_params(labelsize=7.8, color=GREY)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    if axes.get_legend_handles_labels()[0]:
+        ground = {"facecolor": "white", "edgecolor": "none", "framealpha": 0.85}
+        axes.legend(loc=legend, fontsize=7.6, handlelength=1.6, borderaxespad=0.3, labelspacing=0.3, **ground)
+
+
+def log2_axis(axis, low: float, high: float) -> None:
+    """Set the ticks of an axis: powers of two, at most eight of them, as plain numbers."""
+    bottom, top = int(torch.tensor(low).log2().floor()), int(torch.tensor(high).log2().ceil())
+    step = 1 + (top - bottom) // 8
+    axis.set_major_locator(FixedLocator([2.0**power for power in range(bottom, top + 1) if power % step == top % step]))
+    axis.set_major_formatter(lambda value, _: f"{value:.0f}" if value >= 1 else f"1/{1 / value:.0f}")
+    axis.set_minor_locator(NullLocator())
+
+
+def over_distance(axes, numbers: dict, grey: bool = True) -> None:
+    """Set up x = tokens between query and key, 1 to length; mark the end of training and shade hidden keys (`grey`)."""
+    train_len, length = numbers["train_len"], numbers["length"]
+    axes.set_xscale("log", base=2)
+    axes.set_xlim(1, max(2, length))
+    log2_axis(axes.xaxis, 1, max(2, length))
+    axes.axvline(train_len, **DASHED, zorder=1)
+    hidden = [grey and all(layer["distance"][index] is None for layer in numbers["layers"]) for index in range(length)]
+    for unseen, run in groupby(range(length), key=hidden.__getitem__):
+        span = list(run)
+        if unseen:
+            axes.axvspan(span[0], span[-1] + 1, color=HIDDEN, linewidth=0, zorder=0)
+
+
+def line(axes, values: list, colour: str, label: str = "", width: float = 1.6) -> None:
+    """Draw a line of values over their index; None leaves a gap, and a value between two gaps is a dot."""
+    style = {"color": colour, "linewidth": width, "zorder": 3, "solid_capstyle": "butt"}
+    axes.plot(range(len(values)), values, label=label or None, **style)
+    around = [None, *values, None]
+    lone = [index for index, value in enumerate(values) if value is not None and around[index] is around[index + 2] is None]
+    if lone:
+        axes.plot(lone, [values[index] for index in lone], linestyle="", marker="o", markersize=max(1.6, width), color=colour, zorder=3)
+
+
+def picture(axes, x, rows: Tensor, top: float = 1.0) -> None:
+    """Draw a heat map of rows [row, x], from blue for -top to orange for `top`."""
+    diverging = LinearSegmentedColormap.from_list("posbench", [BLUE, "#8fbfdf", "#ffffff", "#f0ae82", ORANGE])
+    axes.pcolormesh(x, range(len(rows)), rows, cmap=diverging, vmin=-top, vmax=top, shading="nearest", rasterized=True, zorder=1)
+
+
+def heads(axes, rows: list[list], label: str = "head {}") -> None:
+    """Draw a line for each head, one if all are equal. Of more than four heads only the first and the last are named."""
+    if len(rows) > 1 and all(row == rows[0] for row in rows):
+        rows, label = rows[:1], "all heads"
+    many = colormaps["viridis"]
+    for head, values in enumerate(rows):
+        colour = OKABE_ITO[head] if len(rows) <= len(OKABE_ITO) else many(head / len(rows))
+        name = label.format(head + 1) if label and (len(rows) <= 4 or head in (0, len(rows) - 1)) else ""
+        line(axes, values, colour, name)

@@ -7,15 +7,13 @@ Letters: D pictured channels, H heads, K keys, T tokens.
 
 import math
 import textwrap
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator
 
-from posbench.anatomy import axes as draws
+from posbench.anatomy import figure as draws
 from posbench.anatomy.dissect import Anatomy, dissect
 from posbench.anatomy.query_view import channel_scores
 from posbench.common.errors import ConfigError
@@ -52,59 +50,64 @@ SCALES = (
 )
 
 
-@dataclass(frozen=True)
-class Tile:
-    """Picture of a method: its name, a few words, and the function that draws it."""
-
-    name: str
-    words: str
-    draw: Callable
-
-
 def draw_gallery(stem: Path | str) -> list[Path]:
     """Write STEM.png and STEM.svg; equal methods give equal bytes."""
-    return save(sheet(encoding_tiles(), extension_tiles(), scale_tiles()), Path(stem))
+    return save(sheet({group: dissected(group) for group in ("encoding", "extension", "scale_attention")}), Path(stem))
 
 
-def sheet(encodings: list[Tile], extensions: list[Tile], scales: list[Tile]):
-    """Figure of the three sections: small multiples on one grid."""
+def sheet(shown: dict[str, list[tuple[str, str, Anatomy]]]):
+    """Figure of the three sections: small multiples on one grid. `shown` are the `dissected` of each group."""
     positions = [0, SHAPE.train_len, LENGTH // 2, LENGTH]
-    sections = (  # the last two: ticks of y, and inches of the head
-        ("Encodings", encodings, ENCODINGS, [], 1.0),
-        ("Extensions", extensions, EXTENSIONS, positions, 1.15),
-        ("Scales of attention", scales, SCALES, list(range(int(TOP) + 1)), 1.0),
+    sections = (  # the last three: ticks of y, inches of the head, and what draws a tile and returns words about it
+        ("Encodings", shown["encoding"], ENCODINGS, [], 1.0, _draw_encoding),
+        ("Extensions", shown["extension"], EXTENSIONS, positions, 1.15, _draw_extension),
+        ("Scales of attention", shown["scale_attention"], SCALES, list(range(int(TOP) + 1)), 1.0, _draw_scale),
     )
     lines = [-(-len(tiles) // COLUMNS) for _, tiles, *_ in sections]
-    width, height = 0.45 + COLUMNS * (TILE + GAP), sum(head for *_, head in sections) + sum(lines) * LINE + 0.1
+    width, height = 0.45 + COLUMNS * (TILE + GAP), sum(head for *_, head, _ in sections) + sum(lines) * LINE + 0.1
     figure = Figure(figsize=(width, height), layout=None)
     top = height
-    for (heading, tiles, text, y_ticks, head), count in zip(sections, lines, strict=True):
+    for (heading, tiles, text, y_ticks, head, draw), count in zip(sections, lines, strict=True):
         figure.text(0.1 / width, (top - 0.2) / height, heading, fontsize=14, fontweight="bold", va="center")
         words = "\n".join(textwrap.wrap(text, int(width * 15)))
         figure.text(0.1 / width, (top - 0.4) / height, words, fontsize=8.6, color=GREY, va="top", linespacing=1.35)
         top -= head
-        for index, tile in enumerate(tiles):
+        for index, (name, encoding, found) in enumerate(tiles):
             line, column = divmod(index, COLUMNS)
             left, bottom = 0.45 + column * (TILE + GAP), top - line * LINE - TILE - 0.36
             axes = figure.add_axes((left / width, bottom / height, TILE / width, TILE / height))
-            tile.draw(axes)
-            _dress(axes, tile, y_ticks if column == 0 else [])
+            does = draw(axes, found) + ("" if encoding == "rope" or draw is _draw_encoding else f" ({encoding})")
+            axes.set_title(name, fontsize=9.4, loc="left", pad=13, color="black")
+            axes.text(0, 1.035, does, fontsize=7.6, color=GREY, transform=axes.transAxes)
+            axes.set_xlim(0, LENGTH)
+            axes.axvline(SHAPE.train_len, color="#333333", linewidth=0.8, linestyle=(0, (4, 3)), zorder=4)
+            axes.xaxis.set_major_locator(FixedLocator(positions))
+            axes.yaxis.set_major_locator(FixedLocator(y_ticks if column == 0 else []))
+            axes.tick_params(labelsize=7.2, length=2.5, color=GREY)
+            axes.spines[:].set_color("#bbbbbb")
         top -= count * LINE
     return figure
 
 
-def _dress(axes, tile: Tile, y_ticks: list[int]) -> None:
-    axes.set_title(tile.name, fontsize=9.4, loc="left", pad=13, color="black")
-    axes.text(0, 1.035, tile.words, fontsize=7.6, color=GREY, transform=axes.transAxes)
-    axes.set_xlim(0, LENGTH)
-    axes.axvline(SHAPE.train_len, color="#333333", linewidth=0.8, linestyle=(0, (4, 3)), zorder=4)
-    axes.xaxis.set_major_locator(FixedLocator([0, SHAPE.train_len, LENGTH // 2, LENGTH]))
-    axes.yaxis.set_major_locator(FixedLocator(y_ticks))
-    axes.tick_params(labelsize=7.2, length=2.5, color=GREY)
-    axes.spines[:].set_color("#bbbbbb")
+def dissected(group: str) -> list[tuple[str, str, Anatomy]]:
+    """(name, encoding, anatomy) of every method of a group of configs/.
+
+    An encoding that does not reach LENGTH by itself has recompute_window; other methods act on RoPE, else on the first encoding they can.
+    """
+    encodings, found = nodes("encoding"), []
+    for name, node in sorted(nodes(group).items(), key=lambda item: (item[0] != "none", item[0])):
+        tried = [(own, {group: node}) for own in ("rope", *encodings)]
+        if group == "encoding":
+            tried = [(name, {}), (name, {"extension": nodes("extension")["recompute_window"]})]
+        for own, methods in tried:
+            shown = _dissect(encodings[own], **methods)
+            if shown is not None:
+                found.append((name, own, shown))
+                break
+    return found
 
 
-def _dissected(encoding: dict, **methods: dict) -> Anatomy | None:
+def _dissect(encoding: dict, **methods: dict) -> Anatomy | None:
     """Anatomy of an encoding with the nodes of `methods` (extension, scale_attention); None if not defined at LENGTH or of no effect.
 
     A scale that is meant to be trained in is.
@@ -121,90 +124,34 @@ def _dissected(encoding: dict, **methods: dict) -> Anatomy | None:
     return None if verdict.noop else dissect(built, acting, at_evaluation, LENGTH, trained_in)
 
 
-def encoding_tiles() -> list[Tile]:
-    """Tiles of all encodings, with recompute_window for those that do not reach LENGTH by themselves."""
-    recompute_window, tiles = nodes("extension")["recompute_window"], []
-    for name, node in _plain_first(nodes("encoding")):
-        shown = _dissected(node) or _dissected(node, extension=recompute_window)
-        if shown is not None:
-            tiles.append(_encoding_tile(name, shown))
-    return tiles
-
-
-def extension_tiles() -> list[Tile]:
-    """Tiles of all extensions, on RoPE or else on the first encoding that they can change."""
-    return acting_tiles("extension", _extension_tile)
-
-
-def scale_tiles() -> list[Tile]:
-    """Tiles of all scales, on RoPE or else on the first encoding that they can act on."""
-    return acting_tiles("scale_attention", _scale_tile)
-
-
-def acting_tiles(group: str, tile: Callable[[str, str, dict], Tile]) -> list[Tile]:
-    """Tiles of the methods of a group that act on an encoding: `tile` of method, encoding and numbers, on RoPE or the first that does."""
-    encodings, tiles = nodes("encoding"), []
-    for name, node in _plain_first(nodes(group)):
-        for own in ("rope", *encodings):
-            shown = _dissected(encodings[own], **{group: node})
-            if shown is not None:
-                tiles.append(tile(name, own, shown.numbers))
-                break
-    return tiles
-
-
-def _plain_first(found: dict[str, dict]) -> list[tuple[str, dict]]:
-    return sorted(found.items(), key=lambda item: (item[0] != "none", item[0]))
-
-
-def _encoding_tile(name: str, shown: Anatomy) -> Tile:
+def _draw_encoding(axes, shown: Anatomy) -> str:
     numbers, kind = shown.numbers, shown.kinds[0]
     if len(shown.kinds) > 1:
-        return Tile(name, "layers of two kinds", lambda axes: _layer_bars(axes, numbers))
+        _layer_bars(axes, numbers)
+        return "layers of two kinds"
     if numbers["coordinates"]:
-        return Tile(name, "added to embeddings", lambda axes: _embedding_rows(axes, shown))
-    if numbers["even_weights"]:
-        return Tile(name, "weighs whole rows", lambda axes: _log_weights(axes, numbers["even_weights"]))
+        rows_DT = torch.nn.functional.pad(kind.added_TC.T, (0, LENGTH - kind.length), value=torch.nan)
+        axes.set_facecolor(draws.HIDDEN)
+        draws.picture(axes, range(LENGTH), rows_DT, float(rows_DT.nan_to_num().abs().quantile(0.98)))
+        return "added to embeddings"
+    if numbers["even_weights"]:  # as the bias that would give the same weights: their logarithm, relative to the largest
+        largest = max(value for row in numbers["even_weights"] for value in row if value)
+        _bias_curves(axes, [[None if not value else math.log(value / largest) for value in row] for row in numbers["even_weights"]])
+        return "weighs whole rows"
     turned = kind.plan.bands[0].q_table is not None
     if numbers["bias"]:
-        words = "added to scores" if kind.encoding.biases & (Bias.COLUMNS | Bias.DENSE) else "forget gates"
-        return Tile(name, words + (", turned" if turned else ""), lambda axes: _bias_curves(axes, numbers["bias"]))
+        _bias_curves(axes, numbers["bias"])
+        return ("added to scores" if kind.encoding.biases & (Bias.COLUMNS | Bias.DENSE) else "forget gates") + ", turned" * turned
     if turned:
-        words = "turns q and k" + (", decays" if numbers["decay"] else "")
-        return Tile(name, words, lambda axes: _channels(axes, shown))
-    return Tile(name, "the causal mask alone", _no_position)
-
-
-def _extension_tile(name: str, encoding: str, numbers: dict) -> Tile:
-    does = []
-    if numbers["spectrum"] != numbers["spectrum_before"]:
-        does.append("frequencies")
-    if any(value is not None and abs(value - index) > 1e-6 for index, value in enumerate(numbers["distance"])):
-        does.append("positions")
-    if None in numbers["distance"]:
-        does.append("crop" if numbers["fed"] < numbers["length"] else "mask")
-    if numbers["table_rows"]:
-        does = ["table"]
-    if numbers["temperature"] != 1:
-        does.append(f"x{numbers['temperature']:.2g}")
-    words = ", ".join(does) or "no change"
-    if encoding != "rope":
-        return Tile(name, f"{words} ({encoding})", lambda axes: _table_rows(axes, numbers))
-    return Tile(name, words, lambda axes: _seen_distances(axes, numbers))
-
-
-def _embedding_rows(axes, shown: Anatomy) -> None:
-    kind = shown.kinds[0]
-    rows_DT = torch.nn.functional.pad(kind.added_TC.T, (0, LENGTH - kind.length), value=torch.nan)
-    axes.set_facecolor(draws.HIDDEN)
-    draws.picture(axes, range(LENGTH), rows_DT, float(rows_DT.nan_to_num().abs().quantile(0.98)))
-
-
-def _channels(axes, shown: Anatomy) -> None:
-    delta_K = torch.arange(LENGTH)
-    rows_DK = channel_scores(shown.kinds[0], delta_K)
-    draws.picture(axes, delta_K, rows_DK)
-    axes.set_ylim(-0.5, len(rows_DK) - 0.5)
+        delta_K = torch.arange(LENGTH)
+        rows_DK = channel_scores(kind, delta_K)
+        draws.picture(axes, delta_K, rows_DK)
+        axes.set_ylim(-0.5, len(rows_DK) - 0.5)
+        return "turns q and k" + ", decays" * bool(numbers["decay"])
+    axes.set_ylim(-1, 1)
+    axes.axhline(0, color=OKABE_ITO[0], linewidth=1.6)
+    axes.annotate("every key alike", (0.63 * LENGTH, 0), xytext=(0, 5), textcoords="offset points", ha="center", fontsize=7.6, color=GREY)
+    return "the causal mask alone"
 
 
 def _bias_curves(axes, rows: list[list]) -> None:
@@ -213,12 +160,6 @@ def _bias_curves(axes, rows: list[list]) -> None:
     low, high = max(min(known), FLOOR), max(0.0, *known)
     axes.set_ylim(low - 0.06 * (high - low) - 1e-3, high + 0.06 * (high - low) + 1e-3)
     axes.axhline(0, color="black", linewidth=0.6, zorder=1)
-
-
-def _log_weights(axes, rows: list[list]) -> None:
-    """Draw weights as the bias that would give the same weights: their logarithm, relative to the largest."""
-    largest = max(value for row in rows for value in row if value)
-    _bias_curves(axes, [[None if not value else math.log(value / largest) for value in row] for row in rows])
 
 
 def _layer_bars(axes, numbers: dict) -> None:
@@ -236,48 +177,32 @@ def _layer_bars(axes, numbers: dict) -> None:
     axes.set_ylim(-0.7, sum(len(layer["numbers"]) for layer in numbers["layers"]) - 0.3)
 
 
-def _no_position(axes) -> None:
-    axes.set_ylim(-1, 1)
-    axes.axhline(0, color=OKABE_ITO[0], linewidth=1.6)
-    axes.annotate("every key alike", (0.63 * LENGTH, 0), xytext=(0, 5), textcoords="offset points", ha="center", fontsize=7.6, color=GREY)
-
-
-def _ground(axes) -> None:
+def _draw_extension(axes, shown: Anatomy) -> str:
+    """Draw the distance at which three pairs see each key (its angle by the frequency in training), or the rows of a table."""
+    numbers = shown.numbers
     axes.axhspan(0, SHAPE.train_len - 1, color=draws.TRAINED, linewidth=0, zorder=0)
     axes.plot([0, LENGTH], [0, LENGTH], color=GREY, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
     axes.set_ylim(0, LENGTH)
+    if numbers["encoding"] != "rope":
+        draws.line(axes, numbers["table_rows"] or numbers["coordinates"] or numbers["distance"], OKABE_ITO[1])
+    else:
+        before = torch.tensor(numbers["spectrum_before"])
+        speed_F = torch.tensor(numbers["spectrum"]) / before
+        middle = int((before * SHAPE.train_len / (2 * torch.pi) - TURNS).abs().argmin())
+        for pair, (colour, width) in zip((0, middle, -1), PENS, strict=True):
+            seen = [one if one is None else one * float(speed_F[pair]) for one in numbers["distance"]]
+            draws.line(axes, seen, colour, width=width)
+    moved = any(value is not None and abs(value - index) > 1e-6 for index, value in enumerate(numbers["distance"]))
+    does = ["frequencies"] * (numbers["spectrum"] != numbers["spectrum_before"]) + ["positions"] * moved
+    does += ["crop" if numbers["fed"] < numbers["length"] else "mask"] * (None in numbers["distance"])
+    does = ["table"] if numbers["table_rows"] else does
+    does += [f"x{numbers['temperature']:.2g}"] * (numbers["temperature"] != 1)
+    return ", ".join(does) or "no change"
 
 
-def _seen_distances(axes, numbers: dict) -> None:
-    """Draw the distance at which three pairs see each key: its angle divided by the pair's frequency in training."""
-    _ground(axes)
-    before = torch.tensor(numbers["spectrum_before"])
-    speed_F = torch.tensor(numbers["spectrum"]) / before
-    middle = int((before * SHAPE.train_len / (2 * torch.pi) - TURNS).abs().argmin())
-    for pair, (colour, width) in zip((0, middle, -1), PENS, strict=True):
-        seen = [one if one is None else one * float(speed_F[pair]) for one in numbers["distance"]]
-        draws.line(axes, seen, colour, width=width)
-
-
-def _table_rows(axes, numbers: dict) -> None:
-    _ground(axes)
-    draws.line(axes, numbers["table_rows"] or numbers["coordinates"] or numbers["distance"], OKABE_ITO[1])
-
-
-def _scale_tile(name: str, encoding: str, numbers: dict) -> Tile:
+def _draw_scale(axes, shown: Anatomy) -> str:
+    numbers = shown.numbers
     factors = torch.as_tensor(numbers["logit_scale"], dtype=torch.float64)
-    does = [f"x{factors[..., 0].mean():.2f}"] if factors.ndim == 1 and factors.unique().numel() == 1 and factors[0] != 1 else []
-    if not does and (factors != 1).any():
-        does = ["by keys, learned" if factors.ndim == 2 else "by keys"]
-    if numbers["distance_rule"]:
-        does.append("by distance")
-    if numbers["sink"]:
-        does.append("a sink")
-    words = ", ".join(does) or "no change"
-    return Tile(name, words if encoding == "rope" else f"{words} ({encoding})", lambda axes: _scale_factors(axes, factors, numbers))
-
-
-def _scale_factors(axes, factors: torch.Tensor, numbers: dict) -> None:
     axes.axhline(1, color="black", linewidth=0.9, linestyle=(0, (1, 2)), zorder=1)
     for rule in numbers["distance_rule"] or ():
         axes.plot(rule["at"], rule["factor"], color=draws.BLUE, linewidth=1.8, zorder=3)
@@ -290,3 +215,8 @@ def _scale_factors(axes, factors: torch.Tensor, numbers: dict) -> None:
         for logit in sorted(set(numbers["sink"])):
             axes.plot(keys_T - 1, keys_T / (keys_T + torch.tensor(logit).exp()), color=draws.ORANGE, linewidth=1.8, zorder=3)
     axes.set_ylim(0, TOP)
+    does = [f"x{factors[..., 0].mean():.2f}"] if factors.ndim == 1 and factors.unique().numel() == 1 and factors[0] != 1 else []
+    if not does and (factors != 1).any():
+        does = ["by keys, learned" if factors.ndim == 2 else "by keys"]
+    does += ["by distance"] * bool(numbers["distance_rule"]) + ["a sink"] * bool(numbers["sink"])
+    return ", ".join(does) or "no change"

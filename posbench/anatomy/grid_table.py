@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, make_dataclass
+from dataclasses import make_dataclass
 from pathlib import Path
 
-from posbench.anatomy.as_text import DIMENSIONLESS, table_lines
+from posbench.anatomy.as_text import DIMENSIONLESS
 from posbench.anatomy.from_config import method_in_words, parts, whole
 from posbench.anatomy.properties import dimensionless
 from posbench.anatomy.query_view import kinds
@@ -22,24 +22,11 @@ from posbench.report.tables import Table
 from posbench.scale_attention.none import NoScale
 from posbench.sweep.cells import RECOMPUTE
 
-
-@dataclass(frozen=True)
-class MethodPair:
-    """One encoding with one extension at `length` tokens. Methods are in words, all their arguments json."""
-
-    encoding: str
-    layers: str
-    extension: str
-    encoding_args: str
-    extension_args: str
-    n_head: int
-    head_dim: int
-    train_len: int
-    length: int
-
-
-# A pair and its dimensionless numbers; None: does not apply.
-Row = make_dataclass("Row", [(key, "float | None", None) for key in DIMENSIONLESS], bases=(MethodPair,), frozen=True)
+WORDS, SIZES = ("encoding", "layers", "extension", "encoding_args", "extension_args"), ("n_head", "head_dim", "train_len", "length")
+# One encoding with one extension at `length` tokens: methods in words, all their arguments json, and the numbers, None where one does not
+# apply.
+FIELDS = [*((key, str) for key in WORDS), *((key, int) for key in SIZES), *((key, "float | None", None) for key in DIMENSIONLESS)]
+Row = make_dataclass("Row", FIELDS, frozen=True)
 
 
 def grid_rows(cfgs: list[dict]) -> tuple[list[Row], list[str]]:
@@ -101,45 +88,25 @@ def _pair_rows(cfg: JobConfig, length: int, reasons: dict) -> list[Row]:
     ]
 
 
-def grid_numbers(found: list[Row]) -> Table:
-    """Table of the rows in words, without columns that apply to no row."""
-    shown = _shown_columns(found)
+def grid_numbers(found: list[Row]) -> tuple[Table, list[str]]:
+    """Table of the rows in words, without columns that apply to no row, and lines that explain it."""
+    shown = [key for key in DIMENSIONLESS if any(getattr(row, key) is not None for row in found)]
     shapes = {(row.n_head, row.head_dim) for row in found}
     heads = f", {found[0].n_head} heads of {found[0].head_dim} channels" if len(shapes) == 1 else ""
     lines = []
     for row in found:
+        told = [f"{row.n_head} heads of {row.head_dim}"] * (len(shapes) > 1) + [row.layers] * (row.layers != "all")
         numbers = ("" if (value := getattr(row, key)) is None else f"{value:.3g}" for key in shown)
-        lines.append([_pair_name(row, len(shapes) > 1), row.extension, f"{row.train_len} to {row.length}", *numbers])
-    return Table(f"Dimensionless numbers{heads}", ["encoding", "extension", "tokens", *(DIMENSIONLESS[key][0] for key in shown)], lines)
-
-
-def _pair_name(row: Row, heads: bool) -> str:
-    """Name of a row's encoding, with its heads if `heads`, and its layers unless the row is for all of them."""
-    said = [f"{row.n_head} heads of {row.head_dim}"] * heads + [row.layers] * (row.layers != "all")
-    return row.encoding + (f" ({', '.join(said)})" if said else "")
-
-
-def legend(found: list[Row]) -> list[str]:
-    """Lines that explain the columns."""
-    return [
-        "tokens: in training, and at evaluation",
-        *(": ".join(DIMENSIONLESS[key]) for key in _shown_columns(found)),
-        "empty: does not apply; what is learned is as at the start, unless a run is named; gates are those of a token of zeros",
-    ]
-
-
-def _shown_columns(found: list[Row]) -> list[str]:
-    return [key for key in DIMENSIONLESS if any(getattr(row, key) is not None for row in found)]
-
-
-def grid_in_terminal(found: list[Row]) -> str:
-    """Table and legend as plain text, up to 240 characters wide."""
-    return "\n".join([*table_lines(grid_numbers(found)), *legend(found)])
+        lines.append([row.encoding + f" ({', '.join(told)})" * bool(told), row.extension, f"{row.train_len} to {row.length}", *numbers])
+    table = Table(f"Dimensionless numbers{heads}", ["encoding", "extension", "tokens", *(DIMENSIONLESS[key][0] for key in shown)], lines)
+    last = "empty: does not apply; what is learned is as at the start, unless a run is named; gates are those of a token of zeros"
+    return table, ["tokens: in training, and at evaluation", *(": ".join(DIMENSIONLESS[key]) for key in shown), last]
 
 
 def write_grid(found: list[Row], folder: Path) -> list[Path]:
     """Write dimensionless.md and, with every digit and column, dimensionless.csv into `folder`. Returns their paths."""
-    words = "\n".join([grid_numbers(found).markdown(), "", *(f"- {line}" for line in legend(found))])
+    table, legend = grid_numbers(found)
+    words = "\n".join([table.markdown(), "", *(f"- {line}" for line in legend)])
     made = {folder / "dimensionless.md": words + "\n", folder / "dimensionless.csv": to_csv(found, Row)}
     for path, content in made.items():
         write_atomic(path, content)

@@ -9,7 +9,6 @@ from dissected import anatomy
 
 from posbench.anatomy import gallery
 from posbench.anatomy.figure import anatomy_page, draw_anatomy
-from posbench.anatomy.gallery import encoding_tiles, extension_tiles, scale_tiles, sheet
 
 
 @pytest.mark.parametrize(
@@ -38,10 +37,6 @@ def test_equal_anatomies_are_equal_files(tmp_path):
 def test_the_gallery_shows_every_method(monkeypatch):
     monkeypatch.setattr(gallery, "nodes", functools.cache(gallery.nodes))  # each method is tried with each yaml
     monkeypatch.setattr(gallery, "SHAPE", replace(gallery.SHAPE, d_model=64))
-    tiles = encoding_tiles(), extension_tiles(), scale_tiles()
-    assert [sorted(tile.name for tile in group) for group in tiles] == [
-        choices("encoding"),
-        choices("extension"),
-        choices("scale_attention"),
-    ]
-    assert len(sheet(*tiles).axes) == sum(map(len, tiles))
+    shown = {group: gallery.dissected(group) for group in ("encoding", "extension", "scale_attention")}
+    assert {group: sorted(name for name, *_ in found) for group, found in shown.items()} == {group: choices(group) for group in shown}
+    assert len(gallery.sheet(shown).axes) == sum(map(len, shown.values()))
