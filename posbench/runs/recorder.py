@@ -44,7 +44,7 @@ class Recorder(AbstractContextManager):
     """
 
     def __init__(self, run: Run, log: LogConfig, config: dict, job_type: str):
-        self.run = run
+        self.run, self._own = run, wandb_run.own_text(config)
         self._rows: list[dict] = []
         self._wandb: Any = None
         self._behind = job_type == "train"  # True until the logs of earlier processes of this training are mirrored
@@ -56,7 +56,7 @@ class Recorder(AbstractContextManager):
                 instead = OFFLINE if mode == "online" else FILES_ONLY
                 self._wandb = self._guarded(begin, f"start {mode}", 2 * PATIENCE, instead)
         if job_type == "evaluate":
-            self._send(lambda wandb: wandb_run.catch_up(wandb, run, evaluations=True))
+            self._send(lambda wandb: wandb_run.catch_up(wandb, run, self._own, evaluations=True))
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
         self.finish(ok=kind is None)
@@ -65,7 +65,7 @@ class Recorder(AbstractContextManager):
         """Append a line to train.jsonl and log it at `step`. Losses are in nats/token."""
         if self._behind:
             self._behind = False
-            self._send(lambda wandb: wandb_run.catch_up(wandb, self.run))
+            self._send(lambda wandb: wandb_run.catch_up(wandb, self.run, self._own))
         append_lines(self.run.train_log, [{"step": step, **metrics}])
         self._send(lambda wandb: wandb_run.log_training(wandb, step, metrics))
 
@@ -75,7 +75,7 @@ class Recorder(AbstractContextManager):
         `finish` logs the rows of all evaluations of the run as one table.
         """
         self._rows += rows
-        self._send(lambda wandb: wandb_run.log_curves(wandb, self.run, rows))
+        self._send(lambda wandb: wandb_run.log_curves(wandb, self._own, rows))
 
     def summary(self, values: dict[str, float]) -> None:
         self._send(lambda wandb: wandb.summary.update(values))
@@ -87,18 +87,12 @@ class Recorder(AbstractContextManager):
 
     def image(self, path: Path | str) -> None:
         """Log a figure that is already on disk."""
-
-        def log(wandb: Any) -> None:
-            import wandb as library
-
-            wandb.log({Path(path).stem: library.Image(str(path))})
-
-        self._send(log)
+        self._send(lambda wandb: wandb_run.log_image(wandb, Path(path)))
 
     def finish(self, ok: bool) -> None:
         """End the wandb run, as failed unless `ok`. Data not uploaded in time stays on disk for `wandb sync`."""
         if self._rows:
-            self._send(lambda wandb: wandb_run.log_table(wandb, self.run, self._rows))
+            self._send(lambda wandb: wandb_run.log_table(wandb, self.run, self._own, self._rows))
         started, self._wandb = self._wandb, None
         if started:
             began = time.monotonic()

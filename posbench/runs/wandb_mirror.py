@@ -71,7 +71,7 @@ def log_training(started: Any, step: int, figures: dict) -> None:
     started.log({f"train/{name}": value for name, value in figures.items()}, step=step)
 
 
-def catch_up(started: Any, run: Run, evaluations: bool = False) -> None:
+def catch_up(started: Any, run: Run, own: str | None, evaluations: bool = False) -> None:
     """Log the steps of earlier processes of this training again, and delete their offline folders.
 
     With `evaluations`, log earlier evaluations too, unless a server already knows the run.
@@ -82,17 +82,17 @@ def catch_up(started: Any, run: Run, evaluations: bool = False) -> None:
     attempts = [path for path in _attempts(run) if path != Path(started.dir).parent]
     if evaluations and any(map(_on_server, attempts)):
         return
-    earlier = [path for path in attempts if not _on_server(path)]
     if run.train_log.exists():
         for line in read_bytes(run.train_log).decode().splitlines():
             figures = json.loads(line)
             log_training(started, figures.pop("step"), figures)
     if evaluations:
         rows = stored_rows(run)
-        log_curves(started, run, rows)
+        log_curves(started, own, rows)
         _add_tags(started, [f"extension={called('extension', row['extension'], row['extension_args'])}" for row in rows])
-    for path in earlier:
-        shutil.rmtree(path, ignore_errors=True)
+    for path in attempts:
+        if not _on_server(path):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def stored_rows(run: Run) -> list[dict]:
@@ -121,11 +121,8 @@ def curve_name(row: dict, own: str | None) -> str:
     return f"{protocol}/{row['extension']}{numbers}+{row['scale_attention']}"
 
 
-def log_curves(started: Any, run: Run, rows: list[dict]) -> None:
-    """Log rows of a run as points over eval/length, or over position/tokens."""
-    own = None
-    with contextlib.suppress(RunError):
-        own = own_text(run.read_config())
+def log_curves(started: Any, own: str | None, rows: list[dict]) -> None:
+    """Log rows as points over eval/length, or over position/tokens."""
     for row in rows:
         if row["depth"] is not None:
             continue  # the row over all depths has the same name
@@ -135,36 +132,7 @@ def log_curves(started: Any, run: Run, rows: list[dict]) -> None:
         started.log({**step, **{f"{curve}/{name}": row[name] for name in SHOWN if row[name] is not None}})
 
 
-def chart_lines(run: Run, rows: list[dict]) -> dict[str, dict[str, dict[int, float]]]:
-    """{chart: {line: {length: loss, or accuracy of a task}}} of lines with two lengths or more, longest last.
-
-    A line is named by its methods, seed and training, so that lines of several runs in one chart stay apart.
-    """
-    own = None
-    with contextlib.suppress(RunError):
-        own = own_text(run.read_config())
-    charts: dict[str, dict[str, dict[int, float]]] = {}
-    for row in sorted(rows, key=lambda row: row["length"]):
-        kind, value = ("accuracy", row["accuracy"]) if row["task"] else ("loss", row["nll"])
-        if row["depth"] is None and row["position"] is None and value is not None:
-            protocol, _, methods = curve_name(row, own).partition("/")
-            line = f"{row['encoding']} {methods} s{row['seed']} {run.id[-10:][:4]}"
-            charts.setdefault(f"{kind}_by_length/{protocol}", {}).setdefault(line, {})[row["length"]] = value
-    several = {chart: {line: points for line, points in lines.items() if len(points) > 1} for chart, lines in charts.items()}
-    return {chart: lines for chart, lines in several.items() if lines}
-
-
-def log_charts(started: Any, run: Run, rows: list[dict]) -> None:
-    """Log a chart over length for each protocol. Its preset is on every server, and draws the lines of all runs that are shown."""
-    import wandb
-
-    for chart, lines in chart_lines(run, rows).items():
-        xs, ys = ([list(part) for part in parts] for parts in zip(*((one, one.values()) for one in lines.values()), strict=True))
-        title = f"{chart.replace('_', ' ').replace('/', ': ')}, {'share' if chart.startswith('accuracy') else 'nats per token'}"
-        started.log({chart: wandb.plot.line_series(xs, ys, list(lines), title, "tokens", split_table=True)})
-
-
-def log_table(started: Any, run: Run, fresh: list[dict]) -> None:
+def log_table(started: Any, run: Run, own: str | None, fresh: list[dict]) -> None:
     """Log the rows of all evaluations of a run, in which `fresh` rows replace the stored ones, as one table and as charts."""
     import wandb
 
@@ -172,7 +140,37 @@ def log_table(started: Any, run: Run, fresh: list[dict]) -> None:
     rows = [row for row in stored_rows(run) if (row["eval_id"], row["length"]) not in made] + fresh
     cells = [[json.dumps(row[name]) if isinstance(row[name], dict) else row[name] for name in COLUMNS] for row in rows]
     started.log({"eval_rows": wandb.Table(columns=list(COLUMNS), data=cells, allow_mixed_types=True)})
-    log_charts(started, run, rows)
+    _log_charts(started, run, own, rows)
+
+
+def _log_charts(started: Any, run: Run, own: str | None, rows: list[dict]) -> None:
+    """Log a chart over length for each protocol: the loss, or the accuracy of a task, of lines with two lengths or more.
+
+    The chart's preset is on every server, and draws the lines of all runs that are shown. So a line is named by its methods, seed and
+    training.
+    """
+    import wandb
+
+    charts: dict[tuple[str, str], dict[str, dict[int, float]]] = {}
+    for row in sorted(rows, key=lambda row: row["length"]):
+        kind, value = ("accuracy", row["accuracy"]) if row["task"] else ("loss", row["nll"])
+        if row["depth"] is None and row["position"] is None and value is not None:
+            protocol, _, methods = curve_name(row, own).partition("/")
+            line = f"{row['encoding']} {methods} s{row['seed']} {run.id[-10:][:4]}"
+            charts.setdefault((kind, protocol), {}).setdefault(line, {})[row["length"]] = value
+    for (kind, protocol), found in charts.items():
+        if lines := {line: points for line, points in found.items() if len(points) > 1}:
+            xs, ys = [[*points] for points in lines.values()], [[*points.values()] for points in lines.values()]
+            title = f"{kind} by length: {protocol.replace('_', ' ')}, {'share' if kind == 'accuracy' else 'nats per token'}"
+            drawn = wandb.plot.line_series(xs, ys, list(lines), title, "tokens", split_table=True)
+            started.log({f"{kind}_by_length/{protocol}": drawn})
+
+
+def log_image(started: Any, path: Path) -> None:
+    """Log a figure that is on disk."""
+    import wandb
+
+    started.log({path.stem: wandb.Image(str(path))})
 
 
 def _connect(server: str) -> None:

@@ -99,8 +99,7 @@ def test_disabled_does_not_import_wandb(run):
 
 
 def test_curves_of_another_text_have_names_of_their_own(run, fake):
-    run.config.write_text("data:\n  name: pysource\n")
-    with Recorder(run, LogConfig(mode="online", project="p", group="g"), CONFIG, "train") as job:
+    with Recorder(run, LogConfig(mode="online"), {**CONFIG, "data": {"name": "pysource"}}, "train") as job:
         job.rows([make_row(**{**VALUES, "data": name}) for name in ("pysource", "pysource+mqar", "books")])
     curves = [next(key for key in logged if key.endswith("/nll")) for logged in fake.started[0].logged[:3]]
     assert curves == ["eval/fixed_targets/yarn+none/nll", "eval/fixed_targets/yarn+none/nll", "eval/fixed_targets_books/yarn+none/nll"]
