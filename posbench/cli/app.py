@@ -73,7 +73,7 @@ def _run(command: Command, config_name: str) -> int:
     with hydra.initialize_config_dir(os.path.abspath(flags.config_path or CONFIGS), job_name=config_name, version_base="1.3"):
         with _one_sentence():
             composed = _composed(flags, flags.config_name or config_name)
-        return exit_code(lambda: _execute(command, *composed), composed[0][0][0].get("results_dir"))
+        return _execute(command, *composed)
 
 
 def _composed(flags: argparse.Namespace, config_name: str) -> tuple[list[tuple[dict, list[str]]], Composer, dict, bool]:

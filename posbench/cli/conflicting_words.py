@@ -5,19 +5,12 @@ from pathlib import Path
 
 from posbench.common.defuse import printable
 from posbench.common.errors import ConfigError, RunError
-from posbench.config.identity import LATER, method_name
+from posbench.config.identity import LATER, method_name, stable
 from posbench.config.schema import TRAINING, typed
 from posbench.runs.directory import Run
-from posbench.runs.run_metadata import ABSENT, flatten, text, under
+from posbench.runs.run_metadata import ABSENT, text
 
-OF_CHECKPOINT = {
-    "model",
-    "model.path",
-    "model.own_scaling",
-    "train.length",
-    "train.scale_attention",
-}  # the last is refused with its own sentence
-IDENTIFYING = {"encoding": "_target_", "data": "name"}  # {group: key that identifies its choice}
+OF_CHECKPOINT = {"model", "model.path", "model.own_scaling", "train.length", "train.scale_attention"}  # the last has its own sentence
 
 
 def check_given(expanded: list[tuple[list[dict], list[str]]], experiment: dict) -> None:
@@ -28,78 +21,69 @@ def check_given(expanded: list[tuple[list[dict], list[str]]], experiment: dict) 
     A key is given on the command line or by the experiment. `expanded` holds (configurations, overrides typed) per job.
     A directory whose configuration cannot be read is skipped here: the command reports it when it needs it.
     """
-    chosen = [str(key) for block in (experiment.get("base") or {}, *experiment.get("grid", [])) for key in block]
+    chosen = {str(key) for block in (experiment.get("base") or {}, *experiment.get("grid", [])) for key in block}
     for cfgs, overrides in expanded:
-        words = [override.partition("=")[0].lstrip("+~") for override in overrides]
-        given = {word.rpartition("@")[2] for word in [*words, *chosen]}
+        words = {override.partition("=")[0].lstrip("+~").rpartition("@")[2] for override in overrides}
         for cfg in cfgs:
             if cfg["run"]:
-                _check_run(cfg, given)
+                _check_run(cfg, words | chosen)
             elif cfg["model"].get("path") or cfg["model"].get("engine"):
-                _check_checkpoint(cfg, given)
-                if "data.tokenizer" in given and cfg["model"].get("path"):
-                    _check_tokenizer(cfg["data"]["tokenizer"], cfg["model"]["path"])
-                if "train.length" in given and not isinstance(cfg["train"]["length"], list):
+                _check_checkpoint(cfg, words | chosen, words)
+                if "train.length" in words | chosen and not isinstance(cfg["train"]["length"], list):
                     cfg["train"]["length"] = [cfg["train"]["length"]]  # the same, and not to be taken for the default
 
 
 def _check_run(cfg: dict, given: set[str]) -> None:
     try:
-        trained = Run(cfg["run"]).read_config()
-        if any(part not in trained for part in TRAINING):
-            return  # empty, or cut short
-        own = {**LATER, **_training_values(trained)}
-    except (RunError, ConfigError):
+        own, asked = _training_settings(Run(cfg["run"]).read_config()), _training_settings(cfg)
+    except (RunError, ConfigError, KeyError):  # KeyError: cut short
         return
-    asked = {key: value for key, value in _training_values(cfg).items() if under(key, given)}
-    differing = [key for key, value in asked.items() if value != own.get(key, ABSENT)]
-    kinds = {part: f"{part}.{kind}" for part, kind in IDENTIFYING.items()}
-    named = [key for key in differing if kinds.get(part := key.split(".")[0]) not in differing or key == kinds[part]]
-    if named:
-        there = " ".join(_typed_word(key, own.get(key, ABSENT)) for key in named)
-        words = " ".join(_typed_word(key, asked[key]) for key in named)
+    differing = [key for key in sorted(given) if key.split(".")[0] in TRAINING and _at(own, key) != _at(asked, key)]
+    if differing:
+        there, words = (" ".join(_typed_word(key, _at(node, key, LATER.get(key, ABSENT))) for key in differing) for node in (own, asked))
         raise ConfigError(
             f"run={Path(cfg['run'])} was trained with {there}, which {words} cannot change: "
             "leave out what describes a training, or leave out run= to make that training."
         )
 
 
-def _check_checkpoint(cfg: dict, given: set[str]) -> None:
-    engine, values = cfg["model"].get("engine"), flatten({part: cfg[part] for part in ("model", "train", "seed")})
+def _check_checkpoint(cfg: dict, given: set[str], words: set[str]) -> None:
+    engine, path, dtype = cfg["model"].get("engine"), printable(str(cfg["model"].get("path"))), cfg["evaluate"].get("dtype")
+    which = f"model={method_name(engine)}" if engine else f"model.path={path}"
     groups = ("train",) if engine else ("model", "train")
     # Another block of an experiment's grid may choose a model with other keys.
-    without_effect = {key for key in given - OF_CHECKPOINT if key.split(".")[0] in groups and key in {*values, *groups}}
+    without_effect = {key for key in given - OF_CHECKPOINT if key.split(".")[0] in groups and _at(cfg, key) != ABSENT}
     without_effect |= {"seed"} & given if cfg["seed"] else set()
     if without_effect:
-        words = " ".join(_typed_word(key, values[key]) if key in values else printable(key) for key in sorted(without_effect))
-        which = f"model={method_name(engine)}" if engine else f"model.path={printable(cfg['model']['path'])}"
+        listed = " ".join(_typed_word(key, _at(cfg, key)) for key in sorted(without_effect))
         raise ConfigError(
-            f"{which} is trained already, so {words} would have no effect: leave it out "
+            f"{which} is trained already, so {listed} would have no effect: leave it out "
             "(of what describes a training, train.length alone is taken)."
         )
+    if engine and dtype and "evaluate.dtype" in words:
+        raise ConfigError(f"{which} computes in a number format of its own, so evaluate.dtype={dtype} has no effect: leave it out.")
+    if "data.tokenizer" in given and not engine and cfg["data"]["tokenizer"] in ("bytes", "bpe"):
+        from posbench.pretrained.checkpoint import find_checkpoint
+
+        if find_checkpoint(cfg["model"]["path"]).tokenizer():
+            raise ConfigError(f"{which} has its own tokenizer, so data.tokenizer={cfg['data']['tokenizer']} has no effect: leave it out.")
 
 
-def _check_tokenizer(choice: str, path: str) -> None:
-    """Raise ConfigError for a tokenizer of ours beside a checkpoint that has its own."""
-    from posbench.pretrained.checkpoint import find_checkpoint
+def _training_settings(cfg: dict) -> dict:
+    """Settings of a training, with the schema's defaults filled in. Raises KeyError where a part is missing."""
+    parts = {part: cfg[part] for part in TRAINING}
+    train = typed("train", parts["train"])
+    return stable({**parts, "model": asdict(typed("model", parts["model"])), "train": {**asdict(train), "length": train.lengths}})
 
-    if choice in ("bytes", "bpe") and find_checkpoint(path).tokenizer():
-        raise ConfigError(f"model.path={printable(path)} has its own tokenizer, so data.tokenizer={choice} has no effect: leave it out.")
 
-
-def _training_values(cfg: dict) -> dict[str, object]:
-    """{dotted key: value} of the parts that describe a training, with the schema's defaults filled in."""
-    parts = {part: cfg[part] for part in TRAINING if part in cfg}
-    if "model" in parts:
-        parts["model"] = asdict(typed("model", parts["model"]))
-    if "train" in parts:
-        train = typed("train", parts["train"])
-        parts["train"] = {**asdict(train), "length": train.lengths}
-    return flatten(parts)
+def _at(settings: object, key: str, usual: object = ABSENT) -> object:
+    """Value of a dotted key, or `usual`."""
+    for part in key.split("."):
+        settings = settings.get(part, usual) if isinstance(settings, dict) else usual
+    return settings
 
 
 def _typed_word(key: str, value: object) -> str:
-    part = key.split(".")[0]
-    if key == f"{part}.{IDENTIFYING.get(part)}":
-        return f"{part}={printable(method_name({'_target_': str(value)}) if part == 'encoding' else text(value))}"
+    if isinstance(value, dict) and (key == "data" or "_target_" in value):
+        value = value.get("name") if key == "data" else method_name(value)
     return f"{printable(key)}={printable(text(value))}"

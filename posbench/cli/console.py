@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from posbench import __version__
+from posbench.cli.key_values import exit_code
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.config.names import CONFIGS, SCRIPTS
 
@@ -16,26 +17,27 @@ LISTED_FIRST = ("demo", "look", "run", "report", "runs")  # in the list of comma
 def main() -> None:
     """Run the script that the first word names with the words behind it. Without a word, or with --help: list the commands."""
     name, *words = sys.argv[1:] or ["--help"]
-    try:
-        scripts = _scripts()
-        if name == "help" and words:
-            from posbench.cli.key_help import explain_words
+    if code := exit_code(lambda: _run(name, words)):
+        sys.exit(code)
 
-            print(explain_words(words))
-        elif name in ("-h", "--help", "help"):
-            print(_help(scripts))
-        elif name == "--version":
-            print(f"posbench {__version__}")
-        elif name == "-sc":
-            _complete(scripts)
-        elif name in scripts:
-            sys.argv = [str(scripts[name]), *words]
-            runpy.run_path(sys.argv[0], run_name="__main__")
-        else:
-            raise ConfigError(f"{name} is not a command{did_you_mean(name, scripts)}: posbench --help lists all of them.")
-    except ConfigError as error:
-        print(f"refused: {error}", file=sys.stderr)
-        sys.exit(2)
+
+def _run(name: str, words: list[str]) -> None:
+    scripts = _scripts()
+    if name == "help" and words:
+        from posbench.cli.key_help import explain_words
+
+        print(explain_words(words))
+    elif name in ("-h", "--help", "help"):
+        print(_help(scripts))
+    elif name == "--version":
+        print(f"posbench {__version__}")
+    elif name == "-sc":
+        _complete(scripts)
+    elif name in scripts:
+        sys.argv = [str(scripts[name]), *words]
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    else:
+        raise ConfigError(f"{name} is not a command{did_you_mean(name, scripts)}: posbench --help lists all of them.")
 
 
 def _complete(scripts: dict[str, Path]) -> None:

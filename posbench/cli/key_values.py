@@ -1,5 +1,6 @@
 """Command lines of the scripts without Hydra: key=value words, --help and exit codes."""
 
+import contextlib
 import json
 import os
 import re
@@ -9,8 +10,6 @@ import tempfile
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from posbench.common.errors import ConfigError, RunError, did_you_mean
@@ -19,10 +18,7 @@ from posbench.config.schema import LISTS
 from posbench.config.typed_args import in_tokens, shown
 
 TRACEBACK = "POSBENCH_TRACEBACK"
-HERE = Path(__file__).parents[1]
-OURS = (HERE, HERE.parent / "scripts")
 UNITS = {"m": "minutes", "h": "hours", "d": "days"}
-CENTURY = timedelta(days=36_500)
 REPORTING = ("report", "look", "advise", "anatomy", "claims")  # commands that write into report_dir, and have no other use of out=
 UP_TO = 2**24  # largest whole number: tokens, or rounds
 
@@ -46,21 +42,16 @@ def _read_option(key: str, text: str, kind: type) -> Any:
             raise ConfigError(f"{key}={text} must be true or false.")
         return text != "false"
     if kind is timedelta:
-        found = re.fullmatch(r"(\d+)([mhd])", text)
+        found = re.fullmatch(r"(\d{1,5})([mhd])", text)
         if not found:
             raise ConfigError(f"{key}={text} must be minutes, hours or days, such as {key}=90m, {key}=12h, {key}=30d.")
-        count, unit = int(found[1]), timedelta(**{UNITS[found[2]]: 1})
-        if count > CENTURY // unit:
-            raise ConfigError(f"{key}={text} is more than a hundred years: give less.")
-        return count * unit
+        return timedelta(**{UNITS[found[2]]: int(found[1])})
     if kind in (int, list):
         parts = unbracketed(text).split(",") if kind is list else [text]
         parts = [str(in_tokens(part, key)) for part in parts]
         for part in parts:
-            if not part.strip().isdecimal() or int(part) < 1:
-                raise ConfigError(f"{key}={text} holds {part!r}, which is not a positive whole number: give one, such as {key}=64.")
-            if int(part) > UP_TO:
-                raise ConfigError(f"{key}={text} holds {shown(part)}, but the limit is {UP_TO:,}: give a smaller number.")
+            if not part.strip().isdecimal() or not 1 <= int(part) <= UP_TO:
+                raise ConfigError(f"{key}={text} holds {shown(part)}, which is not a whole number from 1 to {UP_TO:,}: give one.")
         return [*map(int, parts)] if kind is list else int(parts[0])
     if not text:
         raise ConfigError(f"{key}= is empty: give it a value, or leave it out.")
@@ -111,7 +102,7 @@ def run_main(main: Callable[[list[str]], None]) -> None:
     sys.exit(exit_code(lambda: print(main.__globals__["__doc__"].rstrip()) if asked else main(sys.argv[1:])))
 
 
-def exit_code(work: Callable[[], int | None], results_dir: object = None) -> int:
+def exit_code(work: Callable[[], int | None]) -> int:
     """Run `work` and return its exit code, None for 0. Every error is printed as one sentence."""
     try:
         code = work() or 0
@@ -128,44 +119,22 @@ def exit_code(work: Callable[[], int | None], results_dir: object = None) -> int
         print("interrupted: the same command goes on from there", file=sys.stderr)
         return 128 + (interrupt.args[0] if interrupt.args else signal.SIGINT)
     except Exception as error:
-        return unforeseen(error, results_dir)
+        unforeseen(error)
+        return 1
     return code
 
 
-def unforeseen(error: Exception, results_dir: object = None) -> int:
-    """Print where `error` came from and the path of its traceback (with POSBENCH_TRACEBACK=1, the traceback). Returns the exit code 1."""
-    if os.environ.get(TRACEBACK):
-        traceback.print_exception(error)
-        return 1
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__) if any(map(Path(frame.f_code.co_filename).is_relative_to, OURS))]
-    code = frames[-1].f_code if frames else None
-    place = f" in {Path(code.co_filename).stem}.{code.co_qualname.split('.<locals>')[0]}" if code else ""
-    path = getattr(error, "filename", None) or next(filter(None, map(_path, reversed(frames))), None)
-    reading = f", at work on {shown(str(path))}" if path else ""
-    said = shown(next(iter(str(error).splitlines()), ""))
-    print(f"failed: unforeseen {type(error).__name__}{place}{reading} ({said}): {_keep_traceback(error, results_dir)}.", file=sys.stderr)
-    return 1
-
-
-def _path(frame: FrameType) -> Path | None:
-    """A path among the local variables of a frame, or None."""
-    held = [value if isinstance(value, Path) else getattr(value, "path", None) for value in frame.f_locals.values()]
-    return next((value for value in held if isinstance(value, Path)), None)
-
-
-def _keep_traceback(error: Exception, results_dir: object) -> str:
-    """Write the traceback beside Hydra's files, else to the temporary folder, else to stderr. Returns the words that say where it is."""
-    folders = [Path(results_dir) / ".hydra"] if isinstance(results_dir, str) else []
-    for folder in [*folders, None]:
-        try:
-            number, name = tempfile.mkstemp(".txt", "traceback-", folder, text=True)
+def unforeseen(error: Exception) -> None:
+    """Print an error and the file of its traceback; with POSBENCH_TRACEBACK=1, or where no file can be made, the traceback itself."""
+    if not os.environ.get(TRACEBACK):
+        with contextlib.suppress(OSError):
+            number, name = tempfile.mkstemp(".txt", "traceback-", text=True)
             with open(number, "w", encoding="utf-8") as file:
                 file.write(f"{' '.join(sys.orig_argv)}\n\n{''.join(traceback.format_exception(error))}")
-            return f"the traceback is in {name}"
-        except OSError:
-            continue
+            said = shown(next(iter(str(error).splitlines()), ""))
+            print(f"failed: unforeseen {type(error).__name__} ({said}): the traceback is in {name}.", file=sys.stderr)
+            return
     traceback.print_exception(error)
-    return f"the traceback is above, since {tempfile.gettempdir()} cannot be written"
 
 
 def unread() -> int:

@@ -116,7 +116,7 @@ def training_identity(cfg: dict, data_fingerprint: str) -> dict:
         if generation := parent.get("generation"):  # absent in the first, and in later ones of before batches followed it
             train["generation"] = generation
     parts = {"encoding": cfg["encoding"], "model": _without(cfg["model"], NOT_MODEL), "train": train}
-    return _stable({**parts, "seed": cfg["seed"], "data_fingerprint": data_fingerprint})
+    return stable({**parts, "seed": cfg["seed"], "data_fingerprint": data_fingerprint})
 
 
 def run_id(cfg: dict, data_fingerprint: str) -> str:
@@ -148,18 +148,18 @@ def eval_id(protocol: str, extension: dict, scale_attention: dict, evaluate: dic
     if chooser := evaluate.get("key_run"):
         evaluate = {**evaluate, "key_run": chooser["sha256"]}
     parts = {"extension": extension, "scale_attention": scale_attention, "evaluate": _without(evaluate, NOT_EVALUATE)}
-    return sha256_json(_stable({**parts, "protocol": protocol, "run_id": run_id, "version": version}))[:16]
+    return sha256_json(stable({**parts, "protocol": protocol, "run_id": run_id, "version": version}))[:16]
 
 
 def _without(node: dict, names: set[str]) -> dict:
     return {key: value for key, value in node.items() if key not in names}
 
 
-def _stable(value: object, prefix: str = "") -> object:
+def stable(value: object, prefix: str = "") -> object:
     """Drop the keys at their default in LATER, and write whole floats as int, so that 1.0 and 1 hash alike."""
     if isinstance(value, dict):
         kept = {key: item for key, item in value.items() if not _at_default(f"{prefix}{key}", item)}
-        return {key: _stable(item, f"{prefix}{key}.") for key, item in kept.items()}
+        return {key: stable(item, f"{prefix}{key}.") for key, item in kept.items()}
     if isinstance(value, list | tuple):
-        return [_stable(item, prefix) for item in value]
+        return [stable(item, prefix) for item in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -54,7 +54,7 @@ def find_results(asked: Iterable[object]) -> Found:
         if not (found or csvs or evidence):  # reports of before there was evidence have their rows alone
             csvs = [path / ROWS for path in paths if os.path.isfile(path / ROWS)]
         if not (found or csvs or evidence):
-            raise ConfigError(f"runs={printable(name)} matches neither a training nor a CSV: {ways}")
+            raise ConfigError(f"{printable(name)} matches neither a training nor a CSV: {ways}")
         for known, new in zip(named, (found, csvs, evidence), strict=True):
             for path in new:
                 known.setdefault(path.resolve(), path)

@@ -17,7 +17,7 @@ BOTH = (["encoding=alibi", "train.steps=500"], "encoding=rope train.steps=6", "e
         ("run", ["encoding.base=500"], "encoding.base=10000", "encoding.base=500"),
         ("run", ["seed=1"], "seed=0", "seed=1"),
         ("run", ["data=pysource"], "data=local", "data=pysource"),
-        ("run", ["train.scale_attention=ssmax"], "none.NoScale", "ssmax"),
+        ("run", ["train.scale_attention=ssmax"], "train.scale_attention=none", "ssmax"),
         ("run", ["--config-dir", "mine", "experiment=other"], "encoding=rope", "encoding=alibi"),
     ],
 )
@@ -51,6 +51,12 @@ def test_words_without_effect_on_a_checkpoint_are_refused(tmp_path, capfd, words
     assert done.returncode == 2, done.stderr
     assert done.stderr.startswith(f"refused: model.path=llama is trained already, so {named} would have no effect: leave it out")
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("engine", ["server", "llama_cpp"])
+def test_a_number_format_is_the_engines_own(tmp_path, capfd, engine):
+    done = call(capfd, tmp_path, "run", f"model={engine}", "evaluate.dtype=fp32", *PLACES[1:])
+    assert done.returncode == 2 and done.stderr.startswith(f"refused: model={engine} computes in a number format of its own"), done
 
 
 @pytest.mark.parametrize(("word", "kind"), [([], "hf-32-"), (["train.length=64"], "hf-64-"), (["train.length=16"], "hf-16-")])

@@ -1,5 +1,7 @@
 """The console command does what the scripts do."""
 
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -57,6 +59,16 @@ def test_tab_completes_commands_and_then_their_words(tmp_path, monkeypatch):
         monkeypatch.setenv("COMP_LINE", line)
         done = posbench(tmp_path, "-sc", "query=bash")
         assert done.stdout.startswith(offered) and bool(done.stdout) == bool(offered) and not done.stderr, done
+
+
+@pytest.mark.parametrize("words", ["help experiment extension", "help encoding=rope", "--help"])
+def test_a_reader_that_leaves_ends_it_in_silence(tmp_path, words):
+    code = "import sys; from posbench.cli.console import main; sys.argv[0] = 'posbench'; main()"
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([sys.executable, "-c", code, *words.split()], stdout=write, stderr=subprocess.PIPE, cwd=tmp_path, timeout=120)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
 
 
 def test_a_near_miss_is_told(tmp_path):
