@@ -163,22 +163,17 @@ def lists_of(answer: dict) -> list[list]:
     """The lists of an answer that have an entry for each token."""
     if "meta_info" in answer:
         return [answer["meta_info"][f"input_{name}_logprobs"] for name in ("token", "top")]
-    found = []
-    for choice in answer["choices"]:
-        found += [*(choice["logprobs"] or {}).values(), choice.get("prompt_logprobs"), choice.get("prompt_token_ids")]
-    return [one for one in found if one]
+    return list(answer["choices"][0]["logprobs"].values())
 
 
-def valued(value: float | None) -> Callable[[dict], None]:
+def valued(value: object) -> Callable[[dict], None]:
     """Another log-probability for the token AT."""
 
     def spoil(answer: dict) -> None:
-        for choice in answer.get("choices", ()):
-            (choice["logprobs"] or {"token_logprobs": [0] * 9})["token_logprobs"][AT] = value
-            for told in (choice.get("prompt_logprobs") or [{}] * 9)[AT].values():
-                told["logprob"] = value
         if "meta_info" in answer:
             answer["meta_info"]["input_token_logprobs"][AT][0] = value
+        else:
+            answer["choices"][0]["logprobs"]["token_logprobs"][AT] = value
 
     return spoil
 
@@ -195,34 +190,28 @@ def one_twice(answer: dict) -> None:
 
 def shifted(answer: dict) -> None:
     """Every token under the name and id of the one before it: numbers of another text."""
-    for choice in answer.get("choices", ()):
-        names = [(choice["logprobs"] or {}).get("tokens"), choice.get("prompt_token_ids")]
-        for one in names:
-            if one:
-                one.insert(1, one.pop())
-        told = choice.get("prompt_logprobs")
-        if told:
-            told.insert(1, told.pop())
     if "meta_info" in answer:
         entries = answer["meta_info"]["input_token_logprobs"]
         for entry, token in zip(entries[1:], [entry[1] for entry in entries][:-1], strict=True):
             entry[1] = token
+    else:
+        names = answer["choices"][0]["logprobs"]["tokens"]
+        names.insert(1, names.pop())
 
 
 def merged(answer: dict) -> None:
     """Two tokens in one, the log-probabilities summed: the text is the same, the tokenization is not."""
-    for choice in answer.get("choices", ()):
-        said = choice["logprobs"] or {"tokens": ["", ""] * AT, "token_logprobs": [0] * 2 * AT}
+    if "choices" in answer:
+        said = answer["choices"][0]["logprobs"]
         for name in ("tokens", "token_logprobs"):
             said[name][AT + 1] = said[name][AT] + said[name][AT + 1]
-    without_one(answer)
-    if "usage" in answer:
         answer["usage"]["prompt_tokens"] -= 1
+    without_one(answer)
 
 
 def without_logprobs(answer: dict) -> None:
     for choice in answer.get("choices", ()):
-        choice["logprobs"] = choice["prompt_logprobs"] = None
+        choice["logprobs"] = None
     for name in ("input_token_logprobs", "input_top_logprobs"):
         answer.get("meta_info", {}).pop(name, None)
 
