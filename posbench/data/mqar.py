@@ -37,10 +37,7 @@ class Mqar(Task):
             )
 
     def draw(self, random: np.random.Generator, length: int, count: int, pairs: int | None = None) -> Examples:
-        fitting = [n for n in self.pairs if 4 * n <= length]
-        if not fitting:
-            raise ConfigError(f"MQAR with {self.pairs[0]} pairs needs {4 * self.pairs[0]} tokens, not {length}: see data.source.pairs.")
-        pairs_N = random.choice(fitting, count) if pairs is None else np.full(count, pairs)
+        pairs_N = random.choice(self._fitting(length), count) if pairs is None else np.full(count, pairs)
         most, keys = int(pairs_N.max()), self.vocab_size // 2
         key_NP = 1 + drawn(random.random((count, keys - 1)), most)
         value_NP = keys + drawn(random.random((count, self.vocab_size - keys)), most)
@@ -59,7 +56,12 @@ class Mqar(Task):
         return Examples(inputs_NT, targets_NT, answer_NT, value_NP if most > 1 else None)
 
     def parts(self, length: int) -> list[TaskVariant]:
-        return [TaskVariant(f"{self.name} {n} pairs", None, {"pairs": n}) for n in self.pairs if 4 * n <= length]
+        return [TaskVariant(f"{self.name} {n} pairs", None, {"pairs": n}) for n in self._fitting(length)]
+
+    def _fitting(self, length: int) -> list[int]:
+        if found := [n for n in self.pairs if 4 * n <= length]:
+            return found
+        raise ConfigError(f"MQAR with {self.pairs[0]} pairs needs {4 * self.pairs[0]} tokens, not {length}: see data.source.pairs.")
 
 
 def besides(key_NP: np.ndarray, rank_NT: np.ndarray) -> np.ndarray:

@@ -43,7 +43,7 @@ class Niah(TextTask):
         super().__init__(haystack, depths if queries == values == 1 else 0)
         self.key, self.value, self.keys, self.values, self.queries = key, value, keys, values, queries
 
-    def ask(self, random: np.random.Generator, depth: float | None, length: int) -> Question:
+    def ask(self, random: np.random.Generator, depth: float | None) -> Question:
         keys = made(self.key, random, self.keys)
         needles = [(key, value) for key in keys for value in made(self.value, random, self.values)]
         places = random.random(len(needles))

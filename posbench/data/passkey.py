@@ -20,7 +20,7 @@ class Passkey(TextTask):
         super().__init__(haystack, depths)
         self.end = end
 
-    def ask(self, random: np.random.Generator, depth: float | None, length: int) -> Question:
+    def ask(self, random: np.random.Generator, depth: float | None) -> Question:
         key = int(random.integers(1, 50_001))
         return Question(
             "An important piece of information is hidden in a lot of irrelevant text. Find it and memorize it: it will be asked for.\n",

@@ -83,7 +83,7 @@ class Task(Source):
         raise NotImplementedError
 
     def parts(self, length: int) -> list[TaskVariant]:
-        """Parts that are evaluated apart at a length. A longer text has all parts of a shorter one."""
+        """Parts that are evaluated apart at a length: all of a shorter one's too. Raises ConfigError if `length` is too short for any."""
         return [TaskVariant(self.name, None, {"full": True})]
 
 

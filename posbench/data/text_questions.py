@@ -14,7 +14,8 @@ Letters: N examples, T tokens, F tokens of the haystack, A answers, K rivals, R 
 
 import contextlib
 import functools
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -45,8 +46,6 @@ class TextQuestions:
     around: tuple[str, str] | None = None
     rivals: int = 0
     training: bool = False
-    known: dict[str, np.ndarray] = field(default_factory=dict, repr=False)  # ids of texts met before
-    ending: dict[int, str] = field(default_factory=dict, repr=False)  # `_last` of tokens met before
 
     def parts(self, length: int) -> list[TaskVariant]:
         """Parts that are evaluated apart at a length."""
@@ -71,9 +70,11 @@ class TextQuestions:
         """Tokens by which the longest value of a text exceeds its last answer."""
         return max((len(self._ids(value)) for value in values), default=0) - len(self._ids(answers[-1]))
 
-    def check_first(self, length: int, key: list[int], depth: float | None = None) -> None:
-        """Raise ConfigError as `draw` does if its first question does not fit; neither document nor text is read."""
-        self._tokenized(self._random(key), length, depth)
+    def check_room(self, length: int, count: int, key: list[int], depth: float | None = None) -> None:
+        """Raise ConfigError if one of `count` questions, the first of which `draw` draws by `key`, does not fit. No document is read."""
+        random = self._random(key)
+        for _ in range(count):
+            self._tokenized(random, length, depth)
 
     def _random(self, key: list[int]) -> np.random.Generator:
         return np.random.default_rng([(*SPLITS, "all").index(self.split), *key])
@@ -92,21 +93,8 @@ class TextQuestions:
 
     def check(self, length: int) -> None:
         """Raise ConfigError if one of eight questions does not fit `length` tokens, or no document can be the haystack."""
-        self._check_room(length)
+        self.check_room(length, 8, [0])
         self.draw(length, 1, [0])
-
-    def fits(self, length: int) -> bool:
-        """True if questions fit `length` tokens, whatever the haystack."""
-        with contextlib.suppress(ConfigError):
-            self._check_room(length)
-            return True
-        return False
-
-    def _check_room(self, length: int) -> None:
-        """Raise ConfigError if one of eight questions does not fit `length` tokens."""
-        random = np.random.default_rng(0)
-        for _ in range(8):
-            self._tokenized(random, length, None)
 
     def _fitting(self, random: np.random.Generator, length: int, depth: float | None, room: int) -> tuple:
         """`_tokenized` of a question that fits. In training others are drawn until one does, TRIES times."""
@@ -117,7 +105,7 @@ class TextQuestions:
 
     def _tokenized(self, random: np.random.Generator, length: int, depth: float | None, room: int = 0) -> tuple:
         """A question, tokens of all its parts but the haystack, and their number and `room`. Raises ConfigError above `length`."""
-        asked = self.task.ask(random, depth, length)
+        asked = self.task.ask(random, depth)
         before, behind = self.around or ("", "")
         head = behind_bos(encoder(self.tokenizer)(before + asked.head), self.bos)
         tail = self._ids(asked.tail + behind + (asked.start.lstrip() if self.around else asked.start))
@@ -190,17 +178,10 @@ class TextQuestions:
         ends = [at for at in range(1, size + 1) if self._ends(ids[at - 1 : at + 1])]
         return hay_F, np.array([0, *(ends or [size])])
 
-    def _ids(self, text: str) -> np.ndarray:
-        """Token ids of a piece behind the head. Sentences of the noise come again and again."""
-        if text not in self.known:
-            if len(self.known) > 10_000:
-                self.known.clear()
-            self.known[text] = self._encode(text)
-        return self.known[text]
-
     @functools.cached_property
-    def _encode(self) -> Encode:
-        return continuation_encoder(self.tokenizer)
+    def _ids(self) -> Encode:
+        """Function from a piece behind the head to its token ids. Sentences of the noise come again and again."""
+        return functools.lru_cache(10_000)(continuation_encoder(self.tokenizer))
 
     def _ends(self, ids: list[int]) -> bool:
         """True if a line ends with the first of one or two tokens, or a sentence that a blank or nothing follows."""
@@ -210,11 +191,10 @@ class TextQuestions:
         behind = self.tokenizer.decode(ids)[len(self.tokenizer.decode(ids[:1])) :]
         return last == "\n" or not behind or behind[0].isspace()
 
-    def _last(self, token: int) -> str:
-        """The last character of a token but for blanks, "" where there is none."""
-        if token not in self.ending:
-            self.ending[token] = self.tokenizer.decode([token]).rstrip(" ")[-1:]
-        return self.ending[token]
+    @functools.cached_property
+    def _last(self) -> Callable[[int], str]:
+        """Function from a token to its last character but for blanks, "" where there is none."""
+        return functools.cache(lambda token: self.tokenizer.decode([token]).rstrip(" ")[-1:])
 
 
 def draw_rivals(random: np.random.Generator, texts: list[tuple[list[str], list[str]]], most: int, encode: Encode) -> np.ndarray | None:

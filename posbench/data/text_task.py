@@ -62,8 +62,8 @@ class TextTask:
             raise ConfigError(f"depths={depths} of a text task must be 0, for any depth, or 2 or more.")
         self.haystack, self.depths = haystack, depths
 
-    def ask(self, random: np.random.Generator, depth: float | None, length: int) -> Question:
-        """A question whose item stands at `depth`, or anywhere, in a text of `length` tokens."""
+    def ask(self, random: np.random.Generator, depth: float | None) -> Question:
+        """A question whose item stands at `depth`, or anywhere."""
         raise NotImplementedError
 
     def fingerprint(self) -> str:
@@ -72,7 +72,7 @@ class TextTask:
 
     def rivals(self, most: int) -> int:
         """Number of further texts, at most, in which up to `most` rivals of each answer of a text are read."""
-        asked = self.ask(np.random.default_rng(0), None, 4096)
+        asked = self.ask(np.random.default_rng(0), None)
         if asked.value and self.haystack == "items":
             return most * len(asked.answers)
         others = len(asked.values([sentence for _, sentence in asked.items])) - 1

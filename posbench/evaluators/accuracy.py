@@ -8,7 +8,7 @@ as a number of pairs; evaluate.windows texts are divided among the parts. Its ta
 the mean of -ln p(answer), in nats per answer. Where the answer is one of several tokens in the text, the row `TASK choice` is the same
 among these alone: accuracy is the share of answers that were likelier than the other choices, nll their -ln p. In words the choices are the
 answer and up to evaluate.rivals other values of the text, drawn from the seed, each read in the answer's place: that is one more text for
-each, so by default there are none (posbench/data/rivals.py).
+each, so by default there are none (posbench/data/text_questions.py).
 
 A length inside the window is evaluated too, if a question in words fits it: what a model has not learned there says nothing about a method
 beyond it. Where the item that is asked for stands at several depths, there is a row for each and one for all. A task that is the data says
@@ -25,14 +25,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from posbench.common.errors import ConfigError
 from posbench.config.schema import EvaluateConfig
+from posbench.data.chat import around
 from posbench.data.task import IGNORED, Examples, TaskSplit
-from posbench.data.text_questions import rank_answers, texts_with_rivals
+from posbench.data.text_questions import TextQuestions, rank_answers, texts_with_rivals
 from posbench.data.text_task import TextTask, make_text_task
 from posbench.data.tokenfile import TokenFile
-from posbench.data.tokenizers import Tokenizer
+from posbench.data.tokenizers import ByteTokenizer, Tokenizer, load_tokenizer
 from posbench.evaluation.protocol import Protocol, ReadVolume, mean_row
-from posbench.evaluation.questions import questions, room, texts_per_question, word_questions
 from posbench.runs.target_losses import part_of
 
 if TYPE_CHECKING:
@@ -56,7 +57,6 @@ class Accuracy(Protocol):
 
     def __init__(self, evaluation: "Scorer"):
         self.evaluation = evaluation
-        self.place(evaluation.file, evaluation.config, evaluation.train_len)
         self.questions = questions(evaluation.corpus, evaluation.config)
         self.n_parts = len(self.questions.parts(sys.maxsize))  # at any length, so that further lengths leave the texts as they are
         if self.count < FEW:
@@ -68,7 +68,7 @@ class Accuracy(Protocol):
 
     @classmethod
     def lengths(cls, asked: EvaluateConfig, train_len: int) -> list[int]:
-        inside = min(asked.lengths) <= train_len or not room(asked, train_len)
+        inside = min(asked.lengths) <= train_len or not has_room(asked, train_len)
         return asked.lengths if inside else [train_len, *asked.lengths]
 
     @classmethod
@@ -84,26 +84,19 @@ class Accuracy(Protocol):
             make_text_task(node)
 
     @classmethod
-    def place(cls, file: TokenFile | TaskSplit, config: EvaluateConfig, train_len: int) -> None:
-        """Check that the task that the data is has a question at every length. Raises ConfigError."""
-        for length in config.lengths:
-            if isinstance(file, TaskSplit) and not file.parts(length):
-                file.draw(length, 1, [config.seed])  # says what it needs
-
-    @classmethod
     def check_text(cls, corpus: "Corpus", config: EvaluateConfig, train_len: int) -> None:
-        super().check_text(corpus, config, train_len)
-        asked = questions(corpus, config) if config.tasks else None
-        for length in config.lengths if asked else ():
+        asked = questions(corpus, config)
+        for length in config.lengths:
             asked.draw(length, 1, [config.seed], **asked.parts(length)[0].arguments)  # says what it needs
-            asked.check_depths(length, FEW, [config.seed, length])
+            if config.tasks:
+                asked.check_depths(length, FEW, [config.seed, length])
 
     @classmethod
     def check_tokens(cls, config: EvaluateConfig, tokenizer: Tokenizer, bos: int | None) -> None:
         """Check, before there is text, that a question in words fits every length. Raises ConfigError."""
         asked = word_questions(config, tokenizer, bos)
         for length in config.lengths:
-            asked.check_first(length, [config.seed], **asked.parts(length)[0].arguments)
+            asked.check_room(length, 1, [config.seed], **asked.parts(length)[0].arguments)
 
     @classmethod
     def reading(cls, config: EvaluateConfig, train_len: int, length: int, fed: int) -> ReadVolume:
@@ -187,6 +180,38 @@ class Accuracy(Protocol):
     def shared(self) -> dict[str, np.ndarray]:
         """Arrays [N] that all lengths share: the number of each text, for the same texts of all methods are paired."""
         return {"document": np.arange(self.count), "offset": np.full(self.count, self.n_parts)}
+
+
+def questions(corpus: "Corpus", config: EvaluateConfig) -> TaskSplit | TextQuestions:
+    """Questions of the task that the data is, or that is mixed with it; else of the one of `evaluate.tasks`, in the tokens of the data."""
+    file = getattr(corpus, config.split)
+    if isinstance(file, TaskSplit):
+        return file
+    if not config.tasks:
+        return corpus.mix.split(config.split)
+    return word_questions(config, load_tokenizer(corpus.tokenizer, corpus.folder), corpus.bos, file)
+
+
+def word_questions(config: EvaluateConfig, tokenizer: Tokenizer, bos: int | None, file: TokenFile | None = None) -> TextQuestions:
+    """Questions of the task of `evaluate.tasks`; without the `file` of a text only the room that they need is known."""
+    (node,) = config.tasks
+    chat = around(config.chat) if config.chat else None
+    return TextQuestions(make_text_task(node), node["name"], config.split, file, tokenizer, bos, chat, config.rivals)
+
+
+def has_room(config: EvaluateConfig, length: int) -> bool:
+    """True if a text of `length` bytes has room for the question of `evaluate`; no tokenizer makes more tokens, and none is known yet."""
+    try:
+        if config.tasks:
+            word_questions(config, ByteTokenizer(), 0).check_room(length, 8, [0])
+        return True
+    except ConfigError:
+        return False
+
+
+def texts_per_question(config: EvaluateConfig) -> int:
+    """Number of texts, at most, that are read for one question: its own, and one for each rival of its answers."""
+    return 1 + sum(make_text_task(node).rivals(config.rivals) for node in config.tasks or ()) if config.rivals else 1
 
 
 def by_place(examples: Examples) -> float:

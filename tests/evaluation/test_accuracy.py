@@ -141,7 +141,7 @@ def test_the_training_length_is_asked_too_unless_a_shorter_one_is():
     words = {"tasks": [{"name": "passkey", **node("task", "passkey")}]}
     assert lengths([512], 64, **words) == [512] and lengths([8192], 512, **words) == [512, 8192]
     with pytest.raises(ConfigError, match="needs 12 tokens"):
-        evaluator(Mqar(50, [3]), lengths=[8, 16])
+        evaluator(Mqar(50, [3]), lengths=[8, 16]).run(8)
 
 
 def test_right_answers_are_what_transformers_would_write():
