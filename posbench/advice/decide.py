@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from posbench.advice.plan import CUT, UNCHANGED, Option
+from posbench.advice.plan import CUT, UNCHANGED, AdvicePlan, Option
 from posbench.common.files import finite
 from posbench.statistics.crossed import Estimate, estimate, sums
 from posbench.statistics.usable_length import Usable
@@ -58,39 +58,25 @@ class Losses:
             return estimate([(1.0, sums([np.subtract(ours_T, theirs_T, dtype=np.float64)], self.document_T))])
 
 
-@dataclass(frozen=True)
-class AdviceQuestion:
-    """Lengths of the question, those within the training length and the target beyond it, and the cost that is tolerated in nats/token."""
-
-    train_len: int
-    target: int
-    short: Sequence[int]
-    tolerance: float
-
-    def lengths(self, use: str) -> Sequence[int]:
-        """Lengths over which a use is judged."""
-        return self.short if use == "short" else (self.target,)
-
-
 def ranked(means: Mapping[str, float]) -> list[str]:
     """Names by their mean loss, the best first, without those that are not finite. Equal ones stay in the given order."""
     return sorted((name for name, mean in means.items() if math.isfinite(mean)), key=means.__getitem__)
 
 
-def rankings(losses: Losses, question: AdviceQuestion) -> dict[str, list[str]]:
+def rankings(losses: Losses, plan: AdvicePlan) -> dict[str, list[str]]:
     """{use: options by their mean loss, the best first}. What needs no setting comes first among equals."""
     order = sorted(losses.nll, key=lambda name: name not in (UNCHANGED, CUT))
-    short = [losses.means([length]) for length in question.short]
+    short = [losses.means([length]) for length in plan.short]
     # What was not measured counts as infinitely dear.
-    cheap = [name for name in order if all(one.get(name, math.inf) - one[UNCHANGED] <= question.tolerance for one in short)]
+    cheap = [name for name in order if all(one.get(name, math.inf) - one[UNCHANGED] <= plan.tolerance for one in short)]
     found = {}
     for use in USES:
-        means = losses.means(question.lengths(use))
+        means = losses.means(plan.lengths(use))
         found[use] = ranked({name: means[name] for name in (cheap if use == "both" else order) if name in means})
     return found
 
 
-def finalists(ranking: Mapping[str, Sequence[str]], options: Mapping[str, Option], losses: Losses, question: AdviceQuestion) -> list[str]:
+def finalists(ranking: Mapping[str, Sequence[str]], options: Mapping[str, Option], losses: Losses, plan: AdvicePlan) -> list[str]:
     """Options to measure on test documents: the two best for each use, and of those that frequencies express the best of each form.
 
     `losses` are those of validation, which made the ranking. The second best has not the very losses of the best, which would be the same
@@ -98,68 +84,54 @@ def finalists(ranking: Mapping[str, Sequence[str]], options: Mapping[str, Option
     """
     best = []
     for use, names in ranking.items():
-        others = [name for name in names if losses.difference(names[0], name, question.lengths(use)) is not None]
+        others = [name for name in names if losses.difference(names[0], name, plan.lengths(use)) is not None]
         best += [*names[:1], *others[:1]]
     fixed = [name for name in ranking["long"] if options[name].factor][:1]
     by_length = [name for name in ranking["long"] if options[name].by_length][:1]
     return list(dict.fromkeys([UNCHANGED, CUT, *best, *fixed, *by_length]))
 
 
-def better(difference: Estimate) -> str:
-    """Verdict on "the first of the two has the lower loss" by the interval of first minus second; undecided without an interval."""
-    low, high = difference.interval()
-    return CONFIRMED if high < 0 else REFUTED if low > 0 else UNDECIDED
-
-
-def affordable(costs: Iterable[Estimate], tolerance: float) -> str:
-    """Verdict on "no cost exceeds the tolerance" by the intervals; confirmed if there is no cost at all."""
-    bounds = [cost.interval() for cost in costs]
-    if any(low > tolerance for low, _ in bounds):
+def verdict(differences: Iterable[Estimate], most: Sequence[float]) -> str:
+    """Verdict on "no difference exceeds its largest allowed value" by the intervals; confirmed if there is none, undecided without one."""
+    bounds = [(*one.interval(), bound) for one, bound in zip(differences, most, strict=True)]
+    if any(low > bound for low, _, bound in bounds):
         return REFUTED
-    return CONFIRMED if all(high <= tolerance for _, high in bounds) else UNDECIDED
+    return CONFIRMED if all(high <= bound for _, high, bound in bounds) else UNDECIDED
 
 
-def joint_verdict(verdicts: Iterable[str]) -> str:
-    """Verdict on several statements at once: refuted if one is, confirmed if all are."""
-    found = set(verdicts)
-    return REFUTED if REFUTED in found else UNDECIDED if UNDECIDED in found else CONFIRMED
-
-
-@dataclass(frozen=True)
-class Answer:
-    """Answer for one use: the choice, its verdict, the option to take, differences to others, costs by length, the next best if any.
-
-    `over_next`: verdict on "better than the next best"; None without one.
-    """
-
-    choice: str
-    verdict: str
-    advised: str
-    against: Mapping[str, Estimate]
-    costs: Mapping[int, Estimate]
-    next_best: str | None
-    over_next: str | None
-
-
-def judge_choice(use: str, ranking: Sequence[str], losses: Losses, question: AdviceQuestion) -> Answer:
+def judge_choice(use: str, ranking: Sequence[str], losses: Losses, plan: AdvicePlan) -> dict:
     """Judge the first of a validation ranking on the losses of test documents; others in it count if they were measured there.
 
-    If test documents do not confirm the choice, the better of the two options without a setting is advised.
+    The answer for a use, as advice.json has it: the choice, its verdict, the option to take, differences to others and costs by length as
+    `bounds`, the next best if any and the verdict on "better than the next best". If test documents do not confirm the choice, the better
+    of the two options without a setting is advised.
     """
-    lengths = question.lengths(use)
+    lengths = plan.lengths(use)
     choice, *others = [name for name in ranking if losses.over(name, lengths) is not None]
     differences = {name: losses.difference(choice, name, lengths) for name in dict.fromkeys([UNCHANGED, CUT, *others])}
     told = {name: found for name, found in differences.items() if found is not None}
     next_best = next((name for name in others if name in told), None)
     against = {name: found for name, found in told.items() if name in (UNCHANGED, CUT, next_best)}
-    costs = {length: losses.difference(choice, UNCHANGED, [length]) for length in question.short if use == "both"}
+    costs = {length: losses.difference(choice, UNCHANGED, [length]) for length in plan.short if use == "both"}
     costs = {length: found for length, found in costs.items() if found is not None}
-    judged = [name for name in against if name in (UNCHANGED, CUT) or choice in (UNCHANGED, CUT)]
-    verdict = joint_verdict([*(better(told[name]) for name in judged), affordable(costs.values(), question.tolerance)])
+    judged = [found for name, found in against.items() if name in (UNCHANGED, CUT) or choice in (UNCHANGED, CUT)]
+    found = verdict([*judged, *costs.values()], [0.0] * len(judged) + [plan.tolerance] * len(costs))
     free = {choice: 0.0, **{name: one.value for name, one in against.items()}}  # by how much the choice's loss is higher
     instead = max((name for name in (UNCHANGED, CUT) if name in free), key=free.__getitem__, default=UNCHANGED)
-    over_next = better(told[next_best]) if next_best else None
-    return Answer(choice, verdict, choice if verdict == CONFIRMED else instead, against, costs, next_best, over_next)
+    return {
+        "choice": choice,
+        "verdict": found,
+        "advised": choice if found == CONFIRMED else instead,
+        "against": {name: bounds(one) for name, one in against.items()},
+        "costs": {str(length): bounds(one) for length, one in costs.items()},
+        "next_best": next_best,
+        "over_next": verdict([told[next_best]], [0.0]) if next_best else None,
+    }
+
+
+def bounds(one: Estimate) -> list[float]:
+    """A difference as advice.json has it: [value, low, high] of its 95 % interval."""
+    return [one.value, *one.interval()]
 
 
 def near(choice: str, names: Iterable[str], losses: Losses, lengths: Sequence[int], tolerance: float) -> dict[str, Estimate]:
@@ -173,86 +145,71 @@ def near(choice: str, names: Iterable[str], losses: Losses, lengths: Sequence[in
     return {name: one for name, one in known.items() if (reached[name] <= 0 if math.isfinite(reached[name]) else one.value <= tolerance)}
 
 
-def served(ranking: Sequence[str], options: Mapping[str, Option], losses: Losses, question: AdviceQuestion) -> Answer | None:
+def served(ranking: Sequence[str], options: Mapping[str, Option], losses: Losses, plan: AdvicePlan) -> dict | None:
     """Answer for long texts of the best fixed factor, which engines serve; None where test documents do not confirm it."""
-    fixed = [name for name in ranking if options[name].factor and losses.over(name, [question.target]) is not None]
-    found = judge_choice("long", fixed[:1], losses, question) if fixed else None
-    return found if found and found.verdict == CONFIRMED else None
+    fixed = [name for name in ranking if options[name].factor and losses.over(name, [plan.target]) is not None]
+    found = judge_choice("long", fixed[:1], losses, plan) if fixed else None
+    return found if found and found["verdict"] == CONFIRMED else None
 
 
-def rises(name: str, losses: Losses, question: AdviceQuestion) -> dict[int, Estimate]:
+def rises(name: str, losses: Losses, plan: AdvicePlan) -> dict[int, Estimate]:
     """{length: cost up to the training length, difference to the cut text beyond}, of the lengths that were measured."""
     equal = Estimate(0.0, 0.0, 1, (0.0,), 2, len(losses.document_T))
-    return {n: losses.difference(name, UNCHANGED if n <= question.train_len else CUT, [n]) or equal for n in sorted(losses.nll[name])}
+    return {n: losses.difference(name, UNCHANGED if n <= plan.train_len else CUT, [n]) or equal for n in sorted(losses.nll[name])}
 
 
-def usable(name: str, losses: Losses, question: AdviceQuestion) -> dict[str, int | None]:
+def usable(name: str, losses: Losses, plan: AdvicePlan) -> dict[str, int | None]:
     """Usable length of an option among the lengths that were measured: surely, and perhaps, up to there; None: not even at the first."""
-    known = rises(name, losses, question)
-    ends = Usable(known, question.tolerance).interval()
+    known = rises(name, losses, plan)
+    ends = Usable(known, plan.tolerance).interval()
     reached = [max((length for length in known if length < end), default=None) for end in ends]
     return dict(zip(("surely", "perhaps"), reached, strict=True))
 
 
 def advice_content(
-    about: dict, question: AdviceQuestion, options: Mapping[str, Option], search: Losses, test: Losses, ranking: Mapping[str, list[str]]
+    about: dict, plan: AdvicePlan, options: Mapping[str, Option], search: Losses, test: Losses, ranking: Mapping[str, list[str]]
 ) -> dict:
     """Content of advice.json: every number of the advice, None for one that is not finite. `about` has the model, the text and the plan.
 
     The terminal's text, the figure and the page are made from it. Options that were measured on test documents are judged.
     """
-    found = {use: judge_choice(use, ranking[use], test, question) for use in USES}
-    answers = {
-        use: vars(one) | {"near": near(one.choice, ranking[use], search, question.lengths(use), question.tolerance)}
-        for use, one in found.items()
-    }
-    engines = served(ranking["long"], options, test, question)
-    answers["long"]["served"] = vars(engines) if engines and engines.choice != found["long"].advised else None
-    final = [name for name in test.nll if name == UNCHANGED or max(test.nll[name]) > question.train_len]
+    answers = {use: judge_choice(use, ranking[use], test, plan) for use in USES}
+    for use, one in answers.items():
+        close = near(one["choice"], ranking[use], search, plan.lengths(use), plan.tolerance)
+        one["near"] = {name: bounds(over) for name, over in close.items()}
+    engines = served(ranking["long"], options, test, plan)
+    answers["long"]["served"] = engines if engines and engines["choice"] != answers["long"]["advised"] else None
+    final = [name for name in test.nll if name == UNCHANGED or max(test.nll[name]) > plan.train_len]
     fixed = sorted((name for name in test.nll if options[name].factor), key=lambda name: (options[name].family, options[name].factor))
+    texts = {"validation": search.document_T, "test": test.document_T}
     made = {
         **about,
-        "train_len": question.train_len,
-        "target": question.target,
-        "short": question.short,
-        "tolerance": question.tolerance,
-        "texts": {"validation": _counts(search), "test": _counts(test)},
+        **{key: getattr(plan, key) for key in ("train_len", "target", "short", "tolerance")},
+        "texts": {split: {"documents": len(np.unique(document_T)), "targets": len(document_T)} for split, document_T in texts.items()},
         "answers": answers,
-        "options": [{**_option(options[name], test, question), "usable": usable(name, test, question)} for name in final],
-        "factors": [_option(options[name], test, question, question.short) for name in fixed],
-        "search": [_searched(options[name], nll) for name, nll in search.nll.items()],
+        "options": [{**_option(options[name], test, plan), "usable": usable(name, test, plan)} for name in final],
+        "factors": [_option(options[name], test, plan, plan.short) for name in fixed],
+        "search": [
+            {
+                **{key: getattr(options[name], key) for key in ("name", "family", "factor")},
+                "nll": {str(length): float(nll[length].mean()) for length in sorted(nll)},
+            }
+            for name, nll in search.nll.items()
+        ],
         "ranking": ranking,
     }
-    return finite(_for_json(made))
+    return finite(made)
 
 
-def _counts(losses: Losses) -> dict[str, int]:
-    return {"documents": len(np.unique(losses.document_T)), "targets": len(losses.document_T)}
-
-
-def _option(option: Option, losses: Losses, question: AdviceQuestion, lengths: Sequence[int] | None = None) -> dict:
+def _option(option: Option, losses: Losses, plan: AdvicePlan, lengths: Sequence[int] | None = None) -> dict:
     points = [
         {
             "length": length,
             "nll": float(losses.nll[option.name][length].mean()),
-            "against": UNCHANGED if length <= question.train_len else CUT,
-            "difference": difference,
+            "against": UNCHANGED if length <= plan.train_len else CUT,
+            "difference": bounds(difference),
         }
-        for length, difference in rises(option.name, losses, question).items()
+        for length, difference in rises(option.name, losses, plan).items()
         if lengths is None or length in lengths
     ]
     return {"name": option.name, "family": option.family, "factor": option.factor, "by_length": option.by_length, "points": points}
-
-
-def _searched(option: Option, nll: Mapping[int, np.ndarray]) -> dict:
-    means = {length: float(nll[length].mean()) for length in sorted(nll)}
-    return {"name": option.name, "family": option.family, "factor": option.factor, "nll": means}
-
-
-def _for_json(value: object) -> object:
-    """`value` for json: an estimate as [value, low, high] of its 95 % interval, keys as text."""
-    if isinstance(value, Estimate):
-        return [value.value, *value.interval()]
-    if isinstance(value, Mapping):
-        return {str(key): _for_json(item) for key, item in value.items()}
-    return [_for_json(item) for item in value] if isinstance(value, list) else value

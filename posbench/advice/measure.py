@@ -1,24 +1,19 @@
 """Losses of options: the evaluations of an option at a length, their job, and the search on validation documents."""
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from functools import cached_property
-
-import numpy as np
 
 from posbench.advice.decide import Losses, ranked
 from posbench.advice.plan import AS_IT_IS, CUT, CUT_TEXT, UNCHANGED, AdvicePlan, Option, Wanted, survivors
-from posbench.common.errors import ConfigError, RunError
+from posbench.common.errors import ConfigError
 from posbench.config.identity import NO_EXTENSION, NO_SCALE
-from posbench.data import prepare
-from posbench.runs.evaluation import load_evaluation
-from posbench.sweep.cells import Cell
-from posbench.sweep.cost_estimate import cost
-from posbench.sweep.jobs import Job, plan_methods
-from posbench.sweep.launch import launch_one
+from posbench.evaluation.protocol import ReadVolume
+from posbench.sweep.cost import model_size
+from posbench.sweep.cost_estimate import ReadingTime, duration_words, measured_rates
+from posbench.sweep.jobs import Job
+from posbench.sweep.launch import measure_methods
 
 NO_METHODS = json.dumps([NO_EXTENSION, NO_SCALE])
 BROKEN_BY = 1.0  # nats per token above the cut text from which the model as it is is not read at the target
@@ -71,30 +66,19 @@ class Measurements:
         beyond = option.name == CUT and length > self.plan.train_len  # the same texts are read, whatever the length
         return json.dumps([extension, scale]), self.plan.target if beyond else length
 
-    def planned(self, split: str, wanted: Wanted) -> tuple[Job, dict[tuple[str, int], tuple[Cell, int]]]:
-        """The job that makes what is wanted, and the evaluation and length that serve each (option, length)."""
+    def measure(self, split: str, wanted: Wanted, title: str) -> None:
+        """Evaluate what is missing and read the losses. Raises RunError when an evaluation failed."""
         served, plan = self.served(wanted), self.plan
         settings = {"protocol": ["fixed_targets"], "split": split, "max_length": plan.target, "windows": plan.windows[split]}
         settings = {**self.cfg["evaluate"], **settings, "targets": plan.targets, "floor": False}
-        job, cells = plan_methods({**self.cfg, "evaluate": settings}, served.values())
-        return job, {key: (cells[methods], length) for key, (methods, length) in served.items()}
-
-    def measure(self, split: str, wanted: Wanted, title: str) -> None:
-        """Evaluate what is missing and read the losses. Raises RunError when an evaluation failed."""
-        job, serving = self.planned(split, wanted)
-        if missing := sum(len(cell.missing()) for cell in job.cells):
-            print(f"{title}: {missing} evaluations to make", file=sys.stderr, flush=True)
-        launch_one(job, self.launcher, self.command)
-        read = {cell.path: load_evaluation(cell.path) for cell, _ in serving.values()}
-        first = next(iter(read.values()))
+        read = measure_methods({**self.cfg, "evaluate": settings}, served.values(), self.launcher, self.command, title)
         nll = dict(self.losses[split].nll) if split in self.losses else {}
-        for (name, length), (cell, at) in serving.items():
-            if not read[cell.path].same_targets(first):
-                raise RunError(f"{cell.path} scored different targets than {first.path}: delete both and run the same command again.")
-            nll[name] = {**nll.get(name, {}), length: read[cell.path].losses(at).astype(np.float64)}
+        for (name, length), (methods, at) in served.items():
+            nll[name] = {**nll.get(name, {}), length: read[methods].stored.at("nll", at).ravel()}
         # Fixed factors come before those that follow the length: among equals the simpler is taken.
         order = sorted(nll, key=lambda name: (name not in (UNCHANGED, CUT), self.options[name].factor is None))
-        self.losses[split] = Losses(first.arrays["document"], {name: nll[name] for name in order})
+        document_T = next(iter(read.values())).arrays["document"]
+        self.losses[split] = Losses(document_T, {name: nll[name] for name in order})
 
     def search(self, families: Sequence[str]) -> None:
         """Measure on validation documents. Only the best families of the first stage go on to the target."""
@@ -122,40 +106,19 @@ class Measurements:
             self.left_out[UNCHANGED] = f"not read at {plan.target:,} tokens, since {at}"
         self.measure("test", plan.judged(final, self.options, broken), f"judging {len(final)} options on test documents")
 
-    def describe(self, families: Sequence[str], documents: dict[str, int]) -> list[str]:
-        """Lines for the three stages, and the estimated cost. Which methods go on is not known yet: the plan's stand-ins are described."""
-        plan, job = self.plan, self.job
-        missing, lines = [], [f"{job.cfg.model.path or job.run.path}: {plan.train_len:,} to {plan.target:,} tokens"]
-        for title, split, wanted in plan.stand_ins(families):
-            planned, serving = self.planned(split, wanted)
-            shown = " ".join(f"{length:,}" for length in sorted({length for _, asked in wanted for length in asked}))
-            windows = f"{plan.windows[split]} window{'s' * (plan.windows[split] != 1)}"
-            fit = f"{documents[split]} document{'s' * (documents[split] != 1)} long enough"
-            lines.append(f"{title}: {len(wanted)} options at {shown} tokens, {windows} ({fit})")
-            cells = {cell.path: cell for cell, _ in serving.values()}
-            missing += [(planned, cell, left) for cell in cells.values() if (left := cell.missing())]
-        lines += [f"left out: {name}: {why}" for name, why in self.left_out.items()]
-        lines.append(f"{plan.told}; budget= multiplies the windows")
-        return lines + cost([job], [] if job.run.finished else [job], missing)
-
-
-def long_enough(job: Job, plan: AdvicePlan) -> dict[str, int]:
-    """{split: documents that are long enough}. Raises ConfigError for a text whose splits lack them."""
-    found, named = {}, job.cfg.evaluate.documents
-    for split in plan.windows:
-        corpus = prepare(job.cfg.data, job.cfg.cache_dir, (split,))
-        file = getattr(corpus, split)
-        fit = [named is None or fnmatchcase(name, named) for name in file.names]
-        lengths = [int(length) for length, fits in zip(file.document_lengths(), fit, strict=True) if fits]
-        found[split] = sum(length > plan.target for length in lengths)
-        if not found[split]:
-            if named is not None and not lengths:
-                raise ConfigError(f"evaluate.documents={named} matches no {split} document of data={corpus.name}: give another glob.")
-            most = max(lengths, default=0) - 1
-            shorter = f", or a shorter target={most}" if most > plan.train_len else ""
-            raise ConfigError(
-                f"data={corpus.name} has no {split} document of the {plan.target + 1:,} tokens that target={plan.target} needs (the "
-                f"longest of {len(lengths)} has {most + 1:,}): give longer documents of both splits, such as data=books data.path=DIR"
-                f"{shorter}."
-            )
-    return found
+    def describe(self, families: Sequence[str], read: dict[str, str]) -> list[str]:
+        """Lines for the three stages and their time; `read`: the windows of each split in words."""
+        plan, cfg, text = self.plan, self.job.cfg, ReadVolume(1, self.plan.target, self.plan.targets, self.plan.targets)
+        probing, short = plan.probed(families), ", ".join(f"{length:,}" for length in plan.short)
+        self.served([(one, [plan.probe]) for one in probing])  # says what is left out
+        time = ReadingTime(measured_rates([self.job]))
+        each = time.seconds(self.job, cfg.evaluate.dtype, NO_EXTENSION, NO_SCALE, text) / model_size(cfg).forward(text)
+        return [
+            f"{cfg.model.path or self.job.run.path}: {plan.train_len:,} to {plan.target:,} tokens",
+            f"search: {len(probing)} options at {plan.probe:,} tokens, {read['validation']}",
+            f"factors: the best methods at {short} and {plan.target:,} tokens, in the same windows",
+            f"test: the finalists at {', '.join(f'{length:,}' for length in plan.grid)} tokens, {read['test']}",
+            *(f"left out: {name}: {why}" for name, why in self.left_out.items()),
+            f"{plan.told}; budget= multiplies the windows",
+            f"here about {duration_words(plan.flop * each)} if nothing of it is there, by {time.basis}",
+        ]

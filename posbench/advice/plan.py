@@ -104,6 +104,11 @@ class AdvicePlan:
     targets: int
     windows: dict[str, int]  # by split
     flop: float  # of the whole plan
+    tolerance: float  # nats/token, the cost that counts as none
+
+    def lengths(self, use: str) -> Sequence[int]:
+        """Lengths over which a use is judged."""
+        return self.short if use == "short" else (self.target,)
 
     @property
     def told(self) -> str:
@@ -140,18 +145,6 @@ class AdvicePlan:
         own = {name: [length for length in self.grid if name != UNCHANGED or length < self.target or not broken] for name in final}
         return [(options[name], own[name]) for name in final] + [(one, self.short) for one in costs]
 
-    def stand_ins(self, families: Sequence[str]) -> list[tuple[str, str, Wanted]]:
-        """(title, split, what is measured) of each stage before anything is: yarn or the first families in place of the best ones."""
-        both = [AS_IT_IS, CUT_TEXT]
-        kept = [family for family in dict.fromkeys(("yarn", "ntk", *families)) if family in families and family in SCALED][:KEPT_SCALED]
-        own = [one for one in map(follow, families) if not one.frequencies][:1]
-        best = [one for family in kept[:1] for one in [*fixed(family, self.long_factors(family)[:1]), follow(family)]]
-        return [
-            ("search", "validation", [(one, [self.probe]) for one in [*both, *self.probed(families)]]),
-            ("factors", "validation", [*self.compared(kept), *((one, [*self.short, self.target]) for one in own)]),
-            ("test", "test", [(one, self.grid) for one in [*both, *best, *own]]),
-        ]
-
 
 def survivors(order: Sequence[str]) -> list[str]:
     """Families that go on to the target, of all in their order: the best by frequencies alone, and the best with attention of its own.
@@ -165,7 +158,9 @@ def survivors(order: Sequence[str]) -> list[str]:
     return scaled + [family for family in order if family in (*reading, *sinks)]
 
 
-def plan_advice(size: ModelSize, train_len: int, target: int | None, budget: float, families: Sequence[str]) -> AdvicePlan:
+def plan_advice(
+    size: ModelSize, train_len: int, target: int | None, budget: float, families: Sequence[str], tolerance: float = 0.01
+) -> AdvicePlan:
     """Plan for a model of a size. Raises ConfigError for a target that is not beyond the training length."""
     target = target or 2 * train_len
     if target <= train_len:
@@ -195,4 +190,4 @@ def plan_advice(size: ModelSize, train_len: int, target: int | None, budget: flo
         for split, (share, each) in spent.items()
     }
     flop = sum(windows[split] * each for split, (_, each) in spent.items())
-    return AdvicePlan(train_len, target, probe, short, grid, factors, targets, windows, flop)
+    return AdvicePlan(train_len, target, probe, short, grid, factors, targets, windows, flop, tolerance)

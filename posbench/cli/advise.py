@@ -6,16 +6,16 @@ choice is made.
 
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 
-from posbench.advice.asked import one_model, refuse_settings
-from posbench.advice.decide import AdviceQuestion, advice_content, finalists, rankings
-from posbench.advice.measure import Measurements, long_enough
+from posbench.advice.asked import one_model, refuse_settings, windows_to_read
+from posbench.advice.decide import advice_content, finalists, rankings
+from posbench.advice.measure import Measurements
 from posbench.advice.plan import chosen_families, plan_advice
 from posbench.common.errors import ConfigError
 from posbench.common.files import write_atomic, write_json
 from posbench.config.compose import Request
-from posbench.config.identity import method_name
 from posbench.sweep.cost import model_size
 from posbench.sweep.dry_run import check_devices
 from posbench.sweep.jobs import plan_jobs
@@ -27,37 +27,30 @@ BY_PLAN = ("lengths", "max_length", "windows", "protocol", "split", "floor", "ta
 
 def advise(request: Request) -> int:
     """Search, judge, print the advice and write advice.json, the page and config.json. Returns the exit code."""
-    cfg = _advisable(request)
+    chosen = f"is what {SCRIPT} chooses: leave it out, or narrow it with methods="
+    cfg = one_model(request, SCRIPT, "advises on", "or give run= of the fine-tuned one", chosen)
+    refuse_settings(cfg, SCRIPT, BY_PLAN, "what target= and budget= choose here")
     (job,) = plan_jobs([cfg])
     if refused := judge_job(job).refused:
         raise ConfigError(refused)
-    families, train_len = chosen_families(cfg["methods"]), job.cfg.train.train_len
-    plan = plan_advice(model_size(job.cfg), train_len, cfg["target"], cfg["budget"], families)
-    documents = long_enough(job, plan)
+    families = chosen_families(cfg["methods"])
+    plan = plan_advice(model_size(job.cfg), job.cfg.train.train_len, cfg["target"], cfg["budget"], families, cfg["tolerance"])
+    room = {"max_length": plan.target, "targets": plan.targets}
+    asked = {split: replace(job.cfg.evaluate, split=split, windows=count, **room) for split, count in plan.windows.items()}
+    read = {split: windows_to_read(job, one)[2] for split, one in asked.items()}
     found = Measurements(cfg, request.launcher, shlex.join(sys.orig_argv), plan, job)
     if cfg["dry"]:
         check_devices([job], request.launcher)
-        print("\n".join(found.describe(families, documents)))
+        print("\n".join(found.describe(families, read)))
         return 0
     print(f"{plan.train_len:,} to {plan.target:,} tokens, {plan.told} (dry=true tells the plan)", file=sys.stderr, flush=True)
-    question = AdviceQuestion(train_len, plan.target, plan.short, cfg["tolerance"])
     found.search(families)
-    ranking = rankings(found.losses["validation"], question)
-    found.judge(finalists(ranking, found.options, found.losses["validation"], question))
-    return _write(found, question, ranking)
+    ranking = rankings(found.losses["validation"], plan)
+    found.judge(finalists(ranking, found.options, found.losses["validation"], plan))
+    return _write(found, ranking)
 
 
-def _advisable(request: Request) -> dict:
-    """The one configuration. Raises ConfigError for words that the command chooses itself, or that name no model."""
-    cfg = one_model(request, SCRIPT, "advises on", "or give run= of the fine-tuned one")
-    for group in ("extension", "scale_attention"):
-        if (name := method_name(cfg[group])) != "none":
-            raise ConfigError(f"{group}={name} is what {SCRIPT} chooses: leave it out, or narrow it with methods=.")
-    refuse_settings(cfg, SCRIPT, BY_PLAN, "what target= and budget= choose here")
-    return cfg
-
-
-def _write(found: Measurements, question: AdviceQuestion, ranking: dict[str, list[str]]) -> int:
+def _write(found: Measurements, ranking: dict[str, list[str]]) -> int:
     """Write everything and print the advice. Returns the exit code."""
     from posbench.advice.settings import setting, to_set
     from posbench.advice.show import advice_figure, advice_page, advice_text
@@ -75,7 +68,7 @@ def _write(found: Measurements, question: AdviceQuestion, ranking: dict[str, lis
         "windows": plan.windows,
         "left_out": found.left_out,
     }
-    made = advice_content(about, question, found.options, found.losses["validation"], found.losses["test"], ranking)
+    made = advice_content(about, plan, found.options, found.losses["validation"], found.losses["test"], ranking)
     made["settings"] = {name: setting(found, found.options[name], out) for name in to_set(made["answers"])}
     write_json(out / "advice.json", made)
     drawn = save(advice_figure(made), out / "advice")

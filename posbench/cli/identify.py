@@ -74,7 +74,8 @@ def identify(request: Request) -> int:
 
 def _identifiable(request: Request) -> dict:
     """The one configuration. Raises ConfigError for words that the command chooses itself, or that name no engine."""
-    cfg = one_model(request, SCRIPT, "compares an engine with", "and give model.path= of the checkpoint that the engine serves")
+    found = f"is what {SCRIPT} finds out: leave it out, or narrow the candidates (candidates=)"
+    cfg = one_model(request, SCRIPT, "compares an engine with", "and give model.path= of the checkpoint that the engine serves", found)
     if cfg["engine"] is None:
         raise ConfigError(
             f"{SCRIPT} needs the rows of an engine: give its run, as in posbench identify results/runs/ID model.path=WEIGHTS."
@@ -85,9 +86,6 @@ def _identifiable(request: Request) -> dict:
         )
     if cfg["factor"] and cfg["target"]:
         raise ConfigError(f"factor={cfg['factor']:g} and target={cfg['target']} are one setting: give one of them.")
-    for group in ("extension", "scale_attention"):
-        if (name := method_name(cfg[group])) != "none":
-            raise ConfigError(f"{group}={name} is what {SCRIPT} finds out: leave it out, or narrow the candidates (candidates=).")
     decided = [key for key in vars(EvaluateConfig()) if key not in OURS]
     refuse_settings(cfg, SCRIPT, decided, "that of the engine's rows here")
     return cfg

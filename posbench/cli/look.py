@@ -63,12 +63,10 @@ def look(request: Request) -> int:
 
 def _of_one_model(request: Request) -> dict:
     """The one configuration. Raises ConfigError for words that the command chooses itself, and where no model is named or installed."""
-    cfg = one_model(request, SCRIPT, "looks at", "or give run= of the fine-tuned one")
+    chosen = f"is what {SCRIPT} chooses: leave it out (scripts/run.py evaluates any)"
+    cfg = one_model(request, SCRIPT, "looks at", "or give run= of the fine-tuned one", chosen)
     if len(named := [word for word in request.words if word.startswith(("model.path=", "run="))]) > 1:
         raise ConfigError(f"{' and '.join(named)} are {len(named)} models: name one.")
-    for group in ("extension", "scale_attention"):
-        if (name := method_name(cfg[group])) != "none":
-            raise ConfigError(f"{group}={name} is what {SCRIPT} chooses: leave it out (scripts/run.py evaluates any).")
     refuse_settings(cfg, SCRIPT, BY_TIME, f"what {SCRIPT} chooses (by_position, sized by minutes=)")
     if cfg["model"].get("engine"):
         raise ConfigError(f"{SCRIPT} extends the model itself, which a running engine does not allow: name its weights.")

@@ -7,17 +7,15 @@ from pathlib import Path
 
 import yaml
 
-from posbench.advice.asked import one_model, refuse_settings
+from posbench.advice.asked import one_model, refuse_settings, windows_to_read
 from posbench.advice.factor_losses import plan_search, search
 from posbench.advice.factor_search import search_sizes
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import disk_errors, read_bytes, write_atomic
 from posbench.config.compose import Request
-from posbench.config.identity import as_word, method_name
+from posbench.config.identity import as_word
 from posbench.config.names import as_command
 from posbench.config.typed_args import shown
-from posbench.data import prepare
-from posbench.evaluation.protocols import protocol
 from posbench.sweep.cost_estimate import cost
 from posbench.sweep.dry_run import check_devices
 from posbench.sweep.jobs import Job
@@ -29,18 +27,11 @@ BY_TARGET = ("lengths", "max_length", "protocol", "floor")  # of evaluate, which
 
 def search_factors(request: Request) -> int:
     """Search, print the losses beside those of the starts, and write the factors as a choice of extension=. Returns the exit code."""
-    from posbench.data.corpus import fit_corpus
-
     cfg = _searchable(request)
     job, exact = plan_search(cfg)
     (cell,), size, command = job.cells, search_sizes(cfg["budget"]), shlex.join(sys.orig_argv)
-    asked, train_len = cell.evaluate, job.cfg.train.train_len
-    (target,) = asked.lengths
-    corpus = fit_corpus(prepare(job.cfg.data, job.cfg.cache_dir, ("validation",)), job.cfg)
-    windows = protocol(cell.protocol).place(corpus.validation, asked, train_len)
-    count, documents = len(windows.last_N), len(set(windows.document_N.tolist()))
-    read = f"{count} windows of {target} tokens ({asked.targets} targets each) in {documents} validation document{'s' * (documents != 1)}"
-    read = f"{read} of {corpus.name}"
+    (target,) = cell.evaluate.lengths
+    corpus, count, read = windows_to_read(job, cell.evaluate)
     if cfg["dry"]:
         check_devices([job], {})  # the sets are measured in this process, whatever the launcher
         print(f"{job.run.path}: {size.total:,} sets of factors of {read}; budget= multiplies their number")
@@ -70,10 +61,8 @@ def search_factors(request: Request) -> int:
 
 def _searchable(request: Request) -> dict:
     """The one configuration. Raises ConfigError for words that the command chooses itself, or that name no model."""
-    cfg = one_model(request, SCRIPT, "searches for", "and fine-tune with the factors that it finds")
-    for group, only in (("extension", "longrope"), ("scale_attention", "none")):
-        if (name := method_name(cfg[group])) != only:
-            raise ConfigError(f"{group}={name} has no factors for {SCRIPT} to find: leave it out.")
+    lacking = f"has no factors for {SCRIPT} to find: leave it out"
+    cfg = one_model(request, SCRIPT, "searches for", "and fine-tune with the factors that it finds", lacking, "longrope")
     if cfg["evaluate"].get("split") != "validation":
         raise ConfigError(f"evaluate.split={cfg['evaluate']['split']} would choose factors on the text for their evaluation: leave it out.")
     refuse_settings(cfg, SCRIPT, BY_TARGET, "what target= decides here")

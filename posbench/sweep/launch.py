@@ -6,15 +6,17 @@ all its evaluations, in a child process (a worker takes one after the other).
 
 import errno
 import os
+import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import FULL
+from posbench.runs.evaluation import Evaluation, load_evaluation
 from posbench.sweep.child_processes import check_resources, run_jobs
 from posbench.sweep.cluster.queue import Queue, run_on
-from posbench.sweep.jobs import Job, Result
+from posbench.sweep.jobs import Job, Result, plan_methods
 from posbench.sweep.verdict import begin
 
 
@@ -48,6 +50,15 @@ def launch_one(job: Job, launcher: dict, command: str, good: Sequence[str] = ("d
         if outcome.status not in good:
             error = ConfigError if outcome.status == "refused" else RunError
             raise error(f"{outcome.label or job.run.id}: {outcome.reason}")
+
+
+def measure_methods(cfg: dict, served: Iterable[tuple[str, int]], launcher: dict, command: str, title: str) -> dict[str, Evaluation]:
+    """Evaluations of several methods by what `plan_methods` calls them, after those that are missing were made. Raises as `launch_one`."""
+    job, cells = plan_methods(cfg, served)
+    if missing := sum(len(cell.missing()) for cell in job.cells):
+        print(f"{title}: {missing} evaluations to make", file=sys.stderr, flush=True)
+    launch_one(job, launcher, command)
+    return {methods: load_evaluation(cell.path) for methods, cell in cells.items()}
 
 
 def _check_writable(folder: Path) -> None:

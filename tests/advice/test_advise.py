@@ -124,7 +124,11 @@ def test_dry_tells_the_plan_and_writes_nothing(advised, script):
     before = set(advised.rglob("*"))
     done = script("target=64", "dry=true")
     assert done.returncode == 0, done.stderr
-    assert "32 to 64 tokens" in done.stdout and "3 windows (4 documents long enough)" in done.stdout
+    assert (
+        "32 to 64 tokens" in done.stdout
+        and "3 windows of 64 tokens (4 targets each) in 3 test documents" in done.stdout
+        and "measured just now" in done.stdout
+    )
     absent = script("target=64", "dry=true", "device=cuda:99")
     assert absent.returncode == 2 and "device=cuda:99 is not available" in absent.stderr
     assert not [path for path in set(advised.rglob("*")) - before if path.suffix == ".json" and "evals" in path.parts]
@@ -180,7 +184,7 @@ def _nothing_but_references(self, option, length):
 
 REFUSED = {
     "target=32": "is within the model's training length of 32 tokens",
-    "target=5000": "no validation document of the 5,001 tokens",
+    "target=5000": "target=5000 in the validation split of data=local: No document has the 5001 tokens",
     "extension=ntk": "is what scripts/advise.py chooses",
     "evaluate.windows=7": "evaluate.windows=7 is what target= and budget= choose",
     "evaluate.split=validation": "evaluate.split=validation is what",
@@ -189,7 +193,7 @@ REFUSED = {
     "runs=x": "advises on one model",
     "methods=[]": "methods=[] must be one method or several",
     "evaluate.tasks=passkey": "evaluate.tasks=passkey is of another protocol than fixed_targets",
-    "evaluate.documents=nothing*": "evaluate.documents=nothing* matches no validation document",
+    "evaluate.documents=nothing*": "evaluate.documents=nothing* matches none of the 3 documents",
 }
 
 

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 from markupsafe import Markup
-from test_decide import OPTIONS, QUESTION, TRUTH, made_up
+from test_decide import OPTIONS, PLAN, TRUTH, made_up
 from test_report_html import Page
 
 from posbench.advice.decide import Losses, advice_content, rankings
@@ -49,7 +49,7 @@ SETTINGS = {
 def told(test: Losses, validation: Losses | None = None) -> dict:
     """Content as it is written: no number of it is nan."""
     validation = validation or made_up(0)
-    made = advice_content(ABOUT, QUESTION, OPTIONS, validation, test, rankings(validation, QUESTION))
+    made = advice_content(ABOUT, PLAN, OPTIONS, validation, test, rankings(validation, PLAN))
     return json.loads(json.dumps({**made, "settings": SETTINGS}, allow_nan=False))
 
 
