@@ -1,18 +1,17 @@
 """Output of an advice: text for a terminal of 80 characters, a figure and a page, from the content of advice.json alone."""
 
 import itertools
-import textwrap
 from collections.abc import Sequence
 
 from markupsafe import Markup
 
 from posbench.advice.decide import CONFIRMED, REFUTED, UNDECIDED
 from posbench.advice.plan import CUT, UNCHANGED
+from posbench.common.layout import aligned, wrapped
 from posbench.report.figures.lines import Line, Mark, Panel, Pen, draw
 from posbench.report.figures.style import DASHES, FONT, GREY, MARKERS, OKABE_ITO, difference_axis, octaves
 from posbench.report.html import Grid, template
 
-TERMINAL = 80  # characters
 FEW_DOCUMENTS = 6  # test documents up to which their number is pointed out
 MOST_NAMED = 5  # options that one sentence names at most
 VERDICTS = {
@@ -68,9 +67,7 @@ def option_table(content: dict) -> str:
     for option in compared_options(content):
         known = {point["length"]: point["difference"] for point in option["points"]}
         rows.append([option["name"], *(with_half_width(known.get(length)) for length in lengths), reach(option["usable"], content)])
-    names, *columns = zip(*rows, strict=True)
-    padded = [[name.ljust(max(map(len, names))) for name in names], *([cell.rjust(max(map(len, one))) for cell in one] for one in columns)]
-    return "\n".join("  ".join(row).rstrip() for row in zip(*padded, strict=True))
+    return aligned(rows)
 
 
 def compared_options(content: dict) -> list[dict]:
@@ -87,7 +84,7 @@ def with_half_width(bounds: Bounds | None) -> str:
         return "not finite"
     if value == low == high == 0:
         return "0"
-    return f"{value:+.3f}" + (f" +-{(high - low) / 2:.3f}" if low is not None and high is not None else "")
+    return f"{value:+z.3f}" + (f" +-{(high - low) / 2:.3f}" if low is not None and high is not None else "")
 
 
 def within(bounds: Bounds) -> str:
@@ -95,7 +92,7 @@ def within(bounds: Bounds) -> str:
     value, low, high = bounds
     if value is None:
         return "not finite"
-    return f"{value:+.3f} " + (f"[{low:+.3f}, {high:+.3f}]" if low is not None and high is not None else "(one document: no interval)")
+    return f"{value:+z.3f} " + (f"[{low:+z.3f}, {high:+z.3f}]" if low is not None and high is not None else "(one document: no interval)")
 
 
 def reach(usable: dict, content: dict) -> str:
@@ -163,11 +160,6 @@ def setting_lines(content: dict) -> list[str]:
         parts.append("\n".join(lines))
     left_out = [wrapped(f"left out: {name}: {why}") for name, why in content["left_out"].items()]
     return [*parts, *(["\n".join(left_out)] if left_out else [])]
-
-
-def wrapped(text: str, indent: str = "") -> str:
-    """Text in lines of at most 80 characters."""
-    return textwrap.fill(text, TERMINAL, initial_indent=indent, subsequent_indent=indent, break_long_words=False)
 
 
 def advice_page(content: dict, drawing: Markup) -> str:

@@ -24,6 +24,7 @@ from posbench.identify.show import candidate_csv, candidate_figure, identify_con
 from posbench.pretrained.import_config import adopt
 from posbench.report.figures.style import save
 from posbench.sweep.dry_run import check_devices
+from posbench.sweep.jobs import plan_jobs
 from posbench.sweep.verdict import judge_job
 
 SCRIPT = "scripts/identify.py"
@@ -38,30 +39,32 @@ def identify(request: Request) -> int:
     theirs = {length: engine.losses(length) for length in lengths}
     typed = {word.partition("=")[0].lstrip("+~") for word in request.words}
     plain, own = _asked(cfg, engine, lengths, typed)
-    found = Measurement(plain, engine, lengths)
-    if refused := judge_job(found.job).refused:
+    (job,) = plan_jobs([plain])
+    if refused := judge_job(job).refused:
         raise ConfigError(refused)
+    original = job.cfg.train.train_len  # before a scaling of the checkpoint's own
+    found = Measurement(plain, engine, lengths, job)
     factor, listed = _candidates(cfg, found, own)
-    found.check_tokens()
+    found.serve(listed)
     if cfg["dry"]:
-        check_devices([found.job], request.launcher)
-        print("\n".join(found.described(listed)))
+        check_devices([job], request.launcher)
+        print("\n".join(found.described()))
         return 0
     command = shlex.join(sys.orig_argv)
-    ours = found.losses(listed, request.launcher, command)
+    ours = found.losses(request.launcher, command)
     unit = {length: unit_runs(engine.window(losses.shape)) for length, losses in theirs.items()}
-    verdict = judge_setting(theirs, ours, unit, found.original)
-    compared = {name: compare_losses(theirs, losses, unit) for name, losses in ours.items()}
-    name, weights = engine.evaluation.origin.name, Path(found.job.cfg.model.path).name
+    judged, rms = judge_setting(theirs, ours, unit, original)
+    points = {name: compare_losses(theirs, losses, unit) for name, losses in ours.items()}
+    name, weights = engine.evaluation.origin.name, Path(job.cfg.model.path).name
     counted, targets = len(set(unit[lengths[-1]].ravel().tolist())), theirs[lengths[-1]].size
     shown = " ".join(f"{length:,}" for length in lengths)
     asked = (
-        f"{name}, asked for factor {factor:g} from {found.original:,} tokens, against {weights}: {targets:,} tokens at {shown} "
+        f"{name}, asked for factor {factor:g} from {original:,} tokens, against {weights}: {targets:,} tokens at {shown} "
         f"({engine.protocol}, {engine.evaluation.first['data']}, {counted} units of intervals)."
     )
     about = {"name": name, "weights": weights, "evaluation": str(engine.evaluation.path), "command": command, "asked": asked}
-    about |= {"factor": factor, "original": found.original, "lengths": lengths}
-    made = identify_content(about, verdict, compared, found.equal, found.left_out)
+    about |= {"factor": factor, "original": original, "lengths": lengths, "left_out": found.left_out}
+    made = identify_content(about, judged, rms, points, found.equal)
     out = Path(cfg["out"] or Path(cfg["results_dir"]).parent / "report" / f"identify-{name}")
     write_json(out / "identify.json", made)
     write_atomic(out / "identify.csv", candidate_csv(made))
@@ -136,7 +139,7 @@ def _asked(cfg: dict, engine: EngineRows, lengths: list[int], typed: set[str]) -
 
 def _candidates(cfg: dict, found: Measurement, own: dict | None) -> tuple[float, list[Candidate]]:
     """The factor that the engine was asked for, and the candidates. Raises ConfigError for a factor that is not above 1."""
-    original = found.original
+    original = found.job.cfg.train.train_len
     usual = max(found.lengths) / original
     if own:
         usual = (own["scaling"].get("target_len") or 0) / original or own["scaling"].get("factor", usual)  # the latter of dynamic NTK

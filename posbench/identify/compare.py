@@ -31,47 +31,15 @@ Letters: N windows, S targets of each, T all targets of all lengths, K candidate
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from posbench.statistics.crossed import Estimate, estimate, sums
+from posbench.statistics.crossed import estimate, sums
 
 LEVEL, APART, FAR, EXPLAINED, ERRORS, LEAST, ROUNDING, SHARE = 0.99, 0.5, 20.0, 0.1, 3, 0.03, 0.3, 0.5
 UNITS = 16
 IS, UNTOLD, NONE = "is", "cannot tell", "none"
 Losses = Mapping[int, np.ndarray]  # {length: [N, S]}
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Engine and a candidate at one length: mean of the differences with its interval, rms, correlation of losses, targets."""
-
-    length: int
-    mean: Estimate
-    rms: float
-    correlation: float
-
-
-@dataclass(frozen=True)
-class SettingVerdict:
-    """Verdict: `kind`, the best candidate, those not told from it, the share of its d that others explain, and why none is it.
-
-    `rms`: {candidate: rms of d over all lengths}; `within`: the best's at lengths within the training length, nan without one.
-    """
-
-    kind: str
-    best: str
-    untold: Sequence[str]
-    rms: Mapping[str, float]
-    within: float
-    explained: float
-    why: str = ""
-
-    @property
-    def order(self) -> list[str]:
-        """Candidates by their rms, the best first."""
-        return sorted(self.rms, key=self.rms.__getitem__)
 
 
 def unit_runs(window: np.ndarray) -> np.ndarray:
@@ -82,26 +50,30 @@ def unit_runs(window: np.ndarray) -> np.ndarray:
     return (member * parts + within * parts // counts[member]).reshape(window.shape)
 
 
-def compare_losses(engine: Losses, candidate: Losses, unit: Losses) -> list[Comparison]:
-    """Compare at each length. The interval is over units."""
-    found = []
+def compare_losses(engine: Losses, candidate: Losses, unit: Losses) -> list[dict]:
+    """Points of identify.json: at each length the mean of the differences with its interval over units, their rms, and the correlation."""
+    points = []
     for length, theirs in engine.items():
         difference = theirs - candidate[length]
         mean = estimate([(1.0, sums([difference.ravel()], unit[length].ravel()))])
         spread = min(theirs.std(), candidate[length].std())
         correlation = float(np.corrcoef(theirs.ravel(), candidate[length].ravel())[0, 1]) if spread > 0 else math.nan
-        found.append(Comparison(length, mean, _rms(difference), correlation))
-    return found
+        told = {"length": length, "n_targets": mean.n_targets, "mean": [mean.value, *mean.interval()]}
+        points.append({**told, "rms": _rms(difference), "correlation": correlation})
+    return points
 
 
-def judge_setting(engine: Losses, found: Mapping[str, Losses], unit: Losses, train_len: int) -> SettingVerdict:
-    """Verdict on the candidates, by the rule above."""
+def judge_setting(engine: Losses, found: Mapping[str, Losses], unit: Losses, train_len: int) -> tuple[dict, dict[str, float]]:
+    """(verdict on the candidates by the rule above, {candidate: rms of d over all lengths}, the best first).
+
+    The verdict is as identify.json has it: its kind, the best candidate, those not told from it, why none is it, the rms of the best at
+    lengths within the training length (nan without one), and the share of its d that others explain.
+    """
     theirs_T, unit_T = _joined(engine), np.concatenate([unit[length].ravel() for length in engine])
     ours = {name: _joined({length: losses[length] for length in engine}) for name, losses in found.items()}
     rms = {name: _rms(theirs_T - loss_T) for name, loss_T in ours.items()}
-    best = min(rms, key=rms.__getitem__)
-    d_T, others = theirs_T - ours[best], [name for name in rms if name != best]
-    apart = {name: _rms(ours[name] - ours[best]) for name in others}
+    best, *others = sorted(rms, key=rms.__getitem__)
+    d_T, apart = theirs_T - ours[best], {name: _rms(ours[name] - ours[best]) for name in others}
     untold = [name for name in others if not _beaten(theirs_T - ours[name], d_T, unit_T, apart[name], rms[best])]
     explained = _explained(d_T, [ours[name] - ours[best] for name in others])
     by_chance = ERRORS * math.sqrt(2 * len(others)) / len(d_T)
@@ -115,8 +87,8 @@ def judge_setting(engine: Losses, found: Mapping[str, Losses], unit: Losses, tra
         why = f"even the best differs by {rms[best]:.2f} nats rms, not much less than the candidates from each other"
     elif rms[best] > LEAST and explained > EXPLAINED + by_chance:
         why = f"what is left beside the best is not rounding: the other candidates explain {explained:.0%} of it"
-    kind = NONE if why else UNTOLD if untold else IS
-    return SettingVerdict(kind, best, sorted(untold, key=rms.__getitem__), rms, within, explained, why)
+    told = {"kind": NONE if why else UNTOLD if untold else IS, "best": best, "untold": untold, "why": why}
+    return {**told, "rms_within": within, "explained": explained}, {name: rms[name] for name in (best, *others)}
 
 
 def _beaten(other_T: np.ndarray, d_T: np.ndarray, unit_T: np.ndarray, apart: float, rms: float) -> bool:

@@ -1,17 +1,15 @@
 """Output of an identification: text for a terminal, a CSV and a figure, from the content of identify.json alone."""
 
-import csv
-import io
-import textwrap
 from collections.abc import Mapping, Sequence
 
 from posbench.common.files import finite
-from posbench.identify.compare import IS, NONE, ROUNDING, UNTOLD, Comparison, SettingVerdict
+from posbench.common.layout import aligned, wrapped
+from posbench.identify.compare import IS, NONE, ROUNDING, UNTOLD
 from posbench.identify.plan import Candidate
 from posbench.report.figures.lines import width
 from posbench.report.figures.style import FONT, GREY, MARKERS, OKABE_ITO, Frame, note
 
-TERMINAL, MOST_NAMED, MOST_LENGTHS = 80, 4, 3
+MOST_NAMED, MOST_LENGTHS = 4, 3
 ROW, ACROSS = 14, 300  # points
 AS_WRITTEN = ("pi", "ntk", "yarn", "llama3", "dynamic_ntk", "own")  # right where that was asked for
 COLUMNS = ("candidate", "words", "length", "n_targets", "difference", "low", "high", "rms", "correlation")
@@ -22,31 +20,24 @@ CAPTION = (
 
 
 def identify_content(
-    about: dict,
-    verdict: SettingVerdict,
-    compared: Mapping[str, Sequence[Comparison]],
-    equal: Mapping[str, Sequence[Candidate]],
-    left_out: dict,
+    about: dict, judged: dict, rms: Mapping[str, float], points: Mapping[str, list[dict]], equal: Mapping[str, Sequence[Candidate]]
 ) -> dict:
-    """Content of identify.json: every number of the comparison, None for one that is not finite. `about` has the engine and the weights."""
-    found = []
-    for name in verdict.order:
-        points = [
-            {
-                "length": one.length,
-                "n_targets": one.mean.n_targets,
-                "mean": [one.mean.value, *one.mean.interval()],
-                "rms": one.rms,
-                "correlation": one.correlation,
-            }
-            for one in compared[name]
-        ]
-        same = {one.name: one.words for one in equal[name][1:]}
-        found.append({"name": name, "words": equal[name][0].words, "same": same, "rms": verdict.rms[name], "points": points})
-    about |= {"kind": verdict.kind, "best": verdict.best, "untold": verdict.untold, "why": verdict.why}
-    about |= {"rms_within": verdict.within, "explained": verdict.explained, "candidates": found, "left_out": left_out}
-    about["verdict"] = verdict_sentence(about)
-    return finite(about)
+    """Content of identify.json: every number of the comparison, None for one that is not finite. `about` has the engine and the weights.
+
+    `judged` and `rms` are of `judge_setting`, `points` of `compare_losses`; `equal` has the candidates with those of the same losses.
+    """
+    found = [
+        {
+            "name": name,
+            "words": equal[name][0].words,
+            "same": {one.name: one.words for one in equal[name][1:]},
+            "rms": value,
+            "points": points[name],
+        }
+        for name, value in rms.items()
+    ]
+    made = finite({**about, **judged, "candidates": found})
+    return {**made, "verdict": verdict_sentence(made)}
 
 
 def verdict_sentence(made: dict) -> str:
@@ -68,24 +59,20 @@ def verdict_sentence(made: dict) -> str:
         said = f"This engine ignores the setting: its losses are those of {best['words']}"
     elif same:
         said += f" (at these lengths the same as {same})"
-    return f"{said}. {_evidence(best)}; the next, {others[0]['words']}, by {others[0]['rms']:#.3g} rms."
+    return f"{said}. {_evidence(best)}; the next, {others[0]['words']}, by {others[0]['points'][-1]['rms']:#.3g} rms."
 
 
 def _evidence(best: dict) -> str:
     """Distance of the best candidate at the longest length."""
     point = best["points"][-1]
-    mean = f"{point['mean'][0]:+.4f} nats in the mean and {point['rms']:#.3g} rms for each token"
+    mean = f"{point['mean'][0]:+z.4f} nats in the mean and {point['rms']:#.3g} rms for each token"
     return f"At {point['length']:,} tokens its losses differ from posbench's by {mean}"
 
 
 def identify_text(made: dict) -> str:
     """Whole text: what was compared, the verdict, the table of the candidates, those left out."""
-    left_out = [_wrapped(f"left out: {name}: {why}") for name, why in made["left_out"].items()]
-    return "\n\n".join([_wrapped(made["asked"]), _wrapped(made["verdict"]), candidate_table(made), *left_out])
-
-
-def _wrapped(said: str) -> str:
-    return textwrap.fill(said, TERMINAL, break_long_words=False, break_on_hyphens=False)
+    left_out = [wrapped(f"left out: {name}: {why}") for name, why in made["left_out"].items()]
+    return "\n\n".join([wrapped(made["asked"]), wrapped(made["verdict"]), candidate_table(made), *left_out])
 
 
 def candidate_table(made: dict) -> str:
@@ -99,21 +86,20 @@ def candidate_table(made: dict) -> str:
         value, low, high = last["mean"]
         half = f" +-{(high - low) / 2:.4f}" if low is not None and high is not None else ""
         correlation = "-" if last["correlation"] is None else f"{last['correlation']:.3f}"
-        rows.append([one["name"], *(f"{points[length]['rms']:.4f}" for length in lengths), f"{value:+.4f}{half}", correlation])
-    wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join([row[0].ljust(wide[0]), *map(str.rjust, row[1:], wide[1:])]).rstrip() for row in rows)
+        rows.append([one["name"], *(f"{points[length]['rms']:.4f}" for length in lengths), f"{value:+z.4f}{half}", correlation])
+    return aligned(rows)
 
 
 def candidate_csv(made: dict) -> str:
     """A row for each candidate and length."""
-    lines = io.StringIO()
-    writer = csv.writer(lines, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for one in made["candidates"]:
-        for point in one["points"]:
-            numbers = [point["length"], point["n_targets"], *point["mean"], point["rms"], point["correlation"]]
-            writer.writerow([one["name"], one["words"], *("" if number is None else repr(number) for number in numbers)])
-    return lines.getvalue()
+    import pandas
+
+    rows = [
+        [one["name"], one["words"], point["length"], point["n_targets"], *point["mean"], point["rms"], point["correlation"]]
+        for one in made["candidates"]
+        for point in one["points"]
+    ]
+    return pandas.DataFrame(rows, columns=COLUMNS).to_csv(index=False)
 
 
 def candidate_figure(made: dict):

@@ -81,6 +81,7 @@ def test_each_thing_that_an_engine_does_is_found(world, engine, identify, truth)
     assert done.returncode == 0, done.stderr
     made = content(world, run)
     assert (made["kind"], made["best"]) == (IS, truth) and made["candidates"][0]["rms"] < 1e-4
+    assert made["verdict"].endswith(f"by {made['candidates'][1]['points'][-1]['rms']:#.3g} rms.")  # at the longest length, as the best's
     said = {"none": "ignores the setting", "yarn": "runs YaRN with factor 4 as written", "window": "a window of 32 tokens"}
     assert said.get(truth, "This engine runs") in " ".join(done.stdout.split())
 
@@ -116,13 +117,13 @@ def test_each_candidate_in_turn_with_rounding_and_off_the_list(engine, identify,
     assert original == 32 and len(found) >= 18
     for truth, losses in found.items():
         noisy = {length: one + 0.1 / np.sqrt(3) * rng.standard_t(3, one.shape) for length, one in losses.items()}
-        verdict = judge_setting(noisy, found, unit, original)
-        assert verdict.kind in (IS, UNTOLD) and truth in (verdict.best, *verdict.untold), (truth, verdict)
+        verdict, _ = judge_setting(noisy, found, unit, original)
+        assert verdict["kind"] in (IS, UNTOLD) and truth in (verdict["best"], *verdict["untold"]), (truth, verdict)
         others = {name: one for name, one in found.items() if name != truth}
         nearest = min(np.sqrt(np.mean([np.square(one[length] - losses[length]).mean() for length in losses])) for one in others.values())
         if nearest > 0.3:
             off += 1
-            assert verdict.kind == IS and judge_setting(noisy, others, unit, original).kind == NONE, truth
+            assert verdict["kind"] == IS and judge_setting(noisy, others, unit, original)[0]["kind"] == NONE, truth
     assert off >= 10
 
 
