@@ -22,6 +22,8 @@ from posbench.statistics.crossed import Sums, across, estimate
 # usual one where trainings of several lengths are there.
 PLAIN = {"model.qk_norm": "none", "model.output_gate": "none", "data.mix.task": None}
 USUAL = TrainConfig.length
+# Claims are about the text of the training, all of its test documents, with intervals over documents.
+PLAIN_SETTING = {"text": None, "unit": "document", "split": "test", "documents": None}
 FILLED = {"base", "max_len"}  # arguments of an encoding that only a child has: its parent's encoding, and how far it reaches
 
 
@@ -56,7 +58,7 @@ class Pool:
 
         Raises Missing if no evaluation fits, RunError if two of one seed do.
         """
-        fitting = [entry for entry in self.evaluations if self._measured(cell, entry) and self._trained(cell, entry)]
+        fitting = [entry for entry in self.evaluations if self._fits(cell, entry)]
         fitting = [entry for entry in fitting if windows is None or getattr(entry.setting, "windows", None) == windows]
         if "train.length" not in (cell.config or {}) and USUAL in {entry.first["train_len"] for entry in fitting}:
             fitting = [entry for entry in fitting if entry.first["train_len"] == USUAL]
@@ -69,37 +71,26 @@ class Pool:
                     "tells them apart (config: {train.steps: 1000}), or give other runs="
                 )
         if not found:
-            asked = f" with {windows} windows" if windows is not None else ""
-            raise Missing(" and ".join([f"no evaluation of {cell}{asked}", *self.unread(cell)]))
+            raise Missing(f"no evaluation of {cell}" + (f" with {windows} windows" if windows is not None else ""))
         return dict(sorted(found.items()))
 
-    def unread(self, cell: ClaimCell) -> list[str]:
-        """Notes on trainings that may fit the cell, but whose config.yaml cannot be read."""
-        unread = (entry for entry in self.evaluations if not self.origins[entry.origin].config)
-        runs = dict.fromkeys(entry.first["run_id"] for entry in unread if self._measured(cell, entry))
-        return [f"config.yaml of {', '.join(runs)} cannot be read, so nothing says whether it fits"] if runs else []
+    def _fits(self, cell: ClaimCell, entry: Evaluation) -> bool:
+        """True if an evaluation has the cell's methods and protocol, and its training the cell's configuration.
 
-    def _measured(self, cell: ClaimCell, entry: Evaluation) -> bool:
-        """True if an evaluation has the cell's methods and protocol."""
-        row = moved(entry.first)
+        An unreadable configuration fits none; keys of later versions have their defaults.
+        """
+        row, setting = moved(entry.first), entry.setting
         if any(row[name] != getattr(cell, name) for name in ("encoding", "extension", "scale_attention", "protocol")):
             return False
-        if getattr(entry.setting, "text", None) or getattr(entry.setting, "unit", "document") != "document":
-            return False  # claims are about the text of the training, with intervals over documents
-        if getattr(entry.setting, "split", "test") != "test" or getattr(entry.setting, "documents", None):
-            return False  # all of its test documents: others serve to choose, as in search_factors.py, or are a part
+        if any(getattr(setting, name, usual) not in (usual, None) for name, usual in PLAIN_SETTING.items()):
+            return False
         if (row["trained_scale"] or "none") != cell.trained_scale or bool(row["finetune"]) != cell.finetuned or row["position"] is not None:
             return False
         for group in ("encoding", "extension"):
-            wanted = {**self.defaults.get((group, row[group]), {}), **(getattr(cell, f"{group}_args") or {})}
-            args = {key: value for key, value in (row[f"{group}_args"] or {}).items() if not (cell.finetuned and key in FILLED)}
-            have = {**self.defaults.get((group, row[group]), {}), **args}
-            if flatten(have) != flatten(wanted):
+            usual, args = self.defaults.get((group, row[group]), {}), row[f"{group}_args"] or {}
+            have = {**usual, **{key: value for key, value in args.items() if not (cell.finetuned and key in FILLED)}}
+            if flatten(have) != flatten({**usual, **(getattr(cell, f"{group}_args") or {})}):
                 return False
-        return True
-
-    def _trained(self, cell: ClaimCell, entry: Evaluation) -> bool:
-        """True if the training's configuration fits the cell. An unreadable one does not; keys of later versions have their defaults."""
         wanted = {**PLAIN, "train.length": entry.first["train_len"], **(cell.config or {})}
         have = self.origins[entry.origin].config
         return bool(have) and all(have.get(key, LATER.get(key, ABSENT)) == value for key, value in wanted.items())
@@ -129,13 +120,6 @@ class Pool:
             self.known[windows] = estimate(self.gain_terms(fixed[:1])).interval()[0]
         return self.known[windows]
 
-    def inside(self, entry: Evaluation, task: str) -> float:
-        """Share of right answers of an evaluation of a task at the training length. Raises Missing without one."""
-        row = _row_at(entry, entry.first["train_len"], task)
-        if row is None:
-            raise Missing(f"{_name(entry)} lacks the training length, so nothing says if {task} was learned")
-        return row["accuracy"]
-
     def gain_terms(self, entries: Sequence[Evaluation]) -> list[tuple[float, Sums]]:
         """Weighted means whose sum is G of the trainings, in bits/byte."""
         half, floor = (exact([self.reference(entry, kind) for entry in entries]) for kind in ("half", "floor"))
@@ -146,17 +130,26 @@ def _name(entry: Evaluation) -> str:
     return f"{entry.first['run_id']}/{entry.path.name}"
 
 
-def measured(entries: Sequence[Evaluation], length: int, name: str = "nll", task: str | None = None) -> tuple[Sums, float]:
-    """Sums over documents of nll or correct of each entry, and the factor from their mean to bits/byte (1 for correct).
+def row_at(entry: Evaluation, length: int, task: str | None) -> dict:
+    """Row of a length and a task, over all depths. Raises Missing without one."""
+    whole = (length, task, None, None)
+    for row in entry.rows:
+        if (row["length"], row["task"], row["position"], row.get("depth")) == whole:
+            return row
+    raise Missing(f"{_name(entry)} lacks length {length}")
+
+
+def measured(entries: Sequence[Evaluation], lengths: Sequence[int], name: str = "nll", task: str | None = None) -> tuple[Sums, float]:
+    """Sums over documents of nll or correct of each entry at its length, and the factor from their mean to bits/byte (1 for correct).
 
     Raises Missing if a length was not evaluated, RunError if seeds scored different targets or targets do not weigh alike.
     """
     values, factors = [], set()
-    for entry in entries:
-        row = _row_at(entry, length, task)
-        if row is None or name == "nll" and not row["n_bytes"]:
+    for entry, length in zip(entries, lengths, strict=True):
+        row = row_at(entry, length, task)
+        found = _with_losses(entry).sums(row, name)
+        if found is None or name == "nll" and not row["n_bytes"]:
             raise Missing(f"{_name(entry)} lacks length {length}")
-        found = _row_sums(entry, row, name)
         mean = float(found.means[0])
         if name == "nll" and np.isfinite(mean) and not np.isclose(mean, row["nll"], rtol=1e-3):
             raise RunError(f"{_name(entry)} weighs its targets ({row['nll']:.4f}, their plain mean is {mean:.4f}): claims cannot use it.")
@@ -168,39 +161,18 @@ def measured(entries: Sequence[Evaluation], length: int, name: str = "nll", task
     return whole, float(factors.pop())
 
 
-def _row_at(entry: Evaluation, length: int, task: str | None) -> dict | None:
-    """Row of a length and a task, over all depths."""
-    whole = (length, task, None, None)
-    return next((row for row in entry.rows if (row["length"], row["task"], row["position"], row.get("depth")) == whole), None)
-
-
 def exact(entries: Sequence[Evaluation]) -> tuple[Sums, float]:
-    """Sums and factor of references, as from `measured`, at their shortest length where every target has its full window.
-
-    Raises Missing if a reference has no such length.
-    """
+    """Sums and factor of references, each at its shortest length where every target has its full window. Raises Missing without one."""
     rows = [one.exact_row() for one in entries]
     if None in rows:
         lacking = entries[rows.index(None)]
         raise Missing(f"{_name(lacking)} lacks a length of at least {lacking.exact_from} tokens, where every target has its full window")
-    whole = across([_row_sums(entry, row, "nll") for entry, row in zip(entries, rows, strict=True)])
-    if whole is None:
-        raise RunError(f"seeds of {_name(entries[0])} scored different targets: evaluate all with one setting.")
-    row = rows[0]
-    return whole, row["n_targets"] / (float(np.log(2)) * row["n_bytes"])
+    return measured(entries, [row["length"] for row in rows])
 
 
 def same_targets(entries: Sequence[Evaluation]) -> None:
     """Check evaluations protocol by protocol. Raises Missing for one without arrays, RunError unless all scored the same targets."""
     check_one_set(map(_with_losses, entries), lambda entry: entry.first["protocol"])
-
-
-def _row_sums(entry: Evaluation, row: dict, name: str) -> Sums:
-    """Sums of nll or correct of a row. Raises Missing without the losses of its targets."""
-    found = _with_losses(entry).sums(row, name)
-    if found is None:
-        raise Missing(f"{_name(entry)} lacks length {row['length']}")
-    return found
 
 
 def _with_losses(entry: Evaluation) -> Evaluation:

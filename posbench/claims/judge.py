@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from posbench.claims.find import Missing, Pool, exact, measured, same_targets
+from posbench.claims.find import Missing, Pool, exact, measured, row_at, same_targets
 from posbench.claims.language import BOTH, MEASURES, Claim, Endpoint
 from posbench.common.errors import RunError
 from posbench.report.scores import LEARNED
@@ -131,14 +131,13 @@ def _judge_endpoint(endpoint: Endpoint, pool: Pool, blank: Finding, reserved: Co
         raise Missing(f"the cells have no seed in common ({'; '.join(str(sorted(found)) for _, _, found in cells)})")
     lone = sorted(set.union(*(set(found) for _, _, found in cells)) - set(seeds))
     note = f"seeds {', '.join(map(str, lone))} have not all cells and are left out" if lone else ""
-    for said in dict.fromkeys(said for _, cell, _ in cells for said in pool.unread(cell)):
-        note = _also(note, said)
     chosen = [(weight, cell, [found[seed] for seed in seeds]) for weight, cell, found in cells]
     same_targets([entry for _, _, entries in chosen for entry in entries])
     first = chosen[0][2][0].first
     read = [(cell, entry) for _, cell, entries in chosen for entry in entries]
     gain_lower = min((pool.gain_lower(entry) for cell, entry in read if cell.protocol != ASKED), default=None)
-    inside = min((pool.inside(entry, cell.task) for cell, entry in read if cell.protocol == ASKED), default=None)
+    asked = [row_at(entry, entry.first["train_len"], cell.task)["accuracy"] for cell, entry in read if cell.protocol == ASKED]
+    inside = min(asked, default=None)
     anova_from = ANOVA_FROM if blank.stage > 1 else math.inf
     if endpoint.measure == "usable_length":
         judged, compare = _usable(chosen, pool, endpoint.margin, anova_from)
@@ -183,11 +182,8 @@ def _of_seeds(found: dict[int, Evaluation], endpoint: Endpoint, reserved: Collec
 def _terms(measure: str, weight: float, cell, entries: list[Evaluation], pool: Pool) -> Terms:
     """Weighted means whose sum is the measure of one cell."""
     length = round(cell.at * entries[0].first["train_len"])
-    if measure == "accuracy":
-        one, _ = measured(entries, length, "correct", cell.task)
-        return [(weight, one)]
-    one, per = measured(entries, length, "nll", cell.task)
-    if measure == "loss":
+    one, per = measured(entries, [length] * len(entries), "correct" if measure == "accuracy" else "nll", cell.task)
+    if measure != "rise":
         return [(weight * per, one)]
     floors = [pool.reference(entry, "floor") for entry in entries]
     same_targets([*entries, *floors])

@@ -8,7 +8,7 @@ rules; the correction counts both once.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from posbench.common.errors import ConfigError
@@ -105,10 +105,9 @@ def load(path: Path) -> Claim:
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not valid yaml: {str(error).splitlines()[0]}.") from error
     try:
-        return _claim(text)
-    except (ConfigError, KeyError, TypeError, ValueError, AttributeError) as error:
-        reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
-        raise ConfigError(f"{path} is not a valid claim: {reason}.") from error
+        return _claim(**text)
+    except (ConfigError, TypeError, ValueError, AttributeError) as error:
+        raise ConfigError(f"{path} is not a valid claim: {error}.") from error
 
 
 def load_all(folder: Path) -> list[Claim]:
@@ -138,16 +137,16 @@ def _resolved(one: Endpoint, claim: Claim, known: Mapping[tuple[int, str], Endpo
     return replace(one, **{name: getattr(other, name) for name in ("measure", "cells", "margin", "gate", "seeds", "windows")})
 
 
-def _claim(text: dict) -> Claim:
-    _only(text, {"id", "statement", "source", "rule", "stage", "seeds", "windows", "experiment", "primary", "secondary", "test", "shows"})
-    experiments, stage, seeds = tuple(_list(text.get("experiment"))), text.get("stage", 1), text.get("seeds")
-    primary, secondary = (
-        tuple(replace(_endpoint(one, seeds), windows=text.get("windows")) for one in _list(text.get(key)))
-        for key in ("primary", "secondary")
-    )
-    if bool(primary) == bool(text.get("test")):
+def _claim(
+    id: str, statement: str, source: str, rule: str, stage: int = 1, experiment: list | str = (), seeds: list | None = None,
+    windows: int | None = None, primary: list | dict = (), secondary: list | dict = (), test: str | None = None, shows: str | None = None,
+) -> Claim:  # fmt: skip
+    """Claim of the keys of a yaml. Raises TypeError for an unknown or a missing one, ConfigError for what the language has not."""
+    primary, secondary = (tuple(_endpoint(seeds, windows, **one) for one in _list(given)) for given in (primary, secondary))
+    experiments = tuple(_list(experiment))
+    if bool(primary) == bool(test):
         raise ConfigError("it needs either primary endpoints or a test")
-    if primary and not experiments or text.get("test") and text.get("shows") not in ("confirmed", "refuted"):
+    if primary and not experiments or test and shows not in ("confirmed", "refuted"):
         raise ConfigError("primary endpoints need an experiment, and a test needs shows: confirmed or refuted")
     if stage not in STAGES or any((stage > 1) != bool(one.seeds) for one in primary if not one.same_as):
         later = ", ".join(str(number) for number in STAGES if number > 1)
@@ -159,55 +158,40 @@ def _claim(text: dict) -> Claim:
             raise ConfigError("confirm and refute must both be shares of G, or neither")
     if any(endpoint.confirm or endpoint.refute for endpoint in secondary):
         raise ConfigError("secondary endpoints are descriptive and have no confirm or refute")
-    names = [endpoint.name for endpoint in primary]
-    if len(set(names)) < len(names):
-        raise ConfigError(f"its primaries need different names, not {names}")
-    words = {key: " ".join(str(text[key]).split()) for key in ("id", "statement", "source", "rule")}
-    return Claim(**words, stage=stage, experiments=experiments, primary=primary, secondary=secondary, test=text.get("test"),
-                 shows=text.get("shows"))  # fmt: skip
+    if len({endpoint.name for endpoint in primary}) < len(primary):
+        raise ConfigError(f"its primaries need different names, not {[endpoint.name for endpoint in primary]}")
+    id, statement, source, rule = (" ".join(str(text).split()) for text in (id, statement, source, rule))
+    return Claim(id, statement, source, rule, stage, experiments, primary, secondary, test, shows)
 
 
 def _list(value: object) -> list:
-    return value if isinstance(value, list) else [] if value is None else [value]
+    return list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
 
 
-def _only(node: Mapping, known: set[str]) -> None:
-    unknown = sorted(set(node) - known)
-    if unknown:
-        raise ConfigError(f"{unknown[0]} is not among {', '.join(sorted(known))}")
-
-
-def _endpoint(text: dict, seeds: list[int] | None = None) -> Endpoint:
-    _only(text, {"name", "measure", "of", "minus", "against", "at", "margin", "confirm", "refute", "gate", "seeds", "same_as"})
-    rules = {key: Rule.parse(text[key]) if key in text else None for key in ("confirm", "refute")}
-    if "same_as" in text:
-        _only(text, {"name", "confirm", "refute", "same_as"})
-        return Endpoint(str(text.get("name", "")), "rise", (), **rules, same_as=str(text["same_as"]))
-    measure, at = text.get("measure", "rise"), text.get("at")
+def _endpoint(
+    all_seeds: list | None, windows: int | None, name: str = "", measure: str = "rise", of: dict | None = None, minus: dict | None = None,
+    against: dict | None = None, at: float | None = None, margin: float | None = None, confirm: str | None = None,
+    refute: str | None = None, gate: str = BOTH, seeds: list | None = None, same_as: str = "",
+) -> Endpoint:  # fmt: skip
+    confirm, refute = (Rule.parse(text) if text is not None else None for text in (confirm, refute))
+    if same_as:
+        return Endpoint(str(name), "rise", (), confirm=confirm, refute=refute, windows=windows, same_as=str(same_as))
     if measure not in MEASURES:
         raise ConfigError(f"measure {measure} must be one of {', '.join(MEASURES)}")
-    cells = [(1.0, text["of"])]
-    cells += [(-1.0, text["minus"])] if "minus" in text else []
-    if "against" in text:
-        _only(text["against"], {"of", "minus"})
-        cells += [(-1.0, text["against"]["of"]), (1.0, text["against"]["minus"])]
+    given = [(1.0, of or {}), (-1.0, minus), *((sign, (against or {}).get(key)) for sign, key in ((-1.0, "of"), (1.0, "minus")))]
+    cells = [(sign, ClaimCell(**{"at": at, **cell})) for sign, cell in given if cell is not None]
     usable = measure == "usable_length"
-    if usable != ("margin" in text) or usable and (at is not None or len(cells) > 1):
+    if usable != (margin is not None) or usable and (at is not None or len(cells) > 1):
         raise ConfigError("usable_length takes of and a margin in bits/byte, no length; no other measure takes a margin")
-    made = tuple((sign * float(cell.get("times", 1)), _claim_cell(cell, at)) for sign, cell in cells)
-    if not usable and any(cell.at is None for _, cell in made):
+    if not usable and any(cell.at is None for _, cell in cells):
         raise ConfigError("every cell needs a length: at, as a multiple of the training length")
-    if MEASURES[measure] != "bits/byte" and any(rule and rule.of_gain for rule in rules.values()):
+    if MEASURES[measure] != "bits/byte" and any(rule and rule.of_gain for rule in (confirm, refute)):
         raise ConfigError("only losses and rises can be shares of G")
-    gate, chosen = text.get("gate", BOTH), tuple(text.get("seeds", seeds) or ())
+    chosen = tuple(seeds or all_seeds or ())
     if gate not in GATES or len(set(chosen)) < len(chosen) or not all(isinstance(seed, int) for seed in chosen):
         raise ConfigError(
             "gate is confirmed where a refutation needs no use of the window, none where that use is what is asked, and seeds are "
             "different whole numbers"
         )
-    return Endpoint(str(text.get("name", "")), measure, made, text.get("margin"), **rules, gate=gate, seeds=chosen)
-
-
-def _claim_cell(text: dict, at: float | None) -> ClaimCell:
-    _only(text, {column.name for column in fields(ClaimCell)})
-    return ClaimCell(**{"at": at, **text})
+    weighed = tuple((sign * float(cell.times), cell) for sign, cell in cells)
+    return Endpoint(str(name), measure, weighed, margin, confirm, refute, gate, chosen, windows)

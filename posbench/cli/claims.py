@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from posbench.claims.find import Pool
-from posbench.claims.judge import Finding, judge, reserved
+from posbench.claims.judge import Finding, judge
 from posbench.claims.language import Claim, load_all
 from posbench.claims.table import brief, ledger_markdown, read_findings, terminal
 from posbench.common import defuse
@@ -38,28 +38,16 @@ def claims(request: Request) -> int:
     check_effect(request.words, READ_WORDS, "on the verdicts, which come from files alone: leave it out")
     if not CLAIMS_FOLDER.is_dir():
         raise ConfigError(f"{CLAIMS_FOLDER} does not exist: the ledger of claims is in the repository, so run this command in a clone.")
-    ledger, look_up = load_all(CLAIMS_FOLDER), pools(cfg)
-    findings = _with_frozen(judged := judge(ledger, look_up))
+    findings = _with_frozen(judge(load_all(CLAIMS_FOLDER), pools(cfg)))
     out = Path(cfg["report_dir"] or Path(cfg["results_dir"]).parent / "report" / "claims")
     print(terminal(findings, shutil.get_terminal_size().columns if sys.stdout.isatty() else None))
     page = defuse.markdown(ledger_markdown(findings))
     for name, text in (("claims.csv", to_csv(findings, Finding)), ("claims.md", page), ("brief.md", brief(findings))):
         write_atomic(out / name, text)
         print(f"{name.rpartition('.')[2]:4} {out / name}")
-    if unused := _unused(ledger, look_up, judged):
-        named = f"seed{'s' * (len(unused) > 1)} {', '.join(map(str, unused))}"
-        print(
-            f"left out: {named}, which a later stage names and stage one leaves to it; those from {max(reserved(ledger)) + 1} on are free"
-        )
     if not any(one.seeds for one in findings):
         print(f"nothing was measured yet; what was reported: {FROZEN.with_name('claims.md')}")
     return 0
-
-
-def _unused(ledger: list[Claim], look_up: Callable[[Claim], tuple[Pool, str]], findings: list[Finding]) -> list[int]:
-    """Seeds that were measured and decide nothing: they are `reserved`, and what a later stage asks of them is not all there."""
-    there = {entry.first["seed"] for claim in ledger if not claim.test for entry in look_up(claim)[0].evaluations}
-    return sorted(there & reserved(ledger) - {int(seed) for one in findings for seed in (one.seeds or "").split()})
 
 
 def _with_frozen(findings: list[Finding]) -> list[Finding]:

@@ -31,9 +31,8 @@ def ladder(world):
     return make_ladder(world)
 
 
-def test_a_rise_in_bits_per_byte(ladder, tmp_path):
-    one = claim(tmp_path, primary={"of": ROPE, "at": 4, "confirm": "above 0.2", "refute": "below 0.1"})
-    (found,) = ladder.judge(one)
+def test_a_rise_in_bits_per_byte(ladder):
+    found = ladder.found(confirm="above 0.2", refute="below 0.1")
     assert found.effect == pytest.approx(1.2 / NATS, abs=0.03) and found.lower < 1.2 / NATS < found.upper
     assert (found.verdict, found.by_interval, found.unit, found.over) == ("confirmed", "confirmed", "bits/byte", "seeds x documents")
     assert (found.seeds, found.documents, found.targets, found.nats) == ("0 1 2", DOCUMENTS, TARGETS, pytest.approx(NATS))
@@ -46,22 +45,21 @@ def test_a_rise_in_bits_per_byte(ladder, tmp_path):
     assert found.effect == pytest.approx(plain - floor, rel=1e-5)
 
 
-def test_verdicts_both_ways_and_undecided(ladder, tmp_path):
-    def word(rise, confirm, refute, **cell):
-        return ladder.judge(claim(tmp_path, primary={"of": {**ROPE, **cell}, "at": rise, "confirm": confirm, "refute": refute}))[0].verdict
+def test_verdicts_both_ways_and_undecided(ladder):
+    alibi, edge = {"encoding": "alibi"}, f"{1.2 / NATS:.4f}"
+    for at, of, confirm, refute, verdict in (
+        (8, ROPE, "below 0.013", "above 0.066", "refuted"),
+        (4, ROPE, f"above {edge}", f"below {edge}", "undecided"),  # the truth lies on the margin
+        (4, {**ROPE, "extension": "rerope"}, "below -0.013", "above -0.013", "confirmed"),
+        (8, alibi, "within 0.05", "outside -0.1 0.1", "confirmed"),
+        (8, alibi, "within 0.0005", "outside -0.1 0.1", "undecided"),  # not different from 0, and not shown to be 0
+    ):
+        assert ladder.found(of=of, at=at, confirm=confirm, refute=refute).verdict == verdict, confirm
 
-    assert word(8, "below 0.013", "above 0.066") == "refuted"
-    assert word(4, f"above {1.2 / NATS:.4f}", f"below {1.2 / NATS:.4f}") == "undecided"  # the truth lies on the margin
-    assert word(4, "below -0.013", "above -0.013", extension="rerope") == "confirmed"
-    flat = claim(tmp_path, primary={"of": {"encoding": "alibi"}, "at": 8, "confirm": "within 0.05", "refute": "outside -0.1 0.1"})
-    assert ladder.judge(flat)[0].verdict == "confirmed"
-    narrow = claim(tmp_path, primary={"of": {"encoding": "alibi"}, "at": 8, "confirm": "within 0.0005", "refute": "outside -0.1 0.1"})
-    assert ladder.judge(narrow)[0].verdict == "undecided"  # not different from 0, and not shown to be 0
 
-
-def test_contrasts_weights_and_interactions(ladder, tmp_path):
+def test_contrasts_weights_and_interactions(ladder):
     def effect(**endpoint):
-        return ladder.judge(claim(tmp_path, primary={"confirm": "above 0", "refute": "below 0", "at": 8, **endpoint}))[0].effect * NATS
+        return ladder.found(**{"at": 8, **endpoint}).effect * NATS
 
     pi, rerope = {**ROPE, "extension": "pi"}, {**ROPE, "extension": "rerope"}
     assert effect(of=pi, minus=ROPE) == pytest.approx(0.5 - 1.6, abs=0.06)
@@ -73,35 +71,19 @@ def test_contrasts_weights_and_interactions(ladder, tmp_path):
     assert raw == pytest.approx(1.6 + np.mean(levels[:3]) - np.mean(levels[3:]), abs=0.06)  # levels of trainings do not cancel, rises do
 
 
-def test_usable_length(ladder, tmp_path):
-    one = {"measure": "usable_length", "of": ROPE, "margin": 0.05, "confirm": "between 1.1 1.6", "refute": "outside 1.1 1.6"}
-    (found,) = ladder.judge(claim(tmp_path, primary=one))  # 0.05 bits/byte = 0.069 nat: held at 80 (0.03), left at 96 (0.2)
+def test_usable_length(ladder):
+    one = {"measure": "usable_length", "at": None, "margin": 0.05, "confirm": "between 1.1 1.6", "refute": "outside 1.1 1.6"}
+    found = ladder.found(**one)  # 0.05 bits/byte = 0.069 nat: held at 80 (0.03), left at 96 (0.2)
     assert (found.effect, found.lower, found.upper, found.verdict) == (1.5, 1.5, 1.5, "confirmed")
-    flat = {**one, "of": {"encoding": "alibi"}, "confirm": "above 8", "refute": "below 8"}
-    assert ladder.judge(claim(tmp_path, primary=flat))[0].lower == math.inf
-    assert "beyond" in ledger_markdown(ladder.judge(claim(tmp_path, primary=flat)))
+    flat = ladder.found(**{**one, "of": {"encoding": "alibi"}, "confirm": "above 8", "refute": "below 8"})
+    assert flat.lower == math.inf and "beyond" in ledger_markdown([flat])
 
 
-def test_margins_as_shares_of_g(ladder, tmp_path):
+def test_margins_as_shares_of_g(ladder):
     """rerope gains 0.05 nat, G is 0.1: more than a quarter of G, less than four fifths."""
-    cell = {**ROPE, "extension": "rerope"}
-
-    def word(share):
-        edge = {"confirm": f"below -{share} G", "refute": f"above -{share} G"}
-        return ladder.judge(claim(tmp_path, primary={"of": cell, "at": 4, **edge}))[0]
-
-    assert (word(0.2).verdict, word(0.8).verdict) == ("confirmed", "refuted")
-    assert word(0.2).effect == pytest.approx(-0.05 / NATS, abs=0.02)
-
-
-def test_accuracy_is_a_share(ladder, tmp_path):
-    (path,) = ladder.root.glob("rope-64-s0*/evals/*/none+none*.json")
-    stored = dict(np.load(path.with_suffix(".npz")))
-    stored["correct"][-1] = np.arange(TARGETS) % 4 == 0
-    np.savez(path.with_suffix(".npz"), **stored)
-    one = {"measure": "accuracy", "of": ROPE, "at": 8, "confirm": "above 0", "refute": "below 0"}
-    found = ladder.judge(claim(tmp_path, primary=one))[0]
-    assert (found.effect, found.unit) == (pytest.approx(0.25 / 3), "share of targets")
+    of = {**ROPE, "extension": "rerope"}
+    few, most = (ladder.found(of=of, confirm=f"below -{share} G", refute=f"above -{share} G") for share in (0.2, 0.8))
+    assert (few.verdict, most.verdict) == ("confirmed", "refuted") and few.effect == pytest.approx(-0.05 / NATS, abs=0.02)
 
 
 TASK = "mqar 4 pairs"
@@ -143,31 +125,30 @@ def test_an_accuracy_at_a_task_is_gated_by_what_was_learned_inside_the_window(wo
     one = found(confirm="above 0.1", refute="below 0.1")
     assert one.verdict == "gated" and "right in 0.400 of the answers inside its window, below 0.5" in one.note
     ask(world, 3, "streaming", (0.1,), lengths=(1024,))
-    assert "lacks the training length, so nothing says if mqar 4 pairs was learned" in found(confirm="above 0.1", refute="below 0.1").note
+    assert "lacks length 64" in found(confirm="above 0.1", refute="below 0.1").note
 
 
-def test_a_model_that_does_not_use_its_window_is_gated(world, tmp_path):
+def test_a_model_that_does_not_use_its_window_is_gated(world):
     for seed in range(3):
         world.train("rope", seed, gain=0.0 if seed == 1 else 0.1)
         world.evaluate("rope", seed, "none", 2.0)
-    (found,) = world.judge(claim(tmp_path, primary={"of": ROPE, "at": 4, "confirm": "above 0.2", "refute": "below 0.1"}))
+    found = world.found(confirm="above 0.2", refute="below 0.1")
     assert found.verdict == "gated" and found.p is None and found.effect > 1 and found.gain_lower < 0.02
 
 
-def test_one_seed_is_over_documents_and_lone_seeds_are_left_out(world, tmp_path):
+def test_one_seed_is_over_documents_and_lone_seeds_are_left_out(world):
     for seed in (0, 4):
         world.train("rope", seed)
         world.evaluate("rope", seed, "none", 1.0)
     world.evaluate("rope", 4, "pi", 0.3)
-    primary = {"of": {**ROPE, "extension": "pi"}, "minus": ROPE, "at": 2, "confirm": "below 0", "refute": "above 0"}
-    (found,) = world.judge(claim(tmp_path, primary=primary))
+    found = world.found(of={**ROPE, "extension": "pi"}, minus=ROPE, at=2, confirm="below 0", refute="above 0")
     assert (found.seeds, found.over, found.verdict) == ("4", "documents (one seed)", "confirmed")
     assert "seeds 0 have not all cells" in found.note
 
 
-def test_what_is_not_there_is_said_with_the_way_to_make_it(ladder, tmp_path):
+def test_what_is_not_there_is_said_with_the_way_to_make_it(ladder):
     def note(**endpoint):
-        found = ladder.judge(claim(tmp_path, primary={"at": 8, "confirm": "above 0", "refute": "below 0", **endpoint}))[0]
+        found = ladder.found(**{"at": 8, **endpoint})
         assert (found.verdict, found.p, found.effect) == ("not measured", None, None)
         return found.note
 
@@ -198,32 +179,30 @@ def test_arguments_that_are_not_named_are_those_of_configs(world, tmp_path):
     assert effect(defaults(), multiplier=3).verdict == "not measured"
 
 
-def test_other_documents_than_those_of_the_test_split_decide_nothing(world, tmp_path):
+def test_other_documents_than_those_of_the_test_split_decide_nothing(world):
     """Neither alone nor beside the evaluation that decides, which they are then not taken for."""
     world.train("rope", 0)
     world.evaluate("rope", 0, "none", 0.5)
     for path in list(world.root.glob("*/evals/*/*.json")):
         asked(path, "other", documents="*/other/*"), asked(path)
-    one = claim(tmp_path, primary={"of": ROPE, "at": 4, "confirm": "above 0", "refute": "below 0"})
-    (found,) = world.judge(one)
+    found = world.found()
     assert found.verdict == "confirmed" and "other" not in found.evaluations
     for path in world.root.glob("*/evals/*/*+*"):
         if not path.name.startswith("other-"):
             path.unlink()
-    assert world.judge(one)[0].note == "no evaluation of rope: make it"
+    assert world.found().note == "no evaluation of rope: make it"
 
 
-def test_other_targets_are_never_paired(ladder, tmp_path):
+def test_other_targets_are_never_paired(ladder):
     path = next(ladder.root.glob("rope-64-s1*/evals/*/pi+none*.npz"))
     stored = dict(np.load(path))
     np.savez(path, **{**stored, "offset": stored["offset"] + 1})
     for measure in ("loss", "rise"):
-        primary = {"measure": measure, "of": {**ROPE, "extension": "pi"}, "minus": ROPE, "at": 2, "confirm": "below 0", "refute": "above 0"}
-        found = ladder.judge(claim(tmp_path, primary=primary))[0]
+        found = ladder.found(measure=measure, of={**ROPE, "extension": "pi"}, minus=ROPE, at=2)
         assert found.verdict == "not measured" and "scored different targets" in found.note
 
 
-def test_configurations_tell_trainings_apart(world, tmp_path):
+def test_configurations_tell_trainings_apart(world):
     """Mixed training lengths and QK-norm are never taken for the plain model, and are found where they are asked for."""
     world.train("rope", 0)
     world.evaluate("rope", 0, "none", 0.5)
@@ -239,15 +218,14 @@ def test_configurations_tell_trainings_apart(world, tmp_path):
         path.write_text(json.dumps(eval_content([{**row, "run_id": run_id} for row in text["rows"]], {})))
 
     def effect(**config):
-        cell = {**ROPE, **({"config": config} if config else {})}
-        return world.judge(claim(tmp_path, primary={"of": cell, "at": 4, "confirm": "above 0", "refute": "below 0"}))[0].effect * NATS
+        return world.found(of={**ROPE, **({"config": config} if config else {})}).effect * NATS
 
     assert effect() == pytest.approx(0.5, abs=0.1)
     assert effect(**{"model.qk_norm": "rms"}) == pytest.approx(1.0, abs=0.1)
     assert effect(**{"train.length": [16, 32, 64]}) == pytest.approx(2.0, abs=0.1)
 
 
-def test_a_child_is_found_by_what_it_was_tuned_with_and_gated_by_its_parent(world, tmp_path):
+def test_a_child_is_found_by_what_it_was_tuned_with_and_gated_by_its_parent(world):
     """Never taken for its parent, nor a training of another length for the usual one; its own G, which it may lack, plays no part."""
     world.train("rope", 0)
     world.evaluate("rope", 0, "pi", 1.0)
@@ -265,9 +243,8 @@ def test_a_child_is_found_by_what_it_was_tuned_with_and_gated_by_its_parent(worl
         (world.root / own["run_id"] / "config.yaml").write_text(yaml.safe_dump(config))
 
     def found(**cell):
-        primary = {"measure": "loss", "of": {**ROPE, "extension": "pi", **cell}, "minus": {**ROPE, "extension": "pi", "at": 4},
-                   "confirm": "below -0.2", "refute": "above -0.2"}  # fmt: skip
-        return world.judge(claim(tmp_path, primary=primary))[0]
+        edges, pi = {"confirm": "below -0.2", "refute": "above -0.2"}, {**ROPE, "extension": "pi"}
+        return world.found(measure="loss", of={**pi, **cell}, minus={**pi, "at": 4}, at=None, **edges)
 
     tuned = {"finetuned": True, "extension_args": {"mode": "fixed"}, "at": 1}
     one = found(**tuned, config={"train.length": 256, "train.steps": 100})
@@ -279,32 +256,14 @@ def test_a_child_is_found_by_what_it_was_tuned_with_and_gated_by_its_parent(worl
     assert found(at=4).effect == 0  # the parent itself
 
 
-def test_a_training_whose_configuration_cannot_be_read_fits_no_cell(world, tmp_path):
+def test_a_training_whose_configuration_cannot_be_read_fits_no_cell_and_a_key_that_it_lacks_has_its_default(world):
     for seed, shift in ((0, 0.5), (1, 9.0)):
         world.train("rope", seed)
         path = world.evaluate("rope", seed, "none", shift)
     (path.parents[2] / "config.yaml").write_text("model: [")
-
-    def found(**config):
-        cell = {**ROPE, **({"config": config} if config else {})}
-        return world.judge(claim(tmp_path, primary={"of": cell, "at": 4, "confirm": "above 0", "refute": "below 0"}))[0]
-
-    run = path.parents[2].name
-    assert found().seeds == "0" and f"config.yaml of {run} cannot be read" in found().note
-    said = found(**{"model.qk_norm": "rms"})
-    assert said.verdict == "not measured" and said.note.startswith("no evaluation of rope + model.qk_norm=rms and config.yaml of ")
-
-
-def test_a_key_that_the_configuration_lacks_has_its_default(world, tmp_path):
-    world.train("rope", 0)
-    world.evaluate("rope", 0, "none", 0.5)
-
-    def verdict(**config):
-        cell = {**ROPE, "config": config}
-        return world.judge(claim(tmp_path, primary={"of": cell, "at": 4, "confirm": "above 0", "refute": "below 0"}))[0].verdict
-
-    assert verdict(**{"model.qkv_bias": False}) == "confirmed"
-    assert verdict(**{"model.qkv_bias": True}) == verdict(**{"train.steps": 1000}) == "not measured"
+    assert world.found().seeds == world.found(of={**ROPE, "config": {"model.qkv_bias": False}}).seeds == "0"
+    for config in ({"model.qkv_bias": True}, {"train.steps": 1000}):
+        assert world.found(of={**ROPE, "config": config}).verdict == "not measured"
 
 
 def test_the_gate_is_of_the_windows_that_a_claim_is_of(world, tmp_path):
@@ -318,18 +277,17 @@ def test_the_gate_is_of_the_windows_that_a_claim_is_of(world, tmp_path):
         path = asked(path, "2", windows=2, targets=60)
         for file in (path, path.with_suffix(".npz")):
             file.rename(next(world.root.glob("*/evals/*")) / f"a-{file.name}")
-    (found,) = world.judge(claim(tmp_path, primary={"of": ROPE, "at": 4, "confirm": "above 0.1", "refute": "below 0.1"}))
+    found = world.found(confirm="above 0.1", refute="below 0.1")
     assert (found.verdict, found.gain_lower > 0) == ("confirmed", True)
 
 
-def test_a_claim_has_a_floor_from_the_length_on_from_which_a_report_has_one(world, tmp_path):
+def test_a_claim_has_a_floor_from_the_length_on_from_which_a_report_has_one(world):
     world.train("rope", 0, at=(96,))
     world.evaluate("rope", 0, "none", 0.5, lengths=(64, 96))
-    one = claim(tmp_path, primary={"of": ROPE, "at": 1.5, "confirm": "above 0.1", "refute": "below 0.1"})
-    assert "lacks a length of at least 128 tokens" in world.judge(one)[0].note  # nothing says how many tokens of a window are scored
+    assert "lacks a length of at least 128 tokens" in world.found(at=1.5).note  # nothing says how many tokens of a window are scored
     for path in world.root.glob("*/evals/*/*.json"):
         asked(path, max_length=96)  # 64 + 8 - 1 tokens give each of the 8 targets its full window
-    (found,) = world.judge(one)
+    found = world.found(at=1.5)
     assert found.verdict == "confirmed" and found.effect * NATS == pytest.approx(0.5, abs=0.05)
     assert found.gain_lower * NATS == pytest.approx(0.1, abs=0.05)
 
@@ -337,7 +295,7 @@ def test_a_claim_has_a_floor_from_the_length_on_from_which_a_report_has_one(worl
 def test_holm_takes_a_verdict_back_and_says_so(ladder, tmp_path):
     """Alone p = 0.03 is enough; among twenty it is not, and the effect, interval and p stay as they are."""
     cell = {"of": {**ROPE, "extension": "rerope"}, "at": 4}
-    found = ladder.judge(claim(tmp_path, primary={**cell, "confirm": "below 0", "refute": "above 0"}))[0]
+    found = ladder.found(**cell, confirm="below 0", refute="above 0")
     edge = f"{found.effect + 0.6 * (found.upper - found.lower):.5f}"
     one = claim(tmp_path, primary={**cell, "confirm": f"below {edge}", "refute": f"above {edge}"})
     assert ladder.judge(one)[0].verdict == "confirmed"
@@ -357,7 +315,7 @@ def test_claims_that_compare_the_same_are_counted_once(ladder, tmp_path):
     assert "One comparison" not in ledger_markdown(ladder.judge(first, replace(other, id="X3")))
 
 
-def test_disjoint_windows_of_other_targets_are_compared_by_document(world, tmp_path):
+def test_disjoint_windows_of_other_targets_are_compared_by_document(world):
     """Losses of every token, other tokens at each length: only documents are shared."""
     lengths = (64, 1024)
     for seed in range(3):
@@ -368,12 +326,9 @@ def test_disjoint_windows_of_other_targets_are_compared_by_document(world, tmp_p
         text = path.read_text()
         path.write_text(re.sub(r'"extension_args": \{[^}]*\}', '"extension_args": {}', text))
     early = {"encoding": "alibi", "protocol": "disjoint"}
-    primary = {
-        "measure": "loss", "of": {**early, "at": 16}, "minus": {**early, "at": 1},
-        "against": {"of": {"encoding": "alibi", "at": 16}, "minus": {"encoding": "alibi", "at": 1}},
-        "confirm": "below -0.0066", "refute": "above -0.0066",
-    }  # fmt: skip
-    (found,) = world.judge(claim(tmp_path, primary=primary))
+    against = {"of": {"encoding": "alibi", "at": 16}, "minus": {"encoding": "alibi", "at": 1}}
+    edges = {"confirm": "below -0.0066", "refute": "above -0.0066"}
+    found = world.found(measure="loss", of={**early, "at": 16}, minus={**early, "at": 1}, against=against, **edges)
     assert found.effect * NATS == pytest.approx(-0.2, abs=0.06) and found.verdict == "confirmed"
 
 

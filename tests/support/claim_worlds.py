@@ -38,6 +38,11 @@ class World:
         losses = [self.floors[encoding, seed] + shift + self.noise(self.spread) for shift in shifts]
         return write_eval(self.root, encoding, extension, scale, losses, lengths, seed, args, **changed)
 
+    def found(self, **primary):
+        """Finding of a claim with one primary, by default on plain RoPE at four times the training length."""
+        edges = {} if "confirm" in primary else {"confirm": "above 0", "refute": "below 0"}
+        return self.judge(claim(self.root, primary={"of": ROPE, "at": 4, **edges, **primary}))[0]
+
     def judge(self, *claims):
         pool = Pool.read(sorted(self.root.glob("*/evals/*/*.json")), {})
         return judge(claims, lambda claim: (pool, "make it"))
