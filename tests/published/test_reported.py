@@ -2,10 +2,9 @@
 
 import hashlib
 import json
-import math
 import re
 import subprocess
-from collections import Counter, defaultdict
+from collections import Counter
 
 import pytest
 from conftest import CONFIGS
@@ -15,9 +14,7 @@ from test_figures import texts
 from posbench.common.csv_records import from_csv
 from posbench.report import positions, score_tables
 from posbench.report.figures.method_lines import Names, groups
-from posbench.report.labels import moved
 from posbench.report.records import Score, methods, read_points, sections
-from posbench.report.scores import PROTOCOL
 from posbench.report.tables import tables
 from posbench.runs.evidence import read_evidence, write_evidence
 from posbench.runs.rows import read_csv
@@ -46,68 +43,6 @@ def test_tables_are_those_of_the_csv(folder):
     shown += [table for stretches in by_position for table in positions.tables(stretches)]
     shown += [table for section in accuracies(folder) for table in score_tables.tables(section)]
     assert shown and all(table.markdown() in text for table in shown)
-
-
-def trained(folder) -> dict[str, str]:
-    """{run_id: name of its encoding}, where trainings are not told apart an empty one."""
-    found = from_csv(folder / "trainings.csv", Training, "trainings", "scripts/report.py")
-    return {one.run_id: one.encoding or "" for one in found}
-
-
-def without_trained_in(encoding: str, extension: str) -> str:
-    """Name of a child without the extension that was trained in, which stands in a column of its own."""
-    return encoding.replace(f" trained with {extension} tuned from", " tuned from")
-
-
-@pytest.mark.parametrize("folder", FOLDERS, ids=named)
-def test_losses_of_the_table_are_means_of_rows(folder):
-    """By another route than the report's: for each point some rows of as many seeds have its mean. Rows do not say their setting.
-
-    Trainings that differ in the model or in train.* are told apart by their names in trainings.csv, and where that has none, not at all.
-    """
-    named_as = trained(folder)
-    rows = [moved(row) for row in read_csv(folder / "rows.csv") if row["position"] is None and row["nll"] is not None]
-    rows = [row for row in rows if row["protocol"] != PROTOCOL]
-    losses = defaultdict(dict)
-    for row in rows:
-        method = json.dumps([row["encoding_args"], row["extension_args"], row["trained_scale"]], sort_keys=True)
-        encoding = without_trained_in(named_as[row["run_id"]], row["extension"]) or row["encoding"]
-        place = row["protocol"], row["data"], row["train_len"], row["length"], row["n_units"]
-        alike = *place, encoding, row["extension"], row["scale_attention"]
-        losses[alike].setdefault(method, []).append(row["nll"])
-    points = [point for point in read_points(folder / "curve.csv") if point.window is None and not point.source and point.nll is not None]
-    names, lost = {alike[5] for alike in losses}, []
-    for point in points:
-        encoding = point.encoding if point.encoding in names else point.encoding.split(" ")[0]
-        place = point.protocol, point.data, point.train_len, point.length, point.n_units
-        alike = *place, encoding, point.extension.split(" ")[0], point.scale_attention
-        means = [sum(found) / len(found) for found in losses[alike].values() if len(found) == point.n_seeds]
-        if not any(math.isclose(point.nll, mean, rel_tol=1e-12) for mean in means):
-            lost.append(point)
-    assert (points or not rows) and len(lost) <= (0 if any(named_as.values()) else 0.2 * len(points)), lost[:3]
-
-
-@pytest.mark.parametrize("folder", [folder for folder in FOLDERS if accuracies(folder)], ids=named)
-def test_accuracies_of_the_table_are_means_of_rows(folder):
-    """As for losses. What was never learned is a mean over all trainings, else over those that learned it."""
-    named_as, found, inside = trained(folder), defaultdict(lambda: defaultdict(dict)), {}
-    for given in (row for row in read_csv(folder / "rows.csv") if row["protocol"] == PROTOCOL):
-        row = moved(given)
-        encoding = without_trained_in(named_as[row["run_id"]], row["extension"]) or row["encoding"]
-        task = given["setting"], row["task"]
-        alike = *task, encoding, row["extension"], row["scale_attention"], row["depth"]
-        found[alike][row["length"]][row["seed"]] = row["accuracy"], row["run_id"]
-        if (given["extension"], row["scale_attention"], row["depth"]) == ("none", "none", None) and row["length"] <= row["train_len"]:
-            longest = inside.get((*task, row["run_id"]), (0, None))
-            inside[*task, row["run_id"]] = max(longest, (row["length"], row["accuracy"]))
-    shown = [score for section in accuracies(folder) for score in section]
-    assert len(shown) == sum(len(cells) for alike, cells in found.items() if not alike[1].endswith(" choice"))
-    for score in shown:
-        task = score.setting, score.task
-        cells = found[*task, score.encoding, score.extension.split(" ")[0], score.scale_attention, score.depth][score.length]
-        learned = [seed for seed, (_, run_id) in cells.items() if inside[*task, run_id][1] >= 0.5]
-        over = [share for seed, (share, _) in cells.items() if seed in learned or not learned]
-        assert len(over) == score.n_seeds and score.accuracy == pytest.approx(sum(over) / len(over), abs=1e-9), score
 
 
 def changes(folder) -> set[str]:
