@@ -1,21 +1,17 @@
-"""Every legal combination: causal, finite, equal to the dense oracle, and the same however it is cut."""
-
-from dataclasses import replace
+"""Every legal combination: causal, finite, and equal to the dense oracle however it is cut into blocks."""
 
 import dense
 import pytest
 import torch
-from conftest import TRAIN_LEN, choices, legal_pairs, make_triple, node, scaled_sample, small_model, small_shape
+from conftest import TRAIN_LEN, choices, legal_pairs, make_triple, node, scaled_sample, small_model
 from measures import LONG, attend_in, attention_inputs, outputs, tokens
 
 from posbench.model.kernels import blocks, flex
 from posbench.model.kernels import dispatch as kernels
 from posbench.model.kernels.blocks import rows
-from posbench.model.kernels.folding import fold
-from posbench.position.geometry import Trait
 from posbench.position.instantiate import make
 from posbench.position.legality import fed_length
-from posbench.position.plan import Plan, make_plan
+from posbench.position.plan import make_plan
 
 TRIPLES = legal_pairs(LONG) + scaled_sample(LONG)  # every pair, and a sample of the triples: the default suite ends in minutes
 
@@ -75,34 +71,6 @@ def test_kernels_and_their_gradients_equal_the_dense_oracle(triple, monkeypatch)
                 torch.testing.assert_close(a[0].double(), b, rtol=1e-4, atol=2e-4)
 
 
-def prefix(plan: Plan, length: int) -> Plan:
-    """The first tokens of a plan, under the factor and spectrum of the whole."""
-
-    def cut(band):
-        kept = {name: getattr(band, name)[:length] for name in ("first_T", "last_T", "q_pos_T", "k_pos_T")}
-        tables = {name: getattr(band, name) for name in ("q_table", "k_table")}
-        return replace(band, **kept, **{name: t if t is None else t[:, :length] for name, t in tables.items()})
-
-    def shorten(layer):
-        scales = tuple((scale, None if known is None else known[..., :length]) for scale, known in layer.scales)
-        return replace(layer, bands=tuple(map(cut, layer.bands)), n_T=layer.n_T[:length], scales=scales)
-
-    added_TC = plan.embed()
-    return Plan(length, lambda: None if added_TC is None else added_TC[:length], tuple(map(shorten, plan.layers)))
-
-
-@pytest.mark.parametrize("triple", TRIPLES, ids="-".join)
-@torch.no_grad()
-def test_prefixes_under_the_whole_plan_are_the_whole(triple):
-    """What decoding token by token would give: no query's output depends on what comes later, nor on how blocks are cut."""
-    encoding, extension, scale = make_triple(*triple)
-    model, length = small_model(encoding), fed_length(extension, TRAIN_LEN, 3 * TRAIN_LEN + 1)
-    plan, text_BT = make_plan(encoding, extension, scale, length=length), tokens(length, batch=1)
-    whole = model(text_BT, plan)
-    for end in (1, 2, length // 2, length - 1):
-        torch.testing.assert_close(model(text_BT[:, :end], prefix(plan, end)), whole[:, :end], rtol=1e-4, atol=1e-4)
-
-
 @pytest.mark.parametrize("name", choices("extension"))
 @pytest.mark.parametrize("encoding", ["rope", "alibi", "sinusoidal"])
 def test_factor_one_changes_nothing(name, encoding):
@@ -111,20 +79,3 @@ def test_factor_one_changes_nothing(name, encoding):
     if extension.needs & ~encoding.traits or name in within:
         return
     torch.testing.assert_close(outputs(encoding, extension, scale, TRAIN_LEN), outputs(encoding, length=TRAIN_LEN), rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("encoding", [e for e in choices("encoding") if Trait.RELATIVE in make(node("encoding", e), small_shape()).traits])
-def test_relative_encodings_ignore_a_common_shift(encoding):
-    encoding = make_triple(encoding, "none", "none")[0]
-    q, k = torch.randn(1, 4, 9, 8), torch.randn(1, 2, 9, 8)
-
-    def weights(shift: float) -> torch.Tensor:
-        pos_T = torch.arange(9, dtype=torch.float64) + shift
-        table = encoding.table(pos_T, encoding.spectrum())
-        turned_q, turned_k = (q, k) if table is None else encoding.rotate(q, k, table, table)
-        columns = encoding.columns(pos_T, pos_T, row_constant=True)
-        if columns is not None:
-            turned_q, turned_k = fold(turned_q, turned_k, *columns)
-        return turned_q @ turned_k.repeat_interleave(2, dim=1).mT
-
-    torch.testing.assert_close(weights(0), weights(1000), rtol=0, atol=2e-3)
