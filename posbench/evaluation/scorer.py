@@ -144,7 +144,7 @@ class Scorer:
                 )
             found.append([one.cpu().numpy() for one in read])
             if self.kept:
-                self.kept.add(key, found[-1], time.perf_counter() - began, self.peak.mib(), plan.length)
+                self.kept.add(key, found[-1], time.perf_counter() - began, self.peak.mib())
             self.progress(size - told)
         return tuple(map(np.concatenate, zip(*found, strict=True)))
 

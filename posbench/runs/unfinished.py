@@ -2,16 +2,14 @@
 
 NAME.part.npz (PART) beside an evaluation's NAME.json. It holds `made`, the JSON of code and machine as bytes, and of each batch of texts,
 under the digest of what was read, the arrays of Scorer.read (nll_DIGEST, correct_DIGEST, rank_DIGEST, among_DIGEST), and
-`spent_DIGEST`, its seconds, the peak memory in MiB and the tokens of each text. A file of other code or another machine is not used, since
+`spent_DIGEST`, its seconds and the peak memory in MiB. A file of other code or another machine is not used, since
 a row names one of each. Short lengths have no such file, and the others none once their rows are written.
 """
 
-import contextlib
 import hashlib
 import json
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -52,13 +50,13 @@ class Unfinished:
         batch = self.batches.get(key)
         if batch is None or batch["nll"].shape != shape:
             return None
-        seconds, peak_mib, _ = batch["spent"].tolist()
+        seconds, peak_mib = batch["spent"].tolist()
         self.seconds, self.peak_mib = self.seconds + seconds, max(self.peak_mib, peak_mib)
         return [batch[name] for name in FIELDS if name in batch]
 
-    def add(self, key: str, arrays: list[np.ndarray], seconds: float, peak_mib: float, tokens: int) -> None:
-        """Keep the arrays of a batch, with its seconds, the peak memory so far and the tokens of each of its texts."""
-        self.batches[key] = {**dict(zip(FIELDS, arrays, strict=False)), "spent": np.array([seconds, peak_mib, tokens])}
+    def add(self, key: str, arrays: list[np.ndarray], seconds: float, peak_mib: float) -> None:
+        """Keep the arrays of a batch, with its seconds and the peak memory so far."""
+        self.batches[key] = {**dict(zip(FIELDS, arrays, strict=False)), "spent": np.array([seconds, peak_mib])}
         if time.monotonic() - self.written >= self.every:
             self.write()
 
@@ -77,13 +75,18 @@ class Unfinished:
 
     def _stored(self) -> dict[str, dict[str, np.ndarray]]:
         """{key: arrays of the batch} of the file; {} if other code or another machine made it, or if it is damaged."""
+        found: dict[str, dict[str, np.ndarray]] = {}
         try:
-            found = _read_batches(self.path, self.made)
+            fields = read_npz(self.path)
+            if json.loads(fields.pop("made").tobytes()) != self.made:
+                raise ValueError("it is of other code or another machine")
+            for name, array in fields.items():
+                field, _, key = name.partition("_")
+                found.setdefault(key, {})[field] = array
+            if any(batch["nll"].shape != batch["correct"].shape or batch["spent"].shape != (2,) for batch in found.values()):
+                raise ValueError("its arrays do not fit each other")
         except Exception as error:  # zipfile, zlib and numpy raise a dozen kinds of errors for damage
-            print(f"{self.path} is damaged ({error}): its texts are read again", file=sys.stderr, flush=True)
-            return {}
-        if found is None:
-            print(f"{self.path} is of other code or another machine: its texts are read again", file=sys.stderr, flush=True)
+            print(f"{self.path} cannot be used ({error}): its texts are read again", file=sys.stderr, flush=True)
             return {}
         return found
 
@@ -91,26 +94,3 @@ class Unfinished:
 def made_by(device: str) -> dict:
     """Maker of a file: the code of the package, and this machine with a device."""
     return {"code": provenance.package(), "machine": provenance.machine(device)}
-
-
-def texts_kept(path: Path, made: dict) -> Counter[int]:
-    """Number of texts of each length that an evaluation by `made` would find again; none of a file that it could not use."""
-    found: Counter[int] = Counter()
-    with contextlib.suppress(Exception):  # of a damaged file, as above; the evaluation will say so
-        for batch in (_read_batches(path, made) or {}).values():
-            found[int(batch["spent"][2])] += len(batch["nll"])
-    return found
-
-
-def _read_batches(path: Path, made: dict) -> dict[str, dict[str, np.ndarray]] | None:
-    """{key: arrays of the batch} of a file, or None if others made it. Raises many kinds of errors for damage."""
-    fields = read_npz(path)
-    if json.loads(fields.pop("made").tobytes()) != made:
-        return None
-    found: dict[str, dict[str, np.ndarray]] = {}
-    for name, array in fields.items():
-        field, _, key = name.partition("_")
-        found.setdefault(key, {})[field] = array
-    if any(batch["nll"].shape != batch["correct"].shape or batch["spent"].shape != (3,) for batch in found.values()):
-        raise ValueError("its arrays do not fit each other")
-    return found

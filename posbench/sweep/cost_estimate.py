@@ -12,9 +12,9 @@ beside other work: by how long the longest of them took and how long it would ta
 import contextlib
 import math
 import statistics
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,6 @@ from posbench.position.instantiate import make
 from posbench.runs.directory import Run
 from posbench.runs.run_metadata import read_metadata
 from posbench.runs.search import run_directories
-from posbench.runs.unfinished import PART, made_by, texts_kept
 from posbench.sweep.cells import RECOMPUTE, Cell
 from posbench.sweep.cost import ModelSize, model_size, vocabulary
 from posbench.sweep.jobs import Job
@@ -51,25 +50,16 @@ def texts_read(name: str, config: EvaluateConfig, train_len: int, crop: float, l
 
 
 def texts_left(missing: Missing) -> list[list[ReadVolume]]:
-    """Texts that each evaluation has yet to read, without those that a stopped one has kept (posbench/runs/unfinished.py).
-
-    Kept texts are taken off once, however often their cell is given.
-    """
+    """Texts that each evaluation has yet to read."""
     from posbench.position.legality import fed_length
 
-    kept: dict[Path, Counter[int]] = {}
     found = []
     for job, cell, lengths in missing:
         train_len, one = job.cfg.train.train_len, protocol(cell.protocol)
         crop = fed_length(make(cell.extension), train_len, max(lengths))
-        known = kept[cell.path] = kept[cell.path] if cell.path in kept else _kept_texts(job, cell)
-        left = one.reading_first(cell.evaluate, train_len)
-        for text in texts_read(cell.protocol, cell.evaluate, train_len, crop, _lengths_read(job, cell, lengths) if one.nested else lengths):
-            done = min(known[text.tokens], text.texts)
-            known[text.tokens] -= done
-            if done < text.texts:
-                left.append(replace(text, texts=text.texts - done))
-        found.append(left)
+        read = _lengths_read(job, cell, lengths) if one.nested else lengths
+        first = one.reading_first(cell.evaluate, train_len)
+        found.append(first + texts_read(cell.protocol, cell.evaluate, train_len, crop, read))
     return found
 
 
@@ -82,16 +72,6 @@ def _lengths_read(job: Job, cell: Cell, lengths: list[int]) -> Iterable[int]:
     encoding, extension = make_encoding(job.cfg), make(cell.extension)
     scales = {"scale": make(cell.scale_attention, encoding.shape), "trained_scale": make_trained_scale(job.cfg, encoding)}
     return together(lambda length: make_plan(encoding, extension, **scales, length=length), lengths)
-
-
-def _kept_texts(job: Job, cell: Cell) -> Counter[int]:
-    """Number of texts of each length that a stopped evaluation of a cell has kept."""
-    path = cell.path.with_suffix(PART)
-    if not path.exists():
-        return Counter()
-    from posbench.model.build import pick_device
-
-    return texts_kept(path, made_by(pick_device(job.cfg.device)))
 
 
 class Rates(defaultdict[Hashable, list[float]]):

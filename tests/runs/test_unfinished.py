@@ -13,7 +13,7 @@ from posbench.runs.cleanup import find_waste
 from posbench.runs.inventory import list_runs
 from posbench.runs.rows import VOLATILE, read_eval
 from posbench.runs.target_losses import load_arrays
-from posbench.runs.unfinished import PART, Unfinished, texts_kept
+from posbench.runs.unfinished import PART, Unfinished
 
 ASKED = (np.arange(8).reshape(2, 4), np.arange(4).reshape(2, 2), None)
 READ = [np.array([[0.5, 1.5], [2.5, np.inf]], np.float32), np.array([[True, False], [False, False]])]
@@ -27,7 +27,7 @@ def at_once(monkeypatch):
 
 def test_a_batch_is_found_again_with_its_time_and_memory(tmp_path):
     path, key = tmp_path / f"ntk+none-1{PART}", Unfinished.key(4, ASKED)
-    Unfinished(path, MADE).add(key, READ, 7.0, 300.0, 4)
+    Unfinished(path, MADE).add(key, READ, 7.0, 300.0)
     found = Unfinished(path, MADE)
     assert found.seconds == found.peak_mib == 0
     again = found.find(key, (2, 2))
@@ -36,18 +36,6 @@ def test_a_batch_is_found_again_with_its_time_and_memory(tmp_path):
     assert found.find(key, (2, 3)) is None
     found.end()
     assert not path.exists() and found.find(key, (2, 2)) is None
-
-
-def test_the_texts_of_each_length_are_counted_of_its_own_file_alone(tmp_path):
-    path = tmp_path / PART
-    assert texts_kept(path, MADE) == {}
-    file = Unfinished(path, MADE)
-    for key, length in (("a", 4), ("b", 4), ("c", 8)):
-        file.add(key, READ, 7.0, 300.0, length)
-    assert texts_kept(path, MADE) == {4: 4, 8: 2}
-    assert texts_kept(path, {**MADE, "code": "another"}) == {}
-    path.write_bytes(path.read_bytes()[:-100])
-    assert texts_kept(path, MADE) == {}
 
 
 def test_a_batch_is_another_by_its_length_tokens_targets_or_choices():
@@ -65,14 +53,14 @@ def test_a_batch_is_another_by_its_length_tokens_targets_or_choices():
 def test_nothing_is_written_of_what_is_quickly_read(tmp_path, monkeypatch):
     monkeypatch.setattr(unfinished, "EVERY", 60.0)
     path = tmp_path / PART
-    Unfinished(path, MADE).add("a", READ, 7.0, 300.0, 4)
+    Unfinished(path, MADE).add("a", READ, 7.0, 300.0)
     assert not path.exists()
 
 
-@pytest.mark.parametrize(("spoil", "why"), [("code", "of other code or another machine"), ("bytes", "damaged"), ("shape", "do not fit")])
+@pytest.mark.parametrize(("spoil", "why"), [("code", "of other code or another machine"), ("bytes", "zip file"), ("shape", "do not fit")])
 def test_a_file_of_other_code_and_a_damaged_one_are_told_and_not_used(tmp_path, capsys, spoil, why):
     path, key = tmp_path / PART, Unfinished.key(4, ASKED)
-    Unfinished(path, MADE).add(key, [READ[0], READ[1][:1]] if spoil == "shape" else READ, 7.0, 300.0, 4)
+    Unfinished(path, MADE).add(key, [READ[0], READ[1][:1]] if spoil == "shape" else READ, 7.0, 300.0)
     if spoil == "bytes":
         path.write_bytes(path.read_bytes()[:-100])
     found = Unfinished(path, {**MADE, "code": "another"} if spoil == "code" else MADE)

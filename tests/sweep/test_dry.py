@@ -6,7 +6,6 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from conftest import node
@@ -23,9 +22,7 @@ from posbench.evaluation.protocol import ReadVolume
 from posbench.evaluation.protocols import protocol
 from posbench.extensions.recompute_window import RecomputeWindow
 from posbench.model.build import make_model
-from posbench.runs import provenance, unfinished
 from posbench.runs.directory import Run
-from posbench.runs.unfinished import PART, Unfinished, made_by
 from posbench.sweep import dry_run as dry
 from posbench.sweep.cells import RECOMPUTE, Cell
 from posbench.sweep.cost import ModelSize, model_size
@@ -62,21 +59,6 @@ def measured(folder: Path, name: str, speed: float, model: dict, **seconds: floa
         content["rows"] = [{"length": 100, "seconds": took}]
         file = path / "evals" / "fixed_targets" / f"{extension}+none-1.json"
         file.write_text(json.dumps(content))
-
-
-def test_texts_that_a_stopped_evaluation_has_kept_are_not_counted_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(unfinished, "EVERY", 0.0)
-    one = job(tmp_path, "a-16-s0-0000000000", device="cpu")
-    stopped = replace(cell(PI), path=tmp_path / "pi+none-1.json")
-    file = Unfinished(stopped.path.with_suffix(PART), made_by("cpu"))
-    for key in "abc":
-        file.add(key, [np.zeros((2, 2), np.float32), np.zeros((2, 2), bool)], 1.0, 100.0, 900)
-    for given, texts in ([stopped], 10 - 6), ([cell(PI)], 10), ([stopped] * 2, 20 - 6):
-        line, *_ = cost([one], [], [(one, each, [900]) for each in given])
-        assert line.endswith(f"{len(given)} evaluations, {texts * 900:,} tokens")
-    monkeypatch.setattr(provenance, "package", lambda: "other code")
-    line, *_ = cost([one], [], [(one, stopped, [900])])
-    assert line.endswith("1 evaluations, 9,000 tokens")
 
 
 def test_nothing_measured_is_said_to_be_unknown(tmp_path):
