@@ -53,38 +53,21 @@ def told(test: Losses, validation: Losses | None = None) -> dict:
     return json.loads(json.dumps({**made, "settings": SETTINGS}, allow_nan=False))
 
 
-def test_few_documents_are_pointed_out():
-    said = [introduction(told(made_up(1, documents=n)))[-1] for n in (2, 12)]
-    assert "So few documents as 2 leave wide intervals" in said[0] and "So few" not in said[1]
-
-
-def test_the_sentences_say_what_was_found():
+def test_the_sentences_say_what_was_found_and_what_to_do():
     found = told(made_up(1))
     short, long, both = all_answers(found)
     assert short.startswith("Short texts (to 64 tokens): leave the model as it is. Confirmed by the test documents.")
     assert "Long texts (256 tokens): rerope. Confirmed by the test documents: -3.2" in long
     assert " to the cut text." in long and "Better than the next best, yarn x4: -0.1" in long
+    assert "The best that engines serve is yarn x4: -3.1" in long
     assert both.startswith("Both: yarn by length.") and "It costs nothing up to 64 tokens." in both
-
-
-def test_what_the_test_documents_refute_is_said_with_what_to_do_instead():
-    said = answer_sentences(told(made_up(1, rerope=(3.4, 3.0, 3.3))), "long")
-    assert "Refuted by the test documents" in said and "+0.3" in said
-    assert said.startswith("Long texts (256 tokens): leave the model as it is and cut the text to its last 64 tokens.")
-    assert "Validation documents chose: rerope. Refuted" in said
-
-
-def test_what_is_near_and_what_engines_serve_are_said():
-    found = told(made_up(1))
-    assert "The best that engines serve is yarn x4: -3.1" in answer_sentences(found, "long")
     found["answers"]["long"]["near"] = {name: [0.001, -0.1, 0.1] for name in ("dca", "streaming", CUT, "yarn x4")}
     assert "Validation documents do not tell rerope apart from dca (+0.001), streaming (+0.001)." in answer_sentences(found, "long")
-
-
-def test_both_is_said_once_if_it_is_the_same():
+    refuted = answer_sentences(told(made_up(1, rerope=(3.4, 3.0, 3.3))), "long")
+    assert refuted.startswith("Long texts (256 tokens): leave the model as it is and cut the text to its last 64 tokens.")
+    assert "Validation documents chose: rerope. Refuted by the test documents" in refuted and "+0.3" in refuted
     without = {name: TRUTH[name] for name in TRUTH if name not in ("yarn by length", "rerope", "yarn x4")}
-    found = told(made_up(1, without), made_up(0, without))
-    assert all_answers(found)[2] == "Both: the same as for long texts."
+    assert all_answers(told(made_up(1, without), made_up(0, without)))[2] == "Both: the same as for long texts."
 
 
 def test_the_table_fits_a_terminal_and_leaves_the_reference_out():
@@ -105,17 +88,12 @@ def test_a_model_that_was_not_read_at_the_target_keeps_its_row():
 def test_one_document_and_losses_that_are_not_finite_are_words():
     found = told(made_up(1, documents=1, rerope=(3.4, 3.0, np.inf)))
     text = advice_text(found)
+    assert "So few documents as 2 leave wide intervals" in introduction(told(made_up(1, documents=2)))[-1]
+    assert "  vLLM: --hf-overrides '{}'\n  llama.cpp: cannot: it has no such type" in text and text.endswith("refused for a reason")
     assert "not finite" in advice_text(told(made_up(1, rerope=(3.4, 3.0, np.inf))))
     assert "(one document: no interval)" in text and "not finite" in text and "nan" not in text
     assert with_half_width([0.1, None, None]) == "+0.100" and with_half_width(None) == "-"
     assert reach({"surely": None, "perhaps": 64}, found) == "?-64" and reach({"surely": 16, "perhaps": 64}, found) == "16-64"
-
-
-def test_settings_stand_below_with_what_cannot_be_served():
-    text = advice_text(told(made_up(1)))
-    assert "To set rerope:\n  Needs own attention." in text
-    assert "  vLLM: --hf-overrides '{}'\n  llama.cpp: cannot: it has no such type" in text
-    assert text.endswith("left out: string: refused for a reason")
 
 
 def test_the_figure_and_the_page_hold_the_same_numbers(tmp_path):

@@ -14,7 +14,6 @@ from claim_worlds import ROPE, World, claim, make_ladder
 from conftest import CONFIGS, choices, node
 from script_calls import call
 
-from posbench.claims.judge import reserved
 from posbench.claims.language import BOTH, STAGES, Claim, ClaimCell, endpoint_name, load, load_all
 from posbench.claims.table import ORDER, brief, ledger_markdown, read_findings
 from posbench.cli.claims import defaults
@@ -150,19 +149,6 @@ def test_what_stage_one_decided_is_frozen():
     rows = [[row[column] for column in shown] for row in stage_one]
     assert Counter(row[-1] for row in rows) == {"confirmed": 9, "refuted": 2, "undecided": 21, "gated": 2}
     assert hashlib.sha256(json.dumps(rows).encode()).hexdigest() == "bfbc5bf3ecf9bcda7526d3e5137e6e189289d616f9d75149d4d57420c5648ada"
-
-
-def _seeds(path):
-    with open(path, newline="") as file:
-        return [row["seed"] for row in csv.DictReader(file)]
-
-
-def test_the_page_names_free_seeds_to_contributors():
-    """claims.py leaves those of later stages out of stage one, and two trainings of one seed do not pool."""
-    page = (CONFIGS.parent / "results" / "README.md").read_text().partition("## Seeds of several machines")[2]
-    named = {int(seed) for words in re.findall(r"seed=([\d,]*\d)", page) for seed in words.split(",")}
-    known = {int(seed) for path in REPORTED.parent.glob("*/trainings.csv") for seed in _seeds(path)}
-    assert named and not named & (known | reserved(LEDGER))
 
 
 GATED = {BOTH: "", "confirmed": " (gated if confirmed)", "none": " (not gated)"}
