@@ -95,7 +95,7 @@ class AskingScorer(Scorer):
                     )
                 if self.kept:
                     arrays = [nll_NR[row : row + 1], correct_NR[row : row + 1]]
-                    self.kept.add(key, arrays, time.perf_counter() - began, self.peak.mib(), plan.length)
+                    self.kept.add(key, arrays, time.perf_counter() - began, self.peak.mib())
                 self.progress(plan.length)
 
         try:

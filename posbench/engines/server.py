@@ -98,7 +98,6 @@ class Server(Engine):
                 f"evaluate.lengths={cfg['evaluate']['lengths']} holds {largest}, and {self.url} reads up to {self.longest} tokens, two of "
                 "them behind a text: leave it out, or start the server with a longer context."
             )
-        self.speak = self._generate if self.owner == "sglang" else self._complete
         self.takes_ids = self.owner != "me"  # llama-cpp-python
         if self.owner == "llamacpp":
             raise ConfigError(
@@ -111,17 +110,16 @@ class Server(Engine):
                 "model.bos=ID where the tokenizer does not say which), or evaluate its file with model=llama_cpp model.path=FILE.gguf."
             )
         own, self.marks = self.tokenizer.encode(BEGIN), True
+        if not self.takes_ids:
+            self._compare(own)  # sees whether the server writes a BOS itself
         ids = [*([] if self.first is None else [self.first]), *own]
+        self.losses(np.array(ids), len(ids) - 2)
         if self.takes_ids:
-            self.losses(np.array(ids), len(ids) - 2)
             self._compare(own)
-        else:
-            self._compare(own)
-            self.losses(np.array(ids), len(ids) - 2)
         return {"url": self.url, **listed, **self._says()}
 
     def losses(self, ids_L1: np.ndarray, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
-        logprobs, likeliest = self.speak(ids_L1.tolist())
+        logprobs, likeliest = self._scored(ids_L1.tolist())
         found = logprobs[-n_rows:]
         if None in found:
             raise RunError(
@@ -149,10 +147,7 @@ class Server(Engine):
             return  # it has no such interface, or has no tokenizer
         if len(made) == len(own) + 1:
             made, self.marks = made[1:], False
-        same = len(made) == len(own) and all(
-            self._same(one, at) if isinstance(one, str) else one == at for one, at in zip(made, own, strict=True)
-        )
-        if not same:
+        if len(made) != len(own) or not all(map(self._same, made, own)):
             raise ConfigError(
                 f"data.tokenizer makes {len(own)} tokens of {shown(BEGIN[:20])}..., and {self.url} makes {len(made)}, or others: give the "
                 "tokenizer of the served model."
@@ -163,27 +158,34 @@ class Server(Engine):
         if self.client:
             self.client.close()
 
-    def _complete(self, ids: list[int]) -> tuple[list[float | None], list[bool]]:
+    def _scored(self, ids: list[int]) -> tuple[list[float | None], list[bool]]:
         """Log probability of each token but the first, and whether it was the likeliest: [L] each."""
-        behind = ids[1:] if self.first is not None and ids[0] == self.first else ids
-        prompt = ids if self.takes_ids else self._mark() + self.tokenizer.decode(behind)
-        asked = {"model": self.name, "prompt": prompt, **ECHOED}
-        if self.owner == "vllm":
-            asked |= {"return_tokens_as_token_ids": True}
-        answer = self._post("/v1/completions", asked)
+        if self.owner == "sglang":
+            answer = self._post("/generate", {"input_ids": ids, **SCORED})
+        else:
+            behind = ids[1:] if self.first is not None and ids[0] == self.first else ids
+            prompt = ids if self.takes_ids else self._mark() + self.tokenizer.decode(behind)
+            numbered = {"return_tokens_as_token_ids": True} if self.owner == "vllm" else {}
+            answer = self._post("/v1/completions", {"model": self.name, "prompt": prompt, **ECHOED, **numbered})
         try:
-            given, count = answer["choices"][0]["logprobs"], answer["usage"]["prompt_tokens"]
-            tokens, logprobs, tops = given["tokens"], given["token_logprobs"], given["top_logprobs"]
-        except (KeyError, TypeError, IndexError) as error:
+            if self.owner == "sglang":
+                given, tops = (answer["meta_info"][key] for key in ("input_token_logprobs", "input_top_logprobs"))
+                logprobs, tokens = [one[0] for one in given], [one[1] for one in given]
+                count, tops = len(tokens), [top and [one[0] for one in top] for top in tops]
+            else:
+                given, count = answer["choices"][0]["logprobs"], answer["usage"]["prompt_tokens"]
+                tokens, logprobs, tops = given["tokens"], given["token_logprobs"], [top and top.values() for top in given["top_logprobs"]]
+            if not self.takes_ids:
+                tokens, logprobs, tops = [None, *tokens], [None, *logprobs], [None, *tops]  # it leaves the BOS out
+            likeliest = [one is not None and one >= max(top) for one, top in zip(logprobs, tops, strict=True)]
+        except (AttributeError, KeyError, TypeError, IndexError, ValueError) as error:
             raise RunError(self._none(answer)) from error
         if count != len(ids):
             raise RunError(
                 f"{self.url} read {count} tokens of a text of {len(ids)}: it cuts texts, or its tokenizer is not data.tokenizer."
                 + ("" if self.takes_ids else " It takes text alone, so the tokens must be those that it makes of it.")
             )
-        if not self.takes_ids:
-            tokens, logprobs, tops = [None, *tokens], [None, *logprobs], [None, *tops]  # it leaves the BOS out
-        if not len(tokens) == len(logprobs) == len(tops) or len(tokens) < len(ids):
+        if not len(tokens) == len(logprobs) >= len(ids):
             raise RunError(self._none(answer))
         for at, (said, own) in enumerate(zip(tokens, ids, strict=False)):
             if not self._same(said, own):
@@ -191,40 +193,16 @@ class Server(Engine):
                     f"{self.url} has {shown(said)} as token {at} of a text, and data.tokenizer={shown(self.tokenizer.decode([own]))}: its "
                     "tokenizer is another, or it makes other tokens of the same text."
                 )
-        return self._checked(logprobs[1 : len(ids)], tops[1 : len(ids)])
-
-    def _generate(self, ids: list[int]) -> tuple[list[float | None], list[bool]]:
-        """As _complete, by SGLang's own interface."""
-        answer = self._post("/generate", {"input_ids": ids, **SCORED})
-        try:
-            found, tops = (answer["meta_info"][key] for key in ("input_token_logprobs", "input_top_logprobs"))
-            said, logprobs = [one[1] for one in found], [one[0] for one in found]
-            tops = [top and {str(one[1]): one[0] for one in top} for top in tops]
-        except (KeyError, TypeError, IndexError) as error:
-            raise RunError(self._none(answer)) from error
-        if said != ids:
-            raise RunError(f"{self.url} read {len(said)} tokens of a text of {len(ids)}, or others: it cuts texts, or changes them.")
-        return self._checked(logprobs[1:], tops[1:])
-
-    def _checked(self, logprobs: list, tops: list) -> tuple[list[float | None], list[bool]]:
-        numbers = [one for one in logprobs if one is not None]
-        if len(tops) != len(logprobs) or not all(isinstance(one, int | float) and not isinstance(one, bool) for one in numbers):
-            raise RunError(self._none(logprobs))
-        try:
-            return logprobs, [
-                one is not None and all(one >= other for other in top.values()) for one, top in zip(logprobs, tops, strict=True)
-            ]
-        except (AttributeError, TypeError) as error:
-            raise RunError(self._none(tops)) from error
+        return logprobs[1 : len(ids)], likeliest[1 : len(ids)]
 
     def _mark(self) -> str:
         """Text of the BOS, which the server reads as one token, unless it writes one itself."""
         return self.tokenizer.model.id_to_token(self.first) if self.marks else ""
 
-    def _same(self, said: str | None, own: int) -> bool:
+    def _same(self, said: str | int | None, own: int) -> bool:
         """True if a token as the server writes it may be the id `own`. Pieces of characters are written in many ways."""
         if not isinstance(said, str):
-            return said is None
+            return said is None or said == own
         if found := re.fullmatch(r"token_id:(\d+)", said):
             return int(found[1]) == own
         piece = self.tokenizer.decode([own])
@@ -279,21 +257,22 @@ class Server(Engine):
         import httpx
 
         for attempt in range(tries):
-            pause, said, refused = min(2.0**attempt, LONGEST), "", False
+            pause, refused = min(2.0**attempt, LONGEST), False
             try:
                 answer = self.client.request(method, path, json=asked)
+                said = f"{answer.status_code}, {shown(answer.text[:300])}"
+                if answer.status_code == 200:
+                    return answer.json()
             except (httpx.HTTPError, RuntimeError) as cause:  # the latter where `stop` has closed the client
                 said = f"{type(cause).__name__}: {first_line(cause)}"
+            except ValueError:
+                said += ", which is no JSON"
             else:
-                body = _json(answer)
-                if answer.status_code == 200 and body is not None:
-                    return body
-                said = f"{answer.status_code}, {_message(body, answer)}"
                 if answer.status_code in (401, 403):
                     raise ConfigError(
                         f"{self.url} does not take the key ({answer.status_code}): set the environment variable {KEY} to one that it takes."
                     )
-                if refused := answer.status_code not in (200, *AGAIN):
+                if refused := answer.status_code not in AGAIN:
                     break
                 with contextlib.suppress(ValueError):
                     pause = min(float(answer.headers.get("Retry-After", pause)), LONGEST)
@@ -304,20 +283,3 @@ class Server(Engine):
         if refused:
             raise error(f"{self.url}{path} refuses what it is asked ({said}): see that it is a server of completions, and what it takes.")
         raise error(f"{self.url}{path} does not answer as it should ({said}): see that it runs, and run the same command again.")
-
-
-def _json(answer: Any) -> Any:
-    """Content of an answer; None where it is no JSON, or no text."""
-    try:
-        return answer.json()
-    except ValueError:
-        return None
-
-
-def _message(body: Any, answer: Any) -> str:
-    """Words of an error's body, whose shape differs between servers."""
-    if body is None:
-        return f"no JSON: {shown(answer.text[:80])}"
-    while isinstance(body, dict):
-        body = next((body[key] for key in ("error", "message", "detail") if key in body), str(body))
-    return shown(body)
