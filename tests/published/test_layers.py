@@ -1,5 +1,6 @@
-"""The rooms of posbench/ and their order: a room imports only what stands before it, no files of a room import each other in a circle,
-and the light rooms never load torch.
+"""The rooms of posbench/ and their order, as posbench/README.md states them.
+
+A room imports only what stands before it, its files do not import each other in a circle, and the light rooms never load torch.
 """
 
 import ast
@@ -12,39 +13,10 @@ import pytest
 from conftest import CONFIGS
 
 ROOT = CONFIGS.parent / "posbench"
-LAYERS = [
-    "common",
-    "config statistics",
-    "gguf",
-    "data",
-    "runs pretrained",
-    "position",
-    "encodings extensions scale_attention",
-    "model",
-    "training evaluation",
-    "evaluators huggingface engines",
-    "report",
-    "sweep claims benchmark explanation",
-    "advice anatomy identify",
-    "cli",
-]
-LAYER = {room: number for number, rooms in enumerate(LAYERS) for room in rooms.split()}
-TORCH_FREE = [
-    "common",
-    "config",
-    "statistics",
-    "gguf",
-    "data",
-    "runs",
-    "pretrained",
-    "report",
-    "sweep",
-    "claims",
-    "advice",
-    "explanation",
-    "identify",
-    "cli",
-]
+_, _, RULES = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n## Layers\n")
+LAYERS = [line.split(", ") for line in re.search(r"```\n(.*?)```", RULES, re.S)[1].splitlines()]
+LAYER = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}
+TORCH_FREE = re.findall(r"`(\w+)`", RULES.rpartition("```")[2].partition("load no torch")[0])
 TRAINS = {"posbench.sweep.job_process", "posbench.sweep.train_job", "posbench.sweep.evaluate_cell"}  # which need torch
 
 
@@ -75,6 +47,7 @@ def test_every_room_has_its_layer():
     inner = [path for path in ROOT.rglob("*") if path.is_dir() and any(path.glob("*.py"))]
     assert len(inner) <= 31
     assert len(list(ROOT.glob("*.py"))) <= 3
+    assert len(TORCH_FREE) >= 14 and set(TORCH_FREE) < set(LAYER)
 
 
 @pytest.mark.parametrize("room", sorted(LAYER))
@@ -87,12 +60,6 @@ def test_the_map_says_where_things_are_made():
     rows = re.findall(r"^\| .* \| \[.*\]\((.*\.py)\) \| `(\w+)` \|$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M)
     lost = [(file, name) for file, name in rows if not re.search(rf"^(?:def |class )?{name}\b", (ROOT / file).read_text("utf-8"), re.M)]
     assert len(rows) >= 20 and not lost
-
-
-def test_no_two_files_of_tests_have_one_name():
-    """pytest imports them by name alone, and stops at the second."""
-    names = [path.name for path in (CONFIGS.parent / "tests").rglob("test_*.py")]
-    assert not {name for name in names if names.count(name) > 1}
 
 
 def test_an_arrow_upwards_is_found():

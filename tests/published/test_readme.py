@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from conftest import CONFIGS, choices
 from hydra import compose, initialize_config_dir
-from test_layers import LAYERS, TORCH_FREE
 
 from posbench.cli import bundle
 from posbench.cli.plot import NAMES
@@ -98,13 +97,6 @@ def test_every_choice_script_room_and_folder_stands_in_its_table():
     assert folders == named("tests/README.md", "## Folders")
     rooms = {path.parent.relative_to(ROOT / "posbench").as_posix() for path in (ROOT / "posbench").rglob("*.py")} - {"."}
     assert named("posbench/README.md", "# A map of the code") | named("posbench/README.md", "# A map of the code", 1) >= rooms
-
-
-def test_the_map_of_the_code_shows_the_layers_that_are_held():
-    page = TEXT["posbench/README.md"].partition("\n## Layers\n")[2]
-    assert re.search(r"```\n(.*?)```", page, re.S)[1].splitlines() == [", ".join(layer.split()) for layer in LAYERS]
-    light, loads_no_torch, _ = page.partition("load no torch")
-    assert loads_no_torch and re.findall(r"`(\w+)`", light.rpartition("```")[2]) == TORCH_FREE
 
 
 def test_the_readme_is_one_page_and_counts_what_there_is():
