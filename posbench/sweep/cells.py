@@ -8,6 +8,7 @@ from posbench.config import identity
 from posbench.config.identity import NO_SCALE, method_name
 from posbench.config.names import chosen_node
 from posbench.config.schema import EvaluateConfig, JobConfig
+from posbench.config.typed_args import shown
 from posbench.data.chat import chat_template
 from posbench.data.sources import TASK
 from posbench.data.text_task import is_text_task, make_text_task
@@ -18,6 +19,15 @@ from posbench.runs.setting import Setting
 
 RECOMPUTE = "posbench.extensions.recompute_window.RecomputeWindow"
 KEYS = ("key_gain", "key_loss", "key_context", "key_run")  # of evaluate: how a protocol chooses its targets, if it does
+USES = {  # {key of evaluate: (what it sets, test of a protocol that uses it, such a protocol)}
+    "targets": ("the last tokens of each window", lambda one: one.last, "fixed_targets"),
+    "floor_block": ("texts of recompute_window that targets share", lambda one: not one.instead, "fixed_targets"),
+    "documents": ("documents that windows are placed in", lambda one: not one.asks, "fixed_targets"),
+    "unit": ("the unit of windows", lambda one: not one.asks, "fixed_targets"),
+    "stride": ("the advance of windows that overlap", lambda one: one.strided, "sliding"),
+    "tasks": ("questions", lambda one: one.asks, "accuracy"),
+    **dict.fromkeys(KEYS, ("the choice of key tokens", lambda one: one.keys, "longppl")),
+}
 WINDOWED = {"targets": None, "max_length": None, "documents": None, "unit": "document"}  # what a protocol that asks questions does not use
 
 
@@ -55,30 +65,13 @@ def cells(run: Run, cfg: JobConfig) -> list[Cell]:
     Raises ConfigError for what fits no protocol.
     """
     found, evaluate = [], cfg.evaluate
-    protocols = evaluate.protocol
-    if evaluate.tasks and not any(protocol(name).asks for name in protocols):
-        raise ConfigError(f"Only the protocol accuracy uses evaluate.tasks, and evaluate.protocol={protocols}: add accuracy to it.")
-    if evaluate.chat and not _tasks(cfg):
-        raise ConfigError("evaluate.chat=true puts evaluate.tasks into a chat template, and there are none: choose some, or leave it out.")
-    if evaluate.rivals and not _tasks(cfg):
-        raise ConfigError(
-            f"evaluate.rivals={evaluate.rivals} compares answers of evaluate.tasks with other values of their texts, and there are none: "
-            "choose some, such as niah_multikey_1, or leave it out."
-        )
-    if evaluate.unit != "document" and all(protocol(name).asks for name in protocols):
-        raise ConfigError(
-            f"evaluate.unit={evaluate.unit} is for protocols that score windows, and evaluate.protocol={protocols} asks questions: "
-            "leave it out, or add fixed_targets."
-        )
-    if evaluate.stride and not any(protocol(name).strided for name in protocols):
-        raise ConfigError(
-            f"evaluate.stride={evaluate.stride} is for protocols whose windows advance by it, and evaluate.protocol={protocols} is not "
-            "one of them: leave it out, or add sliding."
-        )
-    keys = [key for key in KEYS if getattr(evaluate, key) is not None]
-    if keys and not any(protocol(name).keys for name in protocols):
-        raise ConfigError(f"evaluate.{keys[0]} is only for the protocol longppl, and evaluate.protocol={protocols}: add longppl to it.")
-    for name in protocols:
+    for key in ("chat", "rivals"):
+        if (value := getattr(evaluate, key)) and not _tasks(cfg):
+            raise ConfigError(
+                f"evaluate.{key}={shown(value)} is for questions of evaluate.tasks, and there are none: choose some, such as "
+                "niah_multikey_1, or leave it out."
+            )
+    for name in evaluate.protocol:
         asked = protocol(name)
         for one in (name, *asked.beside):
             for each in each_task(cfg, one):
@@ -90,16 +83,12 @@ def cells(run: Run, cfg: JobConfig) -> list[Cell]:
 
 def check_used(asked: EvaluateConfig, protocols: list[str]) -> None:
     """Raise ConfigError for a setting that was given, not filled in, and that none of the protocols uses."""
-    found = list(map(protocol, protocols))
-    used = {
-        "targets": ("the last tokens of each window", any(one.last for one in found)),
-        "floor_block": ("texts of recompute_window that targets share", not all(one.instead for one in found)),
-        "documents": ("documents that windows are placed in", not all(one.asks for one in found)),
-    }
-    for key, (about, counts) in used.items():
-        if (value := getattr(asked, key)) is not None and not counts:
+    for key, (about, uses, to_add) in USES.items():
+        value = getattr(asked, key)
+        if value != getattr(EvaluateConfig, key) and not any(uses(protocol(name)) for name in protocols):
             raise ConfigError(
-                f"evaluate.{key}={value} sets {about}, and evaluate.protocol={protocols} has none: leave it out, or add fixed_targets."
+                f"evaluate.{key}={shown(value)} sets {about}, and evaluate.protocol={shown(protocols)} has none: "
+                f"leave it out, or add {to_add}."
             )
 
 

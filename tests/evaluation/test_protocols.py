@@ -290,7 +290,7 @@ def test_a_stride_belongs_to_the_protocols_that_have_one(text_folder):
     assert default == same
     moved = [one[0] for one, two in zip(default, other, strict=True) if one[5] != two[5]]
     assert moved == ["sliding"] * 3
-    with pytest.raises(ConfigError, match="evaluate.stride=8 is for protocols whose windows advance by it, and .*by_position"):
+    with pytest.raises(ConfigError, match="evaluate.stride=8 sets the advance of windows that overlap, and .*by_position"):
         cells(text_folder, "evaluate.protocol=[fixed_targets,by_position]", "evaluate.stride=8")
 
 

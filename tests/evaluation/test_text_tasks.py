@@ -299,8 +299,11 @@ def test_rivals_are_asked_for_by_one_command_and_give_other_tasks_no_other_id(cl
     [
         (["evaluate.protocol=accuracy"], "data=local is text: choose some"),
         (["evaluate.protocol=accuracy", "evaluate.tasks=[passkeys]"], "passkeys is unknown.*passkey"),
-        (["evaluate.tasks=[passkey]"], "Only the protocol accuracy uses"),
-        (["evaluate.rivals=3"], "evaluate.rivals=3 compares answers of evaluate.tasks .*, and there are none"),
+        (
+            ["evaluate.tasks=[passkey]"],
+            "evaluate.tasks=.passkey. sets questions, and .* has none: leave it out, or add accuracy",
+        ),
+        (["evaluate.rivals=3"], "evaluate.rivals=3 is for questions of evaluate.tasks, and there are none"),
         (["evaluate.protocol=accuracy", "evaluate.tasks=[passkey]", "evaluate.rivals=3"], "none of evaluate.tasks=passkey has any"),
     ],
 )
