@@ -24,9 +24,6 @@ FUSED = {
 }
 
 
-_checked: dict[tuple, dict[str, LazyTensor]] = {}  # the last result of checked_tensors: a job asks thrice
-
-
 def our_name(name: str) -> str:
     """Our name of one of their tensors."""
     name = name.removeprefix("model.")
@@ -49,14 +46,6 @@ def checked_tensors(checkpoint: Checkpoint, model: "nn.Module", tied: bool) -> d
     of a tied matrix differ.
     """
     expected = {name: list(value.shape) for name, value in model.state_dict().items()}
-    key = checkpoint.state(), tied, repr(expected)
-    if key not in _checked:
-        _checked.clear()
-        _checked[key] = _described(checkpoint, expected, tied)
-    return _checked[key]
-
-
-def _described(checkpoint: Checkpoint, expected: dict[str, list[int]], tied: bool) -> dict[str, LazyTensor]:
     stored = {}
     for name, tensor in checkpoint.tensors().items():
         if parts := _parts(our_name(name), tensor, expected):

@@ -112,40 +112,22 @@ def test_whatever_treats_earlier_tokens_otherwise_later_needs_no_cache(extension
             cache = model(ids[:, token : token + 1], past_key_values=cache, use_cache=True).past_key_values
 
 
-def test_a_scaling_of_its_own_that_changes_at_a_length_needs_no_cache_across_it():
-    divisors = {"long_factor": [2.0] * 8, "short_factor": [1.0] * 8}
-    scaling = {"rope_type": "longrope", "rope_theta": 1e4, "factor": 2.0, "original_max_position_embeddings": 92, **divisors}
-    model, ids = posbench.extend(tiny("qwen3_moe", rope_parameters=scaling)), text(1, BEYOND)
-    cache = model(ids[:, :91], use_cache=True).past_key_values
-    found = model(ids[:, 91:92], past_key_values=cache, use_cache=True)
-    assert difference(found.logits, model(ids[:, :92]).logits[:, 91:]) < SAME
-    with pytest.raises(ConfigError, match="generate with use_cache=False"):
-        model(ids[:, 92:93], past_key_values=found.past_key_values)
-
-
-def test_a_model_that_has_its_own_dynamic_scaling_is_read_with_that_of_each_length():
-    scaling = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
-    model = tiny("llama", rope_parameters=scaling)
-    expected = {length: model(text(1, length)).logits for length in (80, 120)}
-    posbench.extend(model)
-    for length in (120, 80):
-        assert difference(model(text(1, length)).logits, expected[length]) < SAME
-    with pytest.raises(ConfigError, match="no spectrum to change"):
-        posbench.extend(model, "yarn")
-
-
 @pytest.mark.parametrize("scaling", [
     {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32},
     {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16},
     {"rope_type": "linear", "factor": 2.0},
     {"rope_type": "longrope", "long_factor": [2.0] * 8, "short_factor": [1.0] * 8, "original_max_position_embeddings": 32, "factor": 2.0},
+    {"rope_type": "dynamic", "factor": 2.0},
 ])  # fmt: skip
-def test_a_scaling_that_was_trained_in_is_measured(scaling):
+def test_a_scaling_that_was_trained_in_is_measured_also_one_of_each_length(scaling):
     model = tiny("qwen3_moe", rope_parameters={**scaling, "rope_theta": 1e4})
-    expected = [model(text(1, length)).logits for length in (20, 90)]
+    expected = {length: model(text(1, length)).logits for length in (20, 80, 120)}
     posbench.extend(model)
-    for length, logits in zip((20, 90), expected, strict=True):
-        assert difference(model(text(1, length)).logits, logits) < SAME
+    for length in (20, 120, 80):
+        assert difference(model(text(1, length)).logits, expected[length]) < SAME
+    if scaling["rope_type"] == "dynamic":
+        with pytest.raises(ConfigError, match="no spectrum to change"):
+            posbench.extend(model, "yarn")
 
 
 def test_two_models_do_not_disturb_each_other():

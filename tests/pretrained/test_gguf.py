@@ -78,30 +78,27 @@ def test_llama_31_is_read_by_the_divisors_that_its_file_holds(tmp_path):
         adopted(write_gguf(path, extra={"rope_freqs.weight": divisors}, metadata={"llama.rope.scaling.type": "linear"}))
 
 
-SCALINGS = {
-    "linear": ({"type": "linear", "factor": 2.5}, {"rope_type": "linear", "factor": 2.5}),
-    "linear without a type": ({"factor": 2.5}, {"rope_type": "linear", "factor": 2.5}),
-    "none": ({"type": "none", "factor": 2.5}, {"rope_type": "default"}),
-    "a factor of 0": ({"factor": 0.0, "attn_factor": 1.0}, {"rope_type": "default"}),
-    "yarn": (
-        {"type": "yarn", "factor": 4.0, "original_context_length": 12, "yarn_beta_fast": 1.5, "yarn_attn_factor": 1.5},
-        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 12},  # llama.cpp passes over both in this family
+ROPES = {
+    "linear": ({"scaling.type": "linear", "scaling.factor": 2.5}, {"rope_type": "linear", "factor": 2.5}),
+    "linear without a type": ({"scaling.factor": 2.5}, {"rope_type": "linear", "factor": 2.5}),
+    "none": ({"scaling.type": "none", "scaling.factor": 2.5}, {"rope_type": "default"}),
+    "a factor of 0": ({"scaling.factor": 0.0, "scaling.attn_factor": 1.0}, {"rope_type": "default"}),
+    "yarn": (  # llama.cpp passes over the last two in this family
+        {
+            **{"scaling.type": "yarn", "scaling.factor": 4.0, "scaling.original_context_length": 12},
+            **{"scaling.yarn_beta_fast": 1.5, "scaling.yarn_attn_factor": 1.5},
+        },
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 12},
     ),
+    "no base": ({"freq_base": None}, {"rope_type": "default", "rope_theta": 10000.0}),  # llama.cpp's
 }
 
 
-@pytest.mark.parametrize("name", SCALINGS)
-def test_a_scaling_is_read(tmp_path, name):
-    said, theirs = SCALINGS[name]
+@pytest.mark.parametrize("name", ROPES)
+def test_rope_is_read(tmp_path, name):
+    said, theirs = ROPES[name]
     path = small(tmp_path, head_dim=16, rope_parameters={"rope_theta": 100.0, **theirs})
-    file = write_gguf(path, metadata={f"llama.rope.scaling.{key}": value for key, value in said.items()})
-    assert_equal_logits(imported(file), transformers.AutoModelForCausalLM.from_pretrained(path).eval(), vocab_size=VOCAB)
-
-
-def test_a_file_without_a_base_has_llama_cpps(tmp_path):
-    path = small(tmp_path, rope_parameters={"rope_theta": 10000.0, "rope_type": "default"})
-    file = write_gguf(path, metadata={"llama.rope.freq_base": None})
-    assert adopted(file).encoding["base"] == 10000
+    file = write_gguf(path, metadata={f"llama.rope.{key}": value for key, value in said.items()})
     assert_equal_logits(imported(file), transformers.AutoModelForCausalLM.from_pretrained(path).eval(), vocab_size=VOCAB)
 
 
