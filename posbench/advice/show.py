@@ -8,7 +8,8 @@ from markupsafe import Markup
 from posbench.advice.decide import CONFIRMED, REFUTED, UNDECIDED
 from posbench.advice.plan import CUT, UNCHANGED
 from posbench.common.layout import aligned, wrapped
-from posbench.report.figures.lines import Line, Mark, Panel, Pen, draw
+from posbench.report.figures.lines import Line, Mark, Panel, draw
+from posbench.report.figures.palette import Pen
 from posbench.report.figures.style import DASHES, FONT, GREY, MARKERS, OKABE_ITO, difference_axis, octaves
 from posbench.report.html import Grid, template
 

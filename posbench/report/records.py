@@ -1,6 +1,6 @@
 """Records of a report: points of curves and of contexts, and scores of tasks, each a line of a CSV; and how they are grouped."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, TypeVar
@@ -50,7 +50,7 @@ class MethodKey(SectionKey):
         return self.encoding, self.extension, self.scale_attention, self.source
 
 
-Record = TypeVar("Record", bound=SectionKey)
+Record, Item = TypeVar("Record", bound=SectionKey), TypeVar("Item")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,10 +173,15 @@ def two_seeds(found: "Iterable[CurvePoint | ContextPoint]") -> list[str]:
 
 def sections(found: Iterable[Record]) -> list[list[Record]]:
     """Group points (or others that are `SectionKey`) by protocol, data, tokenizer, training length and setting."""
-    apart: dict[tuple, list[Record]] = {}
+    return list(grouped(found, lambda one: one.section).values())
+
+
+def grouped(found: Iterable[Item], key: Callable[[Item], Hashable]) -> dict[Hashable, list[Item]]:
+    """Items by a key, in the order of the first of each."""
+    apart: dict[Hashable, list[Item]] = {}
     for one in found:
-        apart.setdefault(one.section, []).append(one)
-    return list(apart.values())
+        apart.setdefault(key(one), []).append(one)
+    return apart
 
 
 def section_of(evaluation: Evaluation) -> tuple:

@@ -15,7 +15,7 @@ from posbench.report.figures.palette import (
     MOST,
     encoding_look,
     extension_look,
-    looks_of_methods,
+    looks,
     told_apart,
 )
 from posbench.report.figures.style import OKABE_ITO
@@ -104,6 +104,8 @@ def test_intervals_at_one_length_stand_side_by_side(lines):
 def test_an_extension_takes_another_colour_than_an_encoding_of_the_same_figure_has():
     methods = [("rope", "none", "none"), ("fox", "none", "none"), ("rope", "yarn", "none"), ("rope", "rerope", "log_n")]
     names = {name: name for name in ("rope", "fox", "none", "yarn", "rerope")}
-    assert EXTENSIONS["rerope"][0] == ENCODINGS["fox"] and len({colour for colour, _ in looks_of_methods(methods, names).values()}) == 4
-    alone = looks_of_methods(methods[2:], names)
-    assert alone["rope", "rerope", "log_n"][0] == OKABE_ITO[EXTENSIONS["rerope"][0]]
+    assert (
+        EXTENSIONS["rerope"][0] == ENCODINGS["fox"] and len({pen.colour for pen in looks(methods, names, by_extension=True).values()}) == 4
+    )
+    alone = looks(methods[2:], names, by_extension=True)
+    assert alone["rope", "rerope", "log_n"].colour == OKABE_ITO[EXTENSIONS["rerope"][0]]

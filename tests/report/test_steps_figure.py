@@ -6,7 +6,7 @@ import pytest
 from labelled import labelled
 from test_figures import texts
 
-from posbench.report.figures import gain, steps
+from posbench.report.figures import steps, trainings
 from posbench.report.figures.draw import draw
 from posbench.report.records import CurvePoint, Score, sections
 
@@ -106,4 +106,4 @@ def test_one_number_of_steps_makes_no_curve():
 
 def test_a_child_is_no_training_of_another_length():
     scratch = [replace(point, encoding="rope", train_len=64) for point in tuned(numbers=(0,), lengths=(64, 128))]
-    assert gain.at_multiple([*scratch, *tuned(lengths=(256, 512))]) == (0, {})
+    assert trainings.at_multiple([*scratch, *tuned(lengths=(256, 512))]) == (0, {})

@@ -2,12 +2,13 @@
 
 import functools
 import math
+from dataclasses import replace
 
 from posbench.report.figures.accuracy_maps import WIDEST, caption_lines
 from posbench.report.figures.captions import extension_name, shortened
-from posbench.report.figures.lines import BETWEEN, LEADER, WIDTH, Line, Mark, Panel, Pen, draw, width
-from posbench.report.figures.palette import bases, looks
-from posbench.report.figures.style import DASHES, FONT, GREY, MARKERS, octaves
+from posbench.report.figures.lines import BETWEEN, LEADER, WIDTH, Line, Mark, Panel, draw, width
+from posbench.report.figures.palette import Pen, bases, looks
+from posbench.report.figures.style import FONT, GREY, MARKERS, octaves
 from posbench.report.records import Score, tick_lengths
 from posbench.report.score_tables import by_task
 from posbench.report.scores import GUESSES
@@ -46,18 +47,18 @@ def panels(methods: list[tuple]) -> dict[str, list[tuple]]:
 
 def _lines(cells: dict[tuple, dict[int, Score]], heading: str) -> list[Line]:
     scores = [score for cell in cells.values() for score in cell.values()]
-    pens = looks([method[:2] for method in cells], dict.fromkeys(method[1] for method in cells), bases(scores))
+    pens = looks([method[:2] for method in cells], bases(scores), dict.fromkeys(method[1] for method in cells))
     scales, asked_at, lines = list(dict.fromkeys(method[2] for method in cells)), sorted({score.length for score in scores}), []
     for method, cell in cells.items():
         known = {score.length: score for score in cell.values() if score.shown}
         if not known:
             continue
-        colour, dash = pens[method[:2]]
-        marker = MARKERS[(scales.index(method[2]) if len(scales) > 1 else DASHES.index(dash)) % len(MARKERS)]
+        pen = pens[method[:2]]
+        pen = replace(pen, marker=MARKERS[scales.index(method[2]) % len(MARKERS)]) if len(scales) > 1 else pen
         # The line is broken where only others were asked.
         marks = [Mark(at, one.accuracy, one.low, one.high) if (one := known.get(at)) else Mark(at, math.nan) for at in asked_at]
         name = shortened(method[0]) if heading == "no extension" else extension_name(method, ())
-        lines.append(Line(name, marks, Pen(colour, dash, marker)))
+        lines.append(Line(name, marks, pen))
     return lines
 
 

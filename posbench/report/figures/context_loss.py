@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 
 from posbench.report.context_loss import by_name, gain_cell
 from posbench.report.figures.captions import data_line, shortened
-from posbench.report.figures.lines import Line, Mark, Panel, Pen, draw
+from posbench.report.figures.lines import Line, Panel, draw, with_interval
 from posbench.report.figures.palette import bases, looks
-from posbench.report.figures.style import DASHES, FONT, GREY, MARKERS, note, octaves
+from posbench.report.figures.style import FONT, GREY, note, octaves
 from posbench.report.footnotes import contexts_of, units_of_doubling
 from posbench.report.records import ContextPoint, tick_lengths, two_seeds
 
@@ -54,18 +54,12 @@ def _scales(axes, contexts: list[int], train_len: int, limits: tuple[float, floa
 
 def _lines(known: list[ContextPoint], value: Value) -> list[Line]:
     """Line of each encoding. Dashes and marks tell apart lines of one colour."""
-    pens = looks(((step.encoding, "none") for step in known), (), bases(known))
+    pens = looks(((step.encoding, "none") for step in known), bases(known))
     lines = []
     for name, own in by_name(known).items():
-        colour, dash = pens[next(iter(own.values())).encoding, "none"]
-        marks = [Mark(context, *with_interval(*value(step))) for context, step in sorted(own.items())]
-        lines.append(Line(shortened(name), marks, Pen(colour, dash, MARKERS[DASHES.index(dash)])))
+        marks = [with_interval(context, *value(step)) for context, step in sorted(own.items())]
+        lines.append(Line(shortened(name), marks, pens[next(iter(own.values())).encoding, "none"]))
     return lines
-
-
-def with_interval(value: float, half: float | None) -> tuple[float, float | None, float | None]:
-    """A value with both ends of its interval."""
-    return (value, value - half, value + half) if half else (value, None, None)
 
 
 def _caption(section: list[ContextPoint], cut: bool) -> list[str]:

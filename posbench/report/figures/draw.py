@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from posbench.report.figures import accuracy, accuracy_maps, context_loss, frontier, gain, heatmap, intervals, loss_curves, positions, steps
+from posbench.report.figures import accuracy, accuracy_maps, context_loss, heatmap, intervals, loss_curves, positions, steps, trainings
 from posbench.report.figures.style import save
 from posbench.report.records import ContextPoint, CurvePoint, Score, SectionKey
 
@@ -24,7 +24,7 @@ def draw(sections: Sequence[Sequence[SectionKey]], out_dir: Path | str, title: s
         number = f"-{counted[first]}" if counted[first] > 1 else ""
         drawn.append({name: save(figure, Path(out_dir) / (name + number)) for name, figure in figures.items() if figure})
     points = [one for section in sections for one in section if isinstance(one, CurvePoint)]
-    for name, of_all in (("gain", gain.figure), ("frontier", frontier.figure)):
+    for name, of_all in (("gain", trainings.gain), ("frontier", trainings.frontier)):
         if points and (figure := of_all(points, title)):
             drawn[0][name] = save(figure, Path(out_dir) / name)
     return drawn

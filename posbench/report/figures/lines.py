@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from posbench.report.figures.palette import Pen
 from posbench.report.figures.style import GREY, Frame, note
 
 WIDTH, HEIGHT, LEFT, LEADER, BETWEEN, ABOVE, BELOW = 250, 240, 50, 14, 46, 24, 40  # points
@@ -28,15 +29,9 @@ class Mark:
     marker: str | None = None  # None: that of the line; "": none
 
 
-@dataclass(frozen=True)
-class Pen:
-    """Look of a line; `thin` is for numbers of others."""
-
-    colour: str
-    dash: object = "-"
-    marker: str = "o"
-    hollow: bool = False
-    thin: bool = False
+def with_interval(x: float, value: float, half: float | None) -> Mark:
+    """A value with both ends of its interval."""
+    return Mark(x, value, value - half, value + half) if half else Mark(x, value)
 
 
 @dataclass(frozen=True)

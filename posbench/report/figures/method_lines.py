@@ -6,12 +6,12 @@ methods are spread over several panels, each with all others in grey.
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from posbench.common.errors import ConfigError
 from posbench.report.figures.captions import shortened
-from posbench.report.figures.lines import Line, Mark, Pen
+from posbench.report.figures.lines import Line, Mark
 from posbench.report.figures.palette import apart, bases, encoding_look, extension_look, looks
 from posbench.report.figures.style import FEW, MARKERS
 from posbench.report.records import CurvePoint, Score, methods
@@ -147,11 +147,11 @@ def lines_of(
     scales, sources = (list(dict.fromkeys(getattr(point, name) for point in figure)) for name in ("scale_attention", "source"))
     scales = list(dict.fromkeys(["none", *scales]))
     found = list(marks_of(panel, mark))
-    pens = looks(dict.fromkeys(key[:3] + key[4:] for key, *_ in found), dict.fromkeys(one.extension for one in figure), bases(figure))
+    pens = looks(dict.fromkeys(key[:3] + key[4:] for key, *_ in found), bases(figure), dict.fromkeys(one.extension for one in figure))
     lines = []
     for key, point, marks in found:
         foreign, (_, _, source, scale, *_) = getattr(point, "foreign", False), key
         marker = "x" if foreign else MARKERS[(scales.index(scale) + sources.index(source)) % len(MARKERS)]
-        pen = Pen(*pens[key[:3] + key[4:]], marker, scale != "none" and not foreign, thin=foreign)
+        pen = replace(pens[key[:3] + key[4:]], marker=marker, hollow=scale != "none" and not foreign, thin=foreign)
         lines += [Line(names.line(point, panel, telling), marks, pen)] * bool(marks)
     return lines

@@ -6,8 +6,9 @@ There are fewer colours than methods, so some methods share one. Panels of many 
 import zlib
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from posbench.report.figures.style import DASHES, OKABE_ITO
+from posbench.report.figures.style import DASHES, MARKERS, OKABE_ITO
 from posbench.report.records import SectionKey
 
 MOST, VARIANTS = 8, 4  # names in a panel; in a divided panel at most so many are one method with different arguments
@@ -29,6 +30,17 @@ EXTENSIONS = {
     "longrope": (SKY, 1), "random_keys": (SKY, 2), "leaky_rerope": (SKY, 3), "streaming": (SKY, 5),
     "recompute_window": (BLACK, 2), "ntk_by_parts": (BLACK, 3), "ntk": (BLACK, 4),
 }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Pen:
+    """Look of a line; `thin` is for numbers of others."""
+
+    colour: str
+    dash: object = "-"
+    marker: str = "o"
+    hollow: bool = False
+    thin: bool = False
 
 
 Bases = Mapping[str, str]  # {label of an encoding or an extension: name of its yaml}
@@ -60,30 +72,24 @@ def _name_hash(name: str) -> int:
     return zlib.crc32(name.encode())
 
 
-def looks(cells: Iterable[tuple], extensions: Iterable[str], base: Bases) -> dict[tuple, tuple[str, object]]:
-    """Colour and dash of each (encoding, extension, ...) of one panel, no two alike; `extensions`: those of the whole figure.
+def looks(cells: Iterable[tuple], base: Bases, extensions: Iterable[str] = (), by_extension: bool = False) -> dict[tuple, Pen]:
+    """Pen of each (encoding, extension, ...) of one panel, no two of one colour and dash; `extensions`: those of the whole figure.
 
-    A line without an extension has its encoding's colour. In a panel of one encoding each extension has its own colour, or another if
-    the encoding has that; in a panel of several, that of its encoding.
+    A line without an extension has its encoding's colour. In a panel of one encoding, and `by_extension`, each extension has its own
+    colour, or another if an encoding has that; in a panel of several, that of its encoding.
     """
     cells = list(cells)
-    alone = len({cell[0] for cell in cells}) == 1 and any(cell[1] != "none" for cell in cells)
+    alone = by_extension or len({cell[0] for cell in cells}) == 1 and any(cell[1] != "none" for cell in cells)
     own = told_apart({name: extension_look(base[name]) for name in extensions if name != "none"}, base)
     wanted: dict[tuple, Look] = {}
     for cell in cells:
         encoding, extension = cell[:2]
         colour, solid = encoding_look(base[encoding])
-        wanted[cell] = (colour, solid) if extension == "none" else own[extension] if alone else (colour, own[extension][1])
+        of_extension = own.get(extension) or extension_look(base[extension])
+        wanted[cell] = (colour, solid) if extension == "none" else of_extension if alone else (colour, of_extension[1])
     if alone:
         _recolour_extensions(wanted, base)
-    return {cell: (OKABE_ITO[colour], DASHES[dash]) for cell, (colour, dash) in told_apart(wanted, base).items()}
-
-
-def looks_of_methods(methods: Iterable[tuple[str, str, str]], base: Bases) -> dict[tuple[str, str, str], tuple[str, object]]:
-    """Colour and dash of each (encoding, extension, scale), no two alike: those of its extension, or of its encoding without one."""
-    wanted = {method: encoding_look(base[method[0]]) if method[1] == "none" else extension_look(base[method[1]]) for method in methods}
-    _recolour_extensions(wanted, base)
-    return {method: (OKABE_ITO[colour], DASHES[dash]) for method, (colour, dash) in told_apart(wanted, base).items()}
+    return {cell: Pen(OKABE_ITO[colour], DASHES[dash], MARKERS[dash]) for cell, (colour, dash) in told_apart(wanted, base).items()}
 
 
 def _recolour_extensions(wanted: dict[tuple[str, ...], Look], base: Bases) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from posbench.report.figures.captions import caption
-from posbench.report.figures.context_loss import edges, with_interval
-from posbench.report.figures.lines import Line, Mark, Panel, draw, short_number
+from posbench.report.figures.context_loss import edges
+from posbench.report.figures.lines import Line, Mark, Panel, draw, short_number, with_interval
 from posbench.report.figures.method_lines import groups, lines_of, marks_of
 from posbench.report.figures.style import FONT, GREY, note, octaves
 from posbench.report.records import CurvePoint, interval_units, tick_lengths
@@ -49,7 +49,7 @@ def figure(curve: list[CurvePoint], title: str):
 
         def mark(point: CurvePoint) -> Mark | None:
             value = column.value(point) if column.holds(point) else None
-            return None if value is None else Mark(at[point.length], *with_interval(value, column.half(point)))
+            return None if value is None else with_interval(at[point.length], value, column.half(point))
 
         lengths = [point.length for point in column.points]
         scales = functools.partial(_scales, curve=curve, at=[at[n] for n in lengths], lengths=lengths, column=column)

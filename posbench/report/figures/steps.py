@@ -5,13 +5,12 @@ training have several numbers of steps.
 """
 
 import functools
-from collections import defaultdict
 from collections.abc import Sequence
 
 from posbench.report.figures.captions import data_line, line_name
-from posbench.report.figures.lines import Line, Mark, Panel, Pen, draw
-from posbench.report.figures.palette import bases, looks_of_methods
-from posbench.report.figures.style import DASHES, FONT, GREY, MARKERS, ruled
+from posbench.report.figures.lines import Line, Mark, Panel, draw
+from posbench.report.figures.palette import bases, looks
+from posbench.report.figures.style import FONT, GREY, ruled
 from posbench.report.footnotes import questions_of
 from posbench.report.records import CurvePoint, Score, span
 from posbench.report.scores import LEARNED
@@ -74,11 +73,12 @@ def _parents(cells: Cells, length: int) -> list[CurvePoint | Score]:
 
 def by_steps(records: Sequence[CurvePoint | Score]) -> Cells:
     """Records of the methods that were fine-tuned by several numbers of steps."""
-    cells: Cells = defaultdict(lambda: defaultdict(dict))
+    cells: Cells = {}
     for record in records:
         facts = record.behind
         if facts.steps is not None and facts.tuned_from and not record.source:
-            cells[facts.line, record.extension, record.scale_attention][facts.steps][record.length] = record
+            method = facts.line, record.extension, record.scale_attention
+            cells.setdefault(method, {}).setdefault(facts.steps, {})[record.length] = record
     return {method: own for method, own in cells.items() if len(own) > 1}
 
 
@@ -89,14 +89,13 @@ def _line_names(cells: Cells) -> dict[Method, str]:
 
 
 def _lines(cells: Cells, names: dict[Method, str], length: int, value: str) -> list[Line]:
-    lines, pens = [], looks_of_methods(cells, bases(_records(cells)))
+    lines, pens = [], looks(cells, bases(_records(cells)), by_extension=True)
     for method, own in cells.items():
         known = [(steps, at[length]) for steps, at in sorted(own.items()) if length in at]
         if known:
-            colour, dash = pens[method]
             ends = [(one.low, one.high) if isinstance(one, Score) else (None, None) for _, one in known]
             marks = [Mark(steps, getattr(one, value), *bar) for (steps, one), bar in zip(known, ends, strict=True)]
-            lines.append(Line(names[method], marks, Pen(colour, dash, MARKERS[DASHES.index(dash)])))
+            lines.append(Line(names[method], marks, pens[method]))
     return lines
 
 

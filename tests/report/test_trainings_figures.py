@@ -1,4 +1,4 @@
-"""Figure of losses beyond the training length by G and by training length or steps: what stands in it, and when there is none."""
+"""Figures of trainings of several lengths or steps, by G, length and steps: what stands in them, and when there are none."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ import pytest
 from labelled import labelled
 from test_figures import texts
 
-from posbench.report.figures import gain
+from posbench.report.figures import trainings
 from posbench.report.figures.draw import draw
 from posbench.report.records import CurvePoint, sections
 
@@ -28,7 +28,7 @@ def trained(encoding="rope", extension="none", scale="none", lengths=(32, 64, 12
 
 def test_points_stand_at_the_largest_multiple_that_every_training_was_read_at_in_the_order_of_g():
     points = trained(steps=(500, 1500)) + trained(extension="yarn", multiples=(2, 4, 8)) + trained("alibi", multiples=(1, 2))
-    multiple, cells = gain.at_multiple(labelled(points))
+    multiple, cells = trainings.at_multiple(labelled(points))
     assert multiple == 2 and set(cells) == {("rope", "none", "none"), ("rope", "yarn", "none"), ("alibi", "none", "none")}
     assert [point.gain for point in cells["rope", "none", "none"]] == pytest.approx(sorted([*G.values(), *(one / 3 for one in G.values())]))
     assert all(point.length == 2 * point.train_len for point in sum(cells.values(), []))
@@ -37,7 +37,7 @@ def test_points_stand_at_the_largest_multiple_that_every_training_was_read_at_in
 def test_trainings_of_one_length_and_several_numbers_of_steps_stand_against_these(tmp_path):
     points = trained(lengths=(64,), steps=(500, 3000)) + trained(extension="pi", lengths=(64,), steps=(500, 3000))
     points += [replace(one, encoding="rope n_layer=1 steps=3000", gain=0.01) for one in trained(lengths=(64,), steps=(3000,))]
-    multiple, cells = gain.at_multiple(labelled(points), gain.STEPS)
+    multiple, cells = trainings.at_multiple(labelled(points), trainings.STEPS)
     assert multiple == 4 and set(cells) == {("rope", "none", "none"), ("rope", "pi", "none"), ("rope n_layer=1", "none", "none")}
     draw(sections(labelled(points)), tmp_path, "Steps")
     said = texts(tmp_path / "gain.svg")
@@ -47,7 +47,7 @@ def test_trainings_of_one_length_and_several_numbers_of_steps_stand_against_thes
 
 def test_lines_join_what_only_the_knob_or_the_training_changes():
     def joined(points):
-        panels = gain.figure(labelled(points), "t").axes
+        panels = trainings.gain(labelled(points), "t").axes
         drawn = [[line for line in axes.lines if line.get_zorder() == 3 and line.get_linestyle() != "None"] for axes in panels]
         return [sorted(len(line.get_xdata()) for line in lines) for lines in drawn]
 
@@ -64,4 +64,28 @@ def test_without_an_encoding_of_several_lengths_or_steps_there_is_no_figure():
     unknown = [replace(point, gain=None) for point in trained()]
     apart = [point for point in trained() if point.length == {32: 64, 64: 256, 128: 256}[point.train_len]]  # no multiple in common
     for found in ([], points, unknown, [replace(point, source="paper.csv") for point in trained()], apart):
-        assert gain.figure(labelled(found), "t") is None
+        assert trainings.gain(labelled(found), "t") is None
+
+
+def read_at(extension="none", scale="none", lengths=(32, 64, 256), read=(32, 64, 128, 256), encoding="rope"):
+    """Points whose loss is 2 + length / train_len / 100, and whose floor is 1.9 + 1 / train_len."""
+    return [
+        CurvePoint(**PLACE, **{**SEEN, "nll": 2 + length / train_len / 100, "floor": 1.9 + 1 / train_len}, train_len=train_len,
+              encoding=encoding, extension=extension, scale_attention=scale, length=length)
+        for train_len in lengths for length in read
+    ]  # fmt: skip
+
+
+def test_all_trainings_stand_at_the_longest_length_that_they_were_read_at():
+    length, cells = trainings.at_length(read_at() + read_at("yarn", lengths=(32, 64)) + read_at("none", read=(512,), lengths=(64,)))
+    assert length == 256 and set(cells) == {("rope", "none", "none"), ("rope", "yarn", "none"), trainings.FLOOR}
+    assert {train_len: point.nll for train_len, point in cells["rope", "none", "none"].items()} == {32: 2.08, 64: 2.04, 256: 2.01}
+    assert set(cells["rope", "yarn", "none"]) == {32, 64} and set(cells[trainings.FLOOR]) == {32, 64, 256}
+
+
+def test_without_one_length_of_the_same_targets_there_is_no_figure():
+    short = read_at(read=(32, 64, 128))  # shorter than the longest training
+    other = [replace(point, setting=f"{point.train_len // 8} targets") for point in read_at()]
+    tuned = [replace(point, encoding="rope tuned from rope") for point in read_at()]
+    for found in ([], read_at(lengths=(64,)), short, other, tuned, [replace(point, source="paper.csv") for point in read_at()]):
+        assert trainings.frontier(labelled(found), "t") is None
