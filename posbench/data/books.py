@@ -4,8 +4,8 @@ import hashlib
 import json
 from collections.abc import Iterator
 
-from posbench.common.errors import ConfigError, RunError
-from posbench.common.files import read_bytes, sha256_file, sha256_json
+from posbench.common.errors import ConfigError
+from posbench.common.files import sha256_file, sha256_json
 from posbench.data.local import read_text
 from posbench.data.sources import SPLITS, Source, check_names, existing_path, file_digests
 
@@ -74,23 +74,13 @@ class Books(Source):
         if not self.manifest.exists():
             paths = [path for folder in sum(self.folders.values(), []) for path in sorted((self.root / folder).glob("*.txt"))]
             listed = {path.relative_to(self.root).as_posix(): ("", "") for path in paths}
-            check_names(listed)
-            return listed
-        try:
-            lines = read_bytes(self.manifest).decode().splitlines()
-            rows = [json.loads(line) for line in lines if line.strip()]
-            rows.sort(key=lambda row: (row["order"] == "", row["order"] or 0, row["file"]))
-            listed = {"/".join(row["file"].split("/")[-2:]): (row["sha256"], row.get("stratum", "")) for row in rows}
-        except OSError as error:
-            raise ConfigError(f"{self.manifest} cannot be read ({error.strerror}): make it readable, or remove it.") from error
-        except RunError:
-            raise
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise ConfigError(f"{self.manifest} is not a list of books ({error!r}): restore it, or remove it.") from error
-        if wrong := next((words for words in listed.values() if not all(isinstance(word, str) for word in words)), None):
-            raise ConfigError(
-                f"{self.manifest} has sha256={wrong[0]!r} and stratum={wrong[1]!r}, which are not words: restore it, or remove it."
-            )
+        else:
+            try:
+                rows = [json.loads(line) for line in read_text(self.manifest).splitlines() if line.strip()]
+                rows.sort(key=lambda row: (row["order"] == "", row["order"] or 0, row["file"]))
+                listed = {"/".join(row["file"].split("/")[-2:]): (row["sha256"], row.get("stratum", "")) for row in rows}
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+                raise ConfigError(f"{self.manifest} is not a list of books ({error!r}): restore it, or remove it.") from error
         check_names(listed)
         return listed
 

@@ -1,6 +1,5 @@
 """Source: data sets of the Hugging Face hub at a pinned commit, and the fallback if the hub is unreachable."""
 
-import functools
 import logging
 import os
 import re
@@ -18,7 +17,7 @@ from posbench.data.sources import SPLITS, Source
 
 NETWORK = {"httpx", "httpx2", "httpcore", "aiohttp", "fsspec"}
 HEADING = re.compile(r" = [^=].* = \n?")
-SWITCHES = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
+SWITCHES = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
 PREPARE = "python scripts/prepare_data.py data=..."
 
 
@@ -93,34 +92,26 @@ def join_articles(lines: Iterable[str]) -> Iterator[str]:
 
 
 def quiet_hub() -> None:
-    """Switch the hub's libraries to their caches if the hub has no address. Otherwise they would retry for half a minute."""
+    """Switch the hub's libraries to their caches if the hub is not to be reached. Otherwise they would retry for half a minute."""
     from datasets import config
     from huggingface_hub import constants
 
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
-    constants.HF_HUB_OFFLINE = config.HF_HUB_OFFLINE = _told_offline() or not _address()
+    constants.HF_HUB_OFFLINE = config.HF_HUB_OFFLINE = bool(_why_offline())
 
 
-@functools.cache
-def _told_offline() -> bool:
-    """True if the environment told the libraries to stay offline. Read once, before it is overwritten."""
-    from datasets import config
-    from huggingface_hub import constants
-
-    return constants.HF_HUB_OFFLINE or config.HF_HUB_OFFLINE
-
-
-def _address() -> bool:
-    """True if the hub's name resolves. Behind a proxy it is assumed, since only the proxy can tell."""
+def _why_offline() -> str:
+    """Reason why the hub cannot be reached, "" if it may be. Behind a proxy only the proxy can tell if the hub has an address."""
     from huggingface_hub.constants import ENDPOINT
 
-    if getproxies().keys() & {"https", "all"}:
-        return True
+    if name := next((name for name in SWITCHES if os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE")), None):
+        return f"{name} is set"
     try:
-        socket.getaddrinfo(urlsplit(ENDPOINT).hostname, 443)
+        if not getproxies().keys() & {"https", "all"}:
+            socket.getaddrinfo(urlsplit(ENDPOINT).hostname, 443)
     except OSError:
-        return False
-    return True
+        return "its name has no address: no network"
+    return ""
 
 
 def hub_file(name: str, file: str) -> Path:
@@ -140,10 +131,7 @@ def hub_miss(error: BaseException, remedy: str = "") -> str:
     from datasets.config import HF_DATASETS_CACHE
     from huggingface_hub.constants import HF_HUB_CACHE
 
-    offline = next((name for name in SWITCHES if os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE")), None)
-    why = f"{type(error).__name__}: {(str(error).splitlines() or ['no message'])[0]}"
-    if offline or not _address():
-        why = f"{offline} is set" if offline else "its name has no address: no network"
+    why = _why_offline() or f"{type(error).__name__}: {(str(error).splitlines() or ['no message'])[0]}"
     return (
         f"the caches {HF_HUB_CACHE} and {HF_DATASETS_CACHE} do not hold it and the hub was not reached ({why}): "
         f"`unset {' '.join(SWITCHES)}` where there is a network and run again, "

@@ -88,7 +88,8 @@ def file_digests(paths: list[Path], memo: Path | None, again: bool = False) -> l
 
     With `again` every file is read and the cache corrected. Raises ConfigError for a file that cannot be read.
     """
-    _seen.update({**_remembered(memo), **_seen})
+    with contextlib.suppress(RunError):  # a damaged cache: the files are only read again
+        _seen.update({**(read_json(memo) if memo and memo.exists() else {}), **_seen})
     missed = False
     for path in paths:
         try:
@@ -103,12 +104,3 @@ def file_digests(paths: list[Path], memo: Path | None, again: bool = False) -> l
         with contextlib.suppress(RunError):  # without a cache the files are only read again
             write_json(memo, _seen)
     return [_seen[str(path.resolve())][2] for path in paths]
-
-
-def _remembered(memo: Path | None) -> dict[str, list]:
-    """Content of the cache `memo`; {} when it is damaged, since it can be computed again."""
-    try:
-        found = read_json(memo) if memo and memo.exists() else {}
-    except RunError:
-        return {}
-    return {path: noted for path, noted in found.items() if isinstance(noted, list) and len(noted) == 3} if isinstance(found, dict) else {}

@@ -7,7 +7,7 @@ in any batch: as targets, which are IGNORED wherever nothing is asked, so that t
 Letters: N examples, T tokens, K choices.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -106,10 +106,5 @@ class TaskSplit:
     def draw(self, length: int, count: int, key: list[int], **part: object) -> Examples:
         """`count` examples of `length` tokens that depend on the split and on `key` alone."""
         found = self.task.draw(np.random.default_rng([SPLITS.index(self.split), *key]), length, count, **part)
-        if not self.offset:
-            return found
-        targets_NT = np.where(found.targets_NT == IGNORED, IGNORED, found.targets_NT + self.offset)
-        choices_NK = None if found.choices_NK is None else found.choices_NK + self.offset
-        rivals = found.rival_NAKR
-        rival_NAKR = None if rivals is None else np.where(rivals == IGNORED, IGNORED, rivals + self.offset)
-        return Examples(found.inputs_NT + self.offset, targets_NT, found.answer_NT, choices_NK, rival_NAKR)
+        ids = {name: getattr(found, name) for name in ("inputs_NT", "targets_NT", "choices_NK", "rival_NAKR")}
+        return replace(found, **{name: np.where(own == IGNORED, own, own + self.offset) for name, own in ids.items() if own is not None})

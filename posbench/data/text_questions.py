@@ -24,7 +24,7 @@ from posbench.data.sources import SPLITS
 from posbench.data.task import IGNORED, Examples, TaskVariant
 from posbench.data.text_task import NOISE, Question, TextTask
 from posbench.data.tokenfile import TokenFile
-from posbench.data.tokenizers import Encode, Tokenizer, behind_bos, continuation_encoder, encoder
+from posbench.data.tokenizers import Encode, Tokenizer, behind_bos, continuation_encoder
 
 TRIES = 1000  # questions that are drawn in training until one fits; `check` refuses a length where not most of them do
 
@@ -107,7 +107,7 @@ class TextQuestions:
         """A question, tokens of all its parts but the haystack, and their number and `room`. Raises ConfigError above `length`."""
         asked = self.task.ask(random, depth)
         before, behind = self.around or ("", "")
-        head = behind_bos(encoder(self.tokenizer)(before + asked.head), self.bos)
+        head = behind_bos(self.tokenizer.ids(before + asked.head), self.bos)
         tail = self._ids(asked.tail + behind + (asked.start.lstrip() if self.around else asked.start))
         items = [(place, (self._ids(f" {text}"), self._ids(f"{text}\n"))) for place, text in sorted(asked.items, key=lambda item: item[0])]
         answer = [(self._ids(words), number) for words, number in asked.answer]

@@ -63,10 +63,14 @@ class TextTokenizer:
     def encode(self, text: str | Sequence[str]) -> list[int] | list[Pieces]:
         """Ids of a text; of a list of texts (ids, bytes per token) of each. Raises ConfigError for anything else."""
         if isinstance(text, str):
-            return self._pieces([text])[0][0].tolist()
+            return self.ids(text).tolist()
         if not isinstance(text, (list, tuple)) or not all(isinstance(one, str) for one in text):
             raise ConfigError(f"encode takes a text or a list of texts, and text={text!r:.80} is neither: give a str.")
         return self._pieces(text)
+
+    def ids(self, text: str) -> np.ndarray:
+        """Ids of a text, int64 [n]."""
+        return self._pieces([text])[0][0].astype(np.int64)
 
     def decode(self, ids: "Iterable[int] | torch.Tensor") -> str:
         """Text of ids, a list or an array of any shape. Ids that stand for no text (BOS) give none; what was dropped is not restored.
@@ -203,23 +207,13 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> BPETokenizer:
     return BPETokenizer(model)
 
 
-def encoder(tokenizer: Tokenizer) -> Encode:
-    """Function from a text to its ids."""
-
-    def encode(text: str) -> np.ndarray:
-        ((ids, _),) = tokenizer.encode([text])
-        return ids.astype(np.int64)
-
-    return encode
-
-
 def continuation_encoder(tokenizer: Tokenizer) -> Encode:
-    """Function from a piece that stands behind others to its ids: those of `encoder` for a tokenizer that adds nothing to a text.
+    """Function from a piece that stands behind others to its ids: those of `ids` for a tokenizer that adds nothing to a text.
 
     One that was SentencePiece's (Llama 2, Mistral, TinyLlama) writes a word's mark before every text that it is given: alone, " 7" would
     begin with two marks, and no model writes that.
     """
-    plain = encoder(tokenizer)
+    plain = tokenizer.ids
     if not isinstance(tokenizer, PretrainedTokenizer):
         return plain
     described = json.loads(tokenizer.model.to_str())
@@ -227,7 +221,7 @@ def continuation_encoder(tokenizer: Tokenizer) -> Encode:
     if bare == described:
         return plain
     with foreign_errors(tokenizer.name):
-        inside = encoder(PretrainedTokenizer(type(tokenizer.model).from_str(json.dumps(bare)), tokenizer.name))
+        inside = PretrainedTokenizer(type(tokenizer.model).from_str(json.dumps(bare)), tokenizer.name).ids
     special = list(tokenizer.model.get_added_tokens_decoder())
 
     def encode(text: str) -> np.ndarray:

@@ -16,7 +16,7 @@ from posbench.data.task import IGNORED
 from posbench.data.text_questions import TextQuestions, texts_with_rivals
 from posbench.data.text_task import NOISE, make_text_task
 from posbench.data.tokenfile import TokenFile
-from posbench.data.tokenizers import ByteTokenizer, PretrainedTokenizer, continuation_encoder, encoder, train_bpe
+from posbench.data.tokenizers import ByteTokenizer, PretrainedTokenizer, continuation_encoder, train_bpe
 from posbench.evaluation.protocols import protocol
 from posbench.runs.rows import read_eval
 from posbench.runs.setting import Setting
@@ -89,13 +89,13 @@ def test_pieces_have_the_tokens_of_running_text(kind, around):
     drawn = made.draw(900, 1, [0], depth=0.5)
     ids = np.r_[drawn.inputs_NT[0], drawn.targets_NT[0, -1]]
     text = "".join(map(made.tokenizer.model.id_to_token, ids))
-    assert encoder(made.tokenizer)(text.replace("\u2581", " ").removeprefix(" ").replace("> ", ">")).tolist() == ids.tolist()
+    assert made.tokenizer.ids(text.replace("\u2581", " ").removeprefix(" ").replace("> ", ">")).tolist() == ids.tolist()
     assert re.search("key\u2581is\u2581([0-9]+)$", text)
 
 
 def test_a_piece_is_as_it_stands_where_nothing_is_written_before_a_text(tokenizer):
     for piece in (" 28602", "\nWhat is", "x", ""):
-        assert continuation_encoder(tokenizer)(piece).tolist() == encoder(tokenizer)(piece).tolist()
+        assert continuation_encoder(tokenizer)(piece).tolist() == tokenizer.ids(piece).tolist()
 
 
 @pytest.mark.parametrize("haystack", ["noise", "corpus"])

@@ -22,7 +22,7 @@ def cache(tmp_path, monkeypatch) -> Path:
     folder = tmp_path / "hub"
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(folder))
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", huggingface_hub.constants.HF_HUB_OFFLINE)
-    monkeypatch.setattr(data_hub, "_address", lambda: False)
+    monkeypatch.setattr(data_hub, "_why_offline", lambda: "its name has no address: no network")
     return folder
 
 
