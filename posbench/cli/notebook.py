@@ -5,14 +5,14 @@ Reading the configuration and the rows needs neither torch nor the text; the tex
 
 import contextlib
 import os
+import tempfile
 from collections.abc import Iterable
 from dataclasses import fields, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from posbench.common.errors import ConfigError, RunError
-from posbench.common.files import read_json
 from posbench.config.defaults import resolve
 from posbench.config.names import chosen_node, named
 from posbench.config.schema import TRAINING, EvaluateConfig, JobConfig
@@ -22,6 +22,7 @@ from posbench.evaluation.protocols import protocol as evaluator
 from posbench.position.instantiate import make, trusted_config
 from posbench.runs.directory import Run
 from posbench.runs.frame import frame, read_rows
+from posbench.runs.run_metadata import read_metadata
 from posbench.sweep import key_run
 from posbench.sweep.cells import each_task, make_cell
 from posbench.sweep.jobs import Job
@@ -85,9 +86,7 @@ class LoadedRun:
 
         beside = self.path.resolve().parent.parent / "cache"
         corpus = prepare(self.reached(), self._cache_dir or (beside if beside.is_dir() else "results/cache"), splits)
-        noted = read_json(self.directory.provenance) if self.directory.provenance.exists() else None
-        known = noted.get("data_fingerprint") if isinstance(noted, dict) else None
-        if known not in (None, corpus.fingerprint):
+        if read_metadata(self.path).fingerprint not in ("", corpus.fingerprint):
             raise RunError(f"The text of data={corpus.name} has changed since {self.id} was trained on it: restore it.")
         return fit_corpus(corpus, self._trained)
 
@@ -163,7 +162,7 @@ class LoadedRun:
         extension. What is not given is as in the run's own configuration, so that rows compare with `rows`.
         Raises ConfigError for what the command line refuses, and where the methods change nothing.
         """
-        from posbench.sweep.evaluate_cell import cell_evaluation, make_rows, per_token, progress_of
+        from posbench.sweep.evaluate_cell import cell_evaluation, evaluate, progress_of
 
         asked = {"lengths": lengths, "protocol": protocol}
         settings |= {key: value for key, value in asked.items() if value is not None}
@@ -181,15 +180,10 @@ class LoadedRun:
         corpus = other_text.read_text_of(corpus, replace(job.cfg, data=self.reached()), other, split) if other else corpus
         evaluators = [evaluator(cell.protocol)(cell_evaluation(self.model, corpus, cell, self.device)) for cell in cells]
         found = []
-        with progress_of(job, evaluators, [cell.evaluate.lengths for cell in cells]) as progress:
+        with tempfile.TemporaryDirectory() as folder, progress_of(job, evaluators, [cell.evaluate.lengths for cell in cells]) as progress:
             for one, (cell, verdict) in zip(evaluators, judged.cells.items(), strict=True):
-                rows = {}
-                for text, own in one.texts(cell.evaluate.lengths).items():
-                    one.evaluation.progress = partial(progress.update, each=per_token(job, one, text))
-                    for length in own:
-                        values, _ = one.run(length)
-                        rows[length] = make_rows(values, job, cell, verdict.status == "untested", one.evaluation, length)
-                found += [row for length in sorted(rows) for row in rows[length]]
+                elsewhere = replace(cell, path=Path(folder, cell.protocol, cell.path.name))
+                found += evaluate(job, one, elsewhere, verdict.status == "untested", progress)
         return frame(found)
 
     def _planned(self, extension: MethodChoice, scale_attention: MethodChoice, given: dict, allow_untested: bool) -> Job:
