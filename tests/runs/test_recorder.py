@@ -3,7 +3,6 @@ import subprocess
 import sys
 import time
 import types
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -98,52 +97,26 @@ def test_disabled_does_not_import_wandb(run):
     assert json.loads(run.train_log.read_text()) == {"step": 1, "loss": 2.5}
 
 
-def test_curves_of_another_text_have_names_of_their_own(run, fake):
+def test_names_of_curves(run, fake):
+    windows = [{"extension": "recompute_window", "extension_args": {"window": window}} for window in (None, 32)]
+    changes = [{"position": 9, "length": 512}, *windows, *({"data": name} for name in ("pysource", "pysource+mqar", "books"))]
     with Recorder(run, LogConfig(mode="online"), {**CONFIG, "data": {"name": "pysource"}}, "train") as job:
-        job.rows([make_row(**{**VALUES, "data": name}) for name in ("pysource", "pysource+mqar", "books")])
-    curves = [next(key for key in logged if key.endswith("/nll")) for logged in fake.started[0].logged[:3]]
-    assert curves == ["eval/fixed_targets/yarn+none/nll", "eval/fixed_targets/yarn+none/nll", "eval/fixed_targets_books/yarn+none/nll"]
-
-
-def test_what_wandb_is_told(run, fake):
-    with Recorder(run, LogConfig(mode="online", project="p", group="g"), CONFIG, "train") as job:
-        job.train(50, loss=2.5)
-        job.rows([make_row(**VALUES), make_row(**{**VALUES, "position": 9, "length": 512})])
-        job.rows([make_row(**{**VALUES, "extension": "recompute_window", "extension_args": {"window": w}}) for w in (None, 32)])
-    (asked,), (told,) = fake.asked, fake.started
-    assert (asked["id"], asked["mode"], asked["project"], asked["group"], asked["config"]) == (run.id, "online", "p", "g", CONFIG)
-    assert (told.logged[0], told.steps[0]) == ({"train/loss": 2.5}, 50)
-    assert told.logged[1]["eval/length"] == 128 and told.logged[1]["eval/fixed_targets/yarn+none/nll"] == VALUES["nll"]
-    assert told.logged[2]["position/tokens"] == 9
-    curves = [{key for key in logged if key.endswith("/nll")} for logged in told.logged[3:5]]
-    assert curves == [{"eval/fixed_targets/recompute_window+none/nll"}, {"eval/fixed_targets/recompute_window_window32+none/nll"}]
-    assert len(told.logged[5]["eval_rows"]["data"]) == 4 and told.exit_code == 0
-
-
-def attempt(run: Run, name: str) -> Path:
-    """A folder of wandb's that an earlier job of this run has left."""
-    path = run.path.parent / ".wandb" / "wandb" / name.format(run.id)
-    path.mkdir(parents=True)
-    return path
-
-
-def test_an_evaluation_later_goes_on_in_the_run_of_its_training_and_one_folder_says_all(run, fake):
-    run.train_log.write_text('{"step": 10, "loss": 2.5}\n')
-    stored(run, extension="pi", extension_args={}, eval_id="before")
-    earlier = attempt(run, "offline-run-20260101_000000-{}")
-    with Recorder(run, LogConfig(mode="offline", group="g"), CONFIG, "evaluate") as job:
-        job.rows([make_row(**VALUES)])
-    (asked,), (told,) = fake.asked, fake.started
-    assert (asked["id"], asked["job_type"], asked["group"], asked["resume"]) == (run.id, "train", "g", "allow")
-    assert asked["tags"] == ["train", "encoding=rope"] and told.tags == ("train", "extension=pi")
-    assert told.logged[0] == {"train/loss": 2.5} and "eval/fixed_targets/pi+none/nll" in told.logged[1]
-    assert "eval/fixed_targets/yarn+none/nll" in told.logged[2] and len(told.logged[3]["eval_rows"]["data"]) == 2
-    assert not earlier.exists()
+        job.rows([make_row(**VALUES | change) for change in changes])
+    logged = fake.started[0].logged
+    assert [next(key.removesuffix("/nll") for key in one if key.endswith("/nll")) for one in logged[:-1]] == [
+        "position/fixed_targets/yarn+none/512",
+        "eval/fixed_targets/recompute_window+none",
+        "eval/fixed_targets/recompute_window_window32+none",
+        "eval/fixed_targets/yarn+none",
+        "eval/fixed_targets/yarn+none",
+        "eval/fixed_targets_books/yarn+none",
+    ]
+    assert logged[0]["position/tokens"] == 9 and logged[1]["eval/length"] == 128 and len(logged[-1]["eval_rows"]["data"]) == len(changes)
 
 
 def test_an_evaluation_online_adds_to_what_the_server_has(run, fake):
     stored(run, extension="pi", extension_args={}, eval_id="before")
-    attempt(run, "run-20260101_000000-{}")
+    (run.path.parent / ".wandb" / "wandb" / f"run-20260101_000000-{run.id}").mkdir(parents=True)
     config = {**CONFIG, "extension": {"_target_": "posbench.extensions.ntk.Ntk"}}
     with Recorder(run, LogConfig(mode="online", group="g"), config, "evaluate") as job:
         job.rows([make_row(**VALUES)])
@@ -194,21 +167,6 @@ def test_a_wandb_that_does_not_start_costs_a_line(run, fake, monkeypatch, capfd,
         mode = "offline"
     assert said == [f"wandb could not start {mode} ({reason}); going on with files only in {run.path}"]
     assert json.loads(run.train_log.read_text()) == {"step": 1, "loss": 2.0}
-
-
-def test_a_resumed_training_shows_what_its_log_holds_first(run, fake):
-    run.train_log.write_text('{"step": 10, "loss": 2.5}\n{"step": 20, "loss": 2.0, "validation_loss": 2.25}\n')
-    ours, theirs = (
-        run.path.parent / ".wandb" / "wandb" / f"offline-run-20260101_000000-{name}" for name in (run.id, f"{run.id}-evaluate-1f")
-    )
-    ours.mkdir(parents=True)
-    theirs.mkdir()
-    with Recorder(run, LogConfig(mode="offline"), CONFIG, "train") as job:
-        job.train(30, loss=1.5)
-    (told,) = fake.started
-    assert told.steps == [10, 20, 30]
-    assert told.logged == [{"train/loss": 2.5}, {"train/loss": 2.0, "train/validation_loss": 2.25}, {"train/loss": 1.5}]
-    assert theirs.exists() and not ours.exists()
 
 
 def test_tags_name_every_method_of_a_job(run, fake):

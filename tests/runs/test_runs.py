@@ -8,11 +8,10 @@ import subprocess
 import sys
 
 import pytest
-from filelock import Timeout
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import write_json
-from posbench.common.locks import Busy
+from posbench.common.locks import Busy, holder
 from posbench.config import identity
 from posbench.config.identity import eval_id, method_args, method_label, method_name, run_id
 from posbench.runs.directory import Run
@@ -104,23 +103,11 @@ def test_an_evaluation_is_its_targets_and_methods_not_its_lengths():
     assert len(base) == 16 and int(base, 16) >= 0
     for same in ({"lengths": [64, 128]}, {"batch_tokens": 1}, {"floor": False}, {"floor_block": 1}):
         assert eval_id("fixed_targets", NONE, NONE, {**EVALUATE, **same}, "r") == base
-    for other in (
-        {"max_length": 1024},
-        {"windows": 9},
-        {"targets": 4},
-        {"split": "validation"},
-        {"dtype": "bf16"},
-        {"seed": 1},
-        {"floor_block": 2},
-    ):
-        assert eval_id("fixed_targets", NONE, NONE, {**EVALUATE, **other}, "r") != base
-    others = [
-        ("disjoint", NONE, NONE, "r"),
-        ("fixed_targets", LOG_N, NONE, "r"),
-        ("fixed_targets", NONE, LOG_N, "r"),
-        ("fixed_targets", NONE, NONE, "q"),
-    ]
-    assert base not in {eval_id(protocol, extension, scale, EVALUATE, run) for protocol, extension, scale, run in others}
+    changed = {"max_length": 1024, "windows": 9, "targets": 4, "split": "validation", "dtype": "bf16", "seed": 1, "floor_block": 2}
+    others = {eval_id("fixed_targets", NONE, NONE, {**EVALUATE, name: value}, "r") for name, value in changed.items()}
+    others |= {eval_id("disjoint", NONE, NONE, EVALUATE, "r"), eval_id("fixed_targets", LOG_N, NONE, EVALUATE, "r")}
+    others |= {eval_id("fixed_targets", NONE, LOG_N, EVALUATE, "r"), eval_id("fixed_targets", NONE, NONE, EVALUATE, "q")}
+    assert len({base, *others}) == 1 + len(changed) + 4
 
 
 def test_names_of_methods():
@@ -155,31 +142,16 @@ def test_a_file_system_without_locks_is_one_sentence(tmp_path, monkeypatch):
         Run(tmp_path / "run").lock(wait=True).__enter__()
 
 
-@pytest.mark.parametrize(
-    ("content", "told"),
-    [
-        ("7 node1\n", (" (pid 7 on node1)", "; if that machine is gone for good, remove {}")),
-        (f"7 {socket.gethostname()}\n", (f" (pid 7 on {socket.gethostname()})", "")),
-        ("7 \x1b[2Jnode1\n", ("", "")),
-        ("", ("", "")),
-    ],
-)
-def test_who_holds_a_lock_is_said_and_what_to_do_about_a_dead_machine(tmp_path, capsys, monkeypatch, content, told):
-    run = Run(tmp_path / "run")
-    run.path.mkdir()
-    lock = run.path / ".lock"
-    lock.write_text(content)
-    answers = iter([Timeout(str(lock)), None])
-
-    def acquire(timeout: float) -> None:
-        if error := next(answers):
-            raise error
-
-    monkeypatch.setattr(run._lock, "acquire", acquire)
-    who, gone = (words.format(lock) for words in told)
-    with run.lock(wait=True):
-        assert lock.read_text() == f"{os.getpid()} {socket.gethostname()}\n"
-    assert capsys.readouterr().err == f"another process{who} is working on {run.path}; waiting{gone}\n"
+def test_who_holds_a_lock_is_said_and_what_to_do_about_a_dead_machine(tmp_path):
+    lock, here = tmp_path / ".lock", socket.gethostname()
+    for content, told in {
+        "7 node1\n": (" (pid 7 on node1)", f"; if that machine is gone for good, remove {lock}"),
+        f"7 {here}\n": (f" (pid 7 on {here})", ""),
+        "7 \x1b[2Jnode1\n": ("", ""),
+        "": ("", ""),
+    }.items():
+        lock.write_text(content)
+        assert holder(lock) == told
 
 
 HOLD = """
@@ -213,7 +185,7 @@ def test_a_run_that_another_process_holds(tmp_path, capsys):
             assert other.wait(10) == 0
     assert capsys.readouterr().err == f"another process{who} is working on {tmp_path / 'run'}; waiting\n"
     with Run(tmp_path / "run").lock():
-        pass
+        assert holder(run.lock_file)[0] == f" (pid {os.getpid()} on {socket.gethostname()})"
 
 
 def test_the_quick_path_imports_nothing_heavy():

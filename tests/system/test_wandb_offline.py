@@ -149,6 +149,7 @@ def test_evaluations_of_later_commands_are_in_the_trainings_own_run(run, environ
         done = sync(environment, server, folder)
     shown = server.runs[ID]
     assert "ERROR" not in done.stderr and list(server.runs) == [ID] and (steps(server), shown["exitcode"]) == ([1, 2, 3], 0)
+    assert shown["settings"]["groupName"] == "later" and shown["settings"]["tags"] == ["train", "encoding=rope", "extension=pi"]
     for name in ("pi", "yarn"):
         assert [line["eval/length"] for line in shown["history"] if f"eval/fixed_targets/{name}+none/nll" in line] == [128]
     assert shown["summary"]["train/loss"] == 1 / 3 and shown["summary"]["eval/fixed_targets/pi+none/nll"] == VALUES["nll"]
