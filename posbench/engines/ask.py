@@ -16,8 +16,7 @@ from torch import nn
 from posbench.common.errors import ConfigError, RunError
 from posbench.config.schema import JobConfig
 from posbench.data.task import IGNORED
-from posbench.engines.adopt import make_engine
-from posbench.engines.engine import Engine
+from posbench.engines.engine import Engine, make_engine
 from posbench.evaluation.scorer import Scorer
 from posbench.model.build import make_encoding
 from posbench.position.interfaces import Encoding

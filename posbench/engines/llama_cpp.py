@@ -99,9 +99,9 @@ class LlamaCpp(Engine):
         size, asked = self.given["ctx_size"], max(cfg["evaluate"]["lengths"])
         if size is not None and size < asked:
             raise ConfigError(f"model.ctx_size={size} is less than the {asked} tokens of evaluate.lengths: raise it, or leave it out.")
-
         self.lib = llama_cpp
-        _silence(llama_cpp)
+        _keep.callback = llama_cpp.llama_log_callback(_keep)  # ctypes does not hold the function that it calls
+        llama_cpp.llama_log_set(_keep.callback, ctypes.c_void_p(0))
         llama_cpp.llama_backend_init()
         place = find_checkpoint(self.given["path"], download=False).place
         self.model = llama_cpp.llama_model_load_from_file(str(place).encode(), llama_cpp.llama_model_default_params())
@@ -123,12 +123,10 @@ class LlamaCpp(Engine):
 
     def _open(self, length: int) -> None:
         """An empty context that holds `length` tokens."""
-        lib, given = self.lib, self.given
+        lib = self.lib
         if self.context and self.length == length:
             lib.llama_memory_clear(lib.llama_get_memory(self.context), True)
         else:
-            if given["ctx_size"] is not None and given["ctx_size"] < length:
-                raise RunError(f"model.ctx_size={given['ctx_size']} is less than the {length} tokens of a text: raise it.")
             if self.context:
                 lib.llama_free(self.context)
                 self.context = None
@@ -209,16 +207,10 @@ class LlamaCpp(Engine):
 _log: list[str] = []  # the latest lines of llama.cpp, of which an error shows the last
 
 
-def _silence(lib: Any) -> None:
+def _keep(level: int, text: bytes, data: ctypes.c_void_p) -> None:
     """Keep llama.cpp's log out of the terminal."""
-
-    @lib.llama_log_callback
-    def keep(level: int, text: bytes, data: ctypes.c_void_p) -> None:
-        _log.append(text.decode(errors="replace").strip())
-        del _log[:-20]
-
-    _silence.kept = keep  # ctypes does not hold the function that it calls
-    lib.llama_log_set(keep, ctypes.c_void_p(0))
+    _log.append(text.decode(errors="replace").strip())
+    del _log[:-20]
 
 
 def _last_line() -> str:

@@ -167,7 +167,7 @@ def _job(given: dict, fingerprints: dict[str, str], auto: str | None) -> Job:
 
 def _with_training(given: dict, run: Run | None) -> dict:
     """Configuration with the training of `run`, or else with the model of its checkpoint if it names one."""
-    from posbench.engines.adopt import adopt_engine
+    from posbench.engines.engine import adopt_engine
     from posbench.pretrained.import_config import adopt
 
     if run is None:
