@@ -10,7 +10,7 @@ from posbench.report.curves import interval, means
 from posbench.report.labels import Labels
 from posbench.report.records import SECTION, ContextPoint, section_of
 from posbench.report.references import Paired, References, Seed, compare
-from posbench.report.tables import EMPTY, LEVEL, Table, TableCell, number, number_cell
+from posbench.report.tables import EMPTY, LEVEL, Table, TableCell, number, number_cell, plus_minus, verdict
 from posbench.runs.evaluation import Evaluation
 
 
@@ -66,21 +66,20 @@ def by_name(section: Iterable[ContextPoint]) -> dict[str, dict[int, ContextPoint
     return found
 
 
-def table(section: list[ContextPoint], intervals: bool = True) -> Table:
-    """Table of the loss by encoding and context, and G, with half its interval if `intervals`."""
+def table(section: list[ContextPoint]) -> Table:
+    """Table of the loss by encoding and context, and G."""
     contexts, train_len = sorted({step.context for step in section}), section[0].train_len
     rows = [
-        [TableCell(name), *(number_cell(own[c].nll) if c in own else EMPTY for c in contexts), gain_cell(own.get(train_len), intervals)]
+        [TableCell(name), *(number_cell(own[c].nll) if c in own else EMPTY for c in contexts), gain_cell(own.get(train_len))]
         for name, own in by_name(section).items()
     ]
     columns = ["encoding", *map(str, contexts), f"G ({train_len // 2} -> {train_len})"]
     return Table("Loss with exactly c tokens of context (nats/token)", columns, rows, names=1)
 
 
-def gain_cell(last: ContextPoint | None, intervals: bool = True) -> TableCell:
+def gain_cell(last: ContextPoint | None) -> TableCell:
     """Cell of G, the doubling of the step with train_len tokens; marked if its interval contains zero."""
     if last is None or last.doubling is None:
         return EMPTY
-    width = last.doubling_half_width
-    mark = LEVEL if width is not None and abs(last.doubling) <= width else ""
-    return TableCell(number(last.doubling) + (f" +- {width:.3f}" if intervals and width is not None else ""), last.doubling, width, mark)
+    mark = verdict(last.doubling, last.doubling_half_width)
+    return TableCell(number(last.doubling), last.doubling, plus_minus(last.doubling_half_width), mark if mark == LEVEL else "")

@@ -13,7 +13,7 @@ from posbench.config.identity import method_args, method_name
 from posbench.config.names import called
 from posbench.evaluation.protocols import known
 from posbench.report.labels import METHODS, Labels
-from posbench.report.records import ContextPoint, CurvePoint, Score, SectionKey, interval_units, section_of, span, two_seeds
+from posbench.report.records import ContextPoint, CurvePoint, Score, SectionKey, interval_units, span, two_seeds
 from posbench.report.references import References
 from posbench.report.score_tables import NEVER, by_task
 from posbench.report.scores import GUESSES, LEARNED
@@ -236,35 +236,31 @@ def _argument_value(value: object) -> object:
     return f"{method_name(value)}({own})" if own else method_name(value)
 
 
-def gain_lines(references: References, label: Labels, origins: Mapping[Path, RunMetadata]) -> dict[tuple, list[str]]:
-    """{section: a line for each encoding and seed, or for each encoding; one for all of unknown G, and the remedies for failed gates}.
+def gain_lines(own: Iterable[Evaluation], references: References, label: Labels, origins: Mapping[Path, RunMetadata]) -> list[str]:
+    """A line for each encoding and seed of a section, or for each encoding; one for all of unknown G, and the remedies for failed gates.
 
     CSVs, which hold no losses of targets, have none.
     """
-    held = [one for one in references.evaluations if not one.rows_alone and any(row["position"] is None for row in one.rows)]
     known = references.gains
     asked_alike: dict[tuple, tuple] = {}  # G by another protocol is taken only if its windows are the same
     for key in known:
         asked_alike.setdefault(references.floors[key, "floor"].windows, key)
-    found: dict[tuple, list[Found]] = {}
-    failed: dict[tuple, list[str]] = {}
-    unknown: dict[tuple, dict[str, list[int]]] = {}  # {(section, why): {encoding: seeds}}
-    trained = {(one.first["run_id"], section_of(one)): one for one in held}
-    for (_, section), one in sorted(trained.items(), key=lambda item: (item[1].first["encoding"], item[1].first["seed"])):
-        own = one.key if one.key in known else asked_alike.get(one.windows)
-        if own and not known[own].ok:
-            failed.setdefault(section, []).append(_way_on(one, origins[one.origin]))
-        whence = f" (by {own[1]})" if own and own != one.key else ""
+    found: list[Found] = []
+    failed: dict[str, None] = {}
+    unknown: dict[str, dict[str, list[int]]] = {}  # {why: {encoding: seeds}}
+    trained = {one.first["run_id"]: one for one in own if not one.rows_alone and any(row["position"] is None for row in one.rows)}
+    for one in sorted(trained.values(), key=lambda one: (one.first["encoding"], one.first["seed"])):
+        key = one.key if one.key in known else asked_alike.get(one.windows)
         name, seed = label(one.first)[0], one.first["seed"]
-        if own in known:
-            found.setdefault(section, []).append(((name, whence, one.first["train_len"]), seed, known[own]))
-        else:
-            unknown.setdefault((section, _unknown(one)), {}).setdefault(name, []).append(seed)
-    lines = {section: _of_section(own) for section, own in found.items()}
-    for (section, why), own in unknown.items():
-        seeds = [f"{name} {_seeds(of)}" for name, of in own.items()]
-        lines.setdefault(section, []).append(f"G {'; '.join(seeds)}: {why}")
-    return {section: said + list(dict.fromkeys(failed.get(section, []))) for section, said in lines.items()}
+        if key is None:
+            unknown.setdefault(_unknown(one), {}).setdefault(name, []).append(seed)
+            continue
+        whence = f" (by {key[1]})" if key != one.key else ""
+        found.append(((name, whence, one.first["train_len"]), seed, known[key]))
+        if not known[key].ok:
+            failed[_way_on(one, origins[one.origin])] = None
+    said = [f"G {'; '.join(f'{name} {_seeds(of)}' for name, of in names.items())}: {why}" for why, names in unknown.items()]
+    return [*_of_section(found), *said, *failed]
 
 
 def _of_section(found: list[Found]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from posbench.report.html import LACKING, NUMBER, Grid, anchored, link, svg, template
-from posbench.report.records import CurvePoint, SectionKey, file, section_of
+from posbench.report.records import CurvePoint, SectionKey, file
 from posbench.report.references import reference
 from posbench.report.tables import METHOD, Table, number
 from posbench.runs.bundle import shown_folder
@@ -19,6 +19,7 @@ from posbench.runs.run_metadata import ABSENT, differing, training_settings
 if TYPE_CHECKING:
     from posbench.report.report import Report
 
+KINDS = ("context", "tasks", "section")  # of parts, in their order
 FIGURES = {
     "context": "Loss by context", "accuracy": "Accuracy by length", "map": "Accuracy by method and length",
     "depth": "Accuracy by length and depth", "curve": "Loss by length", "position": "Loss by position",
@@ -30,31 +31,27 @@ COLOURS = "colours: green below {}, orange above it, grey where zero lies inside
 
 
 def page(report: "Report", drawn: Iterable[Mapping[str, Sequence[Path]]]) -> str:
-    """HTML of the whole page. `drawn` has the figures of each part of `report.shown()`: {key of FIGURES: png and svg}.
+    """HTML of the whole page. `drawn` has the figures of each part of the report: {key of FIGURES: png and svg}.
 
     Equal input gives equal text.
     """
-    sources, parts, each = Sources(report), [], zip(drawn, report.shown(), strict=True)
-    rungs = [ladder[context] for ladder in report.references.ladders.values() for context in sorted(ladder)]
-    every = report.evaluations
-    kinds = (("context", report.contexts, rungs), ("tasks", report.scores, every), ("section", report.sections, every))
-    for kind, sections, evaluations in kinds:
-        for index, (section, heading) in enumerate(zip(sections, headings(sections), strict=True)):
-            figures, (tables, lines) = next(each)
-            own = [evaluation for evaluation in evaluations if section_of(evaluation) == section[0].section]
-            lines = [*lines, *(_colour_line(section) if kind == "section" else []), "seeds: each leads to its training"]
-            part = {
-                "anchor": f"{kind}-{index}",
-                "heading": f"Inside the window: {heading}" if kind == "context" else heading,
-                "figures": {
-                    name: svg(path.read_text(encoding="utf-8"), f"{kind[0]}{index}-{name}-", f"{FIGURES[name]}: {report.title}")
-                    for name, (_, path) in figures.items()
-                },
-                "tables": [sources.results(table, own) for table in tables],
-                "lines": [_signs(line) for line in lines],
-                "evaluations": sources.evaluations(own),
-            }
-            parts.append(part)
+    sources, parts = Sources(report), []
+    headed = [head for kind in KINDS for head in headings([part.points for part in report.parts if part.kind == kind])]
+    for part, figures, heading in zip(report.parts, drawn, headed, strict=True):
+        kind, anchor = part.kind, f"{part.kind}-{sum(one['kind'] == part.kind for one in parts)}"
+        colour = _colour_line(part.points) if kind == "section" else []
+        parts.append({
+            "kind": kind,
+            "anchor": anchor,
+            "heading": f"Inside the window: {heading}" if kind == "context" else heading,
+            "figures": {
+                name: svg(path.read_text(encoding="utf-8"), f"{anchor}-{name}-", f"{FIGURES[name]}: {report.title}")
+                for name, (_, path) in figures.items()
+            },
+            "tables": [sources.results(table, part.evaluations) for table in part.tables],
+            "lines": [_signs(line) for line in [*part.lines, *colour, "seeds: each leads to its training"]],
+            "evaluations": sources.evaluations(part.evaluations),
+        })  # fmt: skip
     readable = [origin for origin in report.origins.values() if origin.config]
     found = differing([training_settings(origin) for origin in readable])
     names = [link(origin.path.name, sources.anchors[origin.path]) for origin in readable]
@@ -99,7 +96,7 @@ class Sources:
         rows = []
         for row in table.rows:
             method = tuple(cell.text for cell in row[: table.names])
-            rows.append([*(replace(cell, text=_signs(cell.text)) for cell in row), Markup(" ").join(links[method])])
+            rows.append([*(replace(cell, interval=_signs(cell.interval)) for cell in row), Markup(" ").join(links[method])])
         return Grid([*table.columns, "seeds"], rows, range(table.names, len(table.columns)), table.title)
 
     def evaluations(self, own: list[Evaluation]) -> Grid:

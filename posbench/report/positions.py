@@ -53,7 +53,7 @@ def joined(evaluation: Evaluation, length: int, start: int, end: int) -> dict | 
     return {**max(rows, key=lambda row: row["position"]), **found, "start": start}
 
 
-def tables(stretches: Sequence[CurvePoint], intervals: bool = True) -> list[Table]:
+def tables(stretches: Sequence[CurvePoint]) -> list[Table]:
     """Tables of the stretches of positions, and of whole texts if texts of several lengths were read.
 
     Of stretches: the loss, the difference to no extension, and other units at the end of the window. Of whole texts: the perplexity.
@@ -63,7 +63,7 @@ def tables(stretches: Sequence[CurvePoint], intervals: bool = True) -> list[Tabl
     heads = {end: f"{start + 1} to {end}" for start, end in itertools.pairwise([0, *ends])}
     change = "Loss minus that of the same tokens without an extension (nats/token)"
     titles = f"Loss by position in windows of {stretches[0].window} tokens (nats/token)", change, f"At positions {heads[ends[-1]]}"
-    loss, *changed, last = of_methods(methods(stretches), heads, titles, lambda one: (one.change, one.change_half_width), intervals)
+    loss, *changed, last = of_methods(methods(stretches), heads, titles, lambda one: (one.change, one.change_half_width))
     # The methods without an extension have no change.
     told = [
         replace(table, rows=[row for row in table.rows if any(cell.value is not None for cell in row[table.names :])]) for table in changed

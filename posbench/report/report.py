@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from posbench.common import defuse
@@ -34,6 +35,17 @@ from posbench.runs.search import shortest_endings
 
 
 @dataclass(frozen=True)
+class Part:
+    """Section of a report, its evaluations, its tables and the lines below them. `kind` is context, tasks or section."""
+
+    kind: str
+    points: list[CurvePoint] | list[ContextPoint] | list[Score]
+    evaluations: list[Evaluation]
+    tables: list[Table]
+    lines: list[str]
+
+
+@dataclass(frozen=True)
 class Report:
     """Contents of a report, and notes on what is missing."""
 
@@ -47,55 +59,66 @@ class Report:
     stretches: dict[tuple, list[CurvePoint]]  # {section: points of wide stretches} of protocols by position
     contexts: list[list[ContextPoint]]  # loss against context inside the window, if measured
     scores: list[list[Score]]  # accuracy in tasks, if measured
-    gain_lines: dict[tuple, list[str]]  # section -> one line per encoding and seed
 
     @property
     def rows(self) -> list[dict]:
         """Rows of all evaluations, with their settings in words."""
         return [{**row, SETTING: evaluation.words} for evaluation in self.evaluations for row in evaluation.rows]
 
+    @cached_property
+    def parts(self) -> list[Part]:
+        """Loss against context first, then tasks, then losses by length or position."""
+        rungs, parts = [ladder[context] for ladder in self.references.ladders.values() for context in sorted(ladder)], []
+        for section in self.contexts:
+            parts.append(Part("context", section, _of(section, rungs), [context.table(section)], below_contexts(section)))
+        for section in self.scores:
+            own = _of(section, self.evaluations)
+            lines = below_scores(section) + training_lines(own, self.origins, self.label)
+            parts.append(Part("tasks", section, own, score_tables.tables(section), lines))
+        for section in self.sections:
+            own, wide = _of(section, self.evaluations), self.stretches.get(section[0].section)
+            lines = below_curve(section) + checkpoint_lines(self.origins[path] for path in dict.fromkeys(one.origin for one in own))
+            lines += training_lines(own, self.origins, self.label) + argument_line(own)
+            lines += gain_lines(own, self.references, self.label, self.origins)
+            parts.append(Part("section", section, own, positions.tables(wide) if wide else tables(section), lines))
+        return parts
+
     def markdown(self) -> str:
-        parts = [f"# {self.title}"]
-        for found, said in self.shown():
-            parts += [table.markdown() for table in found]
-            parts.append("\n".join(f"- {line}" for line in said))
-        return defuse.markdown("\n\n".join(parts + self.notes) + "\n")
+        texts = [f"# {self.title}"]
+        for part in self.parts:
+            texts += [table.markdown() for table in part.tables]
+            texts.append("\n".join(f"- {line}" for line in part.lines))
+        return defuse.markdown("\n\n".join(texts + self.notes) + "\n")
 
     def latex(self) -> str:
         """Tables as LaTeX, with the lines below them as comments."""
-        shown = self.shown()
-        package = ["\\usepackage{longtable}"] * any(long(table) for found, _ in shown for table in found)
-        parts = [comments([self.title, *package])]
-        for found, said in shown:
-            parts += [*map(latex, found), comments(said)]
-        return "\n\n".join([*parts, *(comments([note]) for note in self.notes)]) + "\n"
+        package = ["\\usepackage{longtable}"] * any(long(table) for part in self.parts for table in part.tables)
+        texts = [comments([self.title, *package])]
+        for part in self.parts:
+            texts += [*map(latex, part.tables), comments(part.lines)]
+        return "\n\n".join([*texts, *(comments([note]) for note in self.notes)]) + "\n"
 
     def table_text(self, width: int | None = None, colour: bool = False) -> str:
         """Whole report for a terminal `width` characters wide (None: any width).
 
-        To fit, tables first lose the widths of intervals, then get tight columns, and are then divided: no line is longer.
+        To fit, tables first lose their intervals, then get tight columns, and are then divided: no line is longer.
         """
         from rich.console import Console
 
         console = Console(width=10_000, force_terminal=colour, no_color=not colour, highlight=False)
         with console.capture() as captured:
-            for (found, said), (narrow, _) in zip(self.shown(), self.shown(intervals=False), strict=True):
-                ways = ([table.rich() for table in found], [table.rich() for table in narrow], [table.rich(tight=True) for table in narrow])
+            for part in self.parts:
+                narrow = [table.narrow() for table in part.tables]
+                ways = ([table.rich() for table in found] for found in (part.tables, narrow))
                 fitting = (one for one in ways if width is None or all(console.measure(table).maximum <= width for table in one))
                 pieces = [piece.rich(tight=True) for table in narrow for piece in table.pieces(width or 0)]
                 for table in next(fitting, pieces):
                     console.print(table, width=width)
-                for line in said:
+                for line in part.lines:
                     console.print(line, markup=False, width=width or 200)
             for note in self.notes:
                 console.print(note, markup=False, width=width or 200)
         return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
-
-    def shown(self, intervals: bool = True) -> list[tuple[list[Table], list[str]]]:
-        """Tables of every section and the lines below them, loss against context first, then tasks; with intervals if `intervals`."""
-        inside = [([context.table(section, intervals)], below_contexts(section)) for section in self.contexts]
-        inside += [(score_tables.tables(section, intervals), self._below_scores(section)) for section in self.scores]
-        return inside + [(self._tables(curve, intervals), self.below(curve)) for curve in self.sections]
 
     def summary(self) -> dict[str, float]:
         """Loss of each method at each length for wandb, and its difference to the floor if there is one, in nats per token."""
@@ -113,22 +136,9 @@ class Report:
                 values[f"{name}/above_floor_at_{row['length']}"] = row["nll"] - floor
         return values
 
-    def _tables(self, curve: list[CurvePoint], intervals: bool) -> list[Table]:
-        wide = self.stretches.get(curve[0].section)
-        return positions.tables(wide, intervals) if wide else tables(curve, intervals)
 
-    def below(self, curve: list[CurvePoint]) -> list[str]:
-        """Lines below the tables of one section: protocol, counts, marks, arguments, the gate."""
-        shown = self._of(curve)
-        origins = [self.origins[folder] for folder in dict.fromkeys(evaluation.origin for evaluation in shown)]
-        said = below_curve(curve) + checkpoint_lines(origins) + training_lines(shown, self.origins, self.label) + argument_line(shown)
-        return said + self.gain_lines.get(curve[0].section, [])
-
-    def _below_scores(self, section: list[Score]) -> list[str]:
-        return below_scores(section) + training_lines(self._of(section), self.origins, self.label)
-
-    def _of(self, section: list[CurvePoint] | list[Score]) -> list[Evaluation]:
-        return [evaluation for evaluation in self.evaluations if section_of(evaluation) == section[0].section]
+def _of(section: list[CurvePoint] | list[ContextPoint] | list[Score], evaluations: Iterable[Evaluation]) -> list[Evaluation]:
+    return [evaluation for evaluation in evaluations if section_of(evaluation) == section[0].section]
 
 
 def collect(
@@ -183,8 +193,7 @@ def collect(
     check_size(curve)
     inside, scores = sections(context.steps(compared, label)), sections(asked.scores(tasks, label))
     stretches = {part[0].section: part for part in sections(points(compared, label, wide=True))}
-    gains = gain_lines(compared, label, origins)
-    return Report(printable(title), notes, evaluations, origins, compared, label, curve, stretches, inside, scores, gains)
+    return Report(printable(title), notes, evaluations, origins, compared, label, curve, stretches, inside, scores)
 
 
 def _at(evaluation: Evaluation, lengths: Sequence[int] | None) -> Evaluation:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 
 from posbench.report.records import Score, tick_lengths
-from posbench.report.tables import EMPTY, METHOD, Table, TableCell, by_method, heading
+from posbench.report.tables import EMPTY, METHOD, Table, TableCell, by_method, heading, plus_minus
 
 NEVER = "never learned"
 
@@ -17,20 +17,19 @@ def by_task(section: Iterable[Score]) -> dict[str, dict[tuple, dict[int, Score]]
     return found
 
 
-def tables(section: list[Score], intervals: bool = True) -> list[Table]:
-    """Tables of each part of a task: accuracy, that of the choice in the text, and -ln p of an answer; with intervals if `intervals`."""
+def tables(section: list[Score]) -> list[Table]:
+    """Tables of each part of a task: accuracy, that of the choice in the text, and -ln p of an answer."""
     lengths = tick_lengths(score.length for score in section)
     heads = [*METHOD, *(heading(length, section[0].train_len) for length in lengths)]
 
     def accuracy(score: Score) -> TableCell:
-        return TableCell(f"{score.accuracy:.3f}" + f" ({score.low:.2f}-{score.high:.2f})" * intervals, score.accuracy)
+        return TableCell(f"{score.accuracy:.3f}", score.accuracy, f" ({score.low:.2f}-{score.high:.2f})")
 
     def choice(score: Score) -> TableCell:
         return EMPTY if score.choice is None else TableCell(f"{score.choice:.3f}", score.choice)
 
     def loss(score: Score) -> TableCell:
-        width = f" +- {score.half_width:.2f}" if intervals and score.half_width is not None else ""
-        return TableCell("not finite" if score.nll is None else f"{score.nll:.2f}{width}", score.nll, score.half_width)
+        return TableCell("not finite" if score.nll is None else f"{score.nll:.2f}", score.nll, plus_minus(score.half_width, 2))
 
     def rows(cells: dict[tuple, dict[int, Score]], shown: Callable[[Score], TableCell]) -> list[list[TableCell]]:
         return by_method(cells, lengths, lambda score: shown(score) if score.shown else TableCell(NEVER))

@@ -14,15 +14,15 @@ Difference = Callable[[CurvePoint], tuple[float | None, float | None]]  # and ha
 
 @dataclass(frozen=True)
 class TableCell:
-    """Cell of a table: its text, the number that it shows with half of its interval, and a mark behind it."""
+    """Cell of a table: its text, the number that it shows, the text of its interval, and a mark behind it."""
 
     text: str
     value: float | None = None
-    half_width: float | None = None
+    interval: str = ""
     mark: str = ""
 
     def __str__(self) -> str:
-        return self.text + self.mark
+        return self.text + self.interval + self.mark
 
 
 EMPTY = TableCell("-")
@@ -56,6 +56,11 @@ class Table:
             table.add_row(*(Text(str(cell), style=STYLES.get(getattr(cell, "mark", ""), "")) for cell in row))
         return table
 
+    def narrow(self) -> "Table":
+        """Table without intervals."""
+        cells = ([replace(cell, interval="") if isinstance(cell, TableCell) else cell for cell in row] for row in self.rows)
+        return replace(self, rows=list(cells))
+
     def pieces(self, width: int) -> "list[Table]":
         """Divide the table into several, each with as many columns of numbers as fit into `width` characters when tight."""
         columns = zip(map(_tight, self.columns), *self.rows, strict=True)
@@ -88,23 +93,23 @@ def verdict(difference: float | None, half_width: float | None) -> str:
     return GAINS if difference < 0 else FAILS
 
 
-def tables(curve: list[CurvePoint], intervals: bool = True) -> list[Table]:
-    """Tables of loss, difference to the floor (half widths if `intervals`), and other units at the longest length."""
+def tables(curve: list[CurvePoint]) -> list[Table]:
+    """Tables of loss, difference to the floor, and other units at the longest length."""
     train_len = curve[0].train_len
     heads = {length: heading(length, train_len) for length in tick_lengths(point.length for point in curve)}
     floor = f"Loss minus the floor, which is the loss with exactly {train_len} tokens of context (nats/token)"
     titles = "Loss (nats/token)", floor, f"At {heads[max(heads)]} tokens"
-    return of_methods(methods(curve), heads, titles, lambda point: (point.difference, point.half_width), intervals)
+    return of_methods(methods(curve), heads, titles, lambda point: (point.difference, point.half_width))
 
 
 def of_methods(
-    cells: dict[tuple, dict[int, CurvePoint]], heads: dict[int, str], titles: tuple[str, str, str], difference: Difference, intervals: bool
+    cells: dict[tuple, dict[int, CurvePoint]], heads: dict[int, str], titles: tuple[str, str, str], difference: Difference
 ) -> list[Table]:
     """Three tables with a row for each method: the loss, a difference (if there is any), and other units at the last of `heads`."""
     columns = [*METHOD, *heads.values()]
     result = [Table(titles[0], columns, by_method(cells, heads, lambda point: number_cell(point.nll)))]
     if any(difference(point)[0] is not None for cell in cells.values() for point in cell.values()):
-        result.append(Table(titles[1], columns, by_method(cells, heads, lambda point: marked_difference(*difference(point), intervals))))
+        result.append(Table(titles[1], columns, by_method(cells, heads, lambda point: marked_difference(*difference(point)))))
     last = [[*method_cells(cell), *_other_units(cell.get(max(heads)))] for cell in cells.values()]
     return [*result, Table(titles[2], [*METHOD, "perplexity", "bits per byte", "accuracy"], last)]
 
@@ -149,9 +154,13 @@ def number_cell(value: float | None, digits: int | None = None) -> TableCell:
     return TableCell(number(value, digits), value)
 
 
-def marked_difference(difference: float | None, half_width: float | None, intervals: bool) -> TableCell:
-    """Cell of a difference with its mark, and half its interval if `intervals`; empty for None."""
+def plus_minus(half_width: float | None, digits: int = 3) -> str:
+    """Text of half an interval; "" for None."""
+    return "" if half_width is None else f" +- {half_width:.{digits}f}"
+
+
+def marked_difference(difference: float | None, half_width: float | None) -> TableCell:
+    """Cell of a difference with half its interval and its mark; empty for None."""
     if difference is None:
         return EMPTY
-    width = f" +- {half_width:.3f}" if intervals and half_width is not None else ""
-    return TableCell(f"{difference:+.3f}{width}", difference, half_width, verdict(difference, half_width))
+    return TableCell(f"{difference:+.3f}", difference, plus_minus(half_width), verdict(difference, half_width))

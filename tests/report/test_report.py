@@ -225,7 +225,7 @@ def test_each_table_has_the_gates_of_its_own_corpus_and_training_length(tmp_path
     paths += trained(tmp_path / "b", 0.0, data="books", run_id="rope-64-s0-bbbb", train_len=64)
     paths += trained(tmp_path / "c", 0.3, data="books", run_id="rope-128-s0-cccc", train_len=128)
     report = collect(paths, "t", COMMAND)
-    shown = [[line for line in report.below(curve) if line.startswith("G ")] for curve in report.sections]
+    shown = [[line for line in part.lines if line.startswith("G ")] for part in report.parts]
     gains = [[re.search(r"bring (0\.\d+)", line)[1] for line in lines] for lines in shown]
     assert [(curve[0].data, curve[0].train_len) for curve in report.sections] == [("pysource", 64), ("books", 64), ("books", 128)]
     assert gains == [["0.100"], ["0.000"], ["0.300"]]
@@ -237,10 +237,10 @@ def test_many_trainings_share_a_line_for_each_encoding(tmp_path):
         path for seed, half in enumerate(halves) for path in trained(tmp_path / f"{seed}", half, seed=seed, run_id=f"r{seed}", train_len=64)
     ]
     few = collect(paths[:-3], "t", COMMAND)
-    said = [line for line in few.below(few.sections[0]) if line.startswith("G ")]
+    said = [line for line in few.parts[0].lines if line.startswith("G ")]
     assert len(said) == footnotes.MANY and all("seed " in line for line in said)
     report = collect(paths, "t", COMMAND)
-    line, way_on = report.below(report.sections[0])[-2:]
+    line, way_on = report.parts[0].lines[-2:]
     assert f"bring {sum(halves) / len(halves):.3f} nats/token (-0.100 to {halves[-2]:.3f})" in line
     assert line.endswith(f"gate: failed, seed {footnotes.MANY}") and "train longer (train.steps)" in way_on
 
@@ -249,9 +249,9 @@ def test_a_gate_is_taken_from_an_evaluation_of_the_same_windows_alone(tmp_path):
     few = [asked(path, windows=2) for path in trained(tmp_path / "few", 0.2, train_len=64)]
     many = write_eval(tmp_path / "many", "rope", "none", "none", flat(0), LENGTHS, protocol="yarn_script", eval_id="x")
     report = collect([*few, asked(many, stride=16)], "t", COMMAND)
-    assert [report.below(curve)[-1].split("; ")[-1] for curve in report.sections] == ["gate: ok", "gate: unknown"]
+    assert [part.lines[-1].split("; ")[-1] for part in report.parts] == ["gate: ok", "gate: unknown"]
     report = collect([*few, asked(many, windows=2, stride=16)], "t", COMMAND)
-    assert "G rope seed 0 (by fixed_targets): 32 -> 64 tokens of context bring 0.200" in report.below(report.sections[1])[-1]
+    assert "G rope seed 0 (by fixed_targets): 32 -> 64 tokens of context bring 0.200" in report.parts[1].lines[-1]
 
 
 def test_figures_of_a_report_before_are_not_left_beside_the_new(tmp_path):
@@ -284,10 +284,10 @@ def test_a_floor_needs_no_more_text_than_its_targets_have_before_them(tmp_path):
 
     (curve,) = upto(96).sections
     assert [(point.length, round(point.difference, 3)) for point in curve] == [(64, 0.2), (96, 0.2)]
-    assert "32 -> 64 tokens of context bring 0.100" in upto(96).below(curve)[-1]
+    assert "32 -> 64 tokens of context bring 0.100" in upto(96).parts[0].lines[-1]
     report = upto(70)
     assert {point.difference for point in report.sections[0]} == {None}
-    assert "71 tokens or more (evaluate.max_length)" in report.below(*report.sections)[-1]
+    assert "71 tokens or more (evaluate.max_length)" in report.parts[0].lines[-1]
 
 
 @pytest.mark.parametrize("width", [80, 30])
@@ -296,8 +296,8 @@ def test_no_line_is_longer_than_the_terminal_and_no_number_is_lost(tmp_path, wid
     text = report.table_text(width=width)
     assert max(map(len, text.splitlines())) <= width
     numbers = re.compile(r"[+-]\d+\.\d+ [<>~]")
-    (shown, _), *_ = report.shown(intervals=False)
-    assert sorted(numbers.findall(text)) == sorted(str(cell) for row in shown[1].rows for cell in row if numbers.match(str(cell)))
+    shown = report.parts[0].tables[1].narrow()
+    assert sorted(numbers.findall(text)) == sorted(str(cell) for row in shown.rows for cell in row if numbers.match(str(cell)))
     assert width < 80 or text.count("rope     leaky_rerope none ") == 3  # no cell is folded
 
 
@@ -341,7 +341,7 @@ def test_a_method_among_the_arguments_of_another_is_called_by_its_name(tmp_path)
     args = {"full": {"_target_": "posbench.encodings.none.NoEncoding"}, "local": rope, "parts": {"bands": {"_target_": "mine.Dca"}}}
     report = collect([write_eval(tmp_path, "rope", "none", "none", flat(0), LENGTHS, encoding_args=args)], "", COMMAND)
     said = "rope full=none, local=rope(base=10000.0, scaling=yarn(alpha=1.0)), parts={bands=mine}"
-    assert f"arguments: {said}" in report.below(*report.sections)
+    assert f"arguments: {said}" in report.parts[0].lines
 
 
 def test_what_tells_trainings_of_one_yaml_apart_is_not_said_of_another_of_the_same_class(tmp_path):
@@ -364,7 +364,7 @@ def test_a_line_says_in_what_trainings_of_the_encodings_differ(tmp_path):
         for path, train in zip(paths, trained, strict=True):
             (path.parents[2] / "config.yaml").write_text(f"model: {{d_model: 64}}\ndata: {{}}\nencoding: {{}}\ntrain: {{{train}}}\n")
         report = collect(paths, "", COMMAND)
-        return [line for line in report.below(*report.sections) if "not the same" in line]
+        return [line for line in report.parts[0].lines if "not the same" in line]
 
     assert lines("steps: 1000", "steps: 6000", "steps: 6000") == ["train.steps is not the same for all: 1000 for rope; 6000 for the others"]
     (steps, rate) = lines("steps: 1000", "steps: 6000, lr: 0.1", "steps: 2000")
