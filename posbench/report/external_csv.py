@@ -8,7 +8,7 @@ import io
 import math
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from posbench.common.defuse import printable
@@ -26,6 +26,8 @@ OF_ONE = ("run_id", "eval_id", *STATED)  # columns that rows of one evaluation s
 SAME = (*STATED, "encoding", "extension", "scale_attention", "length", "window", "n_seeds", "n_targets", "n_units")
 OF_TARGETS = ("difference", "half_width", "over", "gain", "gain_lower", "change", "change_half_width")  # columns of a curve.csv
 ALIKE = (*STATED, "dtype", "position", "n_targets", "n_units", "n_bytes")
+KEY = (*STATED, "encoding", "extension", "scale_attention", "length")  # columns of others that one point has in common
+LOSSES = ("nll", "floor", "low", "high")
 WANTED = "give a CSV with at least the columns method, length and nll, as results/README.md says"
 
 
@@ -42,18 +44,28 @@ def read_foreign(path: Path, source: str) -> tuple[list[Evaluation], list[CurveP
         columns = {str(name).strip().lower(): name for name in table.fieldnames or ()}
         if {"run_id", "eval_id"} <= set(columns):
             return _evaluations(printable(read_csv(path)), path, source), []
-        found = [CsvLine(path, table.line_num, {name: str(row[column] or "").strip() for name, column in columns.items()}) for row in table]
+        kinds = (("length",), ("nll", "ppl"), ("method", "label", "encoding"))
+        if lacking := [" or ".join(names) for names in kinds if not set(names) & set(columns)]:
+            said = f"has no column {', and none '.join(lacking)}, but {printable(', '.join(columns)) or 'none'}"
+            raise ConfigError(f"{path} {said}: {WANTED}.")
+        cells: dict[tuple, dict[str | None, dict]] = defaultdict(dict)
+        for row in table:
+            try:
+                line = _typed({name: str(printable(str(row[column] or "").strip())) for name, column in columns.items()})
+                key = tuple(line[name] for name in KEY)
+                if line["seed"] in cells[key]:
+                    said = f"{' '.join(key[4:7])} at length {line['length']} appears twice"
+                    raise ValueError(f"{said}: distinguish the lines by method, or by a column seed")
+            except ValueError as error:
+                raise ConfigError(f"{path}, line {table.line_num}: {error}.") from None
+            cells[key][line["seed"]] = line
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"{path} cannot be read as CSV ({error}): give text in UTF-8, with a header and a line for each loss.") from error
     except RunError as error:
         raise ConfigError(str(error)) from error
-    kinds = (("length",), ("nll", "ppl"), ("method", "label", "encoding"))
-    lacking = [" or ".join(names) for names in kinds if not set(names) & set(columns)]
-    if lacking:
-        raise ConfigError(f"{path} has no column {', and none '.join(lacking)}, but {printable(', '.join(columns)) or 'none'}: {WANTED}.")
-    if not found:
+    if not cells:
         raise ConfigError(f"{path} holds no line below its header: {WANTED}.")
-    return [], _points(found, source)
+    return [], [_mean_point(dict(zip(KEY, key, strict=True)), list(seeds.values()), source) for key, seeds in cells.items()]
 
 
 def _evaluations(rows: list[dict], path: Path, source: str) -> list[Evaluation]:
@@ -101,67 +113,32 @@ def match_setting(evaluation: Evaluation, own: Iterable[Evaluation]) -> Evaluati
     return evaluation
 
 
-@dataclass(frozen=True)
-class CsvLine:
-    """One line of a CSV of others: `cells` has the text of each column, "" for none. Methods raise ConfigError with file and line."""
-
-    path: Path
-    number: int
-    cells: dict[str, str]
-
-    def wrong(self, said: str) -> ConfigError:
-        """Make the error for this line, to be raised."""
-        return ConfigError(f"{self.path}, line {self.number}: {printable(said)}.")
-
-    def text(self, *names: str) -> str | None:
-        """Text of the first of these columns that is not empty; None if all are."""
-        return next((str(printable(self.cells[name])) for name in names if self.cells.get(name)), None)
-
-    def value(self, name: str) -> float | None:
-        """Number in a column; None if it is empty or not finite."""
+def _typed(cells: dict[str, str]) -> dict:
+    """Values of a line of a CSV of others by name, losses in nats per token; None where it has none. Raises ValueError, in words."""
+    line: dict = dict.fromkeys((*KEY, "seed", *LOSSES)) | {name: text or None for name, text in cells.items()}
+    for name in ("length", "train_len", *LOSSES, "ppl"):
+        text, whole = cells.get(name) or "nan", name in ("length", "train_len")
         try:
-            value = float(self.cells.get(name) or "nan")
+            value = float(text)
         except ValueError:
-            raise self.wrong(f"{name}={self.cells[name]} is not a number: write it like 3.52") from None
-        return value if math.isfinite(value) else None
-
-    def tokens(self, name: str) -> int | None:
-        """Number of tokens in a column; None if it is empty."""
-        value = self.value(name)
-        if self.cells.get(name) and (value is None or value < 1 or value % 1):
-            raise self.wrong(f"{name}={self.cells[name]} is not a number of tokens: give a whole number above 0")
-        return None if value is None else int(value)
-
-    def loss(self, name: str) -> float | None:
-        """Loss of a column in nats per token; in a file without the column nll it is a perplexity."""
-        value = self.value(name)
-        if "nll" in self.cells or value is None:
-            return value
-        if value <= 0:
-            raise self.wrong(f"{name}={value:g} is not a perplexity: give a number above 0")
-        return math.log(value)
-
-
-def _points(lines: list[CsvLine], source: str) -> list[CurvePoint]:
-    cells: dict[tuple, dict[str | None, dict]] = defaultdict(dict)
-    for line in lines:
-        method, encoding, length = line.text("method", "label"), line.text("encoding"), line.tokens("length")
-        if not (method or encoding) or length is None:
-            raise line.wrong(f"there is no {'length' if method or encoding else 'method'}: each line needs one")
-        extension = line.text("extension") or (method if method and encoding else "none")
-        stated = (*(line.text(name) for name in STATED[:3]), line.tokens("train_len"))
-        key = (*stated, encoding or method, extension, line.text("scale_attention") or "none", length)
-        values = {"nll": line.loss("nll" if "nll" in line.cells else "ppl"), **{name: line.loss(name) for name in ("floor", "low", "high")}}
-        if None not in (values["low"], values["high"]) and values["low"] > values["high"]:
-            raise line.wrong(f"low={line.cells['low']} lies above high={line.cells['high']}: low is the lower end of the interval")
-        if values["nll"] is not None and not (values["low"] or -math.inf) <= values["nll"] <= (values["high"] or math.inf):
-            raise line.wrong(f"the loss lies outside of its interval, low={line.cells['low']} to high={line.cells['high']}: correct one")
-        seed = line.text("seed")
-        if seed in cells[key]:
-            raise line.wrong(f"{' '.join(key[4:7])} at length {length} appears twice: distinguish the lines by method, or by a column seed")
-        cells[key][seed] = values
-    names = (*STATED, "encoding", "extension", "scale_attention", "length")
-    return [_mean_point(dict(zip(names, key, strict=True)), list(seeds.values()), source) for key, seeds in cells.items()]
+            raise ValueError(f"{name}={text} is not a number: write it like 3.52") from None
+        if whole and cells.get(name) and not (value >= 1 and value % 1 == 0):
+            raise ValueError(f"{name}={text} is not a number of tokens: give a whole number above 0")
+        if not whole and "nll" not in cells and value <= 0:
+            raise ValueError(f"{name}={value:g} is not a perplexity: give a number above 0")
+        value = math.log(value) if not whole and "nll" not in cells else value
+        line[name] = (int(value) if whole else value) if math.isfinite(value) else None
+    line["nll"] = line["nll"] if "nll" in cells else line["ppl"]
+    method = line.get("method") or line.get("label")
+    if not (method or line["encoding"]) or line["length"] is None:
+        raise ValueError(f"there is no {'length' if method or line['encoding'] else 'method'}: each line needs one")
+    low, high = -math.inf if line["low"] is None else line["low"], math.inf if line["high"] is None else line["high"]
+    if not low <= high:
+        raise ValueError(f"low={cells['low']} lies above high={cells['high']}: low is the lower end of the interval")
+    if line["nll"] is not None and not low <= line["nll"] <= high:
+        raise ValueError(f"the loss lies outside of its interval, low={cells.get('low')} to high={cells.get('high')}: correct one")
+    line["extension"] = line["extension"] or (method if method and line["encoding"] else "none")
+    return line | {"encoding": line["encoding"] or method, "scale_attention": line["scale_attention"] or "none"}
 
 
 def _mean_point(key: dict, seeds: list[dict], source: str) -> CurvePoint:
