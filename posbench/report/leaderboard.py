@@ -1,6 +1,7 @@
 """results/reported/leaderboard.md: the methods that hold longest, of every folder of evidence, by their usable length."""
 
 import csv
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterable
@@ -11,7 +12,6 @@ from posbench.common.defuse import markdown, printable
 from posbench.common.errors import RunError
 from posbench.report.records import CurvePoint, methods, read_points, sections
 from posbench.runs.search import ROWS, is_evidence
-from posbench.statistics.usable_length import Usable
 
 PROTOCOL = "fixed_targets"  # the same targets at every length
 MARGIN = 0.05  # nats per token
@@ -83,18 +83,6 @@ class Line:
         return [*self.method, *reached, *costs, str(self.there.n_seeds), f"[{self.folder.name}]({self.folder.name})", commits]
 
 
-@dataclass(frozen=True)
-class _Stated:
-    """A difference with its 95 % interval, as a CSV states them."""
-
-    value: float
-    half_width: float | None
-
-    def interval(self, level: float = 0.95) -> tuple[float, float]:
-        half = math.nan if self.half_width is None else self.half_width
-        return self.value - half, self.value + half
-
-
 def folders(reported: Path) -> list[Path]:
     """Folders of evidence in results/reported."""
     return sorted(path for path in reported.iterdir() if is_evidence(path))
@@ -114,8 +102,10 @@ def lines_of(folder: Path) -> list[Line]:
             first = grid.get(section[0].train_len)
             if section[0].protocol != PROTOCOL or method[3] or len(grid) < FEWEST or first is None or first.half_width is None:
                 continue
-            ends = Usable({n: _Stated(point.difference, point.half_width) for n, point in grid.items()}, MARGIN).interval()
-            surely, perhaps = (max((n for n in grid if n < end), default=0) for end in ends)
+            # Without an interval a method does not surely hold there, and perhaps it does.
+            ends = [(n, one.difference, math.nan if one.half_width is None else one.half_width) for n, one in sorted(grid.items())]
+            surely = max((n for n, *_ in itertools.takewhile(lambda end: end[1] + end[2] <= MARGIN, ends)), default=0)
+            perhaps = max((n for n, *_ in itertools.takewhile(lambda end: not end[1] - end[2] > MARGIN, ends)), default=0)
             corpus = first.data, first.tokenizer, first.train_len
             lengths = (n / first.train_len for n in (surely, perhaps, max(grid)))
             own = frozenset(runs[method[0]])

@@ -17,9 +17,11 @@ An expression ends in words of `WORDS` or a column, and a format of Python (`s` 
 """
 
 import csv
+import itertools
 import json
 import math
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from functools import cache
@@ -31,7 +33,6 @@ import numpy as np
 
 from posbench.common.errors import ConfigError
 from posbench.common.files import read_json
-from posbench.report.references import compare, references
 from posbench.report.report import Report, collect
 from posbench.statistics.clustered import student_interval
 from posbench.statistics.crossed import Estimate, Sums, across, estimate
@@ -247,21 +248,13 @@ def _report(folder: Path) -> Report:
 
 def _sums(folder: Path, text: str, above_floor: bool) -> dict[int, Sums]:
     """{seed: sums over documents} of a method's losses or what they are above its floor; in a task every text of each depth is one."""
-    report = _report(folder)
-    key, floors, found = Key.read(text, ("data", "train_len")), references(report.evaluations), {}
-    for one in report.evaluations:
-        first = one.first
-        length = int(key.multiples[0] * first["train_len"])
-        rows = [row for row in one.rows if row["length"] == length and row["position"] is None]
-        if not rows or [*report.label(first)] not in key.methods or not key.fits(first):
-            continue
-        if key.name and first["protocol"] == "accuracy":
-            asked = [one.sums(row) for row in rows if row["task"] == key.name and row["depth"] is not None]
-            counts, totals = (np.concatenate([getattr(each, part) for each in asked], -1) for part in ("counts", "totals"))
-            found[first["seed"]] = Sums(np.arange(len(counts)), counts, totals)
-        elif above_floor and not key.name and first["protocol"] == "fixed_targets":
-            floor = floors[one.key, "floor"]
-            found[first["seed"]] = compare(one, rows[0], floor, floor.exact_row(length)).sums
-        elif not key.name and first["protocol"] == "fixed_targets":
-            found[first["seed"]] = one.sums(rows[0])
-    return found
+    key, report, found = Key.read(text, ("data", "train_len")), _report(folder), defaultdict(list)
+    for point in itertools.chain(*(report.scores if key.name else report.sections)):
+        asked = point.task == key.name and point.depth is not None if key.name else point.protocol == "fixed_targets"
+        named = [*point.method[:3]] in key.methods and point.length == key.multiples[0] * point.train_len
+        for one in point.seeds if asked and named and key.fits(vars(point)) else ():
+            found[one.row["seed"]].append(one.against_floor.sums if above_floor else one.evaluation.sums(one.row))
+    if not key.name:
+        return {seed: _one(own) for seed, own in found.items()}
+    joined = ([np.concatenate([getattr(one, part) for one in own], -1) for part in ("counts", "totals")] for own in found.values())
+    return {seed: Sums(np.arange(len(counts)), counts, totals) for seed, (counts, totals) in zip(found, joined, strict=True)}
