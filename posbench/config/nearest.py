@@ -13,41 +13,27 @@ from posbench.config.schema import METHODS, OPTIONAL, SCHEMAS
 
 CHOSEN = (*METHODS, *OPTIONAL, "data", *SCHEMAS)  # groups with several choices
 
-# {key or choice of posbench: its names in transformers, other harnesses or papers}. The first that the configuration has is suggested.
+# {name in transformers, other harnesses or papers: key or choice of posbench}
 ELSEWHERE = {
-    "alpha": "beta_slow low_freq_factor",
-    "base": "rope_theta theta",
-    "beta": "beta_fast high_freq_factor",
-    "target_len": "factor scaling_factor",
-    "multiplier": "factor scaling_factor",
-    "_target_": "rope_type",
-    "window": "sliding_window",
-    "length": "max_position_embeddings block_size seq_len max_seq_len context_length",
-    "lengths": "seq_len max_seq_len context_length context_lengths",
-    "lr": "learning_rate",
-    "tokens_per_step": "batch_size",
-    "steps": "max_steps epochs",
-    "warmup": "warmup_steps",
-    "clip": "grad_clip",
-    "d_model": "hidden_size n_embd dim",
-    "n_layer": "num_hidden_layers num_layers layers",
-    "n_head": "num_attention_heads num_heads heads",
-    "n_kv_head": "num_key_value_heads",
-    "d_ff": "intermediate_size",
-    "path": "file name",
-    "model.path": "checkpoint pretrained model_name_or_path",
-    "extension": "scaling rope_scaling",
-    "scale_attention": "scale",
-    "log.mode": "wandb",
-    **{f"log.mode={mode}": mode for mode in ("online", "offline", "disabled")},
-    "device": "gpu cuda",
-    "processes": "num_gpus nproc_per_node",
-    "results_dir": "output_dir save_dir",
-    "rope": "rotary",
-    "learned": "absolute learned_absolute",
-    "t5": "t5_bias",
-    "pi": "linear position_interpolation",
-    "ntk": "ntk_aware",
+    "rope_theta": "base",
+    "theta": "base",
+    "factor": "target_len",
+    "beta_fast": "beta",
+    "beta_slow": "alpha",
+    "rope_scaling": "extension",
+    "max_position_embeddings": "length",
+    "seq_len": "length",
+    "block_size": "length",
+    "learning_rate": "lr",
+    "batch_size": "tokens_per_step",
+    "epochs": "steps",
+    "hidden_size": "d_model",
+    "num_hidden_layers": "n_layer",
+    "num_attention_heads": "n_head",
+    "output_dir": "results_dir",
+    "gpu": "device",
+    "offline": "log.mode=offline",
+    "linear": "pi",
 }
 FIXED = "extension.mode=fixed extension.target_len=TOKENS, a factor times train.length"
 
@@ -85,7 +71,7 @@ def of_words(said: str) -> str | None:
     if found := re.match(r"(?:In '[^']*': )?Could not find '([^']+)/([^'/]+)'\s+Available options in '[^']*':(.*)", said, re.S):
         group, name, options = found[1], found[2], found[3].split()
         own = "; one of your own needs --config-dir FOLDER"
-        meant = [one for one in _meanings(name) if one in options or one.startswith(f"{group}.")]
+        meant = [one for one in [ELSEWHERE.get(name, "")] if one in options or one.startswith(f"{group}.")]
         meant = meant or [f"{one}={name}" for one in CHOSEN if one != group and name in nodes(one)]
         said = f" (did you mean {meant[0]}?)" if len(meant) == 1 else ""
         return f"{group}={name} is unknown{said or did_you_mean(name, options)}: choose from {', '.join(options)}{own}."
@@ -108,19 +94,19 @@ def suggestion(error: Exception) -> str:
     quoted = re.search(r"'([^']+)'", str(error))
     typed = quoted[1] if quoted and "." not in name else name  # of a key whose group is unknown, `name` is the first part alone
     known, (group, _, last) = _known(parent._get_root()), typed.rpartition(".")
-    meant = (*_meanings(typed), *_meanings(last), last)
-    alike = [key for word in dict.fromkeys(meant) for key in known if word in (key, _last(key))]
-    own = {_last(key): key for key in known if group and key.startswith(f"{group}.")}
-    there = [last] if last in known else [key for key in alike if not known[key]]
-    here = [key for key in (*there, *alike) if key in own.values()]
-    if own and not here and last not in known and (near := nearest(last, own)):
-        here = [own[near]]
-    if own and not here and (group in METHODS or not alike):  # arguments of one method mean something else in another
+    meant = ELSEWHERE.get(last, last)
+    alike = [key for key in known if meant in (key, key.rpartition(".")[2]) and key != typed]
+    own = {key.rpartition(".")[2]: key for key in known if group and key.startswith(f"{group}.")}
+    if own and last not in known and meant not in own and (near := nearest(meant, own)):
+        meant = near
+    if typed in known and meant == last:
+        return f" (it is {known[typed]})"
+    if own and meant not in own and group in METHODS:  # arguments of one method mean something else in another
         return f" ({group} has {', '.join(str(one) for one in parent if one != '_target_') or 'none'})"
-    close = nearest(typed, known)
-    keys = here[:1] or there or alike[:1] or ([close] if close else [])
-    if not keys or keys[0] == typed:
-        return f" (it is {known[typed]})" if keys else ""
+    first = own.get(meant) or (meant if meant in known else None)
+    keys = [first] if first else [key for key in alike if not known[key]] or alike[:1] or [nearest(typed, known)]
+    if keys == [None]:
+        return ""
     full = [FIXED if key == "extension.target_len" and last != "target_len" else key for key in keys]
     return f" (did you mean {' or '.join(full)}{', ' * bool(known[keys[0]])}{known[keys[0]]}?)"
 
@@ -137,14 +123,6 @@ def _known(root: DictConfig) -> dict[str, str]:
             for one in content:
                 having.setdefault(f"{group}.{one}", []).append(name)
         for key, (*names, last) in having.items():
-            if _last(key) not in ("_target_", "defaults"):
+            if not key.endswith(("._target_", ".defaults")):
                 known.setdefault(key, f"of {group}={' or '.join(filter(None, (', '.join(names), last)))}")
     return known
-
-
-def _last(key: str) -> str:
-    return key.rpartition(".")[2]
-
-
-def _meanings(word: str) -> list[str]:
-    return [meant for meant, names in ELSEWHERE.items() if word in names.split()]
