@@ -9,13 +9,12 @@ import sys
 import time
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
 from posbench.advice.asked import OTHER_PROTOCOLS, one_model, refuse_settings
-from posbench.advice.look_plan import AS_IT_IS, BEYOND, EXTENSIONS, SHORTEST, Look, choose_look
+from posbench.advice.look_plan import AS_IT_IS, EXTENSIONS, SHORTEST, Look, Seconds, choose_look
 from posbench.advice.plan import node
 from posbench.common.errors import ConfigError
 from posbench.common.files import read_json, sha256_json, write_json
@@ -107,17 +106,11 @@ class FirstLook:
         self.longest = min(self.document - 1, self.train_len if AS_IT_IS in self.without else 2 * self.train_len)
         if self.longest < 2:
             raise ConfigError(f"evaluate.documents={glob} matches no {cfg.evaluate.split} document of data={cfg.data['name']}.")
+        self.name = Path(cfg.model.path or str(self.job.run.path)).name.rpartition(":")[2]
+        folder = Path(cfg.report_dir or Path(cfg.results_dir).parent / "report" / f"look-{self.job.run.id}")
+        self.kept = folder / "look.json"  # the chosen texts, with which the same command goes on
+        self.asked = sha256_json([self.job.run.id, self.cfg["minutes"], self.cfg["evaluate"]])
         self.each(AS_IT_IS, self.longest)  # measured now, as a part of the time
-
-    @property
-    def kept(self) -> Path:
-        """File of the chosen texts, with which the same command goes on."""
-        cfg = self.job.cfg
-        return Path(cfg.report_dir or Path(cfg.results_dir).parent / "report" / f"look-{self.job.run.id}") / "look.json"
-
-    @cached_property
-    def asked(self) -> str:
-        return sha256_json([self.job.run.id, self.cfg["minutes"], self.cfg["evaluate"]])
 
     def planned(self, look: Look) -> Job:
         """The job that makes a look."""
@@ -139,40 +132,33 @@ class FirstLook:
         """Seconds left for reading, beside what loads a model and writes the page."""
         return 60 * self.cfg["minutes"] * (1 - spare) - (time.monotonic() - self.began) - self.loading - REPORT
 
-    def to_read(self, look: Look) -> float:
-        """Estimated seconds of what is missing of a look."""
-        missing = self.missing(look)
-        return look.seconds(lambda method, length: self.each(method, length) * (method in missing))
+    def to_read(self, look: Look, slower: float = 1.0) -> Seconds:
+        """Estimated seconds of a text of a look, by extension; what is there costs nothing."""
+        missing = self.missing(replace(look, methods=(AS_IT_IS, *self.extensions)))
+        return lambda method, length: slower * self.each(method, length) * (method in missing)
 
     def chosen(self) -> Look:
         """The look that fits into the time, with the same texts for the same command as before. Raises ConfigError if it allows nothing."""
         budget = self.left(SPARE)
         before = read_json(self.kept) if self.kept.exists() else {}
-        if before.get("asked") == self.asked:
-            look = Look(before["length"], texts=before["texts"])
-            return self._extended(look, budget)
-        look = choose_look(self.each, self.train_len, self.longest, self.extensions, budget)
-        if look is None:
+        again = before.get("asked") == self.asked
+        found = Look(before["length"], texts=before["texts"]) if again else None
+        found = found or choose_look(self.each, self.train_len, self.longest, self.extensions, budget)
+        if found is None:
             least = min(SHORTEST, self.longest, self.train_len)
             raise ConfigError(f"minutes={self.cfg['minutes']:g} are too few on this machine: give minutes={self.minutes(Look(least))}.")
-        look = self._extended(look, budget)
-        whole = look.length <= self.train_len or set(self.extensions) <= set(look.methods)
-        return look.and_texts(self.each, budget) if whole and self.missing(look) else look
+        found = self.extended(found, budget)
+        whole = found.length <= self.train_len or set(self.extensions) <= set(found.methods)
+        return found.and_texts(self.each, budget) if whole and not again and self.missing(found) else found
 
-    def _extended(self, look: Look, budget: float, slower: float = 1.0) -> Look:
-        """A look with the extensions that fit; what is there costs nothing."""
-        if look.length <= self.train_len:
-            return look
-        missing = self.missing(replace(look, methods=(AS_IT_IS, *self.extensions)))
-        return look.and_extensions(self.extensions, lambda name, length: slower * self.each(name, length) * (name in missing), budget)
+    def extended(self, look: Look, budget: float, slower: float = 1.0) -> Look:
+        """A look with the extensions that fit."""
+        names = self.extensions if look.length > self.train_len else ()
+        return look.and_extensions(names, self.to_read(look, slower), budget)
 
     def minutes(self, look: Look) -> int:
         """minutes= with which a look fits."""
         return max(1, math.ceil((look.seconds(self.each) + 60 * self.cfg["minutes"] - self.left()) / (1 - SPARE) / 60))
-
-    @cached_property
-    def name(self) -> str:
-        return Path(self.job.cfg.model.path or str(self.job.run.path)).name.rpartition(":")[2]
 
     def described(self, look: Look) -> list[str]:
         """Lines that tell what is read, how long it takes, and why not more."""
@@ -184,38 +170,36 @@ class FirstLook:
         elif look.length == self.longest < whole.length:
             lines.append(f"not to {whole.length:,} tokens, twice the training length: the longest document has {self.document:,}")
         elif look.length < whole.length or set(look.methods) < set(whole.methods):
-            few = Look(round(BEYOND[-1] * self.train_len), whole.methods[:2])
-            within = f", {few.length:,} tokens with {few.methods[-1]} minutes={self.minutes(few)}" * (look.length <= self.train_len)
-            lines.append(f"the whole, {whole.length:,} tokens with all extensions, needs minutes={self.minutes(whole)}{within}")
+            lines.append(f"the whole, {whole.length:,} tokens with all extensions, needs minutes={self.minutes(whole)}")
         lines += [f"without {one}: {why}" for one, why in self.without.items() if AS_IT_IS not in self.without]
         if not missing:
             return [*lines, "everything is there already"]
-        reading = self.to_read(look)
-        there = f"; {len(look.methods) - len(missing)} of {len(look.methods)} are there already" * (len(missing) < len(look.methods))
-        told = f"about {duration_words(reading + self.loading + REPORT)} ({duration_words(reading)} of it reading), by {self.basis.basis}"
-        return [*lines, told + there]
+        reading = look.seconds(self.to_read(look))
+        told = f"about {duration_words(reading + self.loading + REPORT)} ({duration_words(reading)} of it reading)"
+        return [*lines, f"{told}, by {self.basis.basis}"]
 
     def measured(self, look: Look) -> Look:
         """Evaluate what is missing, one method before the others if all take long, to see how many fit. Returns what was read."""
-        missing = [name for name in look.methods if name in self.missing(look)]
-        if len(missing) > 1 and self.to_read(look) > SHORT * self.left():
-            first, began = replace(look, methods=tuple(name for name in look.methods if name not in missing[1:])), time.monotonic()
-            self._launch(first)
-            path = next(cell.path for cell in self.planned(first).cells if method_name(cell.extension) == missing[0])
-            took = load_evaluation(path).rows[0]["seconds"]
+        first, *others = [name for name in look.methods if name in self.missing(look)] or [None]
+        if others and look.seconds(self.to_read(look)) > SHORT * self.left():
+            began, look = time.monotonic(), replace(look, methods=tuple(name for name in look.methods if name not in others))
+            job = self._launched(look)
+            took = next(load_evaluation(one.path).rows[0]["seconds"] for one in job.cells if method_name(one.extension) == first)
             self.loading = time.monotonic() - began - took
-            slower = took / (look.texts * self.each(missing[0], look.length))
-            look = self._extended(first, self.left(), slower)
+            slower = took / (look.texts * self.each(first, look.length))
+            look = self.extended(look, self.left(), slower)
             lacking = [name for name in self.extensions if name not in look.methods]
-            left = slower * self.to_read(look) + self.loading * bool(self.missing(look)) + REPORT
+            left = look.seconds(self.to_read(look, slower)) + self.loading * bool(self.missing(look)) + REPORT
             more = f"; no time is left for {', '.join(lacking)}, which the same command adds later" if lacking else ""
             print(f"that took {duration_words(took)}, {slower:.1f} times the estimate: {duration_words(left)} to go{more}", file=sys.stderr)
         if self.missing(look):
-            self._launch(look)
+            self._launched(look)
         return look
 
-    def _launch(self, look: Look) -> None:
-        launch_one(self.planned(look), self.launcher, self.command, good=("done", "exists", "noop"))
+    def _launched(self, look: Look) -> Job:
+        job = self.planned(look)
+        launch_one(job, self.launcher, self.command, good=("done", "exists", "noop"))
+        return job
 
     def show(self, look: Look) -> int:
         """Print the picture and write the report. Returns the exit code."""
