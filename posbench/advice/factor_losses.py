@@ -4,9 +4,9 @@ The loss of an individual is that of protocol fixed_targets at the target, in th
 measured, and equal settings draw equal searches, so that a search goes on where it was stopped.
 """
 
+import contextlib
 import json
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +17,6 @@ from posbench.common.files import append_lines, read_bytes
 from posbench.common.progress import Progress
 from posbench.config.defaults import LONG
 from posbench.evaluation.protocols import protocol
-from posbench.sweep.cells import Cell
 from posbench.sweep.finetune import LONGER
 from posbench.sweep.jobs import Job, plan_jobs
 from posbench.sweep.verdict import judge_job
@@ -62,17 +61,32 @@ def search(
     job: Job, corpus: "Corpus", windows: int, exact: list[int], size: Sizes, log: Path
 ) -> tuple[dict[Individual, float], dict[str, float]]:
     """(losses of all individuals, losses by name of the model as it is and of the starts). What the log knows is not measured again."""
-    (cell,), train_len = job.cells, job.cfg.train.train_len
+    from posbench.extensions.none import NoExtension
+    from posbench.model.build import load_model, pick_device
+    from posbench.position.instantiate import make
+    from posbench.sweep.evaluate_cell import cell_evaluation
+
+    (cell,), device = job.cells, pick_device(job.cfg.device)
     (target,) = cell.evaluate.lengths
+    model = load_model(job.run, job.cfg, corpus.vocab_size, device).eval()
+    given = cell_evaluation(model, corpus, cell, device)
+    turning = (layer.encoding for layer in model.encoding.layers() if layer.extended)
+    spectrum = next(found for one in turning if (found := one.spectrum_at(target)) is not None)
+    starts = _starts(spectrum, given.train_len, target, 0 if 0 in exact else exact[0])
+
+    def measure(**changed: object) -> float:
+        nll_NS, _ = protocol(cell.protocol)(replace(given, **changed)).score(target)
+        return float(nll_NS.mean(dtype="float64"))
+
     with Progress(size.total * windows * target, "search", "tokens") as progress:
-        measure, starts, plain = factor_losses(job, cell, corpus, exact, progress.update)
-        known, best = known_losses(log, {len(one) for one in starts.values()}), math.inf
+        plain, known, best = measure(extension=NoExtension()), known_losses(log), math.inf
 
         def loss(one: Individual) -> float:
             nonlocal best
             found = known.get(one)
             if found is None:
-                found = measure(one)
+                extension = make({**cell.extension, "factors": list(one[1:]), "exact_first": one[0]})
+                found = measure(extension=extension, progress=progress.update)
                 append_lines(log, [{"nll": found, "exact_first": one[0], "factors": one[1:]}])
             else:
                 progress.update(windows * target, spared=True)
@@ -80,37 +94,9 @@ def search(
             progress.update(0, part=True, best=best)
             return found
 
-        found = evolve(loss, starts.values(), exact, HIGHEST * target / train_len, size, cell.evaluate.seed)
+        found = evolve(loss, starts.values(), exact, HIGHEST * target / given.train_len, size, cell.evaluate.seed)
     found |= {one: nll for one, nll in known.items() if one[0] in exact}  # of searches with other sizes
     return found, {"as it is": plain, **{f"{name}'s factors": found[one] for name, one in starts.items()}}
-
-
-def factor_losses(
-    job: Job, cell: Cell, corpus: "Corpus", exact: list[int], told: Callable[..., None]
-) -> tuple[Callable[[Individual], float], dict[str, Individual], float]:
-    """Function from an individual to its loss in nats per token, the individuals of the start by name, and the loss without any.
-
-    `exact` holds the values of exact_first. `told` is called as Evaluation.progress while an individual is measured.
-    """
-    from posbench.extensions.none import NoExtension
-    from posbench.model.build import load_model, pick_device
-    from posbench.position.instantiate import make
-    from posbench.sweep.evaluate_cell import cell_evaluation
-
-    device, (target,) = pick_device(job.cfg.device), cell.evaluate.lengths
-    model = load_model(job.run, job.cfg, corpus.vocab_size, device).eval()
-    given = cell_evaluation(model, corpus, cell, device)
-
-    def loss(**changed: object) -> float:
-        nll_NS, _ = protocol(cell.protocol)(replace(given, **changed)).score(target)
-        return float(nll_NS.mean(dtype="float64"))
-
-    def measure(one: Individual) -> float:
-        return loss(extension=make({**cell.extension, "factors": list(one[1:]), "exact_first": one[0]}), progress=told)
-
-    turning = (layer.encoding for layer in model.encoding.layers() if layer.extended)
-    spectrum = next(found for one in turning if (found := one.spectrum_at(target)) is not None)
-    return measure, _starts(spectrum, given.train_len, target, 0 if 0 in exact else exact[0]), loss(extension=NoExtension())
 
 
 def _starts(spectrum: "Spectrum", train_len: int, target: int, first: int) -> dict[str, Individual]:
@@ -127,16 +113,11 @@ def _starts(spectrum: "Spectrum", train_len: int, target: int, first: int) -> di
     return found
 
 
-def known_losses(log: Path, sizes: set[int]) -> dict[Individual, float]:
-    """Losses of individuals in a log; `sizes`: their numbers of values. A line that was cut short, or is damaged, is left out."""
+def known_losses(log: Path) -> dict[Individual, float]:
+    """Losses of individuals in a log. A line that was cut short is left out."""
     found = {}
     for line in read_bytes(log).splitlines() if log.exists() else ():
-        try:
+        with contextlib.suppress(ValueError):
             one = json.loads(line)
-            individual, nll = (one["exact_first"], *one["factors"]), math.inf if one["nll"] is None else one["nll"]
-            numbers = isinstance(individual[0], int) and all(map(math.isfinite, individual))
-            if numbers and len(individual) in sizes and nll >= 0:
-                found[individual] = nll
-        except (ValueError, KeyError, TypeError):
-            continue
+            found[one["exact_first"], *one["factors"]] = math.inf if one["nll"] is None else one["nll"]
     return found
