@@ -120,22 +120,6 @@ class Report:
                 console.print(note, markup=False, width=width or 200)
         return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
 
-    def summary(self) -> dict[str, float]:
-        """Loss of each method at each length for wandb, and its difference to the floor if there is one, in nats per token."""
-        from posbench.runs.wandb_mirror import curve_name, own_text
-
-        floors = {(point.section, point.length): point.floor for curve in self.sections for point in curve if point.floor is not None}
-        values: dict[str, float] = {}
-        for evaluation, row in ((one, row) for one in self.evaluations for row in one.rows):
-            if row["position"] is not None or row["nll"] is None:
-                continue
-            own, floor = own_text(self.origins[evaluation.origin].nested), floors.get((section_of(evaluation), row["length"]))
-            name = f"eval/{curve_name(row, own)}"
-            values[f"{name}/nll_at_{row['length']}"] = row["nll"]
-            if floor is not None:
-                values[f"{name}/above_floor_at_{row['length']}"] = row["nll"] - floor
-        return values
-
 
 def _of(section: list[CurvePoint] | list[ContextPoint] | list[Score], evaluations: Iterable[Evaluation]) -> list[Evaluation]:
     return [evaluation for evaluation in evaluations if section_of(evaluation) == section[0].section]

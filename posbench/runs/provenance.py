@@ -57,15 +57,6 @@ def commit() -> str | None:
     return revision and revision[:12] + ("+" if dirty else "")
 
 
-@functools.cache
-def package() -> str:
-    """Digest of the package's Python files, which unlike `code` leaves out what else lies in the repository."""
-    digest = hashlib.sha256()
-    for path in sorted(PACKAGE.rglob("*.py")):
-        digest.update(f"{path.relative_to(PACKAGE).as_posix()} {path.stat().st_size} ".encode() + path.read_bytes())
-    return digest.hexdigest()[:16]
-
-
 def _version(name: str) -> str | None:
     try:
         return version(name)

@@ -92,5 +92,5 @@ class Unfinished:
 
 
 def made_by(device: str) -> dict:
-    """Maker of a file: the code of the package, and this machine with a device."""
-    return {"code": provenance.package(), "machine": provenance.machine(device)}
+    """Maker of a file: the code, and this machine with a device."""
+    return {"code": list(provenance.code()), "machine": provenance.machine(device)}

@@ -1,4 +1,4 @@
-"""Mirror of a training with all its evaluations as one run in wandb: id, group, tags, curves, table and summary."""
+"""Mirror of a training with all its evaluations as one run in wandb: id, group, tags, curves, table and charts."""
 
 import contextlib
 import json

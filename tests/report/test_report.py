@@ -325,7 +325,6 @@ def test_a_control_is_not_given_the_comparison_of_the_copies(tmp_path):
         copies, control = (only(curve, extension=f"pi ({task})", length=64) for task in ("copies", "control"))
         assert (copies.nll, copies.change, copies.difference) == pytest.approx((4, 1, 1))
         assert (control.nll, control.change, control.difference, control.floor) == (5, None, None, None)
-    assert report.summary()["eval/repeat_copies/pi+none/above_floor_at_64"] == pytest.approx(1)
 
 
 def test_documents_that_were_chosen_by_name_are_named(tmp_path):

@@ -69,20 +69,6 @@ def test_a_file_of_other_code_and_a_damaged_one_are_told_and_not_used(tmp_path, 
     assert str(path) in line and why in line and line.endswith(": its texts are read again")
 
 
-def test_the_code_is_another_with_a_python_file_of_the_package_alone(tmp_path, monkeypatch):
-    monkeypatch.setattr(provenance, "PACKAGE", tmp_path)
-    told = provenance.package.__wrapped__
-    (tmp_path / "room").mkdir()
-    (tmp_path / "room" / "one.py").write_text("1")
-    first = told()
-    (tmp_path / "room" / "README.md").touch()
-    assert told() == first
-    (tmp_path / "room" / "one.py").rename(tmp_path / "one.py")
-    second = told()
-    (tmp_path / "one.py").write_text("2")
-    assert len({first, second, told()}) == 3
-
-
 def test_gc_leaves_them(tmp_path):
     run = make(tmp_path / "runs", "1", train=SUMMARY)
     for name in (f"evals/fixed_targets/ntk+none-1{PART}", "evals/fixed_targets/pi+none-1.npz"):
@@ -101,7 +87,7 @@ def test_gc_leaves_them(tmp_path):
     ids=["fixed_targets", "by_position", "longppl"],
 )
 def test_an_evaluation_goes_on_after_the_texts_that_were_read(tmp_path, text_folder, capfd, monkeypatch, words):
-    monkeypatch.setattr(provenance, "package", lambda: "the same")  # a test is no reason not to write code meanwhile
+    monkeypatch.setattr(provenance, "code", lambda: ("the same", None))  # a test is no reason not to write code meanwhile
     whole, stopped = (InProcess(tmp_path / name, text_folder, capfd) for name in ("whole", "stopped"))
     words = ["evaluate.floor=false", "evaluate.max_length=64", "evaluate.windows=9", "evaluate.batch_tokens=64", *words]
     calls, read = [], scorer._read_batch
