@@ -7,7 +7,7 @@ from dataclasses import replace
 from posbench.common.errors import did_you_mean
 from posbench.config.typed_args import shown
 from posbench.explanation.changes import CONFIG_KEYS, Changes
-from posbench.explanation.facts import FACTS, TYPES, Finding, finding, findings, of_family
+from posbench.explanation.facts import FACTS, TYPES, Finding, by_rules, finding, of_family, told
 from posbench.explanation.llama_cpp import SCALING, Gguf, ext_factor, scaling_factor, scaling_type
 from posbench.explanation.settings import SGLANG, SLIDING, VLLM, LayerKind, Setting, flat, longest_of, nested, number, rope_words
 
@@ -19,10 +19,10 @@ def config_findings(old: dict, new: dict, setting: Setting, own: Setting, change
     """Faults and ambiguities of a config.json with its changes; `own` is the setting without them."""
     config = flat(new)
     found = [*_mappings(config, setting), *_overrides(flat(old), changes, setting), *_served(changes, config, setting)]
-    told = {kind.name: [*_keys(kind), *_lengths(kind, config, own), *_by_type(kind, setting)] for kind in setting.turning}
-    everywhere = [one for one in next(iter(told.values()), []) if all(one in each for each in told.values())]
+    of_kinds = {kind.name: [*_keys(kind), *_lengths(kind, config, own), *_by_type(kind, setting)] for kind in setting.turning}
+    everywhere = [one for one in next(iter(of_kinds.values())) if all(one in each for each in of_kinds.values())]
     found += everywhere
-    for name, each in told.items():
+    for name, each in of_kinds.items():
         found += [replace(one, text=f"{name}: {one.text}") for one in each if one not in everywhere]
     if config.get("sliding_window") and not any(kind.window for kind in setting.kinds):
         why = "use_sliding_window is not true" if "use_sliding_window" in config else f"no layer of {setting.family} is known to slide"
@@ -30,70 +30,59 @@ def config_findings(old: dict, new: dict, setting: Setting, own: Setting, change
     return list(dict.fromkeys(found))
 
 
-def _mappings(config: dict, setting: Setting) -> Iterator[Finding]:
+def _mappings(config: dict, setting: Setting) -> list[Finding]:
     """Two mappings of RoPE, and mappings by kind of layer."""
-    one, two = config.get("rope_scaling"), config.get("rope_parameters")
-    if isinstance(one, dict) and one and isinstance(two, dict) and two and one != two:
-        yield finding("both_mappings")
-        yield finding("both_converted")
-    for name, value in (("rope_scaling", one), ("rope_parameters", two)):
-        if value is not None and not isinstance(value, dict):
-            yield finding("no_mapping", name=name, value=shown(value))
+    given = {name: config.get(name) for name in ("rope_scaling", "rope_parameters")}
+    one, two = (value if isinstance(value, dict) else None for value in given.values())
     words, own_bases = rope_words(config), of_family(setting.family, "bases")
     apart, kinds = nested(words), {kind.name.partition(",")[0] for kind in setting.kinds}
-    if own_bases and words and not apart and not config.get("rope_scaling"):
-        short = setting.family.removesuffix("_text")
-        yield finding("not_by_kind", keys=", ".join(words), family=setting.family, short=short)
-    if not apart:
-        return
-    if unknown := [key for key in apart if key not in kinds]:
-        yield finding("unknown_kind", unknown=", ".join(unknown), kinds=", ".join(sorted(kinds)))
-    if missing := sorted(kind.name for kind in setting.turning if kind.name not in apart and not own_bases):
-        yield finding("missing_kind", missing=", ".join(missing))
-    if beside := [key for key in words if key not in (*apart, "truncate")]:
-        yield finding("beside_kinds", keys=", ".join(beside))
-    if any(isinstance(words[key], dict) and words[key].get("truncate") is False for key in apart):
-        yield finding("truncate_by_kind")
+    holds = {
+        "both_mappings": one and two and one != two,
+        "both_converted": one and two and one != two,
+        "no_mapping": [f"{name}={shown(value)}" for name, value in given.items() if not isinstance(value, dict | None)],
+        "not_by_kind": words if own_bases and not apart and not config.get("rope_scaling") else (),
+        "unknown_kind": [key for key in apart if key not in kinds],
+        "missing_kind": sorted(kind.name for kind in setting.turning if apart and kind.name not in apart and not own_bases),
+        "beside_kinds": [key for key in words if apart and key not in (*apart, "truncate")],
+        "truncate_by_kind": any(isinstance(words[key], dict) and words[key].get("truncate") is False for key in apart),
+    }
+    return told(holds, kinds=", ".join(sorted(kinds)), family=setting.family, short=setting.family.removesuffix("_text"))
 
 
-def _overrides(old: dict, changes: Changes, setting: Setting) -> Iterator[Finding]:
+def _overrides(old: dict, changes: Changes, setting: Setting) -> list[Finding]:
     """Overrides of vLLM and SGLang that are lost or lose something."""
     given, had = changes.config, rope_words(old)
+    parameters, scaling = (isinstance(given.get(name), dict) for name in ("rope_parameters", "rope_scaling"))
     new = given.get("rope_parameters") or given.get("rope_scaling")
-    theta = had.get("rope_theta") or old.get("rope_theta")
-    if changes.reader == VLLM:
-        base = setting.turning[0].rope.base
-        if isinstance(new, dict) and "rope_theta" not in new and not nested(new) and number(theta) and theta != base:
-            yield finding("base_lost", theta=theta, base=base)
-        if isinstance(given.get("rope_parameters"), dict) and "rope_type" not in new and not nested(new):
-            yield finding("override_untyped")
-        if isinstance(given.get("rope_scaling"), dict) and "rope_theta" not in new:
-            yield finding("override_scaling")
-    if changes.reader == SGLANG and isinstance(new, dict) and "rope_type" not in new and new.get("type", "default") != "default":
-        yield finding("override_type", type=new["type"])
-    if changes.reader in (VLLM, SGLANG):
-        for key in ("rope_theta", "partial_rotary_factor"):
-            if key in given and (key == "rope_theta" or (old.get(key) or had.get(key)) is not None):
-                yield finding("override_alone", key=key)
-    if isinstance(given.get("rope_parameters"), dict) and old.get("rope_scaling") and changes.reader not in (VLLM, SGLANG):
-        yield finding("scaling_stays")
-    if unknown := [key for key in given if key not in CONFIG_KEYS and key not in old]:
-        yield finding("override_unknown", keys=", ".join(unknown), near=did_you_mean(unknown[0], CONFIG_KEYS))
+    new, whole = (new, not nested(new)) if isinstance(new, dict) else ({"rope_theta": None, "rope_type": None}, False)
+    theta, base = had.get("rope_theta") or old.get("rope_theta"), setting.turning[0].rope.base
+    vllm, sglang = changes.reader == VLLM, changes.reader == SGLANG
+    lost = [key for key in ("rope_theta", "partial_rotary_factor") if key in given and (vllm or sglang)]
+    unknown = [key for key in given if key not in CONFIG_KEYS and key not in old]
+    holds = {
+        "base_lost": vllm and "rope_theta" not in new and whole and number(theta) and theta != base,
+        "override_untyped": vllm and parameters and "rope_type" not in new and whole,
+        "override_scaling": vllm and scaling and "rope_theta" not in new,
+        "override_type": sglang and "rope_type" not in new and new.get("type", "default") != "default",
+        "override_alone": [key for key in lost if key == "rope_theta" or (old.get(key) or had.get(key)) is not None],
+        "scaling_stays": parameters and old.get("rope_scaling") and not vllm and not sglang,
+        "override_unknown": unknown,
+    }
+    near = did_you_mean(unknown[0], CONFIG_KEYS) if unknown else ""
+    return told(holds, theta=theta, base=base, type=new.get("type"), near=near)
 
 
-def _served(changes: Changes, config: dict, setting: Setting) -> Iterator[Finding]:
+def _served(changes: Changes, config: dict, setting: Setting) -> list[Finding]:
     """A serving length beyond the one that the engine derives from config.json."""
-    if not changes.served or setting.turning[0].rope.beside:
-        return
     kind, sglang = setting.turning[0], changes.reader == SGLANG
     scaled = "original_max_position_embeddings" in kind.said if sglang else kind.rope.kind in LONG or setting.family.startswith("gemma3")
     reach = setting.longest * (1 if scaled or kind.rope.kind in ("default", "llama3") else kind.rope.factor)
     reach = max(reach, number(config.get("model_max_length"), 0))
-    if changes.served > reach:
-        engine, variable = ("sglang", "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN") if sglang else ("vllm", "VLLM_ALLOW_LONG_MAX_MODEL_LEN")
-        told = {"flag": "--context-length" if sglang else "--max-model-len", "reader": changes.reader, "where": f"{engine}_length"}
-        then = "" if kind.rope.factor > 1 else f" {variable}=1 lets it start, and scales nothing."
-        yield finding("served_beyond", **told, served=changes.served, reach=reach, then=then)
+    engine, variable = ("sglang", "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN") if sglang else ("vllm", "VLLM_ALLOW_LONG_MAX_MODEL_LEN")
+    then = "" if kind.rope.factor > 1 else f" {variable}=1 lets it start, and scales nothing."
+    values = {"flag": "--context-length" if sglang else "--max-model-len", "reader": changes.reader, "where": f"{engine}_length"}
+    beyond = changes.served and not kind.rope.beside and changes.served > reach
+    return told({"served_beyond": beyond}, **values, served=changes.served, reach=reach, then=then)
 
 
 def _keys(kind: LayerKind) -> Iterator[Finding]:
@@ -130,43 +119,39 @@ def _keys(kind: LayerKind) -> Iterator[Finding]:
             yield finding("wrong_divisors", key=key, count=len(value) if isinstance(value, list) else "no", pairs=pairs)
 
 
-def _lengths(kind: LayerKind, config: dict, own: Setting) -> Iterator[Finding]:
+def _lengths(kind: LayerKind, config: dict, own: Setting) -> list[Finding]:
     """original_max_position_embeddings, factor and max_position_embeddings against each other."""
-    said, rope = kind.said, kind.rope
-    longest, trained = longest_of(config), own.trained
-    if rope.kind in LONG:
-        given, top = (number(one.get("original_max_position_embeddings")) for one in (said, config))
-        inner = rope_words(config).get("original_max_position_embeddings")
-        if top and number(inner) and inner != top:
-            yield finding("original_twice", top=top, inner=inner)
-        if given is None:
-            multiplied = " That is multiplied already." if longest and longest > trained else ""
-            yield finding("original_missing", original=rope.original, multiplied=multiplied)
-            yield finding("original_missing_elsewhere", then="8,192" if rope.kind == "llama3" else "stops")
-        elif given > trained:
-            yield finding("original_multiplied", given=given, trained=trained)
-        if given and longest and rope.kind != "llama3" and number(said.get("factor")):
-            implied = longest / given
-            if implied == 1:
-                yield finding("length_before_scaling", longest=longest, wanted=given * said["factor"])
-            elif abs(implied / said["factor"] - 1) > 1e-6:
-                yield finding("factor_against_lengths", factor=said["factor"], implied=implied)
-    if rope.kind == "llama3" and (missing := [key for key in LLAMA3 if number(said.get(key)) is None]):
-        yield finding("llama3_lacks", missing=", ".join(missing))
-    elif rope.kind in ("linear", "dynamic", "yarn") and number(said.get("factor")) is None:
-        derived = rope.kind == "yarn" and said.get("factor", 0) is None
-        yield finding("yarn_without_factor" if derived else "no_factor", factor=rope.factor)
-    elif rope.kind in ("linear", "yarn", "llama3") and rope.factor <= 1:
-        yield finding("small_factor", factor=rope.factor, word="changes nothing" if rope.factor == 1 else "makes pairs turn faster")
-    outside, inside = config.get("rope_theta"), rope_words(config).get("rope_theta")
-    if number(outside) and number(inside) and outside != inside:
-        yield finding("base_twice", outside=outside, inside=inside)
+    said, rope, long = kind.said, kind.rope, kind.rope.kind in LONG
+    words, longest, factor = rope_words(config), longest_of(config), number(said.get("factor"))
+    given, top = (number(one.get("original_max_position_embeddings")) if long else None for one in (said, config))
+    inner, outside, inside = words.get("original_max_position_embeddings"), config.get("rope_theta"), words.get("rope_theta")
+    implied = longest / given if given and longest and rope.kind != "llama3" and factor else 0
+    lacking = rope.kind in ("linear", "dynamic", "yarn") and factor is None
+    derived = rope.kind == "yarn" and said.get("factor", 0) is None
+    holds = {
+        "original_twice": top and number(inner) and inner != top,
+        "original_missing": long and given is None,
+        "original_missing_elsewhere": long and given is None,
+        "original_multiplied": given and given > own.trained,
+        "length_before_scaling": implied == 1,
+        "factor_against_lengths": implied not in (0, 1) and abs(implied / factor - 1) > 1e-6,
+        "llama3_lacks": [key for key in LLAMA3 if rope.kind == "llama3" and number(said.get(key)) is None],
+        "yarn_without_factor": lacking and derived,
+        "no_factor": lacking and not derived,
+        "small_factor": rope.kind in ("linear", "yarn", "llama3") and factor is not None and rope.factor <= 1,
+        "base_twice": number(outside) and number(inside) and outside != inside,
+    }
+    values = {"top": top, "inner": inner, "original": rope.original, "given": given, "trained": own.trained, "implied": implied}
+    values |= {"multiplied": " That is multiplied already." if longest and longest > own.trained else "", "longest": longest}
+    values |= {"then": "8,192" if rope.kind == "llama3" else "stops", "wanted": (given or 0) * (factor or 0), "factor": rope.factor}
+    word = "changes nothing" if rope.factor == 1 else "makes pairs turn faster"
+    return told(holds, **values, word=word, outside=outside, inside=inside)
 
 
 def _by_type(kind: LayerKind, setting: Setting) -> list[Finding]:
     """Differences between engines on a setting that is right."""
     said, rope, scale = kind.said, kind.rope, [kind.said.get(key) for key in ("mscale", "mscale_all_dim")]
-    facts = {
+    holds = {
         rope.kind: True,
         f"type {said['rope_type']}": True,  # one of a setting that SGLang or vLLM reads as another
         "attention_factor": said.get("attention_factor") is not None,
@@ -177,9 +162,7 @@ def _by_type(kind: LayerKind, setting: Setting) -> list[Finding]:
         "sharper": rope.sharper != 1,
         "unscaled": of_family(setting.family, "unscaled", False),
     }
-    return findings(
-        "by_type", {fact for fact, holds in facts.items() if holds}, family=setting.family, whole=scale[1], sharper=rope.sharper
-    )
+    return by_rules("by_type", holds, family=setting.family, whole=scale[1], sharper=rope.sharper)
 
 
 def llama_findings(file: Gguf, setting: Setting, own: Setting, changes: Changes) -> list[Finding]:
@@ -188,41 +171,38 @@ def llama_findings(file: Gguf, setting: Setting, own: Setting, changes: Changes)
     return list(dict.fromkeys([*_file_findings(file), *_by_flag(file, flags, typed, setting), *_context(flags, setting, own)]))
 
 
-def _file_findings(file: Gguf) -> Iterator[Finding]:
+def _file_findings(file: Gguf) -> list[Finding]:
     kind, factor = file.keys.get(f"{SCALING}type", "linear"), file.keys.get(f"{SCALING}factor")
-    if kind not in FACTS["gguf_types"]:
-        yield finding("unknown_gguf_type", kind=shown(kind), near=did_you_mean(kind, FACTS["gguf_types"]))
+    near = did_you_mean(kind, FACTS["gguf_types"])
+    found = told({"unknown_gguf_type": kind not in FACTS["gguf_types"]}, kind=shown(kind), near=near)
     for key, readers in FACTS["gguf_read_by"].items():
         if key in file.keys and file.architecture not in readers:
-            yield finding("unread_key", key=key, value=shown(file.keys[key]), readers=" and ".join(readers))
-    if kind == "none" and number(factor, 1) != 1:
-        yield finding("unused_factor", factor=factor)
+            found.append(finding("unread_key", key=key, value=shown(file.keys[key]), readers=" and ".join(readers)))
     known = file.architecture in FACTS["gguf_sliding_every"] or "attention.sliding_window_pattern" in file.keys
-    if "attention.sliding_window" in file.keys and not known:
-        yield finding("unknown_windows", architecture=file.architecture)
+    holds = {
+        "unused_factor": kind == "none" and number(factor, 1) != 1,
+        "unknown_windows": "attention.sliding_window" in file.keys and not known,
+    }
+    return found + told(holds, factor=factor, architecture=file.architecture)
 
 
 def _by_flag(file: Gguf, flags: dict, typed: set[str], setting: Setting) -> list[Finding]:
     kind, factor, ext = scaling_type(file, flags), scaling_factor(file, flags), ext_factor(file, flags)
-    facts = {
-        kind: True,
-        "mixed": bool(ext),
-        f"factor {factor:g}": True,
+    holds = {
+        **dict.fromkeys((kind, f"factor {factor:g}", *typed), True),
+        "mixed": ext,
         "turned by yarn": setting.turning[0].rope.kind == "yarn",
-        "divisors": bool(file.divisors),
-        "scaled": factor != 1 or bool(ext),
+        "divisors": file.divisors,
+        "scaled": factor != 1 or ext,
         "sliding": any(one.name.startswith(SLIDING) for one in setting.kinds),
-        "base or factor": bool(typed & {"--rope-freq-base", "--rope-scale", "--rope-freq-scale"}),
+        "base or factor": typed & {"--rope-freq-base", "--rope-scale", "--rope-freq-scale"},
         "self-extend": flags.get("group", 1) != 1,
     }
-    whose = "asked for" if "scaling" in flags else "the file's type"
-    return findings("by_flag", {*typed, *(fact for fact, holds in facts.items() if holds)}, whose=whose, architecture=file.architecture)
+    return by_rules("by_flag", holds, whose="asked for" if "scaling" in flags else "the file's type", architecture=file.architecture)
 
 
-def _context(flags: dict, setting: Setting, own: Setting) -> Iterator[Finding]:
-    rope, asked = setting.turning[0].rope, number(flags.get("ctx"))
+def _context(flags: dict, setting: Setting, own: Setting) -> list[Finding]:
+    rope, asked = setting.turning[0].rope, number(flags.get("ctx"), 0)
     reach = max(own.longest, rope.original * rope.factor if rope.factor > 1 else 0)
-    if asked and asked > reach:
-        yield finding("context_beyond", asked=asked, reach=reach)
-    if rope.kind == "yarn" and rope.original > own.trained:
-        yield finding("original_beyond", original=rope.original, trained=own.trained)
+    holds = {"context_beyond": asked > reach, "original_beyond": rope.kind == "yarn" and rope.original > own.trained}
+    return told(holds, asked=asked, reach=reach, original=rope.original, trained=own.trained)

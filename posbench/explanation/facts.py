@@ -30,6 +30,13 @@ def finding(said: str | dict, **values: object) -> Finding:
     return Finding(said["text"].format(**values), source, said.get("stops", False))
 
 
-def findings(rules: str, holds: set[str], **values: object) -> list[Finding]:
-    """The findings of the rules of this name, of which all that they need is in `holds` and nothing that they exclude."""
-    return [finding(rule, **values) for rule in FACTS[rules] if {*rule["when"]} <= holds and not holds & {*rule.get("unless", ())}]
+def told(holds: dict[str, object], **values: object) -> list[Finding]:
+    """The findings whose condition holds. Where that is a list of words, they are the value `it`."""
+    listed = {name: {"it": ", ".join(it)} if isinstance(it, list | dict) else {} for name, it in holds.items() if it}
+    return [finding(name, **it, **values) for name, it in listed.items()]
+
+
+def by_rules(rules: str, holds: dict[str, object], **values: object) -> list[Finding]:
+    """The findings of the rules of this name for which all that they need holds, and nothing that they exclude."""
+    true = {fact for fact, it in holds.items() if it}
+    return [finding(rule, **values) for rule in FACTS[rules] if {*rule["when"]} <= true and not true & {*rule.get("unless", ())}]

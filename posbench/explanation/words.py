@@ -11,13 +11,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from posbench.explanation.facts import FACTS, of_family
+from posbench.explanation.facts import FACTS, TYPES, of_family
 from posbench.explanation.frequencies import Rope, frequencies, plain, usual_amplitude
 from posbench.explanation.llama_cpp import SCALING, Gguf
 from posbench.explanation.settings import FULL, HF, SGLANG, SLIDING, VLLM, LayerKind, Setting
 
 FLAGS, POSBENCH = "llama.cpp flags", "posbench"
 EXTENSIONS = {"linear": "pi", "dynamic": "dynamic_ntk"}  # of posbench, where they are not called like the type
+USUAL = {"partial_rotary_factor": 1, "beta_fast": 32, "beta_slow": 1, "truncate": True, "extrapolation_factor": 1}
 LATENT = "latent attention has words of its own there (deepseek_yarn, yarn_log_multiplier), which explain does not write"
 STATIC = ("default", "linear", "yarn")  # what flags of llama.cpp can say
 
@@ -54,26 +55,18 @@ def parameters(rope: Rope, tool: str = HF) -> dict:
         raise Cannot("it reads no factor of this type")
     if rope.kind == "longrope" and tool == VLLM and rope.short != rope.long:
         raise Cannot("it takes the long divisors for every text once it serves more than the training length")
-    found = {"rope_type": rope.kind, "rope_theta": whole(rope.base)}
-    if rope.share != 1:
-        found["partial_rotary_factor"] = rope.share
-    if rope.kind in ("linear", "dynamic", "llama3", "yarn") or (rope.kind in ("proportional", "longrope") and rope.factor != 1):
-        found["factor"] = float(rope.factor)
-    if rope.kind in ("yarn", "llama3", "longrope"):
-        found["original_max_position_embeddings"] = whole(rope.original)
-    if rope.kind == "llama3":
-        found |= {"low_freq_factor": rope.low, "high_freq_factor": rope.high}
-    if rope.kind == "yarn":
-        found |= {key: value for key, value, own in (("beta_fast", rope.beta_fast, 32), ("beta_slow", rope.beta_slow, 1)) if value != own}
-        found |= {} if rope.truncate else {"truncate": False}
-        found |= {} if rope.mix == 1 else {"extrapolation_factor": rope.mix}
-    if rope.kind == "longrope":
-        found |= {"short_factor": list(rope.short), "long_factor": list(rope.long)}
+    found = {"rope_type": rope.kind, "rope_theta": whole(rope.base), "partial_rotary_factor": rope.share}
+    found |= {"factor": float(rope.factor), "original_max_position_embeddings": whole(rope.original)}
+    found |= {"low_freq_factor": rope.low, "high_freq_factor": rope.high, "beta_fast": rope.beta_fast, "beta_slow": rope.beta_slow}
+    found |= {"truncate": rope.truncate, "extrapolation_factor": rope.mix, "short_factor": list(rope.short), "long_factor": list(rope.long)}
+    usual = USUAL | ({"factor": 1} if rope.kind in ("proportional", "longrope") else {})
+    used = ("rope_type", "rope_theta", "partial_rotary_factor", *TYPES[rope.kind], *["extrapolation_factor"] * (rope.kind == "yarn"))
+    found = {key: value for key, value in found.items() if key in used and value != usual.get(key)}
     if rope.kind == "longrope" and tool != HF:  # otherwise its amplitude follows from max_position_embeddings alone
         return {**found, "short_mscale": rope.amplitude, "long_mscale": rope.amplitude}
-    usual = usual_amplitude(rope)
-    if not math.isclose(rope.amplitude, usual, rel_tol=1e-9):
-        found |= {"attn_factor": rope.amplitude / usual} if tool == SGLANG else {"attention_factor": rope.amplitude}
+    more = rope.amplitude / usual_amplitude(rope)
+    if not math.isclose(more, 1, rel_tol=1e-9):
+        found |= {"attn_factor": more} if tool == SGLANG else {"attention_factor": rope.amplitude}
     return found
 
 
