@@ -19,11 +19,5 @@ then the length that is covered, what does nothing or is read differently, and t
 from posbench.cli.explain import explain_command
 from posbench.cli.key_values import run_main
 
-
-def main(arguments: list[str]) -> None:
-    """Explain."""
-    explain_command(arguments)
-
-
 if __name__ == "__main__":
-    run_main(main)
+    run_main(explain_command)

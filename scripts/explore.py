@@ -11,11 +11,5 @@ The page needs no network: what is drawn, filtered and compared is chosen in it,
 from posbench.cli.explore import explore_command
 from posbench.cli.key_values import run_main
 
-
-def main(words: list[str]) -> None:
-    """Write the page."""
-    explore_command(words)
-
-
 if __name__ == "__main__":
-    run_main(main)
+    run_main(explore_command)

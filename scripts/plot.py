@@ -16,14 +16,7 @@ format      pdf,png; svg              out          a file or a folder; results/p
 """
 
 from posbench.cli.key_values import run_main
-
-
-def main(arguments: list[str]) -> None:
-    """Draw the figure."""
-    from posbench.cli.plot import plot_words
-
-    plot_words(arguments)
-
+from posbench.cli.plot import plot_words
 
 if __name__ == "__main__":
-    run_main(main)
+    run_main(plot_words)

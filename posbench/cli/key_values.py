@@ -96,10 +96,10 @@ def working_directory() -> None:
 
 
 def run_main(main: Callable[[list[str]], None]) -> None:
-    """Call `main` with the words of the command line and exit. --help prints the docstring of its file."""
+    """Call `main` with the words of the command line and exit. --help prints the docstring of the script."""
     working_directory()
     asked = {"-h", "--help"} & set(sys.argv[1:])
-    sys.exit(exit_code(lambda: print(main.__globals__["__doc__"].rstrip()) if asked else main(sys.argv[1:])))
+    sys.exit(exit_code(lambda: print(sys.modules["__main__"].__doc__.rstrip()) if asked else main(sys.argv[1:])))
 
 
 def exit_code(work: Callable[[], int | None]) -> int:
