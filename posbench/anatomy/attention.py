@@ -112,8 +112,8 @@ def _watched(evaluation: Scorer, queries: int) -> Iterator[list[LayerAttention]]
     layers = [LayerAttention() for _ in model.encoding.layers()]
     with ExitStack() as stack:
         if isinstance(model, Reader):
-            model.state.door.watch = lambda index, plan, q_BHTD, k_BGTD: layers[index].add_heads(plan, None, q_BHTD, k_BGTD, queries)
-            stack.callback(setattr, model.state.door, "watch", None)
+            model.door.watch = lambda index, plan, q_BHTD, k_BGTD: layers[index].add_heads(plan, None, q_BHTD, k_BGTD, queries)
+            stack.callback(setattr, model.door, "watch", None)
         for block, layer in zip(model.layers, layers, strict=True) if isinstance(model, GPT) else ():
             hook = block.self_attn.register_forward_pre_hook(lambda module, given, layer=layer: layer.add(module, *given[:2], queries))
             stack.callback(hook.remove)

@@ -8,18 +8,21 @@ Letters: B batch, T tokens, S queries, K keys, H heads, G key heads, D head widt
 
 import functools
 import itertools
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
 
 from posbench.common.errors import ConfigError
+from posbench.encodings.as_trained import AsTrained
 from posbench.model.inplace.visible import Visible, visible
 from posbench.model.kernels.dispatch import attend
 from posbench.model.kernels.tail import tail
 from posbench.position.effect import begins_alike
-from posbench.position.interfaces import Encoding, Extension, ScaleAttention
+from posbench.position.interfaces import Extension, ScaleAttention
 from posbench.position.layer_plan import LayerPlan
 from posbench.position.plan import Plan, make_plan
 
@@ -40,17 +43,26 @@ class OwnSink(ScaleAttention):
 
 @dataclass
 class Door:
-    """Methods of one model, and the way of its attention layers to the kernels.
+    """Positions of one model as measured, the methods in place, and the way of its attention layers to the kernels.
 
-    `layers` gives the place of each layer_idx among the attention layers. `plan` is that of a text read at once, where the caller made it.
-    `watch` is called with the place, plan, q and k of each layer that reads whole texts.
+    `layers` gives the place of each layer_idx among the attention layers, `rotary` the modules that turn them, and `table` the name of a
+    learned table, whose row `offset` is position 0. `plan` is that of a text read at once, where the caller made it. `watch` is called with
+    the place, plan, q and k of each layer that reads whole texts. `changed` holds (object, attribute, value before, value now) of what
+    the present methods changed in the model, and `undo` takes the door itself back.
     """
 
+    model: weakref.ref
+    train_len: int
     name: str = field(default_factory=lambda: f"posbench_{next(_numbers)}")
-    encoding: Encoding | None = None
+    undo: ExitStack = field(default_factory=ExitStack)
+    changed: list[tuple[object, str, object, object]] = field(default_factory=list)
+    encoding: AsTrained | None = None
+    layers: dict[int, int] = field(default_factory=dict)
+    rotary: list[nn.Module] = field(default_factory=list)
+    table: str | None = None
+    offset: int = 0
     extension: Extension | None = None
     scale: ScaleAttention | None = None
-    layers: dict[int, int] = field(default_factory=dict)
     plan: Plan | None = None
     plans: dict[tuple, Plan] = field(default_factory=dict)
     room: int = PLANS
@@ -61,20 +73,44 @@ class Door:
         return self  # a copy of the model goes through the same door
 
     def open(self) -> None:
-        """Register the functions with transformers."""
+        """Register the functions with transformers, until `undo` is closed or the model is gone."""
         from transformers import AttentionInterface
         from transformers.masking_utils import AttentionMaskInterface
 
-        AttentionInterface.register(self.name, self.attention)
+        self.register()
         AttentionMaskInterface.register(self.name, visible)
+        for functions in (AttentionInterface, AttentionMaskInterface):
+            self.undo.callback(functions._global_mapping.pop, self.name, None)
+            weakref.finalize(self.model(), functions._global_mapping.pop, self.name, None)
 
-    def close(self) -> None:
-        """Take the functions out again."""
+    def register(self, attention: Callable | None = None) -> None:
+        """Have transformers call another attention function under the door's name; by default its own again."""
         from transformers import AttentionInterface
-        from transformers.masking_utils import AttentionMaskInterface
 
-        AttentionInterface._global_mapping.pop(self.name, None)
-        AttentionMaskInterface._global_mapping.pop(self.name, None)
+        own = weakref.WeakMethod(self.attention)  # the registry must not keep the model alive, which `undo` refers to
+        AttentionInterface.register(self.name, attention or (lambda *args, **given: own()(*args, **given)))
+
+    def change(self, thing: object, name: str, value: object) -> None:
+        """Set an attribute until `revert`."""
+        self.changed.append((thing, name, getattr(thing, name), value))
+        setattr(thing, name, value)
+
+    def revert(self) -> None:
+        """Set back what was changed."""
+        for thing, name, before, _ in reversed(self.changed):
+            setattr(thing, name, before)
+        self.changed.clear()
+
+    @contextmanager
+    def reverted(self) -> Iterator[None]:
+        """Context in which the model is as it came."""
+        changed = list(self.changed)
+        self.revert()
+        try:
+            yield
+        finally:
+            for thing, name, _, now in changed:
+                self.change(thing, name, now)
 
     def choose(self, extension: Extension | None, scale: ScaleAttention | None) -> None:
         """Set the methods from here on."""

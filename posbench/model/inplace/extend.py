@@ -6,22 +6,19 @@ the model is its own code. The cache holds unturned keys, and a generated token 
 method treats earlier tokens otherwise as the text grows, no cache can hold what that would need, and it is refused.
 """
 
-import contextlib
 import functools
 import inspect
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
 from posbench.common.errors import ConfigError, first_line
 from posbench.config.names import chosen_node
-from posbench.encodings.as_trained import AsTrained
 from posbench.model.inplace.door import Door
-from posbench.model.inplace.measure import TOKENS, Measured, measure, unturned
+from posbench.model.inplace.measure import TOKENS, measure, unturned
 from posbench.model.inplace.visible import Visible
 from posbench.position.instantiate import make
 from posbench.position.interfaces import Extension, ScaleAttention, ScaledExtension
@@ -37,55 +34,11 @@ LAST = 16  # logits compared at the end of a text
 ATTENDING = ("eager", "sdpa", "flex_attention", "flash_attention_2", "flash_attention_3", "flash_attention_4")
 
 
-@dataclass
-class Extended:
-    """A model with methods in place: what was measured, and how to take it back.
-
-    `changed` holds (object, attribute, value before, value now) of what the present methods changed in the model.
-    """
-
-    model: weakref.ref
-    door: Door
-    measured: Measured
-    train_len: int
-    undo: contextlib.ExitStack
-    changed: list[tuple[object, str, object, object]] = field(default_factory=list)
-
-    @property
-    def encoding(self) -> AsTrained:
-        return self.measured.encoding
-
-    def change(self, thing: object, name: str, value: object) -> None:
-        """Set an attribute until `revert`."""
-        self.changed.append((thing, name, getattr(thing, name), value))
-        setattr(thing, name, value)
-
-    def revert(self) -> None:
-        """Set back what was changed."""
-        for thing, name, before, _ in reversed(self.changed):
-            setattr(thing, name, before)
-        self.changed.clear()
-
-    @contextmanager
-    def reverted(self) -> Iterator[None]:
-        """Context in which the model is as it came."""
-        changed = list(self.changed)
-        self.revert()
-        try:
-            yield
-        finally:
-            for thing, name, _, now in changed:
-                self.change(thing, name, now)
-
-    def __deepcopy__(self, memo: dict) -> "Extended":
-        return self  # a copy of the model goes through the same door
+KEPT = "_posbench"  # attribute of a model that holds its door; that of a copy is another model's
 
 
-KEPT = "_posbench"  # attribute of a model that holds its Extended; that of a copy is another model's
-
-
-def _state(model: nn.Module) -> Extended | None:
-    """State of an extended model, None for any other, a copy of one included."""
+def _door(model: nn.Module) -> Door | None:
+    """Door of an extended model, None for any other, a copy of one included."""
     found = vars(model).get(KEPT)
     return found if found is not None and found.model() is model else None
 
@@ -105,14 +58,14 @@ def extend(
     Raises ConfigError, a ValueError, for a model that is not explained by what was measured, and for methods that are not defined on it or
     change nothing. The model is then as it came, or has the methods that it had.
     """
-    state = _state(model)
-    fresh = state is None or (train_len is not None and train_len != state.train_len)
-    if state is not None and fresh:
+    door = _door(model)
+    fresh = door is None or (train_len is not None and train_len != door.train_len)
+    if door is not None and fresh:
         restore(model)
     if fresh:
-        state = take(model, train_len)
+        door = take(model, train_len)
     try:
-        _choose(model, state, extension, scale_attention, target_len)
+        _choose(model, door, extension, scale_attention, target_len)
     except Exception:
         if fresh:
             restore(model)
@@ -122,17 +75,17 @@ def extend(
 
 def restore(model: nn.Module) -> nn.Module:
     """The model as it was before posbench.extend. Raises ConfigError for one that was not extended."""
-    state = _state(model)
-    if state is None:
+    door = _door(model)
+    if door is None:
         raise ConfigError("This model has no posbench methods in place: call posbench.extend first.")
     del vars(model)[KEPT]
-    state.revert()
-    state.undo.close()
+    door.revert()
+    door.undo.close()
     return model
 
 
-def take(model: nn.Module, train_len: int | None = None) -> Extended:
-    """State of a model whose attention goes through a door of posbench, without an extension: its logits are unchanged, which is checked.
+def take(model: nn.Module, train_len: int | None = None) -> Door:
+    """Door of posbench for a model's attention, without an extension: its logits are unchanged, which is checked.
 
     Raises ConfigError as `extend` does.
     """
@@ -141,36 +94,29 @@ def take(model: nn.Module, train_len: int | None = None) -> Extended:
     train_len = train_len or next((value for name in LENGTHS if isinstance(value := getattr(model.config, name, None), int)), None)
     if not train_len or train_len < 2:
         raise ConfigError(f"{type(model).__name__}'s configuration has no training length: give train_len=TOKENS.")
-    training, texts = model.training, []
-    undo = contextlib.ExitStack()
-    undo.callback(model.train, training)
+    door, training = Door(weakref.ref(model), train_len), model.training
+    door.undo.callback(model.train, training)
     model.eval()
     try:
-        texts.append((TOKENS, _logits(model, TOKENS)))
-        door = Door()
+        short = _logits(model, TOKENS)
         door.open()
-        undo.callback(door.close)
         with _through(configs, door.name):
-            measured = _measured(model, door, train_len)
-        for length in _lengths(measured, train_len):
-            texts.append((length, _logits(model, length)))
-        state = Extended(weakref.ref(model), door, measured, train_len, undo)
-        door.encoding, door.layers = measured.encoding, measured.layers
-        _install(model, configs, state)
+            _measure(model, door)
+        texts = [(TOKENS, short), *((length, _logits(model, length)) for length in _lengths(door))]
+        _install(model, configs, door)
         for length, expected in texts:
             _compare(model, length, expected)
     except BaseException:
-        undo.close()
+        door.undo.close()
         raise
     model.train(training)
-    vars(model)[KEPT] = state
-    weakref.finalize(model, door.close)
-    return state
+    vars(model)[KEPT] = door
+    return door
 
 
-def _measured(model: nn.Module, door: Door, train_len: int) -> Measured:
+def _measure(model: nn.Module, door: Door) -> None:
     try:
-        return measure(model, door, train_len)
+        measure(model, door)
     except ConfigError:
         raise
     except Exception as error:  # any error of another's code, which was handed a mask and angles of ours
@@ -246,12 +192,12 @@ def _through(configs: list, name: str | None) -> Iterator[None]:
             config._attn_implementation_internal = one
 
 
-def _lengths(measured: Measured, train_len: int) -> list[int]:
+def _lengths(door: Door) -> list[int]:
     """Lengths compared beside the shortest: beyond the windows, and beyond the training length, where that takes little time."""
-    spans = [size for layer in measured.encoding.layers() for size in (layer.window, layer.chunk) if size]
-    if measured.table is not None:
-        return [min(train_len, AFFORDABLE)]
-    longest = max((limit for limit in (*spans, train_len) if limit * 5 // 4 + 8 <= AFFORDABLE), default=0)
+    spans = [size for layer in door.encoding.layers() for size in (layer.window, layer.chunk) if size]
+    if door.table is not None:
+        return [min(door.train_len, AFFORDABLE)]
+    longest = max((limit for limit in (*spans, door.train_len) if limit * 5 // 4 + 8 <= AFFORDABLE), default=0)
     return [longest * 5 // 4 + 8] if longest else []
 
 
@@ -276,11 +222,10 @@ def _compare(model: nn.Module, length: int, expected: Tensor) -> None:
         )
 
 
-def _install(model: nn.Module, configs: list, state: Extended) -> None:
-    """Send a model's attention through the door. What is changed is noted in state.undo."""
-    undo, door = state.undo, state.door
-    undo.enter_context(_through(configs, door.name))
-    undo.enter_context(unturned(state.measured.rotary))
+def _install(model: nn.Module, configs: list, door: Door) -> None:
+    """Send a model's attention through the door. What is changed is noted in door.undo."""
+    door.undo.enter_context(_through(configs, door.name))
+    door.undo.enter_context(unturned(door.rotary))
 
     def entered(module: nn.Module, args: tuple, given: dict) -> None:
         if model.config._attn_implementation != door.name:
@@ -290,16 +235,16 @@ def _install(model: nn.Module, configs: list, state: Extended) -> None:
             )
         _check_positions(given.get("position_ids"), given.get("attention_mask"))
 
-    undo.callback(model.register_forward_pre_hook(entered, with_kwargs=True).remove)
+    door.undo.callback(model.register_forward_pre_hook(entered, with_kwargs=True).remove)
     saved = model.save_pretrained
 
     @functools.wraps(saved)
     def save_pretrained(*args: object, **given: object) -> object:
-        with state.reverted(), _through(_configs(model), None):
+        with door.reverted(), _through(_configs(model), None):
             return saved(*args, **given)
 
     model.save_pretrained = save_pretrained
-    undo.callback(vars(model).pop, "save_pretrained", None)
+    door.undo.callback(vars(model).pop, "save_pretrained", None)
 
 
 def _check_positions(position_ids: object, mask: object) -> None:
@@ -318,34 +263,34 @@ def _check_positions(position_ids: object, mask: object) -> None:
         )
 
 
-def _choose(model: nn.Module, state: Extended, extension: object, scale_attention: object, target_len: int | None) -> None:
+def _choose(model: nn.Module, door: Door, extension: object, scale_attention: object, target_len: int | None) -> None:
     """Put methods in place. Raises ConfigError for what is not defined, or changes nothing; then the earlier ones stay."""
     made = extension if isinstance(extension, Extension) else _made(extension, target_len)
-    shape = state.encoding.shape
+    shape = door.encoding.shape
     scale = scale_attention
     if not isinstance(scale, ScaleAttention):
         scale = make(chosen_node("scale_attention", scale, {}), shape)
-    learned = state.measured.table is not None
-    longest = target_len or (state.train_len if learned else 4 * state.train_len)
-    noop = check(state.encoding, made, scale, [longest], allow_untested=True).noop
+    learned = door.table is not None
+    longest = target_len or (door.train_len if learned else 4 * door.train_len)
+    noop = check(door.encoding, made, scale, [longest], allow_untested=True).noop
     if noop:
         raise ConfigError(f"{noop}: leave it out{'' if target_len or not learned else ', or give target_len'}.")
-    if fed_length(made, state.train_len, longest) < longest:
+    if fed_length(made, door.train_len, longest) < longest:
         raise ConfigError(f"extension={name_of(made)} reads a separate text for each target, which a cache cannot: choose another.")
     if learned and target_len is None and name_of(made) != "none":
         raise ConfigError(
             f"extension={name_of(made)} on a learned table needs target_len=TOKENS: rows in a cache cannot change with each token."
         )
-    state.revert()
-    state.door.choose(made, scale)
+    door.revert()
+    door.choose(made, scale)
     if target_len is None:
         return
     for config in _configs(model):
         for name in LENGTHS:
             if isinstance(before := getattr(config, name, None), int) and before < target_len:
-                state.change(config, name, target_len)
+                door.change(config, name, target_len)
     if learned:
-        put_table(model, state, make_plan(state.encoding, made, scale, length=target_len).embed())
+        put_table(model, door, make_plan(door.encoding, made, scale, length=target_len).embed())
 
 
 def _made(chosen: object, target_len: int | None) -> Extension:
@@ -356,8 +301,8 @@ def _made(chosen: object, target_len: int | None) -> Extension:
     return made
 
 
-def put_table(model: nn.Module, state: Extended, rows_TC: Tensor) -> None:
-    """Put other rows into the model's learned table of positions, from position 0 on, until `state.revert`."""
-    table = model.get_submodule(state.measured.table)
-    rows_TC = torch.cat((table.weight.detach()[: state.measured.offset], rows_TC.to(table.weight)))
-    state.change(table, "weight", nn.Parameter(rows_TC, requires_grad=False))
+def put_table(model: nn.Module, door: Door, rows_TC: Tensor) -> None:
+    """Put other rows into the model's learned table of positions, from position 0 on, until `door.revert`."""
+    table = model.get_submodule(door.table)
+    rows_TC = torch.cat((table.weight.detach()[: door.offset], rows_TC.to(table.weight)))
+    door.change(table, "weight", nn.Parameter(rows_TC, requires_grad=False))

@@ -12,7 +12,7 @@ Letters: B batch, T tokens, H heads, G key heads, D head width, R turned channel
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -49,29 +49,6 @@ class Angles:
     angle_TF: Tensor
     amplitude: float
     buffer: str | None  # name of the frequencies among the module's tensors; None: read off the angles
-
-
-@dataclass
-class Pass:
-    """Records of one pass over the model."""
-
-    layers: list[Seen] = field(default_factory=list)
-    rotary: list[tuple[nn.Module, list[str], object]] = field(default_factory=list)
-    tables: list[tuple[nn.Module, Tensor]] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Measured:
-    """Positions of a model: its encoding, the place of each layer_idx among its attention layers, and its rotary modules.
-
-    `table` is the name of its learned table, whose row `offset` is position 0.
-    """
-
-    encoding: AsTrained
-    layers: dict[int, int]
-    rotary: list[nn.Module]
-    table: str | None = None
-    offset: int = 0
 
 
 def rotary_modules(model: nn.Module) -> list[nn.Module]:
@@ -113,40 +90,40 @@ def _is_pair(answer: object) -> bool:
     )
 
 
-def measure(model: nn.Module, door: Door, train_len: int) -> Measured:
-    """Positions of a model, whose attention already goes through `door`. Raises ConfigError for what is not explained."""
+def measure(model: nn.Module, door: Door) -> None:
+    """Measure the positions of a model, whose attention already goes through `door`. Raises ConfigError for what is not explained."""
     vocabulary = model.get_input_embeddings().weight.shape[0]
     ids_BT = torch.randint(vocabulary, (1, TOKENS), generator=torch.Generator().manual_seed(0)).to(model.device)
     modules = rotary_modules(model)
-    own = _pass(model, door, modules, ids_BT)
+    own, calls, _ = _pass(model, door, modules, ids_BT)
     with unturned(modules):
-        still = _pass(model, door, [], ids_BT)
-        moved = _pass(model, door, [], ids_BT, MOVED)
-    if not own.layers:
+        still, _, tables = _pass(model, door, [], ids_BT)
+        moved, *_ = _pass(model, door, [], ids_BT, MOVED)
+    if not own:
         raise ConfigError(
             f"{type(model).__name__} does not attend through transformers' registry of attention functions, where posbench's "
             "methods are put in place: choose another model."
         )
-    places = {getattr(one.module, "layer_idx", None): place for place, one in enumerate(own.layers)}
-    if None in places or len(places) != len(own.layers):
+    places = {getattr(one.module, "layer_idx", None): place for place, one in enumerate(own)}
+    if None in places or len(places) != len(own):
         raise ConfigError(f"{type(model).__name__} has attention layers with a shared or missing layer_idx, which posbench needs.")
-    first = own.layers[0]
+    first = own[0]
     shape = Shape(
         d_model=model.get_input_embeddings().weight.shape[1],
-        n_layer=len(own.layers),
+        n_layer=len(own),
         n_head=first.q_BHTD.shape[1],
         n_kv_head=first.k_BGTD.shape[1],
-        train_len=train_len,
+        train_len=door.train_len,
         head_width=first.q_BHTD.shape[-1],
     )
     tolerance = EXACT.get(model.dtype, 0.02)
-    angles = [found for call in own.rotary for found in _angles(*call)]
+    angles = [found for call in calls for found in _angles(*call)]
     found: dict[object, Turned | NoEncoding] = {}
     layers = []
-    for index, (with_angles, without) in enumerate(zip(own.layers, still.layers, strict=True)):
+    for index, (with_angles, without) in enumerate(zip(own, still, strict=True)):
         encoding = _explained(with_angles, without, angles, shape, tolerance, found)
         layers.append(Layer(encoding, window=with_angles.mask.window, chunk=with_angles.mask.chunk, index=index))
-    table, offset = _table(model, still, moved, tolerance)
+    table, offset = (None, 0) if _difference(moved[0].q_BHTD, still[0].q_BHTD) < tolerance else _table(model, tables)
     turns = any(isinstance(layer.encoding, Turned) for layer in layers)
     if table is not None and turns:
         raise ConfigError(
@@ -154,27 +131,30 @@ def measure(model: nn.Module, door: Door, train_len: int) -> Measured:
         )
     rows_NC = None if table is None else model.get_submodule(table).weight.detach()[offset:].float()
     kind = "learned" if table is not None else "turned"
-    return Measured(AsTrained(shape, kind, layers, rows_NC), places, modules if turns else [], table, offset)
+    door.encoding, door.layers, door.rotary = AsTrained(shape, kind, layers, rows_NC), places, modules if turns else []
+    door.table, door.offset = table, offset
 
 
-def _pass(model: nn.Module, door: Door, rotary: list[nn.Module], ids_BT: Tensor, moved: int = 0) -> Pass:
-    """Records of a pass in which every token attends to itself alone."""
-    found = Pass()
+def _pass(
+    model: nn.Module, door: Door, rotary: list[nn.Module], ids_BT: Tensor, moved: int = 0
+) -> tuple[list[Seen], list[tuple[nn.Module, list[str], object]], list[tuple[nn.Module, Tensor]]]:
+    """(attention layers, answers of rotary modules, rows of tables) of a pass in which every token attends to itself alone."""
+    layers, answers, tables = [], [], []
 
     def attention(
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: object, *unused: object, **others: object
     ) -> tuple[Tensor, None]:
         if not isinstance(attention_mask, Visible):
             raise ConfigError(f"{type(module).__name__} gives its attention its own mask, which posbench does not support.")
-        found.layers.append(Seen(module, query.detach(), key.detach(), attention_mask.checked()))
+        layers.append(Seen(module, query.detach(), key.detach(), attention_mask.checked()))
         return value.repeat_interleave(query.shape[1] // value.shape[1], dim=1).transpose(1, 2).contiguous(), None
 
     def of_rotary(module: nn.Module, args: tuple, given: dict, answer: object) -> None:
         kinds = [value for value in (*args, *given.values()) if isinstance(value, str)]  # the kind of layer, where they differ
-        found.rotary.append((module, kinds, answer))
+        answers.append((module, kinds, answer))
 
     def of_table(module: nn.Module, args: tuple, answer: Tensor) -> None:
-        found.tables.append((module, answer.detach()))
+        tables.append((module, answer.detach()))
 
     inputs = model.get_input_embeddings()
     with ExitStack() as stack, torch.no_grad():
@@ -183,21 +163,11 @@ def _pass(model: nn.Module, door: Door, rotary: list[nn.Module], ids_BT: Tensor,
         for module in model.modules():
             if isinstance(module, nn.Embedding) and module is not inputs:
                 stack.callback(module.register_forward_hook(of_table).remove)
-        stack.enter_context(_attending(door, attention))
+        door.register(attention)
+        stack.callback(door.register)
         given = {"position_ids": torch.arange(moved, moved + ids_BT.shape[1], device=ids_BT.device)[None]} if moved else {}
         model(input_ids=ids_BT, attention_mask=torch.ones_like(ids_BT), use_cache=False, **given)
-    return found
-
-
-@contextmanager
-def _attending(door: Door, attention: Callable) -> Iterator[None]:
-    from transformers import AttentionInterface
-
-    AttentionInterface.register(door.name, attention)
-    try:
-        yield
-    finally:
-        AttentionInterface.register(door.name, door.attention)
+    return layers, answers, tables
 
 
 def _angles(module: nn.Module, kinds: list[str], answer: object) -> Iterator[Angles]:
@@ -315,12 +285,9 @@ def _answer(one: Angles, length: int, longest: int | None) -> None:
             one.module.config.max_position_embeddings = now
 
 
-def _table(model: nn.Module, still: Pass, moved: Pass, tolerance: float) -> tuple[str | None, int]:
+def _table(model: nn.Module, tables: list[tuple[nn.Module, Tensor]]) -> tuple[str, int]:
     """Name of the learned table of positions, and its row of position 0. Raises ConfigError for other positions in the embeddings."""
-    first, other = still.layers[0].q_BHTD, moved.layers[0].q_BHTD
-    if _difference(other, first) < tolerance:
-        return None, 0
-    for module, rows in still.tables:
+    for module, rows in tables:
         rows_TC = rows.reshape(-1, rows.shape[-1])[:TOKENS]
         for offset in range(min(8, len(module.weight) - TOKENS + 1)):
             if torch.equal(module.weight[offset : offset + TOKENS], rows_TC):

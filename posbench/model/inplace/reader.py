@@ -8,7 +8,6 @@ Letters: B batch, T tokens, C width, N all rows, R scored rows, V vocabulary.
 """
 
 import contextlib
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -21,7 +20,7 @@ from posbench.common.files import disk_errors, sha256_file
 from posbench.data.task import IGNORED
 from posbench.encodings.as_trained import AsTrained
 from posbench.extensions.none import NoExtension
-from posbench.model.inplace.extend import Extended, put_table, take
+from posbench.model.inplace.extend import put_table, take
 from posbench.position.legality import check_extension
 from posbench.position.plan import Plan, make_plan
 
@@ -60,15 +59,14 @@ class Reader(nn.Module):
     def __init__(self, model: nn.Module, train_len: int, scaling: dict | None = None, scaling_len: float | None = None):
         super().__init__()
         self.model, self.scale = model, None
-        self.state: Extended = take(model, train_len)
+        self.door = take(model, train_len)
         self.lm_head = self._head()
         if scaling is not None:
-            tuned = self.state.encoding.tuned(scaling, scaling_len)
-            self.state.measured, self.state.door.encoding = replace(self.state.measured, encoding=tuned), tuned
+            self.door.encoding = self.door.encoding.tuned(scaling, scaling_len)
 
     @property
     def encoding(self) -> AsTrained:
-        return self.state.encoding
+        return self.door.encoding
 
     @property
     def layers(self) -> nn.Module:
@@ -109,11 +107,11 @@ class Reader(nn.Module):
 
     def hidden(self, tokens_BT: Tensor, plan: Plan, last: int | None = None) -> Tensor:
         """Input of the output head: [B, T, C], or [B, R, C] for the last R = `last` positions."""
-        door = self.state.door
+        door = self.door
         with contextlib.ExitStack() as stack:
             if (rows_TC := plan.embed()) is not None and not self._holds(rows_TC):
-                stack.callback(self.state.revert)
-                put_table(self.model, self.state, rows_TC)
+                stack.callback(door.revert)
+                put_table(self.model, door, rows_TC)
             door.plan = plan
             stack.callback(setattr, door, "plan", None)
             hidden_BTC = self.lm_head.decoded(tokens_BT)
@@ -121,7 +119,7 @@ class Reader(nn.Module):
 
     def _holds(self, rows_TC: Tensor) -> bool:
         """True if the model's own table has these rows, which is then trained with the rest."""
-        table, offset = self.model.get_submodule(self.state.measured.table).weight, self.state.measured.offset
+        table, offset = self.model.get_submodule(self.door.table).weight, self.door.offset
         own_TC = table.detach()[offset : offset + len(rows_TC)]
         return own_TC.shape == rows_TC.shape and torch.equal(own_TC, rows_TC.to(own_TC))
 
