@@ -11,8 +11,8 @@ def prepare_data(request: Request) -> int:
     """Tokenize every data set and print its splits and their overlap with training. Returns the exit code."""
     from posbench.data import prepare
     from posbench.data.mix import resolved_data
-    from posbench.data.overlap import overlap, sequences
     from posbench.data.sources import ALL, SPLITS, TASK
+    from posbench.data.tokenfile import overlap, sequences
     from posbench.pretrained.import_config import adopt
 
     wanted = {}

@@ -31,7 +31,7 @@ from posbench.position.plan import make_plan, training_plans
 from posbench.training import optimizers as optim
 from posbench.training.distributed import World
 from posbench.training.graph import StepGraphs, why_eager
-from posbench.training.muon import Muon
+from posbench.training.optimizers import Muon
 
 MODEL, VOCAB = ModelConfig(), 1024
 VOCABULARIES, TRAINED = (1024, 4096, 50257), (64, 256, 512)  # entries, and tokens of a sequence, beside transformers

@@ -13,8 +13,7 @@ from posbench.config.names import nodes
 from posbench.config.schema import typed
 from posbench.data.text_questions import TextQuestions
 from posbench.data.text_task import make_text_task
-from posbench.data.tokenizer_files import pretrained_json
-from posbench.data.tokenizers import read_tokenizer
+from posbench.data.tokenizers import pretrained_json, read_tokenizer
 from posbench.pretrained.checkpoint import Checkpoint, find_checkpoint
 from posbench.pretrained.their_model import loaded
 

@@ -3,6 +3,7 @@
 Shape letters: B windows, T tokens, D documents, W window width, E epochs.
 """
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -160,3 +161,33 @@ class TaskBatches:
             length = self.lengths[int(np.random.default_rng([len(SPLITS), self.seed, step]).integers(len(self.lengths)))]
             self._latest = step, self.split.draw(length, self.tokens_per_step // length, [self.seed, step])
         return self._latest[1]
+
+
+class MixedBatches:
+    """Batches of `text` and of `task`, each its own, in the shape of `Batches`."""
+
+    def __init__(self, text: Batches, task: TaskBatches, share: float):
+        self.text, self.task, self.share = text, task, share
+
+    def asks(self, step: int) -> bool:
+        """True if a step is one of the task's."""
+        return self._earlier(step + 1) > self._earlier(step)
+
+    def at(self, step: int, share: Callable[[int], slice] | None = None) -> "tuple[torch.Tensor, torch.Tensor]":
+        """(inputs_BT, targets_BT) of a step, or the share(B) of its rows that this process reads."""
+        part, own = self._part(step)
+        return part.at(own, share)
+
+    def n_targets(self, step: int) -> int:
+        """Number of targets of a step, over all processes."""
+        part, own = self._part(step)
+        return part.n_targets(own)
+
+    def _part(self, step: int) -> tuple[Batches | TaskBatches, int]:
+        """The one of both that has a step, and how many steps it had before."""
+        earlier = self._earlier(step)
+        return (self.task, earlier) if self.asks(step) else (self.text, step - earlier)
+
+    def _earlier(self, step: int) -> int:
+        """Number of steps of the task before a step."""
+        return math.floor(step * self.share + 1e-9)

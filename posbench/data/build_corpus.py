@@ -12,8 +12,7 @@ from posbench.common.errors import ConfigError
 from posbench.common.files import write_json
 from posbench.data.sources import ALL, SPLITS, Source, make_source
 from posbench.data.tokenfile import file_record, write_split
-from posbench.data.tokenizer_files import BPE_TRAIN_BYTES, pretrained_json, tokenizer_name
-from posbench.data.tokenizers import Tokenizer, load_tokenizer, train_bpe
+from posbench.data.tokenizers import BPE_TRAIN_BYTES, Tokenizer, load_tokenizer, pretrained_json, tokenizer_name, train_bpe
 
 BATCH_BYTES = 8 * 2**20  # text per call of the tokenizer: enough for its threads, little memory
 EVERY = 2.0  # seconds between two lines of progress

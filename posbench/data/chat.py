@@ -10,8 +10,7 @@ from pathlib import Path
 
 from posbench.common.errors import ConfigError
 from posbench.common.files import read_bytes
-from posbench.data.tokenizer_files import pretrained_file
-from posbench.data.tokenizers import TRAINED
+from posbench.data.tokenizers import TRAINED, pretrained_file
 from posbench.gguf.header import is_gguf, read_gguf
 
 MESSAGE = "the message of the user"

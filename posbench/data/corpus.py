@@ -19,8 +19,7 @@ from posbench.data.mix import Mix, mix_of
 from posbench.data.sources import ALL, SPLITS, TASK, make_source
 from posbench.data.task import TaskSplit
 from posbench.data.tokenfile import TokenFile, open_split, verify_files
-from posbench.data.tokenizer_files import pretrained_json, tokenizer_identity, tokenizer_name
-from posbench.data.tokenizers import Tokenizer, load_tokenizer, read_tokenizer
+from posbench.data.tokenizers import Tokenizer, load_tokenizer, pretrained_json, read_tokenizer, tokenizer_identity, tokenizer_name
 
 FORMAT = 1  # increase it when the same source and tokenizer give different token files
 SPARE = 64  # unused rows that an embedding may have (or a tenth of its rows, if more), since tables are padded for speed

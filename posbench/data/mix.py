@@ -6,10 +6,8 @@ and their places depend on nothing else; each of both sees the batches that it w
 seed and its number.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.data.sources import TASK, make_source
@@ -18,11 +16,6 @@ from posbench.data.text_questions import TextQuestions
 from posbench.data.text_task import TextTask, is_text_task, make_text_task
 from posbench.data.tokenfile import TokenFile
 from posbench.data.tokenizers import Tokenizer
-
-if TYPE_CHECKING:
-    import torch
-
-    from posbench.data.batches import Batches, TaskBatches
 
 WHOLE = ("task", "share", "vocab_size", "source")
 
@@ -50,36 +43,6 @@ class Mix:
         if isinstance(self.task, TextTask):
             return TextQuestions(self.task, self.called, name, *self.text(name), training=True)
         return TaskSplit(self.task, name, self.offset)
-
-
-class MixedBatches:
-    """Batches of `text` and of `task`, each its own, in the shape of `Batches`."""
-
-    def __init__(self, text: "Batches", task: "TaskBatches", share: float):
-        self.text, self.task, self.share = text, task, share
-
-    def asks(self, step: int) -> bool:
-        """True if a step is one of the task's."""
-        return self._earlier(step + 1) > self._earlier(step)
-
-    def at(self, step: int, share: Callable[[int], slice] | None = None) -> "tuple[torch.Tensor, torch.Tensor]":
-        """(inputs_BT, targets_BT) of a step, or the share(B) of its rows that this process reads."""
-        part, own = self._part(step)
-        return part.at(own, share)
-
-    def n_targets(self, step: int) -> int:
-        """Number of targets of a step, over all processes."""
-        part, own = self._part(step)
-        return part.n_targets(own)
-
-    def _part(self, step: int) -> "tuple[Batches | TaskBatches, int]":
-        """The one of both that has a step, and how many steps it had before."""
-        earlier = self._earlier(step)
-        return (self.task, earlier) if self.asks(step) else (self.text, step - earlier)
-
-    def _earlier(self, step: int) -> int:
-        """Number of steps of the task before a step."""
-        return math.floor(step * self.share + 1e-9)
 
 
 def resolved_data(data: dict) -> dict:

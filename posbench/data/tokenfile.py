@@ -1,6 +1,9 @@
 """Token files: a prepared split on disk as raw little-endian arrays, which are memory-mapped and never loaded whole.
 
-Shape letters: N tokens, D documents.
+The overlap of a held-out split with training is the share of its sequences of tokens that occur in both. Tokens are compared, not words,
+since tokens are scored. BPE cuts a text at fixed patterns, so equal text gives equal tokens except for the first few.
+
+Shape letters: N tokens, D documents, n tokens of a sequence, M sequences.
 """
 
 import json
@@ -12,6 +15,8 @@ import numpy as np
 
 from posbench.common.errors import RunError
 from posbench.common.files import sha256_file
+
+FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd: a polynomial hash modulo 2^64
 
 
 @dataclass(frozen=True)
@@ -76,3 +81,34 @@ def open_split(folder: Path, split: str, record: dict) -> TokenFile:
         dtype = np.dtype(record["dtypes"][name])
         arrays[name] = np.memmap(path, dtype=dtype, mode="r") if path.stat().st_size else np.zeros(0, dtype=dtype)
     return TokenFile(names=json.loads((folder / f"{split}.names.json").read_text(encoding="utf-8")), **arrays)
+
+
+def sequences(train: TokenFile, n: int) -> np.ndarray:
+    """Distinct hashes of all sequences of n tokens of a split."""
+    return np.unique(_hashes(train, n)[0])
+
+
+def overlap(held_out: TokenFile, known: np.ndarray, n: int) -> tuple[float, np.ndarray]:
+    """(share of the sequences of n tokens inside a document that are in `known`, the same share per document [D]).
+
+    A share without any sequence that long is nan. `known` comes from `sequences`. A sequence is wrongly found
+    in it once in about 10^19 / len(known) cases, since hashes are compared.
+    """
+    hash_M, document_M = _hashes(held_out, n)
+    seen_M = np.isin(hash_M, known)
+    total_D = np.bincount(document_M, minlength=len(held_out.names))
+    with np.errstate(invalid="ignore"):
+        share_D = np.bincount(document_M, weights=seen_M, minlength=len(held_out.names)) / total_D
+    return (float(seen_M.mean()) if len(seen_M) else float("nan")), share_D
+
+
+def _hashes(file: TokenFile, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """(hash [M], document [M]) of every sequence of n tokens inside one document."""
+    token_N = np.asarray(file.tokens).astype(np.uint64) + np.uint64(1)
+    count = max(0, len(token_N) - n + 1)
+    hash_M = np.zeros(count, np.uint64)
+    for step in range(n):
+        hash_M = hash_M * FACTOR + token_N[step : step + count]
+    document_M = np.repeat(np.arange(len(file.names)), file.document_lengths())[:count]
+    inside_M = np.asarray(file.starts)[document_M + 1] - np.arange(count) >= n
+    return hash_M[inside_M], document_M[inside_M]

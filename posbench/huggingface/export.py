@@ -16,7 +16,7 @@ from posbench.config.schema import JobConfig
 from posbench.data import prepare
 from posbench.data.chat import of_gguf
 from posbench.data.sources import TASK
-from posbench.data.tokenizer_files import pretrained_file
+from posbench.data.tokenizers import pretrained_file
 from posbench.gguf.header import is_gguf, read_gguf
 from posbench.huggingface.rope_keys import rope_keys
 from posbench.huggingface.weights import write_theirs

@@ -140,7 +140,7 @@ def _leftovers(run: Run) -> Iterator[Waste]:
 
 def _tokens_used(folder: Path) -> set[str]:
     """Keys of the tokens that runs in `folder` were trained on."""
-    from posbench.data.tokenizer_files import tokenizer_name
+    from posbench.data.tokenizers import tokenizer_name
 
     used = set()
     for path in run_directories(folder):

@@ -64,7 +64,7 @@ def vocabulary(cfg: JobConfig) -> int:
 
 @functools.cache
 def _entries(tokenizer: str) -> int:
-    from posbench.data.tokenizer_files import pretrained_file
+    from posbench.data.tokenizers import pretrained_file
 
     with contextlib.suppress(Exception):  # any error of a hub or a file: a foreign run may name either
         content = read_json(pretrained_file(tokenizer)) if Path(tokenizer).exists() else {}

@@ -35,7 +35,7 @@ from posbench.sweep.train_job import corpus_of, finish_parent, recorded_config, 
 from posbench.sweep.verdict import JobVerdict, judge_job
 from posbench.sweep.worker import ended
 from posbench.training.distributed import World, join
-from posbench.training.divergence import Diverged
+from posbench.training.trainer import Diverged
 
 LEFT = 2**30  # bytes that jobs may leave behind in their process, beyond what the first one did, before another one takes over
 

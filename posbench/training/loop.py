@@ -15,8 +15,7 @@ from posbench.model.memory import Peak
 from posbench.runs.directory import Run
 from posbench.training import checkpoint
 from posbench.training.distributed import World
-from posbench.training.divergence import Diverged
-from posbench.training.trainer import Trainer, due
+from posbench.training.trainer import Diverged, Trainer, due
 
 
 def fit(

@@ -10,8 +10,7 @@ from hf_models import checkpoint, transformers
 from tokenizers import Tokenizer, pre_tokenizers
 
 from posbench.common.errors import ConfigError
-from posbench.data.tokenizer_files import pretrained_json, tokenizer_identity, tokenizer_name
-from posbench.data.tokenizers import PretrainedTokenizer
+from posbench.data.tokenizers import PretrainedTokenizer, pretrained_json, tokenizer_identity, tokenizer_name
 from posbench.gguf.tokenizer import CUTS, tokenizer_json
 
 ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())

@@ -13,9 +13,9 @@ from test_train import VOCAB, config, log_of, make_corpus, run_child, tiny, trai
 
 from posbench.common.errors import ConfigError
 from posbench.data import fingerprint, prepare
-from posbench.data.batches import TaskBatches, batches
+from posbench.data.batches import MixedBatches, TaskBatches, batches
 from posbench.data.copy import Copy
-from posbench.data.mix import Mix, MixedBatches, resolved_data
+from posbench.data.mix import Mix, resolved_data
 from posbench.data.mqar import Mqar
 from posbench.data.task import IGNORED, TaskSplit
 from posbench.encodings.rope import Rope

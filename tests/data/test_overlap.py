@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from posbench.data.overlap import overlap, sequences
-from posbench.data.tokenfile import TokenFile
+from posbench.data.tokenfile import TokenFile, overlap, sequences
 
 
 def tokens(*documents):

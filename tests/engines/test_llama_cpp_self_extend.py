@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from posbench.common.wheel_file import wheel_file
-from posbench.data.tokenizer_files import pretrained_json
-from posbench.data.tokenizers import read_tokenizer
+from posbench.data.tokenizers import pretrained_json, read_tokenizer
 from posbench.engines.llama_cpp import LlamaCpp
 from posbench.pretrained.checkpoint import find_checkpoint
 from posbench.pretrained.their_model import loaded

@@ -13,7 +13,7 @@ from posbench.model.head_loss import head_loss
 from posbench.model.kernels import causal as triangle
 from posbench.model.kernels.causal import causal
 from posbench.position.plan import make_plan
-from posbench.training.muon import Muon
+from posbench.training.optimizers import Muon
 
 
 def rows(vocab: int, ignored: float, dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -16,7 +16,7 @@ from script_calls import call
 from posbench.common.errors import ConfigError
 from posbench.common.wheel_file import wheel_file
 from posbench.config.identity import run_id
-from posbench.data.tokenizer_files import pretrained_json, tokenizer_name
+from posbench.data.tokenizers import pretrained_json, tokenizer_name
 from posbench.model.build import load_model
 from posbench.position.instantiate import trained_config
 from posbench.runs.rows import read_csv

@@ -42,9 +42,8 @@ from posbench.sweep import child_processes as sweep
 from posbench.sweep import worker
 from posbench.sweep.jobs import Job
 from posbench.training.distributed import World, join
-from posbench.training.divergence import Diverged
 from posbench.training.loop import fit
-from posbench.training.trainer import Trainer
+from posbench.training.trainer import Diverged, Trainer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SIZE = 3  # processes, to which a step's eight windows fall as 2, 3 and 3
