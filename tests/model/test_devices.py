@@ -21,8 +21,6 @@ from posbench.config.schema import EvaluateConfig, TrainConfig
 from posbench.evaluation.scorer import Scorer
 from posbench.evaluators.fixed_targets import FixedTargets
 from posbench.model.kernels import blocks, flex
-from posbench.model.kernels.blocks import PreparedBand
-from posbench.position.layer_plan import LayerPlan
 from posbench.position.plan import training_plans
 from posbench.sweep import job_process as job
 from posbench.training.trainer import Trainer
@@ -153,40 +151,6 @@ def test_the_pretended_device_refuses_what_a_real_one_refuses(gpu, request):
     weight = torch.ones(3, requires_grad=True).to(gpu).detach().requires_grad_()
     (weight * there).sum().backward()
     assert weight.grad.is_cuda and torch.zeros_like(there).is_cuda and there.sum().is_cuda and not (there.cpu() + here).is_cuda
-
-
-def _seen_here(self, start, stop, keys):
-    index_K = torch.arange(keys.start, keys.stop)
-    return (index_K >= self.band.first_T[start:stop, None]) & (index_K <= self.band.last_T[start:stop, None])
-
-
-def _scaled_here(self, q_BHTD, width):
-    return q_BHTD * (width**-0.5 * torch.ones(q_BHTD.shape[2], 1))
-
-
-PLANTED = {
-    "a mask of rows": (PreparedBand, "seen", _seen_here, ("none", "window")),
-    "a factor of queries": (LayerPlan, "scaled", _scaled_here, ("rope", "none")),
-    "a rule by distance of flex": (flex, "_rule_mods", lambda layer, _: [lambda s, b, h, i, j: s + layer.n_T[j]], ("rope", "rerope")),
-    "a block mask": (
-        flex,
-        "block_mask",
-        lambda band, _, block_mask=flex.block_mask: block_mask(band, torch.device("cpu")),
-        ("rope", "window"),
-    ),
-}
-
-
-@pytest.mark.parametrize("gpu", ["pretended"], indirect=True)
-@pytest.mark.parametrize("bug", PLANTED)
-def test_a_stray_tensor_of_the_cpu_is_found(bug, gpu, monkeypatch):
-    owner, name, planted, pair = PLANTED[bug]
-    encoding, extension, scale = make_triple(*pair, "none")
-    model = small_model(encoding)
-    losses(model, extension, scale, gpu)
-    monkeypatch.setattr(owner, name, planted)
-    with pytest.raises((Mixed, AssertionError)):
-        losses(model, extension, scale, gpu)
 
 
 def _in_jobs(monkeypatch) -> str:
