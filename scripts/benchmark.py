@@ -38,8 +38,7 @@ def main(arguments: list[str]) -> None:
         raise ConfigError(f"train_len= is for the small model: model.path={path} is not trained, so leave it out.")
     if path:
         chosen |= {key: value for key, value in OF_CHECKPOINT.items() if key not in typed}
-    else:
-        _check_names(chosen["only"])
+    _check_names(chosen["only"], path)
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silences the memory profiler, which announces every start
     import platform
 
@@ -68,13 +67,14 @@ def main(arguments: list[str]) -> None:
         print(file)
 
 
-def _check_names(only: str) -> None:
-    known = {**nodes("encoding"), **nodes("extension"), **nodes("scale_attention")}
+def _check_names(only: str, path: str) -> None:
+    known = (
+        {**nodes("extension"), "transformers": None} if path else {**nodes("encoding"), **nodes("extension"), **nodes("scale_attention")}
+    )
+    what = "not an extension" if path else "no encoding, extension or attention scale"
     for name in filter(None, only.split(",")):
         if name not in known:
-            raise ConfigError(
-                f"only={name} is no encoding, extension or attention scale{did_you_mean(name, known)}: mend it, or leave it out."
-            )
+            raise ConfigError(f"only={name} is {what}{did_you_mean(name, known)}: mend it, or leave it out.")
 
 
 def _passes(path: str, device: str, chosen: dict) -> Iterator[list]:

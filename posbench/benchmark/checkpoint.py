@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from posbench.benchmark.measure import SCORED, Figure, measure
-from posbench.common.errors import ConfigError, did_you_mean
+from posbench.common.errors import ConfigError
 from posbench.config.names import nodes
 from posbench.config.schema import JobConfig, TrainConfig
 from posbench.model import precision as bf16
@@ -44,15 +44,6 @@ FEW = ("yarn", "rerope", "dca", "window", "streaming", "lm_infinite")  # one of 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 
-def names(only: list[str]) -> list[str]:
-    """Extensions to measure. Raises ConfigError for a name that is none."""
-    known = [*nodes("extension"), THEIRS]
-    for name in only:
-        if name not in known:
-            raise ConfigError(f"only={name} is not an extension{did_you_mean(name, known)}: choose from {', '.join(known)}.")
-    return [name for name in only or FEW if name not in (PLAIN, THEIRS)]
-
-
 def load(path: str) -> GPT | Reader:
     """Model of a model.path, in float32. Raises ConfigError for a checkpoint that posbench cannot read."""
     unread = {"train": asdict(TrainConfig()), "data": {"tokenizer": "none", "vocab_size": 0}, "cache_dir": None}
@@ -72,11 +63,11 @@ def measure_checkpoint(
 ) -> Iterator[list[Figure]]:
     """Measure every case at every length. Yields a list for each length; a case that is not defined there, or changes nothing, is left out.
 
-    Raises ConfigError for a dtype or a method that is none, and for a checkpoint that posbench cannot read.
+    Raises ConfigError for a dtype that is none, and for a checkpoint that posbench cannot read.
     """
     if dtype not in DTYPES:
         raise ConfigError(f"dtype={dtype} must be bf16 or fp32.")
-    chosen, model = names(only), load(path).to(device)
+    model, chosen = load(path).to(device), [name for name in only or FEW if name not in (PLAIN, THEIRS)]
     reader = rounded(model) if dtype == "bf16" else model
     other = theirs(find_checkpoint(path, download=False), DTYPES[dtype], attn_implementation="sdpa")
     for length in lengths:

@@ -13,7 +13,7 @@ from posbench.explanation.llama_cpp import Gguf, llama_setting, read_keys
 from posbench.explanation.result import Explanation
 from posbench.explanation.settings import HF, LLAMA, VLLM, flat, nested, read_setting, rope_words
 from posbench.explanation.show import screen
-from posbench.explanation.words import Cannot, config_of, converted, in_words
+from posbench.explanation.words import Cannot, converted, in_words
 from posbench.gguf.header import is_gguf, read_gguf
 from posbench.pretrained.checkpoint import HUB_NAME
 from posbench.pretrained.config_files import read_mapping
@@ -25,22 +25,23 @@ def explain_words(what: str, words: list[str]) -> Explanation:
     of_file = isinstance(content, Gguf)
     own = setting = llama_setting(content, name) if of_file else read_setting(content, name)
     findings: list[Finding] = []
-    served = bool(changes.config or changes.served)
-    if served or not of_file:
-        config = config_of(own) if of_file else content
-        changed = applied(config, changes)
+    if of_file and (changes.config or changes.served):
+        raise ConfigError(
+            f"{name} has no config.json, which {changes.reader} reads: give flags or keys of llama.cpp, or the folder's name."
+        )
+    if not of_file:
+        changed = applied(content, changes)
         setting = read_setting(changed, name, own.trained, changes.reader)
-        findings += config_findings(config, changed, setting, own, changes)
-    by_llama = of_file and not served
-    if changes.flags or changes.keys or by_llama:
+        findings += config_findings(content, changed, setting, own, changes)
+    by_llama = of_file or bool(changes.flags or changes.keys)
+    if by_llama:
         try:
-            model = content if by_llama else converted(setting)
+            model = content if of_file else converted(setting)
         except Cannot as why:
             raise ConfigError(f"{name} does not become a file of llama.cpp here ({why}): explain its .gguf file instead.") from None
         file = replace(model, keys={**model.keys, **changes.keys})
         setting = llama_setting(file, name, changes.flags, own.trained)
         findings += llama_findings(file, setting, own, changes)
-        by_llama = True
     length = changes.options.get("length") or changes.served or changes.flags.get("ctx")
     reader, words = LLAMA if by_llama else changes.reader, [] if changes.flags.get("group", 1) != 1 else in_words(setting, own, what)
     found = Explanation(what, reader, setting, own, length, tuple(findings), tuple(words), changes.options)

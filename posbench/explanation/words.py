@@ -88,21 +88,6 @@ def covered(setting: Setting, before: Setting) -> float | None:
     return max(scaled, setting.longest if rope == own or not scaled else 0)
 
 
-def config_of(setting: Setting) -> dict:
-    """Keys of a config.json that say the whole setting, as far as transformers can."""
-    first = setting.turning[0].rope
-    types = [""] * (1 + max(layer for kind in setting.kinds for layer in kind.layers))
-    for kind in setting.kinds:
-        for layer in kind.layers:
-            types[layer] = kind.name.partition(",")[0]
-    found = {"model_type": setting.family, "head_dim": first.head_dim, "max_position_embeddings": whole(setting.longest)}
-    unturned = [layer for kind in setting.kinds if not kind.rope for layer in kind.layers]
-    found |= {"no_rope_layers": [int(layer not in unturned) for layer in range(len(types))]} if unturned else {}
-    window = next((kind.window for kind in setting.kinds if kind.window), None)
-    found |= {"num_hidden_layers": len(types), "layer_types": types, **({"sliding_window": whole(window)} if window else {})}
-    return {**found, "rope_parameters": nested_parameters(setting)}
-
-
 def nested_parameters(setting: Setting, tool: str = HF) -> dict:
     """rope_parameters, by kind of layer where kinds differ."""
     each = {kind.name: parameters(kind.rope, tool) for kind in setting.turning}

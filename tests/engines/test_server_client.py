@@ -24,7 +24,7 @@ from posbench.runs.run_metadata import read_metadata
 PROTOCOLS = ("fixed_targets", "by_position", "disjoint")
 WORDS = ["data=local", "data.bos=true", "evaluate.lengths=[64,250]", "evaluate.windows=4", "evaluate.max_length=250"]
 WORDS += ["evaluate.floor=false", "log.mode=disabled", "device=cpu"]
-SHARED = ("length", "position", "task", "depth", "n_targets", "n_bytes", "n_units", "data", "tokenizer", "train_len")
+SHARED = ("length", "protocol", "position", "task", "depth", "n_targets", "n_bytes", "n_units", "data", "tokenizer", "train_len")
 KEY, SECRET = "POSBENCH_API_KEY", "sk-not-to-be-written"
 
 
@@ -78,20 +78,7 @@ def assert_same(root: Path, names: tuple[str, ...]) -> None:
         for key, values in arrays.items():
             np.testing.assert_allclose(values, own[key], atol=1e-4, rtol=1e-5)
         for row, same in zip(rows, own_rows, strict=True):
-            shared = (
-                "length",
-                "protocol",
-                "position",
-                "task",
-                "depth",
-                "n_targets",
-                "n_bytes",
-                "n_units",
-                "data",
-                "tokenizer",
-                "train_len",
-            )
-            assert {key: row[key] for key in shared} == {key: same[key] for key in shared}
+            assert {key: row[key] for key in SHARED} == {key: same[key] for key in SHARED}
             measured = [{key: one[key] for key in ("nll", "ppl", "bpb", "accuracy") if one[key] is not None} for one in (row, same)]
             assert measured[0] == pytest.approx(measured[1], rel=1e-4)
 
