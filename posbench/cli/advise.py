@@ -9,7 +9,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from posbench.advice.asked import one_model, refuse_settings, windows_to_read
+from posbench.advice.asked import METHODS, one_model, windows_to_read
 from posbench.advice.decide import advice_content, finalists, rankings
 from posbench.advice.measure import Measurements
 from posbench.advice.plan import chosen_families, plan_advice
@@ -22,14 +22,13 @@ from posbench.sweep.jobs import plan_jobs
 from posbench.sweep.verdict import judge_job
 
 SCRIPT = "scripts/advise.py"
-BY_PLAN = ("lengths", "max_length", "windows", "protocol", "split", "floor", "targets")  # of evaluate, which the plan chooses
+EVALUATE = ("documents", "floor_block", "dtype", "seed", "batch_tokens")  # that the plan leaves open
 
 
 def advise(request: Request) -> int:
     """Search, judge, print the advice and write advice.json, the page and config.json. Returns the exit code."""
-    chosen = f"is what {SCRIPT} chooses: leave it out, or narrow it with methods="
-    cfg = one_model(request, SCRIPT, "advises on", "or give run= of the fine-tuned one", chosen)
-    refuse_settings(cfg, SCRIPT, BY_PLAN, "what target= and budget= choose here")
+    chosen = f"what {SCRIPT} chooses (target=, budget= and methods= set the bounds)"
+    cfg = one_model(request, f"{SCRIPT} advises on", "or give run= of the fine-tuned one", METHODS, EVALUATE, chosen)
     (job,) = plan_jobs([cfg])
     if refused := judge_job(job).refused:
         raise ConfigError(refused)

@@ -9,12 +9,11 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from posbench.advice.asked import one_model, refuse_settings
+from posbench.advice.asked import METHODS, one_model
 from posbench.common.errors import ConfigError
 from posbench.common.files import write_atomic, write_json
 from posbench.config.compose import Request
 from posbench.config.identity import NO_EXTENSION, NO_SCALE, method_name
-from posbench.config.schema import EvaluateConfig
 from posbench.evaluation.every_token import EveryTokenProtocol
 from posbench.evaluation.protocols import protocol
 from posbench.identify.compare import compare_losses, judge_setting, unit_runs
@@ -77,8 +76,9 @@ def identify(request: Request) -> int:
 
 def _identifiable(request: Request) -> dict:
     """The one configuration. Raises ConfigError for words that the command chooses itself, or that name no engine."""
-    found = f"is what {SCRIPT} finds out: leave it out, or narrow the candidates (candidates=)"
-    cfg = one_model(request, SCRIPT, "compares an engine with", "and give model.path= of the checkpoint that the engine serves", found)
+    found = f"what {SCRIPT} finds out, or that of the engine's rows (lengths= and candidates= narrow them)"
+    checkpoint = "and give model.path= of the checkpoint that the engine serves"
+    cfg = one_model(request, f"{SCRIPT} compares an engine with", checkpoint, METHODS, OURS, found)
     if cfg["engine"] is None:
         raise ConfigError(
             f"{SCRIPT} needs the rows of an engine: give its run, as in posbench identify results/runs/ID model.path=WEIGHTS."
@@ -89,8 +89,6 @@ def _identifiable(request: Request) -> dict:
         )
     if cfg["factor"] and cfg["target"]:
         raise ConfigError(f"factor={cfg['factor']:g} and target={cfg['target']} are one setting: give one of them.")
-    decided = [key for key in vars(EvaluateConfig()) if key not in OURS]
-    refuse_settings(cfg, SCRIPT, decided, "that of the engine's rows here")
     return cfg
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from posbench.advice.asked import OTHER_PROTOCOLS, one_model, refuse_settings
+from posbench.advice.asked import METHODS, one_model
 from posbench.advice.look_plan import AS_IT_IS, EXTENSIONS, SHORTEST, Look, Seconds, choose_look
 from posbench.advice.plan import node
 from posbench.common.errors import ConfigError
@@ -33,7 +33,7 @@ from posbench.sweep.launch import launch_one
 from posbench.sweep.verdict import judge_job
 
 SCRIPT = "scripts/look.py"
-BY_TIME = ("lengths", "max_length", "windows", "protocol", "targets", "floor", "floor_block", *OTHER_PROTOCOLS)  # of evaluate
+EVALUATE = ("split", "documents", "dtype", "seed", "batch_tokens")  # that the time leaves open
 SPARE = 0.15  # share of the time that no plan uses
 LOADING = 2.0  # times of planning: the process that evaluates imports as much, and reads the weights
 REPORT = 8.0  # seconds of a report of a few evaluations
@@ -62,11 +62,10 @@ def look(request: Request) -> int:
 
 def _of_one_model(request: Request) -> dict:
     """The one configuration. Raises ConfigError for words that the command chooses itself, and where no model is named or installed."""
-    chosen = f"is what {SCRIPT} chooses: leave it out (scripts/run.py evaluates any)"
-    cfg = one_model(request, SCRIPT, "looks at", "or give run= of the fine-tuned one", chosen)
+    chosen = f"what {SCRIPT} chooses (by_position, sized by minutes=)"
+    cfg = one_model(request, f"{SCRIPT} looks at", "or give run= of the fine-tuned one", METHODS, EVALUATE, chosen)
     if len(named := [word for word in request.words if word.startswith(("model.path=", "run="))]) > 1:
         raise ConfigError(f"{' and '.join(named)} are {len(named)} models: name one.")
-    refuse_settings(cfg, SCRIPT, BY_TIME, f"what {SCRIPT} chooses (by_position, sized by minutes=)")
     if cfg["model"].get("engine"):
         raise ConfigError(f"{SCRIPT} extends the model itself, which a running engine does not allow: name its weights.")
     if cfg["run"] or cfg["model"]["path"]:

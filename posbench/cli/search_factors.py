@@ -7,10 +7,10 @@ from pathlib import Path
 
 import yaml
 
-from posbench.advice.asked import one_model, refuse_settings, windows_to_read
+from posbench.advice.asked import METHODS, one_model, windows_to_read
 from posbench.advice.factor_losses import plan_search, search
 from posbench.advice.factor_search import search_sizes
-from posbench.common.errors import ConfigError, RunError
+from posbench.common.errors import ConfigError
 from posbench.common.files import disk_errors, read_bytes, write_atomic
 from posbench.config.compose import Request
 from posbench.config.identity import as_word
@@ -19,15 +19,17 @@ from posbench.config.typed_args import shown
 from posbench.sweep.cost_estimate import cost
 from posbench.sweep.dry_run import check_devices
 from posbench.sweep.jobs import Job
-from posbench.sweep.launch import launch
+from posbench.sweep.launch import launch_one
 
 SCRIPT = "scripts/search_factors.py"
-BY_TARGET = ("lengths", "max_length", "protocol", "floor")  # of evaluate, which the target decides
+CHOSEN = (*METHODS, *(f"extension.{key}" for key in ("mode", "target_len", "factors", "exact_first")))
+EVALUATE = ("windows", "targets", "documents", "dtype", "seed", "batch_tokens")  # that the search leaves open
 
 
 def search_factors(request: Request) -> int:
     """Search, print the losses beside those of the starts, and write the factors as a choice of extension=. Returns the exit code."""
-    cfg = _searchable(request)
+    chosen = f"what {SCRIPT} chooses for target=, or searches among the values of exact_first="
+    cfg = one_model(request, f"{SCRIPT} searches for", "and fine-tune with the factors that it finds", CHOSEN, EVALUATE, chosen)
     job, exact = plan_search(cfg)
     (cell,), size, command = job.cells, search_sizes(cfg["budget"]), shlex.join(sys.orig_argv)
     (target,) = cell.evaluate.lengths
@@ -45,9 +47,7 @@ def search_factors(request: Request) -> int:
         path.parent.mkdir(parents=True, exist_ok=True)
     _check_own(path, title)
     if not job.run.finished:
-        (result,) = launch([job], {"n_jobs": 1, **request.launcher}, command)
-        if result.failures:
-            raise RunError(f"{job.run.id}: {result.failures[0].reason}")
+        launch_one(job, request.launcher, command)
     found, losses = search(job, corpus, count, exact, size, folder / f"{name}-{cell.eval_id[:8]}.jsonl")
     best = min(found, key=found.__getitem__)
     node = {**cell.extension, "factors": list(best[1:]), "exact_first": best[0]}
@@ -57,21 +57,6 @@ def search_factors(request: Request) -> int:
     print("\n".join(f"  {one:15} {nll:.4f}" for one, nll in [*losses.items(), ("found", found[best])]))
     print(f"yaml {path}\n" + "\n".join(_ways_to_use(job, node, folder, name)))
     return 0
-
-
-def _searchable(request: Request) -> dict:
-    """The one configuration. Raises ConfigError for words that the command chooses itself, or that name no model."""
-    lacking = f"has no factors for {SCRIPT} to find: leave it out"
-    cfg = one_model(request, SCRIPT, "searches for", "and fine-tune with the factors that it finds", lacking, "longrope")
-    if cfg["evaluate"].get("split") != "validation":
-        raise ConfigError(f"evaluate.split={cfg['evaluate']['split']} would choose factors on the text for their evaluation: leave it out.")
-    refuse_settings(cfg, SCRIPT, BY_TARGET, "what target= decides here")
-    for key in ("factors", "target_len"):
-        if cfg["extension"][key] is not None:
-            raise ConfigError(f"extension.{key}={cfg['extension'][key]} is what {SCRIPT} chooses (target=TOKENS): leave it out.")
-    if cfg["extension"]["exact_first"]:
-        raise ConfigError(f"extension.exact_first={cfg['extension']['exact_first']} is itself searched: give its values as exact_first=.")
-    return cfg
 
 
 def _check_own(path: Path, title: str) -> None:

@@ -186,13 +186,12 @@ REFUSED = {
     "target=32": "is within the model's training length of 32 tokens",
     "target=5000": "target=5000 in the validation split of data=local: No document has the 5001 tokens",
     "extension=ntk": "is what scripts/advise.py chooses",
-    "evaluate.windows=7": "evaluate.windows=7 is what target= and budget= choose",
-    "evaluate.split=validation": "evaluate.split=validation is what",
+    "evaluate.windows=7": "evaluate.windows=7 is what scripts/advise.py chooses",
     "finetune=longer": "leave finetune= out",
     "budget=0": "budget=0",
     "runs=x": "advises on one model",
     "methods=[]": "methods=[] must be one method or several",
-    "evaluate.tasks=passkey": "evaluate.tasks=passkey is of another protocol than fixed_targets",
+    "evaluate.tasks=passkey": "evaluate.tasks=passkey is what scripts/advise.py chooses",
     "evaluate.documents=nothing*": "evaluate.documents=nothing* matches none of the 3 documents",
 }
 

@@ -108,4 +108,4 @@ def test_a_run_reads_it_beside_its_own_text_with_intervals_over_projects(tmp_pat
     assert done.returncode and "evaluate.unit=project sets the unit of windows" in done.stderr
     for script in ("advise", "search_factors"):
         done = call(capfd, tmp_path, script, f"run={run}", "evaluate.text=pysource", "cache_dir=cache")
-        assert done.returncode and "evaluate.text=pysource has no effect on scripts/" in done.stderr
+        assert done.returncode and f"evaluate.text=pysource is what scripts/{script}.py chooses" in done.stderr

@@ -178,7 +178,7 @@ def test_what_it_refuses(world, engine, identify, capfd):
         ("factor=4", "target=128"): "are one setting",
         ("candidates=[yarm]",): "candidates=yarm is unknown (did you mean yarn?)",
         ("candidates=[yarn]",): "leaves nothing to compare it with",
-        ("evaluate.windows=3",): "evaluate.windows=3 is that of the engine's rows",
+        ("evaluate.windows=3",): "evaluate.windows=3 is what scripts/identify.py finds out, or that of the engine's rows",
         ("extension=pi",): "extension=pi is what scripts/identify.py finds out",
         ("model.path=nowhere",): "nowhere",
         ("data=local", "data.path=other_text"): "scored other tokens than",
