@@ -19,11 +19,22 @@ def figure(section: list[Score], title: str):
     found = by_task(section)
     groups = panels([method for cells in found.values() for method in cells])
     lengths, train_len, shown = tick_lengths(score.length for score in section), section[0].train_len, []
+
+    def scales(axes, first: bool) -> None:
+        octaves(axes, lengths, train_len)
+        axes.set(xlim=(min(lengths) / 1.2, max(lengths) * 1.2), ylim=(-0.03, 1.04), ylabel="accuracy" if first else "")
+        axes.set_xlabel("length (tokens)", fontsize=FONT)
+
     for task, cells in found.items():
         for heading, methods in groups.items():
             own = {method: cells[method] for method in methods if method in cells}
-            scales = functools.partial(_scales, lengths=lengths, train_len=train_len, first=heading == next(iter(groups)))
-            shown.append(Panel(f"{task}: {heading}", _guess_lines(own) + _lines(own, heading), scales))
+            shown.append(
+                Panel(
+                    f"{task}: {heading}",
+                    _guess_lines(own) + _lines(own, heading),
+                    functools.partial(scales, first=heading == next(iter(groups))),
+                )
+            )
     part = len(groups) * (WIDTH + BETWEEN) + sum(LEADER + max(width(line.name) for line in panel.lines) for panel in shown[: len(groups)])
     across = len(groups) * max(1, min(len(found), int(WIDEST // part)))
     first, *others = caption_lines(section)
@@ -71,9 +82,3 @@ def _guess_lines(cells: dict[tuple, dict[int, Score]]) -> list[Line]:
         if marks:
             lines.append(Line(f"guess {column.replace('_', ' ')}", marks, Pen(GREY, ":", "")))
     return lines
-
-
-def _scales(axes, lengths: list[int], train_len: int, first: bool) -> None:
-    octaves(axes, lengths, train_len)
-    axes.set(xlim=(min(lengths) / 1.2, max(lengths) * 1.2), ylim=(-0.03, 1.04), ylabel="accuracy" if first else "")
-    axes.set_xlabel("length (tokens)", fontsize=FONT)

@@ -1,6 +1,5 @@
 """Figure of loss against context inside the window: the loss on the left, the gain of each doubling on the right."""
 
-import functools
 from collections.abc import Callable, Sequence
 
 from posbench.report.context_loss import by_name, gain_cell
@@ -17,18 +16,33 @@ Value = Callable[[ContextPoint], tuple[float | None, float | None]]
 
 def figure(section: list[ContextPoint], title: str):
     """Figure of one section."""
-    panels, cut = [], False
-    kinds: dict[str, tuple[Value, float]] = {
-        "Loss (nats/token)": (lambda step: (step.nll, step.half_width), STEEP),
-        "Gain from the doubling to c tokens (nats/token)": (lambda step: (step.doubling, step.doubling_half_width), BESIDE),
-    }
-    for heading, (value, beside) in kinds.items():
+    panels, cut, train_len = [], False, section[0].train_len
+
+    def panel(heading: str, known: list[ContextPoint], value: Value, beside: float, limits: tuple[float, float]) -> Panel:
+        def scales(axes) -> None:
+            contexts = [step.context for step in known]
+            octaves(axes, tick_lengths(contexts), train_len)
+            axes.set(xlim=(min(contexts) / 1.25, max(*contexts, train_len) * 1.25), ylim=limits)
+            style = {"xycoords": axes.get_xaxis_transform(), "ha": "right", "va": "top", "fontsize": 7.5, "color": GREY}
+            note(axes, f"trained at {train_len}", (train_len, 1), (-4, -2), **style)
+            if limits[0] < 0 < limits[1]:
+                axes.axhline(0, color="black", linewidth=0.9, zorder=1)
+            axes.set_xlabel("c, tokens of context before every target", fontsize=FONT)
+
+        pens, lines = looks(((step.encoding, "none") for step in known), bases(known)), []
+        for name, own in by_name(known).items():
+            marks = [with_interval(context, *value(step)) for context, step in sorted(own.items())]
+            lines.append(Line(shortened(name), marks, pens[next(iter(own.values())).encoding, "none"]))
+        return Panel(heading, lines, scales, dodge=beside)
+
+    for heading, value, beside in (
+        ("Loss (nats/token)", lambda step: (step.nll, step.half_width), STEEP),
+        ("Gain from the doubling to c tokens (nats/token)", lambda step: (step.doubling, step.doubling_half_width), BESIDE),
+    ):
         known = [step for step in section if value(step)[0] is not None]
         if known:
-            low, high, beyond = edges([value(step) for step in known])
-            contexts = [step.context for step in known]
-            scales = functools.partial(_scales, contexts=contexts, train_len=section[0].train_len, limits=(low, high))
-            panels.append(Panel(heading, _lines(known, value), scales, dodge=beside))
+            *limits, beyond = edges([value(step) for step in known])
+            panels.append(panel(heading, known, value, beside, limits))
             cut = cut or beyond
     return draw(title, [panels], _caption(section, cut)) if panels else None
 
@@ -40,26 +54,6 @@ def edges(values: Sequence[tuple[float, float | None]]) -> tuple[float, float, b
     span = (max(means) - min(means)) or 0.1
     low, high = max(min(ends), min(means) - span / 3), min(max(ends), max(means) + span / 3)
     return low - 0.05 * span, high + 0.05 * span, min(ends) < low - 0.05 * span or max(ends) > high + 0.05 * span
-
-
-def _scales(axes, contexts: list[int], train_len: int, limits: tuple[float, float]) -> None:
-    octaves(axes, tick_lengths(contexts), train_len)
-    axes.set(xlim=(min(contexts) / 1.25, max(*contexts, train_len) * 1.25), ylim=limits)
-    style = {"xycoords": axes.get_xaxis_transform(), "ha": "right", "va": "top", "fontsize": 7.5, "color": GREY}
-    note(axes, f"trained at {train_len}", (train_len, 1), (-4, -2), **style)
-    if limits[0] < 0 < limits[1]:
-        axes.axhline(0, color="black", linewidth=0.9, zorder=1)
-    axes.set_xlabel("c, tokens of context before every target", fontsize=FONT)
-
-
-def _lines(known: list[ContextPoint], value: Value) -> list[Line]:
-    """Line of each encoding. Dashes and marks tell apart lines of one colour."""
-    pens = looks(((step.encoding, "none") for step in known), bases(known))
-    lines = []
-    for name, own in by_name(known).items():
-        marks = [with_interval(context, *value(step)) for context, step in sorted(own.items())]
-        lines.append(Line(shortened(name), marks, pens[next(iter(own.values())).encoding, "none"]))
-    return lines
 
 
 def _caption(section: list[ContextPoint], cut: bool) -> list[str]:

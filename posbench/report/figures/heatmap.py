@@ -89,20 +89,24 @@ def limit(values: list[float]) -> float:
 
 
 def _draw_row(axes, line: int, points: list[CurvePoint | None], norm, colours, edge: float) -> None:
-    from matplotlib.patches import Rectangle
-
     for place, point in enumerate(points):
         if point is None or point.difference is None:
-            axes.add_patch(Rectangle((place, line), 1, 1, facecolor=UNKNOWN, edgecolor="white", linewidth=1.5))
-            text = "nan" if point is not None and point.nll is None else ""
-            axes.text(place + 0.5, line + 0.52, text, ha="center", va="center", fontsize=7.4, color="#222222")
+            draw_cell(axes, place, line, UNKNOWN, "nan" if point is not None and point.nll is None else "", INKS[1:], border=1.5)
             continue
-        axes.add_patch(Rectangle((place, line), 1, 1, facecolor=colours(norm(point.difference)), edgecolor="white", linewidth=0.5))
         undecided = verdict(point.difference, point.half_width) == LEVEL
         text = f"{point.difference:+.{3 if abs(point.difference) < 1 else 2 if abs(point.difference) < 100 else 0}f}"
         text = ("^" if abs(point.difference) > edge else "") + text + "~" * undecided
-        ink = legible(colours(norm(point.difference)), INKS if undecided else INKS[1:])
-        axes.text(place + 0.5, line + 0.52, text, ha="center", va="center", fontsize=7.4, color=ink)
+        draw_cell(axes, place, line, colours(norm(point.difference)), text, INKS if undecided else INKS[1:])
+
+
+def draw_cell(axes, place: int, line: int, ground: object, text: str, inks: Sequence[str], border: float = 0.5, size: float = 7.4) -> None:
+    """Draw a cell of a map, with a text that can be read on its ground."""
+    from matplotlib.colors import to_rgb
+    from matplotlib.patches import Rectangle
+
+    axes.add_patch(Rectangle((place, line), 1, 1, facecolor=ground, edgecolor="white", linewidth=border))
+    style = {"ha": "center", "va": "center", "fontsize": size, "color": legible(to_rgb(ground), inks)}
+    axes.text(place + 0.5, line + 0.52, text, **style)
 
 
 def legible(ground: Sequence[float], inks: Sequence[str]) -> str:

@@ -3,7 +3,6 @@
 A row of panels for each panel of loss_curves. A point stands in the middle of its bin of positions.
 """
 
-import functools
 import itertools
 import math
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from posbench.report.figures.captions import caption
 from posbench.report.figures.context_loss import edges
-from posbench.report.figures.lines import Line, Mark, Panel, draw, short_number, with_interval
+from posbench.report.figures.lines import Mark, Panel, draw, short_number, with_interval
 from posbench.report.figures.method_lines import groups, lines_of, marks_of
 from posbench.report.figures.style import FONT, GREY, note, octaves
 from posbench.report.records import CurvePoint, interval_units, tick_lengths
@@ -25,13 +24,9 @@ class PanelColumn:
     """Column of panels: its heading, a point's value and half interval, the ends of its axis, and its points."""
 
     heading: str
-    value: Callable[[CurvePoint], float | None]
-    half: Callable[[CurvePoint], float | None]
+    reading: Callable[[CurvePoint], tuple[float | None, float | None]]
     edges: tuple[float, float]
     points: list[CurvePoint]
-
-    def holds(self, point: CurvePoint) -> bool:
-        return point in self.points
 
 
 def figure(curve: list[CurvePoint], title: str):
@@ -40,55 +35,47 @@ def figure(curve: list[CurvePoint], title: str):
     at = {end: math.sqrt((start + 1) * end) for start, end in itertools.pairwise([0, *ends])}
     # The first positions have a high loss in every model and would flatten the rest.
     curve = [point for point in curve if 8 * point.length >= train_len] or curve
-    columns = _columns(curve)
-
-    def panel(group, column: PanelColumn) -> Panel | None:
-        own = list(filter(column.holds, group.points))
-        if not own:
-            return None
-
-        def mark(point: CurvePoint) -> Mark | None:
-            value = column.value(point) if column.holds(point) else None
-            return None if value is None else with_interval(at[point.length], value, column.half(point))
-
-        lengths = [point.length for point in column.points]
-        scales = functools.partial(_scales, curve=curve, at=[at[n] for n in lengths], lengths=lengths, column=column)
-        lines = [_cut(line, column.edges[1]) for line in lines_of(group.points, curve, mark)]
-        title = ", ".join(filter(None, (group.heading, column.heading)))
-        dodge = ASIDE if any(map(column.half, own)) else 0.0
-        return Panel(title, lines, scales, [marks for *_, marks in marks_of(group.others, mark)], dodge)
-
-    rows = [[panel(group, column) for column in columns] for group in groups(curve)]
-    return draw(title, rows, [*caption(curve, relative=False), *_of_columns(columns)])
-
-
-def _cut(line: Line, top: float) -> Line:
-    """Line with its last value behind its name, if the axis cuts it."""
-    last = line.marks[-1].y
-    return replace(line, name=f"{line.name} {short_number(last, signed=False)}") if last > top else line
-
-
-def _scales(axes, curve: list[CurvePoint], at: list[float], lengths: list[int], column: PanelColumn) -> None:
-    train_len = curve[0].train_len
-    octaves(axes, tick_lengths({n for n in lengths if n & (n - 1) == 0} or lengths), train_len)
-    axes.set(xlim=(min(at) / 1.1, max(*lengths, train_len) * 1.02), ylim=column.edges)
-    axes.set_xlabel(f"position in a window of {curve[0].window} tokens", fontsize=FONT)
-    if column.points is curve:
-        style = {"xycoords": axes.get_xaxis_transform(), "ha": "right", "fontsize": 7.5, "color": GREY}
-        note(axes, f"trained at {train_len}", (train_len, 0), (-4, 4), **style)
-    else:
-        axes.axhline(0, color="black", linewidth=0.9, zorder=1)
-
-
-def _columns(curve: list[CurvePoint]) -> list[PanelColumn]:
-    found = [PanelColumn("loss (nats/token)", lambda point: point.nll, lambda point: None, _edges(curve), curve)]
-    inside = [point for point in curve if point.change is not None and point.length <= point.train_len]
+    columns = [PanelColumn("loss (nats/token)", lambda point: (point.nll, None), _edges(curve), curve)]
+    inside = [point for point in curve if point.change is not None and point.length <= train_len]
+    told = caption(curve, relative=False)
     if inside:
         low, high, _ = edges([(0.0, None), *((point.change, point.change_half_width) for point in inside)])
         high = ROOM if high > 2 * ROOM else high  # a method that costs so much would flatten the others; its value follows its name
-        heading = f"minus no extension, up to {curve[0].train_len}"
-        found.append(PanelColumn(heading, lambda point: point.change, lambda point: point.change_half_width, (low, high), inside))
-    return found
+        heading = f"minus no extension, up to {train_len}"
+        columns.append(PanelColumn(heading, lambda point: (point.change, point.change_half_width), (low, high), inside))
+        over = interval_units(point.over for point in inside if point.change_half_width is not None)
+        bars = f" Bars: 95 % t interval, {over}; cut at an edge." if over else ""
+        told.append(f"Right: the loss of each token minus its loss without an extension, up to the training length.{bars}")
+
+    def panel(group, column: PanelColumn) -> Panel | None:
+        def mark(point: CurvePoint) -> Mark | None:
+            value, half = column.reading(point) if point in column.points else (None, None)
+            return None if value is None else with_interval(at[point.length], value, half)
+
+        def scales(axes) -> None:
+            lengths = [point.length for point in column.points]
+            octaves(axes, tick_lengths({n for n in lengths if n & (n - 1) == 0} or lengths), train_len)
+            axes.set(xlim=(min(at[n] for n in lengths) / 1.1, max(*lengths, train_len) * 1.02), ylim=column.edges)
+            axes.set_xlabel(f"position in a window of {curve[0].window} tokens", fontsize=FONT)
+            if column.points is curve:
+                style = {"xycoords": axes.get_xaxis_transform(), "ha": "right", "fontsize": 7.5, "color": GREY}
+                note(axes, f"trained at {train_len}", (train_len, 0), (-4, 4), **style)
+            else:
+                axes.axhline(0, color="black", linewidth=0.9, zorder=1)
+
+        lines = lines_of(group.points, curve, mark)
+        # The last value of a line that the axis cuts follows its name.
+        cut = [line.marks[-1].y > column.edges[1] for line in lines]
+        lines = [
+            replace(one, name=f"{one.name} {short_number(one.marks[-1].y, signed=False)}") if above else one
+            for one, above in zip(lines, cut, strict=True)
+        ]
+        own = [point for point in group.points if point in column.points]
+        dodge = ASIDE if any(column.reading(point)[1] for point in own) else 0.0
+        title = ", ".join(filter(None, (group.heading, column.heading)))
+        return Panel(title, lines, scales, [marks for *_, marks in marks_of(group.others, mark)], dodge) if own else None
+
+    return draw(title, [[panel(group, column) for column in columns] for group in groups(curve)], told)
 
 
 def _edges(curve: list[CurvePoint]) -> tuple[float, float]:
@@ -99,12 +86,3 @@ def _edges(curve: list[CurvePoint]) -> tuple[float, float]:
     low, high = min(known), min(max(known), max(inside) + max(span, ROOM))
     margin = 0.05 * ((high - low) or 0.1)
     return low - margin, high + margin
-
-
-def _of_columns(columns: list[PanelColumn]) -> list[str]:
-    """Lines on the right panel: what is subtracted, and the units of its intervals."""
-    if len(columns) == 1:
-        return []
-    over = interval_units(point.over for point in columns[1].points if point.change_half_width is not None)
-    bars = f" Bars: 95 % t interval, {over}; cut at an edge." if over else ""
-    return [f"Right: the loss of each token minus its loss without an extension, up to the training length.{bars}"]
