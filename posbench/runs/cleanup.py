@@ -24,8 +24,7 @@ from posbench.runs.search import files, run_directories
 from posbench.runs.unfinished import PART
 
 TOKENS = re.compile(r"[0-9a-f]{24}(_(train|validation|test))*")
-# Temporary names: of common/files.py (by tempfile), and of safetensors, which earlier versions wrote with.
-TEMPORARY = re.compile(r"\..+-[a-z0-9_]{8}(\.[a-z0-9]+)?|\.tmp[A-Za-z0-9]{6}")
+TEMPORARY = re.compile(r"\..+-[a-z0-9_]{8}(\.[a-z0-9]+)?")  # names of files that common/files.py is writing
 OWN = re.compile(rf"evals/\w+/[^/]+\.(json|npz)|(evals/\w+/)?({TEMPORARY.pattern})")
 
 

@@ -144,13 +144,6 @@ def test_gc_leaves_alone_what_lives_and_what_is_not_its_own(results):
         assert names(results) == before and "1 run at work left alone" in done.stderr
 
 
-def test_what_safetensors_left_of_weights_goes_and_protects_no_run(results):
-    finished, unstarted = results / "rope-16-s0-1111111111", results / "rope-16-s0-4444444444"
-    (finished / ".tmpAb3xYz").write_text("x" * 9), (unstarted / ".tmpAb3xYz").write_text("x" * 9)
-    assert len(list(find_waste(results, list_runs(results), delete=True))) == 3
-    assert not (finished / ".tmpAb3xYz").exists() and not unstarted.exists()
-
-
 MEANWHILE = {  # waste -> where it lies, and what another process does to the run between the listing and the deletion
     "arrays": ("1/evals/p/pi+none-1.npz", lambda run: (run / "evals/p/pi+none-1.json").write_text("{}")),
     "checkpoint": ("1/state.pt", lambda run: (run / "train.json").unlink()),
@@ -176,29 +169,41 @@ def test_what_a_process_makes_of_it_between_the_list_and_the_deletion_is_kept(re
     assert run / inside not in wastes and (run / inside).exists() and (wastes or digit == "2")
 
 
-def test_tokens_that_come_into_use_between_search_and_deletion_are_kept(results, tmp_path, monkeypatch):
-    tokens = tmp_path / "cache" / ("b" * 24 + "_test")
-    tokens.mkdir(parents=True)
-    (tokens / "manifest.json").write_text(json.dumps({"name": "books", "source": DATA["source"], "tokenizer": "bpe-512"}))
-    assert [waste.path for waste in unused_tokens(tmp_path / "cache", results)] == [tokens]
+def test_gc_takes_wandbs_folders_once_they_are_uploaded_and_follows_no_link(results, tmp_path):
+    kept, gone = (results / ".wandb" / "wandb" / f"offline-run-20260101_000000-rope-16-s0-{digit * 10}" for digit in "12")
+    for folder in (kept, gone):
+        (folder / "files").mkdir(parents=True)
+    (gone / "run-rope-16-s0-2222222222.wandb.synced").touch()
+    (results / ".wandb").rename(tmp_path / "elsewhere")
+    for link, target in ((".wandb", "elsewhere"), (".wandb/wandb", "elsewhere/wandb")):
+        (results / link).parent.mkdir(exist_ok=True)
+        (results / link).symlink_to(tmp_path / target)
+        runs(results, "gc", "delete=true")
+        (results / link).unlink()
+    (results / ".wandb").rmdir()
+    (tmp_path / "elsewhere").rename(results / ".wandb")
+    assert kept.exists() and gone.exists()
+    runs(results, "gc", "delete=true")
+    assert kept.exists() and not gone.exists()
 
-    def lock(path: Path, timeout: float) -> FileLock:
-        make(results, "9", config={**PARTS, "train": {"steps": 9}, "data": {**DATA, "tokenizer": "bpe", "vocab_size": 512}})
+
+def test_gc_takes_tokens_that_no_run_was_trained_on(results, tmp_path, monkeypatch):
+    used, unused, later, foreign_folder = (tmp_path / "cache" / name for name in ("a" * 24, "b" * 24, "c" * 24 + "_test", "thesis"))
+    for folder, tokenizer in ((used, "bytes"), (unused, "bpe-512"), (later, "bpe-513"), (foreign_folder, "bpe-512")):
+        folder.mkdir(parents=True)
+        (folder / "manifest.json").write_text(json.dumps({"name": "books", "source": DATA["source"], "tokenizer": tokenizer}))
+    runs(results, "gc", "delete=true")
+    assert {waste.path for waste in unused_tokens(tmp_path / "cache", results)} == {unused, later}
+
+    def lock(path: Path, timeout: float) -> FileLock:  # before it is held, another process begins a training on these tokens
+        if not list(results.glob("*9999999999/config.yaml")):
+            make(results, "9", config={**PARTS, "train": {"steps": 9}, "data": {**DATA, "tokenizer": "bpe", "vocab_size": 513}})
         return FileLock(path, timeout=timeout)
 
+    (results / "elsewhere-16-s0-9999999999").unlink()
     monkeypatch.setattr("posbench.runs.cleanup.FileLock", lock)
-    assert not list(unused_tokens(tmp_path / "cache", results, delete=True)) and tokens.exists()
-
-
-def test_gc_follows_no_link_of_wandbs(results, tmp_path):
-    elsewhere = tmp_path / "elsewhere" / "wandb" / "offline-run-20260101_000000-rope-16-s0-2222222222"
-    elsewhere.mkdir(parents=True)
-    (elsewhere / "run.wandb.synced").touch()
-    (results / ".wandb").symlink_to(tmp_path / "elsewhere")
-    assert not [waste for waste in find_waste(results, list_runs(results)) if ".wandb" in waste.path.parts]
-    (results / ".wandb").unlink(), (results / ".wandb").mkdir()
-    (results / ".wandb" / "wandb").symlink_to(tmp_path / "elsewhere" / "wandb")
-    assert not [waste for waste in find_waste(results, list_runs(results)) if ".wandb" in waste.path.parts]
+    assert [waste.path for waste in unused_tokens(tmp_path / "cache", results, delete=True)] == [unused]
+    assert used.exists() and later.exists() and foreign_folder.exists() and not unused.exists()
 
 
 def test_a_run_that_cannot_be_read_or_goes_away_costs_no_other(results, monkeypatch):
@@ -222,27 +227,6 @@ def test_a_run_that_cannot_be_read_or_goes_away_costs_no_other(results, monkeypa
     monkeypatch.setattr(os, "scandir", lambda path: (_ for _ in ()).throw(PermissionError(13, "Permission denied", str(path))))
     with pytest.raises(RunError, match="cannot be read"):
         list_runs(results)
-
-
-def test_gc_takes_wandbs_folders_once_they_are_uploaded(results):
-    kept, gone = (results / ".wandb" / "wandb" / f"offline-run-20260101_000000-rope-16-s0-{digit * 10}" for digit in "12")
-    for folder in (kept, gone):
-        (folder / "files").mkdir(parents=True)
-    (gone / "run-rope-16-s0-2222222222.wandb.synced").touch()
-    runs(results, "gc", "delete=true")
-    assert kept.exists() and not gone.exists()
-
-
-def test_gc_takes_tokens_that_no_run_was_trained_on(results, tmp_path):
-    used, unused, foreign_folder = (tmp_path / "cache" / name for name in ("a" * 24, "b" * 24, "thesis"))
-    for folder, tokenizer in ((used, "bytes"), (unused, "bpe-512"), (foreign_folder, "bpe-512")):
-        folder.mkdir(parents=True)
-        content = {"name": "books", "source": DATA["source"], "tokenizer": tokenizer}
-        (folder / "manifest.json").write_text(json.dumps(content))
-    runs(results, "gc", "delete=true")
-    assert unused.exists()
-    runs(results, "gc", f"cache={tmp_path / 'cache'}", "delete=true")
-    assert used.exists() and foreign_folder.exists() and not unused.exists()
 
 
 def test_all_that_a_real_run_writes_is_known(tmp_path, text_folder, capfd):
