@@ -30,14 +30,6 @@ def test_plain_lines_come_at_tenths_with_the_time_left(clock, capsys):
     assert lines[-1] == "train 100/100 steps  loss 4.01  took 3m20s"
 
 
-def test_short_work_prints_one_line(clock, capsys):
-    with Progress(100, "evaluate", "windows") as progress:
-        for _ in range(100):
-            clock.now += 0.01
-            progress.update(1)
-    assert lines_of(capsys) == ["evaluate 100/100 windows  took 1s"]
-
-
 def test_one_slow_step_does_not_move_the_remaining_time(clock):
     progress = Progress(100, "train", "steps")
     assert progress.remaining() is None
@@ -57,16 +49,6 @@ def test_the_time_left_follows_the_work_of_the_units_to_come(clock):
     assert progress.remaining() == pytest.approx(4)
     progress.update(900, each=4.0, spared=True)  # which took no time, and says nothing of the speed
     assert progress.remaining() == pytest.approx(0.4)
-
-
-def test_units_that_were_spared_count_as_done_and_not_towards_the_speed(clock):
-    progress = Progress(3_000, "evaluate", "tokens", work=1_000 + 2_000 * 4.0)
-    progress.update(1_000, spared=True)
-    progress.update(1_000, each=4.0, spared=True)
-    assert (progress.done, progress.remaining()) == (2_000, None)
-    clock.now += 2
-    progress.update(500, each=4.0)
-    assert progress.remaining() == pytest.approx(2)
 
 
 def test_parts_of_a_piece_are_shown_and_count_for_the_speed_together(clock, capsys):
@@ -123,7 +105,7 @@ def test_an_error_says_nothing_of_completion(clock, capsys):
     assert lines_of(capsys) == []
 
 
-def test_numbers_read_well(clock, capsys):
+def test_short_work_is_one_line_of_numbers_that_read_well(clock, capsys):
     with Progress(1, "t", "u") as progress:
         clock.now += 3700
         progress.update(1, a=18999.6, b=0.123456, c=7, d="x")

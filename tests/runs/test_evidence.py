@@ -61,6 +61,7 @@ def test_a_report_of_evidence_is_the_report_of_its_runs(whole):
     assert again.rows == report.rows
     first, second = (one.origins for one in (report, again))
     assert [origin.provenance for origin in first.values()] == [origin.provenance for origin in second.values()]
+    assert find_results([folder]).evidence == [folder] and len(posbench.rows(folder)) == len(report.rows)
 
 
 def test_a_bundle_of_runs_holds_the_evidence_of_their_report(runs, whole, tmp_path, capfd):
@@ -96,12 +97,6 @@ def test_evidence_of_evidence_is_the_same(whole, tmp_path):
         assert (tmp_path / name).read_text() == (folder / name).read_text()
 
 
-def test_it_is_named_as_runs_are(whole):
-    folder = whole[1]
-    assert find_results([folder]).evidence == [folder] and not find_results([folder]).csvs
-    assert len(posbench.rows(folder)) == len(read_csv(folder / "rows.csv"))
-
-
 def test_other_targets_do_not_pair(tmp_path):
     losses = np.full(TARGETS, 3.0)
     floor = write_eval(tmp_path / "a", "rope", "recompute_window", "none", [losses] * 3, LENGTHS[1:], args={"window": None})
@@ -120,10 +115,9 @@ def test_two_weights_of_one_training_are_refused(runs, tmp_path):
     Built([first], tmp_path / "one", "t", "x")
     lines = [json.loads(line) for line in (tmp_path / "one" / CONFIGS).read_text().splitlines()]
     (tmp_path / "one" / CONFIGS).write_text("".join(json.dumps({**line, "summary": {"sha256": "elsewhere"}}) + "\n" for line in lines))
-    with pytest.raises(RunError, match="the same training with different weights .*elsewhere"):
-        collect([first], "t", "x", evidence=[tmp_path / "one"])  # the same rows, so that one folder adds nothing
-    with pytest.raises(RunError, match="the same training with different weights .*elsewhere"):
-        collect(others, "t", "x", evidence=[tmp_path / "one"])
+    for beside in ([first], others):  # of the same rows one folder adds nothing
+        with pytest.raises(RunError, match="the same training with different weights .*elsewhere"):
+            collect(beside, "t", "x", evidence=[tmp_path / "one"])
 
 
 @pytest.fixture
@@ -176,14 +170,6 @@ def test_a_training_evaluated_in_two_folders_keeps_what_was_evaluated_in_each(tw
     assert sorted(length for line in kept for one in line["evaluations"].values() for length in one["machines"]) == sorted(
         str(length) for _, length in commits(again)
     )
-
-
-def test_two_weights_of_one_training_in_a_folder_are_refused(twice, tmp_path):
-    Built([*twice["a"], *twice["b"]], tmp_path / "report", "All", "x")
-    lines = (tmp_path / "report" / CONFIGS).read_text().splitlines()
-    (tmp_path / "report" / CONFIGS).write_text("\n".join([lines[0], lines[1].replace('"sha256": "x"', '"sha256": "y"')]))
-    with pytest.raises(RunError, match=r"the same training with different weights \(x and y\)"):
-        collect([], "All", "x", evidence=[tmp_path / "report"])
 
 
 def test_rows_without_sums_are_counted(runs, tmp_path):
@@ -255,24 +241,22 @@ DAMAGE = {
     "unsorted": lambda arrays: {**arrays, "row": arrays["row"][::-1]},
     "of unequal lengths": lambda arrays: {**arrays, "nll": arrays["nll"][1:]},
     "a document twice": lambda arrays: {**arrays, "document": arrays["document"] * 0},
+    "cut": "{",
+    "of a wrong kind": '{"run_id": "a", "config": []}',
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_damaged_sums_are_one_sentence(whole, tmp_path, damage):
-    copy_evidence(whole[1], tmp_path)
-    with np.load(tmp_path / SUMS) as stored:
-        arrays = dict(stored)
-    np.savez(tmp_path / SUMS, **DAMAGE[damage](arrays))
+def test_damaged_evidence_is_one_sentence(whole, tmp_path, damage):
+    for name in ("rows.csv", SUMS, "documents.csv", CONFIGS):
+        shutil.copyfile(whole[1] / name, tmp_path / name)
+    if isinstance(DAMAGE[damage], str):
+        (tmp_path / CONFIGS).write_text(DAMAGE[damage] + "\n")
+    else:
+        with np.load(tmp_path / SUMS) as stored:
+            arrays = dict(stored)
+        np.savez(tmp_path / SUMS, **DAMAGE[damage](arrays))
     with pytest.raises(RunError, match="evidence in .* is damaged.*: recreate it with scripts/report.py, or leave"):
-        read_evidence(tmp_path)
-
-
-@pytest.mark.parametrize("text", ["{", '{"run_id": "a", "config": []}'])
-def test_damaged_configurations_are_one_sentence(whole, tmp_path, text):
-    copy_evidence(whole[1], tmp_path)
-    (tmp_path / CONFIGS).write_text(text + "\n")
-    with pytest.raises(RunError, match="is damaged"):
         read_evidence(tmp_path)
 
 

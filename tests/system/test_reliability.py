@@ -20,7 +20,6 @@ from spoils import SMALL, World, with_usual
 from posbench.common.errors import RunError
 from posbench.config import identity
 from posbench.data import sources
-from posbench.runs.directory import Run
 from posbench.runs.rows import VOLATILE
 from posbench.sweep import ledger
 from posbench.training.checkpoint import HEADER
@@ -66,43 +65,28 @@ def whole(capfd: pytest.CaptureFixture, world: World, undisturbed: dict[str, obj
     return undisturbed
 
 
-HOLD_RUN = (
-    "import sys, time\nfrom posbench.runs.directory import Run\nwith Run(sys.argv[1]).lock():\n    print(flush=True); time.sleep(600)"
-)
-HOLD_TOKENS = """
+HOLD = """
 import sys, time
-from pathlib import Path
 from filelock import FileLock
 from posbench.common.locks import hold
-with hold(FileLock(sys.argv[1] + ".lock"), "preparing text", wait=True):
-    abandoned = Path(sys.argv[1]).parent / f".{Path(sys.argv[1]).name}.part"
-    abandoned.mkdir()
-    (abandoned / "test.tokens.bin").write_bytes(b"cut off")
+with hold(FileLock(sys.argv[1]), "holding", wait=True):
     print(flush=True); time.sleep(600)
 """
 
 
-def killed_holder(code: str, path: os.PathLike) -> None:
-    with subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE) as owner:
-        assert owner.stdout.read(1) == b"\n"
-        owner.kill()
-
-
-def test_a_runs_lock_does_not_outlive_its_owner(tmp_path):
-    killed_holder(HOLD_RUN, tmp_path / "run")
-    assert (tmp_path / "run" / ".lock").exists()
-    with Run(tmp_path / "run").lock(wait=False):
-        pass
-
-
-def test_the_lock_of_a_token_cache_does_not_outlive_its_owner(world, capfd):
+def test_locks_of_a_run_and_of_tokens_do_not_outlive_their_owner(world, capfd):
     (whole,) = (world.root / "cache").glob("*/")
     shutil.rmtree(whole)
     folder = whole.with_name(f"{whole.name}_test")  # all that an evaluation of a finished training reads
-    killed_holder(HOLD_TOKENS, folder)
-    assert (world.root / "cache" / f"{folder.name}.lock").exists()
-    done = run(capfd, world, "extension=window")
-    assert "another process" not in done.stderr
+    for lock in (world.run(0) / ".lock", folder.with_name(f"{folder.name}.lock")):
+        with subprocess.Popen([sys.executable, "-c", HOLD, str(lock)], stdout=subprocess.PIPE) as owner:
+            assert owner.stdout.read(1) == b"\n"
+            owner.kill()
+        assert lock.exists()
+    abandoned = folder.with_name(f".{folder.name}.part")
+    abandoned.mkdir()
+    (abandoned / "test.tokens.bin").write_bytes(b"cut off")
+    assert "another process" not in run(capfd, world, "extension=window").stderr
     known = [folder.name, f"{folder.name}.lock", f"{whole.name}.lock", "digests.json"]
     assert sorted(path.name for path in (world.root / "cache").iterdir()) == sorted(known)
 
@@ -212,7 +196,7 @@ def test_a_state_of_before_a_key_was_kept_goes_on(world, capfd, undisturbed):
 
 
 def test_memory_of_digests_is_only_a_memory(world, capfd):
-    for content in ("[1, 2]", "{", json.dumps({str(path): [1] for path in world.root.rglob("*.txt")})):
+    for content in ("{", json.dumps({str(path): [1] for path in world.root.rglob("*.txt")})):
         (world.root / "cache" / "digests.json").write_text(content)
         assert "nothing to do" in run(capfd, world).stdout
         sources._seen.clear()
