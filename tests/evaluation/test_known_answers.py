@@ -65,18 +65,6 @@ def test_fixed_targets_of_a_model_with_longer_memory_never_rise(memory):
     assert (losses[0] > losses[-1]) == (memory > 16)
 
 
-@pytest.mark.parametrize("bos", [False, True])
-def test_disjoint_gives_each_token_of_a_piece_one_more_token_of_context(bos):
-    text = counting([90, 20, 300]) if not bos else file(np.zeros(410), [90, 20, 300])
-    evaluator = protocol("disjoint")(evaluation(Counter(remembers(1000), step=not bos), text, bos=bos, lengths=[24], windows=16))
-    (row,), arrays = evaluator.run(24)
-    context = np.array([*range(1, 25), *range(1, 25), *range(1, 17)]) - bos  # 64 = 24 + 24 + a tail of 16
-    n_stretches = 16 * TRAIN_LEN // 64
-    np.testing.assert_allclose(arrays["nll"].reshape(n_stretches, 64), np.tile(remembers(1000)(context), (n_stretches, 1)), atol=1e-5)
-    assert row["nll"] == pytest.approx(remembers(1000)(context).mean(), abs=1e-6) and row["n_targets"] == 64 * n_stretches
-    assert row["accuracy"] == np.mean(context > 0)  # exp(-4) is less than what each of the 50 others gets, exp(-3.5) is more
-
-
 @pytest.mark.parametrize("stride", [1, 3, 4, 16])
 def test_sliding_scores_every_token_once_with_all_but_a_stride_of_its_window(stride):
     found = evaluation(Counter(remembers(1000)), counting([400, 20, 65]), stride=stride, windows=64, lengths=[16])
@@ -92,12 +80,6 @@ def test_sliding_scores_every_token_once_with_all_but_a_stride_of_its_window(str
         np.testing.assert_allclose(nll, remembers(1000)(context), atol=1e-5)
     assert row["nll"] == pytest.approx(arrays["nll"].mean(), abs=1e-6)  # every token weighs alike
     assert len({*(zip(evaluator.shared()["document"], evaluator.shared()["offset"], strict=True))}) == row["n_targets"]
-
-
-def test_sliding_by_a_whole_window_is_disjoint():
-    found = evaluation(Counter(remembers(1000)), counting([90, 20, 300]), lengths=[24], stride=24)
-    (one, ones), (two, twos) = (protocol(name)(found).run(24) for name in ("disjoint", "sliding"))
-    assert np.array_equal(ones["nll"], twos["nll"]) and one[0]["nll"] == two[0]["nll"]
 
 
 def test_sliding_token_by_token_is_the_floor_on_the_same_targets():
@@ -139,12 +121,6 @@ def test_what_repeat_feeds_is_the_text_of_train_len_tokens_again_and_again():
     model.fed.clear()
     assert evaluator.control[0][0]["task"] == "control"
     assert np.array_equal(model.fed[0][0], np.tile(copy[TRAIN_LEN // 2 :], 3)[-TRAIN_LEN - 1 : -1])
-
-
-def test_one_copy_is_the_natural_text():
-    text = counting([90, 20, 300])
-    one, two = (protocol(name)(evaluation(Counter(remembers(1000)), text)).run(TRAIN_LEN) for name in ("repeat", "fixed_targets"))
-    assert np.array_equal(one[1]["nll"], two[1]["nll"])
 
 
 def test_a_model_without_order_loses_nothing_to_shuffling_and_one_with_order_does():

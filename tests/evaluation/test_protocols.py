@@ -215,12 +215,6 @@ def test_text_for_one_window_is_too_little_where_the_last_is_dropped():
         protocol("lceg_script").place(text([90, 30]), config, TRAIN_LEN)
 
 
-def test_one_stretch_of_disjoint_is_the_longest_window_of_by_position():
-    found = evaluation(windows=1)
-    one, two = (protocol(name)(found).run(64)[1]["nll"] for name in ("disjoint", "by_position"))
-    assert np.array_equal(one, two.ravel())
-
-
 def test_a_job_runs_every_protocol(tmp_path, text_folder, capfd):
     cli = InProcess(tmp_path, text_folder, capfd)
     keys = [f"evaluate.{key}={value}" for key, value in KEYS.items()]

@@ -29,6 +29,7 @@ from posbench.model import precision as bf16
 from posbench.model.weights import save_weights
 from posbench.runs.directory import Run
 from posbench.training import optimizers as optim
+from posbench.training.distributed import World
 from posbench.training.loop import fit
 from posbench.training.trainer import Trainer
 
@@ -158,26 +159,27 @@ def test_an_interrupted_run_ends_in_the_same_bytes(tmp_path, name, at, saved, op
     assert not (tmp_path / "cut/state.pt").exists()
 
 
-def test_parts_of_a_task_weigh_by_their_answers(tmp_path):
-    """Examples ask for unequally many tokens, and the gradient is that of the mean over all of them, however a batch is divided."""
+def trainer(model: nn.Module | None = None, corpus: SimpleNamespace | None = None, seed: int = 0, **changes) -> Trainer:
+    return Trainer(model or tiny(), corpus or make_corpus(), config(dtype="fp32", **changes), seed, torch.device("cpu"), lambda n, step: n)
 
-    def gradients(micro_batches: int, shares: int) -> list[torch.Tensor]:
-        model = tiny()
-        for share in range(shares):
-            trainer = Trainer(
-                model, task_corpus(), config(dtype="fp32", micro_batches=micro_batches), 0, torch.device("cpu"), lambda n, step: n
-            )
-            rows = trainer.batches.at(0, lambda n, i=share: slice(i * n // shares, (i + 1) * n // shares))
-            trainer._backward(*rows, trainer._shares(rows[1]))
-        return [parameter.grad for parameter in model.parameters()]
 
-    inputs_BT, targets_BT = batches(task_corpus().train, [8], 64, 0, None).at(0)
-    assert len(set((targets_BT != IGNORED).sum(1).tolist())) > 1
+@pytest.mark.parametrize("corpus", [make_corpus, task_corpus])
+def test_the_gradient_is_that_of_the_mean_over_all_targets_however_a_batch_is_divided(corpus):
+    """Examples of a task ask for unequally many tokens."""
+    inputs_BT, targets_BT = batches(corpus().train, [8], 64, 0, None).at(0)
+    assert (len(set((targets_BT != IGNORED).sum(1).tolist())) > 1) == (corpus is task_corpus)
     model = tiny()
-    model.loss(inputs_BT, targets_BT, 8).backward()
-    for micro_batches, shares in ((1, 1), (3, 1), (8, 1), (1, 2), (2, 2)):
-        for one, two in zip(gradients(micro_batches, shares), model.parameters(), strict=True):
-            torch.testing.assert_close(one, two.grad, rtol=1e-4, atol=1e-6)
+    loss = model.loss(inputs_BT, targets_BT, 8)
+    loss.backward()
+    for micro_batches, shares in ((1, 1), (3, 1), (8, 1), (100, 1), (1, 2), (2, 2)):
+        divided, total = tiny(), 0.0
+        for share in range(shares):
+            made = trainer(divided, corpus(), micro_batches=micro_batches)
+            rows = made.batches.at(0, World(share, shares).share)
+            total += made._backward(*rows, made._shares(rows[1])).item()
+        assert total == pytest.approx(loss.item(), rel=1e-5)
+        for one, two in zip(divided.parameters(), model.parameters(), strict=True):
+            torch.testing.assert_close(one.grad, two.grad, rtol=1e-4, atol=1e-6)
 
 
 def test_a_signal_during_the_last_step_is_obeyed_once_the_run_is_complete(tmp_path):
@@ -218,36 +220,20 @@ def test_a_rule_is_learnt_and_the_summary_is_true(tmp_path, optimizer, tied):
     assert not (tmp_path / "state.pt").exists() and summary["peak_mib"] > 1
 
 
-def gradients(cfg: TrainConfig) -> tuple[float, list[torch.Tensor]]:
-    trainer = Trainer(tiny(), make_corpus(), cfg, 0, torch.device("cpu"), lambda n, step: n)
-    loss = trainer._backward(*(batch := trainer.batches.at(0)), trainer._shares(batch[1]))
-    return loss.item(), [param.grad for param in trainer.model.parameters()]
-
-
-@pytest.mark.parametrize("parts", [3, 100])
-def test_micro_batches_leave_loss_and_gradient_as_they_are(parts):
-    loss, whole = gradients(config(dtype="fp32"))
-    split_loss, split = gradients(config(dtype="fp32", micro_batches=parts))
-    assert split_loss == pytest.approx(loss, rel=1e-6)
-    for a, b in zip(whole, split, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-8)
-
-
 def test_clipping_bounds_the_norm_and_logs_what_it_was():
-    trainer = Trainer(tiny(), make_corpus(), config(dtype="fp32", clip=0.01), 0, torch.device("cpu"), lambda n, step: n)
-    trainer._backward(*trainer.batches.at(0), None)
-    before = math.sqrt(sum(p.grad.double().square().sum().item() for p in trainer.model.parameters()))
-    norm = trainer._clip()
-    after = math.sqrt(sum(p.grad.double().square().sum().item() for p in trainer.model.parameters()))
+    made = trainer(clip=0.01)
+    made._backward(*made.batches.at(0), None)
+    before = math.sqrt(sum(p.grad.double().square().sum().item() for p in made.model.parameters()))
+    norm = made._clip()
+    after = math.sqrt(sum(p.grad.double().square().sum().item() for p in made.model.parameters()))
     assert float(norm) == pytest.approx(before, rel=1e-5) and before > 0.1
     assert after == pytest.approx(0.01, rel=1e-3)
 
 
 def test_validation_is_the_mean_over_its_windows_and_knows_no_seed():
     # 3 windows a batch, 7 in all: the last batch counts for one window.
-    cfg = config(dtype="fp32", tokens_per_step=24, validate_windows=7)
     corpus = make_corpus(validation=token_file(600, 2, step=5))
-    trainers = [Trainer(tiny(), corpus, cfg, seed, torch.device("cpu"), lambda n, step: n) for seed in (0, 1)]
+    trainers = [trainer(corpus=corpus, seed=seed, tokens_per_step=24, validate_windows=7) for seed in (0, 1)]
     parts = [trainers[0].held_out.at(step) for step in range(3)]
     inputs_BT, targets_BT = (torch.cat(tensors)[:7] for tensors in zip(*parts, strict=True))
     with torch.no_grad():
@@ -353,7 +339,7 @@ def test_a_training_that_is_worse_than_knowing_nothing_for_long_is_stopped(tmp_p
 
 def test_validation_text_that_is_too_short_is_refused_before_training():
     with pytest.raises(ConfigError, match="No document"):
-        Trainer(tiny(), make_corpus(validation=token_file(6, 1)), config(), 0, torch.device("cpu"), lambda n, step: n)
+        trainer(corpus=make_corpus(validation=token_file(6, 1)))
 
 
 def test_without_a_compiler_training_goes_on_and_says_so_once(tmp_path, monkeypatch, capfd):
@@ -413,8 +399,7 @@ def test_a_muon_step_is_orthogonal():
     """Keller Jordan's rule: the update of a square matrix has singular values near 1 (0.7 to 1.2 after five iterations), times lr."""
     model = tiny()
     before = copy.deepcopy(model.layers[0].weight.data)
-    trainer = Trainer(model, make_corpus(), config(warmup=0, weight_decay=0.0, dtype="fp32"), 0, torch.device("cpu"), lambda n, step: n)
-    trainer.advance()
+    trainer(model, warmup=0, weight_decay=0.0).advance()
     values = torch.linalg.svdvals((model.layers[0].weight.data - before) / 2e-2)
     assert 0.6 < values[2].item() < 1.3 and 0.6 < values[0].item() < 1.3
 
@@ -459,10 +444,10 @@ def test_every_training_length_is_compiled_however_many(monkeypatch):
     count = {"backend": lambda graph, _: compiled.append(1) or graph.forward}
     monkeypatch.setattr(torch, "compile", lambda function, **options: compile_(function, **options, **count))
     lengths = list(range(4, 15))
-    trainer = Trainer(tiny(), make_corpus(), config(length=lengths, dtype="fp32", compile=True), 0, torch.device("cpu"), lambda n, step: n)
+    made = trainer(length=lengths, compile=True)
     for n in lengths:
-        trainer.loss(torch.ones(2, n, dtype=torch.long), torch.ones(2, n, dtype=torch.long), n)
-    assert trainer.compiled and len(compiled) == len(lengths) + 1  # 11, where torch's own limit is 8, and one of a whole batch
+        made.loss(torch.ones(2, n, dtype=torch.long), torch.ones(2, n, dtype=torch.long), n)
+    assert made.compiled and len(compiled) == len(lengths) + 1  # 11, where torch's own limit is 8, and one of a whole batch
 
 
 def test_what_cannot_be_compiled_on_a_cpu_without_bf16_is_said_with_the_way_out(tmp_path, monkeypatch, capfd):
