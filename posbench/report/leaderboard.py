@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from string import Template
 
 from posbench.common.defuse import markdown, printable
 from posbench.common.errors import RunError
@@ -17,44 +18,9 @@ PROTOCOL = "fixed_targets"  # the same targets at every length
 MARGIN = 0.05  # nats per token
 FEWEST = 3  # lengths from the training length on
 SHOWN = 10  # lines of a table
-COLUMNS = (
-    "encoding",
-    "extension",
-    "scale",
-    "holds to",
-    "perhaps to",
-    "loss minus floor there",
-    "cost at 1x",
-    "seeds",
-    "measured in",
-    "commit",
-)
-INTRODUCTION = f"""\
-<!-- made by `make pages` -->
-# Leaderboard
-
-The methods that hold longest, by corpus and training length. A method *holds* at a length if the upper end of the 95 %
-interval of its loss minus its floor is at most {MARGIN} nats per token. The floor is the same trainings' loss on the same
-tokens with exactly the training length of context. *Holds to* is the longest measured length, as a multiple of the training
-length, such that the method holds there and at every shorter measured length from 1x on. *Perhaps to* is the same with the
-lower end of the interval, so the true end lies between the two. A + marks the longest measured length. Tables are sorted
-by these two, then by the loss minus the floor where the method last holds. *Cost at 1x* is this difference at the training
-length, where extensions that adapt to the length change nothing.
-
-Holding is neither gaining nor retrieving ([findings](README.md)), and each training has its own floor: the tables do not
-rank losses. With one seed the interval is over documents alone. A table has at most {SHOWN} lines. Where several folders
-measured a method, a folder is left out if another has all its trainings, or several seeds where it has one. Only folders
-with evidence are read ({ROWS}, sums.npz, configs.jsonl), and of these the protocol `{PROTOCOL}` on at least {FEWEST} lengths.
-
-## Adding a row
-
-1. Write a report of your runs: `python scripts/report.py runs=results/runs report_dir=results/reported/NAME`.
-2. Check it: `python scripts/bundle.py results/reported/NAME check=true` recomputes every table from rows and sums, names
-   what differs, and prints the lines for this page.
-3. Write `README.template.md` in the folder (question, command, cost; see those of others), link its page in the table of
-   [experiments](README.md#experiments), by its template, and run `make pages`.
-4. Open a pull request with these pages and the folder, without `report.html`, `explore.html` and `table.tex`.
-"""
+COLUMNS = ("encoding", "extension", "scale", "holds to", "perhaps to", "loss minus floor there", "cost at 1x", "seeds", "measured in",
+           "commit")  # fmt: skip
+TEMPLATE = Path(__file__).parents[2] / "results" / "reported" / "leaderboard.template.md"  # what stands before the tables
 
 
 @dataclass(frozen=True)
@@ -141,7 +107,8 @@ def tables(lines: Iterable[Line]) -> str:
 
 def leaderboard(reported: Path) -> str:
     """Text of the page."""
-    return f"{INTRODUCTION}\n{tables(line for folder in folders(reported) for line in lines_of(folder))}"
+    introduction = Template(TEMPLATE.read_text(encoding="utf-8")).substitute(margin=MARGIN, shown=SHOWN, fewest=FEWEST)
+    return f"{introduction}\n{tables(line for folder in folders(reported) for line in lines_of(folder))}"
 
 
 def _plain(text: str) -> str:
