@@ -19,7 +19,6 @@ from posbench.report.records import SECTION, CurvePoint, read_points
 from posbench.runs.evaluation import Evaluation
 from posbench.runs.rows import SETTING, read_csv
 from posbench.runs.search import ROWS
-from posbench.runs.setting import StatedSetting
 
 STATED = ("protocol", "data", "tokenizer", "train_len")
 OF_ONE = ("run_id", "eval_id", *STATED)  # columns that rows of one evaluation share
@@ -95,10 +94,11 @@ def stated(points: Iterable[CurvePoint], path: Path, source: str | None) -> list
     return found
 
 
-def _setting(row: dict) -> StatedSetting:
-    """Setting of a row, counting its targets and units in front, since a CSV may say no more."""
+def _setting(row: dict) -> str:
+    """Setting of a row in words, counting its targets and units in front, since a CSV may say no more."""
     targets = "" if row["position"] else f"{row['n_targets']} targets in "
-    return StatedSetting(f"{targets}{row['n_units']} {row['sem_unit']}s, {row['dtype']}", row.get(SETTING) or None)
+    counted, said = f"{targets}{row['n_units']} {row['sem_unit']}s, {row['dtype']}", row.get(SETTING)
+    return said if said and said.startswith(counted) else f"{counted}; {said or 'a CSV says no more'}"
 
 
 def match_setting(evaluation: Evaluation, own: Iterable[Evaluation]) -> Evaluation:
@@ -108,7 +108,7 @@ def match_setting(evaluation: Evaluation, own: Iterable[Evaluation]) -> Evaluati
     """
     for other in own:
         alike = any(all(evaluation.first[name] == row[name] for name in ALIKE) for row in other.rows)
-        if alike and evaluation.setting.said in (None, other.words):
+        if alike and evaluation.first.get(SETTING) in (None, other.words):
             return replace(evaluation, setting=other.setting)
     return evaluation
 

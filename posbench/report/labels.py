@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from posbench.common.files import sha256_json
 from posbench.config.identity import family, method_args, method_name
 from posbench.config.names import called, nodes
-from posbench.runs.setting import Setting, StatedSetting
+from posbench.runs.setting import Setting
 
 METHODS = {"encoding": "encoding_args", "extension": "extension_args"}
 STEPS = "train.steps"
@@ -26,7 +26,7 @@ class Facts:
     steps: int | None = None  # of training, where the trainings of an encoding differ in them
     line: str = ""  # label of the encoding without the steps
     keeps_encoding: bool = False  # fine-tuned with the encoding of its parent
-    setting: Setting | StatedSetting | None = None
+    setting: Setting | str | None = None
 
     @classmethod
     def stated(cls, encoding: str, extension: str) -> "Facts":
@@ -61,7 +61,7 @@ class Labels:
         extension = self._method("extension", row) + " (trained in)" * (row["extension"] != given["extension"]) + task
         return base + "".join(rest.values()), extension, row["scale_attention"]
 
-    def facts(self, given: dict, setting: Setting | StatedSetting | None = None) -> Facts:
+    def facts(self, given: dict, setting: Setting | str | None = None) -> Facts:
         """Values behind the labels of a row, and the setting of its evaluation."""
         row = moved(given)
         base, rest = self._encoding(row)

@@ -70,7 +70,7 @@ def headings(found: Sequence[Sequence[SectionKey]]) -> list[str]:
     """Headings of the sections: protocol, training length and corpus, and what else differs between sections alike in these."""
     short = [f"{section[0].protocol}, trained at {section[0].train_len}, {section[0].data}" for section in found]
     settings = [section[0].behind.setting for section in found]
-    parts = [[section[0].tokenizer, *(one.parts if one else ["no setting"])] for section, one in zip(found, settings, strict=True)]
+    parts = [[section[0].tokenizer, *getattr(one, "parts", [one or "no setting"])] for section, one in zip(found, settings, strict=True)]
     result = []
     for text, own in zip(short, parts, strict=True):
         alike = [other for head, other in zip(short, parts, strict=True) if head == text]

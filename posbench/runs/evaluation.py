@@ -10,7 +10,7 @@ from posbench.common.defuse import printable
 from posbench.common.errors import RunError
 from posbench.common.files import read_json
 from posbench.runs.rows import agree, eval_rows, key
-from posbench.runs.setting import Setting, StatedSetting
+from posbench.runs.setting import Setting
 from posbench.runs.target_losses import PooledLosses, TargetLosses, part_of
 from posbench.statistics.crossed import Sums
 
@@ -21,7 +21,7 @@ class Evaluation:
 
     rows: list[dict]
     path: Path  # the json, or the CSV
-    setting: Setting | StatedSetting | None = None
+    setting: Setting | str | None = None  # a CSV has its words alone
     stored: TargetLosses | PooledLosses | None = None  # None for a CSV
     source: str | None = None  # name of the CSV, if it is to be shown
     machines: dict = field(default_factory=dict)  # {length: machine that evaluated it}, as far as it is known

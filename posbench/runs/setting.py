@@ -73,19 +73,3 @@ class Setting:
     def shortest_exact(self, train_len: int) -> int:
         """Shortest text, in tokens, in which recompute_window gives every scored token train_len tokens of context."""
         return train_len + (self.stride or self.targets) - 1
-
-
-@dataclass(frozen=True)
-class StatedSetting:
-    """Setting of an evaluation of which a CSV has the rows alone: what they count, and the words of a setting or None."""
-
-    counted: str
-    said: str | None
-
-    def __str__(self) -> str:
-        return self.said if self.said and self.said.startswith(self.counted) else f"{self.counted}; {self.said or 'a CSV says no more'}"
-
-    @property
-    def parts(self) -> list[str]:
-        """The whole, since nothing says where it may be divided."""
-        return [str(self)]
