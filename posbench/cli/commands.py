@@ -82,13 +82,13 @@ def run(request: Request) -> int:
 
 def announcement(jobs: list[Job], first: int) -> str:
     """Sentence with what is to come and when: trainings, evaluations, the picture of the `first` models, and the end."""
-    from posbench.sweep.cost_estimate import duration_words, expected_seconds
+    from posbench.sweep.cost_estimate import duration_words, expected
     from posbench.sweep.dry_run import planned
 
     plans = planned(jobs)
     fresh, work = [plan.job for plan in plans if plan.trains], [one for plan in plans for one in plan.work]
     at_once = max(1, min(jobs[0].cfg.jobs, len({job.run.path for job, *_ in work}), cores()))
-    training, evaluation = expected_seconds(jobs, fresh, work, at_once)
+    training, evaluation = (seconds for seconds, _ in expected(jobs, fresh, work, at_once).values())
     told = f"{_number_of(len(fresh), 'training')} and {_number_of(len(work), 'evaluation')} to make"
     if training is None or evaluation is None:
         return f"{told}; a first picture once {first} models are there"

@@ -26,7 +26,7 @@ from posbench.config.names import nodes
 from posbench.data import prepare
 from posbench.evaluation.protocol import ReadVolume
 from posbench.runs.evaluation import load_evaluation
-from posbench.sweep.cost_estimate import ReadingTime, duration_words, measured_rates
+from posbench.sweep.cost_estimate import Timing, duration_words
 from posbench.sweep.dry_run import check_devices
 from posbench.sweep.jobs import Job, plan_jobs
 from posbench.sweep.launch import launch_one
@@ -90,7 +90,7 @@ class FirstLook:
     began: float
 
     def __post_init__(self) -> None:
-        self.train_len, self.basis = self.job.cfg.train.train_len, ReadingTime(measured_rates([self.job]))
+        self.train_len, self.timing = self.job.cfg.train.train_len, Timing([self.job])
         judged = judge_job(self.planned(Look(2 * self.train_len, (AS_IT_IS, *EXTENSIONS))))
         if judged.refused:
             raise ConfigError(judged.refused)
@@ -121,7 +121,7 @@ class FirstLook:
     def each(self, method: str, length: int) -> float:
         """Estimated seconds of one text."""
         text = ReadVolume(1, length, length, length)
-        return self.basis.seconds(self.job, self.job.cfg.evaluate.dtype, node("extension", method), NO_SCALE, text)
+        return self.timing.of_text(self.job, self.job.cfg.evaluate.dtype, node("extension", method), NO_SCALE, text)
 
     def missing(self, look: Look) -> set[str]:
         """Methods of a look that are not evaluated yet."""
@@ -175,7 +175,7 @@ class FirstLook:
             return [*lines, "everything is there already"]
         reading = look.seconds(self.to_read(look))
         told = f"about {duration_words(reading + self.loading + REPORT)} ({duration_words(reading)} of it reading)"
-        return [*lines, f"{told}, by {self.basis.basis}"]
+        return [*lines, f"{told}, by {' and '.join(self.timing.bases)}"]
 
     def measured(self, look: Look) -> Look:
         """Evaluate what is missing, one method before the others if all take long, to see how many fit. Returns what was read."""

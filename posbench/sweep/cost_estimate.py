@@ -5,8 +5,8 @@ any, of texts of the same model size, method, number format and about the same l
 most of it was beginning, which more work does not repeat.
 
 Where no such text is stored, those of a checkpoint are told by one layer measured now (posbench/evaluation/probe.py), those of other
-models by other texts or by trainings. Stored texts of the same model size and number format also correct what is measured now, perhaps
-beside other work: by how long the longest of them took and how long it would take by the same measurement.
+models by the rate of trainings. Stored texts of the same model size and number format also correct what is measured now, perhaps beside
+other work: by how long the longest of them took and how long it would take by the same measurement.
 """
 
 import contextlib
@@ -14,7 +14,6 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -80,36 +79,77 @@ class Rates(defaultdict[Hashable, list[float]]):
     def __init__(self) -> None:
         super().__init__(list)
 
-    def add(self, value: float, *keys: Hashable) -> None:
-        for key in (*keys, None):
-            self[key].append(value)
+    def add(self, value: float, key: Hashable) -> None:
+        for each in (key, None):
+            self[each].append(value)
 
     def of(self, *keys: Hashable) -> float | None:
         """Median of the numbers of the first known key; None if there are none."""
         return next((statistics.median(self[key]) for key in keys if key in self), None)
 
 
-@dataclass
-class MeasuredRates:
-    """Seconds per FLOP of the runs of a results folder."""
+class Timing:
+    """Times of trainings and texts: by stored runs of the jobs' folders of results, else by what is measured when it is first asked for.
 
-    training: Rates = field(default_factory=Rates)
-    text: Rates = field(default_factory=Rates)  # of single texts, by `_text_keys`
-    longest: dict[Hashable, tuple[ReadVolume, dict, dict]] = field(default_factory=dict)  # longest text, its extension and scale
-    stepped: bool = False  # True if the rate of training is that of some steps made just now
+    `bases` holds the words for what they rest on, in their order.
+    """
 
-    def add(self, run: Run) -> None:
-        """Add the rates of a run and its evaluations. Damaged files are skipped."""
-        with contextlib.suppress(*DAMAGED):
-            nested = read_metadata(run.path).nested
-            cfg = JobConfig.of({key: nested[key] for key in ("model", "data", "train")})
-            model, train_len, summary = model_size(cfg), cfg.train.train_len, run.read_summary()
-            if summary["tokens_per_second"] and summary["seconds"] >= LEAST:
-                self.training.add(1 / (summary["tokens_per_second"] * model.training(train_len)), model)
-            for path in run.eval_files():
+    def __init__(self, jobs: Iterable[Job]) -> None:
+        self.training, self.text = Rates(), Rates()  # seconds per FLOP: of trainings by size, of texts by `_text_key`
+        self.longest: dict[Hashable, tuple[ReadVolume, dict, dict]] = {}  # longest text of a size and format, its extension and scale
+        self.probes: dict[Hashable, tuple[Probe, float]] = {}  # with their corrections
+        self.stepped, self.bases = False, dict[str, None]()
+        for folder in {Path(job.cfg.results_dir) for job in jobs}:
+            for path in run_directories(folder):
                 with contextlib.suppress(*DAMAGED):
-                    content = read_json(path)
-                    self._add_texts(content["config"], _seconds(content["rows"]), model, train_len)
+                    self._add(Run(path))
+
+    def of_training(self, job: Job, at_once: int) -> float:
+        """Seconds of a training beside others. Raises ConfigError if nothing was measured, and a step takes long."""
+        model, train = model_size(job.cfg), job.cfg.train
+        step = model.training(train.train_len) * train.tokens_per_step
+        if not self.training and step <= STEP_FLOP:
+            from posbench.training.probe import step_seconds
+
+            with contextlib.suppress(*DAMAGED, RuntimeError):
+                self.training.add(step_seconds(job.cfg, vocabulary(job.cfg), max(1, cores() // at_once)) / step, model)
+                self.stepped = True
+        basis = "some steps made just now" if self.stepped else f"runs of {'this model size' if model in self.training else 'other sizes'}"
+        return self._by(basis, self.training.of(model, None)) * step * train.steps
+
+    def of_text(self, job: Job, dtype: str, extension: dict, scale: dict, text: ReadVolume, probes: bool = True) -> float:
+        """Seconds of a text. Raises ConfigError for a device that cannot be measured here; without `probes` where no training was."""
+        model = model_size(job.cfg)
+        if (rate := self.text.of(_text_key(model, dtype, extension, text))) is not None:
+            return self._by("stored evaluations of texts like these", rate) * model.forward(text)
+        if not probes:
+            return self._by("arithmetic from trainings", self.training.of(model, None)) * model.forward(text)
+        if (key := (job.run.path, dtype)) not in self.probes:
+            from posbench.evaluation.probe import Probe
+
+            probe = Probe(job.cfg, vocabulary(job.cfg), dtype)
+            self.probes[key] = probe, self._correction(probe, model, dtype)
+        probe, correction = self.probes[key]
+        return self._by("one layer measured just now", correction) * probe.seconds(text, extension, scale)
+
+    def _by(self, basis: str, number: float | None) -> float:
+        """A measured number, whose basis is noted. Raises ConfigError for None."""
+        if number is None:
+            raise ConfigError(f"nothing of {LEAST} s or more was measured here yet")
+        self.bases[basis] = None
+        return number
+
+    def _add(self, run: Run) -> None:
+        """Add the rates of a run and its evaluations."""
+        nested = read_metadata(run.path).nested
+        cfg = JobConfig.of({key: nested[key] for key in ("model", "data", "train")})
+        model, train_len, summary = model_size(cfg), cfg.train.train_len, run.read_summary()
+        if summary["tokens_per_second"] and summary["seconds"] >= LEAST:
+            self.training.add(1 / (summary["tokens_per_second"] * model.training(train_len)), model)
+        for path in run.eval_files():
+            with contextlib.suppress(*DAMAGED):
+                content = read_json(path)
+                self._add_texts(content["config"], _seconds(content["rows"]), model, train_len)
 
     def _add_texts(self, config: dict, seconds: dict[int, float], model: ModelSize, train_len: int) -> None:
         """Add the texts of one evaluation. `seconds` of a length are next to none where it was read as a part of another."""
@@ -121,35 +161,21 @@ class MeasuredRates:
             if took >= LEAST:
                 (text,) = texts_read(config["protocol"], evaluate, train_len, crop, [length])
                 kind = model, evaluate.dtype
-                self.text.add(took / model.forward(text), *_text_keys(*kind, extension, text))
+                self.text.add(took / model.forward(text), _text_key(*kind, extension, text))
                 if kind not in self.longest or text.tokens > self.longest[kind][0].tokens:
                     self.longest[kind] = text, extension, config["scale_attention"]
 
-    def make_steps(self, fresh: list[Job], at_once: int) -> None:
-        """If no training was measured, measure some steps of the first that is to make, unless one takes long."""
-        job = fresh[0] if fresh and not self.training else None
-        if job is None or model_size(job.cfg).training(job.cfg.train.train_len) * job.cfg.train.tokens_per_step > STEP_FLOP:
-            return
-        from posbench.training.probe import step_seconds
-
-        with contextlib.suppress(*DAMAGED, RuntimeError):
-            seconds = step_seconds(job.cfg, vocabulary(job.cfg), max(1, cores() // at_once))
-            model, train = model_size(job.cfg), job.cfg.train
-            self.training.add(seconds / (model.training(train.train_len) * train.tokens_per_step), model)
-            self.stepped = True
-
-    def correction(self, probe: "Probe", model: ModelSize, dtype: str) -> float:
+    def _correction(self, probe: "Probe", model: ModelSize, dtype: str) -> float:
         """Time that the longest stored text of a model size and number format took, over the one that a probe tells; 1 if there is none."""
         if (model, dtype) not in self.longest:
             return 1.0
         text, extension, scale = self.longest[model, dtype]
-        return self.text.of(_text_keys(model, dtype, extension, text)[0]) * model.forward(text) / probe.seconds(text, extension, scale)
+        return self.text.of(_text_key(model, dtype, extension, text)) * model.forward(text) / probe.seconds(text, extension, scale)
 
 
-def _text_keys(model: ModelSize, dtype: str, extension: dict, text: ReadVolume) -> tuple[Hashable, ...]:
-    """Keys of texts that take about as long per FLOP, the nearest first: there their lengths have the same nearest power of two."""
-    name = method_name(extension)
-    return (model, dtype, name, round(math.log2(text.tokens))), (model, name), model, name
+def _text_key(model: ModelSize, dtype: str, extension: dict, text: ReadVolume) -> tuple[Hashable, ...]:
+    """Key of texts that take about as long per FLOP: their lengths have the same nearest power of two."""
+    return model, dtype, method_name(extension), round(math.log2(text.tokens))
 
 
 def _seconds(rows: list[dict]) -> dict[int, float]:
@@ -161,88 +187,27 @@ def _seconds(rows: list[dict]) -> dict[int, float]:
     return {length: sum(tasks.values()) for length, tasks in took.items()}
 
 
-def measured_rates(jobs: Iterable[Job]) -> MeasuredRates:
-    """Rates of all runs in the jobs' folders of results."""
-    known = MeasuredRates()
-    for folder in {Path(job.cfg.results_dir) for job in jobs}:
-        for path in run_directories(folder):
-            known.add(Run(path))
-    return known
+def expected(jobs: list[Job], fresh: list[Job], missing: Missing, at_once: int) -> dict[str, tuple[float | None, str]]:
+    """{training or evaluation: (seconds, their basis)} of the trainings of `fresh`, and of the missing lengths of evaluations.
 
-
-class ReadingTime:
-    """Time of texts, and its basis: stored ones like them, else one layer of their model measured when it is first asked for."""
-
-    def __init__(self, known: MeasuredRates) -> None:
-        self.known = known
-        self.probes: dict[Hashable, tuple[Probe, float]] = {}  # with their corrections
-        self.bases: dict[str, None] = {}  # in their order
-
-    def seconds(self, job: Job, dtype: str, extension: dict, scale: dict, text: ReadVolume) -> float:
-        """Seconds of a text. Raises ConfigError for a device that cannot be measured here."""
-        model = model_size(job.cfg)
-        if (rate := self.known.text.of(_text_keys(model, dtype, extension, text)[0])) is not None:
-            self.bases["stored evaluations of texts like these"] = None
-            return rate * model.forward(text)
-        self.bases["one layer measured just now"] = None
-        if (key := (job.run.path, dtype)) not in self.probes:
-            from posbench.evaluation.probe import Probe
-
-            probe = Probe(job.cfg, vocabulary(job.cfg), dtype)
-            self.probes[key] = probe, self.known.correction(probe, model, dtype)
-        probe, correction = self.probes[key]
-        return correction * probe.seconds(text, extension, scale)
-
-    def by_arithmetic(self, job: Job, dtype: str, extension: dict, text: ReadVolume) -> float:
-        """Seconds of a text by the nearest stored texts, else by trainings. Raises ConfigError where there are none."""
-        model = model_size(job.cfg)
-        near, *far = _text_keys(model, dtype, extension, text)
-        for basis, rates, keys in (
-            ("stored evaluations of texts like these", self.known.text, [near]),
-            ("arithmetic from other stored evaluations", self.known.text, [*far, None]),
-            ("arithmetic from trainings", self.known.training, [model, None]),
-        ):
-            if (rate := rates.of(*keys)) is not None:
-                self.bases[basis] = None
-                return rate * model.forward(text)
-        raise ConfigError(f"nothing of {LEAST} s or more was measured here yet")
-
-    @property
-    def basis(self) -> str:
-        """Basis of the times, in words."""
-        return " and ".join(self.bases)
-
-
-def training_time(known: MeasuredRates, fresh: list[Job]) -> tuple[float | None, str]:
-    """(seconds, their basis) of the trainings of `fresh`, one after the other; (None, the reason) if unknown."""
-    total, same, sizes = 0.0, set(), [model_size(job.cfg) for job in fresh]
-    for job, model in zip(fresh, sizes, strict=True):
-        if (rate := known.training.of(model, None)) is None:
-            return None, f"nothing of {LEAST} s or more was measured here yet"
-        total += rate * model.training(job.cfg.train.train_len) * job.cfg.train.steps * job.cfg.train.tokens_per_step
-        same.add(model in known.training)
-    runs = " and ".join(f"runs of {which}" for mine, which in ((True, "this model size"), (False, "other sizes")) if mine in same)
-    return total, "some steps made just now" if known.stepped else runs
-
-
-def evaluation_time(known: MeasuredRates, missing: Missing, left: list[list[ReadVolume]]) -> tuple[float | None, str]:
-    """(seconds, their basis) of the texts that are `left` of evaluations, as `training_time`."""
-    time, total = ReadingTime(known), 0.0
-    try:
-        for (job, cell, _), texts in zip(missing, left, strict=True):
-            for text in texts:
-                given = job, cell.evaluate.dtype, cell.extension
-                total += time.by_arithmetic(*given, text) if job.cfg.trains else time.seconds(*given, cell.scale_attention, text)
-    except ConfigError as error:
-        return None, str(error)
-    return total, time.basis
-
-
-def expected_seconds(jobs: list[Job], fresh: list[Job], missing: Missing, at_once: int) -> list[float | None]:
-    """Seconds of the trainings of `fresh`, and of the missing lengths of evaluations, all one after the other; None if unknown."""
-    known = measured_rates(jobs)
-    known.make_steps(fresh, at_once)
-    return [training_time(known, fresh)[0], evaluation_time(known, missing, texts_left(missing))[0]]
+    All are made one after the other. Unknown seconds are None, with the reason.
+    """
+    time, found = Timing(jobs), {}
+    texts = [(job, cell, text) for (job, cell, _), reads in zip(missing, texts_left(missing), strict=True) for text in reads]
+    parts = {
+        "training": (time.of_training(job, at_once) for job in fresh),
+        "evaluation": (
+            time.of_text(job, cell.evaluate.dtype, cell.extension, cell.scale_attention, text, probes=not job.cfg.trains)
+            for job, cell, text in texts
+        ),
+    }
+    for what, each in parts.items():
+        time.bases.clear()
+        try:
+            found[what] = sum(each), " and ".join(time.bases)
+        except ConfigError as error:
+            found[what] = None, str(error)
+    return found
 
 
 def cost(jobs: list[Job], fresh: list[Job], missing: Missing) -> list[str]:
@@ -257,14 +222,11 @@ def cost(jobs: list[Job], fresh: list[Job], missing: Missing) -> list[str]:
     line = "; ".join([*words, f"{len(left)} evaluations, {_in_tokens(tokens)} tokens"])
     if not fresh and not missing:
         return [line]
-    known = measured_rates(jobs)
     at_once = min(jobs[0].cfg.jobs, len({job.run.path for job in [*fresh, *(job for job, _, _ in missing)]}))
-    known.make_steps(fresh, at_once)
-    times = [("training", *training_time(known, fresh))] if fresh else []
-    times += [("evaluation", *evaluation_time(known, missing, left))] if missing else []
     told = ", ".join(
         f"unknown time of {what} ({basis})" if seconds is None else f"about {duration_words(seconds)} of {what} by {basis}"
-        for what, seconds, basis in times
+        for what, (seconds, basis) in expected(jobs, fresh, missing, at_once).items()
+        if seconds != 0
     )
     shared = f"; jobs={at_once} divides the time as far as the machine has cores for it" if at_once > 1 else ""
     bytes_ = sum(BYTES * model_size(job.cfg).parameters for job in fresh)  # the weights of a checkpoint stay where they are

@@ -432,14 +432,15 @@ def test_what_is_to_come_is_said_with_its_time(monkeypatch):
     jobs = [SimpleNamespace(cfg=SimpleNamespace(jobs=2), run=SimpleNamespace(path=name)) for name in "abc"]
     plans = [SimpleNamespace(job=job, trains=True, work=[(job, None, [64])] * 2) for job in jobs]
     monkeypatch.setattr("posbench.sweep.dry_run.planned", lambda given: plans)
-    monkeypatch.setattr("posbench.sweep.cost_estimate.expected_seconds", lambda jobs, fresh, work, at_once: [100.0 * len(fresh), 60.0])
+    times = {"evaluation": (60.0, "")}
+    monkeypatch.setattr("posbench.sweep.cost_estimate.expected", lambda jobs, fresh, *_: {"training": (100.0 * len(fresh), ""), **times})
     monkeypatch.setattr(commands, "cores", lambda: 2)
     said = "3 trainings and 6 evaluations to make, about 3 min on this machine"
     assert commands.announcement(jobs, 2) == f"{said}; a first picture, of 2 models, after about 2 min"
     assert commands.announcement(jobs, 3) == said
     plans[0].trains = False
     assert commands.announcement(jobs, 2) == "2 trainings and 6 evaluations to make, about 2 min on this machine"
-    monkeypatch.setattr("posbench.sweep.cost_estimate.expected_seconds", lambda *_: [None, 60.0])
+    monkeypatch.setattr("posbench.sweep.cost_estimate.expected", lambda *_: {"training": (None, "why"), **times})
     assert commands.announcement(jobs, 2) == "2 trainings and 6 evaluations to make; a first picture once 2 models are there"
 
 

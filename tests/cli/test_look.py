@@ -12,7 +12,7 @@ from posbench.advice.look_plan import EXTENSIONS, choose_look
 from posbench.cli import look as command
 from posbench.common.errors import ConfigError
 from posbench.report.bars import PLAIN, loss_bars
-from posbench.sweep.cost_estimate import ReadingTime
+from posbench.sweep.cost_estimate import Timing
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_the_budget_is_kept_on_a_machine_that_turns_out_slower(tmp_path, script,
     """A text is said to take 10 s, and takes longer; a process takes 5 s beside."""
     clock, real = [0.0], command.launch_one
     monkeypatch.setattr(command, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    monkeypatch.setattr(ReadingTime, "seconds", lambda *_: 10.0)
+    monkeypatch.setattr(Timing, "of_text", lambda *_: 10.0)
 
     def launch_one(job, *others, **given):
         missing = [cell for cell in job.cells if cell.missing()]
