@@ -11,7 +11,7 @@ from posbench.common.errors import ConfigError
 from posbench.config.identity import NO_EXTENSION, NO_SCALE
 from posbench.evaluation.protocol import ReadVolume
 from posbench.sweep.cost import model_size
-from posbench.sweep.cost_estimate import ReadingTime, duration_words, measured_rates
+from posbench.sweep.cost_estimate import Timing, duration_words
 from posbench.sweep.jobs import Job
 from posbench.sweep.launch import measure_methods
 
@@ -111,8 +111,8 @@ class Measurements:
         plan, cfg, text = self.plan, self.job.cfg, ReadVolume(1, self.plan.target, self.plan.targets, self.plan.targets)
         probing, short = plan.probed(families), ", ".join(f"{length:,}" for length in plan.short)
         self.served([(one, [plan.probe]) for one in probing])  # says what is left out
-        time = ReadingTime(measured_rates([self.job]))
-        each = time.seconds(self.job, cfg.evaluate.dtype, NO_EXTENSION, NO_SCALE, text) / model_size(cfg).forward(text)
+        time = Timing([self.job])
+        each = time.of_text(self.job, cfg.evaluate.dtype, NO_EXTENSION, NO_SCALE, text) / model_size(cfg).forward(text)
         return [
             f"{cfg.model.path or self.job.run.path}: {plan.train_len:,} to {plan.target:,} tokens",
             f"search: {len(probing)} options at {plan.probe:,} tokens, {read['validation']}",

@@ -175,7 +175,7 @@ class FirstLook:
             return [*lines, "everything is there already"]
         reading = look.seconds(self.to_read(look))
         told = f"about {duration_words(reading + self.loading + REPORT)} ({duration_words(reading)} of it reading)"
-        return [*lines, f"{told}, by {' and '.join(self.timing.bases)}"]
+        return [*lines, f"{told}, by {self.timing.basis}"]
 
     def measured(self, look: Look) -> Look:
         """Evaluate what is missing, one method before the others if all take long, to see how many fit. Returns what was read."""

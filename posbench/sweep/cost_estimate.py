@@ -89,20 +89,22 @@ class Rates(defaultdict[Hashable, list[float]]):
 
 
 class Timing:
-    """Times of trainings and texts: by stored runs of the jobs' folders of results, else by what is measured when it is first asked for.
-
-    `bases` holds the words for what they rest on, in their order.
-    """
+    """Times of trainings and texts: by stored runs of the jobs' folders of results, else by what is measured when it is first asked for."""
 
     def __init__(self, jobs: Iterable[Job]) -> None:
         self.training, self.text = Rates(), Rates()  # seconds per FLOP: of trainings by size, of texts by `_text_key`
         self.longest: dict[Hashable, tuple[ReadVolume, dict, dict]] = {}  # longest text of a size and format, its extension and scale
         self.probes: dict[Hashable, tuple[Probe, float]] = {}  # with their corrections
-        self.stepped, self.bases = False, dict[str, None]()
+        self.stepped, self.bases = False, dict[str, None]()  # words for what was told, in their order
         for folder in {Path(job.cfg.results_dir) for job in jobs}:
             for path in run_directories(folder):
                 with contextlib.suppress(*DAMAGED):
                     self._add(Run(path))
+
+    @property
+    def basis(self) -> str:
+        """Basis of the times, in words."""
+        return " and ".join(self.bases)
 
     def of_training(self, job: Job, at_once: int) -> float:
         """Seconds of a training beside others. Raises ConfigError if nothing was measured, and a step takes long."""
@@ -204,7 +206,7 @@ def expected(jobs: list[Job], fresh: list[Job], missing: Missing, at_once: int) 
     for what, each in parts.items():
         time.bases.clear()
         try:
-            found[what] = sum(each), " and ".join(time.bases)
+            found[what] = sum(each), time.basis
         except ConfigError as error:
             found[what] = None, str(error)
     return found

@@ -133,7 +133,7 @@ def test_another_size_of_model_is_told_by_its_arithmetic(tmp_path):
     assert "of training by runs of other sizes, " in said and "of evaluation by arithmetic from trainings; " in said
     few, many = size(MODEL), size(OTHER)
     one = ReadVolume(10, 100, 2, 20)
-    assert seconds(said) == pytest.approx(many.forward(one) / (5000 * few.training(TRAIN_LEN)), rel=0.1) and seconds(alike) == 1
+    assert seconds(said) == pytest.approx(many.forward(one) / (5000 * few.training(TRAIN_LEN)), abs=30) and seconds(alike) == 1
     assert f"{(4 * many.parameters + 8 * 20) / 2**20:.1f} MiB" in said
     measured(tmp_path / "other", "a-16-s0-0000000003", 5000.0, MODEL, pi=0.9)  # over at once: no measure of long work
     there = [job(tmp_path / "other", "a-16-s0-0000000004")]
