@@ -179,7 +179,7 @@ def advice_content(
         one["near"] = {name: bounds(over) for name, over in close.items()}
     engines = served(ranking["long"], options, test, plan)
     answers["long"]["served"] = engines if engines and engines["choice"] != answers["long"]["advised"] else None
-    final = [name for name in test.nll if name == UNCHANGED or max(test.nll[name]) > plan.train_len]
+    final = [name for name in test.nll if max(test.nll[name]) > plan.train_len]
     fixed = sorted((name for name in test.nll if options[name].factor), key=lambda name: (options[name].family, options[name].factor))
     texts = {"validation": search.document_T, "test": test.document_T}
     made = {

@@ -16,7 +16,6 @@ from posbench.sweep.jobs import Job
 from posbench.sweep.launch import measure_methods
 
 NO_METHODS = json.dumps([NO_EXTENSION, NO_SCALE])
-BROKEN_BY = 1.0  # nats per token above the cut text from which the model as it is is not read at the target
 
 
 @dataclass
@@ -98,13 +97,8 @@ class Measurements:
         self.measure("validation", wanted, f"comparing the factors of {', '.join(kept)} at {plan.target:,} tokens")
 
     def judge(self, final: Sequence[str]) -> None:
-        """Measure the finalists on test documents; at the target not the model as it is, if it is broken before."""
-        plan, means = self.plan, self.losses["validation"].means([self.plan.probe])
-        above = means[UNCHANGED] - means[CUT]
-        if broken := plan.probe < plan.target and above > BROKEN_BY:
-            at = f"at {plan.probe:,} tokens of validation text its loss is {above:.1f} nats above that of the cut text"
-            self.left_out[UNCHANGED] = f"not read at {plan.target:,} tokens, since {at}"
-        self.measure("test", plan.judged(final, self.options, broken), f"judging {len(final)} options on test documents")
+        """Measure the finalists on test documents."""
+        self.measure("test", self.plan.judged(final, self.options), f"judging {len(final)} options on test documents")
 
     def describe(self, families: Sequence[str], read: dict[str, str]) -> list[str]:
         """Lines for the three stages and their time; `read`: the windows of each split in words."""

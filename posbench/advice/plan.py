@@ -135,15 +135,11 @@ class AdvicePlan:
         costs = [one for family in families for one in fixed(family, self.factors) if one not in long]
         return [*((one, [*self.short, self.target]) for one in long), *((one, self.short) for one in costs)]
 
-    def judged(self, final: Sequence[str], options: Mapping[str, Option], broken: bool) -> Wanted:
-        """Third stage: the finalists at all lengths, and the cost of every factor of a finalist's family.
-
-        A model that is `broken` as it is before the target is not read there.
-        """
+    def judged(self, final: Sequence[str], options: Mapping[str, Option]) -> Wanted:
+        """Third stage: the finalists at all lengths, and the cost of every factor of a finalist's family."""
         families = {options[name].family for name in final if options[name].frequencies}
         costs = [one for one in options.values() if one.family in families and one.factor and one.name not in final]
-        own = {name: [length for length in self.grid if name != UNCHANGED or length < self.target or not broken] for name in final}
-        return [(options[name], own[name]) for name in final] + [(one, self.short) for one in costs]
+        return [*((options[name], self.grid) for name in final), *((one, self.short) for one in costs)]
 
 
 def survivors(order: Sequence[str]) -> list[str]:

@@ -5,10 +5,10 @@ counted. Documents are as many and as unequal as the headline's, where one of 29
 of results/reported/claims/claims.csv.
 """
 
+import itertools
 import math
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -28,21 +28,6 @@ RULES = {"two-way clustered": math.inf, "analysis of variance": 2}
 USED = {s: "analysis of variance" if s >= ANOVA_FROM else "two-way clustered" for s in SEEDS}
 
 
-@dataclass(frozen=True)
-class Coverage:
-    """Row of coverage.csv: share of the draws whose 95 % interval holds the truth."""
-
-    seeds: int
-    seed_share: float  # of the squared standard error over five seeds
-    interaction: float  # share of the above that is an effect of one seed on one document
-    documents: str  # "alike": all documents vary alike; "by targets": their variance falls with their number of targets
-    rule: str
-    used: bool  # True for the rule that is used with so many seeds
-    draws: int
-    coverage: float
-    width: float  # mean half width, in standard errors of the estimate
-
-
 def simulate(rng: np.random.Generator, draws: int, seeds: int, seed_share: float, interaction: float, by_targets: bool) -> Iterator[Sums]:
     """Sums over documents of targets whose true mean is zero, `draws` times."""
     n_C = TARGETS * np.repeat(list(DOCUMENTS), list(DOCUMENTS.values()))
@@ -54,8 +39,13 @@ def simulate(rng: np.random.Generator, draws: int, seeds: int, seed_share: float
         yield Sums(np.arange(len(w_C)), n_C, d_SC * n_C)
 
 
-def coverage(seeds: int, seed_share: float, interaction: float, by_targets: bool, draws: int) -> list[Coverage]:
-    """Coverage of both rules on the same draws. The generator is seeded by the world, so that equal calls agree."""
+def coverage(seeds: int, seed_share: float, interaction: float, by_targets: bool, draws: int) -> list[dict]:
+    """Rows of coverage.csv: both rules on the same draws. The generator is seeded by the world, so that equal calls agree.
+
+    `seed_share`: of the squared standard error over five seeds, of which `interaction` is the share that is an effect of one seed on one
+    document; documents vary alike, or less the more targets they have. `used`: the rule is used with so many seeds; `coverage`: share of
+    the draws whose 95 % interval holds the truth; `width`: mean half width in standard errors of the estimate.
+    """
     rng = np.random.default_rng([seeds, round(1000 * seed_share), round(1000 * interaction), by_targets])
     true = math.sqrt(seed_share * 5 / seeds + 1 - seed_share)
     held, width = dict.fromkeys(RULES, 0), dict.fromkeys(RULES, 0.0)
@@ -66,20 +56,22 @@ def coverage(seeds: int, seed_share: float, interaction: float, by_targets: bool
             if draw < MEASURED:
                 low, high = found.interval()
                 width[rule] += (high - low) / 2 / true / min(draws, MEASURED)
-    kind = "by targets" if by_targets else "alike"
+    world = {"seeds": seeds, "seed_share": seed_share, "interaction": interaction, "documents": "by targets" if by_targets else "alike"}
     return [
-        Coverage(seeds, seed_share, interaction, kind, rule, rule == USED[seeds], draws, held[rule] / draws, round(width[rule], 2))
+        {**world, "rule": rule, "used": rule == USED[seeds], "draws": draws, "coverage": held[rule] / draws, "width": round(width[rule], 2)}
         for rule in RULES
     ]
 
 
 def main(path: str, draws: str = "2000") -> None:
     """Write the table of coverages."""
-    from posbench.common.csv_records import to_csv
+    import pandas
+
     from posbench.common.files import write_atomic
 
-    worlds = [(s, share, both, kind) for s in SEEDS for share in SEED_SHARES for both in (0.0, 0.5) for kind in (False, True)]
-    write_atomic(Path(path), to_csv([row for world in worlds for row in coverage(*world, int(draws))], Coverage))
+    worlds = itertools.product(SEEDS, SEED_SHARES, (0.0, 0.5), (False, True))
+    rows = [row for world in worlds for row in coverage(*world, int(draws))]
+    write_atomic(Path(path), pandas.DataFrame(rows).to_csv(index=False))
 
 
 if __name__ == "__main__":

@@ -240,13 +240,12 @@ def test_the_best_families_go_on_and_sinks_only_beside_another():
     assert survivors(["lm_infinite", "streaming"]) == ["lm_infinite"]
 
 
-def test_a_model_that_is_broken_before_the_target_is_not_read_there():
+def test_finalists_are_read_at_all_lengths_and_the_factors_of_their_families_within_the_training_length():
     plan = plan_advice(SMOLLM2, 32, 128, 1.0, FAMILIES)
     options = {one.name: one for one in [AS_IT_IS, CUT_TEXT, *fixed("yarn", plan.factors)]}
-    for broken in (True, False):
-        wanted = {one.name: list(lengths) for one, lengths in plan.judged([UNCHANGED, CUT, "yarn x4"], options, broken)}
-        assert wanted[UNCHANGED] == [8, 32, 64] + [128] * (not broken) and wanted[CUT] == wanted["yarn x4"] == [8, 32, 64, 128]
-        assert wanted["yarn x2"] == wanted["yarn x8"] == [8, 32]
+    wanted = {one.name: list(lengths) for one, lengths in plan.judged([UNCHANGED, CUT, "yarn x4"], options)}
+    assert wanted[UNCHANGED] == wanted[CUT] == wanted["yarn x4"] == [8, 32, 64, 128]
+    assert wanted["yarn x2"] == wanted["yarn x8"] == [8, 32]
 
 
 def test_the_plan_grows_with_the_budget_and_never_falls_below_its_least():

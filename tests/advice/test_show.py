@@ -77,14 +77,6 @@ def test_the_table_fits_a_terminal_and_leaves_the_reference_out():
     assert lines[1].split()[-1] == "64" and lines[2].endswith("below 16")
 
 
-def test_a_model_that_was_not_read_at_the_target_keeps_its_row():
-    test = made_up(1)
-    del test.nll["as it is"][256]
-    found = told(test)
-    assert option_table(found).splitlines()[1].split() == ["as", "it", "is", "0", "0", "-", "64"]
-    assert "to the model as it is" not in answer_sentences(found, "long") and "to the cut text" in answer_sentences(found, "long")
-
-
 def test_one_document_and_losses_that_are_not_finite_are_words():
     found = told(made_up(1, documents=1, rerope=(3.4, 3.0, np.inf)))
     text = advice_text(found)

@@ -5,10 +5,10 @@ import math
 
 import mpmath
 import numpy as np
+import pandas
 import pytest
 from conftest import CONFIGS
 
-from posbench.common.csv_records import from_csv
 from posbench.statistics import coverage
 from posbench.statistics.clustered import student_cdf, student_quantile
 from posbench.statistics.crossed import ANOVA_FROM, Sums, estimate
@@ -77,37 +77,28 @@ def test_students_t_with_broken_degrees_of_freedom_is_mpmaths(df):
     assert student_cdf(student_quantile(0.975, df), df) == pytest.approx(0.975, abs=1e-12)
 
 
-def held(worlds, draws):
-    return [row for world in worlds for row in coverage.coverage(*world, draws) if row.used]
-
-
 def test_the_interval_covers_the_truth_where_documents_and_where_seeds_decide():
     """0.93 to 0.97, and four standard errors of 400 draws beside; with three seeds more than asked where documents decide."""
-    for one in held([(5, 0.004, 0.0, False), (8, 0.4, 0.5, True), (5, 1.0, 0.0, True)], 400):
-        assert 0.906 <= one.coverage <= 0.99, one
-    (few,) = held([(3, 0.004, 0.0, True)], 400)
-    assert few.coverage >= 0.99
+    worlds = [(5, 0.004, 0.0, False), (8, 0.4, 0.5, True), (5, 1.0, 0.0, True), (3, 0.004, 0.0, True)]
+    *many, few = (row["coverage"] for world in worlds for row in coverage.coverage(*world, 400) if row["used"])
+    assert all(0.906 <= one <= 0.99 for one in many) and few >= 0.99
 
 
 @pytest.mark.slow
 def test_the_committed_table_of_coverages_is_what_the_simulation_gives():
     """Every fifth world of the table, drawn anew from the same generator."""
-    shown = from_csv(TABLE, coverage.Coverage, "coverages", "posbench.statistics.coverage")
+    shown = pandas.read_csv(TABLE).to_dict("records")
     worlds = list(itertools.product(coverage.SEEDS, coverage.SEED_SHARES, (0.0, 0.5), (False, True)))
     for number in range(0, len(worlds), 5):
-        assert coverage.coverage(*worlds[number], shown[0].draws) == shown[2 * number : 2 * number + 2]
+        assert coverage.coverage(*worlds[number], shown[0]["draws"]) == shown[2 * number : 2 * number + 2]
 
 
 def test_the_table_of_coverages_is_within_what_is_asked():
     """0.93 to 0.97 from five seeds on. With three the rule of before covers at least as much, and 0.99 or more where documents decide."""
-    shown = from_csv(TABLE, coverage.Coverage, "coverages", "posbench.statistics.coverage")
-    used = [row for row in shown if row.used]
-    assert {(row.seeds, row.seed_share) for row in used} == set(itertools.product(coverage.SEEDS, coverage.SEED_SHARES))
-    assert all(0.93 <= row.coverage <= 0.97 for row in used if row.seeds >= ANOVA_FROM)
-    assert all(row.coverage >= 0.93 for row in used)
-    assert all(row.coverage >= 0.99 for row in used if row.seeds < ANOVA_FROM and row.seed_share < 0.01)
-    ranges = [[row.coverage for row in used if (row.seeds >= ANOVA_FROM) == many] for many in (True, False)]
+    used = pandas.read_csv(TABLE).query("used")
+    assert set(zip(used.seeds, used.seed_share, strict=True)) == set(itertools.product(coverage.SEEDS, coverage.SEED_SHARES))
+    many, few = used[used.seeds >= ANOVA_FROM].coverage, used[used.seeds < ANOVA_FROM]
+    assert many.between(0.93, 0.97).all() and (few.coverage >= 0.93).all() and (few[few.seed_share < 0.01].coverage >= 0.99).all()
     page = " ".join((CONFIGS.parent / "results" / "README.md").read_text().split())
-    assert "truth in {:.3f} to {:.3f} of the draws with five or eight seeds, and in {:.3f} to {:.3f}".format(
-        *(end(found) for found in ranges for end in (min, max))
-    ) in page  # fmt: skip
+    ends = (many.min(), many.max(), few.coverage.min(), few.coverage.max())
+    assert "truth in {:.3f} to {:.3f} of the draws with five or eight seeds, and in {:.3f} to {:.3f}".format(*ends) in page
