@@ -77,6 +77,9 @@ class Recorder(AbstractContextManager):
         self._rows += rows
         self._send(lambda wandb: wandb_run.log_curves(wandb, self._own, rows))
 
+    def summary(self, values: dict[str, float]) -> None:
+        self._send(lambda wandb: wandb.summary.update(values))
+
     @property
     def shows_images(self) -> bool:
         """True if images are uploaded. Drawing one takes seconds, so callers check first."""

@@ -1,4 +1,4 @@
-"""Mirror of a training with all its evaluations as one run in wandb: id, group, tags, curves, table and charts."""
+"""Mirror of a training with all its evaluations as one run in wandb: id, group, tags, curves, table, charts and summary."""
 
 import contextlib
 import json

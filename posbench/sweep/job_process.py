@@ -106,10 +106,12 @@ def _train_and_evaluate(job: Job, judged: JobVerdict, world: World) -> list[Cell
 
 
 def _show_report(job: Job, recorder: Recorder) -> None:
-    """Pass the figures of all evaluations of the training to the recorder. Errors are printed, since the results are safe."""
+    """Pass the losses and figures of all evaluations of the training to the recorder. Errors are printed, since the results are safe."""
     with tempfile.TemporaryDirectory() as folder:
         try:
-            files = write_report(collect(job.run.eval_files(), job.run.id, "", skip_damaged=True), folder)
+            found = collect(job.run.eval_files(), job.run.id, "", skip_damaged=True)
+            recorder.summary(found.summary())
+            files = write_report(found, folder)
         except Exception as error:
             print(f"no figure for wandb: {error}", file=sys.stderr)
             return

@@ -4,10 +4,13 @@ import sys
 import time
 import types
 
+import numpy as np
 import pytest
+from synthetic import LENGTHS, TARGETS, write_eval
 from test_rows import VALUES, stored
 
 from posbench.config.schema import LogConfig
+from posbench.report.report import collect
 from posbench.runs import recorder
 from posbench.runs import wandb_mirror as wandb_run
 from posbench.runs.directory import Run
@@ -123,6 +126,16 @@ def test_an_evaluation_online_adds_to_what_the_server_has(run, fake):
     assert [set(logged) & {"train/loss", "eval/length", "eval_rows"} for logged in told.logged] == [{"eval/length"}, {"eval_rows"}]
     Recorder(run, LogConfig(mode="offline"), CONFIG, "evaluate").finish(ok=True)  # cannot add to it from a file
     assert fake.asked[1]["id"].startswith(run.id + "-evaluate-") and not fake.started[1].logged
+
+
+def test_the_summary_has_each_length_and_its_difference_to_the_floor(tmp_path):
+    floor_N = np.full(TARGETS, 3.0)
+    paths = [write_eval(tmp_path, "rope", "recompute_window", "none", [floor_N] * 3, LENGTHS[1:], args={"window": None})]
+    paths.append(write_eval(tmp_path, "rope", "ntk", "none", [floor_N + 0.25 * i for i in range(4)], LENGTHS, args={"multiplier": 2.0}))
+    found = collect(paths, "", "").summary()
+    shown = {key: value for key, value in found.items() if "/ntk_multiplier2+none/" in key and key.endswith(f"_{LENGTHS[-1]}")}
+    name = "eval/fixed_targets/ntk_multiplier2+none"
+    assert shown == {f"{name}/nll_at_{LENGTHS[-1]}": 3.75, f"{name}/above_floor_at_{LENGTHS[-1]}": 0.75}
 
 
 def test_a_failing_job_is_marked_failed_and_its_error_goes_on(run, fake):
