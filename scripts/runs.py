@@ -15,12 +15,16 @@ from datetime import timedelta
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from rich.filesize import decimal
+
 from posbench.cli.key_values import options, run_main
 from posbench.common.defuse import printable
 from posbench.common.errors import ConfigError
 from posbench.common.files import write_json
 from posbench.runs.inventory import STATES, Entry, list_runs
 
+HEAD = ("run", "encoding", "seed", "steps", "val. loss", "evals", "size", "age", "state")
+LEFT = ("run", "encoding", "state")
 SHARED = {"results_dir": "results/runs", "runs": "*"}
 LIST = {**SHARED, "state": "", "encoding": "*", "sort": "run", "json": ""}
 GC = {**SHARED, "failed": False, "interrupted": False, "older": timedelta(), "cache": "", "delete": False}
@@ -66,19 +70,33 @@ def _list(found: list[Entry], chosen: dict) -> None:
         return
     if chosen["json"]:
         write_json(chosen["json"], [entry.values for entry in found])
-    from rich.filesize import decimal
-
-    from posbench.runs.inventory_table import show
-
-    show(found)
+    _show(found)
     counted = ", ".join(f"{n} {state}" for state in STATES if (n := sum(entry.state == state for entry in found)))
     total = f"{len(found)} run{'s' * (len(found) != 1)}{f' ({counted})' if counted else ''}"
     print(f"{total}, {decimal(sum(entry.size for entry in found))}", file=sys.stderr)
 
 
-def _gc(folder: Path, found: list[Entry], chosen: dict) -> None:
-    from rich.filesize import decimal
+def _show(found: list[Entry]) -> None:
+    """Print one aligned line for each run."""
+    lines = [HEAD]
+    for one in found:
+        steps = str(one.steps) if one.total is None else f"{one.steps}/{one.total}"
+        seed, loss = "-" if one.seed is None else str(one.seed), "-" if one.loss is None else f"{one.loss:.3f}"
+        name = str(printable(one.path.name))
+        lines.append((name, one.encoding, seed, steps, loss, str(one.evaluations), decimal(one.size), _age(one.age), one.told))
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        cells = zip(HEAD, line, widths, strict=True)
+        print("  ".join(cell.ljust(width) if name in LEFT else cell.rjust(width) for name, cell, width in cells).rstrip())
 
+
+def _age(seconds: float) -> str:
+    """Text of a duration in seconds, in one unit: 40s, 12m, 5h, 3d."""
+    unit, length = next((one for one in (("d", 86400), ("h", 3600), ("m", 60)) if seconds >= one[1]), ("s", 1))
+    return f"{seconds / length:.0f}{unit}"
+
+
+def _gc(folder: Path, found: list[Entry], chosen: dict) -> None:
     from posbench.runs.cleanup import find_waste, unused_tokens
 
     cache, delete = chosen["cache"], chosen["delete"]

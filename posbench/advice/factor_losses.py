@@ -4,8 +4,6 @@ The loss of an individual is that of protocol fixed_targets at the target, in th
 measured, and equal settings draw equal searches, so that a search goes on where it was stopped.
 """
 
-import contextlib
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from posbench.advice.factor_search import HIGHEST, Individual, Sizes, evolve
 from posbench.common.errors import ConfigError
-from posbench.common.files import append_lines, read_bytes
+from posbench.common.files import append_lines, read_lines
 from posbench.common.progress import Progress
 from posbench.config.defaults import LONG
 from posbench.evaluation.protocols import protocol
@@ -115,9 +113,4 @@ def _starts(spectrum: "Spectrum", train_len: int, target: int, first: int) -> di
 
 def known_losses(log: Path) -> dict[Individual, float]:
     """Losses of individuals in a log. A line that was cut short is left out."""
-    found = {}
-    for line in read_bytes(log).splitlines() if log.exists() else ():
-        with contextlib.suppress(ValueError):
-            one = json.loads(line)
-            found[one["exact_first"], *one["factors"]] = math.inf if one["nll"] is None else one["nll"]
-    return found
+    return {(one["exact_first"], *one["factors"]): math.inf if one["nll"] is None else one["nll"] for one in read_lines(log)}

@@ -168,6 +168,16 @@ def append_lines(path: Path | str, values: Iterable[object], sync: bool = False)
             os.close(log)
 
 
+def read_lines(path: Path | str) -> list[dict]:
+    """Lines of a log that `append_lines` wrote, but for damaged ones; [] if it cannot be read."""
+    found = []
+    with contextlib.suppress(OSError, RunError):
+        for line in read_bytes(path).splitlines():
+            with contextlib.suppress(ValueError, RecursionError):
+                found.append(json.loads(line))
+    return [line for line in found if isinstance(line, dict)]
+
+
 def finite(value: object) -> object:
     """`value` with every nan or infinity replaced by None, since JSON has neither. Tuples become lists."""
     if isinstance(value, dict):

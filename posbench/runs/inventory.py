@@ -3,9 +3,6 @@
 Files are read as data: nothing is executed, and no lock is kept.
 """
 
-import contextlib
-import json
-import os
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -14,7 +11,7 @@ from pathlib import Path
 
 from posbench.common.defuse import printable
 from posbench.common.errors import ConfigError, RunError
-from posbench.common.files import locked, opened, read_bytes
+from posbench.common.files import locked, read_bytes, read_lines
 from posbench.config.identity import method_name
 from posbench.config.names import named
 from posbench.runs.directory import Run
@@ -89,7 +86,7 @@ def describe_run(path: Path, held: bool = False) -> tuple[Entry, RunMetadata]:
     summary = or_nothing(run.read_summary) if run.finished else {}
     if run.finished and not summary:
         damage = damage or "train.json cannot be read"
-    last = _last_logged(run.train_log)
+    last = {} if run.finished else next((line for line in reversed(read_lines(run.train_log)) if "step" in line), {})
     begun = "finished" if run.finished else "interrupted" if run.has_state or last else "unstarted"
     state = "damaged" if damage else "failed" if run.failure.exists() else begun
     loss = summary.get("validation_loss", last.get("validation_loss"))
@@ -117,22 +114,6 @@ def _failure(run: Run) -> str:
     except (OSError, RunError):
         return ""
     return str(printable(said.split(b"\n", 1)[0][:10_000].decode(errors="replace").strip()))
-
-
-def _last_logged(path: Path) -> dict:
-    """Last complete line of a log that has a step, or {}."""
-    try:
-        with opened(path) as log:
-            log.seek(max(0, log.seek(0, os.SEEK_END) - 8192))
-            lines = log.read().splitlines()
-    except (OSError, RunError):
-        return {}
-    for line in reversed(lines):
-        with contextlib.suppress(ValueError, RecursionError):
-            values = json.loads(line)
-            if isinstance(values, dict) and "step" in values:
-                return values
-    return {}
 
 
 def _whole_number(value: object) -> int | None:

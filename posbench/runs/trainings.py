@@ -1,12 +1,11 @@
 """Trainings behind the rows of a report: one record each, read from the run's directory."""
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from posbench.common.files import read_bytes
+from posbench.common.files import read_lines
 from posbench.runs.directory import Run
 from posbench.runs.run_metadata import RunMetadata
 
@@ -67,9 +66,9 @@ def end_slope(origin: RunMetadata) -> float | None:
     if origin.end_slope is not None:
         return origin.end_slope
     try:
-        lines = [json.loads(line) for line in read_bytes(Run(origin.path).train_log).decode().splitlines()]
-        points = np.array([(line["tokens"] / 1e6, line["loss"]) for line in lines if "loss" in line], dtype=float)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        lines = [(line["tokens"] / 1e6, line["loss"]) for line in read_lines(Run(origin.path).train_log) if "loss" in line]
+        points = np.array(lines, dtype=float)
+    except (ValueError, KeyError, TypeError):
         return None
     late = points[points[:, 0] >= (1 - SHARE) * points[-1, 0]] if len(points) else points
     return float(np.polyfit(*late.T, 1)[0]) if len(late) >= 3 and np.isfinite(late).all() else None

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlparse
 
 from posbench.common.errors import RunError
-from posbench.common.files import read_bytes
+from posbench.common.files import read_lines
 from posbench.config.names import called, named
 from posbench.config.schema import LogConfig
 from posbench.runs.columns import COLUMNS
@@ -82,10 +82,8 @@ def catch_up(started: Any, run: Run, own: str | None, evaluations: bool = False)
     attempts = [path for path in _attempts(run) if path != Path(started.dir).parent]
     if evaluations and any(map(_on_server, attempts)):
         return
-    if run.train_log.exists():
-        for line in read_bytes(run.train_log).decode().splitlines():
-            figures = json.loads(line)
-            log_training(started, figures.pop("step"), figures)
+    for figures in read_lines(run.train_log):
+        log_training(started, figures.pop("step"), figures)
     if evaluations:
         rows = stored_rows(run)
         log_curves(started, own, rows)

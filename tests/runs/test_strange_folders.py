@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from omegaconf import OmegaConf
+from script_calls import call
 from spoils import edit
 from synthetic import LENGTHS, TARGETS, write_eval
 
@@ -26,7 +27,6 @@ from posbench.runs import rows
 from posbench.runs.directory import Run
 from posbench.runs.evaluation import load_evaluation
 from posbench.runs.inventory import list_runs
-from posbench.runs.inventory_table import show
 from posbench.runs.rows import read_csv, write_csv
 from posbench.runs.trainings import Training
 from posbench.runs.yaml_file import read_yaml
@@ -149,7 +149,7 @@ def test_a_spoiled_file_is_a_sentence_and_costs_no_other_run(folder, named, kind
 STRANGE = [None, [], {}, "x", 1e308, 10**30, True, "\x1b[31m", {"a": {"b": None}}, float("nan")]
 
 
-def test_strange_values_anywhere_in_a_run_are_listed_and_reported(folder, capsys):
+def test_strange_values_anywhere_in_a_run_are_listed_and_reported(folder, capfd):
     """Of every file of a run's directory, each field with each of many values, a run each."""
     strange = min(folder.iterdir())
     base = {"encoding": {"_target_": "x.Rope"}, "model": {"checkpoint": None}, "seed": 0, "train": {"steps": 9}, "data": {"name": "x"}}
@@ -169,9 +169,8 @@ def test_strange_values_anywhere_in_a_run_are_listed_and_reported(folder, capsys
             (path,) = run.glob("evals/*/*.json")
             in_rows(run_id=run.name, seed=len(made) + 10)(path)
             made.append(path)
-    found = list_runs(folder)
-    show(found)
-    assert len(found) == len(made) + 2 and "\x1b" not in capsys.readouterr().out
+    listed = call(capfd, folder.parent, "runs", "list", f"results_dir={folder}").stdout
+    assert listed.count("\n") == len(made) + 3 and "\x1b" not in listed
     report = collect(made, "", "")
     assert report.markdown() and report.latex() and len(report.rows) == len(made) * len(LENGTHS)
 
