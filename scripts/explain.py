@@ -16,8 +16,39 @@ For each kind of layer it prints which channels turn and how often, which pairs 
 then the length that is covered, what does nothing or is read differently, and the same setting in the words of every tool.
 """
 
-from posbench.cli.explain import explain_command
+from pathlib import Path
+
 from posbench.cli.key_values import run_main
+from posbench.common.errors import ConfigError
+from posbench.common.files import write_json
+
+
+def explain(arguments: list[str]) -> None:
+    """Print the explanation and the paths of what was written."""
+    from posbench.explanation.explain import explain_words
+
+    if not arguments or arguments[0].startswith("-") or "=" in arguments[0]:
+        raise ConfigError("Say first what to explain: a checkpoint's folder, a config.json, a .gguf file or a hub name; then the changes.")
+    what, *words = arguments
+    found = explain_words(what, words)
+    options, written = found.options, []
+    if (suffix := Path(options.get("figure", "")).suffix) not in ("", ".png", ".svg"):
+        raise ConfigError(f"figure={options['figure']}: explain writes .png and .svg together, and no {suffix}: give one of these endings.")
+    print(found.text)
+    if file := options.get("json"):
+        write_json(Path(file), found.as_json())
+        written.append(Path(file))
+    if file := options.get("figure"):
+        from posbench.explanation.figure import explanation_figure
+        from posbench.report.figures.style import save
+
+        stem = Path(file)
+        written += save(explanation_figure(found), stem.with_suffix("") if stem.suffix in (".png", ".svg") else stem)
+    if written:
+        print()
+    for path in written:
+        print(f"{path.suffix.lstrip('.'):4} {path}")
+
 
 if __name__ == "__main__":
-    run_main(explain_command)
+    run_main(explain)

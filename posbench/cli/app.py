@@ -25,7 +25,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from posbench.cli.key_values import as_read, exit_code, working_directory
+from posbench.cli.key_values import as_read, exit_code
 from posbench.common.errors import ConfigError, RunError
 from posbench.config.compose import (
     Composer,
@@ -54,7 +54,6 @@ ANSWERED = ("help", "hydra_help", "cfg", "info", "shell_completion", "resolve") 
 
 def run_script(command: Command, config_name: str = "run") -> None:
     """Compose configs/CONFIG_NAME.yaml with sys.argv, pass all its jobs to `command`, and exit with its code."""
-    working_directory()
     sys.exit(exit_code(lambda: _run(command, config_name)))
 
 
@@ -132,7 +131,7 @@ def _one_sentence(of: str = "") -> Iterator[None]:
         said = sentence(error)
         raise ConfigError(said if said.startswith(of) else f"{of}: {said}") from error
     except OSError as error:  # behind those of Hydra's that are OSErrors too
-        raise RunError(f"{error.filename} cannot be read ({error.strerror}): make it readable, or remove it.") from error
+        raise RunError(f"{error.filename or os.curdir} cannot be read ({error.strerror}): make it readable, or remove it.") from error
 
 
 def _flags_first(config_name: str) -> argparse.Namespace:

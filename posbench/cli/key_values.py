@@ -86,18 +86,8 @@ def _as_option(value: object) -> str:
     return f"{value.days}d" if isinstance(value, timedelta) else shown(value).strip("[]").replace(", ", ",")
 
 
-def working_directory() -> None:
-    """Exit with a sentence if the working directory is gone, since no typed path could be found from there."""
-    try:
-        os.getcwd()
-    except OSError as error:
-        print(f"refused: the working directory cannot be read ({error.strerror}): change to one that is there.", file=sys.stderr)
-        sys.exit(2)
-
-
 def run_main(main: Callable[[list[str]], None]) -> None:
     """Call `main` with the words of the command line and exit. --help prints the docstring of the script."""
-    working_directory()
     asked = {"-h", "--help"} & set(sys.argv[1:])
     sys.exit(exit_code(lambda: print(sys.modules["__main__"].__doc__.rstrip()) if asked else main(sys.argv[1:])))
 

@@ -235,19 +235,6 @@ def test_what_only_reads_makes_no_folder(world, capfd, name):
     assert after == before
 
 
-def test_a_working_directory_that_was_deleted_is_one_sentence(tmp_path, monkeypatch, capsys):
-    from posbench.cli import app as cli
-    from posbench.cli import key_values as options
-
-    monkeypatch.setattr(os, "getcwd", lambda: os.stat(tmp_path / "gone"))
-    for start in (lambda: options.run_main(print), lambda: cli.run_script(print)):
-        with pytest.raises(SystemExit) as ended:
-            start()
-        said = capsys.readouterr()
-        assert ended.value.code == 2 and said.err.count("\n") == 1 and not said.out
-        assert "the working directory cannot be read (No such file or directory)" in said.err
-
-
 @pytest.mark.parametrize(
     ("said", "typed"),
     [
