@@ -21,7 +21,7 @@ from posbench.model.gpt import GPT
 from posbench.model.inplace.reader import Reader
 from posbench.model.kernels.dispatch import attention_weights
 from posbench.model.rounded import rounded
-from posbench.position.layer_plan import BandPlan, LayerPlan
+from posbench.position.layer_plan import LayerPlan
 from posbench.statistics.clustered import clustered_mean, student_quantile
 
 ROUNDING = 1e-5  # weights in float32 that miss a sum of 1 by less have no sink
@@ -134,24 +134,13 @@ def _bucket(distance_SK: Tensor, keys: slice, last: int) -> Tensor:
 def _seen_keys(plan: LayerPlan, queries: int) -> Tensor:
     """Mean number of keys but the first token that the last queries see in each bucket: [U]."""
     length = len(plan.n_T)
-    query_S1 = torch.arange(length - queries, length)[:, None]
-    low_U, high_U = torch.tensor(buckets(length)).T
-    seen_U = torch.zeros(len(low_U), dtype=torch.float64)
+    seen_U = torch.zeros(len(buckets(length)), dtype=torch.float64)
     for band in plan.bands:
-        if band.lot_T is not None:
-            seen_U += sum(_drawn(band, query, len(seen_U)) for query in range(length - queries, length)) / queries
-            continue
-        first_S1, last_S1 = band.first_T[-queries:, None].clamp(min=1), band.last_T[-queries:, None]
-        nearest, farthest = torch.maximum(query_S1 - last_S1, low_U), torch.minimum(query_S1 - first_S1, high_U)
-        seen_U += (farthest - nearest + 1).clamp(min=0).double().mean(dim=0)
-    return seen_U
-
-
-def _drawn(band: BandPlan, query: int, count: int) -> Tensor:
-    """Number of keys but the first token that a query sees in each of `count` buckets, of a band with lots: [U]."""
-    key_K = torch.arange(1, query + 1)
-    (seen_K,) = band.seen(torch.tensor([query]), key_K)
-    return torch.frexp((query - key_K[seen_K]).double()).exponent.bincount(minlength=count).double()
+        for query in range(length - queries, length):
+            key_K = torch.arange(1, query + 1)
+            (seen_K,) = band.seen(torch.tensor([query]), key_K)
+            seen_U += torch.frexp((query - key_K[seen_K]).double()).exponent.bincount(minlength=len(seen_U))
+    return seen_U / queries
 
 
 def _spared(given: Tensor) -> Tensor:

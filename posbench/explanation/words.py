@@ -22,7 +22,7 @@ USUAL = {"partial_rotary_factor": 1, "beta_fast": 32, "beta_slow": 1, "truncate"
 LATENT = "latent attention has words of its own there (deepseek_yarn, yarn_log_multiplier), which explain does not write"
 STATIC = ("default", "linear", "yarn")  # what flags of llama.cpp can say
 
-TYPE, FACTOR, ORIGINAL = (f"{SCALING}{one}" for one in ("type", "factor", "original_context_length"))
+TYPE, FACTOR, ORIGINAL, AMPLITUDE = (f"{SCALING}{one}" for one in ("type", "factor", "original_context_length", "attn_factor"))
 
 
 class Cannot(Exception):
@@ -95,14 +95,12 @@ def nested_parameters(setting: Setting, tool: str = HF) -> dict:
     return next(iter(each.values())) if alike else each
 
 
-def architecture(setting: Setting) -> str:
-    """llama.cpp's name of a family."""
-    return of_family(setting.family, "architecture", setting.family)
-
-
 def gguf_of(setting: Setting) -> Gguf:
     """Keys and tensors with which llama.cpp runs the setting. Raises Cannot for one that it cannot run from a file alone."""
-    kinds, name = {kind.name.partition(",")[0]: kind.rope for kind in setting.turning}, architecture(setting)
+    kinds, name = (
+        {kind.name.partition(",")[0]: kind.rope for kind in setting.turning},
+        of_family(setting.family, "architecture", setting.family),
+    )
     rope = kinds.get(FULL) or setting.turning[0].rope
     keys = {"context_length": whole(setting.longest), "block_count": sum(len(kind.layers) for kind in setting.kinds)}
     keys |= {"attention.key_length": rope.head_dim, "rope.dimension_count": rope.turned, "rope.freq_base": float(rope.base)}
@@ -120,13 +118,13 @@ def gguf_of(setting: Setting) -> Gguf:
     if rope.kind == "llama3":
         divisors = tuple((plain(rope) / frequencies(rope)).tolist())
     own = rope.amplitude / usual_amplitude(rope) if rope.kind == "yarn" else rope.amplitude
-    keys |= {} if math.isclose(own, 1, rel_tol=1e-9) else {f"{SCALING}attn_factor": own}
+    keys |= {} if math.isclose(own, 1, rel_tol=1e-9) else {AMPLITUDE: own}
     if rope.kind == "longrope":
         return Gguf(name, {**keys, TYPE: "longrope", ORIGINAL: whole(rope.original)}, (), rope.long, rope.short)
     if rope.kind == "linear":
         keys |= {TYPE: "linear", FACTOR: float(rope.factor)}
     if rope.kind == "yarn":
-        if not rope.truncate and rounded(rope):
+        if not np.allclose(frequencies(rope), frequencies(replace(rope, truncate=True)), rtol=1e-9, atol=0):
             raise Cannot("it always rounds YaRN's bounds (truncate)")
         keys |= {TYPE: "yarn", FACTOR: float(rope.factor), ORIGINAL: whole(rope.original)}
     return Gguf(name, keys, divisors)
@@ -134,21 +132,15 @@ def gguf_of(setting: Setting) -> Gguf:
 
 def converted(setting: Setting) -> Gguf:
     """The file that llama.cpp's converter makes of a checkpoint: types that it does not know are dropped, and keys that nobody reads."""
-    kinds = tuple(kind if kind.rope is None else replace(kind, rope=_stored(kind.rope)) for kind in setting.kinds)
-    return gguf_of(replace(setting, kinds=kinds))
-
-
-def _stored(rope: Rope) -> Rope:
-    if rope.kind in ("dynamic", "proportional"):
-        return replace(rope, kind="default", factor=1.0)
-    if rope.kind != "yarn":
-        return rope
-    return replace(rope, beta_fast=32.0, beta_slow=1.0, truncate=True, mix=1.0, amplitude=usual_amplitude(rope))
-
-
-def rounded(rope: Rope) -> bool:
-    """True if rounding YaRN's bounds changes a pair."""
-    return not np.allclose(frequencies(rope), frequencies(replace(rope, truncate=True)), rtol=1e-9, atol=0)
+    kinds = []
+    for kind in setting.kinds:
+        changed = {}
+        if kind.rope and kind.rope.kind in ("dynamic", "proportional"):
+            changed = {"kind": "default", "factor": 1.0}
+        elif kind.rope and kind.rope.kind == "yarn":
+            changed = {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": True, "mix": 1.0, "amplitude": usual_amplitude(kind.rope)}
+        kinds.append(replace(kind, rope=replace(kind.rope, **changed)) if changed else kind)
+    return gguf_of(replace(setting, kinds=tuple(kinds)))
 
 
 def in_words(setting: Setting, before: Setting, what: str) -> list[ToolWords]:
@@ -200,17 +192,20 @@ def _flags(setting: Setting, before: Setting, reach: float | None) -> str:
         return f"none: the file holds its divisors{length and ', only'}{length}"
     if own.divisors or own.kind in ("llama3", "longrope"):
         raise Cannot("the file's own divisors stay, whatever the flags say")
-    if rope.kind == "yarn" and not rope.truncate and rounded(rope):
-        raise Cannot("it always rounds YaRN's bounds (truncate)")
-    text = f"--rope-scaling {'none' if rope.kind == 'default' else rope.kind}"
-    text += "" if rope.kind == "default" else f" --rope-scale {rope.factor:.10g}"
+    made = gguf_of(setting)
+    said = {
+        "--rope-scaling": made.keys.get(TYPE, "none"),
+        "--rope-scale": made.keys.get(FACTOR),
+        "--yarn-orig-ctx": made.keys.get(ORIGINAL),
+    }
     if rope.kind == "yarn":
-        text += f" --yarn-orig-ctx {whole(rope.original)} --yarn-beta-slow {rope.beta_slow:.10g} --yarn-beta-fast {rope.beta_fast:.10g}"
-        text += "" if rope.mix == 1 else f" --yarn-ext-factor {rope.mix:.10g}"
-    asked = rope.amplitude / usual_amplitude(rope)
-    if not math.isclose(asked, 1, rel_tol=1e-9):
-        text += f" --override-kv {architecture(setting)}.{SCALING}attn_factor=float:{asked:.10g}"
-    return f"{text} --rope-freq-base {rope.base:.10g}{length}"
+        said |= {"--yarn-beta-slow": rope.beta_slow, "--yarn-beta-fast": rope.beta_fast}
+        said |= {} if rope.mix == 1 else {"--yarn-ext-factor": rope.mix}
+    if more := made.keys.get(AMPLITUDE):
+        said["--override-kv"] = f"{made.architecture}.{AMPLITUDE}=float:{more:.10g}"
+    said["--rope-freq-base"] = rope.base
+    typed = (f"{flag} {value if isinstance(value, str) else f'{value:.10g}'}" for flag, value in said.items() if value is not None)
+    return " ".join(typed) + length
 
 
 def _sliding(setting: Setting) -> LayerKind | None:
