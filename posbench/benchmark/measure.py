@@ -21,13 +21,14 @@ from posbench.common.errors import ConfigError
 from posbench.common.machine import fast_dtype
 from posbench.config.names import nodes
 from posbench.config.schema import ModelConfig, TrainConfig
+from posbench.extensions.none import NoExtension
 from posbench.model import precision as bf16
 from posbench.model.gpt import GPT, make_shape
 from posbench.model.memory import keep_freed, tensor_mib
-from posbench.position.geometry import Shape
 from posbench.position.instantiate import make
 from posbench.position.legality import check, fed_length
 from posbench.position.plan import make_plan, training_plans
+from posbench.scale_attention.none import NoScale
 from posbench.training import optimizers as optim
 from posbench.training.distributed import World
 from posbench.training.graph import StepGraphs, why_eager
@@ -82,19 +83,23 @@ def transformers_llama(vocab: int = VOCAB) -> nn.Module | None:
 
 def training(train_len: int, repeats: int, only: list[str], device: str = "cpu") -> list[Figure]:
     """Measure a training step (2,048 tokens, in dtype=auto, Muon included): each encoding, each scale for training, transformers."""
-    shape, cases = make_shape(MODEL, train_len), {}
     text_BT = torch.randint(0, VOCAB, (TrainConfig().tokens_per_step // train_len, train_len), device=device)
-    for name, node in nodes("encoding").items():
-        cases[name] = _gpt_step(GPT(MODEL, make(node, shape), VOCAB), device)
+    cases = {name: _gpt_step(model, device) for name, model in _trainable(train_len).items() if _wanted(name, only)}
+    llama = transformers_llama()
+    if llama is not None and _wanted(LLAMA, only):
+        cases[LLAMA] = _llama_step(llama, device)
+    return measure("training", cases, text_BT, repeats, BASE)
+
+
+def _trainable(train_len: int) -> dict[str, GPT]:
+    """Model of each case of training: every encoding alone, and RoPE with every scale that is trained in and with an output gate."""
+    shape = make_shape(MODEL, train_len)
+    models = {name: GPT(MODEL, make(node, shape), VOCAB) for name, node in nodes("encoding").items()}
     for name, node in nodes("scale_attention").items():
         scale = make(node, shape)
         if scale.trained or scale.by_distance or scale.sinks:
-            cases[f"{BASE}, {name} trained in"] = _gpt_step(GPT(MODEL, make(nodes("encoding")[BASE], shape), VOCAB, scale), device)
-    cases[GATED] = _gpt_step(_gated(shape), device)
-    llama = transformers_llama()
-    if llama is not None:
-        cases[LLAMA] = _llama_step(llama, device)
-    return measure("training", {name: case for name, case in cases.items() if _wanted(name, only)}, text_BT, repeats, BASE)
+            models[f"{BASE}, {name} trained in"] = GPT(MODEL, make(nodes("encoding")[BASE], shape), VOCAB, scale)
+    return models | {GATED: GPT(replace(MODEL, output_gate="elementwise"), make(nodes("encoding")[BASE], shape), VOCAB)}
 
 
 def beside_transformers(repeats: int, device: str = "cpu") -> Iterator[list[Figure]]:
@@ -110,10 +115,6 @@ def beside_transformers(repeats: int, device: str = "cpu") -> Iterator[list[Figu
             if torch.device(device).type == "cuda":
                 cases[LAUNCHED] = _gpt_step(copy.deepcopy(rope), device, graphed=False)
             yield measure(f"trained {vocab}", cases, text_BT, repeats, BASE)
-
-
-def _gated(shape: Shape) -> GPT:
-    return GPT(replace(MODEL, output_gate="elementwise"), make(nodes("encoding")[BASE], shape), VOCAB)
 
 
 def _wanted(name: str, only: list[str]) -> bool:
@@ -178,28 +179,25 @@ def evaluation(train_len: int, lengths: list[int], repeats: int, only: list[str]
 
 
 def _models(train_len: int, device: str) -> dict[str, tuple]:
-    """Model, extension and scale of each case: every encoding alone, then RoPE with every extension and with every scale.
+    """Model, extension and scale of each case: every model of `_trainable`, then RoPE with every extension and every scale of evaluation.
 
     Extensions that need a learned table use encoding `learned`.
     """
-    shape = make_shape(MODEL, train_len)
-    plain, unscaled = make(nodes("extension")["none"]), make(nodes("scale_attention")["none"], shape)
-    models = {name: (GPT(MODEL, make(node, shape), VOCAB).eval(), plain, unscaled) for name, node in nodes("encoding").items()}
+    plain, unscaled = NoExtension(), NoScale(make_shape(MODEL, train_len))
+    trained = {name: model.eval().to(device) for name, model in _trainable(train_len).items() if model.scale is None or model.scale.trained}
+    rope = trained[BASE]
+    models = {name: (model, plain, unscaled) for name, model in trained.items()}
     for name, node in nodes("extension").items():
         extension = make(node)
         # A crop feeds fewer tokens, which is no longer input.
         if name != "none" and fed_length(extension, train_len, 2 * train_len) > train_len:
-            base = "learned" if extension.needs & ~models[BASE][0].encoding.traits else BASE
-            models[f"{base} + {name}"] = (models[base][0], extension, unscaled)
+            base = "learned" if extension.needs & ~rope.encoding.traits else BASE
+            models[f"{base} + {name}"] = (trained[base], extension, unscaled)
     for name, node in nodes("scale_attention").items():
-        scale = make(node, shape)
-        if scale.trained:
-            rope = make(nodes("encoding")[BASE], shape)
-            models[f"{BASE}, {name} trained in"] = (GPT(MODEL, rope, VOCAB, scale).eval(), plain, unscaled)
-        elif name != "none":
-            models[f"{BASE}, {name}"] = (models[BASE][0], plain, scale)
-    models[GATED] = (_gated(shape).eval(), plain, unscaled)
-    return {name: (model.to(device), extension, scale) for name, (model, extension, scale) in models.items()}
+        scale = make(node, rope.encoding.shape)
+        if name != "none" and not scale.trained:
+            models[f"{BASE}, {name}"] = (rope, plain, scale)
+    return models
 
 
 def measure(
