@@ -1,4 +1,4 @@
-"""What anatomy says of a triple: its schema for every legal pair, spectra of other people's code, facts that the literature states."""
+"""What anatomy says of a triple: its schema for every legal pair, facts that the literature states."""
 
 import json
 import math
@@ -41,33 +41,11 @@ def test_every_legal_pair_has_an_anatomy_of_one_schema(pair):
     assert summary(numbers)[0].startswith(numbers["encoding"])
 
 
-@pytest.mark.parametrize(
-    ("extension", "arguments", "rope"),
-    [
-        ("ntk", {}, {"rope_type": "dynamic", "factor": 1.0}),
-        ("dynamic_ntk", {"factor": 2.0}, {"rope_type": "dynamic", "factor": 2.0}),
-        ("yarn", {"beta": 32.0}, {"rope_type": "yarn", "factor": 16.0}),
-        ("llama3", {}, {"rope_type": "llama3", "factor": 16.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}),
-    ],
-    ids=["ntk", "dynamic_ntk", "yarn", "llama3"],
-)
-def test_spectra_equal_transformers(extension, arguments, rope):
-    rope_utils = pytest.importorskip("transformers.modeling_rope_utils")
-    from transformers import LlamaConfig
-
-    parameters = {"rope_theta": 10000.0, "original_max_position_embeddings": 256, **rope}
-    size = {"hidden_size": 128, "num_attention_heads": 2, "max_position_embeddings": 256}
-    freq_F, factor = rope_utils.ROPE_INIT_FUNCTIONS[rope["rope_type"]](LlamaConfig(**size, rope_parameters=parameters), "cpu", seq_len=4096)
-    numbers = anatomy(extension=extension, **arguments).numbers
-    assert numbers["spectrum"] == pytest.approx(freq_F.tolist(), rel=1e-6)
-    assert numbers["temperature"] == pytest.approx(factor**2)
-
-
-def test_linear_scaling_of_transformers_is_pi_of_distances():
-    pytest.importorskip("transformers")
-    numbers = anatomy(extension="pi").numbers
-    assert numbers["distance"] == pytest.approx([index / 16 for index in range(4096)], rel=1e-6)
-    assert numbers["spectrum"] == numbers["spectrum_before"]
+def test_spectra_and_distances_are_those_of_the_papers():
+    ntk, pi = anatomy(extension="ntk").numbers, anatomy(extension="pi").numbers
+    assert ntk["spectrum"] == pytest.approx([(1e4 * 16 ** (64 / 62)) ** (-pair / 32) for pair in range(32)], rel=1e-9)
+    assert ntk["spectrum_before"] == pi["spectrum"] == pi["spectrum_before"]
+    assert pi["distance"] == pytest.approx([index / 16 for index in range(4096)], rel=1e-6)
 
 
 def test_rerope_has_a_plateau_and_a_window_hides():

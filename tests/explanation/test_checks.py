@@ -24,79 +24,66 @@ def told(tmp_path, config: dict, *words: str):
     return explain_words(str(tmp_path), list(words))
 
 
+def scaled(family=LLAMA, **words) -> dict:
+    return {**family, "rope_scaling": words}
+
+
 def override(**words) -> str:
     return json.dumps({"rope_parameters": words})
 
 
-MISTAKES = {  # {mistake: (config.json, words typed, a part of its warning)}
-    "original missing": ({**LLAMA, "rope_scaling": {"type": "yarn", "factor": 4.0}}, (), "original_max_position_embeddings is missing"),
-    "original multiplied": (LLAMA, [f"rope_parameters={TWICE}"], "before scaling"),
-    "original beside": (
-        {**LLAMA, "original_max_position_embeddings": 2048},
-        [f"rope_parameters={json.dumps(YARN)}"],
-        "2,048 beside the mapping and 4,096",
-    ),
-    "factor against lengths": ({**LLAMA, "max_position_embeddings": 8192, "rope_scaling": YARN}, (), "factor=4, but"),
-    "length not raised": ({**LLAMA, "rope_scaling": YARN}, (), "serve no more,"),
-    "dynamic beside a cache": ({**LLAMA, "rope_scaling": {"type": "dynamic", "factor": 2.0}}, (), "keys in a cache"),
-    "dynamic in vLLM": ({**LLAMA, "rope_scaling": {"type": "dynamic", "factor": 2.0}}, (), "max_trained_positions"),
-    "type against rope_type": ({**LLAMA, "rope_scaling": {**YARN, "type": "linear"}}, (), "contradict"),
-    "unknown type": ({**LLAMA, "rope_scaling": {**YARN, "rope_type": "yarm"}}, (), "did you mean yarn?"),
-    "unknown key": ({**LLAMA, "rope_scaling": {**YARN, "beta_fst": 32}}, (), "did you mean beta_fast?"),
-    "key of another type": ({**LLAMA, "rope_scaling": {"rope_type": "linear", "factor": 4.0, "beta_fast": 16}}, (), "it belongs to yarn"),
-    "key of another engine": ({**LLAMA, "rope_scaling": {**YARN, "attn_factor": 1.2}}, (), "only SGLang reads it"),
-    "attention_factor against mscale": (
-        {**LLAMA, "rope_scaling": {**YARN, "attention_factor": 1.2, "mscale": 1.0, "mscale_all_dim": 0.5}},
-        (),
-        "SGLang mscale",
-    ),
-    "mscale alone": ({**LLAMA, "rope_scaling": {**YARN, "mscale": 0.7}}, (), "only together with mscale_all_dim"),
-    "truncate": ({**LLAMA, "rope_scaling": {**YARN, "truncate": False}}, (), "llama.cpp rounds"),
-    "truncate by kind": (
-        {**GEMMA, "rope_parameters": {**NESTED, "full_attention": {**YARN, "truncate": False}}},
-        (),
-        "looks for it beside them",
-    ),
-    "llama3 without its keys": (
-        {**LLAMA, "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 2048}},
-        (),
-        "llama3 lacks low_freq_factor, high_freq_factor",
-    ),
-    "flat for kinds": ({**GEMMA, "rope_parameters": YARN}, (), "does nothing in gemma3_text"),
-    "unknown kind": ({**GEMMA, "rope_parameters": {**NESTED, "global_attention": YARN}}, (), "global_attention names no kind"),
-    "both mappings": ({**LLAMA, "rope_scaling": YARN, "rope_parameters": {"rope_type": "default"}}, (), "are both there"),
-    "rope_theta twice": ({**LLAMA, "rope_parameters": {**YARN, "rope_theta": 1e4}}, (), "the one in the mapping is read"),
-    "a number as text": ({**LLAMA, "rope_scaling": {**YARN, "factor": "4"}}, (), 'factor="4" is not a number'),
-    "window unused": ({**LLAMA, "sliding_window": 512, "use_sliding_window": False}, (), "sliding_window=512 does nothing"),
-    "vLLM loses the base": (LLAMA, ["--hf-overrides", override(**YARN)], "the base falls from 500,000 to 10,000"),
-    "vLLM's base of its own": (LLAMA, ["--hf-overrides", '{"rope_theta": 1e6}'], "as an override of its own does nothing"),
-    "vLLM's rope_scaling": (LLAMA, ["--hf-overrides", json.dumps({"rope_scaling": YARN})], "sets rope_theta to null"),
-    "SGLang's type": (
-        LLAMA,
-        ["--json-model-override-args", '{"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}}'],
-        "type=yarn does nothing",
-    ),
-    "SGLang's family": ({**LLAMA, "model_type": "mixtral", "rope_scaling": YARN}, (), "never passes a scaling on"),
-    "longer than vLLM serves": (LLAMA, ["--max_model_len", "16k"], "16,000 is more than the 4,096 tokens that vLLM derives"),
-    "YaRN of the same length in vLLM": (
-        LLAMA,
-        ["--max-model-len=16K", "--hf-overrides", override(**YARN, rope_theta=5e5)],
-        "16,384 is more than the 4,096 tokens",
-    ),
-    "longer than SGLang serves": (LLAMA, ["--context-length", "8192"], "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1 lets it start"),
-    "scale with none": (LLAMA, ["--rope-scaling", "none", "--rope-scale", "4"], "--rope-scale does nothing"),
-    "yarn without a factor": (LLAMA, ["--rope-scaling", "yarn"], "changes nothing"),
-    "amplitude overwritten": (LLAMA, ["--rope-scaling", "yarn", "--rope-scale", "4", "--yarn-attn-factor", "1.2"], "overwritten"),
-    "bounds without yarn": (LLAMA, ["--rope-scale", "4", "--yarn-beta-fast", "16"], "--yarn-beta-fast does nothing"),
-    "a longer context alone": (LLAMA, ["-c", "16384"], "scales nothing"),
-    "a key that nobody reads": (LLAMA, ["llama.rope.scaling.yarn_beta_fast=16"], "reads it in files of grok"),
-    "self-extend": (LLAMA, ["--grp-attn-n", "4"], "llama-server does not know it"),
+DYNAMIC, MSCALE = scaled(rope_type="dynamic", factor=2.0), {"attention_factor": 1.2, "mscale": 1.0, "mscale_all_dim": 0.5}
+FLAT_LLAMA3 = scaled(rope_type="llama3", factor=8.0, original_max_position_embeddings=2048)
+CUT = {**NESTED, "full_attention": {**YARN, "truncate": False}}
+OF_SGLANG = json.dumps(scaled({}, type="yarn", factor=4.0, original_max_position_embeddings=4096))
+YARN_FLAGS = ("--rope-scaling", "yarn", "--rope-scale", "4", "--yarn-attn-factor", "1.2")
+OF_VLLM = ("--hf-overrides", override(**YARN, rope_theta=5e5))
+OWN_LENGTH = {**LLAMA, "original_max_position_embeddings": 2048}
+MISTAKES = {  # {mistake: (config.json, a part of its warning, words typed)}
+    "original missing": (scaled(type="yarn", factor=4.0), "original_max_position_embeddings is missing"),
+    "original multiplied": (LLAMA, "before scaling", f"rope_parameters={TWICE}"),
+    "original beside": (OWN_LENGTH, "2,048 beside the mapping and 4,096", f"rope_parameters={json.dumps(YARN)}"),
+    "factor against lengths": ({**LLAMA, "max_position_embeddings": 8192, "rope_scaling": YARN}, "factor=4, but"),
+    "length not raised": (scaled(**YARN), "serve no more,"),
+    "dynamic beside a cache": (DYNAMIC, "keys in a cache"),
+    "dynamic in vLLM": (DYNAMIC, "max_trained_positions"),
+    "type against rope_type": (scaled(**YARN, type="linear"), "contradict"),
+    "unknown type": (scaled(**{**YARN, "rope_type": "yarm"}), "did you mean yarn?"),
+    "unknown key": (scaled(**YARN, beta_fst=32), "did you mean beta_fast?"),
+    "key of another type": (scaled(rope_type="linear", factor=4.0, beta_fast=16), "it belongs to yarn"),
+    "key of another engine": (scaled(**YARN, attn_factor=1.2), "only SGLang reads it"),
+    "attention_factor against mscale": (scaled(**YARN, **MSCALE), "SGLang mscale"),
+    "mscale alone": (scaled(**YARN, mscale=0.7), "only together with mscale_all_dim"),
+    "truncate": (scaled(**YARN, truncate=False), "llama.cpp rounds"),
+    "truncate by kind": ({**GEMMA, "rope_parameters": CUT}, "looks for it beside them"),
+    "llama3 without its keys": (FLAT_LLAMA3, "llama3 lacks low_freq_factor, high_freq_factor"),
+    "flat for kinds": ({**GEMMA, "rope_parameters": YARN}, "does nothing in gemma3_text"),
+    "unknown kind": ({**GEMMA, "rope_parameters": {**NESTED, "global_attention": YARN}}, "global_attention names no kind"),
+    "both mappings": ({**scaled(**YARN), "rope_parameters": {"rope_type": "default"}}, "are both there"),
+    "rope_theta twice": ({**LLAMA, "rope_parameters": {**YARN, "rope_theta": 1e4}}, "the one in the mapping is read"),
+    "a number as text": (scaled(**{**YARN, "factor": "4"}), 'factor="4" is not a number'),
+    "window unused": ({**LLAMA, "sliding_window": 512, "use_sliding_window": False}, "sliding_window=512 does nothing"),
+    "vLLM loses the base": (LLAMA, "the base falls from 500,000 to 10,000", "--hf-overrides", override(**YARN)),
+    "vLLM's base of its own": (LLAMA, "as an override of its own does nothing", "--hf-overrides", '{"rope_theta": 1e6}'),
+    "vLLM's rope_scaling": (LLAMA, "sets rope_theta to null", "--hf-overrides", json.dumps(scaled({}, **YARN))),
+    "SGLang's type": (LLAMA, "type=yarn does nothing", "--json-model-override-args", OF_SGLANG),
+    "SGLang's family": ({**LLAMA, "model_type": "mixtral", "rope_scaling": YARN}, "never passes a scaling on"),
+    "longer than vLLM serves": (LLAMA, "16,000 is more than the 4,096 tokens that vLLM derives", "--max_model_len", "16k"),
+    "YaRN of the same length in vLLM": (LLAMA, "16,384 is more than the 4,096 tokens", "--max-model-len=16K", *OF_VLLM),
+    "longer than SGLang serves": (LLAMA, "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1 lets it start", "--context-length", "8192"),
+    "scale with none": (LLAMA, "--rope-scale does nothing", "--rope-scaling", "none", "--rope-scale", "4"),
+    "yarn without a factor": (LLAMA, "changes nothing", "--rope-scaling", "yarn"),
+    "amplitude overwritten": (LLAMA, "overwritten", *YARN_FLAGS),
+    "bounds without yarn": (LLAMA, "--yarn-beta-fast does nothing", "--rope-scale", "4", "--yarn-beta-fast", "16"),
+    "a longer context alone": (LLAMA, "scales nothing", "-c", "16384"),
+    "a key that nobody reads": (LLAMA, "reads it in files of grok", "llama.rope.scaling.yarn_beta_fast=16"),
+    "self-extend": (LLAMA, "llama-server does not know it", "--grp-attn-n", "4"),
 }
 
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_each_mistake_is_told_with_its_source_and_right_settings_are_silent(tmp_path, name):
-    config, words, part = MISTAKES[name]
+    config, part, *words = MISTAKES[name]
     found = told(tmp_path, config, *words)
     assert any(part in one.text for one in found.findings), [one.text for one in found.findings]
     assert all(one.source and one.text.endswith((".", ")")) for one in found.findings)
@@ -147,7 +134,7 @@ def test_a_mistake_has_the_frequencies_that_transformers_gives_it(tmp_path, name
     import transformers
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-    config, words, _ = MISTAKES[name]
+    config, _, *words = MISTAKES[name]
     typed = dict(word.split("=", 1) for word in words)
     config = {**config, **{key: json.loads(value) for key, value in typed.items()}}
     found = told(tmp_path, config)
