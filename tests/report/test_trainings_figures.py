@@ -1,4 +1,4 @@
-"""Figures of trainings of several lengths or steps, by G, length and steps: what stands in them, and when there are none."""
+"""Figures of trainings of several lengths or steps, and of fine-tunings by steps: what stands in them, and when there are none."""
 
 from dataclasses import replace
 
@@ -6,21 +6,22 @@ import pytest
 from labelled import labelled
 from test_figures import texts
 
-from posbench.report.figures import trainings
+from posbench.report.figures import steps, trainings
 from posbench.report.figures.draw import draw
-from posbench.report.records import CurvePoint, sections
+from posbench.report.records import CurvePoint, Score, sections
 
-PLACE = {"protocol": "fixed_targets", "data": "pysource", "tokenizer": "bpe-1024", "setting": None, "n_seeds": 3, "n_targets": 4096}
-SEEN = {"n_units": 120, "sem_unit": "document", "over": "seeds x documents", "untested": False}
-SEEN |= {"half_width": 0.02, "nll": 2.5, "floor": 2.4}
+PLACE = {"protocol": "fixed_targets", "data": "pysource", "tokenizer": "bpe-1024", "setting": None, "scale_attention": "none"}
+SEEN = {"n_seeds": 3, "n_targets": 4096, "n_units": 120, "sem_unit": "document", "over": "seeds x documents", "half_width": 0.02,
+        "untested": False, "floor": 2.4}  # fmt: skip
 G = {32: 0.2, 64: 0.1, 128: 0.05}
+RATES = {"none": 0.5, "pi (trained in)": 0.3, "yarn (trained in)": 0.1}
 
 
-def trained(encoding="rope", extension="none", scale="none", lengths=(32, 64, 128), multiples=(1, 2, 4), steps=(1500,)):
+def trained(encoding="rope", extension="none", lengths=(32, 64, 128), multiples=(1, 2, 4), steps=(1500,)):
     """Points of one method on trainings of several lengths; the difference is G times the multiple, so that every value is known."""
     return [
         CurvePoint(**PLACE, **SEEN, train_len=train_len, encoding=encoding if count == 1500 else f"{encoding} train.steps={count}",
-              extension=extension, scale_attention=scale, length=multiple * train_len, gain=G[train_len] * count / 1500,
+              extension=extension, length=multiple * train_len, nll=2.5, gain=G[train_len] * count / 1500,
               difference=multiple * G[train_len] * count / 1500)
         for train_len in lengths for count in steps for multiple in multiples
     ]  # fmt: skip
@@ -59,19 +60,11 @@ def test_lines_join_what_only_the_knob_or_the_training_changes():
     assert joined(trained() + [replace(one, encoding="rope base=2.0") for one in trained()]) == [[2, 2, 2], [3, 3]]
 
 
-def test_without_an_encoding_of_several_lengths_or_steps_there_is_no_figure():
-    points = trained(lengths=(64,)) + trained("alibi", lengths=(128,))
-    unknown = [replace(point, gain=None) for point in trained()]
-    apart = [point for point in trained() if point.length == {32: 64, 64: 256, 128: 256}[point.train_len]]  # no multiple in common
-    for found in ([], points, unknown, [replace(point, source="paper.csv") for point in trained()], apart):
-        assert trainings.gain(labelled(found), "t") is None
-
-
-def read_at(extension="none", scale="none", lengths=(32, 64, 256), read=(32, 64, 128, 256), encoding="rope"):
+def read_at(extension="none", lengths=(32, 64, 256), read=(32, 64, 128, 256)):
     """Points whose loss is 2 + length / train_len / 100, and whose floor is 1.9 + 1 / train_len."""
     return [
-        CurvePoint(**PLACE, **{**SEEN, "nll": 2 + length / train_len / 100, "floor": 1.9 + 1 / train_len}, train_len=train_len,
-              encoding=encoding, extension=extension, scale_attention=scale, length=length)
+        CurvePoint(**PLACE, **SEEN | {"floor": 1.9 + 1 / train_len}, train_len=train_len, encoding="rope", extension=extension,
+                   length=length, nll=2 + length / train_len / 100)
         for train_len in lengths for length in read
     ]  # fmt: skip
 
@@ -83,9 +76,84 @@ def test_all_trainings_stand_at_the_longest_length_that_they_were_read_at():
     assert set(cells["rope", "yarn", "none"]) == {32, 64} and set(cells[trainings.FLOOR]) == {32, 64, 256}
 
 
-def test_without_one_length_of_the_same_targets_there_is_no_figure():
+def tuned(extension="none", encoding="rope", numbers=(0, 10, 100), lengths=(64, 256, 1024)):
+    """Children whose loss falls from 3 + its rate in proportion to 1 / (1 + steps / 10), the same at every length."""
+    return [
+        CurvePoint(**PLACE, **SEEN, train_len=256, encoding=f"{encoding} tuned from rope-64 steps={number}", extension=extension,
+              length=length, nll=3 + RATES[extension] / (1 + number / 10), difference=0.6 + RATES[extension] / (1 + number / 10), gain=0.1)
+        for number in numbers for length in lengths
+    ]  # fmt: skip
+
+
+def curves(axes):
+    return [line for line in axes.lines if len(line.get_xdata()) == 3 and line.get_transform() == axes.transData]
+
+
+def rules(axes):
+    """Heights of the lines across a panel."""
+    return [float(line.get_ydata()[0]) for line in axes.lines if line.get_transform() == axes.get_yaxis_transform(which="grid")]
+
+
+def test_each_fine_tuned_method_is_a_line_over_its_steps_and_the_model_before_a_line_at_its_own_length():
+    points = labelled([point for extension in RATES for point in tuned(extension, lengths=(64, 128, 256, 1024))])
+    made = steps.figure(points, "Fine-tuned")
+    assert [axes.get_title(loc="left").split()[2] for axes in made.axes] == ["64", "256", "1024"]
+    for axes in made.axes:
+        for line, rate in zip(curves(axes), RATES.values(), strict=True):
+            assert list(line.get_xdata()) == [0, 10, 100]
+            assert list(line.get_ydata()) == pytest.approx([3 + rate / (1 + number / 10) for number in (0, 10, 100)])
+        assert set(RATES) - {"none"} | {"no extension"} <= {text.get_text() for text in axes.texts}
+    assert list(map(rules, made.axes)) == [[3.5], [], []]  # no extension, 0 steps
+    bare = [point for point in points if point.extension != "none"]
+    dropped = labelled(tuned(encoding="none"))  # 0 steps is then no longer the model that was trained
+    for found in (bare, dropped):
+        assert not any(rules(axes) for axes in steps.figure(found, "Fine-tuned").axes)
+
+
+def asked(extension, numbers=(0, 10, 100), tasks=("copy",), depths=(None, 0.5), learned=2):
+    """Children whose accuracy rises with the steps, in a task and a share of it."""
+    shared = PLACE | {"protocol": "accuracy", "train_len": 256, "n_texts": 50, "n_answers": 400, "over": "seeds x examples"}
+    return [
+        Score(**shared, task=task, encoding=f"rope tuned from rope-64 steps={number}", extension=extension, untested=False, length=length,
+              depth=depth, n_seeds=learned, n_trained=2, accuracy=number / 200, low=number / 250, high=number / 150, nll=1.0, choice=None,
+              learned=bool(number), inside=number / 200)
+        for number in numbers for task in tasks for length in (64, 256) for depth in depths
+    ]  # fmt: skip
+
+
+def test_accuracy_has_a_row_of_panels_for_each_part_of_a_task(tmp_path):
+    scores = labelled([score for extension in ("none", "yarn (trained in)") for score in asked(extension, tasks=("copy", "copy last"))])
+    made = steps.score_figure(scores, "Fine-tuned")
+    assert [axes.get_title(loc="left") for axes in made.axes] == [
+        f"{task}: accuracy at {length} tokens (share of answers)" for task in ("copy", "copy last") for length in (64, 256)
+    ]
+    for axes in made.axes:
+        assert [(list(line.get_xdata()), list(line.get_ydata())) for line in curves(axes)] == [([0, 10, 100], [0, 0.05, 0.5])] * 2
+        (bars, _) = axes.collections
+        ends = [value for segment in bars.get_segments() for value in segment[:, 1]]
+        assert ends == pytest.approx([0, 0, 0.04, 10 / 150, 0.4, 100 / 150])
+    (drawn,) = draw(sections(scores), tmp_path, "Fine-tuned")
+    assert [path.name for path in drawn["accuracy_steps"]] == ["accuracy_steps.png", "accuracy_steps.svg"]
+    some = steps.score_figure([replace(score, n_seeds=1) for score in scores], "Fine-tuned")
+    assert [any("Means leave out seeds" in text.get_text() for text in figure.texts) for figure in (made, some)] == [False, True]
+
+
+def test_without_trainings_or_fine_tunings_that_differ_there_is_no_figure():
+    def from_file(points):
+        return [replace(point, source="paper.csv") for point in points]
+
+    apart = [point for point in trained() if point.length == {32: 64, 64: 256, 128: 256}[point.train_len]]  # no multiple in common
+    unknown = [replace(point, gain=None) for point in trained()]
+    child = [replace(one, encoding="rope", train_len=64) for one in tuned(numbers=(0,), lengths=(64, 128))] + tuned(lengths=(256, 512))
+    for found in ([], trained(lengths=(64,)) + trained("alibi", lengths=(128,)), unknown, from_file(trained()), apart, child):
+        assert trainings.gain(labelled(found), "t") is None
     short = read_at(read=(32, 64, 128))  # shorter than the longest training
     other = [replace(point, setting=f"{point.train_len // 8} targets") for point in read_at()]
-    tuned = [replace(point, encoding="rope tuned from rope") for point in read_at()]
-    for found in ([], read_at(lengths=(64,)), short, other, tuned, [replace(point, source="paper.csv") for point in read_at()]):
+    children = [replace(point, encoding="rope tuned from rope") for point in read_at()]
+    for found in ([], read_at(lengths=(64,)), short, other, children, from_file(read_at())):
         assert trainings.frontier(labelled(found), "t") is None
+    scratch = [replace(point, encoding=point.encoding.replace(" tuned from rope-64", "")) for point in tuned()]
+    for found in ([], tuned(numbers=(30,)), from_file(tuned()), scratch):
+        assert steps.figure(labelled(found), "t") is None
+    for found in (asked("none", numbers=(30,)), [replace(score, encoding="rope") for score in asked("none")]):
+        assert steps.score_figure(labelled(found), "t") is None
