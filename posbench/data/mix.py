@@ -22,27 +22,12 @@ WHOLE = ("task", "share", "vocab_size", "source")
 
 @dataclass(frozen=True)
 class Mix:
-    """Task of a mix, its share of the steps, and the id of the first of its tokens.
-
-    Of a task in words, its name (`called`) and what it is made of: `text(split)` gives a split's tokens, the tokenizer and the BOS.
-    """
+    """Task of a mix, its name, its share of the steps, and the function from a split's name to its examples to train on."""
 
     task: Task | TextTask
+    name: str
     share: float
-    offset: int
-    called: str = ""
-    text: Callable[[str], tuple[TokenFile, Tokenizer, int | None]] | None = None
-
-    @property
-    def name(self) -> str:
-        """Name of the task."""
-        return self.called if isinstance(self.task, TextTask) else self.task.name
-
-    def split(self, name: str) -> TaskSplit | TextQuestions:
-        """Examples of one split of the task, to train on."""
-        if isinstance(self.task, TextTask):
-            return TextQuestions(self.task, self.called, name, *self.text(name), training=True)
-        return TaskSplit(self.task, name, self.offset)
+    split: Callable[[str], TaskSplit | TextQuestions]
 
 
 def resolved_data(data: dict) -> dict:
@@ -78,18 +63,18 @@ def resolved_data(data: dict) -> dict:
     return {**data, "mix": {key: given[key] for key in WHOLE}}
 
 
-def mix_of(data: dict, offset: int = 0, text: Callable | None = None) -> Mix | None:
-    """Mix of a data configuration, with its tokens from `offset` on, or in words made of `text`; None without one.
-
-    Raises ConfigError as `resolved_data` does.
+def mix_of(data: dict, offset: int = 0, text: Callable[[str], tuple[TokenFile, Tokenizer, int | None]] | None = None) -> Mix | None:
+    """Mix of a data configuration; None without one. The task's tokens begin at `offset`; of one in words, `text` gives the tokens of
+    a split, the tokenizer and the BOS. Raises ConfigError as `resolved_data` does.
     """
     mix = resolved_data(data).get("mix")
     if not mix:
         return None
+    name, share = mix["task"], float(mix["share"])
     if is_text_task(mix["source"]):
         if mix["vocab_size"]:
-            raise ConfigError(f"data.mix.vocab_size={mix['vocab_size']}: task={mix['task']} is a text task in the text's tokens: give 0.")
-        task = make_text_task({"name": mix["task"], **mix["source"]}, "data.mix")
-        return Mix(task, float(mix["share"]), offset, mix["task"], text)
-    task = make_source({"name": mix["task"], "tokenizer": TASK, "vocab_size": mix["vocab_size"], "source": mix["source"]})
-    return Mix(task, float(mix["share"]), offset)
+            raise ConfigError(f"data.mix.vocab_size={mix['vocab_size']}: task={name} is a text task in the text's tokens: give 0.")
+        task = make_text_task({"name": name, **mix["source"]}, "data.mix")
+        return Mix(task, name, share, lambda split: TextQuestions(task, name, split, *text(split), training=True))
+    task = make_source({"name": name, "tokenizer": TASK, "vocab_size": mix["vocab_size"], "source": mix["source"]})
+    return Mix(task, task.name, share, lambda split: TaskSplit(task, split, offset))

@@ -106,5 +106,5 @@ class TaskSplit:
     def draw(self, length: int, count: int, key: list[int], **part: object) -> Examples:
         """`count` examples of `length` tokens that depend on the split and on `key` alone."""
         found = self.task.draw(np.random.default_rng([SPLITS.index(self.split), *key]), length, count, **part)
-        ids = {name: getattr(found, name) for name in ("inputs_NT", "targets_NT", "choices_NK", "rival_NAKR")}
+        ids = {name: getattr(found, name) for name in ("inputs_NT", "targets_NT", "choices_NK")}
         return replace(found, **{name: np.where(own == IGNORED, own, own + self.offset) for name, own in ids.items() if own is not None})

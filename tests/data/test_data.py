@@ -147,22 +147,6 @@ def test_a_document_of_the_test_split_is_not_trained_on(tmp_path):
     assert names == [["train/a.txt", "train/b.txt"], ["validation/c.txt"], ["test/d.txt"]]
 
 
-def test_a_token_file_that_is_cut_short_is_named(local, tmp_path):
-    """One with a flipped bit and one that is gone: tests/support/kinds.py."""
-    folder = prepare(local, tmp_path / "cache").folder
-    path = folder / "train.tokens.bin"
-    path.write_bytes(path.read_bytes()[:-2])
-    with pytest.raises(RunError) as error:
-        prepare(local, tmp_path / "cache")
-    assert str(path) in str(error.value) and f"delete the folder {folder}" in str(error.value)
-
-
-def test_a_failed_build_leaves_nothing(local, tmp_path):
-    with pytest.raises(ConfigError, match="too small for data.vocab_size=60000"):
-        prepare({**local, "tokenizer": "bpe", "vocab_size": 60000}, tmp_path / "cache")
-    assert [path.name for path in (tmp_path / "cache").iterdir() if path.suffix not in (".lock", ".json")] == []
-
-
 SLOW = """
 import time
 from pathlib import Path
@@ -196,7 +180,6 @@ def test_two_processes_build_once(tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "says"),
     [
-        ([], "add data.path=PATH"),
         (["path=.", "tokenizer=/no/tokenizer.json"], "/no/tokenizer.json does not exist"),
         (["path=.", "+source.colour=red"], "colour"),
         (["path=.", "source._target_=posbench.data.local.NoSuch"], "NoSuch"),

@@ -2,12 +2,11 @@
 
 import json
 import re
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from conftest import CONFIGS, node, small_model, small_shape
+from conftest import CONFIGS, node
 from test_cli import cli  # noqa: F401
 from test_train import VOCAB, config, log_of, make_corpus, run_child, tiny, train
 
@@ -18,8 +17,6 @@ from posbench.data.copy import Copy
 from posbench.data.mix import Mix, resolved_data
 from posbench.data.mqar import Mqar
 from posbench.data.task import IGNORED, TaskSplit
-from posbench.encodings.rope import Rope
-from posbench.position.plan import make_plan
 from posbench.runs.rows import read_eval
 from posbench.training.trainer import Trainer
 
@@ -27,9 +24,8 @@ WORDS = {"task": "mine", "share": 0.5, "vocab_size": 0, "source": {"_target_": "
 MQAR = {"task": "mqar", "share": 0.25, "vocab_size": 64, "pairs": [2]}
 
 
-def mixed(share: float = 0.3, lengths: tuple[int, ...] = (8, 16)) -> MixedBatches:
-    corpus = make_corpus()
-    parts = (batches(split, list(lengths), 64, 5, None) for split in (corpus.train, Mix(Copy(20), share, VOCAB).split("train")))
+def mixed(share: float = 0.3) -> MixedBatches:
+    parts = (batches(split, [8, 16], 64, 5, None) for split in (make_corpus().train, TaskSplit(Copy(20), "train", VOCAB)))
     return MixedBatches(*parts, share)
 
 
@@ -67,7 +63,7 @@ def test_each_sees_the_batches_it_would_see_alone_and_steps_need_no_order():
 
 
 def mixed_corpus():
-    return make_corpus(mix=Mix(Copy(8), 0.4, VOCAB - 8))
+    return make_corpus(mix=Mix(Copy(8), "copy", 0.4, lambda split: TaskSplit(Copy(8), split, VOCAB - 8)))
 
 
 def test_an_interrupted_training_on_a_mix_ends_in_the_same_bytes_and_logs_both_losses(tmp_path):
@@ -98,7 +94,8 @@ def test_a_mix_is_another_data_set_on_the_same_token_files(tmp_path):
     assert corpora[0].fingerprint == fingerprint(data(mix=MQAR)) and plain.fingerprint == fingerprint(data(mix=None)) == fingerprint(data())
     with_bos = prepare(data(mix=MQAR, bos=True), tmp_path)
     assert (plain.vocab_size, corpora[0].vocab_size, with_bos.vocab_size, with_bos.bos) == (256, 320, 321, 256)
-    assert (plain.mix, corpora[0].mix.offset, with_bos.mix.offset, corpora[0].name) == (None, 256, 257, "local+mqar")
+    assert [one.mix.split("train").offset for one in (corpora[0], with_bos)] == [256, 257]
+    assert (plain.mix, corpora[0].name) == (None, "local+mqar")
 
 
 @pytest.mark.parametrize(
@@ -140,16 +137,9 @@ def test_questions_in_words_are_batches_of_the_texts_own_tokens_with_answers_as_
         assert made.n_targets(step) == int((targets_BT != IGNORED).sum())
         seen |= {bytes(row.tolist()) for row in inputs_BT}
         for inputs, targets in zip(inputs_BT.tolist(), targets_BT.tolist(), strict=True):
-            asked = [at for at, target in enumerate(targets) if target != IGNORED]
-            text = bytes([*inputs, targets[-1]]).decode()
-            head, _, question = text.rpartition("\n")
-            said = bytes(targets[at] for at in asked).decode()
-            if task == "niah_multiquery":
-                values = dict(re.findall(r"special magic numbers for ([\w-]+) is: (\d+)\.", head))
-                about = re.search(r"for (.*?) mentioned", question)[1].split(" and ")
-                assert said.split() == [values[key] for key in about] and len(values) == 4
-            else:
-                assert said == f" {re.search('The pass key is ([0-9]+)', head)[1]}" and question.endswith(f"?{text[text.index('?') + 1 :]}")
+            body = bytes(inputs).decode().partition("\nWhat")[0]
+            said = bytes(target for target in targets if target != IGNORED).decode()
+            assert len(said.split()) == (4 if task == "niah_multiquery" else 1) and all(value in body for value in said.split())
     assert len(seen) == 6
 
 
@@ -164,23 +154,10 @@ def test_a_question_that_does_not_fit_is_refused_before_training_and_one_in_a_th
     assert len(set(needed)) > 1 and tight.draw(sorted(needed)[25], 30, [0]).inputs_NT.shape == (30, sorted(needed)[25])
 
 
-def test_a_small_model_learns_from_questions_in_words(tmp_path):
-    made, model = in_words(tmp_path, 256, task="passkey"), small_model(Rope(small_shape()), vocab_size=256)
-    optimizer, plan, losses = torch.optim.Adam(model.parameters(), 3e-3), make_plan(model.encoding, length=256), []
-    for step in range(40):
-        loss = model.loss(*made.at(step), plan)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[0] > 4 and sum(losses[-5:]) / 5 < 2.7  # ln 10 is 2.3, and blank comes first
-
-
 def test_the_id_of_a_mix_in_words_depends_on_its_arguments_and_other_mixes_keep_theirs(tmp_path):
     mixes = [{"task": "niah_single_1", "share": 0.5, **more} for more in ({}, {"share": 0.25}, {"value": "uuids"}, {"haystack": "corpus"})]
     assert len({fingerprint(data(mix=mix)) for mix in mixes}) == 4
-    own = [Mix(task, 0.3, VOCAB).task for task in (Copy(20), Mqar(64, [2]))]
-    assert [task.fingerprint()[:8] for task in own] == ["4465db22", "59a9b0e9"]
+    assert [task.fingerprint()[:8] for task in (Copy(20), Mqar(64, [2]))] == ["4465db22", "59a9b0e9"]
     corpus = prepare(data(mix=mixes[0], bos=True), tmp_path)
     assert (corpus.vocab_size, corpus.bos, corpus.name) == (257, 256, "local+niah_single_1")
     assert (corpus.mix.split("train").draw(600, 2, [0]).inputs_NT[:, 0] == 256).all()
@@ -216,9 +193,6 @@ def test_one_command_trains_on_both_and_evaluates_both(cli, tmp_path):  # noqa: 
 
 
 def test_every_token_of_a_task_moves_by_the_offset():
-    class Asked(Mqar):
-        def draw(self, random, length, count, **part):
-            return replace(super().draw(random, length, count, **part), rival_NAKR=np.array([[[[3, IGNORED]]]]))
-
-    plain, moved = (TaskSplit(Asked(vocab_size=64, pairs=[4]), "test", offset).draw(64, 1, [0]) for offset in (0, 100))
-    assert np.array_equal(moved.inputs_NT, plain.inputs_NT + 100) and moved.rival_NAKR.tolist() == [[[[103, IGNORED]]]]
+    plain, moved = (TaskSplit(Mqar(64, [4]), "test", offset).draw(64, 1, [0]) for offset in (0, 100))
+    assert np.array_equal(moved.inputs_NT, plain.inputs_NT + 100) and np.array_equal(moved.choices_NK, plain.choices_NK + 100)
+    assert np.array_equal(moved.targets_NT, np.where(plain.targets_NT == IGNORED, IGNORED, plain.targets_NT + 100))

@@ -214,12 +214,6 @@ def test_what_does_not_go_together_is_refused_in_a_sentence(words, said, cli):  
     assert re.search(said, done.stdout + done.stderr)
 
 
-def test_a_method_makes_no_other_examples():
-    (plain,), (stretched,) = (evaluator(Copy(50), one, lengths=[32]).run(32)[0] for one in (NoExtension(), Ntk()))
-    assert plain["nll"] != stretched["nll"] and plain["n_targets"] == stretched["n_targets"]
-    assert node("data", "copy")["source"]["_target_"] == "posbench.data.copy.Copy"
-
-
 @pytest.mark.parametrize(("filler", "wanted"), [("no_key", (1.0, 1.0)), ("any", (0.956, 0.691))])
 def test_what_a_guess_gets_right_is_stated_beside_the_accuracy(filler, wanted):
     """Where fillers draw keys too, another token stands behind the latest place of the key in 4.4 and 30.9 % of questions."""

@@ -12,6 +12,7 @@ from posbench.common.errors import ConfigError
 from posbench.config.schema import TrainConfig
 from posbench.data.copy import Copy
 from posbench.data.mix import Mix
+from posbench.data.task import TaskSplit
 from posbench.position.plan import training_plans
 from posbench.training import optimizers as optim
 from posbench.training.distributed import World
@@ -59,7 +60,7 @@ def same(one: Trainer, other: Trainer) -> bool:
 
 def mixed():
     corpus = make_corpus(vocab_size=11)
-    corpus.mix = Mix(Copy(11), 0.5, 0)
+    corpus.mix = Mix(Copy(11), "copy", 0.5, lambda split: TaskSplit(Copy(11), split))
     return corpus
 
 
