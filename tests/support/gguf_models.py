@@ -9,12 +9,6 @@ import torch
 from gguf import GGMLQuantizationType as Kind
 from safetensors.torch import load_file
 
-NAMES = {
-    "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output", "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
-    "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
-}  # fmt: skip
 TOKENS = [*(f"<|{name}|>" for name in "abc"), *map(chr, range(33, 127)), *"Ġ¡¢£¤ĀāÐ½Ã©", "he", "Ġhe", "ll"]
 MERGES = ["h e", "Ġ he", "l l"]
 
@@ -22,14 +16,6 @@ MERGES = ["h e", "Ġ he", "l l"]
 def permuted(weight: torch.Tensor, heads: int) -> torch.Tensor:
     """Rows of q or k as llama.cpp's converter stores them for Llama."""
     return weight.unflatten(0, (heads, 2, -1)).transpose(1, 2).reshape(weight.shape)
-
-
-def their_name(name: str) -> str:
-    stem, _, part = name.rpartition(".")
-    if stem.startswith("model.layers."):
-        number, _, rest = stem.removeprefix("model.layers.").partition(".")
-        return f"blk.{number}.{NAMES[rest]}.{part}"
-    return f"{NAMES[stem]}.{part}"
 
 
 def quantized(weight: np.ndarray, kind: Kind, seed: int = 0) -> np.ndarray:
@@ -45,9 +31,7 @@ def quantized(weight: np.ndarray, kind: Kind, seed: int = 0) -> np.ndarray:
         return blocks.reshape(*weight.shape[:-1], -1)
 
 
-def write_gguf(
-    checkpoint: Path, kind: Kind = Kind.F32, metadata: dict | None = None, extra: dict | None = None, permute: bool = True
-) -> Path:
+def write_gguf(checkpoint: Path, kind: Kind = Kind.F32, metadata: dict | None = None, extra: dict | None = None) -> Path:
     """GGUF file of a checkpoint's folder, its matrices quantised. `metadata` None leaves a key out; `extra` are more tensors."""
     config = json.loads((checkpoint / "config.json").read_text())
     arch = "llama" if config["model_type"] == "mistral" else config["model_type"]
@@ -76,6 +60,7 @@ def write_gguf(
         "tokenizer.ggml.bos_token_id": 1,
         **(metadata or {}),
     }
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[arch.upper()], config["num_hidden_layers"])
     file = checkpoint.parent / f"{checkpoint.name}.{kind.name}.gguf"
     writer = gguf.GGUFWriter(file, arch)
     for key, value in said.items():
@@ -85,13 +70,11 @@ def write_gguf(
             types = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
             types[type(value)](key, value)
     for name, weight in load_file(checkpoint / "model.safetensors").items():
-        if permute and arch in ("llama", "smollm3") and ("q_proj" in name or "k_proj" in name):
+        if arch in ("llama", "smollm3") and ("q_proj" in name or "k_proj" in name):
             weight = permuted(weight, heads[name.split("_proj")[0][-1]])
-        values = weight.float().numpy()
-        if values.ndim == 2 and kind != Kind.F32:
-            writer.add_tensor(their_name(name), quantized(values, kind), raw_dtype=kind)
-        else:
-            writer.add_tensor(their_name(name), values)
+        values, packed = weight.float().numpy(), weight.ndim == 2 and kind != Kind.F32
+        name = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        writer.add_tensor(name, quantized(values, kind) if packed else values, raw_dtype=kind if packed else None)
     for name, values in (extra or {}).items():
         writer.add_tensor(name, values)
     writer.write_header_to_file()
