@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hf_models import checkpoint
 from script_calls import call
+from spoils import write_text
 
 from posbench.advice.look_plan import EXTENSIONS, choose_look
 from posbench.cli import look as command
@@ -19,13 +20,7 @@ from posbench.sweep.cost_estimate import Timing
 def script(tmp_path, capfd):
     """The command on a checkpoint of 32 tokens and a text with room for 64."""
     checkpoint(tmp_path, vocab_size=256)
-    (tmp_path / "text" / "test").mkdir(parents=True)
-    for i in range(4):
-        words = " ".join(f"document {i} says word {n * (i + 3) % 37} and number {n * n % 101}." for n in range(30))
-        (tmp_path / "text" / "test" / f"{i}.txt").write_text(words)
-    for split in ("train", "validation"):
-        (tmp_path / "text" / split).mkdir()
-        (tmp_path / "text" / split / "0.txt").write_text(f"a text of {split} that is not read")
+    write_text(tmp_path / "text", train=1, validation=1, test=4)
     data = ("data=local", f"data.path={tmp_path}/text", "data.tokenizer=bytes", "log.mode=disabled", "device=cpu")
     return lambda *words, name="look": call(capfd, tmp_path, name, *words, *data)
 

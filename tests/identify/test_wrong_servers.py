@@ -4,8 +4,9 @@ import json
 
 import pytest
 from script_calls import call
-from small_engine import TEXT, TRAINED, small_checkpoint
+from small_engine import TRAINED, small_checkpoint
 from small_server import serving
+from spoils import write_text
 
 FOUND = {
     "right": "own", "ignored": "none", "linear": "pi", "no amplitude": "yarn_no_amplitude", "amplitude alone": "yarn_amplitude",
@@ -18,11 +19,7 @@ FOUND = {
 def world(tmp_path_factory):
     folder = tmp_path_factory.mktemp("servers")
     small_checkpoint(folder / "model")
-    lines = TEXT.splitlines(keepends=True)
-    for split, count in (("train", 1), ("validation", 1), ("test", 3)):
-        (folder / "text" / split).mkdir(parents=True)
-        for i in range(count):
-            (folder / "text" / split / f"{i}.txt").write_text("".join(lines[i:] + lines[:i]))
+    write_text(folder / "text", train=1, validation=1, test=3)
     return folder
 
 
