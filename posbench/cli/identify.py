@@ -14,16 +14,18 @@ from posbench.common.errors import ConfigError
 from posbench.common.files import write_atomic, write_json
 from posbench.config.compose import Request
 from posbench.config.identity import NO_EXTENSION, NO_SCALE, method_name
+from posbench.config.schema import JobConfig
 from posbench.evaluation.every_token import EveryTokenProtocol
 from posbench.evaluation.protocols import protocol
 from posbench.identify.compare import compare_losses, judge_setting, unit_runs
-from posbench.identify.measure import EngineRows, Measurement, engine_rows
+from posbench.identify.measure import EngineRows, candidate_losses, engine_rows, serve
 from posbench.identify.plan import USUAL_BASE, Candidate, chosen_candidates, own_candidates, setting_candidates
 from posbench.identify.show import candidate_csv, candidate_figure, identify_content, identify_text
 from posbench.pretrained.import_config import adopt
 from posbench.report.figures.style import save
+from posbench.sweep.cost_estimate import cost
 from posbench.sweep.dry_run import check_devices
-from posbench.sweep.jobs import plan_jobs
+from posbench.sweep.jobs import plan_jobs, plan_methods
 from posbench.sweep.verdict import judge_job
 
 SCRIPT = "scripts/identify.py"
@@ -34,7 +36,7 @@ def identify(request: Request) -> int:
     """Measure the candidates, print the verdict and write identify.json, the CSV and the figure. Returns the exit code."""
     cfg = _identifiable(request)
     engine = engine_rows(cfg["engine"])
-    lengths = _lengths(cfg, engine)
+    lengths = sorted(set(cfg["lengths"] or engine.lengths))
     theirs = {length: engine.losses(length) for length in lengths}
     typed = {word.partition("=")[0].lstrip("+~") for word in request.words}
     plain, own = _asked(cfg, engine, lengths, typed)
@@ -42,15 +44,18 @@ def identify(request: Request) -> int:
     if refused := judge_job(job).refused:
         raise ConfigError(refused)
     original = job.cfg.train.train_len  # before a scaling of the checkpoint's own
-    found = Measurement(plain, engine, lengths, job)
-    factor, listed = _candidates(cfg, found, own)
-    found.serve(listed)
+    factor, listed = _candidates(cfg, engine, lengths, job.cfg, own)
+    served, equal, left_out = serve(job, lengths, listed)
+    command = shlex.join(sys.orig_argv)
     if cfg["dry"]:
         check_devices([job], request.launcher)
-        print("\n".join(found.described()))
+        planned, cells = plan_methods(plain, served.values())
+        missing = [(planned, cell, left) for cell in cells.values() if (left := cell.missing())]
+        lines = [f"{name}: {'; the same: '.join(one.words for one in same)}" for name, same in equal.items()]
+        lines += [f"left out: {name}: {why}" for name, why in left_out.items()]
+        print("\n".join(lines + cost([planned], [] if job.run.finished else [planned], missing)))
         return 0
-    command = shlex.join(sys.orig_argv)
-    ours = found.losses(request.launcher, command)
+    ours = candidate_losses(plain, engine.evaluation, served, request.launcher, command)
     unit = {length: unit_runs(engine.window(losses.shape)) for length, losses in theirs.items()}
     judged, rms = judge_setting(theirs, ours, unit, original)
     points = {name: compare_losses(theirs, losses, unit) for name, losses in ours.items()}
@@ -62,8 +67,8 @@ def identify(request: Request) -> int:
         f"({engine.protocol}, {engine.evaluation.first['data']}, {counted} units of intervals)."
     )
     about = {"name": name, "weights": weights, "evaluation": str(engine.evaluation.path), "command": command, "asked": asked}
-    about |= {"factor": factor, "original": original, "lengths": lengths, "left_out": found.left_out}
-    made = identify_content(about, judged, rms, points, found.equal)
+    about |= {"factor": factor, "original": original, "lengths": lengths, "left_out": left_out}
+    made = identify_content(about, judged, rms, points, equal)
     out = Path(cfg["out"] or Path(cfg["results_dir"]).parent / "report" / f"identify-{name}")
     write_json(out / "identify.json", made)
     write_atomic(out / "identify.csv", candidate_csv(made))
@@ -90,14 +95,6 @@ def _identifiable(request: Request) -> dict:
     if cfg["factor"] and cfg["target"]:
         raise ConfigError(f"factor={cfg['factor']:g} and target={cfg['target']} are one setting: give one of them.")
     return cfg
-
-
-def _lengths(cfg: dict, engine: EngineRows) -> list[int]:
-    """Lengths to compare. Raises ConfigError if the rows lack one."""
-    if lacking := [length for length in cfg["lengths"] or () if length not in engine.lengths]:
-        there = ",".join(map(str, engine.lengths))
-        raise ConfigError(f"lengths={cfg['lengths']}: {engine.evaluation.path} has no rows of {lacking[0]}: choose from {there}.")
-    return sorted(set(cfg["lengths"] or engine.lengths))
 
 
 def _asked(cfg: dict, engine: EngineRows, lengths: list[int], typed: set[str]) -> tuple[dict, dict | None]:
@@ -135,18 +132,18 @@ def _asked(cfg: dict, engine: EngineRows, lengths: list[int], typed: set[str]) -
     return asked, described if scaled else None
 
 
-def _candidates(cfg: dict, found: Measurement, own: dict | None) -> tuple[float, list[Candidate]]:
+def _candidates(cfg: dict, engine: EngineRows, lengths: list[int], model: JobConfig, own: dict | None) -> tuple[float, list[Candidate]]:
     """The factor that the engine was asked for, and the candidates. Raises ConfigError for a factor that is not above 1."""
-    original = found.job.cfg.train.train_len
-    usual = max(found.lengths) / original
+    original = model.train.train_len
+    usual = max(lengths) / original
     if own:
         usual = (own["scaling"].get("target_len") or 0) / original or own["scaling"].get("factor", usual)  # the latter of dynamic NTK
-    factor = cfg["factor"] or (cfg["target"] / original if cfg["target"] else found.engine.stated.get("factor", usual))
+    factor = cfg["factor"] or (cfg["target"] / original if cfg["target"] else engine.stated.get("factor", usual))
     if factor <= 1:
-        given = f"target={cfg['target']}" if cfg["target"] else f"the longest length, {max(found.lengths)},"
+        given = f"target={cfg['target']}" if cfg["target"] else f"the longest length, {max(lengths)},"
         raise ConfigError(f"{given} is within the {original:,} tokens of training: say what the engine was asked for, such as factor=4.")
-    listed = setting_candidates(original, factor, cfg["fed"], found.job.cfg.encoding.get("base") or USUAL_BASE)
-    if method_name(found.job.cfg.encoding) == "as_trained":  # turns as transformers builds it, with a scaling that config.json may have
+    listed = setting_candidates(original, factor, cfg["fed"], model.encoding.get("base") or USUAL_BASE)
+    if method_name(model.encoding) == "as_trained":  # turns as transformers builds it, with a scaling that config.json may have
         listed[0] = replace(listed[0], words="the checkpoint as transformers builds it")
     every = [*(own_candidates(own) if own else ()), *listed]
     return factor, chosen_candidates(every, cfg["candidates"])

@@ -3,7 +3,7 @@
 import json
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +15,7 @@ from posbench.identify.plan import Candidate
 from posbench.position.instantiate import trusted_config
 from posbench.runs.directory import Run
 from posbench.runs.evaluation import Evaluation, load_evaluation
-from posbench.sweep.cost_estimate import cost
-from posbench.sweep.jobs import Job, plan_methods
+from posbench.sweep.jobs import Job
 from posbench.sweep.launch import measure_methods
 
 Losses = dict[int, np.ndarray]  # {length: [N, S]}
@@ -46,8 +45,11 @@ class EngineRows:
         return {**({"factor": factor} if factor > 1 else {}), **({"original": said["yarn_orig_ctx"]} if said.get("yarn_orig_ctx") else {})}
 
     def losses(self, length: int) -> np.ndarray:
-        """Loss of each target at one length [N, S]. Raises ConfigError for losses that are not finite."""
+        """Loss of each target at one length [N, S]. Raises ConfigError without them, and for some that are not finite."""
         found = self.evaluation.stored.at("nll", length)
+        if found is None:
+            there = ",".join(map(str, self.lengths))
+            raise ConfigError(f"lengths={length}: {self.evaluation.path} has no rows of {length}: choose from {there}.")
         if missing := int((~np.isfinite(found)).sum()):
             raise ConfigError(
                 f"{self.evaluation.path} holds {missing} losses that are not finite at length {length}, which no candidate explains: leave "
@@ -83,74 +85,59 @@ def engine_rows(given: str) -> EngineRows:
     return EngineRows(found[0], config, read_json(found[0].path)["config"]["evaluate"])
 
 
-@dataclass
-class Measurement:
-    """The candidates of the one model that `cfg` names, on the tokens of `engine` at some lengths.
+def serve(
+    job: Job, lengths: Sequence[int], listed: Sequence[Candidate]
+) -> tuple[dict[tuple[str, int], tuple[str, int]], dict[str, list[Candidate]], dict[str, str]]:
+    """Evaluations that serve the candidates of a model at some lengths, equal candidates, and those that are not defined with the reason.
 
-    `equal`: {candidate: itself and those of the very same plans at all lengths}; `left_out`: {candidate: why it is not defined};
-    `served`: {(candidate, length): (its methods as JSON, tokens that they read)}, of equal plans of a length the same.
+    {(candidate, length): (its methods as JSON, tokens that they read)}, of equal plans of a length the same; {candidate: itself and those
+    of the very same plans at all lengths}; {candidate: reason}. Raises ConfigError if all are equal.
     """
+    from posbench.model.build import make_encoding
+    from posbench.position.effect import fingerprint
+    from posbench.position.instantiate import make
+    from posbench.position.legality import check
+    from posbench.position.plan import make_plan
 
-    cfg: dict
-    engine: EngineRows
-    lengths: Sequence[int]
-    job: Job
-    equal: dict[str, list[Candidate]] = field(default_factory=dict)
-    left_out: dict[str, str] = field(default_factory=dict)
-    served: dict[tuple[str, int], tuple[str, int]] = field(default_factory=dict)
+    encoding, marks, first, served, equal, left_out = make_encoding(job.cfg), {}, {}, {}, {}, {}
+    for one in listed:
+        try:
+            extension, scale = make(one.extension), make(one.scale, encoding.shape)
+            check(encoding, extension, scale, list(lengths), allow_untested=True)
+            read = [min(length, one.cut or length) for length in lengths]
+            marks[one.name] = [fingerprint(make_plan(encoding, extension, scale, length=length)) for length in read]
+        except ConfigError as error:
+            left_out[one.name] = str(error)
+            continue
+        same = next((name for name in equal if marks[name] == marks[one.name]), one.name)
+        equal.setdefault(same, []).append(one)
+        if same == one.name:
+            methods = json.dumps([one.extension, one.scale])
+            for length, tokens, mark in zip(lengths, read, marks[one.name], strict=True):
+                served[one.name, length] = first.setdefault(mark, (methods, tokens))
+    if len(equal) < 2:
+        raise ConfigError(
+            f"all candidates are the same up to {max(lengths):,} tokens: let the engine read texts beyond the training length of "
+            f"{job.cfg.train.train_len:,}."
+        )
+    return served, equal, left_out
 
-    def serve(self, listed: Sequence[Candidate]) -> None:
-        """Find what serves each candidate. Raises ConfigError if all are equal."""
-        from posbench.model.build import make_encoding
-        from posbench.position.effect import fingerprint
-        from posbench.position.instantiate import make
-        from posbench.position.legality import check
-        from posbench.position.plan import make_plan
 
-        encoding, marks, first = make_encoding(self.job.cfg), {}, {}
-        for one in listed:
-            try:
-                extension, scale = make(one.extension), make(one.scale, encoding.shape)
-                check(encoding, extension, scale, list(self.lengths), allow_untested=True)
-                read = [min(length, one.cut or length) for length in self.lengths]
-                marks[one.name] = [fingerprint(make_plan(encoding, extension, scale, length=length)) for length in read]
-            except ConfigError as error:
-                self.left_out[one.name] = str(error)
-                continue
-            same = next((name for name in self.equal if marks[name] == marks[one.name]), one.name)
-            self.equal.setdefault(same, []).append(one)
-            if same == one.name:
-                methods = json.dumps([one.extension, one.scale])
-                for length, tokens, mark in zip(self.lengths, read, marks[one.name], strict=True):
-                    self.served[one.name, length] = first.setdefault(mark, (methods, tokens))
-        if len(self.equal) < 2:
+def candidate_losses(cfg: dict, engine: Evaluation, served: dict, launcher: dict, command: str) -> dict[str, Losses]:
+    """{candidate: its losses}, after what is missing was evaluated, one candidate first to compare its tokens with the engine's.
+
+    Raises RunError if that failed, ConfigError for other tokens.
+    """
+    losses: dict[str, Losses] = defaultdict(dict)
+    for part in (dict([*served.items()][:1]), served):
+        count = len({name for name, _ in part})
+        title = f"{count} candidate{'s' * (count != 1)}"
+        read = measure_methods(cfg, part.values(), launcher, command, title)
+        if any(one.stored.documents != engine.stored.documents for one in read.values()):
             raise ConfigError(
-                f"all candidates are the same up to {max(self.lengths):,} tokens: let the engine read texts beyond the training length of "
-                f"{self.job.cfg.train.train_len:,}."
+                f"{engine.path} scored other tokens than {cfg['model']['path']} reads in data={cfg['data']['name']}: give the weights of "
+                "that engine, or its text (data=NAME data.path=PATH)."
             )
-
-    def described(self) -> list[str]:
-        """Lines for dry=true: the candidates, and the cost of what is missing."""
-        job, cells = plan_methods(self.cfg, self.served.values())
-        lines = [f"{name}: {'; the same: '.join(one.words for one in same)}" for name, same in self.equal.items()]
-        lines += [f"left out: {name}: {why}" for name, why in self.left_out.items()]
-        missing = [(job, cell, left) for cell in cells.values() if (left := cell.missing())]
-        return lines + cost([job], [] if job.run.finished else [job], missing)
-
-    def losses(self, launcher: dict, command: str) -> dict[str, Losses]:
-        """{candidate: its losses}, after what is missing was evaluated, one candidate first to compare its tokens with the engine's.
-
-        Raises RunError if that failed, ConfigError for other tokens.
-        """
-        title, engine = f"{len(self.equal)} candidates", self.engine.evaluation
-        for served in ([*self.served.values()][:1], self.served.values()):
-            read = measure_methods(self.cfg, served, launcher, command, title)
-            if any(one.stored.documents != engine.stored.documents for one in read.values()):
-                raise ConfigError(
-                    f"{engine.path} scored other tokens than {self.job.cfg.model.path} reads in data={self.job.cfg.data['name']}: give the "
-                    "weights of that engine, or its text (data=NAME data.path=PATH)."
-                )
-        losses: dict[str, Losses] = defaultdict(dict)
-        for (name, length), (methods, tokens) in self.served.items():
-            losses[name][length] = read[methods].stored.at("nll", tokens)
-        return losses
+    for (name, length), (methods, tokens) in served.items():
+        losses[name][length] = read[methods].stored.at("nll", tokens)
+    return losses

@@ -56,7 +56,7 @@ def measure_methods(cfg: dict, served: Iterable[tuple[str, int]], launcher: dict
     """Evaluations of several methods by what `plan_methods` calls them, after those that are missing were made. Raises as `launch_one`."""
     job, cells = plan_methods(cfg, served)
     if missing := sum(len(cell.missing()) for cell in job.cells):
-        print(f"{title}: {missing} evaluations to make", file=sys.stderr, flush=True)
+        print(f"{title}: {missing} evaluation{'s' * (missing != 1)} to make", file=sys.stderr, flush=True)
     launch_one(job, launcher, command)
     return {methods: load_evaluation(cell.path) for methods, cell in cells.items()}
 
