@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from posbench.cli.notebook import LoadedRun
-    from posbench.explanation.result import Explanation
+    from posbench.explanation.show import Explanation
 
 __version__ = "0.1.0"
 

@@ -10,9 +10,8 @@ from posbench.explanation.changes import Changes, read_changes
 from posbench.explanation.checks import config_findings, llama_findings
 from posbench.explanation.facts import Finding, of_family
 from posbench.explanation.llama_cpp import Gguf, llama_setting, read_keys
-from posbench.explanation.result import Explanation
 from posbench.explanation.settings import HF, LLAMA, VLLM, flat, nested, read_setting, rope_words
-from posbench.explanation.show import screen
+from posbench.explanation.show import Explanation
 from posbench.explanation.words import Cannot, converted, in_words
 from posbench.gguf.header import is_gguf, read_gguf
 from posbench.pretrained.checkpoint import HUB_NAME
@@ -44,8 +43,7 @@ def explain_words(what: str, words: list[str]) -> Explanation:
         findings += llama_findings(file, setting, own, changes)
     length = changes.options.get("length") or changes.served or changes.flags.get("ctx")
     reader, words = LLAMA if by_llama else changes.reader, [] if changes.flags.get("group", 1) != 1 else in_words(setting, own, what)
-    found = Explanation(what, reader, setting, own, length, tuple(findings), tuple(words), changes.options)
-    return replace(found, text=screen(found))
+    return Explanation(what, reader, setting, own, length, tuple(findings), tuple(words), changes.options)
 
 
 def applied(config: dict, changes: Changes) -> dict:

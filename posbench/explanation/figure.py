@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from posbench.explanation.result import Explanation
-from posbench.explanation.show import READERS, states
+from posbench.explanation.show import READERS, Explanation, states
 from posbench.report.figures.style import FONT, GREY, OKABE_ITO, Frame, ruled
 
 LOOKS = {

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from posbench.common.errors import ConfigError
 from posbench.explanation.facts import FACTS
 from posbench.explanation.frequencies import Rope, yarn_amplitude
-from posbench.explanation.settings import FULL, MOST_LAYERS, SLIDING, LayerKind, Setting, base_of, checked_width, number
+from posbench.explanation.settings import FULL, MOST_LAYERS, SLIDING, LayerKind, Setting, base_of, number
 from posbench.gguf.description import model_keys
 from posbench.gguf.header import GgufFile
 from posbench.gguf.tensors import numbers
@@ -121,7 +121,7 @@ def _rope(model: Gguf, name: str, flags: dict, longest: float, factor: float, ba
     head_dim = number(keys.get("attention.key_length")) or (width // heads if width and heads else None)
     if head_dim is None:
         raise ConfigError(f"{name} lacks {model.architecture}.embedding_length or attention.head_count: download it again.")
-    head_dim = checked_width(head_dim)
+    head_dim = int(head_dim)
     turned = number(keys.get("rope.dimension_count"), head_dim)
     turned = int(turned) if 2 <= turned <= head_dim else head_dim
     lists = model.long if number(flags.get("ctx"), longest) > original else model.short

@@ -1,15 +1,17 @@
-"""Screen of an explanation: one block for each kind of layer, warnings, and the same setting in the words of every tool."""
+"""Result of an explanation, the setting, its findings, words and numbers, and its screen."""
 
 import textwrap
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from posbench.common.defuse import printable
-from posbench.explanation.facts import FACTS
-from posbench.explanation.frequencies import Rope
-from posbench.explanation.result import Explanation
-from posbench.explanation.settings import LayerKind
-from posbench.explanation.words import covered
+from posbench.common.errors import ConfigError
+from posbench.explanation.facts import FACTS, Finding
+from posbench.explanation.frequencies import Rope, frequencies, plain, turns
+from posbench.explanation.settings import LayerKind, Setting
+from posbench.explanation.words import ToolWords, covered
 
 WIDTH, COLUMNS = 100, 64  # characters of a line; columns of a picture
 NAMES = {
@@ -22,6 +24,60 @@ NAMES = {
 MANY, FEW = 32, 1  # turns in training between which YaRN and Llama 3 mix
 READERS = FACTS["readers"]
 LONGEST_WORDS = 2000  # characters; lists of divisors are in json=FILE
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Setting as `reader` takes it; `before` is the model's own, `length` the text for which dynamic and longrope are computed."""
+
+    what: str
+    reader: str
+    setting: Setting
+    before: Setting
+    length: float | None
+    findings: tuple[Finding, ...]
+    words: tuple[ToolWords, ...]
+    options: dict
+
+    def frequencies(self, kind: str | None = None) -> np.ndarray:
+        """Radians per token of each turned pair, of the layers of one kind (by default the first that turns): [pairs]."""
+        found = {one.name: one for one in self.setting.turning}
+        if kind is not None and kind not in found:
+            raise ConfigError(f"{kind} is not a kind of layers with RoPE here: choose {', '.join(found)}.")
+        rope = (found[kind] if kind else self.setting.turning[0]).rope
+        return frequencies(rope, self.length)
+
+    def own(self, kind: LayerKind) -> Rope:
+        """RoPE of the same layers in the checkpoint's own setting."""
+        return next((one.rope for one in self.before.kinds if one.rope and set(one.layers) & set(kind.layers)), kind.rope)
+
+    def slower(self, kind: LayerKind, length: float | None = None) -> np.ndarray:
+        """Times by which each pair turns slower than by the checkpoint's own base without any scaling: [pairs]."""
+        own, found = plain(self.own(kind)), frequencies(kind.rope, length or self.length)
+        return (own if len(own) == len(found) else plain(kind.rope)) / found
+
+    def turns(self, kind: LayerKind) -> np.ndarray:
+        """Turns of each pair in the training length, by the checkpoint's own base: [pairs]."""
+        return turns(replace(kind.rope, base=self.own(kind).base))
+
+    def __str__(self) -> str:
+        return self.text
+
+    @cached_property
+    def text(self) -> str:
+        """The screen: a block for each kind of layer, warnings, and the same setting in the words of every tool."""
+        return screen(self)
+
+    def as_json(self) -> dict:
+        """Everything as JSON: numbers to compare with those of an engine."""
+        kinds = []
+        for kind in self.setting.kinds:
+            numbers = {}
+            if kind.rope:
+                numbers = {"frequencies": frequencies(kind.rope, self.length).tolist(), "turns": self.turns(kind).tolist()}
+            kinds.append({**asdict(kind), **numbers})
+        about = {"what": self.what, "read_as": self.reader, "covers": covered(self.setting, self.before), "length": self.length}
+        return {**about, "kinds": kinds, "findings": [asdict(one) for one in self.findings], "words": [asdict(one) for one in self.words]}
 
 
 def screen(explanation: Explanation) -> str:
