@@ -5,13 +5,14 @@ posbench.statistics.crossed to six digits. SUMS_BYTES bounds them; points beyond
 """
 
 import base64
+import re
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from posbench.report.figures.palette import encoding_look, extension_look
+from posbench.report.figures.palette import ENCODINGS, encoding_look, extension_look
 from posbench.report.records import SECTION, CurvePoint, SectionKey
 from posbench.report.references import Seed
 from posbench.report.report import Report
@@ -27,6 +28,7 @@ VALUES = (
     "n_seeds", "n_targets", "n_units", "over", "nll", "bpb", "accuracy", "floor", "difference", "half_width", "change",
     "change_half_width", "low", "high",
 )  # fmt: skip
+FOLDER = re.compile(r"(?<![^\s=\[,'\"])/[^\s,\]'\"]+")  # an absolute path in a command
 KINDS = {"length": "loss by length", "position": "loss by position", "context": "loss by context", "task": "tasks"}
 
 
@@ -42,7 +44,7 @@ class SumTable:
 
     def add(self, evaluation: Evaluation, row: dict) -> int:
         """Number of the entry of a row, -1 if it has no sums or if there is no room."""
-        key = evaluation.path, row["eval_id"], row["length"], row["position"]
+        key = evaluation.path, row["eval_id"], row["length"], row["position"], row["task"]
         if key not in self.numbers:
             self.numbers[key] = self._entry(evaluation, row)
         return self.numbers[key]
@@ -101,8 +103,8 @@ def _lines(columns: dict[str, list], name: str, report: Report, sums: SumTable, 
             key = (kind, *point.section, *method, getattr(point, "task", None))
             number, points_of = lines.setdefault(key, (first + len(lines), []))
             points_of.append(point)
-            curve = isinstance(point, CurvePoint)
-            seeds = [[one.row["seed"], *_numbers(one, sums)] for one in point.seeds or () if curve]
+            whole = isinstance(point, CurvePoint) or kind == "task" and point.n_seeds == point.n_trained  # the mean is over all seeds
+            seeds = [[one.row["seed"], *_numbers(one, sums)] for one in point.seeds or () if whole]
             values = {column: getattr(point, column, None) for column in ("window", *VALUES)}
             for column, value in {"line": number, "x": _x(point), **values, "seeds": seeds}.items():
                 columns[column].append(value)
@@ -131,7 +133,9 @@ def _kinds(report: Report) -> dict[str, list[SectionKey]]:
 def _numbers(one: Seed, sums: SumTable) -> list[int]:
     """Numbers of the sums of a seed: its own, those of its floor and those without an extension, -1 for none."""
     row = one.row
-    if row["position"] is None and row is not one.evaluation.row(row["length"]):  # further row of its length: the losses are the first's
+    if (
+        row["position"] is None and row["task"] is None and row is not one.evaluation.row(row["length"])
+    ):  # further row of its length: the losses are the first's
         return [-1, -1, -1]
     others = (one.against_floor, one.against_plain)
     return [sums.add(one.evaluation, row), *(sums.add(other.other, other.row) if other and other.sums else -1 for other in others)]
@@ -141,7 +145,8 @@ def _line(name: str, key: tuple, points: Sequence[SectionKey], report: Report) -
     """Columns of a line, and where it comes from: folders, commits and machines of its seeds, and the command that measures it again."""
     kind, (encoding, extension, scale, source, task) = key[0], key[6:]
     point, facts = points[0], points[0].behind
-    colour, (of_extension, dash) = encoding_look(facts.encoding)[0], extension_look(facts.extension)
+    known = facts.encoding if facts.encoding in ENCODINGS else encoding  # settings of an engine are told apart
+    colour, (of_extension, dash) = encoding_look(known)[0], extension_look(facts.extension)
     own = list({id(one.evaluation): one.evaluation for point in points for one in point.seeds or ()}.values())
     folders, machines, commits = {}, {}, {}
     for one in own:
@@ -161,7 +166,7 @@ def _line(name: str, key: tuple, points: Sequence[SectionKey], report: Report) -
         "colours": [colour, of_extension], "dash": dash if extension != "none" else 0,
         "from": list(folders), "commits": list(commits), "machines": list(machines),
         "seeds": sorted({one.first["seed"] for one in own}),
-        "command": command(own, report.origins, sorted(measured)) if own else None,
+        "command": FOLDER.sub(lambda path: short_path(path[0]), command(own, report.origins, sorted(measured)) or "") if own else None,
     }  # fmt: skip
 
 

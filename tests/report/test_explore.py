@@ -1,5 +1,6 @@
 """The explore page: its data are those of the frame, its intervals those of posbench, and what strangers write is text."""
 
+import base64
 import csv
 import hashlib
 import json
@@ -222,3 +223,12 @@ def test_the_csv_of_a_report_and_the_page_agree_on_accuracy():
     accuracy = zip(data["points"]["line"], data["points"]["accuracy"], strict=True)
     points = [value for number, value in accuracy if data["lines"][number]["kind"] == "task"]
     assert points == pytest.approx([float(line["accuracy"]) for line in table]) and len(points) > 20
+    sums, right = data["sums"], np.frombuffer(base64.b64decode(data["sums"]["correct"]), f"<u{data['sums']['correct_bytes']}")
+    summed = 0
+    for number, value, seeds in zip(*(data["points"][name] for name in ("line", "accuracy", "seeds")), strict=True):
+        if data["lines"][number]["kind"] == "task" and seeds:  # the sums behind paired differences are those of the mean
+            parts = [(at, sums["sets"][of]) for of, at in (sums["entries"][entry] for _, entry, *_ in seeds)]
+            means = [right[at : at + len(counts)].sum() / sum(counts) for at, counts in parts]
+            assert np.mean(means) == pytest.approx(value)
+            summed += 1
+    assert summed > 20
