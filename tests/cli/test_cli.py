@@ -178,25 +178,17 @@ def test_a_notebook_elsewhere_reads_the_same_tokens_and_no_other_text(cli, tmp_p
         assert posbench.load(run, device="cpu").corpus
 
 
-def test_two_processes_on_one_run_do_not_disturb_each_other(processes):
-    started = [
-        forked.Popen(processes.command("train.steps=60"), cwd=processes.folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
-        for _ in range(2)
-    ]
-    said = [process.communicate(timeout=120) for process in started]
-    assert [process.returncode for process in started] == [0, 0], said
-    (run,) = processes.runs()
-    steps = [json.loads(line)["step"] for line in (run / "train.jsonl").read_text().splitlines()]
-    assert steps == sorted(set(steps)) and steps[-1] == 60
+def begun(processes: Cli, *typed: str, first: str = "", **options) -> tuple[subprocess.Popen, Run]:
+    """A command whose first training has saved a state, and that training."""
+    process = forked.Popen(processes.command(*typed, first=first), cwd=processes.folder, stderr=subprocess.PIPE, **options)
+    deadline = time.time() + 60
+    while not (states := list(processes.folder.glob("runs/*/state.pt"))) and time.time() < deadline:
+        time.sleep(0.05)
+    return process, Run(states[0].parent)
 
 
 def test_an_interrupted_command_goes_on_to_the_same_weights(processes, tmp_path):
-    process = forked.Popen(
-        processes.command("train.steps=400", "train.checkpoint_every=10"), cwd=processes.folder, stderr=subprocess.DEVNULL
-    )
-    deadline = time.time() + 60
-    while not list(processes.folder.glob("runs/*/state.pt")) and time.time() < deadline:
-        time.sleep(0.05)
+    process, _ = begun(processes, "train.steps=400", "train.checkpoint_every=10")
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 128 + signal.SIGTERM
     assert not processes.runs()
@@ -210,16 +202,11 @@ def test_an_interrupted_command_goes_on_to_the_same_weights(processes, tmp_path)
 
 
 def test_a_sweep_killed_outright_leaves_no_child_behind(processes):
-    process = forked.Popen(
-        processes.command("train.steps=100000", "train.checkpoint_every=20"), cwd=processes.folder, stderr=subprocess.DEVNULL
-    )
-    deadline = time.time() + 60
-    while not (states := list(processes.folder.glob("runs/*/state.pt"))) and time.time() < deadline:
-        time.sleep(0.05)
+    process, run = begun(processes, "train.steps=100000", "train.checkpoint_every=20")
     process.kill()
     process.wait(60)
-    with Run(states[0].parent).lock(wait=True):  # a test's time limit is the deadline
-        assert not processes.runs() and states[0].exists()
+    with run.lock(wait=True):  # a test's time limit is the deadline
+        assert not processes.runs() and run.has_state
 
 
 def write_the_readmes_method(folder: Path) -> None:
@@ -365,11 +352,8 @@ HEEDS_HANGUP = "import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL)"
 
 
 def test_an_interrupted_sweep_says_of_each_job_how_far_it_came(processes):
-    command = processes.command("-m", "seed=0,1,2", "train.steps=2000", "train.checkpoint_every=20", first=HEEDS_HANGUP)
-    process = forked.Popen(command, cwd=processes.folder, stderr=subprocess.PIPE, text=True)
-    deadline = time.time() + 60
-    while not list(processes.folder.glob("runs/*/state.pt")) and time.time() < deadline:
-        time.sleep(0.05)
+    words = ("-m", "seed=0,1,2", "train.steps=2000", "train.checkpoint_every=20")
+    process, _ = begun(processes, *words, first=HEEDS_HANGUP, text=True)
     process.send_signal(signal.SIGHUP)
     said = process.communicate(timeout=60)[1]
     assert process.returncode == 128 + signal.SIGHUP and "the same command goes on" in said

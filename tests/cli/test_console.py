@@ -84,14 +84,3 @@ def test_a_run_lies_in_the_working_directory(tmp_path, text_folder, capfd):
     (summary,) = (tmp_path / "results" / "runs").glob("*/train.json")
     again = call(capfd, tmp_path, "run", *words)
     assert again.returncode == 0 and "nothing to do" in again.stdout and summary.parent.name in again.stdout
-
-
-def test_an_installation_without_configurations_is_told(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(console, "SCRIPTS", tmp_path / "scripts")
-    for words in (["run"], ["--help"]):
-        monkeypatch.setattr(sys, "argv", ["posbench", *words])
-        with pytest.raises(SystemExit) as ended:
-            console.main()
-        said = capsys.readouterr()
-        assert ended.value.code == 2 and said.err.count("\n") == 1
-        assert said.err.startswith(f"refused: {tmp_path / 'scripts'} is missing")

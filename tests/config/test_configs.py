@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import CONFIGS, choices, node, small_shape
+from conftest import CONFIGS, choices, node
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from tokenizers import Tokenizer, models
@@ -48,12 +48,6 @@ def test_every_task_is_chosen_by_its_name(name):
     (cfg,) = composition.expand(unresolved(compose("run", words)), words)
     (each,) = each_task(resolve(cfg), "accuracy")
     assert each.evaluate.tasks == [{"name": name, **node("task", name)}]
-
-
-@pytest.mark.parametrize(("group", "name"), METHODS, ids=map("=".join, METHODS))
-def test_every_method_instantiates_from_its_yaml(group, name):
-    made = make(node(group, name), *([] if group == "extension" else [small_shape()]))
-    assert type(made).__module__ == node(group, name)["_target_"].rpartition(".")[0]
 
 
 @pytest.mark.parametrize("group", SCHEMAS)
@@ -141,10 +135,3 @@ def described(folder: Path) -> Path:
     Tokenizer(models.BPE({"a": 0, "b": 1}, [])).save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ messages[0]['content'] }}"}))
     return folder
-
-
-def test_later_overrides_win_over_the_grid():
-    cfg = compose("run", ["experiment=demo", "train.steps=3", "encoding=none"])
-    jobs = composition.expand(unresolved(cfg), ["experiment=demo", "train.steps=3", "encoding=none"])
-    assert {job["train"]["steps"] for job in jobs} == {3}
-    assert {OmegaConf.create(job).encoding._target_ for job in jobs} == {"posbench.encodings.none.NoEncoding"}
