@@ -44,10 +44,8 @@ def gguf_tensors(file: GgufFile, permuted: dict[str, int]) -> dict[str, LazyTens
     found = {}
     for name, entry in file.tensors.items():
         kind = next((kind for kind in GGMLQuantizationType if kind == entry.kind), None)
-        if kind is None or not _is_read(kind):
-            raise ConfigError(
-                f"{file.path} holds {shown(name)} as {kind.name if kind else entry.kind}, which is not supported: choose another."
-            )
+        if kind is None:
+            raise ConfigError(f"{file.path} holds {shown(name)} as {entry.kind}, which is not supported: choose another.")
         block, size = GGML_QUANT_SIZES[kind]
         needed = math.prod(entry.shape) // block * size
         if entry.shape[-1] % block or not 0 < needed <= file.size - entry.start:
@@ -72,17 +70,6 @@ def _their_name(stem: str, part: str, name: str) -> str:
     return f"{WHOLE[stem]}.{part}" if stem in WHOLE else name
 
 
-def _is_read(kind: int) -> bool:
-    """True if the package gguf dequantises a type, tried on one block of zeros."""
-    from gguf import GGML_QUANT_SIZES, dequantize
-
-    try:
-        dequantize(np.zeros((1, GGML_QUANT_SIZES[kind][1]), np.uint8), kind)
-    except NotImplementedError:
-        return False
-    return True
-
-
 def _bytes(file: GgufFile, entry: TensorEntry, count: int) -> bytes:
     with readable(file.path), opened(file.path) as content:
         content.seek(entry.start)
@@ -97,7 +84,11 @@ def _dequantised(file: GgufFile, entry: TensorEntry, count: int, heads: int | No
     from gguf import GGMLQuantizationType, dequantize
 
     content = np.frombuffer(_bytes(file, entry, count), np.uint8)
-    values = dequantize(content.reshape(*entry.shape[:-1], -1), GGMLQuantizationType(entry.kind)).astype(np.float32, copy=True)
+    kind = GGMLQuantizationType(entry.kind)
+    try:
+        values = dequantize(content.reshape(*entry.shape[:-1], -1), kind).astype(np.float32, copy=True)
+    except NotImplementedError as error:
+        raise ConfigError(f"{file.path} holds weights as {kind.name}, which is not supported: choose another.") from error
     if heads is not None:
         values = values.reshape(heads, -1, 2, *entry.shape[1:]).swapaxes(1, 2).reshape(entry.shape)
     return torch.from_numpy(values)
