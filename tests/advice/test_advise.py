@@ -23,7 +23,6 @@ from posbench.advice.plan import (
     FEWEST_WINDOWS,
     SCALED,
     UNCHANGED,
-    chosen_families,
     fixed,
     follow,
     plan_advice,
@@ -228,10 +227,6 @@ def test_a_fixed_factor_stays_at_every_length():
     assert option.at(8, 16) == option.at(64, 16)
     assert option.at(8, 16)[0]["target_len"] == 64
     assert not fixed("rerope", [4.0])
-
-
-def test_families_are_chosen_by_name():
-    assert chosen_families(None) == FAMILIES and chosen_families(["rerope", "yarn"]) == ("yarn", "rerope")
 
 
 def test_the_best_families_go_on_and_sinks_only_beside_another():

@@ -15,7 +15,7 @@ from test_oracles import ours, reference
 
 from posbench.cli import identify as command
 from posbench.identify.compare import IS, NONE, UNTOLD, judge_setting
-from posbench.identify.plan import chosen_candidates, setting_candidates
+from posbench.identify.plan import setting_candidates
 from posbench.position.instantiate import make
 from posbench.runs.evaluation import load_evaluation
 
@@ -233,8 +233,3 @@ def test_a_lost_base_is_transformers_setting_without_rope_theta():
     np.testing.assert_allclose(freq_F, wanted_F, rtol=2e-6)
     assert temperature == pytest.approx(amplitude**2)
     assert "base_lost" not in {one.name for one in setting_candidates(64, 4.0, 512)}
-
-
-def test_chosen_candidates_keep_their_order():
-    every = setting_candidates(64, 4.0, 512)
-    assert [one.name for one in chosen_candidates(every, ["yarn", "none"])] == ["none", "yarn"] and chosen_candidates(every, None) == every

@@ -1,4 +1,4 @@
-"""What decides: the crossed interval, usable length, rules, Holm. On fabricated data of known truth."""
+"""What decides: Student's t, clustered errors, the crossed interval, usable length, rules, Holm. On fabricated data of known truth."""
 
 import math
 
@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from posbench.common.errors import ConfigError
-from posbench.statistics.clustered import clustered_mean
-from posbench.statistics.crossed import Estimate, estimate, sums
+from posbench.statistics.clustered import clustered_mean, student_interval, student_quantile
+from posbench.statistics.crossed import Estimate, estimate, gain, sums
 from posbench.statistics.usable_length import Usable
 from posbench.statistics.verdict_rules import Rule, benjamini_hochberg, decide, exclusive, holm, sides
 
@@ -17,10 +17,10 @@ def crossed(values_ST, clusters_T, *anova_from):
     return estimate([(1.0, sums(values_ST, clusters_T))], *anova_from)
 
 
-def fabricated(rng, n_seeds, of_seed=0.0, of_document=0.0, of_both=0.0, noise=1.0, n_documents=30, mean=0.25):
+def fabricated(rng, n_seeds, of_seed=0.0, of_document=0.0, of_both=0.0, n_documents=30):
     """d [S, T] and the document of each target: documents of 1 to 15 targets."""
     document_T = np.repeat(np.arange(n_documents), 1 + np.arange(n_documents) % 15)
-    d_ST = mean + rng.normal(0, noise, (n_seeds, len(document_T))) + rng.normal(0, of_seed, (n_seeds, 1))
+    d_ST = 0.25 + rng.normal(0, 1, (n_seeds, len(document_T))) + rng.normal(0, of_seed, (n_seeds, 1))
     d_ST += rng.normal(0, of_document, n_documents)[document_T] + rng.normal(0, of_both, (n_seeds, n_documents))[:, document_T]
     return d_ST, document_T
 
@@ -198,3 +198,57 @@ def test_p_of_a_usable_length_is_where_its_interval_leaves_the_bound():
             assert p == 1 or left(*curve.interval(1 - p * 1.001))
             assert p < 1e-8 or not left(*curve.interval(1 - p * 0.999))
     assert curve.p_above(64) < 0.05 < curve.p_above(96) and curve.p_below(200) < 0.05 < curve.p_below(96)
+
+
+# Printed tables of Student's t (two decimals of the tail: 97.5 % and 95 %).
+PRINTED = {1: (12.706, 6.314), 2: (4.303, 2.920), 3: (3.182, 2.353), 4: (2.776, 2.132), 5: (2.571, 2.015), 7: (2.365, 1.895),
+           10: (2.228, 1.812), 29: (2.045, 1.699), 30: (2.042, 1.697), 120: (1.980, 1.658), 10**6: (1.960, 1.645)}  # fmt: skip
+
+
+@pytest.mark.parametrize("df", PRINTED)
+def test_t_quantiles_match_printed_tables(df):
+    assert student_quantile(0.975, df) == pytest.approx(PRINTED[df][0], abs=6e-4)
+    assert student_quantile(0.95, df) == pytest.approx(PRINTED[df][1], abs=6e-4)
+
+
+def test_unequal_clusters_by_hand():
+    # mean 2; residual sums: (1-2)+(1-2)+(1-2) = -3 and 5-2 = 3; 2/1 * (9+9) / 16
+    mean, sem, n = clustered_mean(np.array([1.0, 1.0, 1.0, 5.0]), np.array([0, 0, 0, 1]))
+    assert (mean, n) == (2.0, 2)
+    assert sem == pytest.approx(1.5)
+
+
+def test_one_cluster_has_no_error_and_shapes_must_agree():
+    assert math.isnan(clustered_mean(np.ones(3), np.zeros(3))[1])
+    with pytest.raises(ValueError, match="equally many"):
+        clustered_mean(np.ones(3), np.zeros(4))
+
+
+def gained(full, half, clusters):
+    return gain(*(sums([np.asarray(values, dtype=np.float64)], clusters) for values in (full, half)))
+
+
+def test_what_is_not_finite_stays_so():
+    assert math.isnan(gained([np.inf, 1.0], [np.inf, 1.0], np.arange(2)).value)
+
+
+def test_pairing_removes_what_both_share():
+    shared = np.random.default_rng(0).normal(0, 3, 100)
+    found = gained(shared, shared + 0.25, np.arange(100) // 5)
+    assert found.value == pytest.approx(0.25) and found.sem < 1e-12
+
+
+def test_interval_over_seeds():
+    mean, half, n = student_interval([1.0, 2.0, 3.0])
+    assert (mean, n) == (2.0, 3)
+    assert half == pytest.approx(4.303 / math.sqrt(3), abs=1e-3)
+    assert student_interval([1.5]) == (1.5, None, 1)
+
+
+def test_gain_and_its_gate():
+    full, clusters = np.zeros(4), np.arange(4)
+    found = gained(full, [0.1, 0.2, 0.3, 0.4], clusters)
+    assert found.value == pytest.approx(0.25) and found.ok
+    assert found.lower == pytest.approx(0.25 - 3.182 * np.std([0.1, 0.2, 0.3, 0.4], ddof=1) / 2, abs=1e-4)
+    assert not gained(full, [-0.1, 0.2, 0.3, 0.1], clusters).ok
+    assert not gained(full, full + 0.1, np.zeros(4)).ok  # one document proves nothing
