@@ -190,9 +190,6 @@ def test_saving_while_extended_saves_the_model_as_it_came(kind, tmp_path):
 
 
 def refusals():
-    quantised = tiny("llama")
-    quantised.hf_quantizer = object()
-    yield quantised, "quantised"
     split = tiny("llama")
     split.lm_head.to("meta")
     yield split, "one device"
@@ -202,8 +199,9 @@ def refusals():
     yield compiled, "compiled"
     yield torch.nn.Linear(2, 2), "not a causal language model"
     patched = tiny("llama")
-    patched.model.layers[0].self_attn.forward = patched.model.layers[0].self_attn.forward
-    yield patched, "another tool has replaced"
+    for layer in patched.model.layers:
+        layer.self_attn.forward = lambda hidden_states, **given: (hidden_states, None)
+    yield patched, "does not attend through transformers' registry"
     odd = tiny("llama")
     odd.model.rotary_emb.register_forward_hook(lambda module, args, answer: (answer[0].flip(-1) * answer[1], answer[1]))
     yield odd, "does not turn q and k|differ by"

@@ -142,8 +142,6 @@ def _check_kind(model: nn.Module) -> None:
         or model.get_output_embeddings() is None
     ):
         raise ConfigError(f"{name} is not a causal language model of transformers: give one of AutoModelForCausalLM.")
-    if _packed(model):
-        raise ConfigError(f"{name} is quantised to few bits, which posbench does not support: load it in 16 or 32.")
     devices = {str(parameter.device) for parameter in model.parameters()}
     if len(devices) > 1 or "meta" in devices:
         raise ConfigError(f"{name} is on {' and '.join(sorted(devices))}, but posbench supports one device: load it on one.")
@@ -155,22 +153,6 @@ def _check_kind(model: nn.Module) -> None:
     attending = model.config._attn_implementation
     if attending is not None and attending not in ATTENDING:
         raise ConfigError(f"{name} attends by {attending}, which another tool has put in place: remove it first.")
-    for part in model.modules():
-        if (
-            "Attention" in type(part).__name__
-            and not hasattr(part, "_hf_hook")
-            and ("forward" in vars(part) or type(part).forward.__module__ != type(part).__module__)
-        ):
-            raise ConfigError(f"{name} has an attention that another tool has replaced ({type(part).__name__}.forward): reload it.")
-
-
-def _packed(model: nn.Module) -> bool:
-    """True if weights are kept in few bits. Those of a GGUF file that were unpacked are not."""
-    quantizer = getattr(model, "hf_quantizer", None)
-    if quantizer is None:
-        return bool(getattr(model, "is_quantized", False))
-    config = getattr(quantizer, "quantization_config", None)
-    return not (getattr(config, "quant_method", None) == "gguf" and (config.dequantize or not quantizer.supported))
 
 
 def _configs(model: nn.Module) -> list:
