@@ -11,7 +11,7 @@ from posbench.anatomy.attention_file import arm_name, windows_read
 from posbench.common.files import read_json
 from posbench.report.figures.heatmap import legible
 from posbench.report.figures.lines import end_labels
-from posbench.report.figures.style import FONT, GREY, OKABE_ITO, Frame, octaves, save
+from posbench.report.figures.style import FONT, GREY, OKABE_ITO, Frame, note, octaves, save
 from posbench.report.records import tick_lengths
 
 CURVE, CELL, TALL = 150, 20, 84  # points: width of a panel of curves and of a map's cell, and least height of a layer
@@ -27,64 +27,47 @@ def draw_attention(path: Path) -> list[Path]:
 
 def attention_page(found: dict):
     """Figure of one file: on the left the model as it was trained, then for each arm curves, and a map at its longest length."""
-    heads = len(found["arms"][0]["measured"][0]["layers"][0]["entropy"])
+    heads, train_len = len(found["arms"][0]["measured"][0]["layers"][0]["entropy"]), found["train_len"]
     tall = max(TALL, min(11, max(4, 2600 / heads / len(found["layers"]))) * heads)
-    sinks = any(max(layer["sink"]) for one in found["arms"] for text in one["measured"] for layer in text["layers"])
-    columns = _map_columns(found, sinks)
-    blocks = [(found["arms"][0], next(text for text in found["arms"][0]["measured"] if text["length"] == found["known"]), False)]
-    longest = [(one, one["measured"][-1], len(one["measured"]) > 1) for one in found["arms"]]
-    blocks += [(one, None if text is blocks[0][1] else text, curved) for one, text, curved in longest if curved or text is not blocks[0][1]]
+    measured = [text for one in found["arms"] for text in one["measured"]]
+    sinks = any(max(layer["sink"]) for text in measured for layer in text["layers"])
+    columns = [("sink", "sink", 0)] * sinks + [("first", "first", 0)]  # label, key, number of the bucket
+    columns += [(_distance(low), "mass", number) for number, (low, _) in enumerate(found["buckets"])]
     wide, numbers = CELL * len(columns), heads * len(found["layers"]) <= NUMBERED
-    across = MARGIN + sum((wide + BETWEEN) * (text is not None) + (CURVE + GUTTER) * curved for _, text, curved in blocks)
-    down = ABOVE + len(found["layers"]) * (tall + 14) + BELOW
-    trained = "" if found["trained_scale"] == "none" else f" trained with {found['trained_scale']}"
-    frame = Frame(f"Attention of {found['encoding']}{trained}, head by head ({found['run']})", across, down)
-    highest = max(math.log(max(layer["keys"], 2)) for one, *_ in blocks for text in one["measured"] for layer in text["layers"]) * 1.04
+    highest = max(math.log(max(layer["keys"], 2)) for text in measured for layer in text["layers"]) * 1.04
+    trained = next(text for text in found["arms"][0]["measured"] if text["length"] == found["known"])
+    panels = [("as trained", trained, None)]  # name, text of a map or None, arm of curves or None
+    for one in found["arms"]:
+        panels += [(arm_name(one), None, one)] * (len(one["measured"]) > 1)
+        panels += [(arm_name(one), text, None) for text in one["measured"][-1:] if text is not trained]
+    across = MARGIN + sum(CURVE + GUTTER if one else wide + BETWEEN for _, _, one in panels)
+    methods = found["encoding"] + ("" if found["trained_scale"] == "none" else f" trained with {found['trained_scale']}")
+    frame = Frame(f"Attention of {methods}, head by head ({found['run']})", across, ABOVE + len(found["layers"]) * (tall + 14) + BELOW)
     for number, kind in enumerate(found["layers"]):
         left, top, last = MARGIN, ABOVE + number * (tall + 14), number == len(found["layers"]) - 1
-        for place, (one, text, curved) in enumerate(blocks):
-            name = "as trained" if place == 0 else arm_name(one)
-            if curved:
-                axes = frame.axes(left, top, CURVE, tall)
-                _curves(axes, one, number, found["train_len"], highest, last)
-                if number == 0:
-                    _heading(axes, name, "entropy (nats)")
-                left += CURVE + GUTTER
-            if text is None:
-                continue
-            axes = frame.axes(left, top, wide, tall)
-            _map(axes, text["layers"][number], columns, found["train_len"], "head {}" if place == 0 else "{}", numbers, last)
+        for place, (name, text, one) in enumerate(panels):
+            axes = frame.axes(left, top, CURVE if one else wide, tall)
+            left += CURVE + GUTTER if one else wide + BETWEEN
+            if one:
+                _curves(axes, one, number, train_len, highest, last)
+            else:
+                _map(axes, text["layers"][number], columns, train_len, "{}" if place else "head {}", numbers, last)
             if number == 0:
-                _heading(axes, name, f"{text['length']} tokens, loss {text['nll']:.3f}: share of the weight (%)")
+                shown = "entropy (nats)" if one else f"{text['length']} tokens, loss {text['nll']:.3f}: share of the weight (%)"
+                note(axes, name, (0, 1), (0, 19), xycoords="axes fraction", fontsize=9.5, fontweight="bold")
+                note(axes, shown, (0, 1), (0, 7), xycoords="axes fraction", fontsize=8.2, color="#222222")
             if place == 0:
-                _layer_name(axes, number, kind, found["layers"])
-            left += wide + BETWEEN
-    frame.caption(_attention_caption(found, any(curved for *_, curved in blocks), sinks), up=2)
+                lines = [f"layer {number + 1}"]
+                if len({(one["kind"], one["window"]) for one in found["layers"]}) > 1:
+                    lines += [kind["kind"]] + [f"window {kind['window']}"] * (kind["window"] is not None)
+                style = {"xycoords": "axes fraction", "va": "top", "ha": "right", "fontsize": 8.5, "linespacing": 1.3}
+                note(axes, "\n".join(lines), (0, 1), (-40, 1), **style)
+    frame.caption(_attention_caption(found, any(one for *_, one in panels), sinks), up=2)
     return frame.figure
-
-
-def _map_columns(found: dict, sinks: bool) -> list[tuple[str, str, int]]:
-    """(label, key, number of the bucket) of each column of the maps."""
-    named = [("sink", "sink", 0)] * sinks + [("first", "first", 0)]
-    return named + [(_distance(low), "mass", number) for number, (low, _) in enumerate(found["buckets"])]
 
 
 def _distance(low: int) -> str:
     return f"{low // 1024}k" if low >= 1024 and low % 1024 == 0 else str(low)
-
-
-def _heading(axes, name: str, what: str) -> None:
-    style = {"xycoords": "axes fraction", "annotation_clip": False}
-    axes.annotate(name, (0, 1), xytext=(0, 19), textcoords="offset points", fontsize=9.5, fontweight="bold", **style)
-    axes.annotate(what, (0, 1), xytext=(0, 7), textcoords="offset points", fontsize=8.2, color="#222222", **style)
-
-
-def _layer_name(axes, number: int, kind: dict, layers: list[dict]) -> None:
-    lines = [f"layer {number + 1}"]
-    if len({(one["kind"], one["window"]) for one in layers}) > 1:
-        lines += [kind["kind"]] + [f"window {kind['window']}"] * (kind["window"] is not None)
-    style = {"xycoords": "axes fraction", "va": "top", "ha": "right", "annotation_clip": False}
-    axes.annotate("\n".join(lines), (0, 1), xytext=(-40, 1), textcoords="offset points", fontsize=8.5, linespacing=1.3, **style)
 
 
 def _curves(axes, one: dict, number: int, train_len: int, highest: float, last: bool) -> None:
