@@ -34,7 +34,7 @@ class Changes:
 
 def read_changes(words: list[str]) -> Changes:
     """The words behind WHAT. Raises ConfigError for a flag or key that nobody knows, or a value of another kind."""
-    found, left, dotted = Changes(), list(words), {}
+    found, left, dotted = Changes(), list(words), []
     _check_flags(words)
     while left:
         word = left.pop(0)
@@ -44,12 +44,12 @@ def read_changes(words: list[str]) -> Changes:
                 if not left:
                     raise ConfigError(f"{flag} has no value: write it behind the flag.")
                 value = left.pop(0)
-            name, *path = flag.split(".")
+            name, _, path = flag.partition(".")
             if name not in FLAGS:
                 raise ConfigError(f"{flag} is not a flag: explain knows {', '.join(FLAGS)}.")
             if path:
                 found.reader = OVERRIDES[name]
-                _merge(dotted, path, _value(value))
+                dotted.append(f"{path}={value}")
             else:
                 _flag(found, flag, value)
         elif "=" in word:
@@ -57,7 +57,10 @@ def read_changes(words: list[str]) -> Changes:
             _key(found, key, value)
         else:
             raise ConfigError(f"{word} is neither a key=value nor a flag: one model is explained at a time.")
-    found.config = dotted or found.config  # vLLM puts them together behind the others, and the last mapping counts
+    if dotted:  # vLLM puts them together behind the others, and the last mapping counts
+        from omegaconf import OmegaConf
+
+        found.config = OmegaConf.to_container(OmegaConf.from_dotlist(dotted))
     return found
 
 
@@ -75,15 +78,6 @@ def _check_flags(words: list[str]) -> None:
         verb, them = ("is", "it") if len(strange) == 1 else ("are", "them")
         said = near[0] if near else f"{', '.join(strange)} {verb} not about positions, leave {them} out"
         raise ConfigError(f"{said}: explain knows {', '.join(FLAGS)}.")
-
-
-def _merge(into: dict, path: list[str], value: object) -> None:
-    """Set the value below these keys."""
-    for key in path[:-1]:
-        into = into.setdefault(key, {})
-        if not isinstance(into, dict):
-            raise ConfigError(f"{DOTTED}.{'.'.join(path)} is below {key}, which is given a value of its own.")
-    into[path[-1]] = value
 
 
 def _flag(found: Changes, flag: str, value: str) -> None:

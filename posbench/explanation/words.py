@@ -230,31 +230,28 @@ def _posbench(setting: Setting, before: Setting, what: str) -> str:
     rope, own, model = setting.turning[0].rope, before.turning[0].rope, f"model=hf model.path={shlex.quote(what)}"
     if [kind.rope for kind in setting.kinds] == [kind.rope for kind in before.kinds]:
         return model
-    if len(setting.kinds) > 1:
-        raise Cannot("it has one extension for all kinds of layers")
-    if own.kind != "default" or own.divisors:
-        raise Cannot(f"the checkpoint is scaled already ({own.kind}), and its extensions go on from there")
-    if rope.divisors or rope.mix != 1 or rope.share != own.share:
-        raise Cannot("it has no such mixture")
+    usual = rope.kind not in ("yarn", "longrope") or math.isclose(rope.amplitude, usual_amplitude(rope), rel_tol=1e-6)
+    why = {
+        "it has one extension for all kinds of layers": len(setting.kinds) > 1,
+        f"the checkpoint is scaled already ({own.kind}), and its extensions go on from there": own.kind != "default" or own.divisors,
+        "it has no such mixture": rope.divisors or rope.mix != 1 or rope.share != own.share,
+        "it has no amplitude without a scaling": rope.kind == "default" and rope.amplitude != 1,
+        "it has no extension with another base and a scaling at once": rope.kind != "default" and rope.base != own.base,
+        "it has no proportional": rope.kind == "proportional",
+        f"its amplitude is {usual_amplitude(rope):.4g}, or 1 with extension.temperature=false": not usual and rope.amplitude != 1,
+    }
+    for reason, holds in why.items():
+        if holds:
+            raise Cannot(reason)
     if rope.kind == "default":
-        if rope.amplitude != 1:
-            raise Cannot("it has no amplitude without a scaling")
         return f"{model} extension=abf extension.base={rope.base:.10g}"
-    if rope.base != own.base or rope.kind == "proportional":
-        raise Cannot("it has no extension with another base and a scaling at once" if rope.base != own.base else f"it has no {rope.kind}")
     given = f" extension={EXTENSIONS.get(rope.kind, rope.kind)}"
     if rope.kind == "dynamic":
         return f"{model}{given} extension.factor={rope.factor:.10g}"
     start = f" train.length={whole(rope.original)}" if rope.original != before.longest else ""
-    if rope.kind == "yarn":
-        given += f" extension.alpha={rope.beta_slow:.10g} extension.beta={rope.beta_fast:.10g}"
-        given += "" if rope.truncate else " extension.truncate=false"
-    if rope.kind == "llama3":
-        given += f" extension.alpha={rope.low:.10g} extension.beta={rope.high:.10g}"
+    for key, value in {"yarn": (rope.beta_slow, rope.beta_fast), "llama3": (rope.low, rope.high)}.items():
+        given += f" extension.alpha={value[0]:.10g} extension.beta={value[1]:.10g}" if rope.kind == key else ""
     if rope.kind == "longrope":
         given += f" 'extension.factors={json.dumps(list(rope.long))}' 'extension.short_factors={json.dumps(list(rope.short))}'"
-    if rope.kind in ("yarn", "longrope") and not math.isclose(rope.amplitude, usual_amplitude(rope), rel_tol=1e-6):
-        if rope.amplitude != 1:
-            raise Cannot(f"its amplitude is {usual_amplitude(rope):.4g}, or 1 with extension.temperature=false")
-        given += " extension.temperature=false"
+    given += " extension.truncate=false" * (rope.kind == "yarn" and not rope.truncate) + " extension.temperature=false" * (not usual)
     return f"{model}{start}{given} extension.mode=fixed extension.target_len={whole(rope.factor * rope.original)}"
