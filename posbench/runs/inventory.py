@@ -3,6 +3,7 @@
 Files are read as data: nothing is executed, and no lock is kept.
 """
 
+import statistics
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from posbench.common.files import locked, read_bytes, read_lines
 from posbench.config.identity import method_name
 from posbench.config.names import named
 from posbench.runs.directory import Run
-from posbench.runs.run_metadata import RunMetadata, distinguish, or_nothing, read_metadata, text
+from posbench.runs.run_metadata import ABSENT, RunMetadata, distinguishing_keys, or_nothing, read_metadata, setting_words, text
 from posbench.runs.search import files, run_directories
 
 STATES = ("finished", "running", "interrupted", "failed", "unstarted", "damaged")
@@ -148,6 +149,9 @@ def _distinguishing_words(origins: Sequence[RunMetadata]) -> dict[Path, str]:
             dict(_short_setting(key, value) for key, value in origin.config.items() if key.startswith("encoding.")) | origin.training
             for origin in group
         ]
-        said, _ = distinguish(own, most=2)
-        words |= {origin.path: "".join(own.values()) for origin, own in zip(group, said, strict=True)}
+        differ = distinguishing_keys(own)
+        usual = {key: ABSENT if ABSENT in them else statistics.mode(them) if len(differ) > 2 else None for key, them in differ.items()}
+        for i, (origin, config) in enumerate(zip(group, own, strict=True)):
+            said = setting_words(config, list(differ))
+            words[origin.path] = "".join(word for key, word in said.items() if differ[key][i] != usual[key])
     return words

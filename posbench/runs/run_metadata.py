@@ -5,7 +5,6 @@ A results folder may come from somebody else. Nothing in it is instantiated, res
 
 import contextlib
 import json
-import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -150,9 +149,9 @@ def training_settings(origin: RunMetadata) -> dict[str, object]:
 def variants(evaluations: "Iterable[Evaluation]", origins: Mapping[str, RunMetadata]) -> tuple[dict[str, dict[str, str]], list[str]]:
     """({run_id: {key: words} that tell it from other trainings of its encoding}, all keys in which these trainings differ).
 
-    The words are those of `distinguish`. A key that is named at one training length, or with one set of the encoding's arguments, is
-    named everywhere, so that one name means one way of training. If two of one seed have equal or unreadable configurations, the hash in
-    their run_id is used, since nothing else is known to differ.
+    The words are `setting_words` of `distinguishing_keys`. A key that is named at one training length, or with one set of the encoding's
+    arguments, is named everywhere, so that one name means one way of training. If two of one seed have equal or unreadable configurations,
+    the hash in their run_id is used, since nothing else is known to differ.
     """
     groups: dict[tuple, dict[str, int]] = defaultdict(dict)
     shared = ("data", "tokenizer", "trained_scale", "finetune")
@@ -163,14 +162,13 @@ def variants(evaluations: "Iterable[Evaluation]", origins: Mapping[str, RunMetad
         groups[kind, row["train_len"], text(row["encoding_args"])][row["run_id"]] = row["seed"]
     configs = [{one: origins[one].training for one in group if one in origins and origins[one].training} for group in groups.values()]
     named: dict[tuple, dict[str, None]] = defaultdict(dict)
+    keys: dict[str, None] = {}
     for (kind, *_), known in zip(groups, configs, strict=True):
         named[kind] |= dict.fromkeys(distinguishing_keys(list(known.values())))
+        keys |= dict.fromkeys(differing(list(known.values())))
     words: dict[str, dict[str, str]] = {}
-    keys: dict[str, None] = {}
     for (kind, *_), group, known in zip(groups, groups.values(), configs, strict=True):
-        said, differ = distinguish(list(known.values()), named=named[kind])
-        keys |= dict.fromkeys(differ)
-        words |= {run_id: word for run_id, word in zip(known, said, strict=True) if word}
+        words |= {run_id: setting_words(config, list(named[kind])) for run_id, config in known.items() if named[kind]}
         alike = Counter((*words.get(run_id, {}).values(), seed) for run_id, seed in group.items())
         if max(alike.values()) > 1:  # mark the whole group, since it is unknown which seeds belong together
             keys["run_id"] = None
@@ -180,28 +178,17 @@ def variants(evaluations: "Iterable[Evaluation]", origins: Mapping[str, RunMetad
     return words, list(keys)
 
 
-def distinguishing_keys(configs: Sequence[Mapping[str, object]], named: Iterable[str] = ()) -> dict[str, list[str]]:
-    """{key: its value in each configuration, as text} for as few keys as tell the configurations apart, those `named` in any case."""
-    kept = {key: [text(config.get(key, LATER.get(key, ABSENT))) for config in configs] for key in named}
+def distinguishing_keys(configs: Sequence[Mapping[str, object]]) -> dict[str, list[str]]:
+    """{key: its value in each configuration, as text} for as few keys as tell the configurations apart."""
+    kept: dict[str, list[str]] = {}
     for key, values in differing(configs).items():
         if len(set(zip(*kept.values(), values, strict=True))) > len(set(zip(*kept.values(), strict=True))):
             kept[key] = values
     return kept
 
 
-def distinguish(
-    configs: Sequence[Mapping[str, object]], most: int | None = None, named: Iterable[str] = ()
-) -> tuple[list[dict[str, str]], list[str]]:
-    """({key: words} that tell each configuration from the others, all keys in which they differ).
-
-    The words use the `distinguishing_keys`: trainings of 1000 and 2000 steps become " steps=1000" and " steps=2000". Of more than `most`
-    keys, only values that differ from those of most configurations are named. With `most`, a key is not named where it is absent.
-    """
-    kept = distinguishing_keys(configs, named)
-    short = [key.split(".")[-1] for key in kept]
-    names = short if len(set(short)) == len(short) else list(kept)
-    usual = [statistics.mode(values) if most is not None and len(kept) > most else None for values in kept.values()]
-    usual = [ABSENT if most is not None and ABSENT in values else one for values, one in zip(kept.values(), usual, strict=True)]
-    columns = list(zip(kept, names, kept.values(), usual, strict=True))
-    words = [{key: f" {name}={own[i]}" for key, name, own, common in columns if own[i] != common} for i in range(len(configs))]
-    return words, list(differing(configs))
+def setting_words(config: Mapping[str, object], keys: Sequence[str]) -> dict[str, str]:
+    """{key: words such as " steps=1000"} of a configuration."""
+    short = [key.rpartition(".")[2] for key in keys]
+    names = short if len(set(short)) == len(short) else keys
+    return {key: f" {name}={text(config.get(key, LATER.get(key, ABSENT)))}" for key, name in zip(keys, names, strict=True)}
