@@ -47,8 +47,7 @@ def atomic_path(path: Path | str) -> Iterator[Path]:
     """
     path = Path(path)
     with disk_errors(path):
-        if path.is_symlink() or (path.exists() and not path.is_file() and not path.is_dir()):  # a folder makes the rename fail
-            raise RunError(f"{path} is a link, or no regular file, and would be lost: name another file, or remove it.")
+        _check_replaceable(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(path)
         handle, temporary = _temporary(path)
@@ -90,6 +89,11 @@ def whole_folder(out: Path) -> Iterator[Path]:
                 os.fsync(file.fileno())
         os.replace(folder, out)
         sync_folder(out.parent)
+
+
+def _check_replaceable(path: Path) -> None:
+    if path.is_symlink() or (path.exists() and not path.is_file() and not path.is_dir()):  # writing to a folder fails with a clear error
+        raise RunError(f"{path} is a link, or no regular file: name another file, or remove it.")
 
 
 def sync_folder(folder: Path) -> None:
@@ -152,10 +156,9 @@ def append_lines(path: Path | str, values: Iterable[object], sync: bool = False)
     regular file (a link, a device).
     """
     with disk_errors(Path(path)):
+        _check_replaceable(Path(path))
         log = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
         try:
-            if not stat.S_ISREG(os.fstat(log).st_mode):
-                raise RunError(f"{path} is not a regular file: remove it.")
             for value in values:
                 size = os.fstat(log).st_size
                 torn = size and os.pread(log, 1, size - 1) != b"\n"

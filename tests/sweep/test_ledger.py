@@ -83,7 +83,7 @@ def test_ledger_and_failure_txt_are_not_followed_as_links(tmp_path, capsys, name
     link.symlink_to(tmp_path / "mine")
     ledger.record([failed], ""), ledger.keep(failed, [], "")
     assert (tmp_path / "mine").read_text() == "mine" and link.is_symlink()
-    assert f"{name} was not written: {link} is a link to {tmp_path / 'mine'}" in capsys.readouterr().err
+    assert f"{name} was not written: {link} is a link, or no regular file" in capsys.readouterr().err
 
 
 TRACEBACK = ["Traceback (most recent call last):", '  File "x.py", line 1, in <module>', "    boom()"]
