@@ -59,11 +59,8 @@ def reader_notes(numbers: dict) -> list[str]:
 
 def named_values(names: dict[str, str], values: dict) -> str:
     """Text of the form name: value; name: value; ..."""
-    return "; ".join(f"{name}: {_value_word(values[key])}" for key, name in names.items() if key in values)
-
-
-def _value_word(value: float | bool | None) -> str:
-    return ANSWERS[value] if value is None or isinstance(value, bool) else f"{value:.3g}"
+    words = {key: ANSWERS[value] if isinstance(value, bool | None) else f"{value:.3g}" for key, value in values.items()}
+    return "; ".join(f"{name}: {words[key]}" for key, name in names.items() if key in words)
 
 
 def summary(numbers: dict) -> list[str]:

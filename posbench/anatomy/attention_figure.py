@@ -32,7 +32,8 @@ def attention_page(found: dict):
     measured = [text for one in found["arms"] for text in one["measured"]]
     sinks = any(max(layer["sink"]) for text in measured for layer in text["layers"])
     columns = [("sink", "sink", 0)] * sinks + [("first", "first", 0)]  # label, key, number of the bucket
-    columns += [(_distance(low), "mass", number) for number, (low, _) in enumerate(found["buckets"])]
+    lows = [low for low, _ in found["buckets"]]
+    columns += [(str(low) if low < 1024 else f"{low // 1024}k", "mass", number) for number, low in enumerate(lows)]
     wide, numbers = CELL * len(columns), heads * len(found["layers"]) <= NUMBERED
     highest = max(math.log(max(layer["keys"], 2)) for text in measured for layer in text["layers"]) * 1.04
     trained = next(text for text in found["arms"][0]["measured"] if text["length"] == found["known"])
@@ -66,10 +67,6 @@ def attention_page(found: dict):
     return frame.figure
 
 
-def _distance(low: int) -> str:
-    return f"{low // 1024}k" if low >= 1024 and low % 1024 == 0 else str(low)
-
-
 def _curves(axes, one: dict, number: int, train_len: int, highest: float, last: bool) -> None:
     lengths, layers = [text["length"] for text in one["measured"]], [text["layers"][number] for text in one["measured"]]
     octaves(axes, tick_lengths(lengths), train_len)
@@ -94,7 +91,14 @@ def _curves(axes, one: dict, number: int, train_len: int, highest: float, last: 
 
 def _map(axes, layer: dict, columns: list[tuple[str, str, int]], train_len: int, row: str, numbers: bool, last: bool) -> None:
     heads, first = len(layer["entropy"]), sum(key != "mass" for _, key, _ in columns)
-    shares = [[_weight_share(layer, key, number, head) for _, key, number in columns] for head in range(heads)]
+    seen = [number if number < len(layer["seen"]) and layer["seen"][number] else None for _, _, number in columns]
+    shares = [
+        [
+            layer[key][head] if key != "mass" else math.nan if number is None else layer["mass"][head][number]
+            for (_, key, _), number in zip(columns, seen, strict=True)
+        ]
+        for head in range(heads)
+    ]
     colours = LinearSegmentedColormap.from_list("share", ["#ffffff", "#8fbfdf", OKABE_ITO[0], "#00263d"]).with_extremes(bad=HIDDEN)
     norm = PowerNorm(0.6, 0, 1)
     height = axes.get_position().height * axes.figure.get_figheight() * 72 / heads
@@ -116,13 +120,6 @@ def _map(axes, layer: dict, columns: list[tuple[str, str, int]], train_len: int,
     axes.spines[:].set_color(GREY)
     if last:
         axes.set_xlabel("distance of the key (tokens, at least)", fontsize=FONT)
-
-
-def _weight_share(layer: dict, key: str, number: int, head: int) -> float:
-    """Share of a cell; nan where no key is seen."""
-    if key != "mass":
-        return layer[key][head]
-    return layer["mass"][head][number] if number < len(layer["seen"]) and layer["seen"][number] else math.nan
 
 
 def _attention_caption(found: dict, curves: bool, sinks: bool) -> list[str]:

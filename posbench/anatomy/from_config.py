@@ -57,9 +57,8 @@ def method_in_words(group: str, chosen: dict) -> str:
     default = nodes(group).get(name, {})
     known, given = flatten(default) if default.get("_target_") == chosen["_target_"] else {}, flatten(chosen)
     differ = [key for key in given if key != "_target_" and (key not in known or known[key] != given[key])]
-    return " ".join([name, *(_argument(key, given[key]) for key in differ)])
-
-
-def _argument(key: str, value: object) -> str:
-    inner = key.removesuffix("._target_")
-    return f"{inner}={text(value) if inner == key else method_name({'_target_': value})}"
+    parts = [name]
+    for key in differ:
+        inner = key.removesuffix("._target_")
+        parts.append(f"{inner}={text(given[key]) if inner == key else method_name({'_target_': given[key]})}")
+    return " ".join(parts)

@@ -176,7 +176,11 @@ def read_rope(said: dict, config: dict, longest: float) -> Rope:
     original = number(said.get("original_max_position_embeddings"), longest) if scaled else longest
     factor = number(said.get("factor")) or (longest / original if kind in ("yarn", "longrope") else 1.0)
     shared = {"longest": longest, "original": original, "kind": kind, "factor": factor}
-    shared |= {"head_dim": _head_dim(config), "base": base_of(said.get("rope_theta"))}
+    width, heads, named = (next((found for name in NAMES[one] if (found := number(config.get(name)))), None) for one in HEAD)
+    head_dim = number(config.get("qk_rope_head_dim")) or named or (width // heads if width and heads else None)
+    if head_dim is None:
+        raise ConfigError("The description lacks head_dim, or hidden_size and num_attention_heads: is it a checkpoint's config.json?")
+    shared |= {"head_dim": int(head_dim), "base": base_of(said.get("rope_theta"))}
     shared["share"] = min(1.0, number(said.get("partial_rotary_factor"), 1.0))
     latent = number(config.get("qk_rope_head_dim")) and number(config.get("qk_nope_head_dim"))
     shared["beside"] = int(latent or 0)
@@ -193,7 +197,11 @@ def read_rope(said: dict, config: dict, longest: float) -> Rope:
         return Rope(**shared, low=number(said.get("low_freq_factor"), 1.0), high=number(said.get("high_freq_factor"), 4.0))
     if kind == "longrope":
         rope = Rope(**shared, amplitude=number(given, longrope_amplitude(factor, original)))
-        lists = {key: _divisors(said.get(f"{key}_factor"), -(-rope.turned // 2)) for key in ("long", "short")}
+        lists = {}
+        for key in ("long", "short"):
+            value, pairs = said.get(f"{key}_factor"), -(-rope.turned // 2)
+            good = isinstance(value, list) and len(value) == pairs and all(map(number, value))
+            lists[key] = tuple(value) if good else (1.0,) * pairs
         return Rope(**shared, amplitude=rope.amplitude, **lists)
     return Rope(**shared)
 
@@ -219,17 +227,3 @@ def _as_served(rope: Rope, said: dict, reader: str) -> Rope:
         grown = rope.factor * rope.longest / known - (rope.factor - 1)
         rope = replace(rope, kind="default", factor=1.0, base=rope.base * grown ** (rope.turned / max(1, rope.turned - 2)))
     return replace(rope, factor=1.0) if rope.kind == "proportional" else rope
-
-
-def _divisors(value: object, pairs: int) -> tuple[float, ...]:
-    good = isinstance(value, list) and len(value) == pairs and all(map(number, value))
-    return tuple(value) if good else (1.0,) * pairs
-
-
-def _head_dim(config: dict) -> int:
-    """Width of the part of a head in which RoPE may turn channels: of latent attention, that of its own."""
-    width, heads, named = (next((found for name in NAMES[one] if (found := number(config.get(name)))), None) for one in HEAD)
-    found = number(config.get("qk_rope_head_dim")) or named or (width // heads if width and heads else None)
-    if found is None:
-        raise ConfigError("The description lacks head_dim, or hidden_size and num_attention_heads: is it a checkpoint's config.json?")
-    return int(found)

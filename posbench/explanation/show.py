@@ -91,17 +91,16 @@ def screen(explanation: Explanation) -> str:
         blocks.append("\n".join(["What to know", *said]))
     if not explanation.words:
         return printable("\n\n".join(blocks), kept="\n")
-    rows = [_words_of(one) for one in explanation.words]
+    rows = []
+    for one in explanation.words:
+        long = f"{one.text[:80]}... ({len(one.text):,} characters; json=FILE writes them)"
+        text = ("" if one.serves else "cannot: ") + (one.text if len(one.text) <= LONGEST_WORDS else long)
+        rows.append(f"  {one.tool} [{one.source}]\n    {text}")
     same = "The checkpoint as it is" if setting == before else "The same"
     if any(one.stops for one in explanation.findings):
         same = "transformers stops at this. What is read above"
     blocks.append("\n".join([f"{same}, in the words of every tool", *rows]))
     return printable("\n\n".join(blocks), kept="\n")
-
-
-def _words_of(one) -> str:
-    text = one.text if len(one.text) <= LONGEST_WORDS else f"{one.text[:80]}... ({len(one.text):,} characters; json=FILE writes them)"
-    return f"  {one.tool} [{one.source}]\n    {text if one.serves else f'cannot: {one.text}'}"
 
 
 def _wrapped(text: str, indent: str = "") -> str:
