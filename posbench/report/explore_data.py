@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from posbench.report.figures.palette import ENCODINGS, encoding_look, extension_look
+from posbench.report.figures.palette import encoding_look, extension_look
 from posbench.report.records import SECTION, CurvePoint, SectionKey
 from posbench.report.references import Seed
 from posbench.report.report import Report
@@ -145,8 +145,8 @@ def _line(name: str, key: tuple, points: Sequence[SectionKey], report: Report) -
     """Columns of a line, and where it comes from: folders, commits and machines of its seeds, and the command that measures it again."""
     kind, (encoding, extension, scale, source, task) = key[0], key[6:]
     point, facts = points[0], points[0].behind
-    known = facts.encoding if facts.encoding in ENCODINGS else encoding  # settings of an engine are told apart
-    colour, (of_extension, dash) = encoding_look(known)[0], extension_look(facts.extension)
+    told_apart = encoding if facts.encoding == "served" else facts.encoding  # settings of an engine have colours of their own
+    colour, (of_extension, dash) = encoding_look(told_apart)[0], extension_look(facts.extension)
     own = list({id(one.evaluation): one.evaluation for point in points for one in point.seeds or ()}.values())
     folders, machines, commits = {}, {}, {}
     for one in own:
@@ -156,6 +156,7 @@ def _line(name: str, key: tuple, points: Sequence[SectionKey], report: Report) -
             commits[row["commit"] or "outside git"] = None
             machines[_machine(one.machines.get(str(row["length"])) or origin.provenance)] = None
     measured = {_x(point) for point in points} if kind in ("length", "task") else {row["length"] for one in own for row in one.rows}
+    again = command(own, report.origins, sorted(measured)) if own else None
     return {
         "id": f"{zlib.crc32(repr((name, key)).encode()):08x}",
         "kind": kind,
@@ -166,7 +167,7 @@ def _line(name: str, key: tuple, points: Sequence[SectionKey], report: Report) -
         "colours": [colour, of_extension], "dash": dash if extension != "none" else 0,
         "from": list(folders), "commits": list(commits), "machines": list(machines),
         "seeds": sorted({one.first["seed"] for one in own}),
-        "command": FOLDER.sub(lambda path: short_path(path[0]), command(own, report.origins, sorted(measured)) or "") if own else None,
+        "command": again and FOLDER.sub(lambda path: short_path(path[0]), again),
     }  # fmt: skip
 
 
