@@ -1,7 +1,7 @@
 """Trainings behind the rows of a report: one record each, read from the run's directory."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -9,6 +9,7 @@ from posbench.common.files import read_lines
 from posbench.runs.directory import Run
 from posbench.runs.run_metadata import RunMetadata
 
+NOTED_AS = {"changed": "dirty_diff", "weights_sha256": "sha256", "parameters": "n_parameters"}  # in provenance and summary
 SHARE = 0.2  # share of the steps, at the end, used for the slope
 
 
@@ -46,19 +47,10 @@ def trainings(origins: Iterable[RunMetadata], names: Mapping[str, str] | None = 
 
 
 def _training_of(origin: RunMetadata, names: Mapping[str, str]) -> Training:
-    said, summary = origin.provenance, origin.summary
-    return Training(
-        run_id=origin.path.name,
-        encoding=names.get(origin.path.name),
-        changed=said.get("dirty_diff"),
-        weights_sha256=summary.get("sha256"),
-        parameters=said.get("n_parameters"),
-        end_slope=end_slope(origin),
-        **{name: said.get(name) for name in ("seed", "commit", "data_fingerprint", "started")},
-        **{name: said.get(name) for name in ("device", "threads", "platform", "processor")},
-        **{name: summary.get(name) for name in ("tokens", "loss", "validation_loss", "seconds")},
-        **{name: origin.versions.get(name) for name in ("python", "torch", "numpy", "tokenizers")},
-    )
+    found = {**origin.provenance, **origin.versions, **origin.summary}
+    found = {one.name: found.get(NOTED_AS.get(one.name, one.name)) for one in fields(Training)}
+    name = origin.path.name
+    return Training(**{**found, "run_id": name, "encoding": names.get(name), "end_slope": end_slope(origin)})
 
 
 def end_slope(origin: RunMetadata) -> float | None:

@@ -188,11 +188,6 @@ def test_a_run_that_another_process_holds(tmp_path, capsys):
         assert holder(run.lock_file)[0] == f" (pid {os.getpid()} on {socket.gethostname()})"
 
 
-def test_the_quick_path_imports_nothing_heavy():
-    code = "import sys, posbench.runs.directory; print(sorted({'torch', 'wandb', 'datasets', 'matplotlib', 'numpy'} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
-
-
 def test_provenance_names_the_commit_and_what_was_changed_since(tmp_path, monkeypatch):
     from posbench.runs import provenance
 
