@@ -1,9 +1,10 @@
 """Output of dry=true: the verdict on every job and evaluation, by the same rules as the jobs, before anything starts."""
 
-from collections import defaultdict
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
 
-from posbench.common.errors import ConfigError, RunError
+from posbench.common.errors import ConfigError
 from posbench.data.corpus import known_tokenizer
 from posbench.evaluators.accuracy import Accuracy
 from posbench.sweep.cells import Cell
@@ -15,25 +16,27 @@ MANY = 40  # from this number on, evaluations are counted, not listed
 NOTES = {"untested": "untested pair", "noop": "no-op: ", "refused": "refused: "}  # {verdict: note}, followed by its reason
 
 
-@dataclass
+@dataclass(frozen=True)
 class JobPlan:
-    """Plan of one job: the verdict on it, its legal cells with their missing lengths, and notes about the others."""
+    """Plan of one job by the verdict on it."""
 
     job: Job
     judged: JobVerdict
-    missing: dict[Cell, list[int]] = field(default_factory=dict)
-    notes: dict[Cell, str] = field(default_factory=dict)  # "no-op: ..." or "refused: ...", else a note such as "untested pair"
+
+    @cached_property
+    def missing(self) -> dict[Cell, list[int]]:
+        """Missing lengths of each legal cell. Raises RunError for a damaged file, as the job would."""
+        return {cell: cell.missing() for cell in self.judged.legal}
 
     @property
     def trains(self) -> bool:
         """True if the job would train. It does not train for references alone."""
-        return not self.job.run.finished and any(not cell.reference for cell in self.missing)
+        return not self.job.run.finished and self.judged.runs
 
     @property
     def work(self) -> list[tuple[Job, Cell, list[int]]]:
         """Evaluations to make, each with its missing lengths."""
-        to_do = self.job.run.finished or self.trains
-        return [(self.job, cell, lengths) for cell, lengths in self.missing.items() if lengths and to_do]
+        return [(self.job, cell, lengths) for cell, lengths in self.missing.items() if lengths and self.judged.runs]
 
     @property
     def refusals(self) -> list[str]:
@@ -54,7 +57,17 @@ def planned(jobs: list[Job]) -> list[JobPlan]:
     """Plan of each job."""
     known: dict[str, Outcome] = {}
     refused: dict[str, str] = {}  # by what is asked
-    return [_plan(job, known, refused) for job in jobs]
+    plans = []
+    for job in jobs:
+        plan = JobPlan(job, judge_job(job, known))
+        for _, cell, _ in plan.work:
+            key = repr((job.cfg.data, cell.evaluate))
+            if key not in refused:
+                refused[key] = _too_short(job, cell)
+            if refused[key]:
+                plan = JobPlan(job, JobVerdict(refused[key]))
+        plans.append(plan)
+    return plans
 
 
 def check_devices(jobs: list[Job], launcher: dict) -> None:
@@ -83,25 +96,6 @@ def _missing_parents(fresh: list[Job]) -> list[Job]:
     return list({job.run.path: job for job in missing if job.run.path not in own}.values())
 
 
-def _plan(job: Job, known: dict[str, Outcome], refused: dict[str, str]) -> JobPlan:
-    plan = JobPlan(job, judge_job(job, known))
-    for cell, verdict in plan.judged.cells.items():
-        if verdict.status in NOTES:
-            plan.notes[cell] = NOTES[verdict.status] + verdict.reason
-        try:
-            if not verdict.reason:
-                plan.missing[cell] = cell.missing()
-        except RunError as error:  # damaged file: the job would fail on it as well
-            plan.notes[cell] = f"would fail: {error}"
-    for _, cell, _ in plan.work:
-        key = repr((job.cfg.data, cell.evaluate))
-        if key not in refused:
-            refused[key] = _too_short(job, cell)
-        if refused[key]:
-            return JobPlan(job, JobVerdict(refused[key]))
-    return plan
-
-
 def _too_short(job: Job, cell: Cell) -> str:
     """Refusal of a length without room for a question in words, as by the job; "" also where the tokenizer is yet to be trained."""
     data = job.cfg.data
@@ -113,10 +107,14 @@ def _too_short(job: Job, cell: Cell) -> str:
     return ""
 
 
+def _note(verdict: Outcome) -> str:
+    return NOTES.get(verdict.status, "") + verdict.reason
+
+
 def _plan_lines(plan: JobPlan) -> list[str]:
     lines = [f"{plan.job.run.path}  {plan.state}"]
-    for cell in plan.job.cells:
-        said = plan.notes.get(cell, "")
+    for cell, verdict in plan.judged.cells.items():
+        said = _note(verdict)
         if cell in plan.missing:
             lengths = plan.missing[cell]
             said = ("lengths " + " ".join(map(str, lengths)) if lengths else "there already") + (f" ({said})" if said else "")
@@ -126,15 +124,12 @@ def _plan_lines(plan: JobPlan) -> list[str]:
 
 def _counted_lines(plans: list[JobPlan]) -> list[str]:
     """One line per training, then each sentence once with its number of evaluations."""
-    lines, sentences = [], defaultdict(int)
+    lines, sentences = [], Counter()
     for plan in plans:
-        fresh = [lengths for lengths in plan.missing.values() if lengths]
-        there = len(plan.missing) - len(fresh)
-        number = sum(map(len, fresh))
-        words = [f"{len(fresh)} evaluations to make ({number} lengths)"] * bool(fresh) + [f"{there} there already"] * bool(there)
-        left_out = len(plan.job.cells) - len(plan.missing)
-        words += [f"{left_out} left out"] * bool(left_out)
-        lines.append(f"{plan.job.run.path}  {plan.state}; {', '.join(words)}")
-        for cell, said in plan.notes.items():
-            sentences[f"{cell.label}: {said}" if said == "untested pair" else said] += 1
+        fresh, legal = sum(map(bool, plan.missing.values())), len(plan.missing)
+        counts = {"evaluations to make": fresh, "there already": legal - fresh, "left out": len(plan.job.cells) - legal}
+        lines.append(f"{plan.job.run.path}  {plan.state}; {', '.join(f'{number} {what}' for what, number in counts.items() if number)}")
+        for cell, verdict in plan.judged.cells.items():
+            if said := _note(verdict):
+                sentences[f"{cell.label}: {said}" if verdict.status == "untested" else said] += 1
     return lines + [f"{number} x {said}" for said, number in sentences.items()]
