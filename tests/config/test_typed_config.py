@@ -107,30 +107,22 @@ def test_a_wrong_type_is_one_sentence_with_key_value_and_what_is_legal(text, cho
 @pytest.mark.parametrize(
     ("target", "said"),
     [
-        ("nobody.Mine", "since there is no module nobody: give its folder with --config-dir, or install it."),
-        ("own_ext.Mien", "since there is no Mien in own_ext (did you mean Mine?): it has Mine."),
-        ("own_ext.deep.Mine", "since there is no deep in own_ext: it has Mine."),
-        ("own_ext.Mine.deep", "since there is no deep in own_ext.Mine: it has no class."),
-        ("own_pack.son.Mine", "since there is no son in own_pack (did you mean song?): it has song."),
-        ("own_bad.Mine", "since own_bad ends with ModuleNotFoundError: No module named 'nobody': correct it, or install what it needs."),
-        ("own_ext.value", "own_ext.value is of type int and is not a class: name one that is."),
-        ("own_pack.song", "own_pack.song is of type module and is not a class: name one of its own, such as own_pack.song.Sung."),
-        ("Mine", "Mine is not the name of a class: give MODULE.CLASS, such as posbench.extensions.ntk.Ntk."),
-        ("own_ext..Mine", "own_ext..Mine is not the name of a class: give MODULE.CLASS, such as posbench.extensions.ntk.Ntk."),
+        ("nobody.Mine", "cannot be imported (ModuleNotFoundError: No module named 'nobody'): "),
+        ("own_ext.Mien", "cannot be imported (AttributeError: module 'own_ext' has no attribute 'Mien'): "),
+        ("own_bad.Mine", "cannot be imported (RuntimeError: two lines): "),
+        ("own_ext..Mine", "cannot be imported (ValueError: invalid format: 'own_ext..Mine'): "),
+        ("own_ext.value", "is of type int and is not a class"),
+        ("own_ext", "is of type module and is not a class"),
     ],
 )
 def test_a_class_that_cannot_be_had_is_one_sentence(tmp_path, monkeypatch, target, said):
     (tmp_path / "own_ext.py").write_text("class Mine: pass\nvalue = 3\n")
-    (tmp_path / "own_bad.py").write_text("import nobody\nclass Mine: pass\n")
-    (tmp_path / "own_pack").mkdir()
-    (tmp_path / "own_pack" / "song.py").write_text("class Sung: pass\n")
-    (tmp_path / "own_pack" / "__init__.py").touch()
+    (tmp_path / "own_bad.py").write_text("raise RuntimeError('two\\nlines')\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError) as refusal:
         class_named(target)
-    assert str(refusal.value) in (said, f"{target} cannot be imported, {said}")
-    for name in ("own_ext", "own_pack", "own_pack.song"):
-        sys.modules.pop(name, None)
+    assert str(refusal.value).startswith(f"{target} {said}") and "\n" not in str(refusal.value)
+    sys.modules.pop("own_ext", None)
 
 
 @pytest.mark.parametrize(("name", "key", "value", "said"), SOURCES, ids=[f"{name} {key}={value}" for name, key, value, _ in SOURCES])
