@@ -11,8 +11,8 @@ from posbench.config.compose import Request
 from posbench.config.identity import method_name
 from posbench.config.names import nodes
 from posbench.config.schema import typed
+from posbench.data.task import make_text_task
 from posbench.data.text_questions import TextQuestions
-from posbench.data.text_task import make_text_task
 from posbench.data.tokenizers import pretrained_json, read_tokenizer
 from posbench.pretrained.checkpoint import Checkpoint, find_checkpoint
 from posbench.pretrained.their_model import loaded

@@ -15,8 +15,7 @@ from posbench.common.files import write_atomic, write_json
 from posbench.config.compose import Request
 from posbench.config.identity import NO_EXTENSION, NO_SCALE, method_name
 from posbench.config.schema import JobConfig
-from posbench.evaluation.every_token import EveryTokenProtocol
-from posbench.evaluation.protocols import protocol
+from posbench.evaluation.protocol import EveryTokenProtocol, protocol
 from posbench.identify.compare import compare_losses, judge_setting, unit_runs
 from posbench.identify.measure import EngineRows, candidate_losses, engine_rows, serve
 from posbench.identify.plan import USUAL_BASE, Candidate, chosen_candidates, own_candidates, setting_candidates

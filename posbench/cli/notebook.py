@@ -18,7 +18,7 @@ from posbench.config.names import chosen_node, named
 from posbench.config.schema import TRAINING, EvaluateConfig, JobConfig
 from posbench.data import fingerprint, other_text
 from posbench.data.sources import ALL, SPLITS, TASK
-from posbench.evaluation.protocols import protocol as evaluator
+from posbench.evaluation.protocol import protocol as evaluator
 from posbench.position.instantiate import make, trusted_config
 from posbench.runs.directory import Run
 from posbench.runs.frame import frame, read_rows

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.data.sources import TASK, make_source
-from posbench.data.task import Task, TaskSplit
+from posbench.data.task import Task, TaskSplit, TextTask, is_text_task, make_text_task
 from posbench.data.text_questions import TextQuestions
-from posbench.data.text_task import TextTask, is_text_task, make_text_task
 from posbench.data.tokenfile import TokenFile
 from posbench.data.tokenizers import Tokenizer
 

@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 
 from posbench.common.errors import ConfigError
-from posbench.data.text_task import Question, TextTask
+from posbench.data.task import Question, TextTask
 
 Kind = Literal["words", "numbers", "uuids"]
 FIRST = (

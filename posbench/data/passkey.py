@@ -10,7 +10,7 @@ the number belongs to the answer, as there no digit may follow: of 100 texts of 
 
 import numpy as np
 
-from posbench.data.text_task import Question, TextTask
+from posbench.data.task import Question, TextTask
 
 
 class Passkey(TextTask):

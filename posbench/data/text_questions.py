@@ -21,8 +21,7 @@ import numpy as np
 
 from posbench.common.errors import ConfigError
 from posbench.data.sources import SPLITS
-from posbench.data.task import IGNORED, Examples, TaskVariant
-from posbench.data.text_task import NOISE, Question, TextTask
+from posbench.data.task import IGNORED, NOISE, Examples, Question, TaskVariant, TextTask
 from posbench.data.tokenfile import TokenFile
 from posbench.data.tokenizers import Encode, Tokenizer, behind_bos, continuation_encoder
 

@@ -28,9 +28,8 @@ import numpy as np
 from posbench.common.errors import ConfigError
 from posbench.config.schema import EvaluateConfig
 from posbench.data.chat import around
-from posbench.data.task import IGNORED, Examples, TaskSplit
+from posbench.data.task import IGNORED, Examples, TaskSplit, TextTask, make_text_task
 from posbench.data.text_questions import TextQuestions, rank_answers, texts_with_rivals
-from posbench.data.text_task import TextTask, make_text_task
 from posbench.data.tokenfile import TokenFile
 from posbench.data.tokenizers import ByteTokenizer, Tokenizer, load_tokenizer
 from posbench.evaluation.protocol import Protocol, ReadVolume, mean_row

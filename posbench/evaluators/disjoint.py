@@ -5,7 +5,7 @@ token is predicted from one token, its last from L, so longer pieces have fewer 
 even if a model uses no more context than at train_len ("the early-token curse"). Compare lengths by fixed_targets; this protocol is for
 comparison with the literature.
 
-Text: stretches of max_length targets inside documents (evaluation/every_token.py), the same at every length. Pieces never cross a document.
+Text: stretches of max_length targets inside documents (EveryTokenProtocol), the same at every length. Pieces never cross a document.
 The piece that scores tokens t+1 .. t+L is fed t .. t+L-1. A BOS, if there is one, replaces token t, so that a piece's first token follows
 the BOS alone; otherwise token t itself is fed, as in lm-eval. A document's first token is never a target. If L does not divide max_length,
 the tail of a stretch is a shorter piece read with the geometry of L, so every length scores the same tokens. recompute_window gives each
@@ -16,7 +16,7 @@ References: none, since the floor gives every token a full window and a piece do
 
 import numpy as np
 
-from posbench.evaluation.every_token import EveryTokenProtocol
+from posbench.evaluation.protocol import EveryTokenProtocol
 
 
 class Disjoint(EveryTokenProtocol):

@@ -5,7 +5,7 @@ document there are fewer, down to one, because no window crosses a document. S =
 L = train_len is the floor; S = L gives disjoint. A length costs L / S times the tokens that are scored. The default, S = train_len / 4,
 gives every token at least three quarters of train_len.
 
-The stretches of text are those of disjoint (evaluation/every_token.py) at every length. A window may begin before its stretch, but not
+The stretches of text are those of disjoint (EveryTokenProtocol) at every length. A window may begin before its stretch, but not
 before its document. recompute_window gives each token its last w tokens: the floor, at every L >= w + S - 1.
 
 References: the floor and the half window, of the same tokens.
@@ -13,7 +13,7 @@ References: the floor and the half window, of the same tokens.
 
 import numpy as np
 
-from posbench.evaluation.every_token import EveryTokenProtocol
+from posbench.evaluation.protocol import EveryTokenProtocol
 
 
 class Sliding(EveryTokenProtocol):

@@ -6,7 +6,7 @@ S tokens. Do not use it for conclusions: tokens weigh unequally, by an amount th
 S is below every L, for a window predicts all its tokens but the first.
 
 As there, a window is L tokens, the first replaced by the BOS if there is one. The last of them predicts nothing, so a target has at most
-L - 1 tokens before it. The last window ends with the text. Documents are stretches of max_length tokens (evaluation/every_token.py), as in
+L - 1 tokens before it. The last window ends with the text. Documents are stretches of max_length tokens (EveryTokenProtocol), as in
 disjoint and sliding. Set evaluate.max_length well above the longest length, because at L = max_length there is only one window.
 Deviation: the last window, which is shorter, is read with the geometry of L; a dynamic method would see its own length there.
 
@@ -20,8 +20,7 @@ import numpy as np
 
 from posbench.config.schema import EvaluateConfig
 from posbench.data.tokenfile import TokenFile
-from posbench.evaluation.every_token import EveryTokenProtocol
-from posbench.evaluation.protocol import ReadVolume
+from posbench.evaluation.protocol import EveryTokenProtocol, ReadVolume
 from posbench.evaluation.windows import Windows
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from posbench.common.errors import ConfigError
 from posbench.common.files import read_json
-from posbench.evaluation.protocols import protocol
+from posbench.evaluation.protocol import protocol
 from posbench.identify.plan import Candidate
 from posbench.position.instantiate import trusted_config
 from posbench.runs.directory import Run

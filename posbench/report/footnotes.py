@@ -11,7 +11,7 @@ from pathlib import Path
 
 from posbench.config.identity import method_args, method_name
 from posbench.config.names import called
-from posbench.evaluation.protocols import known
+from posbench.evaluation.protocol import known
 from posbench.report.labels import METHODS, Labels
 from posbench.report.records import ContextPoint, CurvePoint, Score, SectionKey, interval_units, span, two_seeds
 from posbench.report.references import References

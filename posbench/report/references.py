@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from posbench.common.errors import RunError
-from posbench.evaluation.protocols import known
+from posbench.evaluation.protocol import known
 from posbench.runs.evaluation import Evaluation
 from posbench.runs.setting import Setting
 from posbench.statistics.crossed import Gain, Sums, gain

@@ -11,8 +11,8 @@ from posbench.config.schema import EvaluateConfig, JobConfig
 from posbench.config.typed_args import shown
 from posbench.data.chat import chat_template
 from posbench.data.sources import TASK
-from posbench.data.text_task import is_text_task, make_text_task
-from posbench.evaluation.protocols import protocol
+from posbench.data.task import is_text_task, make_text_task
+from posbench.evaluation.protocol import protocol
 from posbench.runs.directory import Run
 from posbench.runs.rows import read_eval
 from posbench.runs.setting import Setting

@@ -22,8 +22,7 @@ from posbench.common.files import read_json
 from posbench.common.machine import cores
 from posbench.config.identity import method_name
 from posbench.config.schema import EvaluateConfig, JobConfig, typed
-from posbench.evaluation.protocol import ReadVolume
-from posbench.evaluation.protocols import protocol
+from posbench.evaluation.protocol import ReadVolume, protocol
 from posbench.position.instantiate import make
 from posbench.runs.directory import Run
 from posbench.runs.run_metadata import read_metadata

@@ -21,7 +21,7 @@ from posbench.common.signals import Signals, Stopped, die_with_parent, end_at_se
 from posbench.data import other_text
 from posbench.data.corpus import Corpus
 from posbench.engines.ask import running
-from posbench.evaluation.protocols import protocol
+from posbench.evaluation.protocol import protocol
 from posbench.huggingface.check_checkpoint import check_checkpoint
 from posbench.model.build import load_model, pick_device
 from posbench.model.memory import forget

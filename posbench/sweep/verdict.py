@@ -74,7 +74,7 @@ def judge_job(job: Job, known: dict[str, Outcome] | None = None) -> JobVerdict:
 
 
 def _verdict(encoding: "Encoding", cell: Cell) -> Outcome:
-    from posbench.evaluation.protocols import protocol
+    from posbench.evaluation.protocol import protocol
     from posbench.position.instantiate import make
     from posbench.position.interfaces import Extension, ScaleAttention
     from posbench.position.legality import check

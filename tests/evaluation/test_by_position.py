@@ -10,7 +10,7 @@ from test_cli import InProcess
 from test_evaluate import evaluation, naive
 
 from posbench.common.errors import ConfigError
-from posbench.evaluation.protocols import protocol
+from posbench.evaluation.protocol import protocol
 from posbench.evaluators.by_position import ByPosition
 from posbench.extensions.rerope import Rerope
 from posbench.position.effect import together

@@ -5,8 +5,7 @@ import pytest
 from conftest import TRAIN_LEN
 from test_evaluate import evaluation, naive
 
-from posbench.evaluation.protocol import not_scored
-from posbench.evaluation.protocols import protocol
+from posbench.evaluation.protocol import not_scored, protocol
 from posbench.extensions.recompute_window import RecomputeWindow
 
 WINDOW, S, BLOCK = 32, 7, 3

@@ -15,7 +15,7 @@ import posbench
 from posbench.common.errors import ConfigError, RunError
 from posbench.config.schema import EvaluateConfig
 from posbench.encodings.rope import Rope
-from posbench.evaluation.protocols import protocol
+from posbench.evaluation.protocol import protocol
 from posbench.evaluators.fixed_targets import FixedTargets
 from posbench.evaluators.longppl import Longppl
 from posbench.extensions.none import NoExtension

@@ -21,7 +21,7 @@ from posbench.common.errors import ConfigError, RunError
 from posbench.config import compose as composition
 from posbench.config.compose import unresolved
 from posbench.config.schema import EvaluateConfig
-from posbench.evaluation.protocols import protocol
+from posbench.evaluation.protocol import protocol
 from posbench.evaluation.scorer import Scorer
 from posbench.extensions.none import NoExtension
 from posbench.extensions.recompute_window import RecomputeWindow
@@ -290,6 +290,6 @@ def test_a_stride_belongs_to_the_protocols_that_have_one(text_folder):
 
 def test_what_a_protocol_says_of_itself_is_known_without_torch():
     asked = f"print([protocol(name).__name__ for name in {ALL}], 'torch' in sys.modules)"
-    code = f"import sys; from posbench.evaluation.protocols import protocol; {asked}"
+    code = f"import sys; from posbench.evaluation.protocol import protocol; {asked}"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert "FixedTargets" in said and said.endswith("] False\n")

@@ -12,12 +12,11 @@ from test_cli import cli  # noqa: F401
 from posbench.common.errors import ConfigError
 from posbench.common.files import read_json
 from posbench.config.schema import EvaluateConfig
-from posbench.data.task import IGNORED
+from posbench.data.task import IGNORED, NOISE, make_text_task
 from posbench.data.text_questions import TextQuestions, texts_with_rivals
-from posbench.data.text_task import NOISE, make_text_task
 from posbench.data.tokenfile import TokenFile
 from posbench.data.tokenizers import ByteTokenizer, PretrainedTokenizer, continuation_encoder, train_bpe
-from posbench.evaluation.protocols import protocol
+from posbench.evaluation.protocol import protocol
 from posbench.runs.rows import read_eval
 from posbench.runs.setting import Setting
 

@@ -18,8 +18,7 @@ from test_evaluate import TRAIN_LEN, evaluation, text
 from posbench import evaluators
 from posbench.config.identity import method_name
 from posbench.config.schema import EvaluateConfig, JobConfig, ModelConfig, TrainConfig
-from posbench.evaluation.protocol import ReadVolume
-from posbench.evaluation.protocols import protocol
+from posbench.evaluation.protocol import ReadVolume, protocol
 from posbench.extensions.recompute_window import RecomputeWindow
 from posbench.model.build import make_model
 from posbench.runs.directory import Run
