@@ -9,7 +9,7 @@ import json
 import re
 import shutil
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -66,7 +66,7 @@ def unused_tokens(cache: Path, folder: Path, delete: bool = False) -> Iterator[W
         with contextlib.suppress(OSError), _held(Path(f"{tokens}.lock"), delete):
             if not delete or key not in _tokens_used(folder):
                 why = f"tokens of {content['name']} ({content['tokenizer']}), on which no run of this results folder was trained"
-                yield from _taken([_folder(tokens, why)], delete)
+                yield from _taken([(tokens, why)], delete)
 
 
 def _held(lock: Path, delete: bool) -> contextlib.AbstractContextManager:
@@ -74,30 +74,28 @@ def _held(lock: Path, delete: bool) -> contextlib.AbstractContextManager:
     return FileLock(lock, timeout=0) if delete else contextlib.nullcontext()
 
 
-def _taken(wastes: Iterable[Waste], delete: bool) -> Iterator[Waste]:
-    for waste in wastes:
+def _taken(found: Iterable[tuple[Path, str]], delete: bool) -> Iterator[Waste]:
+    """Waste of paths, each with the reason; with `delete` it is deleted."""
+    for path, why in found:
+        size, kept = sum(status.st_size for _, status in files(path)) if path.is_dir() else path.stat().st_size, ""
         try:
             if delete:
-                shutil.rmtree(waste.path) if waste.path.is_dir() else waste.path.unlink()
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
         except OSError as error:
-            waste = replace(waste, kept=str(error))
-        yield waste
+            kept = str(error)
+        yield Waste(path, size, why, kept)
 
 
-def _folder(path: Path, why: str) -> Waste:
-    return Waste(path, sum(status.st_size for item, status in files(path) if item.name != ".lock"), why)
-
-
-def _of_run(entry: Entry, unfinished: Collection[str]) -> Iterator[Waste]:
+def _of_run(entry: Entry, unfinished: Collection[str]) -> Iterator[tuple[Path, str]]:
     """Waste of one run: the whole directory if nothing came of it, else its leftover files."""
     run = Run(entry.path)
     if entry.state != "unstarted" and (entry.state not in unfinished or run.finished):
         yield from _leftovers(run)
     elif not foreign_files(entry.path):
-        yield _folder(entry.path, "it never got anywhere" if entry.state == "unstarted" else entry.told)
+        yield entry.path, "it never got anywhere" if entry.state == "unstarted" else entry.told
 
 
-def _uploaded(folder: Path, ids: Iterable[str]) -> Iterator[Waste]:
+def _uploaded(folder: Path, ids: Iterable[str]) -> Iterator[tuple[Path, str]]:
     """wandb's offline folders of these runs that were uploaded."""
     home = folder / ".wandb" / "wandb"
     if home.is_symlink() or home.parent.is_symlink():
@@ -105,7 +103,7 @@ def _uploaded(folder: Path, ids: Iterable[str]) -> Iterator[Waste]:
     for path in sorted(home.glob("offline-run-*")):
         mine = any(path.name.split("-", 3)[-1].startswith(run_id) for run_id in ids)
         if mine and path.is_dir() and not path.is_symlink() and any(path.glob("*.wandb.synced")):
-            yield _folder(path, "wandb sync has uploaded it")
+            yield path, "wandb sync has uploaded it"
 
 
 def foreign_files(path: Path) -> list[Path]:
@@ -119,22 +117,16 @@ def _made_here(run: Run, path: Path) -> bool:
     return path in run.files or OWN.fullmatch(path.relative_to(run.path).as_posix()) is not None
 
 
-def _leftovers(run: Run) -> Iterator[Waste]:
+def _leftovers(run: Run) -> Iterator[tuple[Path, str]]:
     """Leftover files in a run's directory that the run no longer needs."""
-    for path, status in files(run.path):
-        if not _made_here(run, path):
-            continue
+    for path in (path for path, _ in files(run.path) if _made_here(run, path)):
         if run.finished and path in (run.state, run.previous_state):
-            why = "the training is finished: its weights are there"
+            yield path, "the training is finished: its weights are there"
         elif TEMPORARY.fullmatch(path.name):
-            if locked(path):
-                continue
-            why = "half of a file whose writer is gone"
+            if not locked(path):
+                yield path, "half of a file whose writer is gone"
         elif path.suffix == ".npz" and not path.name.endswith(PART) and not path.with_suffix(".json").exists():
-            why = "arrays without the rows they belong to"
-        else:
-            continue
-        yield Waste(path, status.st_size, why)
+            yield path, "arrays without the rows they belong to"
 
 
 def _tokens_used(folder: Path) -> set[str]:
