@@ -11,6 +11,7 @@ from posbench.common.errors import ConfigError, Undescribed
 from posbench.config.identity import as_typed, method_name
 from posbench.config.schema import ModelConfig, TrainConfig
 from posbench.pretrained.checkpoint import Checkpoint, find_checkpoint
+from posbench.pretrained.outline import outline
 from posbench.pretrained.rope_config import rope_arguments
 
 # RoPE as theirs.
@@ -87,25 +88,8 @@ def describe(found: Checkpoint) -> tuple[ModelConfig, dict, dict]:
         rope = rope_arguments(config, found.name)
     except Undescribed:
         return found.outline()
-    d_model, n_head, head_dim = config["hidden_size"], config["num_attention_heads"], config.get("head_dim")
-    model = ModelConfig(
-        d_model=d_model,
-        n_layer=config["num_hidden_layers"],
-        n_head=n_head,
-        n_kv_head=config.get("num_key_value_heads"),
-        d_ff=config["intermediate_size"],
-        head_dim=None if head_dim is None or head_dim * n_head == d_model else head_dim,
-        qkv_bias=config["model_type"] == "qwen2",
-        qk_norm="rms" if config["model_type"] == "qwen3" else "none",
-        tied=config["tie_word_embeddings"],
-        norm_eps=config["rms_norm_eps"],
-    )
-    return (
-        model,
-        rope,
-        {
-            "vocab_size": config["vocab_size"],
-            "bos": config.get("bos_token_id"),
-            "length": config["max_position_embeddings"],
-        },
-    )
+    model, _, said = outline(config, found.place)
+    whole = model.head_dim is None or model.head_dim * model.n_head == model.d_model
+    shape = {"n_kv_head": config.get("num_key_value_heads"), "head_dim": None if whole else model.head_dim}
+    norm = {"norm_eps": config["rms_norm_eps"], "qk_norm": "rms" if config["model_type"] == "qwen3" else "none"}
+    return replace(model, **shape, **norm, qkv_bias=config["model_type"] == "qwen2"), rope, said
