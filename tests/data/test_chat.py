@@ -164,7 +164,7 @@ def test_a_checkpoint_is_asked_with_and_without_its_template_by_one_word(cli, fi
     ("words", "reason"),
     [
         (["evaluate.protocol=accuracy", "evaluate.tasks=passkey"], "data.tokenizer=bytes is not from a checkpoint"),
-        ([], "evaluate.chat=true puts evaluate.tasks"),
+        ([], "evaluate.chat=true is for questions of evaluate.tasks"),
         (["evaluate.protocol=accuracy", "evaluate.tasks=passkey", "data.bos=true"], "begins a text as the template says"),
         (["evaluate.chat={template: x}", "evaluate.protocol=accuracy", "evaluate.tasks=passkey"], "evaluate.chat is a mapping"),
     ],
