@@ -2,13 +2,15 @@
 
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import script_calls
 from script_calls import call
+from spoils import PLACES, SMALL
 from test_cli import TINY
-from test_finished_grid import planned
 
+from posbench.cli import commands
 from posbench.common.errors import ConfigError
 from posbench.config.schema import ModelConfig
 from posbench.model.memory import check_batch
@@ -16,10 +18,21 @@ from posbench.position import legality
 from posbench.position.legality import Verdict, file_of
 from posbench.runs.directory import Run
 from posbench.sweep import job_process
-from posbench.sweep.jobs import Outcome
+from posbench.sweep.jobs import Job, Outcome
 from posbench.sweep.verdict import JobVerdict, judge_job, settle
 
 GRID = ["-m", "encoding=alibi,none", "extension=none,ntk"]  # alibi x ntk is refused, none x ntk changes nothing
+
+
+def planned(capfd: pytest.CaptureFixture, folder: Path, *typed: str) -> list[Job]:
+    """The jobs of a command, without running any."""
+    jobs: list[Job] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(commands, "is_done", lambda job: jobs.append(job) or True)
+        patch.setattr(commands, "record", lambda *_: None)
+        patch.setattr(commands, "_show_tables", lambda *_: None)
+        assert call(capfd, folder, "run", *typed, *SMALL, *PLACES).returncode == 0
+    return jobs
 
 
 def test_refused_and_idle_cells_of_finished_trainings_start_no_process(tmp_path, text_folder, capfd):
