@@ -8,8 +8,7 @@ from pathlib import Path
 import yaml
 
 from posbench.advice.asked import METHODS, one_model, windows_to_read
-from posbench.advice.factor_losses import plan_search, search
-from posbench.advice.factor_search import search_sizes
+from posbench.advice.factor_search import plan_search, search, search_sizes
 from posbench.common.errors import ConfigError
 from posbench.common.files import disk_errors, read_bytes, write_atomic
 from posbench.config.compose import Request

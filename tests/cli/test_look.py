@@ -9,8 +9,8 @@ from hf_models import checkpoint
 from script_calls import call
 from spoils import write_text
 
-from posbench.advice.look_plan import EXTENSIONS, choose_look
 from posbench.cli import look as command
+from posbench.cli.look import EXTENSIONS, choose_look
 from posbench.common.errors import ConfigError
 from posbench.report.bars import PLAIN, loss_bars
 from posbench.sweep.cost_estimate import Timing
