@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posbench.common.pieces import pieces
+from posbench.position.rotation import pieces
 
 
 def normed(norm: nn.RMSNorm, x_BTC: Tensor) -> Tensor:

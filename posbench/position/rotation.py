@@ -6,8 +6,11 @@ Letters: B batch, T tokens, H heads, R turned channels, F pairs, S tokens of a p
 import torch
 from torch import Tensor
 
-from posbench.common.pieces import pieces
 from posbench.position.geometry import Layout
+
+# Numbers of a piece: 24 MiB in float32. Blocks above 32 MiB get new pages each time, which are cleared first. Of smaller pieces there
+# are so many that their calls take time: at 2,048 tokens of 135 M parameters 2^17 numbers cost a tenth or more.
+PIECE = 6 * 2**20
 
 
 def wide(table: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
@@ -57,3 +60,13 @@ def _partner(x_BHSR: Tensor, layout: Layout) -> Tensor:
     if layout == "half":
         return x_BHSR.roll(x_BHSR.shape[-1] // 2, dims=-1)
     return x_BHSR.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+
+
+def pieces(x: Tensor, dim: int) -> list[slice]:
+    """Slices of one dimension, one after the other, so that the result of each is small enough to reuse its memory (model/memory.py).
+
+    It is a single one on a GPU, and for a tensor without elements.
+    """
+    length, numbers = x.shape[dim], x.numel()
+    step = max(1, PIECE * length // numbers) if numbers and x.device.type == "cpu" else max(1, length)
+    return [slice(start, start + step) for start in range(0, length, step)]

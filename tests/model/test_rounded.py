@@ -6,12 +6,12 @@ import weakref
 import pytest
 import torch
 
-from posbench.common import pieces as cache
 from posbench.config.names import nodes
 from posbench.config.schema import ModelConfig
 from posbench.model import precision as bf16
 from posbench.model.gpt import GPT, make_shape
 from posbench.model.rounded import rounded
+from posbench.position import rotation as cache
 from posbench.position.instantiate import make
 from posbench.position.plan import make_plan
 

@@ -24,12 +24,11 @@ from posbench.report.external_csv import read_foreign
 from posbench.report.records import MOST, CurvePoint, read_points
 from posbench.report.report import collect
 from posbench.runs import rows
-from posbench.runs.directory import Run
+from posbench.runs.directory import Run, read_yaml
 from posbench.runs.evaluation import load_evaluation
 from posbench.runs.inventory import list_runs
 from posbench.runs.rows import read_csv, write_csv
 from posbench.runs.trainings import Training
-from posbench.runs.yaml_file import read_yaml
 
 FLOOR = np.full(TARGETS, 3.0)
 
