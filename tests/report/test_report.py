@@ -21,12 +21,19 @@ from posbench.runs.setting import Setting
 from posbench.statistics.clustered import student_quantile
 
 COMMAND = "python scripts/run.py experiment=demo"
+FLOOR_N = np.full(TARGETS, 3.0)
 DOCUMENT = np.arange(TARGETS) % DOCUMENTS
 
 
-def references(root, floor_N, seed=0, encoding="rope", half=0.1):
-    window = [write_eval(root, encoding, "recompute_window", "none", [floor_N] * 3, LENGTHS[1:], seed, {"window": None})]
-    return window + [write_eval(root, encoding, "recompute_window", "none", [floor_N + half] * 3, LENGTHS[1:], seed, {"window": 32})]
+def references(root, floor_N=FLOOR_N, half=0.1, **changed):
+    """Floor and half window of one training of rope."""
+    windows = ((0, None), (half, changed.get("train_len", 64) // 2))
+    made = (([floor_N + more] * 3, LENGTHS[1:], {"window": window}) for more, window in windows)
+    return [write_eval(root, "rope", "recompute_window", "none", losses, lengths, args=args, **changed) for losses, lengths, args in made]
+
+
+def trained(root, half=0.1, **changed):
+    return [*references(root, half=half, **changed), write_eval(root, "rope", "none", "none", flat(0), LENGTHS, **changed)]
 
 
 def flat(shift):
@@ -88,16 +95,14 @@ def test_difference_and_change_are_paired_and_clustered_by_document(tmp_path):
 
 @pytest.mark.parametrize(("half", "verdict"), [(0.1, "gate: ok"), (0.0, "gate: failed"), (-0.1, "gate: failed")])
 def test_the_gate(tmp_path, half, verdict):
-    floor_N = np.full(TARGETS, 3.0)
-    paths = references(tmp_path, floor_N, half=half) + [write_eval(tmp_path, "rope", "none", "none", flat(0), LENGTHS)]
-    report = Built(paths, tmp_path / "out", "t", COMMAND)
+    report = collect(trained(tmp_path, half), "t", COMMAND)
     assert verdict in report.markdown() and verdict in report.table_text()
     short, way = re.search(r"gate: failed, (\S+) nats/token short", report.markdown()), "train longer (train.steps) or a larger model"
     assert (float(short[1]) if short else None) == (None if half > 0 else -half) and (way in report.markdown()) == (half <= 0)
 
 
 def test_a_checkpoint_that_fails_the_gate_is_not_told_to_train_longer(tmp_path):
-    paths = references(tmp_path, np.full(TARGETS, 3.0), half=0.0) + [write_eval(tmp_path, "rope", "none", "none", flat(0), LENGTHS)]
+    paths = trained(tmp_path, half=0.0)
     (paths[-1].parents[2] / "config.yaml").write_text("model:\n  path: model.gguf\n")
     said = collect(paths, "t", COMMAND).markdown()
     assert "gate failed" in said and "read other texts (data=)" in said and "train longer" not in said
@@ -106,24 +111,23 @@ def test_a_checkpoint_that_fails_the_gate_is_not_told_to_train_longer(tmp_path):
 def test_a_floor_shorter_than_twice_the_training_length_is_none(tmp_path):
     # At the training length recompute_window has less than its full window, so it is no reference there.
     paths = [write_eval(tmp_path, "rope", "recompute_window", "none", [np.full(TARGETS, 9.0), np.full(TARGETS, 3.0)], (64, 128))]
-    paths += [write_eval(tmp_path, "rope", "none", "none", flat(0.25), LENGTHS)]
-    Built(paths, tmp_path / "out", "t", COMMAND)
-    assert [point.difference for point in read_points(tmp_path / "out" / "curve.csv")] == [pytest.approx(0.25)] * 4
+    (curve,) = collect([*paths, write_eval(tmp_path, "rope", "none", "none", flat(0.25), LENGTHS)], "t", COMMAND).sections
+    assert [point.difference for point in curve] == [pytest.approx(0.25)] * 4
 
 
 def test_the_verdict_of_an_interval(tmp_path):
     noise_N = np.random.default_rng(0).normal(0, 0.2, TARGETS)
-    paths = references(tmp_path, np.full(TARGETS, 3.0))
+    paths = references(tmp_path)
     paths += [write_eval(tmp_path, "rope", name, "none", [3.0 + noise_N + shift] * 4, LENGTHS) for name, shift in
               (("pi", 0.5), ("ntk", -0.5), ("none", -float(noise_N.mean())))]  # fmt: skip
-    text = Built(paths, tmp_path / "out", "t", COMMAND).markdown()
+    text = collect(paths, "t", COMMAND).markdown()
     assert re.search(r"\| rope \| pi \| none \| \+0\.\d+ \+- 0\.\d+ > \|", text)
     assert re.search(r"\| rope \| ntk \| none \| -0\.\d+ \+- 0\.\d+ < \|", text)
     assert re.search(r"\| rope \| none \| none \| [+-]0\.000 \+- 0\.\d+ ~ \|", text)
 
 
 def test_one_document_shows_no_gain_and_says_what_would(tmp_path):
-    paths = trained(tmp_path, 0.1, train_len=64)
+    paths = trained(tmp_path)
     for path in paths:
         with np.load(path.with_suffix(".npz")) as stored:
             np.savez(path.with_suffix(".npz"), **{**stored, "document": np.zeros(TARGETS, int)})
@@ -139,68 +143,54 @@ def test_two_seeds_say_that_one_degree_of_freedom_is_left(tmp_path, seeds):
 
 def test_missing_evaluations_are_counted_and_the_command_said(tmp_path):
     paths = [write_eval(tmp_path, "rope", "none", "none", flat(0), LENGTHS), tmp_path / "a.json", tmp_path / "b.json"]
-    report = Built(paths, tmp_path / "out", "t", COMMAND)
-    assert f"2 of 3 evaluations are not there yet: `{COMMAND}`" in report.markdown()
-    assert "gate: unknown" in report.markdown()
+    paths[0].with_suffix(".npz").unlink()  # without floor and arrays the losses still stand
+    text = collect(paths, "t", COMMAND).markdown()
+    assert f"2 of 3 evaluations are not there yet: `{COMMAND}`" in text and "gate: unknown" in text
+    assert "| rope | none | none | 3.000 | 3.000 |" in text and "minus the floor" not in text
     with pytest.raises(RunError, match="None of the 2 .*experiment=demo"):
-        Built(paths[1:], tmp_path / "out", "t", COMMAND)
+        collect(paths[1:], "t", COMMAND)
 
 
-def test_without_a_floor_or_arrays_the_losses_still_stand(tmp_path):
-    path = write_eval(tmp_path, "rope", "none", "none", flat(0), LENGTHS)
-    path.with_suffix(".npz").unlink()
-    report = Built([path], tmp_path / "out", "t", COMMAND)
-    assert "| rope | none | none | 3.000 | 3.000 |" in report.markdown() and "minus the floor" not in report.markdown()
-
-
-def test_what_is_not_finite_is_said(tmp_path):
-    losses = [*flat(0)[:3], np.full(TARGETS, np.inf)]
-    paths = references(tmp_path, np.full(TARGETS, 3.0)) + [write_eval(tmp_path, "rope", "none", "none", losses, LENGTHS)]
-    report = Built(paths, tmp_path / "out", "t", COMMAND)
-    assert "| rope | none | none | 3.000 | 3.000 | 3.000 | not finite |" in report.markdown()
-
-
-def test_arguments_appear_only_where_they_tell_two_apart(tmp_path):
+def test_cells_say_what_is_not_finite_untested_or_of_other_arguments(tmp_path):
     make = [({"factor": 2, "mode": "fixed"}, 0.1), ({"factor": 4, "mode": "fixed"}, 0.2)]
     paths = [write_eval(tmp_path, "rope", "pi", "none", flat(shift), LENGTHS, args=args) for args, shift in make]
-    paths += [write_eval(tmp_path, "rope", "none", "none", flat(0), LENGTHS, untested=True, encoding_args={"base": 1e4})]
-    text = Built(paths, tmp_path / "out", "t", COMMAND).markdown()
+    losses = [*flat(0)[:3], np.full(TARGETS, np.inf)]
+    paths += [write_eval(tmp_path, "rope", "none", "none", losses, LENGTHS, untested=True, encoding_args={"base": 1e4})]
+    text = collect([*references(tmp_path), *paths], "t", COMMAND).markdown()
     assert "| rope | pi factor=2 | none | 3.100" in text and "| rope | pi factor=4 | none | 3.200" in text
-    assert "| none * | none | 3.000" in text and "* a pair of methods its authors have not tested" in text
+    assert "| none * | none | 3.000 | 3.000 | 3.000 | not finite |" in text and "* a pair of methods its authors have not tested" in text
+
+
+def labels(*changes):
+    row = {"encoding": "rope", "encoding_args": {}, "extension": "none", "extension_args": {}, "scale_attention": "none", "run_id": "r"}
+    rows = [{**row, "trained_scale": None, "finetune": None, "task": None, **change} for change in changes]
+    return list(map(Labels(rows), rows))
 
 
 def test_an_argument_that_came_later_tells_nothing_apart_at_its_default():
-    row = {"encoding": "alibi", "extension": "none", "extension_args": {}, "scale_attention": "none"}
-    row |= {"trained_scale": None, "finetune": None, "task": None, "run_id": "r"}
-    rows = [{**row, "encoding_args": args} for args in ({}, {"slope_scale": 1.0}, {"slope_scale": 16.0})]
-    assert [Labels(rows)(one)[0] for one in rows] == ["alibi", "alibi", "alibi slope_scale=16.0"]
+    found = labels(*({"encoding": "alibi", "encoding_args": args} for args in ({}, {"slope_scale": 1.0}, {"slope_scale": 16.0})))
+    assert [encoding for encoding, *_ in found] == ["alibi", "alibi", "alibi slope_scale=16.0"]
 
 
 def test_long_lists_of_numbers_are_told_apart_by_their_ends_and_a_hash():
-    row = {"encoding": "rope", "encoding_args": {}, "extension": "longrope", "scale_attention": "none"}
-    row |= {"trained_scale": None, "finetune": None, "task": None, "run_id": "r"}
     lists = [None, [1.0] * 31 + [4.0], [1.0] * 30 + [2.0, 4.0], [1.0, 2.0]]
-    names = [Labels(rows)(one)[1] for rows in [[{**row, "extension_args": {"factors": given}} for given in lists]] for one in rows]
+    names = [name for _, name, _ in labels(*({"extension": "longrope", "extension_args": {"factors": given}} for given in lists))]
     assert names[0] == "longrope" and names[3] == "longrope factors=[1.0, 2.0]" and len(set(names)) == 4
     assert all(name.startswith("longrope factors=1.0..4.0#") and len(name) < 35 for name in names[1:3])
 
 
 @pytest.mark.parametrize("name", ["fox_rope", "gemma3"])
 def test_what_a_yaml_makes_of_the_class_of_another_is_called_by_the_yaml(name):
-    args = method_args(nodes("encoding")[name])
-    row = {"encoding": method_name(nodes("encoding")[name]), "extension": "none", "extension_args": {}, "scale_attention": "none"}
-    row |= {"trained_scale": None, "finetune": None, "task": None, "run_id": "r", "encoding_args": args}
-    assert row["encoding"] != name and Labels([row])(row)[0] == name
-    plain = {**row, "encoding_args": method_args(nodes("encoding")[row["encoding"]])}
-    assert [Labels([row, plain])(one)[0] for one in (row, plain)] == [name, row["encoding"]]
+    made, cls = nodes("encoding")[name], method_name(nodes("encoding")[name])
+    found = labels(*({"encoding": cls, "encoding_args": method_args(node)} for node in (made, nodes("encoding")[cls])))
+    assert [encoding for encoding, *_ in found] == [name, cls] and name != cls
 
 
 def test_two_trainings_of_one_cell_are_told_apart_by_their_hashes(tmp_path):
     # No config.yaml says in what they differ, and both have seed 0.
     for name, shift in (("rope-64-s0-aaaa", 0.0), ("rope-64-s0-bbbb", 0.5)):
         write_eval(tmp_path / name, "rope", "none", "none", flat(shift), LENGTHS, eval_id=name, run_id=name)
-    report = Built(sorted(tmp_path.glob("*/*/evals/*/*.json")), tmp_path / "out", "t", COMMAND)
-    text = report.markdown()
+    text = collect(sorted(tmp_path.glob("*/*/evals/*/*.json")), "t", COMMAND).markdown()
     assert "| rope run=aaaa | none | none | 3.000" in text and "| rope run=bbbb | none | none | 3.500" in text
     assert "differ in run_id;" in text
 
@@ -208,21 +198,12 @@ def test_two_trainings_of_one_cell_are_told_apart_by_their_hashes(tmp_path):
 def test_two_evaluations_of_one_training_are_never_taken_for_one(tmp_path):
     paths = [write_eval(tmp_path / name, "rope", "none", "none", flat(0), LENGTHS, eval_id=name) for name in ("a", "b")]
     with pytest.raises(RunError, match="report them apart"):
-        Built(paths, tmp_path / "out", "t", COMMAND)
-
-
-def trained(root, half, **changed):
-    """Floor, half window and no extension of one training of rope."""
-    floor_N, shared = np.full(TARGETS, 3.0), {"encoding": "rope", "scale": "none", **changed}
-    asked = (("recompute_window", floor_N, {"window": None}), ("recompute_window", floor_N + half, {"window": changed["train_len"] // 2}))
-    lengths = (64, 128, 256, 512)
-    paths = [write_eval(root, extension=name, losses_LN=[loss_N] * 4, lengths=lengths, args=args, **shared) for name, loss_N, args in asked]
-    return [*paths, write_eval(root, extension="none", losses_LN=[floor_N] * 4, lengths=lengths, **shared)]
+        collect(paths, "t", COMMAND)
 
 
 def test_each_table_has_the_gates_of_its_own_corpus_and_training_length(tmp_path):
-    paths = trained(tmp_path / "a", 0.1, data="pysource", run_id="rope-64-s0-aaaa", train_len=64)
-    paths += trained(tmp_path / "b", 0.0, data="books", run_id="rope-64-s0-bbbb", train_len=64)
+    paths = trained(tmp_path / "a", 0.1, data="pysource", run_id="rope-64-s0-aaaa")
+    paths += trained(tmp_path / "b", 0.0, data="books", run_id="rope-64-s0-bbbb")
     paths += trained(tmp_path / "c", 0.3, data="books", run_id="rope-128-s0-cccc", train_len=128)
     report = collect(paths, "t", COMMAND)
     shown = [[line for line in part.lines if line.startswith("G ")] for part in report.parts]
@@ -233,9 +214,7 @@ def test_each_table_has_the_gates_of_its_own_corpus_and_training_length(tmp_path
 
 def test_many_trainings_share_a_line_for_each_encoding(tmp_path):
     halves = [0.1 + 0.001 * seed for seed in range(footnotes.MANY)] + [-0.1]
-    paths = [
-        path for seed, half in enumerate(halves) for path in trained(tmp_path / f"{seed}", half, seed=seed, run_id=f"r{seed}", train_len=64)
-    ]
+    paths = [path for seed, half in enumerate(halves) for path in trained(tmp_path / f"{seed}", half, seed=seed, run_id=f"r{seed}")]
     few = collect(paths[:-3], "t", COMMAND)
     said = [line for line in few.parts[0].lines if line.startswith("G ")]
     assert len(said) == footnotes.MANY and all("seed " in line for line in said)
@@ -246,7 +225,7 @@ def test_many_trainings_share_a_line_for_each_encoding(tmp_path):
 
 
 def test_a_gate_is_taken_from_an_evaluation_of_the_same_windows_alone(tmp_path):
-    few = [asked(path, windows=2) for path in trained(tmp_path / "few", 0.2, train_len=64)]
+    few = [asked(path, windows=2) for path in trained(tmp_path / "few", 0.2)]
     many = write_eval(tmp_path / "many", "rope", "none", "none", flat(0), LENGTHS, protocol="yarn_script", eval_id="x")
     report = collect([*few, asked(many, stride=16)], "t", COMMAND)
     assert [part.lines[-1].split("; ")[-1] for part in report.parts] == ["gate: ok", "gate: unknown"]
