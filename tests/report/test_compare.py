@@ -83,15 +83,6 @@ def test_rows_of_one_seed_have_differences_without_intervals(tmp_path):
     assert {point.half_width for point in curve} == {None} and {point.source for point in curve} == {None}
 
 
-def test_rows_of_another_machine_are_drawn_beside_and_marked(tmp_path):
-    own, theirs = write_run(tmp_path / "own", "rope"), write_run(tmp_path / "other", "rope", seed=1)
-    write_csv(collect(theirs, "t", "x").rows, tmp_path / "rows.csv")
-    report = collect(own, "t", "x", [tmp_path / "rows.csv"])
-    (curve,) = report.sections  # one table: the same targets, as far as rows tell
-    assert {point.source for point in curve} == {None, "rows.csv"} and {point.n_seeds for point in curve} == {1}
-    assert "| rope (rows.csv) | pi | log_n |" in report.markdown() and "| rope | pi | log_n |" in report.markdown()
-
-
 def test_a_csv_beside_evidence_keeps_its_name_and_overwrites_nothing(tmp_path):
     own, theirs = write_run(tmp_path / "own", "rope", curves=FEW), write_run(tmp_path / "other", "rope", seed=1, curves=FEW)
     for path in (*own, *theirs):

@@ -14,7 +14,7 @@ from synthetic import LENGTHS, TARGETS, Built, write_eval, write_run
 
 from posbench.common.errors import ConfigError
 from posbench.report.latex import escape
-from posbench.report.records import read_points
+from posbench.report.report import collect
 from posbench.runs.run_metadata import ABSENT, differing, flatten
 from posbench.runs.search import Found, find_results
 
@@ -129,34 +129,26 @@ def test_what_a_results_folder_says_is_text(tmp_path):
     assert (tmp_path / "out" / "curve.svg").stat().st_size > 0
 
 
-def test_trainings_of_one_encoding_are_told_apart_and_never_averaged(tmp_path):
-    other(tmp_path, "a", 1000, 0.0), other(tmp_path, "b", 2000, 0.5)
-    other(tmp_path, "c", 2000, 0.7, seed=1)
-    paths = sorted(tmp_path.glob("*/*/evals/*/*.json"))
-    report = Built(paths, tmp_path / "out", "t", "x")
-    found = {(point.encoding, round(point.nll, 6), point.n_seeds) for point in read_points(tmp_path / "out" / "curve.csv")}
-    assert found == {("rope steps=1000", 3.0, 1), ("rope steps=2000", 3.6, 2)}
-    assert "differ in train.steps;" in report.markdown()
-
-
-def test_what_tells_trainings_apart_once_is_named_at_every_length_and_with_every_argument(tmp_path):
-    other(tmp_path, "a", 1000, 0.0), other(tmp_path, "b", 2000, 0.5)
+def test_trainings_of_one_encoding_are_told_apart_at_every_length_and_never_averaged(tmp_path):
+    other(tmp_path, "a", 1000, 0.0), other(tmp_path, "b", 2000, 0.5), other(tmp_path, "e", 2000, 0.7, seed=1)
     other(tmp_path, "c", 2000, 0.7, train_len=32), other(tmp_path, "d", 3000, 0.9, encoding_args={"base": 27.0})
-    Built(sorted(tmp_path.glob("*/*/evals/*/*.json")), tmp_path / "out", "t", "x")
-    found = {(point.encoding, point.train_len) for point in read_points(tmp_path / "out" / "curve.csv")}
-    assert found == {("rope steps=1000", 64), ("rope steps=2000", 64), ("rope steps=2000", 32), ("rope base=27.0 steps=3000", 64)}
+    report = collect(sorted(tmp_path.glob("*/*/evals/*/*.json")), "t", "x")
+    found = {(one.encoding, one.train_len, round(one.nll, 6), one.n_seeds) for section in report.sections for one in section}
+    assert found == {("rope steps=1000", 64, 3.0, 1), ("rope steps=2000", 64, 3.6, 2), ("rope steps=2000", 32, 3.7, 1),
+                     ("rope base=27.0 steps=3000", 64, 3.9, 1)}  # fmt: skip
+    assert "differ in train.steps;" in report.markdown()
 
 
 def test_a_run_that_lies_in_two_folders_counts_once(tmp_path):
     for name in ("a", "b"):
         write_run(tmp_path / name, "alibi")
     files = [sorted((tmp_path / name).glob("*/evals/*/*.json")) for name in ("a", "b")]
-    once, twice = (Built(paths, tmp_path / "out", "t", "x") for paths in (files[0], files[0] + files[1]))
+    once, twice = (collect(paths, "t", "x") for paths in (files[0], files[0] + files[1]))
     assert once.rows == twice.rows and [line for line in twice.notes if "10 rows are in more than one folder, with the same" in line]
     changed = json.loads(files[1][0].read_text())
     changed["rows"][0]["nll"] += 1e-3
     files[1][0].write_text(json.dumps(changed))
-    assert "1 of them with other numbers" in Built(files[0] + files[1], tmp_path / "out", "t", "x").markdown()
+    assert "1 of them with other numbers" in collect(files[0] + files[1], "t", "x").markdown()
 
 
 def test_runs_are_found_by_name_glob_and_folder(tmp_path, monkeypatch):
