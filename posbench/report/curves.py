@@ -1,19 +1,21 @@
 """Points of tables and figures from rows and per-target losses: one per method and length, averaged over seeds.
 
-The reference of every point is its own run's floor: the loss with exactly train_len tokens of context for every target. Both
-are measured on the same targets, so the difference is paired.
+By length, the reference of every point is its own run's floor: the loss with exactly train_len tokens of context for every target. Both
+are measured on the same targets, so the difference is paired. By position in the longest window, every method reads the same windows, so
+each token is paired with itself read without an extension: bins of positions for figures, stretches of several bins for tables. By
+context inside the training window, every target is predicted from exactly c tokens (recompute_window), c up to the training length.
 """
 
+import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from posbench.common.errors import RunError
-from posbench.report import positions
 from posbench.report.labels import Labels
-from posbench.report.records import SECTION, CurvePoint, section_of
+from posbench.report.records import SECTION, ContextPoint, CurvePoint, section_of
 from posbench.report.references import Paired, References, Seed, compare, exact_context, plain, reference
 from posbench.runs.evaluation import Evaluation
 from posbench.statistics.clustered import student_interval
@@ -38,7 +40,7 @@ def points(references: References, label: Labels, wide: bool = False) -> list[Cu
         if wide and not by_position:
             continue
         floor, others = references.floors.get((key, "floor")), {} if plain(first) else references.plain.get(key, {})
-        rows = positions.spans(evaluation, wide) if by_position else (((row["length"], None), row) for row in evaluation.rows)
+        rows = spans(evaluation, wide) if by_position else (((row["length"], None), row) for row in evaluation.rows)
         for place, row in rows:
             seed = Seed(evaluation, row, *_compared(evaluation, row, floor, others.get(row["length"])))
             add_seed(found[(*section_of(evaluation), *label(row), evaluation.source, *place)], seed, label)
@@ -52,7 +54,7 @@ def _compared(evaluation: Evaluation, row: dict, floor: Evaluation | None, other
     """
     length = row["length"]
     if row["position"] is not None:
-        return None, compare(evaluation, row, other, other and positions.joined(other, length, row["start"], row["position"]))
+        return None, compare(evaluation, row, other, other and joined(other, length, row["start"], row["position"]))
     if row is not evaluation.row(length):
         return None, None
     against_floor = compare(evaluation, row, floor, floor and floor.exact_row(length))
@@ -120,3 +122,87 @@ def interval(seeds: Sequence[tuple | None], unit: str) -> tuple[float | None, fl
 
 def _finite(value: float | None) -> float | None:
     return float(value) if value is not None and math.isfinite(value) else None
+
+
+def spans(evaluation: Evaluation, wide: bool) -> Iterator[tuple[tuple[int, int | None], dict]]:
+    """((position, window), row) of each bin of the longest window; with `wide` of each stretch, whose row is the mean over its bins.
+
+    With `wide` also ((length, None), row) of the texts of each length, if there are several.
+    """
+    lengths = sorted({row["length"] for row in evaluation.rows})
+    window = lengths[-1]
+    ends = sorted(row["position"] for row in evaluation.rows if row["length"] == window)
+    if wide:
+        ends = stretch_ends(ends, evaluation.first["train_len"])
+    for start, end in itertools.pairwise([0, *ends]):
+        yield (end, window), joined(evaluation, window, start, end)
+    for length in lengths if wide and len(lengths) > 1 else ():
+        yield (length, None), joined(evaluation, length, 0, length)
+
+
+def stretch_ends(positions: list[int], train_len: int) -> list[int]:
+    """Last positions of the stretches, each one of the bins' last `positions`: quarters and halves of the training length inside of it,
+    half octaves beyond it to four times its length, then whole ones."""
+    beyond = [train_len * 2 ** (k / 2) for k in (1, 2, 3, 4)] + [train_len * 2.0**k for k in range(3, 40)]
+    wanted = [train_len / 4, train_len / 2, train_len, *beyond, positions[-1]]
+    found = {max((one for one in positions if one <= round(edge)), default=positions[0]) for edge in wanted if edge <= positions[-1]}
+    return sorted(found)
+
+
+def joined(evaluation: Evaluation, length: int, start: int, end: int) -> dict | None:
+    """Row of the tokens at positions above `start` up to `end` in the windows of a length: the mean over its bins, None without any."""
+    rows = [row for row in evaluation.rows if row["length"] == length and start < row["position"] <= end]
+    if len(rows) <= 1:
+        return {**rows[0], "start": start} if rows else None
+    found = {name: sum(row[name] for row in rows) for name in ("n_targets", "n_bytes")}
+    for name in ("nll", "accuracy"):
+        values = [row[name] for row in rows]
+        sums = None if None in values else sum(value * row["n_targets"] for value, row in zip(values, rows, strict=True))
+        found[name] = None if sums is None else sums / found["n_targets"]
+    nats = None if found["nll"] is None else found["nll"] * found["n_targets"]
+    found["bpb"] = None if nats is None or not found["n_bytes"] else nats / math.log(2) / found["n_bytes"]
+    return {**max(rows, key=lambda row: row["position"]), **found, "start": start}
+
+
+def context_points(references: References, label: Labels) -> list[ContextPoint]:
+    """Steps of all encodings and contexts, from trainings with three or more contexts (`References.ladders`).
+
+    Raises RunError if two evaluations of one training scored different targets.
+    """
+    seeds: dict[tuple, list[dict[int, Evaluation]]] = defaultdict(list)
+    for ladder in references.ladders.values():
+        one = next(iter(ladder.values()))
+        seeds[(*section_of(one), label(one.first)[0], one.source)].append(ladder)
+    found = [(key, own, sorted({context for ladder in own for context in ladder})) for key, own in seeds.items()]
+    return [_step(key, context, [one for one in own if context in one], label) for key, own, contexts in found for context in contexts]
+
+
+def _step(key: tuple, context: int, own: list[dict[int, Evaluation]], label: Labels) -> ContextPoint:
+    rows = [ladder[context].exact_row() for ladder in own]
+    first = rows[0]
+    train_len, unit = first["train_len"], first["sem_unit"]
+    halved = context // 2 if context % 2 == 0 or context == train_len else 0
+    difference, half_width, over = interval([_change(ladder, context, train_len) for ladder in own], unit)
+    doubling, doubling_half_width, doubled_over = interval([_change(ladder, halved, context) for ladder in own], unit)
+    return ContextPoint(
+        **dict(zip((*SECTION, "encoding", "source"), key, strict=True)),
+        context=context,
+        n_seeds=len(rows),
+        **{name: first[name] for name in ("n_targets", "n_units", "sem_unit")},
+        **means(rows, ("nll", "bpb")),
+        difference=difference,
+        half_width=half_width,
+        doubling=doubling,
+        doubling_half_width=doubling_half_width,
+        over=over or doubled_over,
+        facts=label.facts(first, own[0][context].setting),
+        seeds=[Seed(ladder[context], row) for ladder, row in zip(own, rows, strict=True)],
+    )
+
+
+def _change(ladder: dict[int, Evaluation], context: int, other: int) -> Paired | None:
+    """Loss with `context` tokens minus that with `other`; None if one was not measured."""
+    if context not in ladder or other not in ladder:
+        return None
+    one, two = ladder[context], ladder[other]
+    return compare(one, one.exact_row(), two, two.exact_row())

@@ -99,23 +99,18 @@ def _lines(columns: dict[str, list], name: str, report: Report, sums: SumTable, 
             if len(columns["line"]) >= MOST_POINTS:
                 counts["left"] += 1
                 continue
-            method = (point.encoding, "none", "none", point.source) if kind == "context" else point.method
-            key = (kind, *point.section, *method, getattr(point, "task", None))
+            key = (kind, *point.section, *point.method, getattr(point, "task", None))
             number, points_of = lines.setdefault(key, (first + len(lines), []))
             points_of.append(point)
             whole = isinstance(point, CurvePoint) or kind == "task" and point.n_seeds == point.n_trained  # the mean is over all seeds
             seeds = [[one.row["seed"], *_numbers(one, sums)] for one in point.seeds or () if whole]
             values = {column: getattr(point, column, None) for column in ("window", *VALUES)}
-            for column, value in {"line": number, "x": _x(point), **values, "seeds": seeds}.items():
+            for column, value in {"line": number, "x": point.length, **values, "seeds": seeds}.items():
                 columns[column].append(value)
             counts["measured"] += bool(seeds)
             counts["lacking"] += any(numbers[1] < 0 for numbers in seeds)
     counts["full"] += sums.full
     return [_line(name, key, points, report) for key, (_, points) in lines.items()]
-
-
-def _x(point: SectionKey) -> int:
-    return getattr(point, "context", None) or point.length
 
 
 def _kinds(report: Report) -> dict[str, list[SectionKey]]:
@@ -155,7 +150,7 @@ def _line(name: str, key: tuple, points: Sequence[SectionKey], report: Report) -
         for row in one.rows:
             commits[row["commit"] or "outside git"] = None
             machines[_machine(one.machines.get(str(row["length"])) or origin.provenance)] = None
-    measured = {_x(point) for point in points} if kind in ("length", "task") else {row["length"] for one in own for row in one.rows}
+    measured = {point.length for point in points} if kind in ("length", "task") else {row["length"] for one in own for row in one.rows}
     again = command(own, report.origins, sorted(measured)) if own else None
     return {
         "id": f"{zlib.crc32(repr((name, key)).encode()):08x}",
@@ -163,7 +158,7 @@ def _line(name: str, key: tuple, points: Sequence[SectionKey], report: Report) -
         **{column: getattr(point, column) for column in SECTION},
         "encoding": encoding, "extension": extension, "scale_attention": scale,
         "source": source or name or None, "task": task,
-        "trained_in": facts.trained_in, "tuned_from": facts.tuned_from, "untested": bool(getattr(point, "untested", False)),
+        "trained_in": facts.trained_in, "tuned_from": facts.tuned_from, "untested": point.untested,
         "colours": [colour, of_extension], "dash": dash if extension != "none" else 0,
         "from": list(folders), "commits": list(commits), "machines": list(machines),
         "seeds": sorted({one.first["seed"] for one in own}),

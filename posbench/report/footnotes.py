@@ -13,11 +13,10 @@ from posbench.config.identity import method_args, method_name
 from posbench.config.names import called
 from posbench.evaluation.protocol import known
 from posbench.report.labels import METHODS, Labels
-from posbench.report.records import ContextPoint, CurvePoint, Score, SectionKey, interval_units, span, two_seeds
+from posbench.report.records import ContextPoint, CurvePoint, Score, SectionKey, by_task, interval_units, span, two_seeds
 from posbench.report.references import References
-from posbench.report.score_tables import NEVER, by_task
 from posbench.report.scores import GUESSES, LEARNED
-from posbench.report.tables import number
+from posbench.report.tables import NEVER, number
 from posbench.runs.evaluation import Evaluation
 from posbench.runs.run_metadata import RunMetadata, differing, text
 from posbench.statistics.crossed import Gain

@@ -36,25 +36,21 @@ class SectionKey:
         return tuple(getattr(self, name) for name in SECTION)
 
     @property
-    def behind(self) -> Facts:
-        """Values behind the labels; of a record that was read from a CSV the labels themselves."""
-        return self.facts or Facts.stated(self.encoding, getattr(self, "extension", "none"))
-
-
-class MethodKey(SectionKey):
-    """Record of a method: an encoding, an extension and a scale, and the CSV that they were read from."""
+    def method(self) -> tuple[str, str, str, str | None]:
+        """Key of a line of a figure and of a row of a table: encoding, extension, scale, and the CSV that they were read from."""
+        return self.encoding, self.extension, self.scale_attention, self.source
 
     @property
-    def method(self) -> tuple[str, str, str, str | None]:
-        """Key of a line of a figure and of a row of a table."""
-        return self.encoding, self.extension, self.scale_attention, self.source
+    def behind(self) -> Facts:
+        """Values behind the labels; of a record that was read from a CSV the labels themselves."""
+        return self.facts or Facts.stated(self.encoding, self.extension)
 
 
 Record, Item = TypeVar("Record", bound=SectionKey), TypeVar("Item")
 
 
 @dataclass(frozen=True, kw_only=True)
-class CurvePoint(MethodKey):
+class CurvePoint(SectionKey):
     """One method at one length. Losses are in nats/token; `half_width` is half of the 95 % interval of `difference`."""
 
     what: ClassVar[str] = "curve points"
@@ -94,6 +90,9 @@ class ContextPoint(SectionKey):
     """Means over seeds for one encoding with exactly `context` tokens before every target: losses in nats/token, 95 % half widths."""
 
     what: ClassVar[str] = "loss against context"
+    extension: ClassVar[str] = "none"
+    scale_attention: ClassVar[str] = "none"
+    untested: ClassVar[bool] = False
     encoding: str
     context: int
     n_seeds: int
@@ -110,13 +109,13 @@ class ContextPoint(SectionKey):
     source: str | None = None  # the CSV that the losses were read from; None if the report is of that file alone, or of runs
 
     @property
-    def name(self) -> str:
-        """Name of a line of the figure and of a row of the table."""
-        return self.encoding + file(self.source)
+    def length(self) -> int:
+        """Tokens that every target is predicted from."""
+        return self.context
 
 
 @dataclass(frozen=True)
-class Score(MethodKey):
+class Score(SectionKey):
     """Accuracy of one method at one length, on one part of a task, with both ends of its 95 % interval."""
 
     what: ClassVar[str] = "scores"
@@ -195,12 +194,15 @@ def span(counts: Iterable[int]) -> str:
     return str(low) if low == high else f"{low} to {high}"
 
 
-def methods(curve: Iterable[CurvePoint]) -> dict[tuple, dict[int, CurvePoint]]:
-    """Points by method and length, both in the given order."""
-    found: dict[tuple, dict[int, CurvePoint]] = {}
-    for point in curve:
-        found.setdefault(point.method, {})[point.length] = point
-    return found
+def methods(found: Iterable[Record]) -> dict[tuple, dict[int, Record]]:
+    """Points (or others that are `SectionKey`) by method and length, both in the given order."""
+    return {method: {one.length: one for one in own} for method, own in grouped(found, lambda one: one.method).items()}
+
+
+def by_task(section: Iterable[Score]) -> dict[str, dict[tuple, dict[int, Score]]]:
+    """Scores over all depths by task, method and length, in the given order."""
+    whole = (score for score in section if score.depth is None)
+    return {task: methods(own) for task, own in grouped(whole, lambda score: score.task).items()}
 
 
 def tick_lengths(lengths: Iterable[int]) -> list[int]:

@@ -8,10 +8,8 @@ from pathlib import Path
 from posbench.common import defuse
 from posbench.common.defuse import printable
 from posbench.common.errors import RunError
-from posbench.report import context_loss as context
-from posbench.report import positions, score_tables
 from posbench.report import scores as asked
-from posbench.report.curves import points
+from posbench.report.curves import context_points, points
 from posbench.report.external_csv import match_setting, place, read_foreign, stated
 from posbench.report.footnotes import (
     argument_line,
@@ -26,7 +24,7 @@ from posbench.report.labels import STEPS, Labels
 from posbench.report.latex import comments, latex, long
 from posbench.report.records import ContextPoint, CurvePoint, Score, check_size, section_of, sections
 from posbench.report.references import References, check_one_set
-from posbench.report.tables import Table, tables
+from posbench.report.tables import Table, context_table, position_tables, score_tables, tables
 from posbench.runs.evaluation import Evaluation, load_evaluations
 from posbench.runs.evidence import pool
 from posbench.runs.rows import SETTING
@@ -70,17 +68,17 @@ class Report:
         """Loss against context first, then tasks, then losses by length or position."""
         rungs, parts = [ladder[context] for ladder in self.references.ladders.values() for context in sorted(ladder)], []
         for section in self.contexts:
-            parts.append(Part("context", section, _of(section, rungs), [context.table(section)], below_contexts(section)))
+            parts.append(Part("context", section, _of(section, rungs), [context_table(section)], below_contexts(section)))
         for section in self.scores:
             own = _of(section, self.evaluations)
             lines = below_scores(section) + training_lines(own, self.origins, self.label)
-            parts.append(Part("tasks", section, own, score_tables.tables(section), lines))
+            parts.append(Part("tasks", section, own, score_tables(section), lines))
         for section in self.sections:
             own, wide = _of(section, self.evaluations), self.stretches.get(section[0].section)
             lines = below_curve(section) + checkpoint_lines(self.origins[path] for path in dict.fromkeys(one.origin for one in own))
             lines += training_lines(own, self.origins, self.label) + argument_line(own)
             lines += gain_lines(own, self.references, self.label, self.origins)
-            parts.append(Part("section", section, own, positions.tables(wide) if wide else tables(section), lines))
+            parts.append(Part("section", section, own, position_tables(wide) if wide else tables(section), lines))
         return parts
 
     def markdown(self) -> str:
@@ -189,7 +187,7 @@ def collect(
     if alone:
         curve = [[replace(point, source=None) for point in part] for part in curve]
     check_size(curve)
-    inside, scores = sections(context.steps(compared, label)), sections(asked.scores(tasks, label))
+    inside, scores = sections(context_points(compared, label)), sections(asked.scores(tasks, label))
     stretches = {part[0].section: part for part in sections(points(compared, label, wide=True))}
     return Report(printable(title), notes, evaluations, origins, compared, label, curve, stretches, inside, scores)
 

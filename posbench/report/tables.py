@@ -1,13 +1,15 @@
 """Tables of curve points, with the same cells for the terminal and for Markdown."""
 
+import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from posbench.report.records import CurvePoint, Record, file, methods, tick_lengths
+from posbench.report.records import ContextPoint, CurvePoint, Record, Score, by_task, file, methods, tick_lengths
 
 METHOD = ("encoding", "extension", "scale_attention")
 GAINS, FAILS, LEVEL, UNTESTED = " <", " >", " ~", " *"
+NEVER = "never learned"
 STYLES = {GAINS: "green", FAILS: "red"}
 Difference = Callable[[CurvePoint], tuple[float | None, float | None]]  # and half of its interval
 
@@ -100,6 +102,77 @@ def tables(curve: list[CurvePoint]) -> list[Table]:
     floor = f"Loss minus the floor, which is the loss with exactly {train_len} tokens of context (nats/token)"
     titles = "Loss (nats/token)", floor, f"At {heads[max(heads)]} tokens"
     return of_methods(methods(curve), heads, titles, lambda point: (point.difference, point.half_width))
+
+
+def position_tables(stretches: Sequence[CurvePoint]) -> list[Table]:
+    """Tables of the stretches of positions, and of whole texts if texts of several lengths were read.
+
+    Of stretches: the loss, the difference to no extension, and other units at the end of the window. Of whole texts: the perplexity.
+    """
+    texts, stretches = [point for point in stretches if point.window is None], [point for point in stretches if point.window]
+    ends = sorted({point.length for point in stretches})
+    heads = {end: f"{start + 1} to {end}" for start, end in itertools.pairwise([0, *ends])}
+    change = "Loss minus that of the same tokens without an extension (nats/token)"
+    titles = f"Loss by position in windows of {stretches[0].window} tokens (nats/token)", change, f"At positions {heads[ends[-1]]}"
+    loss, *changed, last = of_methods(methods(stretches), heads, titles, lambda one: (one.change, one.change_half_width))
+    # The methods without an extension have no change.
+    told = [
+        replace(table, rows=[row for row in table.rows if any(cell.value is not None for cell in row[table.names :])]) for table in changed
+    ]
+    return [loss, *told, last, *_of_texts(texts)]
+
+
+def _of_texts(texts: Sequence[CurvePoint]) -> list[Table]:
+    if not texts:
+        return []
+    heads = {length: heading(length, texts[0].train_len) for length in tick_lengths(point.length for point in texts)}
+    rows = by_method(methods(texts), heads, perplexity)
+    return [Table("Perplexity over every token of texts of each length", [*METHOD, *heads.values()], rows)]
+
+
+def score_tables(section: list[Score]) -> list[Table]:
+    """Tables of each part of a task: accuracy, that of the choice in the text, and -ln p of an answer."""
+    lengths = tick_lengths(score.length for score in section)
+    heads = [*METHOD, *(heading(length, section[0].train_len) for length in lengths)]
+
+    def accuracy(score: Score) -> TableCell:
+        return TableCell(f"{score.accuracy:.3f}", score.accuracy, f" ({score.low:.2f}-{score.high:.2f})")
+
+    def choice(score: Score) -> TableCell:
+        return EMPTY if score.choice is None else TableCell(f"{score.choice:.3f}", score.choice)
+
+    def loss(score: Score) -> TableCell:
+        return TableCell("not finite" if score.nll is None else f"{score.nll:.2f}", score.nll, plus_minus(score.half_width, 2))
+
+    def rows(cells: dict[tuple, dict[int, Score]], shown: Callable[[Score], TableCell]) -> list[list[TableCell]]:
+        return by_method(cells, lengths, lambda score: shown(score) if score.shown else TableCell(NEVER))
+
+    result = []
+    for task, cells in by_task(section).items():
+        result.append(Table(f"Accuracy: {task}", heads, rows(cells, accuracy)))
+        if any(score.choice is not None for cell in cells.values() for score in cell.values()):
+            result.append(Table(f"Accuracy of the choice among the answers in the text: {task}", heads, rows(cells, choice)))
+        result.append(Table(f"-ln p of an answer (nats): {task}", heads, rows(cells, loss)))
+    return result
+
+
+def context_table(section: list[ContextPoint]) -> Table:
+    """Table of the loss by encoding and context, and G."""
+    contexts, train_len = sorted({step.context for step in section}), section[0].train_len
+    rows = []
+    for (encoding, *_, source), own in methods(section).items():
+        losses = (number_cell(own[c].nll) if c in own else EMPTY for c in contexts)
+        rows.append([TableCell(encoding + file(source)), *losses, gain_cell(own.get(train_len))])
+    columns = ["encoding", *map(str, contexts), f"G ({train_len // 2} -> {train_len})"]
+    return Table("Loss with exactly c tokens of context (nats/token)", columns, rows, names=1)
+
+
+def gain_cell(last: ContextPoint | None) -> TableCell:
+    """Cell of G, the doubling of the step with train_len tokens; marked if its interval contains zero."""
+    if last is None or last.doubling is None:
+        return EMPTY
+    mark = verdict(last.doubling, last.doubling_half_width)
+    return TableCell(number(last.doubling), last.doubling, plus_minus(last.doubling_half_width), mark if mark == LEVEL else "")
 
 
 def of_methods(

@@ -12,10 +12,9 @@ from labelled import labelled
 from test_figures import texts
 
 from posbench.common.csv_records import from_csv
-from posbench.report import positions, score_tables
 from posbench.report.figures.method_lines import Names, groups
 from posbench.report.records import Score, methods, read_points, sections
-from posbench.report.tables import tables
+from posbench.report.tables import position_tables, score_tables, tables
 from posbench.runs.evidence import read_evidence, write_evidence
 from posbench.runs.rows import read_csv
 from posbench.runs.search import CONFIGS as EVIDENCE
@@ -40,8 +39,8 @@ def test_tables_are_those_of_the_csv(folder):
     by_position = sections(read_points(folder / "position.csv")) if any(curve[0].window for curve in curves) else []
     assert {curve[0].section for curve in curves if curve[0].window} == {stretches[0].section for stretches in by_position}
     shown = [table for curve in curves if not curve[0].window for table in tables(curve)]
-    shown += [table for stretches in by_position for table in positions.tables(stretches)]
-    shown += [table for section in accuracies(folder) for table in score_tables.tables(section)]
+    shown += [table for stretches in by_position for table in position_tables(stretches)]
+    shown += [table for section in accuracies(folder) for table in score_tables(section)]
     assert shown and all(table.markdown() in text for table in shown)
 
 

@@ -8,9 +8,9 @@ from synthetic import DOCUMENTS, LENGTHS, TARGETS, Built, write_eval
 from test_figures import texts
 from test_report_html import Page
 
-from posbench.report.context_loss import table
 from posbench.report.figures import context_loss as context_figure
 from posbench.report.records import ContextPoint, read_points
+from posbench.report.tables import context_table
 from posbench.statistics.clustered import student_quantile
 
 SHAPE_C = {1: 1.5, 2: 1.0, 4: 0.7, 16: 0.3, 32: 0.12, 64: 0.0}  # loss minus that with 64 tokens
@@ -133,10 +133,10 @@ def test_an_undecided_gain_is_marked(tmp_path):
     paths = [rung(tmp_path, c, BASE_N + more) for c, more in ((None, 0), (32, noise_N - noise_N.mean() + 0.01), (4, 1))]
     report = Built(paths, tmp_path / "out", "t", "x")
     (section,) = report.contexts
-    cell = table(section).rows[0][-1]
+    cell = context_table(section).rows[0][-1]
     assert cell.value == pytest.approx(0.01) and str(cell).startswith("0.010 +- ") and cell.mark == " ~"
     assert float(cell.interval.removeprefix(" +- ")) > 0.01
-    assert str(table(section).narrow().rows[0][-1]) == "0.010 ~"
+    assert str(context_table(section).narrow().rows[0][-1]) == "0.010 ~"
     assert "~ zero lies inside" in report.markdown()
 
 

@@ -8,7 +8,7 @@ from synthetic import Built, write_positions
 
 from posbench.common.errors import RunError
 from posbench.evaluators.by_position import bins
-from posbench.report.positions import stretch_ends
+from posbench.report.curves import stretch_ends
 from posbench.report.records import read_points
 from posbench.report.report import collect
 from posbench.statistics.clustered import clustered_mean, student_quantile

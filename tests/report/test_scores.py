@@ -11,9 +11,8 @@ from test_rows import VALUES
 
 from posbench.report.figures import accuracy
 from posbench.report.footnotes import UNASKED
-from posbench.report.records import Score, read_points
+from posbench.report.records import Score, by_task, read_points
 from posbench.report.report import collect
-from posbench.report.score_tables import by_task
 from posbench.report.scores import LEARNED
 from posbench.runs.evidence import read_evidence
 from posbench.runs.rows import eval_content, make_row

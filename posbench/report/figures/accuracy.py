@@ -9,8 +9,7 @@ from posbench.report.figures.captions import extension_name, shortened
 from posbench.report.figures.lines import BETWEEN, LEADER, WIDTH, Line, Mark, Panel, draw, width
 from posbench.report.figures.palette import Pen, bases, looks
 from posbench.report.figures.style import FONT, GREY, MARKERS, octaves
-from posbench.report.records import Score, tick_lengths
-from posbench.report.score_tables import by_task
+from posbench.report.records import Score, by_task, tick_lengths
 from posbench.report.scores import GUESSES
 
 

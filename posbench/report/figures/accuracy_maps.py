@@ -8,8 +8,7 @@ from posbench.report.figures.lines import width
 from posbench.report.figures.method_lines import Names
 from posbench.report.figures.style import GAIN, GREY, Frame, note
 from posbench.report.footnotes import questions_of, unlearned
-from posbench.report.records import Score, grouped, tick_lengths
-from posbench.report.score_tables import by_task
+from posbench.report.records import Score, by_task, grouped, tick_lengths
 
 CELL, WIDE_CELL, ROW, WIDEST = 28, 34, 15, 900  # points: a cell of a map of depths, of methods, its height, and the widest row
 Map = tuple[list[str], dict[tuple[int, int], Score]]  # lines of a heading, scores by row and length

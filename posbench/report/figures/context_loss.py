@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Sequence
 
-from posbench.report.context_loss import by_name, gain_cell
 from posbench.report.figures.captions import data_line, shortened
 from posbench.report.figures.lines import Line, Panel, draw, with_interval
 from posbench.report.figures.palette import bases, looks
 from posbench.report.figures.style import FONT, GREY, note, octaves
 from posbench.report.footnotes import contexts_of, units_of_doubling
-from posbench.report.records import ContextPoint, tick_lengths, two_seeds
+from posbench.report.records import ContextPoint, file, methods, tick_lengths, two_seeds
+from posbench.report.tables import gain_cell
 
 BESIDE, STEEP = 0.5, 0.3  # octaves that the intervals at one c share side by side; fewer for a steep line, which would seem higher
 Value = Callable[[ContextPoint], tuple[float | None, float | None]]
@@ -30,9 +30,9 @@ def figure(section: list[ContextPoint], title: str):
             axes.set_xlabel("c, tokens of context before every target", fontsize=FONT)
 
         pens, lines = looks(((step.encoding, "none") for step in known), bases(known)), []
-        for name, own in by_name(known).items():
+        for (encoding, *_, source), own in methods(known).items():
             marks = [with_interval(context, *value(step)) for context, step in sorted(own.items())]
-            lines.append(Line(shortened(name), marks, pens[next(iter(own.values())).encoding, "none"]))
+            lines.append(Line(shortened(encoding + file(source)), marks, pens[encoding, "none"]))
         return Panel(heading, lines, scales, dodge=beside)
 
     for heading, value, beside in (
@@ -61,6 +61,6 @@ def _caption(section: list[ContextPoint], cut: bool) -> list[str]:
     lines = [data_line(section, contexts_of(section))]
     if over:
         lines.append(f"Bars: {over}; on the left of the difference to {first.train_len} tokens.{' Bars at an edge are cut.' * cut}")
-    known = [f"{name} {gain_cell(own.get(first.train_len))}" for name, own in by_name(section).items()]
+    known = [f"{encoding}{file(source)} {gain_cell(own.get(first.train_len))}" for (encoding, *_, source), own in methods(section).items()]
     lines += [f"{said[0].upper()}{said[1:]}." for said in two_seeds(section)]
     return [*lines, f"G, the gain from the second half of the window ({first.train_len // 2} -> {first.train_len}): {'; '.join(known)}."]
