@@ -12,7 +12,7 @@ from posbench.common.errors import RunError
 from posbench.config.identity import LATER
 from posbench.config.schema import TrainConfig
 from posbench.report.labels import moved
-from posbench.report.references import check_one_set, references
+from posbench.report.references import References, check_one_set
 from posbench.runs.evaluation import Evaluation, load_evaluation
 from posbench.runs.evidence import pool
 from posbench.runs.run_metadata import ABSENT, RunMetadata, flatten
@@ -98,7 +98,7 @@ class Pool:
     @cached_property
     def references(self) -> dict[tuple, Evaluation]:
         """{(key, "floor" | "half"): evaluation}."""
-        return references(self.evaluations)
+        return References(self.evaluations).floors
 
     def reference(self, entry: Evaluation, kind: str) -> Evaluation:
         """Reference (`floor` or `half`) of an evaluation, of the same training, protocol and setting. Raises Missing if there is none."""

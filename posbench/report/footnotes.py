@@ -13,7 +13,7 @@ from posbench.config.identity import method_args, method_name
 from posbench.config.names import called
 from posbench.evaluation.protocol import known
 from posbench.report.labels import METHODS, Labels
-from posbench.report.records import ContextPoint, CurvePoint, Score, SectionKey, by_task, interval_units, span, two_seeds
+from posbench.report.records import ContextPoint, CurvePoint, Record, Score, SectionKey, grouped, interval_units, span, two_seeds
 from posbench.report.references import References
 from posbench.report.scores import GUESSES, LEARNED
 from posbench.report.tables import NEVER, number
@@ -37,60 +37,43 @@ Found = tuple[Trained, int, Gain]  # with the seed
 
 def below_curve(curve: Sequence[CurvePoint]) -> list[str]:
     """Lines below the tables of losses by length or position: what was measured, and the meaning of the marks."""
-    lines = [*_setting_lines(curve[0], targets_of(curve[0])), f"seeds: {_seeds_of(curve)}; loss and bits per byte are means over them"]
+    lines = _of_positions(curve) if curve[0].window else []
     if over := interval_units(point.over for point in curve if point.half_width is not None):
-        lines.append(f"+- : half a 95 % interval of the paired difference, Student's t {over}; it says nothing of other corpora")
-        lines.append(
-            "< gains from the longer context, > fails, ~ zero lies inside the interval (which does not prove that nothing is lost)"
-        )
-    if curve[0].window:
-        lines += _of_positions(curve)
-    return lines + two_seeds(curve) + _untested(curve)
+        lines = [
+            f"+- : half a 95 % interval of the paired difference, Student's t {over}; it says nothing of other corpora",
+            "< gains from the longer context, > fails, ~ zero lies inside the interval (which does not prove that nothing is lost)",
+            *lines,
+        ]
+    return _below(curve, targets_of(curve[0]), "loss and bits per byte are means over them", lines)
 
 
 def below_scores(section: Sequence[Score]) -> list[str]:
     """Lines below the tables of a task: what was asked, what the intervals are over, and which methods have not learned the task."""
-    over = interval_units(score.over for score in section)
-    return [
-        *_setting_lines(section[0], f"{questions_of(section)}, the same for every method"),
-        f"seeds: {_seeds_of(section)}; in brackets: 95 % interval {over}, Wilson's for one seed",
-        *guessed(section),
-        "-ln p: the mean over answers; +- half of its 95 % interval over the same units, Student's t for one seed",
-        *unlearned(section),
-        *two_seeds(section),
-        *_untested(section),
-    ]
+    bracketed = f"in brackets: 95 % interval {interval_units(score.over for score in section)}, Wilson's for one seed"
+    loss = "-ln p: the mean over answers; +- half of its 95 % interval over the same units, Student's t for one seed"
+    return _below(section, f"{questions_of(section)}, the same for every method", bracketed, [*guessed(section), loss, *unlearned(section)])
 
 
 def below_contexts(section: Sequence[ContextPoint]) -> list[str]:
     """Lines below the table of loss against context: what was measured, and the meaning of G."""
-    first, over = section[0], units_of_doubling(section)
-    gained = (
-        f"G: the gain from the second half of the window, the loss with {first.train_len // 2} tokens minus that with {first.train_len}"
-    )
-    return [
-        *_setting_lines(first, contexts_of(section), ", extension recompute_window with c tokens"),
-        f"seeds: {_seeds_of(section)}; losses are means over them",
-        gained + (f"; +- : half a {over}; ~ zero lies inside" if over else ""),
-        *two_seeds(section),
-    ]
+    train_len, over = section[0].train_len, units_of_doubling(section)
+    gained = f"G: the gain from the second half of the window, the loss with {train_len // 2} tokens minus that with {train_len}"
+    lines = [gained + (f"; +- : half a {over}; ~ zero lies inside" if over else "")]
+    return _below(section, contexts_of(section), "losses are means over them", lines, ", extension recompute_window with c tokens")
 
 
-def _setting_lines(first: SectionKey, said: str, protocol: str = "") -> list[str]:
-    """Lines on the text, the protocol and the setting of a section."""
+def _below(section: Sequence[Record], measured: str, means: str, lines: list[str], how: str = "") -> list[str]:
+    """Lines on the text, the protocol and the setting of a section, on its seeds, `lines` of its own, and notes."""
+    first = section[0]
     return [
         f"data {first.data}, tokenizer {first.tokenizer}, trained at {first.train_len} tokens",
-        f"protocol {first.protocol}{protocol}: {said}",
+        f"protocol {first.protocol}{how}: {measured}",
         *([f"setting: {first.setting}"] if first.setting else []),
+        f"seeds: {span(one.n_seeds for one in section)}; {means}",
+        *lines,
+        *two_seeds(section),
+        *["* a pair of methods its authors have not tested"] * any(one.untested for one in section),
     ]
-
-
-def _seeds_of(section: Sequence[CurvePoint | ContextPoint | Score]) -> str:
-    return span(one.n_seeds for one in section)
-
-
-def _untested(section: Sequence[CurvePoint | Score]) -> list[str]:
-    return ["* a pair of methods its authors have not tested"] * any(one.untested for one in section)
 
 
 def _chosen_documents(one: SectionKey) -> str:
@@ -126,37 +109,32 @@ def questions_of(section: Iterable[Score]) -> str:
 
 def guessed(section: Iterable[Score]) -> list[str]:
     """Lines on the shares that guesses get right at the shortest and the longest length, for each part of a task."""
-    lines = []
-    for task, cells in by_task(section).items():
-        known = sorted(
-            (score for cell in cells.values() for score in cell.values() if score.by_value is not None), key=lambda one: one.length
-        )
+    known, lines = [score for score in section if score.depth is None and score.by_value is not None], []
+    for task, own in grouped(sorted(known, key=lambda score: score.length), lambda score: score.task).items():
         for column, what in GUESSES.items():
-            ends = [f"{getattr(score, column):.3f} at {score.length} tokens" for score in dict.fromkeys(known[:1] + known[-1:])]
-            lines += [f"right by {what}: {task}: {', '.join(dict.fromkeys(ends))}"] if ends else []
+            ends = [f"{getattr(score, column):.3f} at {score.length} tokens" for score in (own[0], own[-1])]
+            lines.append(f"right by {what}: {task}: {', '.join(dict.fromkeys(ends))}")
     return lines
 
 
 def unlearned(section: Iterable[Score]) -> list[str]:
     """Lines on the trainings that have not learned a task inside the window, or were not asked there."""
-    never: dict[str, dict[str, None]] = {}
-    some: dict[str, dict[str, None]] = {}
-    unasked: dict[str, dict[str, None]] = {}
-    for score in section:
-        if score.depth is None and (not score.learned or score.n_seeds < score.n_trained or score.inside is None):
-            name = f"{score.encoding} {score.extension}" if score.behind.trained_in else score.encoding
-            if score.inside is None:
-                unasked.setdefault(score.task, {})[name] = None
-            elif score.learned:
-                said = f"{name} ({score.n_trained - score.n_seeds} of {score.n_trained} seeds)"
-                some.setdefault(score.task, {})[said] = None
-            else:
-                never.setdefault(score.task, {})[f"{name} ({score.inside:.3f})"] = None
     bound = f"accuracy inside the window below {LEARNED}"
-    moral = "so that nothing beyond counts against a method"
-    lines = [f"{NEVER} ({bound}), {moral}: {task}: {', '.join(names)}" for task, names in never.items()]
-    lines += [f"{UNASKED}: {task}: {', '.join(names)}" for task, names in unasked.items()]
-    return lines + [f"left out of the means ({bound}): {task}: {', '.join(names)}" for task, names in some.items()]
+    kinds = f"{NEVER} ({bound}), so that nothing beyond counts against a method", UNASKED, f"left out of the means ({bound})"
+    found: dict[tuple[int, str], dict[str, None]] = {}  # {(kind, task): names}
+    for score in section:
+        if score.depth is not None or score.learned and score.n_seeds == score.n_trained and score.inside is not None:
+            continue
+        name = f"{score.encoding} {score.extension}" if score.behind.trained_in else score.encoding
+        if score.inside is None:
+            kind, said = 1, ""
+        elif score.learned:
+            kind, said = 2, f" ({score.n_trained - score.n_seeds} of {score.n_trained} seeds)"
+        else:
+            kind, said = 0, f" ({score.inside:.3f})"
+        found.setdefault((kind, score.task), {})[name + said] = None
+    told = sorted(found.items(), key=lambda item: item[0][0])
+    return [f"{kinds[kind]}: {task}: {', '.join(names)}" for (kind, task), names in told]
 
 
 def units_of_doubling(section: Sequence[ContextPoint]) -> str:

@@ -41,8 +41,14 @@ class References:
 
     @cached_property
     def floors(self) -> dict[tuple, Evaluation]:
-        """{(key, "floor" | "half"): evaluation}."""
-        return references(self.evaluations)
+        """{(key, "floor" | "half"): evaluation}. If several fit, one with the scale that the model was trained with is taken."""
+        found: dict[tuple, Evaluation] = {}
+        for evaluation in self.evaluations:
+            row = evaluation.first
+            kind = reference(row)
+            if kind and ((evaluation.key, kind) not in found or row["scale_attention"] == row["trained_scale"]):
+                found[evaluation.key, kind] = evaluation
+        return found
 
     @cached_property
     def plain(self) -> dict[tuple, dict[int, Evaluation]]:
@@ -57,7 +63,7 @@ class References:
     def ladders(self) -> dict[tuple, dict[int, Evaluation]]:
         """{key: {context: evaluation}} for trainings with three or more recompute_window sizes up to train_len.
 
-        If several fit, one with the scale that the model was trained with is taken, as in `references`.
+        If several fit, one with the scale that the model was trained with is taken, as in `floors`.
         """
         found: dict[tuple, dict[int, Evaluation]] = defaultdict(dict)
         for evaluation in self.evaluations:
@@ -93,17 +99,6 @@ def reference(row: dict) -> str | None:
 def plain(row: dict) -> bool:
     """True if a row has no extension, and no scale but the one that the model was trained with."""
     return row["extension"] == "none" and row["scale_attention"] == (row["trained_scale"] or "none")
-
-
-def references(evaluations: Iterable[Evaluation]) -> dict[tuple, Evaluation]:
-    """{(key, "floor" | "half"): evaluation}. If several fit, one with the scale that the model was trained with is taken."""
-    found: dict[tuple, Evaluation] = {}
-    for evaluation in evaluations:
-        row = evaluation.first
-        kind = reference(row)
-        if kind and ((evaluation.key, kind) not in found or row["scale_attention"] == row["trained_scale"]):
-            found[evaluation.key, kind] = evaluation
-    return found
 
 
 def _whole(protocol: str) -> bool:

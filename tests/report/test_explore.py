@@ -26,7 +26,6 @@ from posbench.config.identity import eval_id, run_id
 from posbench.report.explore import TEMPLATES, explore_page
 from posbench.report.explore_data import SUMS_BYTES, content
 from posbench.report.records import SECTION, section_of
-from posbench.report.references import references
 from posbench.report.report import collect
 from posbench.statistics.crossed import across, estimate
 
@@ -108,7 +107,7 @@ def test_paired_intervals_are_those_of_posbench(headline, one, other):
     shown, names = data["points"], ("encoding", "extension", "scale_attention")
     numbers = {tuple(line[name] for name in names): i for i, line in enumerate(data["lines"]) if line["kind"] == "length"}
     entries = dict(zip(zip(shown["line"], shown["x"], strict=True), shown["seeds"], strict=True))
-    known, floors, asked, wanted = {}, references(report.evaluations), [], []
+    known, floors, asked, wanted = {}, report.references.floors, [], []
     for evaluation in report.evaluations:
         known[report.label(evaluation.first), evaluation.first["seed"]] = evaluation
     seeds = sorted({seed for name, seed in known if name == one} & {seed for name, seed in known if name == other})
