@@ -50,7 +50,7 @@ def rows(paths) -> "pandas.DataFrame":
     Damaged files are skipped with a warning. Raises ConfigError for a path without runs, RunError when every file is damaged.
     Columns, a missing number being NaN or <NA>:
     """
-    from posbench.runs.frame import read_rows
+    from posbench.report.frame import read_rows
 
     return read_rows(paths)
 

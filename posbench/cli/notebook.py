@@ -20,8 +20,8 @@ from posbench.data import fingerprint, other_text
 from posbench.data.sources import ALL, SPLITS, TASK
 from posbench.evaluation.protocol import protocol as evaluator
 from posbench.position.instantiate import make, trusted_config
+from posbench.report.frame import read_rows, row_frame
 from posbench.runs.directory import Run
-from posbench.runs.frame import frame, read_rows
 from posbench.runs.run_metadata import read_metadata
 from posbench.sweep import key_run
 from posbench.sweep.cells import each_task, make_cell
@@ -184,7 +184,7 @@ class LoadedRun:
             for one, (cell, verdict) in zip(evaluators, judged.cells.items(), strict=True):
                 elsewhere = replace(cell, path=Path(folder, cell.protocol, cell.path.name))
                 found += evaluate(job, one, elsewhere, verdict.status == "untested", progress)
-        return frame(found)
+        return row_frame(found)
 
     def _planned(self, extension: MethodChoice, scale_attention: MethodChoice, given: dict, allow_untested: bool) -> Job:
         """The job of the run, with the cells that were asked for without their references.

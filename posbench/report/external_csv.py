@@ -30,7 +30,7 @@ LOSSES = ("nll", "floor", "low", "high")
 WANTED = "give a CSV with at least the columns method, length and nll, as results/README.md says"
 
 
-def read_foreign(path: Path, source: str) -> tuple[list[Evaluation], list[CurvePoint]]:
+def read_foreign(path: Path, source: str | None) -> tuple[list[Evaluation], list[CurvePoint]]:
     """Read the evaluations of a rows.csv, or the points of a CSV of others, None where it has no value; the other list is empty.
 
     Raises ConfigError, naming file and line, for a file that is neither.
@@ -67,7 +67,7 @@ def read_foreign(path: Path, source: str) -> tuple[list[Evaluation], list[CurveP
     return [], [_mean_point(dict(zip(KEY, key, strict=True)), list(seeds.values()), source) for key, seeds in cells.items()]
 
 
-def _evaluations(rows: list[dict], path: Path, source: str) -> list[Evaluation]:
+def _evaluations(rows: list[dict], path: Path, source: str | None) -> list[Evaluation]:
     apart: dict[tuple, list[dict]] = defaultdict(list)
     for row in rows:
         apart[tuple(row[name] for name in OF_ONE)].append(row)
@@ -141,7 +141,7 @@ def _typed(cells: dict[str, str]) -> dict:
     return line | {"encoding": line["encoding"] or method, "scale_attention": line["scale_attention"] or "none"}
 
 
-def _mean_point(key: dict, seeds: list[dict], source: str) -> CurvePoint:
+def _mean_point(key: dict, seeds: list[dict], source: str | None) -> CurvePoint:
     """Mean over seeds, with the interval that the file states for one seed, or Student's t over several."""
     nll, half, _ = interval([(math.nan if one["nll"] is None else one["nll"], None) for one in seeds], "")
     floors = [one["floor"] for one in seeds]
@@ -163,7 +163,7 @@ def place(points: Iterable[CurvePoint], own: list[list[CurvePoint]]) -> list[lis
         if not fitting:
             if point.train_len is None:
                 raise ConfigError(
-                    f"{point.source} does not state the training length of its models, and no other result here does: "
+                    f"{point.source or 'The CSV'} does not state the training length of its models, and no other result here does: "
                     "add the column train_len."
                 )
             fitting = [[]]

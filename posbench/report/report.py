@@ -31,6 +31,12 @@ from posbench.runs.rows import SETTING
 from posbench.runs.run_metadata import RunMetadata, variants
 from posbench.runs.search import shortest_endings
 
+ROWS_ALONE = (
+    "without the loss of each target, intervals and G are those of a curve.csv beside it; where there is none, G is unknown, and "
+    "differences of means have intervals over seeds alone."
+)
+AS_STATED = "losses as the file states them; nothing here knows whether text, tokens and targets are the same."
+
 
 @dataclass(frozen=True)
 class Part:
@@ -158,20 +164,21 @@ def collect(
     if not present and not csvs and not evidence:
         raise RunError(f"None of the {len(wanted)} evaluations of this report exists yet: make them with `{command}`.")
     loaded, notes = load_evaluations(present, skip_damaged)
-    own = [kept for kept in (_at(evaluation, (lengths or {}).get(evaluation.path)) for evaluation in loaded) if kept.rows]
-    names = shortest_endings(csvs)
-    found = [read_foreign(path, name) for path, name in names.items()]
-    alone = not own and not evidence and len(names) == 1  # the report is of one CSV alone, so no line needs its name
-
-    def beside(measured: list[Evaluation]) -> list[Evaluation]:
-        adopted = [match_setting(evaluation, measured) for evaluations, _ in found for evaluation in evaluations]
-        return [replace(evaluation, source=None) for evaluation in adopted] if alone else adopted
-
-    evaluations, origins, twice = pool(own, evidence, beside)
+    if lengths is not None:
+        kept = (replace(one, rows=[row for row in one.rows if row["length"] in lengths.get(one.path, [row["length"]])]) for one in loaded)
+        loaded = [one for one in kept if one.rows]
+    names, foreign, others = shortest_endings(csvs), [], []
+    alone = not loaded and not evidence and len(names) == 1  # the report is of one CSV alone, so no line needs its name
+    sources = {path: None if alone else name for path, name in names.items()}
+    for path, source in sources.items():
+        with_rows, without = read_foreign(path, source)
+        foreign, others = foreign + with_rows, others + without
+    evaluations, origins, twice = pool(loaded, evidence, lambda measured: [match_setting(one, measured) for one in foreign])
     check_one_set(evaluations, section_of)
     if len(present) < len(wanted):
         notes.insert(0, f"{len(wanted) - len(present)} of {len(wanted)} evaluations are not there yet: `{command}`")
-    notes += twice + _csv_notes(found, names)
+    read = {one.path for one in foreign}
+    notes += [*twice, *(f"{name}: {ROWS_ALONE if path in read else AS_STATED}" for path, name in names.items())]
     words, keys = variants(evaluations, {evaluation.first["run_id"]: origins[evaluation.origin] for evaluation in reversed(evaluations)})
     if words:
         notes.append(f"Trainings of one encoding differ in {', '.join(keys)}; their names say as much of it as tells them apart.")
@@ -181,29 +188,10 @@ def collect(
     texts = [one for one in evaluations if one.first["protocol"] != asked.PROTOCOL]
     compared = References(texts)
     measured = points(compared, label)
-    for path, name in names.items():
-        measured = stated(measured, path, None if alone else name)
-    curve = place((point for _, others in found for point in others), sections(measured))
-    if alone:
-        curve = [[replace(point, source=None) for point in part] for part in curve]
+    for path, source in sources.items():
+        measured = stated(measured, path, source)
+    curve = place(others, sections(measured))
     check_size(curve)
     inside, scores = sections(context_points(compared, label)), sections(asked.scores(tasks, label))
     stretches = {part[0].section: part for part in sections(points(compared, label, wide=True))}
     return Report(printable(title), notes, evaluations, origins, compared, label, curve, stretches, inside, scores)
-
-
-def _at(evaluation: Evaluation, lengths: Sequence[int] | None) -> Evaluation:
-    return evaluation if lengths is None else replace(evaluation, rows=[row for row in evaluation.rows if row["length"] in lengths])
-
-
-def _csv_notes(found: Sequence[tuple[list[Evaluation], list[CurvePoint]]], names: Mapping[Path, str]) -> list[str]:
-    notes = []
-    for name, (evaluations, others) in zip(names.values(), found, strict=True):
-        if evaluations:
-            notes.append(
-                f"{name}: without the loss of each target, intervals and G are those of a curve.csv beside it; where there is none, G is "
-                "unknown, and differences of means have intervals over seeds alone."
-            )
-        if others:
-            notes.append(f"{name}: losses as the file states them; nothing here knows whether text, tokens and targets are the same.")
-    return notes
