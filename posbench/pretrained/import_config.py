@@ -182,8 +182,8 @@ def _yarn(said: dict, before: float, factor: float, path: str) -> dict:
     alpha = said.get("beta_slow") or 1.0
     if 2 * math.pi * alpha > before:
         raise ConfigError(
-            f"model.path={path} has rope_type=yarn with beta_slow={alpha}, more turns than any pair makes in {before:g} tokens, which is not "
-            "supported: choose another checkpoint."
+            f"model.path={path} has rope_type=yarn with beta_slow={alpha}, more turns than any pair makes in {before:g} tokens, which is "
+            "not supported: choose another checkpoint."
         )
     ramp = {"alpha": alpha, "beta": said.get("beta_fast") or 32.0, "ramp": "index", "truncate": said.get("truncate", True)}
     usual = 0.1 * math.log(factor) + 1
