@@ -236,7 +236,6 @@ def _posbench(setting: Setting, before: Setting, what: str) -> str:
         f"the checkpoint is scaled already ({own.kind}), and its extensions go on from there": own.kind != "default" or own.divisors,
         "it has no such mixture": rope.divisors or rope.mix != 1 or rope.share != own.share,
         "it has no amplitude without a scaling": rope.kind == "default" and rope.amplitude != 1,
-        "it has no extension with another base and a scaling at once": rope.kind != "default" and rope.base != own.base,
         "it has no proportional": rope.kind == "proportional",
         f"its amplitude is {usual_amplitude(rope):.4g}, or 1 with extension.temperature=false": not usual and rope.amplitude != 1,
     }
@@ -245,13 +244,20 @@ def _posbench(setting: Setting, before: Setting, what: str) -> str:
             raise Cannot(reason)
     if rope.kind == "default":
         return f"{model} extension=abf extension.base={rope.base:.10g}"
-    given = f" extension={EXTENSIONS.get(rope.kind, rope.kind)}"
-    if rope.kind == "dynamic":
-        return f"{model}{given} extension.factor={rope.factor:.10g}"
-    start = f" train.length={whole(rope.original)}" if rope.original != before.longest else ""
-    for key, value in {"yarn": (rope.beta_slow, rope.beta_fast), "llama3": (rope.low, rope.high)}.items():
-        given += f" extension.alpha={value[0]:.10g} extension.beta={value[1]:.10g}" if rope.kind == key else ""
-    if rope.kind == "longrope":
-        given += f" 'extension.factors={json.dumps(list(rope.long))}' 'extension.short_factors={json.dumps(list(rope.short))}'"
-    given += " extension.truncate=false" * (rope.kind == "yarn" and not rope.truncate) + " extension.temperature=false" * (not usual)
-    return f"{model}{start}{given} extension.mode=fixed extension.target_len={whole(rope.factor * rope.original)}"
+    name, given = EXTENSIONS.get(rope.kind, rope.kind), {"factor": rope.factor}
+    if rope.kind != "dynamic":
+        model += f" train.length={whole(rope.original)}" if rope.original != before.longest else ""
+        given = {"yarn": {"alpha": rope.beta_slow, "beta": rope.beta_fast}, "llama3": {"alpha": rope.low, "beta": rope.high}}.get(name, {})
+        given |= {"factors": list(rope.long), "short_factors": list(rope.short)} if name == "longrope" else {}
+        given |= ({"truncate": False} if name == "yarn" and not rope.truncate else {}) | ({} if usual else {"temperature": False})
+        given |= {"mode": "fixed", "target_len": whole(rope.factor * rope.original)}
+    typed = {
+        key: value if isinstance(value, str) else json.dumps(value) if isinstance(value, bool | list) else f"{value:.10g}"
+        for key, value in given.items()
+    }
+    if rope.base == own.base:
+        return " ".join([f"{model} extension={name}", *(shlex.quote(f"extension.{key}={value}") for key, value in typed.items())])
+    of_class = f"posbench.extensions.{name}.{''.join(map(str.capitalize, name.split('_')))}"
+    parts = {"base": {"_target_": "posbench.extensions.abf.Abf", "base": f"{rope.base:.10g}"}, "scaling": {"_target_": of_class, **typed}}
+    said = (f"'+extension.parts.{part}={{{', '.join(f'{key}: {value}' for key, value in own.items())}}}'" for part, own in parts.items())
+    return " ".join([f"{model} extension=compose extension.parts.bands=null extension.parts.frequencies=null", *said])

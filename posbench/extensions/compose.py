@@ -22,10 +22,10 @@ PROBE = Span(2**40, 1, 1)
 
 
 class Compose(Extension):
-    """Extensions (yaml nodes, in a list or by name) acting together. Raises ConfigError for no parts, two maps of bands or two crops."""
+    """Extensions (yaml nodes or None, listed or named) acting together. Raises ConfigError for no parts, two maps of bands or two crops."""
 
-    def __init__(self, parts: dict[str, dict] | list[dict]):
-        nodes = list(parts.values()) if isinstance(parts, dict) else list(parts)
+    def __init__(self, parts: dict[str, dict | None] | list[dict]):
+        nodes = [node for node in (parts.values() if isinstance(parts, dict) else parts) if node]
         if not nodes:
             raise ConfigError("extension.parts is empty: name at least one extension, or choose extension=none.")
         self.parts: list[Extension] = [make(node, kind=Extension) for node in nodes]

@@ -8,6 +8,7 @@ import pytest
 from conftest import node, small_shape
 from gguf_models import write_gguf
 from hf_models import checkpoint
+from omegaconf import OmegaConf
 
 from posbench.common.errors import ConfigError
 from posbench.explanation.explain import explain_words
@@ -37,6 +38,8 @@ SETTINGS = {
     "longrope": {**LONG, **DIVISORS},
     "longrope_alike": {**LONG, "short_factor": DIVISORS["long_factor"], "long_factor": DIVISORS["long_factor"], "attention_factor": 1.1},
     "base": {"rope_type": "default", "rope_theta": 5e5},
+    "base_and_yarn": {**YARN, "rope_theta": 5e5},
+    "base_and_linear": {"rope_type": "linear", "factor": 4.0, "rope_theta": 5e5},
 }
 # Tools that cannot express a setting; all others must.
 CANNOT = {
@@ -83,12 +86,11 @@ def test_posbench_with_its_words_has_the_same_frequencies(bare, name):
     """The extension that the words name, made by posbench itself on the bare checkpoint."""
     for length in (100, 16384):
         found = explain_words(bare, [f"rope_parameters={json.dumps(SETTINGS[name])}", f"length={length}"])
-        words = dict(word.split("=", 1) for word in shlex.split(found.words[0].text))
+        typed = [word.lstrip("+") for word in shlex.split(found.words[0].text)]
+        words = dict(word.split("=", 1) for word in typed)
         trained = int(words.get("train.length", 4096))
-        given = {
-            key.partition(".")[2]: value if value == "fixed" else json.loads(value) for key, value in words.items() if "extension." in key
-        }
-        extension = make({**node("extension", words["extension"]), **given})
+        given = OmegaConf.from_dotlist([word.removeprefix("extension.") for word in typed if word.startswith("extension.")])
+        extension = make(OmegaConf.to_container(OmegaConf.merge(node("extension", words["extension"]), given)))
         encoding = make({**node("encoding", "rope"), "base": 2e4}, small_shape(trained, d_model=256, n_head=4))
         span = Span(trained, max(trained, length), extension.target_len(length))
         spectrum = of_extension(extension, encoding.spectrum_at(length), Span(trained, length, extension.target_len(length)))
