@@ -108,15 +108,14 @@ def candidate_figure(made: dict):
     margin = max(width(one["words"], FONT, "bold") for one in rows) + 12
     frame = Frame(f"{made['name']}: the setting that it runs", margin + ACROSS, 24 + ROW * len(rows) + 62)
     axes = frame.axes(margin, 24, ACROSS, ROW * len(rows))
-    known = sorted({point["rms"] for one in rows for point in one["points"]})
-    zero = next((rms for rms in known if rms), 1.0) / 2 if not known[0] else 0.0  # place of 0
+    least = min((point["rms"] for one in rows for point in one["points"] if point["rms"]), default=1.0)
     for index, length in enumerate(lengths):
-        places = [next(point["rms"] for point in one["points"] if point["length"] == length) or zero for one in rows]
+        places = [next(point["rms"] for point in one["points"] if point["length"] == length) for one in rows]
         look = {"marker": MARKERS[index % len(MARKERS)], "color": OKABE_ITO[index % len(OKABE_ITO)]}
         axes.plot(places, range(len(rows)), linestyle="", markersize=4.5, label=f"{length:,} tokens", **look)
-    axes.set_xscale("log")
+    axes.set_xscale("symlog", linthresh=least, linscale=0.3, subs=[2, 5])  # logarithmic, but for 0
     for axis in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
-        axis(lambda value, _: ("0" if value <= zero else f"{value:g}") if f"{value:e}"[0] in "125" else "")
+        axis(lambda value, _: f"{value:g}")
     axes.set(ylim=(len(rows) - 0.5, -0.5), yticks=[])
     axes.axvline(ROUNDING, color=GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
     axes.grid(axis="y", visible=False)
