@@ -3,7 +3,7 @@
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from posbench.report.figures.captions import caption
 from posbench.report.figures.lines import WIDTH, Mark, Panel, beyond_top, draw, width
@@ -34,11 +34,31 @@ def figure(curve: list[CurvePoint], title: str):
     drawn = [lines_of(group.points, curve, mark) for group in shown]
     widest = max((width(line.name) for lines in drawn for line in lines), default=0)
     columns = min(len(shown), 2 if len(shown) == 4 or widest > 160 else 3)
-    panels, shared = [], {"one": curve[0], "lengths": lengths, "relative": relative, "edges": edges, "room": room}
+    (bottom, top), train_len = edges, curve[0].train_len
+
+    def scales(axes, first: bool, left: bool) -> None:
+        octaves(axes, ticked, train_len)
+        low, high = min(ticked[0], train_len), max(ticked[-1], train_len)
+        aside = 2 ** (0.55 * room)
+        axes.set_xlim(low / max(1.12, aside), high * max(1.06 if high > low else 1.12, aside))
+        up = 4 if train_len**2 < low * high or not relative else 16  # the right half has a line on what lies below 0
+        note(axes, f"trained at {train_len}", (train_len, bottom), (4, up), fontsize=7.5, color=GREY)
+        if relative:
+            floor_axis(axes, bottom, top)
+        axes.set_ylim(bottom, top)
+        axes.set_xlabel("length at evaluation (tokens)", fontsize=FONT)
+        if left:
+            reference = f"loss minus the loss with exactly\n{train_len} tokens of context (nats/token)"
+            axes.set_ylabel(reference if relative else "loss (nats/token)", fontsize=FONT)
+        if first and relative:
+            style = {"xycoords": "axes fraction", "ha": "right", "fontsize": 7.5, "style": "italic", "color": "#00724f"}
+            note(axes, "below 0: the longer context helps", (1, 0), (-3, 4), **style)
+
+    panels = []
     for index, (group, wide, lines) in enumerate(zip(shown, spread, drawn, strict=True)):
-        scales = functools.partial(_scales, **shared, first=index == 0, left=index % columns == 0)
+        placed = functools.partial(scales, first=index == 0, left=index % columns == 0)
         others = [marks for *_, marks in marks_of(group.others, mark)]
-        panels.append(Panel(group.heading, lines, scales, others, wide, beyond_top(lines, edges[1], ticked), relative))
+        panels.append(Panel(group.heading, lines, placed, others, wide, beyond_top(lines, top, ticked), relative))
     rows = [panels[start : start + columns] for start in range(0, len(panels), columns)]
     grey = ["Thin grey: the methods of the other panels of that name."] * any(group.others for group in shown)
     return draw(title, rows, caption(curve, relative) + grey)
@@ -75,29 +95,3 @@ def limits(values: list[float], relative: bool) -> tuple[float, float]:
     top = high if high <= low + 1.7 * (top - low) else top
     margin = 0.07 * ((top - low) or 0.1)
     return low - margin, top + margin
-
-
-def _scales(
-    axes, one: CurvePoint, lengths: Sequence[int], relative: bool, edges: tuple[float, float], room: float, first: bool, left: bool
-) -> None:
-    """Set up scales, ticks at `lengths`, the training length and the floor.
-
-    `one` is any point of the section. `room`: octaves that the lines share at the first and the last length.
-    """
-    (bottom, top), train_len, shown = edges, one.train_len, tick_lengths(lengths)
-    octaves(axes, shown, train_len)
-    low, high = min(shown[0], train_len), max(shown[-1], train_len)
-    aside = 2 ** (0.55 * room)
-    axes.set_xlim(low / max(1.12, aside), high * max(1.06 if high > low else 1.12, aside))
-    up = 4 if train_len**2 < low * high or not relative else 16  # the right half has a line on what lies below 0
-    note(axes, f"trained at {train_len}", (train_len, bottom), (4, up), fontsize=7.5, color=GREY)
-    if relative:
-        floor_axis(axes, bottom, top)
-    axes.set_ylim(bottom, top)
-    axes.set_xlabel("length at evaluation (tokens)", fontsize=FONT)
-    if left:
-        reference = f"loss minus the loss with exactly\n{train_len} tokens of context (nats/token)"
-        axes.set_ylabel(reference if relative else "loss (nats/token)", fontsize=FONT)
-    if first and relative:
-        style = {"xycoords": "axes fraction", "ha": "right", "fontsize": 7.5, "style": "italic", "color": "#00724f"}
-        note(axes, "below 0: the longer context helps", (1, 0), (-3, 4), **style)

@@ -1,6 +1,5 @@
 """Layout of figures of a given width: as many panels beside one another as the names of their lines leave room for."""
 
-import functools
 import itertools
 import math
 import textwrap
@@ -117,39 +116,37 @@ def _panel(content: Panel, axes: AxesSpec, wide: float, left: bool) -> Panel:
     else:
         low, high = low - 0.03 * (high - low), high + 0.03 * (high - low)
     low, high = (end if given is None else given for given, end in zip(axes.xlim, (low, high), strict=True))
-    inside = [x for x in xs if low <= x <= high] or xs
-    scales = functools.partial(_scales, axes=axes, content=content, xs=inside, xlim=(low, high), wide=wide, left=left)
-    beyond = beyond_top(content.lines, axes.ylim[1], inside) if len(xs) <= MANY else {}
-    return replace(content, scales=scales, dodge=beside, beyond=beyond, signed=axes.level == 0)
+    inside, (bottom, top) = [x for x in xs if low <= x <= high] or xs, axes.ylim
 
-
-def _scales(drawn, axes: AxesSpec, content: Panel, xs: Sequence[float], xlim: tuple[float, float], wide: float, left: bool) -> None:
-    ruled(drawn)
-    places = _ticks(xs, axes.text, xlim, wide) if "x" in axes.log else _round(*xlim)
-    if "x" in axes.log:
-        octaves(drawn, places)
-    drawn.set_xticks(places, list(map(axes.text, places)))
-    drawn.set_xlim(*xlim)
-    for train_len in content.trained:
-        drawn.axvline(train_len, color=GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
-    bottom, top = axes.ylim
-    if axes.bent and "y" in axes.log:
-        floor_axis(drawn, bottom, top)
+    def scales(drawn) -> None:
+        ruled(drawn)
+        places = _ticks(inside, axes.text, (low, high), wide) if "x" in axes.log else _round(low, high)
+        if "x" in axes.log:
+            octaves(drawn, places)
+        drawn.set_xticks(places, list(map(axes.text, places)))
+        drawn.set_xlim(low, high)
+        for train_len in content.trained:
+            drawn.axvline(train_len, color=GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+        if axes.bent and "y" in axes.log:
+            floor_axis(drawn, bottom, top)
+            drawn.set_ylim(bottom, top)
+            places = _clear(drawn, drawn.get_yticks())
+        else:
+            drawn.set_yscale("log" if "y" in axes.log else "linear")
+            places = _decades(bottom, top) if "y" in axes.log else _round(bottom, top)
+            if axes.level is not None:
+                drawn.axhline(axes.level, color="black", linewidth=0.9, zorder=1)
+        drawn.set_yticks(places, [f"{place:{'+' if axes.bent and place else ''}.10g}" for place in places])
+        drawn.set_yticks([], minor=True)
         drawn.set_ylim(bottom, top)
-        places = _clear(drawn, drawn.get_yticks())
-    else:
-        drawn.set_yscale("log" if "y" in axes.log else "linear")
-        places = _decades(bottom, top) if "y" in axes.log else _round(bottom, top)
-        if axes.level is not None:
-            drawn.axhline(axes.level, color="black", linewidth=0.9, zorder=1)
-    drawn.set_yticks(places, [f"{place:{'+' if axes.bent and place else ''}.10g}" for place in places])
-    drawn.set_yticks([], minor=True)
-    drawn.set_ylim(bottom, top)
-    drawn.set_xlabel(axes.x, fontsize=FONT)
-    room = _tall(drawn) + BELOW
-    drawn.set_ylabel(axes.y if left else "", fontsize=FONT * min(1, room / max(1, width(axes.y, FONT))))
-    if axes.said and len(content.trained) == 1:
-        _note(drawn, f"{axes.said} {content.trained[0]:.10g}", content, wide)
+        drawn.set_xlabel(axes.x, fontsize=FONT)
+        room = _tall(drawn) + BELOW
+        drawn.set_ylabel(axes.y if left else "", fontsize=FONT * min(1, room / max(1, width(axes.y, FONT))))
+        if axes.said and len(content.trained) == 1:
+            _note(drawn, f"{axes.said} {content.trained[0]:.10g}", content, wide)
+
+    beyond = beyond_top(content.lines, top, inside) if len(xs) <= MANY else {}
+    return replace(content, scales=scales, dodge=beside, beyond=beyond, signed=axes.level == 0)
 
 
 def _note(drawn, text: str, content: Panel, wide: float) -> None:
