@@ -147,7 +147,7 @@ def test_a_point_says_what_it_is(page):
     assert re.match(
         r"rope ntk; 256 tokens fed; loss minus the floor \(nats/token\): -?\d\.\d{3} \[95 %: .* to .*over document\]; seed 0$", said
     )
-    assert not page.run("document.getElementById('tip').hidden") and "rope ntk" in text(page, "#tip")
+    assert "256 tokens fed" in text(page, "#plot [aria-label=tip]")
     assert "encoding=rope extension=ntk" in text(page, "#command") and "evaluate.lengths=[256]" in text(page, "#command")
     assert "reported/demo" in text(page, "#from") and "commit 692a7de58bbd" in text(page, "#from")
     page.run("document.getElementById('figure').focus()")

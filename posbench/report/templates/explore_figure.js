@@ -49,8 +49,10 @@ function draw({on, panels}, width, night, said = []) { // the svg, null where no
   const limits = [...trained.values()].map(([line]) => ({x: state.x === "multiple" ? 1 : line.train_len, ...placed(line)}));
   const within = limits.filter(one => xs[0] <= one.x && one.x <= xs.at(-1));
   marks.push(Plot.ruleX(within, {x: "x", ...across, stroke: "currentColor", strokeOpacity: 0.35, strokeDasharray: "2,3"}));
+  const all = [];
   for (const {line, points: own} of drawn) {
     const data = own.map(at => ({...at, ...placed(line)})), stroke = colour(line, night), place = {x: "x", ...across};
+    all.push(...data);
     const dashed = {strokeDasharray: palette.dashes[line.look.dash], strokeWidth: 1.6};
     const ends = {y1: at => Math.max(low, at.low), y2: at => Math.min(high, at.high)};
     const bars = state.intervals ? data.filter(at => both(at) && at.low < at.high) : [];
@@ -61,6 +63,7 @@ function draw({on, panels}, width, night, said = []) { // the svg, null where no
         ariaLabel: at => String(at.point.index)}),
     );
   }
+  marks.push(Plot.tip(all, Plot.pointer({x: "x", y: "v", ...across, title: at => told(at.point).join("\n")})));
   if (panels.length > 1) {
     const heads = panels.map((text, i) => ({text: fitting(text, width / columns / 8.6), ...cell(i)}));
     marks.push(Plot.text(heads, {...across, text: "text", frameAnchor: "top", dy: -14, fontWeight: 600}));
@@ -98,31 +101,16 @@ function commandOf(point) { // that of the line, for this point alone
   const window = /(extension=recompute_window)( extension\.window=\d+)?/;
   return state.kind === "context" ? command.replace(window, `$1 extension.window=${point.x}`) : command;
 }
-function show(point, quietly) {
+function show(point) {
   current = point;
-  const tip = part("tip"), spot = spots.find(one => one.point === point);
+  const spot = spots.find(one => one.point === point);
   for (const one of spots) one.element.classList.toggle("at", one === spot);
-  tip.hidden = !spot || Boolean(quietly);
   part("readout").hidden = !spot;
   if (!spot) return;
-  const said = told(point), box = spot.element.getBoundingClientRect(), frame = part("figure").getBoundingClientRect(), {line} = point;
-  tip.replaceChildren(...said.map((text, i) => make(i ? "div" : "strong", {}, text)));
-  const left = box.x - frame.x + 14;
-  tip.style.left = `${Math.max(0, left + tip.offsetWidth > frame.width ? left - tip.offsetWidth - 28 : left)}px`;
-  tip.style.top = `${box.y - frame.y + 10}px`;
-  part("said").textContent = said.join("; ");
-  const from = [`from ${line.from.join(", ") || line.source || "a CSV"}`, `commit ${line.commits.join(", ") || "not said"}`];
+  const {line} = point, from = [`from ${line.from.join(", ") || line.source || "a CSV"}`, `commit ${line.commits.join(", ") || "not said"}`];
+  part("said").textContent = told(point).join("; ");
   part("from").textContent = [...from, line.machines.join(" and ") || "machine not said"].join("; ");
   part("command").textContent = commandOf(point) || "no command is known: a CSV says none";
-}
-function nearest(event) {
-  let best = null, least = 40;
-  for (const {element, point} of spots) {
-    const box = element.getBoundingClientRect();
-    const far = Math.hypot(box.x + box.width / 2 - event.clientX, box.y + box.height / 2 - event.clientY);
-    if (far < least) [best, least] = [point, far];
-  }
-  return best;
 }
 function walk(key) { // left and right along a line, up and down to the next line
   const order = [...new Set(spots.map(spot => spot.point.line))];

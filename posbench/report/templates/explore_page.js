@@ -156,11 +156,12 @@ function render() {
   below(found);
   compareTwo(found);
   part("notes").replaceChildren(...[...content.notes, ...found.said].map(text => make("li", {}, text)));
-  show(spots.some(spot => spot.point === current) ? current : null, true);
+  svg?.addEventListener("input", () => svg.value && show(svg.value.point));
+  show(spots.some(spot => spot.point === current) ? current : null);
 }
 
 function listen() {
-  const on = (id, kind, does) => part(id).addEventListener(kind, does), figure = (kind, does) => on("figure", kind, does);
+  const on = (id, kind, does) => part(id).addEventListener(kind, does);
   for (const id of ["kind", "y", "x", "xscale", "yscale", "panel", "best", "theme", "a", "b"])
     on(id, "change", event => change({[id]: event.target.value}));
   on("intervals", "change", event => change({intervals: event.target.checked ? "1" : ""}));
@@ -170,14 +171,7 @@ function listen() {
   on("none", "click", () => change({off: chosen().every.map(one => one.line.id).join(",")}));
   on("reset", "click", () => change({...usual(there[0]), filter: part("filter").value = ""}));
   for (const id of ["a", "b"]) on(`as-${id}`, "click", () => current && change({[id]: current.line.id}));
-  figure("pointermove", event => {
-    const point = nearest(event);
-    if (!point) part("tip").hidden = true;
-    else if (point !== current || part("tip").hidden) show(point);
-  });
-  figure("pointerleave", () => { part("tip").hidden = true; });
-  figure("keydown", event => {
-    if (event.key === "Escape") part("tip").hidden = true;
+  on("figure", "keydown", event => {
     if (!event.key.startsWith("Arrow")) return;
     event.preventDefault();
     walk(event.key);
