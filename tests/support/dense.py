@@ -159,14 +159,6 @@ def alibi(case: Case) -> Tensor:
     return case.softmax(case.content() - slope[:, None, None] * case.distance)
 
 
-def ntk(theta: list[float], base: float, dim: int, length: int, train_len: int) -> list[float]:
-    """By the changed base, b s^((dim / 2) / (m - 1)) for m pairs that turn (methods 4.3)."""
-    if len(theta) < 2:
-        return theta
-    base = base * factor(length, train_len) ** (dim / 2 / (len(theta) - 1))
-    return [base ** (-2 * c / dim) for c in range(len(theta))]
-
-
 def leaky_rerope(d: Tensor, length: int, train_len: int) -> Tensor:
     w = train_len // 2
     k = max(1.0, (length - 1 - w) / (train_len - 1 - w))
@@ -179,7 +171,6 @@ def window(length: int, train_len: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 ENCODINGS |= {"none": plain, "sinusoidal": plain, "learned": plain, "rope": rope, "alibi": alibi}
-FREQUENCIES |= {"ntk": ntk}
 COORDINATES |= {
     "pi": by_distance(lambda d, length, train_len: d / factor(length, train_len)),
     "rerope": by_distance(lambda d, length, train_len: d.clamp(max=train_len // 2)),

@@ -11,7 +11,7 @@ Pairs = tuple[Tensor, Tensor, Tensor]
 
 
 def bases(base: float, s: float, dim: int, count: int) -> list[float]:
-    """NTK by the changed base; one pair has no slower one to stretch to."""
+    """NTK by the changed base, b s^((dim / 2) / (m - 1)) for m pairs that turn (methods 4.3); one pair has no slower one to stretch to."""
     if count > 1:
         base = base * s ** (dim / 2 / (count - 1))
     return [base ** (-2 * c / dim) for c in range(count)]
@@ -57,22 +57,24 @@ def llama3(theta: list[float], base: float, dim: int, length: int, train_len: in
     return ntk_by_parts(theta, base, dim, length, train_len, beta=4)
 
 
+def bounds(theta: list[float], base: float, dim: int, train_len: int) -> tuple[int, int]:
+    """The (real) indices c at which base^(-2c/dim) makes the default number of turns and one, rounded outwards."""
+    low, high = (dim / 2 * math.log(train_len / turns / 2 / math.pi, base) for turns in (default_beta(theta, train_len), 1))
+    return max(0, math.floor(low)), min(dim - 1, math.ceil(high))
+
+
 def yarn(theta: list[float], base: float, dim: int, length: int, train_len: int) -> list[float]:
-    """By index: the (real) index c at which base^(-2c/dim) makes a number of turns, rounded outwards."""
-    s, beta = factor(length, train_len), default_beta(theta, train_len)
+    s = factor(length, train_len)
     if s == 1:
         return theta
-    low = max(0, math.floor(dim / 2 * math.log(train_len / beta / 2 / math.pi, base)))
-    high = min(dim - 1, math.ceil(dim / 2 * math.log(train_len / 2 / math.pi, base)))
+    low, high = bounds(theta, base, dim, train_len)
     ramp = [min(1.0, max(0.0, (c - low) / (high - low if high > low else 1e-3))) for c in range(len(theta))]
     return [speed / s * r + speed * (1 - r) for speed, r in zip(theta, ramp, strict=True)]
 
 
 def yarn_radix(theta: list[float], base: float, dim: int, length: int, train_len: int) -> list[float]:
     """Digit by digit: the base of digit n after `low` grows by a factor whose logarithm is n times that of the first."""
-    s, beta = factor(length, train_len), default_beta(theta, train_len)
-    low = max(0, math.floor(dim / 2 * math.log(train_len / beta / 2 / math.pi, base)))
-    high = min(dim - 1, math.ceil(dim / 2 * math.log(train_len / 2 / math.pi, base)))
+    s, (low, high) = factor(length, train_len), bounds(theta, base, dim, train_len)
     first = s ** (1 / sum(range(1, high - low + 1)))
     result, slower = [], 1.0
     for c, speed in enumerate(theta):
@@ -147,6 +149,7 @@ def random_keys(length: int, train_len: int) -> Pairs:
 
 
 FREQUENCIES |= {
+    "ntk": lambda theta, base, dim, length, train_len: bases(base, factor(length, train_len), dim, len(theta)),
     "dynamic_ntk": dynamic_ntk,
     "ntk_fixed": ntk_fixed,
     "ntk_mixed": ntk_mixed,
