@@ -92,13 +92,10 @@ class Protocol:
                 f"evaluate.protocol={name_of(cls)} reads one text at once, which extension={name_of(extension)} never does: "
                 f"use 'evaluate.protocol=[{cls.instead}]'."
             )
-        if cls.strided and config.stride > least - cls.skips:
-            how, why = "is more than", "tokens between windows would not be scored"
-            if cls.skips:
-                how, why = "is not below", f"evaluate.protocol={name_of(cls)} never scores the first token of a window"
+        if cls.strided and config.stride > (most := least - cls.skips):
             raise ConfigError(
-                f"evaluate.stride={config.stride} {how} the shortest of evaluate.lengths={config.lengths}, and {why}: "
-                f"set evaluate.stride to {least - cls.skips} or less, or leave out the shorter lengths."
+                f"evaluate.stride={config.stride} leaves tokens unscored between windows at the shortest of "
+                f"evaluate.lengths={config.lengths}: set evaluate.stride to {most} or less, or leave out the shorter lengths."
             )
 
     @classmethod
