@@ -101,7 +101,7 @@ class AskingScorer(Scorer):
             for row in range(len(at_N)):
                 asked = fed_1L, target_1R, choice_1K = text(at_N[row : row + 1])
                 key = self.kept and self.kept.key(plan.length, asked)
-                if self.kept and (before := self.kept.find(key, target_1R.shape)):
+                if self.kept and (before := self.kept.find(key)):
                     nll_NR[row], correct_NR[row] = before[0][0], before[1][0]
                     self.progress(plan.length, spared=True)
                     continue

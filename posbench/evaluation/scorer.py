@@ -125,7 +125,7 @@ class Scorer:
             asked = fed_NL, target_NR, choice_NK = text(at_N[start : start + batch])
             size, told = fed_NL.size, 0
             key = self.kept and self.kept.key(plan.length, asked)
-            if self.kept and (before := self.kept.find(key, target_NR.shape)):
+            if self.kept and (before := self.kept.find(key)):
                 found.append(before)
                 self.progress(size, spared=True)
                 continue

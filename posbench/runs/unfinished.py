@@ -45,10 +45,9 @@ class Unfinished:
             found.update(b"" if array is None else np.ascontiguousarray(array))
         return found.hexdigest()
 
-    def find(self, key: str, shape: tuple[int, ...]) -> list[np.ndarray] | None:
-        """Arrays of a batch that was read before, losses of `shape`; None without it."""
-        batch = self.batches.get(key)
-        if batch is None or batch["nll"].shape != shape:
+    def find(self, key: str) -> list[np.ndarray] | None:
+        """Arrays of a batch that was read before; None without it."""
+        if (batch := self.batches.get(key)) is None:
             return None
         seconds, peak_mib = batch["spent"].tolist()
         self.seconds, self.peak_mib = self.seconds + seconds, max(self.peak_mib, peak_mib)
@@ -83,8 +82,6 @@ class Unfinished:
             for name, array in fields.items():
                 field, _, key = name.partition("_")
                 found.setdefault(key, {})[field] = array
-            if any(batch["nll"].shape != batch["correct"].shape or batch["spent"].shape != (2,) for batch in found.values()):
-                raise ValueError("its arrays do not fit each other")
         except Exception as error:  # zipfile, zlib and numpy raise a dozen kinds of errors for damage
             print(f"{self.path} cannot be used ({error}): its texts are read again", file=sys.stderr, flush=True)
             return {}
