@@ -10,6 +10,7 @@ from typing import NamedTuple
 from posbench.common.errors import RunError
 from posbench.evaluation.protocol import known
 from posbench.runs.evaluation import Evaluation
+from posbench.runs.evidence import is_mean
 from posbench.runs.setting import Setting
 from posbench.statistics.crossed import Gain, Sums, gain
 
@@ -107,12 +108,12 @@ def _whole(protocol: str) -> bool:
 
 
 def pooled(evaluation: Evaluation, row: dict | None, other: Evaluation, at: dict | None) -> tuple[Sums, Sums] | None:
-    """Sums over documents of the losses of two rows, on the same targets; None if one is unknown.
+    """Sums over documents of the losses of two rows, on the same targets; None if one is unknown, or is not the mean of its targets.
 
     Raises RunError if the targets are not the same.
     """
     found = None if None in (row, at) else (evaluation.sums(row), other.sums(at))
-    if not found or None in found:
+    if not found or None in found or not (is_mean(found[0], row) and is_mean(found[1], at)):
         return None
     check_targets(evaluation, other)
     return found

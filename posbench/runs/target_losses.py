@@ -98,13 +98,13 @@ class TargetLosses:
             raise self._damaged(error) from error
 
     def at(self, name: str, length: int) -> np.ndarray | None:
-        """nll or correct at one length [N, targets of each of the N `document`s], as floats; None if this length was not evaluated.
+        """nll or correct at one length [N, targets of each of the N `document`s], as floats; None if not evaluated, or without documents.
 
         Raises RunError if the npz is damaged.
         """
         arrays = self.arrays
         found = np.flatnonzero(arrays.get("length") == length)
-        if not len(found):
+        if not len(found) or "document" not in arrays:
             return None
         if self._last[0] == (name, length):  # the bins of one window are asked for one by one
             return self._last[1]
@@ -135,9 +135,9 @@ class TargetLosses:
 
     @cached_property
     def targets(self) -> str | None:
-        """SHA-256 of the scored targets: their documents and their offsets there; None without arrays."""
+        """SHA-256 of the scored targets: their documents and their offsets there; None without arrays of both."""
         arrays = self.arrays
-        if not arrays:
+        if "document" not in arrays:
             return None
         return hashlib.sha256(b"".join(arrays[name].astype("<i8").tobytes() for name in ("document", "offset"))).hexdigest()
 

@@ -18,6 +18,7 @@ from posbench.report.records import read_points
 from posbench.report.report import collect
 from posbench.runs.rows import read_csv
 from posbench.runs.setting import Setting
+from posbench.runs.target_losses import NAMES
 from posbench.statistics.clustered import student_quantile
 
 COMMAND = "python scripts/run.py experiment=demo"
@@ -231,6 +232,22 @@ def test_a_gate_is_taken_from_an_evaluation_of_the_same_windows_alone(tmp_path):
     assert [part.lines[-1].split("; ")[-1] for part in report.parts] == ["gate: ok", "gate: unknown"]
     report = collect([*few, asked(many, windows=2, stride=16)], "t", COMMAND)
     assert "G rope seed 0 (by fixed_targets): 32 -> 64 tokens of context bring 0.200" in report.parts[1].lines[-1]
+
+
+@pytest.mark.parametrize("documents", [True, False])
+def test_a_row_that_is_no_plain_mean_of_its_documents_is_compared_by_means(tmp_path, documents):
+    """Rows of yarn_script and lceg_script: the latter keeps no documents, since its windows run across them."""
+    paths = [write_eval(tmp_path, "rope", one, "none", flat(shift), LENGTHS) for one, shift in (("none", 0), ("ntk", 0.5))]
+    content = json.loads(paths[1].read_text())
+    content["rows"][-1]["nll"] = 3.75
+    paths[1].write_text(json.dumps(content))
+    for path in paths if not documents else ():
+        with np.load(path.with_suffix(".npz")) as stored:
+            found = {f"{name}_{length}": stored[name][i][None] for name in NAMES for i, length in enumerate(LENGTHS)}
+        np.savez(path.with_suffix(".npz"), length=LENGTHS, **found)
+    *plain, weighted = [point for point in collect(paths, "t", COMMAND).sections[0] if point.extension == "ntk"]
+    assert (weighted.change, weighted.change_half_width) == (pytest.approx(0.75), None)
+    assert all(point.change == pytest.approx(0.5) and (point.change_half_width is not None) == documents for point in plain)
 
 
 def test_figures_of_a_report_before_are_not_left_beside_the_new(tmp_path):
