@@ -127,7 +127,7 @@ def answer_sentences(content: dict, use: str) -> str:
         said.append(costly if costs else f"It costs nothing up to {train_len} tokens.")
     if next_best not in (None, *REFERENCES):
         said.append(OVER_NEXT[found["over_next"]].format(next_best, within(found["against"][next_best])))
-    near = [f"{name} ({one[0]:+.3f})" for name, one in found.get("near", {}).items() if name not in (*REFERENCES, next_best)]
+    near = [f"{name} ({one[0]:+z.3f})" for name, one in found.get("near", {}).items() if name not in (*REFERENCES, next_best)]
     if near:
         more = f" and {len(near) - MOST_NAMED} more" if len(near) > MOST_NAMED else ""
         said.append(f"Validation documents do not tell {choice} apart from {', '.join(near[:MOST_NAMED])}{more}.")

@@ -84,7 +84,11 @@ def test_one_document_and_losses_that_are_not_finite_are_words():
     assert "  vLLM: --hf-overrides '{}'\n  llama.cpp: cannot: it has no such type" in text and text.endswith("refused for a reason")
     assert "not finite" in advice_text(told(made_up(1, rerope=(3.4, 3.0, np.inf))))
     assert "(one document: no interval)" in text and "not finite" in text and "nan" not in text
-    assert with_half_width([0.1, None, None]) == "+0.100" and with_half_width(None) == "-"
+    assert (
+        with_half_width([0.1, None, None]) == "+0.100"
+        and with_half_width(None) == "-"
+        and with_half_width([-1e-5, 0, 1]) == "+0.000 +-0.500"
+    )
     assert reach({"surely": None, "perhaps": 64}, found) == "?-64" and reach({"surely": 16, "perhaps": 64}, found) == "16-64"
 
 
