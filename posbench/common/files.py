@@ -31,7 +31,7 @@ def disk_errors(path: Path) -> Iterator[None]:
             raise RunError(
                 f"No space left to write {path}: free some disk and run the same command again; no file is incomplete."
             ) from error
-        if number is None or isinstance(error, ConnectionError):
+        if number is None or number < 0 or isinstance(error, ConnectionError):  # of a network, not of a disk
             raise
         reason = os.strerror(errno.ENOTDIR if number == errno.EEXIST else number)
         culprit = "" if error.filename in (None, str(path)) else f": {os.fsdecode(error.filename)}"
