@@ -126,7 +126,7 @@ class Report:
 
     def summary(self) -> dict[str, float]:
         """Loss of each method at each length for wandb, and its difference to the floor if there is one, in nats per token."""
-        from posbench.runs.wandb_mirror import curve_name, own_text
+        from posbench.runs.recorder import curve_name, own_text
 
         values = {}
         seeds = (seed for section in self.sections for point in section if point.window is None for seed in point.seeds)

@@ -12,7 +12,6 @@ from test_rows import VALUES, stored
 from posbench.config.schema import LogConfig
 from posbench.report.report import collect
 from posbench.runs import recorder
-from posbench.runs import wandb_mirror as wandb_run
 from posbench.runs.directory import Run
 from posbench.runs.recorder import Recorder, wandb_mode
 from posbench.runs.rows import make_row
@@ -53,7 +52,7 @@ class FakeRun:
 @pytest.fixture
 def fake(monkeypatch):
     """A wandb whose init can be replaced; `started` holds the runs it began, `asked` what they were asked for."""
-    monkeypatch.setattr(wandb_run, "_connect", lambda server: None)
+    monkeypatch.setattr(recorder, "_connect", lambda server: None)
     module = types.ModuleType("wandb")
     module.started, module.asked = [], []
     module.Settings = type("Settings", (), {"model_fields": {"silent": 0}, "__init__": lambda self, **values: None})
