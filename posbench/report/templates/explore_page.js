@@ -156,7 +156,6 @@ function render() {
   below(found);
   compareTwo(found);
   part("notes").replaceChildren(...[...content.notes, ...found.said].map(text => make("li", {}, text)));
-  svg?.addEventListener("input", () => svg.value && show(svg.value.point));
   show(spots.some(spot => spot.point === current) ? current : null);
 }
 
@@ -171,6 +170,10 @@ function listen() {
   on("none", "click", () => change({off: chosen().every.map(one => one.line.id).join(",")}));
   on("reset", "click", () => change({...usual(there[0]), filter: part("filter").value = ""}));
   for (const id of ["a", "b"]) on(`as-${id}`, "click", () => current && change({[id]: current.line.id}));
+  on("figure", "pointermove", () => { // Plot, which hears of it first, has found the nearest point
+    const point = part("plot").firstChild?.value?.point;
+    if (point && point !== current) show(point);
+  });
   on("figure", "keydown", event => {
     if (!event.key.startsWith("Arrow")) return;
     event.preventDefault();
