@@ -10,7 +10,6 @@ import re
 import shutil
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from filelock import FileLock
@@ -58,7 +57,7 @@ def unused_tokens(cache: Path, folder: Path, delete: bool = False) -> Iterator[W
     """Find, and with `delete` delete, token folders of a cache that no run in `folder` was trained on, by the runs' configurations."""
     used = _tokens_used(folder)
     for manifest in sorted(cache.glob("*/manifest.json")):
-        tokens, content = manifest.parent, or_nothing(partial(read_json, manifest))
+        tokens, content = manifest.parent, or_nothing(read_json, manifest)
         if not TOKENS.fullmatch(tokens.name) or tokens.is_symlink() or not {"name", "source", "tokenizer"} <= set(content):
             continue
         if (key := _tokens_key(content["name"], content["source"], content["tokenizer"])) in used:

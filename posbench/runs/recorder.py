@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
-from posbench.common.errors import RunError
+from posbench.common.errors import RunError, first_line
 from posbench.common.files import append_lines, read_lines
 from posbench.config.names import called, named
 from posbench.config.schema import LogConfig
@@ -69,7 +69,7 @@ class Recorder(contextlib.AbstractContextManager):
                 instead = OFFLINE if mode == "online" else FILES_ONLY
                 self._wandb = self._guarded(begin, f"start {mode}", 2 * PATIENCE, instead)
         if job_type == "evaluate":
-            self._send(lambda wandb: catch_up(wandb, run, self._own, evaluations=True))
+            self._send(catch_up, run, self._own, True)
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
         self.finish(ok=kind is None)
@@ -78,9 +78,9 @@ class Recorder(contextlib.AbstractContextManager):
         """Append a line to train.jsonl and log it at `step`. Losses are in nats/token."""
         if self._behind:
             self._behind = False
-            self._send(lambda wandb: catch_up(wandb, self.run, self._own))
+            self._send(catch_up, self.run, self._own, False)
         append_lines(self.run.train_log, [{"step": step, **metrics}])
-        self._send(lambda wandb: log_training(wandb, step, metrics))
+        self._send(log_training, step, metrics)
 
     def rows(self, rows: list[dict]) -> None:
         """Log rows that are already in an eval json as curves over eval/length or position/tokens.
@@ -88,7 +88,7 @@ class Recorder(contextlib.AbstractContextManager):
         `finish` logs the rows of all evaluations of the run as one table.
         """
         self._rows += rows
-        self._send(lambda wandb: log_curves(wandb, self._own, rows))
+        self._send(log_curves, self._own, rows)
 
     def summary(self, values: dict[str, float]) -> None:
         self._send(lambda wandb: wandb.summary.update(values))
@@ -100,12 +100,12 @@ class Recorder(contextlib.AbstractContextManager):
 
     def image(self, path: Path | str) -> None:
         """Log a figure that is already on disk."""
-        self._send(lambda wandb: log_image(wandb, Path(path)))
+        self._send(log_image, Path(path))
 
     def finish(self, ok: bool) -> None:
         """End the wandb run, as failed unless `ok`. Data not uploaded in time stays on disk for `wandb sync`."""
         if self._rows:
-            self._send(lambda wandb: log_table(wandb, self.run, self._own, self._rows))
+            self._send(log_table, self.run, self._own, self._rows)
         started, self._wandb = self._wandb, None
         if started:
             began = time.monotonic()
@@ -114,9 +114,9 @@ class Recorder(contextlib.AbstractContextManager):
                 later = f"wandb sync --include-online {shlex.quote(str(Path(started.dir).parent))}"
                 print(f"wandb could not upload everything in {PATIENCE:g} s: {later}", file=sys.stderr, flush=True)
 
-    def _send(self, action: Callable[[Any], None]) -> None:
+    def _send(self, action: Callable[..., None], *given: object) -> None:
         if self._wandb:
-            self._guarded(lambda: action(self._wandb), "log", limit=PATIENCE)
+            self._guarded(lambda: action(self._wandb, *given), "log", limit=PATIENCE)
 
     def _guarded(self, action: Callable[[], Any], doing: str, limit: float, instead: str = FILES_ONLY) -> Any:
         """Result of `action`. If it raises or exceeds `limit` seconds: None, and one line on stderr."""
@@ -134,8 +134,7 @@ class Recorder(contextlib.AbstractContextManager):
         if "result" in outcome:
             return outcome["result"]
         self._wandb, self._hangs = None, "error" not in outcome
-        said = [f"no answer in {limit:g} s"] if self._hangs else str(outcome["error"]).strip().splitlines()
-        reason = said[0] if said else type(outcome["error"]).__name__
+        reason = f"no answer in {limit:g} s" if self._hangs else first_line(outcome["error"])
         going_on = FILES_ONLY if self._hangs else instead
         place = self.run.path if going_on == FILES_ONLY else home(self.run)
         print(f"wandb could not {doing} ({reason}); going on {going_on} in {place}", file=sys.stderr, flush=True)
@@ -187,7 +186,7 @@ def log_training(started: Any, step: int, figures: dict) -> None:
     started.log({f"train/{name}": value for name, value in figures.items()}, step=step)
 
 
-def catch_up(started: Any, run: Run, own: str | None, evaluations: bool = False) -> None:
+def catch_up(started: Any, run: Run, own: str | None, evaluations: bool) -> None:
     """Log the steps of earlier processes of this training again, and delete their offline folders.
 
     With `evaluations`, log earlier evaluations too, unless a server already knows the run.

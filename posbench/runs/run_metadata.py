@@ -92,14 +92,13 @@ def under(key: str, names: Iterable[str]) -> bool:
 def read_metadata(path: Path) -> RunMetadata:
     """Metadata of the run in `path`. Never fails: damaged and foreign files count as empty."""
     run = Run(path)
-    provenance, summary = (or_nothing(lambda file=file: read_json(file)) for file in (run.provenance, run.summary))
-    return RunMetadata(path, or_nothing(run.read_config), provenance, summary)
+    return RunMetadata(path, or_nothing(run.read_config), or_nothing(read_json, run.provenance), or_nothing(read_json, run.summary))
 
 
-def or_nothing(reader: Callable[[], object]) -> dict:
+def or_nothing(reader: Callable[..., object], *given: object) -> dict:
     """Printable content that `reader` returns; {} if it is no dict, or if the file is missing or damaged."""
     with contextlib.suppress(RunError, OSError):
-        content = printable(reader())
+        content = printable(reader(*given))
         return content if isinstance(content, dict) else {}
     return {}
 
