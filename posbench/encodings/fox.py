@@ -45,7 +45,6 @@ class Fox(Encoding):
             for linear in self.gate:
                 nn.init.normal_(linear.weight, std=init_std)
                 nn.init.constant_(linear.bias, bias)
-                linear.weight.no_decay = True
             return
         tau_max = max(tau_min, shape.train_len) if tau_max is None else tau_max
         if not 0.01 <= tau_min <= tau_max:

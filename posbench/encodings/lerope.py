@@ -32,7 +32,6 @@ class LeRope(Rope):
     ):
         super().__init__(shape, base, layout, fraction, scaling=scaling, scaling_len=scaling_len, amplitude=amplitude, unturned=unturned)
         self.log_scale_F = nn.Parameter(torch.zeros(self.rotary_dim // 2))
-        self.log_scale_F.no_decay = True
 
     @torch.no_grad()
     def turning(self, spectrum: Spectrum) -> Spectrum:

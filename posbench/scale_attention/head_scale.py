@@ -20,7 +20,6 @@ class HeadScale(ScaleAttention):
         super().__init__(shape)
         self.n_head, self.shared = shape.n_head, shared
         self.scale_LH = nn.Parameter(torch.ones((1, 1) if shared else (shape.n_layer, shape.n_head)))
-        self.scale_LH.no_decay = True
 
     def forward(self, n_T: Tensor, span: Span, layer: int) -> Tensor:
         factor_H = self.scale_LH[0 if self.shared else layer].expand(self.n_head)

@@ -20,7 +20,6 @@ class LearnedSink(ScaleAttention):
     def __init__(self, shape: Shape, init: float = 0.0):
         super().__init__(shape)
         self.logit_LH = nn.Parameter(torch.full((shape.n_layer, shape.n_head), float(init)))
-        self.logit_LH.no_decay = True
 
     def sink(self, layer: int) -> Tensor:
         return self.logit_LH[layer]

@@ -21,10 +21,7 @@ class Ssmax(ScaleAttention):
         super().__init__(shape)
         average = torch.arange(1, max(2, shape.train_len) + 1, dtype=torch.float64).log().mean()
         self.scale_LH = nn.Parameter(torch.full((shape.n_layer, shape.n_head), float(1 / average)))
-        self.scale_LH.no_decay = True
         self.bias_LH = nn.Parameter(torch.zeros(shape.n_layer, shape.n_head)) if bias else None
-        if bias:
-            self.bias_LH.no_decay = True
 
     def forward(self, n_T: Tensor, span: Span, layer: int) -> Tensor:
         factor_HT = self.scale_LH[layer, :, None] * n_T.log().to(self.scale_LH)

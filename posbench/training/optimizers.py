@@ -68,17 +68,12 @@ def build(model: nn.Module, config: TrainConfig, muon: type[torch.optim.Muon] = 
 
     `muon` updates the weights of the nn.Linear modules inside `model.layers` by Muon, and the rest (embeddings, head, norms,
     positional parameters) by AdamW. `adamw` updates everything by AdamW. Weight decay acts only on nn.Linear weights, and not on one
-    that is shared with an embedding or belongs to an encoding or a scale. A parameter opts out by `param.no_decay = True` (AdamW's
-    decay) or `param.use_adamw = True` (Muon).
+    that is shared with an embedding or belongs to an encoding or a scale.
     """
     inside, matrices = _linear_weights(model)
     hidden, decayed, rest = [], [], []
-    for p in model.parameters():
-        if p.requires_grad and config.optimizer == "muon" and id(p) in inside and not getattr(p, "use_adamw", False):
-            hidden.append(p)
-        elif p.requires_grad:
-            decays = id(p) in matrices and not getattr(p, "no_decay", False)
-            (decayed if decays else rest).append(p)
+    for p in filter(lambda p: p.requires_grad, model.parameters()):
+        (hidden if config.optimizer == "muon" and id(p) in inside else decayed if id(p) in matrices else rest).append(p)
     groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": rest, "weight_decay": 0.0}]
     optimizers: list[torch.optim.Optimizer] = []
     if hidden:

@@ -47,13 +47,12 @@ def test_temperatures_in_steps():
     torch.testing.assert_close(published_T, torch.tensor([1, 1 + 0.1 * math.log(2), 1 + 0.1 * math.log(11)]), rtol=0, atol=1e-6)
 
 
-def test_ssmax_starts_at_one_on_average_and_is_trained_without_decay():
+def test_ssmax_starts_at_one_on_average():
     for train_len, s in ((1024, 0.1685), (512, 0.1906)):
         scale = Ssmax(small_shape(train_len), bias=True)
         factor_HT = scale(torch.arange(1, train_len + 1).double(), Span(train_len, train_len, train_len), 1)
         assert factor_HT.shape == (4, train_len) and scale.scale_LH[0, 0].item() == pytest.approx(s, abs=5e-5)
         assert factor_HT.mean().item() == pytest.approx(1, abs=1e-5)
-        assert all(p.no_decay for p in scale.parameters())
     assert Ssmax(small_shape(1)).scale_LH.isfinite().all() and Ssmax(small_shape()).bias_LH is None
 
 

@@ -378,12 +378,10 @@ def named_groups(model: nn.Module, cfg: TrainConfig) -> dict[str, tuple[str, flo
 def test_each_parameter_has_its_rule():
     model = tiny()
     model.encoding = nn.Linear(3, 3, bias=True)
-    model.layers[1].weight.use_adamw = True
-    model.lm_head.weight.no_decay = True
-    shared = {"embed_tokens.weight": ("AdamW", 0.0), "norm.weight": ("AdamW", 0.0), "lm_head.weight": ("AdamW", 0.0),
-              "encoding.weight": ("AdamW", 0.05), "encoding.bias": ("AdamW", 0.0), "layers.1.weight": ("AdamW", 0.05)}  # fmt: skip
-    assert named_groups(model, config()) == shared | {"layers.0.weight": ("Muon", 0.05)}
-    assert named_groups(model, config(optimizer="adamw")) == shared | {"layers.0.weight": ("AdamW", 0.05)}
+    shared = {"embed_tokens.weight": ("AdamW", 0.0), "norm.weight": ("AdamW", 0.0), "lm_head.weight": ("AdamW", 0.05),
+              "encoding.weight": ("AdamW", 0.05), "encoding.bias": ("AdamW", 0.0)}  # fmt: skip
+    for optimizer, rule in (("muon", "Muon"), ("adamw", "AdamW")):
+        assert named_groups(model, config(optimizer=optimizer)) == shared | {f"layers.{n}.weight": (rule, 0.05) for n in range(2)}
     tied = named_groups(tiny(tied=True), config())
     assert tied["embed_tokens.weight"] == ("AdamW", 0.0) and "lm_head.weight" not in tied
 
