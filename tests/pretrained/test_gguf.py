@@ -102,6 +102,20 @@ def test_rope_is_read(tmp_path, name):
     assert_equal_logits(imported(file), transformers.AutoModelForCausalLM.from_pretrained(path).eval(), vocab_size=VOCAB)
 
 
+def test_yarn_is_that_of_llama_cpp_whatever_else_the_file_says_of_it(tmp_path):
+    llama_cpp = pytest.importorskip("llama_cpp")
+    said = {"type": "yarn", "factor": 4.0, "original_context_length": 12, "attn_factor": 1.5}
+    said |= {"yarn_beta_fast": 1.5, "yarn_beta_slow": 0.5, "yarn_attn_factor": 1.3, "yarn_ext_factor": 0.5}
+    path = small(tmp_path, head_dim=16, rope_parameters={"rope_theta": 100.0, "rope_type": "default"})
+    file = write_gguf(path, metadata={f"llama.rope.scaling.{key}": value for key, value in said.items()})
+    run, text_T = imported(file), torch.randint(3, VOCAB, (40,))
+    found_TV = load_model(run, trained_config(run), VOCAB, "cpu")(text_T[None])[0].detach().numpy()
+    theirs = llama_cpp.Llama(str(file), n_ctx=64, logits_all=True, verbose=False, type_k=0, type_v=0)  # 0 is float32
+    theirs.eval(text_T.tolist())
+    np.testing.assert_allclose(found_TV, theirs.scores[:40], rtol=0, atol=1e-4 * found_TV.std())
+    theirs.close()
+
+
 def test_a_file_is_exported_as_a_folder(tmp_path):
     file = write_gguf(small(tmp_path))
     run = imported(file)
