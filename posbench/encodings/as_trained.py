@@ -8,6 +8,7 @@ that planning needs. An extension acts on the layers that see the whole text; wh
 `scaling` and `scaling_len` are those of Rope: an extension that was trained in, on the layers that an extension acts on.
 """
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
@@ -44,11 +45,10 @@ class Turned(Encoding):
         amplitude: float = 1.0,
         backwards: bool = False,
         by_length: bool = False,
-        plain: float = 1.0,
     ):
         super().__init__(shape)
         self.spectra, self.layout, self.last, self.sign = spectra, layout, last, -1.0 if backwards else 1.0
-        self.amplitude, self.plain = amplitude, plain
+        self.amplitude, self.plain = amplitude, 1.0
         self.traits = Trait.COORDINATE | Trait.RELATIVE | Trait.UNBOUNDED | (Trait(0) if by_length else Trait.SPECTRUM)
         self._kept: list[tuple[Spectrum, Tensor, Tensor]] = []  # the latest tables, of each band's coordinates
 
@@ -61,16 +61,11 @@ class Turned(Encoding):
             raise ConfigError("This checkpoint's frequencies depend on the length, so none can be trained in: choose extension=none.")
         own = self.spectrum()
         sharper = trained_in(scaling, own, scaling_len, self.shape.train_len)[1]
-        return Turned(
-            self.shape,
-            lambda length: trained_in(scaling, own, scaling_len, length)[0],
-            self.layout,
-            self.last,
-            self.amplitude * sharper,
-            self.sign < 0,
-            by_length(scaling),
-            self.plain * sharper,
-        )
+        made = copy.copy(self)
+        made.spectra, made._kept = lambda length: trained_in(scaling, own, scaling_len, length)[0], []
+        made.amplitude, made.plain = self.amplitude * sharper, self.plain * sharper
+        made.traits = self.traits & ~Trait.SPECTRUM if by_length(scaling) else self.traits
+        return made
 
     def spectrum(self) -> Spectrum:
         return self.spectra(self.shape.train_len)

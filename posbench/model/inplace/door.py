@@ -26,7 +26,7 @@ from posbench.position.interfaces import Extension, ScaleAttention
 from posbench.position.layer_plan import LayerPlan
 from posbench.position.plan import Plan, make_plan
 
-PLANS = 8  # plans that are kept at least; as many as a batch has texts of different padding
+PLANS = 8  # plans that are kept at most, or as many as a batch has texts of different padding
 _numbers = itertools.count()
 
 
@@ -121,13 +121,11 @@ class Door:
     def _made(self, length: int, queries: int | None = None, device: str = "cpu") -> Plan:
         """Plan of the methods, kept while the texts of a batch may ask for it again."""
         key = length, queries, device
-        found = self.plans.pop(key, None)
-        if found is None:
-            found = make_plan(self.encoding, self.extension, self.scale, length=length, device=device, queries=queries)
-        self.plans[key] = found  # the last of the dict is the latest asked for
-        while len(self.plans) > self.room:
-            del self.plans[next(iter(self.plans))]
-        return found
+        if key not in self.plans:
+            if len(self.plans) >= self.room:
+                self.plans.clear()
+            self.plans[key] = make_plan(self.encoding, self.extension, self.scale, length=length, device=device, queries=queries)
+        return self.plans[key]
 
     def _goes_on(self, before: int, length: int) -> bool:
         """True if a text of `length` tokens treats the first `before` as a text of these alone did, whose keys and values a cache holds.
