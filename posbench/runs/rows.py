@@ -79,16 +79,13 @@ def read_eval(path: Path | str) -> list[dict]:
 
 def eval_rows(content: dict, path: Path | str) -> list[dict]:
     """Same as `read_eval`, for the parsed content of a file."""
-    schema, rows = (content.get("schema"), content.get("rows")) if isinstance(content, dict) else (None, None)
-    if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1 or not isinstance(rows, list):
-        raise RunError(f"{path} is not an eval file (it lacks 'schema' or 'rows'): delete it and run the same command again.")
     try:
-        read = [_upgraded(row, schema, path) for row in rows[:MOST]]
-        several = [name for name in SHARED if len({row[name] for row in read}) > 1]
-        if several or len(rows) > MOST:
-            said = f"rows of several {several[0]}s" if several else f"{len(rows):,} rows, and {MOST:,} are read"
-            raise RunError(f"{path} holds {said}: delete it and evaluate again.")
-        return read
+        rows = [_upgraded(row, content["schema"], path) for row in content["rows"][:MOST]]
+        if several := [name for name in SHARED if len({row[name] for row in rows}) > 1]:
+            raise ValueError(f"rows of several {several[0]}s")
+        if (count := len(content["rows"])) > MOST:
+            raise ValueError(f"{count:,} rows, and {MOST:,} are read")
+        return rows
     except RunError:
         raise
     except (TypeError, ValueError, KeyError, AttributeError) as error:
@@ -96,20 +93,17 @@ def eval_rows(content: dict, path: Path | str) -> list[dict]:
 
 
 def _upgraded(row: dict, schema: int, path: Path | str) -> dict:
+    """Row of today's schema. Raises RunError for a newer one, ValueError, TypeError, KeyError or AttributeError for what is no row."""
     if schema > SCHEMA:
         raise RunError(f"{path} has row schema {schema}, this posbench reads up to {SCHEMA}: update posbench, or evaluate again.")
     for version in range(schema, SCHEMA):
         row = {**UPGRADES[version](row), "schema": version + 1}
     if set(row) != set(COLUMNS):
-        raise RunError(
-            f"{path} has columns that differ from schema {SCHEMA} ({sorted(set(row) ^ set(COLUMNS))}): delete it and evaluate again."
-        )
+        raise ValueError(f"columns that differ from schema {SCHEMA}: {sorted(set(row) ^ set(COLUMNS))}")
     upgraded = {column.name: _typed(column, row[column.name]) for column in TABLE}
-    empty = [name for name in STATED if upgraded[name] is None]
-    small = [name for name in COUNTED if not empty and upgraded[name] < 1]
-    if empty or small:
-        said = f"nothing in {', '.join(empty)}" if empty else f"{small[0]}={upgraded[small[0]]}"
-        raise RunError(f"{path} holds a row with {said}: delete it and evaluate again.")
+    for name in STATED:
+        if upgraded[name] is None or name in COUNTED and upgraded[name] < 1:
+            raise ValueError(f"{name}={upgraded[name]}")
     return upgraded
 
 
@@ -150,9 +144,9 @@ def read_csv(path: Path | str) -> list[dict]:
         settings = [{SETTING: defuse.uncell(row.pop(SETTING) or "") or None} if SETTING in row else {} for row in table]
         rows = [_upgraded({name: _parsed(name, text) for name, text in row.items()}, int(row["schema"]), path) for row in table]
         return [{**row, **setting} for row, setting in zip(rows, settings, strict=True)]
+    except RunError:
+        raise
     except (KeyError, TypeError, ValueError, csv.Error) as error:
-        if isinstance(error, RunError):
-            raise
         raise RunError(f"{path} is not a CSV of rows ({error!r}): recreate it with scripts/report.py.") from error
 
 
