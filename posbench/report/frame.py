@@ -12,7 +12,6 @@ from posbench.report.labels import Facts
 from posbench.report.records import ContextPoint, CurvePoint, Score, SectionKey
 from posbench.report.report import collect
 from posbench.runs.columns import STATED, TABLE
-from posbench.runs.directory import Run
 from posbench.runs.rows import key, read_csv, read_eval
 from posbench.runs.search import ROWS, find_results, shortest_endings
 
@@ -34,7 +33,7 @@ def read_rows(paths: str | Path | Iterable[str | Path]) -> "pandas.DataFrame":
     Damaged files are skipped with a warning. Raises ConfigError for a path without runs, RunError when every file is damaged.
     """
     named = find_results([paths] if isinstance(paths, str | Path) else paths)
-    files = [(read_eval, path) for run in named.runs for path in Run(run).eval_files()]
+    files = [(read_eval, path) for path in named.eval_files()]
     files += [(read_csv, path) for path in (*named.csvs, *(folder / ROWS for folder in named.evidence))]
     found: dict[tuple, dict] = {}
     damaged = []
@@ -66,8 +65,7 @@ def read(paths: str | Path | Iterable[str | Path], what: str = "curve") -> "pand
     if what not in RECORDS:
         raise ConfigError(f"what={what!r} is not a table of a report{did_you_mean(str(what), RECORDS)}: choose from {', '.join(RECORDS)}.")
     named = find_results([paths] if isinstance(paths, str | Path) else paths)
-    files = [path for run in named.runs for path in Run(run).eval_files()]
-    report = collect(files, "", "scripts/run.py", named.csvs, skip_damaged=True, evidence=named.evidence)
+    report = collect(named.eval_files(), "", "scripts/run.py", named.csvs, skip_damaged=True, evidence=named.evidence)
     sections = {"curve": report.sections, "context": report.contexts, "accuracy": report.scores, "position": report.stretches.values()}
     return frame([one for section in sections[what] for one in section], RECORDS[what])
 

@@ -46,7 +46,9 @@ class Labels:
     def __init__(
         self, rows: Iterable[dict], variants: Mapping[str, Mapping[str, str]] | None = None, steps: Mapping[str, int] | None = None
     ):
-        self.variants, self.steps = variants or {}, steps or {}
+        self.variants = variants or {}
+        named = (run for run, words in self.variants.items() if STEPS in words)
+        self.steps = {run: steps[run] for run in named if steps and isinstance(steps.get(run), int)}
         self.known: dict[tuple[str, str], list[dict]] = defaultdict(list)
         for row in map(moved, rows):
             for name, args in METHODS.items():
@@ -56,32 +58,31 @@ class Labels:
 
     def __call__(self, given: dict) -> tuple[str, str, str]:
         row = moved(given)
-        base, rest = self._encoding(row)
         task = f" ({row['task']})" if row["task"] and row["protocol"] != "accuracy" else ""
         extension = self._method("extension", row) + " (trained in)" * (row["extension"] != given["extension"]) + task
-        return base + "".join(rest.values()), extension, row["scale_attention"]
+        return self._encoding(row), extension, row["scale_attention"]
 
     def facts(self, given: dict, setting: Setting | str | None = None) -> Facts:
         """Values behind the labels of a row, and the setting of its evaluation."""
         row = moved(given)
-        base, rest = self._encoding(row)
         parent = row["finetune"] and family(row["finetune"])
         names = {name: called(name, row[name], row[args]) for name, args in METHODS.items()}
         return Facts(
             **names,
             trained_in=row["extension"] != given["extension"],
             tuned_from=parent or None,
-            steps=steps if STEPS in rest and isinstance(steps := self.steps.get(row["run_id"]), int) else None,
-            line=base + "".join(words for key, words in rest.items() if key != STEPS),
+            steps=self.steps.get(row["run_id"]),
+            line=self._encoding(row, without=STEPS),
             keeps_encoding=bool(parent) and parent.rpartition("-")[0] == names["encoding"],
             setting=setting,
         )
 
-    def _encoding(self, row: dict) -> tuple[str, Mapping[str, str]]:
-        """(label of an encoding, what is added to tell its trainings apart, by key)."""
+    def _encoding(self, row: dict, without: str | None = None) -> str:
+        """Label of an encoding, and what tells its trainings apart, all or `without` one key."""
         trained = "" if row["trained_scale"] in (None, "none") else f" trained with {row['trained_scale']}"
         tuned = f" tuned from {family(row['finetune'])}" if row["finetune"] else ""
-        return self._method("encoding", row) + trained + tuned, self.variants.get(row["run_id"], {})
+        rest = (words for key, words in self.variants.get(row["run_id"], {}).items() if key != without)
+        return "".join([self._method("encoding", row), trained, tuned, *rest])
 
     def _method(self, name: str, row: dict) -> str:
         args, absent = row[METHODS[name]] or {}, object()
