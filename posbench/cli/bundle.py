@@ -18,9 +18,10 @@ def bundle_command(words: list[str]) -> None:
     if len(names) != 1:
         raise ConfigError(f"A bundle is of one folder of runs or of a report, and {len(names)} are named: give one.")
     found = named(names[0])
-    if found.csvs:
-        raise ConfigError(f"{found.csvs[0]} is a CSV of losses without sums: give runs, or a report's folder with evidence.")
-    kept = found.evidence[0] if len(found.evidence) == 1 and not found.files else None
+    if found.get("csvs"):
+        raise ConfigError(f"{found['csvs'][0]} is a CSV of losses without sums: give runs, or a report's folder with evidence.")
+    evidence = found.get("evidence", ())
+    kept = evidence[0] if len(evidence) == 1 and not found.get("paths") else None
     reports, _ = collected({names[0]: found}, Path(names[0]).resolve().name)
     if chosen["check"]:
         if kept is None:

@@ -1,27 +1,19 @@
 """Command of scripts/explore.py: words to reports, and these to one page."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from posbench.cli.key_values import options
 from posbench.common.errors import ConfigError, RunError, did_you_mean
 from posbench.config.names import CONFIGS, as_command
-from posbench.runs.directory import Run
 from posbench.runs.search import find_results, is_evidence, shortest_endings
 
 OPTIONS = {"out": "explore.html", "title": ""}
 COMMITTED = CONFIGS.parent / "results" / "reported"
 
 
-@dataclass(frozen=True)
-class Named:
-    """Results of one word: eval files, some at these lengths alone, CSVs and folders of evidence."""
-
-    files: list[Path]
-    csvs: list[Path] = field(default_factory=list)
-    evidence: list[Path] = field(default_factory=list)
-    lengths: dict[Path, Sequence[int]] = field(default_factory=dict)
+Named = dict[str, Any]  # results of one word, as `collect` takes them: eval files, their lengths, CSVs and folders of evidence
 
 
 def explore_command(words: list[str]) -> None:
@@ -54,12 +46,12 @@ def named(word: str) -> Named:
         except ConfigError as error:
             near = did_you_mean(word, sorted(experiments | committed))
             raise ConfigError(f"{word} is no folder of runs or of a report, no CSV, and no experiment{near}: give one of these.") from error
-        return Named([path for run in found.runs for path in Run(run).eval_files()], found.csvs, found.evidence)
+        return {"paths": found.eval_files(), "csvs": found.csvs, "evidence": found.evidence}
     lengths = of_grid(word) if word in experiments and Path("results/runs").is_dir() else {}
     if any(path.exists() for path in lengths):
-        return Named(list(lengths), lengths=lengths)
+        return {"paths": list(lengths), "lengths": lengths}
     if word in committed:
-        return Named([], evidence=[COMMITTED / word])
+        return {"evidence": [COMMITTED / word]}
     made = as_command(f"python scripts/run.py experiment={word}")
     raise ConfigError(f"Nothing of experiment {word} is in results/runs yet: run '{made}' first, or name a folder.")
 
@@ -84,9 +76,9 @@ def collected(parts: dict[str, Named], title: str) -> tuple[dict[str, object], l
     from posbench.report.report import collect
 
     def report(*some: Named) -> object:
-        lengths = {path: own for one in some for path, own in one.lengths.items()}
-        files, csvs, evidence = ([path for one in some for path in getattr(one, kind)] for kind in ("files", "csvs", "evidence"))
-        return collect(files, title, as_command("python scripts/run.py"), csvs, skip_damaged=True, lengths=lengths, evidence=evidence)
+        given = {kind: [path for one in some for path in one.get(kind, ())] for kind in ("paths", "csvs", "evidence")}
+        lengths = {path: own for one in some for path, own in one.get("lengths", {}).items()}
+        return collect(title=title, command=as_command("python scripts/run.py"), skip_damaged=True, lengths=lengths, **given)
 
     if len(parts) == 1:
         return {"": report(*parts.values())}, []

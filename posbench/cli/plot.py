@@ -26,9 +26,11 @@ def plot_words(words: list[str]) -> None:
     labels = [word.removeprefix("labels.") for word in given if word.startswith("labels.")]
     chosen = dict(word.partition("=")[::2] for word in given if not word.startswith("labels."))
     limits = {name: _ends(name, chosen.pop(name)) for name in ("xlim", "ylim") if name in chosen}
-    options = Options(**{name: chosen.pop(name) for name in NAMES if name in chosen}, **limits, labels=_labels(labels))
+    renamed = dict(word.rpartition("=")[::2] for word in labels)  # arguments in a name have a = too, so the last one divides
+    options = Options(**{name: chosen.pop(name) for name in NAMES if name in chosen}, **limits, labels=renamed)
     out, formats = chosen.pop("out", None), chosen.pop("format", None)
-    table = _table(paths, options.y)
+    asked = by_source(paths, "accuracy") if options.y == "accuracy" else by_source(paths)
+    table = asked if len(asked) else by_source(paths, "curve" if options.y == "accuracy" else "accuracy")
     empty = [f"Left out, since it holds nothing of this kind: {', '.join(table.attrs['empty'])}."] if table.attrs.get("empty") else []
     for name, value in chosen.items():
         if name not in table:
@@ -41,20 +43,6 @@ def plot_words(words: list[str]) -> None:
     for path in save(figure, stem, formats, how, fonts="none"):
         print(f"{path.suffix.lstrip('.'):4} {path}")
     print(*caption(), *empty, sep="\n")
-
-
-def _table(paths: list[str], y: str | None) -> "pandas.DataFrame":
-    """Frame of losses; of tasks if their accuracy is asked for, or nothing else is there."""
-    for what in ("accuracy", "curve") if y == "accuracy" else ("curve", "accuracy"):
-        table = by_source(paths, what)
-        if len(table):
-            break
-    return table
-
-
-def _labels(words: list[str]) -> dict[str, str]:
-    """{what is renamed: its new name}; arguments in a name have a = too, so the last one divides."""
-    return dict(word.rpartition("=")[::2] for word in words)
 
 
 def _ends(name: str, text: str) -> tuple[float | None, float | None]:
