@@ -13,7 +13,7 @@ from posbench.report.records import ContextPoint, CurvePoint, Score
 from posbench.report.report import Report
 from posbench.runs.evidence import write_evidence
 from posbench.runs.rows import write_csv
-from posbench.runs.trainings import Training, trainings
+from posbench.runs.run_metadata import Training, trainings
 
 EXPLORE, PAGE = "explore.html", "report.html"
 DRAWN = re.compile(

@@ -27,11 +27,10 @@ from posbench.common.files import atomic_path, finite, read_bytes, write_atomic
 from posbench.runs.bundle import shown_folder
 from posbench.runs.evaluation import Evaluation, drop_duplicate_rows
 from posbench.runs.rows import read_csv
-from posbench.runs.run_metadata import RunMetadata, read_metadata
+from posbench.runs.run_metadata import RunMetadata, end_slope, read_metadata
 from posbench.runs.search import CONFIGS, ROWS, SUMS
 from posbench.runs.setting import Setting
 from posbench.runs.target_losses import NAMES, Document, Place, PooledLosses, part_of, read_npz
-from posbench.runs.trainings import end_slope
 from posbench.statistics.crossed import Sums
 
 DOCUMENTS = "documents.csv"

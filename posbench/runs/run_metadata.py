@@ -1,4 +1,4 @@
-"""Metadata of runs, read as data: directory, configuration and provenance, and the keys in which trainings differ.
+"""Metadata of runs, read as data: configuration, provenance, the keys in which trainings differ, and the lines of trainings.csv.
 
 A results folder may come from somebody else. Nothing in it is instantiated, resolved or imported, and control characters are replaced.
 """
@@ -7,14 +7,14 @@ import contextlib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from posbench.common.defuse import printable
 from posbench.common.errors import RunError
-from posbench.common.files import read_json
+from posbench.common.files import read_json, read_lines
 from posbench.config.identity import LATER, NOT_MODEL, NOT_TRAIN, family
 from posbench.config.names import called
 from posbench.runs.directory import Run
@@ -28,6 +28,8 @@ NOT_TRAINING = {
     "run", "runs", "out", "dry", "experiment", "hydra",
 }  # fmt: skip
 ABSENT = "(absent)"
+NOTED_AS = {"changed": "dirty_diff", "weights_sha256": "sha256", "parameters": "n_parameters"}  # in provenance and summary
+SHARE = 0.2  # share of the steps, at the end, used for the slope
 PLACES = ("model.path", "model.engine.path", "encoding.name")  # of a checkpoint; of an engine, of which a server says a name alone
 
 
@@ -191,3 +193,58 @@ def setting_words(config: Mapping[str, object], keys: Sequence[str]) -> dict[str
     short = [key.rpartition(".")[2] for key in keys]
     names = short if len(set(short)) == len(short) else keys
     return {key: f" {name}={text(config.get(key, LATER.get(key, ABSENT)))}" for key, name in zip(keys, names, strict=True)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """Record of one training, with losses in nats/token. Fields that the directory does not give are empty."""
+
+    run_id: str
+    encoding: str | None = None  # display name as in the tables; older CSVs lack this column
+    seed: int | None
+    commit: str | None  # commit of the code, 40 hex digits
+    changed: str | None  # hash of uncommitted changes, empty if there were none
+    data_fingerprint: str | None
+    weights_sha256: str | None
+    parameters: int | None
+    tokens: int | None
+    loss: float | None  # mean over the last steps
+    validation_loss: float | None
+    end_slope: float | None  # nats/token per million further tokens, extrapolated from the last fifth
+    started: str | None
+    seconds: float | None
+    device: str | None
+    threads: int | None
+    platform: str | None
+    processor: str | None = None  # older CSVs lack this column
+    python: str | None
+    torch: str | None
+    numpy: str | None
+    tokenizers: str | None
+
+
+def trainings(origins: Iterable[RunMetadata], names: Mapping[str, str] | None = None) -> list[Training]:
+    """Trainings of run directories, in their order. Unreadable fields stay empty. `names` is {run_id: display name of the encoding}."""
+    return [_training_of(origin, names or {}) for origin in origins if origin.config or origin.provenance]
+
+
+def _training_of(origin: RunMetadata, names: Mapping[str, str]) -> Training:
+    found = {**origin.provenance, **origin.versions, **origin.summary}
+    found = {one.name: found.get(NOTED_AS.get(one.name, one.name)) for one in fields(Training)}
+    name = origin.path.name
+    return Training(**{**found, "run_id": name, "encoding": names.get(name), "end_slope": end_slope(origin)})
+
+
+def end_slope(origin: RunMetadata) -> float | None:
+    """Slope of a line fitted through the last logged training losses, per million tokens."""
+    if origin.end_slope is not None:
+        return origin.end_slope
+    import numpy as np
+
+    try:
+        lines = [(line["tokens"] / 1e6, line["loss"]) for line in read_lines(Run(origin.path).train_log) if "loss" in line]
+        points = np.array(lines, dtype=float)
+    except (ValueError, KeyError, TypeError):
+        return None
+    late = points[points[:, 0] >= (1 - SHARE) * points[-1, 0]] if len(points) else points
+    return float(np.polyfit(*late.T, 1)[0]) if len(late) >= 3 and np.isfinite(late).all() else None

@@ -17,8 +17,8 @@ from posbench.report.records import Score, methods, read_points, sections
 from posbench.report.tables import position_tables, score_tables, tables
 from posbench.runs.evidence import read_evidence, write_evidence
 from posbench.runs.rows import read_csv
+from posbench.runs.run_metadata import Training
 from posbench.runs.search import CONFIGS as EVIDENCE
-from posbench.runs.trainings import Training
 
 ROOT = CONFIGS.parent
 REPORTED = ROOT / "results" / "reported"

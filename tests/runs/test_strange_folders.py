@@ -28,7 +28,7 @@ from posbench.runs.directory import Run, read_yaml
 from posbench.runs.evaluation import load_evaluation
 from posbench.runs.inventory import list_runs
 from posbench.runs.rows import read_csv, write_csv
-from posbench.runs.trainings import Training
+from posbench.runs.run_metadata import Training
 
 FLOOR = np.full(TARGETS, 3.0)
 
