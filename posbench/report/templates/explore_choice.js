@@ -64,7 +64,7 @@ function filterOf(text) { // {keeps(point), unknown: names of no column}
 
 function bestOf(every) { // of each group the line that is lowest, or most accurate, at the group's farthest place
   const sign = state.y === "accuracy" ? -1 : 1, best = new Set();
-  for (const group of groups(every, one => String(one.line[state.best])).values()) {
+  for (const group of d3.group(every, one => String(one.line[state.best])).values()) {
     const ends = group.map(one => one.points.at(-1)), far = Math.max(...ends.map(at => at.x));
     const least = Math.min(...ends.filter(at => at.x === far).map(at => sign * at.v));
     best.add(group[ends.findIndex(at => at.x === far && sign * at.v === least)]);
@@ -105,7 +105,7 @@ function chosen() { // {every: lines with their points {point, x, v, low, high},
 }
 
 function looks(every) { // as in posbench/report/figures/palette.py: no two lines of a panel are alike while there are enough dashes
-  for (const inside of groups(every.map(one => one.line), panelOf).values()) {
+  for (const inside of d3.group(every.map(one => one.line), panelOf).values()) {
     const ofOne = new Set(inside.map(line => line.encoding)).size === 1, taken = new Set(), count = palette.dashes.length;
     for (const line of inside) {
       const colour = line.colours[ofOne && line.extension !== "none" ? 1 : 0];

@@ -45,7 +45,7 @@ function draw({on, panels}, width, night, said = []) { // the svg, null where no
   const across = panels.length > 1 ? {fx: "fx", fy: "fy"} : {}, xs = sorted(drawn.flatMap(one => one.points.map(at => at.x)));
   const [low, high] = domain(drawn, scale), zero = low < 0 && high > 0 ? [0] : [];
   const marks = [Plot.ruleY(zero, {stroke: "currentColor", strokeOpacity: 0.5})];
-  const trained = groups(drawn.map(one => one.line), line => `${panelOf(line)} ${line.train_len}`);
+  const trained = d3.group(drawn.map(one => one.line), line => `${panelOf(line)} ${line.train_len}`);
   const limits = [...trained.values()].map(([line]) => ({x: state.x === "multiple" ? 1 : line.train_len, ...placed(line)}));
   const within = limits.filter(one => xs[0] <= one.x && one.x <= xs.at(-1));
   marks.push(Plot.ruleX(within, {x: "x", ...across, stroke: "currentColor", strokeOpacity: 0.35, strokeDasharray: "2,3"}));
@@ -107,9 +107,9 @@ function show(point) {
   for (const one of spots) one.element.classList.toggle("at", one === spot);
   part("readout").hidden = !spot;
   if (!spot) return;
-  const {line} = point, from = [`from ${line.from.join(", ") || line.source || "a CSV"}`, `commit ${line.commits.join(", ") || "not said"}`];
+  const {line} = point, folders = line.from.join(", ") || line.source || "a CSV", commits = line.commits.join(", ") || "not said";
   part("said").textContent = told(point).join("; ");
-  part("from").textContent = [...from, line.machines.join(" and ") || "machine not said"].join("; ");
+  part("from").textContent = `from ${folders}; commit ${commits}; ${line.machines.join(" and ") || "machine not said"}`;
   part("command").textContent = commandOf(point) || "no command is known: a CSV says none";
 }
 function walk(key) { // left and right along a line, up and down to the next line

@@ -1,11 +1,6 @@
 // The parts around the figure: legend, tables, files, and the controls.
-function make(tag, attributes, ...children) {
-  return fill(document.createElement(tag), attributes, children);
-}
-function shape(tag, attributes, ...children) {
-  return fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
-}
-function fill(element, attributes, children) {
+function make(tag, attributes, ...children) { // svg:path for one of a figure, as d3 has it
+  const element = d3.create(tag).node();
   for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
   element.append(...children);
   return element;
@@ -15,7 +10,8 @@ const stroke = (line, night) => ({stroke: colour(line, night), "stroke-width": 2
 function legend(found, night) {
   const off = new Set(state.off.split(",").filter(Boolean));
   const button = ({line}) => {
-    const sample = shape("svg", {width: 28, height: 10, "aria-hidden": "true"}, shape("path", {d: "M0,5H28", ...stroke(line, night)}));
+    const stretch = make("svg:path", {d: "M0,5H28", ...stroke(line, night)});
+    const sample = make("svg:svg", {width: 28, height: 10, "aria-hidden": "true"}, stretch);
     const made = make("button", {type: "button", "aria-pressed": !off.has(line.id), "data-line": line.id}, sample, ` ${line.name}`);
     made.addEventListener("click", () => {
       if (!off.delete(line.id)) off.add(line.id);
@@ -85,13 +81,13 @@ function picture() { // {text, width, height} of the figure with its legend, in 
   const high = top + Number(svg.getAttribute("height")), height = high + 24 + 18 * Math.ceil(found.on.length / across);
   const keys = found.on.map(({line}, i) => {
     const place = `translate(${12 + i % across * wide},${high + 18 + 18 * Math.floor(i / across)})`;
-    const sample = shape("path", {d: "M0,-4H26", ...stroke(line, false)});
-    return shape("g", {transform: place}, sample, shape("text", {x: 32, "font-size": 12}, line.name));
+    const sample = make("svg:path", {d: "M0,-4H26", ...stroke(line, false)});
+    return make("svg:g", {transform: place}, sample, make("svg:text", {x: 32, "font-size": 12}, line.name));
   });
   svg.setAttribute("y", top);
-  const head = shape("text", {x: 12, y: 22, "font-size": 15, "font-weight": 600}, content.title);
-  const drawing = shape("svg", {width, height, viewBox: `0 0 ${width} ${height}`, "font-family": "system-ui, sans-serif", fill: "#222"},
-    shape("title", {}, content.title), shape("rect", {width, height, fill: "#fff"}), head, svg, ...keys);
+  const head = make("svg:text", {x: 12, y: 22, "font-size": 15, "font-weight": 600}, content.title);
+  const drawing = make("svg:svg", {width, height, viewBox: `0 0 ${width} ${height}`, "font-family": "system-ui, sans-serif", fill: "#222"},
+    make("svg:title", {}, content.title), make("svg:rect", {width, height, fill: "#fff"}), head, svg, ...keys);
   return {text: new XMLSerializer().serializeToString(drawing), width, height};
 }
 function saveBitmap() {
@@ -108,17 +104,16 @@ function saveBitmap() {
 }
 function cell(value) { // what a spreadsheet would run becomes text, as in posbench/common/defuse.py
   if (typeof value === "number" || value == null) return String(value ?? "");
-  const text = /^'*[=+\-@\t\r]/.test(String(value)) ? `'${value}` : String(value);
-  return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+  return /^'*[=+\-@\t\r]/.test(String(value)) ? `'${value}` : String(value);
 }
 function csv() {
-  const place = state.kind === "position" ? "position" : state.kind === "context" ? "context" : "length";
+  const place = {position: "position", context: "context"}[state.kind] ?? "length";
   const head = ["line", ...OF_LINE, place, ...OF_POINT, "shown", "shown_low", "shown_high", "command"];
   const rows = chosen().on.flatMap(({line, points: own}) => own.map(({point, v, low, high}) => [
     line.name, ...OF_LINE.map(name => [line[name]].flat().join(" ")), point.x, ...OF_POINT.map(name => columnOf(point, name)),
     v, low, high, commandOf(point),
   ]));
-  return [head, ...rows].map(row => `${row.map(cell).join(",")}\r\n`).join("");
+  return d3.csvFormatRows([head, ...rows].map(row => row.map(cell)));
 }
 
 function options(id, texts) {

@@ -23,16 +23,11 @@ const totals = (bytes => ({
 const several = (name, kind) => new Set(lines.filter(line => line.kind === kind).map(line => String(line[name]))).size > 1;
 const short = (line, name) => name === "train_len" ? `trained at ${line.train_len}` : line[name];
 const sorted = values => [...new Set(values)].sort((a, b) => a - b);
-function groups(values, key) {
-  const found = new Map();
-  for (const value of values) found.set(key(value), [...found.get(key(value)) ?? [], value]);
-  return found;
-}
 function baseName(line) {
   const methods = [line.extension, line.scale_attention].filter(text => text !== "none");
   return [line.encoding, ...methods, ...(line.source ? [`(${line.source})`] : [])].join(" ");
 }
-for (const alike of groups(lines, line => `${line.kind} ${baseName(line)}`).values()) { // further words tell apart lines of one name
+for (const alike of d3.group(lines, line => `${line.kind} ${baseName(line)}`).values()) { // further words tell apart lines of one name
   const parts = line => (line.setting ?? "").split(", ");
   for (const line of alike) {
     const differing = ["task", "data", "train_len", "protocol"].filter(name => alike.some(other => other[name] !== line[name]));
