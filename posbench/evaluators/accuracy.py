@@ -231,8 +231,6 @@ def _tell(line: str) -> None:
 
 def summed(answer_NR: np.ndarray, value_NR: np.ndarray) -> np.ndarray:
     """Sums [N, A] of the values of the rows of each answer."""
-    count = answer_NR.max() + 1
-    row_Q, column_Q = np.nonzero(answer_NR >= 0)
-    at_Q = row_Q * count + answer_NR[row_Q, column_Q]
-    total = np.bincount(at_Q, weights=value_NR[row_Q, column_Q].astype(np.float64), minlength=len(answer_NR) * count)
-    return total.reshape(len(answer_NR), count)
+    total_NA, (row_Q, column_Q) = np.zeros((len(answer_NR), answer_NR.max() + 1)), np.nonzero(answer_NR >= 0)
+    np.add.at(total_NA, (row_Q, answer_NR[row_Q, column_Q]), value_NR[row_Q, column_Q])
+    return total_NA

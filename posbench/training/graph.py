@@ -12,7 +12,6 @@ Letters: B sequences, T tokens.
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -25,6 +24,7 @@ from posbench.training.distributed import World
 
 EAGER = 3  # steps of a shape before it is recorded
 Step = Callable[..., tuple[Tensor, Tensor]]
+Recorded = tuple[Callable[[], None], Sequence[Tensor], Sequence[Tensor]]  # makes a step with what inputs hold, into outputs
 
 
 def check_graph(config: TrainConfig, device: str) -> None:
@@ -49,15 +49,6 @@ def why_eager(config: TrainConfig, encoding: Encoding | None, device: torch.devi
     return None
 
 
-@dataclass(frozen=True)
-class Recorded:
-    """A recorded step: `replay` makes it with what `inputs` hold, and `outputs` then hold its results."""
-
-    replay: Callable[[], None]
-    inputs: Sequence[Tensor]
-    outputs: Sequence[Tensor]
-
-
 class CudaGraphs:
     """Records steps as CUDA graphs, which share their memory: one is replayed after the other, and outputs are copied at once."""
 
@@ -69,7 +60,7 @@ class CudaGraphs:
         with torch.cuda.graph(graph, pool=self.pool):
             outputs = step(*inputs)
         self.pool = graph.pool()
-        return Recorded(graph.replay, inputs, outputs)
+        return graph.replay, inputs, outputs
 
 
 class StepGraphs:
@@ -94,11 +85,10 @@ class StepGraphs:
         if shape not in self.recorded:
             self.made[shape] += 1
             return self.step(*inputs)
-        recorded = self.recorded[shape]
-        for own, given in zip(recorded.inputs, inputs, strict=True):
+        replay, held, (loss, norm) = self.recorded[shape]
+        for own, given in zip(held, inputs, strict=True):
             own.copy_(given)
-        recorded.replay()
-        loss, norm = recorded.outputs
+        replay()
         return loss.clone(), norm.clone()
 
     def _record(self, shape: tuple, inputs: Sequence[Tensor]) -> None:

@@ -16,7 +16,7 @@ from posbench.data.task import TaskSplit
 from posbench.position.plan import training_plans
 from posbench.training import optimizers as optim
 from posbench.training.distributed import World
-from posbench.training.graph import EAGER, Recorded, StepGraphs, why_eager
+from posbench.training.graph import EAGER, StepGraphs, why_eager
 from posbench.training.trainer import Trainer
 
 
@@ -34,7 +34,7 @@ class Calls:
             for kept, made in zip(outputs, step(*inputs), strict=True):
                 kept.copy_(made)
 
-        return Recorded(replay, inputs, outputs)
+        return replay, inputs, outputs
 
 
 def trainer(graph: bool, corpus=None, record=None, **changes) -> Trainer:
