@@ -157,6 +157,8 @@ def _hint(name: str, value: object, hint: Any) -> str:
     choices = [choice for kind in kinds if typing.get_origin(kind) is Literal for choice in typing.get_args(kind)]
     if choices:
         return did_you_mean("disabled" if str(value) in OFF else value, choices)
+    if isinstance(value, str) and str not in kinds and re.fullmatch(r"[\d.e+-]+", value):
+        return ", not text"
     if not isinstance(value, int | float):
         return ""
     if str in kinds:

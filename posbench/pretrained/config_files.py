@@ -123,7 +123,7 @@ def completed(config: dict, file: Path) -> dict:
     for where, mapping in (("", config), *((f"{key}.", config.get(key) or {}) for key in ("rope_scaling", "rope_parameters"))):
         for key, value in mapping.items():
             if key in TYPES and value is not None:
-                mapping[key] = fit_value(f"{file} is not a checkpoint's: {where}{key}", value, TYPES[key])
+                mapping[key] = fit_value(f"{file} is damaged or was edited, so download it again: {where}{key}", value, TYPES[key])
     if (bos := config.get("bos_token_id")) is not None and bos >= config["vocab_size"]:
         raise ConfigError(f"{file} has bos_token_id={bos} and vocab_size={config['vocab_size']}: download it again.")
     for key in ("layer_types", "no_rope_layers"):
