@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from posbench.claims.find import Pool
-from posbench.claims.judge import Finding, judge
+from posbench.claims.judge import Finding, judge, reserved
 from posbench.claims.language import Claim, load_all
 from posbench.claims.table import brief, ledger_markdown, read_findings, terminal
 from posbench.common import defuse
@@ -38,7 +38,13 @@ def claims(request: Request) -> int:
     check_effect(request.words, READ_WORDS, "on the verdicts, which come from files alone: leave it out")
     if not CLAIMS_FOLDER.is_dir():
         raise ConfigError(f"{CLAIMS_FOLDER} does not exist: the ledger of claims is in the repository, so run this command in a clone.")
-    findings = _with_frozen(judge(load_all(CLAIMS_FOLDER), pools(cfg)))
+    ledger, look_up = load_all(CLAIMS_FOLDER), pools(cfg)
+    findings = _with_frozen(judged := judge(ledger, look_up))
+    there = {entry.first["seed"] for claim in ledger if not claim.test for entry in look_up(claim)[0].evaluations}
+    unused = sorted(there & reserved(ledger) - {int(seed) for one in judged for seed in (one.seeds or "").split()})
+    if unused:
+        named, free = ", ".join(map(str, unused)), max(reserved(ledger)) + 1
+        print(f"left out: seeds {named}, which a later stage names and stage one leaves to it; those from {free} on are free")
     out = Path(cfg["report_dir"] or Path(cfg["results_dir"]).parent / "report" / "claims")
     print(terminal(findings, shutil.get_terminal_size().columns if sys.stdout.isatty() else None))
     page = defuse.markdown(ledger_markdown(findings))

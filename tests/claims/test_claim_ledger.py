@@ -135,6 +135,11 @@ def test_the_script_judges_runs_and_executes_nothing_of_them(tmp_path, capfd):
     assert found["H16", ""].verdict == "not measured"
     assert (tmp_path / "out" / "claims.md").read_text() == ledger_markdown(judged)
     assert "H14" in done.stdout and "confirmed" in done.stdout and not (tmp_path / "spoiled").exists()
+    assert "left out" not in done.stdout
+    for path in ladder.root.glob("rope-64-s2*/evals/*/*.json"):
+        path.write_text(path.read_text().replace('"seed": 2', '"seed": 20'))
+    done = call(capfd, tmp_path, "claims", f"runs={ladder.root}/rope-*", f"report_dir={tmp_path}/out")
+    assert "left out: seeds 20, which a later stage names" in done.stdout and "those from 33 on are free" in done.stdout
     refused = call(capfd, tmp_path, "claims", "experiment=demo")
     assert refused.returncode == 2 and "give it runs= or results_dir=" in refused.stderr
     refused = call(capfd, tmp_path, "claims", f"runs={ladder.root}/rope-*", "encoding=alibi", "seed=77")
