@@ -196,9 +196,8 @@ def read_bytes(path: Path | str, limit: int = LARGEST) -> bytes:
     Raises OSError when the file cannot be opened, RunError when it is no regular file or is larger than `limit`.
     """
     with opened(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        content = file.read(limit + 1) if size <= limit else b""
-    if max(size, len(content)) > limit:
+        content = file.read(limit + 1)
+    if len(content) > limit:
         raise RunError(f"{path} has more than the {limit:,} bytes allowed for such a file: is it the right file?")
     return content
 
