@@ -10,17 +10,7 @@ import pytest
 import script_calls
 import torch
 from conftest import node
-from hf_models import (
-    TRAIN_LEN,
-    VOCAB,
-    adopted,
-    assert_equal_logits,
-    checkpoint,
-    exported,
-    imported,
-    method,
-    transformers,
-)
+from hf_models import TRAIN_LEN, VOCAB, adopted, assert_equal_logits, checkpoint, exported, imported, method, transformers
 from safetensors.torch import load_file
 
 import posbench
