@@ -18,7 +18,6 @@ An expression ends in words of `WORDS` or a column, and a format of Python (`s` 
 
 import csv
 import itertools
-import json
 import math
 import re
 from collections import defaultdict
@@ -33,7 +32,9 @@ import numpy as np
 
 from posbench.common.errors import ConfigError
 from posbench.common.files import read_json
+from posbench.report.references import Seed
 from posbench.report.report import Report, collect
+from posbench.runs.search import ROWS, is_evidence
 from posbench.statistics.clustered import student_interval
 from posbench.statistics.crossed import Estimate, Sums, across, estimate
 
@@ -211,27 +212,9 @@ def _place(path: Path, text: str) -> Value:
 
 def _by_seed(folder: Path, of: str, minus: str) -> Value:
     """Difference of the losses in rows.csv over the seeds that both methods have."""
-    one, other = _losses(folder, of), _losses(folder, minus)
+    one, other = ({seed: _one(own).row["nll"] for seed, own in _seeds(folder, text).items()} for text in (of, minus))
     mean, half, _ = student_interval([one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())])
     return Value(mean, mean - half, mean + half)
-
-
-def _losses(folder: Path, text: str) -> dict[str, float]:
-    """{seed: loss}. Words k=v of a method are arguments, unless trainings.csv has the encoding by that name."""
-    key, found = Key.read(text, ()), {}
-    encoding, extension, scale = key.methods[0]
-    named = {row["run_id"] for row in csv_lines(folder / "trainings.csv") if row.get("encoding") == encoding}
-    words = dict(word.split("=") for word in [*(() if named else encoding.split()[1:]), *extension.split()[1:]])
-    for row in csv_lines(folder / "rows.csv"):
-        method = (row["extension"], row["scale_attention"], row["protocol"]) == (extension.split()[0], scale, "fixed_targets")
-        there = Fraction(int(row["length"]), int(row["train_len"])) in key.multiples
-        if method and there and (row["run_id"] in named if named else row["encoding"] == encoding.split()[0]):
-            args = {**json.loads(row["encoding_args"]), **json.loads(row["extension_args"] or "{}")}
-            if all(json.dumps(args[name]).strip('"') == value for name, value in words.items()):
-                if row["seed"] in found:
-                    raise ConfigError(f"{text} fits two rows of seed {row['seed']}")
-                found[row["seed"]] = float(row["nll"])
-    return found
 
 
 def _paired(folder: Path, of: str, minus: str, above_floor: bool) -> Estimate:
@@ -243,18 +226,31 @@ def _paired(folder: Path, of: str, minus: str, above_floor: bool) -> Estimate:
 
 @cache
 def _report(folder: Path) -> Report:
-    return collect([], folder.name, folder.name, evidence=[folder])
+    found = {"evidence": [folder]} if is_evidence(folder) else {"csvs": [folder / ROWS]}
+    return collect([], folder.name, folder.name, **found)
+
+
+def _seeds(folder: Path, text: str) -> dict[int, list[Seed]]:
+    """{seed: what it has at the length of a key, at each depth of a task}. A method is named as in a table or in trainings.csv."""
+    key, report, found = Key.read(text, ("data", "train_len")), _report(folder), defaultdict(list)
+    listed = {row["run_id"]: row.get("encoding") for row in csv_lines(folder / "trainings.csv")}
+    for point in itertools.chain(*(report.scores if key.name else report.sections)):
+        asked = point.task == key.name and point.depth is not None if key.name else point.protocol == "fixed_targets"
+        if asked and point.length == key.multiples[0] * point.train_len and key.fits(vars(point)):
+            for one in point.seeds:
+                names = (point.encoding, listed.get(one.row["run_id"]))
+                if any([name, point.extension, point.scale_attention] in key.methods for name in names):
+                    found[one.row["seed"]].append(one)
+    return found or _one([])
 
 
 def _sums(folder: Path, text: str, above_floor: bool) -> dict[int, Sums]:
     """{seed: sums over documents} of a method's losses or what they are above its floor; in a task every text of each depth is one."""
-    key, report, found = Key.read(text, ("data", "train_len")), _report(folder), defaultdict(list)
-    for point in itertools.chain(*(report.scores if key.name else report.sections)):
-        asked = point.task == key.name and point.depth is not None if key.name else point.protocol == "fixed_targets"
-        named = [*point.method[:3]] in key.methods and point.length == key.multiples[0] * point.train_len
-        for one in point.seeds if asked and named and key.fits(vars(point)) else ():
-            found[one.row["seed"]].append(one.against_floor.sums if above_floor else one.evaluation.sums(one.row))
-    if not key.name:
-        return {seed: _one(own) for seed, own in found.items()}
-    joined = ([np.concatenate([getattr(one, part) for one in own], -1) for part in ("counts", "totals")] for own in found.values())
-    return {seed: Sums(np.arange(len(counts)), counts, totals) for seed, (counts, totals) in zip(found, joined, strict=True)}
+    joined = {}
+    for seed, own in _seeds(folder, text).items():
+        parts = [one.against_floor.sums if above_floor else one.evaluation.sums(one.row) for one in own]
+        if own[0].row["task"]:
+            counts, totals = (np.concatenate([getattr(one, name) for one in parts], -1) for name in ("counts", "totals"))
+            parts = [Sums(np.arange(len(counts)), counts, totals)]
+        joined[seed] = _one(parts)
+    return joined
