@@ -1,7 +1,6 @@
 """The explore page: its data are those of the frame, its intervals those of posbench, and what strangers write is text."""
 
 import base64
-import csv
 import hashlib
 import json
 import math
@@ -44,16 +43,18 @@ def headline():
     return report, content("Headline", {"": report})
 
 
-def test_points_are_those_of_the_frame(headline):
-    shown, frame = headline[1]["points"], posbench.frame(REPORTED / "headline")
-    lines = [headline[1]["lines"][number] for number in shown["line"]]
-    kept = [i for i, line in enumerate(lines) if line["kind"] == "length"]
-    assert len(kept) == len(frame) == 240
-    for name in ("nll", "bpb", "accuracy", "floor", "difference", "half_width", "change", "change_half_width", "n_seeds", "n_units"):
-        values = [np.nan if shown[name][i] is None else shown[name][i] for i in kept]
-        assert frame[name].astype("float64").tolist() == pytest.approx(values, rel=1e-12, nan_ok=True), name
-    for name in ("encoding", "extension", "scale_attention", "data", "setting"):
-        assert [lines[i][name] for i in kept] == frame[name].tolist()
+@pytest.mark.parametrize(("name", "what", "kind", "count"), [("headline", "curve", "length", 240), ("tasks", "accuracy", "task", 180)])
+def test_points_are_those_of_the_frame(name, what, kind, count):
+    data, frame = content(name, {"": report_of(name)}), posbench.frame(REPORTED / name, what)
+    shown, frame = data["points"], frame[frame.depth.isna()] if kind == "task" else frame
+    lines = [data["lines"][number] for number in shown["line"]]
+    kept = [i for i, line in enumerate(lines) if line["kind"] == kind]
+    assert len(kept) == len(frame) == count
+    for column in {"nll", "bpb", "accuracy", "floor", "difference", "half_width", "change", "low", "n_seeds", "n_units"} & {*frame.columns}:
+        values = [np.nan if shown[column][i] is None else shown[column][i] for i in kept]
+        assert frame[column].astype("float64").tolist() == pytest.approx(values, rel=1e-12, nan_ok=True), column
+    for column in ("encoding", "extension", "scale_attention", "data", "setting"):
+        assert [lines[i][column] for i in kept] == frame[column].tolist()
     assert [shown["x"][i] for i in kept] == frame.length.tolist()
 
 
@@ -215,17 +216,11 @@ def test_the_command_of_a_line_makes_the_same_runs_and_evaluations(name, seed, e
     assert len(lines) >= 10
 
 
-def test_the_csv_of_a_report_and_the_page_agree_on_accuracy():
-    data = content("tasks", {"": report_of("tasks")})
-    with open(REPORTED / "tasks" / "accuracy.csv", newline="") as lines:
-        table = [line for line in csv.DictReader(lines) if not line["depth"]]
-    accuracy = zip(data["points"]["line"], data["points"]["accuracy"], strict=True)
-    points = [value for number, value in accuracy if data["lines"][number]["kind"] == "task"]
-    assert points == pytest.approx([float(line["accuracy"]) for line in table]) and len(points) > 20
+def test_sums_of_answers_are_those_of_the_mean():
+    data, summed = content("tasks", {"": report_of("tasks")}), 0
     sums, right = data["sums"], np.frombuffer(base64.b64decode(data["sums"]["correct"]), f"<u{data['sums']['correct_bytes']}")
-    summed = 0
     for number, value, seeds in zip(*(data["points"][name] for name in ("line", "accuracy", "seeds")), strict=True):
-        if data["lines"][number]["kind"] == "task" and seeds:  # the sums behind paired differences are those of the mean
+        if data["lines"][number]["kind"] == "task" and seeds:
             parts = [(at, sums["sets"][of]) for of, at in (sums["entries"][entry] for _, entry, *_ in seeds)]
             means = [right[at : at + len(counts)].sum() / sum(counts) for at, counts in parts]
             assert np.mean(means) == pytest.approx(value)
