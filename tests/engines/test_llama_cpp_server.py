@@ -9,8 +9,8 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.request
 
+import httpx
 import numpy as np
 import pytest
 from gguf_models import write_gguf
@@ -65,9 +65,7 @@ def wait_for(port: int) -> None:
 
 
 def answer(url: str, path: str, **body: object) -> dict:
-    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {SECRET}"}
-    with urllib.request.urlopen(urllib.request.Request(url + path, json.dumps(body).encode(), headers), timeout=60) as reply:
-        return json.loads(reply.read())
+    return httpx.post(url + path, json=body, headers={"Authorization": f"Bearer {SECRET}"}, timeout=60).raise_for_status().json()
 
 
 def test_the_small_server_answers_as_it_does(both):

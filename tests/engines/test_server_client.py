@@ -176,12 +176,6 @@ def test_a_fault_that_stays_is_one_sentence(folder, dialect):
             assert served.url in said and "\n" not in said and len(said) < 500, fault
 
 
-@pytest.mark.parametrize("fault", ["nan", "closed", "merged", "without logprobs"])
-def test_a_fault_that_stays_ends_the_command_without_a_number(run, folder, fault):
-    with serving(folder, "vllm", behave=lambda number: fault if number >= 4 else None) as served:
-        assert served.url in failing(served, folder, run, "model.retries=0", code=1)
-
-
 def failing(server, folder: Path, run, *words: str, code: int = 2) -> str:
     """The one sentence of a command that fails."""
     done = run(*to(server, folder, *words), code=code)
