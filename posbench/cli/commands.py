@@ -22,7 +22,7 @@ from posbench.runs.search import Found, find_results, inside, short_path
 from posbench.sweep.child_processes import check_resources
 from posbench.sweep.jobs import Job, Result, plan_existing, plan_jobs
 from posbench.sweep.launch import launch
-from posbench.sweep.ledger import failure_table, record
+from posbench.sweep.ledger import failure_lines, record
 from posbench.sweep.verdict import already_done, is_done, left_out
 
 if TYPE_CHECKING:
@@ -71,8 +71,7 @@ def run(request: Request) -> int:
     if any(result.failures for result in results):
         if request.sweep:
             # Printed last, so that they are read.
-            width = shutil.get_terminal_size().columns if sys.stderr.isatty() else None
-            print("\n".join(failure_table(results, width)), file=sys.stderr)
+            print("\n".join(failure_lines(results)), file=sys.stderr)
             print(f"once the cause is removed, this goes on with what is missing:\n  {command}", file=sys.stderr)
         return 1
     _show_tables(request, jobs)

@@ -10,17 +10,18 @@ import tempfile
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Annotated, Any
 
 from posbench.common.errors import ConfigError, RunError, did_you_mean
 from posbench.config.names import as_command
 from posbench.config.schema import LISTS
-from posbench.config.typed_args import in_tokens, shown
+from posbench.config.typed_args import Must, fit_value, in_tokens, shown
 
 TRACEBACK = "POSBENCH_TRACEBACK"
 UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 REPORTING = ("report", "look", "advise", "anatomy", "claims")  # commands that write into report_dir, and have no other use of out=
-UP_TO = 2**24  # largest whole number: tokens, or rounds
+NUMBER = Annotated[int, Must("a whole number from 1 to 16,777,216", lambda number: 1 <= number <= 2**24)]  # tokens, or rounds
+HINTS = {bool: bool, int: NUMBER, list: list[NUMBER], str: Annotated[str, Must("some text, or left out", bool)]}
 
 
 def options(arguments: list[str], defaults: dict[str, Any]) -> dict[str, Any]:
@@ -37,25 +38,19 @@ def options(arguments: list[str], defaults: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_option(key: str, text: str, kind: type) -> Any:
-    if kind is bool:
-        if text not in ("", "true", "false"):
-            raise ConfigError(f"{key}={text} must be true or false.")
-        return text != "false"
     if kind is timedelta:
         found = re.fullmatch(r"(\d{1,5})([mhd])", text)
         if not found:
             raise ConfigError(f"{key}={text} must be minutes, hours or days, such as {key}=90m, {key}=12h, {key}=30d.")
         return timedelta(**{UNITS[found[2]]: int(found[1])})
-    if kind in (int, list):
-        parts = unbracketed(text).split(",") if kind is list else [text]
-        parts = [str(in_tokens(part, key)) for part in parts]
-        for part in parts:
-            if not part.strip().isdecimal() or not 1 <= int(part) <= UP_TO:
-                raise ConfigError(f"{key}={text} holds {shown(part)}, which is not a whole number from 1 to {UP_TO:,}: give one.")
-        return [*map(int, parts)] if kind is list else int(parts[0])
-    if not text:
-        raise ConfigError(f"{key}= is empty: give it a value, or leave it out.")
-    return text
+    value: Any = text
+    if kind is bool:
+        value = {"": True, "true": True, "false": False}.get(text, text)
+    elif kind in (int, list):
+        parts = [in_tokens(part.strip(), key) for part in (unbracketed(text).split(",") if kind is list else [text])]
+        parts = [int(part) if str(part).isdecimal() else part for part in parts]
+        value = parts if kind is list else parts[0]
+    return fit_value(key, value, HINTS[kind])
 
 
 def unbracketed(text: str) -> str:

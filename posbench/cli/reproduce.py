@@ -25,7 +25,7 @@ from posbench.runs.rows import agree, key, read_csv, read_eval
 from posbench.runs.search import find_results
 from posbench.sweep.jobs import Job, plan_existing
 from posbench.sweep.launch import launch
-from posbench.sweep.ledger import failure_table
+from posbench.sweep.ledger import failure_lines
 
 MISSES_SHOWN = 10  # misses that are listed, worst first
 COMPARED_FILE = "compared.json"  # result of the last comparison; exists only after a complete rerun
@@ -142,7 +142,7 @@ def reproduce(request: Request) -> int:
     _start_over(jobs, results)
     outcomes = launch(jobs, {"n_jobs": cfg["jobs"], **request.launcher}, shlex.join(sys.orig_argv))
     if any(result.failures for result in outcomes):
-        print("\n".join(failure_table(outcomes, None)), file=sys.stderr)
+        print("\n".join(failure_lines(outcomes)), file=sys.stderr)
     made = [row for job in jobs for cell in job.cells if cell.path.exists() for row in read_eval(cell.path)]
     pairs = pair_rows(reported, made, **tolerance)
     said = [f"{folder}/rows.csv against {results}, {len(jobs)} of its trainings", *comparison_lines(pairs)]

@@ -9,7 +9,6 @@ failed, skipped (already there), noop, refused or interrupted.
 import re
 import signal
 import sys
-import textwrap
 from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -94,16 +93,11 @@ def why_ended(code: int, tail: Collection[str]) -> str:
     return f"out of memory: {raised[0]}" if any(map(NO_MEMORY.search, raised)) else raised[0]
 
 
-def failure_table(results: list[Result], width: int | None) -> list[str]:
-    """Table of all failures: run, cell and reason, with the file below. `width` is that of the terminal, or None."""
-    failed = [(result, outcome) for result in results for outcome in result.failures]
-    whats = [outcome.label or ("evaluation" if result.job.run.finished else "training") for result, outcome in failed]
-    runs = [result.job.run.id for result, _ in failed]
-    wide, wider = (max(map(len, [title, *column])) for title, column in (("failed", runs), ("what", whats)))
-    lines = [f"{'failed':{wide}}  {'what':{wider}}  reason and file"]
-    for run, what, (result, outcome) in zip(runs, whats, failed, strict=True):
-        room = max(40, width - wide - wider - 5) if width else sys.maxsize
-        first, *more = textwrap.wrap(outcome.reason, room, break_long_words=False) or [""]
-        lines.append(f"{run:{wide}}  {what:{wider}}  {first}")
-        lines += [" " * (wide + wider + 4) + text for text in [*more, *([str(result.file)] if result.file else [])]]
+def failure_lines(results: list[Result]) -> list[str]:
+    """Lines with all failures: run, cell and reason, and the file below."""
+    lines = ["failed, with reason and file:"]
+    for result in results:
+        for outcome in result.failures:
+            what = outcome.label or ("evaluation" if result.job.run.finished else "training")
+            lines += [f"  {result.job.run.id}  {what}: {outcome.reason}", *([f"    {result.file}"] if result.file else [])]
     return lines

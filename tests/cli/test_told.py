@@ -206,7 +206,7 @@ def test_dry_is_refused_by_scripts_that_would_go_on_all_the_same(tmp_path, capfd
 @pytest.mark.parametrize(
     ("script", "words", "said"),
     [
-        ("compat", ["lengths=99999999999999999999999", "reasons"], "lengths=99999999999999999999999 holds"),
+        ("compat", ["lengths=99999999999999999999999", "reasons"], "lengths=[99999999999999999999999] must be "),
         ("runs", ["gc", "older=9999999999d"], "older=9999999999d must be minutes"),
     ],
 )

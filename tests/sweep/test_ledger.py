@@ -116,17 +116,15 @@ def test_failure_txt_lives_until_a_later_attempt_succeeds(tmp_path):
     assert not failed.file.exists()
 
 
-def test_the_table_of_failures_names_run_what_why_and_file(tmp_path):
+def test_failures_are_listed_with_run_what_why_and_file(tmp_path):
     first = result(tmp_path, Outcome("", "failed", "ValueError: boom"), code=1)
     ledger.keep(first, [], "")
-    second = result(tmp_path, Outcome("a", "done"), Outcome("fixed_targets pi + none", "failed", "Too long. " * 9), run_id="alibi")
-    assert ledger.failure_table([first, result(tmp_path, Outcome("a", "done")), second], None) == [
-        "failed                 what                     reason and file",
-        "rope-16-s0-0123456789  training                 ValueError: boom",
-        f"                                                {first.file}",
-        f"alibi                  fixed_targets pi + none  {('Too long. ' * 9).strip()}",
+    second = result(tmp_path, Outcome("a", "done"), Outcome("fixed_targets pi + none", "failed", "Too long."), run_id="alibi")
+    assert ledger.failure_lines([first, result(tmp_path, Outcome("a", "done")), second])[1:] == [
+        "  rope-16-s0-0123456789  training: ValueError: boom",
+        f"    {first.file}",
+        "  alibi  fixed_targets pi + none: Too long.",
     ]
-    assert max(map(len, ledger.failure_table([second], 80))) <= 80
 
 
 def ended(run_id: str, seconds: float, *outcomes: Outcome) -> Result:
