@@ -3,28 +3,52 @@
 Observable Plot draws (templates/vendor: 0.6.17 with d3 7.9.2, ISC, unchanged from npm, 0.49 MB). Compared on one page of 48 lines: uPlot
 (0.05 MB) draws on a canvas, so that SVG files, names for screen readers and panels would be ours to write; altair, bokeh and plotly take
 32 to 84 MB installed or 1 to 5 MB a page. Plot makes SVG with panels, log and symlog axes, evaluates no text, and is kept by those of d3.
+
+The data are lines and where they come from, the points of `posbench.frame`, and sums over documents for differences: those of
+posbench/runs/evidence.py, a float32 for each document of each seed, length and method: enough for every interval of
+posbench.statistics.crossed to six digits. SUMS_BYTES bounds them; points beyond have no sums, which the page says.
 """
 
+import base64
 import json
+import re
+import zlib
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
+import numpy as np
 from markupsafe import Markup
 
 from posbench.common.defuse import printable
 from posbench.common.files import finite
-from posbench.report.explore_data import content
+from posbench.report.figures.palette import encoding_look, extension_look
 from posbench.report.figures.style import DASHES, OKABE_ITO
 from posbench.report.html import template
 from posbench.report.page import Sources
+from posbench.report.records import SECTION, CurvePoint, SectionKey
+from posbench.report.references import Seed
 from posbench.report.report import Report
+from posbench.report.reproduction import command
+from posbench.runs.bundle import shown_folder
+from posbench.runs.evaluation import Evaluation
+from posbench.runs.evidence import is_mean
+from posbench.runs.search import short_path
 
 TEMPLATES = files("posbench.report") / "templates"
 LIBRARIES = ("d3", "plot")
 OWN = ("crossed.js", "explore_points.js", "explore_choice.js", "explore_figure.js", "explore_page.js")  # each uses those before it
 WIDTH = 1.6  # of a line, the unit of DASHES
+SUMS_BYTES = 6_000_000  # before base64, which takes a third more; those of headline are 1.3 MB, and its page 2.4 MB
+MOST_POINTS = 20_000  # that a browser draws without a wait
+VALUES = (
+    "n_seeds", "n_targets", "n_units", "over", "nll", "bpb", "accuracy", "floor", "difference", "half_width", "change",
+    "change_half_width", "low", "high",
+)  # fmt: skip
+FOLDER = re.compile(r"(?<![^\s=\[,'\"])/[^\s,\]'\"]+")  # an absolute path in a command
+KINDS = {"length": "loss by length", "position": "loss by position", "context": "loss by context", "task": "tasks"}
 
 
 def explore_page(title: str, reports: Mapping[str, Report], notes: Sequence[str] = ()) -> str:
@@ -46,3 +70,145 @@ def _dash(dash: object) -> str:
 
 def _text(name: str) -> str:
     return Path(str(TEMPLATES / name)).read_text(encoding="utf-8")
+
+
+class SumTable:
+    """Sums over documents, each once: `entries` are [number of the set of documents, place of the first total]."""
+
+    def __init__(self):
+        self.entries: list[list[int]] = []
+        self.sets: dict[tuple, tuple[int, list[int]]] = {}  # {documents: (number of the set, numbers of targets)}
+        self.nll, self.correct = [np.zeros(0, "<f4")], [np.zeros(0, "<u2")]
+        self.numbers: dict[tuple, int] = {}  # of the entries of rows
+        self.size, self.full = 0, False
+
+    def add(self, evaluation: Evaluation, row: dict) -> int:
+        """Number of the entry of a row, -1 if it has no sums or if there is no room."""
+        key = evaluation.path, row["eval_id"], row["length"], row["position"], row["task"]
+        if key not in self.numbers:
+            self.numbers[key] = self._entry(evaluation, row)
+        return self.numbers[key]
+
+    def _entry(self, evaluation: Evaluation, row: dict) -> int:
+        losses, right = (evaluation.sums(row, name) for name in ("nll", "correct"))
+        if losses is None or right is None or not is_mean(losses, row):
+            return -1
+        if self.size + 5 * len(losses.counts) > SUMS_BYTES:
+            self.full = True
+            return -1
+        documents = evaluation.stored.targets, losses.documents.tobytes(), losses.counts.tobytes()
+        number, _ = self.sets.setdefault(documents, (len(self.sets), losses.counts.tolist()))
+        self.entries.append([number, self.size // 5])
+        self.nll.append(losses.totals[0].astype("<f4"))
+        self.correct.append(right.totals[0].astype("<u2"))
+        self.size += 5 * len(losses.counts)
+        return len(self.entries) - 1
+
+    def packed(self) -> dict:
+        """Content for the page: totals as base64 of little-endian numbers."""
+        nll, correct = np.concatenate(self.nll), np.concatenate(self.correct)
+        small = correct.astype("<u1" if correct.max(initial=0) < 256 else "<u2")
+        totals = {name: base64.b64encode(array.tobytes()).decode() for name, array in (("nll", nll), ("correct", small))}
+        return {"entries": self.entries, "sets": [counts for _, counts in self.sets.values()], **totals, "correct_bytes": small.itemsize}
+
+
+def content(title: str, reports: Mapping[str, Report], notes: Sequence[str] = ()) -> dict:
+    """Everything that the page shows: title, notes on what was left out, lines, points in columns, and sums.
+
+    The lines of a report with a name have it as their source.
+    """
+    sums, lines, columns, counts = SumTable(), [], defaultdict(list), Counter()
+    told = list(notes)
+    for name, report in reports.items():
+        told += [f"{name}: {note}" if name else note for note in report.notes]
+        lines += _lines(columns, name, report, sums, len(lines), counts)
+    if left := counts["left"]:
+        told.append(f"{left:,} of {left + MOST_POINTS:,} points are left out, since a page draws {MOST_POINTS:,}: name fewer folders.")
+    if lacking := counts["lacking"]:
+        full = f"their sums take more than the {SUMS_BYTES / 1e6:.1f} MB of a page"
+        why = full if counts["full"] else "their means alone are known"
+        told.append(f"{lacking:,} of {counts['measured']:,} points have no paired difference to any line: {why}.")
+    return {"title": title, "notes": told, "kinds": KINDS, "lines": lines, "points": dict(columns), "sums": sums.packed()}
+
+
+def _lines(columns: dict[str, list], name: str, report: Report, sums: SumTable, first: int, counts: Counter) -> list[dict]:
+    """Add the points of a report to `columns` and their sums to `sums`, and return its lines, numbered from `first`."""
+    lines: dict[tuple, tuple[int, list[SectionKey]]] = {}  # with their numbers, in the order of their first points
+    for kind, points in _kinds(report).items():
+        for point in points:
+            if len(columns["line"]) >= MOST_POINTS:
+                counts["left"] += 1
+                continue
+            key = (kind, *point.section, *point.method, getattr(point, "task", None))
+            number, points_of = lines.setdefault(key, (first + len(lines), []))
+            points_of.append(point)
+            whole = isinstance(point, CurvePoint) or kind == "task" and point.n_seeds == point.n_trained  # the mean is over all seeds
+            seeds = [[one.row["seed"], *_numbers(one, sums)] for one in point.seeds or () if whole]
+            values = {column: getattr(point, column, None) for column in ("window", *VALUES)}
+            for column, value in {"line": number, "x": point.length, **values, "seeds": seeds}.items():
+                columns[column].append(value)
+            counts["measured"] += bool(seeds)
+            counts["lacking"] += any(numbers[1] < 0 for numbers in seeds)
+    counts["full"] += sums.full
+    return [_line(name, key, points, report) for key, (_, points) in lines.items()]
+
+
+def _kinds(report: Report) -> dict[str, list[SectionKey]]:
+    """Points by what their x is: the frames curve (in two), context and accuracy. Scores by depth are in the tables of a report."""
+    points = [point for section in report.sections for point in section]
+    scores = [score for section in report.scores for score in section]
+    return {
+        "length": [point for point in points if point.window is None],
+        "position": [point for point in points if point.window is not None],
+        "context": [point for section in report.contexts for point in section],
+        "task": [score for score in scores if score.depth is None],
+    }
+
+
+def _numbers(one: Seed, sums: SumTable) -> list[int]:
+    """Numbers of the sums of a seed: its own, those of its floor and those without an extension, -1 for none."""
+    row = one.row
+    if (
+        row["position"] is None and row["task"] is None and row is not one.evaluation.row(row["length"])
+    ):  # further row of its length: the losses are the first's
+        return [-1, -1, -1]
+    others = (one.against_floor, one.against_plain)
+    return [sums.add(one.evaluation, row), *(sums.add(other.other, other.row) if other and other.sums else -1 for other in others)]
+
+
+def _line(name: str, key: tuple, points: Sequence[SectionKey], report: Report) -> dict:
+    """Columns of a line, and where it comes from: folders, commits and machines of its seeds, and the command that measures it again."""
+    kind, (encoding, extension, scale, source, task) = key[0], key[6:]
+    point, facts = points[0], points[0].behind
+    told_apart = encoding if facts.encoding == "served" else facts.encoding  # settings of an engine have colours of their own
+    colour, (of_extension, dash) = encoding_look(told_apart)[0], extension_look(facts.extension)
+    own = list({id(one.evaluation): one.evaluation for point in points for one in point.seeds or ()}.values())
+    folders, machines, commits = {}, {}, {}
+    for one in own:
+        origin = report.origins[one.origin]
+        folders[short_path(shown_folder(one.origin if one.rows_alone else one.origin.parent))] = None
+        for row in one.rows:
+            commits[row["commit"] or "outside git"] = None
+            machines[_machine(one.machines.get(str(row["length"])) or origin.provenance)] = None
+    measured = {point.length for point in points} if kind in ("length", "task") else {row["length"] for one in own for row in one.rows}
+    again = command(own, report.origins, sorted(measured)) if own else None
+    return {
+        "id": f"{zlib.crc32(repr((name, key)).encode()):08x}",
+        "kind": kind,
+        **{column: getattr(point, column) for column in SECTION},
+        "encoding": encoding, "extension": extension, "scale_attention": scale,
+        "source": source or name or None, "task": task,
+        "trained_in": facts.trained_in, "tuned_from": facts.tuned_from, "untested": point.untested,
+        "colours": [colour, of_extension], "dash": dash if extension != "none" else 0,
+        "from": list(folders), "commits": list(commits), "machines": list(machines),
+        "seeds": sorted({one.first["seed"] for one in own}),
+        "command": again and FOLDER.sub(lambda path: short_path(path[0]), again),
+    }  # fmt: skip
+
+
+def _machine(said: Mapping) -> str:
+    """Device, processor, platform and versions in one line."""
+    versions = said["versions"] if isinstance(said.get("versions"), dict) else {}
+    parts = [*(said.get(name) for name in ("device", "processor", "platform")),
+             *(f"{name} {versions[name]}" for name in ("posbench", "torch") if name in versions)]  # fmt: skip
+    return ", ".join(str(part) for part in parts if part) or "unknown"

@@ -22,8 +22,7 @@ from posbench.cli.explore import of_grid
 from posbench.config.compose import Composer, long_name, resolved_values
 from posbench.config.defaults import resolve
 from posbench.config.identity import eval_id, run_id
-from posbench.report.explore import TEMPLATES, explore_page
-from posbench.report.explore_data import SUMS_BYTES, content
+from posbench.report.explore import SUMS_BYTES, TEMPLATES, content, explore_page
 from posbench.report.records import SECTION, section_of
 from posbench.report.report import collect
 from posbench.statistics.crossed import across, estimate
@@ -153,11 +152,11 @@ def test_what_a_results_folder_says_is_data(tmp_path):
 
 
 def test_sums_and_points_beyond_the_limits_are_left_out_and_said(headline, monkeypatch):
-    monkeypatch.setattr("posbench.report.explore_data.SUMS_BYTES", 100_000)
+    monkeypatch.setattr("posbench.report.explore.SUMS_BYTES", 100_000)
     few = content("Headline", {"": headline[0]})
     assert len(few["sums"]["nll"]) < 110_000 and SUMS_BYTES > 100_000
     assert re.search(r"^\d+ of 240 points have no paired difference to any line: their sums take more than the 0.1 MB", few["notes"][0])
-    monkeypatch.setattr("posbench.report.explore_data.MOST_POINTS", 100)
+    monkeypatch.setattr("posbench.report.explore.MOST_POINTS", 100)
     few = content("Headline", {"": headline[0]})
     assert len(few["points"]["nll"]) == 100 and few["notes"][0].startswith("182 of 282 points are left out")
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from posbench.report.figures import accuracy, accuracy_maps, context_loss, heatmap, intervals, loss_curves, positions, steps, trainings
+from posbench.report.figures import accuracy, context_loss, heatmap, intervals, loss_curves, positions, steps, trainings
 from posbench.report.figures.style import save
 from posbench.report.records import ContextPoint, CurvePoint, Score, SectionKey
 
@@ -39,8 +39,8 @@ def _figures(section: Sequence, title: str) -> dict:
     if isinstance(first, ContextPoint):
         return {"context": context_loss.figure(section, title)}
     if isinstance(first, Score):
-        figures = {"accuracy": accuracy.figure(section, title), "map": accuracy_maps.methods_map(section, title)}
-        return {**figures, "depth": accuracy_maps.maps(section, title), "accuracy_steps": steps.score_figure(section, title)}
+        figures = {"accuracy": accuracy.figure(section, title), "map": accuracy.methods_map(section, title)}
+        return {**figures, "depth": accuracy.maps(section, title), "accuracy_steps": steps.score_figure(section, title)}
     if first.window:
         return {"position": positions.figure(section, title)}
     kinds = {"curve": loss_curves, "heatmap": heatmap, "differences": intervals, "steps": steps}
