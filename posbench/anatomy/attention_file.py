@@ -14,7 +14,6 @@ from posbench.common.files import write_atomic, write_json
 from posbench.common.progress import Progress
 from posbench.config.defaults import LONG, resolve
 from posbench.config.schema import JobConfig
-from posbench.data import other_text
 from posbench.data.corpus import Corpus
 from posbench.evaluation.scorer import Scorer
 from posbench.extensions.none import NoExtension
@@ -53,7 +52,9 @@ def settled(cfg: dict) -> JobConfig:
     for key in ("json", "figure", "length"):
         if cfg[key]:
             raise ConfigError(f"{key}={cfg[key]} is of methods alone, and lengths={lengths} of a trained model: leave one of them out.")
-    other_text.refuse(cfg, "scripts/anatomy.py")
+    for key, usual in (("text", None), ("unit", "document")):
+        if (given := cfg["evaluate"].get(key, usual)) != usual:
+            raise ConfigError(f"evaluate.{key}={given} has no effect on scripts/anatomy.py, which reads documents of data=: leave it out.")
     found, asked = whole({**cfg, "evaluate": {}}), cfg["evaluate"]
     if found.data["tokenizer"] == "task":
         raise ConfigError(f"run={cfg['run']} was trained on the task {found.data['name']}, which has no running text: name another run.")

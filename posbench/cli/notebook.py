@@ -16,7 +16,7 @@ from posbench.common.errors import ConfigError, RunError
 from posbench.config.defaults import resolve
 from posbench.config.names import chosen_node, named
 from posbench.config.schema import TRAINING, EvaluateConfig, JobConfig
-from posbench.data import fingerprint, other_text
+from posbench.data.corpus import fingerprint, read_text_of, resolved_text
 from posbench.data.sources import ALL, SPLITS, TASK
 from posbench.evaluation.protocol import protocol as evaluator
 from posbench.position.instantiate import make, trusted_config
@@ -177,7 +177,7 @@ class LoadedRun:
                 raise ConfigError(f"{verdict.label} is a no-op: {verdict.reason}; evaluate without it, or at other lengths.")
         other, split = job.cfg.evaluate.text, job.cfg.evaluate.split
         corpus = self.prepared([ALL]) if split == ALL and not other else self.corpus
-        corpus = other_text.read_text_of(corpus, replace(job.cfg, data=self.reached()), other, split) if other else corpus
+        corpus = read_text_of(corpus, replace(job.cfg, data=self.reached()), other, split) if other else corpus
         evaluators = [evaluator(cell.protocol)(cell_evaluation(self.model, corpus, cell, self.device)) for cell in cells]
         found = []
         with tempfile.TemporaryDirectory() as folder, progress_of(job, evaluators, [cell.evaluate.lengths for cell in cells]) as progress:
@@ -203,7 +203,7 @@ class LoadedRun:
             "log": {},
             "device": self.device,
         })  # fmt: skip
-        text, chooser = other_text.resolved_text(cfg.evaluate.text, self.reached(), None), cfg.evaluate.key_run
+        text, chooser = resolved_text(cfg.evaluate.text, self.reached(), None), cfg.evaluate.key_run
         chooser = key_run.resolved_chooser(chooser, fingerprint(self.reached())) if chooser else None
         cfg = replace(cfg, evaluate=replace(cfg.evaluate, text=text, key_run=chooser))
         job = Job(cfg, self.directory, fingerprint="")  # which is read when something is trained

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from posbench.common.errors import ConfigError, RunError
+from posbench.common.errors import ConfigError, RunError, did_you_mean
 from posbench.common.files import disk_errors, sha256_json, whole_folder
 from posbench.common.locks import hold
 from posbench.config.schema import JobConfig
@@ -23,6 +23,8 @@ from posbench.data.tokenizers import Tokenizer, load_tokenizer, pretrained_json,
 
 FORMAT = 1  # increase it when the same source and tokenizer give different token files
 SPARE = 64  # unused rows that an embedding may have (or a tenth of its rows, if more), since tables are padded for speed
+KEYS = ("name", "path", "source")  # of evaluate.text
+CONTENT = "content"  # hash of the text, which is filled in
 
 
 @dataclass(frozen=True)
@@ -111,9 +113,6 @@ def _open(cfg_data: dict, folder: Path, identity: str, wanted: list[str]) -> Cor
         verify_files(folder, manifest["files"])
         splits = {split: open_split(folder, split, manifest["splits"][split]) for split in wanted}
         size, tokenizer = int(manifest["vocab_size"]), str(manifest["tokenizer"])
-        largest = max(int(split.tokens.max()) for split in splits.values())
-        if largest >= size:
-            raise ValueError(f"vocab_size={size} with the id {largest}")
     except RunError:
         raise
     except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
@@ -154,3 +153,48 @@ def fit_corpus(corpus: Corpus, cfg: JobConfig) -> Corpus:
     if corpus.bos is not None and checkpoint["bos"] is None:
         raise ConfigError(f"data.bos=true needs a BOS token, but model.path={path} has none: leave data.bos out.")
     return replace(corpus, vocab_size=rows, bos=None if corpus.bos is None else checkpoint["bos"])
+
+
+def resolved_text(given: str | dict | None, data: dict, cache_dir: str | None) -> dict | None:
+    """A `given` evaluate.text beside the `data` of the training, with its source and the hash of its content; None for none.
+
+    It is a choice of configs/data or of --config-dir by its name, {name: books, path: FOLDER} for one that needs the user's files, or any
+    source of one's own: {name: mine, source: {_target_: CLASS, ...}}. Its documents that the training has read are left out.
+    Raises ConfigError for an unknown name or key, for a text whose files are not given, and for the text of the training itself.
+    """
+    from posbench.config.compose import yamls
+
+    if given is None:
+        return None
+    if data["tokenizer"] == TASK:
+        raise ConfigError(f"evaluate.text is read in the tokens of the training, and data={data['name']} is a task: leave it out.")
+    given = {"name": given} if isinstance(given, str) else given
+    if unknown := [key for key in given if key not in (*KEYS, CONTENT)]:
+        raise ConfigError(f"evaluate.text.{unknown[0]} is not a key of evaluate.text: it takes {', '.join(KEYS)}.")
+    name = given.get("name")
+    known = {one: node for one, node in yamls("data").items() if node.get("tokenizer") != TASK}
+    if not isinstance(name, str) or ("source" not in given and name not in known):
+        raise ConfigError(f"evaluate.text={name} is not a text{did_you_mean(str(name), known)}: choose from {', '.join(known)}.")
+    usual = {key: value for key, value in known.get(name, {}).items() if key in KEYS} if "source" not in given else {}
+    text = {**usual, **{key: given[key] for key in KEYS if key in given}}
+    if "path" in text and text["path"] is None:
+        raise ConfigError(f"evaluate.text={name} needs your own files: give 'evaluate.text={{name: {name}, path: PATH}}'.")
+    found = make_source({**text, "tokenizer": data["tokenizer"]}, cache_dir).fingerprint()
+    if found == make_source(data, cache_dir).fingerprint():
+        raise ConfigError(f"evaluate.text={name} is already the text of the training: leave it out, or choose another.")
+    return {**text, CONTENT: found}
+
+
+def read_text_of(trained: Corpus, cfg: JobConfig, text: dict, split: str) -> Corpus:
+    """`trained`, the corpus of a job's training, with one split of a resolved `text` in place of its own.
+
+    Raises RunError if the text has changed since it was resolved, ConfigError if no document is left.
+    """
+    data = cfg.data
+    tokenizer = str(trained.folder / "tokenizer.json") if data["tokenizer"] == "bpe" else data["tokenizer"]
+    own = {key: value for key, value in data.items() if key not in KEYS}
+    other = {**own, **{key: text[key] for key in KEYS if key in text}, "tokenizer": tokenizer, "mix": None}
+    found = prepare(other, trained.folder.parent, (split,), None if cfg.model.checkpoint else data)
+    if make_source(other, trained.folder.parent).fingerprint() != text[CONTENT]:
+        raise RunError(f"The text of evaluate.text={text['name']} changed during this command: run the same command again.")
+    return replace(trained, **{**dict.fromkeys((*SPLITS, ALL)), split: getattr(found, split)}, name=text["name"])

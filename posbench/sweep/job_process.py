@@ -18,8 +18,7 @@ from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import read_json, write_json
 from posbench.common.locks import Busy
 from posbench.common.signals import Signals, Stopped, die_with_parent, end_at_second
-from posbench.data import other_text
-from posbench.data.corpus import Corpus
+from posbench.data.corpus import Corpus, read_text_of
 from posbench.engines.ask import running
 from posbench.evaluation.protocol import protocol
 from posbench.huggingface.check_checkpoint import check_checkpoint
@@ -69,7 +68,7 @@ def _cell_corpora(job: Job, cells: Iterable[Cell], corpus: Corpus) -> dict[Cell,
         text, split = cell.evaluate.text, cell.evaluate.split
         key = text and (text["content"], split)
         if key not in made:
-            made[key] = other_text.read_text_of(corpus, job.cfg, text, split) if text else corpus
+            made[key] = read_text_of(corpus, job.cfg, text, split) if text else corpus
         found[cell] = made[key]
     return found
 

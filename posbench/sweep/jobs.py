@@ -132,7 +132,7 @@ def _merge(job: Job, cells: list[Cell]) -> None:
 
 
 def _job(given: dict, fingerprints: dict[str, str], auto: str | None) -> Job:
-    from posbench.data import fingerprint, other_text
+    from posbench.data.corpus import fingerprint, resolved_text
     from posbench.pretrained.outline import outlined
 
     run = None if given["run"] is None else Run(given["run"])
@@ -140,7 +140,7 @@ def _job(given: dict, fingerprints: dict[str, str], auto: str | None) -> Job:
     tuning, asked = given.pop("finetune", None), typed("evaluate", given["evaluate"])
     cfg = resolve(given, auto)
     check_used(asked, cfg.evaluate.protocol)
-    text = other_text.resolved_text(cfg.evaluate.text, cfg.data, cfg.cache_dir)
+    text = resolved_text(cfg.evaluate.text, cfg.data, cfg.cache_dir)
     key = repr(cfg.data)
     if key not in fingerprints:
         fingerprints[key] = fingerprint(cfg.data, cfg.cache_dir)

@@ -6,7 +6,7 @@ import json
 import pytest
 from test_data import data_config, write
 
-from posbench.common.errors import ConfigError, RunError
+from posbench.common.errors import ConfigError
 from posbench.data import prepare
 
 TEXTS = {f"{split}/{n}.txt": f"a b {split} {n}\n" * 20 for split in ("train", "validation", "test") for n in range(2)}
@@ -35,14 +35,6 @@ def test_ids_with_holes_are_counted_to_the_largest(tmp_path, largest):
     corpus = prepared(tmp_path, words(a=1, b=largest), bos=True)
     assert (corpus.vocab_size, corpus.bos) == (largest + 2, largest + 1)
     assert {int(token) for token in corpus.train.tokens} == {0, 1, largest}
-
-
-def test_token_files_of_before_holes_were_counted_are_refused(tmp_path):
-    corpus = prepared(tmp_path, words(a=1, b=300))
-    manifest = corpus.folder / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"vocab_size": 301', '"vocab_size": 3'))
-    with pytest.raises(RunError, match=r"vocab_size=3 with the id 300.*delete the folder"):
-        prepared(tmp_path, words(a=1, b=300))
 
 
 def test_a_folder_called_bpe_something_is_no_bpe_of_ours(tmp_path):

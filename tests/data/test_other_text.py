@@ -11,7 +11,7 @@ from test_data import data_config, write
 from posbench.common.errors import ConfigError, RunError
 from posbench.config.identity import eval_id
 from posbench.config.schema import EvaluateConfig, JobConfig
-from posbench.data import other_text, prepare
+from posbench.data.corpus import prepare, read_text_of, resolved_text
 from posbench.data.tokenizers import load_tokenizer
 
 WORDS = "the fox and the hound sat by the fire until the fire was out "
@@ -25,7 +25,7 @@ def asked(tmp_path, text, tokenizer="bpe", **evaluate):
 
 
 def resolved(cfg: JobConfig) -> dict | None:
-    return other_text.resolved_text(cfg.evaluate.text, cfg.data, cfg.cache_dir)
+    return resolved_text(cfg.evaluate.text, cfg.data, cfg.cache_dir)
 
 
 @pytest.mark.parametrize("tokenizer", ["bpe", "bytes"])
@@ -33,7 +33,7 @@ def test_it_is_read_in_the_tokens_of_the_training_without_what_that_has_read(tmp
     cfg = asked(tmp_path, {"name": "local", "path": str(write(tmp_path / "other", OTHER))}, tokenizer)
     trained = prepare(cfg.data, cfg.cache_dir)
     text = resolved(cfg)
-    found = other_text.read_text_of(trained, cfg, text, "all")
+    found = read_text_of(trained, cfg, text, "all")
     assert (found.name, found.train, found.test) == ("local", None, None)
     for name in ("vocab_size", "bos", "folder", "tokenizer"):
         assert getattr(found, name) == getattr(trained, name), name
@@ -42,7 +42,7 @@ def test_it_is_read_in_the_tokens_of_the_training_without_what_that_has_read(tmp
     starts = found.all.starts
     for number, name in enumerate(found.all.names):
         assert own.decode(np.asarray(found.all.tokens[starts[number] : starts[number + 1]]).tolist()) == OTHER[name]
-    assert other_text.resolved_text(text, cfg.data, cfg.cache_dir) == text
+    assert resolved_text(text, cfg.data, cfg.cache_dir) == text
 
 
 def test_a_text_that_changed_after_it_was_resolved_is_refused(tmp_path):
@@ -51,7 +51,7 @@ def test_a_text_that_changed_after_it_was_resolved_is_refused(tmp_path):
     trained, text = prepare(cfg.data, cfg.cache_dir), resolved(cfg)
     (folder / "one" / "a.txt").write_text("something else " * 99)
     with pytest.raises(RunError, match="evaluate.text=local changed during this command"):
-        other_text.read_text_of(trained, cfg, text, "all")
+        read_text_of(trained, cfg, text, "all")
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_what_is_no_other_text_is_refused(tmp_path, text, says):
 
 def test_a_task_has_no_tokens_for_text():
     with pytest.raises(ConfigError, match="data=mqar is a task: leave it out"):
-        other_text.resolved_text("pysource", data_config("mqar"), None)
+        resolved_text("pysource", data_config("mqar"), None)
 
 
 def test_an_evaluation_is_named_by_the_content_of_its_text_and_not_by_its_place():
