@@ -1,7 +1,6 @@
 import json
 import math
 import re
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,14 +9,11 @@ from synthetic import CURVES, DOCUMENTS, FLOORS, GAINS, LENGTHS, TARGETS, Built,
 from posbench.common.errors import RunError
 from posbench.config.identity import method_args, method_name
 from posbench.config.names import nodes
-from posbench.report import footnotes
 from posbench.report.figures.captions import caption
-from posbench.report.footnotes import below_curve
 from posbench.report.labels import Labels
 from posbench.report.records import read_points
 from posbench.report.report import collect
 from posbench.runs.rows import read_csv
-from posbench.runs.setting import Setting
 from posbench.runs.target_losses import NAMES
 from posbench.statistics.clustered import student_quantile
 
@@ -102,29 +98,11 @@ def test_the_gate(tmp_path, half, verdict):
     assert (float(short[1]) if short else None) == (None if half > 0 else -half) and (way in report.markdown()) == (half <= 0)
 
 
-def test_a_checkpoint_that_fails_the_gate_is_not_told_to_train_longer(tmp_path):
-    paths = trained(tmp_path, half=0.0)
-    (paths[-1].parents[2] / "config.yaml").write_text("model:\n  path: model.gguf\n")
-    said = collect(paths, "t", COMMAND).markdown()
-    assert "gate failed" in said and "read other texts (data=)" in said and "train longer" not in said
-
-
 def test_a_floor_shorter_than_twice_the_training_length_is_none(tmp_path):
     # At the training length recompute_window has less than its full window, so it is no reference there.
     paths = [write_eval(tmp_path, "rope", "recompute_window", "none", [np.full(TARGETS, 9.0), np.full(TARGETS, 3.0)], (64, 128))]
     (curve,) = collect([*paths, write_eval(tmp_path, "rope", "none", "none", flat(0.25), LENGTHS)], "t", COMMAND).sections
     assert [point.difference for point in curve] == [pytest.approx(0.25)] * 4
-
-
-def test_the_verdict_of_an_interval(tmp_path):
-    noise_N = np.random.default_rng(0).normal(0, 0.2, TARGETS)
-    paths = references(tmp_path)
-    paths += [write_eval(tmp_path, "rope", name, "none", [3.0 + noise_N + shift] * 4, LENGTHS) for name, shift in
-              (("pi", 0.5), ("ntk", -0.5), ("none", -float(noise_N.mean())))]  # fmt: skip
-    text = collect(paths, "t", COMMAND).markdown()
-    assert re.search(r"\| rope \| pi \| none \| \+0\.\d+ \+- 0\.\d+ > \|", text)
-    assert re.search(r"\| rope \| ntk \| none \| -0\.\d+ \+- 0\.\d+ < \|", text)
-    assert re.search(r"\| rope \| none \| none \| [+-]0\.000 \+- 0\.\d+ ~ \|", text)
 
 
 def test_one_document_shows_no_gain_and_says_what_would(tmp_path):
@@ -200,29 +178,6 @@ def test_two_evaluations_of_one_training_are_never_taken_for_one(tmp_path):
     paths = [write_eval(tmp_path / name, "rope", "none", "none", flat(0), LENGTHS, eval_id=name) for name in ("a", "b")]
     with pytest.raises(RunError, match="report them apart"):
         collect(paths, "t", COMMAND)
-
-
-def test_each_table_has_the_gates_of_its_own_corpus_and_training_length(tmp_path):
-    paths = trained(tmp_path / "a", 0.1, data="pysource", run_id="rope-64-s0-aaaa")
-    paths += trained(tmp_path / "b", 0.0, data="books", run_id="rope-64-s0-bbbb")
-    paths += trained(tmp_path / "c", 0.3, data="books", run_id="rope-128-s0-cccc", train_len=128)
-    report = collect(paths, "t", COMMAND)
-    shown = [[line for line in part.lines if line.startswith("G ")] for part in report.parts]
-    gains = [[re.search(r"bring (0\.\d+)", line)[1] for line in lines] for lines in shown]
-    assert [(curve[0].data, curve[0].train_len) for curve in report.sections] == [("pysource", 64), ("books", 64), ("books", 128)]
-    assert gains == [["0.100"], ["0.000"], ["0.300"]]
-
-
-def test_many_trainings_share_a_line_for_each_encoding(tmp_path):
-    halves = [0.1 + 0.001 * seed for seed in range(footnotes.MANY)] + [-0.1]
-    paths = [path for seed, half in enumerate(halves) for path in trained(tmp_path / f"{seed}", half, seed=seed, run_id=f"r{seed}")]
-    few = collect(paths[:-3], "t", COMMAND)
-    said = [line for line in few.parts[0].lines if line.startswith("G ")]
-    assert len(said) == footnotes.MANY and all("seed " in line for line in said)
-    report = collect(paths, "t", COMMAND)
-    line, way_on = report.parts[0].lines[-2:]
-    assert f"bring {sum(halves) / len(halves):.3f} nats/token (-0.100 to {halves[-2]:.3f})" in line
-    assert line.endswith(f"gate: failed, seed {footnotes.MANY}") and "train longer (train.steps)" in way_on
 
 
 def test_a_gate_is_taken_from_an_evaluation_of_the_same_windows_alone(tmp_path):
@@ -323,22 +278,6 @@ def test_a_control_is_not_given_the_comparison_of_the_copies(tmp_path):
         assert (control.nll, control.change, control.difference, control.floor) == (5, None, None, None)
 
 
-def test_documents_that_were_chosen_by_name_are_named(tmp_path):
-    (curve,) = collect(write_run(tmp_path, "rope"), "Demo", COMMAND).sections
-    setting = Setting(windows=512, targets=8, max_length=64, split="test", dtype="bf16", seed=0, documents="*/other/*")
-    chosen = [replace(point, facts=replace(point.facts, setting=setting)) for point in curve]
-    assert "documents (`*/other/*`) at every length" in below_curve(chosen)[1] and "(`" not in below_curve(curve)[1]
-
-
-def test_a_method_among_the_arguments_of_another_is_called_by_its_name(tmp_path):
-    yarn = {"_target_": "posbench.extensions.yarn.Yarn", "alpha": 1.0, "target_len": None}
-    rope = {"_target_": "posbench.encodings.rope.Rope", "base": 1e4, "scaling": yarn}
-    args = {"full": {"_target_": "posbench.encodings.none.NoEncoding"}, "local": rope, "parts": {"bands": {"_target_": "mine.Dca"}}}
-    report = collect([write_eval(tmp_path, "rope", "none", "none", flat(0), LENGTHS, encoding_args=args)], "", COMMAND)
-    said = "rope full=none, local=rope(base=10000.0, scaling=yarn(alpha=1.0)), parts={bands=mine}"
-    assert f"arguments: {said}" in report.parts[0].lines
-
-
 def test_what_tells_trainings_of_one_yaml_apart_is_not_said_of_another_of_the_same_class(tmp_path):
     paths = []
     for place, name, gate in (("a", "rope", "none"), ("b", "rope", "headwise"), ("c", "smollm3", "none")):
@@ -350,19 +289,3 @@ def test_what_tells_trainings_of_one_yaml_apart_is_not_said_of_another_of_the_sa
         (paths[-1].parents[2] / "config.yaml").write_text(json.dumps(config))
     names = {point.encoding for point in collect(paths, "", COMMAND).sections[0]}
     assert names == {"rope output_gate=none", "rope output_gate=headwise", "smollm3"}
-
-
-def test_a_line_says_in_what_trainings_of_the_encodings_differ(tmp_path):
-    paths = [write_eval(tmp_path, name, "none", "none", flat(0), LENGTHS) for name in ("rope", "alibi", "fox")]
-
-    def lines(*trained: str) -> list[str]:
-        for path, train in zip(paths, trained, strict=True):
-            (path.parents[2] / "config.yaml").write_text(f"model: {{d_model: 64}}\ndata: {{}}\nencoding: {{}}\ntrain: {{{train}}}\n")
-        report = collect(paths, "", COMMAND)
-        return [line for line in report.parts[0].lines if "not the same" in line]
-
-    assert lines("steps: 1000", "steps: 6000", "steps: 6000") == ["train.steps is not the same for all: 1000 for rope; 6000 for the others"]
-    (steps, rate) = lines("steps: 1000", "steps: 6000, lr: 0.1", "steps: 2000")
-    assert steps == "train.steps is not the same for all: 1000 for rope; 6000 for alibi; 2000 for fox"
-    assert rate == "train.lr is not the same for all: 0.1 for alibi; (absent) for the others"
-    assert lines("steps: 1000", "steps: 1000, log_every: 7", "steps: 1000.0") == []

@@ -62,15 +62,6 @@ def describe(run, steps=1000, provenance=None, **changed):
     return run
 
 
-def other(root, name, steps, shift, **changed):
-    """A second training of rope with other steps; returns its directory."""
-    paths = [
-        write_eval(root / name, "rope", "none", "none", [np.full(TARGETS, 3.0 + shift)] * 4, LENGTHS, eval_id=name, run_id=name, **changed)
-    ]
-    run = paths[0].parents[2].rename(root / name / name)
-    return describe(run, steps)
-
-
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
     """A report over three encodings and two seeds; returns its folder."""
@@ -127,16 +118,6 @@ def test_what_a_results_folder_says_is_text(tmp_path):
     for text in (page.source, report.markdown(), report.table_text(), (tmp_path / "out" / "table.tex").read_text()):
         assert not {"\x1b", "\x00"} & set(text)
     assert (tmp_path / "out" / "curve.svg").stat().st_size > 0
-
-
-def test_trainings_of_one_encoding_are_told_apart_at_every_length_and_never_averaged(tmp_path):
-    other(tmp_path, "a", 1000, 0.0), other(tmp_path, "b", 2000, 0.5), other(tmp_path, "e", 2000, 0.7, seed=1)
-    other(tmp_path, "c", 2000, 0.7, train_len=32), other(tmp_path, "d", 3000, 0.9, encoding_args={"base": 27.0})
-    report = collect(sorted(tmp_path.glob("*/*/evals/*/*.json")), "t", "x")
-    found = {(one.encoding, one.train_len, round(one.nll, 6), one.n_seeds) for section in report.sections for one in section}
-    assert found == {("rope steps=1000", 64, 3.0, 1), ("rope steps=2000", 64, 3.6, 2), ("rope steps=2000", 32, 3.7, 1),
-                     ("rope base=27.0 steps=3000", 64, 3.9, 1)}  # fmt: skip
-    assert "differ in train.steps;" in report.markdown()
 
 
 def test_a_run_that_lies_in_two_folders_counts_once(tmp_path):

@@ -13,7 +13,6 @@ from posbench.report.figures import accuracy
 from posbench.report.footnotes import UNASKED
 from posbench.report.records import Score, by_task, read_points
 from posbench.report.report import collect
-from posbench.report.scores import LEARNED
 from posbench.runs.evidence import read_evidence
 from posbench.runs.rows import eval_content, make_row
 from posbench.runs.target_losses import part_of, save_arrays
@@ -87,14 +86,6 @@ def test_the_mean_is_over_seeds_that_learned_the_task_and_its_interval_is_crosse
     assert (single.low, single.high) == wilson(single.accuracy, TEXTS) and single.over == "example"
     half = scores["none", "none", 128, None]
     assert (half.n_seeds, half.n_trained, half.learned) == (1, 2, True) and half.inside == pytest.approx(0.65, abs=0.08)
-
-
-def test_what_was_never_learned_is_no_failure_of_a_method(found):
-    text = found[1].markdown()
-    row = next(line for line in text.splitlines() if line.startswith("| alibi"))
-    assert row.endswith("| never learned |") and f"never learned (accuracy inside the window below {LEARNED})" in text
-    assert "left out of the means" in text and "none (1 of 2 seeds)" in text
-    assert not any(one.shown for section in found[1].scores for one in section if one.encoding == "alibi" and one.length == 128)
 
 
 def test_the_loss_of_answers_stands_in_a_table_of_its_own(found):
