@@ -13,11 +13,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import forked
-import numpy as np
 import pytest
 import torch
 from conftest import choices, make, node, small_model, small_shape
@@ -34,7 +32,6 @@ from posbench.common.errors import ConfigError
 from posbench.common.files import read_json
 from posbench.common.signals import Stopped
 from posbench.config.schema import JobConfig, ModelConfig, TrainConfig
-from posbench.data.batches import Batches
 from posbench.model.build import check_device, pick_device
 from posbench.position.plan import training_plans
 from posbench.runs.directory import Run
@@ -174,17 +171,6 @@ def test_every_encoding_trains_as_in_one_process(together, tmp_path, name):
     fitted(tmp_path, World(), model, cfg, corpus, plans)
     same_curve(log_of(folder / "encoding" / name), log_of(tmp_path))
     assert len({one[name]["weights"] for one in told}) == 1
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 8, 9])
-@pytest.mark.parametrize("bos", [None, 999])
-def test_shares_are_the_windows_of_the_batch_each_once(size, bos):
-    unlike = replace(token_file(4000, 4), tokens=np.arange(4000, dtype=np.uint32))
-    batches = Batches(unlike, [10, 30], 270, 0, bos)
-    for step in range(20):
-        for whole, *parts in zip(batches.at(step), *(batches.at(step, World(rank, size).share) for rank in range(size)), strict=True):
-            assert torch.equal(torch.cat(parts), whole)
-            assert len({tuple(row) for row in whole.tolist()}) == len(whole)
 
 
 def test_a_loss_that_breaks_in_one_process_ends_all_with_one_record(together):

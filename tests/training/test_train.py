@@ -171,7 +171,7 @@ def test_the_gradient_is_that_of_the_mean_over_all_targets_however_a_batch_is_di
     model = tiny()
     loss = model.loss(inputs_BT, targets_BT, 8)
     loss.backward()
-    for micro_batches, shares in ((1, 1), (3, 1), (8, 1), (100, 1), (1, 2), (2, 2)):
+    for micro_batches, shares in ((1, 1), (3, 1), (8, 1), (100, 1), (1, 2), (2, 2), (1, 3), (1, 8)):
         divided, total = tiny(), 0.0
         for share in range(shares):
             made = trainer(divided, corpus(), micro_batches=micro_batches)
