@@ -61,7 +61,7 @@ def test_tab_completes_commands_and_then_their_words(tmp_path, monkeypatch):
         assert done.stdout.startswith(offered) and bool(done.stdout) == bool(offered) and not done.stderr, done
 
 
-@pytest.mark.parametrize("words", ["help experiment extension", "help encoding=rope", "--help"])
+@pytest.mark.parametrize("words", ["help experiment extension", "help encoding=rope", "--help", "runs list results_dir=."])
 def test_a_reader_that_leaves_ends_it_in_silence(tmp_path, words):
     code = "import sys; from posbench.cli.console import main; sys.argv[0] = 'posbench'; main()"
     read, write = os.pipe()

@@ -95,6 +95,7 @@ def test_wandb_sync_shows_everything_of_an_offline_run(run, environment, tmp_pat
     image.write_bytes(bytes.fromhex("89504e470d0a1a0a0000000d4948445200000001000000010804000000b51c0c02"
                                     "0000000b4944415478da6364600000000600023081d02f0000000049454e44ae426082"))  # fmt: skip
     rows = [make_row(**VALUES), make_row(**{**VALUES, "length": 256, "nll": 2.25})]
+    rows.append(make_row(**{**VALUES, "length": 512, "position": 9, "nll": 2.5}))
     _, said = end(start(run, environment, rows=rows, image=str(image)))
     with serving() as server:
         done = sync(environment, server, *folders(run))
@@ -107,10 +108,13 @@ def test_wandb_sync_shows_everything_of_an_offline_run(run, environment, tmp_pat
     assert [(line["_step"], line["train/loss"]) for line in shown["history"][:3]] == [(1, 1.0), (2, 0.5), (3, 1 / 3)]
     curve = [(line["eval/length"], line["eval/fixed_targets/yarn+none/nll"]) for line in shown["history"] if "eval/length" in line]
     assert curve == [(128, VALUES["nll"]), (256, 2.25)]
+    name = "position/fixed_targets/yarn+none/512/nll"
+    bins = [(line["position/tokens"], line[name]) for line in shown["history"] if name in line]
+    assert bins == [(9, 2.5)]
     assert shown["summary"]["train/loss"] == 1 / 3 and shown["summary"]["eval/fixed_targets/yarn+none/nll"] == 2.25
     assert [name for name in shown["files"] if name.startswith("media/images/curve")] and f"run-{ID}-eval_rows" in shown["artifacts"]
     (table,) = (json.loads(body) for name, body in shown["files"].items() if name.startswith("media/table/eval_rows"))
-    assert [line[table["columns"].index("nll")] for line in table["data"]] == [VALUES["nll"], 2.25]
+    assert [line[table["columns"].index("nll")] for line in table["data"]] == [VALUES["nll"], 2.25, 2.5]
     assert shown["exitcode"] == 0
     assert not list((tmp_path / "home").rglob("*.table.json")) and not list((tmp_path / "home").rglob("staging/*"))
 
