@@ -11,7 +11,7 @@ scored tokens, where the script divides the hits of a batch by L alone.
 
 The script's perplexity is 2.71828 ** loss. nll is loss x ln 2.71828, so that the column ppl = exp(nll) holds that number; it is 7e-7 below
 the loss, relatively. n_targets and n_bytes count a token each time it is scored. Arrays are [windows, L - 1] for each length,
-without documents, across which a window runs: differences are of means.
+of no document, since windows run across them: differences are of means.
 References: none.
 """
 
@@ -82,6 +82,3 @@ class LcegScript(YarnScript):
         before_M = np.concatenate([[0], np.cumsum(bytes_M, dtype=np.int64)])
         document_W = windows.document_N[start_W // (windows.n_targets + 1)]
         return [self.mean((weight_W * loss_W)[:, None], correct_NS, document_W, before_M[start_W + length] - before_M[start_W + 1])]
-
-    def shared(self) -> dict[str, np.ndarray]:
-        return {}

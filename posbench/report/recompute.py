@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from posbench.common.files import read_bytes
+from posbench.evaluation.protocol import known
 from posbench.report.folder import texts_of
 from posbench.report.report import Report, collect
 from posbench.runs.evidence import read_evidence
@@ -21,7 +22,11 @@ def disagreements(folder: Path, report: Report | None = None) -> list[str]:
     for one in evaluations:
         for row in one.rows:
             for name, column in (("nll", "nll"), ("correct", "accuracy")):
-                mean = float(one.sums(row, name).means[0])
+                if (sums := one.sums(row, name)) is None:  # tokens of the scripts weigh unequally
+                    if getattr(known(row["protocol"]), "paired", True):
+                        found.append(f"{row['run_id']} {row['protocol']} {row['length']}: {column} without sums")
+                    continue
+                mean = float(sums.means[0])
                 if row[column] is not None and np.isfinite(mean) and not np.isclose(mean, row[column], rtol=1e-9, atol=1e-9):
                     found.append(f"{row['run_id']} {row['protocol']} {row['length']}: {column} {row[column]}, its sums {mean}")
     for name, text in texts_of(report or collect([], "again", "report.py", evidence=[folder])).items():

@@ -69,7 +69,9 @@ def is_mean(found: Sums, row: dict) -> bool:
 
 
 def portable(value: object, key: str | None = None) -> object:
-    """A configuration without the folders of absolute paths, which are values of the keys in PATHS, or in lists there."""
+    """A configuration without the folders of absolute paths: values of the keys in PATHS, or in lists there, and words of a command."""
+    if key == "command":
+        return portable_command(value)
     if isinstance(value, dict):
         return {name: portable(item, name) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -84,8 +86,7 @@ def portable_command(command: object) -> object:
 
 def provenance_record(origin: RunMetadata) -> dict:
     """Parts of an origin that do not depend on where its folder lies: run_id, config, provenance, summary."""
-    provenance = {key: portable_command(value) if key == "command" else value for key, value in origin.provenance.items()}
-    parts = {"config": origin.nested, "provenance": provenance, "summary": origin.summary}
+    parts = {"config": origin.nested, "provenance": origin.provenance, "summary": origin.summary}
     return {"run_id": origin.path.name, **portable(parts)}
 
 

@@ -98,19 +98,21 @@ class TargetLosses:
             raise self._damaged(error) from error
 
     def at(self, name: str, length: int) -> np.ndarray | None:
-        """nll or correct at one length [N, targets of each of the N `document`s], as floats; None if not evaluated, or without documents.
+        """nll or correct at one length [N, targets of each of the N `document`s], as floats; None if not evaluated, or of no document.
 
         Raises RunError if the npz is damaged.
         """
         arrays = self.arrays
         found = np.flatnonzero(arrays.get("length") == length)
-        if not len(found) or "document" not in arrays:
+        if not len(found):
             return None
         if self._last[0] == (name, length):  # the bins of one window are asked for one by one
             return self._last[1]
         try:
             values = arrays[name][found[0]] if name in arrays else read_npz(self.path, (f"{name}_{length}",))[f"{name}_{length}"]
-            self._last = (name, length), values.reshape(len(arrays["document"]), -1).astype(np.float64)
+            if len(values) != len(arrays["document"]):  # windows that run across documents
+                return None
+            self._last = (name, length), values.reshape(len(values), -1).astype(np.float64)
         except Exception as error:
             raise self._damaged(error) from error
         return self._last[1]
@@ -135,9 +137,9 @@ class TargetLosses:
 
     @cached_property
     def targets(self) -> str | None:
-        """SHA-256 of the scored targets: their documents and their offsets there; None without arrays of both."""
+        """SHA-256 of the scored targets: their documents and their offsets there; None without arrays."""
         arrays = self.arrays
-        if "document" not in arrays:
+        if not arrays:
             return None
         return hashlib.sha256(b"".join(arrays[name].astype("<i8").tobytes() for name in ("document", "offset"))).hexdigest()
 

@@ -87,11 +87,7 @@ def evaluate(job: Job, evaluator: Protocol, cell: Cell, untested: bool, progress
 def _shared_arrays(evaluator: Protocol, cell: Cell) -> dict:
     """Arrays that all lengths share, with the unit of each target where it is not the document."""
     found = evaluator.shared()
-    return (
-        found
-        if cell.evaluate.unit == "document" or "document" not in found
-        else {**found, "unit": evaluator.windows.unit_D[found["document"]]}
-    )
+    return found if cell.evaluate.unit == "document" else {**found, "unit": evaluator.windows.unit_D[found["document"]]}
 
 
 def row_order(row: dict) -> tuple[int, int]:

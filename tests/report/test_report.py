@@ -191,15 +191,16 @@ def test_a_gate_is_taken_from_an_evaluation_of_the_same_windows_alone(tmp_path):
 
 @pytest.mark.parametrize("documents", [True, False])
 def test_a_row_that_is_no_plain_mean_of_its_documents_is_compared_by_means(tmp_path, documents):
-    """Rows of yarn_script and lceg_script: the latter keeps no documents, since its windows run across them."""
+    """Rows of yarn_script and lceg_script: windows of the latter run across documents."""
     paths = [write_eval(tmp_path, "rope", one, "none", flat(shift), LENGTHS) for one, shift in (("none", 0), ("ntk", 0.5))]
     content = json.loads(paths[1].read_text())
     content["rows"][-1]["nll"] = 3.75
     paths[1].write_text(json.dumps(content))
     for path in paths if not documents else ():
         with np.load(path.with_suffix(".npz")) as stored:
-            found = {f"{name}_{length}": stored[name][i][None] for name in NAMES for i, length in enumerate(LENGTHS)}
-        np.savez(path.with_suffix(".npz"), length=LENGTHS, **found)
+            kept = {name: stored[name] for name in ("document", "offset")}
+            windows = {f"{name}_{length}": stored[name][i].reshape(2, -1) for name in NAMES for i, length in enumerate(LENGTHS)}
+        np.savez(path.with_suffix(".npz"), length=LENGTHS, **kept, **windows)
     *plain, weighted = [point for point in collect(paths, "t", COMMAND).sections[0] if point.extension == "ntk"]
     assert (weighted.change, weighted.change_half_width) == (pytest.approx(0.75), None)
     assert all(point.change == pytest.approx(0.5) and (point.change_half_width is not None) == documents for point in plain)
