@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from posbench.common.defuse import printable
 from posbench.common.errors import ConfigError
-from posbench.common.machine import cores
 from posbench.config.compose import Request, check_effect
 from posbench.config.names import INSTALLED, as_command
 from posbench.runs.directory import Run
@@ -64,7 +63,9 @@ def run(request: Request) -> int:
     # A sweep passes over cells that are refused; a device that is not there is a mistake of the whole command.
     check_devices([job for job in jobs if not is_done(job)], request.launcher)
     if first := request.experiment.get("first"):
-        print(announcement(jobs, first), file=sys.stderr, flush=True)
+        from posbench.sweep.dry_run import cost_of, planned
+
+        print(*cost_of(planned(jobs)), f"a first picture follows {first} of {len(jobs)} models", sep="\n", file=sys.stderr, flush=True)
     with _first_report(jobs, first):
         results = launch(jobs, {"n_jobs": request.cfgs[0]["jobs"], **request.launcher}, command)
     _print_outcomes(results, request.sweep)
@@ -77,24 +78,6 @@ def run(request: Request) -> int:
     _show_tables(request, jobs)
     refused = [outcome for result in results for outcome in result.outcomes if outcome.status == "refused"]
     return 2 if refused and not request.sweep else 0
-
-
-def announcement(jobs: list[Job], first: int) -> str:
-    """Sentence with what is to come and when: trainings, evaluations, the picture of the `first` models, and the end."""
-    from posbench.sweep.cost_estimate import duration_words, expected
-    from posbench.sweep.dry_run import planned
-
-    plans = planned(jobs)
-    fresh, work = [plan.job for plan in plans if plan.trains], [one for plan in plans for one in plan.work]
-    at_once = max(1, min(jobs[0].cfg.jobs, len({job.run.path for job, *_ in work}), cores()))
-    training, evaluation = (seconds for seconds, _ in expected(jobs, fresh, work, at_once).values())
-    told = f"{_number_of(len(fresh), 'training')} and {_number_of(len(work), 'evaluation')} to make"
-    if training is None or evaluation is None:
-        return f"{told}; a first picture once {first} models are there"
-    ends = f"{told}, about {duration_words((training + evaluation) / at_once)} on this machine"
-    if len(fresh) <= first or first >= len(jobs):
-        return ends
-    return f"{ends}; a first picture, of {first} models, after about {duration_words(-(-first // at_once) * training / len(fresh))}"
 
 
 @contextlib.contextmanager

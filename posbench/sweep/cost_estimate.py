@@ -188,29 +188,6 @@ def _seconds(rows: list[dict]) -> dict[int, float]:
     return {length: sum(tasks.values()) for length, tasks in took.items()}
 
 
-def expected(jobs: list[Job], fresh: list[Job], missing: Missing, at_once: int) -> dict[str, tuple[float | None, str]]:
-    """{training or evaluation: (seconds, their basis)} of the trainings of `fresh`, and of the missing lengths of evaluations.
-
-    All are made one after the other. Unknown seconds are None, with the reason.
-    """
-    time, found = Timing(jobs), {}
-    texts = [(job, cell, text) for (job, cell, _), reads in zip(missing, texts_left(missing), strict=True) for text in reads]
-    parts = {
-        "training": (time.of_training(job, at_once) for job in fresh),
-        "evaluation": (
-            time.of_text(job, cell.evaluate.dtype, cell.extension, cell.scale_attention, text, probes=not job.cfg.trains)
-            for job, cell, text in texts
-        ),
-    }
-    for what, each in parts.items():
-        time.bases.clear()
-        try:
-            found[what] = sum(each), time.basis
-        except ConfigError as error:
-            found[what] = None, str(error)
-    return found
-
-
 def cost(jobs: list[Job], fresh: list[Job], missing: Missing) -> list[str]:
     """Lines with the cost of the trainings (and checkpoints) of `fresh` and of the missing lengths of evaluations."""
     taken = [job for job in fresh if not job.cfg.trains]
@@ -224,17 +201,28 @@ def cost(jobs: list[Job], fresh: list[Job], missing: Missing) -> list[str]:
     if not fresh and not missing:
         return [line]
     at_once = min(jobs[0].cfg.jobs, len({job.run.path for job in [*fresh, *(job for job, _, _ in missing)]}))
-    told = ", ".join(
-        f"unknown time of {what} ({basis})" if seconds is None else f"about {duration_words(seconds)} of {what} by {basis}"
-        for what, (seconds, basis) in expected(jobs, fresh, missing, at_once).items()
-        if seconds != 0
-    )
+    time, told = Timing(jobs), []
+    texts = [(job, cell, text) for (job, cell, _), reads in zip(missing, left, strict=True) for text in reads]
+    parts = {
+        "training": (time.of_training(job, at_once) for job in fresh),
+        "evaluation": (
+            time.of_text(job, cell.evaluate.dtype, cell.extension, cell.scale_attention, text, probes=not job.cfg.trains)
+            for job, cell, text in texts
+        ),
+    }
+    for what, each in parts.items():
+        time.bases.clear()
+        try:
+            if seconds := sum(each):
+                told.append(f"about {duration_words(seconds)} of {what} by {time.basis}")
+        except ConfigError as error:
+            told.append(f"unknown time of {what} ({error})")
     shared = f"; jobs={at_once} divides the time as far as the machine has cores for it" if at_once > 1 else ""
     bytes_ = sum(BYTES * model_size(job.cfg).parameters for job in fresh)  # the weights of a checkpoint stay where they are
     for job, cell, lengths in missing:
         reads = texts_read(cell.protocol, cell.evaluate, job.cfg.train.train_len, math.inf, lengths)
         bytes_ += BYTES_PER_LOSS * sum(text.losses for text in reads)
-    return [line, f"{told}{shared}; {bytes_ / 2**20:.1f} MiB of disk"]
+    return [line, f"{', '.join(told)}{shared}; {bytes_ / 2**20:.1f} MiB of disk"]
 
 
 def _in_tokens(tokens: int) -> str:

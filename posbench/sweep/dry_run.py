@@ -83,14 +83,21 @@ def describe_plans(plans: list[JobPlan]) -> list[str]:
     jobs, legal = [plan.job for plan in plans], [plan for plan in plans if not plan.judged.refused]
     lines = _counted_lines(legal) if sum(len(job.cells) for job in jobs) >= MANY else [line for plan in legal for line in _plan_lines(plan)]
     lines += [f"{plan.job.run.path}  refused: {plan.judged.refused}" for plan in plans if plan.judged.refused]
-    fresh = [plan.job for plan in plans if plan.trains]
-    parents = _missing_parents(fresh)
+    parents = _missing_parents(plans)
     lines = [f"{job.run.path}  {'to train' if job.cfg.trains else 'checkpoint to take'}, as a parent" for job in parents] + lines
-    return lines + cost([*parents, *jobs], [*parents, *fresh], [item for plan in plans for item in plan.work])
+    return lines + cost_of(plans)
 
 
-def _missing_parents(fresh: list[Job]) -> list[Job]:
+def cost_of(plans: list[JobPlan]) -> list[str]:
+    """Lines with the estimated cost of all plans and of the parents that they need."""
+    parents = _missing_parents(plans)
+    fresh = [*parents, *(plan.job for plan in plans if plan.trains)]
+    return cost([*parents, *(plan.job for plan in plans)], fresh, [item for plan in plans for item in plan.work])
+
+
+def _missing_parents(plans: list[JobPlan]) -> list[Job]:
     """Missing parents of the trainings to make, each once, without those that are to be made in their own right."""
+    fresh = [plan.job for plan in plans if plan.trains]
     own = {job.run.path for job in fresh}
     missing = [job.parent for job in fresh if job.parent and not job.parent.run.finished]
     return list({job.run.path: job for job in missing if job.run.path not in own}.values())

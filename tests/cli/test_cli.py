@@ -411,23 +411,6 @@ def test_on_a_terminal_a_sweep_has_one_line_with_the_running_jobs_own_in_it(proc
     assert said.count(b"train %d/%d steps" % (steps, steps)) >= 2
 
 
-def test_what_is_to_come_is_said_with_its_time(monkeypatch):
-    """Three trainings of 100 s, two at a time, and 60 s of evaluation."""
-    jobs = [SimpleNamespace(cfg=SimpleNamespace(jobs=2), run=SimpleNamespace(path=name)) for name in "abc"]
-    plans = [SimpleNamespace(job=job, trains=True, work=[(job, None, [64])] * 2) for job in jobs]
-    monkeypatch.setattr("posbench.sweep.dry_run.planned", lambda given: plans)
-    times = {"evaluation": (60.0, "")}
-    monkeypatch.setattr("posbench.sweep.cost_estimate.expected", lambda jobs, fresh, *_: {"training": (100.0 * len(fresh), ""), **times})
-    monkeypatch.setattr(commands, "cores", lambda: 2)
-    said = "3 trainings and 6 evaluations to make, about 3 min on this machine"
-    assert commands.announcement(jobs, 2) == f"{said}; a first picture, of 2 models, after about 2 min"
-    assert commands.announcement(jobs, 3) == said
-    plans[0].trains = False
-    assert commands.announcement(jobs, 2) == "2 trainings and 6 evaluations to make, about 2 min on this machine"
-    monkeypatch.setattr("posbench.sweep.cost_estimate.expected", lambda *_: {"training": (None, "why"), **times})
-    assert commands.announcement(jobs, 2) == "2 trainings and 6 evaluations to make; a first picture once 2 models are there"
-
-
 def test_a_first_report_is_made_as_soon_as_two_models_can_be_compared(tmp_path, monkeypatch, capfd):
     """By the command's own words, once, and not where all were there before it began or the sweep ended first."""
     found, asked = [tmp_path / name for name in "abc"], []

@@ -25,7 +25,7 @@ from posbench.runs.directory import Run
 from posbench.sweep import dry_run as dry
 from posbench.sweep.cells import RECOMPUTE, Cell
 from posbench.sweep.cost import ModelSize, model_size
-from posbench.sweep.cost_estimate import cost, expected
+from posbench.sweep.cost_estimate import cost
 from posbench.sweep.jobs import Job
 from posbench.training.probe import step_seconds
 
@@ -72,16 +72,15 @@ def test_nothing_measured_is_said_to_be_unknown(tmp_path):
 def test_a_first_training_takes_as_long_as_steps_made_now(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr("posbench.training.probe.step_seconds", lambda cfg, vocab_size, threads: asked.append(vocab_size) or 0.5)
-    fresh = [job(tmp_path, "a-16-s0-0000000000")]
-    (training, _), (evaluation, _) = expected(fresh, fresh, [(fresh[0], cell(PI), [100])], 1).values()
-    own, step = size(MODEL), 6000 * size(MODEL).training(TRAIN_LEN)
-    assert training == pytest.approx(100 * 0.5) and evaluation == pytest.approx(0.5 * own.forward(ReadVolume(10, 100, 2, 20)) / step)
+    fresh, own = [job(tmp_path, "a-16-s0-0000000000")], size(MODEL)
     said = cost(fresh, fresh, [(fresh[0], cell(PI), [100])])[1]
-    assert said.startswith("about 50 s of training by some steps made just now, ") and " of evaluation by arithmetic from trainings" in said
+    reading = 0.5 * own.forward(ReadVolume(10, 100, 2, 20)) / (6000 * own.training(TRAIN_LEN))
+    assert said.startswith("about 50 s of training by some steps made just now, ") and seconds(said) == round(reading)
+    assert " of evaluation by arithmetic from trainings" in said
     large = [job(tmp_path, "a-16-s0-0000000001", model={"d_model": 4096, "d_ff": 16384})]
-    assert expected(large, large, [], 1)["training"][0] is None and asked == [256, 256]  # a step of it would take long itself
+    assert "unknown time of training" in cost(large, large, [])[1] and asked == [256]  # a step of it would take long itself
     measured(tmp_path, "a-16-s0-0000000002", 5000.0, MODEL)
-    assert expected(fresh, fresh, [], 1)["training"][0] == pytest.approx(120) and asked == [256, 256]  # a stored training is known better
+    assert "about 2 min of training by runs" in cost(fresh, fresh, [])[1] and asked == [256]  # a stored training is known better
 
 
 def test_steps_made_to_measure_leave_nothing_behind():
