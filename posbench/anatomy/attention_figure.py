@@ -9,9 +9,8 @@ from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 
 from posbench.anatomy.attention_file import arm_name, windows_read
 from posbench.common.files import read_json
-from posbench.report.figures.heatmap import legible
 from posbench.report.figures.lines import end_labels
-from posbench.report.figures.style import FONT, GREY, OKABE_ITO, Frame, note, octaves, save
+from posbench.report.figures.style import FONT, GREY, OKABE_ITO, Frame, legible, note, octaves, save
 from posbench.report.records import tick_lengths
 
 CURVE, CELL, TALL = 150, 20, 84  # points: width of a panel of curves and of a map's cell, and least height of a layer

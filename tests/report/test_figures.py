@@ -8,11 +8,11 @@ import pytest
 from conftest import choices
 from labelled import labelled, method_of
 
-from posbench.report.figures import heatmap, intervals, loss_curves
+from posbench.report.figures import differences, loss_curves
 from posbench.report.figures.captions import caption
 from posbench.report.figures.lines import Mark, spread
 from posbench.report.figures.method_lines import groups, lines_of, marks_of
-from posbench.report.figures.palette import ENCODINGS, EXTENSIONS, MOST, encoding_look, extension_look, looks, told_apart
+from posbench.report.figures.palette import ENCODINGS, EXTENSIONS, MOST, bases, encoding_look, extension_look, looks, told_apart
 from posbench.report.figures.style import OKABE_ITO, save
 from posbench.report.records import CurvePoint
 
@@ -122,6 +122,11 @@ def test_an_extension_takes_another_colour_than_an_encoding_of_the_same_figure_h
     assert alone["rope", "rerope", "log_n"].colour == OKABE_ITO[EXTENSIONS["rerope"][0]]
 
 
+def test_the_floor_behind_losses_by_context_is_no_name_of_none():
+    one = point("none")
+    assert bases([replace(one, facts=replace(one.facts, extension="recompute_window"))])["none"] == "none"
+
+
 def test_each_encoding_has_a_panel_and_panels_share_their_axes():
     figure = loss_curves.figure(grid(lengths=(64, 512)), "t")
     assert len({(axes.get_xlim(), axes.get_ylim()) for axes in figure.axes}) == 1
@@ -177,7 +182,7 @@ def test_the_caption_says_which_gate_failed():
 def test_the_map_holds_every_number_once():
     curve = [one for one in grid(SIX[:2], explode=30.0) if (one.encoding, one.extension, one.length) != ("rope", "pi", 512)]
     curve = [replace(one, difference=None, nll=None) if (one.encoding, one.length) == ("alibi", 1024) else one for one in curve]
-    figure = heatmap.figure(curve, "t")
+    figure = differences.heatmap(curve, "t")
     found = [float(text.strip("^~")) for text in said(figure) if text.strip("^~")[:1] in ("+", "-")]
     known = [one.difference for one in curve if one.difference is not None]
     assert sorted(found) == pytest.approx(sorted(known), rel=0.005, abs=0.0006)
@@ -187,7 +192,7 @@ def test_the_map_holds_every_number_once():
 
 def test_what_an_interval_does_not_decide_is_marked(tmp_path):
     curve = [point(extension=name, difference=0.05, half=half) for name, half in (("a", 0.06), ("b", 0.04), ("c", None))]
-    files = save(heatmap.figure(curve, "t"), tmp_path / "map.v2")
+    files = save(differences.heatmap(curve, "t"), tmp_path / "map.v2")
     assert [path.name for path in files] == ["map.v2.png", "map.v2.svg"] == sorted(path.name for path in tmp_path.iterdir())
     assert "<image" not in files[1].read_text()  # the page's policy lets none be shown
     assert (texts(files[1]).count("+0.050~"), texts(files[1]).count("+0.050")) == (1, 2)
@@ -196,13 +201,13 @@ def test_what_an_interval_does_not_decide_is_marked(tmp_path):
 @pytest.mark.parametrize(("sizes", "wanted"), [([3], [3]), ([14] * 6, [42, 42]), ([100], [34, 34, 32])])
 def test_a_tall_map_is_set_side_by_side(sizes, wanted):
     rows = [(f"e{n}", index) for n, size in enumerate(sizes) for index in range(size)]
-    found = heatmap.blocks(rows)
+    found = differences.blocks(rows)
     assert [len(block) for block in found] == wanted and sum(found, []) == rows
 
 
 def test_intervals_are_drawn_from_end_to_end():
     curve = grid(("rope",), ("none", "pi", "ntk"), ("none",), explode=0.5)
-    figure = intervals.figure(curve, "t")
+    figure = differences.intervals(curve, "t")
     assert [axes.get_title() for axes in figure.axes] == ["2x (128)", "8x (512)", "16x (1024)"] * 2
 
     def drawn(panels):
@@ -213,11 +218,11 @@ def test_intervals_are_drawn_from_end_to_end():
     assert sum(drawn(figure.axes[:3]), []) == pytest.approx(sum(sorted(wanted), []))
     assert len(drawn(figure.axes[3:])) == 6  # none is its own reference
     rare = [replace(one, change=one.change if one.length == 256 else None) for one in curve]
-    assert len(intervals.figure(rare, "t").axes) == 3  # a change at a length that is not shown
+    assert len(differences.intervals(rare, "t").axes) == 3  # a change at a length that is not shown
 
 
 @pytest.mark.parametrize(("value", "ticks"), [(0.01, ["-0.05", "0", "+0.05"]), (2.0, ["0", "+0.1", "+1"])])
 def test_differences_of_any_size_have_several_ticks(value, ticks):
     curve = [point(extension=name, length=length, difference=value) for name in ("none", "pi", "ntk") for length in LENGTHS]
-    axes = intervals.figure([replace(one, change=None) for one in curve], "t").axes[0]
+    axes = differences.intervals([replace(one, change=None) for one in curve], "t").axes[0]
     assert [text.get_text() for text in axes.get_xticklabels()] == ticks

@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from posbench.report.figures.captions import extension_name, shortened
-from posbench.report.figures.heatmap import INKS, UNKNOWN, draw_cell
 from posbench.report.figures.lines import BETWEEN, LEADER, WIDTH, Line, Mark, Panel, draw, width
 from posbench.report.figures.method_lines import Names
 from posbench.report.figures.palette import Pen, bases, looks
-from posbench.report.figures.style import FONT, GAIN, GREY, MARKERS, Frame, note, octaves
+from posbench.report.figures.style import FONT, GAIN, GREY, INKS, MARKERS, UNKNOWN, Frame, draw_cell, note, octaves
 from posbench.report.footnotes import questions_of, unlearned
 from posbench.report.records import Score, by_task, grouped, tick_lengths
 from posbench.report.scores import GUESSES

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from posbench.report.figures import accuracy, context_loss, heatmap, intervals, loss_curves, positions, steps, trainings
+from posbench.report.figures import accuracy, context_loss, differences, loss_curves, positions, steps, trainings
 from posbench.report.figures.style import save
 from posbench.report.records import ContextPoint, CurvePoint, Score, SectionKey
 
@@ -43,5 +43,5 @@ def _figures(section: Sequence, title: str) -> dict:
         return {**figures, "depth": accuracy.maps(section, title), "accuracy_steps": steps.score_figure(section, title)}
     if first.window:
         return {"position": positions.figure(section, title)}
-    kinds = {"curve": loss_curves, "heatmap": heatmap, "differences": intervals, "steps": steps}
-    return {name: kind.figure(section, title) for name, kind in kinds.items()}
+    kinds = {"curve": loss_curves.figure, "heatmap": differences.heatmap, "differences": differences.intervals, "steps": steps.figure}
+    return {name: figure(section, title) for name, figure in kinds.items()}

@@ -52,7 +52,7 @@ def bases(records: Iterable[SectionKey]) -> Bases:
     for one in records:
         facts = one.behind
         found |= dict.fromkeys((facts.encoding, facts.line, one.encoding), facts.encoding)
-        if hasattr(one, "extension"):
+        if one.extension != "none":  # of losses by context the label is none, and what is behind it the floor's
             found[one.extension] = facts.extension
     return found
 

@@ -11,6 +11,8 @@ BLACK = OKABE_ITO[-1]
 GAIN, FAIL = OKABE_ITO[2], OKABE_ITO[1]  # below the floor, above it
 DASHES = ("-", (0, (5, 1.6)), (0, (1.2, 1.4)), (0, (6, 1.5, 1.2, 1.5)), (0, (3, 1.2)), (0, (8, 2, 1, 2, 1, 2)), (0, (2, 2.5)))
 MARKERS = ("o", "D", "s", "^", "v", "P", "X")
+INKS, CONTRAST = ("#484848", "#1a1a1a", "#000000"), 4.5  # the first ink is for undecided differences
+UNKNOWN = "#ececec"  # a cell of a map without a value
 GREY, RULE, FONT = "#5a5a5a", "#e6e6e6", 8.5
 FEW, ENOUGH = 6, 3  # at most so many curves share one panel; at least so many methods for a heat map and a plot of differences
 BEND, BROKEN = 0.1, 4.0  # nats/token: start of the logarithmic part of the scale, and a difference at which a model knows nothing
@@ -107,3 +109,28 @@ def ticks(low: float, high: float, sizes: Iterable[float] = TICKS) -> tuple[list
     """Ticks of a scale of differences from `low` to `high`, and their labels."""
     places = [tick for tick in sorted({sign * size for size in sizes for sign in (1, -1)}) if low <= tick <= high]
     return places, [f"{tick:+g}" if tick else "0" for tick in places]
+
+
+def draw_cell(axes, place: int, line: int, ground: object, text: str, inks: Sequence[str], border: float = 0.5, size: float = 7.4) -> None:
+    """Draw a cell of a map, with a text that can be read on its ground."""
+    from matplotlib.colors import to_rgb
+    from matplotlib.patches import Rectangle
+
+    axes.add_patch(Rectangle((place, line), 1, 1, facecolor=ground, edgecolor="white", linewidth=border))
+    style = {"ha": "center", "va": "center", "fontsize": size, "color": legible(to_rgb(ground), inks)}
+    axes.text(place + 0.5, line + 0.52, text, **style)
+
+
+def legible(ground: Sequence[float], inks: Sequence[str]) -> str:
+    """First ink with contrast CONTRAST (4.5 to 1, as in WCAG 2) to a ground (red, green, blue in 0 to 1, ...), else the best ink."""
+    from matplotlib.colors import to_rgb
+
+    def luminance(rgb: Sequence[float]) -> float:
+        linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in rgb[:3]]
+        return sum(weight * value for weight, value in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    def contrast(ink: str) -> float:
+        low, high = sorted((luminance(ground), luminance(to_rgb(ink))))
+        return (high + 0.05) / (low + 0.05)
+
+    return next((ink for ink in inks if contrast(ink) >= CONTRAST), max(inks, key=contrast))
