@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from posbench.common.errors import ConfigError, did_you_mean
-from posbench.common.files import disk_errors, sha256_json, write_json
+from posbench.common.files import sha256_json, write_json
 from posbench.config.compose import Request
 from posbench.config.identity import method_name
 from posbench.config.names import nodes
@@ -44,8 +44,6 @@ def harness(request: Request) -> int:
         methods = f"{method_name(cfg['extension'])}+{method_name(cfg['scale_attention'])}"
         name = f"{methods}-{sha256_json([settings, cfg['evaluate']])[:8]}.json"
         out = Path(cfg["out"] or Path(cfg["results_dir"]).parent / "harness" / checkpoint.place.stem / name)
-        with disk_errors(out.parent):
-            out.parent.mkdir(parents=True, exist_ok=True)
         write_json(out, {"model": checkpoint.name, **settings, **found})
         print(out)
     return 0

@@ -157,6 +157,7 @@ def append_lines(path: Path | str, values: Iterable[object], sync: bool = False)
     """
     with disk_errors(Path(path)):
         _check_replaceable(Path(path))
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
         log = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
         try:
             for value in values:

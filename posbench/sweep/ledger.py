@@ -35,7 +35,7 @@ def record(results: list[Result], command: str, tail: Collection[str] = ()) -> N
     for folder, found in lines.items():
         try:
             append(folder, found)
-        except (OSError, RunError) as error:
+        except RunError as error:
             print(f"{Path(folder) / NAME} was not written: {error}", file=sys.stderr, flush=True)
 
 
@@ -57,8 +57,7 @@ def entries(result: Result, command: str) -> list[dict]:
 
 
 def append(folder: Path | str, lines: Iterable[dict]) -> None:
-    """Append entries to the ledger of a results folder. Raises OSError when it cannot be made, RunError when it cannot be written to."""
-    Path(folder).mkdir(parents=True, exist_ok=True)
+    """Append entries to the ledger of a results folder. Raises RunError when it cannot be written to."""
     append_lines(Path(folder) / NAME, lines, sync=True)
 
 
