@@ -41,8 +41,8 @@ def read_foreign(path: Path, source: str | None) -> tuple[list[Evaluation], list
         lines.seek(0)
         table = csv.DictReader(lines, delimiter=max(",;\t", key=head.count))
         columns = {str(name).strip().lower(): name for name in table.fieldnames or ()}
-        if {"run_id", "eval_id"} <= set(columns):
-            return _evaluations(printable(read_csv(path)), path, source), []
+        if {"run_id", "eval_id"} <= set(columns) and (rows := read_csv(path)):
+            return _evaluations(printable(rows), path, source), []
         kinds = (("length",), ("nll", "ppl"), ("method", "label", "encoding"))
         if lacking := [" or ".join(names) for names in kinds if not set(names) & set(columns)]:
             said = f"has no column {', and none '.join(lacking)}, but {printable(', '.join(columns)) or 'none'}"
