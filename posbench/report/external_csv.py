@@ -6,6 +6,7 @@ results/README.md lists the columns of a CSV of others. Such losses are drawn an
 import csv
 import io
 import math
+import operator
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
@@ -15,7 +16,7 @@ from posbench.common.defuse import printable
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import read_bytes
 from posbench.report.curves import interval
-from posbench.report.records import SECTION, CurvePoint, read_points
+from posbench.report.records import SECTION, CurvePoint, grouped, read_points
 from posbench.runs.evaluation import Evaluation
 from posbench.runs.rows import SETTING, read_csv
 from posbench.runs.search import ROWS
@@ -68,10 +69,8 @@ def read_foreign(path: Path, source: str | None) -> tuple[list[Evaluation], list
 
 
 def _evaluations(rows: list[dict], path: Path, source: str | None) -> list[Evaluation]:
-    apart: dict[tuple, list[dict]] = defaultdict(list)
-    for row in rows:
-        apart[tuple(row[name] for name in OF_ONE)].append(row)
-    return [Evaluation(own, path, _setting(own[0]), source=source) for own in apart.values()]
+    apart = grouped(rows, operator.itemgetter(*OF_ONE)).values()
+    return [Evaluation(own, path, _setting(own[0]), source=source) for own in apart]
 
 
 def stated(points: Iterable[CurvePoint], path: Path, source: str | None) -> list[CurvePoint]:
@@ -82,12 +81,10 @@ def stated(points: Iterable[CurvePoint], path: Path, source: str | None) -> list
     beside = path.with_name("curve.csv")
     if path.name != ROWS or not beside.is_file():
         return list(points)
-    known = defaultdict(list)
-    for point in read_points(beside):
-        known[tuple(getattr(point, name) for name in SAME)].append(point)
-    found = []
+    same_as = operator.attrgetter(*SAME)
+    known, found = grouped(read_points(beside), same_as), []
     for point in points:
-        same = known[tuple(getattr(point, name) for name in SAME)] if point.source == source and point.nll is not None else ()
+        same = known.get(same_as(point), ()) if point.source == source and point.nll is not None else ()
         alike = (one for one in same if one.nll is not None and math.isclose(point.nll, one.nll, rel_tol=1e-9))
         other = next(alike, point)
         found.append(replace(point, **{name: getattr(other, name) for name in OF_TARGETS}))

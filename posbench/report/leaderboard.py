@@ -11,7 +11,7 @@ from string import Template
 
 from posbench.common.defuse import markdown, printable
 from posbench.common.errors import RunError
-from posbench.report.records import CurvePoint, methods, read_points, sections
+from posbench.report.records import CurvePoint, grouped, methods, read_points, sections
 from posbench.runs.search import ROWS, is_evidence
 
 PROTOCOL = "fixed_targets"  # the same targets at every length
@@ -92,11 +92,8 @@ def kept(lines: Iterable[Line]) -> list[Line]:
 
 def tables(lines: Iterable[Line]) -> str:
     """Markdown: a table for each corpus and training length; text of others cannot end a cell."""
-    apart: dict[tuple, list[Line]] = defaultdict(list)
-    for line in kept(lines):
-        apart[line.corpus].append(line)
     parts = []
-    for (text, tokenizer, train_len), found in sorted(apart.items()):
+    for (text, tokenizer, train_len), found in sorted(grouped(kept(lines), lambda line: line.corpus).items()):
         beyond = [line for line in found if line.surely > 1]
         parts.append(f"## {_plain(f'{text} ({tokenizer})')}, trained on {train_len:,} tokens\n")
         parts.append(f"{len(beyond)} of {len(found)} methods hold beyond the training length.\n")

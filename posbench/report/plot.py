@@ -18,7 +18,7 @@ from posbench.report.figures.method_lines import Group, Names, Point, groups, li
 from posbench.report.figures.paper import SIZES, AxesSpec, darken, lay_out, y_ends
 from posbench.report.footnotes import questions_of, targets_of
 from posbench.report.frame import METHODS, records
-from posbench.report.records import CurvePoint, Score, file, two_seeds
+from posbench.report.records import CurvePoint, Score, file, grouped, two_seeds
 
 if TYPE_CHECKING:
     import pandas
@@ -265,9 +265,7 @@ def _axes(table: "pandas.DataFrame", unit: str, reference: str, x: str, options:
 
 def _caption(table: "pandas.DataFrame", unit: str, reference: str, names: Names) -> list[str]:
     """Lines below a figure: what was measured, what bars are, and which lines do not state what is drawn."""
-    sections: dict[tuple, list[Point]] = {}
-    for point in table.point:
-        sections.setdefault((point.source, point.section), []).append(point)
+    sections = grouped(table.point, lambda point: (point.source, point.section))
     lines = []
     for (source, _), own in sections.items():
         what = questions_of(own) if isinstance(own[0], Score) else targets_of(own[0])
