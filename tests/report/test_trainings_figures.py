@@ -6,7 +6,7 @@ import pytest
 from labelled import labelled
 from test_figures import texts
 
-from posbench.report.figures import steps, trainings
+from posbench.report.figures import trainings
 from posbench.report.figures.draw import draw
 from posbench.report.records import CurvePoint, Score, sections
 
@@ -96,7 +96,7 @@ def rules(axes):
 
 def test_each_fine_tuned_method_is_a_line_over_its_steps_and_the_model_before_a_line_at_its_own_length():
     points = labelled([point for extension in RATES for point in tuned(extension, lengths=(64, 128, 256, 1024))])
-    made = steps.figure(points, "Fine-tuned")
+    made = trainings.steps(points, "Fine-tuned")
     assert [axes.get_title(loc="left").split()[2] for axes in made.axes] == ["64", "256", "1024"]
     for axes in made.axes:
         for line, rate in zip(curves(axes), RATES.values(), strict=True):
@@ -107,7 +107,7 @@ def test_each_fine_tuned_method_is_a_line_over_its_steps_and_the_model_before_a_
     bare = [point for point in points if point.extension != "none"]
     dropped = labelled(tuned(encoding="none"))  # 0 steps is then no longer the model that was trained
     for found in (bare, dropped):
-        assert not any(rules(axes) for axes in steps.figure(found, "Fine-tuned").axes)
+        assert not any(rules(axes) for axes in trainings.steps(found, "Fine-tuned").axes)
 
 
 def asked(extension, numbers=(0, 10, 100), tasks=("copy",), depths=(None, 0.5), learned=2):
@@ -123,7 +123,7 @@ def asked(extension, numbers=(0, 10, 100), tasks=("copy",), depths=(None, 0.5), 
 
 def test_accuracy_has_a_row_of_panels_for_each_part_of_a_task(tmp_path):
     scores = labelled([score for extension in ("none", "yarn (trained in)") for score in asked(extension, tasks=("copy", "copy last"))])
-    made = steps.score_figure(scores, "Fine-tuned")
+    made = trainings.accuracy_steps(scores, "Fine-tuned")
     assert [axes.get_title(loc="left") for axes in made.axes] == [
         f"{task}: accuracy at {length} tokens (share of answers)" for task in ("copy", "copy last") for length in (64, 256)
     ]
@@ -134,7 +134,7 @@ def test_accuracy_has_a_row_of_panels_for_each_part_of_a_task(tmp_path):
         assert ends == pytest.approx([0, 0, 0.04, 10 / 150, 0.4, 100 / 150])
     (drawn,) = draw(sections(scores), tmp_path, "Fine-tuned")
     assert [path.name for path in drawn["accuracy_steps"]] == ["accuracy_steps.png", "accuracy_steps.svg"]
-    some = steps.score_figure([replace(score, n_seeds=1) for score in scores], "Fine-tuned")
+    some = trainings.accuracy_steps([replace(score, n_seeds=1) for score in scores], "Fine-tuned")
     assert [any("Means leave out seeds" in text.get_text() for text in figure.texts) for figure in (made, some)] == [False, True]
 
 
@@ -154,6 +154,6 @@ def test_without_trainings_or_fine_tunings_that_differ_there_is_no_figure():
         assert trainings.frontier(labelled(found), "t") is None
     scratch = [replace(point, encoding=point.encoding.replace(" tuned from rope-64", "")) for point in tuned()]
     for found in ([], tuned(numbers=(30,)), from_file(tuned()), scratch):
-        assert steps.figure(labelled(found), "t") is None
+        assert trainings.steps(labelled(found), "t") is None
     for found in (asked("none", numbers=(30,)), [replace(score, encoding="rope") for score in asked("none")]):
-        assert steps.score_figure(labelled(found), "t") is None
+        assert trainings.accuracy_steps(labelled(found), "t") is None

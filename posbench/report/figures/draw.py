@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from posbench.report.figures import accuracy, context_loss, differences, loss_curves, positions, steps, trainings
+from posbench.report.figures import accuracy, differences, loss_curves, trainings, within_windows
 from posbench.report.figures.style import save
 from posbench.report.records import ContextPoint, CurvePoint, Score, SectionKey
 
@@ -37,11 +37,11 @@ def _figures(section: Sequence, title: str) -> dict:
     """
     first = section[0]
     if isinstance(first, ContextPoint):
-        return {"context": context_loss.figure(section, title)}
+        return {"context": within_windows.by_context(section, title)}
     if isinstance(first, Score):
         figures = {"accuracy": accuracy.figure(section, title), "map": accuracy.methods_map(section, title)}
-        return {**figures, "depth": accuracy.maps(section, title), "accuracy_steps": steps.score_figure(section, title)}
+        return {**figures, "depth": accuracy.maps(section, title), "accuracy_steps": trainings.accuracy_steps(section, title)}
     if first.window:
-        return {"position": positions.figure(section, title)}
-    kinds = {"curve": loss_curves.figure, "heatmap": differences.heatmap, "differences": differences.intervals, "steps": steps.figure}
+        return {"position": within_windows.by_position(section, title)}
+    kinds = {"curve": loss_curves.figure, "heatmap": differences.heatmap, "differences": differences.intervals, "steps": trainings.steps}
     return {name: figure(section, title) for name, figure in kinds.items()}
