@@ -50,12 +50,12 @@ def points(references: References, label: Labels, wide: bool = False) -> list[Cu
 def _compared(evaluation: Evaluation, row: dict, floor: Evaluation | None, other: Evaluation | None) -> tuple[Paired | None, ...]:
     """Differences of a row to the floor and to no extension, `other`.
 
-    A further row of a length, such as the control of protocol repeat, has none: the losses of single targets are those of its first row.
+    A further row of a length has none.
     """
     length = row["length"]
     if row["position"] is not None:
         return None, compare(evaluation, row, other, other and joined(other, length, row["start"], row["position"]))
-    if row is not evaluation.row(length):
+    if evaluation.further(row):
         return None, None
     against_floor = compare(evaluation, row, floor, floor and floor.exact_row(length))
     return against_floor, compare(evaluation, row, other, other and other.row(length))

@@ -79,17 +79,21 @@ class Evaluation:
         return self.arrays["nll"][found[0]] if len(found) else None
 
     def sums(self, row: dict, name: str = "nll") -> Sums | None:
-        """Sums by document of a row's nll or correct; None if its targets are not known.
+        """Sums by document of a row's nll or correct; None if their losses are not known.
 
         A row by position is of the bin that ends there, or of all positions beyond its `start`.
         """
-        if self.stored is None:
+        if self.stored is None or self.further(row):
             return None
         if row["position"] is None:
             return self.stored.sums(name, row["length"], part=part_of(row))
         before = (one["position"] for one in self.rows if one["length"] == row["length"] and one["position"] < row["position"])
         start = row.get("start", max(before, default=0))
         return self.stored.sums(name, row["length"], slice(start, row["position"]))
+
+    def further(self, row: dict) -> bool:
+        """True for a row of a length beside its first, such as the control of protocol repeat: only losses of the first are stored."""
+        return row["position"] is None and part_of(row) is None and row is not self.row(row["length"])
 
     def same_targets(self, other: "Evaluation") -> bool:
         """True if both scored the same targets, in the same order."""

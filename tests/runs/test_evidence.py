@@ -293,3 +293,4 @@ def test_values_that_are_paths_lose_their_folders():
 )
 def test_the_words_of_a_command_lose_their_folders(typed, shown):
     assert portable_command(typed) == (shown or typed)
+    assert portable({"resumed": [{"command": typed}]}) == {"resumed": [{"command": shown or typed}]}
