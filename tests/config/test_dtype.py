@@ -120,7 +120,7 @@ def test_ids_hold_the_word_that_auto_became(on, cpu, auto):
 
 
 def test_a_job_runs_in_the_format_that_was_planned_on_whatever_machine(on, monkeypatch):
-    monkeypatch.setattr("posbench.data.fingerprint", lambda data, cache: "0" * 64)
+    monkeypatch.setattr("posbench.data.corpus.fingerprint", lambda data, cache: "0" * 64)
     on(False)
     planned = plan_jobs(jobs("experiment=demo") + jobs("train.length=8192"))
     on(True)

@@ -277,7 +277,7 @@ def test_few_evaluations_are_listed_and_many_are_counted(tmp_path, capfd, typed,
     assert sum("no-op: encoding=none" in line for line in few) == 1 and sum("refused: encoding=alibi" in line for line in few) == 1
     monkeypatch.setattr(dry, "MANY", 5)
     many = call(capfd, tmp_path, "run", *asked).stdout.splitlines()
-    assert len(many) == 2 + 2 + 2 and many[-1] == few[-1]
+    assert len(many) == 2 + 2 + 2 and many[-2] == few[-2]
     assert many[0].endswith("to train; 3 evaluations to make, 1 left out")
     assert {line.split(":")[0] for line in many[2:4]} == {"1 x no-op", "1 x refused"}
 
