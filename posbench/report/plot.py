@@ -245,11 +245,8 @@ def _named(unit: str, reference: str) -> str:
 def _axes(table: "pandas.DataFrame", unit: str, reference: str, x: str, options: Options) -> AxesSpec:
     level = None if reference == "none" else 1.0 if unit == "ppl" else 0.0
     bent = level == 0 and unit != "accuracy"
-    log = (
-        {"x", *("y" for _ in range(bent))}
-        if options.log is None
-        else {one_of("log", one, "xy") for one in listed(options.log) if one != "none"}
-    )
+    wanted = [one_of("log", one, "xy") for one in listed(options.log) if one != "none"]
+    log = set(wanted) if options.log is not None else {"x", "y"} if bent else {"x"}
     usual = (-0.03, 1.04) if unit == "accuracy" and level is None else y_ends([mark.y for mark in table.mark], level, bent, "y" in log)
     low, high = (end if wanted is None else wanted for wanted, end in zip(options.ylim, usual, strict=True))
     for name, end in (("x", options.xlim[0]), ("y", None if bent else low)):
@@ -257,10 +254,7 @@ def _axes(table: "pandas.DataFrame", unit: str, reference: str, x: str, options:
             raise ConfigError(f"log={name} cannot show {end:g}: choose {name}lim above 0, or leave {name} out of log.")
     windows = {getattr(point, "window", None) for point in table.point}
     name = XS[x] if x != "position" or len(windows) > 1 else f"position in a window of {windows.pop()} tokens"
-    said = "" if x == "multiple" else "trained at"
-    return AxesSpec(
-        name, _named(unit, reference), frozenset(log), (low, high), level, bent, options.xlim, "x" if x == "multiple" else "", said
-    )
+    return AxesSpec(name, _named(unit, reference), frozenset(log), (low, high), level, bent, options.xlim, x == "multiple")
 
 
 def _caption(table: "pandas.DataFrame", unit: str, reference: str, names: Names) -> list[str]:

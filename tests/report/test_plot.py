@@ -167,10 +167,8 @@ def test_accuracy_has_its_own_intervals():
 
 REFUSED = {
     "y=pplx": "did you mean ppl?",
-    "x=lenght": "did you mean length?",
     "x=position": "choose x=length",
     "lines=rope|ntkk": "did you mean rope|ntk?",
-    "panel=encodng": "did you mean encoding?",
     "pane=encoding": "did you mean panel?",
     "encoding=rop": "did you mean rope?",
     "labels.rop=RoPE": "did you mean rope?",
@@ -178,12 +176,10 @@ REFUSED = {
     "y=difference reference=rope": "type y=nats reference=rope",
     "y=accuracy reference=floor": "name a line",
     "size=colunm": "choose from column, page, slide",
-    "style=drak": "choose from paper, dark",
     "log=z": "choose from x, y",
     "y=nats log=y ylim=-1,2": "choose ylim above 0",
     "xlim=0,100": "choose xlim above 0",
     "ylim=4,1": "two numbers, the smaller first",
-    "format=jpg": "choose from png, svg, pdf",
     "out=a.jpg": "choose from png, svg, pdf",
     "size=slide panel=encoding,extension,scale_attention": "has no room for 12 panels",
     "size=column 'labels.rope|ntk=a_name_that_is_much_too_long_for_it'": "has no room for a line beside",

@@ -25,7 +25,7 @@ DECADE = ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7), (1, 1.2, 1.5, 2, 2.5, 3
 class AxesSpec:
     """Both axes of all panels: names, which are logarithmic, ends, and the value that divides gain from loss.
 
-    `bent`: y has both signs, so its logarithm is linear around zero. `unit` follows numbers on x, `said` stands before a training length.
+    `bent`: y has both signs, so its logarithm is linear around zero. `multiple`: x counts training lengths, not tokens.
     """
 
     x: str
@@ -35,11 +35,10 @@ class AxesSpec:
     level: float | None
     bent: bool
     xlim: tuple[float | None, float | None]
-    unit: str
-    said: str
+    multiple: bool
 
     def text(self, x: float) -> str:
-        return f"{x:.10g}{self.unit}"
+        return f"{x:.10g}" + "x" * self.multiple
 
 
 def lay_out(contents: Sequence[Panel], axes: AxesSpec, size: str, title: str = ""):
@@ -64,7 +63,9 @@ def _layout(contents: Sequence[Panel], across: float, size: str) -> tuple[list[P
     for most in range(min(len(contents), MOST), 0, -1):
         columns = math.ceil(len(contents) / math.ceil(len(contents) / most))
         limit = NAMES * (across - LEFT) / columns - LEADER
-        narrow, wider = ([_named(one.lines, at) for one in contents] for at in (limit, 2 * limit))
+        narrow, wider = (
+            [[replace(line, name=wrap_name(line.name, at)) for line in one.lines] for one in contents] for at in (limit, 2 * limit)
+        )
         for named in (narrow, _at_row_ends(wider, columns)):
             room = gutters([named[start : start + columns] for start in range(0, len(named), columns)])
             wide = (across - LEFT + BETWEEN - sum(room)) / columns - BETWEEN
@@ -76,10 +77,6 @@ def _layout(contents: Sequence[Panel], across: float, size: str) -> tuple[list[P
     raise ConfigError(
         f"size={size} has no room for a line beside the name {longest}: shorten it with labels.NAME=, or choose another size."
     )
-
-
-def _named(lines: Sequence[Line], limit: float) -> list[Line]:
-    return [replace(line, name=wrap_name(line.name, limit)) for line in lines]
 
 
 def _at_row_ends(named: list[list[Line]], columns: int) -> list[list[Line]]:
@@ -142,8 +139,8 @@ def _panel(content: Panel, axes: AxesSpec, wide: float, left: bool) -> Panel:
         drawn.set_xlabel(axes.x, fontsize=FONT)
         room = _tall(drawn) + BELOW
         drawn.set_ylabel(axes.y if left else "", fontsize=FONT * min(1, room / max(1, width(axes.y, FONT))))
-        if axes.said and len(content.trained) == 1:
-            _note(drawn, f"{axes.said} {content.trained[0]:.10g}", content, wide)
+        if not axes.multiple and len(content.trained) == 1:
+            _note(drawn, f"trained at {content.trained[0]:.10g}", content, wide)
 
     beyond = beyond_top(content.lines, top, inside) if len(xs) <= MANY else {}
     return replace(content, scales=scales, dodge=beside, beyond=beyond, signed=axes.level == 0)
