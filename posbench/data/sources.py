@@ -88,7 +88,7 @@ def file_digests(paths: list[Path], memo: Path | None, again: bool = False) -> l
 
     With `again` every file is read and the cache corrected. Raises ConfigError for a file that cannot be read.
     """
-    with contextlib.suppress(RunError):  # a damaged cache: the files are only read again
+    with contextlib.suppress(RunError, TypeError):  # a damaged cache: the files are only read again
         _seen.update({**(read_json(memo) if memo and memo.exists() else {}), **_seen})
     missed = False
     for path in paths:
