@@ -65,7 +65,7 @@ def run(request: Request) -> int:
     if first := request.experiment.get("first"):
         from posbench.sweep.dry_run import cost_of, planned
 
-        print(*cost_of(planned(jobs)), f"a first picture follows {first} of {len(jobs)} models", sep="\n", file=sys.stderr, flush=True)
+        print(*cost_of(planned(jobs), first), sep="\n", file=sys.stderr, flush=True)
     with _first_report(jobs, first):
         results = launch(jobs, {"n_jobs": request.cfgs[0]["jobs"], **request.launcher}, command)
     _print_outcomes(results, request.sweep)

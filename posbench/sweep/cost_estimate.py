@@ -188,8 +188,11 @@ def _seconds(rows: list[dict]) -> dict[int, float]:
     return {length: sum(tasks.values()) for length, tasks in took.items()}
 
 
-def cost(jobs: list[Job], fresh: list[Job], missing: Missing) -> list[str]:
-    """Lines with the cost of the trainings (and checkpoints) of `fresh` and of the missing lengths of evaluations."""
+def cost(jobs: list[Job], fresh: list[Job], missing: Missing, first: int | None = None) -> list[str]:
+    """Lines with the cost of the trainings (and checkpoints) of `fresh` and of the missing lengths of evaluations.
+
+    Of more than `first` trainings, a first picture of so many is announced.
+    """
     taken = [job for job in fresh if not job.cfg.trains]
     fresh = [job for job in fresh if job.cfg.trains]
     trainings, left = sum(job.cfg.trains for job in jobs), texts_left(missing)
@@ -201,7 +204,7 @@ def cost(jobs: list[Job], fresh: list[Job], missing: Missing) -> list[str]:
     if not fresh and not missing:
         return [line]
     at_once = min(jobs[0].cfg.jobs, len({job.run.path for job in [*fresh, *(job for job, _, _ in missing)]}))
-    time, told = Timing(jobs), []
+    time, told, picture = Timing(jobs), [], ""
     texts = [(job, cell, text) for (job, cell, _), reads in zip(missing, left, strict=True) for text in reads]
     parts = {
         "training": (time.of_training(job, at_once) for job in fresh),
@@ -215,6 +218,9 @@ def cost(jobs: list[Job], fresh: list[Job], missing: Missing) -> list[str]:
         try:
             if seconds := sum(each):
                 told.append(f"about {duration_words(seconds)} of {what} by {time.basis}")
+                if what == "training" and first and first < len(fresh):
+                    after = duration_words(-(-first // at_once) * seconds / len(fresh))
+                    picture = f"; a first picture, of {first} models, after about {after}"
         except ConfigError as error:
             told.append(f"unknown time of {what} ({error})")
     shared = f"; jobs={at_once} divides the time as far as the machine has cores for it" if at_once > 1 else ""
@@ -222,7 +228,7 @@ def cost(jobs: list[Job], fresh: list[Job], missing: Missing) -> list[str]:
     for job, cell, lengths in missing:
         reads = texts_read(cell.protocol, cell.evaluate, job.cfg.train.train_len, math.inf, lengths)
         bytes_ += BYTES_PER_LOSS * sum(text.losses for text in reads)
-    return [line, f"{', '.join(told)}{shared}; {bytes_ / 2**20:.1f} MiB of disk"]
+    return [line, f"{', '.join(told)}{shared}{picture}; {bytes_ / 2**20:.1f} MiB of disk"]
 
 
 def _in_tokens(tokens: int) -> str:

@@ -88,11 +88,11 @@ def describe_plans(plans: list[JobPlan]) -> list[str]:
     return lines + cost_of(plans)
 
 
-def cost_of(plans: list[JobPlan]) -> list[str]:
-    """Lines with the estimated cost of all plans and of the parents that they need."""
+def cost_of(plans: list[JobPlan], first: int | None = None) -> list[str]:
+    """Lines with the estimated cost of all plans and of the parents that they need, and when a picture of the `first` models comes."""
     parents = _missing_parents(plans)
     fresh = [*parents, *(plan.job for plan in plans if plan.trains)]
-    return cost([*parents, *(plan.job for plan in plans)], fresh, [item for plan in plans for item in plan.work])
+    return cost([*parents, *(plan.job for plan in plans)], fresh, [item for plan in plans for item in plan.work], first)
 
 
 def _missing_parents(plans: list[JobPlan]) -> list[Job]:

@@ -108,6 +108,8 @@ def test_time_and_disk_are_those_of_the_same_model_and_method(tmp_path):
     assert evaluation == "about 1 s of evaluation by stored evaluations of texts like these; 0.1 MiB of disk"
     both = [*fresh, job(tmp_path, "a-16-s0-0000000005", jobs=2)]
     assert "; jobs=2 divides the time as far as the machine has cores for it; " in cost(both, both, [])[1]
+    assert "picture" not in cost(both, both, [], 2)[1]
+    assert "a first picture, of 2 models, after about 2 min; " in cost(both * 2, both * 2, [], 2)[1]
     _, said = cost(fresh, [], [(fresh[0], cell(NTK), [100])])
     assert said.startswith("about 2 min of evaluation")  # 100 s
     other = job(tmp_path, "a-16-s0-0000000004", model=OTHER)
