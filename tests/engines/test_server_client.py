@@ -119,9 +119,9 @@ def test_llama_cpp_takes_text_behind_a_bos(run, folder, tmp_path, adds_bos):
         run(*to(server, path))
         said = run(*to(server, path, protocols("by_position")), code=1).stderr
         assert "gives no probability of token 1 " in said and "fixed_targets" in said
-        asked = len(server.asked)
+    with serving(path, "llama_cpp") as server:  # the one before may still answer what the failed job asked
         said = run(*to(server, path, "data.bos=false"), code=2).stderr
-        assert "data.bos=true" in said and "model=llama_cpp" in said and len(server.asked) == asked
+        assert "data.bos=true" in said and "model=llama_cpp" in said and not server.asked
     run("model=hf", f"model.path={path}")
     assert_same(run.root, ("fixed_targets",))
 
