@@ -278,10 +278,10 @@ def cli(tmp_path: Path, text_folder: Path) -> Cli:
 LONG = ["train.steps=400", "train.log_every=10", "train.checkpoint_every=10"]
 
 
-def started(cli: Cli, *overrides: str) -> tuple[subprocess.Popen, Run]:
+def started(cli: Cli, *overrides: str, popen: type[subprocess.Popen] = forked.Popen) -> tuple[subprocess.Popen, Run]:
     """A command in two processes, once it has left a checkpoint."""
     command = cli.command("processes=2", *overrides)
-    process = forked.Popen(command, cwd=cli.folder, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    process = popen(command, cwd=cli.folder, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     deadline = time.monotonic() + 100
     while not (states := list(cli.folder.glob("runs/*/state.pt"))) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -324,7 +324,7 @@ def test_torchrun_in_front_of_the_command_is_refused_once(cli, monkeypatch):
 @pytest.mark.skipif(sys.platform != "linux", reason="finds the processes in /proc")
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_process_that_is_killed_ends_the_others_and_the_same_command_goes_on(cli, rank):
-    process, run = started(cli, *LONG)
+    process, run = started(cli, *LONG, popen=subprocess.Popen)  # /proc shows no environment of a fork
     os.kill(of_rank(rank, cli.folder), signal.SIGKILL)
     said = process.communicate(timeout=100)[1]
     assert process.returncode == 1 and "Traceback" not in said, said
