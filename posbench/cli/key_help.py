@@ -9,7 +9,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from posbench.common.errors import ConfigError, did_you_mean
-from posbench.config.names import CONFIGS, PACKAGE
+from posbench.config.names import CONFIGS, PACKAGE, SCRIPTS
 
 LINE = re.compile(r"( *)(?:- )?([A-Za-z_]\w*):(?: +((?:[^#]|(?<! )#)*?))?(?: +# ?(.*))?$")
 SKIPPED = ("hydra", "defaults")  # parts for Hydra, and the folder of its launchers
@@ -42,13 +42,15 @@ def _explained(word: str) -> str:
     known = [*(one for name, folder in groups.items() for one in _group(name, folder)), *_yaml(CONFIGS / "run.yaml", "", None)]
     if group in groups and not name:
         files = {file.stem: file for file in sorted(groups[group].glob("[!_]*.yaml"))}
-        lines = [f"  {group}={stem:24} {_about(file).partition(': python ')[0]}".rstrip() for stem, file in files.items()]
+        lines = [f"  {group}={stem:24} {_about(file)}".rstrip() for stem, file in files.items()]
         return "\n".join([f"{group}: one of", *lines, f"posbench help {group}=NAME says more of one."])
     found = [one for one in known if (one.choice == word if name else word in (one.key, one.key.rpartition(".")[2]))]
     if group in groups and name and (groups[group] / f"{name}.yaml").is_file():
         return "\n".join([f"{word}: {_about(groups[group] / f'{name}.yaml', whole=True)}".rstrip(": "), *map(str, found)])
     if not found and (script := CONFIGS / f"{word}.yaml").is_file():
         return "\n".join([_about(script, whole=True), *map(str, _yaml(script, "", None))])
+    if not found and (script := SCRIPTS / f"{word}.py").is_file():
+        return f"{_docstring(script)}\nposbench {word} --help says more."
     if not found:
         choices = (f"{group}={file.stem}" for group, folder in groups.items() for file in folder.glob("[!_]*.yaml"))
         near = did_you_mean(word, [*groups, *choices, *(one.key for one in known)])
@@ -92,13 +94,17 @@ def _yaml(file: Path, prefix: str, choice: str | None) -> Iterator[Described]:
 
 
 def _about(file: Path, whole: bool = False) -> str:
-    """First line about a choice, or all lines: of its yaml's comment, else the first of the file of its class."""
+    """First sentence about a choice, or all lines: of its yaml's comment, else the first line of the file of its class."""
     text = file.read_text(encoding="utf-8")
     if text.startswith("#"):
         lines = [line.removeprefix("#").removeprefix(" ") for line in takewhile(lambda line: line.startswith("#"), text.splitlines())]
-        return "\n".join(lines if whole else lines[:1])
+        return "\n".join(lines) if whole else re.split(r"(?<=\.) |: python ", " ".join(lines))[0]
     target = re.search(r"^_target_: posbench\.([\w.]+)\.\w+$", text, re.MULTILINE)
     if target is None:
         return ""
-    source = PACKAGE.joinpath(*target[1].split(".")).with_suffix(".py").read_text(encoding="utf-8")
-    return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
+    return _docstring(PACKAGE.joinpath(*target[1].split(".")).with_suffix(".py"))
+
+
+def _docstring(file: Path) -> str:
+    """First line of the docstring of a Python file."""
+    return (ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "").partition("\n")[0]

@@ -36,6 +36,10 @@ def test_every_option_of_a_script_is_explained():
         assert f"scripts/{name}.py" in first and own <= {line.partition(" ")[0] for line in said}, name
 
 
+def test_a_script_without_options_of_its_own_says_where_it_is_described():
+    assert explain_words(["plot"]).startswith("Draw one figure") and "posbench plot --help" in explain_words(["plot"])
+
+
 def test_defaults_and_comments_are_those_of_the_yaml():
     assert explain_words(["extension.beta"]).startswith("extension.beta = 4.0   (extension=llama3)\n    turns from which a pair is kept")
     found = explain_words(["seed"])
