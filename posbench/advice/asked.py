@@ -43,5 +43,6 @@ def windows_to_read(job: Job, asked: EvaluateConfig) -> tuple["Corpus", int, str
     except ConfigError as error:
         raise ConfigError(f"target={asked.max_length} in the {asked.split} split of data={corpus.name}: {error}") from error
     count, documents = len(windows.last_N), len(set(windows.document_N.tolist()))
-    read = f"{count} window{'s' * (count != 1)} of {asked.max_length} tokens ({asked.targets} target{'s' * (asked.targets != 1)} each)"
-    return corpus, count, f"{read} in {documents} {asked.split} document{'s' * (documents != 1)} of {corpus.name}"
+    each = f"{asked.targets:,} target{'s' * (asked.targets != 1)} each"
+    read = f"{count:,} window{'s' * (count != 1)} of {asked.max_length:,} tokens ({each})"
+    return corpus, count, f"{read} in {documents:,} {asked.split} document{'s' * (documents != 1)} of {corpus.name}"

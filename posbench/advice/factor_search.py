@@ -133,10 +133,10 @@ def plan_search(cfg: dict) -> tuple[Job, list[int]]:
     train_len = job.cfg.train.train_len
     target = cfg["target"] or LONGER * train_len
     if target <= train_len:
-        raise ConfigError(f"target={target} is within the model's training length of {train_len} tokens: give a longer one.")
+        raise ConfigError(f"target={target} is within the model's training length of {train_len:,} tokens: give a longer one.")
     exact = list(dict.fromkeys(cfg["exact_first"] or [first for first in EXACT_FIRST if first <= train_len]))
     if max(exact) > train_len:
-        raise ConfigError(f"exact_first={max(exact)} exceeds the model's training length of {train_len} tokens: give at most {train_len}.")
+        raise ConfigError(f"exact_first={max(exact)} exceeds the model's training length of {train_len:,} tokens: give no more.")
     evaluate = {
         **asked,
         "protocol": ["fixed_targets"],

@@ -48,7 +48,7 @@ class Measurements:
                 self.left_out[option.name] = str(error)
                 continue
             if option.name not in (UNCHANGED, CUT) and all(methods == NO_METHODS for methods, _ in own.values()):
-                self.left_out[option.name] = f"changes nothing up to {max(lengths)} tokens"
+                self.left_out[option.name] = f"changes nothing up to {max(lengths):,} tokens"
                 continue
             found |= own
             self.options[option.name] = option
@@ -114,5 +114,5 @@ class Measurements:
             f"test: the finalists at {', '.join(f'{length:,}' for length in plan.grid)} tokens, {read['test']}",
             *(f"left out: {name}: {why}" for name, why in self.left_out.items()),
             f"{plan.told}; budget= multiplies the windows",
-            f"here about {duration_words(plan.flop * each)} if nothing of it is there, by {time.basis}",
+            f"about {duration_words(plan.flop * each)} on this machine (by {time.basis}), less what is there already",
         ]

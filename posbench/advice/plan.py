@@ -160,7 +160,7 @@ def plan_advice(
     """Plan for a model of a size. Raises ConfigError for a target that is not beyond the training length."""
     target = target or 2 * train_len
     if target <= train_len:
-        raise ConfigError(f"target={target} is within the model's training length of {train_len} tokens: give a longer one.")
+        raise ConfigError(f"target={target} is within the model's training length of {train_len:,} tokens: give a longer one.")
     targets = max(1, train_len // 8)
     short = tuple(sorted({max(targets, train_len // 4), train_len}))
     probe = min(target, 2 * train_len)

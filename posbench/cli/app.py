@@ -48,6 +48,7 @@ Command = Callable[[Request], int] | str  # a function or, as "module:function",
 SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 OWN_LAUNCHER = "hydra_plugins.grid_launcher.GridLauncher"  # in the yamls that users wrote for earlier versions
 WRITING = ("export_hf", "search_factors", "harness", "identify")  # scripts that take out=; what a report takes is its report_dir by now
+OUT_ALONE = ("search_factors", "identify")  # of these, scripts whose folder a user may give as a report's
 PLANNING = ("run", "look", "advise", "search_factors", "reproduce", "identify")  # scripts that dry=true stops before the work begins
 ANSWERED = ("help", "hydra_help", "cfg", "info", "shell_completion", "resolve")  # flags that Hydra answers without a job
 
@@ -113,6 +114,9 @@ def _execute(command: Command, composed: list[tuple[dict, list[str]]], composer:
         raise ConfigError(f"dry=true has no effect on scripts/{script}.py, only on {', '.join(PLANNING)}: leave it out.")
     if script not in WRITING and any(cfg["out"] for cfg in cfgs):
         raise ConfigError(f"out={cfgs[0]['out']} has no effect on scripts/{script}.py, only on {' and '.join(WRITING)}: leave it out.")
+    if script in OUT_ALONE and any(cfg["report_dir"] for cfg in cfgs):
+        given = cfgs[0]["report_dir"]
+        raise ConfigError(f"report_dir={given} has no effect on scripts/{script}.py, which writes into out=: give out={given} instead.")
     sweep = sweep or "grid" in experiment
     if sweep:
         name_group(cfgs)

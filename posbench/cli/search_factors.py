@@ -27,7 +27,7 @@ EVALUATE = ("windows", "targets", "documents", "dtype", "seed", "batch_tokens") 
 
 def search_factors(request: Request) -> int:
     """Search, print the losses beside those of the starts, and write the factors as a choice of extension=. Returns the exit code."""
-    chosen = f"what {SCRIPT} chooses for target=, or searches among the values of exact_first="
+    chosen = f"of no effect, since {SCRIPT} searches the factors of longrope on validation documents, in windows of target= tokens"
     cfg = one_model(request, f"{SCRIPT} searches for", "and fine-tune with the factors that it finds", CHOSEN, EVALUATE, chosen)
     job, exact = plan_search(cfg)
     (cell,), size, command = job.cells, search_sizes(cfg["budget"]), shlex.join(sys.orig_argv)
@@ -59,7 +59,7 @@ def search_factors(request: Request) -> int:
 def _check_own(path: Path, title: str) -> None:
     """Raise ConfigError if a yaml is there already that does not begin with `title`: factors of another model, or searched otherwise."""
     begins = read_bytes(path).decode(errors="replace").partition("\n")[0] if path.exists() else f"# {title}"
-    if not begins.startswith(f"# {title}"):
+    if not begins.replace(",", "").startswith(f"# {title}".replace(",", "")):  # earlier titles had no commas in their numbers
         raise ConfigError(f"{path} holds others ({shown(begins.lstrip('# '))}): give another out=, or remove it.")
 
 

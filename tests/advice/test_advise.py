@@ -126,7 +126,7 @@ def test_dry_tells_the_plan_and_writes_nothing(advised, script):
     assert (
         "32 to 64 tokens" in done.stdout
         and "3 windows of 64 tokens (4 targets each) in 3 test documents" in done.stdout
-        and "measured just now" in done.stdout
+        and "measured just now), less what is there already" in done.stdout
     )
     absent = script("target=64", "dry=true", "device=cuda:99")
     assert absent.returncode == 2 and "device=cuda:99 is not available" in absent.stderr

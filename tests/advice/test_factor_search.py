@@ -197,9 +197,10 @@ def test_dry_tells_the_work_and_writes_no_factors(world, capfd):
     ("words", "said"),
     [
         (["target=32"], "target=32 is within the model's training length of 32 tokens"),
-        (["evaluate.split=test"], "evaluate.split=test is what scripts/search_factors.py chooses"),
-        (["extension=yarn"], "extension=yarn is what"),
-        (["extension.exact_first=4"], "extension.exact_first=4 is what"),
+        (["evaluate.split=test"], "evaluate.split=test is of no effect, since scripts/search_factors.py searches"),
+        (["extension=yarn"], "extension=yarn is of no effect"),
+        (["extension.exact_first=4"], "extension.exact_first=4 is of no effect"),
+        (["report_dir=there"], "report_dir=there has no effect on scripts/search_factors.py, which writes into out="),
         (["finetune=longer"], "leave finetune= out"),
         (["exact_first=[]"], "exact_first=[] must be"),
         (["exact_first=-1"], "exact_first"),

@@ -181,6 +181,8 @@ def test_what_it_refuses(world, engine, identify, capfd):
         ("evaluate.windows=3",): "evaluate.windows=3 is what scripts/identify.py finds out, or that of the engine's rows",
         ("extension=pi",): "extension=pi is what scripts/identify.py finds out",
         ("model.path=nowhere",): "nowhere",
+        ("report_dir=there",): "which writes into out=",
+        ("data=local", "data.path=other_text", "dry=true"): "scored other tokens than",
         ("data=local", "data.path=other_text"): "scored other tokens than",
     }.items():
         shutil.copytree(world / "text", world / "other_text", dirs_exist_ok=True)
