@@ -15,7 +15,7 @@ from datetime import timedelta
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from rich.filesize import decimal
+from rich.filesize import pick_unit_and_suffix
 
 from posbench.cli.key_values import options, run_main
 from posbench.common.defuse import printable
@@ -47,6 +47,8 @@ def main(arguments: list[str]) -> None:
         raise ConfigError(f"{word} is neither list nor gc: python scripts/runs.py list, or gc.")
     chosen = options(rest, LIST if word == "list" else GC)
     folder = Path(chosen["results_dir"])
+    if "/" in chosen["runs"]:
+        raise ConfigError(f"runs={chosen['runs']} must be a pattern of names, without /: name the folder of the runs with results_dir=.")
     if not folder.is_dir():
         raise ConfigError(f"results_dir={folder} is not a folder: name the one that holds the runs, such as results/runs.")
     found = [entry for entry in list_runs(folder) if fnmatchcase(entry.path.name, chosen["runs"])]
@@ -73,7 +75,7 @@ def _list(found: list[Entry], chosen: dict) -> None:
     _show(found)
     counted = ", ".join(f"{n} {state}" for state in STATES if (n := sum(entry.state == state for entry in found)))
     total = f"{len(found)} run{'s' * (len(found) != 1)}{f' ({counted})' if counted else ''}"
-    print(f"{total}, {decimal(sum(entry.size for entry in found))}", file=sys.stderr)
+    print(f"{total}, {_size(sum(entry.size for entry in found))}", file=sys.stderr)
 
 
 def _show(found: list[Entry]) -> None:
@@ -83,11 +85,17 @@ def _show(found: list[Entry]) -> None:
         steps = str(one.steps) if one.total is None else f"{one.steps}/{one.total}"
         seed, loss = "-" if one.seed is None else str(one.seed), "-" if one.loss is None else f"{one.loss:.3f}"
         name = str(printable(one.path.name))
-        lines.append((name, one.encoding, seed, steps, loss, str(one.evaluations), decimal(one.size), _age(one.age), one.told))
+        lines.append((name, one.encoding, seed, steps, loss, str(one.evaluations), _size(one.size), _age(one.age), one.told))
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         cells = zip(HEAD, line, widths, strict=True)
         print("  ".join(cell.ljust(width) if name in LEFT else cell.rjust(width) for name, cell, width in cells).rstrip())
+
+
+def _size(n: int) -> str:
+    """Text of `n` bytes in units of 1024, as of dry=true."""
+    unit, name = pick_unit_and_suffix(n, ["bytes", "KiB", "MiB", "GiB", "TiB"], 1024)
+    return f"{n / unit:.{0 if unit == 1 else 1}f} {name}"
 
 
 def _age(seconds: float) -> str:
@@ -107,11 +115,11 @@ def _gc(folder: Path, found: list[Entry], chosen: dict) -> None:
     listed = gone = 0
     for waste in itertools.chain(wastes, unused_tokens(Path(cache), folder, delete) if cache else ()):
         listed, gone = listed + 1, gone + (0 if waste.kept else waste.size)
-        print(printable(f"{decimal(waste.size):>9}  {waste.path}  {waste.why}{f' (kept: {waste.kept})' if waste.kept else ''}"))
+        print(printable(f"{_size(waste.size):>11}  {waste.path}  {waste.why}{f' (kept: {waste.kept})' if waste.kept else ''}"))
     left_alone = sum(entry.state == "running" for entry in found)
     notes = [f"{left_alone} run{'s' * (left_alone != 1)} at work left alone"] * bool(left_alone)
     notes += ["nothing was deleted: add delete=true"] * bool(listed and not delete)
-    print("; ".join([f"{decimal(gone)} {'freed' if delete else 'could go'}", *notes]), file=sys.stderr)
+    print("; ".join([f"{_size(gone)} {'freed' if delete else 'could go'}", *notes]), file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,9 @@ def disk_errors(path: Path) -> Iterator[None]:
         if number is None or number < 0 or isinstance(error, ConnectionError):  # of a network, not of a disk
             raise
         reason = os.strerror(errno.ENOTDIR if number == errno.EEXIST else number)
-        culprit = "" if error.filename in (None, str(path)) else f": {os.fsdecode(error.filename)}"
+        named = os.fsdecode(error.filename or path)
+        own = named == str(path) or named.startswith(str(path.parent / f".{path.stem}"))  # a temporary name says nothing to a user
+        culprit = "" if own else f": {named}"
         raise RunError(f"{path} cannot be written ({reason}{culprit}): fix this, or choose another folder.") from error
 
 

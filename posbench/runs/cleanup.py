@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from posbench.common.errors import RunError
 from posbench.common.files import locked, read_json
@@ -46,11 +46,12 @@ def find_waste(
     `unfinished`.
     """
     for entry in found:
-        with contextlib.suppress(OSError, RunError), _held(Run(entry.path).lock_file, delete):  # unreadable, gone, or at work: skip it
-            now = describe_run(entry.path, held=True)[0] if delete else entry
+        # A run that is unreadable, gone, or at work is skipped.
+        with contextlib.suppress(OSError, RunError), _held(Run(entry.path).lock_file, delete) as kept:
+            now = describe_run(entry.path, held=True)[0] if delete and not kept else entry
             if now.state != "running" and now.age >= older:
-                yield from _taken(_of_run(now, unfinished), delete)
-    yield from _taken(_uploaded(folder, [entry.path.name for entry in found]), delete)
+                yield from _taken(_of_run(now, unfinished), delete, kept)
+    yield from _taken(_uploaded(folder, [entry.path.name for entry in found]), delete, "")
 
 
 def unused_tokens(cache: Path, folder: Path, delete: bool = False) -> Iterator[Waste]:
@@ -62,23 +63,36 @@ def unused_tokens(cache: Path, folder: Path, delete: bool = False) -> Iterator[W
             continue
         if (key := _tokens_key(content["name"], content["source"], content["tokenizer"])) in used:
             continue
-        with contextlib.suppress(OSError), _held(Path(f"{tokens}.lock"), delete):
+        with contextlib.suppress(OSError), _held(Path(f"{tokens}.lock"), delete) as kept:
             if not delete or key not in _tokens_used(folder):
                 why = f"tokens of {content['name']} ({content['tokenizer']}), on which no run of this results folder was trained"
-                yield from _taken([(tokens, why)], delete)
+                yield from _taken([(tokens, why)], delete, kept)
 
 
-def _held(lock: Path, delete: bool) -> contextlib.AbstractContextManager:
-    """The lock, if there is something to delete. Raises Timeout, an OSError, while another process has it."""
-    return FileLock(lock, timeout=0) if delete else contextlib.nullcontext()
+@contextlib.contextmanager
+def _held(lock: Path, delete: bool) -> Iterator[str]:
+    """Hold the lock, if there is something to delete, and yield why it cannot be, such as a folder of somebody else, or "".
 
-
-def _taken(found: Iterable[tuple[Path, str]], delete: bool) -> Iterator[Waste]:
-    """Waste of paths, each with the reason; with `delete` it is deleted."""
-    for path, why in found:
-        size, kept = sum(status.st_size for _, status in files(path)) if path.is_dir() else path.stat().st_size, ""
+    Raises Timeout, an OSError, while another process has it.
+    """
+    kept = ""
+    with contextlib.ExitStack() as stack:
         try:
             if delete:
+                stack.enter_context(FileLock(lock, timeout=0))
+        except Timeout:
+            raise
+        except OSError as error:
+            kept = str(error)
+        yield kept
+
+
+def _taken(found: Iterable[tuple[Path, str]], delete: bool, unheld: str) -> Iterator[Waste]:
+    """Waste of paths, each with the reason; with `delete` it is deleted, unless `unheld` says why their lock is not held."""
+    for path, why in found:
+        size, kept = sum(status.st_size for _, status in files(path)) if path.is_dir() else path.stat().st_size, unheld
+        try:
+            if delete and not kept:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
         except OSError as error:
             kept = str(error)

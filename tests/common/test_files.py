@@ -67,11 +67,12 @@ def test_several_writers_of_one_file_never_take_each_others_for_abandoned(tmp_pa
 @pytest.mark.parametrize("number", [28, 13, 5])
 def test_whatever_keeps_a_file_from_being_written_is_one_sentence_that_names_it(tmp_path, monkeypatch, number):
     def fails(handle: int) -> None:
-        raise OSError(number, os.strerror(number), None if number == 5 else str(tmp_path))
+        raise OSError(number, os.strerror(number), None if number == 5 else os.readlink(f"/proc/self/fd/{handle}"))
 
     monkeypatch.setattr(os, "fsync", fails)
-    with pytest.raises(RunError, match=r"a\.json"):
+    with pytest.raises(RunError, match=r"a\.json") as raised:
         write_atomic(tmp_path / "a.json", "")
+    assert "/.a-" not in str(raised.value)  # its temporary name
     assert not list(tmp_path.iterdir())
 
 

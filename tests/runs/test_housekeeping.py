@@ -99,13 +99,14 @@ def test_the_list_is_filtered_sorted_and_given_to_scripts(results):
     found = json.loads(runs(results, "list", "state=failed", "json=-").stdout)
     assert [(run["run"], run["reason"], run["total"]) for run in found] == [("rope-16-s0-3333333333", "ValueError: boom", 9)]
     assert runs(results, "list", "encoding=ali*").stdout.count("\n") == 1
+    assert "results_dir=" in runs(results, "list", f"runs={results}/*", code=2).stderr
     for words, said in ((["list", "state=done"], "state=done"), (["gc", "older=soon"], "older=soon"), (["rm"], "neither list nor gc")):
         assert said in runs(results, *words, code=2).stderr
 
 
 def test_gc_is_dry_until_told_and_takes_what_is_not_needed(results):
     finished, interrupted = results / "rope-16-s0-1111111111", results / "rope-16-s0-2222222222"
-    (finished / "state.previous.pt").write_text("x" * 50)
+    (finished / "state.previous.pt").write_text("x" * 3 * 2**19)
     (finished / "evals" / "fixed_targets").mkdir(parents=True)
     for name in ("pi+none-1.npz", "pi+none-1.json", "ntk+none-2.npz", ".ntk+none-2-abcd1234.npz"):
         (finished / "evals" / "fixed_targets" / name).write_text("x")
@@ -113,7 +114,7 @@ def test_gc_is_dry_until_told_and_takes_what_is_not_needed(results):
     (finished / "mine.txt").write_text("mine")
     before = names(results)
     dry = runs(results, "gc")
-    assert names(results) == before and "nothing was deleted: add delete=true" in dry.stderr
+    assert names(results) == before and "nothing was deleted: add delete=true" in dry.stderr and "1.5 MiB  " in dry.stdout
     runs(results, "gc", "delete=true")
     assert before - names(results) == {
         "rope-16-s0-1111111111/state.previous.pt",
@@ -167,6 +168,22 @@ def test_what_a_process_makes_of_it_between_the_list_and_the_deletion_is_kept(re
     act(run)
     wastes = {waste.path for waste in find_waste(*asked, delete=True)}
     assert run / inside not in wastes and (run / inside).exists() and (wastes or digit == "2")
+
+
+def test_what_cannot_be_locked_is_kept_and_named_with_the_reason(results, monkeypatch):
+    class Locked(FileLock):
+        def _acquire(self):
+            if "2222222222" in self.lock_file:
+                raise PermissionError(13, "Permission denied", self.lock_file)
+            super()._acquire()
+
+    monkeypatch.setattr("posbench.runs.cleanup.FileLock", Locked)
+    with open(results / "rope-16-s0-7777777777" / ".lock", "w") as lock:
+        wanted = list_runs(results)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        wastes = {waste.path.name[-1]: waste for waste in find_waste(results, wanted, ["failed", "interrupted"], delete=True)}
+    assert set(wastes) == {"2", "3", "4", "8"} and wastes["2"].path.exists() and wastes["2"].why == "interrupted"
+    assert "[Errno 13] Permission denied" in wastes["2"].kept and not any(wastes[digit].kept for digit in "348")
 
 
 def test_gc_takes_wandbs_folders_once_they_are_uploaded_and_follows_no_link(results, tmp_path):
