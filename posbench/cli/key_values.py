@@ -10,18 +10,17 @@ import tempfile
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Any
 
 from posbench.common.errors import ConfigError, RunError, did_you_mean
 from posbench.config.names import as_command
 from posbench.config.schema import LISTS
-from posbench.config.typed_args import Must, fit_value, in_tokens, shown
+from posbench.config.typed_args import fit_value, in_tokens, shown
 
 TRACEBACK = "POSBENCH_TRACEBACK"
 UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 REPORTING = ("report", "look", "advise", "anatomy", "claims")  # commands that write into report_dir, and have no other use of out=
-NUMBER = Annotated[int, Must("a whole number from 1 to 16,777,216", lambda number: 1 <= number <= 2**24)]  # tokens, or rounds
-HINTS = {bool: bool, int: NUMBER, list: list[NUMBER], str: Annotated[str, Must("some text, or left out", bool)]}
+UP_TO = 2**24  # largest whole number: tokens, or rounds
 
 
 def options(arguments: list[str], defaults: dict[str, Any]) -> dict[str, Any]:
@@ -43,14 +42,17 @@ def _read_option(key: str, text: str, kind: type) -> Any:
         if not found:
             raise ConfigError(f"{key}={text} must be minutes, hours or days, such as {key}=90m, {key}=12h, {key}=30d.")
         return timedelta(**{UNITS[found[2]]: int(found[1])})
-    value: Any = text
     if kind is bool:
-        value = {"": True, "true": True, "false": False}.get(text, text)
-    elif kind in (int, list):
-        parts = [in_tokens(part.strip(), key) for part in (unbracketed(text).split(",") if kind is list else [text])]
-        parts = [int(part) if str(part).isdecimal() else part for part in parts]
-        value = parts if kind is list else parts[0]
-    return fit_value(key, value, HINTS[kind])
+        return fit_value(key, {"": True, "true": True, "false": False}.get(text, text), bool)
+    if not text:
+        raise ConfigError(f"{key}= is empty: give it a value, or leave it out.")
+    if kind is str:
+        return text
+    parts = [str(in_tokens(part.strip(), key)) for part in (unbracketed(text).split(",") if kind is list else [text])]
+    if not all(re.fullmatch(r"\d{1,8}", part) and 1 <= int(part) <= UP_TO for part in parts):
+        what, such = ("list of positive whole numbers", "64,1024") if kind is list else ("positive whole number", "64")
+        raise ConfigError(f"{key}={shown(text)} must be a {what} up to {UP_TO:,}, such as {key}={such}.")
+    return [*map(int, parts)] if kind is list else int(parts[0])
 
 
 def unbracketed(text: str) -> str:

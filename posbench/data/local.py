@@ -150,7 +150,8 @@ def texts(file: Path, column: str) -> Iterator[str]:
         raise
     except Exception as error:  # the errors of the libraries have no common base class
         said = " ".join((str(error) or type(error).__name__).split())[:200]
-        raise ConfigError(f"{file} cannot be read (row {read}: {said}): correct or move it.") from error
+        advice = "give one object in each line" if said.startswith("Extra data") else "correct or move it"
+        raise ConfigError(f"{file} cannot be read (row {read}: {said}): {advice}.") from error
     if read and not known:
         raise ConfigError(f"{file} has no column {column}: set data.source.column to one of {', '.join(sorted(row))}.")
 

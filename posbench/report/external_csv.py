@@ -18,7 +18,7 @@ from posbench.common.files import read_bytes
 from posbench.report.curves import interval
 from posbench.report.records import SECTION, CurvePoint, grouped, read_points
 from posbench.runs.evaluation import Evaluation
-from posbench.runs.rows import SETTING, read_csv
+from posbench.runs.rows import SETTING, read_csv, whole_lines
 from posbench.runs.search import ROWS
 
 STATED = ("protocol", "data", "tokenizer", "train_len")
@@ -38,6 +38,8 @@ def read_foreign(path: Path, source: str | None) -> tuple[list[Evaluation], list
     """
     try:
         lines = io.StringIO(read_bytes(path).decode("utf-8-sig"), newline="")
+        if not lines.getvalue().strip():
+            raise ConfigError(f"{path} is empty: {WANTED}.")
         head = lines.readline()
         lines.seek(0)
         table = csv.DictReader(lines, delimiter=max(",;\t", key=head.count))
@@ -49,7 +51,7 @@ def read_foreign(path: Path, source: str | None) -> tuple[list[Evaluation], list
             said = f"has no column {', and none '.join(lacking)}, but {printable(', '.join(columns)) or 'none'}"
             raise ConfigError(f"{path} {said}: {WANTED}.")
         cells: dict[tuple, dict[str | None, dict]] = defaultdict(dict)
-        for row in table:
+        for row in whole_lines(table, path):
             try:
                 line = _typed({name: str(printable(str(row[column] or "").strip())) for name, column in columns.items()})
                 key = tuple(line[name] for name in KEY)
@@ -149,10 +151,10 @@ def _mean_point(key: dict, seeds: list[dict], source: str | None) -> CurvePoint:
     return CurvePoint(**key, setting=None, untested=False, n_seeds=len(seeds), source=source, **losses)
 
 
-def place(points: Iterable[CurvePoint], own: list[list[CurvePoint]]) -> list[list[CurvePoint]]:
+def place(points: Iterable[CurvePoint], own: list[list[CurvePoint]], csv_path: Path | None) -> list[list[CurvePoint]]:
     """Add each point to every section of `own` that its stated columns do not contradict; the rest get sections of their own.
 
-    Raises ConfigError for a point without a training length that fits no section.
+    Raises ConfigError for a point without a training length that fits no section; `csv_path` names the file of points without a source.
     """
     result = [list(curve) for curve in own]
     for point in sorted(points, key=lambda point: point.train_len is None):
@@ -160,7 +162,7 @@ def place(points: Iterable[CurvePoint], own: list[list[CurvePoint]]) -> list[lis
         if not fitting:
             if point.train_len is None:
                 raise ConfigError(
-                    f"{point.source or 'The CSV'} does not state the training length of its models, and no other result here does: "
+                    f"{point.source or csv_path} does not state the training length of its models, and no other result here does: "
                     "add the column train_len."
                 )
             fitting = [[]]

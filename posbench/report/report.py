@@ -190,7 +190,7 @@ def collect(
     measured = points(compared, label)
     for path, source in sources.items():
         measured = stated(measured, path, source)
-    curve = place(others, sections(measured))
+    curve = place(others, sections(measured), next(iter(sources), None))
     check_size(curve)
     inside, scores = sections(context_points(compared, label)), sections(asked.scores(tasks, label))
     stretches = {part[0].section: part for part in sections(points(compared, label, wide=True))}

@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +140,7 @@ def read_csv(path: Path | str) -> list[dict]:
     Raises RunError when the file is damaged or was written by a newer posbench.
     """
     try:
-        table = list(csv.DictReader(io.StringIO(read_bytes(path).decode(), newline="")))
+        table = list(whole_lines(csv.DictReader(io.StringIO(read_bytes(path).decode(), newline="")), path))
         settings = [{SETTING: defuse.uncell(row.pop(SETTING) or "") or None} if SETTING in row else {} for row in table]
         rows = [_upgraded({name: _parsed(name, text) for name, text in row.items()}, int(row["schema"]), path) for row in table]
         return [{**row, **setting} for row, setting in zip(rows, settings, strict=True)]
@@ -148,6 +148,15 @@ def read_csv(path: Path | str) -> list[dict]:
         raise
     except (KeyError, TypeError, ValueError, csv.Error) as error:
         raise RunError(f"{path} is not a CSV of rows ({error!r}): recreate it with scripts/report.py.") from error
+
+
+def whole_lines(table: csv.DictReader, path: Path | str) -> Iterator[dict]:
+    """Yield the lines of a CSV. Raises RunError for one that ends before the last column."""
+    for row in table:
+        if lacking := [defuse.printable(name) for name, text in row.items() if text is None]:
+            more = ", nor any after it" if len(lacking) > 1 else ""
+            raise RunError(f"{path}, line {table.line_num}, has no column {lacking[0]}{more}: complete the line, or make the file again.")
+        yield row
 
 
 def _parsed(name: str, text: str) -> Any:

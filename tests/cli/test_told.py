@@ -206,11 +206,16 @@ def test_dry_is_refused_by_scripts_that_would_go_on_all_the_same(tmp_path, capfd
 @pytest.mark.parametrize(
     ("script", "words", "said"),
     [
-        ("compat", ["lengths=99999999999999999999999", "reasons"], "lengths=[99999999999999999999999] must be "),
+        ("compat", ["lengths=64,99999999999999999999999"], "lengths=64,99999999999999999999999 must be a list of positive whole numbers"),
+        ("compat", ["lengths=64,-1"], "lengths=64,-1 must be a list of positive whole numbers"),
+        ("compat", ["lengths=0"], "lengths=0 must be a list of positive whole numbers"),
+        ("compat", ["train_len=-4", "reasons"], "train_len=-4 must be a positive whole number"),
+        ("benchmark", ["repeats=64.5"], "repeats=64.5 must be a positive whole number"),
+        ("gallery", ["out="], "out= is empty"),
         ("runs", ["gc", "older=9999999999d"], "older=9999999999d must be minutes"),
     ],
 )
-def test_numbers_beyond_all_measure_are_one_sentence(tmp_path, capfd, script, words, said):
+def test_values_that_cannot_be_are_one_sentence_that_quotes_them(tmp_path, capfd, script, words, said):
     done = call(capfd, tmp_path, script, *words)
     assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1, done.stderr
 

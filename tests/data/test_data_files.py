@@ -50,7 +50,7 @@ def test_json_is_read_in_every_form(tmp_path, form, packed):
 
 LINE = b'{"text": "a"}\n'
 BAD = {
-    "two in a line": ("a.jsonl", LINE[:-1] + LINE, r"cannot be read \(row 0: Extra data"),
+    "two in a line": ("a.jsonl", LINE[:-1] + LINE, r"cannot be read \(row 0: Extra data.*: give one object in each line"),
     "no json": ("a.jsonl", LINE + b"{]\n", r"cannot be read \(row 1: "),
     "not utf-8": ("a.jsonl", LINE + b'{"text": "\xff"}\n', "cannot be read .*utf-8"),
     "deep": ("a.jsonl", b"[" * 200_000, "cannot be read"),
