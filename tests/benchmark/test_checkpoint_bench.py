@@ -82,7 +82,7 @@ def test_files_of_the_script(tmp_path, capfd):
     ("words", "said"),
     [
         (["dtype=fp32"], "add model.path=PATH"),
-        (["model.path="], "model.path= must be some text"),
+        (["model.path="], "model.path= is empty"),
         (["only=t5,fx"], "only=fx is no encoding, extension or attention scale (did you mean"),
         (["model.path=DIR", "train_len=32"], "is not trained, so leave it out"),
         (["model.path=DIR", "dtype=fp16"], "dtype=fp16 must be bf16 or fp32"),
@@ -99,7 +99,7 @@ def test_words_that_would_do_nothing_are_refused(tmp_path, capfd, words, said):
 
 @pytest.mark.parametrize(
     ("name", "word", "said"),
-    [("compat", "config_dir=nosuch", "config_dir=nosuch is not a folder"), ("gallery", "out", "out= must be some text, or left out")],
+    [("compat", "config_dir=nosuch", "config_dir=nosuch is not a folder"), ("gallery", "out", "out= is empty")],
 )
 def test_words_of_the_other_plain_scripts_that_would_do_nothing_are_refused(tmp_path, capfd, name, word, said):
     done = call(capfd, tmp_path, name, word)
