@@ -106,6 +106,6 @@ def test_a_run_reads_it_beside_its_own_text_with_intervals_over_projects(tmp_pat
     assert done.returncode and "evaluate.text=owls is not a text" in done.stderr
     done = call(capfd, tmp_path, "run", *common, *text, "evaluate.protocol=[accuracy]", "evaluate.tasks=[passkey]")
     assert done.returncode and "evaluate.unit=project sets the unit of windows" in done.stderr
-    for script in ("advise", "search_factors"):
+    for script, said in (("advise", "what scripts/advise.py chooses"), ("search_factors", "of no effect, since scripts/search_factors.py")):
         done = call(capfd, tmp_path, script, f"run={run}", "evaluate.text=pysource", "cache_dir=cache")
-        assert done.returncode and f"evaluate.text=pysource is what scripts/{script}.py chooses" in done.stderr
+        assert done.returncode and f"evaluate.text=pysource is {said}" in done.stderr
