@@ -7,6 +7,7 @@ seeds and windows that decide. A primary with `same_as: "H02 sinusoidal"` is ano
 rules; the correction counts both once.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -107,7 +108,9 @@ def load(path: Path) -> Claim:
     try:
         return _claim(**text)
     except (ConfigError, TypeError, ValueError, AttributeError) as error:
-        raise ConfigError(f"{path} is not a valid claim: {error}.") from error
+        said = re.sub(r"^\S+\(\) got an unexpected keyword argument (.*)", r"\1 is no key of this part of a claim", str(error))
+        said = re.sub(r"^\S+\(\) missing \d+ required \S+ arguments?: (.*)", r"it lacks \1", said)
+        raise ConfigError(f"{path} is not a valid claim: {said}.") from error
 
 
 def load_all(folder: Path) -> list[Claim]:
