@@ -7,10 +7,11 @@ seeds and windows that decide. A primary with `same_as: "H02 sinusoidal"` is ano
 rules; the correction counts both once.
 """
 
-import re
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from posbench.common.errors import ConfigError
 from posbench.statistics.verdict_rules import Rule, exclusive
@@ -106,11 +107,9 @@ def load(path: Path) -> Claim:
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not valid yaml: {str(error).splitlines()[0]}.") from error
     try:
-        return _claim(**text)
+        return _read(_claim, text)
     except (ConfigError, TypeError, ValueError, AttributeError) as error:
-        said = re.sub(r"^\S+\(\) got an unexpected keyword argument (.*)", r"\1 is no key of this part of a claim", str(error))
-        said = re.sub(r"^\S+\(\) missing \d+ required \S+ arguments?: (.*)", r"it lacks \1", said)
-        raise ConfigError(f"{path} is not a valid claim: {said}.") from error
+        raise ConfigError(f"{path} is not a valid claim: {error}.") from error
 
 
 def load_all(folder: Path) -> list[Claim]:
@@ -140,12 +139,22 @@ def _resolved(one: Endpoint, claim: Claim, known: Mapping[tuple[int, str], Endpo
     return replace(one, **{name: getattr(other, name) for name in ("measure", "cells", "margin", "gate", "seeds", "windows")})
 
 
+def _read(make: Callable, keys: Mapping, *before: object) -> Any:
+    """Call `make` with the keys of a part of a yaml. Raises ConfigError for a key that it does not take, and for one that is missing."""
+    taken = dict(list(inspect.signature(make).parameters.items())[len(before) :])
+    if unknown := sorted(set(keys) - set(taken)):
+        raise ConfigError(f"{unknown[0]} is not among {', '.join(sorted(taken))}")
+    if lacking := [name for name, one in taken.items() if one.default is one.empty and name not in keys]:
+        raise ConfigError(f"it lacks '{lacking[0]}'")
+    return make(*before, **keys)
+
+
 def _claim(
     id: str, statement: str, source: str, rule: str, stage: int = 1, experiment: list | str = (), seeds: list | None = None,
     windows: int | None = None, primary: list | dict = (), secondary: list | dict = (), test: str | None = None, shows: str | None = None,
 ) -> Claim:  # fmt: skip
-    """Claim of the keys of a yaml. Raises TypeError for an unknown or a missing one, ConfigError for what the language has not."""
-    primary, secondary = (tuple(_endpoint(seeds, windows, **one) for one in _list(given)) for given in (primary, secondary))
+    """Claim of the keys of a yaml. Raises ConfigError for what the language has not."""
+    primary, secondary = (tuple(_read(_endpoint, one, seeds, windows) for one in _list(given)) for given in (primary, secondary))
     experiments = tuple(_list(experiment))
     if bool(primary) == bool(test):
         raise ConfigError("it needs either primary endpoints or a test")
@@ -182,7 +191,7 @@ def _endpoint(
     if measure not in MEASURES:
         raise ConfigError(f"measure {measure} must be one of {', '.join(MEASURES)}")
     given = [(1.0, of or {}), (-1.0, minus), *((sign, (against or {}).get(key)) for sign, key in ((-1.0, "of"), (1.0, "minus")))]
-    cells = [(sign, ClaimCell(**{"at": at, **cell})) for sign, cell in given if cell is not None]
+    cells = [(sign, _read(ClaimCell, {"at": at, **cell})) for sign, cell in given if cell is not None]
     usable = measure == "usable_length"
     if usable != (margin is not None) or usable and (at is not None or len(cells) > 1):
         raise ConfigError("usable_length takes of and a margin in bits/byte, no length; no other measure takes a margin")

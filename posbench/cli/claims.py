@@ -41,9 +41,10 @@ def claims(request: Request) -> int:
     ledger, look_up = load_all(CLAIMS_FOLDER), pools(cfg)
     findings = _with_frozen(judged := judge(ledger, look_up))
     there = {entry.first["seed"] for claim in ledger if not claim.test for entry in look_up(claim)[0].evaluations}
-    unused = sorted(there & reserved(ledger) - {int(seed) for one in judged for seed in (one.seeds or "").split()})
+    later = reserved(ledger)
+    unused = sorted(there & later - {int(seed) for one in judged for seed in (one.seeds or "").split()})
     if unused:
-        named, free = ", ".join(map(str, unused)), max(reserved(ledger)) + 1
+        named, free = ", ".join(map(str, unused)), max(later) + 1
         print(f"left out: seeds {named}, which a later stage names and stage one leaves to it; those from {free} on are free")
     out = Path(cfg["report_dir"] or Path(cfg["results_dir"]).parent / "report" / "claims")
     print(terminal(findings, shutil.get_terminal_size().columns if sys.stdout.isatty() else None))

@@ -32,11 +32,11 @@ REPORTED = CONFIGS.parent / "results" / "reported" / "claims"
         ({"at": None}, "every cell needs a length"),
         ({"margin": 0.1}, "takes a margin"),
         ({"confirm": "above 1 G"}, "shares of G, or neither"),
-        ({"of": {"encoding": "rope", "code": "import os"}}, "'code' is no key of this part of a claim"),
+        ({"of": {"encoding": "rope", "code": "import os"}}, "code is not among"),
         ({"measure": "luck"}, "measure luck must be one of"),
         ({"seeds": [7, 8]}, "stage must be 1, which uses all seeds"),
         ({"stage": 2, "drop": "no key"}, "or one of 2, 3, 4, 5, 6, whose primaries name their seeds"),
-        ({"statement": None, "drop": "statement"}, "it lacks 'statement'"),
+        ({"statement": None, "drop": "statement"}, "lacks 'statement'"),
     ],
 )
 def test_what_is_not_in_the_language_is_refused(tmp_path, change, says):
