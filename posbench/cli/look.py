@@ -230,7 +230,8 @@ class FirstLook:
 
     def measured(self, look: Look) -> Look:
         """Evaluate what is missing, one method before the others if all take long, to see how many fit. Returns what was read."""
-        first, *others = [name for name in look.methods if name in self.missing(look)] or [None]
+        missing = self.missing(look)
+        first, *others = [name for name in look.methods if name in missing] or [None]
         if others and look.seconds(self.to_read(look)) > SHORT * self.left():
             began, look = time.monotonic(), replace(look, methods=tuple(name for name in look.methods if name not in others))
             job = self._launched(look)

@@ -75,8 +75,9 @@ class Books(Source):
             paths = [path for folder in sum(self.folders.values(), []) for path in sorted((self.root / folder).glob("*.txt"))]
             listed = {path.relative_to(self.root).as_posix(): ("", "") for path in paths}
         else:
+            content = read_text(self.manifest)
             try:
-                rows = [json.loads(line) for line in read_text(self.manifest).splitlines() if line.strip()]
+                rows = [json.loads(line) for line in content.splitlines() if line.strip()]
                 rows.sort(key=lambda row: (row["order"] == "", row["order"] or 0, row["file"]))
                 listed = {"/".join(row["file"].split("/")[-2:]): (row["sha256"], row.get("stratum", "")) for row in rows}
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -68,8 +68,7 @@ class LocalFiles(Source):
         if self._is_whole(name):
             yield name, read_text(self.files[name])
             return
-        file = self.files[name]
-        pieces = cut_text(read_text(file)) if self._is_one_text else texts(file, self.column)
+        pieces = self._pieces if self._is_one_text else texts(self.files[name], self.column)
         yield from ((f"{name}:{row}", text) for row, text in enumerate(pieces))
 
     def _is_whole(self, name: str) -> bool:
@@ -80,6 +79,12 @@ class LocalFiles(Source):
     def _is_one_text(self) -> bool:
         """True if there is a single large text, as in nanoGPT."""
         return len(self.files) == 1 and all(name.lower().endswith(PLAIN) for name in self.files)
+
+    @cached_property
+    def _pieces(self) -> list[str]:
+        """Documents of the single large text, which is asked for them several times."""
+        (file,) = self.files.values()
+        return cut_text(read_text(file))
 
     @cached_property
     def _names(self) -> dict[str, list[str]]:

@@ -88,8 +88,9 @@ def file_digests(paths: list[Path], memo: Path | None, again: bool = False) -> l
 
     With `again` every file is read and the cache corrected. Raises ConfigError for a file that cannot be read.
     """
-    with contextlib.suppress(RunError, TypeError):  # a damaged cache: the files are only read again
-        _seen.update({**(read_json(memo) if memo and memo.exists() else {}), **_seen})
+    with contextlib.suppress(RunError, AttributeError):  # a damaged cache: the files are only read again
+        found = read_json(memo) if memo and memo.exists() else {}
+        _seen.update({**{path: one for path, one in found.items() if isinstance(one, list) and len(one) == 3}, **_seen})
     missed = False
     for path in paths:
         try:

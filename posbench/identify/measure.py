@@ -101,7 +101,7 @@ def check_tokens(job: Job, engine: Evaluation) -> None:
         offset = offset[:, -1:] - asked.max_length + 1
     else:
         document = np.repeat(document, windows.n_targets)
-        size = read_npz(engine.path.with_suffix(".npz"), ("bytes",)).get("bytes")
+        size = read_npz(engine.stored.path, ("bytes",)).get("bytes")
     same = np.array_equal(arrays["document"], document) and np.array_equal(arrays["offset"], offset.ravel())
     if not same or (size is not None and not np.array_equal(size, np.asarray(windows.file.n_bytes)[windows.targets_NS].ravel())):
         raise _other_tokens(engine, cfg.model.path, cfg.data["name"])

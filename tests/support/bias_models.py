@@ -49,6 +49,6 @@ def attend(encoding, *qkv: torch.Tensor, extension=None, scale=None, layer: int 
         return rows(make_plan(encoding, extension, scale, length=qkv[0].shape[2]).layers[layer], *qkv)
 
 
-def profile_of(encoding, length: int = LONG, layer: int = 0) -> torch.Tensor:
+def profile_of(encoding, length: int = LONG) -> torch.Tensor:
     with torch.no_grad():
-        return encoding.profile(torch.arange(length, dtype=torch.float32), layer).double()
+        return encoding.profile(torch.arange(length, dtype=torch.float32), 0).double()

@@ -101,8 +101,8 @@ def tiny(kind: str, **changed: object) -> nn.Module:
     return model
 
 
-def text(batch: int, length: int, seed: int = 1, vocabulary: int = VOCAB) -> Tensor:
-    return torch.randint(2, vocabulary, (batch, length), generator=torch.Generator().manual_seed(seed))
+def text(batch: int, length: int) -> Tensor:
+    return torch.randint(2, VOCAB, (batch, length), generator=torch.Generator().manual_seed(1))
 
 
 @dataclass

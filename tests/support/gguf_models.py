@@ -18,13 +18,13 @@ def permuted(weight: torch.Tensor, heads: int) -> torch.Tensor:
     return weight.unflatten(0, (heads, 2, -1)).transpose(1, 2).reshape(weight.shape)
 
 
-def quantized(weight: np.ndarray, kind: Kind, seed: int = 0) -> np.ndarray:
+def quantized(weight: np.ndarray, kind: Kind) -> np.ndarray:
     """Bytes of a type. K-quants, which the package only reads, are random blocks whose factors are small."""
     try:
         return gguf.quantize(weight, kind)
     except NotImplementedError:
         block, size = gguf.GGML_QUANT_SIZES[kind]
-        blocks = np.random.default_rng(seed).integers(0, 256, (weight.size // block, size), dtype=np.uint8)
+        blocks = np.random.default_rng(0).integers(0, 256, (weight.size // block, size), dtype=np.uint8)
         halves = {Kind.Q2_K: (80, 82), Kind.Q3_K: (108,), Kind.Q4_K: (0, 2), Kind.Q5_K: (0, 2), Kind.Q6_K: (208,)}
         for at in halves[kind]:
             blocks[:, at : at + 2] = np.array([1e-5], np.float16).view(np.uint8)

@@ -84,9 +84,9 @@ class Bag(Known):
         return (feed_NL + 1) % VOCAB, 0.1 + 0.8 * ((before_NL % 97) / 97)
 
 
-def counting(lengths: list[int], step: int = 1) -> TokenFile:
+def counting(lengths: list[int]) -> TokenFile:
     """Documents that count up, each from a number that does not continue the one before."""
-    tokens = [(7 * d * step + step * np.arange(length)) % VOCAB for d, length in enumerate(lengths)]
+    tokens = [(7 * d + np.arange(length)) % VOCAB for d, length in enumerate(lengths)]
     return file(np.concatenate(tokens), lengths)
 
 

@@ -23,7 +23,7 @@ PLACES = ("caf\u00e9", "sea", "\u6d77")
 TEXT = "".join(f"Line {n} of the ledger: the {PLACES[n % 3]} was {n * 7 % 11} metres deep.\n" for n in range(60))
 
 
-def small_checkpoint(folder: Path, rope: dict = YARN, bos: bool = True, merges: int = 42) -> Path:
+def small_checkpoint(folder: Path, bos: bool = True, merges: int = 42) -> Path:
     """A folder with config.json, weights, and a tokenizer of bytes and `merges`, which writes a BOS before a text where `bos`."""
     made = Tokenizer(models.BPE())
     made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()

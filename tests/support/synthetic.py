@@ -102,9 +102,9 @@ class Built:
         return getattr(self.report, name)
 
 
-def write_positions(root, extension, losses_NL, train_len=64, args=None, document_N=None, shorter=(), **changed):
+def write_positions(root, extension, losses_NL, document_N=None, shorter=(), **changed):
     """Write one evaluation by position (json + npz) of the losses of whole windows and of `shorter` texts; returns the json's path."""
-    changed |= {"args": args, "protocol": "by_position", "train_len": train_len}
+    changed |= {"protocol": "by_position"}
     texts, n = [*shorter, losses_NL], len(losses_NL)
     lengths = [text.shape[1] for text in texts]
     document_N = np.arange(n) if document_N is None else document_N
