@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from posbench.cli.app import run_script
+from posbench.cli.key_values import list_files
 from posbench.common.errors import ConfigError
 from posbench.config.compose import Request
 from posbench.config.identity import method_name
@@ -18,8 +19,7 @@ from posbench.config.identity import method_name
 def anatomy(request: Request) -> int:
     """Dissect one combination of methods, or every combination of a grid, or measure a run's attention. Returns the exit code."""
     measure = _attention if request.cfgs[0]["lengths"] else _grid if request.sweep else _one
-    for path in measure(request, request.cfgs[0]):
-        print(f"{path.suffix.lstrip('.'):4} {path}")
+    list_files(measure(request, request.cfgs[0]))
     return 0
 
 

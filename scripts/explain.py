@@ -18,7 +18,7 @@ then the length that is covered, what does nothing or is read differently, and t
 
 from pathlib import Path
 
-from posbench.cli.key_values import run_main
+from posbench.cli.key_values import list_files, run_main
 from posbench.common.errors import ConfigError
 from posbench.common.files import write_json
 
@@ -42,12 +42,10 @@ def explain(arguments: list[str]) -> None:
         from posbench.explanation.figure import explanation_figure
         from posbench.report.figures.style import save
 
-        stem = Path(file)
-        written += save(explanation_figure(found), stem.with_suffix("") if stem.suffix in (".png", ".svg") else stem)
+        written += save(explanation_figure(found), Path(file).with_suffix(""))
     if written:
         print()
-    for path in written:
-        print(f"{path.suffix.lstrip('.'):4} {path}")
+    list_files(written)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import posbench  # noqa: F401  (before torch)
-from posbench.cli.key_values import options, run_main
+from posbench.cli.key_values import list_files, options, run_main
 
 
 def main(arguments: list[str]) -> None:
@@ -11,8 +11,7 @@ def main(arguments: list[str]) -> None:
     chosen = options(arguments, {"out": "results/gallery"})
     from posbench.anatomy.gallery import draw_gallery
 
-    for path in draw_gallery(Path(chosen["out"]) / "gallery"):
-        print(f"{path.suffix.lstrip('.'):4} {path}")
+    list_files(draw_gallery(Path(chosen["out"]) / "gallery"))
 
 
 if __name__ == "__main__":

@@ -1,18 +1,14 @@
 """Request of a command that evaluates one model and chooses methods and settings itself: its configuration, and the text that it reads."""
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
 from posbench.common.errors import ConfigError
 from posbench.config.compose import Request
 from posbench.config.schema import EvaluateConfig
 from posbench.data import prepare
-from posbench.data.corpus import fit_corpus
+from posbench.data.corpus import Corpus, fit_corpus
 from posbench.evaluation.protocol import protocol
 from posbench.sweep.jobs import Job
-
-if TYPE_CHECKING:
-    from posbench.data.corpus import Corpus
 
 METHODS = ("extension", "scale_attention")
 
@@ -35,7 +31,7 @@ def one_model(request: Request, does: str, tuned: str, chosen: Collection[str], 
     return cfg
 
 
-def windows_to_read(job: Job, asked: EvaluateConfig) -> tuple["Corpus", int, str]:
+def windows_to_read(job: Job, asked: EvaluateConfig) -> tuple[Corpus, int, str]:
     """(text, number of windows of an evaluation by fixed_targets, the windows in words). Raises ConfigError if documents are too short."""
     corpus = fit_corpus(prepare(job.cfg.data, job.cfg.cache_dir, (asked.split,)), job.cfg)
     try:

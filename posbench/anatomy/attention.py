@@ -21,7 +21,7 @@ from posbench.model.gpt import GPT
 from posbench.model.inplace.reader import Reader
 from posbench.model.kernels.dispatch import attention_weights
 from posbench.model.rounded import rounded
-from posbench.position.layer_plan import LayerPlan
+from posbench.position.layer_plan import BandPlan, LayerPlan
 from posbench.statistics.clustered import clustered_mean, student_quantile
 
 ROUNDING = 1e-5  # weights in float32 that miss a sum of 1 by less have no sink
@@ -134,13 +134,17 @@ def _bucket(distance_SK: Tensor, keys: slice, last: int) -> Tensor:
 def _seen_keys(plan: LayerPlan, queries: int) -> Tensor:
     """Mean number of keys but the first token that the last queries see in each bucket: [U]."""
     length = len(plan.n_T)
+    return sum(band.once(("buckets", queries), lambda band=band: _keys_of_band(band, length, queries)) for band in plan.bands) / queries
+
+
+def _keys_of_band(band: BandPlan, length: int, queries: int) -> Tensor:
+    """Number of those keys in one band, over all the queries: [U]."""
     seen_U = torch.zeros(len(buckets(length)), dtype=torch.float64)
-    for band in plan.bands:
-        for query in range(length - queries, length):
-            key_K = torch.arange(1, query + 1)
-            (seen_K,) = band.seen(torch.tensor([query]), key_K)
-            seen_U += torch.frexp((query - key_K[seen_K]).double()).exponent.bincount(minlength=len(seen_U))
-    return seen_U / queries
+    for query in range(length - queries, length):
+        key_K = torch.arange(1, query + 1)
+        (seen_K,) = band.seen(torch.tensor([query]), key_K)
+        seen_U += torch.frexp((query - key_K[seen_K]).double()).exponent.bincount(minlength=len(seen_U))
+    return seen_U
 
 
 def _spared(given: Tensor) -> Tensor:

@@ -108,7 +108,7 @@ def spectrum_panel(axes, numbers: dict, kinds: list[LayerView]) -> None:
                 axes.plot(drawn_P.nonzero(), value_P[drawn_P], **style)
             axes.plot([], [], color=own, marker="o", markersize=3.4, linewidth=1.0, label=label if changed or name else None)
     axes.set_yscale("log", base=10)
-    axes.axhline(one_turn, color=GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+    axes.axhline(one_turn, **DASHED, zorder=1)
     corner = {"xycoords": "axes fraction", "fontsize": 7.4, "color": GREY}
     axes.annotate("dashed: one turn in training\nhollow: less than one", (0.02, 0.03), **corner)
     if still:

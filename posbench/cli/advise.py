@@ -13,6 +13,7 @@ from posbench.advice.asked import METHODS, one_model, windows_to_read
 from posbench.advice.decide import advice_content, finalists, rankings
 from posbench.advice.measure import Measurements
 from posbench.advice.plan import chosen_families, plan_advice
+from posbench.cli.key_values import list_files
 from posbench.common.errors import ConfigError
 from posbench.common.files import write_atomic, write_json
 from posbench.config.compose import Request
@@ -74,6 +75,5 @@ def _write(found: Measurements, ranking: dict[str, list[str]]) -> int:
     drawing = svg(drawn[1].read_text(encoding="utf-8"), "advice-", f"advice on {made['model']}")
     write_atomic(out / "advice.html", advice_page(made, drawing))
     print(f"{advice_text(made)}\n")
-    for path in (out / "advice.html", out / "advice.json", *drawn):
-        print(f"{path.suffix.lstrip('.'):4} {path}")
+    list_files((out / "advice.html", out / "advice.json", *drawn))
     return 0

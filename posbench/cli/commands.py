@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from posbench.cli.key_values import list_files
 from posbench.common.defuse import printable
 from posbench.common.errors import ConfigError
 from posbench.config.compose import Request, check_effect
@@ -58,13 +59,11 @@ def run(request: Request) -> int:
     check_methods(request.cfgs)
     if dry:
         return show_plan(request, jobs)
-    from posbench.sweep.dry_run import check_devices
+    from posbench.sweep.dry_run import check_devices, cost_of, planned
 
     # A sweep passes over cells that are refused; a device that is not there is a mistake of the whole command.
     check_devices([job for job in jobs if not is_done(job)], request.launcher)
     if first := request.experiment.get("first"):
-        from posbench.sweep.dry_run import cost_of, planned
-
         print(*cost_of(planned(jobs), first), sep="\n", file=sys.stderr, flush=True)
     with _first_report(jobs, first):
         results = launch(jobs, {"n_jobs": request.cfgs[0]["jobs"], **request.launcher}, command)
@@ -202,8 +201,7 @@ def report(request: Request) -> int:
     made = collect(paths, title, command, csvs, skip_damaged=True, lengths=lengths, evidence=evidence)
     made.notes.extend(notes)
     print(_table_text(made))
-    for path in write(made, out_dir):
-        print(f"{path.suffix.lstrip('.'):4} {path}")
+    list_files(write(made, out_dir))
     for line in experiment.get("next", []) if jobs else []:
         print(f"next: {as_command(line.format(run=jobs[0].run.path))}")
     return 0

@@ -24,12 +24,13 @@ def check_given(expanded: list[tuple[list[dict], list[str]]], experiment: dict) 
     chosen = {str(key) for block in (experiment.get("base") or {}, *experiment.get("grid", [])) for key in block}
     for cfgs, overrides in expanded:
         words = {override.partition("=")[0].lstrip("+~").rpartition("@")[2] for override in overrides}
+        given = words | chosen
         for cfg in cfgs:
             if cfg["run"]:
-                _check_run(cfg, words | chosen)
+                _check_run(cfg, given)
             elif cfg["model"].get("path") or cfg["model"].get("engine"):
-                _check_checkpoint(cfg, words | chosen, words)
-                if "train.length" in words | chosen and not isinstance(cfg["train"]["length"], list):
+                _check_checkpoint(cfg, given, words)
+                if "train.length" in given and not isinstance(cfg["train"]["length"], list):
                     cfg["train"]["length"] = [cfg["train"]["length"]]  # the same, and not to be taken for the default
 
 

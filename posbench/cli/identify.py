@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from posbench.advice.asked import METHODS, one_model
+from posbench.cli.key_values import list_files
 from posbench.common.errors import ConfigError
 from posbench.common.files import write_atomic, write_json
 from posbench.config.compose import Request
@@ -22,6 +23,7 @@ from posbench.identify.plan import USUAL_BASE, Candidate, chosen_candidates, own
 from posbench.identify.show import candidate_csv, candidate_figure, identify_content, identify_text
 from posbench.pretrained.import_config import adopt
 from posbench.report.figures.style import save
+from posbench.sweep.cells import USES
 from posbench.sweep.cost_estimate import cost
 from posbench.sweep.dry_run import check_devices
 from posbench.sweep.jobs import plan_jobs, plan_methods
@@ -74,8 +76,7 @@ def identify(request: Request) -> int:
     write_atomic(out / "identify.csv", candidate_csv(made))
     drawn = save(candidate_figure(made), out / "identify")
     print(f"{identify_text(made)}\n")
-    for path in (out / "identify.json", out / "identify.csv", *drawn):
-        print(f"{path.suffix.lstrip('.'):4} {path}")
+    list_files((out / "identify.json", out / "identify.csv", *drawn))
     return 0
 
 
@@ -120,7 +121,7 @@ def _asked(cfg: dict, engine: EngineRows, lengths: list[int], typed: set[str]) -
     evaluate = {**engine.evaluate, **{key: cfg["evaluate"][key] for key in OURS if key in cfg["evaluate"]}}
     evaluate |= {"lengths": lengths, "protocol": [engine.protocol], "floor": False}
     kind = protocol(engine.protocol)
-    evaluate |= {key: None for key, used in (("targets", kind.last), ("floor_block", not kind.instead)) if not used}  # were filled in
+    evaluate |= {key: None for key in ("targets", "floor_block") if not USES[key][1](kind)}  # were filled in
     if issubclass(kind, EveryTokenProtocol):
         evaluate["windows"] = evaluate["windows"] * trained // length  # as many stretches
     # A list of one length is not taken for the default.

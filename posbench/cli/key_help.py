@@ -2,13 +2,13 @@
 
 import ast
 import re
-import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 
 from posbench.common.errors import ConfigError, did_you_mean
+from posbench.common.layout import wrapped
 from posbench.config.names import CONFIGS, PACKAGE, SCRIPTS
 
 LINE = re.compile(r"( *)(?:- )?([A-Za-z_]\w*):(?: +((?:[^#]|(?<! )#)*?))?(?: +# ?(.*))?$")
@@ -27,7 +27,7 @@ class Described:
 
     def __str__(self) -> str:
         where = f"   ({self.choice})" if self.choice else ""
-        said = textwrap.fill(self.comment, WIDE, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False)
+        said = wrapped(self.comment, "    ", WIDE)
         return f"{self.key} = {self.default}{where}" + (f"\n{said}" if said else "")
 
 
@@ -39,7 +39,8 @@ def explain_words(words: list[str]) -> str:
 def _explained(word: str) -> str:
     groups = {folder.name: folder for folder in sorted(CONFIGS.iterdir()) if folder.is_dir() and folder.name not in SKIPPED}
     group, _, name = word.partition("=")
-    known = [*(one for name, folder in groups.items() for one in _group(name, folder)), *_yaml(CONFIGS / "run.yaml", "", None)]
+    keyed = [(name, folder) for name, folder in groups.items() if name != "experiment"]  # whose keys are those of the other groups
+    known = [*(one for name, folder in keyed for one in _group(name, folder)), *_yaml(CONFIGS / "run.yaml", "", None)]
     if group in groups and not name:
         files = {file.stem: file for file in sorted(groups[group].glob("[!_]*.yaml"))}
         lines = [f"  {group}={stem:24} {_about(file)}".rstrip() for stem, file in files.items()]
@@ -67,8 +68,7 @@ def _explained(word: str) -> str:
 
 def _group(group: str, folder: Path) -> Iterator[Described]:
     for file in sorted(folder.glob("*.yaml")):
-        if group != "experiment":
-            yield from _yaml(file, f"{group}.", None if file.stem.startswith("_") or file.stem == "default" else f"{group}={file.stem}")
+        yield from _yaml(file, f"{group}.", None if file.stem.startswith("_") or file.stem == "default" else f"{group}={file.stem}")
 
 
 def _yaml(file: Path, prefix: str, choice: str | None) -> Iterator[Described]:

@@ -8,8 +8,9 @@ import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from posbench.common.errors import ConfigError, RunError, did_you_mean
@@ -21,6 +22,12 @@ TRACEBACK = "POSBENCH_TRACEBACK"
 UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 REPORTING = ("report", "look", "advise", "anatomy", "claims")  # commands that write into report_dir, and have no other use of out=
 UP_TO = 2**24  # largest whole number: tokens, or rounds
+
+
+def list_files(paths: Iterable[Path]) -> None:
+    """Print kind and path of each file that a command wrote."""
+    for path in paths:
+        print(f"{path.suffix.lstrip('.'):4} {path}")
 
 
 def options(arguments: list[str], defaults: dict[str, Any]) -> dict[str, Any]:

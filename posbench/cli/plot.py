@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from posbench.cli.explore import COMMITTED
+from posbench.cli.key_values import list_files
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.report.figures.style import FORMATS, save
 from posbench.report.frame import by_source
@@ -40,8 +41,7 @@ def plot_words(words: list[str]) -> None:
     stem, formats = _files(out, formats, "-".join([Path(paths[0]).resolve().stem, options.y or "curve"]))
     figure, caption = draw_figure(table, options)
     how = {"dpi": PIXELS[options.size]}
-    for path in save(figure, stem, formats, how, fonts="none"):
-        print(f"{path.suffix.lstrip('.'):4} {path}")
+    list_files(save(figure, stem, formats, how, fonts="none"))
     print(*caption(), *empty, sep="\n")
 
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 TERMINAL = 80  # characters
 
 
-def wrapped(text: str, indent: str = "") -> str:
-    """Text in lines of at most TERMINAL characters."""
+def wrapped(text: str, indent: str = "", width: int = TERMINAL) -> str:
+    """Text in lines of at most `width` characters."""
     fold = {"break_long_words": False, "break_on_hyphens": False}
-    return textwrap.fill(text, TERMINAL, initial_indent=indent, subsequent_indent=indent, **fold)
+    return textwrap.fill(text, width, initial_indent=indent, subsequent_indent=indent, **fold)
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:

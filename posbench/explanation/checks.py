@@ -9,9 +9,8 @@ from posbench.config.typed_args import shown
 from posbench.explanation.changes import CONFIG_KEYS, Changes
 from posbench.explanation.facts import FACTS, TYPES, Finding, by_rules, finding, of_family, told
 from posbench.explanation.llama_cpp import SCALING, Gguf, ext_factor, scaling_factor, scaling_type
-from posbench.explanation.settings import SGLANG, SLIDING, VLLM, LayerKind, Setting, flat, longest_of, nested, number, rope_words
+from posbench.explanation.settings import LONG, SGLANG, SLIDING, VLLM, LayerKind, Setting, flat, longest_of, nested, number, rope_words
 
-LONG = ("yarn", "longrope", "llama3")  # types that count from original_max_position_embeddings
 LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor")
 
 

@@ -17,11 +17,9 @@ from posbench.common.errors import ConfigError
 from posbench.explanation.facts import FACTS
 from posbench.explanation.frequencies import Rope, yarn_amplitude
 from posbench.explanation.settings import FULL, MOST_LAYERS, SLIDING, LayerKind, Setting, base_of, number
-from posbench.gguf.description import model_keys
+from posbench.gguf.description import SCALING, model_keys
 from posbench.gguf.header import GgufFile
 from posbench.gguf.tensors import numbers
-
-SCALING = "rope.scaling."
 
 
 @dataclass(frozen=True)

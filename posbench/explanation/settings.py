@@ -15,6 +15,7 @@ HF, VLLM, SGLANG, LLAMA = "transformers", "vLLM", "SGLang", "llama.cpp"
 MOST_LAYERS = 2**14  # that are listed
 HEAD = ("d_model", "n_head", "head_dim")
 FULL, SLIDING = "full_attention", "sliding_attention"
+LONG = ("yarn", "longrope", "llama3")  # types that count from original_max_position_embeddings
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,7 @@ def standardized(config: dict, family: str, kind: str) -> dict | None:
 def read_rope(said: dict, config: dict, longest: float) -> Rope:
     """RoPE of words with defaults. Raises ConfigError for a model that does not say the width of a head."""
     kind = said["rope_type"] if said["rope_type"] in TYPES else "longrope" if said["rope_type"] == "su" else "default"
-    scaled = kind in ("yarn", "longrope", "llama3")
+    scaled = kind in LONG
     original = number(said.get("original_max_position_embeddings"), longest) if scaled else longest
     factor = number(said.get("factor")) or (longest / original if kind in ("yarn", "longrope") else 1.0)
     shared = {"longest": longest, "original": original, "kind": kind, "factor": factor}

@@ -10,7 +10,7 @@ from posbench.common.defuse import printable
 from posbench.common.errors import ConfigError
 from posbench.explanation.facts import FACTS, Finding
 from posbench.explanation.frequencies import Rope, frequencies, plain, turns
-from posbench.explanation.settings import LayerKind, Setting
+from posbench.explanation.settings import LONG, LayerKind, Setting
 from posbench.explanation.words import ToolWords, covered
 
 WIDTH, COLUMNS = 100, 64  # characters of a line; columns of a picture
@@ -158,7 +158,7 @@ def _named(rope: Rope, base: float) -> str:
         name = f"another base, {rope.base:,.10g} instead of {base:,.10g}"
     if rope.kind != "default":
         name += f", factor {rope.factor:.6g}"
-    if rope.kind in ("yarn", "longrope", "llama3"):
+    if rope.kind in LONG:
         name += f" from {rope.original:,.10g} tokens"
     return name + (", divisors of the file" if rope.divisors else "")
 

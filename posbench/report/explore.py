@@ -144,7 +144,7 @@ def _lines(columns: dict[str, list], name: str, report: Report, sums: SumTable, 
             points_of.append(point)
             whole = isinstance(point, CurvePoint) or kind == "task" and point.n_seeds == point.n_trained  # the mean is over all seeds
             seeds = [[one.row["seed"], *_numbers(one, sums)] for one in point.seeds or () if whole]
-            values = {column: getattr(point, column, None) for column in ("window", *VALUES)}
+            values = {column: getattr(point, column, None) for column in VALUES}
             for column, value in {"line": number, "x": point.length, **values, "seeds": seeds}.items():
                 columns[column].append(value)
             counts["measured"] += bool(seeds)
@@ -168,9 +168,7 @@ def _kinds(report: Report) -> dict[str, list[SectionKey]]:
 def _numbers(one: Seed, sums: SumTable) -> list[int]:
     """Numbers of the sums of a seed: its own, those of its floor and those without an extension, -1 for none."""
     row = one.row
-    if (
-        row["position"] is None and row["task"] is None and row is not one.evaluation.row(row["length"])
-    ):  # further row of its length: the losses are the first's
+    if one.evaluation.further(row):
         return [-1, -1, -1]
     others = (one.against_floor, one.against_plain)
     return [sums.add(one.evaluation, row), *(sums.add(other.other, other.row) if other and other.sums else -1 for other in others)]

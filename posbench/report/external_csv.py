@@ -15,7 +15,7 @@ from pathlib import Path
 from posbench.common.defuse import printable
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import read_bytes
-from posbench.report.curves import interval
+from posbench.report.curves import interval, means
 from posbench.report.records import SECTION, CurvePoint, grouped, read_points
 from posbench.runs.evaluation import Evaluation
 from posbench.runs.rows import SETTING, read_csv, whole_lines
@@ -143,8 +143,7 @@ def _typed(cells: dict[str, str]) -> dict:
 def _mean_point(key: dict, seeds: list[dict], source: str | None) -> CurvePoint:
     """Mean over seeds, with the interval that the file states for one seed, or Student's t over several."""
     nll, half, _ = interval([(math.nan if one["nll"] is None else one["nll"], None) for one in seeds], "")
-    floors = [one["floor"] for one in seeds]
-    floor = None if None in floors else sum(floors) / len(floors)
+    floor = means(seeds, ("floor",))["floor"]
     low, high = (seeds[0]["low"], seeds[0]["high"]) if len(seeds) == 1 else (None, None) if half is None else (nll - half, nll + half)
     difference = None if floor is None or nll is None else nll - floor
     losses = {"nll": nll, "floor": floor, "difference": difference, "low": low, "high": high}

@@ -11,6 +11,7 @@ from posbench.common.errors import ConfigError, RunError, did_you_mean
 from posbench.report.labels import Facts
 from posbench.report.records import ContextPoint, CurvePoint, Score, SectionKey
 from posbench.report.report import collect
+from posbench.report.tables import METHOD
 from posbench.runs.columns import STATED, TABLE
 from posbench.runs.rows import key, read_csv, read_eval
 from posbench.runs.search import ROWS, find_results, shortest_endings
@@ -24,7 +25,6 @@ DTYPES |= {name: "int64" for name in STATED if DTYPES.get(name) == "Int64"}
 RECORDS: dict[str, type[SectionKey]] = {"curve": CurvePoint, "context": ContextPoint, "accuracy": Score, "position": CurvePoint}
 BEHIND = {"encoding": "encoding_name", "extension": "extension_name", "trained_in": "trained_in", "tuned_from": "tuned_from"}
 BEHIND |= {"steps": "train_steps"}
-METHODS = ("encoding", "extension", "scale_attention")
 
 
 def read_rows(paths: str | Path | Iterable[str | Path]) -> "pandas.DataFrame":
@@ -90,7 +90,7 @@ def records(table: "pandas.DataFrame") -> list[CurvePoint] | list[Score]:
     filled = table.reindex(columns=[*names, *BEHIND.values()]).astype(object)
     found = []
     for line in filled.where(pandas.notna(filled), None).to_dict("records"):
-        label = {name: line[name] or "none" for name in METHODS} | {"untested": bool(line["untested"])}
+        label = {name: line[name] or "none" for name in METHOD} | {"untested": bool(line["untested"])}
         facts = {name: line.pop(column) for name, column in BEHIND.items()}
         known = {**facts, "encoding": facts["encoding"] or label["encoding"], "extension": facts["extension"] or label["extension"]}
         found.append(kind(**line | label, facts=Facts(**known, line=label["encoding"])))

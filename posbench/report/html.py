@@ -1,6 +1,7 @@
 """Parts of a page that loads nothing: its templates, links, tables that sort, inlined drawings.
 
-There is no network, no font, and no script but sort.js. A content security policy in the page forbids everything else.
+There is no network, no font, and no script but sort.js and those that a page is given. A content security policy in the page forbids
+everything else.
 """
 
 import base64

@@ -14,6 +14,7 @@ from posbench.common.errors import ConfigError
 from posbench.common.files import write_atomic
 from posbench.report.leaderboard import leaderboard
 from posbench.report.page_numbers import fill
+from posbench.report.tables import METHOD
 
 ROOT = Path(__file__).parents[2]
 PAGES = {template: template.with_name("README.md") for template in sorted((ROOT / "results" / "reported").rglob("README.template.md"))}
@@ -21,7 +22,6 @@ LEADERBOARD = ROOT / "results" / "reported" / "leaderboard.md"
 EXPRESSION = re.compile(r"\{(\w[\w/. ]*): ((?:[^{}]|\{[^{}]*\})+)\}")
 TABLE = re.compile(r"(<!-- table: (\S+) (\d+) -->\n)(.*?)(<!-- end of table -->)", re.S)
 LET = re.compile(r"<!-- let (\w+) = (.*) -->\n")
-NAMED = ("encoding", "extension", "scale_attention")  # columns that tell one line of a table from another
 
 
 def filled_page(template: Path) -> str:
@@ -52,7 +52,7 @@ def filled_table(match: re.Match) -> str:
     opening, path, number, given, closing = match.groups()
     tables = re.findall(r"(?:^\|.*\n)+", (ROOT / path).read_text(encoding="utf-8"), re.M)
     header, rule, *lines = tables[int(number) - 1].splitlines()
-    columns = 1 + sum(cell.strip() in NAMED for cell in header.split("|"))
+    columns = 1 + sum(cell.strip() in METHOD for cell in header.split("|"))
     begun = ["|".join(line.split("|")[:columns]) + "|" for line in given.splitlines() if line not in (header, rule)]
     chosen = [next((line for line in lines if line.startswith(start)), None) for start in begun] if begun else lines
     if None in chosen:

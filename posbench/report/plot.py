@@ -11,14 +11,16 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from posbench.common.errors import ConfigError, did_you_mean
-from posbench.report.figures.captions import data_line, of_intervals, shortened
+from posbench.report.figures.captions import data_line, of_intervals, sentences, shortened
 from posbench.report.figures.lines import Mark, Panel
 from posbench.report.figures.loss_curves import bar
 from posbench.report.figures.method_lines import Group, Names, Point, groups, lines_of, marks_of, telling_columns
 from posbench.report.figures.paper import SIZES, AxesSpec, darken, lay_out, y_ends
+from posbench.report.figures.style import EARLY
 from posbench.report.footnotes import questions_of, targets_of
-from posbench.report.frame import METHODS, records
+from posbench.report.frame import records
 from posbench.report.records import CurvePoint, Score, file, grouped, two_seeds
+from posbench.report.tables import METHOD
 
 if TYPE_CHECKING:
     import pandas
@@ -29,7 +31,6 @@ REFERENCES = {"none": "", "floor": "floor", "change": "no extension"}  # other r
 ANY = object()  # any source
 XS = {"length": "length at evaluation (tokens)", "multiple": "length / training length", "position": "position (tokens)"}
 STYLES = ("paper", "dark")
-EARLY = 8  # the loss of the first positions, up to this part of the training length, is high in every model and would flatten the rest
 SECTIONS, LOST = 4, 8  # lines of a caption on what was measured; names of lines that state nothing
 MANY = 12  # places on x; with more, lines have no markers
 
@@ -69,7 +70,7 @@ def draw_figure(frame: "pandas.DataFrame", options: Options) -> tuple[object, Ca
     for name in ("encoding", "length", "train_len"):
         if name not in frame:
             raise ConfigError(f"The frame has no column {name}: posbench.frame(paths) and posbench.frame(paths, 'accuracy') have all.")
-    frame = frame.assign(**{name: frame.get(name, "none") for name in METHODS}).reset_index(drop=True)  # joined frames repeat their index
+    frame = frame.assign(**{name: frame.get(name, "none") for name in METHOD}).reset_index(drop=True)  # joined frames repeat their index
     unit, reference, x = _quantities(frame, options)
     table = _measured_by(frame, x)
     points = records(table)
@@ -95,7 +96,7 @@ def draw_figure(frame: "pandas.DataFrame", options: Options) -> tuple[object, Ca
         made = lay_out(panels, axes, options.size, options.title)
     if options.style == "dark":
         darken(made)
-    return made, functools.partial(_caption, table, unit, reference, names)
+    return made, functools.partial(_caption, table, reference, names)
 
 
 def one_of(name: str, value: object, known: Iterable[str], more: str = "") -> str:
@@ -160,7 +161,7 @@ def selected(table: "pandas.DataFrame", lines: str | Sequence[str] | None) -> "p
     rows = [table[_matching(table, one)] for one in wanted]
     for one, own in zip(wanted, rows, strict=True):
         if own.empty:
-            keys = dict.fromkeys(zip(*(table[name] for name in METHODS), strict=True))
+            keys = dict.fromkeys(zip(*(table[name] for name in METHOD), strict=True))
             one_of("lines", one, ["|".join(key[:count]) for count in (1, 2, 3) for key in keys])
     found = pandas.concat(rows)
     return found[~found.index.duplicated()]
@@ -169,8 +170,8 @@ def selected(table: "pandas.DataFrame", lines: str | Sequence[str] | None) -> "p
 def _matching(table: "pandas.DataFrame", line: str, rest: str = "*") -> "pandas.Series":
     """True for the rows of a line; `rest` stands for the parts that its name leaves out."""
     words = ["none" if word.strip() == "no extension" else word.strip() for word in re.split(r"\||\s\+\s", line)]
-    mask = table.encoding.notna() & (len(words) <= len(METHODS))
-    for name, word in zip(METHODS, words + [rest] * len(METHODS), strict=False):
+    mask = table.encoding.notna() & (len(words) <= len(METHOD))
+    for name, word in zip(METHOD, words + [rest] * len(METHOD), strict=False):
         mask &= (table[name] == word) | (word == "*")
     return mask
 
@@ -257,7 +258,7 @@ def _axes(table: "pandas.DataFrame", unit: str, reference: str, x: str, options:
     return AxesSpec(name, _named(unit, reference), frozenset(log), (low, high), level, bent, options.xlim, x == "multiple")
 
 
-def _caption(table: "pandas.DataFrame", unit: str, reference: str, names: Names) -> list[str]:
+def _caption(table: "pandas.DataFrame", reference: str, names: Names) -> list[str]:
     """Lines below a figure: what was measured, what bars are, and which lines do not state what is drawn."""
     sections = grouped(table.point, lambda point: (point.source, point.section))
     lines = []
@@ -279,5 +280,5 @@ def _caption(table: "pandas.DataFrame", unit: str, reference: str, names: Names)
     lines.append(f"Bars: {bars}." if bars else "No bars: no interval of this is known.")
     if lost := list(dict.fromkeys("|".join(point.method[:3]) + file(point.source) for point in table[table.mark.isna()].point)):
         lines.append(f"Left out where it is not known: {', '.join(lost[:LOST])}{f' and {len(lost) - LOST} more' * (len(lost) > LOST)}.")
-    lines += [f"{note[0].upper()}{note[1:]}." for note in (two_seeds(own) if own and isinstance(own[0], CurvePoint) else [])]
+    lines += sentences(two_seeds(own) if own and isinstance(own[0], CurvePoint) else [])
     return lines + ["* a pair its authors have not tested."] * any(point.untested for point in table.point)

@@ -179,10 +179,11 @@ def collect(
         notes.insert(0, f"{len(wanted) - len(present)} of {len(wanted)} evaluations are not there yet: `{command}`")
     read = {one.path for one in foreign}
     notes += [*twice, *(f"{name}: {ROWS_ALONE if path in read else AS_STATED}" for path, name in names.items())]
-    words, keys = variants(evaluations, {evaluation.first["run_id"]: origins[evaluation.origin] for evaluation in reversed(evaluations)})
+    runs = {evaluation.first["run_id"]: origins[evaluation.origin] for evaluation in reversed(evaluations)}
+    words, keys = variants(evaluations, runs)
     if words:
         notes.append(f"Trainings of one encoding differ in {', '.join(keys)}; their names say as much of it as tells them apart.")
-    steps = {evaluation.first["run_id"]: origins[evaluation.origin].training.get(STEPS) for evaluation in reversed(evaluations)}
+    steps = {run_id: origin.training.get(STEPS) for run_id, origin in runs.items()}
     label = Labels((evaluation.first for evaluation in evaluations), words, steps)
     tasks = [one for one in evaluations if one.first["protocol"] == asked.PROTOCOL]
     texts = [one for one in evaluations if one.first["protocol"] != asked.PROTOCOL]

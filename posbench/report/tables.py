@@ -1,4 +1,4 @@
-"""Tables of curve points, with the same cells for the terminal and for Markdown."""
+"""Tables of a report (losses, contexts, scores), with the same cells for the terminal, Markdown, LaTeX and the page."""
 
 import itertools
 import math

@@ -65,7 +65,7 @@ class Recorder(contextlib.AbstractContextManager):
         wanted = wandb_mode(log.mode)
         for mode in {"disabled": (), "online": ("online", "offline")}.get(wanted, (wanted,)):
             if not self._wandb and not self._hangs:
-                begin = functools.partial(start_mirror, run, log, config, job_type, mode, PATIENCE)
+                begin = functools.partial(start_mirror, run, log, config, job_type, mode)
                 instead = OFFLINE if mode == "online" else FILES_ONLY
                 self._wandb = self._guarded(begin, f"start {mode}", 2 * PATIENCE, instead)
         if job_type == "evaluate":
@@ -146,7 +146,7 @@ def home(run: Run) -> Path:
     return run.path.parent / ".wandb"
 
 
-def start_mirror(run: Run, log: LogConfig, config: dict, job_type: str, mode: str, patience: float) -> Any:
+def start_mirror(run: Run, log: LogConfig, config: dict, job_type: str, mode: str) -> Any:
     """Begin a wandb run, online or offline. Raises wandb's own errors, and ConnectionError for a server that does not answer."""
     directory = home(run)
     directory.mkdir(parents=True, exist_ok=True)
@@ -161,7 +161,7 @@ def start_mirror(run: Run, log: LogConfig, config: dict, job_type: str, mode: st
     later = known and mode == "online" and job_type == "evaluate"
     job_type = "train" if identity == run.id else job_type
     # The oldest allowed wandb lacks some of these. A hang is ended by the guard around each call.
-    wished = {"silent": True, "console": "off", "init_timeout": patience, "finish_timeout": patience, "disable_git": True}
+    wished = {"silent": True, "console": "off", "init_timeout": PATIENCE, "finish_timeout": PATIENCE, "disable_git": True}
     wished["x_transaction_log_flush_interval"] = FLUSH_SECONDS
     settings = wandb.Settings(**{key: value for key, value in wished.items() if key in wandb.Settings.model_fields})
     library = wandb.setup(settings)  # silences the login, which comes before init

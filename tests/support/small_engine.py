@@ -34,9 +34,9 @@ def small_checkpoint(folder: Path, bos: bool = True, merges: int = 42) -> Path:
     )
     if bos:
         made.post_processor = processors.TemplateProcessing(single=f"{BOS} $A", special_tokens=[(BOS, 0)])
-    length = TRAINED * FACTOR if rope["rope_type"] != "dynamic" else TRAINED
+    length = TRAINED * FACTOR
     config = transformers.LlamaConfig(
-        vocab_size=made.get_vocab_size(), max_position_embeddings=length, rope_parameters=rope, bos_token_id=0, eos_token_id=1, **SIZES
+        vocab_size=made.get_vocab_size(), max_position_embeddings=length, rope_parameters=YARN, bos_token_id=0, eos_token_id=1, **SIZES
     )
     torch.manual_seed(0)
     model = transformers.LlamaForCausalLM(config)

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from posbench.report.figures.captions import extension_name, shortened
+from posbench.report.figures.captions import extension_name, sentences, shortened
 from posbench.report.figures.lines import BETWEEN, LEADER, WIDTH, Line, Mark, Panel, draw, width
 from posbench.report.figures.method_lines import Names
 from posbench.report.figures.palette import Pen, bases, looks
@@ -157,4 +157,4 @@ def caption_lines(section: list[Score]) -> list[str]:
     """Lines on the questions, and on the trainings that have not learned them."""
     first = section[0]
     lines = [f"{first.data}, {first.tokenizer} | protocol {first.protocol}: {questions_of(section)}."]
-    return lines + [f"{said[0].upper()}{said[1:]}." for said in unlearned(section)]
+    return lines + sentences(unlearned(section))

@@ -25,6 +25,11 @@ def shortened(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} ... {text[5 - LONGEST // 2 :]}"
 
 
+def sentences(notes: Iterable[str]) -> list[str]:
+    """Notes as sentences of a caption."""
+    return [f"{note[0].upper()}{note[1:]}." for note in notes]
+
+
 def caption(curve: list[CurvePoint], relative: bool) -> list[str]:
     """Lines of a caption: what was measured, on what text, and the meaning of bars and marks."""
     first, bars = curve[0], of_intervals(curve)
@@ -35,7 +40,7 @@ def caption(curve: list[CurvePoint], relative: bool) -> list[str]:
     if known:
         each = [f"{encoding} {point.floor:.3f}{_gain(point)}" for encoding, point in known.items()]
         lines.append(f"Loss with exactly {first.train_len} tokens, and G, the gain from their second half (nats/token): {'; '.join(each)}.")
-    lines += [f"{said[0].upper()}{said[1:]}." for said in two_seeds(curve)]
+    lines += sentences(two_seeds(curve))
     if any(point.untested for point in curve):
         lines.append("* a pair its authors have not tested")
     return lines + of_files(curve, relative)

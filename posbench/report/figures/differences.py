@@ -23,11 +23,16 @@ UNDECIDED = "#7a7a7a"
 Value = Callable[[CurvePoint], tuple[float | None, float | None]]
 
 
+def _measured(points: list[CurvePoint]) -> dict[tuple, dict[int, CurvePoint]]:
+    """Points by method and length, of the methods that have a difference to the floor at any length."""
+    return {method: cell for method, cell in methods(points).items() if any(point.difference is not None for point in cell.values())}
+
+
 def heatmap(curve: list[CurvePoint], title: str):
     """Heat map of the difference to the floor by method and length, or None if fewer than ENOUGH methods have a difference."""
     from matplotlib.colors import LinearSegmentedColormap, SymLogNorm
 
-    cells = {method: cell for method, cell in methods(curve).items() if any(point.difference is not None for point in cell.values())}
+    cells = _measured(curve)
     if len(cells) < ENOUGH:
         return None
     lengths = tick_lengths(point.length for point in curve)
@@ -135,7 +140,7 @@ def _map_caption(curve: list[CurvePoint], cells: dict[tuple, dict[int, CurvePoin
 def intervals(curve: list[CurvePoint], title: str):
     """Figure of differences with intervals; None if fewer than ENOUGH methods have a difference beyond the training length."""
     own = [point for point in curve if not point.foreign and point.length > point.train_len]
-    cells = {method: cell for method, cell in methods(own).items() if any(point.difference is not None for point in cell.values())}
+    cells = _measured(own)
     if len(cells) < ENOUGH:
         return None
     lengths = chosen(sorted({length for cell in cells.values() for length in cell}))

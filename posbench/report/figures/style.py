@@ -15,6 +15,7 @@ INKS, CONTRAST = ("#484848", "#1a1a1a", "#000000"), 4.5  # the first ink is for 
 UNKNOWN = "#ececec"  # a cell of a map without a value
 GREY, RULE, FONT = "#5a5a5a", "#e6e6e6", 8.5
 FEW, ENOUGH = 6, 3  # at most so many curves share one panel; at least so many methods for a heat map and a plot of differences
+EARLY = 8  # the loss of the first positions, up to this part of the training length, is high in every model and would flatten the rest
 BEND, BROKEN = 0.1, 4.0  # nats/token: start of the logarithmic part of the scale, and a difference at which a model knows nothing
 TICKS = (0, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 4, 8, 16)
 

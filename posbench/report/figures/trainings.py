@@ -14,7 +14,7 @@ of steps: panels for the shortest length, that of the fine-tuning (or a middle o
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from posbench.report.figures.captions import data_line, line_name, of_intervals
+from posbench.report.figures.captions import data_line, line_name, of_intervals, sentences
 from posbench.report.figures.lines import Line, Mark, Panel, draw, with_interval
 from posbench.report.figures.palette import Pen, bases, looks
 from posbench.report.figures.style import FONT, GREY, MARKERS, difference_axis, octaves, ruled
@@ -102,7 +102,7 @@ def gain(points: list[CurvePoint], title: str):
         f"Loss minus the floor (nats/token) at {multiple} times the training length, {knob.mark}: {shapes} {knob.unit}.",
         data_line(shown, f"{span(point.n_targets for point in shown)} targets"),
         f"G: the gain from the second half of the window. Bars: {of_intervals(shown)}.",
-        *(f"{said[0].upper()}{said[1:]}." for said in two_seeds(shown)),
+        *sentences(two_seeds(shown)),
     ]
     return draw(title, [[Panel("Against G (nats/token)", by_gain, scales), Panel(knob.heading, by_knob, with_knob)]], said)
 

@@ -9,11 +9,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from posbench.report.figures.captions import caption, data_line, shortened
+from posbench.report.figures.captions import caption, data_line, sentences, shortened
 from posbench.report.figures.lines import Line, Mark, Panel, draw, short_number, with_interval
 from posbench.report.figures.method_lines import groups, lines_of, marks_of
 from posbench.report.figures.palette import bases, looks
-from posbench.report.figures.style import FONT, GREY, note, octaves
+from posbench.report.figures.style import EARLY, FONT, GREY, note, octaves
 from posbench.report.footnotes import contexts_of, units_of_doubling
 from posbench.report.records import ContextPoint, CurvePoint, file, interval_units, methods, tick_lengths, two_seeds
 from posbench.report.tables import gain_cell
@@ -72,7 +72,7 @@ def _context_caption(section: list[ContextPoint], cut: bool) -> list[str]:
     if over:
         lines.append(f"Bars: {over}; on the left of the difference to {first.train_len} tokens.{' Bars at an edge are cut.' * cut}")
     known = [f"{encoding}{file(source)} {gain_cell(own.get(first.train_len))}" for (encoding, *_, source), own in methods(section).items()]
-    lines += [f"{said[0].upper()}{said[1:]}." for said in two_seeds(section)]
+    lines += sentences(two_seeds(section))
     return [*lines, f"G, the gain from the second half of the window ({first.train_len // 2} -> {first.train_len}): {'; '.join(known)}."]
 
 
@@ -90,8 +90,7 @@ def by_position(curve: list[CurvePoint], title: str):
     """Figure of one section of losses by position: a row of panels for each panel of loss_curves."""
     ends, train_len = sorted({point.length for point in curve}), curve[0].train_len
     at = {end: math.sqrt((start + 1) * end) for start, end in itertools.pairwise([0, *ends])}
-    # The first positions have a high loss in every model and would flatten the rest.
-    curve = [point for point in curve if 8 * point.length >= train_len] or curve
+    curve = [point for point in curve if EARLY * point.length >= train_len] or curve
     columns = [PanelColumn("loss (nats/token)", lambda point: (point.nll, None), _loss_edges(curve), curve)]
     inside = [point for point in curve if point.change is not None and point.length <= train_len]
     told = caption(curve, relative=False)

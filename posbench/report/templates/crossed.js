@@ -59,7 +59,7 @@ const crossed = (() => {
     const [found, df] = s === 1 ? [variance(residuals[0], c), c - 1] : s < anovaFrom || c === 1 ? clustered(residuals)
       : anova(residuals.map((row, j) => row.map((value, i) => value - between[j][i])), bySeed, share);
     const half = Number.isFinite(found) ? quantile(df) * Math.sqrt(found) : NaN;
-    return {value: sum(bySeed) / s, half, df, bySeed, documents: c};
+    return {value: sum(bySeed) / s, half, documents: c};
   }
   return {estimate, quantile};
 })();
