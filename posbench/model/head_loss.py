@@ -12,7 +12,6 @@ from torch import Tensor
 
 from posbench.data.task import IGNORED
 
-BLOCK = {"cpu": 2**20, "cuda": 2**26}  # scores computed at once in float32: as many as a CPU's cache holds
 KEPT = 2**27  # probabilities kept for one product with the rows
 
 
@@ -45,7 +44,7 @@ class _HeadLoss(torch.autograd.Function):
         if x.is_cuda:
             x = x * asked_N[:, None]
         loss, dx_NC, dweight_VC = x.new_zeros((), dtype=exact), torch.empty_like(x) if needs_x else None, None
-        rows = max(64, BLOCK.get(x.device.type, BLOCK["cuda"]) // len(weight))
+        rows = _rows(len(weight), x.device.type)
         for some in _slices(len(x), max(rows, KEPT // len(weight) // rows * rows)):
             p_NV = x.new_empty(some.stop - some.start, len(weight)) if needs_x or needs_weight else None
             for block in _slices(some.stop - some.start, rows, some.start):
@@ -72,6 +71,13 @@ class _HeadLoss(torch.autograd.Function):
         found = [one if one is None else one.mul_(gradient) for one in ctx.gradients]
         ctx.gradients = None, None
         return *found, None, None
+
+
+def _rows(vocab: int, kind: str) -> int:
+    """Rows of a block. On a CPU their scores stay in a core's cache if that holds 256 rows, else in the cache that cores share."""
+    if kind != "cpu":
+        return max(64, 2**26 // vocab)
+    return max(64, min(max(256, 2**18 // vocab), 2**20 // vocab))
 
 
 def _slices(length: int, step: int, start: int = 0) -> list[slice]:

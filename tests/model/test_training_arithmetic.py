@@ -29,12 +29,12 @@ def plain(x_BTC: torch.Tensor, weight_VC: torch.Tensor, targets_BT: torch.Tensor
     return F.cross_entropy(scores_NV if scores_NV.dtype == torch.float64 else scores_NV.float(), targets_BT.flatten())
 
 
-@pytest.mark.parametrize("block", [64, 2**12, 2**20])
+@pytest.mark.parametrize("block", [64, 100, 2**20])
 @pytest.mark.parametrize("ignored", [0.0, 0.9])
 @pytest.mark.parametrize("vocab", [3, 1000])
 def test_the_loss_and_its_gradients_are_those_of_cross_entropy(vocab, ignored, block, monkeypatch):
     """In blocks of 64 rows and more, and with probabilities kept for some of them at a time; times a factor, as of a micro-batch."""
-    monkeypatch.setitem(heads.BLOCK, "cpu", block)
+    monkeypatch.setattr(heads, "_rows", lambda *given: block)
     monkeypatch.setattr(heads, "KEPT", 100 * vocab)
     x, weight, targets = rows(vocab, ignored)
     found, wanted = (
@@ -94,12 +94,14 @@ def test_a_norm_with_gradients_is_torchs():
 
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 2e-6), (torch.bfloat16, 1e-2)])
 @pytest.mark.parametrize("length", [5, triangle.BLOCK, 2 * triangle.BLOCK + 7])
-def test_the_causal_triangle_and_its_gradients(length, dtype, bound):
-    """By whole matrices in float64. Queries and keys may be wider than values."""
+@pytest.mark.parametrize("kept", [0, triangle.KEPT])
+def test_the_causal_triangle_and_its_gradients(length, kept, dtype, bound, monkeypatch):
+    """By whole matrices in float64, with weights kept for the way back or computed again. Queries and keys may be wider than values."""
+    monkeypatch.setattr(triangle, "KEPT", kept)
     random = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(2, 3, length, width, generator=random).requires_grad_() for width in (20, 20, 16))
     weigh = torch.randn(2, 3, length, 16, generator=random)
-    y = causal(q, k, v.to(dtype))
+    y = causal(q, k, v.to(dtype)).float()
     found = [y, *torch.autograd.grad((y * weigh).sum(), (q, k, v))]
     wide = [one.detach().double().requires_grad_() for one in (q, k, v)]
     scores = (wide[0] @ wide[1].mT).masked_fill(torch.ones(length, length).triu(1).bool(), -torch.inf)

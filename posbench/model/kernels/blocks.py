@@ -29,7 +29,10 @@ WHOLE = 128  # texts of up to so many tokens are one block: training lengths of 
 
 
 def rows(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gates_BHT: Tensor | None = None, first: int = 0) -> Tensor:
-    """Attention of any plan for queries `first` and later: one softmax over all bands of each block. float32, gates float64."""
+    """Attention of any plan for queries `first` and later: one softmax over all bands of each block.
+
+    q and k are float32, gates float64; weights are rounded to the format of v, in which the result is.
+    """
     length, learns = q_BHTD.shape[2], torch.is_grad_enabled() and any(t.requires_grad for t in (q_BHTD, k_BGTD, v_BGTD))
     # A mask that needs a gradient sends torch's kernel to its dense form.
     plain = not learns and len(layer.bands) == 1
@@ -98,6 +101,15 @@ class PreparedBand:
         """Slice of the keys that queries start..stop-1 see; empty if they see none."""
         return self.band.keys(start, stop)
 
+    def edges(self, start: int, stop: int, keys: slice) -> list[slice]:
+        """Parts of `keys` that are not seen by every query of a block."""
+        if self.band.lot_T is not None:
+            return [keys]
+        first, end = int(self.band.first_T[start:stop].max()), int(self.band.last_T[start:stop].min()) + 1
+        if end <= first:
+            return [keys]
+        return [slice(a, b) for a, b in ((keys.start, first), (end, keys.stop)) if a < b]
+
     def slices(self, start: int, stop: int, keys: slice) -> tuple[Tensor, Tensor]:
         """q and k of a block; the decay counts from its first query."""
         q_BHSD, k_BGKD = self.q_BHTD[:, :, start:stop], self.k_BGTD[:, :, keys]
@@ -134,7 +146,7 @@ class Masked:
 
     def __init__(self, layer: LayerPlan, bands: list[PreparedBand], v_BGTD: Tensor, step: int):
         (self.band,), self.width = bands, v_BGTD.shape[-1]
-        self.v_BGTW = padded(v_BGTD, self.band.k_BGTD.shape[-1])
+        self.v_BGTW = padded(v_BGTD.float(), self.band.k_BGTD.shape[-1])
 
     def __call__(self, start: int, stop: int) -> Tensor:
         """Output of queries start..stop-1: [B, H, S, D]."""
@@ -169,7 +181,7 @@ class Banded:
 
     def __call__(self, start: int, stop: int) -> Tensor:
         """Output of queries start..stop-1: [B, H, S, D]."""
-        return sum(grouped(part, self.v_BGTD[:, :, keys].mT) for keys, part in self.weights(start, stop))
+        return sum(grouped(part.to(self.v_BGTD.dtype), self.v_BGTD[:, :, keys].mT) for keys, part in self.weights(start, stop))
 
     def weights(self, start: int, stop: int) -> list[tuple[slice, Tensor]]:
         """Weights of queries start..stop-1 in each band: its keys, [B, H, S, K]."""
@@ -192,8 +204,11 @@ class Banded:
             scores = scores + bias
         if self.softcap is not None:
             scores = self.softcap * torch.tanh(scores / self.softcap)  # -inf where the bias hides becomes -cap, so it is hidden again
-            return scores.masked_fill_(~band.seen(start, stop, keys), -torch.inf)
-        return scores if band.hides else scores.masked_fill_(~band.seen(start, stop, keys), -torch.inf)
+        elif band.hides:
+            return scores
+        for some in [keys] if scores.requires_grad else band.edges(start, stop, keys):
+            scores[..., some.start - keys.start : some.stop - keys.start].masked_fill_(~band.seen(start, stop, some), -torch.inf)
+        return scores
 
 
 class WholeRows:
@@ -205,7 +220,7 @@ class WholeRows:
     def __call__(self, start: int, stop: int) -> Tensor:
         """Output of queries start..stop-1: [B, H, S, D]."""
         ((keys, weights_BHSK),) = self.weights(start, stop)
-        return grouped(weights_BHSK, self.v_BGTD[:, :, keys].mT)
+        return grouped(weights_BHSK.to(self.v_BGTD.dtype), self.v_BGTD[:, :, keys].mT)
 
     def weights(self, start: int, stop: int) -> list[tuple[slice, Tensor]]:
         """Weights of queries start..stop-1: their keys, [B, H, S, K]."""

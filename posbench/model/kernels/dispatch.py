@@ -1,8 +1,8 @@
 """Choice of the attention kernel. All kernels take projected queries and keys (float32, not scaled) and a layer's plan.
 
-`fused` runs torch's fused kernel for the plain causal triangle, with a low-rank bias folded into extra columns of q and k. It cannot
-run biases that are not columns, scales by distance, or encodings that weigh whole rows. `chunked_sdpa` runs the same biases with windows
-and several bands in evaluations on a CPU, and `flex` more than these on CUDA. `rows` (blocks.py) runs any plan on any device.
+`fused` runs torch's fused kernel or causal.py for the plain causal triangle, with a low-rank bias folded into extra columns of q and k. It
+cannot run biases that are not columns, scales by distance, or encodings that weigh whole rows. `chunked_sdpa` runs the same biases with
+windows and several bands in evaluations on a CPU, and `flex` more than these on CUDA. `rows` (blocks.py) runs any plan on any device.
 
 Letters: B batch, T tokens, H heads, G key heads, D head width, R columns of a bias.
 """
@@ -17,10 +17,10 @@ from torch import Tensor
 
 from posbench.model.kernels import flex
 from posbench.model.kernels.blocks import block_weights, rows
-from posbench.model.kernels.causal import causal, faster
+from posbench.model.kernels.causal import causal
 from posbench.model.kernels.chunked_sdpa import CALL, can_chunk, chunked_sdpa
 from posbench.model.kernels.folding import foldable, operands
-from posbench.model.kernels.number_format import SHORT
+from posbench.model.kernels.number_format import SHORT, of_fused
 from posbench.position.geometry import Bias
 from posbench.position.layer_plan import LayerPlan
 
@@ -46,7 +46,8 @@ def attend(layer: LayerPlan, x_BTC: Tensor, q_BHTD: Tensor, k_BGTD: Tensor, v_BG
                 return flex.flex(layer, q_BHTD, k_BGTD, v_BGTD, gates_BHT)[:, :, -last:].to(v_BGTD.dtype)
             except Exception as error:  # compilers fail in many ways and memory can run out; `rows` needs no compiler and little memory
                 flex.give_up(layer, error)
-        return rows(layer, q_BHTD, k_BGTD, v_BGTD.float().contiguous(), gates_BHT, first).to(v_BGTD.dtype)
+        v = v_BGTD if v_BGTD.device.type == "cpu" else v_BGTD.float()
+        return rows(layer, q_BHTD, k_BGTD, v.contiguous(), gates_BHT, first).to(v_BGTD.dtype)
 
 
 def attention_weights(
@@ -79,20 +80,21 @@ def fused(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gate
     width, kept, length, scored = v_BGTD.shape[-1], v_BGTD.dtype, v_BGTD.shape[2], q_BHTD.shape[-1]
     sink_H, own = layer.sink(q_BHTD), slice(int(layer.has_sink), None)  # a sink is the first token, and no result
     given = layer, layer.bands[0], q_BHTD, k_BGTD, v_BGTD, gates_BHT
-    dtype = kept if gates_BHT is None else torch.float32
-    blocked = v_BGTD.device.type == "cpu" and torch.is_grad_enabled() and faster(length, dtype)
+    gated, on_cpu, learns = gates_BHT is not None, v_BGTD.device.type == "cpu", torch.is_grad_enabled()
+    dtype = torch.float32 if gated else kept
+    blocked = on_cpu and (learns or dtype != of_fused(v_BGTD, gated=gated))
     inside = layer.bare and math.log2(scored) % 2 == 0 and not blocked  # a power of two changes no digit, whoever multiplies by it
-    q_BHTD, k_BGTD, v_BGTD = operands(*given, row_constant=layer.has_sink, sink_H=sink_H, scaled=not inside)
+    values = dtype if blocked else None
+    q_BHTD, k_BGTD, v_BGTD = operands(*given, row_constant=layer.has_sink, scaled=not inside, sink_H=sink_H, values=values)
     heads, groups = q_BHTD.shape[1], q_BHTD.shape[1] // k_BGTD.shape[1]
-    if blocked:
-        k_BHTD, v_BHTD = (t.repeat_interleave(groups, dim=1) if groups > 1 else t for t in (k_BGTD, v_BGTD))
-        return causal(q_BHTD, k_BHTD, v_BHTD.to(dtype))[:, :, own, :width].to(kept)
-    at_once = functools.partial(F.scaled_dot_product_attention, is_causal=True, scale=scored**-0.5 if inside else 1.0)
-    if v_BGTD.device.type != "cpu" or torch.is_grad_enabled() or len(q_BHTD) * heads * length**2 // 2 <= CALL:
-        if v_BGTD.is_cuda and v_BGTD.dtype == torch.float32 and groups > 1:
+    fused_kernel = functools.partial(F.scaled_dot_product_attention, is_causal=True, scale=scored**-0.5 if inside else 1.0)
+    at_once = causal if blocked else fused_kernel
+    if not on_cpu or learns or len(q_BHTD) * heads * length**2 // 2 <= CALL:
+        if groups > 1 and (blocked or (v_BGTD.is_cuda and v_BGTD.dtype == torch.float32)):
             # CUDA's fused kernel for float32 does not share key heads, and torch would build [T, T] without a word.
             k_BGTD, v_BGTD, groups = *(t.repeat_interleave(groups, dim=1) for t in (k_BGTD, v_BGTD)), 1
-        return at_once(q_BHTD, k_BGTD, v_BGTD, enable_gqa=groups > 1)[:, :, own, :width].to(kept)
+        shared = {"enable_gqa": True} if groups > 1 else {}
+        return at_once(q_BHTD, k_BGTD, v_BGTD, **shared)[:, :, own, :width].to(kept)
     y_BTHD = v_BGTD.new_empty(len(q_BHTD), length, heads, width, dtype=kept)  # the output projection reads it in this order
     # Calls stay short, so that Ctrl-C and progress need not wait. Threads share out the rows of all heads, and a row costs what precedes
     # it: of one head or three, one thread gets most of the work.

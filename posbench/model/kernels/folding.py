@@ -37,10 +37,12 @@ def operands(
     row_constant: bool,
     scaled: bool = True,
     sink_H: Tensor | None = None,
+    values: torch.dtype | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """q, k and v of a band as a fused kernel takes them: rotated, scaled, with all biases as columns, of one format and width W.
 
-    `scaled=False` leaves 1 / sqrt(D) to the kernel. With `sink_H` they have a token more, in front: see `front`.
+    `scaled=False` leaves 1 / sqrt(D) to the kernel. `values` is a format of v alone. With `sink_H` they have a token more, in front: see
+    `front`.
     """
     encoding, width, device, scored = layer.encoding, v_BGTD.shape[-1], v_BGTD.device, q_BHTD.shape[-1]
     q_BHTD, k_BGTD = layer.turned(band, q_BHTD, k_BGTD)
@@ -51,7 +53,7 @@ def operands(
     if scaled:
         q_BHTD = layer.scaled(q_BHTD, scored)
     dtype = number_format.of_fused(v_BGTD, gated=gates_BHT is not None)
-    q_BHTD, k_BGTD, v_BGTD = q_BHTD.to(dtype), k_BGTD.to(dtype), v_BGTD.to(dtype)
+    q_BHTD, k_BGTD, v_BGTD = q_BHTD.to(dtype), k_BGTD.to(dtype), v_BGTD.to(values or dtype)
     columns = encoding.columns(q_pos_T, k_pos_T, row_constant=row_constant)
     if columns is not None:
         q_BHTD, k_BGTD = fold(q_BHTD, k_BGTD, *columns)

@@ -1,4 +1,4 @@
-"""Number format of torch's fused attention: bf16 in bf16 evaluations, if the processor multiplies it faster than float32.
+"""Number format of torch's fused attention: bf16 in long bf16 evaluations, if the processor multiplies tiles of it.
 
 Letters: B batch, T tokens, G key heads, D head width.
 """
@@ -8,8 +8,8 @@ import functools
 import torch
 from torch import Tensor
 
-# Tokens up to which a CPU attends in float32 and by `fused` or `rows`. Rows of such texts were reported before there was a choice, and
-# stay the same bit for bit. Beyond them bf16 takes 0.3 to 0.65 of float32's time with AMX (heads 128 to 32 wide).
+# Tokens up to which a CPU attends by causal.py or `rows`: pieces of `chunked_sdpa` are no faster there. Beyond them torch's kernel in bf16
+# takes 0.3 to 0.65 of its time in float32 with AMX (heads 128 to 32 wide).
 SHORT = 1024
 
 
@@ -19,8 +19,7 @@ def of_fused(v_BGTD: Tensor, gated: bool) -> torch.dtype:
         return torch.float32
     if v_BGTD.device.type != "cpu":
         return v_BGTD.dtype
-    # At 64 tokens the backward pass in bf16 takes three times as long; trainings from 128 tokens on are in causal.py. With AVX-512 alone
-    # bf16 is no faster forward either.
+    # With AVX-512 alone bf16 is no faster in torch's kernel.
     fast = v_BGTD.dtype == torch.bfloat16 and not torch.is_grad_enabled() and v_BGTD.shape[2] > SHORT and amx()
     return torch.bfloat16 if fast else torch.float32
 
