@@ -195,7 +195,8 @@ def report(request: Request) -> int:
         if given:
             title = experiment.get("title") or experiment["name"] or title
     if not csvs and not evidence and not any(path.exists() for path in paths):
-        raise ConfigError(f"There is nothing to report yet: run '{command}' first.")
+        why = f" ({'; '.join(notes)})" if notes else ""
+        raise ConfigError(f"There is nothing to report yet{why}: run '{command}' first.")
     out_dir = Path(cfg["report_dir"] or Path(cfg["results_dir"]).parent / "report" / name)
     lengths = {cell.path: cell.evaluate.lengths for job in jobs for cell in job.cells}
     made = collect(paths, title, command, csvs, skip_damaged=True, lengths=lengths, evidence=evidence)

@@ -12,6 +12,7 @@ from string import Template
 from posbench.common.defuse import markdown, printable
 from posbench.common.errors import RunError
 from posbench.report.records import CurvePoint, grouped, methods, read_points, sections
+from posbench.report.tables import markdown_row
 from posbench.runs.search import ROWS, is_evidence
 
 PROTOCOL = "fixed_targets"  # the same targets at every length
@@ -98,7 +99,7 @@ def tables(lines: Iterable[Line]) -> str:
         parts.append(f"## {_plain(f'{text} ({tokenizer})')}, trained on {train_len:,} tokens\n")
         parts.append(f"{len(beyond)} of {len(found)} methods hold beyond the training length.\n")
         rows = [[_plain(cell) for cell in line.cells()] for line in beyond[:SHOWN]]
-        parts.append("".join(f"| {' | '.join(row)} |\n" for row in [COLUMNS, [":---"] * len(COLUMNS), *rows]) if rows else "")
+        parts.append("".join(f"{markdown_row(row)}\n" for row in [COLUMNS, [":---"] * len(COLUMNS), *rows]) if rows else "")
     return "\n".join(part for part in parts if part)
 
 
@@ -109,7 +110,7 @@ def leaderboard(reported: Path) -> str:
 
 
 def _plain(text: str) -> str:
-    return markdown(str(printable(text))).replace("|", "\\|")
+    return markdown(str(printable(text)))
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
