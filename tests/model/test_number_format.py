@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from conftest import make_triple
 from measures import attend_in, attention_inputs
 
-from posbench.model.kernels import dispatch, number_format
+from posbench.model.kernels import causal, dispatch, number_format
 from posbench.position.layer_plan import LayerPlan
 from posbench.position.plan import make_plan
 
@@ -36,11 +36,12 @@ def attended(encoding: str, length: int, dtype: torch.dtype = torch.bfloat16) ->
         ("rope", LONG - 1, torch.bfloat16, True, False, None),
         ("rope", LONG, torch.float32, True, False, torch.float32),
         ("rope", LONG, torch.bfloat16, False, False, None),
+        ("rope", causal.LONGEST + 1, torch.bfloat16, False, False, torch.float32),
         ("rope", LONG, torch.bfloat16, True, True, None),
         ("rope", LONG, torch.float32, True, True, None),
         ("fox", LONG, torch.bfloat16, True, False, torch.float32),
     ],
-    ids=["long", "columns", "short", "evaluated in float32", "no AMX", "training", "training in float32", "gates"],
+    ids=["long", "columns", "short", "evaluated in float32", "no AMX", "no AMX and longer", "training", "training in float32", "gates"],
 )
 def test_torchs_kernel_is_for_float32_and_long_texts_with_amx(encoding, length, dtype, amx, learns, wanted, formats, monkeypatch):
     monkeypatch.setattr(number_format, "amx", lambda: amx)

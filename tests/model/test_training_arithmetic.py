@@ -94,10 +94,11 @@ def test_a_norm_with_gradients_is_torchs():
 
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 2e-6), (torch.bfloat16, 1e-2)])
 @pytest.mark.parametrize("length", [5, triangle.BLOCK, 2 * triangle.BLOCK + 7])
-@pytest.mark.parametrize("kept", [0, triangle.KEPT])
-def test_the_causal_triangle_and_its_gradients(length, kept, dtype, bound, monkeypatch):
+@pytest.mark.parametrize(("kept", "scores"), [(0, triangle.SCORES), (triangle.KEPT, triangle.SCORES), (triangle.KEPT, 1)])
+def test_the_causal_triangle_and_its_gradients(length, kept, scores, dtype, bound, monkeypatch):
     """By whole matrices in float64, with weights kept for the way back or computed again. Queries and keys may be wider than values."""
     monkeypatch.setattr(triangle, "KEPT", kept)
+    monkeypatch.setattr(triangle, "SCORES", scores)
     random = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(2, 3, length, width, generator=random).requires_grad_() for width in (20, 20, 16))
     weigh = torch.randn(2, 3, length, 16, generator=random)

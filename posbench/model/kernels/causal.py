@@ -11,7 +11,9 @@ import math
 import torch
 from torch import Tensor
 
-BLOCK = 128  # queries
+BLOCK, LEAST = 128, 16  # most queries of a block, and fewest
+SCORES = 2**23  # of a block of more than LEAST: 32 MiB, above which memory is new each time
+LONGEST = 4096  # tokens beyond which an evaluation in bf16 is as fast in torch's kernel
 KEPT = 2**22  # attention weights of all blocks that are kept for the way back; more are computed again
 
 
@@ -28,7 +30,7 @@ class _Causal(torch.autograd.Function):
     def forward(ctx: object, q_NTW: Tensor, k_NTW: Tensor, v_NTD: Tensor) -> Tensor:
         y_NTD, kept, length = torch.empty_like(v_NTD), [], q_NTW.shape[1]
         ctx.keeps = any(ctx.needs_input_grad) and len(q_NTW) * length**2 // 2 <= KEPT
-        for some, seen in _blocks(length):
+        for some, seen in _blocks(length, len(q_NTW)):
             p_NSK = _weights(q_NTW[:, some], k_NTW[:, seen]).to(v_NTD.dtype)
             y_NTD[:, some] = p_NSK @ v_NTD[:, seen]
             if ctx.keeps:
@@ -43,7 +45,7 @@ class _Causal(torch.autograd.Function):
         q, k = q_NTW.to(v_NTD.dtype), k_NTW.to(v_NTD.dtype)
         mean_NT1 = (dy_NTD.float() * y_NTD).sum(dim=-1, keepdim=True)  # of what is rounded already, so that a single key has no gradient
         dq_NTW, dk_NTW, dv_NTD = torch.empty_like(q_NTW), torch.empty_like(k_NTW), torch.empty_like(v_NTD, dtype=torch.float32)
-        blocks = _blocks(q.shape[1])
+        blocks = _blocks(q.shape[1], len(q))
         for number, (some, seen) in reversed(list(enumerate(blocks))):
             p_NSK = kept[number] if ctx.keeps else _weights(q_NTW[:, some], k_NTW[:, seen]).to(v_NTD.dtype)
             ds_NSK = (dy_NTD[:, some] @ v_NTD[:, seen].mT).float().sub_(mean_NT1[:, some]).mul_(p_NSK).to(v_NTD.dtype)
@@ -61,6 +63,7 @@ def _weights(q_NSW: Tensor, k_NKW: Tensor) -> Tensor:
     return scores_NSK.softmax(dim=-1)
 
 
-def _blocks(length: int) -> list[tuple[slice, slice]]:
+def _blocks(length: int, heads: int) -> list[tuple[slice, slice]]:
     """Queries of each block, and the keys that they see."""
-    return [(slice(start, min(start + BLOCK, length)), slice(min(start + BLOCK, length))) for start in range(0, length, BLOCK)]
+    step = max(LEAST, min(BLOCK, SCORES // (heads * length)))
+    return [(slice(start, min(start + step, length)), slice(min(start + step, length))) for start in range(0, length, step)]

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from posbench.model.kernels import flex
 from posbench.model.kernels.blocks import block_weights, rows
-from posbench.model.kernels.causal import causal
+from posbench.model.kernels.causal import LONGEST, causal
 from posbench.model.kernels.chunked_sdpa import CALL, can_chunk, chunked_sdpa
 from posbench.model.kernels.folding import foldable, operands
 from posbench.model.kernels.number_format import SHORT, of_fused
@@ -82,7 +82,7 @@ def fused(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gate
     given = layer, layer.bands[0], q_BHTD, k_BGTD, v_BGTD, gates_BHT
     gated, on_cpu, learns = gates_BHT is not None, v_BGTD.device.type == "cpu", torch.is_grad_enabled()
     dtype = torch.float32 if gated else kept
-    blocked = on_cpu and (learns or dtype != of_fused(v_BGTD, gated=gated))
+    blocked = on_cpu and (learns or (length <= LONGEST and dtype != of_fused(v_BGTD, gated=gated)))
     inside = layer.bare and math.log2(scored) % 2 == 0 and not blocked  # a power of two changes no digit, whoever multiplies by it
     values = dtype if blocked else None
     q_BHTD, k_BGTD, v_BGTD = operands(*given, row_constant=layer.has_sink, scaled=not inside, sink_H=sink_H, values=values)
