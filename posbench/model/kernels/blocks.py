@@ -28,17 +28,25 @@ MASKED = {"cpu": 64, "cuda": 512}  # for one band without gradients, whose block
 WHOLE = 128  # texts of up to so many tokens are one block: training lengths of a small model
 
 
-def rows(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gates_BHT: Tensor | None = None, first: int = 0) -> Tensor:
+def rows(
+    layer: LayerPlan,
+    q_BHTD: Tensor,
+    k_BGTD: Tensor,
+    v_BGTD: Tensor,
+    gates_BHT: Tensor | None = None,
+    first: int = 0,
+    values: torch.dtype = torch.float32,
+) -> Tensor:
     """Attention of any plan for queries `first` and later: one softmax over all bands of each block.
 
-    q and k are float32, gates float64; weights are rounded to the format of v, in which the result is.
+    q and k are float32, gates float64. Weights and v are multiplied in the format `values`, in which the result is.
     """
     length, learns = q_BHTD.shape[2], torch.is_grad_enabled() and any(t.requires_grad for t in (q_BHTD, k_BGTD, v_BGTD))
     # A mask that needs a gradient sends torch's kernel to its dense form.
     plain = not learns and len(layer.bands) == 1
     kind = WholeRows if Bias.ROWS in layer.encoding.biases else Masked if plain and not layer.per_score else Banded
     step = _block_size(q_BHTD, MASKED if plain else BLOCK)
-    block = kind(layer, [PreparedBand(layer, band, q_BHTD, k_BGTD, gates_BHT, step) for band in layer.bands], v_BGTD, step)
+    block = kind(layer, [PreparedBand(layer, band, q_BHTD, k_BGTD, gates_BHT, step) for band in layer.bands], v_BGTD, step, values)
     starts = range(first, length, step)
     keep = not learns or len(starts) == 1
     done = []
@@ -144,7 +152,7 @@ class PreparedBand:
 class Masked:
     """Blocks of one band without gradients: torch's fused kernel, with the bias as its mask."""
 
-    def __init__(self, layer: LayerPlan, bands: list[PreparedBand], v_BGTD: Tensor, step: int):
+    def __init__(self, layer: LayerPlan, bands: list[PreparedBand], v_BGTD: Tensor, step: int, values: torch.dtype = torch.float32):
         (self.band,), self.width = bands, v_BGTD.shape[-1]
         self.v_BGTW = padded(v_BGTD.float(), self.band.k_BGTD.shape[-1])
 
@@ -172,8 +180,8 @@ class Masked:
 class Banded:
     """Blocks of any number of bands: one softmax over the scores of all."""
 
-    def __init__(self, layer: LayerPlan, bands: list[PreparedBand], v_BGTD: Tensor, step: int):
-        self.bands, self.v_BGTD, self.softcap = bands, v_BGTD, layer.softcap
+    def __init__(self, layer: LayerPlan, bands: list[PreparedBand], v_BGTD: Tensor, step: int, values: torch.dtype = torch.float32):
+        self.bands, self.v_BGTD, self.values, self.softcap = bands, v_BGTD, values, layer.softcap
         self.rules = [
             diagonal(lambda u, rule=rule: torch.stack(rule.distance(u)).float(), step, v_BGTD.shape[2], v_BGTD.device)
             for rule in layer.distance_rules
@@ -181,7 +189,7 @@ class Banded:
 
     def __call__(self, start: int, stop: int) -> Tensor:
         """Output of queries start..stop-1: [B, H, S, D]."""
-        return sum(grouped(part.to(self.v_BGTD.dtype), self.v_BGTD[:, :, keys].mT) for keys, part in self.weights(start, stop))
+        return sum(weighted(part, self.v_BGTD[:, :, keys], self.values) for keys, part in self.weights(start, stop))
 
     def weights(self, start: int, stop: int) -> list[tuple[slice, Tensor]]:
         """Weights of queries start..stop-1 in each band: its keys, [B, H, S, K]."""
@@ -214,13 +222,13 @@ class Banded:
 class WholeRows:
     """Blocks of an encoding that makes weights from whole rows of scores itself, for which all keys are one band."""
 
-    def __init__(self, layer: LayerPlan, bands: list[PreparedBand], v_BGTD: Tensor, step: int):
-        self.layer, (self.band,), self.v_BGTD, self.factor = layer, bands, v_BGTD, layer.factor
+    def __init__(self, layer: LayerPlan, bands: list[PreparedBand], v_BGTD: Tensor, step: int, values: torch.dtype = torch.float32):
+        self.layer, (self.band,), self.v_BGTD, self.values, self.factor = layer, bands, v_BGTD, values, layer.factor
 
     def __call__(self, start: int, stop: int) -> Tensor:
         """Output of queries start..stop-1: [B, H, S, D]."""
         ((keys, weights_BHSK),) = self.weights(start, stop)
-        return grouped(weights_BHSK.to(self.v_BGTD.dtype), self.v_BGTD[:, :, keys].mT)
+        return weighted(weights_BHSK, self.v_BGTD[:, :, keys], self.values)
 
     def weights(self, start: int, stop: int) -> list[tuple[slice, Tensor]]:
         """Weights of queries start..stop-1: their keys, [B, H, S, K]."""
@@ -238,6 +246,11 @@ def grouped(a_BHSX: Tensor, b_BGKX: Tensor) -> Tensor:
     if groups == 1:
         return a_BHSX @ b_BGKX.mT
     return (a_BHSX.unflatten(1, (-1, groups)).flatten(2, 3) @ b_BGKX.mT).unflatten(2, (groups, -1)).flatten(1, 2)
+
+
+def weighted(weights_BHSK: Tensor, v_BGKD: Tensor, values: torch.dtype) -> Tensor:
+    """Sums of values by weights, multiplied in the format `values`: [B, H, S, D]."""
+    return grouped(weights_BHSK.to(values), v_BGKD.to(values).mT)
 
 
 def diagonal(value: Callable[[Tensor], Tensor], step: int, length: int, device: torch.device, clamp: bool = True) -> Tensor:

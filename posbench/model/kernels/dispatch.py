@@ -20,7 +20,7 @@ from posbench.model.kernels.blocks import block_weights, rows
 from posbench.model.kernels.causal import LONGEST, causal
 from posbench.model.kernels.chunked_sdpa import CALL, can_chunk, chunked_sdpa
 from posbench.model.kernels.folding import foldable, operands
-from posbench.model.kernels.number_format import SHORT, of_fused
+from posbench.model.kernels.number_format import SHORT, of_fused, of_values
 from posbench.position.geometry import Bias
 from posbench.position.layer_plan import LayerPlan
 
@@ -46,8 +46,10 @@ def attend(layer: LayerPlan, x_BTC: Tensor, q_BHTD: Tensor, k_BGTD: Tensor, v_BG
                 return flex.flex(layer, q_BHTD, k_BGTD, v_BGTD, gates_BHT)[:, :, -last:].to(v_BGTD.dtype)
             except Exception as error:  # compilers fail in many ways and memory can run out; `rows` needs no compiler and little memory
                 flex.give_up(layer, error)
-        v = v_BGTD if v_BGTD.device.type == "cpu" else v_BGTD.float()
-        return rows(layer, q_BHTD, k_BGTD, v.contiguous(), gates_BHT, first).to(v_BGTD.dtype)
+        values = of_values(v_BGTD)
+        # With gradients v is float32: those of its blocks are added up.
+        v = v_BGTD.to(torch.float32 if learns else values).contiguous()
+        return rows(layer, q_BHTD, k_BGTD, v, gates_BHT, first, values).to(v_BGTD.dtype)
 
 
 def attention_weights(
@@ -81,11 +83,11 @@ def fused(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gate
     sink_H, own = layer.sink(q_BHTD), slice(int(layer.has_sink), None)  # a sink is the first token, and no result
     given = layer, layer.bands[0], q_BHTD, k_BGTD, v_BGTD, gates_BHT
     gated, on_cpu, learns = gates_BHT is not None, v_BGTD.device.type == "cpu", torch.is_grad_enabled()
-    dtype = torch.float32 if gated else kept
-    blocked = on_cpu and (learns or (length <= LONGEST and dtype != of_fused(v_BGTD, gated=gated)))
+    values = of_values(v_BGTD, gated)
+    blocked = on_cpu and (learns or (length <= LONGEST and values != of_fused(v_BGTD, gated)))
     inside = layer.bare and math.log2(scored) % 2 == 0 and not blocked  # a power of two changes no digit, whoever multiplies by it
-    values = dtype if blocked else None
-    q_BHTD, k_BGTD, v_BGTD = operands(*given, row_constant=layer.has_sink, scaled=not inside, sink_H=sink_H, values=values)
+    form = {"scaled": not inside, "values": values if blocked else None}
+    q_BHTD, k_BGTD, v_BGTD = operands(*given, row_constant=layer.has_sink, sink_H=sink_H, **form)
     heads, groups = q_BHTD.shape[1], q_BHTD.shape[1] // k_BGTD.shape[1]
     fused_kernel = functools.partial(F.scaled_dot_product_attention, is_causal=True, scale=scored**-0.5 if inside else 1.0)
     at_once = causal if blocked else fused_kernel

@@ -8,6 +8,8 @@ import functools
 import torch
 from torch import Tensor
 
+from posbench.model.precision import native
+
 # Tokens up to which a CPU attends by causal.py or `rows`: pieces of `chunked_sdpa` are no faster there. Beyond them torch's kernel in bf16
 # takes 0.3 to 0.65 of its time in float32 with AMX (heads 128 to 32 wide).
 SHORT = 1024
@@ -21,6 +23,12 @@ def of_fused(v_BGTD: Tensor, gated: bool) -> torch.dtype:
         return v_BGTD.dtype
     # With AVX-512 alone bf16 is no faster in torch's kernel.
     fast = v_BGTD.dtype == torch.bfloat16 and not torch.is_grad_enabled() and v_BGTD.shape[2] > SHORT and amx()
+    return torch.bfloat16 if fast else torch.float32
+
+
+def of_values(v_BGTD: Tensor, gated: bool = False) -> torch.dtype:
+    """Format in which posbench's own kernels multiply weights and values: bf16 on a CPU that does, if v comes in it; else float32."""
+    fast = v_BGTD.dtype == torch.bfloat16 and v_BGTD.device.type == "cpu" and not gated and native()
     return torch.bfloat16 if fast else torch.float32
 
 
