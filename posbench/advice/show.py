@@ -125,7 +125,7 @@ def answer_sentences(content: dict, use: str) -> str:
         costs = ", ".join(f"{within(one)} at {int(length):,} tokens" for length, one in found["costs"].items())
         costly = f"{choice} costs {costs}; {content['tolerance']:g} is tolerated."
         said.append(costly if costs else f"It costs nothing up to {train_len} tokens.")
-    if next_best not in (None, *REFERENCES):
+    if next_best not in (None, *REFERENCES) and choice not in REFERENCES:
         said.append(OVER_NEXT[found["over_next"]].format(next_best, within(found["against"][next_best])))
     near = [f"{name} ({one[0]:+z.3f})" for name, one in found.get("near", {}).items() if name not in (*REFERENCES, next_best)]
     if near:
@@ -137,8 +137,9 @@ def answer_sentences(content: dict, use: str) -> str:
 
 
 def _against(found: dict) -> str:
-    """Differences of an answer to the two options without a setting."""
-    return ", ".join(f"{within(one)} to {REFERENCES[name]}" for name, one in found["against"].items() if name in REFERENCES)
+    """Differences of an answer to the two options without a setting; of one of these to the next best too, which its verdict counts."""
+    shown = {name: one for name, one in found["against"].items() if name in REFERENCES or found["choice"] in REFERENCES}
+    return ", ".join(f"{within(one)} to {REFERENCES.get(name, name)}" for name, one in shown.items())
 
 
 def to_do(name: str, content: dict) -> str:

@@ -56,7 +56,8 @@ def told(test: Losses, validation: Losses | None = None) -> dict:
 def test_the_sentences_say_what_was_found_and_what_to_do():
     found = told(made_up(1))
     short, long, both = all_answers(found)
-    assert short.startswith("Short texts (to 64 tokens): leave the model as it is. Confirmed by the test documents.")
+    assert short.startswith("Short texts (to 64 tokens): leave the model as it is. Confirmed by the test documents: -0.013 [")
+    assert short.endswith("] to rerope.")
     assert "Long texts (256 tokens): rerope. Confirmed by the test documents: -3.2" in long
     assert " to the cut text." in long and "Better than the next best, yarn x4: -0.1" in long
     assert "The best that engines serve is yarn x4: -3.1" in long
