@@ -35,10 +35,11 @@ def _mappings(config: dict, setting: Setting) -> list[Finding]:
     one, two = (value if isinstance(value, dict) else None for value in given.values())
     words, own_bases = rope_words(config), of_family(setting.family, "bases")
     apart, kinds = nested(words), {kind.name.partition(",")[0] for kind in setting.kinds}
+    read = "rope_scaling" if given["rope_scaling"] else "rope_parameters"
     holds = {
         "both_mappings": one and two and one != two,
         "both_converted": one and two and one != two,
-        "no_mapping": [f"{name}={shown(value)}" for name, value in given.items() if not isinstance(value, dict | None)],
+        "no_mapping": [] if isinstance(given[read], dict | None) else [f"{read}={shown(given[read])}"],
         "not_by_kind": words if own_bases and not apart and not config.get("rope_scaling") else (),
         "unknown_kind": [key for key in apart if key not in kinds],
         "missing_kind": sorted(kind.name for kind in setting.turning if apart and kind.name not in apart and not own_bases),
@@ -109,9 +110,11 @@ def _keys(kind: LayerKind) -> Iterator[Finding]:
         least = int(key == "rope_theta")
         if key in said and said[key] is not None and number(said[key], 0) <= least:
             yield finding("no_number", key=key, value=json.dumps(said[key]), least=least)
-    if isinstance(said.get("factor"), int) and read == "linear":
+    if isinstance(said.get("factor"), int) and number(said["factor"]) and read == "linear":
         yield finding("whole_factor", factor=said["factor"])
-    pairs = -(-kind.rope.turned // 2)
+    pairs, channels = -(-kind.rope.turned // 2), kind.rope.head_dim
+    if channels > 4 and channels % 2 and channels == kind.rope.turned:
+        yield finding("odd_head", channels=channels)
     for key in ("long_factor", "short_factor") if read == "longrope" else ():
         value = said.get(key)
         if not isinstance(value, list) or len(value) != pairs or not all(map(number, value)):
@@ -125,16 +128,17 @@ def _lengths(kind: LayerKind, config: dict, own: Setting) -> list[Finding]:
     given, top = (number(one.get("original_max_position_embeddings")) if long else None for one in (said, config))
     inner, outside, inside = words.get("original_max_position_embeddings"), config.get("rope_theta"), words.get("rope_theta")
     implied = longest / given if given and longest and rope.kind != "llama3" and factor else 0
-    lacking = rope.kind in ("linear", "dynamic", "yarn") and factor is None
+    lacking = rope.kind in ("linear", "dynamic", "yarn") and said.get("factor") is None
+    missing = long and said.get("original_max_position_embeddings") is None
     derived = rope.kind == "yarn" and said.get("factor", 0) is None
     holds = {
         "original_twice": top and number(inner) and inner != top,
-        "original_missing": long and given is None,
-        "original_missing_elsewhere": long and given is None,
+        "original_missing": missing,
+        "original_missing_elsewhere": missing,
         "original_multiplied": given and given > own.trained,
         "length_before_scaling": implied == 1,
         "factor_against_lengths": implied not in (0, 1) and abs(implied / factor - 1) > 1e-6,
-        "llama3_lacks": [key for key in LLAMA3 if rope.kind == "llama3" and number(said.get(key)) is None],
+        "llama3_lacks": [key for key in LLAMA3 if rope.kind == "llama3" and said.get(key) is None],
         "yarn_without_factor": lacking and derived,
         "no_factor": lacking and not derived,
         "small_factor": rope.kind in ("linear", "yarn", "llama3") and factor is not None and rope.factor <= 1,

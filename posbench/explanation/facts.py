@@ -15,7 +15,7 @@ class Finding:
 
     text: str
     source: str
-    stops: bool = False  # transformers raises an error
+    stops: bool | None = False  # transformers raises an error; None: or computes something else than what is read here
 
 
 def of_family(family: str, fact: str, default: object = None) -> object:

@@ -1,6 +1,6 @@
 """Setting of RoPE in a config.json for each kind of layer, as transformers 5.23 reads it, or vLLM 0.33.0 or SGLang 0.5.23.
 
-Nothing is refused for a wrong value: what cannot be read has the value that it would have if it was missing, and checks.py says so.
+Wrong sizes are refused. Any other value that cannot be read counts as missing, and checks.py says so.
 vLLM's and SGLang's readings differ in the keys of `_as_served`, which follows their layers/rotary_embedding.
 """
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 from posbench.common.errors import ConfigError
 from posbench.explanation.facts import TABLES, TYPES, of_family
 from posbench.explanation.frequencies import Rope, longrope_amplitude, usual_amplitude, yarn_amplitude
-from posbench.pretrained.outline import NAMES, TURNING
+from posbench.pretrained.outline import NAMES, TURNING, size_of
 
 HF, VLLM, SGLANG, LLAMA = "transformers", "vLLM", "SGLang", "llama.cpp"
 MOST_LAYERS = 2**14  # that are listed
-HEAD = ("d_model", "n_head", "head_dim")
+HERE = "The description"  # in an error
 FULL, SLIDING = "full_attention", "sliding_attention"
 LONG = ("yarn", "longrope", "llama3")  # types that count from original_max_position_embeddings
 
@@ -57,6 +57,11 @@ def number(value: object, default: float | None = None) -> float | None:
 def base_of(value: object, default: float = 1e4) -> float:
     """A base of frequencies, which is above 1, else the default."""
     return value if (number(value) or 0) > 1 else default
+
+
+def first_of(config: dict, *keys: str, default: object = None) -> object:
+    """The value of the first of these keys that is there and not null, else the default."""
+    return next((config[key] for key in keys if config.get(key) is not None), default)
 
 
 def flat(config: dict) -> dict:
@@ -111,7 +116,7 @@ def read_setting(config: dict, name: str, trained: float | None = None, reader: 
 
 def _layer_types(config: dict, family: str) -> list[str]:
     """Kind of every layer, with ", no RoPE" behind it where the layer has none."""
-    count = int(min(number(config.get("num_hidden_layers") or config.get("n_layer"), 1), MOST_LAYERS))
+    count = min(size_of(config, "n_layer", HERE) or 1, MOST_LAYERS)
     listed, window = config.get("layer_types"), number(config.get("sliding_window"))
     pattern, slides = number(config.get("sliding_window_pattern"), of_family(family, "every")), of_family(family, "slides")
     turned = config["no_rope_layers"] if isinstance(config.get("no_rope_layers"), list) else []
@@ -143,14 +148,14 @@ def standardized(config: dict, family: str, kind: str) -> dict | None:
         return None
     words = rope_words(config)
     apart, own = nested(words), None
-    theta = config.get("rope_theta") or config.get("rotary_emb_base") or of_family(family, "theta", 1e4)
+    theta = first_of(config, "rope_theta", "rotary_emb_base", default=of_family(family, "theta", 1e4))
     bases = of_family(family, "bases")
     if bases or "rope_local_base_freq" in config:
         bases = bases or (1e6, 1e4)
         if kind == FULL:
-            own, theta = words if config.get("rope_scaling") else {}, config.get("rope_theta") or bases[0]
+            own, theta = words if config.get("rope_scaling") else {}, first_of(config, "rope_theta", default=bases[0])
         else:
-            own, theta = {}, config.get("rope_local_base_freq") or bases[1]
+            own, theta = {}, first_of(config, "rope_local_base_freq", default=bases[1])
     if apart:
         own = words.get(kind)
         if own is None and kind in words:
@@ -160,7 +165,7 @@ def standardized(config: dict, family: str, kind: str) -> dict | None:
     own.setdefault("rope_type", own.get("type", "default"))
     if own.get("rope_theta") is None:
         own["rope_theta"] = theta
-    share = config.get("partial_rotary_factor") or config.get("rotary_pct") or of_family(family, "share")
+    share = first_of(config, "partial_rotary_factor", "rotary_pct", default=of_family(family, "share"))
     if share is not None:
         own.setdefault("partial_rotary_factor", share)
     if family == "phi3" and own["rope_type"] in ("su", "yarn"):
@@ -177,10 +182,11 @@ def read_rope(said: dict, config: dict, longest: float) -> Rope:
     original = number(said.get("original_max_position_embeddings"), longest) if scaled else longest
     factor = number(said.get("factor")) or (longest / original if kind in ("yarn", "longrope") else 1.0)
     shared = {"longest": longest, "original": original, "kind": kind, "factor": factor}
-    width, heads, named = (next((found for name in NAMES[one] if (found := number(config.get(name)))), None) for one in HEAD)
-    head_dim = number(config.get("qk_rope_head_dim")) or named or (width // heads if width and heads else None)
+    width, heads, head_dim = (size_of(config, one, HERE) for one in ("d_model", "n_head", "head_dim"))
+    head_dim = number(config.get("qk_rope_head_dim")) or head_dim or (width // heads if width and heads and width % heads == 0 else None)
     if head_dim is None:
-        raise ConfigError("The description lacks head_dim, or hidden_size and num_attention_heads: is it a checkpoint's config.json?")
+        sizes = f"hidden_size ({width}) is no multiple of num_attention_heads ({heads})"
+        raise ConfigError(f"{HERE} lacks head_dim, and {sizes}: is it a checkpoint's config.json?")
     shared |= {"head_dim": int(head_dim), "base": base_of(said.get("rope_theta"))}
     shared["share"] = min(1.0, number(said.get("partial_rotary_factor"), 1.0))
     latent = number(config.get("qk_rope_head_dim")) and number(config.get("qk_nope_head_dim"))

@@ -11,7 +11,7 @@ from posbench.common.errors import ConfigError
 from posbench.explanation.facts import FACTS, Finding
 from posbench.explanation.frequencies import Rope, frequencies, plain, turns
 from posbench.explanation.settings import LONG, LayerKind, Setting
-from posbench.explanation.words import ToolWords, covered
+from posbench.explanation.words import ToolWords, covered, model_path
 
 WIDTH, COLUMNS = 100, 64  # characters of a line; columns of a picture
 NAMES = {
@@ -97,8 +97,9 @@ def screen(explanation: Explanation) -> str:
         text = ("" if one.serves else "cannot: ") + (one.text if len(one.text) <= LONGEST_WORDS else long)
         rows.append(f"  {one.tool} [{one.source}]\n    {text}")
     same = "The checkpoint as it is" if setting == before else "The same"
-    if any(one.stops for one in explanation.findings):
-        same = "transformers stops at this. What is read above"
+    stops = {one.stops for one in explanation.findings}
+    if stops - {False}:
+        same = f"{'transformers stops at this. ' * (True in stops)}What is read above"
     blocks.append("\n".join([f"{same}, in the words of every tool", *rows]))
     return printable("\n\n".join(blocks), kept="\n")
 
@@ -182,21 +183,19 @@ def _reach(explanation: Explanation) -> str:
     said = "Covers any length." if reach is None else f"Covers {reach:,.0f} tokens."
     ratio = explanation.slower(kind, 1)
     changed = int((abs(ratio - 1) > 1e-6).sum())
+    pace = " or ".join(word for word, some in (("slower", ratio > 1 + 1e-6), ("faster", ratio < 1 - 1e-6)) if some.any())
+    turn = f"{changed} of {len(ratio)} pairs turn {pace} than" if changed else "no pair turns slower than"
     if rope.kind == "dynamic":
         said += f" Up to {rope.longest:,.0f} tokens nothing changes; beyond, the longer the text, the slower all pairs but the first."
     elif not changed and rope.amplitude == 1:
         said += " Short prompts are read as trained."
     elif rope == explanation.own(kind):
-        said += (
-            f" The scaling is the checkpoint's own, and acts at every length: {changed} of {len(ratio)} pairs are slower than base alone."
-        )
+        said += f" The scaling is the checkpoint's own, and acts at every length: {turn} with the base alone."
     else:
         sharper = f", and logits are multiplied by {rope.amplitude**2:.3g}" if rope.amplitude != 1 else ""
-        pace = " or ".join(word for word, some in (("slower", ratio > 1 + 1e-6), ("faster", ratio < 1 - 1e-6)) if some.any())
-        turn = f"{changed} of {len(ratio)} pairs turn {pace} than trained" if changed else "no pair turns slower"
-        said += f" Short prompts pay for it: at every length {turn}{sharper}. "
-        target = f"{max(reach, 2 * setting.trained):.0f}"
-        said += f"posbench advise model.path={explanation.what} target={target} measures the cost."
+        said += f" Short prompts pay for it: at every length {turn} trained{sharper}."
+        if path := model_path(explanation.what):
+            said += f" posbench advise {path} target={max(reach, 2 * setting.trained):.0f} measures the cost."
     if rope.kind == "longrope" and rope.short != rope.long:
         said += f" Divisors are those of texts up to {rope.original:,.0f} tokens: length=TOKENS shows others." * (not explanation.length)
     if rope.kind in ("longrope", "dynamic") and explanation.length:

@@ -8,6 +8,7 @@ import json
 import math
 import shlex
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -225,9 +226,20 @@ def _keys(setting: Setting) -> str:
     return text + (f" and the tensor{'s' * bool(made.long)} {tensors}, which the converter writes" if tensors else "")
 
 
+def model_path(what: str) -> str | None:
+    """Argument that names the checkpoint to posbench: the folder of a config.json; None for a description of another name."""
+    file = Path(what)
+    if file.suffix == ".json":
+        return f"model.path={shlex.quote(str(file.parent))}" if file.name == "config.json" else None
+    return f"model.path={shlex.quote(what)}"
+
+
 def _posbench(setting: Setting, before: Setting, what: str) -> str:
     """Arguments of posbench on the checkpoint as it is."""
-    rope, own, model = setting.turning[0].rope, before.turning[0].rope, f"model=hf model.path={shlex.quote(what)}"
+    rope, own, path = setting.turning[0].rope, before.turning[0].rope, model_path(what)
+    if path is None:
+        raise Cannot("it reads a checkpoint's folder, with a config.json and weights")
+    model = f"model=hf {path}"
     if [kind.rope for kind in setting.kinds] == [kind.rope for kind in before.kinds]:
         return model
     usual = rope.kind not in ("yarn", "longrope") or math.isclose(rope.amplitude, usual_amplitude(rope), rel_tol=1e-6)
@@ -243,7 +255,7 @@ def _posbench(setting: Setting, before: Setting, what: str) -> str:
         if holds:
             raise Cannot(reason)
     if rope.kind == "default":
-        return f"{model} extension=abf extension.base={rope.base:.10g}"
+        return model if rope.base == own.base else f"{model} extension=abf extension.base={rope.base:.10g}"
     name, given = EXTENSIONS.get(rope.kind, rope.kind), {"factor": rope.factor}
     if rope.kind != "dynamic":
         model += f" train.length={whole(rope.original)}" if rope.original != before.longest else ""

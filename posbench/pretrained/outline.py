@@ -35,7 +35,7 @@ def outline(config: dict, file: Path) -> tuple[ModelConfig, dict, dict]:
         )
     if config.get("is_encoder_decoder"):
         raise ConfigError(f"{file} describes a model with an encoder: choose a causal one.")
-    found = {ours: _first(config, names, file) for ours, names in NAMES.items()}
+    found = {ours: size_of(config, ours, file) for ours in NAMES}
     if missing := [NAMES[one][0] for one in NEEDED if found[one] is None]:
         raise ConfigError(f"{file} lacks {' and '.join(missing)}: is it a checkpoint's?")
     own = ("qk_nope_head_dim", "qk_rope_head_dim")  # of latent attention, whose heads are both together
@@ -58,13 +58,14 @@ def outline(config: dict, file: Path) -> tuple[ModelConfig, dict, dict]:
     return model, encoding, {**known, "length": found["length"]}
 
 
-def _first(config: dict, names: tuple[str, ...], file: Path) -> int | None:
-    for name in names:
+def size_of(config: dict, ours: str, file: Path | str) -> int | None:
+    """A size by its names in config.json, None where it has none. Raises ConfigError for one that is no whole number above 0."""
+    for name in NAMES[ours]:
         value = config.get(name)
         if value is None:
             continue
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= LARGEST:
-            raise ConfigError(f"{file} has {name}={str(value)[:60]}, where a whole number belongs: download it again.")
+            raise ConfigError(f"{file} has {name}={value!r:.60}, where a whole number above 0 belongs: correct it.")
         return value
     return None
 

@@ -62,6 +62,8 @@ MISTAKES = {  # {mistake: (config.json, a part of its warning, words typed)}
     "both mappings": ({**scaled(**YARN), "rope_parameters": {"rope_type": "default"}}, "are both there"),
     "rope_theta twice": ({**LLAMA, "rope_parameters": {**YARN, "rope_theta": 1e4}}, "the one in the mapping is read"),
     "a number as text": (scaled(**{**YARN, "factor": "4"}), 'factor="4" is not a number'),
+    "a base of 0": ({**LLAMA, "rope_theta": 0}, "rope_theta=0 is not a number above 1"),
+    "a share of 0": ({**LLAMA, "partial_rotary_factor": 0}, "partial_rotary_factor=0 is not a number"),
     "window unused": ({**LLAMA, "sliding_window": 512, "use_sliding_window": False}, "sliding_window=512 does nothing"),
     "vLLM loses the base": (LLAMA, "the base falls from 500,000 to 10,000", "--hf-overrides", override(**YARN)),
     "vLLM's base of its own": (LLAMA, "as an override of its own does nothing", "--hf-overrides", '{"rope_theta": 1e6}'),
@@ -122,7 +124,24 @@ def test_families_without_rope_are_refused_and_transformers_knows_them_so(tmp_pa
         told(tmp_path, {**LLAMA, "model_type": "cohere2"}, "--rope-scale", "4")
 
 
+STOPPING = [{"rope_theta": -5}, scaled({}, rope_type="linear", factor=0), scaled({}, **{**YARN, "factor": -4}), {"head_dim": 7}]
+
+
+@pytest.mark.parametrize("change", [*STOPPING, {"rope_scaling": "yarn"}])
+def test_transformers_stops_where_it_is_said_to(tmp_path, change):
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    text, stops = told(tmp_path, {**LLAMA, **change}).text, False
+    try:
+        LlamaRotaryEmbedding(LlamaConfig(**{**LLAMA, **change}))
+    except Exception:
+        stops = True
+    assert ("transformers stops" in text) == stops and "factor is missing" not in text and "What is read above" in text
+
+
 def test_pairs_that_turn_faster_are_not_called_slower(tmp_path):
+    assert "pairs turn faster than with the base alone" in told(tmp_path, scaled(**{**YARN, "factor": 0.5})).text.replace("\n", " ")
     assert "31 of 32 pairs turn faster than trained" in told(tmp_path, LLAMA, "--rope-freq-base", "10000").text.replace("\n", " ")
 
 
@@ -169,6 +188,7 @@ def test_a_mistake_has_the_frequencies_that_transformers_gives_it(tmp_path, name
         (["--rope-scale", "four"], "must be a number"),
         (["--rope-scaling", '{"type": "yarn"}'], "--hf-overrides"),
         (["--override-kv", "llama.rope.freq_base=1e6"], "KEY=TYPE:VALUE"),
+        (["head_dim=0"], "head_dim=0, where a whole number above 0 belongs"),
         (["rope_parameters=4"], "must be a mapping"),
     ],
 )

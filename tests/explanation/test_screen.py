@@ -29,6 +29,8 @@ def test_the_picture_has_a_mark_for_each_pair(tmp_path):
     )
     assert marks == "#" * marks.count("#") + "+" * marks.count("+") + "-" * marks.count("-") and f"           {marks}\n" in found.text
     assert columns("##++--" * 20) == "#+-" * 20 and columns("#+" * 60) == "+" * 60
+    assert f"model.path={tmp_path} extension=" in posbench.explain(tmp_path / "config.json", rope_parameters=YARN).text
+    assert "extension=" not in posbench.explain(tmp_path, max_position_embeddings=128).text
     assert f"times {rope.amplitude**2:.6g}" in found.text and "Covers 32,768 tokens" in found.text and "Short prompts pay" in found.text
 
 

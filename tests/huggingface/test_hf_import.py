@@ -70,7 +70,7 @@ def scaled(kind: str, **said) -> dict:
     ("config", "changed", "said"),
     [
         ({"model_type": "bloom"}, {}, "type bloom, which computes attention itself"),
-        ({"model_type": "gpt_neox", "hidden_size": "32"}, {}, "hidden_size=32, where a whole number belongs"),
+        ({"model_type": "gpt_neox", "hidden_size": "32"}, {}, "hidden_size='32', where a whole number above 0 belongs"),
         ({"model_type": "gpt_neox", "vocab_size": None}, {}, "lacks vocab_size"),
         ({"model_type": "gpt_neox", "is_encoder_decoder": True}, {}, "with an encoder"),
         ({"quantization_config": {"bits": 4}}, {}, "quantization_config"),
