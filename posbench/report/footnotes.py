@@ -119,7 +119,7 @@ def guessed(section: Iterable[Score]) -> list[str]:
 
 def unlearned(section: Iterable[Score]) -> list[str]:
     """Lines on the trainings that have not learned a task inside the window, or were not asked there."""
-    bound = f"accuracy inside the window below {LEARNED}"
+    bound = f"accuracy at the longest length inside the window below {LEARNED}"
     kinds = f"{NEVER} ({bound}), so that nothing beyond counts against a method", UNASKED, f"left out of the means ({bound})"
     found: dict[tuple[int, str], dict[str, None]] = {}  # {(kind, task): names}
     for score in section:

@@ -1,8 +1,8 @@
 """Scores: the share of right answers to the questions of a task, from the rows of protocol accuracy.
 
-A training that is right in less than LEARNED of its answers inside the window has not learned the task: beyond the window it shows nothing
-of a method, and it is left out of the means of its method. If no seed has learned it, the method is reported as never learned. If no
-length inside the window was evaluated, a line below the tables says that this is unknown.
+A training that is right in less than LEARNED of its answers at the longest length inside the window has not learned the task: beyond the
+window it shows nothing of a method, and it is left out of the means of its method. If no seed has learned it, the method is reported as
+never learned. If no length inside the window was evaluated, a line below the tables says that this is unknown.
 """
 
 from collections import defaultdict
@@ -17,7 +17,7 @@ from posbench.runs.evaluation import Evaluation
 from posbench.statistics.clustered import student_quantile, wilson
 
 PROTOCOL = "accuracy"
-LEARNED = 0.5  # accuracy inside the window below which a task was not learned
+LEARNED = 0.5  # accuracy at the longest length inside the window below which a task was not learned
 # {column: what is guessed}; evaluations name them with a space.
 GUESSES = {"by_place": "the token behind the latest earlier place of the key", "by_value": "any value of the text"}
 CHOICE = " choice"  # end of the task of a row on the choice among the answers in the text

@@ -191,7 +191,7 @@ def accuracy_steps(section: list[Score], title: str):
     first = section[0]
     told = [f"{first.data}, {first.tokenizer} | protocol {first.protocol}: {questions_of(section)}. Bars: 95 % intervals."]
     if any(one.n_seeds < one.n_trained for own in found.values() for one in own):
-        told.append(f"Means leave out seeds that are right in less than {LEARNED:g} of their answers inside the window.")
+        told.append(f"Means leave out seeds right in less than {LEARNED:g} of their answers at the longest length inside the window.")
     return _by_steps({f"{task}: accuracy": own for task, own in found.items()}, "share of answers", title, told)
 
 
