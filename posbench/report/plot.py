@@ -67,6 +67,8 @@ def draw_figure(frame: "pandas.DataFrame", options: Options) -> tuple[object, Ca
 
     for name, known in (("size", SIZES), ("style", STYLES)):
         one_of(name, getattr(options, name), known)
+    if "run_id" in frame:
+        raise ConfigError("These are the rows of single trainings, as posbench.rows gives them: plot posbench.frame(paths), their means.")
     for name in ("encoding", "length", "train_len"):
         if name not in frame:
             raise ConfigError(f"The frame has no column {name}: posbench.frame(paths) and posbench.frame(paths, 'accuracy') have all.")
@@ -84,6 +86,9 @@ def draw_figure(frame: "pandas.DataFrame", options: Options) -> tuple[object, Ca
     shown = table[table.mark.notna()]
     if shown.empty:
         raise ConfigError(f"None of these lines states {_named(unit, reference)}: choose another y or reference.")
+    low, high = (far if end is None else end for end, far in zip(options.xlim, (-math.inf, math.inf), strict=True))
+    if not shown.x.between(low, high).any():
+        raise ConfigError(f"xlim={low:g},{high:g} holds no value of those at {shown.x.min():g} to {shown.x.max():g}: choose other ends.")
     names = Names(list(table.point), options.labels)
     for word in options.labels:
         one_of("labels", word, names.known())

@@ -179,6 +179,7 @@ REFUSED = {
     "log=z": "choose from x, y",
     "y=nats log=y ylim=-1,2": "choose ylim above 0",
     "xlim=0,100": "choose xlim above 0",
+    "xlim=2000,3000": "no value of those at 64 to 1024",
     "ylim=4,1": "two numbers, the smaller first",
     "out=a.jpg": "choose from png, svg, pdf",
     "size=slide panel=encoding,extension,scale_attention": "has no room for 12 panels",
@@ -200,6 +201,8 @@ def test_a_frame_of_few_columns_is_drawn_and_one_without_lengths_refused():
     assert 3 <= len(exploded.get_yticks()) <= 10
     with pytest.raises(ConfigError, match="no column length"):
         posbench.plot(posbench.frame(REPORTED / "headline", "context"))
+    with pytest.raises(ConfigError, match=r"plot posbench.frame\(paths\)"):
+        posbench.plot(posbench.rows(REPORTED / "demo"))
 
 
 def test_two_values_at_one_place_are_refused(headline):
@@ -225,6 +228,7 @@ def overlaps(made):
     [
         ("demo", {"lines": "rope|none, rope|rerope|none, alibi", "title": "A title that takes more than one line of a column"}),
         ("demo", {"y": "ppl", "log": "x,y"}),
+        ("demo", {"ylim": (-0.1, 0.1), "xlim": (64, 600)}),
         ("smollm2_books", {"y": "bpb", "lines": "rope|none, rope|dca, rope|rerope", "panel": "none"}),
         ("pretrained", {"y": "change"}),
     ],
@@ -235,6 +239,8 @@ def test_no_text_overlaps_or_leaves_a_figure(folder, options, size, style):
     made, _ = draw_figure(posbench.frame(REPORTED / folder), Options(size=size, style=style, **options))
     FigureCanvasAgg(made)
     assert overlaps(made) == ([], [])
+    leaders = [line.get_xdata() for axes in made.axes for line in axes.lines if line.get_transform() == axes.transAxes]
+    assert leaders and all(max(xs) == xs[-1] for xs in leaders)
     width, height = SIZES[size]
     assert made.get_figwidth() * 72 == pytest.approx(width) and (height is None or made.get_figheight() * 72 == pytest.approx(height))
     ground = to_rgb(made.get_facecolor())

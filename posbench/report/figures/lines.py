@@ -14,7 +14,7 @@ from posbench.report.figures.palette import Pen
 from posbench.report.figures.style import GREY, Frame, note
 
 WIDTH, HEIGHT, LEFT, LEADER, BETWEEN, ABOVE, BELOW = 250, 240, 50, 14, 46, 24, 40  # points
-SMALL, LABEL, GAP, MOST = 7.2, 8.2, 9.6, 4
+SMALL, SMALLEST, LABEL, GAP, MOST = 7.2, 5.0, 8.2, 9.6, 4
 OTHERS = "#cfcfcf"
 
 
@@ -122,11 +122,23 @@ def _fill(axes, panel: Panel) -> None:
         bars = [(x, mark.low, mark.high) for x, mark in inside if mark.low is not None and mark.high is not None]
         if bars:
             axes.vlines(*zip(*bars, strict=True), color=pen.colour, linewidth=2.4, alpha=0.35, zorder=2)
-        if line.name:
-            x, y = next((x, mark.y) for x, mark in zip(reversed(at), reversed(line.marks), strict=True) if not math.isnan(mark.y))
-            ends.append((y, x, line.name, pen.colour))
+        if line.name and (end := _end(axes, at, line.marks)):
+            ends.append((end[1], end[0], line.name, pen.colour))
     end_labels(axes, ends)
     carets(axes, panel.beyond, panel.signed)
+
+
+def _end(axes, at: Sequence[float], marks: Sequence[Mark]) -> tuple[float, float] | None:
+    """Last place (x, y) of a line within the x axis, None of one that lies beside it."""
+    known = [(x, mark.y) for x, mark in zip(at, marks, strict=True) if not math.isnan(mark.y)]
+    left, right = axes.get_xlim()
+    if known[-1][0] < left or known[0][0] > right:
+        return None
+    seen = [one for one in known if one[0] <= right]
+    if seen == known:
+        return known[-1]
+    (a, b), (c, d), (edge, _) = axes.transScale.transform([seen[-1], known[len(seen)], (right, 1.0)])
+    return tuple(axes.transScale.inverted().transform((edge, b + (d - b) * (edge - a) / (c - a))))
 
 
 @functools.cache
@@ -175,22 +187,32 @@ def beyond_top(lines: Sequence[Line], top: float, places: Container[float]) -> d
 
 def stack(clipped: dict[int, list]) -> float:
     """Height in points that `carets` takes above the axes."""
-    tallest = max(map(len, clipped.values()), default=0)
-    return 5 * (tallest > 0) + (SMALL + 1.3) * (tallest if tallest <= MOST else 2)
+    tallest = max((len(values) if len(values) <= MOST else 2 for values in clipped.values()), default=0)
+    return 5 * (tallest > 0) + (SMALL + 1.3) * tallest
 
 
-def carets(axes, clipped: dict[int, list[tuple[float, str]]], signed: bool) -> None:
-    """Mark values beyond the top edge, {length: [(value, colour)]}, and print them above; of more than MOST the number and the largest."""
-    for length, values in clipped.items():
+def carets(axes, clipped: dict[float, list[tuple[float, str]]], signed: bool) -> None:
+    """Mark values beyond the top edge, {x: [(value, colour)]}, and print them above; of more than MOST the number and the largest.
+
+    Texts that would touch their neighbours' are smaller, and where SMALLEST does not do, only every second or third x has some.
+    """
+    texts, over = {}, axes.get_xaxis_transform()
+    for x, values in clipped.items():
         values = sorted(values)
-        colour = GREY if len(values) > MOST else values[0][1]
-        axes.plot([length], [1.0], marker=6, markersize=6, color=colour, transform=axes.get_xaxis_transform(), clip_on=False, zorder=5)
-        texts = [(short_number(value, signed), colour) for value, colour in values]
-        if len(values) > MOST:
-            texts = [(f"to {short_number(values[-1][0], signed)}", GREY), (f"{len(values)} here", GREY)]
-        for rank, (text, colour) in enumerate(texts):
-            style = {"xycoords": axes.get_xaxis_transform(), "ha": "center", "va": "bottom", "fontsize": SMALL, "color": colour}
-            note(axes, text, (length, 1.0), (0, 8 + rank * (SMALL + 1.3)), **style)
+        few = len(values) <= MOST
+        axes.plot([x], [1.0], marker=6, markersize=6, color=values[0][1] if few else GREY, clip_on=False, zorder=5, transform=over)
+        above = [(short_number(value, signed), colour) for value, colour in values]
+        texts[x] = above if few else [(f"to {above[-1][0]}", GREY), (f"{len(values)} here", GREY)]
+    wide = axes.get_position().width * axes.figure.get_figwidth() * 72
+    at = [wide * (axes.transScale + axes.transLimits).transform((x, 1.0))[0] for x in sorted(texts)]
+    room = min((b - a for a, b in itertools.pairwise(at)), default=wide)
+    across = max((width(text, SMALL) + 2 for above in texts.values() for text, _ in above), default=1.0)
+    size = min(SMALL, max(SMALLEST, SMALL * room / across))
+    kept = sorted(texts)[:: -math.ceil(across * size / SMALL / room)]
+    for x, above in texts.items():
+        for rank, (text, colour) in enumerate(above if x in kept else ()):
+            style = {"xycoords": over, "ha": "center", "va": "bottom", "fontsize": size, "color": colour}
+            note(axes, text, (x, 1.0), (0, 8 + rank * (SMALL + 1.3)), **style)
 
 
 def short_number(value: float, signed: bool) -> str:

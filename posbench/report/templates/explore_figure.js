@@ -79,7 +79,7 @@ function draw({on, panels}, width, night, said = []) { // the svg, null where no
     x: {type: xlog ? "log" : "linear", base: 2, ticks: xlog ? ticksOf(xs, width / columns / 52) : Math.min(8, width / columns / 60),
       tickFormat: tokens, label: axisOfX(), inset: 6, ...named,
       ...(xs.length === 1 ? {domain: around} : {})},
-    y: {type: scale, ...(scale === "symlog" ? {constant: 0.1, ticks} : {}), domain: [low, high], label: UNITS[state.y], tickFormat: whole,
+    y: {type: scale, ...(scale === "symlog" ? {constant: 0.1, ticks: ticks.length > 2 ? ticks : 6} : {}), domain: [low, high], label: UNITS[state.y], tickFormat: whole,
       ...named},
     ...(panels.length > 1 ? {fx: {axis: null, padding: 0.08}, fy: {axis: null, padding: 0.16}, facet: {marginRight: 0}} : {}),
     marks,

@@ -28,7 +28,7 @@ function legend(found, night) {
 
 function table(head, rows, caption) {
   const row = ([first, ...rest]) => make("tr", {}, make("th", {scope: "row"}, first), ...rest.map(text => make("td", {class: "n"}, text)));
-  const heads = make("tr", {}, ...head.map(text => make("th", {scope: "col"}, text)));
+  const heads = make("tr", {}, ...head.map((text, i) => make("th", {scope: "col", class: i ? "n" : ""}, text)));
   return make("table", {}, make("caption", {}, caption), make("thead", {}, heads), make("tbody", {}, ...rows.map(row)));
 }
 function columnsOf(values, said) {
