@@ -4,6 +4,7 @@ import copy
 import functools
 import gc
 import json
+import pickle
 
 import pytest
 import torch
@@ -145,11 +146,11 @@ def test_two_models_do_not_disturb_each_other():
     assert difference(one, two) > 1e-3
     assert torch.equal(posbench.restore(second)(ids).logits, own)
     assert torch.equal(first(ids).logits, one)
-    twin = copy.deepcopy(first)
-    assert torch.equal(twin(ids).logits, one)
-    with pytest.raises(ConfigError, match="another tool has put in place"):
-        posbench.extend(twin, "yarn")
-    del first, twin, second
+    for copied in (copy.deepcopy, pickle.dumps):
+        with pytest.raises(ConfigError, match=r"cannot be copied or pickled: posbench\.restore it first"):
+            copied(first)
+    assert torch.equal(copy.deepcopy(posbench.restore(first))(ids).logits, own)
+    del first, second
     gc.collect()
     assert registered() == before
 
@@ -164,6 +165,9 @@ def test_extending_again_changes_the_methods_alone_and_a_refused_one_leaves_the_
         posbench.extend(model, "table_linear")
     with pytest.raises(ConfigError, match="unknown"):
         posbench.extend(model, "yarm")
+    for length in ("64", 32.5, 0, True):
+        with pytest.raises(ConfigError, match=f"train_len={length!r} must be a whole number of tokens, at least 2"):
+            posbench.extend(model, "rerope", train_len=length)
     assert torch.equal(model(ids).logits, found)
     assert difference(posbench.extend(model, "rerope", train_len=32)(ids).logits, found) > 1e-4
 

@@ -69,9 +69,6 @@ class Door:
     compared: dict[tuple[int, int], bool] = field(default_factory=dict)
     watch: Callable[[int, LayerPlan, Tensor, Tensor], None] | None = None
 
-    def __deepcopy__(self, memo: dict) -> "Door":
-        return self  # a copy of the model goes through the same door
-
     def open(self) -> None:
         """Register the functions with transformers, until `undo` is closed or the model is gone."""
         from transformers import AttentionInterface

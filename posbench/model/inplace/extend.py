@@ -32,12 +32,12 @@ ROUNDED = 0.05
 AFFORDABLE = 2048  # tokens of the longest text that is compared
 LAST = 16  # logits compared at the end of a text
 ATTENDING = ("eager", "sdpa", "flex_attention", "flash_attention_2", "flash_attention_3", "flash_attention_4")
-KEPT = "_posbench"  # attribute of a model that holds its door; that of a copy is another model's
+KEPT = "_posbench"  # attribute of a model that holds its door; that a wrapper has is its model's
 
 
 def _door(model: nn.Module) -> Door | None:
-    """Door of an extended model, None for any other, a copy of one included."""
-    found = vars(model).get(KEPT)
+    """Door of an extended model, None for any other, a wrapper of one included."""
+    found = getattr(model, KEPT, None)
     return found if found is not None and found.model() is model else None
 
 
@@ -52,10 +52,13 @@ def extend(
 
     `target_len`: tokens that an extension with a factor is set for (mode=fixed), instead of each text's own length; the configuration's
     longest text is raised to it. `train_len`: training length in tokens, by default the configuration's longest text. Called again it
-    changes the methods alone.
+    changes the methods alone. Until posbench.restore the model is not copied or pickled; save_pretrained saves it as it came.
     Raises ConfigError, a ValueError, for a model that is not explained by what was measured, and for methods that are not defined on it or
     change nothing. The model is then as it came, or has the methods that it had.
     """
+    for name, length in (("target_len", target_len), ("train_len", train_len)):
+        if length is not None and (type(length) is not int or length < 2):
+            raise ConfigError(f"{name}={length!r} must be a whole number of tokens, at least 2.")
     door = _door(model)
     fresh = door is None or (train_len is not None and train_len != door.train_len)
     if door is not None and fresh:
@@ -223,8 +226,12 @@ def _install(model: nn.Module, configs: list, door: Door) -> None:
         with door.reverted(), _through(_configs(model), None):
             return saved(*args, **given)
 
-    model.save_pretrained = save_pretrained
-    door.undo.callback(vars(model).pop, "save_pretrained", None)
+    def refused(*_: object) -> None:
+        raise ConfigError("Methods are in place in this model alone and cannot be copied or pickled: posbench.restore it first.")
+
+    for name, function in (("save_pretrained", save_pretrained), ("__reduce_ex__", refused)):
+        setattr(model, name, function)
+        door.undo.callback(vars(model).pop, name, None)
 
 
 def _check_positions(position_ids: object, mask: object) -> None:
