@@ -29,10 +29,12 @@ def bundle_command(words: list[str]) -> None:
                 f"{names[0]} is no folder of evidence: name the folder of one report, with rows.csv, sums.npz, configs.jsonl."
             )
         return _check(kept, names[0], reports[""])
+    if Path(names[0]).is_file():
+        raise ConfigError(f"{names[0]} is a bundle already: give a folder of runs or of a report, or check=true.")
     name = Path(names[0]).resolve().name
     out = Path(f"{name}.posbench.zip" if chosen["out"] == OPTIONS["out"] else chosen["out"])
     if out.suffix.lower() != ENDING:
-        raise ConfigError(f"out={out} is no bundle: give it the ending .posbench.zip.")
+        raise ConfigError(f"out={out} is no bundle: give it the ending .zip.")
     _write(reports[""], kept, name, out)
     print(f"{out} ({out.stat().st_size / 1e6:.1f} MB); it is read like a folder:", f"posbench explore {out}", sep="\n  ")
     print(f"  posbench report runs={out}")

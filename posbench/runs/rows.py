@@ -140,7 +140,10 @@ def read_csv(path: Path | str) -> list[dict]:
     Raises RunError when the file is damaged or was written by a newer posbench.
     """
     try:
-        table = list(whole_lines(csv.DictReader(io.StringIO(read_bytes(path).decode(), newline="")), path))
+        lines = csv.DictReader(io.StringIO(read_bytes(path).decode(), newline=""))
+        if "schema" not in (lines.fieldnames or ()):
+            raise RunError(f"{path} has no column schema, which rows have: give a report's rows.csv.")
+        table = list(whole_lines(lines, path))
         settings = [{SETTING: defuse.uncell(row.pop(SETTING) or "") or None} if SETTING in row else {} for row in table]
         rows = [_upgraded({name: _parsed(name, text) for name, text in row.items()}, int(row["schema"]), path) for row in table]
         return [{**row, **setting} for row, setting in zip(rows, settings, strict=True)]
