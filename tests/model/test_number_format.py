@@ -45,6 +45,7 @@ def attended(encoding: str, length: int, dtype: torch.dtype = torch.bfloat16) ->
 )
 def test_torchs_kernel_is_for_float32_and_long_texts_with_amx(encoding, length, dtype, amx, learns, wanted, formats, monkeypatch):
     monkeypatch.setattr(number_format, "amx", lambda: amx)
+    monkeypatch.setattr(number_format, "native", lambda: True)
     with torch.set_grad_enabled(learns):
         assert attended(encoding, length, dtype).dtype == dtype
     assert set(formats) == ({wanted} if wanted else set())  # else causal.py attends
