@@ -185,8 +185,11 @@ def read_rope(said: dict, config: dict, longest: float) -> Rope:
     width, heads, head_dim = (size_of(config, one, HERE) for one in ("d_model", "n_head", "head_dim"))
     head_dim = number(config.get("qk_rope_head_dim")) or head_dim or (width // heads if width and heads and width % heads == 0 else None)
     if head_dim is None:
-        sizes = f"hidden_size ({width}) is no multiple of num_attention_heads ({heads})"
-        raise ConfigError(f"{HERE} lacks head_dim, and {sizes}: is it a checkpoint's config.json?")
+        known = width and heads
+        sizes = (
+            f"and hidden_size={width} is no multiple of num_attention_heads={heads}" if known else "or hidden_size and num_attention_heads"
+        )
+        raise ConfigError(f"{HERE} lacks head_dim, {sizes}: is it a checkpoint's config.json?")
     shared |= {"head_dim": int(head_dim), "base": base_of(said.get("rope_theta"))}
     shared["share"] = min(1.0, number(said.get("partial_rotary_factor"), 1.0))
     latent = number(config.get("qk_rope_head_dim")) and number(config.get("qk_nope_head_dim"))

@@ -32,7 +32,7 @@ ROUNDED = 0.05
 AFFORDABLE = 2048  # tokens of the longest text that is compared
 LAST = 16  # logits compared at the end of a text
 ATTENDING = ("eager", "sdpa", "flex_attention", "flash_attention_2", "flash_attention_3", "flash_attention_4")
-KEPT = "_posbench"  # attribute of a model that holds its door; that a wrapper has is its model's
+KEPT = "_posbench"  # attribute of a model that holds its door; a wrapper shows its model's
 
 
 def _door(model: nn.Module) -> Door | None:

@@ -39,7 +39,8 @@ def rows(
 ) -> Tensor:
     """Attention of any plan for queries `first` and later: one softmax over all bands of each block.
 
-    q and k are float32, gates float64. Weights and v are multiplied in the format `values`, in which the result is.
+    q and k are float32, gates float64. Weights and v are multiplied in the format `values`, by torch's kernel (`Masked`) in float32; the
+    result is in that format.
     """
     length, learns = q_BHTD.shape[2], torch.is_grad_enabled() and any(t.requires_grad for t in (q_BHTD, k_BGTD, v_BGTD))
     # A mask that needs a gradient sends torch's kernel to its dense form.

@@ -86,17 +86,17 @@ def fused(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gate
     values = of_values(v_BGTD, gated)
     blocked = on_cpu and (learns or (length <= LONGEST and values != of_fused(v_BGTD, gated)))
     inside = layer.bare and math.log2(scored) % 2 == 0 and not blocked  # a power of two changes no digit, whoever multiplies by it
-    form = {"scaled": not inside, "values": values if blocked else None}
-    q_BHTD, k_BGTD, v_BGTD = operands(*given, row_constant=layer.has_sink, sink_H=sink_H, **form)
+    own_format = values if blocked else None
+    q_BHTD, k_BGTD, v_BGTD = operands(*given, row_constant=layer.has_sink, scaled=not inside, sink_H=sink_H, values=own_format)
     heads, groups = q_BHTD.shape[1], q_BHTD.shape[1] // k_BGTD.shape[1]
-    fused_kernel = functools.partial(F.scaled_dot_product_attention, is_causal=True, scale=scored**-0.5 if inside else 1.0)
-    at_once = causal if blocked else fused_kernel
+    torchs = functools.partial(F.scaled_dot_product_attention, is_causal=True, scale=scored**-0.5 if inside else 1.0)
+    at_once = causal if blocked else torchs
     if not on_cpu or learns or len(q_BHTD) * heads * length**2 // 2 <= CALL:
         if groups > 1 and (blocked or (v_BGTD.is_cuda and v_BGTD.dtype == torch.float32)):
-            # CUDA's fused kernel for float32 does not share key heads, and torch would build [T, T] without a word.
+            # `causal` shares no key heads; nor does CUDA's fused kernel for float32, for which torch would build [T, T] without a word.
             k_BGTD, v_BGTD, groups = *(t.repeat_interleave(groups, dim=1) for t in (k_BGTD, v_BGTD)), 1
-        shared = {"enable_gqa": True} if groups > 1 else {}
-        return at_once(q_BHTD, k_BGTD, v_BGTD, **shared)[:, :, own, :width].to(kept)
+        at_once = functools.partial(at_once, enable_gqa=True) if groups > 1 else at_once
+        return at_once(q_BHTD, k_BGTD, v_BGTD)[:, :, own, :width].to(kept)
     y_BTHD = v_BGTD.new_empty(len(q_BHTD), length, heads, width, dtype=kept)  # the output projection reads it in this order
     # Calls stay short, so that Ctrl-C and progress need not wait. Threads share out the rows of all heads, and a row costs what precedes
     # it: of one head or three, one thread gets most of the work.

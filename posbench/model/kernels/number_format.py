@@ -1,4 +1,4 @@
-"""Number format of torch's fused attention: bf16 in long bf16 evaluations, if the processor multiplies tiles of it.
+"""Number formats of attention on a CPU: of torch's fused kernel, and of weights and values in posbench's own kernels.
 
 Letters: B batch, T tokens, G key heads, D head width.
 """
@@ -16,7 +16,7 @@ SHORT = 1024
 
 
 def of_fused(v_BGTD: Tensor, gated: bool) -> torch.dtype:
-    """Format of q, k and v in a fused kernel. v comes in the model's format; q and k come in float32."""
+    """Format of q, k and v in torch's fused kernel. v comes in the model's format; q and k come in float32."""
     if gated:  # their gradient is a sum over all later tokens
         return torch.float32
     if v_BGTD.device.type != "cpu":
