@@ -10,7 +10,7 @@ import yaml
 from posbench.advice.asked import METHODS, one_model, windows_to_read
 from posbench.advice.factor_search import plan_search, search, search_sizes
 from posbench.common.errors import ConfigError
-from posbench.common.files import read_bytes, write_atomic
+from posbench.common.files import disk_errors, read_bytes, write_atomic
 from posbench.config.compose import Request
 from posbench.config.identity import as_word
 from posbench.config.names import as_command
@@ -43,6 +43,8 @@ def search_factors(request: Request) -> int:
     name, title = f"longrope_{target}", f"LongRoPE's factors for {job.run.id}, searched on {read}"
     path = folder / "extension" / f"{name}.yaml"
     _check_own(path, title)
+    with disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     if not job.run.finished:
         launch_one(job, request.launcher, command)
     found, losses = search(job, corpus, count, exact, size, folder / f"{name}-{cell.eval_id[:8]}.jsonl")
