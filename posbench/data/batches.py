@@ -18,6 +18,8 @@ from posbench.data.tokenfile import TokenFile
 if TYPE_CHECKING:
     import torch
 
+BLOCK = 4096  # lengths of steps that are drawn together
+
 
 def batches(
     split: TokenFile | TaskSplit | TextQuestions, lengths: list[int], tokens_per_step: int, seed: int, bos: int | None
@@ -38,8 +40,7 @@ class Batches:
     def __init__(self, tokens: TokenFile, lengths: list[int], tokens_per_step: int, seed: int, bos: int | None):
         if tokens_per_step < max(lengths):
             raise ConfigError(f"train.tokens_per_step={tokens_per_step} cannot hold one window of train.length={max(lengths)}: raise it.")
-        self.tokens, self.lengths, self.seed, self.bos = tokens, sorted(lengths), seed, bos
-        self.tokens_per_step = tokens_per_step
+        self.tokens, self.lengths, self.tokens_per_step, self.seed, self.bos = tokens, sorted(lengths), tokens_per_step, seed, bos
         self.windows = {length: WindowSequence(tokens, length + (bos is None), [seed, length]) for length in self.lengths}
         self._choice = np.zeros(0, dtype=np.int64)
 
@@ -76,9 +77,6 @@ class Batches:
             draws = np.random.default_rng([self.seed, block]).integers(len(self.lengths), size=BLOCK)
             self._choice = np.concatenate([self._choice, draws])
         return self._choice[:steps]
-
-
-BLOCK = 4096
 
 
 class WindowSequence:
@@ -171,7 +169,7 @@ class MixedBatches:
 
     def asks(self, step: int) -> bool:
         """True if a step is one of the task's."""
-        return self._earlier(step + 1) > self._earlier(step)
+        return self._part(step)[0] is self.task
 
     def at(self, step: int, share: Callable[[int], slice] | None = None) -> "tuple[torch.Tensor, torch.Tensor]":
         """(inputs_BT, targets_BT) of a step, or the share(B) of its rows that this process reads."""
@@ -185,9 +183,5 @@ class MixedBatches:
 
     def _part(self, step: int) -> tuple[Batches | TaskBatches, int]:
         """The one of both that has a step, and how many steps it had before."""
-        earlier = self._earlier(step)
-        return (self.task, earlier) if self.asks(step) else (self.text, step - earlier)
-
-    def _earlier(self, step: int) -> int:
-        """Number of steps of the task before a step."""
-        return math.floor(step * self.share + 1e-9)
+        earlier, later = (math.floor(end * self.share + 1e-9) for end in (step, step + 1))  # steps of the task
+        return (self.task, earlier) if later > earlier else (self.text, step - earlier)

@@ -38,25 +38,19 @@ class Books(Source):
         else:
             found = file_digests([self.root / name for name in listed], self.memo, self.again)
             digests = content = dict(zip(listed, found, strict=True))
-        if self.skip_test_bytes and self._copied(digests):
+        test = {digest for name, digest in digests.items() if name.startswith("test/")}
+        other = {digest for name, digest in digests.items() if name.split("/")[0] in (*self.folders["train"], "validation")}
+        if self.skip_test_bytes and test & other:
             options.append("no copies of test books")  # new fingerprint: older token files still hold these copies
         return sha256_json([content, options])
 
     def documents(self, split: str) -> Iterator[tuple[str, str]]:
         for name, text in self._books(split):
-            yield name, after_line(text, self.skip_test_bytes) if self._cut(split) else text
+            yield name, after_line(text, self.skip_test_bytes) if split == "test" and self.skip_test_bytes else text
 
     def uncut(self, split: str) -> Iterator[str]:
-        if self._cut(split):
+        if split == "test" and self.skip_test_bytes:
             yield from (text for _, text in self._books(split))
-
-    def _cut(self, split: str) -> bool:
-        return split == "test" and self.skip_test_bytes > 0
-
-    def _copied(self, digests: dict[str, str]) -> bool:
-        """True if a test book is in train or validation too."""
-        test = {digest for name, digest in digests.items() if name.startswith("test/")}
-        return any(digest in test for name, digest in digests.items() if name.split("/")[0] in (*self.folders["train"], "validation"))
 
     def _books(self, split: str) -> Iterator[tuple[str, str]]:
         """Yield (name, whole text) of each book of a split."""

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from posbench.common.errors import ConfigError
-from posbench.common.files import write_json
+from posbench.common.files import sha256_file, write_json
 from posbench.data.sources import ALL, SPLITS, Source, make_source
-from posbench.data.tokenfile import file_record, write_split
+from posbench.data.tokenfile import write_split
 from posbench.data.tokenizers import BPE_TRAIN_BYTES, Tokenizer, load_tokenizer, pretrained_json, tokenizer_name, train_bpe
 
 BATCH_BYTES = 8 * 2**20  # text per call of the tokenizer: enough for its threads, little memory
@@ -31,8 +31,11 @@ def build_corpus(cfg_data: dict, folder: Path, wanted: list[str], trained: dict 
         documents = _encoded(tokenizer, _telling(_unique(source, split, taken), f"tokenizing {cfg_data['name']}/{split}"))
         splits[split] = write_split(folder, split, documents, token_dtype, tokenizer.bytes_dtype)
         if not splits[split]["documents"]:
-            raise ConfigError(f"data={cfg_data['name']} has no document in its {split} split: {_why_empty(source, split)}")
-    files = {path.name: file_record(path) for path in sorted(folder.iterdir())}
+            raise ConfigError(
+                f"data={cfg_data['name']} has no document in its {split} split that has a token (behind data.source.skip_test_bytes) and "
+                "stands in no held-out split and not in the text of the training: add other text."
+            )
+    files = {path.name: {"size": path.stat().st_size, "sha256": sha256_file(path)} for path in sorted(folder.iterdir())}
     name = tokenizer_name(cfg_data["tokenizer"], cfg_data["vocab_size"])
     manifest = {"name": cfg_data["name"], "tokenizer": name, "vocab_size": tokenizer.vocab_size, "source": cfg_data["source"],
                 "origin": source.describe(), "splits": splits, "files": files}  # fmt: skip
@@ -53,31 +56,15 @@ def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
 
 
-def _why_empty(source: Source, split: str) -> str:
-    """End of the error about a split without a document: how many it had, and the way out."""
-    texts = [text for part in _split_parts(split) for _, text in source.documents(part)]
-    if not texts:
-        return "add documents to it."
-    if empty := sum(not text for text in texts):
-        cut = getattr(source, "skip_test_bytes", 0) if split in ("test", ALL) else 0
-        return f"{empty} of its {len(texts)} are empty{f' behind their first data.source.skip_test_bytes={cut}' if cut else ''}: add text."
-    return f"each of its {len(texts)} stands in a held-out split or in the text of the training too, or has no token: add other text."
-
-
 def _unique(source: Source, split: str, taken: dict[str, set[bytes]]) -> Iterator[Document]:
     """Yield the documents of a split, or of all, without empty ones, exact duplicates and `taken` ones."""
-    for part in _split_parts(split):
+    for part in SPLITS if split == ALL else (split,):
         seen = set(taken[part])
         for name, text in source.documents(part):
             digest = _digest(text)
             if text and digest not in seen:
                 seen.add(digest)
                 yield name, text
-
-
-def _split_parts(split: str) -> tuple[str, ...]:
-    """Splits of a source that `split` stands for."""
-    return SPLITS if split == ALL else (split,)
 
 
 def _make_tokenizer(cfg_data: dict, source: Source, taken: dict[str, set[bytes]], folder: Path) -> Tokenizer:

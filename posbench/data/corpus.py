@@ -106,8 +106,6 @@ def prepare(cfg_data: dict, cache_dir: Path | str, splits: Iterable[str] = SPLIT
 
 
 def _open(cfg_data: dict, folder: Path, identity: str, wanted: list[str]) -> Corpus:
-    if not (folder / "manifest.json").is_file():
-        raise RunError(f"{folder}/manifest.json is missing: delete the folder {folder} and run the same command again.")
     try:
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
         verify_files(folder, manifest["files"])

@@ -39,6 +39,7 @@ class LocalFiles(Source):
         found = sorted(self.root.rglob("*")) if self.root.is_dir() else [self.root]
         names = {file.relative_to(base).as_posix(): file for file in found if file.name.lower().endswith(ENDINGS) and file.is_file()}
         self.files = {name: file for name, file in names.items() if not name.startswith(".") and "/." not in name}
+        self.one_text = len(self.files) == 1 and all(name.lower().endswith(PLAIN) for name in self.files)  # as in nanoGPT
         check_names(self.files)
         if not self.files:
             raise ConfigError(f"data.path={path} has no file that ends in {', '.join(ENDINGS)}: correct data.path.")
@@ -51,8 +52,8 @@ class LocalFiles(Source):
         labels = {name: _label(name) for name in self.files}
         if not any(labels.values()):
             chosen = self._chosen[split]
-            for name, inside in self._names.items():
-                if not chosen.isdisjoint(inside):
+            for name in self.files:
+                if name in chosen or not self._is_whole(name):
                     yield from (document for document in self._read(name) if document[0] in chosen)
             return
         if missing := set(SPLITS) - set(labels.values()):
@@ -68,40 +69,26 @@ class LocalFiles(Source):
         if self._is_whole(name):
             yield name, read_text(self.files[name])
             return
-        pieces = self._pieces if self._is_one_text else texts(self.files[name], self.column)
+        pieces = cut_text(read_text(self.files[name])) if self.one_text else texts(self.files[name], self.column)
         yield from ((f"{name}:{row}", text) for row, text in enumerate(pieces))
 
     def _is_whole(self, name: str) -> bool:
         """True for a file that is one document."""
-        return name.lower().endswith(PLAIN) and not self._is_one_text
-
-    @property
-    def _is_one_text(self) -> bool:
-        """True if there is a single large text, as in nanoGPT."""
-        return len(self.files) == 1 and all(name.lower().endswith(PLAIN) for name in self.files)
-
-    @cached_property
-    def _pieces(self) -> list[str]:
-        """Documents of the single large text, which is asked for them several times."""
-        (file,) = self.files.values()
-        return cut_text(read_text(file))
-
-    @cached_property
-    def _names(self) -> dict[str, list[str]]:
-        """{file: names of its documents}."""
-        return {name: [name] if self._is_whole(name) else [document for document, _ in self._read(name)] for name in self.files}
+        return name.lower().endswith(PLAIN) and not self.one_text
 
     @cached_property
     def _chosen(self) -> dict[str, set[str]]:
         """{split: names of its documents}. Their distribution is printed if it may surprise: a text was cut, or few are for the test."""
-        names = list(itertools.chain(*self._names.values()))
+        names = []
+        for name in self.files:
+            names += [name] if self._is_whole(name) else [document for document, _ in self._read(name)]
         if len(names) < 3:
             raise ConfigError(f"data.path={self.root} holds {len(names)} documents and three splits need at least 3: add documents.")
         ranked = sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest())
         n_test, n_validation = (max(1, round(self.shares[part] * len(names))) for part in ("test", "validation"))
         chosen = {"test": ranked[:n_test], "validation": ranked[n_test : n_test + n_validation], "train": ranked[n_test + n_validation :]}
-        if self._is_one_text or n_test < FEW:
-            how = f"is one text, cut into {len(names)} documents at line ends" if self._is_one_text else f"holds {len(names)} documents"
+        if self.one_text or n_test < FEW:
+            how = f"is one text, cut into {len(names)} documents at line ends" if self.one_text else f"holds {len(names)} documents"
             dealt = ", ".join(f"{len(part)} for {split}" for split, part in chosen.items())
             advice = "; intervals over so few test documents are wide: raise data.source.test_share" if n_test < FEW else ""
             print(f"data: {self.root} {how}, dealt out: {dealt}{advice}", file=sys.stderr, flush=True)

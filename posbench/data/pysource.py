@@ -41,18 +41,16 @@ class PySource(Source):
     def documents(self, split: str) -> Iterator[tuple[str, str]]:
         for package, pin in self.wheels.items():
             for path, digest in verified_rows(package, pin["version"], pin["rows"]):
-                if self._split_of(path, pin["split"]) == split:
+                if any(fnmatchcase(path, pattern) for pattern in self.exclude):
+                    continue
+                held_out = any(fnmatchcase(path, pattern) for pattern in self.validation)
+                if split == ("validation" if held_out else pin["split"]):
                     content = read_verified(package, pin["version"], path, digest)
                     if len(content) >= self.min_bytes:
                         yield path, content.decode()
 
     def describe(self) -> dict:
         return {"wheels": {package: pin["version"] for package, pin in self.wheels.items()}}
-
-    def _split_of(self, path: str, split: str) -> str | None:
-        if any(fnmatchcase(path, pattern) for pattern in self.exclude):
-            return None
-        return "validation" if any(fnmatchcase(path, pattern) for pattern in self.validation) else split
 
 
 def rows_digest(rows: list[tuple[str, str]]) -> str:

@@ -78,8 +78,7 @@ class Task(Source):
         """Name of the task, that of its module."""
         return type(self).__module__.rpartition(".")[2]
 
-    def fingerprint(self) -> str:
-        return task_fingerprint(self)
+    fingerprint = task_fingerprint
 
     def documents(self, split: str):
         raise ConfigError(f"data={self.name} is a task whose examples are drawn in training: there are no documents to read.")
@@ -164,9 +163,7 @@ class TextTask:
         """A question whose item stands at `depth`, or anywhere."""
         raise NotImplementedError
 
-    def fingerprint(self) -> str:
-        """Hex SHA-256 that changes with any text."""
-        return task_fingerprint(self)
+    fingerprint = task_fingerprint
 
     def rivals(self, most: int) -> int:
         """Number of further texts, at most, in which up to `most` rivals of each answer of a text are read."""
