@@ -83,11 +83,12 @@ def _one(request: Request, cfg: dict) -> list[Path]:
     """Print the summary of one combination and write the files named by json= and figure=, or both in report_dir or the default folder."""
     from posbench.anatomy.as_text import summary
     from posbench.anatomy.dissect import dissect
-    from posbench.anatomy.figure import draw_anatomy
+    from posbench.anatomy.figure import anatomy_page
     from posbench.anatomy.from_config import parts, whole
     from posbench.common.files import write_json
     from posbench.position.instantiate import make
     from posbench.position.legality import check
+    from posbench.report.figures.style import save
 
     encoding, trained = parts(whole(cfg))
     extension, scale = make(cfg["extension"]), make(cfg["scale_attention"], encoding.shape)
@@ -105,7 +106,7 @@ def _one(request: Request, cfg: dict) -> list[Path]:
     if cfg["figure"] or not cfg["json"]:
         stem = Path(cfg["figure"] or default)
         stem = stem.with_suffix("") if stem.suffix.lower() in (".png", ".svg", ".json") else stem
-        written += draw_anatomy(replace(found, numbers=numbers), stem)
+        written += save(anatomy_page(replace(found, numbers=numbers)), stem)
     return written
 
 

@@ -1,61 +1,33 @@
 """Picture of one anatomy: a page of panels, each drawn only if it shows something."""
 
 import textwrap
-from collections.abc import Callable
-from itertools import groupby
-from pathlib import Path
 
 import numpy as np
 import torch
 from matplotlib import colormaps
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from posbench.anatomy.as_text import PROPERTIES, lengths_asked, named_values, reader_notes, title
 from posbench.anatomy.dissect import Anatomy, samples
 from posbench.anatomy.query_view import LayerView, channel_scores
-from posbench.report.figures.style import FONT, GREY, OKABE_ITO, save
+from posbench.report.figures.style import FONT, GREY, OKABE_ITO
 
 BLUE, ORANGE = OKABE_ITO[:2]
 TRAINED, HIDDEN = "#e7f5f0", "#efefef"
 UNSEEN = -20.0  # nats: with a bias below this a key has practically no weight
 DASHED = {"color": GREY, "linewidth": 1, "linestyle": (0, (4, 3))}
-DISTANCE, SEEN_AT = "tokens between query and key", "At which distance a key is seen"
-PANELS: list[tuple[Callable, Callable]] = []  # in the order of a page: a condition, and what draws the panel
-
-
-def panel(applies: str | Callable, heading: str, x: str, y: str = "", legend: str = "best", over: bool | None = True) -> Callable:
-    """Decorator that makes a function of axes, numbers and kinds a panel of the page.
-
-    `applies`: a value that the numbers or some kind of layer must have, or a condition on numbers and kinds. `over`: x is tokens between
-    query and key, and keys that are hidden are grey or not; None for another x. What the function returns is added to the heading.
-    """
-
-    def has(numbers: dict, _: list[LayerView]) -> bool:
-        return bool(numbers.get(applies) or any(layer.get(applies) for layer in numbers["layers"]))
-
-    def register(draw: Callable) -> Callable:
-        def drawn(axes, numbers: dict, kinds: list[LayerView]) -> None:
-            if over is not None:
-                over_distance(axes, numbers, over)
-            dress_axes(axes, heading + (draw(axes, numbers, kinds) or ""), x, y, legend)
-
-        PANELS.append((applies if callable(applies) else has, drawn))
-        return draw
-
-    return register
-
-
-def draw_anatomy(anatomy: Anatomy, stem: Path | str) -> list[Path]:
-    """Write STEM.png and STEM.svg; equal input gives equal bytes."""
-    return save(anatomy_page(anatomy), Path(stem))
+DISTANCE = "tokens between query and key"
 
 
 def anatomy_page(anatomy: Anatomy):
     """Figure of the panels, with the property table and the notes below them."""
-    numbers, shown = anatomy.numbers, [draw for applies, draw in PANELS if applies(anatomy.numbers, anatomy.kinds)]
+    numbers, kinds = anatomy.numbers, anatomy.kinds
+    given = {**numbers, "by distance": not numbers["coordinates"], "turned": any(map(_turned, kinds))}
+    given["rescaled"] = any(np.any(np.array(layer["logit_scale"]) != 1) for layer in numbers["layers"])
+    shown = [panel for key, *panel in PANELS if any(one.get(key) for one in (given, *numbers["layers"]))]
     columns = 2 if len(shown) in (2, 4) else min(3, len(shown))
     lines = -(-len(shown) // columns)
     width, height = max(6.4, 4.0 * columns), 3.3 * lines + 0.9
@@ -63,8 +35,10 @@ def anatomy_page(anatomy: Anatomy):
     grid = figure.subplots(lines, columns, squeeze=False)
     edges = {"left": 0.62 / width, "right": 1 - 0.15 / width, "top": 1 - 0.95 / height, "bottom": 0.5 / height}
     figure.subplots_adjust(wspace=0.26, hspace=0.42, **edges)
-    for axes, draw in zip(grid.flat, shown, strict=False):
-        draw(axes, numbers, anatomy.kinds)
+    for axes, (heading, x, y, legend, over, draw) in zip(grid.flat, shown, strict=False):
+        if over is not None:
+            over_distance(axes, numbers, over)
+        dress_axes(axes, heading + (draw(axes, numbers, kinds) or ""), x, y, legend)
     for axes in list(grid.flat)[len(shown) :]:
         axes.set_axis_off()
     figure.text(0.1 / width, 1 - 0.2 / height, title(numbers), fontsize=13, fontweight="bold", va="center")
@@ -78,46 +52,30 @@ def anatomy_page(anatomy: Anatomy):
     return figure
 
 
-def _turned(kinds: list[LayerView]) -> LayerView | None:
-    return next((kind for kind in kinds if kind.plan.bands[0].q_table is not None), None)
+def _turned(kind: LayerView) -> bool:
+    return kind.plan.bands[0].q_table is not None
 
 
-def _rescaled(numbers: dict, _: list[LayerView]) -> bool:
-    return any(np.any(np.array(layer["logit_scale"]) != 1) for layer in numbers["layers"])
-
-
-@panel("spectrum", "Frequencies", "pair of channels", "radians per token", legend="upper right", over=None)
-def spectrum_panel(axes, numbers: dict, kinds: list[LayerView]) -> None:
-    """Draw the frequency of each pair, in training and at evaluation."""
+def _draw_spectrum(axes, numbers: dict, _: list[LayerView]) -> None:
     one_turn = 2 * torch.pi / numbers["train_len"]
-    still = 0
     for layer, colour, name in several(numbers, "spectrum"):
         changed = layer["spectrum"] != layer["spectrum_before"]
         curves = [(layer["spectrum_before"], GREY, "in training")] * changed + [(layer["spectrum"], colour, name or "at evaluation")]
         for values, own, label in curves:
             value_P = torch.tensor(values, dtype=torch.float64)
-            still = int((value_P <= 0).sum())
-            if still == len(values):
-                continue
-            dots = {"linestyle": "none", "marker": "o", "markersize": 3.4, "markeredgewidth": 0.9, "color": own, "zorder": 3}
-            for drawn_P, style in (
-                (value_P > 0, {"color": own, "linewidth": 1.0, "zorder": 2}),
-                (value_P >= one_turn, dots),
-                ((value_P > 0) & (value_P < one_turn), {**dots, "markerfacecolor": "white"}),
-            ):
-                axes.plot(drawn_P.nonzero(), value_P[drawn_P], **style)
-            axes.plot([], [], color=own, marker="o", markersize=3.4, linewidth=1.0, label=label if changed or name else None)
+            turning_P, slow_P = value_P > 0, (value_P > 0) & (value_P < one_turn)
+            style = {"color": own, "marker": "o", "markersize": 3.4, "linewidth": 1.0}
+            axes.plot(turning_P.nonzero(), value_P[turning_P], label=label if changed or name else None, **style)
+            axes.plot(slow_P.nonzero(), value_P[slow_P], **{**style, "linestyle": "none", "markerfacecolor": "white"}, zorder=3)
     axes.set_yscale("log", base=10)
     axes.axhline(one_turn, **DASHED, zorder=1)
     corner = {"xycoords": "axes fraction", "fontsize": 7.4, "color": GREY}
     axes.annotate("dashed: one turn in training\nhollow: less than one", (0.02, 0.03), **corner)
-    if still:
+    if still := int((~turning_P).sum()):
         axes.annotate(f"{still} more stand still", (0.98, 0.03), ha="right", **corner)
 
 
-@panel("coordinates", "At which position a token is read", "token", over=None)
-def positions_panel(axes, numbers: dict, kinds: list[LayerView]) -> None:
-    """Draw the position, or the row of a learned table, at which each token is read."""
+def _draw_positions(axes, numbers: dict, _: list[LayerView]) -> None:
     length = numbers["length"]
     axes.axhspan(0, numbers["trained_reach"], color=TRAINED, linewidth=0, zorder=0.5)
     axes.axvline(numbers["train_len"], **DASHED, zorder=1)
@@ -129,9 +87,7 @@ def positions_panel(axes, numbers: dict, kinds: list[LayerView]) -> None:
     axes.set_ylim(0, 1.05 * max(length, numbers["trained_reach"], *at))
 
 
-@panel("coordinates", "What is added to the embedding", "token", "channel", over=None)
-def embedding_panel(axes, numbers: dict, kinds: list[LayerView]) -> None:
-    """Draw the vectors added to embeddings as a heat map of tokens and channels."""
+def _draw_embedding(axes, numbers: dict, kinds: list[LayerView]) -> None:
     kind = kinds[0]
     at = torch.linspace(0, kind.length - 1, min(kind.length, 512)).round().long()
     rows = kind.added_TC[at].T
@@ -139,17 +95,13 @@ def embedding_panel(axes, numbers: dict, kinds: list[LayerView]) -> None:
     axes.axvline(numbers["train_len"], color="black", linewidth=1, linestyle=(0, (4, 3)), zorder=2)
 
 
-@panel("coordinates", "How alike two positions are", "tokens between them", "cosine")
-def similarity_panel(axes, numbers: dict, kinds: list[LayerView]) -> None:
-    """Draw the cosine between the vectors added to the last token and to those before it."""
+def _draw_similarity(axes, numbers: dict, _: list[LayerView]) -> None:
     axes.plot(numbers["similarity"]["at"], numbers["similarity"]["cosine"], color=BLUE, linewidth=1.4, zorder=3)
     axes.axhline(0, color="black", linewidth=0.7, zorder=1)
     axes.set_ylim(None, 1.03)
 
 
-@panel(lambda numbers, _: not numbers["coordinates"], SEEN_AT, DISTANCE, "distance for the encoding", legend="lower right")
-def distances_panel(axes, numbers: dict, kinds: list[LayerView]) -> None:
-    """Draw the distance at which the last query sees each key."""
+def _draw_distances(axes, numbers: dict, _: list[LayerView]) -> None:
     seen = [value for layer in numbers["layers"] for value in layer["distance"] if value]
     low, high = min([1.0, *seen]), max([2.0, numbers["length"], *seen])
     axes.set_yscale("log", base=2)
@@ -158,13 +110,11 @@ def distances_panel(axes, numbers: dict, kinds: list[LayerView]) -> None:
     for layer, colour, name in reversed(several(numbers)):
         line(axes, layer["distance"], colour, name)
     axes.set_ylim(low / 1.15, high * 1.1)
-    log2_axis(axes.yaxis, low, high)
+    axes.yaxis.set_major_formatter("{x:.7g}")
 
 
-@panel(lambda _, kinds: _turned(kinds), "What each pair says of a key", DISTANCE, "pair of channels", over=False)
-def channels_panel(axes, numbers: dict, kinds: list[LayerView]) -> None:
-    """Draw the score of each key in each pair of channels as a heat map over distance."""
-    kind = _turned(kinds)
+def _draw_channels(axes, numbers: dict, kinds: list[LayerView]) -> None:
+    kind = next(filter(_turned, kinds))
     delta_K = samples(kind.length)
     delta_K = delta_K[delta_K > 0]
     rows = channel_scores(kind, delta_K)
@@ -174,20 +124,16 @@ def channels_panel(axes, numbers: dict, kinds: list[LayerView]) -> None:
     axes.text(1, 1.03, "blue -1, orange +1", fontsize=7.4, color=GREY, ha="right", transform=axes.transAxes)
 
 
-@panel("decay", "What distance leaves of a pair", DISTANCE, "factor", legend="lower left")
-def decay_panel(axes, numbers: dict, kinds: list[LayerView]) -> None:
-    """Draw the decay of the fastest, the middle and the slowest pair over distance."""
+def _draw_decay(axes, numbers: dict, _: list[LayerView]) -> None:
     rates = several(numbers, "decay")[0][0]["decay"]
     picked = [("fastest pair", rates[0]), ("middle pair", rates[len(rates) // 2]), ("slowest pair", rates[-1])]
-    index, at = zip(*((index, value) for index, value in enumerate(numbers["distance"]) if value is not None), strict=True)
+    at_T = np.array(numbers["distance"], float)
     for (label, rate), colour in zip(picked, OKABE_ITO, strict=False):
-        axes.plot(index, torch.exp(-rate * torch.tensor(at)), color=colour, linewidth=1.5, label=label, zorder=3)
+        axes.plot(np.exp(-rate * at_T), color=colour, linewidth=1.5, label=label, zorder=3)
     axes.set_ylim(0, 1.03)
 
 
-@panel("bias", "What is added to the score", DISTANCE, "bias (nats)", legend="center left")
-def bias_panel(axes, numbers: dict, kinds: list[LayerView]) -> str:
-    """Draw the bias of each head over distance."""
+def _draw_bias(axes, numbers: dict, _: list[LayerView]) -> str:
     layer, _, name = several(numbers, "bias")[0]
     heads(axes, layer["bias"])
     known = [value for row in layer["bias"] for value in row if value is not None]
@@ -199,9 +145,7 @@ def bias_panel(axes, numbers: dict, kinds: list[LayerView]) -> str:
     return f" ({name})" if name else ""
 
 
-@panel("even_weights", "Weights, if no content matters", DISTANCE, "attention weight", legend="lower left")
-def weights_panel(axes, numbers: dict, kinds: list[LayerView]) -> None:
-    """Draw attention weights over distance for content scores of 0, a line for each head."""
+def _draw_weights(axes, numbers: dict, _: list[LayerView]) -> None:
     rows = several(numbers, "even_weights")[0][0]["even_weights"]
     heads(axes, rows)
     axes.set_yscale("log")
@@ -209,9 +153,7 @@ def weights_panel(axes, numbers: dict, kinds: list[LayerView]) -> None:
     axes.set_ylim(max(1e-9, min(known) / 1.5), max(known) * 1.5)
 
 
-@panel("decay_bound", "Decay: bound of the score", DISTANCE, "mean |partial sum|", legend="upper right")
-def bound_panel(axes, numbers: dict, kinds: list[LayerView]) -> None:
-    """Draw the envelope of RoPE's score over distance, with and without the extension."""
+def _draw_bound(axes, numbers: dict, _: list[LayerView]) -> None:
     for layer, colour, name in several(numbers, "decay_bound"):
         bound = layer["decay_bound"]
         if layer["extended"] and bound["before"] != bound["after"]:
@@ -220,18 +162,14 @@ def bound_panel(axes, numbers: dict, kinds: list[LayerView]) -> None:
     axes.set_ylim(0, None)
 
 
-@panel("distance_rule", "What distance does to the score", DISTANCE, legend="center left")
-def rule_panel(axes, numbers: dict, kinds: list[LayerView]) -> None:
-    """Draw factor and addend of the scales that act by distance."""
+def _draw_rule(axes, numbers: dict, _: list[LayerView]) -> None:
     for rule in several(numbers, "distance_rule")[0][0]["distance_rule"]:
         axes.plot(rule["at"], rule["factor"], color=BLUE, linewidth=1.5, label="factor", zorder=3)
         axes.plot(rule["at"], rule["addend"], color=ORANGE, linewidth=1.5, label="addend", zorder=3)
     axes.axhline(0, color="black", linewidth=0.7, zorder=1)
 
 
-@panel(_rescaled, "Factor on the logits", "position of the query", "factor", legend="upper left", over=False)
-def logits_panel(axes, numbers: dict, kinds: list[LayerView]) -> None:
-    """Draw the factor on the logits over the position of the query."""
+def _draw_logits(axes, numbers: dict, _: list[LayerView]) -> None:
     for layer, colour, name in several(numbers):
         rows = layer["logit_scale"]
         if isinstance(rows[0], list):
@@ -241,6 +179,24 @@ def logits_panel(axes, numbers: dict, kinds: list[LayerView]) -> None:
     low, high = axes.get_ylim()
     axes.set_ylim(min(low, 0.95), max(high, 1.1))
     axes.axhline(1, color="black", linewidth=0.7, zorder=1)
+
+
+# Panels in the order of a page: what the numbers or some kind of layer must have; heading, labels of x and y, place of the legend;
+# whether keys that are hidden are grey, None if x is no distance; and what draws it and may add to the heading.
+PANELS = (
+    ("spectrum", "Frequencies", "pair of channels", "radians per token", "upper right", None, _draw_spectrum),
+    ("coordinates", "At which position a token is read", "token", "", "best", None, _draw_positions),
+    ("coordinates", "What is added to the embedding", "token", "channel", "best", None, _draw_embedding),
+    ("coordinates", "How alike two positions are", "tokens between them", "cosine", "best", True, _draw_similarity),
+    ("by distance", "At which distance a key is seen", DISTANCE, "distance for the encoding", "lower right", True, _draw_distances),
+    ("turned", "What each pair says of a key", DISTANCE, "pair of channels", "best", False, _draw_channels),
+    ("decay", "What distance leaves of a pair", DISTANCE, "factor", "lower left", True, _draw_decay),
+    ("bias", "What is added to the score", DISTANCE, "bias (nats)", "center left", True, _draw_bias),
+    ("even_weights", "Weights, if no content matters", DISTANCE, "attention weight", "lower left", True, _draw_weights),
+    ("decay_bound", "Decay: bound of the score", DISTANCE, "mean |partial sum|", "upper right", True, _draw_bound),
+    ("distance_rule", "What distance does to the score", DISTANCE, "", "center left", True, _draw_rule),
+    ("rescaled", "Factor on the logits", "position of the query", "factor", "upper left", False, _draw_logits),
+)
 
 
 def several(numbers: dict, key: str = "distance") -> list[tuple[dict, str, str]]:
@@ -269,27 +225,16 @@ def dress_axes(axes, heading: str, x: str, y: str = "", legend: str = "best") ->
         axes.legend(loc=legend, fontsize=7.6, handlelength=1.6, borderaxespad=0.3, labelspacing=0.3, **ground)
 
 
-def log2_axis(axis, low: float, high: float) -> None:
-    """Set the ticks of an axis: powers of two, at most eight of them, as plain numbers."""
-    bottom, top = int(torch.tensor(low).log2().floor()), int(torch.tensor(high).log2().ceil())
-    step = 1 + (top - bottom) // 8
-    axis.set_major_locator(FixedLocator([2.0**power for power in range(bottom, top + 1) if power % step == top % step]))
-    axis.set_major_formatter(lambda value, _: f"{value:.0f}" if value >= 1 else f"1/{1 / value:.0f}")
-    axis.set_minor_locator(NullLocator())
-
-
 def over_distance(axes, numbers: dict, grey: bool = True) -> None:
     """Set up x = tokens between query and key, 1 to length; mark the end of training and shade hidden keys (`grey`)."""
     train_len, length = numbers["train_len"], numbers["length"]
     axes.set_xscale("log", base=2)
     axes.set_xlim(1, max(2, length))
-    log2_axis(axes.xaxis, 1, max(2, length))
+    axes.xaxis.set_major_formatter("{x:.7g}")
     axes.axvline(train_len, **DASHED, zorder=1)
     hidden = [grey and all(layer["distance"][index] is None for layer in numbers["layers"]) for index in range(length)]
-    for unseen, run in groupby(range(length), key=hidden.__getitem__):
-        span = list(run)
-        if unseen:
-            axes.axvspan(span[0], span[-1] + 1, color=HIDDEN, linewidth=0, zorder=0)
+    for start, end in np.flatnonzero(np.diff([0, *hidden, 0])).reshape(-1, 2):
+        axes.axvspan(start, end, color=HIDDEN, linewidth=0, zorder=0)
 
 
 def line(axes, values: list, colour: str, label: str = "", width: float = 1.6) -> None:

@@ -8,7 +8,8 @@ from conftest import choices
 from dissected import anatomy
 
 from posbench.anatomy import gallery
-from posbench.anatomy.figure import anatomy_page, draw_anatomy
+from posbench.anatomy.figure import anatomy_page
+from posbench.report.figures.style import save
 
 
 @pytest.mark.parametrize(
@@ -29,7 +30,7 @@ def test_a_page_has_the_panels_that_say_something(triple, panels):
 
 
 def test_equal_anatomies_are_equal_files(tmp_path):
-    files = [draw_anatomy(anatomy("rope", "pi", length=128), tmp_path / name) for name in ("a", "b")]
+    files = [save(anatomy_page(anatomy("rope", "pi", length=128)), tmp_path / name) for name in ("a", "b")]
     for one, other in zip(*files, strict=True):
         assert one.read_bytes() == other.read_bytes()
 
