@@ -29,8 +29,8 @@ def _folder(cfg: dict, name: str = "") -> Path:
 
 def _grid(request: Request, cfg: dict) -> list[Path]:
     """Print one table of a grid and write it to two files."""
-    from posbench.anatomy.as_text import table_lines
     from posbench.anatomy.grid_table import grid_numbers, grid_rows, write_grid
+    from posbench.common.layout import aligned
 
     for key in ("json", "figure"):
         if cfg[key]:
@@ -42,15 +42,17 @@ def _grid(request: Request, cfg: dict) -> list[Path]:
         print("no combination of this grid is legal and changes something: there is no table", file=sys.stderr)
         return []
     table, legend = grid_numbers(found)
-    print("\n".join([*table_lines(table), *legend]))
+    print("\n".join([table.title, aligned([table.columns, *table.rows]), *legend]))
     return write_grid(found, _folder(cfg, request.experiment["name"] or cfg["log"]["group"]))
 
 
 def _attention(request: Request, cfg: dict) -> list[Path]:
     """Measure the attention of one run under every combination of methods, print a table, and write the files and the picture."""
-    from posbench.anatomy import attention_figure, attention_file
+    from posbench.anatomy import attention_file
+    from posbench.anatomy.attention_figure import attention_page
     from posbench.cli.notebook import LoadedRun
     from posbench.data.sources import ALL
+    from posbench.report.figures.style import save
 
     if len({(one["run"], str(one["lengths"]), str(one["evaluate"])) for one in request.cfgs}) > 1:
         raise ConfigError(
@@ -76,7 +78,7 @@ def _attention(request: Request, cfg: dict) -> list[Path]:
     print(attention_file.attention_in_terminal(found))
     methods = [method_name(node) for one in cfgs for node in (one.extension, one.scale_attention)]
     paths = attention_file.write_attention(found, _folder(cfg, "+".join([run.id, *dict.fromkeys(methods)])))
-    return [*paths, *attention_figure.draw_attention(paths[0])]
+    return [*paths, *save(attention_page(found), paths[0].with_suffix(""))]
 
 
 def _one(request: Request, cfg: dict) -> list[Path]:

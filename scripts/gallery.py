@@ -9,9 +9,11 @@ from posbench.cli.key_values import list_files, options, run_main
 def main(arguments: list[str]) -> None:
     """Draw the sheet and print the files."""
     chosen = options(arguments, {"out": "results/gallery"})
-    from posbench.anatomy.gallery import draw_gallery
+    from posbench.anatomy.gallery import dissected, sheet
+    from posbench.report.figures.style import save
 
-    list_files(draw_gallery(Path(chosen["out"]) / "gallery"))
+    shown = {group: dissected(group) for group in ("encoding", "extension", "scale_attention")}
+    list_files(save(sheet(shown), Path(chosen["out"]) / "gallery"))
 
 
 if __name__ == "__main__":

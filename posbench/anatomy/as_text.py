@@ -1,9 +1,5 @@
 """An anatomy in words: lines for the terminal, and notes below its picture."""
 
-from rich.console import Console
-
-from posbench.report.tables import Table
-
 PROPERTIES = {
     "unique": "a code for each position",
     "relative": "relative after q.k",
@@ -88,11 +84,3 @@ def summary(numbers: dict) -> list[str]:
     meanings = {key: meaning for key, (_, meaning) in DIMENSIONLESS.items()}
     lines.append(f"  {named_values(meanings, numbers['dimensionless'])}")
     return lines + [f"  {note}" for note in reader_notes(numbers)]
-
-
-def table_lines(table: Table) -> list[str]:
-    """Lines of a table as plain text, up to 240 characters wide."""
-    console = Console(width=240, no_color=True, highlight=False)
-    with console.capture() as captured:
-        console.print(table.rich())
-    return [line.rstrip() for line in captured.get().splitlines()]

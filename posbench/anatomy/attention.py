@@ -37,26 +37,23 @@ class LayerAttention:
     far_NH: list[Tensor] = field(default_factory=list)
     mass_NHU: list[Tensor] = field(default_factory=list)  # last bucket: the first token
 
-    def add(self, module: Attention, x_BTC: Tensor, plan: LayerPlan, queries: int) -> None:
-        """Add the last queries of a batch of windows, from the input of a layer's attention."""
-        self.add_heads(plan, x_BTC, *module.queries_and_keys(x_BTC), queries)
-
-    def add_heads(self, plan: LayerPlan, x_BTC: Tensor | None, q_BHTD: Tensor, k_BGTD: Tensor, queries: int) -> None:
-        """Add them from queries and keys, and the input that gates are made from, if there are any."""
+    def add(self, plan: LayerPlan, x_BTC: Tensor | None, q_BHTD: Tensor, k_BGTD: Tensor, queries: int) -> None:
+        """Add the last queries of a batch of windows, from queries and keys, and the input that gates are made from, if there are any."""
         batch, heads, length, _ = q_BHTD.shape
+        index_T, first = torch.arange(length, device=q_BHTD.device), len(buckets(length))  # the bucket of the first token
         entropy_BH, far_BH = (q_BHTD.new_zeros(batch, heads, dtype=torch.float64) for _ in range(2))
-        mass_BHU = q_BHTD.new_zeros(batch, heads, len(buckets(length)) + 1, dtype=torch.float64)
+        mass_BHU = q_BHTD.new_zeros(batch, heads, first + 1, dtype=torch.float64)
         for start, bands in attention_weights(plan, x_BTC, q_BHTD, k_BGTD, queries):
             given_BHS = 0.0
             for keys, weights_BHSK in bands:
                 weights_BHSK = weights_BHSK.double()
-                distance_SK = _index_distance(start, weights_BHSK.shape[2], keys).to(q_BHTD.device)
-                bucket_SK = _bucket(distance_SK, keys, len(buckets(length)))
+                distance_SK = (index_T[start : start + weights_BHSK.shape[2], None] - index_T[keys]).clamp(min=0)
+                bucket_SK = torch.frexp(distance_SK.double()).exponent.long().masked_fill(index_T[keys] == 0, first)
                 each_BHSU = mass_BHU.new_zeros(*weights_BHSK.shape[:3], mass_BHU.shape[-1])
                 each_BHSU.scatter_add_(-1, bucket_SK.expand_as(weights_BHSK), weights_BHSK)
                 mass_BHU += each_BHSU.sum(dim=2)
                 entropy_BH += torch.special.entr(weights_BHSK).sum(dim=(2, 3))
-                far_BH += (weights_BHSK * ((distance_SK >= plan.span.train_len) & (bucket_SK < len(buckets(length))))).sum(dim=(2, 3))
+                far_BH += (weights_BHSK * ((distance_SK >= plan.span.train_len) & (bucket_SK < first))).sum(dim=(2, 3))
                 given_BHS = given_BHS + each_BHSU.sum(dim=-1)
             entropy_BH += torch.special.entr(_spared(given_BHS)).sum(dim=2)
         for kept, new in ((self.entropy_NH, entropy_BH), (self.far_NH, far_BH), (self.mass_NHU, mass_BHU)):
@@ -112,39 +109,31 @@ def _watched(evaluation: Scorer, queries: int) -> Iterator[list[LayerAttention]]
     layers = [LayerAttention() for _ in model.encoding.layers()]
     with ExitStack() as stack:
         if isinstance(model, Reader):
-            model.door.watch = lambda index, plan, q_BHTD, k_BGTD: layers[index].add_heads(plan, None, q_BHTD, k_BGTD, queries)
+            model.door.watch = lambda index, plan, q_BHTD, k_BGTD: layers[index].add(plan, None, q_BHTD, k_BGTD, queries)
             stack.callback(setattr, model.door, "watch", None)
         for block, layer in zip(model.layers, layers, strict=True) if isinstance(model, GPT) else ():
-            hook = block.self_attn.register_forward_pre_hook(lambda module, given, layer=layer: layer.add(module, *given[:2], queries))
-            stack.callback(hook.remove)
+
+            def add(module: Attention, given: tuple, layer: LayerAttention = layer) -> None:
+                x_BTC, plan = given[:2]
+                layer.add(plan, x_BTC, *module.queries_and_keys(x_BTC), queries)
+
+            stack.callback(block.self_attn.register_forward_pre_hook(add).remove)
         yield layers
-
-
-def _index_distance(start: int, rows: int, keys: slice) -> Tensor:
-    """Index distance of each key from queries start..start+rows-1, 0 for later keys: [S, K]."""
-    return (torch.arange(start, start + rows)[:, None] - torch.arange(keys.start, keys.stop)).clamp(min=0)
-
-
-def _bucket(distance_SK: Tensor, keys: slice, last: int) -> Tensor:
-    """Bucket of each key: [S, K]. The first token has one of its own, the `last`."""
-    index_K = torch.arange(keys.start, keys.stop, device=distance_SK.device)
-    return torch.frexp(distance_SK.double()).exponent.long().masked_fill(index_K == 0, last)
 
 
 def _seen_keys(plan: LayerPlan, queries: int) -> Tensor:
     """Mean number of keys but the first token that the last queries see in each bucket: [U]."""
     length = len(plan.n_T)
-    return sum(band.once(("buckets", queries), lambda band=band: _keys_of_band(band, length, queries)) for band in plan.bands) / queries
 
+    def of_band(band: BandPlan) -> Tensor:
+        seen_U = torch.zeros(len(buckets(length)), dtype=torch.float64)
+        for query in range(length - queries, length):
+            key_K = torch.arange(1, query + 1)
+            (seen_K,) = band.seen(torch.tensor([query]), key_K)
+            seen_U += torch.frexp((query - key_K[seen_K]).double()).exponent.bincount(minlength=len(seen_U))
+        return seen_U
 
-def _keys_of_band(band: BandPlan, length: int, queries: int) -> Tensor:
-    """Number of those keys in one band, over all the queries: [U]."""
-    seen_U = torch.zeros(len(buckets(length)), dtype=torch.float64)
-    for query in range(length - queries, length):
-        key_K = torch.arange(1, query + 1)
-        (seen_K,) = band.seen(torch.tensor([query]), key_K)
-        seen_U += torch.frexp((query - key_K[seen_K]).double()).exponent.bincount(minlength=len(seen_U))
-    return seen_U
+    return sum(band.once(("buckets", queries), lambda band=band: of_band(band)) for band in plan.bands) / queries
 
 
 def _spared(given: Tensor) -> Tensor:

@@ -1,16 +1,14 @@
 """Picture of diagnostics.json: a row of panels for each layer, with the entropy of its heads by length and maps of head and distance."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 
 from posbench.anatomy.attention_file import arm_name, windows_read
-from posbench.common.files import read_json
 from posbench.report.figures.lines import end_labels
-from posbench.report.figures.style import FONT, GREY, OKABE_ITO, Frame, legible, note, octaves, save
+from posbench.report.figures.style import FONT, GREY, OKABE_ITO, Frame, legible, note, octaves
 from posbench.report.records import tick_lengths
 
 CURVE, CELL, TALL = 150, 20, 84  # points: width of a panel of curves and of a map's cell, and least height of a layer
@@ -19,13 +17,8 @@ HIDDEN, NUMBERED = "#ececec", 96  # colour of what is not seen; most heads of a 
 LABELLED, BARS = 12, 4  # most heads of a layer whose curves have names, and intervals
 
 
-def draw_attention(path: Path) -> list[Path]:
-    """Draw diagnostics.json as .png and .svg beside it. Equal input gives equal bytes."""
-    return save(attention_page(read_json(path)), path.with_suffix(""))
-
-
 def attention_page(found: dict):
-    """Figure of one file: on the left the model as it was trained, then for each arm curves, and a map at its longest length."""
+    """Figure of diagnostics.json: on the left the model as it was trained, then for each arm curves, and a map at its longest length."""
     heads, train_len = len(found["arms"][0]["measured"][0]["layers"][0]["entropy"]), found["train_len"]
     tall = max(TALL, min(11, max(4, 2600 / heads / len(found["layers"]))) * heads)
     measured = [text for one in found["arms"] for text in one["measured"]]

@@ -5,12 +5,12 @@ import io
 from dataclasses import dataclass
 from pathlib import Path
 
-from posbench.anatomy.as_text import table_lines
 from posbench.anatomy.attention import buckets, measure_attention
 from posbench.anatomy.from_config import method_in_words, whole
 from posbench.common.defuse import cell
 from posbench.common.errors import ConfigError
 from posbench.common.files import write_atomic, write_json
+from posbench.common.layout import aligned
 from posbench.common.progress import Progress
 from posbench.config.defaults import LONG, resolve
 from posbench.config.schema import JobConfig
@@ -21,7 +21,6 @@ from posbench.model.gpt import GPT
 from posbench.position.instantiate import make
 from posbench.position.interfaces import Extension, ScaleAttention
 from posbench.position.legality import check, fed_length, name_of
-from posbench.report.tables import Table
 from posbench.scale_attention.none import NoScale
 
 WINDOWS, LONG_WINDOWS, QUERIES = 32, 8, 64  # by default: windows, of training lengths above LONG, and at most so many queries of a window
@@ -140,7 +139,7 @@ def write_attention(found: dict, folder: Path) -> list[Path]:
 
 def attention_in_terminal(found: dict) -> str:
     """Table of each arm and length: means over all heads, weights in percent."""
-    sinks = any(share for text in _measured_texts(found) for layer in text["layers"] for share in layer["sink"])
+    sinks = any(share for one in found["arms"] for text in one["measured"] for layer in text["layers"] for share in layer["sink"])
     lines = []
     for one in found["arms"]:
         for text in one["measured"]:
@@ -150,11 +149,7 @@ def attention_in_terminal(found: dict) -> str:
             lines.append([arm_name(one), str(text["length"]), f"{text['nll']:.3f}", f"{mean['entropy']:.2f}", *shares])
     headings = ["methods", "tokens", "loss", "entropy", "first %", *["sink %"] * sinks, f"{found['train_len']} away or more %"]
     title = f"{found['run']}: attention of {len(found['layers'])} layers, {windows_read(found)}"
-    return "\n".join(table_lines(Table(title, headings, lines)))
-
-
-def _measured_texts(found: dict) -> list[dict]:
-    return [text for one in found["arms"] for text in one["measured"]]
+    return f"{title}\n{aligned([headings, *lines])}"
 
 
 def arm_name(one: dict) -> str:
@@ -165,6 +160,6 @@ def arm_name(one: dict) -> str:
 
 def windows_read(found: dict) -> str:
     """Windows and queries that the numbers are means of, in words."""
-    text = _measured_texts(found)[0]
+    text = found["arms"][0]["measured"][0]
     of = f"{text['windows']} windows of {text['documents']} document{'s' * (text['documents'] != 1)}"
     return f"the last {found['queries']} queries of {of} ({found['data']}, {found['split']} split)"

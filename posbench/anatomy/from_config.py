@@ -37,18 +37,16 @@ def parts(cfg: JobConfig) -> tuple[Encoding, ScaleAttention | None]:
     if cfg.run is None:
         encoding = make_encoding(cfg)
         return encoding, make_trained_scale(cfg, encoding)
-    model = load_model(Run(cfg.run), cfg, _vocab_size(cfg), "cpu")
-    return model.encoding, model.scale
-
-
-def _vocab_size(cfg: JobConfig) -> int:
     run = Run(cfg.run)
     if cfg.model.checkpoint:
-        return cfg.model.checkpoint["vocab_size"]
-    if not run.weights.is_file():
+        vocab_size = cfg.model.checkpoint["vocab_size"]
+    elif run.weights.is_file():
+        with safe_open(run.weights, "pt") as weights:
+            vocab_size = weights.get_slice("embed_tokens.weight").get_shape()[0]
+    else:
         raise RunError(f"{run.weights} is missing: give another run=, or train this one to its end.")
-    with safe_open(run.weights, "pt") as weights:
-        return weights.get_slice("embed_tokens.weight").get_shape()[0]
+    model = load_model(run, cfg, vocab_size, "cpu")
+    return model.encoding, model.scale
 
 
 def method_in_words(group: str, chosen: dict) -> str:

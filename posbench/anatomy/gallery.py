@@ -7,7 +7,6 @@ Letters: D pictured channels, H heads, K keys, T tokens.
 
 import math
 import textwrap
-from pathlib import Path
 
 import torch
 from matplotlib.figure import Figure
@@ -22,7 +21,7 @@ from posbench.model.build import seeded
 from posbench.position.geometry import Bias, Shape
 from posbench.position.instantiate import make
 from posbench.position.legality import check
-from posbench.report.figures.style import GREY, OKABE_ITO, save
+from posbench.report.figures.style import GREY, OKABE_ITO
 
 SHAPE = Shape(d_model=256, n_layer=4, n_head=4, n_kv_head=4, train_len=64)
 LENGTH = 4 * SHAPE.train_len
@@ -48,11 +47,6 @@ SCALES = (
     "learned numbers as they start. Orange: what is left of a weight where all content scores are 0, beside a sink, or at distance x "
     "against distance 0. Dotted: 1."
 )
-
-
-def draw_gallery(stem: Path | str) -> list[Path]:
-    """Write STEM.png and STEM.svg; equal methods give equal bytes."""
-    return save(sheet({group: dissected(group) for group in ("encoding", "extension", "scale_attention")}), Path(stem))
 
 
 def sheet(shown: dict[str, list[tuple[str, str, Anatomy]]]):

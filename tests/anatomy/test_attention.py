@@ -14,7 +14,7 @@ from measures import LONG, attention_inputs
 from script_calls import call
 
 from posbench.anatomy.attention import LayerAttention, buckets, measure_attention
-from posbench.anatomy.attention_figure import attention_page, draw_attention
+from posbench.anatomy.attention_figure import attention_page
 from posbench.encodings.rope import Rope
 from posbench.evaluators.fixed_targets import FixedTargets
 from posbench.extensions.rerope import Rerope
@@ -24,6 +24,7 @@ from posbench.model.memory import tensor_mib
 from posbench.position.instantiate import make, trained_config
 from posbench.position.legality import fed_length
 from posbench.position.plan import make_plan
+from posbench.report.figures.style import save
 from posbench.scale_attention.learned_sink import LearnedSink
 
 LENGTH, QUERIES = 3 * TRAIN_LEN + 1, 5
@@ -69,7 +70,7 @@ def of_layer(triple, trained=None, sink_H=None) -> tuple[dict, dict]:
     k_HTD, eye = k_GTD.repeat_interleave(2, dim=0), torch.eye(LENGTH, dtype=torch.float64)
     weights_HTT = dense.attention(*triple, layer.encoding, q_HTD, k_HTD, eye, x[0].double(), TRAIN_LEN, sink_H=sink_H)
     found = LayerAttention()
-    found.add(module, x, layer, QUERIES)
+    found.add(layer, x, *module.queries_and_keys(x), QUERIES)
     assert found.keys == layer.n_T[-QUERIES:].mean() and len(found.seen_U) == len(buckets(LENGTH))
     return found.summary(np.zeros(1)), expected(weights_HTT[:, -QUERIES:].numpy())
 
@@ -96,8 +97,8 @@ def test_learned_sinks_take_their_share():
 def test_keys_seen_are_counted_by_distance(name):
     encoding, extension, _ = make_triple("rope", name, "none")
     visible = dense.COORDINATES.get(name, dense.everything)(LENGTH, TRAIN_LEN)[2][-1].tolist()
-    found, x = LayerAttention(), attention_inputs(encoding, LENGTH)[1]
-    found.add(small_model(encoding).layers[0].self_attn, x, make_plan(encoding, extension, length=LENGTH).layers[0], 1)
+    found, x, module = LayerAttention(), attention_inputs(encoding, LENGTH)[1], small_model(encoding).layers[0].self_attn
+    found.add(make_plan(encoding, extension, length=LENGTH).layers[0], x, *module.queries_and_keys(x), 1)
     distances = [LENGTH - 1 - key for key, seen in enumerate(visible) if seen and key > 0]
     assert found.seen_U.tolist() == [sum(low <= each <= high for each in distances) for low, high in buckets(LENGTH)]
     assert found.keys == sum(visible)
@@ -164,7 +165,7 @@ def test_the_script_writes_numbers_rows_and_a_picture_of_them(world, capfd):
         assert sum(float(row[key] or 0) for key in row if key.startswith("mass_") or key in ("first", "sink")) == pytest.approx(1)
     assert "3 documents" in done.stdout and "away or more" in done.stdout
     before = (out / "diagnostics.svg").read_bytes()
-    draw_attention(out / "diagnostics.json")
+    save(attention_page(found), out / "diagnostics")
     assert (out / "diagnostics.svg").read_bytes() == before
     again = call(capfd, world.root, "anatomy", f"run={world.run(0)}", "lengths=32", "results_dir=runs", "cache_dir=cache", "extension=ntk")
     assert again.returncode == 0 and (world.root / "anatomy" / f"{world.run(0).name}+ntk+none" / "diagnostics.png").exists(), again.stderr
