@@ -70,6 +70,7 @@ class SmallServer(ThreadingHTTPServer):
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # a body would wait 40 ms for the receipt of its head
     server: SmallServer
 
     def log_message(self, *_):

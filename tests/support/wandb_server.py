@@ -83,6 +83,7 @@ class WandbServer(ThreadingHTTPServer):
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # a body would wait 40 ms for the receipt of its head
 
     def log_message(self, *_):
         pass
