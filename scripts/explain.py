@@ -39,7 +39,7 @@ def explain(arguments: list[str]) -> None:
         write_json(Path(file), found.as_json())
         written.append(Path(file))
     if file := options.get("figure"):
-        from posbench.explanation.figure import explanation_figure
+        from posbench.explanation.show import explanation_figure
         from posbench.report.figures.style import save
 
         written += save(explanation_figure(found), Path(file).with_suffix(""))

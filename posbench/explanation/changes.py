@@ -34,19 +34,22 @@ class Changes:
 
 def read_changes(words: list[str]) -> Changes:
     """The words behind WHAT. Raises ConfigError for a flag or key that nobody knows, or a value of another kind."""
-    found, left, dotted = Changes(), list(words), []
-    _check_flags(words)
+    found, left, dotted, strange = Changes(), list(words), [], []
     while left:
         word = left.pop(0)
         if word.startswith("-"):
-            flag, equals, value = _dashed(word).partition("=")
+            # vLLM and llama.cpp read underscores as dashes, but for those of keys behind a dot.
+            flag, equals, value = re.sub(r"^--[^.=]*", lambda name: name[0].replace("_", "-"), word).partition("=")
+            name, _, path = flag.partition(".")
+            known = name in FLAGS and (not path or name == DOTTED)
+            if not known:
+                strange.append(flag)
+                left = left[1:] if left and not equals and not left[0].startswith("-") else left
+                continue
             if not equals:
                 if not left:
                     raise ConfigError(f"{flag} has no value: write it behind the flag.")
                 value = left.pop(0)
-            name, _, path = flag.partition(".")
-            if name not in FLAGS:
-                raise ConfigError(f"{flag} is not a flag: explain knows {', '.join(FLAGS)}.")
             if path:
                 found.reader = OVERRIDES[name]
                 dotted.append(f"{path}={value}")
@@ -57,27 +60,14 @@ def read_changes(words: list[str]) -> Changes:
             _key(found, key, value)
         else:
             raise ConfigError(f"{word} is neither a key=value nor a flag: one model is explained at a time.")
+    if strange:
+        near = did_you_mean(strange[0], FLAGS)
+        raise ConfigError(f"{', '.join(strange)} cannot set positions{near}: leave out all flags but {', '.join(FLAGS)}.")
     if dotted:  # vLLM puts them together behind the others, and the last mapping counts
         from omegaconf import OmegaConf
 
         found.config = OmegaConf.to_container(OmegaConf.from_dotlist(dotted))
     return found
-
-
-def _dashed(word: str) -> str:
-    """A flag with dashes for underscores, as vLLM and llama.cpp read it; keys behind a dot stay."""
-    return re.sub(r"^--[^.=]*", lambda name: name[0].replace("_", "-"), word)
-
-
-def _check_flags(words: list[str]) -> None:
-    """Raise ConfigError for all flags at once that explain does not know."""
-    flags = [_dashed(word).partition("=")[0] for word in words if re.match("--?[A-Za-z]", word)]
-    strange = [flag for flag in flags if flag not in FLAGS and flag.partition(".")[0] != DOTTED]
-    near = [f"{flag} is not a flag{meant}" for flag in strange if (meant := did_you_mean(flag, FLAGS))]
-    if strange:
-        verb, them = ("is", "it") if len(strange) == 1 else ("are", "them")
-        said = near[0] if near else f"{', '.join(strange)} {verb} not about positions, leave {them} out"
-        raise ConfigError(f"{said}: explain knows {', '.join(FLAGS)}.")
 
 
 def _flag(found: Changes, flag: str, value: str) -> None:

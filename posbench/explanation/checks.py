@@ -170,42 +170,34 @@ def _by_type(kind: LayerKind, setting: Setting) -> list[Finding]:
 
 def llama_findings(file: Gguf, setting: Setting, own: Setting, changes: Changes) -> list[Finding]:
     """Keys and flags of llama.cpp that do nothing or surprise."""
-    flags, typed = changes.flags, set(changes.typed)
-    return list(dict.fromkeys([*_file_findings(file), *_by_flag(file, flags, typed, setting), *_context(flags, setting, own)]))
-
-
-def _file_findings(file: Gguf) -> list[Finding]:
-    kind, factor = file.keys.get(f"{SCALING}type", "linear"), file.keys.get(f"{SCALING}factor")
-    near = did_you_mean(kind, FACTS["gguf_types"])
-    found = told({"unknown_gguf_type": kind not in FACTS["gguf_types"]}, kind=shown(kind), near=near)
+    flags, typed, rope = changes.flags, set(changes.typed), setting.turning[0].rope
+    found = []
     for key, readers in FACTS["gguf_read_by"].items():
         if key in file.keys and file.architecture not in readers:
             found.append(finding("unread_key", key=key, value=shown(file.keys[key]), readers=" and ".join(readers)))
+    said, divided = file.keys.get(f"{SCALING}type", "linear"), file.keys.get(f"{SCALING}factor")
     known = file.architecture in FACTS["gguf_sliding_every"] or "attention.sliding_window_pattern" in file.keys
-    holds = {
-        "unused_factor": kind == "none" and number(factor, 1) != 1,
+    of_file = {
+        "unknown_gguf_type": said not in FACTS["gguf_types"],
+        "unused_factor": said == "none" and number(divided, 1) != 1,
         "unknown_windows": "attention.sliding_window" in file.keys and not known,
     }
-    return found + told(holds, factor=factor, architecture=file.architecture)
-
-
-def _by_flag(file: Gguf, flags: dict, typed: set[str], setting: Setting) -> list[Finding]:
+    near = did_you_mean(said, FACTS["gguf_types"])
+    found += told(of_file, kind=shown(said), near=near, factor=divided, architecture=file.architecture)
     kind, factor, ext = scaling_type(file, flags), scaling_factor(file, flags), ext_factor(file, flags)
-    holds = {
+    by_flag = {
         **dict.fromkeys((kind, f"factor {factor:g}", *typed), True),
         "mixed": ext,
-        "turned by yarn": setting.turning[0].rope.kind == "yarn",
+        "turned by yarn": rope.kind == "yarn",
         "divisors": file.divisors,
         "scaled": factor != 1 or ext,
         "sliding": any(one.name.startswith(SLIDING) for one in setting.kinds),
         "base or factor": typed & {"--rope-freq-base", "--rope-scale", "--rope-freq-scale"},
         "self-extend": flags.get("group", 1) != 1,
     }
-    return by_rules("by_flag", holds, whose="asked for" if "scaling" in flags else "the file's type", architecture=file.architecture)
-
-
-def _context(flags: dict, setting: Setting, own: Setting) -> list[Finding]:
-    rope, asked = setting.turning[0].rope, number(flags.get("ctx"), 0)
-    reach = max(own.longest, rope.original * rope.factor if rope.factor > 1 else 0)
-    holds = {"context_beyond": asked > reach, "original_beyond": rope.kind == "yarn" and rope.original > own.trained}
-    return told(holds, asked=asked, reach=reach, original=rope.original, trained=own.trained)
+    whose = "asked for" if "scaling" in flags else "the file's type"
+    found += by_rules("by_flag", by_flag, whose=whose, architecture=file.architecture)
+    asked, reach = number(flags.get("ctx"), 0), max(own.longest, rope.original * rope.factor if rope.factor > 1 else 0)
+    beyond = {"context_beyond": asked > reach, "original_beyond": rope.kind == "yarn" and rope.original > own.trained}
+    found += told(beyond, asked=asked, reach=reach, original=rope.original, trained=own.trained)
+    return list(dict.fromkeys(found))

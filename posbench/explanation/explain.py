@@ -90,15 +90,11 @@ def find_source(what: str) -> tuple[str, dict | Gguf]:
         return parent if Path(file).name == "config.json" and parent else Path(file).name, read_mapping(Path(file))
     if not HUB_NAME.fullmatch(what):
         raise ConfigError(f"{what} is not there: give a checkpoint's folder, a config.json, a .gguf file or a hub name (ORG/NAME).")
-    return what, read_mapping(_hub_config(what))
-
-
-def _hub_config(name: str) -> Path:
-    """config.json of a hub name, from the hub's cache, else downloaded alone."""
     from posbench.data.hub import hub_file, hub_miss
 
     try:
-        return hub_file(name, "config.json")
+        path = hub_file(what, "config.json")
     except Exception as error:  # the hub's errors have no common base class
         remedy = "or give the path of its config.json."
-        raise ConfigError(f"{name} is neither a folder, a file, nor a hub name that answers: {hub_miss(error, remedy)}") from error
+        raise ConfigError(f"{what} is neither a folder, a file, nor a hub name that answers: {hub_miss(error, remedy)}") from error
+    return what, read_mapping(path)

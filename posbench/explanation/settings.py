@@ -1,14 +1,14 @@
 """Setting of RoPE in a config.json for each kind of layer, as transformers 5.23 reads it, or vLLM 0.33.0 or SGLang 0.5.23.
 
 Wrong sizes are refused. Any other value that cannot be read counts as missing, and checks.py says so.
-vLLM's and SGLang's readings differ in the keys of `_as_served`, which follows their layers/rotary_embedding.
+vLLM's and SGLang's readings differ where `read_rope` asks for the reader, as their layers/rotary_embedding do.
 """
 
 from dataclasses import dataclass, field, replace
 
 from posbench.common.errors import ConfigError
 from posbench.explanation.facts import TABLES, TYPES, of_family
-from posbench.explanation.frequencies import Rope, longrope_amplitude, usual_amplitude, yarn_amplitude
+from posbench.explanation.frequencies import Rope, longrope_amplitude, yarn_amplitude
 from posbench.pretrained.outline import NAMES, TURNING, size_of
 
 HF, VLLM, SGLANG, LLAMA = "transformers", "vLLM", "SGLang", "llama.cpp"
@@ -106,8 +106,8 @@ def read_setting(config: dict, name: str, trained: float | None = None, reader: 
     found = []
     for kind, layers in kinds.items():
         said = standardized(config, family, kind)
-        rope = None if said is None else read_rope(said, config, longest)
-        rope = _as_served(rope, said, reader) if rope and rope.turned else None
+        rope = None if said is None else read_rope(said, config, longest, reader)
+        rope = rope if rope and rope.turned else None
         sliding = kind.partition(",")[0] in (SLIDING, "chunked_attention")
         window = number(config.get("sliding_window" if kind.startswith(SLIDING) else "attention_chunk_size")) if sliding else None
         found.append(LayerKind(kind, tuple(layers), rope, window, said or {}))
@@ -175,65 +175,46 @@ def standardized(config: dict, family: str, kind: str) -> dict | None:
     return own
 
 
-def read_rope(said: dict, config: dict, longest: float) -> Rope:
+def read_rope(said: dict, config: dict, longest: float, reader: str = HF) -> Rope:
     """RoPE of words with defaults. Raises ConfigError for a model that does not say the width of a head."""
     kind = said["rope_type"] if said["rope_type"] in TYPES else "longrope" if said["rope_type"] == "su" else "default"
-    scaled = kind in LONG
-    original = number(said.get("original_max_position_embeddings"), longest) if scaled else longest
+    original = number(said.get("original_max_position_embeddings"), longest) if kind in LONG else longest
     factor = number(said.get("factor")) or (longest / original if kind in ("yarn", "longrope") else 1.0)
-    shared = {"longest": longest, "original": original, "kind": kind, "factor": factor}
     width, heads, head_dim = (size_of(config, one, HERE) for one in ("d_model", "n_head", "head_dim"))
     head_dim = number(config.get("qk_rope_head_dim")) or head_dim or (width // heads if width and heads and width % heads == 0 else None)
     if head_dim is None:
-        known = width and heads
-        sizes = (
-            f"and hidden_size={width} is no multiple of num_attention_heads={heads}" if known else "or hidden_size and num_attention_heads"
-        )
-        raise ConfigError(f"{HERE} lacks head_dim, {sizes}: is it a checkpoint's config.json?")
-    shared |= {"head_dim": int(head_dim), "base": base_of(said.get("rope_theta"))}
-    shared["share"] = min(1.0, number(said.get("partial_rotary_factor"), 1.0))
+        sizes = f"hidden_size={width} and num_attention_heads={heads} do not say it"
+        raise ConfigError(f"{HERE} lacks head_dim, and {sizes}: is it a checkpoint's config.json?")
     latent = number(config.get("qk_rope_head_dim")) and number(config.get("qk_nope_head_dim"))
-    shared["beside"] = int(latent or 0)
-    given = said.get("attention_factor")
+    share = min(1.0, number(said.get("partial_rotary_factor"), 1.0))
+    rope = Rope(int(head_dim), base_of(said.get("rope_theta")), longest, original, kind, share, factor, beside=int(latent or 0))
+    given = number(said.get("attention_factor"))
     if kind == "yarn":
         scale, whole = (number(said.get(key)) for key in ("mscale", "mscale_all_dim"))
         asked = yarn_amplitude(factor, scale) / yarn_amplitude(factor, whole) if scale and whole else yarn_amplitude(factor)
         # transformers looks for truncate beside the kinds of layers, where it is never written.
-        cut = said.get("truncate", True) is not False or bool(nested(rope_words(config)))
+        cut = said.get("truncate", True) is not False or (reader == HF and bool(nested(rope_words(config))))
         bounds = {"beta_fast": number(said.get("beta_fast"), 32.0), "beta_slow": number(said.get("beta_slow"), 1.0), "truncate": cut}
-        sharper = yarn_amplitude(factor, whole) ** 2 if latent and whole else 1.0
-        return Rope(**shared, **bounds, amplitude=number(given, asked), sharper=sharper)
+        rope = replace(rope, **bounds, sharper=yarn_amplitude(factor, whole) ** 2 if latent and whole else 1.0)
+        if reader == SGLANG:
+            mix = said.get("extrapolation_factor")
+            given, rope = asked * number(said.get("attn_factor"), 1.0), replace(rope, mix=mix if isinstance(mix, int | float) else 1.0)
+        return replace(rope, amplitude=given or asked)
     if kind == "llama3":
-        return Rope(**shared, low=number(said.get("low_freq_factor"), 1.0), high=number(said.get("high_freq_factor"), 4.0))
+        return replace(rope, low=number(said.get("low_freq_factor"), 1.0), high=number(said.get("high_freq_factor"), 4.0))
     if kind == "longrope":
-        rope = Rope(**shared, amplitude=number(given, longrope_amplitude(factor, original)))
-        lists = {}
+        lists, pairs = {}, -(-rope.turned // 2)
         for key in ("long", "short"):
-            value, pairs = said.get(f"{key}_factor"), -(-rope.turned // 2)
+            value = said.get(f"{key}_factor")
             good = isinstance(value, list) and len(value) == pairs and all(map(number, value))
             lists[key] = tuple(value) if good else (1.0,) * pairs
-        return Rope(**shared, amplitude=rope.amplitude, **lists)
-    return Rope(**shared)
-
-
-def _as_served(rope: Rope, said: dict, reader: str) -> Rope:
-    """RoPE with the keys that vLLM and SGLang read otherwise than transformers."""
-    if reader == HF:
-        return rope
-    if rope.kind == "yarn":
-        rope = replace(rope, truncate=said.get("truncate", True) is not False)
-        if reader == SGLANG:  # it reads no attention_factor
-            scale, whole = (number(said.get(key)) for key in ("mscale", "mscale_all_dim"))
-            asked = yarn_amplitude(rope.factor, scale) / yarn_amplitude(rope.factor, whole) if scale and whole else usual_amplitude(rope)
-            mix = said.get("extrapolation_factor", 1.0)
-            rope = replace(rope, amplitude=asked * number(said.get("attn_factor"), 1.0), mix=mix if isinstance(mix, int | float) else 1.0)
-    if rope.kind == "longrope":
-        usual = longrope_amplitude(rope.longest / rope.original, rope.original)
-        rope = replace(rope, amplitude=number(said.get("long_mscale"), usual))
-        if reader == VLLM and rope.longest > rope.original:
-            rope = replace(rope, short=rope.long)
-    if rope.kind == "dynamic":  # one base for all lengths
-        known = number(said.get("max_trained_positions"), rope.longest) if reader == VLLM else rope.longest / rope.factor
-        grown = rope.factor * rope.longest / known - (rope.factor - 1)
-        rope = replace(rope, kind="default", factor=1.0, base=rope.base * grown ** (rope.turned / max(1, rope.turned - 2)))
-    return replace(rope, factor=1.0) if rope.kind == "proportional" else rope
+        if reader == VLLM and longest > original:
+            lists["short"] = lists["long"]
+        if reader != HF:
+            given, factor = number(said.get("long_mscale")), longest / original
+        return replace(rope, amplitude=given or longrope_amplitude(factor, original), **lists)
+    if kind == "dynamic" and reader != HF:  # one base for all lengths
+        known = number(said.get("max_trained_positions"), longest) if reader == VLLM else longest / factor
+        grown = factor * longest / known - (factor - 1)
+        return replace(rope, kind="default", factor=1.0, base=rope.base * grown ** (rope.turned / max(1, rope.turned - 2)))
+    return replace(rope, factor=1.0) if kind == "proportional" and reader != HF else rope

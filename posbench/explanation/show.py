@@ -1,4 +1,4 @@
-"""Result of an explanation, the setting, its findings, words and numbers, and its screen."""
+"""Result of an explanation, the setting, its findings, words and numbers, its screen and its figure."""
 
 import textwrap
 from dataclasses import asdict, dataclass, replace
@@ -12,6 +12,7 @@ from posbench.explanation.facts import FACTS, Finding
 from posbench.explanation.frequencies import Rope, frequencies, plain, turns
 from posbench.explanation.settings import LONG, LayerKind, Setting
 from posbench.explanation.words import ToolWords, covered, model_path
+from posbench.report.figures.style import FONT, GREY, OKABE_ITO, Frame, ruled
 
 WIDTH, COLUMNS = 100, 64  # characters of a line; columns of a picture
 NAMES = {
@@ -23,6 +24,13 @@ NAMES = {
 }
 MANY, FEW = 32, 1  # turns in training between which YaRN and Llama 3 mix
 READERS = FACTS["readers"]
+LOOKS = {
+    "#": ("kept", OKABE_ITO[0]),
+    "+": ("slower", OKABE_ITO[4]),
+    "-": ("slower by the factor", OKABE_ITO[1]),
+    "<": ("faster", OKABE_ITO[2]),
+}
+PANEL, GAP, LEFT = (300, 180), 64, 52  # points
 LONGEST_WORDS = 2000  # characters; lists of divisors are in json=FILE
 
 
@@ -66,42 +74,33 @@ class Explanation:
     @cached_property
     def text(self) -> str:
         """The screen: a block for each kind of layer, warnings, and the same setting in the words of every tool."""
-        return screen(self)
+        setting = self.setting
+        count = sum(len(kind.layers) for kind in setting.kinds)
+        head = f"{setting.name} ({setting.family}, {count} layer{'s' * (count != 1)}) as {READERS[self.reader]} reads it"
+        blocks = [head, *(_block(kind, self) for kind in setting.kinds), _reach(self)]
+        if self.findings:
+            said = [_wrapped(f"{number}. {one.text} [{one.source}]", "   ") for number, one in enumerate(self.findings, 1)]
+            blocks.append("\n".join(["What to know", *said]))
+        rows = []
+        for one in self.words:
+            long = f"{one.text[:80]}... ({len(one.text):,} characters; json=FILE writes them)"
+            text = ("" if one.serves else "cannot: ") + (one.text if len(one.text) <= LONGEST_WORDS else long)
+            rows.append(f"  {one.tool} [{one.source}]\n    {text}")
+        same = "The checkpoint as it is" if setting == self.before else "The same"
+        stops = {one.stops for one in self.findings}
+        if stops - {False}:
+            same = f"{'transformers stops at this. ' * (True in stops)}What is read above"
+        blocks += ["\n".join([f"{same}, in the words of every tool", *rows])] if rows else []
+        return printable("\n\n".join(blocks), kept="\n")
 
     def as_json(self) -> dict:
         """Everything as JSON: numbers to compare with those of an engine."""
-        kinds = []
-        for kind in self.setting.kinds:
-            numbers = {}
+        kinds = [asdict(kind) for kind in self.setting.kinds]
+        for one, kind in zip(kinds, self.setting.kinds, strict=True):
             if kind.rope:
-                numbers = {"frequencies": frequencies(kind.rope, self.length).tolist(), "turns": self.turns(kind).tolist()}
-            kinds.append({**asdict(kind), **numbers})
+                one |= {"frequencies": frequencies(kind.rope, self.length).tolist(), "turns": self.turns(kind).tolist()}
         about = {"what": self.what, "read_as": self.reader, "covers": covered(self.setting, self.before), "length": self.length}
         return {**about, "kinds": kinds, "findings": [asdict(one) for one in self.findings], "words": [asdict(one) for one in self.words]}
-
-
-def screen(explanation: Explanation) -> str:
-    """The whole text."""
-    setting, before = explanation.setting, explanation.before
-    count = sum(len(kind.layers) for kind in setting.kinds)
-    head = f"{setting.name} ({setting.family}, {count} layer{'s' * (count != 1)}) as {READERS[explanation.reader]} reads it"
-    blocks = [head, *(_block(kind, explanation) for kind in setting.kinds), _reach(explanation)]
-    if explanation.findings:
-        said = [_wrapped(f"{number}. {one.text} [{one.source}]", "   ") for number, one in enumerate(explanation.findings, 1)]
-        blocks.append("\n".join(["What to know", *said]))
-    if not explanation.words:
-        return printable("\n\n".join(blocks), kept="\n")
-    rows = []
-    for one in explanation.words:
-        long = f"{one.text[:80]}... ({len(one.text):,} characters; json=FILE writes them)"
-        text = ("" if one.serves else "cannot: ") + (one.text if len(one.text) <= LONGEST_WORDS else long)
-        rows.append(f"  {one.tool} [{one.source}]\n    {text}")
-    same = "The checkpoint as it is" if setting == before else "The same"
-    stops = {one.stops for one in explanation.findings}
-    if stops - {False}:
-        same = f"{'transformers stops at this. ' * (True in stops)}What is read above"
-    blocks.append("\n".join([f"{same}, in the words of every tool", *rows]))
-    return printable("\n\n".join(blocks), kept="\n")
 
 
 def _wrapped(text: str, indent: str = "") -> str:
@@ -201,3 +200,35 @@ def _reach(explanation: Explanation) -> str:
     if rope.kind in ("longrope", "dynamic") and explanation.length:
         said += f" Numbers are those of a text of {explanation.length:,.0f} tokens."
     return _wrapped(said)
+
+
+def explanation_figure(explanation: Explanation):
+    """A row of two panels for each kind of layer with RoPE."""
+    kinds = explanation.setting.turning
+    height = len(kinds) * (PANEL[1] + GAP)
+    title = f"{explanation.setting.name} as {READERS[explanation.reader]} reads it"
+    frame = Frame(title, 2 * PANEL[0] + GAP + LEFT + 10, height + 12)
+    for row, kind in enumerate(kinds):
+        ratio, turned = explanation.slower(kind), explanation.turns(kind)
+        marks, pairs = np.array(list(states(ratio))), np.arange(len(ratio))
+        top = 26 + row * (PANEL[1] + GAP)
+        left, right = (frame.axes(LEFT + at * (PANEL[0] + GAP), top, *PANEL) for at in (0, 1))
+        for mark, (name, colour) in LOOKS.items():
+            if (mine := marks == mark).any():
+                left.plot(pairs[mine], ratio[mine], "o", markersize=4, color=colour, label=f"{name}: {mine.sum()}")
+                right.plot(pairs[mine], turned[mine], "o", markersize=4, color=colour)
+        left.set_ylim(0.94 * min(1, ratio.min()), 1.08 * max(1.5, ratio.max()))
+        left.legend(fontsize=FONT, frameon=False)
+        left.set_ylabel("times slower than base alone", fontsize=FONT)
+        right.set_ylabel(f"turns in {kind.rope.original:,.10g} tokens", fontsize=FONT)
+        right.set_yscale("log")
+        right.axhline(1, color=GREY, linewidth=0.8, linestyle=(0, (4, 3)))
+        for axes in (left, right):
+            ruled(axes)
+            axes.set_title(f"{kind.name}, {len(kind.layers)} layers", fontsize=FONT + 1, loc="left")
+            axes.set_xlabel("pair of channels", fontsize=FONT)
+        if ratio.max() / ratio.min() > 16:
+            left.set_yscale("log", base=2)
+    amplitudes = ", ".join(f"{kind.name} {kind.rope.amplitude**2:.4g}" for kind in kinds)
+    frame.caption([f"Factor on the logits: {amplitudes}. Dashed: one turn in the training length."], up=4)
+    return frame.figure

@@ -15,7 +15,7 @@ import numpy as np
 from posbench.explanation.facts import FACTS, TYPES, of_family
 from posbench.explanation.frequencies import Rope, frequencies, plain, usual_amplitude
 from posbench.explanation.llama_cpp import SCALING, Gguf
-from posbench.explanation.settings import FULL, HF, SGLANG, SLIDING, VLLM, LayerKind, Setting
+from posbench.explanation.settings import FULL, HF, SGLANG, SLIDING, VLLM, Setting
 
 FLAGS, POSBENCH = "llama.cpp flags", "posbench"
 EXTENSIONS = {"linear": "pi", "dynamic": "dynamic_ntk"}  # of posbench, where they are not called like the type
@@ -98,11 +98,8 @@ def nested_parameters(setting: Setting, tool: str = HF) -> dict:
 
 def gguf_of(setting: Setting) -> Gguf:
     """Keys and tensors with which llama.cpp runs the setting. Raises Cannot for one that it cannot run from a file alone."""
-    kinds, name = (
-        {kind.name.partition(",")[0]: kind.rope for kind in setting.turning},
-        of_family(setting.family, "architecture", setting.family),
-    )
-    rope = kinds.get(FULL) or setting.turning[0].rope
+    name = of_family(setting.family, "architecture", setting.family)
+    rope = next((kind.rope for kind in setting.turning if kind.name.partition(",")[0] == FULL), setting.turning[0].rope)
     keys = {"context_length": whole(setting.longest), "block_count": sum(len(kind.layers) for kind in setting.kinds)}
     keys |= {"attention.key_length": rope.head_dim, "rope.dimension_count": rope.turned, "rope.freq_base": float(rope.base)}
     for kind in setting.kinds:
@@ -182,7 +179,8 @@ def _served(setting: Setting, before: Setting, tool: str, flag: str, length: str
 def _flags(setting: Setting, before: Setting, reach: float | None) -> str:
     """Flags over the file that llama.cpp's converter makes of the checkpoint as it is."""
     rope, own = setting.turning[0].rope, before.turning[0].rope
-    if setting.kinds[1:] and _sliding(setting) != _sliding(before):
+    sliding = [[replace(kind, said={}) for kind in one.kinds if kind.name.startswith(SLIDING)] for one in (setting, before)]
+    if setting.kinds[1:] and sliding[0] != sliding[1]:
         raise Cannot("its flags do not reach sliding layers")
     if rope.beside:
         raise Cannot(LATENT)
@@ -207,10 +205,6 @@ def _flags(setting: Setting, before: Setting, reach: float | None) -> str:
     said["--rope-freq-base"] = rope.base
     typed = (f"{flag} {value if isinstance(value, str) else f'{value:.10g}'}" for flag, value in said.items() if value is not None)
     return " ".join(typed) + length
-
-
-def _sliding(setting: Setting) -> LayerKind | None:
-    return next((replace(kind, said={}) for kind in setting.kinds if kind.name.startswith(SLIDING)), None)
 
 
 def _keys(setting: Setting) -> str:
