@@ -40,10 +40,8 @@ SILENT = {
     "tensor_data_layout": ("Meta AI original pth",),
 }
 SCALING = "rope.scaling."
-SCALINGS = {SCALING + one for one in ("type", "factor", "original_context_length", "attn_factor", "finetuned", "yarn_log_multiplier")}
-SCALINGS |= {
-    f"{SCALING}yarn_{one}" for one in ("ext_factor", "attn_factor", "beta_fast", "beta_slow")
-}  # read by llama.cpp for others alone
+OF_OTHERS = ("finetuned", *(f"yarn_{one}" for one in ("log_multiplier", "ext_factor", "attn_factor", "beta_fast", "beta_slow")))
+SCALINGS = {SCALING + one for one in ("type", "factor", "original_context_length", "attn_factor", *OF_OTHERS)}
 FACTORS = "rope_freqs.weight"
 
 
@@ -127,21 +125,15 @@ def _scaling(said: dict, file: GgufFile) -> dict | None:
     factor, sharper = said.get(SCALING + "factor"), said.get(SCALING + "attn_factor", 1.0)
     # llama.cpp (src/llama-model.cpp) takes a factor without a type as linear, and 0 as none.
     kind = said.get(SCALING + "type", "none" if factor in (None, 0.0, 1.0) else "linear")
-    if kind != "yarn" and sharper != 1:
+    if kind == "none" and sharper == 1:
+        return _divisor_scaling(file, said["context_length"]) if FACTORS in file.tensors else None
+    whole = all(isinstance(one, float) and 0 < one < 1e6 for one in (factor, sharper))
+    if FACTORS in file.tensors or kind not in ("linear", "yarn") or not whole or (kind == "linear" and sharper != 1):
+        beside = f" beside {FACTORS}" if FACTORS in file.tensors else ""
         raise ConfigError(
-            f"{file.path} has rope.scaling.attn_factor={shown(sharper)} with rope.scaling.type={shown(kind)}, and it is read with yarn "
-            "alone: choose another, or the folder of safetensors that it was made from."
-        )
-    if FACTORS in file.tensors:
-        if kind != "none":
-            raise ConfigError(f"{file.path} holds {FACTORS} and rope.scaling.type={shown(kind)}, and one of both is read: choose another.")
-        return _divisor_scaling(file, said["context_length"])
-    if kind == "none":
-        return None
-    if kind not in ("linear", "yarn") or not all(isinstance(one, float) and 0 < one < 1e6 for one in (factor, sharper)):
-        raise ConfigError(
-            f"{file.path} has rope.scaling.type={shown(kind)} with factor={shown(factor)} and attn_factor={shown(sharper)}, and linear and "
-            "yarn are read, with a factor: choose another, or the folder of safetensors that it was made from."
+            f"{file.path} has rope.scaling.type={shown(kind)} with factor={shown(factor)} and attn_factor={shown(sharper)}{beside}, and "
+            f"{FACTORS} alone, linear with a factor, or yarn with both is read: choose another, or the folder of safetensors that it was "
+            "made from."
         )
     if kind == "linear":
         return {"rope_type": "linear", "factor": factor}

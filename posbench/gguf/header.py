@@ -101,7 +101,13 @@ class _Header:
             if key in metadata:
                 raise _Damaged(f"it holds {shown(key)} twice")
             metadata[key] = self.value(self.number("I"), shown(key))
-        entries = [self.entry() for _ in range(n_tensors)]
+        entries = []
+        for _ in range(n_tensors):
+            name, dimensions = self.string(), self.number("I")
+            if not 1 <= dimensions <= MOST_DIMENSIONS:
+                raise _Damaged(f"{shown(name)} has {dimensions:,} dimensions")
+            shape = tuple(self.number("Q") for _ in range(dimensions))
+            entries.append((name, shape[::-1], self.number("I"), self.number("Q")))
         alignment = metadata.get("general.alignment", 32)
         if not isinstance(alignment, int) or not 1 <= alignment <= MOST_ALIGNMENT:
             raise _Damaged(f"general.alignment={shown(alignment)}")
@@ -148,11 +154,3 @@ class _Header:
         found = array(NUMBERS[kind].replace("?", "B"))
         found.frombytes(self.take(found.itemsize * count))
         return found
-
-    def entry(self) -> tuple[str, tuple[int, ...], int, int]:
-        """The next tensor's name, shape, kind and offset."""
-        name, dimensions = self.string(), self.number("I")
-        if not 1 <= dimensions <= MOST_DIMENSIONS:
-            raise _Damaged(f"{shown(name)} has {dimensions:,} dimensions")
-        shape = tuple(self.number("Q") for _ in range(dimensions))
-        return name, shape[::-1], self.number("I"), self.number("Q")

@@ -7,12 +7,11 @@ import json
 import math
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from posbench.common.errors import ConfigError
 from posbench.config.typed_args import shown
-from posbench.gguf.header import read_gguf
+from posbench.gguf.header import GgufFile, read_gguf
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 SPACE = "\u2581"
@@ -42,45 +41,17 @@ CUTS = {
 WHOLE_FIRST = ("llama-bpe", "llama3")  # a piece that is a token itself is taken without merging
 
 
-@dataclass(frozen=True)
-class Vocabulary:
-    """Metadata of the GGUF file at `path`."""
-
-    path: str | Path
-    metadata: dict
-
-    def strings(self, key: str) -> list[str]:
-        """A list of strings. Raises ConfigError if it is not there."""
-        found = self.metadata.get(f"tokenizer.ggml.{key}")
-        if not isinstance(found, list) or not found:
-            raise ConfigError(f"{self.path} has no tokenizer.ggml.{key}: give data.tokenizer=FOLDER with the tokenizer.json of this model.")
-        return found
-
-    def numbers(self, key: str, count: int, usual: array | None = None) -> array:
-        """A number for each of `count` tokens, or `usual` without any. Raises ConfigError for another number of them."""
-        found = self.metadata.get(f"tokenizer.ggml.{key}", usual)
-        if not isinstance(found, array) or len(found) != count:
-            raise self.damaged(f"has another number of token {key.removeprefix('token_')}s than of tokens")
-        return found
-
-    def damaged(self, what: str) -> ConfigError:
-        """Error that says what is wrong with this vocabulary."""
-        return ConfigError(
-            f"{self.path} {what}, so it is not a tokenizer: download it again, or give data.tokenizer=FOLDER with a tokenizer.json."
-        )
-
-
 def tokenizer_json(path: str | Path) -> bytes:
     """Content of the tokenizer.json that a GGUF file's vocabulary stands for. The same file gives the same bytes.
 
     Raises ConfigError for a vocabulary of another kind, and for lists that contradict each other.
     """
-    metadata = read_gguf(path).metadata
-    kind, cut = (metadata.get(f"tokenizer.ggml.{key}") for key in ("model", "pre"))
+    file = read_gguf(path)
+    kind, cut = (file.metadata.get(f"tokenizer.ggml.{key}") for key in ("model", "pre"))
     if kind == "llama" and cut in (None, "default"):
-        made = _sentencepiece(Vocabulary(path, metadata))
+        made = _sentencepiece(file)
     elif kind == "gpt2" and isinstance(cut, str) and cut in CUTS:
-        made = _byte_level(Vocabulary(path, metadata), cut)
+        made = _byte_level(file, cut)
     else:
         raise ConfigError(
             f"{path} holds a tokenizer of kind {shown(kind)}, {shown(cut)}, and llama (SentencePiece) and gpt2 with "
@@ -90,32 +61,48 @@ def tokenizer_json(path: str | Path) -> bytes:
     return json.dumps(made, ensure_ascii=False).encode()
 
 
-def _byte_level(given: Vocabulary, cut: str) -> dict:
-    tokens, merges = given.strings("tokens"), given.strings("merges")
-    types = given.numbers("token_type", len(tokens), usual=array("i", [NORMAL] * len(tokens)))
-    alphabet = _alphabet()
-    spelled = {token for token in tokens if set(token) <= set(alphabet.values())}
-    written = [token if token in spelled else "".join(alphabet[byte] for byte in token.encode()) for token in tokens]
+def _strings(file: GgufFile, key: str) -> list[str]:
+    found = file.metadata.get(f"tokenizer.ggml.{key}")
+    if not isinstance(found, list) or not found:
+        raise ConfigError(f"{file.path} has no tokenizer.ggml.{key}: give data.tokenizer=FOLDER with the tokenizer.json of this model.")
+    return found
+
+
+def _numbers(file: GgufFile, key: str, count: int, usual: array | None = None) -> array:
+    """A number for each of `count` tokens, or `usual` without any."""
+    found = file.metadata.get(f"tokenizer.ggml.{key}", usual)
+    if not isinstance(found, array) or len(found) != count:
+        raise _damaged(file, f"has another number of token {key.removeprefix('token_')}s than of tokens")
+    return found
+
+
+def _damaged(file: GgufFile, what: str) -> ConfigError:
+    return ConfigError(
+        f"{file.path} {what}, so it is not a tokenizer: download it again, or give data.tokenizer=FOLDER with a tokenizer.json."
+    )
+
+
+def _byte_level(file: GgufFile, cut: str) -> dict:
+    from tokenizers import pre_tokenizers
+
+    tokens, merges = _strings(file, "tokens"), _strings(file, "merges")
+    types = _numbers(file, "token_type", len(tokens), usual=array("i", [NORMAL] * len(tokens)))
+    alphabet, spelling = set(pre_tokenizers.ByteLevel.alphabet()), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    spelled = {token for token in tokens if set(token) <= alphabet}
+    written = [token if token in spelled else spelling.pre_tokenize_str(token)[0][0] for token in tokens]
     vocab = {token: index for index, token in enumerate(written)}
     if len(vocab) != len(tokens):
-        raise given.damaged("holds a token twice")
+        raise _damaged(file, "holds a token twice")
     pairs = [merge.split(" ") for merge in merges]
     if wrong := next((pair for pair in pairs if len(pair) != 2 or not {*pair, "".join(pair)} <= vocab.keys()), None):
-        raise given.damaged(f"has the merge {shown(' '.join(wrong))}, which does not make a token of two")
+        raise _damaged(file, f"has the merge {shown(' '.join(wrong))}, which does not make a token of two")
     added = {index: token for index, token in enumerate(tokens) if types[index] in (CONTROL, USER_DEFINED) and token in spelled}
     model = {"type": "BPE", "vocab": vocab, "merges": pairs, "byte_fallback": False, "ignore_merges": cut in WHOLE_FIRST}
     cuts = {"pre_tokenizer": {"type": "Sequence", "pretokenizers": CUTS[cut]}, "decoder": GPT2[0]}
     return _content(model, added, types, normalizer={"type": "NFC"} if "qwen" in cut else None, **cuts)
 
 
-def _alphabet() -> dict[int, str]:
-    """{byte: the character that GPT-2 writes for it}. Bytes that print stand for themselves, the others follow from 256 on."""
-    printed = [*range(ord("!"), ord("~") + 1), *range(ord("\u00a1"), ord("\u00ac") + 1), *range(ord("\u00ae"), ord("\u00ff") + 1)]
-    other = [byte for byte in range(256) if byte not in printed]
-    return {byte: chr(byte) for byte in printed} | {byte: chr(256 + index) for index, byte in enumerate(other)}
-
-
-def _sentencepiece(given: Vocabulary) -> dict:
+def _sentencepiece(file: GgufFile) -> dict:
     """Content for a BPE of SentencePiece.
 
     It joins the two neighbours whose union has the best score, so every way to cut a token in two is a merge, in the order of the scores.
@@ -123,22 +110,22 @@ def _sentencepiece(given: Vocabulary) -> dict:
     of the tokenizer.json that Llama 2 was published with: as there and in llama.cpp, a space is written behind tokens that are found
     whole too, which SentencePiece does not behind those that a user defined.
     """
-    tokens = given.strings("tokens")
-    types, scores = given.numbers("token_type", len(tokens)), given.numbers("scores", len(tokens))
+    tokens = _strings(file, "tokens")
+    types, scores = _numbers(file, "token_type", len(tokens)), _numbers(file, "scores", len(tokens))
     vocab = {token: index for index, token in enumerate(tokens)}
     if len(vocab) != len(tokens):
-        raise given.damaged("holds a token twice")
+        raise _damaged(file, "holds a token twice")
     if not all(map(math.isfinite, scores)):
-        raise given.damaged("has a token whose score is not a number")
+        raise _damaged(file, "has a token whose score is not a number")
     bytewise = [token for token, kind in zip(tokens, types, strict=True) if kind == BYTE]
     if bytewise and sorted(bytewise) != BYTE_TOKENS:
-        raise given.damaged(f"holds {len(bytewise)} tokens for bytes, which are not the 256")
+        raise _damaged(file, f"holds {len(bytewise)} tokens for bytes, which are not the 256")
     unknown = [token for token, kind in zip(tokens, types, strict=True) if kind == UNKNOWN]
     if len(unknown) > 1 or not (unknown or bytewise):
-        raise given.damaged(f"holds {len(unknown)} unknown tokens")
-    begun = given.metadata.get("tokenizer.ggml.add_space_prefix", True)
+        raise _damaged(file, f"holds {len(unknown)} unknown tokens")
+    begun = file.metadata.get("tokenizer.ggml.add_space_prefix", True)
     if not isinstance(begun, bool):
-        raise given.damaged("has an add_space_prefix that is neither true nor false")
+        raise _damaged(file, "has an add_space_prefix that is neither true nor false")
     model = {"type": "BPE", "vocab": vocab, "merges": _merges(vocab, types, scores), "byte_fallback": bool(bytewise)}
     model |= {"unk_token": unknown[0] if unknown else None, "fuse_unk": True}
     added = {index: token for index, token in enumerate(tokens) if types[index] in (UNKNOWN, CONTROL, USER_DEFINED)}
