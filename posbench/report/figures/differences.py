@@ -4,23 +4,22 @@ A heat map of the difference to the floor by length; and differences with interv
 trainings without an extension.
 """
 
-import itertools
-from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 from posbench.report.figures.captions import caption, extension_name, of_intervals, shortened
 from posbench.report.figures.lines import width
 from posbench.report.figures.loss_curves import limits
 from posbench.report.figures.style import BEND, BROKEN, ENOUGH, FAIL, FONT, GAIN, GREY, INKS, UNKNOWN, Frame, draw_cell, note, ticks
-from posbench.report.records import CurvePoint, methods, tick_lengths
+from posbench.report.records import CurvePoint, grouped, methods, tick_lengths
 from posbench.report.tables import LEVEL, heading, verdict
 
 LOW, CELL, SPACE, ABOVE, UNDER = 12.5, 40, 26, 24, 52  # points, of a map
-TALL = 45  # rows in one block of a map
+TALL = 45  # rows in one block of a map, unless one encoding has more
 ROW, PANEL, BETWEEN, HEAD, BENEATH = 13, 104, 14, 34, 34  # points, of intervals
 MOST = 3  # lengths with intervals
 UNDECIDED = "#7a7a7a"
-Value = Callable[[CurvePoint], tuple[float | None, float | None]]
+Reading = tuple[float | None, float | None]  # a difference and half of its interval
+Value = Callable[[CurvePoint], Reading]
 
 
 def _measured(points: list[CurvePoint]) -> dict[tuple, dict[int, CurvePoint]]:
@@ -35,9 +34,9 @@ def heatmap(curve: list[CurvePoint], title: str):
     cells = _measured(curve)
     if len(cells) < ENOUGH:
         return None
-    lengths = tick_lengths(point.length for point in curve)
-    shown = blocks(ordered(cells))
-    edge = limit([point.difference for cell in cells.values() for point in cell.values() if point.difference is not None])
+    lengths, shown = tick_lengths(point.length for point in curve), blocks(ordered(cells))
+    sizes = sorted(abs(point.difference) for cell in cells.values() for point in cell.values() if point.difference is not None)
+    edge = min(BROKEN, max(BEND, sizes[(len(sizes) - 1) * 95 // 100]))  # of the colours
     norm = SymLogNorm(BEND, linscale=1.3, vmin=-edge, vmax=edge, base=10)
     colours = LinearSegmentedColormap.from_list("floor", [GAIN, "#ffffff", FAIL])
     names = {method: extension_name(method, cell.values()) for method, cell in cells.items()}
@@ -88,25 +87,14 @@ def ordered(cells: dict[tuple, dict[int, CurvePoint]]) -> list[tuple]:
 
 
 def blocks(rows: list[tuple]) -> list[list[tuple]]:
-    """Blocks of rows to draw side by side, of about equal height and at most TALL rows. An encoding is divided only if it must be."""
+    """Blocks of rows to draw side by side, of about equal height, each with all rows of its encodings; several for more than TALL rows."""
     wanted = -(-len(rows) // -(-len(rows) // TALL))
-    tall = TALL if max(Counter(row[0] for row in rows).values()) <= TALL else wanted
     result: list[list[tuple]] = [[]]
-    for _, found in itertools.groupby(rows, key=lambda row: row[0]):
-        group = list(found)
-        if result[-1] and (len(result[-1]) >= wanted or tall - len(result[-1]) < len(group) <= tall):
+    for own in grouped(rows, lambda row: row[0]).values():
+        if len(result[-1]) >= wanted or len(result[-1]) + len(own) > TALL and result[-1]:
             result.append([])
-        for row in group:
-            if len(result[-1]) == tall:
-                result.append([])
-            result[-1].append(row)
+        result[-1].extend(own)
     return result
-
-
-def limit(values: list[float]) -> float:
-    """End of the colour scale: the 95th percentile of the sizes, at least BEND, at most BROKEN."""
-    sizes = sorted(map(abs, values))
-    return min(BROKEN, max(BEND, sizes[(len(sizes) - 1) * 95 // 100]))
 
 
 def _scale(axes, norm, colours, edge: float) -> None:
@@ -143,65 +131,48 @@ def intervals(curve: list[CurvePoint], title: str):
     cells = _measured(own)
     if len(cells) < ENOUGH:
         return None
-    lengths = chosen(sorted({length for cell in cells.values() for length in cell}))
-    kinds: list[tuple[str, Value]] = [("minus the floor", lambda point: (point.difference, point.half_width))]
+    lengths = sorted({length for cell in cells.values() for length in cell})
+    lengths = lengths if len(lengths) <= MOST else [lengths[0], lengths[len(lengths) // 2], lengths[-1]]
+    kinds: dict[str, Value] = {"minus the floor": lambda point: (point.difference, point.half_width)}
     if any(point.change is not None for point in own if point.length in lengths):
-        kinds.append(("minus no extension", lambda point: (point.change, point.change_half_width)))
-    rows = _row_names(cells, lengths[-1])
+        kinds["minus no extension"] = lambda point: (point.change, point.change_half_width)
+    at_last = {method: {lengths[-1]: cell[lengths[-1]]} if lengths[-1] in cell else cell for method, cell in cells.items()}
+    rows: dict[tuple, str] = {}  # names by method, the best at the longest length first; before them that of an encoding by (encoding,)
+    for method in ordered(at_last):
+        rows.setdefault(method[:1], shortened(method[0]))
+        rows[method] = extension_name(method, cells[method].values())
     weights = {method: "normal" if method in cells else "bold" for method in rows}
     labels = 24 + max(width(text, FONT, weights[method]) for method, text in rows.items())
-    wide = max(PANEL, 210 / len(lengths))
-    panels = [(text, value, length) for text, value in kinds for length in lengths]
-    gaps = [BETWEEN + 16 * (index == len(lengths)) for index in range(len(panels))]
-    frame = Frame(title, labels + len(panels) * wide + sum(gaps), HEAD + ROW * len(rows) + BENEATH)
-    edges = {value: _edges([value(point) for cell in cells.values() for at, point in cell.items() if at in lengths]) for _, value in kinds}
-    for index, (text, value, length) in enumerate(panels):
-        axes = frame.axes(labels + index * wide + sum(gaps[1 : index + 1]), HEAD, wide, ROW * len(rows))
-        _panel(axes, rows, cells, value, length, edges[value])
-        axes.set_title(heading(length, curve[0].train_len), fontsize=FONT, pad=4)
-        if index % len(lengths) == 0:
-            note(axes, f"{text} (nats/token)", (0, 1), (0, 18), xycoords="axes fraction", fontsize=9.5, fontweight="bold")
-        if index == 0:
-            for line, (method, text) in enumerate(rows.items()):
+    wide, count = max(PANEL, 210 / len(lengths)), len(kinds) * len(lengths)
+    frame = Frame(title, labels + count * wide + count * BETWEEN + 16 * (len(kinds) - 1), HEAD + ROW * len(rows) + BENEATH)
+    for number, (text, value) in enumerate(kinds.items()):
+        seen = [value(cell[length]) for cell in cells.values() for length in lengths if length in cell]
+        low, high = limits([mean + sign * (half or 0.0) for mean, half in seen if mean is not None for sign in (1, -1)], relative=True)
+        for index, length in enumerate(lengths, start=number * len(lengths)):
+            axes = frame.axes(labels + index * wide + index * BETWEEN + 16 * number, HEAD, wide, ROW * len(rows))
+            values = {method: value(cell[length]) for method, cell in cells.items() if length in cell}
+            _panel(axes, rows, values, (min(low, -BEND / 2), high))
+            axes.set_title(heading(length, curve[0].train_len), fontsize=FONT, pad=4)
+            if length == lengths[0]:
+                note(axes, f"{text} (nats/token)", (0, 1), (0, 18), xycoords="axes fraction", fontsize=9.5, fontweight="bold")
+            for line, (method, name) in enumerate(rows.items() if index == 0 else ()):
                 style = {"xycoords": axes.get_yaxis_transform(), "va": "center", "fontsize": FONT, "fontweight": weights[method]}
-                note(axes, text, (0, line), (-labels + 4 + 8 * (method in cells), 0), **style)
+                note(axes, name, (0, line), (-labels + 4 + 8 * (method in cells), 0), **style)
     frame.caption(_interval_caption(own, len(kinds) > 1), up=12)
     return frame.figure
 
 
-def chosen(lengths: list[int]) -> list[int]:
-    """Lengths that are shown: all if there are at most MOST, else the first, the middle and the last."""
-    return lengths if len(lengths) <= MOST else [lengths[0], lengths[len(lengths) // 2], lengths[-1]]
-
-
-def _row_names(cells: dict[tuple, dict[int, CurvePoint]], longest: int) -> dict[tuple, str]:
-    """{method: name} by encoding, the best at the longest length first. Before them {(encoding,): name} for a heading."""
-    at_last = {method: {longest: cell[longest]} if longest in cell else cell for method, cell in cells.items()}
-    rows: dict[tuple, str] = {}
-    for method in ordered(at_last):
-        rows.setdefault(method[:1], shortened(method[0]))
-        rows[method] = extension_name(method, cells[method].values())
-    return rows
-
-
-def _edges(values: list[tuple[float | None, float | None]]) -> tuple[float, float]:
-    """Left and right end of the axes, with room for every interval except exploding ones."""
-    ends = [mean + sign * (half or 0.0) for mean, half in values if mean is not None for sign in (1, -1)]
-    low, high = limits(ends, relative=True)
-    return min(low, -BEND / 2), high
-
-
-def _panel(axes, rows: Collection[tuple], cells: dict, value: Value, length: int, edges: tuple[float, float]) -> None:
+def _panel(axes, rows: Collection[tuple], values: Mapping[tuple, Reading], edges: tuple[float, float]) -> None:
+    """Draw the values of the methods among `rows` with their intervals."""
     axes.set_xscale("symlog", linthresh=BEND, linscale=1.3)
     axes.set(xlim=edges, ylim=(len(rows) - 0.4, -0.6), yticks=[])
     axes.axvline(0, color="black", linewidth=0.8, zorder=1)
     axes.axvspan(edges[0], 0, color=GAIN, alpha=0.07, linewidth=0, zorder=0)
     for line, method in enumerate(rows):
-        if method not in cells:
+        if len(method) == 1:  # a heading
             continue
         axes.axhline(line, color="#ececec", linewidth=0.6, zorder=0)
-        point = cells[method].get(length)
-        mean, half = value(point) if point else (None, None)
+        mean, half = values.get(method, (None, None))
         if mean is None:
             continue
         colour = UNDECIDED if half is None or abs(mean) <= half else GAIN if mean < 0 else FAIL
@@ -218,11 +189,10 @@ def _panel(axes, rows: Collection[tuple], cells: dict, value: Value, length: int
 
 def _interval_caption(own: list[CurvePoint], changed: bool) -> list[str]:
     bars = of_intervals(own)
-    lines = [
-        f"Bars: {bars}; grey where zero lies inside." if bars else "No intervals: these take the loss of every target, or several seeds."
-    ]
-    if bars and any(point.half_width is None for point in own):
-        lines[0] += " Hollow: no interval."
+    lines = ["No intervals: these take the loss of every target, or several seeds."]
+    if bars:
+        hollow = any(point.half_width is None for point in own)
+        lines = [f"Bars: {bars}; grey where zero lies inside.{' Hollow: no interval.' * hollow}"]
     lines.append("Left of 0 is better. Scale: linear to 0.1, logarithmic beyond.")
     if changed:
         lines.append("No extension: the same trainings, targets and length, with no scale but the one of the training.")

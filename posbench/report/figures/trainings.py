@@ -12,7 +12,9 @@ of steps: panels for the shortest length, that of the fine-tuning (or a middle o
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from operator import attrgetter
+from typing import NamedTuple
 
 from posbench.report.figures.captions import data_line, line_name, of_intervals, sentences
 from posbench.report.figures.lines import Line, Mark, Panel, draw, with_interval
@@ -28,44 +30,34 @@ Record = CurvePoint | Score
 Method = tuple[str, str, str]  # encoding without what tells its trainings apart, extension, scale
 
 
-@dataclass(frozen=True)
-class Knob:
+steps_of, length_of, encoding_of = attrgetter("behind.steps"), attrgetter("train_len"), attrgetter("behind.encoding")
+method_of = attrgetter("behind.line", "extension", "scale_attention")  # the encoding without its steps
+
+
+class Knob(NamedTuple):
     """Setting in which the trainings of an encoding differ: `of(point)` is its value or None, `line(point)` the encoding's name without it.
 
     Points with equal `joined` form one line. A line with two points at one value is divided by the encoding's arguments.
     """
 
     heading: str
-    unit: str
-    mark: str  # what the mark shows
+    told: str  # what the mark shows
     of: Callable[[CurvePoint], int | None]
     line: Callable[[CurvePoint], str]
     joined: Callable[[CurvePoint], object]
 
 
-def _steps(point: CurvePoint) -> int | None:
-    return point.behind.steps
-
-
-def _length(point: CurvePoint) -> int:
-    return point.train_len
-
-
-def _encoding(point: CurvePoint) -> str:
-    return point.behind.encoding
-
-
-LENGTH = Knob("Against the training length (tokens)", "tokens", "which the mark shows", _length, _encoding, _steps)
-STEPS = Knob("Against the steps of training", "steps", "after the steps that the mark shows", _steps, lambda one: one.behind.line, _length)
+LENGTH = Knob("Against the training length (tokens)", "which the mark shows: {} tokens", length_of, encoding_of, steps_of)
+STEPS = Knob(
+    "Against the steps of training", "after the steps that the mark shows: {} steps", steps_of, attrgetter("behind.line"), length_of
+)
 
 
 def gain(points: list[CurvePoint], title: str):
     """Figure of the points of all sections; None if no encoding was trained in several values of a knob and read at a common multiple."""
-    for knob in (LENGTH, STEPS):  # the first in which the trainings of an encoding differ
-        multiple, cells = at_multiple(points, knob)
-        if cells:
-            break
-    else:
+    found = [(knob, *at_multiple(points, knob)) for knob in (LENGTH, STEPS)]
+    knob, multiple, cells = next((one for one in found if one[2]), found[0])  # the first in which the trainings of an encoding differ
+    if not cells:
         return None
     shown = [point for own in cells.values() for point in own]
     values = sorted({knob.of(point) for point in shown})
@@ -95,11 +87,11 @@ def gain(points: list[CurvePoint], title: str):
         octaves(axes, values)
         axes.set_xlim(values[0] / 1.3, values[-1] * 1.3)
 
-    by_gain = lines(lambda point: point.gain, lambda own: list(grouped(own, _length).values()))
+    by_gain = lines(lambda point: point.gain, lambda own: list(grouped(own, length_of).values()))
     by_knob = lines(knob.of, lambda own: joined_by(knob, own))
     shapes = ", ".join(f"{NAMES[index % len(NAMES)]} {value}" for index, value in enumerate(values))
     said = [
-        f"Loss minus the floor (nats/token) at {multiple} times the training length, {knob.mark}: {shapes} {knob.unit}.",
+        f"Loss minus the floor (nats/token) at {multiple} times the training length, {knob.told.format(shapes)}.",
         data_line(shown, f"{span(point.n_targets for point in shown)} targets"),
         f"G: the gain from the second half of the window. Bars: {of_intervals(shown)}.",
         *sentences(two_seeds(shown)),
@@ -114,11 +106,11 @@ def at_multiple(points: list[CurvePoint], knob: Knob = LENGTH) -> tuple[int, dic
     """
     known = [one for one in trained(points) if None not in (one.gain, one.difference, knob.of(one))]
     beyond = [point for point in known if point.length > point.train_len and point.length % point.train_len == 0]
-    read = {encoding: grouped(own, knob.of) for encoding, own in grouped(beyond, _encoding).items()}
+    read = {encoding: grouped(own, knob.of) for encoding, own in grouped(beyond, encoding_of).items()}
     kept = {encoding: values.values() for encoding, values in read.items() if len(values) > 1}
     multiples = [{point.length // point.train_len for point in own} for values in kept.values() for own in values]
     multiple = max(set.intersection(*multiples), default=0) if multiples else 0
-    there = [point for point in beyond if point.length == multiple * point.train_len and _encoding(point) in kept]
+    there = [point for point in beyond if point.length == multiple * point.train_len and encoding_of(point) in kept]
     ordered = sorted(there, key=lambda point: point.gain)
     return multiple, grouped(ordered, lambda point: (knob.line(point), point.extension, point.scale_attention))
 
@@ -163,15 +155,15 @@ def at_length(points: list[CurvePoint]) -> tuple[int, dict[Method, dict[int, Cur
     """(longest length that all trainings of an encoding were read at, points there by method and training length); (0, {}) for none."""
     best: tuple[int, dict[Method, dict[int, CurvePoint]]] = (0, {})
     known = [point for point in trained(points) if point.nll is not None and not point.window]
-    for own in grouped(known, lambda one: (*one.section[:3], one.setting, _encoding(one))).values():
-        read = {train_len: {point.length for point in same} for train_len, same in grouped(own, _length).items()}
+    for own in grouped(known, lambda one: (*one.section[:3], one.setting, encoding_of(one))).values():
+        read = {train_len: {point.length for point in same} for train_len, same in grouped(own, length_of).items()}
         length = max((one for one in set.intersection(*read.values()) if one >= max(read)), default=0)
         if len(read) < 2 or length <= best[0]:
             continue
         cells: dict[Method, dict[int, CurvePoint]] = {}
         for point in own:
             if point.length == length:
-                cells.setdefault((_encoding(point), point.extension, point.scale_attention), {})[point.train_len] = point
+                cells.setdefault((encoding_of(point), point.extension, point.scale_attention), {})[point.train_len] = point
                 if point.floor is not None:
                     cells.setdefault(FLOOR, {}).setdefault(point.train_len, point)
         best = length, cells
@@ -182,7 +174,7 @@ def steps(points: list[CurvePoint], title: str):
     """Figure of the losses of a section; None if no method was fine-tuned by several numbers of steps."""
     shown = tuned([point for point in points if point.nll is not None])
     told = data_line(shown, f"{span(point.n_targets for point in shown)} targets") if shown else ""
-    return _by_steps({"Loss": shown}, "nats/token", title, [told])
+    return _by_steps({"Loss": shown}, "nll", "nats/token", title, [told])
 
 
 def accuracy_steps(section: list[Score], title: str):
@@ -192,25 +184,16 @@ def accuracy_steps(section: list[Score], title: str):
     told = [f"{first.data}, {first.tokenizer} | protocol {first.protocol}: {questions_of(section)}. Bars: 95 % intervals."]
     if any(one.n_seeds < one.n_trained for own in found.values() for one in own):
         told.append(f"Means leave out seeds right in less than {LEARNED:g} of their answers at the longest length inside the window.")
-    return _by_steps({f"{task}: accuracy": own for task, own in found.items()}, "share of answers", title, told)
+    return _by_steps({f"{task}: accuracy": own for task, own in found.items()}, "accuracy", "share of answers", title, told)
 
 
 def tuned(records: Sequence[Record]) -> list[Record]:
     """Records of the methods that were fine-tuned by several numbers of steps."""
     children = [one for one in records if one.behind.steps is not None and one.behind.tuned_from and not one.source]
-    return [one for own in grouped(children, _method).values() if len({one.behind.steps for one in own}) > 1 for one in own]
+    return [one for own in grouped(children, method_of).values() if len({one.behind.steps for one in own}) > 1 for one in own]
 
 
-def _method(record: Record) -> tuple[str, str, str]:
-    """Encoding without its steps, extension, scale."""
-    return record.behind.line, record.extension, record.scale_attention
-
-
-def _value(record: Record) -> float:
-    return record.accuracy if isinstance(record, Score) else record.nll
-
-
-def _by_steps(parts: dict[str, list[Record]], unit: str, title: str, told: Sequence[str]):
+def _by_steps(parts: dict[str, list[Record]], value: str, unit: str, title: str, told: Sequence[str]):
     parts = {name: own for name, own in parts.items() if own}
     shown = [record for own in parts.values() for record in own]
     if not shown:
@@ -223,16 +206,15 @@ def _by_steps(parts: dict[str, list[Record]], unit: str, title: str, told: Seque
     parents = [one for one in parents if one.extension == one.scale_attention == "none"]  # the models that were fine-tuned
 
     def panel(name: str, own: list[Record], length: int) -> Panel:
-        pens, numbers = looks(grouped(own, _method), bases(own), by_extension=True), sorted({one.behind.steps for one in own})
+        pens, numbers = looks(grouped(own, method_of), bases(own), by_extension=True), sorted({one.behind.steps for one in own})
         lines = []
-        for method, records in grouped((one for one in own if one.length == length), _method).items():
-            ends = [(one.low, one.high) if isinstance(one, Score) else (None, None) for one in records]
-            marks = [Mark(one.behind.steps, _value(one), *bar) for one, bar in zip(records, ends, strict=True)]
+        for method, records in grouped((one for one in own if one.length == length), method_of).items():
+            marks = [Mark(one.behind.steps, getattr(one, value), one.low, one.high) for one in sorted(records, key=steps_of)]
             text = line_name(method[0] if several else "", *method[1:]) or "no extension"
-            lines.append(Line(text, sorted(marks, key=lambda mark: mark.x), pens[method]))
+            lines.append(Line(text, marks, pens[method]))
 
         def scales(axes) -> None:
-            if isinstance(own[0], Score):
+            if value == "accuracy":
                 axes.set_ylim(-0.03, 1.04)
             first = next((one for one in numbers if one), 1)
             axes.set_xscale("symlog", linthresh=first, linscale=0.6)
@@ -241,8 +223,8 @@ def _by_steps(parts: dict[str, list[Record]], unit: str, title: str, told: Seque
             axes.set_xlim(-0.1 * first, numbers[-1] * 1.25)
             axes.set_xlabel("steps of fine-tuning", fontsize=FONT)
             ruled(axes)
-            for value in [_value(one) for one in parents if one in own and length == lengths[0]]:
-                axes.axhline(value, color=GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+            for level in [getattr(one, value) for one in parents if one in own and length == lengths[0]]:
+                axes.axhline(level, color=GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
 
         return Panel(f"{name} at {length} tokens ({unit})", lines, scales)
 
