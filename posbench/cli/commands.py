@@ -23,7 +23,7 @@ from posbench.sweep.child_processes import check_resources
 from posbench.sweep.jobs import Job, Result, plan_existing, plan_jobs
 from posbench.sweep.launch import launch
 from posbench.sweep.ledger import failure_lines, record
-from posbench.sweep.verdict import already_done, is_done, left_out
+from posbench.sweep.verdict import already_done, left_out
 
 if TYPE_CHECKING:
     from posbench.report.report import Report
@@ -46,8 +46,9 @@ def run(request: Request) -> int:
         raise ConfigError("runs= names what scripts/report.py compares: give one training as run=DIR.")
     jobs = plan_jobs(request.cfgs)
     dry, command = request.cfgs[0]["dry"], shlex.join(sys.orig_argv)
-    if not dry and all(map(is_done, jobs)):
-        record([already_done(job) for job in jobs], command)
+    there = [already_done(job) for job in jobs]
+    if not dry and all(there):
+        record(there, command)
         made = f"{_number_of(len(jobs), 'training')} and {_number_of(sum(len(job.cells) for job in jobs), 'evaluation')}"
         print(f"nothing to do: {made} are there already")
         for job in jobs:
@@ -62,7 +63,7 @@ def run(request: Request) -> int:
     from posbench.sweep.dry_run import check_devices, cost_of, planned
 
     # A sweep passes over cells that are refused; a device that is not there is a mistake of the whole command.
-    check_devices([job for job in jobs if not is_done(job)], request.launcher)
+    check_devices([job for job in jobs if not already_done(job)], request.launcher)
     if first := request.experiment.get("first"):
         print(*cost_of(planned(jobs), first), sep="\n", file=sys.stderr, flush=True)
     with _first_report(jobs, first):
@@ -113,7 +114,7 @@ def show_plan(request: Request, jobs: list[Job]) -> int:
     """
     from posbench.sweep.dry_run import check_devices, describe_plans, planned
 
-    check_resources([job for job in jobs if not is_done(job)], request.launcher)
+    check_resources([job for job in jobs if not already_done(job)], request.launcher)
     plans = planned(jobs)
     check_devices([plan.job for plan in plans if plan.work], request.launcher)
     print("\n".join(describe_plans(plans)))

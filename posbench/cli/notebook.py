@@ -23,9 +23,8 @@ from posbench.position.instantiate import make, trusted_config
 from posbench.report.frame import read_rows, row_frame
 from posbench.runs.directory import Run
 from posbench.runs.run_metadata import read_metadata
-from posbench.sweep import key_run
 from posbench.sweep.cells import each_task, make_cell
-from posbench.sweep.jobs import Job
+from posbench.sweep.jobs import Job, resolved_chooser
 from posbench.sweep.verdict import judge_job
 
 if TYPE_CHECKING:
@@ -204,7 +203,7 @@ class LoadedRun:
             "device": self.device,
         })  # fmt: skip
         text, chooser = resolved_text(cfg.evaluate.text, self.reached(), None), cfg.evaluate.key_run
-        chooser = key_run.resolved_chooser(chooser, fingerprint(self.reached())) if chooser else None
+        chooser = resolved_chooser(chooser, fingerprint(self.reached())) if chooser else None
         cfg = replace(cfg, evaluate=replace(cfg.evaluate, text=text, key_run=chooser))
         job = Job(cfg, self.directory, fingerprint="")  # which is read when something is trained
         methods = cfg.extension, cfg.scale_attention

@@ -111,11 +111,11 @@ class Children(Signals):
             return code, [Outcome(**values) for values in read_json(outcome)["outcomes"]] if outcome.exists() else None
 
     def _start(self, spec: Path, processes: int, threads: int) -> Worker:
-        module = ["posbench.sweep.job_process"] if processes == 1 else ["posbench.sweep.torchrun_process", str(processes)]
+        shared = [str(processes)] if processes > 1 else []
         environment = {"OMP_NUM_THREADS": str(max(1, threads // processes)), **os.environ}  # a value set by the user stays
         environment[SHOWN] = "terminal" if self.live.terminal else "lines"
         name_parent(environment)
-        worker = Worker([sys.executable, "-P", "-m", *module, str(spec)], environment, lone=processes > 1)
+        worker = Worker([sys.executable, "-P", "-m", "posbench.sweep.job_process", *shared, str(spec)], environment, lone=bool(shared))
         self.running.add(worker)
         return worker
 

@@ -5,8 +5,7 @@ any, of texts of the same model size, method, number format and about the same l
 most of it was beginning, which more work does not repeat.
 
 Where no such text is stored, those of a checkpoint are told by one layer measured now (posbench/evaluation/probe.py), those of other
-models by the rate of trainings. Stored texts of the same model size and number format also correct what is measured now, perhaps beside
-other work: by how long the longest of them took and how long it would take by the same measurement.
+models by the rate of trainings.
 """
 
 import contextlib
@@ -72,28 +71,13 @@ def _lengths_read(job: Job, cell: Cell, lengths: list[int]) -> Iterable[int]:
     return together(lambda length: make_plan(encoding, extension, **scales, length=length), lengths)
 
 
-class Rates(defaultdict[Hashable, list[float]]):
-    """Measured numbers by key. Those of every key are also found under None."""
-
-    def __init__(self) -> None:
-        super().__init__(list)
-
-    def add(self, value: float, key: Hashable) -> None:
-        for each in (key, None):
-            self[each].append(value)
-
-    def of(self, *keys: Hashable) -> float | None:
-        """Median of the numbers of the first known key; None if there are none."""
-        return next((statistics.median(self[key]) for key in keys if key in self), None)
-
-
 class Timing:
     """Times of trainings and texts: by stored runs of the jobs' folders of results, else by what is measured when it is first asked for."""
 
     def __init__(self, jobs: Iterable[Job]) -> None:
-        self.training, self.text = Rates(), Rates()  # seconds per FLOP: of trainings by size, of texts by `_text_key`
-        self.longest: dict[Hashable, tuple[ReadVolume, dict, dict]] = {}  # longest text of a size and format, its extension and scale
-        self.probes: dict[Hashable, tuple[Probe, float]] = {}  # with their corrections
+        self.training: dict[ModelSize, list[float]] = defaultdict(list)  # seconds per FLOP of trainings
+        self.text: dict[tuple[Hashable, ...], list[float]] = defaultdict(list)  # and of texts, by `_text_key`
+        self.probes: dict[Hashable, Probe] = {}
         self.stepped, self.bases = False, dict[str, None]()  # words for what was told, in their order
         for folder in {Path(job.cfg.results_dir) for job in jobs}:
             for path in run_directories(folder):
@@ -113,32 +97,34 @@ class Timing:
             from posbench.training.probe import step_seconds
 
             with contextlib.suppress(*DAMAGED, RuntimeError):
-                self.training.add(step_seconds(job.cfg, vocabulary(job.cfg), max(1, cores() // at_once)) / step, model)
+                seconds = step_seconds(job.cfg, vocabulary(job.cfg), max(1, cores() // at_once))
+                self.training[model].append(seconds / step)
                 self.stepped = True
         basis = "some steps made just now" if self.stepped else f"runs of {'this model size' if model in self.training else 'other sizes'}"
-        return self._by(basis, self.training.of(model, None)) * step * train.steps
+        return self._trained(model, basis) * step * train.steps
 
     def of_text(self, job: Job, dtype: str, extension: dict, scale: dict, text: ReadVolume, probes: bool = True) -> float:
         """Seconds of a text. Raises ConfigError for a device that cannot be measured here; without `probes` where no training was."""
         model = model_size(job.cfg)
-        if (rate := self.text.of(_text_key(model, dtype, extension, text))) is not None:
-            return self._by("stored evaluations of texts like these", rate) * model.forward(text)
+        if rates := self.text.get(_text_key(model, dtype, extension, text)):
+            self.bases["stored evaluations of texts like these"] = None
+            return statistics.median(rates) * model.forward(text)
         if not probes:
-            return self._by("arithmetic from trainings", self.training.of(model, None)) * model.forward(text)
+            return self._trained(model, "arithmetic from trainings") * model.forward(text)
         if (key := (job.run.path, dtype)) not in self.probes:
             from posbench.evaluation.probe import Probe
 
-            probe = Probe(job.cfg, vocabulary(job.cfg), dtype)
-            self.probes[key] = probe, self._correction(probe, model, dtype)
-        probe, correction = self.probes[key]
-        return self._by("one layer measured just now", correction) * probe.seconds(text, extension, scale)
+            self.probes[key] = Probe(job.cfg, vocabulary(job.cfg), dtype)
+        self.bases["one layer measured just now"] = None
+        return self.probes[key].seconds(text, extension, scale)
 
-    def _by(self, basis: str, number: float | None) -> float:
-        """A measured number, whose basis is noted. Raises ConfigError for None."""
-        if number is None:
+    def _trained(self, model: ModelSize, basis: str) -> float:
+        """Seconds per FLOP of trainings, of this size if there are any; `basis` is noted. Raises ConfigError without any."""
+        rates = self.training.get(model) or [rate for each in self.training.values() for rate in each]
+        if not rates:
             raise ConfigError(f"nothing of {LEAST} s or more was measured here yet")
         self.bases[basis] = None
-        return number
+        return statistics.median(rates)
 
     def _add(self, run: Run) -> None:
         """Add the rates of a run and its evaluations."""
@@ -146,7 +132,7 @@ class Timing:
         cfg = JobConfig.of({key: nested[key] for key in ("model", "data", "train")})
         model, train_len, summary = model_size(cfg), cfg.train.train_len, run.read_summary()
         if summary["tokens_per_second"] and summary["seconds"] >= LEAST:
-            self.training.add(1 / (summary["tokens_per_second"] * model.training(train_len)), model)
+            self.training[model].append(1 / (summary["tokens_per_second"] * model.training(train_len)))
         for path in run.eval_files():
             with contextlib.suppress(*DAMAGED):
                 content = read_json(path)
@@ -161,17 +147,7 @@ class Timing:
         for length, took in seconds.items():
             if took >= LEAST:
                 (text,) = texts_read(config["protocol"], evaluate, train_len, crop, [length])
-                kind = model, evaluate.dtype
-                self.text.add(took / model.forward(text), _text_key(*kind, extension, text))
-                if kind not in self.longest or text.tokens > self.longest[kind][0].tokens:
-                    self.longest[kind] = text, extension, config["scale_attention"]
-
-    def _correction(self, probe: "Probe", model: ModelSize, dtype: str) -> float:
-        """Time that the longest stored text of a model size and number format took, over the one that a probe tells; 1 if there is none."""
-        if (model, dtype) not in self.longest:
-            return 1.0
-        text, extension, scale = self.longest[model, dtype]
-        return self.text.of(_text_key(model, dtype, extension, text)) * model.forward(text) / probe.seconds(text, extension, scale)
+                self.text[_text_key(model, evaluate.dtype, extension, text)].append(took / model.forward(text))
 
 
 def _text_key(model: ModelSize, dtype: str, extension: dict, text: ReadVolume) -> tuple[Hashable, ...]:

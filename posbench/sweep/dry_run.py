@@ -1,8 +1,6 @@
 """Output of dry=true: the verdict on every job and evaluation, by the same rules as the jobs, before anything starts."""
 
 from collections import Counter
-from dataclasses import dataclass
-from functools import cached_property
 
 from posbench.common.errors import ConfigError
 from posbench.data.corpus import known_tokenizer
@@ -16,56 +14,19 @@ MANY = 40  # from this number on, evaluations are counted, not listed
 NOTES = {"untested": "untested pair", "noop": "no-op: ", "refused": "refused: "}  # {verdict: note}, followed by its reason
 
 
-@dataclass(frozen=True)
-class JobPlan:
-    """Plan of one job by the verdict on it."""
-
-    job: Job
-    judged: JobVerdict
-
-    @cached_property
-    def missing(self) -> dict[Cell, list[int]]:
-        """Missing lengths of each legal cell. Raises RunError for a damaged file, as the job would."""
-        return {cell: cell.missing() for cell in self.judged.legal}
-
-    @property
-    def trains(self) -> bool:
-        """True if the job would train. It does not train for references alone."""
-        return not self.job.run.finished and self.judged.runs
-
-    @property
-    def work(self) -> list[tuple[Job, Cell, list[int]]]:
-        """Evaluations to make, each with its missing lengths."""
-        return [(self.job, cell, lengths) for cell, lengths in self.missing.items() if lengths and self.judged.runs]
-
-    @property
-    def refusals(self) -> list[str]:
-        """Reasons for which the job, or an evaluation that the user asked for, is refused."""
-        cells = [verdict.reason for cell, verdict in self.judged.cells.items() if verdict.status == "refused" and not cell.reference]
-        return [self.judged.refused] if self.judged.refused else cells
-
-    @property
-    def state(self) -> str:
-        """Words for the planned work on the training, or on the checkpoint in its place."""
-        before, after, no = ("to train", "trained", "not") if self.job.cfg.trains else ("checkpoint to take", "checkpoint taken", "no")
-        if parent := self.job.cfg.train.parent:
-            before, after = f"to fine-tune from {parent['run_id']}", f"fine-tuned from {parent['run_id']}"
-        return after if self.job.run.finished else before if self.trains else f"{no} {before}, since nothing is left to evaluate"
-
-
-def planned(jobs: list[Job]) -> list[JobPlan]:
-    """Plan of each job."""
+def planned(jobs: list[Job]) -> list[JobVerdict]:
+    """Verdict on each job, with the refusals that only the text tells."""
     known: dict[str, Outcome] = {}
     refused: dict[str, str] = {}  # by what is asked
     plans = []
     for job in jobs:
-        plan = JobPlan(job, judge_job(job, known))
+        plan = judge_job(job, known)
         for _, cell, _ in plan.work:
             key = repr((job.cfg.data, cell.evaluate))
             if key not in refused:
                 refused[key] = _too_short(job, cell)
             if refused[key]:
-                plan = JobPlan(job, JobVerdict(refused[key]))
+                plan = JobVerdict(job, refused[key])
         plans.append(plan)
     return plans
 
@@ -78,24 +39,24 @@ def check_devices(jobs: list[Job], launcher: dict) -> None:
         check_device(device)
 
 
-def describe_plans(plans: list[JobPlan]) -> list[str]:
+def describe_plans(plans: list[JobVerdict]) -> list[str]:
     """Lines for each training and its evaluations (only counts if there are many), then their estimated cost."""
-    jobs, legal = [plan.job for plan in plans], [plan for plan in plans if not plan.judged.refused]
+    jobs, legal = [plan.job for plan in plans], [plan for plan in plans if not plan.refused]
     lines = _counted_lines(legal) if sum(len(job.cells) for job in jobs) >= MANY else [line for plan in legal for line in _plan_lines(plan)]
-    lines += [f"{plan.job.run.path}  refused: {plan.judged.refused}" for plan in plans if plan.judged.refused]
+    lines += [f"{plan.job.run.path}  refused: {plan.refused}" for plan in plans if plan.refused]
     parents = _missing_parents(plans)
     lines = [f"{job.run.path}  {'to train' if job.cfg.trains else 'checkpoint to take'}, as a parent" for job in parents] + lines
     return lines + cost_of(plans)
 
 
-def cost_of(plans: list[JobPlan], first: int | None = None) -> list[str]:
+def cost_of(plans: list[JobVerdict], first: int | None = None) -> list[str]:
     """Lines with the estimated cost of all plans and of the parents that they need, and when a picture of the `first` models comes."""
     parents = _missing_parents(plans)
     fresh = [*parents, *(plan.job for plan in plans if plan.trains)]
     return cost([*parents, *(plan.job for plan in plans)], fresh, [item for plan in plans for item in plan.work], first)
 
 
-def _missing_parents(plans: list[JobPlan]) -> list[Job]:
+def _missing_parents(plans: list[JobVerdict]) -> list[Job]:
     """Missing parents of the trainings to make, each once, without those that are to be made in their own right."""
     fresh = [plan.job for plan in plans if plan.trains]
     own = {job.run.path for job in fresh}
@@ -114,13 +75,21 @@ def _too_short(job: Job, cell: Cell) -> str:
     return ""
 
 
+def _state(plan: JobVerdict) -> str:
+    """Words for the planned work on the training, or on the checkpoint in its place."""
+    before, after, no = ("to train", "trained", "not") if plan.job.cfg.trains else ("checkpoint to take", "checkpoint taken", "no")
+    if parent := plan.job.cfg.train.parent:
+        before, after = f"to fine-tune from {parent['run_id']}", f"fine-tuned from {parent['run_id']}"
+    return after if plan.job.run.finished else before if plan.trains else f"{no} {before}, since nothing is left to evaluate"
+
+
 def _note(verdict: Outcome) -> str:
     return NOTES.get(verdict.status, "") + verdict.reason
 
 
-def _plan_lines(plan: JobPlan) -> list[str]:
-    lines = [f"{plan.job.run.path}  {plan.state}"]
-    for cell, verdict in plan.judged.cells.items():
+def _plan_lines(plan: JobVerdict) -> list[str]:
+    lines = [f"{plan.job.run.path}  {_state(plan)}"]
+    for cell, verdict in plan.cells.items():
         said = _note(verdict)
         if cell in plan.missing:
             lengths = plan.missing[cell]
@@ -129,14 +98,14 @@ def _plan_lines(plan: JobPlan) -> list[str]:
     return lines
 
 
-def _counted_lines(plans: list[JobPlan]) -> list[str]:
+def _counted_lines(plans: list[JobVerdict]) -> list[str]:
     """One line per training, then each sentence once with its number of evaluations."""
     lines, sentences = [], Counter()
     for plan in plans:
         fresh, legal = sum(map(bool, plan.missing.values())), len(plan.missing)
         counts = {"evaluations to make": fresh, "there already": legal - fresh, "left out": len(plan.job.cells) - legal}
-        lines.append(f"{plan.job.run.path}  {plan.state}; {', '.join(f'{number} {what}' for what, number in counts.items() if number)}")
-        for cell, verdict in plan.judged.cells.items():
+        lines.append(f"{plan.job.run.path}  {_state(plan)}; {', '.join(f'{number} {what}' for what, number in counts.items() if number)}")
+        for cell, verdict in plan.cells.items():
             if said := _note(verdict):
                 sentences[f"{cell.label}: {said}" if verdict.status == "untested" else said] += 1
     return lines + [f"{number} x {said}" for said, number in sentences.items()]

@@ -4,6 +4,7 @@ import functools
 import sys
 from dataclasses import replace
 
+from posbench.common.errors import RunError
 from posbench.common.files import read_json, write_json
 from posbench.common.progress import Progress
 from posbench.config import identity
@@ -11,12 +12,13 @@ from posbench.data.corpus import Corpus
 from posbench.engines.ask import AskingScorer, EngineModel
 from posbench.evaluation.protocol import Protocol
 from posbench.evaluation.scorer import Scorer
+from posbench.model.build import load_model
 from posbench.model.gpt import GPT
-from posbench.position.instantiate import make
+from posbench.position.instantiate import make, trained_config
 from posbench.runs import provenance, rows
+from posbench.runs.directory import Run
 from posbench.runs.target_losses import load_arrays, save_arrays
 from posbench.runs.unfinished import PART, Unfinished, made_by
-from posbench.sweep import key_run
 from posbench.sweep.cells import Cell
 from posbench.sweep.cost import model_size
 from posbench.sweep.jobs import Job
@@ -27,7 +29,18 @@ def cell_evaluation(model: GPT | EngineModel, corpus: Corpus, cell: Cell, device
     scale, chooser = make(cell.scale_attention, model.encoding.shape), cell.evaluate.key_run
     kind = AskingScorer if isinstance(model, EngineModel) else Scorer
     given = kind(model, corpus, make(cell.extension), scale, cell.evaluate, device)
-    return replace(given, chooser=key_run.model_of(chooser, corpus.vocab_size, device)) if chooser else given
+    return replace(given, chooser=_chooser(chooser, corpus.vocab_size, device)) if chooser else given
+
+
+def _chooser(noted: dict, vocab_size: int, device: str) -> GPT:
+    """The model of a resolved evaluate.key_run. Raises RunError if its weights have changed."""
+    run = Run(noted["path"])
+    if (found := run.read_summary()["sha256"]) != noted["sha256"]:
+        raise RunError(
+            f"{run.path} changed after the evaluation was named by its weights (SHA-256 {noted['sha256'][:12]}..., {found[:12]}... now): "
+            "run the same command again."
+        )
+    return load_model(run, trained_config(run), vocab_size, device)
 
 
 def progress_of(job: Job, evaluators: list[Protocol], lengths: list[list[int]]) -> Progress:

@@ -1,11 +1,12 @@
 """Process of one job after the other: a training and its evaluations. A kill or a lack of memory ends only this job.
 
 `python -m posbench.sweep.job_process SPEC` reads {"cfgs": [...], "wait": bool} from SPEC and writes {"outcomes": [...]} to SPEC.outcome;
-worker.py calls it, and sends further specs; torchrun_process.py does where several processes share a training: then the first one does
-all else, and ends with it.
+worker.py calls it, and sends further specs. `python -m posbench.sweep.job_process N SPEC` does that in N processes that share a training:
+the first one does all else, and ends with it.
 """
 
 import contextlib
+import logging
 import os
 import signal
 import stat
@@ -13,11 +14,12 @@ import sys
 import tempfile
 from collections.abc import Iterable
 from dataclasses import asdict
+from pathlib import Path
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import read_json, write_json
 from posbench.common.locks import Busy
-from posbench.common.signals import Signals, Stopped, die_with_parent, end_at_second
+from posbench.common.signals import Signals, Stopped, die_with_parent, end_at_second, name_parent
 from posbench.data.corpus import Corpus, read_text_of
 from posbench.engines.ask import running
 from posbench.evaluation.protocol import protocol
@@ -36,6 +38,7 @@ from posbench.sweep.worker import ended
 from posbench.training.distributed import World, join
 from posbench.training.trainer import Diverged
 
+DAY = "86400"  # seconds for a step and its checkpoint after a signal; torch 2.11 fixes them at 30
 LEFT = 2**30  # bytes that jobs may leave behind in their process, beyond what the first one did, before another one takes over
 
 
@@ -75,7 +78,7 @@ def _cell_corpora(job: Job, cells: Iterable[Cell], corpus: Corpus) -> dict[Cell,
 
 def _train_and_evaluate(job: Job, judged: JobVerdict, world: World) -> list[Cell]:
     """Train and evaluate what is missing. Returns the evaluated cells."""
-    missing = [cell for cell in judged.legal if cell.missing()]
+    missing = [cell for cell, lengths in judged.missing.items() if lengths]
     if job.run.finished and not missing:
         return []
     device = pick_device(job.cfg.device, world.rank, world.size)
@@ -170,7 +173,51 @@ def serve(spec: str) -> int:
     return 128 + signal.SIGINT
 
 
+def share(processes: int, spec: str) -> int:
+    """Run the job of a spec file in several processes, by torchrun's API. Returns the exit code of the failed one, 128 + n after signal n.
+
+    The torchrun command itself would print tables and tracebacks instead of one sentence, and turn every exit code into 1.
+    """
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    logging.disable(logging.CRITICAL)
+    name_parent(os.environ)
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", DAY)
+    logs = Path(spec).parent / "logs"
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=processes,
+        max_restarts=0,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        local_addr="localhost",
+        logs_specs=DefaultLogsSpecs(str(logs), redirects={rank: Std.ALL for rank in range(1, processes)}),
+    )
+    try:
+        elastic_launch(config, sys.executable)("-P", "-m", "posbench.sweep.job_process", spec)
+    except SignalException as ended:
+        return 128 + ended.sigval
+    except KeyboardInterrupt:
+        return 130
+    except ChildFailedError as error:
+        # Processes that ended by SIGTERM were stopped. Among those that failed by themselves, the main process knows most.
+        codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
+        rank = min([rank for rank, code in codes.items() if code != -signal.SIGTERM] or codes)
+        if not Path(f"{spec}.outcome").exists():
+            for said in logs.rglob(f"{rank}/stderr.log"):
+                print(said.read_text(errors="replace"), end="", file=sys.stderr)
+        return 128 - codes[rank] if codes[rank] < 0 else codes[rank]
+    return 0
+
+
 if __name__ == "__main__":
     die_with_parent()
+    *processes, path = sys.argv[1:]
+    if processes:
+        sys.exit(share(int(processes[0]), path))
     end_at_second()
-    sys.exit(serve(sys.argv[1]))
+    sys.exit(serve(path))

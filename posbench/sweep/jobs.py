@@ -12,9 +12,8 @@ from posbench.config import identity
 from posbench.config.defaults import resolve
 from posbench.config.schema import TRAINING, JobConfig, typed
 from posbench.data.mix import resolved_data
-from posbench.position.instantiate import trusted_config
+from posbench.position.instantiate import trained_config, trusted_config
 from posbench.runs.directory import Run
-from posbench.sweep import key_run
 from posbench.sweep.cells import Cell, cells, check_used
 from posbench.sweep.finetune import child_config
 
@@ -145,7 +144,7 @@ def _job(given: dict, fingerprints: dict[str, str], auto: str | None) -> Job:
     if key not in fingerprints:
         fingerprints[key] = fingerprint(cfg.data, cfg.cache_dir)
     found = fingerprints[key]
-    chooser = key_run.resolved_chooser(cfg.evaluate.key_run, found)
+    chooser = resolved_chooser(cfg.evaluate.key_run, found)
     cfg = replace(cfg, evaluate=replace(cfg.evaluate, text=text, key_run=chooser))
     run_id = identity.run_id(cfg.as_dict(), found)
     if run and run_id != run.id:
@@ -163,6 +162,29 @@ def _job(given: dict, fingerprints: dict[str, str], auto: str | None) -> Job:
         )
     child = child_config(cfg, run_id, tuning)
     return Job(child, Run(Path(cfg.results_dir) / identity.run_id(child.as_dict(), found)), found, parent=job)
+
+
+def resolved_chooser(given: str | dict | None, fingerprint: str) -> dict | None:
+    """A `given` evaluate.key_run, the run whose model chooses the key tokens of longppl, with its id, weights and training length.
+
+    None for none. `fingerprint` is that of the evaluated text.
+    Raises ConfigError for a folder without a finished training, and for a training on another text or in other tokens.
+    """
+    if given is None:
+        return None
+    path = given.get("path") if isinstance(given, dict) else given
+    run = Run(path) if isinstance(path, str) else None
+    if run is None or not run.has_config or not run.finished:
+        raise ConfigError(
+            f"evaluate.key_run={path} holds no finished training: give the folder of one, such as results/runs/rope-64-s0-1a2b3c4d5e."
+        )
+    trained = trained_config(run)
+    if identity.run_id(trained.as_dict(), fingerprint) != run.id:  # an id stands for text and tokens too
+        raise ConfigError(
+            f"evaluate.key_run={path} was trained on another text or in other tokens (or its folder was "
+            "renamed): name a training on the same text, since a model can only choose among tokens that it knows."
+        )
+    return {"path": str(run.path), "run_id": run.id, "sha256": run.read_summary()["sha256"], "train_len": trained.train.train_len}
 
 
 def _with_training(given: dict, run: Run | None) -> dict:

@@ -15,7 +15,7 @@ from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import FULL
 from posbench.runs.evaluation import Evaluation, load_evaluation
 from posbench.sweep.child_processes import check_resources, run_jobs
-from posbench.sweep.cluster.queue import Queue, run_on
+from posbench.sweep.cluster import Queue, run_on
 from posbench.sweep.jobs import Job, Result, plan_methods
 from posbench.sweep.verdict import begin
 

@@ -9,7 +9,7 @@ failed, skipped (already there), noop, refused or interrupted.
 import re
 import signal
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -31,34 +31,24 @@ def record(results: list[Result], command: str, tail: Collection[str] = ()) -> N
     lines: dict[str, list[dict]] = {}
     for result in results:
         keep(result, tail, command)
-        lines.setdefault(result.job.cfg.results_dir, []).extend(entries(result, command))
+        lines.setdefault(result.job.cfg.results_dir, []).extend(
+            {
+                "time": datetime.now(UTC).isoformat(timespec="seconds"),
+                "command": command,
+                "run_id": result.job.run.id,
+                "cell": outcome.label,
+                "status": STATUS.get(outcome.status, outcome.status),
+                "reason": outcome.reason,
+                "seconds": round(result.seconds, 3),
+                "file": str(result.file) if result.file else None,
+            }
+            for outcome in result.outcomes
+        )
     for folder, found in lines.items():
         try:
-            append(folder, found)
+            append_lines(Path(folder) / NAME, found, sync=True)
         except RunError as error:
             print(f"{Path(folder) / NAME} was not written: {error}", file=sys.stderr, flush=True)
-
-
-def entries(result: Result, command: str) -> list[dict]:
-    """Ledger entries of one job: one per cell, or one for the whole job."""
-    return [
-        {
-            "time": datetime.now(UTC).isoformat(timespec="seconds"),
-            "command": command,
-            "run_id": result.job.run.id,
-            "cell": outcome.label,
-            "status": STATUS.get(outcome.status, outcome.status),
-            "reason": outcome.reason,
-            "seconds": round(result.seconds, 3),
-            "file": str(result.file) if result.file else None,
-        }
-        for outcome in result.outcomes
-    ]
-
-
-def append(folder: Path | str, lines: Iterable[dict]) -> None:
-    """Append entries to the ledger of a results folder. Raises RunError when it cannot be written to."""
-    append_lines(Path(folder) / NAME, lines, sync=True)
 
 
 def keep(result: Result, tail: Collection[str], command: str) -> None:

@@ -6,6 +6,7 @@ A job that needs no process is settled here: nothing is missing, or everything m
 import contextlib
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 class JobVerdict:
     """Verdict on a job: `refused`, the reason if all of it is, else {cell: verdict}: legal, untested (and legal), noop or refused."""
 
+    job: Job
     refused: str = ""
     cells: dict[Cell, Outcome] = field(default_factory=dict)
 
@@ -34,6 +36,27 @@ class JobVerdict:
     def runs(self) -> bool:
         """True if a cell that the user asked for may run; references alone are not worth a training."""
         return not all(cell.reference for cell in self.legal)
+
+    @cached_property
+    def missing(self) -> dict[Cell, list[int]]:
+        """Missing lengths of each legal cell. Raises RunError for a damaged file, as the job would."""
+        return {cell: cell.missing() for cell in self.legal}
+
+    @property
+    def trains(self) -> bool:
+        """True if the job would train. It does not train for references alone."""
+        return not self.job.run.finished and self.runs
+
+    @property
+    def work(self) -> list[tuple[Job, Cell, list[int]]]:
+        """Evaluations to make, each with its missing lengths."""
+        return [(self.job, cell, lengths) for cell, lengths in self.missing.items() if lengths and self.runs]
+
+    @property
+    def refusals(self) -> list[str]:
+        """Reasons for which the job, or an evaluation that the user asked for, is refused."""
+        cells = [verdict.reason for cell, verdict in self.cells.items() if verdict.status == "refused" and not cell.reference]
+        return [self.refused] if self.refused else cells
 
     def outcomes(self, made: Collection[Cell] = ()) -> list[Outcome]:
         """Outcomes of the user's cells when the legal ones are there, those in `made` since just now."""
@@ -61,7 +84,7 @@ def judge_job(job: Job, known: dict[str, Outcome] | None = None) -> JobVerdict:
         if job.cfg.model.checkpoint and not job.cfg.model.engine and not job.run.finished and not job.parent:
             check_whole(job.cfg, job.cfg.model.checkpoint["vocab_size"])
     except ConfigError as error:
-        return JobVerdict(str(error))
+        return JobVerdict(job, str(error))
     # Only where the seed draws weights could a verdict depend on it.
     trained = encoding.node, encoding.shape, job.cfg.seed if encoding.state_dict() else None
     cells = {}
@@ -70,7 +93,7 @@ def judge_job(job: Job, known: dict[str, Outcome] | None = None) -> JobVerdict:
         if key not in known:
             known[key] = _verdict(encoding, cell)
         cells[cell] = known[key]
-    return JobVerdict(cells=cells)
+    return JobVerdict(job, cells=cells)
 
 
 def _verdict(encoding: "Encoding", cell: Cell) -> Outcome:
@@ -107,31 +130,25 @@ def settle(job: Job, known: dict[str, Outcome], trained: bool = True) -> Result 
 
     A missing training below existing evaluations is made again, so such a job also gives None.
     """
-    if is_done(job):
-        return already_done(job)
+    if there := already_done(job):
+        return there
     try:
         if trained and not job.run.finished:
             return None
         judged = judge_job(job, known)
         if judged.refused:
             return Result(job, 2, [Outcome("", "refused", judged.refused)])
-        if judged.runs and (not job.run.finished or any(cell.missing() for cell in judged.legal)):
-            return None
-        return Result(job, 0, judged.outcomes())
+        return None if judged.trains or judged.work else Result(job, 0, judged.outcomes())
     except (Exception, SystemExit):
         return None  # the process of the job will report the reason
 
 
-def is_done(job: Job) -> bool:
-    """True if nothing of a job is missing. A job with damaged files is not done: its own process reports the damage."""
+def already_done(job: Job) -> Result | None:
+    """Result of a job of which nothing is missing; None for any other. Damaged files are left to the job's own process to report."""
     with contextlib.suppress(RunError):
-        return job.run.finished and not any(cell.missing() for cell in job.cells)
-    return False
-
-
-def already_done(job: Job) -> Result:
-    """Result of a complete job."""
-    return Result(job, 0, [Outcome(cell.label, "exists") for cell in job.user_cells])
+        if job.run.finished and not any(cell.missing() for cell in job.cells):
+            return Result(job, 0, [Outcome(cell.label, "exists") for cell in job.user_cells])
+    return None
 
 
 def left_out(jobs: list[Job]) -> set[Path]:

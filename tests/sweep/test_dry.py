@@ -242,8 +242,8 @@ def test_a_checkpoints_texts_are_told_by_stored_ones_and_else_by_a_layer_measure
     # The texts of its floor are short.
     measured(tmp_path, "hf-16-s0-0000000002", 0.0, {**MODEL, "checkpoint": {"vocab_size": 300}}, pi=72.0, floor=5.0)
     assert told(PI, [100]).startswith("about 72 s of evaluation by stored evaluations of texts like these; ") and not asked
-    assert told(NTK, [200]).startswith("about 2 min of evaluation by one layer measured just now; ")  # a fiftieth of 120
-    assert asked == [(300, "fp32"), (100, 10, "pi"), (200, 10, "ntk")]
+    assert told(NTK, [200]).startswith("about 2.0 h of evaluation by one layer measured just now; ")
+    assert asked == [(300, "fp32"), (200, 10, "ntk")]
     assert told(PI, [100], "bf16").startswith("about 60 min of evaluation by one layer") and asked[0] == (300, "bf16")
 
 

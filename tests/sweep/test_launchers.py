@@ -15,9 +15,9 @@ from test_cli import Cli
 from posbench.common.errors import ConfigError, RunError
 from posbench.config.schema import JobConfig
 from posbench.runs.directory import Run
+from posbench.sweep import cluster as cluster_queue
 from posbench.sweep import launch as launching
-from posbench.sweep.cluster import queue as cluster_queue
-from posbench.sweep.cluster.task import Task
+from posbench.sweep.cluster import Task
 from posbench.sweep.launch import launch
 
 LAUNCHERS = CONFIGS / "hydra" / "launcher"

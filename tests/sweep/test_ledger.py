@@ -15,6 +15,7 @@ import pytest
 from conftest import Clock
 from ledger_lines import read_ledger
 
+from posbench.common.files import append_lines
 from posbench.common.progress import SHOWN, Progress
 from posbench.config.schema import JobConfig
 from posbench.runs.directory import Run
@@ -43,7 +44,7 @@ def test_each_cell_is_one_line_with_all_that_the_ledger_knows(tmp_path):
 
 def _write(folder: str, writer: int) -> None:
     for number in range(200):
-        ledger.append(folder, [{"writer": writer, "number": number, "padding": "x" * (37 * number % 5000)}])
+        append_lines(Path(folder) / ledger.NAME, [{"writer": writer, "number": number, "padding": "x" * (37 * number % 5000)}], sync=True)
 
 
 def test_lines_of_several_writers_never_mix(tmp_path):
@@ -60,11 +61,11 @@ def test_lines_of_several_writers_never_mix(tmp_path):
 
 
 def test_a_torn_line_costs_itself_alone(tmp_path):
-    ledger.append(tmp_path, [{"n": 1}])
+    append_lines(tmp_path / ledger.NAME, [{"n": 1}])
     with open(tmp_path / ledger.NAME, "ab") as file:
         file.write(b'{"reason": "\xc3')
     assert read_ledger(tmp_path) == [{"n": 1}]
-    ledger.append(tmp_path, [{"n": 2}, {"n": 3}])
+    append_lines(tmp_path / ledger.NAME, [{"n": 2}, {"n": 3}])
     assert read_ledger(tmp_path) == [{"n": 1}, {"n": 2}, {"n": 3}]
 
 

@@ -28,7 +28,7 @@ def planned(capfd: pytest.CaptureFixture, folder: Path, *typed: str) -> list[Job
     """The jobs of a command, without running any."""
     jobs: list[Job] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(commands, "is_done", lambda job: jobs.append(job) or True)
+        patch.setattr(commands, "already_done", lambda job: jobs.append(job) or True)
         patch.setattr(commands, "record", lambda *_: None)
         patch.setattr(commands, "_show_tables", lambda *_: None)
         assert call(capfd, folder, "run", *typed, *SMALL, *PLACES).returncode == 0
@@ -75,10 +75,12 @@ def test_a_fate_tells_what_was_made_from_what_was_there(world, capfd):
     (found,) = planned(capfd, world.root)
     first, *_, last = found.cells
     assert last.reference
-    judged = JobVerdict(cells={first: Outcome("a", "untested"), replace(first): Outcome("b", "noop", "why"), last: Outcome("c", "legal")})
+    cells = {first: Outcome("a", "untested"), replace(first): Outcome("b", "noop", "why"), last: Outcome("c", "legal")}
+    judged = JobVerdict(found, cells=cells)
     assert judged.runs and [outcome.status for outcome in judged.outcomes()] == ["exists", "noop"]
     assert [outcome.status for outcome in judged.outcomes([first])] == ["done", "noop"]
-    assert not JobVerdict(cells={first: Outcome("a", "refused", "why"), last: Outcome("c", "legal")}).runs and not JobVerdict("why").runs
+    refused = JobVerdict(found, cells={first: Outcome("a", "refused", "why"), last: Outcome("c", "legal")})
+    assert not refused.runs and not JobVerdict(found, "why").runs
 
 
 def test_an_evaluation_that_is_refused_late_leaves_the_training_whole(tmp_path, text_folder, capfd, monkeypatch):

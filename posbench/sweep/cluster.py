@@ -6,13 +6,15 @@ on the file system that the nodes share. Nothing is unpickled here.
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
+import traceback
 import uuid
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from posbench.common.errors import ConfigError, RunError
@@ -20,11 +22,11 @@ from posbench.common.files import read_json, write_json
 from posbench.common.machine import check_jobs, cores
 from posbench.common.signals import PATIENT
 from posbench.position.instantiate import DECLARED
-from posbench.sweep.cluster.task import Task
-from posbench.sweep.jobs import Job, Outcome, Result
+from posbench.sweep.child_processes import run_jobs
+from posbench.sweep.jobs import Job, Outcome, Result, plan_jobs
 from posbench.sweep.ledger import TAIL, record
 from posbench.sweep.live_progress import Live
-from posbench.sweep.verdict import already_done, is_done
+from posbench.sweep.verdict import already_done
 
 OWN = {"_target_", "via", "n_jobs", "submitit_folder", "max_num_timeout"}  # posbench's own keys; the rest go to submitit
 SHARED = {"name", "timeout_min", "mem_gb", "cpus_per_task", "gpus_per_node", "stderr_to_stdout"}  # submitit's, for every cluster
@@ -32,6 +34,7 @@ ENDED = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL
 LOOK_SECONDS = 1.0  # between two checks for outcomes
 ASK_SECONDS = 5.0  # between two queries to the cluster
 LOST_SECONDS = 10.0  # until an outcome is visible on a network file system
+AGAIN = signal.SIGUSR2  # that submitit makes SLURM send before the time limit
 
 
 @dataclass
@@ -43,7 +46,6 @@ class Submitted:
     id: str
     log: Path
     handle: object = None  # submitit's job object, for tasks of this command
-    running: bool = False
     lost: float | None = None  # time since when the cluster no longer knows the task
 
 
@@ -115,11 +117,6 @@ class Queue:
         lost = [task for task in tasks if task.lost and now - task.lost > LOST_SECONDS and _beside(task.spec, "outcome").name not in names]
         return found + [(task, self._gone(task)) for task in lost]
 
-    def going_on(self, tasks: list[Submitted]) -> str:
-        """Words for tasks that continue although this command stops waiting for them."""
-        how = f"scancel {_ids(tasks)} ends them, saved" if self.slurm else f"processes {_ids(tasks)}"
-        return f"{len(tasks)} trainings go on by themselves ({how})"
-
     def _told(self, task: Submitted) -> Result:
         said = read_json(_beside(task.spec, "outcome"))
         self._forget(task)
@@ -131,7 +128,7 @@ class Queue:
         self._forget(task)
         state = self.states.get(task.id, "gone")
         reason = f"task {task.id} ended as {state} without an outcome; the same command goes on from its last checkpoint"
-        result = already_done(task.job) if is_done(task.job) else Result(task.job, 1, [Outcome("", "failed", reason)])
+        result = already_done(task.job) or Result(task.job, 1, [Outcome("", "failed", reason)])
         record([result], self.command, task.log.read_text(errors="replace").splitlines()[-TAIL:] if task.log.exists() else [])
         return result
 
@@ -206,23 +203,68 @@ def run_on(queue: Queue, jobs: list[Job], done: int = 0) -> list[Result]:
             time.sleep(LOOK_SECONDS)
             for task, result in queue.ended(tasks):
                 tasks.remove(task)
-                _show_task(live, task, True)
                 live.finish(result)
                 results.append(result)
             for task in tasks:
-                _show_task(live, task, queue.states.get(task.id) == "RUNNING")
+                name, running = task.job.run.id, queue.states.get(task.id) == "RUNNING"
+                if running and name not in live.started:
+                    live.start(name)
+                elif name in live.started and not running:
+                    live.put_back(name)  # preempted, or at its time limit: queued again
+            live.parallel = max(live.parallel, len(live.started))
     except KeyboardInterrupt:
-        print(f"\nno longer waiting: {queue.going_on(tasks)}; the same command waits for them again", file=sys.stderr, flush=True)
+        how = f"scancel {_ids(tasks)} ends them, saved" if queue.slurm else f"processes {_ids(tasks)}"
+        left_alone = f"{len(tasks)} trainings go on by themselves ({how})"
+        print(f"\nno longer waiting: {left_alone}; the same command waits for them again", file=sys.stderr, flush=True)
         raise
     finally:
         live.close(not left and not tasks)
     return results
 
 
-def _show_task(live: Live, task: Submitted, running: bool) -> None:
-    if running and not task.running:
-        live.start(task.job.run.id)
-    elif task.running and not running:
-        live.put_back(task.job.run.id)  # preempted, or at its time limit: queued again
-    task.running = running
-    live.parallel = max(live.parallel, len(live.started))
+class Task:
+    """Callable that submitit runs on the node, in a process of its own: the job of a spec file, whose outcome it writes to SPEC.outcome.
+
+    SIGTERM, from scancel or a preemption, saves and ends without an outcome: the cluster decides if the task starts again.
+    SIGUSR2, shortly before the time limit, saves and puts the task back into the queue, at most max_num_timeout times.
+    """
+
+    def checkpoint(self, spec: str):
+        """Submission for a restarted task: the same call, since a run continues from its own checkpoint. Called by submitit."""
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self, spec)
+
+    def __call__(self, spec: str) -> None:
+        wanted = read_json(spec)
+        os.environ.update(wanted["environment"])
+        put_back, told = signal.getsignal(AGAIN), []
+
+        def stop(number: int, _: object) -> None:
+            told.append(number)
+            os.kill(os.getpid(), signal.SIGTERM)  # the job saves and ends first; then the task is put back
+
+        signal.signal(AGAIN, stop)
+        code, seconds, file = 1, 0.0, None
+        try:
+            (job,) = plan_jobs(wanted["cfgs"])
+            (result,) = run_jobs([job], 1, wanted["command"])
+            code, seconds, file, outcomes = result.code, result.seconds, result.file, result.outcomes
+        except ConfigError as error:
+            code, outcomes = 2, [Outcome("", "refused", str(error))]
+        except RunError as error:
+            outcomes = [Outcome("", "failed", str(error))]
+        except Exception as error:
+            traceback.print_exc()
+            outcomes = [Outcome("", "failed", f"{type(error).__name__}: {error}")]
+        except KeyboardInterrupt as interrupt:
+            if not told:
+                sys.exit(128 + (interrupt.args[0] if interrupt.args else signal.SIGINT))
+            try:
+                put_back(AGAIN, None)  # ends this process, unless the task has used all its restarts
+            except RuntimeError as error:
+                outcomes = [Outcome("", "failed", f"{error} All is saved: the same command goes on from there.")]
+        found = {"code": code, "seconds": seconds, "file": file and str(file.resolve()), "outcomes": [asdict(one) for one in outcomes]}
+        write_json(f"{spec}.outcome", found)
+        if any(outcome.status == "failed" for outcome in outcomes):
+            sys.exit(1)  # squeue, sacct and --dependency then see a failed task

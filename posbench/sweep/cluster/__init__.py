@@ -1,1 +1,0 @@
-"""Sweeps through a cluster (SLURM): one task per training."""
