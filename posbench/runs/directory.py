@@ -34,7 +34,6 @@ class Run:
         self.provenance = self.path / "provenance.json"
         self.train_log = self.path / "train.jsonl"
         self.weights = self.path / "model.safetensors"
-        self.beside_weights = (self.path / "config.json", self.path / "generation_config.json")  # of a model that transformers builds
         self.state = self.path / "state.pt"
         self.previous_state = previous_generation(self.state)
         self.summary = self.path / "train.json"
@@ -46,8 +45,9 @@ class Run:
     @property
     def files(self) -> tuple[Path, ...]:
         """Paths of all files directly in the directory, whether they are there or not."""
-        described = (self.config, self.provenance, self.failure, self.lock_file)
-        return (*described, self.train_log, self.weights, *self.beside_weights, self.state, self.previous_state, self.summary)
+        described = (self.config, self.provenance, self.failure, self.lock_file, self.train_log, self.summary)
+        theirs = (self.path / "config.json", self.path / "generation_config.json")  # of a model that transformers builds
+        return (*described, self.weights, *theirs, self.state, self.previous_state)
 
     @property
     def finished(self) -> bool:

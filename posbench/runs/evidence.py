@@ -71,17 +71,12 @@ def is_mean(found: Sums, row: dict) -> bool:
 def portable(value: object, key: str | None = None) -> object:
     """A configuration without the folders of absolute paths: values of the keys in PATHS, or in lists there, and words of a command."""
     if key == "command":
-        return portable_command(value)
+        return TYPED.sub(r"\1", value) if isinstance(value, str) else value
     if isinstance(value, dict):
         return {name: portable(item, name) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [portable(item, key) for item in value]
     return PurePath(value).name if key in PATHS and isinstance(value, str) and PurePath(value).is_absolute() else value
-
-
-def portable_command(command: object) -> object:
-    """A command as typed, without the folders of absolute paths. Anything but text is returned unchanged."""
-    return TYPED.sub(r"\1", command) if isinstance(command, str) else command
 
 
 def provenance_record(origin: RunMetadata) -> dict:

@@ -100,7 +100,9 @@ class Recorder(contextlib.AbstractContextManager):
 
     def image(self, path: Path | str) -> None:
         """Log a figure that is already on disk."""
-        self._send(log_image, Path(path))
+        import wandb
+
+        self._send(lambda started: started.log({Path(path).stem: wandb.Image(str(path))}))
 
     def finish(self, ok: bool) -> None:
         """End the wandb run, as failed unless `ok`. Data not uploaded in time stays on disk for `wandb sync`."""
@@ -246,24 +248,17 @@ def log_curves(started: Any, own: str | None, rows: list[dict]) -> None:
 
 
 def log_table(started: Any, run: Run, own: str | None, fresh: list[dict]) -> None:
-    """Log the rows of all evaluations of a run, in which `fresh` rows replace the stored ones, as one table and as charts."""
+    """Log the rows of all evaluations of a run, in which `fresh` rows replace the stored ones, as one table and as charts.
+
+    A chart over length for each protocol shows the loss, or the accuracy of a task, of lines with two lengths or more. Its preset is on
+    every server, and draws the lines of all runs that are shown. So a line is named by its methods, seed and training.
+    """
     import wandb
 
     made = {(row["eval_id"], row["length"]) for row in fresh}
     rows = [row for row in stored_rows(run) if (row["eval_id"], row["length"]) not in made] + fresh
     cells = [[json.dumps(row[name]) if isinstance(row[name], dict) else row[name] for name in COLUMNS] for row in rows]
     started.log({"eval_rows": wandb.Table(columns=list(COLUMNS), data=cells, allow_mixed_types=True)})
-    _log_charts(started, run, own, rows)
-
-
-def _log_charts(started: Any, run: Run, own: str | None, rows: list[dict]) -> None:
-    """Log a chart over length for each protocol: the loss, or the accuracy of a task, of lines with two lengths or more.
-
-    The chart's preset is on every server, and draws the lines of all runs that are shown. So a line is named by its methods, seed and
-    training.
-    """
-    import wandb
-
     charts: dict[tuple[str, str], dict[str, dict[int, float]]] = {}
     for row in sorted(rows, key=lambda row: row["length"]):
         kind, value = ("accuracy", row["accuracy"]) if row["task"] else ("loss", row["nll"])
@@ -277,13 +272,6 @@ def _log_charts(started: Any, run: Run, own: str | None, rows: list[dict]) -> No
             title = f"{kind} by length: {protocol.replace('_', ' ')}, {'share' if kind == 'accuracy' else 'nats per token'}"
             drawn = wandb.plot.line_series(xs, ys, list(lines), title, "tokens", split_table=True)
             started.log({f"{kind}_by_length/{protocol}": drawn})
-
-
-def log_image(started: Any, path: Path) -> None:
-    """Log a figure that is on disk."""
-    import wandb
-
-    started.log({path.stem: wandb.Image(str(path))})
 
 
 def _connect(server: str) -> None:

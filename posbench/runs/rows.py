@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ SCHEMA = 1
 MOST = 20_000  # rows of one eval json; protocols by position have about 50 per length
 SETTING = "setting"  # extra column of a report and its CSV: settings of windows and targets, in words
 KINDS = {column.name: column.kind for column in TABLE}
-UPGRADES: dict[int, Callable[[dict], dict]] = {}  # {schema n: function that turns its row into schema n + 1}
 
 
 def key(row: dict) -> tuple:
@@ -70,17 +69,14 @@ def _typed(column: Column, value: Any) -> Any:
 
 
 def read_eval(path: Path | str) -> list[dict]:
-    """Rows of one eval json, upgraded to today's schema.
-
-    Raises RunError when the file is damaged or was written by a newer posbench.
-    """
+    """Rows of one eval json. Raises RunError when the file is damaged or was written by a newer posbench."""
     return eval_rows(read_json(path), path)
 
 
 def eval_rows(content: dict, path: Path | str) -> list[dict]:
     """Same as `read_eval`, for the parsed content of a file."""
     try:
-        rows = [_upgraded(row, content["schema"], path) for row in content["rows"][:MOST]]
+        rows = [_checked(row, content["schema"], path) for row in content["rows"][:MOST]]
         if several := [name for name in SHARED if len({row[name] for row in rows}) > 1]:
             raise ValueError(f"rows of several {several[0]}s")
         if (count := len(content["rows"])) > MOST:
@@ -92,19 +88,17 @@ def eval_rows(content: dict, path: Path | str) -> list[dict]:
         raise RunError(f"{path} has invalid rows ({error}): delete it and run the same command again.") from error
 
 
-def _upgraded(row: dict, schema: int, path: Path | str) -> dict:
-    """Row of today's schema. Raises RunError for a newer one, ValueError, TypeError, KeyError or AttributeError for what is no row."""
+def _checked(row: dict, schema: int, path: Path | str) -> dict:
+    """Row of checked types. Raises RunError for a newer schema, ValueError, TypeError, KeyError or AttributeError for what is no row."""
     if schema > SCHEMA:
         raise RunError(f"{path} has row schema {schema}, this posbench reads up to {SCHEMA}: update posbench, or evaluate again.")
-    for version in range(schema, SCHEMA):
-        row = {**UPGRADES[version](row), "schema": version + 1}
     if set(row) != set(COLUMNS):
         raise ValueError(f"columns that differ from schema {SCHEMA}: {sorted(set(row) ^ set(COLUMNS))}")
-    upgraded = {column.name: _typed(column, row[column.name]) for column in TABLE}
+    typed = {column.name: _typed(column, row[column.name]) for column in TABLE}
     for name in STATED:
-        if upgraded[name] is None or name in COUNTED and upgraded[name] < 1:
-            raise ValueError(f"{name}={upgraded[name]}")
-    return upgraded
+        if typed[name] is None or name in COUNTED and typed[name] < 1:
+            raise ValueError(f"{name}={typed[name]}")
+    return typed
 
 
 def eval_content(rows: list[dict], config: dict, **by_length: dict) -> dict:
@@ -145,7 +139,7 @@ def read_csv(path: Path | str) -> list[dict]:
             raise RunError(f"{path} has no column schema, which rows have: give a report's rows.csv.")
         table = list(whole_lines(lines, path))
         settings = [{SETTING: defuse.uncell(row.pop(SETTING) or "") or None} if SETTING in row else {} for row in table]
-        rows = [_upgraded({name: _parsed(name, text) for name, text in row.items()}, int(row["schema"]), path) for row in table]
+        rows = [_checked({name: _parsed(name, text) for name, text in row.items()}, int(row["schema"]), path) for row in table]
         return [{**row, **setting} for row, setting in zip(rows, settings, strict=True)]
     except RunError:
         raise

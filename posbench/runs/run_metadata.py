@@ -70,12 +70,7 @@ class RunMetadata:
     @property
     def training(self) -> dict[str, object]:
         """Settings that determine the weights, except encoding, trained scale and seed, which every row has."""
-        skipped = [
-            *(f"train.{name}" for name in NOT_TRAIN),
-            *(f"model.{name}" for name in NOT_MODEL),
-            "train.scale_attention",
-            "train.parent",
-        ]
+        skipped = [*(f"train.{name}" for name in (*NOT_TRAIN, "scale_attention", "parent")), *(f"model.{name}" for name in NOT_MODEL)]
         kept = {key: value for key, value in self.config.items() if key.startswith(("model.", "train.")) and not under(key, skipped)}
         if "model.checkpoint.sha256" in kept:  # the name of its folder comes first, then its shape and content
             sha256 = str(kept.pop("model.checkpoint.sha256"))
@@ -225,14 +220,13 @@ class Training:
 
 def trainings(origins: Iterable[RunMetadata], names: Mapping[str, str] | None = None) -> list[Training]:
     """Trainings of run directories, in their order. Unreadable fields stay empty. `names` is {run_id: display name of the encoding}."""
-    return [_training_of(origin, names or {}) for origin in origins if origin.config or origin.provenance]
-
-
-def _training_of(origin: RunMetadata, names: Mapping[str, str]) -> Training:
-    found = {**origin.provenance, **origin.versions, **origin.summary}
-    found = {one.name: found.get(NOTED_AS.get(one.name, one.name)) for one in fields(Training)}
-    name = origin.path.name
-    return Training(**{**found, "run_id": name, "encoding": names.get(name), "end_slope": end_slope(origin)})
+    made = []
+    for origin in (origin for origin in origins if origin.config or origin.provenance):
+        found = {**origin.provenance, **origin.versions, **origin.summary}
+        found = {one.name: found.get(NOTED_AS.get(one.name, one.name)) for one in fields(Training)}
+        name = origin.path.name
+        made.append(Training(**{**found, "run_id": name, "encoding": (names or {}).get(name), "end_slope": end_slope(origin)}))
+    return made
 
 
 def end_slope(origin: RunMetadata) -> float | None:

@@ -106,15 +106,11 @@ class TargetLosses:
         found = np.flatnonzero(arrays.get("length") == length)
         if not len(found):
             return None
-        if self._last[0] == (name, length):  # the bins of one window are asked for one by one
-            return self._last[1]
-        try:
-            values = arrays[name][found[0]] if name in arrays else read_npz(self.path, (f"{name}_{length}",))[f"{name}_{length}"]
-            if len(values) != len(arrays["document"]):  # windows that run across documents
+        if self._last[0] != (name, length):  # the bins of one window are asked for one by one
+            values = arrays[name][found[0]] if name in arrays else self._alone(f"{name}_{length}")
+            if not len(values) or len(values) != len(arrays["document"]):  # windows that run across documents
                 return None
             self._last = (name, length), values.reshape(len(values), -1).astype(np.float64)
-        except Exception as error:
-            raise self._damaged(error) from error
         return self._last[1]
 
     def sums(self, name: str, length: int, columns: slice = slice(None), part: int | None = None) -> Sums | None:
@@ -130,8 +126,11 @@ class TargetLosses:
 
     def parts(self, length: int) -> np.ndarray:
         """Part of each column of the arrays of one length, of protocol accuracy. Raises RunError if the npz is damaged."""
+        return self._alone(f"part_{length}").ravel()
+
+    def _alone(self, name: str) -> np.ndarray:
         try:
-            return read_npz(self.path, (f"part_{length}",))[f"part_{length}"].ravel()
+            return np.atleast_1d(read_npz(self.path, (name,))[name])
         except Exception as error:
             raise self._damaged(error) from error
 

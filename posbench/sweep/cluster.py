@@ -160,7 +160,6 @@ def _ids(tasks: list[Submitted]) -> str:
 
 
 def _executor(launcher: dict):
-    """submitit's executor with a launcher's settings. Raises ConfigError if submitit is not installed or a setting is illegal."""
     via = launcher["via"]
     try:
         import submitit

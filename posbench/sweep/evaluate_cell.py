@@ -88,19 +88,16 @@ def evaluate(job: Job, evaluator: Protocol, cell: Cell, untested: bool, progress
         found = make_rows(values, job, cell, untested, given, length)
         new += found
         table = sorted(table + found, key=row_order)
+        shared = evaluator.shared()
+        if cell.evaluate.unit != "document":
+            shared = {**shared, "unit": evaluator.windows.unit_D[shared["document"]]}
         # Arrays come first, since a json without arrays would count as done.
-        save_arrays(arrays_path, _shared_arrays(evaluator, cell), arrays)
+        save_arrays(arrays_path, shared, arrays)
         for name, fact in ({"machines": made["machine"]} | ({"texts": text} if evaluator.nested else {}) | evaluator.known()).items():
             known[name][str(length)] = fact
         write_json(cell.path, rows.eval_content(table, settings, **{name: found for name, found in known.items() if found}))
         given.kept.end()
     return sorted(new, key=row_order)
-
-
-def _shared_arrays(evaluator: Protocol, cell: Cell) -> dict:
-    """Arrays that all lengths share, with the unit of each target where it is not the document."""
-    found = evaluator.shared()
-    return found if cell.evaluate.unit == "document" else {**found, "unit": evaluator.windows.unit_D[found["document"]]}
 
 
 def row_order(row: dict) -> tuple[int, int]:

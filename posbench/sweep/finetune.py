@@ -25,8 +25,8 @@ def child_config(cfg: JobConfig, run_id: str, tuning: FinetuneConfig) -> JobConf
         raise ConfigError("evaluate.split=all scores the text of the fine-tuning too, which the child has seen: choose test or validation.")
     longer = LONGER * parent.train_len
     length = tuning.length or (parent.train_len if tuning.encoding else longer)
-    own_lengths = {"extension.target_len": cfg.extension, "finetune.encoding.max_len": tuning.encoding or {}}
-    own_lengths = {key: node.get(key.rpartition(".")[2]) for key, node in own_lengths.items()}
+    own_max = (tuning.encoding or {}).get("max_len")
+    own_lengths = {"extension.target_len": cfg.extension.get("target_len"), "finetune.encoding.max_len": own_max}
     named = {"finetune.target_len": tuning.target_len, **(own_lengths if tuning.encoding else {})}
     source, target = next(((key, one) for key, one in named.items() if one), ("", max(length, longer) if tuning.encoding else length))
     if tuning.target_len and tuning.encoding and "base" not in tuning.encoding:

@@ -12,7 +12,6 @@ import signal
 import stat
 import sys
 import tempfile
-from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import read_json, write_json
 from posbench.common.locks import Busy
 from posbench.common.signals import Signals, Stopped, die_with_parent, end_at_second, name_parent
-from posbench.data.corpus import Corpus, read_text_of
+from posbench.data.corpus import read_text_of
 from posbench.engines.ask import running
 from posbench.evaluation.protocol import protocol
 from posbench.huggingface.check_checkpoint import check_checkpoint
@@ -42,7 +41,7 @@ DAY = "86400"  # seconds for a step and its checkpoint after a signal; torch 2.1
 LEFT = 2**30  # bytes that jobs may leave behind in their process, beyond what the first one did, before another one takes over
 
 
-def run_job(job: Job, wait: bool = False, world: World | None = None) -> list[Outcome]:
+def run_job(job: Job, wait: bool, world: World) -> list[Outcome]:
     """Train and evaluate what is missing. Returns the outcome of each cell that the user asked for.
 
     Raises Busy when another process works on the run (unless `wait`), ConfigError and RunError for the whole job.
@@ -53,27 +52,15 @@ def run_job(job: Job, wait: bool = False, world: World | None = None) -> list[Ou
     if not judged.runs:
         return judged.outcomes()
     there = job.run.path.exists()
-    finish_parent(job, wait, world or World())
+    finish_parent(job, wait, world)
     with job.run.lock(wait):
         tidy(job.run)
         try:
-            return judged.outcomes(_train_and_evaluate(job, judged, world or World()))
+            return judged.outcomes(_train_and_evaluate(job, judged, world))
         except ConfigError:
             if not there and not job.run.finished:
                 job.run.discard()
             raise
-
-
-def _cell_corpora(job: Job, cells: Iterable[Cell], corpus: Corpus) -> dict[Cell, Corpus]:
-    """Corpus that each cell reads: `corpus`, that of the training, or another text in its tokens."""
-    made, found = {}, {}
-    for cell in cells:
-        text, split = cell.evaluate.text, cell.evaluate.split
-        key = text and (text["content"], split)
-        if key not in made:
-            made[key] = read_text_of(corpus, job.cfg, text, split) if text else corpus
-        found[cell] = made[key]
-    return found
 
 
 def _train_and_evaluate(job: Job, judged: JobVerdict, world: World) -> list[Cell]:
@@ -82,9 +69,13 @@ def _train_and_evaluate(job: Job, judged: JobVerdict, world: World) -> list[Cell
     if job.run.finished and not missing:
         return []
     device = pick_device(job.cfg.device, world.rank, world.size)
-    corpus = corpus_of(job)
-    texts = _cell_corpora(job, judged.legal, corpus)
+    corpus, read, texts = corpus_of(job), {}, {}
     for cell in judged.legal:
+        text, split = cell.evaluate.text, cell.evaluate.split
+        key = text and (text["content"], split)
+        if key not in read:
+            read[key] = read_text_of(corpus, job.cfg, text, split) if text else corpus
+        texts[cell] = read[key]
         # Checked before the training, so that a length longer than every document is refused early.
         protocol(cell.protocol).check_text(texts[cell], cell.evaluate, job.cfg.train.train_len)
     kind = "evaluate" if job.run.finished else "train"
@@ -99,7 +90,7 @@ def _train_and_evaluate(job: Job, judged: JobVerdict, world: World) -> list[Cell
         if job.cfg.check and not job.cfg.trains:
             check_checkpoint(job.cfg, model, getattr(texts[missing[0]], missing[0].evaluate.split).tokens)
         evaluators = [protocol(cell.protocol)(cell_evaluation(model.eval(), texts[cell], cell, device)) for cell in missing]
-        with progress_of(job, evaluators, [cell.missing() for cell in missing]) as progress:
+        with progress_of(job, evaluators, [judged.missing[cell] for cell in missing]) as progress:
             for one, cell in zip(evaluators, missing, strict=True):
                 recorder.rows(evaluate(job, one, cell, judged.cells[cell].status == "untested", progress))
         if recorder.shows_images:

@@ -16,8 +16,9 @@ from posbench.common.files import FULL
 from posbench.runs.evaluation import Evaluation, load_evaluation
 from posbench.sweep.child_processes import check_resources, run_jobs
 from posbench.sweep.cluster import Queue, run_on
-from posbench.sweep.jobs import Job, Result, plan_methods
-from posbench.sweep.verdict import begin
+from posbench.sweep.jobs import Job, Outcome, Result, plan_methods
+from posbench.sweep.ledger import record
+from posbench.sweep.verdict import settle
 
 
 def launch(jobs: list[Job], launcher: dict, command: str) -> list[Result]:
@@ -33,7 +34,10 @@ def launch(jobs: list[Job], launcher: dict, command: str) -> list[Result]:
         queue = Queue(launcher, command)
     elif via == "joblib":
         parallel = _joblib(parallel)
-    done, left = begin(jobs, command, trained=queue is None)
+    known: dict[str, Outcome] = {}
+    settled = [settle(job, known, trained=queue is None) for job in jobs]
+    done, left = [result for result in settled if result], [job for job, result in zip(jobs, settled, strict=True) if result is None]
+    record(done, command)
     if queue:
         check_resources(left, launcher)
         made = run_on(queue, left, len(done))
@@ -73,7 +77,6 @@ def _check_writable(folder: Path) -> None:
 
 
 def _joblib(n_jobs: int) -> int:
-    """Number of trainings at a time for joblib's n_jobs, such as -1 for all cores."""
     try:
         from joblib import effective_n_jobs
     except ImportError as error:

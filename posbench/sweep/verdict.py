@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from posbench.common.errors import ConfigError, RunError
 from posbench.sweep.cells import Cell
 from posbench.sweep.jobs import Job, Outcome, Result
-from posbench.sweep.ledger import record
 
 if TYPE_CHECKING:
     from posbench.position.interfaces import Encoding
@@ -112,23 +111,11 @@ def _verdict(encoding: "Encoding", cell: Cell) -> Outcome:
     return Outcome(cell.label, "noop" if found.noop else "untested" if found.untested else "legal", found.noop or "")
 
 
-def begin(jobs: list[Job], command: str, trained: bool) -> tuple[list[Result], list[Job]]:
-    """(results of the jobs that need no process, remaining jobs). The results are written to the ledger under `command`.
-
-    With `trained`, an unfinished training is left to its process, since to judge it runs the user's code. For a cluster, a whole
-    task would be too expensive for a refusal.
-    """
-    known: dict[str, Outcome] = {}
-    found = [(job, settle(job, known, trained)) for job in jobs]
-    done = [result for _, result in found if result]
-    record(done, command)
-    return done, [job for job, result in found if result is None]
-
-
 def settle(job: Job, known: dict[str, Outcome], trained: bool = True) -> Result | None:
-    """Result of a job that needs no process, None for any other job. `known` and `trained` as in `judge_job` and `begin`.
+    """Result of a job that needs no process, None for any other job. `known` as in `judge_job`.
 
-    A missing training below existing evaluations is made again, so such a job also gives None.
+    With `trained`, an unfinished training gives None too, since to judge it runs the user's code. For a cluster, a whole task would be
+    too expensive for a refusal. A missing training below existing evaluations is made again, so such a job also gives None.
     """
     if there := already_done(job):
         return there

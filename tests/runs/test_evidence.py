@@ -16,7 +16,7 @@ from posbench.common.errors import RunError
 from posbench.report.report import collect
 from posbench.runs.directory import Run
 from posbench.runs.evaluation import Evaluation, load_evaluation
-from posbench.runs.evidence import portable, portable_command, read_evidence, write_evidence
+from posbench.runs.evidence import portable, read_evidence, write_evidence
 from posbench.runs.rows import read_csv, write_csv
 from posbench.runs.run_metadata import RunMetadata
 from posbench.runs.search import CONFIGS, SUMS, find_results
@@ -292,5 +292,5 @@ def test_values_that_are_paths_lose_their_folders():
     ],
 )
 def test_the_words_of_a_command_lose_their_folders(typed, shown):
-    assert portable_command(typed) == (shown or typed)
+    assert portable(typed, "command") == (shown or typed)
     assert portable({"resumed": [{"command": typed}]}) == {"resumed": [{"command": shown or typed}]}
