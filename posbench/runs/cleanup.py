@@ -71,10 +71,7 @@ def unused_tokens(cache: Path, folder: Path, delete: bool = False) -> Iterator[W
 
 @contextlib.contextmanager
 def _held(lock: Path, delete: bool) -> Iterator[str]:
-    """Hold the lock, if there is something to delete, and yield why it cannot be, such as a folder of somebody else, or "".
-
-    Raises Timeout, an OSError, while another process has it.
-    """
+    """Hold the lock with `delete`; yield why it cannot be, or "". Raises Timeout, an OSError, while another process has it."""
     kept = ""
     with contextlib.ExitStack() as stack:
         try:
@@ -109,7 +106,6 @@ def _of_run(entry: Entry, unfinished: Collection[str]) -> Iterator[tuple[Path, s
 
 
 def _uploaded(folder: Path, ids: Iterable[str]) -> Iterator[tuple[Path, str]]:
-    """wandb's offline folders of these runs that were uploaded."""
     home = folder / ".wandb" / "wandb"
     if home.is_symlink() or home.parent.is_symlink():
         return
@@ -126,12 +122,10 @@ def foreign_files(path: Path) -> list[Path]:
 
 
 def _made_here(run: Run, path: Path) -> bool:
-    """True if place and name of a file in a run's directory show that posbench made it."""
     return path in run.files or OWN.fullmatch(path.relative_to(run.path).as_posix()) is not None
 
 
 def _leftovers(run: Run) -> Iterator[tuple[Path, str]]:
-    """Leftover files in a run's directory that the run no longer needs."""
     for path in (path for path, _ in files(run.path) if _made_here(run, path)):
         if run.finished and path in (run.state, run.previous_state):
             yield path, "the training is finished: its weights are there"
@@ -143,7 +137,6 @@ def _leftovers(run: Run) -> Iterator[tuple[Path, str]]:
 
 
 def _tokens_used(folder: Path) -> set[str]:
-    """Keys of the tokens that runs in `folder` were trained on."""
     from posbench.data.tokenizers import tokenizer_name
 
     used = set()

@@ -20,10 +20,8 @@ LIBRARIES = ("torch", "numpy", "tokenizers", "datasets")
 
 
 def _git(*args: str) -> bytes | None:
-    """Output of git in the package's folder, None when it fails.
-
-    GIT_* variables are dropped, since in a commit hook they point git at another repository.
-    """
+    """Output of git in the package's folder, None when it fails."""
+    # In a commit hook GIT_* point git at another repository.
     environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
     try:
         return subprocess.run(("git", *args), cwd=PACKAGE.parent, env=environment, capture_output=True, check=True, timeout=30).stdout

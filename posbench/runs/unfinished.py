@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 
 from posbench.common.files import atomic_path
-from posbench.runs import provenance
 from posbench.runs.target_losses import read_npz
 
 PART = ".part.npz"
@@ -24,7 +23,7 @@ FIELDS = ("nll", "correct", "rank", "among")
 
 
 class Unfinished:
-    """Batches of one evaluation, in a file that is written every `every` seconds.
+    """Batches of one evaluation, in a file that is written every `every` seconds. `made` is the code and the machine that make them.
 
     `seconds` is the time of those that were found again, and `peak_mib` their peak memory.
     """
@@ -86,8 +85,3 @@ class Unfinished:
             print(f"{self.path} cannot be used ({error}): its texts are read again", file=sys.stderr, flush=True)
             return {}
         return found
-
-
-def made_by(device: str) -> dict:
-    """Maker of a file: the code, and this machine with a device."""
-    return {"code": list(provenance.code()), "machine": provenance.machine(device)}

@@ -147,12 +147,9 @@ def _chat(cfg: JobConfig) -> bool | dict:
 
 
 def _references(run: Run, cfg: JobConfig, name: str) -> list[Cell]:
-    """Reference cells: the floor of every curve, and the half window behind G, which proves that the model uses its context.
-
-    From twice the training length on (or the training length plus a stride, if more) both feed the same tokens at every length, so
-    one length suffices. A smaller max_length serves if it gives every target the training length of context. Otherwise there is no
-    floor, and the report says so.
-    """
+    """Reference cells: the floor of every curve, and the half window behind G, which proves that the model uses its context."""
+    # From twice the training length on (or that plus a stride) both feed the same tokens at every length, so one suffices. A smaller
+    # max_length serves if it gives every target the training length of context. Otherwise there is no floor, and the report says so.
     train_len, evaluate = cfg.train.train_len, _evaluate(cfg, name)
     length = min(train_len + max(train_len, evaluate.stride or 0), evaluate.max_length)
     if length < Setting.of(vars(evaluate)).shortest_exact(train_len):

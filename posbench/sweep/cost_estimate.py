@@ -127,7 +127,6 @@ class Timing:
         return statistics.median(rates)
 
     def _add(self, run: Run) -> None:
-        """Add the rates of a run and its evaluations."""
         nested = read_metadata(run.path).nested
         cfg = JobConfig.of({key: nested[key] for key in ("model", "data", "train")})
         model, train_len, summary = model_size(cfg), cfg.train.train_len, run.read_summary()

@@ -18,7 +18,7 @@ from posbench.position.instantiate import make, trained_config
 from posbench.runs import provenance, rows
 from posbench.runs.directory import Run
 from posbench.runs.target_losses import load_arrays, save_arrays
-from posbench.runs.unfinished import PART, Unfinished, made_by
+from posbench.runs.unfinished import PART, Unfinished
 from posbench.sweep.cells import Cell
 from posbench.sweep.cost import model_size
 from posbench.sweep.jobs import Job
@@ -70,8 +70,8 @@ def evaluate(job: Job, evaluator: Protocol, cell: Cell, untested: bool, progress
     table = rows.eval_rows(kept, cell.path) if kept else []
     known = {name: dict(kept.get(name) or {}) for name in ("machines", "texts", "depths", "guesses")}
     arrays = load_arrays(arrays_path) if table else {}
-    made = made_by(given.device)
-    given.kept = Unfinished(cell.path.with_suffix(PART), made)
+    machine = provenance.machine(given.device)
+    given.kept = Unfinished(cell.path.with_suffix(PART), {"code": list(provenance.code()), "machine": machine})
     method = f"{identity.method_name(cell.extension)}+{identity.method_name(cell.scale_attention)}"
     settings = {"protocol": cell.protocol, "version": evaluator.version_of(cell.evaluate)}
     settings |= {"extension": cell.extension, "scale_attention": cell.scale_attention, "evaluate": vars(cell.evaluate)}
@@ -93,7 +93,7 @@ def evaluate(job: Job, evaluator: Protocol, cell: Cell, untested: bool, progress
             shared = {**shared, "unit": evaluator.windows.unit_D[shared["document"]]}
         # Arrays come first, since a json without arrays would count as done.
         save_arrays(arrays_path, shared, arrays)
-        for name, fact in ({"machines": made["machine"]} | ({"texts": text} if evaluator.nested else {}) | evaluator.known()).items():
+        for name, fact in ({"machines": machine} | ({"texts": text} if evaluator.nested else {}) | evaluator.known()).items():
             known[name][str(length)] = fact
         write_json(cell.path, rows.eval_content(table, settings, **{name: found for name, found in known.items() if found}))
         given.kept.end()

@@ -102,10 +102,7 @@ def train(job: Job, corpus: Corpus, device: str, recorder: Recorder | None, worl
 
 
 def _begin(job: Job, vocab_size: int, device: str) -> tuple["GPT | Reader", dict | None]:
-    """(model before its first step, what is noted of its parent: its id, its reach and the digest of its weights).
-
-    A child has its parent's weights. Raises RunError if the parent is not there, or is not the one that the child began with.
-    """
+    """(model before its first step, what is noted of its parent). Raises RunError without the parent that a child began with."""
     noted = job.cfg.train.parent
     if not noted:
         return make_model(job.cfg, vocab_size).to(device), None
