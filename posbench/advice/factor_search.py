@@ -31,7 +31,6 @@ from posbench.sweep.verdict import judge_job
 
 if TYPE_CHECKING:
     from posbench.data.corpus import Corpus
-    from posbench.position.geometry import Spectrum
 
 Individual = tuple[float, ...]  # exact_first, then a factor for each pair
 FACTOR_STEP, HIGHEST, MUTATED = 0.01, 1.25, 0.3
@@ -157,9 +156,15 @@ def plan_search(cfg: dict) -> tuple[Job, list[int]]:
 def search(
     job: Job, corpus: "Corpus", windows: int, exact: list[int], size: Sizes, log: Path
 ) -> tuple[dict[Individual, float], dict[str, float]]:
-    """(losses of all individuals, losses by name of the model as it is and of the starts). What the log knows is not measured again."""
+    """(losses of all individuals, losses by name of the model as it is and of the starts). What the log knows is not measured again.
+
+    The starts have the factors of PI, NTK-aware scaling and YaRN.
+    """
     from posbench.extensions.none import NoExtension
+    from posbench.extensions.ntk import Ntk
+    from posbench.extensions.ntk_by_parts import NtkByParts
     from posbench.model.build import load_model, pick_device
+    from posbench.position.geometry import Span
     from posbench.position.instantiate import make
     from posbench.sweep.evaluate_cell import cell_evaluation
 
@@ -169,14 +174,20 @@ def search(
     given = cell_evaluation(model, corpus, cell, device)
     turning = (layer.encoding for layer in model.encoding.layers() if layer.extended)
     spectrum = next(found for one in turning if (found := one.spectrum_at(target)) is not None)
-    starts = _starts(spectrum, given.train_len, target, 0 if 0 in exact else exact[0])
+    span, first = Span(given.train_len, target, target), 0 if 0 in exact else exact[0]
+    starts = {"pi": (first, *[span.factor] * len(spectrum.freq_F))}
+    for name, extension in (("ntk", Ntk()), ("yarn", NtkByParts(ramp="index"))):
+        divisor_F = spectrum.freq_F / extension.spectrum(spectrum, span).freq_F
+        starts[name] = (first, *divisor_F.nan_to_num(span.factor).cummax(0).values.tolist())  # a pair that does not turn has any factor
+    # A line that was cut short is left out.
+    known = {(one["exact_first"], *one["factors"]): math.inf if one["nll"] is None else one["nll"] for one in read_lines(log)}
 
     def measure(**changed: object) -> float:
         nll_NS, _ = protocol(cell.protocol)(replace(given, **changed)).score(target)
         return float(nll_NS.mean(dtype="float64"))
 
     with Progress(size.total * windows * target, "search", "tokens") as progress:
-        plain, known, best = measure(extension=NoExtension()), known_losses(log), math.inf
+        plain, best = measure(extension=NoExtension()), math.inf
 
         def loss(one: Individual) -> float:
             nonlocal best
@@ -194,22 +205,3 @@ def search(
         found = evolve(loss, starts.values(), exact, HIGHEST * target / given.train_len, size, cell.evaluate.seed)
     found |= {one: nll for one, nll in known.items() if one[0] in exact}  # of searches with other sizes
     return found, {"as it is": plain, **{f"{name}'s factors": found[one] for name, one in starts.items()}}
-
-
-def _starts(spectrum: "Spectrum", train_len: int, target: int, first: int) -> dict[str, Individual]:
-    """Individuals with `first` exact positions and the factors of PI, NTK-aware scaling and YaRN."""
-    from posbench.extensions.ntk import Ntk
-    from posbench.extensions.ntk_by_parts import NtkByParts
-    from posbench.position.geometry import Span
-
-    span = Span(train_len, target, target)
-    found = {"pi": (first, *[span.factor] * len(spectrum.freq_F))}
-    for name, extension in (("ntk", Ntk()), ("yarn", NtkByParts(ramp="index"))):
-        divisor_F = spectrum.freq_F / extension.spectrum(spectrum, span).freq_F
-        found[name] = (first, *divisor_F.nan_to_num(span.factor).cummax(0).values.tolist())  # a pair that does not turn has any factor
-    return found
-
-
-def known_losses(log: Path) -> dict[Individual, float]:
-    """Losses of individuals in a log. A line that was cut short is left out."""
-    return {(one["exact_first"], *one["factors"]): math.inf if one["nll"] is None else one["nll"] for one in read_lines(log)}

@@ -96,10 +96,6 @@ class Measurements:
             wanted = [*wanted, (AS_IT_IS, [*plan.short, plan.target])]
         self.measure("validation", wanted, f"comparing the factors of {', '.join(kept)} at {plan.target:,} tokens")
 
-    def judge(self, final: Sequence[str]) -> None:
-        """Measure the finalists on test documents."""
-        self.measure("test", self.plan.judged(final, self.options), f"judging {len(final)} options on test documents")
-
     def describe(self, families: Sequence[str], read: dict[str, str]) -> list[str]:
         """Lines for the three stages and their time; `read`: the windows of each split in words."""
         plan, cfg, text = self.plan, self.job.cfg, ReadVolume(1, self.plan.target, self.plan.targets, self.plan.targets)

@@ -34,7 +34,8 @@ def setting(found: Measurements, option: Option, out: Path) -> dict:
     if not option.frequencies:
         scale = "" if option.scale == "none" else f" {words('scale_attention', node('scale_attention', option.scale))}"
         return {**lacking, "reason": f"Needs own attention: rope_parameters cannot say it. In posbench: {typed}{scale}."}
-    own = _config_of(cfg)
+    place = find_checkpoint(cfg.model.path, download=False).place if cfg.model.checkpoint else None
+    own = read_json(place / "config.json") if place and place.is_dir() else None  # a GGUF file and a model trained here have none
     try:
         told = settings(cfg, extension, own)
         config = config_json(own, cfg, extension) if cfg.model.checkpoint else None
@@ -73,9 +74,3 @@ def words(group: str, chosen: dict) -> str:
     """Words that choose a method, as they are typed: its name, and its arguments that differ from its yaml."""
     name = method_name(chosen)
     return " ".join([f"{group}={name}", *(f"{group}.{key}={value}" for key, value in chosen.items() if value != nodes(group)[name][key])])
-
-
-def _config_of(cfg: JobConfig) -> dict | None:
-    """config.json of the checkpoint; None for a GGUF file, and for a model trained here."""
-    place = find_checkpoint(cfg.model.path, download=False).place if cfg.model.checkpoint else None
-    return read_json(place / "config.json") if place and place.is_dir() else None

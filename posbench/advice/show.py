@@ -65,15 +65,12 @@ def option_table(content: dict) -> str:
     """Table of the options on the test documents, without the cut text, to which they are compared."""
     lengths = [*content["short"], content["target"]]
     rows = [["", *(f"{length:,}" for length in lengths), "usable to"]]
-    for option in compared_options(content):
+    for option in content["options"]:
+        if option["name"] == CUT:
+            continue
         known = {point["length"]: point["difference"] for point in option["points"]}
         rows.append([option["name"], *(with_half_width(known.get(length)) for length in lengths), reach(option["usable"], content)])
     return aligned(rows)
-
-
-def compared_options(content: dict) -> list[dict]:
-    """Options with numbers of their own."""
-    return [option for option in content["options"] if option["name"] != CUT]
 
 
 def with_half_width(bounds: Bounds | None) -> str:
@@ -166,31 +163,23 @@ def setting_lines(content: dict) -> list[str]:
 
 def advice_page(content: dict, drawing: Markup) -> str:
     """HTML of the whole page. Equal content gives equal text."""
-    grids = {"results": _result_grid(content), "factors": _factor_grid(content), "search": _search_grid(content)}
-    return template("advice.html").render(
-        content=content, drawing=drawing, asked=introduction(content), answers=all_answers(content), **grids
-    )
-
-
-def _result_grid(content: dict) -> Grid:
     lengths = sorted({point["length"] for option in content["options"] for point in option["points"]})
-    rows = []
+    results = []
     for option in content["options"]:
         points = {point["length"]: f"{_loss_cell(point['nll'])} ({_difference_cell(point)})" for point in option["points"]}
         usable = "" if option["name"] == CUT else reach(option["usable"], content)
-        rows.append([option["name"], *(points.get(length, "-") for length in lengths), usable])
-    return Grid(["option", *(f"{length:,}" for length in lengths), "usable to"], rows, range(1, len(lengths) + 1))
-
-
-def _factor_grid(content: dict) -> Grid:
-    rows = [[one["family"], f"{one['factor']:g}", *map(_difference_cell, one["points"])] for one in content["factors"]]
-    return Grid(["method", "factor", *(f"cost at {length:,}" for length in content["short"])], rows, range(1, 2 + len(content["short"])))
-
-
-def _search_grid(content: dict) -> Grid:
-    lengths = sorted({int(length) for one in content["search"] for length in one["nll"]})
-    rows = [[one["name"], *(_loss_cell(one["nll"].get(str(length), "-")) for length in lengths)] for one in content["search"]]
-    return Grid(["option", *(f"{length:,}" for length in lengths)], rows, range(1, len(lengths) + 1))
+        results.append([option["name"], *(points.get(length, "-") for length in lengths), usable])
+    factors = [[one["family"], f"{one['factor']:g}", *map(_difference_cell, one["points"])] for one in content["factors"]]
+    costs = [f"cost at {length:,}" for length in content["short"]]
+    read = sorted({int(length) for one in content["search"] for length in one["nll"]})
+    search = [[one["name"], *(_loss_cell(one["nll"].get(str(length), "-")) for length in read)] for one in content["search"]]
+    grids = {
+        "results": Grid(["option", *(f"{length:,}" for length in lengths), "usable to"], results, range(1, len(lengths) + 1)),
+        "factors": Grid(["method", "factor", *costs], factors, range(1, 2 + len(costs))),
+        "search": Grid(["option", *(f"{length:,}" for length in read)], search, range(1, len(read) + 1)),
+    }
+    said = {"asked": introduction(content), "answers": all_answers(content)}
+    return template("advice.html").render(content=content, drawing=drawing, **said, **grids)
 
 
 def _difference_cell(point: dict) -> str:
@@ -203,7 +192,8 @@ def _loss_cell(value: float | str | None) -> str:
 
 def advice_figure(content: dict):
     """Left: what each option changes, by length. Right, if fixed factors were measured: their cost, by factor."""
-    left = [(one["name"], [(point["length"], point["difference"]) for point in one["points"]]) for one in compared_options(content)]
+    judged = [one for one in content["options"] if one["name"] != CUT]
+    left = [(one["name"], [(point["length"], point["difference"]) for point in one["points"]]) for one in judged]
     panels = [_panel_of(left, "tokens of text", content["train_len"])]
     if right := factor_lines(content):
         panels.append(_panel_of(right, "factor", 1))

@@ -65,17 +65,6 @@ def summary(numbers: dict) -> list[str]:
     for layer in numbers["layers"]:
         seen = [value for value in layer["distance"] if value is not None]
         said = [f"the last query sees {len(seen)} keys, the farthest at {max(seen):.6g}"]
-        if layer["spectrum"]:
-            ratios = [before / after for before, after in zip(layer["spectrum_before"], layer["spectrum"], strict=True) if after]
-            slowed = f", slowed {min(ratios):.3g} to {max(ratios):.3g} times" if ratios and max(ratios) > 1 else ""
-            said.append(f"{len(layer['spectrum'])} frequencies{slowed}")
-        if layer["bias"]:
-            ends = [[value for value in row if value is not None][-1] for row in layer["bias"]]
-            said.append(f"bias there {min(ends):.3g} to {max(ends):.3g}")
-        rows = layer["logit_scale"] if isinstance(layer["logit_scale"][0], list) else [layer["logit_scale"]]
-        factors = [row[-1] for row in rows]
-        if any(factor != 1 for factor in factors):
-            said.append("its logits times " + " ".join(f"{factor:.3g}" for factor in factors))
         if layer["sink"]:
             said.append("a sink of logit " + " ".join(f"{logit:.3g}" for logit in dict.fromkeys(layer["sink"])))
         who = f"{len(layer['numbers'])} layer{'s' * (len(layer['numbers']) > 1)} of {layer['name']}: " if len(numbers["layers"]) > 1 else ""

@@ -1,7 +1,6 @@
 """Table of a grid's dimensionless numbers: a row for each encoding with each extension that acts on it, at the longest length."""
 
 import json
-from collections.abc import Iterable
 from dataclasses import make_dataclass
 from pathlib import Path
 
@@ -35,18 +34,8 @@ def grid_rows(cfgs: list[dict]) -> tuple[list[Row], list[str]]:
     Seeds, protocols, scales and learning rates add no rows. Different heads and training lengths do, and so does each kind of layer that
     the extension acts on. recompute_window, the floor of every curve, has no row.
     """
+    pairs: dict[str, tuple[JobConfig, int]] = {}  # each encoding with each extension, and the longest length that the grid has of it
     found, reasons = [], {}
-    for cfg, length in _at_longest(cfgs, reasons):
-        try:
-            found += _pair_rows(cfg, length, reasons)
-        except ConfigError as error:
-            reasons[f"refused: {error}"] = None
-    return found, list(reasons)
-
-
-def _at_longest(cfgs: list[dict], reasons: dict) -> Iterable[tuple[JobConfig, int]]:
-    """(configuration, longest length that the grid evaluates it at) of each encoding with each extension."""
-    found: dict[str, tuple[JobConfig, int]] = {}
     for cfg in cfgs:
         if cfg["extension"]["_target_"] == RECOMPUTE:
             continue
@@ -57,9 +46,14 @@ def _at_longest(cfgs: list[dict], reasons: dict) -> Iterable[tuple[JobConfig, in
             reasons[f"refused: {error}"] = None
             continue
         key = json.dumps([one.run, one.encoding, one.extension, shape], sort_keys=True, default=repr)
-        first, longest = found.get(key, (one, 0))
-        found[key] = first, max(longest, cfg["length"] or max(one.evaluate.lengths))
-    return found.values()
+        first, longest = pairs.get(key, (one, 0))
+        pairs[key] = first, max(longest, cfg["length"] or max(one.evaluate.lengths))
+    for one, length in pairs.values():
+        try:
+            found += _pair_rows(one, length, reasons)
+        except ConfigError as error:
+            reasons[f"refused: {error}"] = None
+    return found, list(reasons)
 
 
 def _pair_rows(cfg: JobConfig, length: int, reasons: dict) -> list[Row]:

@@ -46,7 +46,8 @@ def advise(request: Request) -> int:
     print(f"{plan.train_len:,} to {plan.target:,} tokens, {plan.told} (dry=true tells the plan)", file=sys.stderr, flush=True)
     found.search(families)
     ranking = rankings(found.losses["validation"], plan)
-    found.judge(finalists(ranking, found.options, found.losses["validation"], plan))
+    final = finalists(ranking, found.options, found.losses["validation"], plan)
+    found.measure("test", plan.judged(final, found.options), f"judging {len(final)} options on test documents")
     return _write(found, ranking)
 
 

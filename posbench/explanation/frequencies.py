@@ -99,8 +99,3 @@ def usual_amplitude(rope: Rope) -> float:
     if rope.kind == "longrope":
         return longrope_amplitude(rope.factor, rope.original)
     return yarn_amplitude(rope.factor) if rope.kind == "yarn" else 1.0
-
-
-def turns(rope: Rope) -> np.ndarray:
-    """Turns of each pair within the training length, without the scaling: [pairs]."""
-    return rope.original * plain(rope) / (2 * math.pi)

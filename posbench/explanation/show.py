@@ -9,7 +9,7 @@ import numpy as np
 from posbench.common.defuse import printable
 from posbench.common.errors import ConfigError
 from posbench.explanation.facts import FACTS, Finding
-from posbench.explanation.frequencies import Rope, frequencies, plain, turns
+from posbench.explanation.frequencies import Rope, frequencies, plain
 from posbench.explanation.settings import LONG, LayerKind, Setting
 from posbench.explanation.words import ToolWords, covered, model_path
 from posbench.report.figures.style import FONT, GREY, OKABE_ITO, Frame, ruled
@@ -66,7 +66,7 @@ class Explanation:
 
     def turns(self, kind: LayerKind) -> np.ndarray:
         """Turns of each pair in the training length, by the checkpoint's own base: [pairs]."""
-        return turns(replace(kind.rope, base=self.own(kind).base))
+        return kind.rope.original * plain(replace(kind.rope, base=self.own(kind).base)) / (2 * np.pi)
 
     def __str__(self) -> str:
         return self.text
