@@ -48,7 +48,8 @@ def running(run: Run, cfg: JobConfig, device: str, fingerprint: str) -> Iterator
     said = engine.start(cfg.as_dict())
     try:
         if not run.finished:
-            print(f"asking {run.id} of {engine.kind}: {_listed(said)}", file=sys.stderr, flush=True)
+            listed = ", ".join(f"{key} {value}" for key, value in said.items() if value is not None)
+            print(f"asking {run.id} of {engine.kind}: {listed}", file=sys.stderr, flush=True)
             run.write_config(cfg.as_dict())
             run.write_provenance({**provenance.collect_provenance(cfg.seed, device, fingerprint, None), "engine": said})
             none = dict.fromkeys(("loss", "validation_loss", "tokens_per_second", "peak_mib", "n_params", "sha256"))
@@ -57,10 +58,6 @@ def running(run: Run, cfg: JobConfig, device: str, fingerprint: str) -> Iterator
         yield EngineModel(engine, make_encoding(cfg))
     finally:
         engine.stop()
-
-
-def _listed(said: dict) -> str:
-    return ", ".join(f"{key} {value}" for key, value in said.items() if value is not None)
 
 
 class AskingScorer(Scorer):

@@ -5,15 +5,16 @@ A node of configs/model with `_target_` names one; its other keys are the engine
 Letters: L tokens fed, R scored rows.
 """
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
 
 from posbench.common.errors import ConfigError
 from posbench.config.identity import as_typed, method_name
-from posbench.config.schema import ModelConfig, TrainConfig
+from posbench.config.schema import ModelConfig
 from posbench.position.instantiate import checked
+from posbench.pretrained.import_config import trained_elsewhere
 
 ENCODING = "posbench.encodings.served.Served"
 ALLOWED = {"extension": ("none", "recompute_window"), "scale_attention": ("none",)}
@@ -75,7 +76,7 @@ def adopt_engine(cfg: dict) -> dict:
 
     Raises ConfigError for methods and trainings that an engine does not take, and as Engine.served.
     """
-    engine, train = make_engine(cfg["model"]["engine"]), cfg["train"]
+    engine = make_engine(cfg["model"]["engine"])
     kind = f"model={engine.kind}"
     for group, names in ALLOWED.items():
         if method_name(cfg[group]) not in names:
@@ -88,20 +89,8 @@ def adopt_engine(cfg: dict) -> dict:
     for key in ("check", "finetune"):
         if cfg.get(key):
             raise ConfigError(f"{key}= needs weights, and {kind} gives losses alone: leave it out.")
-    if method_name(train.get("scale_attention") or TrainConfig().scale_attention) != "none":
-        raise ConfigError(f"train.scale_attention was not trained into {kind}: leave it out.")
     found = engine.served(cfg)
-    length = found.train_len if train["length"] == TrainConfig().length else train["length"]
-    if length is None:
-        raise ConfigError(f"{kind} does not say for how many tokens its model was trained: add train.length=TOKENS.")
-    return {
-        **cfg,
-        "encoding": {"_target_": ENCODING, "engine": engine.kind, **found.settings},
-        "model": {
-            **asdict(replace(found.model, engine=cfg["model"]["engine"])),
-            "checkpoint": {**found.identity, "vocab_size": found.vocab_size, "bos": found.bos},
-        },
-        "train": asdict(TrainConfig(length=length, steps=0, dtype="bf16")),
-        "seed": 0,
-        "data": {**cfg["data"], "tokenizer": found.tokenizer},
-    }
+    encoding = {"_target_": ENCODING, "engine": engine.kind, **found.settings}
+    known = {**found.identity, "vocab_size": found.vocab_size, "bos": found.bos}
+    model = replace(found.model, engine=cfg["model"]["engine"], checkpoint=known)
+    return trained_elsewhere(cfg, kind, encoding, model, found.train_len, found.tokenizer)

@@ -83,11 +83,10 @@ class LlamaCpp(Engine):
         longest = said.pop("length")
         usual = LlamaCpp("").given
         settings = {key: value for key, value in self.given.items() if key not in ROUNDING and value != usual[key]}
-        own = cfg["data"]["tokenizer"] in ("bytes", "bpe")
         return ServedModel(
             **said,
             train_len=longest,
-            tokenizer=found.tokenizer() if own else cfg["data"]["tokenizer"],
+            tokenizer=found.tokenizer(),
             identity={"sha256": found.digest(cfg["cache_dir"])},
             settings=settings,
             model=model,

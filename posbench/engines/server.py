@@ -21,7 +21,9 @@ from posbench.common.errors import ConfigError, RunError, first_line
 from posbench.common.files import sha256_json
 from posbench.config.schema import ModelConfig
 from posbench.config.typed_args import Must, shown
+from posbench.data.corpus import known_tokenizer
 from posbench.engines.engine import Engine, ServedModel
+from posbench.pretrained.checkpoint import find_checkpoint
 
 KEY = "POSBENCH_API_KEY"
 ADDRESS = r"https?://([^/@?#\s:\[\]]+|\[[\da-fA-F:.]+\])(:\d+)?(/[^@?#\s]*)?"  # without a name, a password or a query
@@ -55,9 +57,6 @@ class Server(Engine):
         self.client, self.stopped, self.takes_ids = None, threading.Event(), True
 
     def served(self, cfg: dict) -> ServedModel:
-        from posbench.data.corpus import known_tokenizer
-        from posbench.pretrained.checkpoint import find_checkpoint
-
         if not self.url:
             raise ConfigError("model=server asks a running server: add its address, such as model.url=http://localhost:8000.")
         if not re.fullmatch(ADDRESS, self.url):
@@ -87,8 +86,6 @@ class Server(Engine):
         )
 
     def start(self, cfg: dict) -> dict:
-        from posbench.data.corpus import known_tokenizer
-
         self._open()
         listed, self.tokenizer = self._listed(), known_tokenizer(cfg["data"], cfg["cache_dir"])
         self.name, self.owner, self.longest = listed["id"], listed["owned_by"], listed["max_model_len"]
@@ -164,7 +161,8 @@ class Server(Engine):
             answer = self._post("/generate", {"input_ids": ids, **SCORED})
         else:
             behind = ids[1:] if self.first is not None and ids[0] == self.first else ids
-            prompt = ids if self.takes_ids else self._mark() + self.tokenizer.decode(behind)
+            mark = "" if self.takes_ids or not self.marks else self.tokenizer.model.id_to_token(self.first)  # which it reads as one token
+            prompt = ids if self.takes_ids else mark + self.tokenizer.decode(behind)
             numbered = {"return_tokens_as_token_ids": True} if self.owner == "vllm" else {}
             answer = self._post("/v1/completions", {"model": self.name, "prompt": prompt, **ECHOED, **numbered})
         try:
@@ -194,10 +192,6 @@ class Server(Engine):
                     "tokenizer is another, or it makes other tokens of the same text."
                 )
         return logprobs[1 : len(ids)], likeliest[1 : len(ids)]
-
-    def _mark(self) -> str:
-        """Text of the BOS, which the server reads as one token, unless it writes one itself."""
-        return self.tokenizer.model.id_to_token(self.first) if self.marks else ""
 
     def _same(self, said: str | int | None, own: int) -> bool:
         """True if a token as the server writes it may be the id `own`. Pieces of characters are written in many ways."""

@@ -7,7 +7,7 @@ import functools
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,19 +66,16 @@ class Checkpoint:
 
     def digest(self, cache_dir: str | Path | None, again: bool = False) -> str:
         """Hex SHA-256 of the weights. With `again` this process reads the files, once in each of their states, whatever a cache says."""
-        state = self.state() if again else None
+        files = self.files()
+        stats = [(str(file), os.stat(file)) for file in files] if again else []
+        state = tuple((file, one.st_size, one.st_mtime_ns, one.st_ctime_ns, one.st_ino) for file, one in stats)
         if state in _read:
             return _read[state]
-        digests = file_digests(self.files(), Path(cache_dir) / "digests.json" if cache_dir else None, again)
+        digests = file_digests(files, Path(cache_dir) / "digests.json" if cache_dir else None, again)
         found = digests[0] if len(digests) == 1 else sha256_json(digests)
         if again:
             _read[state] = found
         return found
-
-    def state(self) -> tuple:
-        """Size, times and place on disk of each file, which change with any writing."""
-        stats = [(str(file), os.stat(file)) for file in self.files()]
-        return tuple((file, one.st_size, one.st_mtime_ns, one.st_ctime_ns, one.st_ino) for file, one in stats)
 
     def tokenizer(self) -> str | None:
         """data.tokenizer that reads the tokenizer beside the weights; None if there is none."""
@@ -125,19 +122,25 @@ def snapshot(name: str, download: bool) -> tuple[str, Path]:
 
     Raises ConfigError when it is not there whole.
     """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
     from posbench.data.hub import hub_miss, quiet_hub
 
-    remedy = "or copy that cache from a machine where it lies."
+    remedy, folder = "or copy that cache from a machine where it lies.", None
+    repository, _, revision = name.partition("@")
+    fetch = functools.partial(snapshot_download, repository, revision=revision or None)
     try:
-        folder = _fetch(name, None, local=True)
+        with suppress(LocalEntryNotFoundError):
+            folder = Path(fetch(local_files_only=True))
         if folder is None or not _complete(folder):
             if not download:
                 raise ConfigError(
                     f"model.path={name} is incomplete in the hub's cache: run it once with model=hf model.path={name}, {remedy}"
                 )
             quiet_hub()
-            folder = _fetch(name, [*BESIDE, WHOLE])  # where a hub has both, transformers reads the one file
-            folder = _fetch(name, weight_names(folder))
+            folder = Path(fetch(allow_patterns=[*BESIDE, WHOLE]))  # where a hub has both, transformers reads the one file
+            folder = Path(fetch(allow_patterns=weight_names(folder)))
             if not _complete(folder):  # offline the cache answers with what it has
                 raise FileNotFoundError(f"{folder} lacks weights")
     except ConfigError:
@@ -146,21 +149,7 @@ def snapshot(name: str, download: bool) -> tuple[str, Path]:
         raise ConfigError(
             f"model.path={name} is neither a folder, a .gguf file, nor a hub name that answers: {hub_miss(error, remedy)}"
         ) from error
-    return f"{name.partition('@')[0]}@{folder.name}", folder
-
-
-def _fetch(name: str, files: list[str] | None, local: bool = False) -> Path | None:
-    """Folder of a snapshot with these files; with `local`, the one that the cache holds, or None."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
-
-    repository, _, revision = name.partition("@")
-    try:
-        return Path(snapshot_download(repository, revision=revision or None, allow_patterns=files, local_files_only=local))
-    except LocalEntryNotFoundError:
-        if local:
-            return None
-        raise
+    return f"{repository}@{folder.name}", folder
 
 
 def _complete(folder: Path) -> bool:

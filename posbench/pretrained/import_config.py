@@ -48,8 +48,13 @@ def adopt(cfg: dict) -> dict:
     model, rope, said = describe(found)
     longest = said.pop("length")
     if not cfg["model"].get("own_scaling", True):
-        model, rope, longest = _without_scaling(model, rope, path)
-    digest, encoding = found.digest(cfg["cache_dir"]), cfg["encoding"]
+        if rope.get("scaling") is None:
+            raise ConfigError(
+                f"model.path={path} has no scaling that posbench takes apart, so model.own_scaling=false has no effect: leave it out."
+            )
+        longest, model = rope["scaling_len"], replace(model, own_scaling=False)
+        rope |= {"scaling": None, "scaling_len": None, "amplitude": None}
+    encoding = cfg["encoding"]
     whole = all(encoding.get(key, value) in (value, rope.get(key, value)) for key, value in WHOLE.items())
     if method_name(encoding) != "rope" or not whole or encoding.get("base", 1e4) not in (1e4, rope.get("base", 1e4)):
         raise ConfigError(
@@ -57,37 +62,25 @@ def adopt(cfg: dict) -> dict:
             f"({as_typed('encoding', rope)}): leave encoding out, and choose among extensions."
         )
     encoding = {**encoding, **rope} if method_name(rope) == "rope" else rope
+    model = replace(model, path=found.name, checkpoint={"sha256": found.digest(cfg["cache_dir"]), **said})
+    return trained_elsewhere(cfg, f"model.path={path}", encoding, model, longest, found.tokenizer())
+
+
+def trained_elsewhere(cfg: dict, whose: str, encoding: dict, model: ModelConfig, length: float | None, tokenizer: str | None) -> dict:
+    """Job configuration of a model that others trained, with its training length and tokenizer where no other is chosen.
+
+    Raises ConfigError for a scale that was to be trained in, and where no training length is known.
+    """
+    data = cfg["data"]
     if method_name(cfg["train"].get("scale_attention") or TrainConfig().scale_attention) != "none":
-        raise ConfigError(f"train.scale_attention was not trained into model.path={path}: use scale_attention, which acts at evaluation.")
-    length = cfg["train"]["length"]
-    length = longest if length == TrainConfig().length else length
+        raise ConfigError(f"train.scale_attention was not trained into {whose}: leave it out.")
+    length = length if cfg["train"]["length"] == TrainConfig().length else cfg["train"]["length"]
     if length is None:
-        raise ConfigError(f"model.path={path} has no training length: add train.length=TOKENS.")
+        raise ConfigError(f"{whose} does not say for how many tokens it was trained: add train.length=TOKENS.")
     # Other training settings have no effect, since nothing is trained or drawn: one checkpoint is one run.
     train = asdict(TrainConfig(length=length, steps=0, dtype="bf16"))
-    return {
-        **cfg,
-        "encoding": encoding,
-        "model": asdict(replace(model, path=found.name, checkpoint={"sha256": digest, **said})),
-        "train": train,
-        "seed": 0,
-        "data": _data(cfg["data"], found),
-    }
-
-
-def _without_scaling(model: ModelConfig, rope: dict, path: str) -> tuple[ModelConfig, dict, float]:
-    """Model, encoding and training length of a checkpoint before the scaling in its config.json. Raises ConfigError where there is none."""
-    if rope.get("scaling") is None:
-        raise ConfigError(
-            f"model.path={path} has no scaling that posbench takes apart, so model.own_scaling=false has no effect: leave it out."
-        )
-    return replace(model, own_scaling=False), {**rope, "scaling": None, "scaling_len": None, "amplitude": None}, rope["scaling_len"]
-
-
-def _data(data: dict, checkpoint: Checkpoint) -> dict:
-    """`data` with the checkpoint's own tokenizer; without one, or if another is named, as it is."""
-    own = checkpoint.tokenizer() if data["tokenizer"] in ("bytes", "bpe") else None
-    return {**data, "tokenizer": own} if own else data
+    data = {**data, "tokenizer": tokenizer} if tokenizer and data["tokenizer"] in ("bytes", "bpe") else data
+    return {**cfg, "encoding": encoding, "model": asdict(model), "train": train, "seed": 0, "data": data}
 
 
 def describe(found: Checkpoint) -> tuple[ModelConfig, dict, dict]:
@@ -171,7 +164,9 @@ def _scaling(kind: str, said: dict, config: dict, path: str) -> dict:
     if kind == "yarn":
         arguments = _yarn(said, before, factor, path)
     elif kind == "longrope":
-        arguments = _longrope(said, before, factor)
+        usual = math.sqrt(1 + math.log(factor) / math.log(before))
+        short = {} if said["long_factor"] == said["short_factor"] else {"short_factors": said["short_factor"]}
+        arguments = {"factors": said["long_factor"], **short, **_temperature(said, usual, usual)}
     amplitude = arguments.pop("amplitude", None)
     scaling = {**target, **arguments, "mode": "fixed", "target_len": _whole_length(factor * before)}
     return {"scaling": scaling, "scaling_len": _whole_length(before), **({"amplitude": amplitude} if amplitude else {})}
@@ -186,17 +181,10 @@ def _yarn(said: dict, before: float, factor: float, path: str) -> dict:
             "not supported: choose another checkpoint."
         )
     ramp = {"alpha": alpha, "beta": said.get("beta_fast") or 32.0, "ramp": "index", "truncate": said.get("truncate", True)}
-    usual = 0.1 * math.log(factor) + 1
-    asked = usual
+    asked = usual = 0.1 * math.log(factor) + 1
     if said.get("mscale") and said.get("mscale_all_dim"):
         asked = (0.1 * said["mscale"] * math.log(factor) + 1) / (0.1 * said["mscale_all_dim"] * math.log(factor) + 1)
     return {**ramp, **_temperature(said, asked, usual)}
-
-
-def _longrope(said: dict, before: float, factor: float) -> dict:
-    usual = math.sqrt(1 + math.log(factor) / math.log(before))
-    short = {} if said["long_factor"] == said["short_factor"] else {"short_factors": said["short_factor"]}
-    return {"factors": said["long_factor"], **short, **_temperature(said, usual, usual)}
 
 
 def _temperature(said: dict, asked: float, usual: float) -> dict:

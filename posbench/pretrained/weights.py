@@ -3,7 +3,6 @@
 Their tensors differ from ours by the prefix `model.` and the names of the norms of q and k.
 """
 
-import functools
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ from posbench.common.lazy_tensor import LazyTensor
 from posbench.pretrained.checkpoint import Checkpoint, find_checkpoint
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
 NORMS = {"norm.q_gain": "q_norm.weight", "norm.k_gain": "k_norm.weight"}
 
@@ -85,13 +84,9 @@ def _parts(name: str, tensor: LazyTensor, expected: dict[str, list[int]]) -> dic
         return {}
     starts = [sum(rows[:index]) for index in range(len(rows))]
     return {
-        one: replace(tensor, shape=[count, tensor.shape[1]], read=functools.partial(_tensor_rows, tensor, start, count))
-        for one, start, count in zip(names, starts, rows, strict=True)
+        one: replace(tensor, shape=[n, tensor.shape[1]], read=lambda start=start, end=start + n: tensor.read()[start:end].clone())
+        for one, start, n in zip(names, starts, rows, strict=True)
     }
-
-
-def _tensor_rows(tensor: LazyTensor, start: int, count: int) -> "Tensor":
-    return tensor.read()[start : start + count].clone()
 
 
 def unchanged(path: str, sha256: str) -> Checkpoint:
