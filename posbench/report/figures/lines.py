@@ -64,11 +64,10 @@ class Panel:
 def draw(title: str, rows: Sequence[Sequence[Panel | None]], caption: Sequence[str], wide: float = WIDTH, tall: float = HEIGHT):
     """Figure of rows of panels; None leaves a place empty."""
     panels = [panel for row in rows for panel in row if panel]
-    columns = max(map(len, rows))
-    room = gutters([[panel.lines if panel else () for panel in row] for row in rows])
+    room = gutters(rows)
     tall = max([tall, *(1.3 * sum(gaps(line.name for line in panel.lines)) for panel in panels)])
     above = [headroom(row) for row in rows]
-    across = LEFT + columns * (wide + BETWEEN) - BETWEEN + sum(room)
+    across = LEFT + len(room) * (wide + BETWEEN) - BETWEEN + sum(room)
     frame = Frame(title, across, sum(above) + len(rows) * (tall + BELOW))
     for index, row in enumerate(rows):
         for column, panel in enumerate(row):
@@ -83,10 +82,10 @@ def draw(title: str, rows: Sequence[Sequence[Panel | None]], caption: Sequence[s
     return frame.figure
 
 
-def gutters(rows: Sequence[Sequence[Sequence[Line]]]) -> list[float]:
-    """Points right of each column of panels for the names of its lines; `rows` holds the lines of each panel."""
-    columns = range(max(map(len, rows)))
-    return [LEADER + max([0.0, *(width(line.name) for row in rows for lines in row[one : one + 1] for line in lines)]) for one in columns]
+def gutters(rows: Sequence[Sequence[Panel | None]]) -> list[float]:
+    """Points right of each column of panels for the names of its lines."""
+    columns = ([panel for panel in column if panel] for column in itertools.zip_longest(*rows))
+    return [LEADER + max((width(line.name) for panel in column for line in panel.lines), default=0.0) for column in columns]
 
 
 def headroom(row: Sequence[Panel | None]) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from posbench.common.errors import ConfigError
-from posbench.report.figures.lines import BELOW, BETWEEN, LABEL, LEADER, LEFT, Line, Panel, beyond_top, draw, gutters, headroom, width
+from posbench.report.figures.lines import BELOW, BETWEEN, LABEL, LEADER, LEFT, Panel, beyond_top, draw, gutters, headroom, width
 from posbench.report.figures.loss_curves import dodge, limits
 from posbench.report.figures.style import FONT, GREY, RULE, floor_axis, note, octaves, ruled
 
@@ -64,29 +64,30 @@ def _layout(contents: Sequence[Panel], across: float, size: str) -> tuple[list[P
         columns = math.ceil(len(contents) / math.ceil(len(contents) / most))
         limit = NAMES * (across - LEFT) / columns - LEADER
         narrow, wider = (
-            [[replace(line, name=wrap_name(line.name, at)) for line in one.lines] for one in contents] for at in (limit, 2 * limit)
+            [replace(one, lines=[replace(line, name=wrap_name(line.name, at)) for line in one.lines]) for one in contents]
+            for at in (limit, 2 * limit)
         )
         for named in (narrow, _at_row_ends(wider, columns)):
             room = gutters([named[start : start + columns] for start in range(0, len(named), columns)])
             wide = (across - LEFT + BETWEEN - sum(room)) / columns - BETWEEN
             if wide >= LEAST:
-                headings = [wrap_name(one.title, wide + room[index % columns], TITLE) for index, one in enumerate(contents)]
-                fitted = zip(contents, headings, named, strict=True)
-                return [replace(one, title=heading, lines=lines) for one, heading, lines in fitted], columns, wide
+                headings = [wrap_name(one.title, wide + room[index % columns], TITLE) for index, one in enumerate(named)]
+                return [replace(one, title=heading) for one, heading in zip(named, headings, strict=True)], columns, wide
     longest = max((line.name for one in contents for line in one.lines), key=width)
     raise ConfigError(
         f"size={size} has no room for a line beside the name {longest}: shorten it with labels.NAME=, or choose another size."
     )
 
 
-def _at_row_ends(named: list[list[Line]], columns: int) -> list[list[Line]]:
-    """Lines with names in the last panel of each row alone, if it has all lines of the others."""
+def _at_row_ends(named: list[Panel], columns: int) -> list[Panel]:
+    """Panels whose lines have names in the last of each row alone, if it has all lines of the others."""
     kept = []
     for start in range(0, len(named), columns):
         *others, last = named[start : start + columns]
-        known = {(line.name, line.pen) for line in last}
-        shared = all((line.name, line.pen) in known for lines in others for line in lines)
-        kept += [[replace(line, name="" if shared else line.name) for line in lines] for lines in others] + [last]
+        known = {(line.name, line.pen) for line in last.lines}
+        if all((line.name, line.pen) in known for one in others for line in one.lines):
+            others = [replace(one, lines=[replace(line, name="") for line in one.lines]) for one in others]
+        kept += [*others, last]
     return kept
 
 
