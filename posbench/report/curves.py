@@ -15,7 +15,7 @@ import numpy as np
 
 from posbench.common.errors import RunError
 from posbench.report.labels import Labels
-from posbench.report.records import SECTION, ContextPoint, CurvePoint, section_of
+from posbench.report.records import SECTION, ContextPoint, CurvePoint, grouped, section_of
 from posbench.report.references import Paired, References, Seed, compare, exact_context, plain, reference
 from posbench.runs.evaluation import Evaluation
 from posbench.statistics.clustered import student_interval
@@ -42,23 +42,16 @@ def points(references: References, label: Labels, wide: bool = False) -> list[Cu
         floor, others = references.floors.get((key, "floor")), {} if plain(first) else references.plain.get(key, {})
         rows = spans(evaluation, wide) if by_position else (((row["length"], None), row) for row in evaluation.rows)
         for place, row in rows:
-            seed = Seed(evaluation, row, *_compared(evaluation, row, floor, others.get(row["length"])))
+            length, against_floor, against_plain = row["length"], None, None
+            other = others.get(length)
+            if by_position:
+                against_plain = compare(evaluation, row, other, other and joined(other, length, row["start"], row["position"]))
+            elif not evaluation.further(row):
+                against_floor = compare(evaluation, row, floor, floor and floor.exact_row(length))
+                against_plain = compare(evaluation, row, other, other and other.row(length))
+            seed = Seed(evaluation, row, against_floor, against_plain)
             add_seed(found[(*section_of(evaluation), *label(row), evaluation.source, *place)], seed, label)
     return [_point(key, list(seeds.values()), label, references.gains) for key, seeds in found.items()]
-
-
-def _compared(evaluation: Evaluation, row: dict, floor: Evaluation | None, other: Evaluation | None) -> tuple[Paired | None, ...]:
-    """Differences of a row to the floor and to no extension, `other`.
-
-    A further row of a length has none.
-    """
-    length = row["length"]
-    if row["position"] is not None:
-        return None, compare(evaluation, row, other, other and joined(other, length, row["start"], row["position"]))
-    if evaluation.further(row):
-        return None, None
-    against_floor = compare(evaluation, row, floor, floor and floor.exact_row(length))
-    return against_floor, compare(evaluation, row, other, other and other.row(length))
 
 
 def add_seed(seeds: dict[int, Seed], one: Seed, label: Labels) -> None:
@@ -104,9 +97,8 @@ def means(rows: Sequence[dict], names: Iterable[str]) -> dict[str, float | None]
 def interval(seeds: Sequence[tuple | None], unit: str) -> tuple[float | None, float | None, str | None]:
     """Mean over seeds, half width of its 95 % interval, and the interval's units; None for what is unknown.
 
-    Each seed begins with its value and the sums over documents, which are None if only the mean is known (`Paired`).
-
-    The units are seeds crossed with documents, documents for one seed, or seeds if only means are known.
+    Each seed begins with its value and the sums over documents, which are None if only the mean is known (`Paired`). The units are seeds
+    crossed with documents, documents for one seed, or seeds if only means are known.
     """
     if not all(seeds):
         return None, None, None
@@ -169,15 +161,17 @@ def context_points(references: References, label: Labels) -> list[ContextPoint]:
 
     Raises RunError if two evaluations of one training scored different targets.
     """
-    seeds: dict[tuple, list[dict[int, Evaluation]]] = defaultdict(list)
-    for ladder in references.ladders.values():
+
+    def key(ladder: dict[int, Evaluation]) -> tuple:
         one = next(iter(ladder.values()))
-        seeds[(*section_of(one), label(one.first)[0], one.source)].append(ladder)
-    found = [(key, own, sorted({context for ladder in own for context in ladder})) for key, own in seeds.items()]
-    return [_step(key, context, [one for one in own if context in one], label) for key, own, contexts in found for context in contexts]
+        return *section_of(one), label(one.first)[0], one.source
+
+    seeds = grouped(references.ladders.values(), key)
+    return [_step(names, context, own, label) for names, own in seeds.items() for context in sorted(set().union(*own))]
 
 
-def _step(key: tuple, context: int, own: list[dict[int, Evaluation]], label: Labels) -> ContextPoint:
+def _step(key: tuple, context: int, seeds: list[dict[int, Evaluation]], label: Labels) -> ContextPoint:
+    own = [ladder for ladder in seeds if context in ladder]
     rows = [ladder[context].exact_row() for ladder in own]
     first = rows[0]
     train_len, unit = first["train_len"], first["sem_unit"]
@@ -201,8 +195,5 @@ def _step(key: tuple, context: int, own: list[dict[int, Evaluation]], label: Lab
 
 
 def _change(ladder: dict[int, Evaluation], context: int, other: int) -> Paired | None:
-    """Loss with `context` tokens minus that with `other`; None if one was not measured."""
-    if context not in ladder or other not in ladder:
-        return None
-    one, two = ladder[context], ladder[other]
-    return compare(one, one.exact_row(), two, two.exact_row())
+    one, two = ladder.get(context), ladder.get(other)
+    return compare(one, one.exact_row(), two, two.exact_row()) if one and two else None

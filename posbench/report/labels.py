@@ -28,11 +28,6 @@ class Facts:
     keeps_encoding: bool = False  # fine-tuned with the encoding of its parent
     setting: Setting | str | None = None
 
-    @classmethod
-    def stated(cls, encoding: str, extension: str) -> "Facts":
-        """Facts of a method of which a CSV states two names and no more."""
-        return cls(encoding, extension, line=encoding)
-
 
 class Labels:
     """Labels (encoding, extension, scale_attention) of rows among `rows`.

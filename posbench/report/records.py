@@ -43,7 +43,7 @@ class SectionKey:
     @property
     def behind(self) -> Facts:
         """Values behind the labels; of a record that was read from a CSV the labels themselves."""
-        return self.facts or Facts.stated(self.encoding, self.extension)
+        return self.facts or Facts(self.encoding, self.extension, line=self.encoding)
 
 
 Record, Item = TypeVar("Record", bound=SectionKey), TypeVar("Item")
@@ -162,7 +162,7 @@ def interval_units(units: Iterable[str]) -> str:
     )
 
 
-def two_seeds(found: "Iterable[CurvePoint | ContextPoint]") -> list[str]:
+def two_seeds(found: Iterable[CurvePoint | ContextPoint]) -> list[str]:
     """Note on intervals over two seeds; an empty list without any."""
     if not any(one.n_seeds == 2 and (one.over or "").startswith("seeds") for one in found):
         return []

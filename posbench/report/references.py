@@ -70,7 +70,8 @@ class References:
         for evaluation in self.evaluations:
             row, steps = evaluation.first, found[evaluation.key]
             context = exact_context(row)
-            if context is None or context > row["train_len"] or not _whole(row["protocol"]) or not evaluation.exact_row():
+            own_floor = getattr(known(row["protocol"]), "floor", None) == row["protocol"]  # every target has its window, but at a start
+            if context is None or context > row["train_len"] or not own_floor or not evaluation.exact_row():
                 continue
             if context not in steps or row["scale_attention"] == row["trained_scale"]:
                 steps[context] = evaluation
@@ -100,11 +101,6 @@ def reference(row: dict) -> str | None:
 def plain(row: dict) -> bool:
     """True if a row has no extension, and no scale but the one that the model was trained with."""
     return row["extension"] == "none" and row["scale_attention"] == (row["trained_scale"] or "none")
-
-
-def _whole(protocol: str) -> bool:
-    """True if the protocol has its own floor: recompute_window then gives every target a full window, except near a document's start."""
-    return getattr(known(protocol), "floor", None) == protocol
 
 
 def pooled(evaluation: Evaluation, row: dict | None, other: Evaluation, at: dict | None) -> tuple[Sums, Sums] | None:
