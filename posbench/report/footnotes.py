@@ -13,7 +13,7 @@ from posbench.config.identity import method_args, method_name
 from posbench.config.names import called
 from posbench.evaluation.protocol import known
 from posbench.report.labels import METHODS, Labels
-from posbench.report.records import ContextPoint, CurvePoint, Record, Score, SectionKey, grouped, interval_units, span, two_seeds
+from posbench.report.records import ContextPoint, CurvePoint, Record, Score, grouped, interval_units, span, two_seeds
 from posbench.report.references import References
 from posbench.report.scores import GUESSES, LEARNED
 from posbench.report.tables import NEVER, number
@@ -21,6 +21,7 @@ from posbench.runs.evaluation import Evaluation
 from posbench.runs.run_metadata import RunMetadata, differing, text
 from posbench.statistics.crossed import Gain
 
+MARKS = "< gains from the longer context, > fails, ~ zero lies inside the interval (which does not prove that nothing is lost)"
 EARLY = ", or what there is where a document begins"
 UNASKED = "not asked inside the window, so that a failure beyond it says nothing of a method"
 QUANTISED = re.compile(r"(\d+) I?Q(\d)_?\w*")  # 210 Q4_1 in the text of train.json
@@ -31,20 +32,17 @@ WAY_ON = f"{FAILED}train longer (train.steps) or a larger model (model.d_model, 
 WAY_ON_OF_CHILD = f"{FAILED}fine-tune longer (finetune.steps), or with an extension that holds at that length (extension){UNTIL}"
 WAY_ON_OF_CHECKPOINT = f"{FAILED}read other texts (data=), or more of them (evaluate.windows){UNTIL}"
 
-Trained = tuple[str, str, int]  # name of an encoding, the protocol that G is taken from in words, training length
-Found = tuple[Trained, int, Gain]  # with the seed
-
 
 def below_curve(curve: Sequence[CurvePoint]) -> list[str]:
     """Lines below the tables of losses by length or position: what was measured, and the meaning of the marks."""
-    lines = _of_positions(curve) if curve[0].window else []
-    if over := interval_units(point.over for point in curve if point.half_width is not None):
-        lines = [
-            f"+- : half a 95 % interval of the paired difference, Student's t {over}; it says nothing of other corpora",
-            "< gains from the longer context, > fails, ~ zero lies inside the interval (which does not prove that nothing is lost)",
-            *lines,
-        ]
-    return _below(curve, targets_of(curve[0]), "loss and bits per byte are means over them", lines)
+    first, lines = curve[0], []
+    over = interval_units(one.over for one in curve if (one.change_half_width if one.window else one.half_width) is not None)
+    if first.window and first.n_units == 1:
+        lines = [f"one {first.sem_unit}: there is no interval, and another text gives other numbers (evaluate.windows for more)"]
+    elif over:
+        lines = [f"+- : half a 95 % interval of the paired difference, Student's t {over}; it says nothing of other corpora"]
+        lines.append("< a lower loss than without extension, > a higher one, ~ zero lies inside" if first.window else MARKS)
+    return _below(curve, targets_of(first), "loss and bits per byte are means over them", lines)
 
 
 def below_scores(section: Sequence[Score]) -> list[str]:
@@ -76,28 +74,26 @@ def _below(section: Sequence[Record], measured: str, means: str, lines: list[str
     ]
 
 
-def _chosen_documents(one: SectionKey) -> str:
-    """Documents that a setting chooses by name, in brackets; "" for none."""
+def _units(one: CurvePoint | ContextPoint) -> str:
+    """Number of units, and in brackets those that a setting chooses by name."""
     documents = getattr(one.behind.setting, "documents", None)
-    return f" (`{documents}`)" if documents else ""
+    return f"{one.n_units} {one.sem_unit}{'s' * (one.n_units != 1)}{f' (`{documents}`)' if documents else ''}"
 
 
 def targets_of(point: CurvePoint) -> str:
     """Text on the targets that a point is a mean over."""
     if point.foreign:
         return "which targets were scored is not stated"
-    units = f"{point.n_units} {point.sem_unit}{'s' * (point.n_units != 1)}{_chosen_documents(point)}"
     if point.window:
-        return f"every token of windows of {point.window} tokens in {units}, by its position"
+        return f"every token of windows of {point.window} tokens in {_units(point)}, by its position"
     same = getattr(known(point.protocol), "same_targets", False)
-    return f"the same {point.n_targets} targets in {units} at every length" if same else f"targets in {units}"
+    return f"the same {point.n_targets} targets in {_units(point)} at every length" if same else f"targets in {_units(point)}"
 
 
 def contexts_of(section: Sequence[ContextPoint]) -> str:
     """Text on the targets that a section's losses are means over."""
     first = section[0]
-    units = f"{first.n_units} {first.sem_unit}s{_chosen_documents(first)}"
-    return f"the same {first.n_targets} targets in {units} for every c{EARLY if first.protocol == 'sliding' else ''}"
+    return f"the same {first.n_targets} targets in {_units(first)} for every c{EARLY if first.protocol == 'sliding' else ''}"
 
 
 def questions_of(section: Iterable[Score]) -> str:
@@ -141,17 +137,6 @@ def units_of_doubling(section: Sequence[ContextPoint]) -> str:
     """Text on the units of a section's intervals; "" without intervals."""
     over = interval_units(step.over for step in section if step.doubling_half_width is not None and step.over)
     return f"95 % interval of the paired difference, Student's t {over}" if over else ""
-
-
-def _of_positions(curve: list[CurvePoint]) -> list[str]:
-    """Lines on the differences to no extension in a table by position."""
-    if curve[0].n_units == 1:
-        return [f"one {curve[0].sem_unit}: there is no interval, and another text gives other numbers (evaluate.windows for more)"]
-    over = interval_units(point.over for point in curve if point.change_half_width is not None)
-    if not over:
-        return []
-    line = f"+- : half a 95 % interval of the paired difference, Student's t {over}"
-    return [f"{line}; it says nothing of other corpora", "< a lower loss than without extension, > a higher one, ~ zero lies inside"]
 
 
 def checkpoint_lines(origins: Iterable[RunMetadata]) -> list[str]:
@@ -201,16 +186,12 @@ def argument_line(evaluations: list[Evaluation]) -> list[str]:
 
 def _words(args: Mapping[str, object]) -> str:
     """Arguments with their values, without those that are null; a method among these by its name: local=rope(base=10000.0)."""
-    return ", ".join(f"{key}={_argument_value(value)}" for key, value in args.items() if value is not None)
-
-
-def _argument_value(value: object) -> object:
-    if not isinstance(value, dict):
-        return value
-    if "_target_" not in value:
-        return f"{{{_words(value)}}}"
-    own = _words(method_args(value))
-    return f"{method_name(value)}({own})" if own else method_name(value)
+    said = {key: value for key, value in args.items() if value is not None}
+    for key, value in said.items():
+        if isinstance(value, dict):
+            own = _words(method_args(value))
+            said[key] = f"{{{own}}}" if "_target_" not in value else f"{method_name(value)}({own})" if own else method_name(value)
+    return ", ".join(f"{key}={value}" for key, value in said.items())
 
 
 def gain_lines(own: Iterable[Evaluation], references: References, label: Labels, origins: Mapping[Path, RunMetadata]) -> list[str]:
@@ -222,7 +203,7 @@ def gain_lines(own: Iterable[Evaluation], references: References, label: Labels,
     asked_alike: dict[tuple, tuple] = {}  # G by another protocol is taken only if its windows are the same
     for key in known:
         asked_alike.setdefault(references.floors[key, "floor"].windows, key)
-    found: list[Found] = []
+    found: list[tuple[tuple[str, str, int], int, Gain]] = []  # name with the protocol that G is taken from, training length; seed
     failed: dict[str, None] = {}
     unknown: dict[str, dict[str, list[int]]] = {}  # {why: {encoding: seeds}}
     trained = {one.first["run_id"]: one for one in own if not one.rows_alone and any(row["position"] is None for row in one.rows)}
@@ -230,39 +211,27 @@ def gain_lines(own: Iterable[Evaluation], references: References, label: Labels,
         key = one.key if one.key in known else asked_alike.get(one.windows)
         name, seed = label(one.first)[0], one.first["seed"]
         if key is None:
-            unknown.setdefault(_unknown(one), {}).setdefault(name, []).append(seed)
+            texts = f" in texts of {one.full_from} tokens or more (evaluate.max_length)" if one.full_from else ""
+            why = f"unknown, since it takes recompute_window at both windows{texts} and the loss of every target; gate: unknown"
+            unknown.setdefault(why, {}).setdefault(name, []).append(seed)
             continue
         whence = f" (by {key[1]})" if key != one.key else ""
         found.append(((name, whence, one.first["train_len"]), seed, known[key]))
         if not known[key].ok:
-            failed[_way_on(one, origins[one.origin])] = None
+            of_checkpoint = WAY_ON_OF_CHECKPOINT if origins[one.origin].config.get("model.path") else WAY_ON
+            failed[WAY_ON_OF_CHILD if one.first["finetune"] else of_checkpoint] = None
     said = [f"G {'; '.join(f'{name} {_seeds(of)}' for name, of in names.items())}: {why}" for why, names in unknown.items()]
-    return [*_of_section(found), *said, *failed]
-
-
-def _of_section(found: list[Found]) -> list[str]:
     if len(found) <= MANY:
-        return [f"G {name} seed {seed}{whence}: {_gate(gain, train_len)}" for (name, whence, train_len), seed, gain in found]
-    own: dict[Trained, dict[int, Gain]] = {}
-    for trained, seed, gain in found:
-        own.setdefault(trained, {})[seed] = gain
-    return [f"G {name} {_seeds(of)}{whence}: {_gain_over_seeds(of, train_len)}" for (name, whence, train_len), of in own.items()]
+        told = [f"G {name} seed {seed}{whence}: {_gate(gain, train_len)}" for (name, whence, train_len), seed, gain in found]
+    else:
+        alike = {trained: dict(one[1:] for one in of) for trained, of in grouped(found, lambda one: one[0]).items()}
+        told = [f"G {name} {_seeds(of)}{whence}: {_gain_over_seeds(of, train_len)}" for (name, whence, train_len), of in alike.items()]
+    return [*told, *said, *failed]
 
 
 def _seeds(of: Iterable[int]) -> str:
     seeds = sorted(set(of))
     return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
-
-
-def _way_on(one: Evaluation, origin: RunMetadata) -> str:
-    if origin.config.get("model.path") and not one.first["finetune"]:
-        return WAY_ON_OF_CHECKPOINT
-    return WAY_ON_OF_CHILD if one.first["finetune"] else WAY_ON
-
-
-def _unknown(evaluation: Evaluation) -> str:
-    texts = f" in texts of {evaluation.full_from} tokens or more (evaluate.max_length)" if evaluation.full_from else ""
-    return f"unknown, since it takes recompute_window at both windows{texts} and the loss of every target; gate: unknown"
 
 
 def _gain_over_seeds(of: Mapping[int, Gain], train_len: int) -> str:
