@@ -55,8 +55,8 @@ def _write(report: object, kept: Path | None, name: str, out: Path) -> None:
 
 def _check(folder: Path, name: str, report: object) -> None:
     """Print what a folder of evidence holds. Raises RunError if something does not follow from its rows and sums."""
+    from posbench.report.folder import disagreements
     from posbench.report.leaderboard import lines_of, tables
-    from posbench.report.recompute import disagreements
 
     if wrong := disagreements(folder, report):
         more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""

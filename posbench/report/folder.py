@@ -1,16 +1,20 @@
-"""Folder of a report: rows.csv, curve.csv and other numbers, evidence, tables, figures and a page."""
+"""Folder of a report: rows.csv, curve.csv and other numbers, evidence, tables, figures and a page; and the check of one."""
 
+import io
 import itertools
 import re
 from pathlib import Path
 
+import numpy as np
+
 from posbench.common.csv_records import to_csv
-from posbench.common.files import write_atomic
+from posbench.common.files import read_bytes, write_atomic
+from posbench.evaluation.protocol import known
 from posbench.report.explore import explore_page
 from posbench.report.figures.draw import draw
 from posbench.report.page import page
 from posbench.report.records import ContextPoint, CurvePoint, Score
-from posbench.report.report import Report
+from posbench.report.report import Report, collect
 from posbench.runs.evidence import write_evidence
 from posbench.runs.rows import write_csv
 from posbench.runs.run_metadata import Training, trainings
@@ -61,3 +65,45 @@ def write(report: Report, out_dir: Path | str) -> list[Path]:
     write_atomic(out_dir / EXPLORE, explore_page(report.title, {"": report}))
     write_atomic(out_dir / PAGE, page(report, drawn))
     return [*written, out_dir / EXPLORE, out_dir / PAGE]
+
+
+def disagreements(folder: Path, report: Report | None = None) -> list[str]:
+    """Faults of a folder of evidence, in words; its `report` is made again unless it is given.
+
+    Each row must be the mean of its sums; curve.csv, table.md and the other tables what rows and sums give.
+    """
+    report, found = report or collect([], "again", "report.py", evidence=[folder]), []
+    for one in report.evaluations:
+        for row in one.rows:
+            for name, column in (("nll", "nll"), ("correct", "accuracy")):
+                if (sums := one.sums(row, name)) is None:  # tokens of the scripts weigh unequally
+                    if getattr(known(row["protocol"]), "paired", True) and not one.further(row):
+                        found.append(f"{row['run_id']} {row['protocol']} {row['length']}: {column} without sums")
+                    continue
+                mean = float(sums.means[0])
+                if row[column] is not None and np.isfinite(mean) and not np.isclose(mean, row[column], rtol=1e-9, atol=1e-9):
+                    found.append(f"{row['run_id']} {row['protocol']} {row['length']}: {column} {row[column]}, its sums {mean}")
+    for name, text in texts_of(report).items():
+        kept = read_bytes(folder / name).decode() if (folder / name).is_file() and name != "table.tex" else ""
+        if name.endswith(".csv") and not (kept and _alike(text, kept)):
+            found.append(f"{name} is not what rows and sums give")
+        lines, before = set(text.splitlines()[1:]), set(kept.splitlines())
+        said = {line for line in before if line.startswith(("|", "- ", "**"))}  # all but the title and notes, which may be more
+        if name == "table.md" and not said <= lines <= before:
+            found.append("table.md is not what rows and sums give")
+    return found
+
+
+def _alike(one: str, other: str) -> bool:
+    """True if two CSVs have the same lines in any order, numbers to 1e-9. A file of before a column came has none of it."""
+    import pandas
+
+    tables = [pandas.read_csv(io.StringIO(text)) for text in (one, other)]
+    columns = [*tables[1].columns]
+    try:
+        pandas.testing.assert_frame_equal(
+            *(table[columns].sort_values(columns, ignore_index=True) for table in tables), rtol=1e-9, atol=1e-9, check_dtype=False
+        )
+    except (AssertionError, KeyError):
+        return False
+    return True

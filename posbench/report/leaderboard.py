@@ -1,6 +1,5 @@
 """results/reported/leaderboard.md: the methods that hold longest, of every folder of evidence, by their usable length."""
 
-import csv
 import itertools
 import math
 from collections import defaultdict
@@ -10,7 +9,7 @@ from pathlib import Path
 from string import Template
 
 from posbench.common.defuse import markdown, printable
-from posbench.common.errors import RunError
+from posbench.report.page_numbers import csv_lines
 from posbench.report.records import CurvePoint, grouped, methods, read_points, sections
 from posbench.report.tables import markdown_row
 from posbench.runs.search import ROWS, is_evidence
@@ -57,12 +56,10 @@ def folders(reported: Path) -> list[Path]:
 
 def lines_of(folder: Path) -> list[Line]:
     """Lines of a folder, from its curve.csv; only methods whose interval at the training length is known."""
-    runs, commits = defaultdict(set), defaultdict(dict)
-    for row in _rows(folder / "trainings.csv"):
-        runs[row.get("encoding", "")].add(row["run_id"])
-    for row in _rows(folder / ROWS):
+    runs = grouped(csv_lines(folder / "trainings.csv"), lambda row: row.get("encoding", ""))
+    commits, found = defaultdict(dict), []
+    for row in csv_lines(folder / ROWS):
         commits[row["run_id"]][row["commit"][:7] + "+" * row["commit"].endswith("+") or "outside git"] = None
-    found = []
     for section in sections(read_points(folder / "curve.csv")):
         for method, by_length in methods(section).items():
             grid = {n: point for n, point in by_length.items() if n >= point.train_len and point.difference is not None}
@@ -75,7 +72,7 @@ def lines_of(folder: Path) -> list[Line]:
             perhaps = max((n for n, *_ in itertools.takewhile(lambda end: not end[1] - end[2] > MARGIN, ends)), default=0)
             corpus = first.data, first.tokenizer, first.train_len
             lengths = (n / first.train_len for n in (surely, perhaps, max(grid)))
-            own = frozenset(runs[method[0]])
+            own = frozenset(row["run_id"] for row in runs.get(method[0], ()))
             known = tuple(dict.fromkeys(commit for run in sorted(own) for commit in commits[run]))
             found.append(Line(corpus, method[:3], folder, *lengths, grid.get(surely, first), first, own, known))
     return found
@@ -111,11 +108,3 @@ def leaderboard(reported: Path) -> str:
 
 def _plain(text: str) -> str:
     return markdown(str(printable(text)))
-
-
-def _rows(path: Path) -> list[dict[str, str]]:
-    try:
-        with open(path, newline="", encoding="utf-8") as file:
-            return list(csv.DictReader(file))
-    except (OSError, ValueError, csv.Error) as error:
-        raise RunError(f"{path} cannot be read ({error}): recreate it with scripts/report.py.") from error

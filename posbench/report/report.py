@@ -103,20 +103,16 @@ class Report:
         return "\n\n".join([*texts, *(comments([note]) for note in self.notes)]) + "\n"
 
     def table_text(self, width: int | None = None, colour: bool = False) -> str:
-        """Whole report for a terminal `width` characters wide (None: any width).
-
-        To fit, tables first lose their intervals, then get tight columns, and are then divided: no line is longer.
-        """
+        """Whole report for a terminal `width` characters wide (None: any). Tables that do not fit lose their intervals and are divided."""
         from rich.console import Console
 
         console = Console(width=10_000, force_terminal=colour, no_color=not colour, highlight=False)
         with console.capture() as captured:
             for part in self.parts:
-                narrow = [table.narrow() for table in part.tables]
-                ways = ([table.rich() for table in found] for found in (part.tables, narrow))
-                fitting = (one for one in ways if width is None or all(console.measure(table).maximum <= width for table in one))
-                pieces = [piece.rich(tight=True) for table in narrow for piece in table.pieces(width or 0)]
-                for table in next(fitting, pieces):
+                shown = [table.rich() for table in part.tables]
+                if width is not None and any(console.measure(table).maximum > width for table in shown):
+                    shown = [piece.rich(tight=True) for table in part.tables for piece in table.pieces(width)]
+                for table in shown:
                     console.print(table, width=width)
                 for line in part.lines:
                     console.print(line, markup=False, width=width or 200)

@@ -6,7 +6,7 @@ never learned. If no length inside the window was evaluated, a line below the ta
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from statistics import fmean
 
 from posbench.report import curves
@@ -38,23 +38,16 @@ def scores(evaluations: Sequence[Evaluation], label: Labels) -> list[Score]:
             else:
                 key = (*section, row["task"], *label(row), evaluation.source, row["length"], row["depth"])
                 curves.add_seed(cells[key], Seed(evaluation, row), label)
-    inside = _inside(evaluations)
+    within = [(one, row) for one in evaluations for row in one.rows if row["length"] <= row["train_len"] and row["depth"] is None]
+    inside = {  # the longest length last
+        (one.key, None if plain(row) else row["eval_id"], row["task"]): row["accuracy"]
+        for one, row in sorted(within, key=lambda pair: pair[1]["length"])
+    }
     return [_score(key, list(seeds.values()), inside, choices, label) for key, seeds in cells.items()]
 
 
-def _inside(evaluations: Iterable[Evaluation]) -> dict[tuple, float]:
-    """{(key of a training, extension or None, task): accuracy at the longest length inside the window}; None without an extension."""
-    found: dict[tuple, dict] = {}
-    for evaluation in evaluations:
-        for row in evaluation.rows:
-            name = (evaluation.key, None if plain(row) else row["eval_id"], row["task"])
-            within = row["length"] <= row["train_len"] and row["depth"] is None
-            if within and (name not in found or found[name]["length"] < row["length"]):
-                found[name] = row
-    return {name: row["accuracy"] for name, row in found.items()}
-
-
 def _score(key: tuple, seeds: list[Seed], inside: dict[tuple, float], choices: dict[tuple, dict], label: Labels) -> Score:
+    """Score of the seeds; `inside`: accuracy inside the window by key of a training, evaluation (None without extension) and task."""
     own = [inside.get((one.key, None, row["task"]), inside.get((one.key, row["eval_id"], row["task"]))) for one, row, *_ in seeds]
     passed = [seed for seed, share in zip(seeds, own, strict=True) if share is None or share >= LEARNED]
     shown = passed or seeds
@@ -78,7 +71,7 @@ def _score(key: tuple, seeds: list[Seed], inside: dict[tuple, float], choices: d
         choice=fmean([row["accuracy"] for row in found]) if all(found) else None,
         learned=bool(passed),
         inside=fmean(known) if known else None,
-        **_guesses(shown[0].evaluation, rows[0]),
+        **_guesses(*shown[0][:2]),
         facts=label.facts(seeds[0].row, seeds[0].evaluation.setting),
         seeds=seeds,
     )

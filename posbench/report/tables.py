@@ -58,14 +58,10 @@ class Table:
             table.add_row(*(Text(str(cell), style=STYLES.get(getattr(cell, "mark", ""), "")) for cell in row))
         return table
 
-    def narrow(self) -> "Table":
-        """Table without intervals."""
-        cells = ([replace(cell, interval="") if isinstance(cell, TableCell) else cell for cell in row] for row in self.rows)
-        return replace(self, rows=list(cells))
-
     def pieces(self, width: int) -> "list[Table]":
-        """Divide the table into several, each with as many columns of numbers as fit into `width` characters when tight."""
-        columns = zip(map(_tight, self.columns), *self.rows, strict=True)
+        """Divide the table, without intervals, into several of as many columns of numbers as fit into `width` characters when tight."""
+        rows = [[replace(cell, interval="") if isinstance(cell, TableCell) else cell for cell in row] for row in self.rows]
+        columns = zip(map(_tight, self.columns), *rows, strict=True)
         wide = [max(len(line) for cell in column for line in str(cell).split("\n")) + 1 for column in columns]
         left = width - min(sum(wide[: self.names]), 2 * width // 3)
         apart: list[list[int]] = [[]]
@@ -74,7 +70,7 @@ class Table:
                 apart.append([])
             apart[-1].append(index)
         kept = [[*range(self.names), *chosen] for chosen in apart]
-        return [replace(self, columns=[self.columns[i] for i in own], rows=[[row[i] for i in own] for row in self.rows]) for own in kept]
+        return [replace(self, columns=[self.columns[i] for i in own], rows=[[row[i] for i in own] for row in rows]) for own in kept]
 
 
 def _tight(column: str) -> str:
@@ -119,15 +115,10 @@ def position_tables(stretches: Sequence[CurvePoint]) -> list[Table]:
     told = [
         replace(table, rows=[row for row in table.rows if any(cell.value is not None for cell in row[table.names :])]) for table in changed
     ]
-    return [loss, *told, last, *_of_texts(texts)]
-
-
-def _of_texts(texts: Sequence[CurvePoint]) -> list[Table]:
-    if not texts:
-        return []
-    heads = {length: heading(length, texts[0].train_len) for length in tick_lengths(point.length for point in texts)}
+    heads = {length: heading(length, stretches[0].train_len) for length in tick_lengths(point.length for point in texts)}
     rows = by_method(methods(texts), heads, perplexity)
-    return [Table("Perplexity over every token of texts of each length", [*METHOD, *heads.values()], rows)]
+    whole = Table("Perplexity over every token of texts of each length", [*METHOD, *heads.values()], rows)
+    return [loss, *told, last, *[whole] * bool(texts)]
 
 
 def score_tables(section: list[Score]) -> list[Table]:
@@ -183,19 +174,17 @@ def of_methods(
     result = [Table(titles[0], columns, by_method(cells, heads, lambda point: number_cell(point.nll)))]
     if any(difference(point)[0] is not None for cell in cells.values() for point in cell.values()):
         result.append(Table(titles[1], columns, by_method(cells, heads, lambda point: marked_difference(*difference(point)))))
-    last = [[*method_cells(cell), *_other_units(cell.get(max(heads)))] for cell in cells.values()]
+    last = []
+    for cell in cells.values():
+        point = cell.get(max(heads))
+        others = [EMPTY if point.foreign else number_cell(value) for value in (point.bpb, point.accuracy)] if point else [EMPTY] * 2
+        last.append([*method_cells(cell), perplexity(point) if point else EMPTY, *others])
     return [*result, Table(titles[2], [*METHOD, "perplexity", "bits per byte", "accuracy"], last)]
 
 
 def by_method(cells: dict[tuple, dict[int, Record]], lengths: Iterable[int], shown: Callable[[Record], TableCell]) -> list[list[TableCell]]:
     """Row of each method: its name, and at each length the cell of its point or score."""
     return [[*method_cells(cell), *(shown(cell[at]) if at in cell else EMPTY for at in lengths)] for cell in cells.values()]
-
-
-def _other_units(point: CurvePoint | None) -> list[TableCell]:
-    if point is None:
-        return [EMPTY] * 3
-    return [perplexity(point), *(EMPTY if point.foreign else number_cell(value) for value in (point.bpb, point.accuracy))]
 
 
 def perplexity(point: CurvePoint) -> TableCell:

@@ -10,7 +10,7 @@ import pytest
 from conftest import CONFIGS
 
 from posbench.common.errors import RunError
-from posbench.report.recompute import disagreements
+from posbench.report.folder import disagreements
 from posbench.report.report import collect
 
 REPORTED = CONFIGS.parent / "results" / "reported"
