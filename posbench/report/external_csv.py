@@ -45,7 +45,8 @@ def read_foreign(path: Path, source: str | None) -> tuple[list[Evaluation], list
         table = csv.DictReader(lines, delimiter=max(",;\t", key=head.count))
         columns = {str(name).strip().lower(): name for name in table.fieldnames or ()}
         if {"run_id", "eval_id"} <= set(columns) and (rows := read_csv(path)):
-            return _evaluations(printable(rows), path, source), []
+            apart = grouped(printable(rows), operator.itemgetter(*OF_ONE)).values()
+            return [Evaluation(own, path, _setting(own[0]), source=source) for own in apart], []
         kinds = (("length",), ("nll", "ppl"), ("method", "label", "encoding"))
         if lacking := [" or ".join(names) for names in kinds if not set(names) & set(columns)]:
             said = f"has no column {', and none '.join(lacking)}, but {printable(', '.join(columns)) or 'none'}"
@@ -68,11 +69,6 @@ def read_foreign(path: Path, source: str | None) -> tuple[list[Evaluation], list
     if not cells:
         raise ConfigError(f"{path} holds no line below its header: {WANTED}.")
     return [], [_mean_point(dict(zip(KEY, key, strict=True)), list(seeds.values()), source) for key, seeds in cells.items()]
-
-
-def _evaluations(rows: list[dict], path: Path, source: str | None) -> list[Evaluation]:
-    apart = grouped(rows, operator.itemgetter(*OF_ONE)).values()
-    return [Evaluation(own, path, _setting(own[0]), source=source) for own in apart]
 
 
 def stated(points: Iterable[CurvePoint], path: Path, source: str | None) -> list[CurvePoint]:
@@ -132,8 +128,6 @@ def _typed(cells: dict[str, str]) -> dict:
     if not (method or line["encoding"]) or line["length"] is None:
         raise ValueError(f"there is no {'length' if method or line['encoding'] else 'method'}: each line needs one")
     low, high = -math.inf if line["low"] is None else line["low"], math.inf if line["high"] is None else line["high"]
-    if not low <= high:
-        raise ValueError(f"low={cells['low']} lies above high={cells['high']}: low is the lower end of the interval")
     if line["nll"] is not None and not low <= line["nll"] <= high:
         raise ValueError(f"the loss lies outside of its interval, low={cells.get('low')} to high={cells.get('high')}: correct one")
     line["extension"] = line["extension"] or (method if method and line["encoding"] else "none")

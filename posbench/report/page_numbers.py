@@ -36,13 +36,13 @@ from posbench.report.references import Seed
 from posbench.report.report import Report, collect
 from posbench.runs.search import ROWS, is_evidence
 from posbench.statistics.clustered import student_interval
-from posbench.statistics.crossed import Estimate, Sums, across, estimate
+from posbench.statistics.crossed import Sums, across, estimate
 
 REPORTED = Path(__file__).parents[2] / "results" / "reported"
 ONE_OF = {"lowest": min, "highest": max, "mean": fmean, "total": sum}  # of several values
 FACTORS = {"negated": -1, "percent": 100, "hours": 1 / 3600}
 ENDS = {"low": 1, "high": 2}
-WORDS = {*ONE_OF, *ENDS, "+-", "[]", "half", "count", "distinct", "seeds", *FACTORS, "nats"}
+WORDS = {*ONE_OF, *ENDS, "+-", "[]", "count", "distinct", "seeds", *FACTORS, "nats"}
 USUAL = {"curve": "difference", "accuracy": "accuracy", "claims": "effect"}  # column of a CSV where none is named
 HALF = {"difference": "half_width", "change": "change_half_width", "doubling": "doubling_half_width"}
 BOUNDS = {"accuracy": ("low", "high"), "effect": ("lower", "upper")}
@@ -66,7 +66,7 @@ class Key(NamedTuple):
     """Conditions on lines: name of a task or claim, methods at multiples of the training length, and cells of columns."""
 
     name: str
-    methods: list[list[str]]
+    methods: list[list[str]]  # of ENCODING|EXTENSION|SCALE, the last two of which may be left out
     multiples: list[Fraction]
     cells: list[tuple[str, str, str]]  # column, = or !=, text
 
@@ -80,7 +80,7 @@ class Key(NamedTuple):
                 cells.append(cell.groups())
             elif " @" in part:
                 several, _, times = part.rpartition(" @")
-                methods = [method_labels(method) for method in several.split(" & ")]
+                methods = [[*method.split("|"), "none", "none"][:3] for method in several.split(" & ")]
                 if not re.fullmatch(r"[\d/]+x(,[\d/]+x)*", times):
                     raise ConfigError(f"`{times}` is not a multiple of the training length, followed by words and columns")
                 multiples = [Fraction(one.rstrip("x")) for one in times.split(",")]
@@ -91,11 +91,6 @@ class Key(NamedTuple):
     def fits(self, row: Mapping) -> bool:
         """True if a line has the cells that are asked for."""
         return all((str(row[column]) == text) == (sign == "=") for column, sign, text in self.cells)
-
-
-def method_labels(method: str) -> list[str]:
-    """Encoding, extension and scale of ENCODING|EXTENSION|SCALE, the last two of which may be left out."""
-    return [*method.split("|"), "none", "none"][:3]
 
 
 def fill(source: str, text: str) -> str:
@@ -110,11 +105,9 @@ def fill(source: str, text: str) -> str:
     terms = [" ".join(words)] if source == "ledger" else " ".join(words).split(" minus ")
     if " @" in terms[-1] and " @" not in terms[0]:
         terms[0] += " @" + terms[-1].rpartition(" @")[2]
-    if kind == "by seed":
-        values = [_by_seed(path.parent, *terms)]
-    elif kind:
-        found = _paired(path.parent, *terms, kind == "above floor")
-        values = list(map(Value, found.by_seed)) if "seeds" in taken else [Value(found.value, *found.interval())]
+    if kind:
+        whole, *each = _compared(path.parent, terms, kind)
+        values = each if "seeds" in taken else [whole]
     elif path.suffix == ".json":
         values = _minus([[_place(path, term)] for term in terms])
     else:
@@ -150,12 +143,10 @@ def _shown(values: list[Value], words: list[str], form: str) -> str:
     _, low, high = _one(values)
     form, _, ends = form.partition("/")
     ends = ends or form
-    half = f"{(high - low) / 2:{ends.lstrip('+')}}"
-    if math.isnan(low) and {"+-", "[]", "half"} & {*words}:
+    if math.isnan(low) and {"+-", "[]"} & {*words}:
         raise ConfigError("it has no interval")
-    if "half" in words:
-        return half
-    return f"{numbers[0]:{form}}" + (f" +- {half}" if "+-" in words else f" [{low:{ends}}, {high:{ends}}]" if "[]" in words else "")
+    half = f" +- {(high - low) / 2:{ends.lstrip('+')}}"
+    return f"{numbers[0]:{form}}" + (half if "+-" in words else f" [{low:{ends}}, {high:{ends}}]" if "[]" in words else "")
 
 
 def _one(found: list[Any]) -> Any:
@@ -210,18 +201,17 @@ def _place(path: Path, text: str) -> Value:
     return Value(*found) if isinstance(found, list) else Value(found)
 
 
-def _by_seed(folder: Path, of: str, minus: str) -> Value:
-    """Difference of the losses in rows.csv over the seeds that both methods have."""
-    one, other = ({seed: _one(own).row["nll"] for seed, own in _seeds(folder, text).items()} for text in (of, minus))
-    mean, half, _ = student_interval([one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())])
-    return Value(mean, mean - half, mean + half)
-
-
-def _paired(folder: Path, of: str, minus: str, above_floor: bool) -> Estimate:
-    """Difference of two methods on the same targets or answers, over the seeds that both have."""
-    one, other = (_sums(folder, text, above_floor) for text in (of, minus))
+def _compared(folder: Path, terms: list[str], kind: str) -> list[Value]:
+    """Difference of two methods over the seeds that both have, and then that of each seed."""
+    one, other = (_seeds(folder, text) for text in terms)
     seeds = sorted(one.keys() & other.keys())
-    return estimate([(weight, across([each[seed] for seed in seeds])) for weight, each in ((1.0, one), (-1.0, other))])
+    if kind == "by seed":
+        differences = [_one(one[seed]).row["nll"] - _one(other[seed]).row["nll"] for seed in seeds]
+        mean, half, _ = student_interval(differences)
+        return [Value(mean, mean - half, mean + half), *map(Value, differences)]
+    sums = [(weight, across([_sums(each[seed], kind == "above floor") for seed in seeds])) for weight, each in ((1.0, one), (-1.0, other))]
+    found = estimate(sums)
+    return [Value(found.value, *found.interval()), *map(Value, found.by_seed)]
 
 
 @cache
@@ -244,13 +234,10 @@ def _seeds(folder: Path, text: str) -> dict[int, list[Seed]]:
     return found or _one([])
 
 
-def _sums(folder: Path, text: str, above_floor: bool) -> dict[int, Sums]:
-    """{seed: sums over documents} of a method's losses or what they are above its floor; in a task every text of each depth is one."""
-    joined = {}
-    for seed, own in _seeds(folder, text).items():
-        parts = [one.against_floor.sums if above_floor else one.evaluation.sums(one.row) for one in own]
-        if own[0].row["task"]:
-            counts, totals = (np.concatenate([getattr(one, name) for one in parts], -1) for name in ("counts", "totals"))
-            parts = [Sums(np.arange(len(counts)), counts, totals)]
-        joined[seed] = _one(parts)
-    return joined
+def _sums(own: list[Seed], above_floor: bool) -> Sums:
+    """Sums over documents of the losses of a seed or what they are above its floor; in a task every text of each depth is one."""
+    parts = [one.against_floor.sums if above_floor else one.evaluation.sums(one.row) for one in own]
+    if own[0].row["task"]:
+        counts, totals = (np.concatenate([getattr(one, name) for one in parts], -1) for name in ("counts", "totals"))
+        parts = [Sums(np.arange(len(counts)), counts, totals)]
+    return _one(parts)

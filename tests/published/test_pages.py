@@ -54,7 +54,6 @@ def results(tmp_path, monkeypatch):
         ("small", "rope|pi @2x +- +.2f", "+1.50 +- 0.25"),
         ("small", "rope|pi @1x [] .3f/+.1f", "-0.500 [-0.8, -0.2]"),
         ("small", "rope|pi @1x negated [] .2f", "0.50 [0.25, 0.75]"),
-        ("small", "rope|pi @2x half .2f", "0.25"),
         ("small", "rope|pi & fox|pi @1x,2x lowest .2f", "-0.50"),
         ("small", "rope|pi & fox|pi @2x low highest .2f", "1.25"),
         ("small", "rope|pi minus fox|pi @2x .2f", "0.75"),
