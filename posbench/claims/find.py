@@ -1,8 +1,7 @@
 """Search for the evaluations on disk that match a claim's cells, read as sums over documents. Nothing in a results folder is executed."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +40,10 @@ class Pool:
     evaluations: list[Evaluation]
     origins: Mapping[Path, RunMetadata]
     defaults: Mapping[tuple[str, str], dict]
-    known: dict = field(default_factory=dict)  # `windows` of an evaluation -> lower bound of G
+
+    def __post_init__(self):
+        self.references = References(self.evaluations)
+        self.gains: dict[tuple, float] = {}  # `windows` of an evaluation -> lower bound of G
 
     @classmethod
     def read(cls, paths: Iterable[Path], defaults: Mapping[tuple[str, str], dict], evidence: Iterable[Path] = ()) -> "Pool":
@@ -95,16 +97,11 @@ class Pool:
         have = self.origins[entry.origin].config
         return bool(have) and all(have.get(key, LATER.get(key, ABSENT)) == value for key, value in wanted.items())
 
-    @cached_property
-    def references(self) -> dict[tuple, Evaluation]:
-        """{(key, "floor" | "half"): evaluation}."""
-        return References(self.evaluations).floors
-
     def reference(self, entry: Evaluation, kind: str) -> Evaluation:
         """Reference (`floor` or `half`) of an evaluation, of the same training, protocol and setting. Raises Missing if there is none."""
-        if (entry.key, kind) not in self.references:
+        if (entry.key, kind) not in self.references.floors:
             raise Missing(f"{entry.first['run_id']} lacks recompute_window ({kind}) under {entry.first['protocol']}")
-        return self.references[entry.key, kind]
+        return self.references.floors[entry.key, kind]
 
     def gain_lower(self, run: Evaluation) -> float:
         """Lower 95 % bound of G of one training, of a child that of its parent, in bits/byte. With one seed it is over documents alone.
@@ -113,12 +110,12 @@ class Pool:
         """
         training = run.first["finetune"] or run.first["run_id"]
         windows = (training, run.windows[1])
-        if windows not in self.known:
+        if windows not in self.gains:
             fixed = [one for one in self.evaluations if one.windows == windows and one.first["protocol"] == "fixed_targets"]
             if not fixed:
                 raise Missing(f"{training} has no fixed_targets evaluation of as many windows, so G is unknown")
-            self.known[windows] = estimate(self.gain_terms(fixed[:1])).interval()[0]
-        return self.known[windows]
+            self.gains[windows] = estimate(self.gain_terms(fixed[:1])).interval()[0]
+        return self.gains[windows]
 
     def gain_terms(self, entries: Sequence[Evaluation]) -> list[tuple[float, Sums]]:
         """Weighted means whose sum is G of the trainings, in bits/byte."""
@@ -147,7 +144,7 @@ def measured(entries: Sequence[Evaluation], lengths: Sequence[int], name: str = 
     values, factors = [], set()
     for entry, length in zip(entries, lengths, strict=True):
         row = row_at(entry, length, task)
-        found = _with_losses(entry).sums(row, name)
+        found = entry.sums(row, name)
         if found is None or name == "nll" and not row["n_bytes"]:
             raise Missing(f"{_name(entry)} lacks length {length}")
         mean = float(found.means[0])
@@ -172,10 +169,7 @@ def exact(entries: Sequence[Evaluation]) -> tuple[Sums, float]:
 
 def same_targets(entries: Sequence[Evaluation]) -> None:
     """Check evaluations protocol by protocol. Raises Missing for one without arrays, RunError unless all scored the same targets."""
-    check_one_set(map(_with_losses, entries), lambda entry: entry.first["protocol"])
-
-
-def _with_losses(entry: Evaluation) -> Evaluation:
-    if not entry.stored.targets:
-        raise Missing(f"{entry.stored.path.name} of {entry.first['run_id']} is not there, and losses of single targets decide")
-    return entry
+    for entry in entries:
+        if not entry.stored.targets:
+            raise Missing(f"{entry.stored.path.name} of {entry.first['run_id']} is not there, and losses of single targets decide")
+    check_one_set(entries, lambda entry: entry.first["protocol"])

@@ -10,11 +10,11 @@ The gate of an accuracy at a task is that every training has learned the task in
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from posbench.claims.find import Missing, Pool, exact, measured, row_at, same_targets
-from posbench.claims.language import BOTH, MEASURES, Claim, Endpoint
+from posbench.claims.language import BOTH, MEASURES, Claim, ClaimCell, Endpoint
 from posbench.common.errors import RunError
 from posbench.report.scores import LEARNED
 from posbench.report.scores import PROTOCOL as ASKED
@@ -23,7 +23,6 @@ from posbench.statistics.crossed import ANOVA_FROM, Estimate, Sums, estimate
 from posbench.statistics.usable_length import Usable
 from posbench.statistics.verdict_rules import ALPHA, benjamini_hochberg, decide, holm, sides
 
-Terms = list[tuple[float, Sums]]
 NOT_MEASURED = "not measured"
 
 
@@ -99,7 +98,7 @@ def _correct(findings: list[Finding], tested: Sequence[int], waiting: Sequence[s
         findings[index] = replace(one, p_holm=adjusted, q=q[group], verdict=verdict, note=note)
 
 
-def _judge_claim(claim: Claim, pools, reserved: Collection[int], readings: Counter) -> list[Finding]:
+def _judge_claim(claim: Claim, pools, reserved: set[int], readings: Counter) -> list[Finding]:
     shared = {"claim": claim.id, **{name: getattr(claim, name) for name in ("statement", "source", "rule", "stage")}}
     if claim.test:
         empty = dict.fromkeys(("experiment", "unit", "confirm", "refute"), "")
@@ -122,8 +121,12 @@ def _judge_claim(claim: Claim, pools, reserved: Collection[int], readings: Count
     return found
 
 
-def _judge_endpoint(endpoint: Endpoint, pool: Pool, blank: Finding, reserved: Collection[int]) -> Finding:
-    cells = [(weight, cell, _of_seeds(pool.find(cell, endpoint.windows), endpoint, reserved)) for weight, cell in endpoint.cells]
+def _judge_endpoint(endpoint: Endpoint, pool: Pool, blank: Finding, reserved: set[int]) -> Finding:
+    cells = []
+    for weight, cell in endpoint.cells:
+        found = pool.find(cell, endpoint.windows)
+        taken = set(endpoint.seeds) or set(found) - reserved
+        cells.append((weight, cell, {seed: one for seed, one in found.items() if seed in taken}))
     seeds = sorted(set.intersection(*(set(found) for _, _, found in cells)))
     if absent := sorted(set(endpoint.seeds) - set(seeds)):
         raise Missing(f"seeds {', '.join(map(str, absent))} have not all cells, and {endpoint} is judged by all of its seeds or not at all")
@@ -174,12 +177,7 @@ def _judge_endpoint(endpoint: Endpoint, pool: Pool, blank: Finding, reserved: Co
     return replace(one, p=p, by_interval=word, verdict=word)
 
 
-def _of_seeds(found: dict[int, Evaluation], endpoint: Endpoint, reserved: Collection[int]) -> dict[int, Evaluation]:
-    """Evaluations of the seeds that an endpoint names, or else of all seeds that no endpoint has reserved."""
-    return {seed: one for seed, one in found.items() if (seed in endpoint.seeds if endpoint.seeds else seed not in reserved)}
-
-
-def _terms(measure: str, weight: float, cell, entries: list[Evaluation], pool: Pool) -> Terms:
+def _terms(measure: str, weight: float, cell: ClaimCell, entries: list[Evaluation], pool: Pool) -> list[tuple[float, Sums]]:
     """Weighted means whose sum is the measure of one cell."""
     length = round(cell.at * entries[0].first["train_len"])
     one, per = measured(entries, [length] * len(entries), "correct" if measure == "accuracy" else "nll", cell.task)

@@ -103,11 +103,9 @@ def load(path: Path) -> Claim:
     import yaml
 
     try:
-        text = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return _read(_claim, yaml.safe_load(path.read_text(encoding="utf-8")))
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not valid yaml: {str(error).splitlines()[0]}.") from error
-    try:
-        return _read(_claim, text)
     except (ConfigError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(f"{path} is not a valid claim: {error}.") from error
 
@@ -164,7 +162,7 @@ def _claim(
         later = ", ".join(str(number) for number in STAGES if number > 1)
         raise ConfigError(f"stage must be 1, which uses all seeds, or one of {later}, whose primaries name their seeds")
     for endpoint in primary:
-        if not endpoint.confirm or not endpoint.refute or not exclusive(endpoint.confirm, endpoint.refute):
+        if None in (endpoint.confirm, endpoint.refute) or not exclusive(endpoint.confirm, endpoint.refute):
             raise ConfigError(f"its primary '{endpoint}' needs confirm and refute, which exclude each other")
         if endpoint.confirm.of_gain != endpoint.refute.of_gain:
             raise ConfigError("confirm and refute must both be shares of G, or neither")

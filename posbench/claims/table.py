@@ -58,9 +58,8 @@ def ledger_markdown(findings: Sequence[Finding]) -> str:
     """Markdown of the stages of the ledger that were measured: the verdicts of each, then the comparisons of each claim."""
     stages, findings = _measured_stages(findings)
     parts = ["# Claims"]
-    parts += ["Stages are families apart: each has its own correction, and a verdict of one says nothing of the other's."] * (
-        len(stages) > 1
-    )
+    if len(stages) > 1:
+        parts.append("Stages are families apart: each has its own correction, and a verdict of one says nothing of the other's.")
     for stage in stages:
         own = [one for one in findings if one.stage == stage]
         parts += [f"## Stage {STAGES[stage]}"] * (len(stages) > 1)
@@ -82,7 +81,9 @@ def _counted(findings: Sequence[Finding]) -> list[str]:
     counted = Counter(one.verdict for one in primaries)
     tests = f" {len(shown) - len(primaries)} numerical claims are decided by tests." if len(shown) > len(primaries) else ""
     said = f"Of {len(primaries)} primary endpoints: {', '.join(f'{counted[word]} {word}' for word in ORDER if counted[word])}.{tests}"
-    return [said, *_alone(primaries), *_doubles(primaries)]
+    taken = sum(one.by_interval not in (None, one.verdict) for one in primaries)
+    alone = f"{taken} of the undecided are decided by their own interval alone, and not after the correction."
+    return [said, *[alone] * bool(taken), *_doubles(primaries)]
 
 
 def _rules(findings: Sequence[Finding]) -> str:
@@ -113,12 +114,6 @@ def _rules(findings: Sequence[Finding]) -> str:
     )
 
 
-def _alone(primaries: Sequence[Finding]) -> list[str]:
-    """Sentence on the verdicts that Holm's correction took back; none without any."""
-    taken = sum(one.by_interval not in (None, one.verdict) for one in primaries)
-    return [f"{taken} of the undecided are decided by their own interval alone, and not after the correction."] if taken else []
-
-
 def _doubles(primaries: Sequence[Finding]) -> list[str]:
     """Sentence on primaries with the same comparison, which are one piece of evidence; none without any."""
     asked: dict[str, list[Finding]] = {}
@@ -139,10 +134,12 @@ def _label(one: Finding) -> str:
 def brief(findings: Sequence[Finding]) -> str:
     """Markdown of the verdicts of measured stages alone, in fewer columns."""
     columns = ("claim", "what is claimed", "effect [95 %]", "G above", "verdict")
-    numbers, findings = _measured_stages(findings)
-    stages = [[one for one in findings if one.stage == stage] for stage in numbers]
-    heads = [f"### Stage {STAGES[own[0].stage]}\n\n" * (len(stages) > 1) for own in stages]
-    return "\n\n".join(head + _markdown(own, columns) for head, own in zip(heads, stages, strict=True)) + "\n"
+    stages, findings = _measured_stages(findings)
+    parts = []
+    for stage in stages:
+        parts += [f"### Stage {STAGES[stage]}"] * (len(stages) > 1)
+        parts.append(_markdown([one for one in findings if one.stage == stage], columns))
+    return "\n\n".join(parts) + "\n"
 
 
 def _markdown(findings: Sequence[Finding], columns: Sequence[str]) -> str:
@@ -163,26 +160,18 @@ def _table_row(one: Finding) -> dict[str, str]:
         "refutes": _margin(one, one.refute),
         "G above": "" if one.gain_lower is None else f"{one.gain_lower:.3f}",
         "seeds x documents": f"{len(one.seeds.split())} x {one.documents}" if one.seeds else "",
-        "p, by Holm, q": ", ".join(_p(value) for value in (one.p, one.p_holm, one.q) if value is not None),
+        "p, by Holm, q": ", ".join("<0.001" if p < 0.001 else f"{p:.3f}" for p in (one.p, one.p_holm, one.q) if p is not None),
         "verdict": one.verdict + alone,
     }
-
-
-def _p(value: float) -> str:
-    return "<0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def _effect(one: Finding) -> str:
     if one.effect is None:
         return ""
     unit = "" if one.unit == "bits/byte" else f" {one.unit}"
-    signed = "{:.3g}" if one.unit == "x train_len" else "{:+.3f}"
-    low, high, value = (_formatted(number, signed) for number in (one.lower, one.upper, one.effect))
+    form, ends = ".3g" if one.unit == "x train_len" else "+.3f", (one.lower, one.upper, one.effect)
+    low, high, value = ("beyond" if end == math.inf else "-" if math.isnan(end) else f"{end:{form}}" for end in ends)
     return f"{value} [{low}, {high}]{unit}"
-
-
-def _formatted(value: float, form: str) -> str:
-    return "beyond" if value == math.inf else "-" if math.isnan(value) else form.format(value)
 
 
 def _margin(one: Finding, rule: str) -> str:
