@@ -35,10 +35,8 @@ def anatomy_page(anatomy: Anatomy):
     grid = figure.subplots(lines, columns, squeeze=False)
     edges = {"left": 0.62 / width, "right": 1 - 0.15 / width, "top": 1 - 0.95 / height, "bottom": 0.5 / height}
     figure.subplots_adjust(wspace=0.26, hspace=0.42, **edges)
-    for axes, (heading, x, y, legend, over, draw) in zip(grid.flat, shown, strict=False):
-        if over is not None:
-            over_distance(axes, numbers, over)
-        dress_axes(axes, heading + (draw(axes, numbers, kinds) or ""), x, y, legend)
+    for axes, panel in zip(grid.flat, shown, strict=False):
+        _draw_panel(axes, numbers, kinds, *panel)
     for axes in list(grid.flat)[len(shown) :]:
         axes.set_axis_off()
     figure.text(0.1 / width, 1 - 0.2 / height, title(numbers), fontsize=13, fontweight="bold", va="center")
@@ -50,6 +48,28 @@ def anatomy_page(anatomy: Anatomy):
     wrapped = [part for line in said for part in textwrap.wrap(line, int(width * 19))]
     figure.text(0.1 / width, 0.0, "\n".join(wrapped), fontsize=7.8, color=GREY, va="top", linespacing=1.4)
     return figure
+
+
+def _draw_panel(axes, numbers: dict, kinds: list[LayerView], heading: str, x: str, y: str, legend: str, over: bool | None, draw) -> None:
+    if over is not None:
+        length, layers = numbers["length"], numbers["layers"]
+        axes.set_xscale("log", base=2)
+        axes.set_xlim(1, max(2, length))
+        axes.xaxis.set_major_formatter("{x:.7g}")
+        axes.axvline(numbers["train_len"], **DASHED, zorder=1)
+        hidden = [over and all(layer["distance"][index] is None for layer in layers) for index in range(length)]
+        for start, end in np.flatnonzero(np.diff([0, *hidden, 0])).reshape(-1, 2):
+            axes.axvspan(start, end, color=HIDDEN, linewidth=0, zorder=0)
+    axes.set_title(heading + (draw(axes, numbers, kinds) or ""), fontsize=10, loc="left", color="#222222", pad=7)
+    axes.set_xlabel(x, fontsize=FONT)
+    if y:
+        axes.set_ylabel(y, fontsize=FONT)
+    axes.tick_params(labelsize=7.8, color=GREY)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    if axes.get_legend_handles_labels()[0]:
+        ground = {"facecolor": "white", "edgecolor": "none", "framealpha": 0.85}
+        axes.legend(loc=legend, fontsize=7.6, handlelength=1.6, borderaxespad=0.3, labelspacing=0.3, **ground)
 
 
 def _turned(kind: LayerView) -> bool:
@@ -209,32 +229,6 @@ def several(numbers: dict, key: str = "distance") -> list[tuple[dict, str, str]]
             which += f", window {layer['window']}"
         named.append((layer, OKABE_ITO[index % len(OKABE_ITO)], which if len(layers) > 1 else ""))
     return [one for one in named if one[0][key]]
-
-
-def dress_axes(axes, heading: str, x: str, y: str = "", legend: str = "best") -> None:
-    """Set title, labels and spines in the style of the curves, and add a legend at `legend` if any line has a name."""
-    axes.set_title(heading, fontsize=10, loc="left", color="#222222", pad=7)
-    axes.set_xlabel(x, fontsize=FONT)
-    if y:
-        axes.set_ylabel(y, fontsize=FONT)
-    axes.tick_params(labelsize=7.8, color=GREY)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    if axes.get_legend_handles_labels()[0]:
-        ground = {"facecolor": "white", "edgecolor": "none", "framealpha": 0.85}
-        axes.legend(loc=legend, fontsize=7.6, handlelength=1.6, borderaxespad=0.3, labelspacing=0.3, **ground)
-
-
-def over_distance(axes, numbers: dict, grey: bool = True) -> None:
-    """Set up x = tokens between query and key, 1 to length; mark the end of training and shade hidden keys (`grey`)."""
-    train_len, length = numbers["train_len"], numbers["length"]
-    axes.set_xscale("log", base=2)
-    axes.set_xlim(1, max(2, length))
-    axes.xaxis.set_major_formatter("{x:.7g}")
-    axes.axvline(train_len, **DASHED, zorder=1)
-    hidden = [grey and all(layer["distance"][index] is None for layer in numbers["layers"]) for index in range(length)]
-    for start, end in np.flatnonzero(np.diff([0, *hidden, 0])).reshape(-1, 2):
-        axes.axvspan(start, end, color=HIDDEN, linewidth=0, zorder=0)
 
 
 def line(axes, values: list, colour: str, label: str = "", width: float = 1.6) -> None:

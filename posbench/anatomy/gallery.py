@@ -10,7 +10,6 @@ import textwrap
 
 import torch
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator
 
 from posbench.anatomy import figure as draws
 from posbench.anatomy.dissect import Anatomy, dissect
@@ -75,8 +74,8 @@ def sheet(shown: dict[str, list[tuple[str, str, Anatomy]]]):
             axes.text(0, 1.035, does, fontsize=7.6, color=GREY, transform=axes.transAxes)
             axes.set_xlim(0, LENGTH)
             axes.axvline(SHAPE.train_len, color="#333333", linewidth=0.8, linestyle=(0, (4, 3)), zorder=4)
-            axes.xaxis.set_major_locator(FixedLocator(positions))
-            axes.yaxis.set_major_locator(FixedLocator(y_ticks if column == 0 else []))
+            axes.set_xticks(positions)
+            axes.set_yticks(y_ticks if column == 0 else [])
             axes.tick_params(labelsize=7.2, length=2.5, color=GREY)
             axes.spines[:].set_color("#bbbbbb")
         top -= count * LINE
@@ -93,24 +92,18 @@ def dissected(group: str) -> list[tuple[str, str, Anatomy]]:
         tried = [(own, {group: node}) for own in ("rope", *encodings)]
         if group == "encoding":
             tried = [(name, {}), (name, {"extension": nodes("extension")["recompute_window"]})]
-        for own, methods in tried:
-            shown = _dissect(encodings[own], **methods)
-            if shown is not None:
-                found.append((name, own, shown))
-                break
+        shown = ((name, own, _dissect(encodings[own], **methods)) for own, methods in tried)
+        found.append(next(one for one in shown if one[-1] is not None))
     return found
 
 
 def _dissect(encoding: dict, **methods: dict) -> Anatomy | None:
-    """Anatomy of an encoding with the nodes of `methods` (extension, scale_attention); None if not defined at LENGTH or of no effect.
-
-    A scale that is meant to be trained in is.
-    """
+    """Anatomy of an encoding with the nodes of `methods` (extension, scale_attention); None if not defined at LENGTH or of no effect."""
     extension, given = (methods.get(group) or nodes(group)["none"] for group in ("extension", "scale_attention"))
     with seeded(0):
         built = make(encoding, SHAPE)
     acting, none, scale = make(extension), make(nodes("scale_attention")["none"], SHAPE), make(given, SHAPE)
-    at_evaluation, trained_in = (none, scale) if scale.trained or scale.sinks else (scale, None)
+    at_evaluation, trained_in = (none, scale) if scale.trained or scale.sinks else (scale, None)  # as it is meant
     try:
         verdict = check(built, acting, at_evaluation, [LENGTH], allow_untested=True)
     except ConfigError:

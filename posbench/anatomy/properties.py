@@ -33,15 +33,20 @@ NEAR = 1024  # keys at either end of a long text that are all checked
 def properties(encoding: Encoding, extension: Extension, length: int) -> list[dict[str, bool | None]]:
     """Properties of each kind of layer, by name."""
     train_len, reach = encoding.shape.train_len, trained_reach(encoding)
-    beyond = _defined_beyond(encoding)
+    try:
+        check(encoding, NoExtension(), NoScale(encoding.shape), [2 * train_len], allow_untested=True)
+        beyond = True
+    except ConfigError:
+        beyond = False
     texts = (extension, length), (extension, train_len), (NoExtension(), train_len)
     found = []
     for kind, short, plain in zip(*(kinds(encoding, acting, tokens) for acting, tokens in texts), strict=True):
-        measurable = Bias.ROWS not in kind.encoding.biases
+        measurable, last = Bias.ROWS not in kind.encoding.biases, kind.length - 1
+        queries = {last - 1, 2 * last // 3, last // 2} - {-1, last}
         found.append(
             {
                 "unique": _unique_codes(kind) if measurable else None,
-                "relative": _relative(kind) if measurable else None,
+                "relative": all(_score_alike(kind, one, kind, last, _chosen(one + 1)) for one in queries) if measurable else None,
                 "any_length": _same_scores(short, kind, train_len) if measurable and length > train_len else None,
                 "as_trained": _same_scores(plain, kind, train_len) if measurable and not encoding.random else None,
                 "beyond_training": beyond,
@@ -97,12 +102,6 @@ def _score_alike(a: LayerView, a_query: int, b: LayerView, b_query: int, delta_K
     return torch.allclose(a_NHK, b_NHK, rtol=1e-5, atol=1e-4, equal_nan=True)
 
 
-def _relative(kind: LayerView) -> bool:
-    last = kind.length - 1
-    queries = {last - 1, 2 * last // 3, last // 2} - {-1, last}
-    return all(_score_alike(kind, query, kind, last, _chosen(query + 1)) for query in queries)
-
-
 def _same_scores(a: LayerView, b: LayerView, train_len: int) -> bool:
     """True if the last queries of both score the distances of training alike."""
     return _score_alike(a, a.length - 1, b, b.length - 1, torch.arange(min(a.length, b.length, train_len)))
@@ -116,14 +115,6 @@ def _bounded(kind: LayerView, reach: int) -> bool | None:
         return None
     seen_K = distance(kind, kind.length - 1, torch.arange(kind.length))
     return bool(seen_K.nan_to_num().max() < reach + 1)
-
-
-def _defined_beyond(encoding: Encoding) -> bool:
-    try:
-        check(encoding, NoExtension(), NoScale(encoding.shape), [2 * encoding.shape.train_len], allow_untested=True)
-    except ConfigError:
-        return False
-    return True
 
 
 def dimensionless(encoding: Encoding, extension: Extension, kind: LayerView, length: int) -> dict[str, float]:
@@ -145,9 +136,12 @@ def dimensionless(encoding: Encoding, extension: Extension, kind: LayerView, len
         numbers["r_max"] = float(before.freq_F.max() * train_len / (2 * math.pi))
         if isinstance(extension, NtkByParts):
             numbers["beta_over_r_max"] = extension.kept_from(kind.before.freq_F, train_len) / numbers["r_max"]
-    at_train_len = _unextended_bias(encoding, kind, train_len)
-    if at_train_len is not None:
-        numbers["slope_x_length"] = float((at_train_len[:, 1] - at_train_len[:, 0]).abs().min())
+    # Bias of the last query at distance 0 and at train_len (or the farthest key it sees), without the extension.
+    plain_len = train_len + 1 if Trait.UNBOUNDED in encoding.traits or encoding.limit is None else min(train_len + 1, encoding.limit)
+    plain = next(one for one in kinds(encoding, NoExtension(), plain_len) if one.numbers == kind.numbers)
+    bias_HK = key_bias(plain, plain_len - 1, torch.tensor([plain_len - 1, int(plain.plan.bands[0].first_T[-1])]))
+    if bias_HK is not None:
+        numbers["slope_x_length"] = float((bias_HK[:, 1] - bias_HK[:, 0]).abs().min())
     decay_D = kind.encoding.decay()
     if decay_D is not None:
         numbers["decay_x_length"] = min((rate for rate in decay_D.tolist() if rate > 0), default=0.0) * train_len
@@ -156,10 +150,3 @@ def dimensionless(encoding: Encoding, extension: Extension, kind: LayerView, len
 
 def _share_full_turns(spectrum: Spectrum, train_len: int) -> float:
     return float((spectrum.freq_F * train_len >= 2 * math.pi).double().mean())
-
-
-def _unextended_bias(encoding: Encoding, kind: LayerView, train_len: int) -> Tensor | None:
-    """Bias of the last query at distance 0 and at train_len (or the farthest key it sees), without an extension: [H, 2], or None."""
-    length = train_len + 1 if Trait.UNBOUNDED in encoding.traits or encoding.limit is None else min(train_len + 1, encoding.limit)
-    same = next(one for one in kinds(encoding, NoExtension(), length) if one.numbers == kind.numbers)
-    return key_bias(same, length - 1, torch.tensor([length - 1, int(same.plan.bands[0].first_T[-1])]))

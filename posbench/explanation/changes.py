@@ -76,7 +76,14 @@ def _flag(found: Changes, flag: str, value: str) -> None:
         found.reader = OVERRIDES[flag]
         found.config = _mapping(flag, value)
     elif flag in SERVED:
-        found.reader, found.served = SERVED[flag], _served(flag, value)
+        found.reader = SERVED[flag]
+        typed = re.fullmatch(r"(\d+(?:\.\d+)?)([km])|(\d+)([KM])", value) if found.reader == VLLM else None
+        if typed is None:
+            found.served = _number(flag, value, float)
+        elif typed[1]:  # in vLLM 32k is 32,000 and 32K is 32,768; other engines know neither
+            found.served = round(float(typed[1]) * {"k": 10**3, "m": 10**6}[typed[2]])
+        else:
+            found.served = int(typed[3]) * {"K": 2**10, "M": 2**20}[typed[4]]
     elif flag == "--override-kv":
         for one in value.split(","):
             typed = re.fullmatch(r"([^=]+)=(int|float|bool|str):(.*)", one)
@@ -120,14 +127,6 @@ def _gguf_key(found: Changes, key: str, value: str) -> None:
         near = did_you_mean(below if "." in below else key, GGUF_KEYS)
         raise ConfigError(f"{shown(key)} is not a key of positions in GGUF files{near}: explain knows {', '.join(GGUF_KEYS)}.")
     found.keys[below] = value if GGUF_KEYS[below] == "str" else _value(value) if GGUF_KEYS[below] == "bool" else _number(key, value)
-
-
-def _served(flag: str, value: str) -> float:
-    """Tokens of a serving flag. In vLLM 32k is 32,000 and 32K is 32,768; other engines know neither."""
-    typed = re.fullmatch(r"(\d+(?:\.\d+)?)([km])|(\d+)([KM])", value) if SERVED[flag] == VLLM else None
-    if typed is None:
-        return _number(flag, value, float)
-    return round(float(typed[1]) * 10 ** (3 if typed[2] == "k" else 6)) if typed[1] else int(typed[3]) << (10 if typed[4] == "K" else 20)
 
 
 def _number(name: str, value: str, read: Callable[[str], float] = lambda value: float(in_tokens(value, "length"))) -> float:

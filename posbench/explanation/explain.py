@@ -55,8 +55,7 @@ def applied(config: dict, changes: Changes) -> dict:
         return {**flat(config), **changes.config} if changes.config else config
     found, given = flat(config), dict(changes.config)
     words = dict(rope_words(found))
-    apart = nested(words)
-    if not apart:
+    if not nested(words):
         words.setdefault("rope_type", words.get("type", "default"))
         found.setdefault("rope_theta", of_family(str(found.get("model_type")), "theta", 1e4))
         for key in ("rope_theta", "partial_rotary_factor"):

@@ -61,7 +61,14 @@ def frequencies(rope: Rope, length: float | None = None) -> np.ndarray:
             grown = rope.factor * max(length or 0, rope.longest) / rope.longest - (rope.factor - 1)
             return theta * grown ** (-np.arange(len(theta)) * 2 / max(1, rope.turned - 2))
         case "yarn":
-            kept = _kept_by_index(rope, len(theta)) * rope.mix
+            low, high = (
+                rope.turned * math.log(rope.original / (turns * 2 * math.pi)) / (2 * math.log(rope.base))
+                for turns in (rope.beta_fast, rope.beta_slow)
+            )
+            low, high = (math.floor(low), math.ceil(high)) if rope.truncate else (low, high)
+            low, high = max(low, 0), min(high, rope.turned - 1)
+            # Theta itself is kept up to the pair of beta_fast turns, and nothing of it from that of beta_slow turns on.
+            kept = rope.mix * (1 - np.clip((np.arange(len(theta)) - low) / (high - low if high != low else 0.001), 0, 1))
             return theta * kept + theta / rope.factor * (1 - kept)
         case "longrope":
             return theta / np.array(rope.long if (length or 0) > rope.original else rope.short)
@@ -70,18 +77,6 @@ def frequencies(rope: Rope, length: float | None = None) -> np.ndarray:
             kept = np.clip((turns - rope.low) / ((rope.high - rope.low) or 1e-9), 0, 1)
             return theta * kept + theta / rope.factor * (1 - kept)
     return theta
-
-
-def _kept_by_index(rope: Rope, pairs: int) -> np.ndarray:
-    """Share of theta itself that YaRN keeps in each pair: 1 up to the pair of beta_fast turns, 0 from that of beta_slow turns on."""
-    low, high = (
-        rope.turned * math.log(rope.original / (turns * 2 * math.pi)) / (2 * math.log(rope.base))
-        for turns in (rope.beta_fast, rope.beta_slow)
-    )
-    if rope.truncate:
-        low, high = math.floor(low), math.ceil(high)
-    low, high = max(low, 0), min(high, rope.turned - 1)
-    return 1 - np.clip((np.arange(pairs) - low) / (high - low if high != low else 0.001), 0, 1)
 
 
 def yarn_amplitude(factor: float, mscale: float = 1.0) -> float:
