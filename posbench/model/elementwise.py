@@ -21,9 +21,9 @@ def normed(norm: nn.RMSNorm, x_BTC: Tensor) -> Tensor:
         return _Normed.apply(x_BTC, norm.weight, norm.eps, dtype) if kind == "cpu" else norm(x_BTC).to(dtype)
     if dtype == x_BTC.dtype:
         return norm(x_BTC)
-    made_BTC = torch.empty_like(x_BTC, dtype=torch.get_autocast_dtype(kind))
+    made_BTC = torch.empty_like(x_BTC, dtype=dtype)
     for some in pieces(x_BTC, 1):
-        made_BTC[:, some] = _divided(norm, x_BTC[:, some]) if kind == "cpu" else norm(x_BTC[:, some])
+        made_BTC[:, some] = _Normed.apply(x_BTC[:, some], norm.weight, norm.eps, dtype) if kind == "cpu" else norm(x_BTC[:, some])
     return made_BTC
 
 
@@ -45,12 +45,6 @@ class _Normed(torch.autograd.Function):
         share_BT1 = (along_BTC @ weight_C).unsqueeze(-1) / len(weight_C)
         found_BTC = (gradient_BTC * weight_C).addcmul_(unit_BTC, share_BT1, value=-1).mul_(size_BT1)
         return found_BTC, along_BTC.flatten(0, -2).sum(dim=0), None, None
-
-
-def _divided(norm: nn.RMSNorm, x_BSC: Tensor) -> Tensor:
-    """The norm as torch computes it on a CPU, with one new tensor less: an eighth less time."""
-    size_BS1 = x_BSC.square().mean(dim=-1, keepdim=True).add_(norm.eps).rsqrt_()
-    return x_BSC.mul(size_BS1).mul_(norm.weight)
 
 
 def added(x_BTC: Tensor, y_BTC: Tensor) -> Tensor:

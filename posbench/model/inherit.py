@@ -41,21 +41,22 @@ def check_beginning(cfg: JobConfig, parent: JobConfig) -> None:
         return
     encodings = [make_encoding(replace(one, encoding=parent.encoding)) for one in (parent, cfg)]
     scales = [make_trained_scale(one, encoding) for one, encoding in zip((parent, cfg), encodings, strict=True)]
-    at_fault = ""
-    for kind, (first, second) in {"encoding": encodings, "train.scale_attention": scales}.items():
-        if first is not None and _shapes(first) != _shapes(second):
-            at_fault = at_fault or f"{kind}={name_of(first)}"
-        elif first is not None:
+    length = min(child.train_len, before.train_len)
+    for kind, pair, given in (("encoding", encodings, (None, None)), ("train.scale_attention", scales, scales)):
+        first, second = pair
+        if first is None:
+            continue
+        alike = _shapes(first) == _shapes(second)
+        if alike:
             second.load_state_dict(first.state_dict())
-    if not at_fault:
-        length = min(child.train_len, before.train_len)
-        with torch.no_grad():
-            at_fault = next((name for name, plans in _plans(encodings, scales, length) if not begins_alike(*plans)), "")
-    if at_fault:
-        raise ConfigError(
-            f"finetune.length={child.train_len} would change what {at_fault} does within the first {before.train_len} tokens, since it is "
-            "defined by the training length: choose a method that is not, or that length."
-        )
+            with torch.no_grad():
+                plans = (make_plan(one, length=length, trained_scale=scale) for one, scale in zip(encodings, given, strict=True))
+                alike = begins_alike(*plans)
+        if not alike:
+            raise ConfigError(
+                f"finetune.length={child.train_len} would change what {kind}={name_of(first)} does within the first {before.train_len} "
+                "tokens, since it is defined by the training length: choose a method that is not, or that length."
+            )
 
 
 def _check_scaling(encoding: dict, before: dict) -> None:
@@ -87,14 +88,3 @@ def _check_length(cfg: JobConfig) -> None:
 
 def _shapes(method: torch.nn.Module) -> dict[str, torch.Size]:
     return {name: tensor.shape for name, tensor in method.state_dict().items()}
-
-
-def _plans(encodings: list, scales: list, length: int):
-    """(what is to blame, plans of parent and child): of the encoding alone, then with the trained scale."""
-    alone, both = (
-        [make_plan(encoding, length=length, trained_scale=scale) for encoding, scale in zip(encodings, given, strict=True)]
-        for given in ([None, None], scales)
-    )
-    yield f"encoding={name_of(encodings[0])}", alone
-    if scales[0] is not None:
-        yield f"train.scale_attention={name_of(scales[0])}", both

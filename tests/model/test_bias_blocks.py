@@ -60,20 +60,20 @@ def test_an_encoding_declares_its_bias_by_the_hooks_that_it_defines(name):
 @pytest.mark.parametrize(
     ("triple", "evaluated", "trained"),
     [
-        (("alibi", "window", "none"), "Masked", "Banded"),
-        (("t5", "none", "none"), "Masked", "Banded"),
-        (("fox", "none", "none"), "Masked", "Banded"),
-        (("rope", "rerope", "none"), "Banded", "Banded"),
-        (("rope", "none", "scale_invariant"), "Banded", "Banded"),
-        (("dape", "window", "none"), "WholeRows", "WholeRows"),
-        (("cope", "none", "none"), "WholeRows", "WholeRows"),
+        (("alibi", "window", "none"), "Masked", "Weighted"),
+        (("t5", "none", "none"), "Masked", "Weighted"),
+        (("fox", "none", "none"), "Masked", "Weighted"),
+        (("rope", "rerope", "none"), "Weighted", "Weighted"),
+        (("rope", "none", "scale_invariant"), "Weighted", "Weighted"),
+        (("dape", "window", "none"), "Weighted", "Weighted"),
+        (("cope", "none", "none"), "Weighted", "Weighted"),
     ],
     ids=lambda part: "-".join(part) if isinstance(part, tuple) else part,
 )
 def test_the_plan_and_the_gradient_choose_the_kind_of_blocks(triple, evaluated, trained, monkeypatch):
     encoding, extension, scale = make_triple(*triple)
     layer, ran = make_plan(encoding, extension, scale, length=LONG).layers[0], []
-    for kind in (blocks.Masked, blocks.Banded, blocks.WholeRows):
+    for kind in (blocks.Masked, blocks.Weighted):
         monkeypatch.setattr(kind, "__call__", lambda self, *at, call=kind.__call__: ran.append(type(self).__name__) or call(self, *at))
     qkv = inputs(LONG)
     with torch.no_grad():

@@ -34,13 +34,12 @@ def layer_of(triple: tuple[str, str, str], length: int, train_len: int = TRAIN_L
     return make_plan(encoding, extension, scale, length=length).layers[0]
 
 
-def each(series: chunked_sdpa.Series) -> list[chunked_sdpa.Piece]:
+def each(one: chunked_sdpa.Series) -> list[chunked_sdpa.Series]:
     """Pieces of a series."""
-    piece, rows, keys = series.piece, series.row_step, series.key_step
-    return [replace(piece, start=piece.start + n * rows, first=piece.first + n * keys) for n in range(series.count)]
+    return [replace(one, start=one.start + n * one.row_step, first=one.first + n * one.key_step, count=1) for n in range(one.count)]
 
 
-def pairs(found: list[chunked_sdpa.Piece], length: int) -> torch.Tensor:
+def pairs(found: list[chunked_sdpa.Series], length: int) -> torch.Tensor:
     """Number of pieces that hold each pair: [T, T]."""
     held_TT = torch.zeros(length, length, dtype=torch.long)
     for piece in found:

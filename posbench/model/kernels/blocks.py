@@ -1,8 +1,7 @@
 """`rows`: attention by blocks of queries that touch only the keys in a band's intervals.
 
-It runs any plan on any device, is exact and differentiable, and takes O(T x block) memory. There are three kinds of blocks, which take
-everything that is added to the scores from `PreparedBand.bias`: `Masked`, `Banded` and `WholeRows`. The last two can also tell the weights
-themselves (`block_weights`).
+It runs any plan on any device, is exact and differentiable, and takes O(T x block) memory. There are two kinds of blocks, which take
+everything that is added to the scores from `PreparedBand.bias`: `Masked` and `Weighted`, which can also tell the weights themselves.
 
 Letters: B batch, T tokens, H heads, G key heads, D head width, S queries of a block, K keys of a slice, W width of q and k with columns,
 U index distances.
@@ -10,7 +9,7 @@ U index distances.
 
 import functools
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -45,9 +44,10 @@ def rows(
     length, learns = q_BHTD.shape[2], torch.is_grad_enabled() and any(t.requires_grad for t in (q_BHTD, k_BGTD, v_BGTD))
     # A mask that needs a gradient sends torch's kernel to its dense form.
     plain = not learns and len(layer.bands) == 1
-    kind = WholeRows if Bias.ROWS in layer.encoding.biases else Masked if plain and not layer.per_score else Banded
-    step = _block_size(q_BHTD, MASKED if plain else BLOCK)
-    block = kind(layer, [PreparedBand(layer, band, q_BHTD, k_BGTD, gates_BHT, step) for band in layer.bands], v_BGTD, step, values)
+    step = block_size(q_BHTD, MASKED if plain else BLOCK)
+    bands = [PreparedBand(layer, band, q_BHTD, k_BGTD, gates_BHT, step) for band in layer.bands]
+    masked = plain and not layer.per_score and Bias.ROWS not in layer.encoding.biases
+    block = Masked(bands[0], v_BGTD) if masked else Weighted(layer, bands, v_BGTD, step, values)
     starts = range(first, length, step)
     keep = not learns or len(starts) == 1
     done = []
@@ -60,20 +60,8 @@ def rows(
     return torch.cat(done[::-1], dim=2)
 
 
-def block_weights(
-    layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, gates_BHT: Tensor | None = None, first: int = 0
-) -> Iterator[tuple[int, list[tuple[slice, Tensor]]]]:
-    """Attention weights of any plan for queries `first` and later, by blocks: its first query, and of each band (keys, [B, H, S, K]).
-
-    A key is seen in one band at most, and weighs 0 in the others. What is missing to a sum of 1 is the share of a sink, or of no key.
-    """
-    kind, step = WholeRows if Bias.ROWS in layer.encoding.biases else Banded, _block_size(q_BHTD, BLOCK)
-    block = kind(layer, [PreparedBand(layer, band, q_BHTD, k_BGTD, gates_BHT, step) for band in layer.bands], k_BGTD, step)
-    for start in range(first, q_BHTD.shape[2], step):
-        yield start, block.weights(start, min(start + step, q_BHTD.shape[2]))
-
-
-def _block_size(q_BHTD: Tensor, sizes: dict[str, int]) -> int:
+def block_size(q_BHTD: Tensor, sizes: dict[str, int]) -> int:
+    """Queries of a block of a text, by the sizes of each kind of device."""
     length = q_BHTD.shape[2]
     return length if length <= WHOLE else sizes.get(q_BHTD.device.type, sizes["cuda"])
 
@@ -86,7 +74,7 @@ class PreparedBand:
 
     def __init__(self, layer: LayerPlan, band: BandPlan, q_BHTD: Tensor, k_BGTD: Tensor, gates_BHT: Tensor | None, step: int):
         encoding, length, whole = layer.encoding, q_BHTD.shape[2], Bias.ROWS in layer.encoding.biases
-        self.layer, self.band, self.gates_BHT, self.device = layer, band, gates_BHT, q_BHTD.device
+        self.layer, self.band, self.gates_BHT, self.device, self.keys = layer, band, gates_BHT, q_BHTD.device, band.keys
         self.q_pos_T, self.k_pos_T = band.positions(self.device)
         self.decay_D = encoding.decay()
         self.q_BHTD, self.k_BGTD = layer.turned(band, q_BHTD, k_BGTD)
@@ -105,10 +93,6 @@ class PreparedBand:
         if self.hides:
             later = diagonal(lambda delta_U: -delta_U, step, length, self.device, clamp=False) > 0
             self.diagonal = self.diagonal.masked_fill(later, -torch.inf)
-
-    def keys(self, start: int, stop: int) -> slice:
-        """Slice of the keys that queries start..stop-1 see; empty if they see none."""
-        return self.band.keys(start, stop)
 
     def edges(self, start: int, stop: int, keys: slice) -> list[slice]:
         """Parts of `keys` that are not seen by every query of a block."""
@@ -153,9 +137,8 @@ class PreparedBand:
 class Masked:
     """Blocks of one band without gradients: torch's fused kernel, with the bias as its mask."""
 
-    def __init__(self, layer: LayerPlan, bands: list[PreparedBand], v_BGTD: Tensor, step: int, values: torch.dtype = torch.float32):
-        (self.band,), self.width = bands, v_BGTD.shape[-1]
-        self.v_BGTW = padded(v_BGTD.float(), self.band.k_BGTD.shape[-1])
+    def __init__(self, band: PreparedBand, v_BGTD: Tensor):
+        self.band, self.width, self.v_BGTW = band, v_BGTD.shape[-1], padded(v_BGTD.float(), band.k_BGTD.shape[-1])
 
     def __call__(self, start: int, stop: int) -> Tensor:
         """Output of queries start..stop-1: [B, H, S, D]."""
@@ -178,11 +161,13 @@ class Masked:
         return y_BHSW.unflatten(2, (groups, -1)).flatten(1, 2)[..., : self.width]
 
 
-class Banded:
-    """Blocks of any number of bands: one softmax over the scores of all."""
+class Weighted:
+    """Blocks of any number of bands, one softmax over the scores of all; or of an encoding that makes weights from whole rows itself."""
 
     def __init__(self, layer: LayerPlan, bands: list[PreparedBand], v_BGTD: Tensor, step: int, values: torch.dtype = torch.float32):
-        self.bands, self.v_BGTD, self.values, self.softcap = bands, v_BGTD, values, layer.softcap
+        self.layer, self.bands, self.v_BGTD, self.values = layer, bands, v_BGTD, values
+        self.whole = Bias.ROWS in layer.encoding.biases
+        self.factor = layer.factor if self.whole else None
         self.rules = [
             diagonal(lambda u, rule=rule: torch.stack(rule.distance(u)).float(), step, v_BGTD.shape[2], v_BGTD.device)
             for rule in layer.distance_rules
@@ -190,10 +175,13 @@ class Banded:
 
     def __call__(self, start: int, stop: int) -> Tensor:
         """Output of queries start..stop-1: [B, H, S, D]."""
-        return sum(weighted(part, self.v_BGTD[:, :, keys], self.values) for keys, part in self.weights(start, stop))
+        values = self.values
+        return sum(grouped(part.to(values), self.v_BGTD[:, :, keys].to(values).mT) for keys, part in self.weights(start, stop))
 
     def weights(self, start: int, stop: int) -> list[tuple[slice, Tensor]]:
         """Weights of queries start..stop-1 in each band: its keys, [B, H, S, K]."""
+        if self.whole:
+            return [self._of_rows(start, stop)]
         reached = [(band, band.keys(start, stop)) for band in self.bands]
         reached = [(band, keys) for band, keys in reached if keys.stop > keys.start]
         scores = [self._scores(band, start, stop, keys) for band, keys in reached]
@@ -211,34 +199,23 @@ class Banded:
             scores = scores * multiply + add
         if bias is not None:
             scores = scores + bias
-        if self.softcap is not None:
-            scores = self.softcap * torch.tanh(scores / self.softcap)  # -inf where the bias hides becomes -cap, so it is hidden again
+        if (cap := self.layer.softcap) is not None:
+            scores = cap * torch.tanh(scores / cap)  # -inf where the bias hides becomes -cap, so it is hidden again
         elif band.hides:
             return scores
         for some in [keys] if scores.requires_grad else band.edges(start, stop, keys):
             scores[..., some.start - keys.start : some.stop - keys.start].masked_fill_(~band.seen(start, stop, some), -torch.inf)
         return scores
 
-
-class WholeRows:
-    """Blocks of an encoding that makes weights from whole rows of scores itself, for which all keys are one band."""
-
-    def __init__(self, layer: LayerPlan, bands: list[PreparedBand], v_BGTD: Tensor, step: int, values: torch.dtype = torch.float32):
-        self.layer, (self.band,), self.v_BGTD, self.values, self.factor = layer, bands, v_BGTD, values, layer.factor
-
-    def __call__(self, start: int, stop: int) -> Tensor:
-        """Output of queries start..stop-1: [B, H, S, D]."""
-        ((keys, weights_BHSK),) = self.weights(start, stop)
-        return weighted(weights_BHSK, self.v_BGTD[:, :, keys], self.values)
-
-    def weights(self, start: int, stop: int) -> list[tuple[slice, Tensor]]:
-        """Weights of queries start..stop-1: their keys, [B, H, S, K]."""
-        keys = self.band.keys(start, stop)
-        q_BHSD, k_BGKD = self.band.slices(start, stop, keys)
+    def _of_rows(self, start: int, stop: int) -> tuple[slice, Tensor]:
+        """The same of an encoding that weighs whole rows, for which all keys are one band."""
+        (band,), encoding = self.bands, self.layer.encoding
+        keys = band.keys(start, stop)
+        q_BHSD, k_BGKD = band.slices(start, stop, keys)
         factor = 1.0 if self.factor is None else self.factor[..., start:stop].to(q_BHSD.device).unsqueeze(-1)
-        scores, bias = grouped(q_BHSD, k_BGKD) * self.v_BGTD.shape[-1] ** -0.5, self.band.bias(start, stop, keys)
-        bias_HSK, seen_SK = None if bias is None else bias[0], self.band.seen(start, stop, keys)
-        return [(keys, self.layer.encoding.weights(q_BHSD, scores, bias_HSK, seen_SK, factor, self.layer.index))]
+        scores, bias = grouped(q_BHSD, k_BGKD) * self.v_BGTD.shape[-1] ** -0.5, band.bias(start, stop, keys)
+        bias_HSK, seen_SK = None if bias is None else bias[0], band.seen(start, stop, keys)
+        return keys, encoding.weights(q_BHSD, scores, bias_HSK, seen_SK, factor, self.layer.index)
 
 
 def grouped(a_BHSX: Tensor, b_BGKX: Tensor) -> Tensor:
@@ -247,11 +224,6 @@ def grouped(a_BHSX: Tensor, b_BGKX: Tensor) -> Tensor:
     if groups == 1:
         return a_BHSX @ b_BGKX.mT
     return (a_BHSX.unflatten(1, (-1, groups)).flatten(2, 3) @ b_BGKX.mT).unflatten(2, (groups, -1)).flatten(1, 2)
-
-
-def weighted(weights_BHSK: Tensor, v_BGKD: Tensor, values: torch.dtype) -> Tensor:
-    """Sums of values by weights, multiplied in the format `values`: [B, H, S, D]."""
-    return grouped(weights_BHSK.to(values), v_BGKD.to(values).mT)
 
 
 def diagonal(value: Callable[[Tensor], Tensor], step: int, length: int, device: torch.device, clamp: bool = True) -> Tensor:

@@ -8,7 +8,7 @@ Letters: B batch, T tokens, H heads, G key heads, P query heads of a key head, D
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
@@ -28,10 +28,11 @@ NARROW, MASKED = 1024, 128
 
 
 @dataclass(frozen=True)
-class Piece:
-    """Queries start..start+rows-1 and keys first..first+keys-1. Of the keys row r sees
+class Series:
+    """`count` pieces of one size, the first with queries start..start+rows-1 and keys first..first+keys-1. Of the keys row r sees
 
-    all; in `lower` keys 0..r; in `upper` keys r and later (triangles, rows == keys); in `diagonal` keys r..r+keys-rows.
+    all; in `lower` keys 0..r; in `upper` keys r and later (triangles, rows == keys); in `diagonal` keys r..r+keys-rows. From each piece to
+    the next, queries move on by row_step and keys by key_step (0 for a single piece).
     """
 
     kind: Literal["all", "lower", "upper", "diagonal"]
@@ -39,24 +40,17 @@ class Piece:
     rows: int
     first: int
     keys: int
-
-
-@dataclass(frozen=True)
-class Series:
-    """`count` pieces of one size: from each to the next, queries move on by row_step and keys by key_step (0 for a single piece)."""
-
-    piece: Piece
     count: int = 1
     row_step: int = 0
     key_step: int = 0
 
-    def joined(self, piece: Piece) -> "Series | None":
+    def joined(self, piece: "Series") -> "Series | None":
         """The series with one more piece of its size; None if that does not go on with it."""
         gone = self.count - 1
-        steps = piece.start - self.piece.start - gone * self.row_step, piece.first - self.piece.first - gone * self.key_step
+        steps = piece.start - self.start - gone * self.row_step, piece.first - self.first - gone * self.key_step
         if min(steps) < 0 or (self.count > 1 and steps != (self.row_step, self.key_step)):
             return None
-        return Series(self.piece, self.count + 1, *steps)
+        return replace(self, count=self.count + 1, row_step=steps[0], key_step=steps[1])
 
 
 def can_chunk(layer: LayerPlan, first: int) -> bool:
@@ -98,16 +92,16 @@ def _series(band: BandPlan, first: int) -> list[Series] | None:
 
 
 def _pair_count(series: Series) -> int:
-    return series.count * series.piece.rows * series.piece.keys
+    return series.count * series.rows * series.keys
 
 
 def _queries(series: Series, x_TW: Tensor) -> Tensor:
     """Rows of the queries of each piece, without a copy: [N, ..., S, W] of [..., T, W]."""
-    return _moving(x_TW, series.piece.start, series.piece.rows, series.row_step, series.count)
+    return _moving(x_TW, series.start, series.rows, series.row_step, series.count)
 
 
 def _keys(series: Series, x_TW: Tensor) -> Tensor:
-    return _moving(x_TW, series.piece.first, series.piece.keys, series.key_step, series.count)
+    return _moving(x_TW, series.first, series.keys, series.key_step, series.count)
 
 
 def _moving(x_TW: Tensor, start: int, size: int, step: int, count: int) -> Tensor:
@@ -119,15 +113,15 @@ def _moving(x_TW: Tensor, start: int, size: int, step: int, count: int) -> Tenso
 def _calls(series: Series, q_NBGPSW: Tensor, k_NBGKW: Tensor, v_NBGKW: Tensor) -> Iterator[tuple[tuple, Tensor, Tensor]]:
     """Results of the kernel's calls: where they belong in [N, B, G, P, S], outputs and log-sum-exps."""
     count, batch, groups, heads = q_NBGPSW.shape[:4]
-    pairs = series.piece.rows * series.piece.keys * heads
+    pairs = series.rows * series.keys * heads
     if count == 1 and pairs * batch * groups <= CALL:
-        y, lse = _call(series.piece.kind, *(t[0].flatten(0, 1) for t in (q_NBGPSW, k_NBGKW, v_NBGKW)))
+        y, lse = _call(series.kind, *(t[0].flatten(0, 1) for t in (q_NBGPSW, k_NBGKW, v_NBGKW)))
         yield (0,), y.unflatten(0, (batch, groups)), lse.unflatten(0, (batch, groups))
         return
     step = max(1, CALL // pairs)
     for b, g, n in ((b, g, n) for b in range(batch) for g in range(groups) for n in range(0, count, step)):
         at = slice(n, n + step), b, g
-        yield at, *_call(series.piece.kind, q_NBGPSW[at], k_NBGKW[at], v_NBGKW[at])
+        yield at, *_call(series.kind, q_NBGPSW[at], k_NBGKW[at], v_NBGKW[at])
 
 
 def _call(kind: str, q_NPSW: Tensor, k_NKW: Tensor, v_NKW: Tensor) -> tuple[Tensor, Tensor]:
@@ -156,7 +150,7 @@ def _merge_softmax(y_SD: Tensor, lse_S1: Tensor, more_SD: Tensor, more_S1: Tenso
     lse_S1.copy_(torch.logaddexp(lse_S1, more_S1))
 
 
-def cut_band(first_T: Tensor, last_T: Tensor, begin: int) -> list[Piece] | None:
+def cut_band(first_T: Tensor, last_T: Tensor, begin: int) -> list[Series] | None:
     """Pieces that together hold every pair of a band once, for queries `begin` and later, which see keys first_T..last_T.
 
     None unless there are long runs of queries in which each end of the interval stands still or moves along.
@@ -180,8 +174,7 @@ def _runs(first_T: Tensor, last_T: Tensor, begin: int) -> list[tuple[int, int]]:
     return [(begin + start, begin + stop) for start, stop in pairwise([*starts, len(seen_T)]) if seen_T[start]]
 
 
-def _pieces_of_run(first_T: Tensor, last_T: Tensor, start: int, stop: int) -> Iterator[Piece]:
-    """Pieces of a run."""
+def _pieces_of_run(first_T: Tensor, last_T: Tensor, start: int, stop: int) -> Iterator[Series]:
     low, high, second = int(first_T[start]), int(last_T[start]), min(start + 1, stop - 1)
     left, right = int(first_T[second]) - low, int(last_T[second]) - high
     width, rows = high - low + 1, ROWS
@@ -191,23 +184,19 @@ def _pieces_of_run(first_T: Tensor, last_T: Tensor, start: int, stop: int) -> It
     for at in range(start, stop, rows):
         size, moved = min(rows, stop - at), at - start
         if narrow:
-            yield Piece("diagonal", at, size, low + moved, width + size - 1)
-        else:
-            yield from _block_pieces(at, size, low + left * moved, high + right * moved, left, right)
+            yield Series("diagonal", at, size, low + moved, width + size - 1)
+            continue
+        begin, end = low + left * moved, high + right * moved
+        if left:
+            yield Series("upper", at, size, begin, size)
+        inner, outer = begin + left * size, end + 1 - right
+        if outer > inner:
+            yield Series("all", at, size, inner, outer - inner)
+        if right:
+            yield Series("lower", at, size, end, size)
 
 
-def _block_pieces(start: int, rows: int, low: int, high: int, left: int, right: int) -> Iterator[Piece]:
-    """Pieces of queries of which the first sees keys low..high; each end moves by `left` or `right` keys a query."""
-    if left:
-        yield Piece("upper", start, rows, low, rows)
-    inner, outer = low + left * rows, high + 1 - right
-    if outer > inner:
-        yield Piece("all", start, rows, inner, outer - inner)
-    if right:
-        yield Piece("lower", start, rows, high, rows)
-
-
-def joined(pieces: Iterable[Piece]) -> list[Series]:
+def joined(pieces: Iterable[Series]) -> list[Series]:
     """Series that hold the pieces, each of which one call can run."""
     found: list[Series] = []
     latest: dict[tuple, int] = {}
@@ -216,7 +205,7 @@ def joined(pieces: Iterable[Piece]) -> list[Series]:
         longer = found[latest[size]].joined(piece) if size in latest else None
         if longer is None:
             latest[size] = len(found)
-            found.append(Series(piece))
+            found.append(piece)
         else:
             found[latest[size]] = longer
     return found

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from posbench.model.kernels import flex
-from posbench.model.kernels.blocks import block_weights, rows
+from posbench.model.kernels.blocks import BLOCK, PreparedBand, Weighted, block_size, rows
 from posbench.model.kernels.causal import LONGEST, causal
 from posbench.model.kernels.chunked_sdpa import CALL, can_chunk, chunked_sdpa
 from posbench.model.kernels.folding import foldable, operands
@@ -55,9 +55,16 @@ def attend(layer: LayerPlan, x_BTC: Tensor, q_BHTD: Tensor, k_BGTD: Tensor, v_BG
 def attention_weights(
     layer: LayerPlan, x_BTC: Tensor, q_BHTD: Tensor, k_BGTD: Tensor, last: int
 ) -> Iterator[tuple[int, list[tuple[slice, Tensor]]]]:
-    """Attention weights of the `last` queries as `blocks.weights` gives them, in float32: those of whichever kernel would attend."""
+    """Attention weights of the `last` queries of any plan, in float32, by blocks: its first query, and of each band (keys, [B, H, S, K]).
+
+    A key is seen in one band at most, and weighs 0 in the others. What is missing to a sum of 1 is the share of a sink, or of no key.
+    """
+    length, step = q_BHTD.shape[2], block_size(q_BHTD, BLOCK)
     with torch.autocast(q_BHTD.device.type, enabled=False):
-        yield from block_weights(layer, q_BHTD, k_BGTD, summed_gates(layer, x_BTC), q_BHTD.shape[2] - last)
+        gates_BHT = summed_gates(layer, x_BTC)
+        block = Weighted(layer, [PreparedBand(layer, band, q_BHTD, k_BGTD, gates_BHT, step) for band in layer.bands], k_BGTD, step)
+        for start in range(length - last, length, step):
+            yield start, block.weights(start, min(start + step, length))
 
 
 def summed_gates(layer: LayerPlan, x_BTC: Tensor) -> Tensor | None:

@@ -40,7 +40,8 @@ def flex(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gates
     """Run all bands of a layer and merge them: [B, H, T, D], float32. q and k are float32, v has the model's format, gates float64 sums."""
     outs, sums = [], []
     for band in layer.bands:
-        if (sees_T := _sees_a_key(band, q_BHTD.device)) is not None:
+        sees_T = band.once(("sees", q_BHTD.device), lambda band=band: (band.seen_T > 0).to(q_BHTD.device) if band.seen_T.any() else None)
+        if sees_T is not None:
             y_BHTD, lse_BHT = _band(layer, band, q_BHTD, k_BGTD, v_BGTD, gates_BHT)
             outs.append(y_BHTD)
             # A query that sees no key of a band gets no weight there; its row of the kernel's output is undefined.
@@ -53,25 +54,14 @@ def flex(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gates
     return sum(part * y_BHTD.float() for part, y_BHTD in zip(share, outs, strict=False))  # a sink has a share and no value
 
 
-def _sees_a_key(band: BandPlan, device: torch.device) -> Tensor | None:
-    """True for each query that sees a key of a band: [T], on the device; None if none does. Counted once for a plan."""
-    return band.once(("sees", device), lambda: (band.seen_T > 0).to(device) if band.seen_T.any() else None)
-
-
 def _band(
     layer: LayerPlan, band: BandPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gates_BHT: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    encoding, device, width, scored = layer.encoding, q_BHTD.device, v_BGTD.shape[-1], q_BHTD.shape[-1]
+    device, width, scored = q_BHTD.device, v_BGTD.shape[-1], q_BHTD.shape[-1]
     q_BHTD, k_BGTD = layer.turned(band, q_BHTD, k_BGTD)
     q_BHTD, dtype = layer.scaled(q_BHTD, scored), number_format.of_fused(v_BGTD, gated=gates_BHT is not None)
     q_BHTD, k_BGTD, v_BGTD = (padded(t.to(dtype), NARROWEST) for t in (q_BHTD, k_BGTD, v_BGTD))
-    mods = [
-        *_rule_mods(layer, device),
-        *_column_mods(encoding.columns(*band.positions(device), row_constant=True)),
-        *_profile(layer, band, device),
-    ]
-    if gates_BHT is not None:
-        mods.append(_gates(gates_BHT))
+    mods = _score_mods(layer, band, gates_BHT, device)
 
     def score(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         for mod in mods:
@@ -88,35 +78,25 @@ def _band(
     return y_BHTD[..., :width], aux.lse
 
 
-def _rule_mods(layer: LayerPlan, device: torch.device) -> list[Callable]:
-    delta_T = torch.arange(len(layer.n_T), dtype=torch.float64)
-    mods = []
+def _score_mods(layer: LayerPlan, band: BandPlan, gates_BHT: Tensor | None, device: torch.device) -> list[Callable]:
+    """Changes of a score s of query i and key j: rules by distance, columns of a bias, its profile, and gates."""
+    delta_T, mods = torch.arange(len(layer.n_T), dtype=torch.float64), []
     for rule in layer.distance_rules:
         factor_T, add_T = (part.float().to(device) for part in rule.distance(delta_T))
         mods.append(lambda s, b, h, i, j, f=factor_T, a=add_T: s * f[(i - j).clamp(min=0)] + a[(i - j).clamp(min=0)])
+    if (columns := layer.encoding.columns(*band.positions(device), row_constant=True)) is not None:
+        q_HTR, k_TR = columns
+        # One column at a time: the kernel compiles a function of a single pair.
+        mods += [lambda s, b, h, i, j, r=r: s + q_HTR[h, i, r] * k_TR[j, r] for r in range(k_TR.shape[-1])]
+    if Bias.PROFILE in layer.encoding.biases:
+        table_HT = layer.profile(band, delta_T.to(device))
+        mods.append(lambda s, b, h, i, j: s + table_HT[h, (i - j).clamp(min=0)])
+    if gates_BHT is not None:
+        # Two float32 numbers hold a float64 sum, so that the small difference of two large sums stays accurate.
+        high_BHT = gates_BHT.float()
+        low_BHT = (gates_BHT - high_BHT.double()).float()
+        mods.append(lambda s, b, h, i, j: s + (high_BHT[b, h, i] - high_BHT[b, h, j]) + (low_BHT[b, h, i] - low_BHT[b, h, j]))
     return mods
-
-
-def _column_mods(columns: tuple[Tensor, Tensor] | None) -> list[Callable]:
-    if columns is None:
-        return []
-    q_HTR, k_TR = columns
-    # One column at a time: the kernel compiles a function of a single pair.
-    return [lambda s, b, h, i, j, r=r: s + q_HTR[h, i, r] * k_TR[j, r] for r in range(k_TR.shape[-1])]
-
-
-def _profile(layer: LayerPlan, band: BandPlan, device: torch.device) -> list[Callable]:
-    if Bias.PROFILE not in layer.encoding.biases:
-        return []
-    table_HT = layer.profile(band, torch.arange(len(layer.n_T), dtype=torch.float64, device=device))
-    return [lambda s, b, h, i, j: s + table_HT[h, (i - j).clamp(min=0)]]
-
-
-def _gates(gates_BHT: Tensor) -> Callable:
-    # Two float32 numbers hold a float64 sum, so that the small difference of two large sums stays accurate.
-    high_BHT = gates_BHT.float()
-    low_BHT = (gates_BHT - high_BHT.double()).float()
-    return lambda s, b, h, i, j: s + (high_BHT[b, h, i] - high_BHT[b, h, j]) + (low_BHT[b, h, i] - low_BHT[b, h, j])
 
 
 def block_mask(band: BandPlan, device: torch.device):

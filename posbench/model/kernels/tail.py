@@ -20,25 +20,24 @@ def tail(layer: LayerPlan, q_BHSD: Tensor, k_BGKD: Tensor, v_BGKD: Tensor) -> Te
     batch, heads, queries = q_BHSD.shape[:3]
     step = max(1, PAIRS // (batch * heads * k_BGKD.shape[2]))
     scaled_BHSD, sink_H = layer.scaled(q_BHSD, q_BHSD.shape[-1]), layer.sink(q_BHSD)
-    blocks = [slice(start, min(start + step, queries)) for start in range(0, queries, step)]
-    return torch.cat([_some(layer, scaled_BHSD, k_BGKD, v_BGKD, sink_H, rows) for rows in blocks], dim=2)
-
-
-def _some(layer: LayerPlan, q_BHSD: Tensor, k_BGKD: Tensor, v_BGKD: Tensor, sink_H: Tensor | None, rows: slice) -> Tensor:
     gone = len(layer.bands[0].k_pos_T) - k_BGKD.shape[2]  # keys that the cache of a window has dropped
-    scores, values = [], []
-    for band in layer.bands:
-        keys = band.keys(rows.start, rows.stop)
-        keys = slice(max(gone, keys.start), keys.stop)
-        if keys.stop > keys.start:
-            here = slice(keys.start - gone, keys.stop - gone)
-            scores.append(_scores(layer, band, q_BHSD[:, :, rows], k_BGKD[:, :, here], rows, keys))
-            values.append(v_BGKD[:, :, here])
-    sizes = [one.shape[-1] for one in scores]
-    if sink_H is not None:
-        scores.append(sink_H[:, None, None].expand(*scores[0].shape[:-1], 1))
-    weights_BHSK = (torch.cat(scores, dim=-1) if len(scores) > 1 else scores[0]).softmax(dim=-1).to(v_BGKD.dtype)
-    return sum(grouped(part, value.mT) for part, value in zip(weights_BHSK[..., : sum(sizes)].split(sizes, dim=-1), values, strict=True))
+    done = []
+    for rows in (slice(start, min(start + step, queries)) for start in range(0, queries, step)):
+        scores, values = [], []
+        for band in layer.bands:
+            keys = band.keys(rows.start, rows.stop)
+            keys = slice(max(gone, keys.start), keys.stop)
+            if keys.stop > keys.start:
+                here = slice(keys.start - gone, keys.stop - gone)
+                scores.append(_scores(layer, band, scaled_BHSD[:, :, rows], k_BGKD[:, :, here], rows, keys))
+                values.append(v_BGKD[:, :, here])
+        sizes = [one.shape[-1] for one in scores]
+        if sink_H is not None:
+            scores.append(sink_H[:, None, None].expand(*scores[0].shape[:-1], 1))
+        weights_BHSK = (torch.cat(scores, dim=-1) if len(scores) > 1 else scores[0]).softmax(dim=-1).to(v_BGKD.dtype)
+        parts = weights_BHSK[..., : sum(sizes)].split(sizes, dim=-1)
+        done.append(sum(grouped(part, value.mT) for part, value in zip(parts, values, strict=True)))
+    return torch.cat(done, dim=2)
 
 
 def _scores(layer: LayerPlan, band: BandPlan, q_BHSD: Tensor, k_BGKD: Tensor, rows: slice, keys: slice) -> Tensor:
