@@ -41,11 +41,16 @@ class Setting:
         return setting
 
     def __str__(self) -> str:
+        return ", ".join(self.parts)
+
+    @property
+    def parts(self) -> list[str]:
+        """Setting in words, a key or two in each part; a page reads them as getattr(setting, "parts", ...)."""
         end = [f"version {self.version} of the protocol"] if self.version > 1 else []
         end += [f"{self.split} split", self.dtype]
         if self.max_length is None:
             rivals = [f"{self.rivals} rivals of each answer"] if self.rivals else []
-            return ", ".join([f"{self.windows} examples asked for", *rivals, *end, f"seed {self.seed} of the examples"])
+            return [f"{self.windows} examples asked for", *rivals, *end, f"seed {self.seed} of the examples"]
         found = [f"{self.windows} windows asked for", f"{self.targets} targets each", f"room for {self.max_length} tokens"]
         found += [f"advancing by {self.stride}"] if self.stride else []
         found += [f"in the text {self.text}", "not that of the training"] if self.text else []
@@ -58,7 +63,7 @@ class Setting:
                 f"key tokens: those whose loss is below {self.key_loss:g} nats in the model {chooser} and more than {self.key_gain:g} "
                 f"higher after {self.key_context} tokens"
             )
-        return ", ".join([*found, *end, f"seed {self.seed} of the windows"])
+        return [*found, *end, f"seed {self.seed} of the windows"]
 
     @property
     def unstrided(self) -> "Setting":
