@@ -79,8 +79,7 @@ def rankings(losses: Losses, plan: AdvicePlan) -> dict[str, list[str]]:
 def finalists(ranking: Mapping[str, Sequence[str]], options: Mapping[str, Option], losses: Losses, plan: AdvicePlan) -> list[str]:
     """Options to measure on test documents: the two best for each use, and of those that frequencies express the best of each form.
 
-    `losses` are those of validation, which made the ranking. The second best has not the very losses of the best, which would be the same
-    thing to do.
+    `losses` are those of validation, which made the ranking. The second best has not the very losses of the best.
     """
     best = []
     for use, names in ranking.items():

@@ -156,10 +156,7 @@ def plan_search(cfg: dict) -> tuple[Job, list[int]]:
 def search(
     job: Job, corpus: "Corpus", windows: int, exact: list[int], size: Sizes, log: Path
 ) -> tuple[dict[Individual, float], dict[str, float]]:
-    """(losses of all individuals, losses by name of the model as it is and of the starts). What the log knows is not measured again.
-
-    The starts have the factors of PI, NTK-aware scaling and YaRN.
-    """
+    """(losses of all individuals, losses by name of the model as it is and of the starts). What the log knows is not measured again."""
     from posbench.extensions.none import NoExtension
     from posbench.extensions.ntk import Ntk
     from posbench.extensions.ntk_by_parts import NtkByParts

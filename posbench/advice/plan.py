@@ -34,10 +34,7 @@ FINALISTS = 3.5  # finalists beside the two references, as multiples of the plai
 
 @dataclass(frozen=True)
 class Option:
-    """Something a user may do: its name, its methods without a factor, its factor if that is fixed, if frequencies alone express it.
-
-    `at` gives the nodes of its methods at one length.
-    """
+    """Something a user may do: its name, its methods without a factor, its factor if that is fixed, if frequencies alone express it."""
 
     name: str
     family: str

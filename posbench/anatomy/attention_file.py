@@ -1,9 +1,8 @@
 """Attention of a trained run under some methods: the request, diagnostics.json with every number, diagnostics.csv by head."""
 
-import csv
-import io
-from dataclasses import dataclass
 from pathlib import Path
+
+import pandas
 
 from posbench.anatomy.attention import buckets, measure_attention
 from posbench.anatomy.from_config import method_in_words, whole
@@ -23,19 +22,11 @@ from posbench.position.interfaces import Extension, ScaleAttention
 from posbench.position.legality import check, fed_length, name_of
 from posbench.scale_attention.none import NoScale
 
+# Methods under which a model is read, in words and made, and the lengths of the texts.
+Arm = tuple[dict, Extension, ScaleAttention, list[int]]
 WINDOWS, LONG_WINDOWS, QUERIES = 32, 8, 64  # by default: windows, of training lengths above LONG, and at most so many queries of a window
 METHODS, HEAD = ("extension", "scale_attention", "untested"), ("entropy", "entropy_half", "first", "sink", "far")
 COLUMNS = ("run", "encoding", *METHODS, "train_len", "length", "nll", "layer", "kind", "head", "keys", *HEAD)
-
-
-@dataclass(frozen=True)
-class Arm:
-    """Methods under which a model is read, in words and made, and the lengths of the texts."""
-
-    words: dict
-    extension: Extension
-    scale: ScaleAttention
-    lengths: list[int]
 
 
 def settled(cfg: dict) -> JobConfig:
@@ -79,7 +70,7 @@ def arm(cfg: JobConfig, lengths: list[int], model: GPT) -> tuple[Arm, str | None
             f"of extension=none with lengths={train_len}."
         )
     words = {group: method_in_words(group, getattr(cfg, group)) for group in ("extension", "scale_attention")}
-    return Arm({**words, "untested": verdict.untested}, extension, scale, lengths), verdict.noop
+    return ({**words, "untested": verdict.untested}, extension, scale, lengths), verdict.noop
 
 
 def content(name: str, cfg: JobConfig, arms: list[Arm], model: GPT, corpus: Corpus, device: str) -> dict:
@@ -91,13 +82,13 @@ def content(name: str, cfg: JobConfig, arms: list[Arm], model: GPT, corpus: Corp
     train_len, config = model.encoding.shape.train_len, cfg.evaluate
     plain = {"extension": "none", "scale_attention": "none", "untested": False}
     known = max(length for length in config.lengths if length <= train_len)
-    lengths = {known, *(length for one in arms if one.words == plain for length in one.lengths)}
-    arms = [Arm(plain, NoExtension(), NoScale(model.encoding.shape), sorted(lengths)), *(one for one in arms if one.words != plain)]
-    found = []
-    with Progress(config.windows * sum(sum(one.lengths) for one in arms), "attention", "tokens") as progress:
-        for one in arms:
-            evaluation = Scorer(model, corpus, one.extension, one.scale, config, device, progress.update)
-            found.append({**one.words, "measured": [measure_attention(evaluation, length) for length in one.lengths]})
+    asked = {length for words, *_, lengths in arms if words == plain for length in lengths}
+    own = plain, NoExtension(), NoScale(model.encoding.shape), sorted({known, *asked})
+    arms, found = [own, *(one for one in arms if one[0] != plain)], []
+    with Progress(config.windows * sum(sum(lengths) for *_, lengths in arms), "attention", "tokens") as progress:
+        for words, extension, scale, lengths in arms:
+            evaluation = Scorer(model, corpus, extension, scale, config, device, progress.update)
+            found.append({**words, "measured": [measure_attention(evaluation, length) for length in lengths]})
     return {
         "run": name,
         "encoding": method_in_words("encoding", cfg.encoding),
@@ -108,7 +99,7 @@ def content(name: str, cfg: JobConfig, arms: list[Arm], model: GPT, corpus: Corp
         "tokenizer": corpus.tokenizer,
         **{key: getattr(config, key) for key in ("split", "documents", "seed", "dtype", "max_length")},
         "queries": config.targets,
-        "buckets": buckets(max(length for one in arms for length in one.lengths)),
+        "buckets": buckets(max(length for *_, lengths in arms for length in lengths)),
         "layers": [{"kind": name_of(layer.encoding), "window": layer.window} for layer in model.encoding.layers()],
         "arms": found,
     }
@@ -118,10 +109,8 @@ def write_attention(found: dict, folder: Path) -> list[Path]:
     """Write diagnostics.json and, with a row for each arm, length, layer and head, diagnostics.csv into `folder`. Returns their paths."""
     paths = [folder / "diagnostics.json", folder / "diagnostics.csv"]
     write_json(paths[0], found)
-    names, rows = ["_".join(map(str, dict.fromkeys(ends))) for ends in found["buckets"]], io.StringIO()
+    names, rows = ["_".join(map(str, dict.fromkeys(ends))) for ends in found["buckets"]], []
     shares = [f"{group}_{bucket}" for group in ("mass", "seen") for bucket in names]
-    writer = csv.DictWriter(rows, [*COLUMNS, *shares], lineterminator="\n")
-    writer.writeheader()
     shared = {key: found[key] for key in ("run", "encoding", "train_len")}
     for one, read in ((each, text) for each in found["arms"] for text in each["measured"]):
         methods = {key: one[key] for key in METHODS} | {key: read[key] for key in ("length", "nll")}
@@ -132,8 +121,8 @@ def write_attention(found: dict, folder: Path) -> list[Path]:
                 own |= {f"mass_{bucket}": share for bucket, share in zip(names, mass, strict=False)}
                 own |= {"layer": number, "kind": kind["kind"], "head": head + 1, "keys": layer["keys"]}
                 row = {**shared, **methods, **own, **seen}
-                writer.writerow({key: cell(value) if isinstance(value, str) else value for key, value in row.items()})
-    write_atomic(paths[1], rows.getvalue())
+                rows.append({key: cell(value) if isinstance(value, str) else value for key, value in row.items()})
+    write_atomic(paths[1], pandas.DataFrame(rows, columns=[*COLUMNS, *shares]).to_csv(index=False, lineterminator="\n"))
     return paths
 
 

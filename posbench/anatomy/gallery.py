@@ -1,7 +1,5 @@
 """One sheet with every method of configs/: encodings above, then extensions, then scales, small multiples on one grid.
 
-An encoding has its picture, an extension the distance at which it shows a key, a scale what it makes of logits and weights.
-
 Letters: D pictured channels, H heads, K keys, T tokens.
 """
 

@@ -20,17 +20,14 @@ from posbench.position.plan import make_plan
 
 @dataclass(frozen=True)
 class LayerView:
-    """Layers that treat position alike in one text: their indices `numbers`, their frequencies `before` and `after` the extension.
-
-    `added_TC` are the vectors added to the embeddings, or None.
-    """
+    """Layers that treat position alike in one text: their indices `numbers`, their frequencies `before` and `after` the extension."""
 
     layer: Layer
     plan: LayerPlan
     numbers: list[int]
     before: Spectrum | None
     after: Spectrum | None
-    added_TC: Tensor | None
+    added_TC: Tensor | None  # to the embeddings
 
     @property
     def encoding(self) -> Encoding:
@@ -51,10 +48,7 @@ class LayerView:
 def kinds(
     encoding: Encoding, extension: Extension, length: int, scale: ScaleAttention | None = None, trained: ScaleAttention | None = None
 ) -> list[LayerView]:
-    """Distinct layers in a text of `length` tokens, of which only the last are left after a crop.
-
-    Those that the extension may act on come first.
-    """
+    """Distinct layers in a text of `length` tokens, which a crop leaves the last of; those that the extension may act on come first."""
     fed = fed_length(extension, encoding.shape.train_len, length)
     plan = make_plan(encoding, extension, scale, length=fed, trained_scale=trained)
     added_TC = plan.embed()
@@ -136,10 +130,7 @@ def content_score(kind: LayerView, query: int, keys_K: Tensor, q_NHKD: Tensor, k
 
 @torch.no_grad()
 def even_weights(kind: LayerView) -> Tensor | None:
-    """Attention weights of the last query of an encoding that weighs whole rows, if q and all content scores are 0.
-
-    [H, T] over the index distance, or None for other encodings.
-    """
+    """Weights of the last query by distance, if q and all content scores are 0, of an encoding of whole rows: [H, T], else None."""
     encoding, shape = kind.encoding, kind.encoding.shape
     if Bias.ROWS not in encoding.biases:
         return None
