@@ -68,7 +68,7 @@ class Names:
 
     def known(self) -> list[str]:
         """Words that `labels` may rename."""
-        words = [(*_wholes(point), *point.method[:3], point.source, _stem(point.source)) for point in self.points]
+        words = [(*_wholes(point), *point.method[:3], point.source, (point.source or "").removesuffix(".csv")) for point in self.points]
         words += [tuple(str(getattr(point, name, "")) for name in TELLING if name != "setting") for point in self.points]
         return ["no extension", *sorted({word for own in words for word in own if word and word != "none"}), "none"]
 
@@ -88,7 +88,7 @@ class Names:
         return shortened(method + "*" * point.untested + f" ({', '.join(told)})" * bool(told))
 
     def source(self, source: str) -> str:
-        return self.labels.get(source, self.labels.get(_stem(source), source))
+        return self.labels.get(source, self.labels.get((source or "").removesuffix(".csv"), source))
 
     def value(self, name: str, value: Any) -> str:
         """Value of a column as it stands in headings and in names."""
@@ -105,11 +105,6 @@ def _wholes(point: Point) -> list[str]:
     """Names of a whole line: A|B|C, and A|B for one without a scale."""
     *both, scale = point.method[:3]
     return ["|".join([*both, scale])] + ["|".join(both)] * (scale == "none")
-
-
-def _stem(source: str | None) -> str:
-    """Name of a file without .csv."""
-    return (source or "").removesuffix(".csv")
 
 
 def telling_columns(points: Sequence[Point], group: Callable[[Point], Hashable]) -> list[str]:

@@ -59,17 +59,13 @@ def bases(records: Iterable[SectionKey]) -> Bases:
 
 def encoding_look(name: str) -> Look:
     """Colour of an encoding, with a solid line."""
-    return ENCODINGS.get(name, _name_hash(name) % len(OKABE_ITO)), 0
+    return ENCODINGS.get(name, zlib.crc32(name.encode()) % len(OKABE_ITO)), 0
 
 
 def extension_look(name: str) -> Look:
     """Colour and dash of an extension, never solid."""
-    number = _name_hash(name)
+    number = zlib.crc32(name.encode())
     return EXTENSIONS.get(name, (number % len(OKABE_ITO), 1 + number // len(OKABE_ITO) % (len(DASHES) - 1)))
-
-
-def _name_hash(name: str) -> int:
-    return zlib.crc32(name.encode())
 
 
 def looks(cells: Iterable[tuple], base: Bases, extensions: Iterable[str] = (), by_extension: bool = False) -> dict[tuple, Pen]:

@@ -7,7 +7,7 @@ what each extension costs inside the training length, on the same tokens. A poin
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from posbench.report.figures.captions import caption, data_line, sentences, shortened
 from posbench.report.figures.lines import Line, Mark, Panel, draw, short_number, with_interval
@@ -19,7 +19,7 @@ from posbench.report.records import ContextPoint, CurvePoint, file, interval_uni
 from posbench.report.tables import gain_cell
 
 BESIDE, STEEP = 0.5, 0.3  # octaves that the intervals at one c share side by side; fewer for a steep line, which would seem higher
-Value = Callable[[ContextPoint], tuple[float | None, float | None]]
+Value = Callable[[ContextPoint | CurvePoint], tuple[float | None, float | None]]
 ASIDE = 0.14  # octaves over which intervals at one position stand side by side
 ROOM = 0.3  # nats/token
 
@@ -76,62 +76,49 @@ def _context_caption(section: list[ContextPoint], cut: bool) -> list[str]:
     return [*lines, f"G, the gain from the second half of the window ({first.train_len // 2} -> {first.train_len}): {'; '.join(known)}."]
 
 
-@dataclass(frozen=True)
-class PanelColumn:
-    """Column of panels: its heading, a point's value and half interval, the ends of its axis, and its points."""
-
-    heading: str
-    reading: Callable[[CurvePoint], tuple[float | None, float | None]]
-    edges: tuple[float, float]
-    points: list[CurvePoint]
-
-
 def by_position(curve: list[CurvePoint], title: str):
     """Figure of one section of losses by position: a row of panels for each panel of loss_curves."""
     ends, train_len = sorted({point.length for point in curve}), curve[0].train_len
     at = {end: math.sqrt((start + 1) * end) for start, end in itertools.pairwise([0, *ends])}
     curve = [point for point in curve if EARLY * point.length >= train_len] or curve
-    columns = [PanelColumn("loss (nats/token)", lambda point: (point.nll, None), _loss_edges(curve), curve)]
+    columns = [("loss (nats/token)", lambda point: (point.nll, None), _loss_edges(curve), curve)]
     inside = [point for point in curve if point.change is not None and point.length <= train_len]
     told = caption(curve, relative=False)
     if inside:
         low, high, _ = edges([(0.0, None), *((point.change, point.change_half_width) for point in inside)])
         high = ROOM if high > 2 * ROOM else high  # a method that costs so much would flatten the others; its value follows its name
         heading = f"minus no extension, up to {train_len}"
-        columns.append(PanelColumn(heading, lambda point: (point.change, point.change_half_width), (low, high), inside))
+        columns.append((heading, lambda point: (point.change, point.change_half_width), (low, high), inside))
         over = interval_units(point.over for point in inside if point.change_half_width is not None)
         bars = f" Bars: 95 % t interval, {over}; cut at an edge." if over else ""
         told.append(f"Right: the loss of each token minus its loss without an extension, up to the training length.{bars}")
 
-    def panel(group, column: PanelColumn) -> Panel | None:
+    def panel(group, heading: str, reading: Value, limits: tuple[float, float], points: list[CurvePoint]) -> Panel | None:
         def mark(point: CurvePoint) -> Mark | None:
-            value, half = column.reading(point) if point in column.points else (None, None)
+            value, half = reading(point) if point in points else (None, None)
             return None if value is None else with_interval(at[point.length], value, half)
 
         def scales(axes) -> None:
-            lengths = [point.length for point in column.points]
+            lengths = [point.length for point in points]
             octaves(axes, tick_lengths({n for n in lengths if n & (n - 1) == 0} or lengths), train_len)
-            axes.set(xlim=(min(at[n] for n in lengths) / 1.1, max(*lengths, train_len) * 1.02), ylim=column.edges)
+            axes.set(xlim=(min(at[n] for n in lengths) / 1.1, max(*lengths, train_len) * 1.02), ylim=limits)
             axes.set_xlabel(f"position in a window of {curve[0].window} tokens", fontsize=FONT)
-            if column.points is curve:
+            if points is curve:
                 style = {"xycoords": axes.get_xaxis_transform(), "ha": "right", "fontsize": 7.5, "color": GREY}
                 note(axes, f"trained at {train_len}", (train_len, 0), (-4, 4), **style)
             else:
                 axes.axhline(0, color="black", linewidth=0.9, zorder=1)
 
-        lines = lines_of(group.points, curve, mark)
-        # The last value of a line that the axis cuts follows its name.
-        cut = [line.marks[-1].y > column.edges[1] for line in lines]
-        lines = [
-            replace(one, name=f"{one.name} {short_number(one.marks[-1].y, signed=False)}") if above else one
-            for one, above in zip(lines, cut, strict=True)
-        ]
-        own = [point for point in group.points if point in column.points]
-        dodge = ASIDE if any(column.reading(point)[1] for point in own) else 0.0
-        title = ", ".join(filter(None, (group.heading, column.heading)))
+        lines = []
+        for line in lines_of(group.points, curve, mark):  # the last value of one that the axis cuts follows its name
+            last = line.marks[-1].y
+            lines.append(replace(line, name=f"{line.name} {short_number(last, signed=False)}") if last > limits[1] else line)
+        own = [point for point in group.points if point in points]
+        dodge = ASIDE if any(reading(point)[1] for point in own) else 0.0
+        title = ", ".join(filter(None, (group.heading, heading)))
         return Panel(title, lines, scales, [marks for *_, marks in marks_of(group.others, mark)], dodge) if own else None
 
-    return draw(title, [[panel(group, column) for column in columns] for group in groups(curve)], told)
+    return draw(title, [[panel(group, *column) for column in columns] for group in groups(curve)], told)
 
 
 def _loss_edges(curve: list[CurvePoint]) -> tuple[float, float]:
