@@ -28,7 +28,6 @@ def _folder(cfg: dict, name: str = "") -> Path:
 
 
 def _grid(request: Request, cfg: dict) -> list[Path]:
-    """Print one table of a grid and write it to two files."""
     from posbench.anatomy.grid_table import grid_numbers, grid_rows, write_grid
     from posbench.common.layout import aligned
 

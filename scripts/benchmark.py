@@ -68,9 +68,8 @@ def main(arguments: list[str]) -> None:
 
 
 def _check_names(only: str, path: str) -> None:
-    known = (
-        {**nodes("extension"), "transformers": None} if path else {**nodes("encoding"), **nodes("extension"), **nodes("scale_attention")}
-    )
+    groups = ("extension",) if path else ("encoding", "extension", "scale_attention")
+    known = [*(name for group in groups for name in nodes(group)), *(["transformers"] if path else [])]
     what = "not an extension" if path else "no encoding, extension or attention scale"
     for name in filter(None, only.split(",")):
         if name not in known:

@@ -40,7 +40,7 @@ SORT = {
 def main(arguments: list[str]) -> None:
     """Run the command that the first word names: list or gc."""
     word, *rest = arguments or ["help"]
-    if word in ("help", "-h", "--help"):
+    if word == "help":
         print(__doc__, end="")
         return
     if word not in ("list", "gc"):
@@ -79,7 +79,6 @@ def _list(found: list[Entry], chosen: dict) -> None:
 
 
 def _show(found: list[Entry]) -> None:
-    """Print one aligned line for each run."""
     lines = [HEAD]
     for one in found:
         steps = str(one.steps) if one.total is None else f"{one.steps}/{one.total}"

@@ -52,7 +52,6 @@ def advise(request: Request) -> int:
 
 
 def _write(found: Measurements, ranking: dict[str, list[str]]) -> int:
-    """Write everything and print the advice. Returns the exit code."""
     from posbench.advice.settings import setting, to_set
     from posbench.advice.show import advice_figure, advice_page, advice_text
     from posbench.report.figures.style import save

@@ -43,13 +43,15 @@ from posbench.config.compose import (
 from posbench.config.names import CONFIGS
 from posbench.config.nearest import sentence
 from posbench.config.schema import check_config
+from posbench.config.typed_args import shown
 
 Command = Callable[[Request], int] | str  # a function or, as "module:function", one that is imported when there is something to do
 SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
-OWN_LAUNCHER = "hydra_plugins.grid_launcher.GridLauncher"  # in the yamls that users wrote for earlier versions
-WRITING = ("export_hf", "search_factors", "harness", "identify")  # scripts that take out=; what a report takes is its report_dir by now
+TAKING = {  # scripts that a word of configs/run.yaml has an effect on; what a report takes as out= is its report_dir by now
+    "dry": ("run", "look", "advise", "search_factors", "reproduce", "identify"),
+    "out": ("export_hf", "search_factors", "harness", "identify"),
+}
 OUT_ALONE = ("search_factors", "identify")  # of these, scripts whose folder a user may give as a report's
-PLANNING = ("run", "look", "advise", "search_factors", "reproduce", "identify")  # scripts that dry=true stops before the work begins
 ANSWERED = ("help", "hydra_help", "cfg", "info", "shell_completion", "resolve")  # flags that Hydra answers without a job
 
 
@@ -84,8 +86,8 @@ def _composed(flags: argparse.Namespace, config_name: str) -> tuple[list[tuple[d
     cfg = found.load_configuration(config_name, first, RunMode.MULTIRUN if sweep else RunMode.RUN)
     HydraConfig.instance().set_config(cfg)  # for ${hydra:...} in a yaml
     launcher, sweeper = (OmegaConf.to_container(node, resolve=True) for node in (cfg.hydra.launcher, cfg.hydra.sweeper))
-    for target in (launcher.pop("_target_", OWN_LAUNCHER), sweeper["_target_"]):
-        if target not in (OWN_LAUNCHER, SWEEPER):
+    for target in (launcher.pop("_target_", None), sweeper["_target_"]):
+        if target not in (None, SWEEPER):
             raise ConfigError(f"{target} is not supported for trainings: choose hydra/launcher=grid, basic, joblib or submitit_slurm.")
     composer, typed = Composer(config_name, cfg.hydra.overrides.hydra), [word for word in words if word not in cfg.hydra.overrides.hydra]
     if not sweep:
@@ -99,7 +101,6 @@ def _composed(flags: argparse.Namespace, config_name: str) -> tuple[list[tuple[d
 
 
 def _execute(command: Command, composed: list[tuple[dict, list[str]]], composer: Composer, launcher: dict, sweep: bool) -> int:
-    """Run the command once for all jobs."""
     for job, overrides in composed:
         check_words(job, overrides)
     experiment = experiment_of(*composed[0])
@@ -110,12 +111,11 @@ def _execute(command: Command, composed: list[tuple[dict, list[str]]], composer:
 
         check_given(expanded, experiment)
     script = Path(sys.argv[0]).stem
-    if script not in PLANNING and any(cfg["dry"] for cfg in cfgs):
-        raise ConfigError(f"dry=true has no effect on scripts/{script}.py, only on {', '.join(PLANNING)}: leave it out.")
-    if script not in WRITING and any(cfg["out"] for cfg in cfgs):
-        raise ConfigError(f"out={cfgs[0]['out']} has no effect on scripts/{script}.py, only on {' and '.join(WRITING)}: leave it out.")
-    if script in OUT_ALONE and any(cfg["report_dir"] for cfg in cfgs):
-        given = cfgs[0]["report_dir"]
+    for key, scripts in TAKING.items():
+        if cfgs[0][key] and script not in scripts:
+            given = f"{key}={shown(cfgs[0][key])}"
+            raise ConfigError(f"{given} has no effect on scripts/{script}.py, only on {', '.join(scripts)}: leave it out.")
+    if script in OUT_ALONE and (given := cfgs[0]["report_dir"]):
         raise ConfigError(f"report_dir={given} has no effect on scripts/{script}.py, which writes into out=: give out={given} instead.")
     sweep = sweep or "grid" in experiment
     if sweep:

@@ -177,8 +177,10 @@ def report(request: Request) -> int:
 
     cfg, experiment = request.cfgs[0], request.experiment
     given = cfg["runs"] is not None
-    if given:
-        _refuse_choices(request)
+    if given:  # an experiment only gives the title and the name then
+        if cfg["run"] or (request.sweep and "grid" not in experiment):
+            raise ConfigError("runs= names what to report, and so do -m and run=: give one of them.")
+        check_effect(request.words, BESIDE_RUNS, "beside runs=, which names what to report: leave one of them out")
     jobs, elsewhere = plan_existing(request.cfgs) if request.sweep and not given else ([], "")
     csvs, evidence = [], []
     if jobs:
@@ -207,13 +209,6 @@ def report(request: Request) -> int:
     for line in experiment.get("next", []) if jobs else []:
         print(f"next: {as_command(line.format(run=jobs[0].run.path))}")
     return 0
-
-
-def _refuse_choices(request: Request) -> None:
-    """Raise ConfigError for words beside runs= that would choose what to report too; an experiment only gives its title and its name."""
-    if request.cfgs[0]["run"] or (request.sweep and "grid" not in request.experiment):
-        raise ConfigError("runs= names what to report, and so do -m and run=: give one of them.")
-    check_effect(request.words, BESIDE_RUNS, "beside runs=, which names what to report: leave one of them out")
 
 
 def _named_results(cfg: dict) -> tuple[list[Path], list[Path], list[Path], str, list[str]]:

@@ -1,12 +1,12 @@
 """The console command: `posbench NAME ...` runs scripts/NAME.py, from any working directory. Nothing heavy is imported here."""
 
-import ast
 import os
 import runpy
 import sys
 from pathlib import Path
 
 from posbench import __version__
+from posbench.cli.key_help import docstring_line, explain_words
 from posbench.cli.key_values import exit_code
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.config.names import CONFIGS, SCRIPTS
@@ -24,8 +24,6 @@ def main() -> None:
 def _run(name: str, words: list[str]) -> None:
     scripts = _scripts()
     if name == "help" and words:
-        from posbench.cli.key_help import explain_words
-
         print(explain_words(words))
     elif name in ("-h", "--help", "help"):
         print(_help(scripts))
@@ -60,21 +58,10 @@ def _scripts() -> dict[str, Path]:
 
 def _help(scripts: dict[str, Path]) -> str:
     width = max(map(len, scripts))
-    lines = [f"  {name:{width}}  {_summary(path)}" for name, path in scripts.items()]
-    usage = "posbench COMMAND ...: the same as python scripts/COMMAND.py ...; paths are relative to the working directory."
-    return "\n".join(
-        [
-            usage,
-            "",
-            *lines,
-            "",
-            "posbench COMMAND --help explains each; posbench run experiment=demo is a first example.",
-            "posbench help KEY explains a key or a choice: posbench help evaluate.windows extension=yarn",
-        ]
+    said = {name: docstring_line(path).partition(": python scripts/")[0].rstrip(".") for name, path in scripts.items()}
+    lines = "\n".join(f"  {name:{width}}  {text}" for name, text in said.items())
+    return (
+        "posbench COMMAND ...: the same as python scripts/COMMAND.py ...; paths are relative to the working directory.\n\n"
+        f"{lines}\n\nposbench COMMAND --help explains each; posbench run experiment=demo is a first example.\n"
+        "posbench help KEY explains a key or a choice: posbench help evaluate.windows extension=yarn"
     )
-
-
-def _summary(path: Path) -> str:
-    """The first line of a script's docstring without its example."""
-    said = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-    return said.partition("\n")[0].partition(": python scripts/")[0].rstrip(".")

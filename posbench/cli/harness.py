@@ -23,7 +23,10 @@ def harness(request: Request) -> int:
     if importlib.util.find_spec("lm_eval") is None:
         raise ConfigError("lm-evaluation-harness is not installed: pip install 'posbench[harness]'.")
     for cfg in request.cfgs:
-        _check_tasks(cfg)
+        if not cfg["model"].get("path"):
+            raise ConfigError("The harness reads a checkpoint: add model.path=FOLDER, FILE.gguf or a hub name to the command.")
+        if not isinstance(cfg["tasks"], list) or not cfg["tasks"]:
+            raise ConfigError(f"tasks={cfg['tasks']} must be a list of names: tasks=[passkey].")
     if request.cfgs[0]["out"] and len(request.cfgs) > 1:
         raise ConfigError(f"out={request.cfgs[0]['out']} is one file, and {len(request.cfgs)} results were asked for: leave it out.")
     import torch
@@ -49,15 +52,7 @@ def harness(request: Request) -> int:
     return 0
 
 
-def _check_tasks(cfg: dict) -> None:
-    if not cfg["model"].get("path"):
-        raise ConfigError("The harness reads a checkpoint: add model.path=FOLDER, FILE.gguf or a hub name to the command.")
-    if not isinstance(cfg["tasks"], list) or not cfg["tasks"]:
-        raise ConfigError(f"tasks={cfg['tasks']} must be a list of names: tasks=[passkey].")
-
-
 def _evaluated(model: object, checkpoint: Checkpoint, cfg: dict) -> dict:
-    """Results of the tasks as lm-evaluation-harness gives them."""
     import lm_eval
     from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager
@@ -66,8 +61,7 @@ def _evaluated(model: object, checkpoint: Checkpoint, cfg: dict) -> dict:
     content = pretrained_json(checkpoint.tokenizer() or checkpoint.name)
     with tempfile.TemporaryDirectory() as folder:
         names = [one for name in cfg["tasks"] for one in (_written(name, content, cfg, Path(folder)) if name in nodes("task") else [name])]
-        include = [folder, *([cfg["include"]] if cfg["include"] else [])]
-        manager = TaskManager(include_path=include)
+        manager = TaskManager(include_path=[folder, *filter(None, [cfg["include"]])])
         if unknown := [name for name in names if name not in manager.all_tasks]:
             near = did_you_mean(unknown[0], [*nodes("task"), *manager.all_tasks])
             raise ConfigError(f"tasks={unknown[0]} is not a task of configs/task, lm-evaluation-harness or include{near}.")
@@ -102,7 +96,8 @@ def _written(name: str, content: bytes, cfg: dict, folder: Path) -> list[str]:
         for input_T, target_T, answer_T in zip(drawn.inputs_NT, drawn.targets_NT, drawn.answer_NT, strict=True):
             first, asked_T = int((answer_T >= 0).argmax()), answer_T >= 0
             rows.append({"prompt": tokenizer.decode(input_T[: first + 1]), "answer": tokenizer.decode(target_T[asked_T])})
-        texts, task = folder / f"{name}_{length}.jsonl", f"{name}_{length}"
+        task = f"{name}_{length}"
+        texts = folder / f"{task}.jsonl"
         texts.write_text("".join(json.dumps(row) + "\n" for row in rows))
         described = {
             "task": task, "dataset_path": "json", "dataset_kwargs": {"data_files": {"test": str(texts)}}, "test_split": "test",

@@ -51,7 +51,7 @@ def _explained(word: str) -> str:
     if not found and (script := CONFIGS / f"{word}.yaml").is_file():
         return "\n".join([_about(script, whole=True), *map(str, _yaml(script, "", None))])
     if not found and (script := SCRIPTS / f"{word}.py").is_file():
-        return f"{_docstring(script)}\nposbench {word} --help says more."
+        return f"{docstring_line(script)}\nposbench {word} --help says more."
     if not found:
         choices = (f"{group}={file.stem}" for group, folder in groups.items() for file in folder.glob("[!_]*.yaml"))
         near = did_you_mean(word, [*groups, *choices, *(one.key for one in known)])
@@ -102,9 +102,9 @@ def _about(file: Path, whole: bool = False) -> str:
     target = re.search(r"^_target_: posbench\.([\w.]+)\.\w+$", text, re.MULTILINE)
     if target is None:
         return ""
-    return _docstring(PACKAGE.joinpath(*target[1].split(".")).with_suffix(".py"))
+    return docstring_line(PACKAGE.joinpath(*target[1].split(".")).with_suffix(".py"))
 
 
-def _docstring(file: Path) -> str:
-    """First line of the docstring of a Python file."""
+def docstring_line(file: Path) -> str:
+    """First line of the docstring of a Python file, "" without one."""
     return (ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "").partition("\n")[0]

@@ -86,7 +86,6 @@ def as_read(word: str, command: str, sweep: bool) -> str:
 
 
 def _as_option(value: object) -> str:
-    """A default as it would be typed."""
     return f"{value.days}d" if isinstance(value, timedelta) else shown(value).strip("[]").replace(", ", ",")
 
 

@@ -40,8 +40,7 @@ def plot_words(words: list[str]) -> None:
         table = table[_among(table[name], name, value)]
     stem, formats = _files(out, formats, "-".join([Path(paths[0]).resolve().stem, options.y or "curve"]))
     figure, caption = draw_figure(table, options)
-    how = {"dpi": PIXELS[options.size]}
-    list_files(save(figure, stem, formats, how, fonts="none"))
+    list_files(save(figure, stem, formats, {"dpi": PIXELS[options.size]}, fonts="none"))
     print(*caption(), *empty, sep="\n")
 
 
@@ -57,7 +56,6 @@ def _ends(name: str, text: str) -> tuple[float | None, float | None]:
 
 
 def _among(column: "pandas.Series", name: str, value: str) -> "pandas.Series":
-    """True for the rows that have one of the values."""
     text = column.map(lambda one: "none" if one is None or one != one else f"{one:g}" if isinstance(one, float) else str(one))
     for one in (wanted := listed(value)):
         one_of(name, one, text)
@@ -65,7 +63,6 @@ def _among(column: "pandas.Series", name: str, value: str) -> "pandas.Series":
 
 
 def _files(out: str | None, formats: str | None, name: str) -> tuple[Path, list[str]]:
-    """Path without an ending, and the formats."""
     path = Path(out or "results/plot")
     named = path.suffix.lstrip(".") if out and not out.endswith("/") and not path.is_dir() else ""
     wanted = [one_of("format", one, FORMATS) for one in listed(formats or "")]

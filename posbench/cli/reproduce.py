@@ -40,10 +40,6 @@ class RowPair:
     allowed: float
 
     @property
-    def equal(self) -> bool:
-        return self.again is not None and agree(self.reported, self.again)
-
-    @property
     def distance(self) -> float:
         """Absolute difference of the losses in nats/token; infinite if only one of them exists."""
         one, two = self.reported["nll"], self.again["nll"] if self.again else float("inf")
@@ -77,7 +73,8 @@ def _scored(row: dict) -> tuple:
 
 def comparison_lines(pairs: list[RowPair]) -> list[str]:
     """Lines that summarize a comparison; the misses last, worst first."""
-    equal, missed = sum(pair.equal for pair in pairs), sorted((pair for pair in pairs if pair.missed), key=lambda pair: -pair.distance)
+    equal = sum(pair.again is not None and agree(pair.reported, pair.again) for pair in pairs)
+    missed = sorted((pair for pair in pairs if pair.missed), key=lambda pair: -pair.distance)
     within = len(pairs) - len(missed)
     how = "all of them bit for bit" if equal == len(pairs) else f"{equal} of them bit for bit"
     lines = [f"{within} of {len(pairs)} reported rows reproduced, {how}"]
@@ -126,7 +123,9 @@ def reproduce(request: Request) -> int:
     if elsewhere and cfg["runs"] is None:
         print(f"{elsewhere}: this rerun is made as they were, which takes longer than usual here", file=sys.stderr)
     if cfg["runs"] is not None:
-        pairs = pair_rows(reported, _given(cfg["runs"]), **tolerance)
+        named = find_results(cfg["runs"]).without_csvs("does not say by which weights it was made")
+        pooled, *_ = pool([load_evaluation(path) for path in named.eval_files()], named.evidence)
+        pairs = pair_rows(reported, [row for one in pooled for row in one.rows], **tolerance)
         if all(pair.again is None for pair in pairs):
             raise ConfigError(
                 f"runs={','.join(cfg['runs'])} holds none of the {len(pairs)} rows of {folder}/rows.csv that are asked for: a training "
@@ -139,7 +138,10 @@ def reproduce(request: Request) -> int:
         if (results / COMPARED_FILE).exists():
             print(f"these were compared already ({results / COMPARED_FILE}): without dry=true they are deleted and made again")
         return code
-    _start_over(jobs, results)
+    if (results / COMPARED_FILE).exists():  # else an unfinished attempt goes on
+        for job in jobs:
+            shutil.rmtree(job.run.path, ignore_errors=True)
+        (results / COMPARED_FILE).unlink()
     outcomes = launch(jobs, {"n_jobs": cfg["jobs"], **request.launcher}, shlex.join(sys.orig_argv))
     if any(result.failures for result in outcomes):
         print("\n".join(failure_lines(outcomes)), file=sys.stderr)
@@ -150,17 +152,3 @@ def reproduce(request: Request) -> int:
     missed = any(pair.missed for pair in pairs)
     write_json(results / COMPARED_FILE, {"lines": said, "missed": missed, "commit": sorted({str(row["commit"]) for row in made})})
     return int(missed or any(result.failures for result in outcomes))
-
-
-def _given(runs: list[str]) -> list[dict]:
-    """Rows of the runs and folders of evidence that runs= names. Raises RunError if one training was made with two weights."""
-    named = find_results(runs).without_csvs("does not say by which weights it was made")
-    return [row for one in pool([load_evaluation(path) for path in named.eval_files()], named.evidence)[0] for row in one.rows]
-
-
-def _start_over(jobs: list[Job], results: Path) -> None:
-    """Continue an unfinished attempt. If the last one was compared, delete its runs and start again."""
-    if (results / COMPARED_FILE).exists():
-        for job in jobs:
-            shutil.rmtree(job.run.path, ignore_errors=True)
-        (results / COMPARED_FILE).unlink()

@@ -42,7 +42,9 @@ def search_factors(request: Request) -> int:
     folder = Path(cfg["out"] or Path(cfg["results_dir"]).parent / "factors" / job.run.id)
     name, title = f"longrope_{target}", f"LongRoPE's factors for {job.run.id}, searched on {read}"
     path = folder / "extension" / f"{name}.yaml"
-    _check_own(path, title)
+    begins = read_bytes(path).decode(errors="replace").partition("\n")[0] if path.exists() else f"# {title}"
+    if not begins.startswith(f"# {title}"):  # factors of another model, or searched otherwise
+        raise ConfigError(f"{path} holds others ({shown(begins.lstrip('# '))}): give another out=, or remove it.")
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     if not job.run.finished:
@@ -56,13 +58,6 @@ def search_factors(request: Request) -> int:
     print("\n".join(f"  {one:15} {nll:.4f}" for one, nll in [*losses.items(), ("found", found[best])]))
     print(f"yaml {path}\n" + "\n".join(_ways_to_use(job, node, folder, name)))
     return 0
-
-
-def _check_own(path: Path, title: str) -> None:
-    """Raise ConfigError if a yaml is there already that does not begin with `title`: factors of another model, or searched otherwise."""
-    begins = read_bytes(path).decode(errors="replace").partition("\n")[0] if path.exists() else f"# {title}"
-    if not begins.replace(",", "").startswith(f"# {title}".replace(",", "")):  # earlier titles had no commas in their numbers
-        raise ConfigError(f"{path} holds others ({shown(begins.lstrip('# '))}): give another out=, or remove it.")
 
 
 def _ways_to_use(job: Job, node: dict, folder: Path, name: str) -> list[str]:

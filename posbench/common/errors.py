@@ -1,6 +1,5 @@
 """The two errors that a user sees. Each is printed as one sentence, without a traceback."""
 
-import os
 from collections.abc import Iterable
 
 from posbench.common.defuse import printable
@@ -32,13 +31,10 @@ def first_line(error: BaseException) -> str:
 
 
 def nearest(given: object, known: Iterable[str]) -> str | None:
-    """The word of `known` that is closest to `given`, of equally close ones the one that begins alike; None if none is close."""
+    """The word of `known` that is closest to `given`; None if none is close."""
     import difflib
 
-    def likeness(one: str) -> tuple[float, int]:
-        return difflib.SequenceMatcher(None, one, str(given)).ratio(), len(os.path.commonprefix([one, str(given)]))
-
-    return max(difflib.get_close_matches(str(given), list(known), cutoff=0.6), key=likeness, default=None)
+    return next(iter(difflib.get_close_matches(str(given), list(known), n=1)), None)
 
 
 def did_you_mean(given: object, known: Iterable[str]) -> str:

@@ -56,7 +56,6 @@ def processor() -> str | None:
 
 
 def _cpu_flags() -> frozenset[str]:
-    """Names of this CPU's instructions as Linux lists them; none elsewhere."""
     info = _cpu_info()
     return frozenset((info.get("flags") or info.get("Features") or "").split())
 
@@ -74,20 +73,15 @@ def _cpu_info() -> dict[str, str]:
 
 def check_processes(processes: int, device: str) -> None:
     """Raise ConfigError if one training has more processes than there are GPUs (cores, if it runs on the CPU)."""
-    found = 0 if device == "cpu" else gpus()
-    if device == "cpu" or (device == "auto" and not found):
-        if processes > cores():
-            raise ConfigError(
-                f"processes={processes} exceed the {cores()} cores available to this command, and each needs one: "
-                f"give processes={cores()} or fewer."
-            )
-    elif device not in ("auto", "cuda"):
+    if device not in ("auto", "cpu", "cuda"):
         raise ConfigError(f"device={device} is a single device, but processes={processes} need one each: give device=cuda, or device=cpu.")
-    elif processes > found:
-        raise ConfigError(
-            f"processes={processes} on device=cuda needs {processes} GPUs, one each, and there are {found}: "
-            "choose fewer processes, or device=cpu."
-        )
+    found = 0 if device == "cpu" else gpus()
+    here, way = f"{found} GPUs", "choose fewer processes, or device=cpu"
+    if device == "cpu" or (device == "auto" and not found):
+        found = cores()
+        here, way = f"{found} cores", f"give processes={found} or fewer"
+    if processes > found:
+        raise ConfigError(f"processes={processes} exceed the {here} available to this command, and each needs one: {way}.")
 
 
 def check_task(processes: int, device: str, launcher: dict) -> None:

@@ -24,7 +24,8 @@ from posbench.common.errors import ConfigError, did_you_mean
 from posbench.common.files import sha256_json
 from posbench.config.names import nodes
 from posbench.config.nearest import sentence
-from posbench.config.schema import DATA, JOB
+from posbench.config.schema import DATA, JOB, Size
+from posbench.config.typed_args import fit_value
 
 EXPERIMENT = ("name", "title", "base", "grid", "tolerance", "next", "first")
 VALUE = str | int | float | bool | list | None  # of a single word
@@ -182,18 +183,9 @@ def expand(cfg: dict, overrides: list[str], composer: Composer | None = None) ->
         for choice in itertools.product(*axes):
             chosen = {key: f"{key}={_typed_value(value)}" for key, value in {**base, **dict(choice)}.items()}
             words = [f"experiment={name}", *map(long_name, {**chosen, **typed}.values())]
-            try:
-                job = resolved_values(compose(words, composer), name)
-            except ConfigError as error:
-                raise ConfigError(f"{error}{_grid_hint(typed, block)}") from error
+            job = resolved_values(compose(words, composer), name)
             cfgs[json.dumps(job, sort_keys=True)] = job
     return list(cfgs.values())
-
-
-def _grid_hint(typed: dict[str, str], block: dict) -> str:
-    """Advice for a cell that does not compose with words typed for keys of its block; "" without such words."""
-    cell = ", ".join(f"{key}: {word.partition('=')[2]}" for key, word in typed.items() if key in block and "[" not in word)
-    return f" Typed words apply to every cell of the grid: for a part of it type 'experiment.grid=[{{{cell}}}]'." if cell else ""
 
 
 def experiment_of(cfg: dict, overrides: list[str]) -> dict:
@@ -211,16 +203,13 @@ def experiment_of(cfg: dict, overrides: list[str]) -> dict:
     experiment = {"name": None, **cfg["experiment"]}
     name = experiment["name"]
     if unknown := sorted(set(experiment) - set(EXPERIMENT), key=str):
-        known = f"{', '.join(EXPERIMENT[:-1])} and {EXPERIMENT[-1]}"
         raise ConfigError(
-            f"experiment={name}: {unknown[0]} is not a key of experiments{did_you_mean(unknown[0], EXPERIMENT)}; the yaml holds {known}, "
-            "or begins with the line '# @package _global_' and holds values as --cfg job prints them."
+            f"experiment={name}: {unknown[0]} is not a key of experiments{did_you_mean(unknown[0], EXPERIMENT)}; the yaml holds "
+            f"{', '.join(EXPERIMENT)}, or begins with the line '# @package _global_' and holds values as --cfg job prints them."
         )
     if experiment.get("base") and "grid" not in experiment:
         raise ConfigError(f"experiment={name} has base and no grid to apply it to: add grid, a list of blocks (key: value or list).")
-    first = experiment.get("first")
-    if first is not None and (isinstance(first, bool) or not isinstance(first, int) or first < 1):
-        raise ConfigError(f"experiment={name}: first={first} must be a number of trainings, 1 or more, or left out.")
+    fit_value(f"experiment={name}: first", experiment.get("first"), Size | None)
     return experiment
 
 

@@ -22,9 +22,6 @@ def resolve(cfg: dict, auto: str | None = None) -> JobConfig:
     usual = [n * train_len for n in ((1, 2, 4) if long else (1, 2, 4, 8, 16))]
     largest = asked.max_length or max(long and asked.lengths or usual)
     lengths = sorted(set(asked.lengths or [length for length in usual if length <= largest]))
-    targets = asked.targets or max(1, train_len // 8)
-    windows = asked.windows or (8 if long else 512)
-    block = asked.floor_block or (train_len // 16 if long else 1)
     if asked.split == "all" and not (found.model.path or found.model.engine or asked.text):
         raise ConfigError(
             "evaluate.split=all scores the text of the training too, which the model has seen: choose test or validation, another text "
@@ -33,8 +30,7 @@ def resolve(cfg: dict, auto: str | None = None) -> JobConfig:
     if not lengths:
         raise ConfigError(f"evaluate.max_length={largest} is shorter than train.length={train_len}: raise it, or give evaluate.lengths.")
     task = found.data.get("tokenizer") == "task"
-    both = ["fixed_targets", "accuracy"] if found.data.get("mix") else ["fixed_targets"]
-    protocol = asked.protocol or (["accuracy"] if task else both)
+    usual_protocol = ["accuracy"] if task else ["fixed_targets", "accuracy"] if found.data.get("mix") else ["fixed_targets"]
     if lengths[-1] > largest:
         raise ConfigError(
             f"evaluate.lengths={lengths} goes beyond evaluate.max_length={largest}, which places the windows: "
@@ -44,14 +40,11 @@ def resolve(cfg: dict, auto: str | None = None) -> JobConfig:
         asked,
         max_length=largest,
         lengths=lengths,
-        windows=windows,
-        targets=targets,
-        floor_block=block,
-        protocol=protocol,
-        dtype=_dtype(asked.dtype or ("auto" if long else "fp32"), auto),
+        windows=asked.windows or (8 if long else 512),
+        targets=asked.targets or max(1, train_len // 8),
+        floor_block=asked.floor_block or (train_len // 16 if long else 1),
+        protocol=asked.protocol or usual_protocol,
+        dtype=asked.dtype or ("auto" if long else "fp32"),
     )
-    return replace(found, evaluate=evaluate, train=replace(found.train, dtype=_dtype(found.train.dtype, auto)))
-
-
-def _dtype(word: str, auto: str) -> str:
-    return auto if word == "auto" else word
+    evaluate, train = (replace(part, dtype=auto if part.dtype == "auto" else part.dtype) for part in (evaluate, found.train))
+    return replace(found, evaluate=evaluate, train=train)

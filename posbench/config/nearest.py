@@ -13,30 +13,6 @@ from posbench.config.schema import METHODS, OPTIONAL, SCHEMAS
 
 CHOSEN = (*METHODS, *OPTIONAL, "data", *SCHEMAS)  # groups with several choices
 
-# {name in transformers, other harnesses or papers: key or choice of posbench}
-ELSEWHERE = {
-    "rope_theta": "base",
-    "theta": "base",
-    "factor": "target_len",
-    "beta_fast": "beta",
-    "beta_slow": "alpha",
-    "rope_scaling": "extension",
-    "max_position_embeddings": "length",
-    "seq_len": "length",
-    "block_size": "length",
-    "learning_rate": "lr",
-    "batch_size": "tokens_per_step",
-    "epochs": "steps",
-    "hidden_size": "d_model",
-    "num_hidden_layers": "n_layer",
-    "num_attention_heads": "n_head",
-    "output_dir": "results_dir",
-    "gpu": "device",
-    "offline": "log.mode=offline",
-    "linear": "pi",
-}
-FIXED = "extension.mode=fixed extension.target_len=TOKENS, a factor times train.length"
-
 
 def sentence(error: Exception) -> str:
     """One-sentence form of Hydra's error message, which takes several lines: what is refused and the legal choices."""
@@ -71,8 +47,7 @@ def of_words(said: str) -> str | None:
     if found := re.match(r"(?:In '[^']*': )?Could not find '([^']+)/([^'/]+)'\s+Available options in '[^']*':(.*)", said, re.S):
         group, name, options = found[1], found[2], found[3].split()
         own = "; one of your own needs --config-dir FOLDER"
-        meant = [one for one in [ELSEWHERE.get(name, "")] if one in options or one.startswith(f"{group}.")]
-        meant = meant or [f"{one}={name}" for one in CHOSEN if one != group and name in nodes(one)]
+        meant = [f"{one}={name}" for one in CHOSEN if one != group and name in nodes(one)]
         said = f" (did you mean {meant[0]}?)" if len(meant) == 1 else ""
         return f"{group}={name} is unknown{said or did_you_mean(name, options)}: choose from {', '.join(options)}{own}."
     if found := re.match(r"Ambiguous value for argument '([^=']+)=([^']*)'", said):
@@ -94,21 +69,16 @@ def suggestion(error: Exception) -> str:
     quoted = re.search(r"'([^']+)'", str(error))
     typed = quoted[1] if quoted and "." not in name else name  # of a key whose group is unknown, `name` is the first part alone
     known, (group, _, last) = _known(parent._get_root()), typed.rpartition(".")
-    meant = ELSEWHERE.get(last, last)
-    alike = [key for key in known if meant in (key, key.rpartition(".")[2]) and key != typed]
-    own = {key.rpartition(".")[2]: key for key in known if group and key.startswith(f"{group}.")}
-    if own and last not in known and meant not in own and (near := nearest(meant, own)):
-        meant = near
-    if typed in known and meant == last:
+    if typed in known:
         return f" (it is {known[typed]})"
-    if own and meant not in own and group in METHODS:  # arguments of one method mean something else in another
+    own = {key.rpartition(".")[2]: key for key in known if group and key.startswith(f"{group}.")}
+    near = None if last in known else nearest(last, own)
+    if own and not near and group in METHODS:  # arguments of one method mean something else in another
         return f" ({group} has {', '.join(str(one) for one in parent if one != '_target_') or 'none'})"
-    first = own.get(meant) or (meant if meant in known else None)
-    keys = [first] if first else [key for key in alike if not known[key]] or alike[:1] or [nearest(typed, known)]
-    if keys == [None]:
-        return ""
-    full = [FIXED if key == "extension.target_len" and last != "target_len" else key for key in keys]
-    return f" (did you mean {' or '.join(full)}{', ' * bool(known[keys[0]])}{known[keys[0]]}?)"
+    alike = [key for key in known if key.rpartition(".")[2] == last]
+    keys = [own[near]] if near else [last] if last in known else [key for key in alike if not known[key]] or alike[:1]
+    keys = keys or list(filter(None, [nearest(typed, known)]))
+    return f" (did you mean {' or '.join(keys)}{', ' * bool(known[keys[0]])}{known[keys[0]]}?)" if keys else ""
 
 
 def _known(root: DictConfig) -> dict[str, str]:

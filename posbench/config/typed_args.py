@@ -6,6 +6,7 @@ Nothing heavy is imported here: this is what pydantic would do, without the tent
 import functools
 import inspect
 import json
+import pkgutil
 import re
 import sys
 import types
@@ -168,8 +169,7 @@ def _hint(name: str, value: object, hint: Any) -> str:
 
 def shown(value: object) -> str:
     """Value as a user would type it: control characters replaced, cut to one line."""
-    text = str(value) if isinstance(value, str | float) else json.dumps(value, ensure_ascii=False, default=str).replace('"', "")
-    text = printable(text)
+    text = printable(str(value) if isinstance(value, str | float) else json.dumps(value, ensure_ascii=False, default=str).replace('"', ""))
     return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
 
 
@@ -181,8 +181,7 @@ def arguments(name: str, takes: type, given: dict[str, Any], theirs: tuple[str, 
     hints, parameters, anything = _signature(takes)
     legal = [key for key in parameters if key not in theirs]
     if unknown := [key for key in given if key not in legal and not anything]:
-        listed = ", ".join(legal) or "nothing"
-        near = did_you_mean(unknown[0], legal)
+        near, listed = did_you_mean(unknown[0], legal), ", ".join(legal) or "nothing"
         raise ConfigError(f"{name}.{unknown[0]} is not an argument of {takes.__module__}.{takes.__qualname__}{near}: it takes {listed}.")
     return {key: fit_value(f"{name}.{key}", value, hints.get(key, Any)) for key, value in given.items()}
 
@@ -203,3 +202,16 @@ def _signature(takes: type) -> tuple[dict[str, Any], list[str], bool]:
             hints[key] = hints[key] | None
     named = [key for key, one in parameters.items() if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)]
     return hints, named, any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+
+
+def class_named(target: str) -> type:
+    """Class with the dotted name `target`. Raises ConfigError if it cannot be imported, whatever its code raises, or is not a class."""
+    try:
+        found = pkgutil.resolve_name(target)
+    except Exception as error:
+        why = " ".join(f"{type(error).__name__}: {error}".split())
+        way = "name MODULE.CLASS, give its folder with --config-dir, or install what it needs"
+        raise ConfigError(f"{shown(target)} cannot be imported ({why}): {way}.") from error
+    if not isinstance(found, type):
+        raise ConfigError(f"{target} is of type {type(found).__name__} and is not a class: name one, such as posbench.extensions.ntk.Ntk.")
+    return found

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import read_json, sha256_file, write_json
-from posbench.config.named_class import class_named
-from posbench.config.typed_args import arguments
+from posbench.config.typed_args import arguments, class_named
 
 SPLITS = ("train", "validation", "test")
 TASK = "task"  # data.tokenizer of a task, whose tokens are its own (posbench/data/task.py)

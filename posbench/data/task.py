@@ -21,8 +21,7 @@ import numpy as np
 from posbench.common.errors import ConfigError
 from posbench.common.files import sha256_json
 from posbench.config.identity import without_later
-from posbench.config.named_class import class_named
-from posbench.config.typed_args import arguments
+from posbench.config.typed_args import arguments, class_named
 from posbench.data.sources import SPLITS, Source
 
 IGNORED = -100  # target of a position where nothing is asked, which torch's cross entropy leaves out

@@ -2,13 +2,14 @@
 
 import functools
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from posbench.common.errors import ConfigError
 from posbench.common.files import opened
-from posbench.common.lazy_tensor import LazyTensor
 from posbench.config.typed_args import shown
 from posbench.gguf.header import GgufFile, TensorEntry, readable
 
@@ -22,6 +23,16 @@ OF_LAYER = {
     "attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm",
     "ffn_norm": "post_attention_layernorm", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
 }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class LazyTensor:
+    """A tensor of a checkpoint: its shape, the name of its type, the call that reads it, and if what it reads is of 16 bits or more."""
+
+    shape: list[int]
+    dtype: str
+    read: "Callable[[], Tensor]"
+    floating: bool = True
 
 
 def numbers(file: GgufFile, name: str) -> np.ndarray | None:

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from posbench.common.errors import RunError
 from posbench.common.files import sha256_file
-from posbench.common.lazy_tensor import LazyTensor
 from posbench.config.schema import JobConfig
+from posbench.gguf.tensors import LazyTensor
 from posbench.model.build import make_model
 from posbench.model.weights import write_safetensors
 from posbench.pretrained.checkpoint import Checkpoint, find_checkpoint

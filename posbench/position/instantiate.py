@@ -16,9 +16,8 @@ from typing import Any
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.config.identity import method_args, method_name
-from posbench.config.named_class import class_named
 from posbench.config.schema import TRAINING, JobConfig
-from posbench.config.typed_args import arguments
+from posbench.config.typed_args import arguments, class_named
 from posbench.runs.directory import Run
 
 OWN = ("posbench.encodings.", "posbench.extensions.", "posbench.scale_attention.", "posbench.data.", "posbench.engines.")

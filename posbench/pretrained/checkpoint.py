@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING
 
 from posbench.common.errors import ConfigError
 from posbench.common.files import sha256_json
-from posbench.common.lazy_tensor import LazyTensor
 from posbench.common.wheel_file import wheel_file
 from posbench.config.schema import ModelConfig
 from posbench.data.sources import file_digests
 from posbench.gguf import description
 from posbench.gguf.header import is_gguf, read_gguf
-from posbench.gguf.tensors import gguf_tensors
+from posbench.gguf.tensors import LazyTensor, gguf_tensors
 from posbench.pretrained.config_files import WHOLE, completed, read_config, weight_names
 from posbench.pretrained.outline import outline
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from posbench.common.errors import ConfigError, RunError
-from posbench.common.lazy_tensor import LazyTensor
+from posbench.gguf.tensors import LazyTensor
 from posbench.pretrained.checkpoint import Checkpoint, find_checkpoint
 
 if TYPE_CHECKING:

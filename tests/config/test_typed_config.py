@@ -16,9 +16,8 @@ from posbench.common.errors import ConfigError
 from posbench.config import compose as composition
 from posbench.config.compose import unresolved
 from posbench.config.identity import training_identity
-from posbench.config.named_class import class_named
 from posbench.config.schema import check_config, typed
-from posbench.config.typed_args import Must, arguments, fit_value
+from posbench.config.typed_args import Must, arguments, class_named, fit_value
 from posbench.data.sources import make_source
 from posbench.model.build import check_methods, make_encoding, pick_device
 from posbench.position.instantiate import make

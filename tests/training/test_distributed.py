@@ -202,7 +202,7 @@ def test_each_process_has_a_gpu_of_its_own(monkeypatch):
     assert [pick_device("auto", rank, 2) for rank in range(2)] == ["cuda:0", "cuda:1"] == taken
     assert pick_device("cpu", 1, 2) == "cpu" and pick_device("auto") == "cuda"
     for device in ("auto", "cuda"):
-        with pytest.raises(ConfigError, match="processes=3 on device=cuda needs 3 GPUs, one each, and there are 2: choose"):
+        with pytest.raises(ConfigError, match="processes=3 exceed the 2 GPUs .*: choose fewer"):
             pick_device(device, 0, 3)
     with pytest.raises(ConfigError, match="device=cuda:1 is a single device, but processes=2 need one each: give device=cuda"):
         pick_device("cuda:1", 0, 2)
@@ -228,7 +228,7 @@ def unstarted(folder: Path, **changes) -> Job:
     [
         ({"processes": 1000}, "processes=1000 exceed the 4 cores .*: give processes=4 or fewer"),
         ({"processes": 5, "device": "auto"}, "processes=5 exceed the 4 cores"),
-        ({"processes": 2, "device": "cuda"}, "needs 2 GPUs, one each, and there are 0"),
+        ({"processes": 2, "device": "cuda"}, "processes=2 exceed the 0 GPUs .*: choose fewer"),
         ({"processes": 3, "train": TrainConfig(tokens_per_step=32, length=16)}, "processes=3 cannot share a step of 2 windows"),
     ],
 )
