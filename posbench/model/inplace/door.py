@@ -6,7 +6,6 @@ of its own, so models do not share anything. The cache holds unturned keys.
 Letters: B batch, T tokens, S queries, K keys, H heads, G key heads, D head width.
 """
 
-import functools
 import itertools
 import weakref
 from collections.abc import Callable, Iterator
@@ -130,9 +129,7 @@ class Door:
         Whole octaves are compared once; within one that differs, such as that of a factor of each length, every two texts.
         """
         octaves = range(before.bit_length() - 1, (length - 1).bit_length())
-        if all(self._alike(2**octave, 2 ** (octave + 1)) for octave in octaves):
-            return True
-        return self._alike(before, length)
+        return all(self._alike(2**octave, 2 ** (octave + 1)) for octave in octaves) or self._alike(before, length)
 
     def _alike(self, before: int, length: int) -> bool:
         if (before, length) not in self.compared:
@@ -172,47 +169,31 @@ class Door:
             raise ConfigError("This model gives its attention its own mask (4 dimensions, or none), which posbench does not support.")
         if others.get("output_attentions"):
             raise ConfigError("output_attentions=True is not supported: posbench's kernels never compute the weights.")
-        width = query.shape[-1]
         # Kernels divide by the square root of the width.
-        q_BHSD = query.float() if scaling is None else query.float() * (scaling * width**0.5)
+        q_BHSD = query.float() if scaling is None else query.float() * (scaling * query.shape[-1] ** 0.5)
         seen = attention_mask.checked()
-        k_BGKD, v_BGKD = (t[:, :, : seen.stop - seen.k_start] for t in (key, value))  # a static cache is longer than its text
-        given = functools.partial(self._text, module, softcap, s_aux)
-        with torch.autocast(q_BHSD.device.type, enabled=False):
-            if seen.texts is None:
-                found = given(q_BHSD, k_BGKD.float(), v_BGKD, seen.stop, seen.k_start)
-            else:
-                found = self._rows(given, seen, q_BHSD, k_BGKD, v_BGKD)
-        return found.transpose(1, 2).contiguous(), None
-
-    def _rows(self, given: functools.partial, seen: Visible, q_BHSD: Tensor, k_BGKD: Tensor, v_BGKD: Tensor) -> Tensor:
-        """Outputs of a padded batch: rows of equal padding at once, each as the text that it is; 0 at padding."""
-        found_BHSD = q_BHSD.new_zeros(*q_BHSD.shape[:3], v_BGKD.shape[-1], dtype=v_BGKD.dtype)
-        texts = dict.fromkeys(seen.texts)
-        self.room = max(PLANS, len(texts))
-        for first, stop in texts:
-            rows = torch.tensor([row for row, text in enumerate(seen.texts) if text == (first, stop)], device=q_BHSD.device)
-            queries = slice(max(first - seen.q_start, 0), stop - seen.q_start)
+        found_BHSD = value.new_zeros(*query.shape[:3], value.shape[-1])
+        texts = seen.texts or ((0, seen.stop),) * len(query)
+        self.room = max(PLANS, len(set(texts)))
+        # Rows of equal padding at once, each as the text that it is; 0 at padding.
+        for first, stop in dict.fromkeys(texts):
+            queries, keys = (slice(max(first - start, 0), stop - start) for start in (seen.q_start, seen.k_start))
             if queries.stop <= queries.start:
                 continue
-            keys = slice(max(first - seen.k_start, 0), stop - seen.k_start)
-            k, v = (t[rows][:, :, keys] for t in (k_BGKD, v_BGKD))
-            found_BHSD[rows, :, queries] = given(q_BHSD[rows][:, :, queries], k.float(), v, stop - first, max(seen.k_start - first, 0))
-        return found_BHSD
+            alike = [row for row, text in enumerate(texts) if text == (first, stop)]
+            rows = slice(None) if len(alike) == len(texts) else torch.tensor(alike, device=query.device)
+            q, k, v = q_BHSD[rows][:, :, queries], key[rows][:, :, keys], value[rows][:, :, keys]
+            with torch.autocast(query.device.type, enabled=False):
+                given = stop - first, max(seen.k_start - first, 0)
+                found_BHSD[rows, :, queries] = self._text(module, (softcap, s_aux), q, k.float(), v, *given)
+        return found_BHSD.transpose(1, 2).contiguous(), None
 
-    def _text(
-        self,
-        module: nn.Module,
-        softcap: float | None,
-        s_aux: Tensor | None,
-        q_BHSD: Tensor,
-        k_BGKD: Tensor,
-        v_BGKD: Tensor,
-        length: int,
-        gone: int,
-    ) -> Tensor:
-        """Outputs of whole texts of `length` tokens, of which the cache of a window has dropped the first `gone`: [B, H, S, D]."""
-        queries, heads = q_BHSD.shape[2], q_BHSD.shape[1]
+    def _text(self, module: nn.Module, own: tuple, q_BHSD: Tensor, k_BGKD: Tensor, v_BGKD: Tensor, length: int, gone: int) -> Tensor:
+        """Outputs of whole texts of `length` tokens, of which the cache of a window has dropped the first `gone`: [B, H, S, D].
+
+        `own`: the layer's soft cap and the logits of its sink, None without.
+        """
+        queries, (softcap, s_aux) = q_BHSD.shape[2], own
         whole = queries == length and not gone
         if not whole and length > queries and not self._goes_on(length - queries, length):
             raise ConfigError(
@@ -223,10 +204,6 @@ class Door:
         if softcap is not None or s_aux is not None:
             sinks = () if s_aux is None else ((OwnSink(s_aux), torch.ones(1)),)
             layer = replace(layer, softcap=softcap, scales=(*layer.scales, *sinks))
-        if heads % k_BGKD.shape[1]:
-            raise ConfigError(
-                f"{heads} heads of queries do not share {k_BGKD.shape[1]} heads of keys evenly, which posbench's kernels need."
-            )
         if self.watch and whole:
             self.watch(self.layers[module.layer_idx], layer, q_BHSD, k_BGKD)
         return attend(layer, None, q_BHSD, k_BGKD, v_BGKD) if whole else tail(layer, q_BHSD, k_BGKD, v_BGKD)

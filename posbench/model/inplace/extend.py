@@ -31,7 +31,6 @@ EQUAL = {torch.float32: 1e-4, torch.float64: 1e-4}  # largest difference of logi
 ROUNDED = 0.05
 AFFORDABLE = 2048  # tokens of the longest text that is compared
 LAST = 16  # logits compared at the end of a text
-ATTENDING = ("eager", "sdpa", "flex_attention", "flash_attention_2", "flash_attention_3", "flash_attention_4")
 KEPT = "_posbench"  # attribute of a model that holds its door; a wrapper shows its model's
 
 
@@ -91,10 +90,10 @@ def take(model: nn.Module, train_len: int | None = None) -> Door:
     Raises ConfigError as `extend` does.
     """
     _check_kind(model)
-    configs = _configs(model)
+    configs, name = _configs(model), type(model).__name__
     train_len = train_len or next((value for name in LENGTHS if isinstance(value := getattr(model.config, name, None), int)), None)
     if not train_len or train_len < 2:
-        raise ConfigError(f"{type(model).__name__}'s configuration has no training length: give train_len=TOKENS.")
+        raise ConfigError(f"{name}'s configuration has no training length: give train_len=TOKENS.")
     door, training = Door(weakref.ref(model), train_len), model.training
     door.undo.callback(model.train, training)
     model.eval()
@@ -102,7 +101,15 @@ def take(model: nn.Module, train_len: int | None = None) -> Door:
         short = _logits(model, TOKENS)
         door.open()
         with _through(configs, door.name):
-            _measure(model, door)
+            try:
+                measure(model, door)
+            except ConfigError:
+                raise
+            except Exception as error:  # any error of another's code, which was handed a mask and angles of ours
+                raise ConfigError(
+                    f"{name} does not hand its attention to transformers' registry as its other models do ({type(error).__name__}: "
+                    f"{first_line(error)}): posbench does not read this model."
+                ) from error
         texts = [(TOKENS, short), *((length, _logits(model, length)) for length in _lengths(door))]
         _install(model, configs, door)
         for length, expected in texts:
@@ -115,27 +122,11 @@ def take(model: nn.Module, train_len: int | None = None) -> Door:
     return door
 
 
-def _measure(model: nn.Module, door: Door) -> None:
-    try:
-        measure(model, door)
-    except ConfigError:
-        raise
-    except Exception as error:  # any error of another's code, which was handed a mask and angles of ours
-        raise ConfigError(
-            f"{type(model).__name__} does not hand its attention to transformers' registry as its other models do ({type(error).__name__}: "
-            f"{first_line(error)}): posbench does not read this model."
-        ) from error
-
-
 def _check_kind(model: nn.Module) -> None:
-    """Raise ConfigError for a model that cannot be changed in place."""
-    try:
-        from transformers import PreTrainedModel
-    except ImportError as error:
-        raise ConfigError("posbench.extend needs transformers, which is not installed: pip install 'posbench[hf]'.") from error
+    from transformers import PreTrainedModel
+
     name = type(model).__name__
-    compiled = hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None) is not None
-    if compiled:
+    if hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None) is not None:
         raise ConfigError(f"{name} is already compiled and cannot be changed: reload it without torch.compile.")
     if (
         not isinstance(model, PreTrainedModel)
@@ -151,9 +142,6 @@ def _check_kind(model: nn.Module) -> None:
             f"{name} computes attention itself and not through transformers' registry (as BLOOM, MPT, Falcon and GPT-J do), where "
             "posbench's methods are put in place: choose another model."
         )
-    attending = model.config._attn_implementation
-    if attending is not None and attending not in ATTENDING:
-        raise ConfigError(f"{name} attends by {attending}, which another tool has put in place: remove it first.")
 
 
 def _configs(model: nn.Module) -> list:

@@ -51,11 +51,6 @@ class Angles:
     buffer: str | None  # name of the frequencies among the module's tensors; None: read off the angles
 
 
-def rotary_modules(model: nn.Module) -> list[nn.Module]:
-    """Modules without parameters that hold inverse frequencies."""
-    return [one for one in model.modules() if not any(True for _ in one.parameters()) and any(True for _ in _frequencies(one))]
-
-
 def _frequencies(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """(name, tensor) of a module's own inverse frequencies."""
     for name, value in [*module.named_buffers(recurse=False), *vars(module).items()]:
@@ -94,7 +89,7 @@ def measure(model: nn.Module, door: Door) -> None:
     """Measure the positions of a model, whose attention already goes through `door`. Raises ConfigError for what is not explained."""
     vocabulary = model.get_input_embeddings().weight.shape[0]
     ids_BT = torch.randint(vocabulary, (1, TOKENS), generator=torch.Generator().manual_seed(0)).to(model.device)
-    modules = rotary_modules(model)
+    modules = [one for one in model.modules() if not list(one.parameters()) and list(_frequencies(one))]
     own, calls, _ = _pass(model, door, modules, ids_BT)
     with unturned(modules):
         still, _, tables = _pass(model, door, [], ids_BT)
@@ -208,7 +203,8 @@ def _explained(
         channels = 2 * one.angle_TF.shape[1]
         if channels > width or (last and channels == width):
             continue
-        made = Turned(replace(shape, head_width=width), _still(one), layout, last, one.amplitude, backwards)
+        spectrum = _spectrum(one.angle_TF[1])
+        made = Turned(replace(shape, head_width=width), lambda length, spectrum=spectrum: spectrum, layout, last, one.amplitude, backwards)
         rows = made.table(torch.arange(len(one.angle_TF), dtype=torch.float64), made.spectrum()).to(own.q_BHTD.device)
         error = max(_difference(made._turn(b.float(), rows), a.float()) for a, b in pairs)
         if error < best[0]:
@@ -230,11 +226,6 @@ def _explained(
 
 def _difference(found: Tensor, expected: Tensor) -> float:
     return float((found - expected).norm() / expected.norm().clamp(min=1e-30))
-
-
-def _still(one: Angles) -> Callable[[int], Spectrum]:
-    spectrum = _spectrum(one.angle_TF[1])
-    return lambda length: spectrum
 
 
 def _spectrum(freq_F: Tensor) -> Spectrum:

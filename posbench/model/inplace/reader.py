@@ -125,14 +125,15 @@ class Reader(nn.Module):
 
     def loss(self, tokens_BT: Tensor, targets_BT: Tensor, plan: Plan) -> Tensor:
         """Mean loss of the targets that are not IGNORED, in nats (scalar, float32). Scores are made again for their gradients."""
+
+        def summed(hidden_RC: Tensor, target_R: Tensor) -> Tensor:
+            return cross_entropy(self.lm_head(hidden_RC).float(), target_R, ignore_index=IGNORED, reduction="sum")
+
         hidden_NC, target_N = self.hidden(tokens_BT, plan).flatten(0, 1), targets_BT.flatten()
         rows, total = max(1, BLOCK // self.lm_head.out_features), hidden_NC.new_zeros((), dtype=torch.float32)
         for hidden_RC, target_R in zip(hidden_NC.split(rows), target_N.split(rows), strict=True):
-            total = total + checkpoint(self._summed, hidden_RC, target_R, use_reentrant=False)
+            total = total + checkpoint(summed, hidden_RC, target_R, use_reentrant=False)
         return total / (target_N != IGNORED).sum().clamp(min=1)
-
-    def _summed(self, hidden_RC: Tensor, target_R: Tensor) -> Tensor:
-        return cross_entropy(self.lm_head(hidden_RC).float(), target_R, ignore_index=IGNORED, reduction="sum")
 
     def train(self, mode: bool = True) -> "Reader":
         """No change: a text always has the same loss, also in a training."""

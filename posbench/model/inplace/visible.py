@@ -4,6 +4,7 @@ transformers hands the registered mask function a rule for pairs (query, key) an
 attention function as it is. Letters: B batch, K keys.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
@@ -133,14 +134,8 @@ def _first_visible(mask: Callable, query: int) -> int:
 
 def _chunk(mask: Callable, start: int) -> int:
     """Size of the chunks of which one begins at `start`: the distance to the first later query that does not see `start`."""
-    size = 1
-    while bool(_sees(mask, start + size, torch.tensor([start]))):
-        size *= 2
-    low, high = size // 2, size  # start + low sees it, start + high does not
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if bool(_sees(mask, start + middle, torch.tensor([start]))) else (low, middle)
-    return high
+    start_K = torch.tensor([start])
+    return 1 + bisect_left(range(1, FAR), True, key=lambda size: not _sees(mask, start + size, start_K))
 
 
 def _agrees(mask: Callable, query: int, window: int | None, chunk: int | None) -> bool:
