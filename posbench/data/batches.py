@@ -86,10 +86,7 @@ class WindowSequence:
         lengths_D = tokens.document_lengths()
         long_enough = lengths_D >= width
         if not long_enough.any():
-            raise ConfigError(
-                f"No document can fill a window of {width} tokens: the longest has {lengths_D.max()}; "
-                "choose a shorter train.length or data with longer documents."
-            )
+            raise ConfigError(f"No document can fill a window of {width} tokens, the longest has {lengths_D.max()}: lower train.length.")
         self.width, self.key = width, key
         self.starts_D = np.asarray(tokens.starts[:-1])[long_enough]
         self.lengths_D = lengths_D[long_enough]

@@ -81,7 +81,5 @@ def around(chat: dict[str, str]) -> tuple[str, str]:
         raise ConfigError(f"evaluate.chat=true: the chat template cannot be rendered ({error}): leave evaluate.chat out.") from error
     before, *behind = text.split(MESSAGE)
     if len(behind) != 1:
-        raise ConfigError(
-            f"evaluate.chat=true: the chat template writes the message {len(behind)} times, not once: leave evaluate.chat out."
-        )
+        raise ConfigError(f"evaluate.chat=true: the chat template writes the message {len(behind)} times: leave evaluate.chat out.")
     return before, behind[0]

@@ -114,9 +114,7 @@ def _open(cfg_data: dict, folder: Path, identity: str, wanted: list[str]) -> Cor
     except RunError:
         raise
     except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RunError(
-            f"{folder}/manifest.json does not list token files ({error!r}): delete the folder {folder} and run the same command again."
-        ) from error
+        raise RunError(f"{folder}/manifest.json lists no token files ({error!r}): delete {folder} and run the command again.") from error
     bos = size if cfg_data["bos"] else None
     size, name = size + (bos is not None), cfg_data["name"]
     if mix := mix_of(cfg_data, offset=size, text=lambda split: (splits[split], load_tokenizer(tokenizer, folder), bos)):
@@ -144,10 +142,7 @@ def fit_corpus(corpus: Corpus, cfg: JobConfig) -> Corpus:
         return corpus
     ids, rows = corpus.vocab_size - (corpus.bos is not None), checkpoint["vocab_size"]
     if not rows - max(SPARE, rows // 10) <= ids <= rows:
-        raise ConfigError(
-            f"data.tokenizer={cfg.data['tokenizer']} has {ids} ids and model.path={path} {rows}: "
-            f"give data.tokenizer={path}, or the folder of its tokenizer.json."
-        )
+        raise ConfigError(f"data.tokenizer={cfg.data['tokenizer']} has {ids} ids and model.path={path} {rows}: give data.tokenizer={path}.")
     if corpus.bos is not None and checkpoint["bos"] is None:
         raise ConfigError(f"data.bos=true needs a BOS token, but model.path={path} has none: leave data.bos out.")
     return replace(corpus, vocab_size=rows, bos=None if corpus.bos is None else checkpoint["bos"])

@@ -32,10 +32,7 @@ class Hub(Source):
         self, repo: str, config: str | None, revision: str, splits: dict[str, dict], column: str, stream: bool, articles: bool = False
     ):
         if not re.fullmatch(r"[0-9a-f]{40}", str(revision)):
-            raise ConfigError(
-                f"data.source.revision={revision} is not a commit hash (40 hex digits), so that the data could change: "
-                f"copy one from https://huggingface.co/datasets/{repo}/commits/main."
-            )
+            raise ConfigError(f"data.source.revision={revision} is not a commit hash (40 hex digits): copy one from the commits of {repo}.")
         if set(splits) != set(SPLITS):
             raise ConfigError(f"data.source.splits has {', '.join(splits)}: give exactly train, validation and test.")
         for name, part in splits.items():

@@ -48,9 +48,7 @@ def resolved_data(data: dict) -> dict:
         tasks = {one: node for one, node in yamls("data").items() if node.get("tokenizer") == TASK}
         tasks = {**{one: {"vocab_size": 0, "source": node} for one, node in yamls("task").items()}, **tasks}
         if name not in tasks:
-            raise ConfigError(
-                f"data.mix.task={name} is not a task{did_you_mean(str(name), tasks)}: choose from {', '.join(sorted(tasks))}."
-            )
+            raise ConfigError(f"data.mix.task={name} is no task{did_you_mean(str(name), tasks)}: choose from {', '.join(sorted(tasks))}.")
         size, known = tasks[name]["vocab_size"], tasks[name]["source"]
         legal = [*WHOLE[: 3 if size else 2], *(key for key in known if key != "_target_")]
         if unknown := [key for key in given if key not in legal]:

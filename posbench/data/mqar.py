@@ -32,9 +32,7 @@ class Mqar(Task):
         super().__init__(vocab_size)
         self.pairs, self.power, self.filler = sorted(set(pairs)), power, filler
         if not pairs or self.pairs[0] < 1 or self.pairs[-1] >= vocab_size // 2:
-            raise ConfigError(
-                f"data.source.pairs={pairs} must lie in 1 .. {vocab_size // 2 - 1}, the keys that data.vocab_size={vocab_size} has."
-            )
+            raise ConfigError(f"data.source.pairs={pairs} must lie in 1 .. {vocab_size // 2 - 1}, the keys of vocab_size={vocab_size}.")
 
     def draw(self, random: np.random.Generator, length: int, count: int, pairs: int | None = None) -> Examples:
         pairs_N = random.choice(self._fitting(length), count) if pairs is None else np.full(count, pairs)

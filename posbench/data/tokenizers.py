@@ -99,10 +99,7 @@ def pretrained_file(tokenizer: str) -> Path:
     try:
         return hub_file(tokenizer, "tokenizer.json")
     except Exception as error:  # the hub's errors have no common base class
-        raise ConfigError(
-            f"data.tokenizer={tokenizer} is neither bytes, bpe, a file or folder with a tokenizer.json, nor a hub name that answers: "
-            + hub_miss(error)
-        ) from error
+        raise ConfigError(f"data.tokenizer={tokenizer} is not bytes, bpe, a file or hub name that answers: {hub_miss(error)}") from error
 
 
 @contextmanager
@@ -115,9 +112,7 @@ def foreign_errors(name: str) -> Iterator[None]:
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # its class cannot be imported
             raise
-        raise ConfigError(
-            f"data.tokenizer={name} is not a file that the tokenizers library reads and uses ({error}): choose another."
-        ) from error
+        raise ConfigError(f"data.tokenizer={name} is no file that the tokenizers library uses ({error}): choose another.") from error
 
 
 def count_ids(model: "tokenizers.Tokenizer", name: str) -> int:
@@ -156,9 +151,7 @@ class TextTokenizer:
         """
         flat = ids.flatten().tolist() if hasattr(ids, "flatten") else list(ids)
         if not all(isinstance(one, (int, np.integer)) and one >= 0 for one in flat):
-            raise ConfigError(
-                f"decode takes token ids, but ids={ids!r:.80} are not: give whole numbers of at least 0, such as run.encode's."
-            )
+            raise ConfigError(f"decode takes token ids, but ids={ids!r:.80} are not: give whole numbers of at least 0.")
         return self._text([int(one) for one in flat if one < self.vocab_size])
 
 
@@ -277,10 +270,7 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> BPETokenizer:
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     model.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=vocab_size, initial_alphabet=alphabet, show_progress=False))
     if model.get_vocab_size() < vocab_size:
-        raise ConfigError(
-            f"The training split is too small for data.vocab_size={vocab_size}: it gives {model.get_vocab_size()} tokens; "
-            "lower data.vocab_size or choose data.tokenizer=bytes."
-        )
+        raise ConfigError(f"The training split gives {model.get_vocab_size()} tokens: lower data.vocab_size={vocab_size}, or choose bytes.")
     return BPETokenizer(model)
 
 

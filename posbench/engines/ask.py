@@ -86,9 +86,7 @@ class AskingScorer(Scorer):
                 nll_R, correct_R = future.result()
                 nll_NR[row, asked_R], correct_NR[row, asked_R] = nll_R[asked_R], correct_R[asked_R]
                 if np.isnan(nll_NR[row]).any():
-                    raise RunError(
-                        f"The engine's loss is nan in a text of {plan.length} tokens: leave this length out of evaluate.lengths."
-                    )
+                    raise RunError(f"The engine's loss is nan in a text of {plan.length} tokens: leave it out of evaluate.lengths.")
                 if self.kept:
                     arrays = [nll_NR[row : row + 1], correct_NR[row : row + 1]]
                     self.kept.add(key, arrays, time.perf_counter() - began, self.peak.mib())

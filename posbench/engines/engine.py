@@ -80,10 +80,7 @@ def adopt_engine(cfg: dict) -> dict:
     kind = f"model={engine.kind}"
     for group, names in ALLOWED.items():
         if method_name(cfg[group]) not in names:
-            raise ConfigError(
-                f"{group}={method_name(cfg[group])} is posbench's, and {kind} has positions of its own: start the engine with its own "
-                f"setting, and leave {group} out."
-            )
+            raise ConfigError(f"{group}={method_name(cfg[group])} is posbench's, and {kind} has positions of its own: leave {group} out.")
     if method_name(cfg["encoding"]) not in ("rope", "served"):
         raise ConfigError(f"{as_typed('encoding', cfg['encoding'])} cannot be chosen for {kind}, which has positions of its own.")
     for key in ("check", "finetune"):

@@ -58,9 +58,7 @@ class LlamaCpp(Engine):
     ):
         self.given = {key: value for key, value in locals().items() if key not in ("self", "__class__")}
         if rope_scale is not None and rope_freq_scale is not None:
-            raise ConfigError(
-                f"model.rope_scale={rope_scale:g} and model.rope_freq_scale={rope_freq_scale:g} are one setting, 1 / N: give one of them."
-            )
+            raise ConfigError(f"model.rope_scale={rope_scale:g} and rope_freq_scale={rope_freq_scale:g} are one setting, 1 / N: give one.")
         if rope_scale is not None and rope_scale <= 0:
             raise ConfigError(f"model.rope_scale={rope_scale:g} must be above 0.")
         if grp_attn_n < 1 or grp_attn_w % grp_attn_n:
@@ -72,10 +70,7 @@ class LlamaCpp(Engine):
         if not path:
             raise ConfigError("model=llama_cpp reads a GGUF file: add model.path=FILE.gguf to the command.")
         if importlib.util.find_spec("llama_cpp") is None:
-            raise ConfigError(
-                "model=llama_cpp needs llama-cpp-python, which is not installed: pip install 'posbench[llama_cpp]' (it is compiled, which "
-                "takes some minutes)."
-            )
+            raise ConfigError("model=llama_cpp needs llama-cpp-python, which is compiled in minutes: pip install 'posbench[llama_cpp]'")
         found = find_checkpoint(path)
         if not is_gguf(found.place):
             raise ConfigError(f"model.path={path} is no GGUF file, which llama.cpp reads alone: give one, or choose model=hf.")

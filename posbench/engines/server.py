@@ -65,9 +65,7 @@ class Server(Engine):
                 f"model.url=http://localhost:8000, and a key comes from the environment variable {KEY} alone."
             )
         if cfg["data"]["tokenizer"] in ("bytes", "bpe"):
-            raise ConfigError(
-                "model=server needs the tokenizer of the served model: add data.tokenizer=FOLDER, FILE.gguf or a name of the hub."
-            )
+            raise ConfigError("model=server needs the served model's tokenizer: add data.tokenizer=FOLDER, FILE.gguf or a name of the hub.")
         with self._open():
             listed = self._listed()
         known, length, model = {"vocab_size": known_tokenizer(cfg["data"], cfg["cache_dir"]).vocab_size, "bos": None}, None, ModelConfig()
@@ -224,9 +222,7 @@ class Server(Engine):
         try:
             models = {str(one["id"]): one for one in found["data"]}
         except (KeyError, TypeError) as error:
-            raise ConfigError(
-                f"{self.url}/v1/models lists no models ({shown(found)}): is it the address of a completions interface?"
-            ) from error
+            raise ConfigError(f"{self.url}/v1/models lists no models ({shown(found)}): give a completions interface.") from error
         name = self.name or (next(iter(models)) if len(models) == 1 else None)
         if name not in models:
             raise ConfigError(f"model.name={self.name} is not served at {self.url}: choose from {', '.join(models) or 'none'}.")
@@ -263,9 +259,7 @@ class Server(Engine):
                 said += ", which is no JSON"
             else:
                 if answer.status_code in (401, 403):
-                    raise ConfigError(
-                        f"{self.url} does not take the key ({answer.status_code}): set the environment variable {KEY} to one that it takes."
-                    )
+                    raise ConfigError(f"{self.url} does not take the key ({answer.status_code}): set {KEY} to one that it takes.")
                 if refused := answer.status_code not in AGAIN:
                     break
                 with contextlib.suppress(ValueError):

@@ -49,14 +49,10 @@ def describe(file: GgufFile) -> dict:
     """Keys of config.json for the model in a GGUF file. Raises ConfigError for a model that is not exactly this one."""
     architecture = file.metadata.get("general.architecture")
     if architecture not in ARCHITECTURES:
-        raise Undescribed(
-            f"{file.path} holds a model of architecture {shown(architecture)}, and {', '.join(ARCHITECTURES)} are read: choose another."
-        )
+        raise Undescribed(f"{file.path} holds a model of architecture {shown(architecture)}: choose one of {', '.join(ARCHITECTURES)}.")
     for key, wanted in (("general.type", "model"), ("split.count", 1)):
         if file.metadata.get(key, wanted) not in (wanted, 0):
-            raise ConfigError(
-                f"{file.path} has {key}={shown(file.metadata[key])} and is not a complete model: give one file, merging split files."
-            )
+            raise ConfigError(f"{file.path} has {key}={shown(file.metadata[key])} and is no complete model: merge split files into one.")
     prefix, said = f"{architecture}.", model_keys(file, architecture)
     missing = [key for key in ("context_length", "attention.layer_norm_rms_epsilon") if key not in said]
     missing += [key for key in ("embedding_length", "attention.head_count") if not _positive(said.get(key))]

@@ -46,10 +46,7 @@ def export(request: Request) -> int:
         raise ConfigError(f"scale_attention={method_name(cfg['scale_attention'])} cannot be exported: leave it out.")
     trained = trained_config(run)
     if outlined(trained):
-        raise ConfigError(
-            f"run={cfg['run']} is a model that transformers builds, which cannot be exported again: from_pretrained reads "
-            "model.path, or the directory of a fine-tuned run."
-        )
+        raise ConfigError(f"run={cfg['run']} is built by transformers: from_pretrained reads model.path, or a fine-tuned run itself.")
     config = hf_config(trained, cfg["extension"])
     with whole_folder(out) as folder:
         config |= write_theirs(run, trained, folder / "model.safetensors", config)
@@ -74,9 +71,7 @@ def hf_config(trained: JobConfig, extension: dict) -> dict:
     """
     model, encoding, rope = trained.model, make_encoding(trained), rope_keys(trained, extension)
     if model.qk_norm not in ("none", "rms") or (model.qk_norm == "rms" and model.qkv_bias):
-        raise ConfigError(
-            f"model.qk_norm={model.qk_norm} with model.qkv_bias={model.qkv_bias} cannot be exported: the format supports rms or biases."
-        )
+        raise ConfigError(f"model.qk_norm={model.qk_norm} with qkv_bias={model.qkv_bias} cannot be exported: the format has rms or biases.")
     if model.output_gate != "none":
         raise ConfigError(f"model.output_gate={model.output_gate} cannot be exported: the format has none.")
     windows, unturned = set(encoding.windows), sorted(encoding.unturned)

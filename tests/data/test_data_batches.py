@@ -78,7 +78,7 @@ def test_bos_is_put_in_front_of_every_window():
 
 
 def test_what_cannot_be_drawn_is_refused():
-    with pytest.raises(ConfigError, match="window of 65 tokens: the longest has 60"):
+    with pytest.raises(ConfigError, match="window of 65 tokens, the longest has 60"):
         Batches(numbered(60, 12), [64], 128, seed=0, bos=None)
     with pytest.raises(ConfigError, match="train.tokens_per_step=32 .* train.length=64"):
         Batches(numbered(600), [64], 32, seed=0, bos=None)

@@ -119,7 +119,7 @@ SCALED = {"scaling": method("extension", "pi", **FIXED), "scaling_len": 32}
         (job(node("encoding", "lerope")), {}, "encoding=lerope"),
         (job(node("encoding", "smollm3"), {"qk_norm": "rms"}), {}, "encoding.unturned=[1] with model.qk_norm=rms"),
         (job(node("encoding", "smollm3")), method("extension", "yarn", **FIXED), "add extension.temperature=false"),
-        (job(node("encoding", "alibi")), {}, "encoding=alibi cannot be exported: the format supports encoding=rope"),
+        (job(node("encoding", "alibi")), {}, "encoding=alibi cannot be exported: the format has encoding=rope"),
         (job(method("encoding", "rope", fraction=0.5)), {}, "encoding.fraction=0.5"),
         (job(method("encoding", "rope", resonance=True)), {}, "encoding.resonance=True"),
         (job(method("encoding", "p_rope", p=0.0)), {}, "turns no pair"),
@@ -134,7 +134,7 @@ SCALED = {"scaling": method("extension", "pi", **FIXED), "scaling_len": 32}
         (job(), method("extension", "dynamic_ntk", fed=4), "does not only change frequencies"),
         (job(), node("extension", "pi"), "add extension.mode=fixed extension.target_len=TOKENS"),
         (job(method("encoding", "rope", window=[4, None])), {}, "window=[4, None] cannot be exported"),
-        (job(method("encoding", "rope", **SCALED)), node("extension", "dynamic_ntk"), "another factor at each length"),
+        (job(method("encoding", "rope", **SCALED)), node("extension", "dynamic_ntk"), "a factor for each length"),
     ],
     ids=str,
 )
@@ -327,7 +327,7 @@ def test_the_config_json_of_every_type_of_model_is_the_extension(tmp_path, model
 
 def test_what_phi3_has_no_type_for_is_refused(tmp_path):
     path = checkpoint(tmp_path, "Phi3")
-    with pytest.raises(ConfigError, match="extension=dynamic_ntk has another factor at each length"):
+    with pytest.raises(ConfigError, match="extension=dynamic_ntk has a factor for each length"):
         settings(adopted(path), method("extension", "dynamic_ntk"), json.loads((path / "config.json").read_text()))
 
 

@@ -191,7 +191,7 @@ def test_what_it_refuses(world, engine, identify, capfd):
         done = identify(run, *model, *words)
         assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr, (words, done.stderr)
     done = call(capfd, world, "run", *TEXT, *SETTING, "model=hf", "model.path=Llama", "model.own_scaling=false")
-    assert done.returncode == 2 and "so model.own_scaling=false has no effect" in done.stderr
+    assert done.returncode == 2 and "leave model.own_scaling=false out" in done.stderr
     assert "needs the rows of an engine" in identify("model.path=Llama").stderr
     engine("yarn", "Llama", "[32,128]", "evaluate.max_length=96", "evaluate.lengths=[32,96]")  # in the same run
     done = identify(run, "model.path=Llama")

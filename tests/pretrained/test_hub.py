@@ -64,7 +64,7 @@ def test_a_run_of_a_name_reads_the_cache_alone(cache, tmp_path, monkeypatch):
     assert_equal_logits(run, transformers.AutoModelForCausalLM.from_pretrained(path).eval())
     (snapshot / "model.safetensors").unlink()
     monkeypatch.setattr(data_hub, "quiet_hub", lambda: pytest.fail("a run asked the hub"))
-    with pytest.raises(RunError, match="are no longer in model.path=org/tiny@ab.* incomplete in the hub's cache: run it once with"):
+    with pytest.raises(RunError, match="are no longer in model.path=org/tiny@ab.* incomplete in the hub's cache: run once with"):
         load_model(run, trained_config(run), VOCAB, "cpu")
 
 

@@ -62,7 +62,7 @@ DAMAGED = [
     Kind("the tokens' manifest cut short", AGAIN, "delete the folder", 1, lambda w: half(w.tokens("manifest.json"))),
     Kind("the tokens' manifest naming other files", AGAIN, "delete the folder", 1,
          lambda w: edit(w.tokens("manifest.json"), lambda content: content.update(files={"../../secret": {"size": 1, "sha256": ""}}))),
-    Kind("the tokens' manifest deleted", AGAIN, "manifest.json does not list", 1, lambda w: w.tokens("manifest.json").unlink()),
+    Kind("the tokens' manifest deleted", AGAIN, "manifest.json lists no", 1, lambda w: w.tokens("manifest.json").unlink()),
 ]  # fmt: skip
 
 SURROUNDINGS = [
