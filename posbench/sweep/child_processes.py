@@ -94,8 +94,8 @@ class Children(Signals):
             spec = Path(folder) / "job.json"
             with disk_errors(spec):
                 spec.write_text(json.dumps({"cfgs": job.cfgs, "wait": wait}))
-            lone = (processes := processes_of(job)) > 1
-            worker = None if lone or not idle else idle.pop()
+            processes = processes_of(job)
+            worker = idle.pop() if idle and processes == 1 else None
             if worker and worker.process.poll() is not None:  # it was killed while it waited
                 self.running.discard(worker)
                 worker = None
@@ -111,11 +111,11 @@ class Children(Signals):
             return code, [Outcome(**values) for values in read_json(outcome)["outcomes"]] if outcome.exists() else None
 
     def _start(self, spec: Path, processes: int, threads: int) -> Worker:
-        shared = [str(processes)] if processes > 1 else []
         environment = {"OMP_NUM_THREADS": str(max(1, threads // processes)), **os.environ}  # a value set by the user stays
         environment[SHOWN] = "terminal" if self.live.terminal else "lines"
         name_parent(environment)
-        worker = Worker([sys.executable, "-P", "-m", "posbench.sweep.job_process", *shared, str(spec)], environment, lone=bool(shared))
+        shared = [str(processes)] if processes > 1 else []
+        worker = Worker([sys.executable, "-P", "-m", "posbench.sweep.job_process", *shared, str(spec)], environment)
         self.running.add(worker)
         return worker
 

@@ -14,7 +14,6 @@ import statistics
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import read_json
@@ -29,9 +28,6 @@ from posbench.runs.search import run_directories
 from posbench.sweep.cells import RECOMPUTE, Cell
 from posbench.sweep.cost import ModelSize, model_size, vocabulary
 from posbench.sweep.jobs import Job
-
-if TYPE_CHECKING:
-    from posbench.evaluation.probe import Probe
 
 DAMAGED = (ConfigError, RunError, OSError, KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError)  # raised by damaged files
 LEAST = 1  # seconds from which the time of work is about proportional to it; below, what is done once decides
@@ -77,7 +73,7 @@ class Timing:
     def __init__(self, jobs: Iterable[Job]) -> None:
         self.training: dict[ModelSize, list[float]] = defaultdict(list)  # seconds per FLOP of trainings
         self.text: dict[tuple[Hashable, ...], list[float]] = defaultdict(list)  # and of texts, by `_text_key`
-        self.probes: dict[Hashable, Probe] = {}
+        self.probes = {}  # {(run, number format): Probe}
         self.stepped, self.bases = False, dict[str, None]()  # words for what was told, in their order
         for folder in {Path(job.cfg.results_dir) for job in jobs}:
             for path in run_directories(folder):

@@ -173,6 +173,7 @@ def share(processes: int, spec: str) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # it takes no further spec
     logging.disable(logging.CRITICAL)
     name_parent(os.environ)
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
@@ -190,8 +191,8 @@ def share(processes: int, spec: str) -> int:
     )
     try:
         elastic_launch(config, sys.executable)("-P", "-m", "posbench.sweep.job_process", spec)
-    except SignalException as ended:
-        return 128 + ended.sigval
+    except SignalException as stopped:
+        return 128 + stopped.sigval
     except KeyboardInterrupt:
         return 130
     except ChildFailedError as error:

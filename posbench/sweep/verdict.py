@@ -8,14 +8,10 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.sweep.cells import Cell
 from posbench.sweep.jobs import Job, Outcome, Result
-
-if TYPE_CHECKING:
-    from posbench.position.interfaces import Encoding
 
 
 @dataclass(frozen=True)
@@ -65,10 +61,14 @@ class JobVerdict:
 
 def judge_job(job: Job, known: dict[str, Outcome] | None = None) -> JobVerdict:
     """Judge a job by its configuration alone. `known` keeps verdicts for other jobs that share methods, such as the other seeds."""
+    from posbench.evaluation.protocol import protocol
     from posbench.huggingface.weights import check_whole
     from posbench.model.build import make_encoding, make_trained_scale
     from posbench.model.inherit import check_beginning
     from posbench.model.memory import check_batch
+    from posbench.position.instantiate import make
+    from posbench.position.interfaces import Extension, ScaleAttention
+    from posbench.position.legality import check
     from posbench.training.graph import check_graph
 
     known = {} if known is None else known
@@ -90,25 +90,17 @@ def judge_job(job: Job, known: dict[str, Outcome] | None = None) -> JobVerdict:
     for cell in job.cells:
         key = repr((trained, cell.protocol, cell.extension, cell.scale_attention, cell.evaluate, cell.allow_untested))
         if key not in known:
-            known[key] = _verdict(encoding, cell)
+            try:
+                extension = make(cell.extension, kind=Extension)
+                scale = make(cell.scale_attention, encoding.shape, kind=ScaleAttention)
+                protocol(cell.protocol).check(extension, cell.evaluate, encoding.shape.train_len)
+                found = check(encoding, extension, scale, cell.evaluate.lengths, cell.allow_untested)
+                status = "noop" if found.noop else "untested" if found.untested else "legal"
+                known[key] = Outcome(cell.label, status, found.noop or "")
+            except ConfigError as error:
+                known[key] = Outcome(cell.label, "refused", str(error))
         cells[cell] = known[key]
     return JobVerdict(job, cells=cells)
-
-
-def _verdict(encoding: "Encoding", cell: Cell) -> Outcome:
-    from posbench.evaluation.protocol import protocol
-    from posbench.position.instantiate import make
-    from posbench.position.interfaces import Extension, ScaleAttention
-    from posbench.position.legality import check
-
-    try:
-        extension = make(cell.extension, kind=Extension)
-        scale = make(cell.scale_attention, encoding.shape, kind=ScaleAttention)
-        protocol(cell.protocol).check(extension, cell.evaluate, encoding.shape.train_len)
-        found = check(encoding, extension, scale, cell.evaluate.lengths, cell.allow_untested)
-    except ConfigError as error:
-        return Outcome(cell.label, "refused", str(error))
-    return Outcome(cell.label, "noop" if found.noop else "untested" if found.untested else "legal", found.noop or "")
 
 
 def settle(job: Job, known: dict[str, Outcome], trained: bool = True) -> Result | None:

@@ -24,17 +24,11 @@ def ended(code: int, stays: bool) -> str:
 class Worker:
     """A child process of this command line and environment, in a process group of its own: Ctrl-C reaches only the parent.
 
-    One that is `lone` ends with its only job. Raises OSError if it cannot be started.
+    Raises OSError if it cannot be started.
     """
 
-    def __init__(self, command: list[str], environment: Mapping[str, str], lone: bool = False) -> None:
-        self.process = subprocess.Popen(
-            command,
-            env=environment,
-            stderr=subprocess.PIPE,
-            stdin=subprocess.DEVNULL if lone else subprocess.PIPE,
-            process_group=0,
-        )
+    def __init__(self, command: list[str], environment: Mapping[str, str]) -> None:
+        self.process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdin=subprocess.PIPE, process_group=0)
         self._begun, self._rest = False, b""  # what was read of a line that has not ended
 
     def run(self, spec: Path, feed: Callable[[bytes], object]) -> tuple[int, bool]:
