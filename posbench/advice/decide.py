@@ -181,6 +181,7 @@ def advice_content(
     final = [name for name in test.nll if max(test.nll[name]) > plan.train_len]
     fixed = sorted((name for name in test.nll if options[name].factor), key=lambda name: (options[name].family, options[name].factor))
     texts = {"validation": search.document_T, "test": test.document_T}
+    nll = {name: {str(length): float(own[length].mean()) for length in sorted(own)} for name, own in search.nll.items()}
     made = {
         **about,
         **{key: getattr(plan, key) for key in ("train_len", "target", "short", "tolerance")},
@@ -188,27 +189,16 @@ def advice_content(
         "answers": answers,
         "options": [{**_option(options[name], test, plan), "usable": usable(name, test, plan)} for name in final],
         "factors": [_option(options[name], test, plan, plan.short) for name in fixed],
-        "search": [
-            {
-                **{key: getattr(options[name], key) for key in ("name", "family", "factor")},
-                "nll": {str(length): float(nll[length].mean()) for length in sorted(nll)},
-            }
-            for name, nll in search.nll.items()
-        ],
+        "search": [{"name": name, "family": options[name].family, "factor": options[name].factor, "nll": nll[name]} for name in nll],
         "ranking": ranking,
     }
     return finite(made)
 
 
 def _option(option: Option, losses: Losses, plan: AdvicePlan, lengths: Sequence[int] | None = None) -> dict:
-    points = [
-        {
-            "length": length,
-            "nll": float(losses.nll[option.name][length].mean()),
-            "against": UNCHANGED if length <= plan.train_len else CUT,
-            "difference": bounds(difference),
-        }
-        for length, difference in rises(option.name, losses, plan).items()
-        if lengths is None or length in lengths
-    ]
+    points = []
+    for length, found in rises(option.name, losses, plan).items():
+        if lengths is None or length in lengths:
+            nll, against = float(losses.nll[option.name][length].mean()), UNCHANGED if length <= plan.train_len else CUT
+            points.append({"length": length, "nll": nll, "against": against, "difference": bounds(found)})
     return {"name": option.name, "family": option.family, "factor": option.factor, "by_length": option.by_length, "points": points}

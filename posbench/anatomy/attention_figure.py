@@ -83,23 +83,19 @@ def _curves(axes, one: dict, number: int, train_len: int, highest: float, last: 
 
 def _map(axes, layer: dict, columns: list[tuple[str, str, int]], train_len: int, row: str, numbers: bool, last: bool) -> None:
     heads, first = len(layer["entropy"]), sum(key != "mass" for _, key, _ in columns)
-    seen = [number if number < len(layer["seen"]) and layer["seen"][number] else None for _, _, number in columns]
-    shares = [
-        [
-            layer[key][head] if key != "mass" else math.nan if number is None else layer["mass"][head][number]
-            for (_, key, _), number in zip(columns, seen, strict=True)
-        ]
-        for head in range(heads)
-    ]
+    shares = []  # of each column
+    for _, key, number in columns:
+        hidden = key == "mass" and not (number < len(layer["seen"]) and layer["seen"][number])
+        shares.append([math.nan] * heads if hidden else [row[number] for row in layer[key]] if key == "mass" else layer[key])
     colours = LinearSegmentedColormap.from_list("share", ["#ffffff", "#8fbfdf", OKABE_ITO[0], "#00263d"]).with_extremes(bad=HIDDEN)
     norm = PowerNorm(0.6, 0, 1)
     height = axes.get_position().height * axes.figure.get_figheight() * 72 / heads
-    known = np.ma.masked_invalid(np.array(shares, float))
+    known = np.ma.masked_invalid(np.array(shares, float).T)
     axes.pcolormesh(known, cmap=colours, norm=norm, edgecolor="white", linewidth=0.4 * (height > 6))
     for head, place in zip(*np.nonzero(known.filled(0) >= 0.005), strict=True):
         if numbers:
-            ink = legible(colours(norm(shares[head][place])), ("#1a1a1a", "#ffffff"))
-            axes.text(place + 0.5, head + 0.53, f"{100 * shares[head][place]:.0f}", ha="center", va="center", fontsize=6.8, color=ink)
+            ink = legible(colours(norm(known[head, place])), ("#1a1a1a", "#ffffff"))
+            axes.text(place + 0.5, head + 0.53, f"{100 * known[head, place]:.0f}", ha="center", va="center", fontsize=6.8, color=ink)
     axes.set(xlim=(0, len(columns)), ylim=(heads, 0))
     place = first + 1 + math.log2(train_len)
     if place < len(columns):

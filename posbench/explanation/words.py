@@ -49,7 +49,11 @@ def parameters(rope: Rope, tool: str = HF) -> dict:
     """rope_parameters of one kind of layer. Raises Cannot where the tool has no words for it."""
     mixed = rope.kind == "yarn" and rope.mix != 1 and tool != SGLANG
     if rope.divisors or mixed or (rope.amplitude != 1 and rope.kind not in ("yarn", "longrope")):
-        rope = as_divisors(rope)
+        if (frequencies(rope) <= 0).any():
+            raise Cannot("pairs stand still or turn backwards")
+        bare = replace(rope, divisors=(), kind="default", factor=1.0)  # whose frequencies longrope divides, pair by pair
+        divisors = tuple((plain(bare) / frequencies(rope)).tolist())
+        rope = replace(bare, kind="longrope", long=divisors, short=divisors, factor=max(1.0, max(divisors)))
     if rope.kind == "dynamic" and tool != HF:
         raise Cannot(f"it computes one base for all lengths{', with max_trained_positions' * (tool == VLLM)}")
     if rope.kind == "proportional" and rope.factor != 1 and tool != HF:
@@ -69,15 +73,6 @@ def parameters(rope: Rope, tool: str = HF) -> dict:
     if not math.isclose(more, 1, rel_tol=1e-9):
         found |= {"attn_factor": more} if tool == SGLANG else {"attention_factor": rope.amplitude}
     return found
-
-
-def as_divisors(rope: Rope) -> Rope:
-    """The same frequencies as a divisor for each pair, which longrope can say; of one that does not depend on the length."""
-    bare = replace(rope, divisors=(), kind="default", factor=1.0)
-    if (frequencies(rope) <= 0).any():
-        raise Cannot("pairs stand still or turn backwards")
-    divisors = tuple((plain(bare) / frequencies(rope)).tolist())
-    return replace(bare, kind="longrope", long=divisors, short=divisors, factor=max(1.0, max(divisors)))
 
 
 def covered(setting: Setting, before: Setting) -> float | None:
@@ -211,9 +206,7 @@ def _keys(setting: Setting) -> str:
     """Keys of a GGUF file; divisors are tensors, which only the converter writes."""
     made, rope = gguf_of(setting), setting.turning[0].rope
     if rope.kind == "yarn" and (rope.beta_fast, rope.beta_slow, rope.mix) != (32, 1, 1):
-        raise Cannot(
-            "it reads yarn_beta_fast, yarn_beta_slow and yarn_ext_factor from files of grok alone (betas: mistral3 too); use flags"
-        )
+        raise Cannot("it reads yarn_beta_fast, yarn_beta_slow and yarn_ext_factor in files of grok (betas: mistral3 too); use flags")
     shown = {TYPE: "none"} | {key: value for key, value in made.keys.items() if key.startswith("rope.") and key != "rope.dimension_count"}
     text = " ".join(f"{made.architecture}.{key}={value}" for key, value in shown.items())
     tensors = "rope_freqs.weight" if made.divisors else "rope_factors_long.weight and rope_factors_short.weight" if made.long else ""
