@@ -133,9 +133,13 @@ def plot(
     differences to the floor or to no extension, of accuracies in tasks, and of losses in CSVs of others.
     Raises ConfigError, with what there is, for a word that fits nothing.
     """
-    from posbench.report.plot import Options, plot_axes
+    import numpy
 
-    return plot_axes(frame, Options(y, x, lines, panel, log, size, style, labels or {}, title, reference, xlim, ylim))
+    from posbench.report.plot import Options, draw_figure
+
+    options = Options(y, x, lines, panel, log, size, style, labels or {}, title, reference, xlim, ylim)
+    axes = draw_figure(frame, options)[0].axes
+    return axes[0] if len(axes) == 1 else numpy.array(axes, dtype=object)
 
 
 def extend(model, extension=None, scale_attention=None, target_len=None, train_len=None):

@@ -29,19 +29,14 @@ def loss_bars(losses: Mapping[str, np.ndarray], train_len: int, blocks: str = EI
     full = len(blocks) - 1
     for name, column in heights.items():
         share = np.clip(np.nan_to_num((column - low) / max(high - low, 1e-9), nan=1.0, posinf=1.0), 0, 1)
-        steps, told = 1 + np.round(share * (LINES * full - 1)).astype(int), _means(losses[name], train_len)
+        steps, loss_NT = 1 + np.round(share * (LINES * full - 1)).astype(int), losses[name]
+        beyond = f"{loss_NT[:, train_len:].mean():.2f} beyond" if length > train_len else ""
+        told = ["", f"{loss_NT[:, :train_len].mean():.2f} to {min(train_len, length):,}", beyond]
         for line in range(LINES):
             cells = np.clip(steps - (LINES - 1 - line) * full, 0, full)
             bars = "".join(wide * blocks[cell] for cell in cells)
             lines.append(f"{name if line == LINES - 1 else '':{NAME}} {bars}  {told[line]}".rstrip())
     return "\n".join([*lines, _axis(length, train_len, parts, wide)])
-
-
-def _means(loss_NT: np.ndarray, train_len: int) -> list[str]:
-    """Words beside the lines of a method's bars: its mean within the training length, and beyond it."""
-    length = loss_NT.shape[1]
-    within = f"{loss_NT[:, :train_len].mean():.2f} to {min(train_len, length):,}"
-    return ["", within, f"{loss_NT[:, train_len:].mean():.2f} beyond" if length > train_len else ""]
 
 
 def _axis(length: int, train_len: int, parts: list[np.ndarray], wide: int) -> str:

@@ -1,8 +1,7 @@
 """The explore page: one HTML file that draws what its reader chooses of a report's points, without network.
 
-Observable Plot draws (templates/vendor: 0.6.17 with d3 7.9.2, ISC, unchanged from npm, 0.49 MB). Compared on one page of 48 lines: uPlot
-(0.05 MB) draws on a canvas, so that SVG files, names for screen readers and panels would be ours to write; altair, bokeh and plotly take
-32 to 84 MB installed or 1 to 5 MB a page. Plot makes SVG with panels, log and symlog axes, evaluates no text, and is kept by those of d3.
+Observable Plot draws (templates/vendor: 0.6.17 with d3 7.9.2, ISC, unchanged from npm, 0.49 MB), since it makes SVG with panels, log and
+symlog axes and evaluates no text; uPlot (0.05 MB) draws on a canvas, and altair, bokeh and plotly take 1 to 5 MB a page.
 
 The data are lines and where they come from, the points of `posbench.frame`, and sums over documents for differences: those of
 posbench/runs/evidence.py, a float32 for each document of each seed, length and method: enough for every interval of
@@ -17,7 +16,6 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import files
-from pathlib import Path
 
 import numpy as np
 from markupsafe import Markup
@@ -55,7 +53,8 @@ def explore_page(title: str, reports: Mapping[str, Report], notes: Sequence[str]
     """HTML of the page of one report, named "", or of several, whose names tell their lines apart. Equal input gives equal text."""
     title = str(printable(title))
     shown = finite(content(title, reports, notes))
-    shown["palette"] = {"colours": OKABE_ITO, "dashes": [_dash(one) for one in DASHES]}
+    dashes = ["none" if dash == "-" else ",".join(f"{WIDTH * part:g}" for part in dash[1]) for dash in DASHES]
+    shown["palette"] = {"colours": OKABE_ITO, "dashes": dashes}
     data = json.dumps(shown, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
     vendored = [f"/*\n{_text(f'vendor/{name}.LICENSE')}*/\n{_text(f'vendor/{name}.min.js')}" for name in LIBRARIES]
     scripts = [Markup(text) for text in (*vendored, *map(_text, OWN))]
@@ -64,12 +63,8 @@ def explore_page(title: str, reports: Mapping[str, Report], notes: Sequence[str]
     return template("explore.html").render(title=title, data=Markup(data), scripts=scripts, trainings=every)
 
 
-def _dash(dash: object) -> str:
-    return "none" if dash == "-" else ",".join(f"{WIDTH * part:g}" for part in dash[1])
-
-
 def _text(name: str) -> str:
-    return Path(str(TEMPLATES / name)).read_text(encoding="utf-8")
+    return (TEMPLATES / name).read_text(encoding="utf-8")
 
 
 class SumTable:
@@ -85,11 +80,9 @@ class SumTable:
     def add(self, evaluation: Evaluation, row: dict) -> int:
         """Number of the entry of a row, -1 if it has no sums or if there is no room."""
         key = evaluation.path, row["eval_id"], row["length"], row["position"], row["task"]
-        if key not in self.numbers:
-            self.numbers[key] = self._entry(evaluation, row)
-        return self.numbers[key]
-
-    def _entry(self, evaluation: Evaluation, row: dict) -> int:
+        if key in self.numbers:
+            return self.numbers[key]
+        self.numbers[key] = -1
         losses, right = (evaluation.sums(row, name) for name in ("nll", "correct"))
         if losses is None or right is None or not is_mean(losses, row):
             return -1
@@ -98,11 +91,12 @@ class SumTable:
             return -1
         documents = evaluation.stored.targets, losses.documents.tobytes(), losses.counts.tobytes()
         number, _ = self.sets.setdefault(documents, (len(self.sets), losses.counts.tolist()))
+        self.numbers[key] = len(self.entries)
         self.entries.append([number, self.size // 5])
         self.nll.append(losses.totals[0].astype("<f4"))
         self.correct.append(right.totals[0].astype("<u2"))
         self.size += 5 * len(losses.counts)
-        return len(self.entries) - 1
+        return self.numbers[key]
 
     def packed(self) -> dict:
         """Content for the page: totals as base64 of little-endian numbers."""
@@ -126,7 +120,7 @@ def content(title: str, reports: Mapping[str, Report], notes: Sequence[str] = ()
         told.append(f"{left:,} of {left + MOST_POINTS:,} points are left out, since a page draws {MOST_POINTS:,}: name fewer folders.")
     if lacking := counts["lacking"]:
         full = f"their sums take more than the {SUMS_BYTES / 1e6:.1f} MB of a page"
-        why = full if counts["full"] else "their means alone are known"
+        why = full if sums.full else "their means alone are known"
         told.append(f"{lacking:,} of {counts['measured']:,} points have no paired difference to any line: {why}.")
     return {"title": title, "notes": told, "kinds": KINDS, "lines": lines, "points": dict(columns), "sums": sums.packed()}
 
@@ -149,7 +143,6 @@ def _lines(columns: dict[str, list], name: str, report: Report, sums: SumTable, 
                 columns[column].append(value)
             counts["measured"] += bool(seeds)
             counts["lacking"] += any(numbers[1] < 0 for numbers in seeds)
-    counts["full"] += sums.full
     return [_line(name, key, points, report) for key, (_, points) in lines.items()]
 
 

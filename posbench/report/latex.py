@@ -22,16 +22,13 @@ def _spaced(text: str) -> str:
     return "".join(character if character.isprintable() else " " for character in text)
 
 
-def number_tex(cell: str) -> str:
-    """Escape a cell of numbers as `escape` does, with a real minus sign instead of a hyphen."""
-    escaped = escape(cell)
-    return f"$-${escaped[1:]}" if escaped[:1] == "-" and len(escaped) > 1 else escaped
-
-
 def latex(table: Table) -> str:
     """LaTeX of a table, with its title as the caption. A long one continues over pages and repeats its head on each."""
-    text = [list(map(str, row)) for row in table.rows]
-    rows = [_row([*map(escape, row[: table.names]), *map(number_tex, row[table.names :])]) for row in text]
+    rows = []
+    for row in table.rows:
+        cells = [escape(str(cell)) for cell in row]
+        numbers = [f"$-${cell[1:]}" if cell[:1] == "-" and len(cell) > 1 else cell for cell in cells[table.names :]]  # with a real minus
+        rows.append(_row([*cells[: table.names], *numbers]))
     head = _row(map(escape, table.columns)) + "\n\\hline"
     caption = f"\\caption{{{escape(table.title)}}}"
     columns = "l" * table.names + "r" * (len(table.columns) - table.names)

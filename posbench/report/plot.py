@@ -53,14 +53,6 @@ class Options:
     ylim: tuple[float | None, float | None] = (None, None)
 
 
-def plot_axes(frame: "pandas.DataFrame", options: Options):
-    """Axes of the one panel, or the array of those of several."""
-    import numpy as np
-
-    axes = draw_figure(frame, options)[0].axes
-    return axes[0] if len(axes) == 1 else np.array(axes, dtype=object)
-
-
 def draw_figure(frame: "pandas.DataFrame", options: Options) -> tuple[object, Callable[[], list[str]]]:
     """Figure, and the function that gives the lines of its caption."""
     import matplotlib
@@ -73,8 +65,13 @@ def draw_figure(frame: "pandas.DataFrame", options: Options) -> tuple[object, Ca
         if name not in frame:
             raise ConfigError(f"The frame has no column {name}: posbench.frame(paths) and posbench.frame(paths, 'accuracy') have all.")
     frame = frame.assign(**{name: frame.get(name, "none") for name in METHOD}).reset_index(drop=True)  # joined frames repeat their index
-    unit, reference, x = _quantities(frame, options)
-    table = _measured_by(frame, x)
+    wide = frame.window.notna() if "window" in frame else frame.train_len.isna()
+    unit, reference, x = _quantities(frame, wide, options)
+    table = frame[wide if x == "position" else ~wide]
+    table = table[table.depth.isna()] if "depth" in table else table  # of tasks all depths together
+    if table.empty:
+        ways = f": choose x={'length' if x == 'position' else 'position'}" if len(frame) else ", since the frame is empty"
+        raise ConfigError(f"Nothing here was measured by {x}{ways}.")
     points = records(table)
     table = table.assign(point=points, x=_places(points, x), other=None)
     if reference not in REFERENCES:
@@ -118,9 +115,8 @@ def listed(words: str | Sequence[str] | None) -> list[str]:
     return [one.strip() for one in parts if one.strip()]
 
 
-def _quantities(frame: "pandas.DataFrame", options: Options) -> tuple[str, str, str]:
-    """Unit, reference and x of a figure."""
-    wide = frame.window.notna() if "window" in frame else frame.train_len.isna()
+def _quantities(frame: "pandas.DataFrame", wide: "pandas.Series", options: Options) -> tuple[str, str, str]:
+    """Unit, reference and x of a figure of a frame, whose rows by position are `wide`."""
     x = one_of("x", options.x or ("position" if len(frame) and wide.all() else "length"), XS)
     relative = x != "position" and options.reference is None and "difference" in frame
     relative = relative and (frame.difference.notna() | frame.nll.isna())[~wide].all()
@@ -133,17 +129,6 @@ def _quantities(frame: "pandas.DataFrame", options: Options) -> tuple[str, str, 
     if unit == "accuracy" and reference in ("floor", "change"):
         raise ConfigError(f"reference={reference} is a loss, and y is an accuracy: name a line, such as reference=rope.")
     return unit, reference, x
-
-
-def _measured_by(frame: "pandas.DataFrame", x: str) -> "pandas.DataFrame":
-    """Rows by position, or those by length; of tasks those of all depths together."""
-    wide = frame.window.notna() if "window" in frame else frame.train_len.isna()
-    table = frame[wide if x == "position" else ~wide]
-    table = table[table.depth.isna()] if "depth" in table else table
-    if table.empty:
-        ways = f": choose x={'length' if x == 'position' else 'position'}" if len(frame) else ", since the frame is empty"
-        raise ConfigError(f"Nothing here was measured by {x}{ways}.")
-    return table
 
 
 def _places(points: Sequence[Point], x: str) -> list[float]:

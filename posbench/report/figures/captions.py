@@ -38,8 +38,12 @@ def caption(curve: list[CurvePoint], relative: bool) -> list[str]:
         lines.append("Scale: linear to 0.1, logarithmic beyond." + (f" Bars: {bars}." if bars else ""))
     known = {point.encoding + file(point.source): point for point in curve if point.floor is not None and not point.foreign}
     if known:
-        each = [f"{encoding} {point.floor:.3f}{_gain(point)}" for encoding, point in known.items()]
-        lines.append(f"Loss with exactly {first.train_len} tokens, and G, the gain from their second half (nats/token): {'; '.join(each)}.")
+        said = []
+        for encoding, point in known.items():
+            passed = point.gain_lower is not None and point.gain_lower > 0
+            gain = "" if point.gain is None else f" (G {point.gain:.3f}{'' if passed else ', gate failed'})"
+            said.append(f"{encoding} {point.floor:.3f}{gain}")
+        lines.append(f"Loss with exactly {first.train_len} tokens, and G, the gain from their second half (nats/token): {'; '.join(said)}.")
     lines += sentences(two_seeds(curve))
     if any(point.untested for point in curve):
         lines.append("* a pair its authors have not tested")
@@ -70,9 +74,3 @@ def of_files(curve: list[CurvePoint], relative: bool) -> list[str]:
     if lacking and not relative and all(point.difference is not None or point.nll is None for point in others) and others:
         lines.append(f"Losses, not differences: {', '.join(lacking)} states no floor.")
     return lines
-
-
-def _gain(point: CurvePoint) -> str:
-    if point.gain is None:
-        return ""
-    return f" (G {point.gain:.3f}{'' if point.gain_lower is not None and point.gain_lower > 0 else ', gate failed'})"
