@@ -72,13 +72,6 @@ def _list(found: list[Entry], chosen: dict) -> None:
         return
     if chosen["json"]:
         write_json(chosen["json"], [entry.values for entry in found])
-    _show(found)
-    counted = ", ".join(f"{n} {state}" for state in STATES if (n := sum(entry.state == state for entry in found)))
-    total = f"{len(found)} run{'s' * (len(found) != 1)}{f' ({counted})' if counted else ''}"
-    print(f"{total}, {_size(sum(entry.size for entry in found))}", file=sys.stderr)
-
-
-def _show(found: list[Entry]) -> None:
     lines = [HEAD]
     for one in found:
         steps = str(one.steps) if one.total is None else f"{one.steps}/{one.total}"
@@ -89,6 +82,9 @@ def _show(found: list[Entry]) -> None:
     for line in lines:
         cells = zip(HEAD, line, widths, strict=True)
         print("  ".join(cell.ljust(width) if name in LEFT else cell.rjust(width) for name, cell, width in cells).rstrip())
+    counted = ", ".join(f"{n} {state}" for state in STATES if (n := sum(entry.state == state for entry in found)))
+    total = f"{len(found)} run{'s' * (len(found) != 1)}{f' ({counted})' if counted else ''}"
+    print(f"{total}, {_size(sum(entry.size for entry in found))}", file=sys.stderr)
 
 
 def _size(n: int) -> str:

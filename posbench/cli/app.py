@@ -63,7 +63,9 @@ def run_script(command: Command, config_name: str = "run") -> None:
 def _run(command: Command, config_name: str) -> int:
     flags = _flags_first(config_name)
     ConfigRepository.get_group_options = _choices  # Hydra calls it for listings, completion and glob(*)
-    _own_launchers()
+    Plugins.instance()  # registers the plugins of Hydra and of installed packages, with schemas of launchers that refuse posbench's yamls
+    for path in (CONFIGS / "hydra" / "launcher").glob("*.yaml"):
+        ConfigStore.instance().repo["hydra"]["launcher"].pop(path.name, None)
     if flags.config_dir:  # classes may lie beside the user's yamls, for children too
         sys.path.insert(0, os.path.abspath(flags.config_dir))
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (sys.path[0], os.environ.get("PYTHONPATH"))))
@@ -167,11 +169,3 @@ _EVERY = ConfigRepository.get_group_options
 def _choices(self: ConfigRepository, *args: Any, **options: Any) -> list[str]:
     """Choices of a group without the yamls whose name begins with _, which only serve as parts of others."""
     return [name for name in _EVERY(self, *args, **options) if not name.startswith("_")]
-
-
-def _own_launchers() -> None:
-    """Remove Hydra's schemas of the launchers in configs/hydra/launcher, which would refuse the settings of posbench's yamls."""
-    Plugins.instance()  # registers the plugins of Hydra and of installed packages
-    known = ConfigStore.instance().repo["hydra"]["launcher"]
-    for path in (CONFIGS / "hydra" / "launcher").glob("*.yaml"):
-        known.pop(path.name, None)

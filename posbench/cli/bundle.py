@@ -17,31 +17,22 @@ def bundle_command(words: list[str]) -> None:
     chosen = options([word for word in words if word not in names], OPTIONS)
     if len(names) != 1:
         raise ConfigError(f"A bundle is of one folder of runs or of a report, and {len(names)} are named: give one.")
-    found = named(names[0])
+    (given,) = names
+    found, name = named(given), Path(given).resolve().name
     if found.get("csvs"):
         raise ConfigError(f"{found['csvs'][0]} is a CSV of losses without sums: give runs, or a report's folder with evidence.")
     evidence = found.get("evidence", ())
     kept = evidence[0] if len(evidence) == 1 and not found.get("paths") else None
-    reports, _ = collected({names[0]: found}, Path(names[0]).resolve().name)
+    report = collected({given: found}, name)[0][""]
     if chosen["check"]:
         if kept is None:
-            raise ConfigError(
-                f"{names[0]} is no folder of evidence: name the folder of one report, with rows.csv, sums.npz, configs.jsonl."
-            )
-        return _check(kept, names[0], reports[""])
-    if Path(names[0]).is_file():
-        raise ConfigError(f"{names[0]} is a bundle already: give a folder of runs or of a report, or check=true.")
-    name = Path(names[0]).resolve().name
+            raise ConfigError(f"{given} is no folder of evidence: name the folder of one report, with rows.csv, sums.npz, configs.jsonl.")
+        return _check(kept, given, report)
+    if Path(given).is_file():
+        raise ConfigError(f"{given} is a bundle already: give a folder of runs or of a report, or check=true.")
     out = Path(f"{name}.posbench.zip" if chosen["out"] == OPTIONS["out"] else chosen["out"])
     if out.suffix.lower() != ENDING:
         raise ConfigError(f"out={out} is no bundle: give it the ending .zip.")
-    _write(reports[""], kept, name, out)
-    print(f"{out} ({out.stat().st_size / 1e6:.1f} MB); it is read like a folder:", f"posbench explore {out}", sep="\n  ")
-    print(f"  posbench report runs={out}")
-
-
-def _write(report: object, kept: Path | None, name: str, out: Path) -> None:
-    """Write the bundle of a report with the files of its folder `kept`; pages are made anew, and name no folder of the machine."""
     from posbench.report.folder import EXPLORE, PAGE, write
 
     for origin in report.origins:
@@ -49,8 +40,10 @@ def _write(report: object, kept: Path | None, name: str, out: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="posbench-") as made:
         write(report, made)
         fresh = contents_of(Path(made))
-    pages = {page: fresh[page] for page in (EXPLORE, PAGE)}
+    pages = {page: fresh[page] for page in (EXPLORE, PAGE)}  # made anew, since they name no folder of the machine then
     write_bundle(fresh | (contents_of(kept) if kept else {}) | pages, out)
+    print(f"{out} ({out.stat().st_size / 1e6:.1f} MB); it is read like a folder:", f"posbench explore {out}", sep="\n  ")
+    print(f"  posbench report runs={out}")
 
 
 def _check(folder: Path, name: str, report: object) -> None:

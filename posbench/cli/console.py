@@ -22,7 +22,8 @@ def main() -> None:
 
 
 def _run(name: str, words: list[str]) -> None:
-    scripts = _scripts()
+    found = {path.stem: path for path in sorted(SCRIPTS.glob("*.py"))}
+    scripts = {one: found[one] for one in (*LISTED_FIRST, *(one for one in found if one not in LISTED_FIRST))}
     if name == "help" and words:
         print(explain_words(words))
     elif name in ("-h", "--help", "help"):
@@ -48,12 +49,6 @@ def _complete(scripts: dict[str, Path]) -> None:
 
         os.environ["COMP_LINE"] = " ".join(["posbench", *typed[1:]])
         run_script("", typed[0])  # Hydra answers it
-
-
-def _scripts() -> dict[str, Path]:
-    """The scripts by name, in the order of the list of commands."""
-    found = {path.stem: path for path in sorted(SCRIPTS.glob("*.py"))}
-    return {name: found[name] for name in (*LISTED_FIRST, *(name for name in found if name not in LISTED_FIRST))}
 
 
 def _help(scripts: dict[str, Path]) -> str:

@@ -51,7 +51,10 @@ def atomic_path(path: Path | str) -> Iterator[Path]:
     with disk_errors(path):
         _check_replaceable(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(path)
+        for left in path.parent.glob(f".{glob.escape(path.stem)}-????????{glob.escape(path.suffix)}"):
+            with contextlib.suppress(OSError, RunError), opened(left) as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # one that is being written is locked and stays
+                left.unlink()
         handle, temporary = _temporary(path)
         try:
             yield temporary
@@ -118,14 +121,6 @@ def _temporary(path: Path) -> tuple[int, Path]:
         if os.fstat(handle).st_nlink:  # 0: another process deleted it as abandoned before it was locked
             return handle, temporary
         os.close(handle)
-
-
-def _remove_abandoned(path: Path) -> None:
-    """Delete temporary files of `path` whose owners are gone. A file that is being written is locked and stays."""
-    for left in path.parent.glob(f".{glob.escape(path.stem)}-????????{glob.escape(path.suffix)}"):
-        with contextlib.suppress(OSError, RunError), opened(left) as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            left.unlink()
 
 
 def locked(path: Path) -> bool:

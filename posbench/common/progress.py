@@ -8,7 +8,6 @@ import shutil
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable
 from contextlib import AbstractContextManager
 
 TERMINAL_SECONDS = 0.2  # minimum between two updates of the line
@@ -64,7 +63,12 @@ class Progress(AbstractContextManager):
         what is done of a piece that has not ended: one long text may take longer than its work says by many short ones before it.
         """
         known = [*self.pieces, *([((self.seen - self.last) / self.piece, self.piece)] if self.piece else [])]
-        return _median(known) * max(0.0, self.work - self.worked) if known else None
+        if not known:
+            return None
+        values, weights = zip(*sorted(known), strict=True)
+        upto, half = list(itertools.accumulate(weights)), sum(weights) / 2  # of the weight lies on either side of the median
+        median = (values[bisect.bisect_left(upto, half)] + values[bisect.bisect_right(upto, half)]) / 2
+        return median * max(0.0, self.work - self.worked)
 
     def close(self, finished: bool = True) -> None:
         """Show the final state and release the terminal's line."""
@@ -102,13 +106,6 @@ class Progress(AbstractContextManager):
         elif left is not None:
             parts.append(f"{_duration(left)} left")
         return "  ".join(parts)
-
-
-def _median(weighed: Iterable[tuple[float, int]]) -> float:
-    """Median of values with weights: half of the weight lies on either side."""
-    values, weights = zip(*sorted(weighed), strict=True)
-    upto, half = list(itertools.accumulate(weights)), sum(weights) / 2
-    return (values[bisect.bisect_left(upto, half)] + values[bisect.bisect_right(upto, half)]) / 2
 
 
 def _figure_text(value: object) -> str:

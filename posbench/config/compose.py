@@ -181,7 +181,9 @@ def expand(cfg: dict, overrides: list[str], composer: Composer | None = None) ->
     for block in grid:
         axes = [[(key, value) for value in _axis_values(key, values)] for key, values in block.items()]
         for choice in itertools.product(*axes):
-            chosen = {key: f"{key}={_typed_value(value)}" for key, value in {**base, **dict(choice)}.items()}
+            values = {**base, **dict(choice)}
+            texts = {key: value if isinstance(value, str) else json.dumps(value).replace('"', "") for key, value in values.items()}
+            chosen = {key: f"{key}={text}" for key, text in texts.items()}
             words = [f"experiment={name}", *map(long_name, {**chosen, **typed}.values())]
             job = resolved_values(compose(words, composer), name)
             cfgs[json.dumps(job, sort_keys=True)] = job
@@ -263,10 +265,6 @@ def compose(words: list[str], composer: Composer) -> dict:
         return composer.values(words)
     except Exception as error:
         raise ConfigError(f"{words[0]} does not compose: {sentence(error)}") from error
-
-
-def _typed_value(value: object) -> str:
-    return "null" if value is None else json.dumps(value).replace('"', "") if not isinstance(value, str) else value
 
 
 def resolved_values(values: dict, experiment: str | None = None) -> dict:
