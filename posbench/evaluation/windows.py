@@ -63,10 +63,11 @@ def choose(
             f"lower evaluate.lengths and evaluate.max_length to {max(1, longest - 1)}, or give longer documents (books with data=books, or "
             "for a checkpoint those of every split with evaluate.split=all)."
         )
-    rng, unit_D = np.random.default_rng(seed), window_units(file, unit)
+    rng, unit_D = np.random.default_rng(seed), np.arange(len(file.names))
     if unit == "document":
         found = [_spread(room_D, windows, n_targets, rng)]
     else:
+        unit_D = np.unique([name.partition("/")[0] for name in file.names], return_inverse=True)[1]  # a project is the first folder
         parts = np.unique(unit_D[room_D > 0])
         if len(parts) == 1:
             raise ConfigError(
@@ -86,10 +87,3 @@ def _spread(room_D: np.ndarray, windows: int, n_targets: int, rng: np.random.Gen
     place_N = ((np.arange(count) + rng.random()) * total / count).astype(np.int64)
     document_N = np.searchsorted(edge_D, place_N, side="right")
     return document_N, place_N - (edge_D - room_D)[document_N]
-
-
-def window_units(file: TokenFile, unit: str) -> np.ndarray:
-    """Number of the unit that each document belongs to [D]: itself, or its project, the first folder of its name."""
-    if unit == "document":
-        return np.arange(len(file.names))
-    return np.unique([name.partition("/")[0] for name in file.names], return_inverse=True)[1]

@@ -22,12 +22,13 @@ def masks(encoding: Encoding, extension: Extension, length: int) -> bool:
     """True if the extension hides keys that are seen without it; False beyond the encoding's limit."""
     if encoding.limit is not None and length > encoding.limit:
         return False
-    return any(_visible(changed) != _visible(plain) for changed, plain in _pairs(*_plan_pair(encoding, extension, length)))
+    plans = (make_plan(encoding, one, length=length) for one in (extension, None))
+    return any(_visible(changed) != _visible(plain) for changed, plain in _pairs(*plans))
 
 
 def changes(encoding: Encoding, extension: Extension, length: int) -> bool:
     """True if a layer's plan, or the vectors added to the embeddings, differ from those without the extension."""
-    changed, plain = _plan_pair(encoding, extension, length)
+    changed, plain = (make_plan(encoding, one, length=length) for one in (extension, None))
     return not equal(changed.embed(), plain.embed()) or not all(_same_layer(*pair) for pair in _pairs(changed, plain))
 
 
@@ -71,11 +72,6 @@ def _begins(longer: torch.Tensor | None, tensor: torch.Tensor | None) -> bool:
     if longer is None or tensor is None or longer.ndim != tensor.ndim:
         return longer is tensor
     return torch.equal(longer[tuple(map(slice, tensor.shape))], tensor)
-
-
-def _plan_pair(encoding: Encoding, extension: Extension, length: int) -> list[Plan]:
-    """Plans with the extension and without it."""
-    return [make_plan(encoding, one, length=length) for one in (extension, None)]
 
 
 def _pairs(changed: Plan, plain: Plan) -> list[tuple[LayerPlan, LayerPlan]]:

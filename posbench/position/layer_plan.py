@@ -111,7 +111,11 @@ class LayerPlan:
         """Factor on the content scores of each query: [T] or [H, T], float32, on the CPU or a trained scale's device; None for 1."""
         total = None
         for scale, known in self.scales:
-            factor = scale(self._n_T(scale), self.span, self.number).float() if known is None else known
+            factor = known
+            if known is None:
+                device = next(scale.parameters()).device
+                n_T = self.bands[0].once(("n", device), lambda device=device: self.n_T.to(device))
+                factor = scale(n_T, self.span, self.number).float()
             if known is None or not (factor == 1).all():
                 total = factor if total is None else total * factor.to(total.device)
         heads_H = self.encoding.scaled_heads()
@@ -120,11 +124,6 @@ class LayerPlan:
         if self.temperature != 1:
             total = torch.full((len(self.n_T),), self.temperature) if total is None else total * self.temperature
         return total
-
-    def _n_T(self, scale: ScaleAttention) -> Tensor:
-        """Number of keys of each query, on the device of a trained scale's parameters."""
-        device = next(scale.parameters()).device
-        return self.bands[0].once(("n", device), lambda: self.n_T.to(device))
 
     def turned(self, band: BandPlan, q_BHTD: Tensor, k_BGTD: Tensor) -> tuple[Tensor, Tensor]:
         """q and k rotated by the encoding for a band, times the factors at their coordinates."""

@@ -9,7 +9,8 @@ from conftest import TRAIN_LEN, choices, legal_pairs, make_triple, node, small_s
 from measures import attention_inputs
 
 from posbench.encodings.rope import Rope
-from posbench.model.kernels import chunked_sdpa, dispatch, number_format
+from posbench.model import precision
+from posbench.model.kernels import chunked_sdpa, dispatch
 from posbench.model.kernels.blocks import rows
 from posbench.model.memory import tensor_mib
 from posbench.position.instantiate import make
@@ -109,7 +110,7 @@ def test_long_texts_equal_rows(extension, train_len):
 @pytest.mark.parametrize("pair", [("rope", "dca"), ("rope", "lm_infinite"), ("alibi", "streaming"), ("alibi", "window")], ids="-".join)
 @torch.no_grad()
 def test_bf16_deviates_by_its_rounding(pair, monkeypatch):
-    monkeypatch.setattr(number_format, "amx", lambda: True)
+    monkeypatch.setattr(precision, "amx", lambda: True)
     layer = layer_of((*pair, "none"), 2500, 1200)
     (q, k, v), _ = attention_inputs(layer.encoding, 2500)
     wanted = chunked_sdpa.chunked_sdpa(layer, q, k, v.bfloat16().float())
@@ -136,7 +137,7 @@ CHOSEN = {
     "random keys": (("rope", DRAWN, "none"), {}, "rows"),
     "the last queries": (("rope", "none", "none"), {"last": 9}, "chunked_sdpa"),
     "the plain triangle": (("rope", "none", "none"), {}, "fused"),
-    "a short text": (("rope", "rerope", "none"), {"length": number_format.SHORT}, "rows"),
+    "a short text": (("rope", "rerope", "none"), {"length": precision.SHORT}, "rows"),
     "training": (("rope", "rerope", "none"), {"learns": True}, "rows"),
     "gates": (("fox", "window", "none"), {}, "rows"),
     "a bias by distance": (("t5", "window", "none"), {}, "rows"),
@@ -148,7 +149,7 @@ CHOSEN = {
 @pytest.mark.parametrize("case", CHOSEN)
 def test_the_plan_the_length_and_the_gradient_choose_the_kernel(case, monkeypatch):
     triple, given, wanted = CHOSEN[case]
-    length, ran = given.get("length", number_format.SHORT + 1), []
+    length, ran = given.get("length", precision.SHORT + 1), []
     for name in ("fused", "chunked_sdpa", "rows"):
         kernel = getattr(dispatch, name)
         monkeypatch.setattr(dispatch, name, lambda *a, name=name, kernel=kernel, **k: ran.append(name) or kernel(*a, **k))

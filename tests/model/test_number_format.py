@@ -6,11 +6,12 @@ import torch.nn.functional as F
 from conftest import make_triple
 from measures import attend_in, attention_inputs
 
-from posbench.model.kernels import causal, dispatch, number_format
+from posbench.model import precision
+from posbench.model.kernels import causal, dispatch
 from posbench.position.layer_plan import LayerPlan
 from posbench.position.plan import make_plan
 
-LONG = number_format.SHORT + 1
+LONG = precision.SHORT + 1
 
 
 @pytest.fixture
@@ -44,8 +45,8 @@ def attended(encoding: str, length: int, dtype: torch.dtype = torch.bfloat16) ->
     ids=["long", "columns", "short", "evaluated in float32", "no AMX", "no AMX and longer", "training", "training in float32", "gates"],
 )
 def test_torchs_kernel_is_for_float32_and_long_texts_with_amx(encoding, length, dtype, amx, learns, wanted, formats, monkeypatch):
-    monkeypatch.setattr(number_format, "amx", lambda: amx)
-    monkeypatch.setattr(number_format, "native", lambda: True)
+    monkeypatch.setattr(precision, "amx", lambda: amx)
+    monkeypatch.setattr(precision, "native", lambda: True)
     with torch.set_grad_enabled(learns):
         assert attended(encoding, length, dtype).dtype == dtype
     assert set(formats) == ({wanted} if wanted else set())  # else causal.py attends
@@ -55,14 +56,14 @@ def test_torchs_kernel_is_for_float32_and_long_texts_with_amx(encoding, length, 
 def test_amx_must_be_there_and_torch_must_use_it(tiles, used, wanted, monkeypatch):
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: tiles)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: used)
-    assert number_format.amx.__wrapped__() is wanted
+    assert precision.amx.__wrapped__() is wanted
 
 
 @torch.no_grad()
 def test_short_texts_are_the_same_bit_for_bit_with_amx_and_without(monkeypatch):
     found = {}
     for amx in (True, False):
-        monkeypatch.setattr(number_format, "amx", lambda amx=amx: amx)
+        monkeypatch.setattr(precision, "amx", lambda amx=amx: amx)
         found[amx] = [attended("rope", length) for length in (64, LONG - 1, LONG)]
     same = [torch.equal(with_it, without) for with_it, without in zip(found[True], found[False], strict=True)]
     assert same == [True, True, False]
@@ -72,7 +73,7 @@ def test_short_texts_are_the_same_bit_for_bit_with_amx_and_without(monkeypatch):
 @torch.no_grad()
 def test_bf16_deviates_by_its_rounding(encoding, monkeypatch):
     """Of q, k, the weights and the result, each by up to 2^-9. Positions in columns keep float32's exactness: in bf16 257 is 256 or 258."""
-    monkeypatch.setattr(number_format, "amx", lambda: True)
+    monkeypatch.setattr(precision, "amx", lambda: True)
     one, extension, scale = make_triple(encoding, "none", "none", train_len=1024)
     (q, k, v), x = attention_inputs(one, 2 * LONG)
     layer = make_plan(one, extension, scale, length=2 * LONG).layers[0]

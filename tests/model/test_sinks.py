@@ -12,8 +12,9 @@ from posbench.encodings.hybrid import Hybrid
 from posbench.encodings.none import NoEncoding
 from posbench.encodings.rope import Rope
 from posbench.extensions.none import NoExtension
+from posbench.model import precision
 from posbench.model.attention import Attention
-from posbench.model.kernels import blocks, chunked_sdpa, flex, number_format
+from posbench.model.kernels import blocks, chunked_sdpa, flex
 from posbench.model.kernels import dispatch as kernels
 from posbench.model.kernels.blocks import rows
 from posbench.position.legality import check, check_trained_scale
@@ -110,7 +111,7 @@ def test_a_sink_acts_in_local_layers_and_a_scale_does_not():
 @torch.no_grad()
 def test_bf16_keeps_the_logit_of_the_sink(monkeypatch):
     """One bf16 number is off by up to 0.4 %: 0.04 for a logit of 10."""
-    monkeypatch.setattr(number_format, "amx", lambda: True)
+    monkeypatch.setattr(precision, "amx", lambda: True)
     scale, length = LearnedSink(small_shape(), init=10.01), 1100
     layer = make_plan(Rope(small_shape()), length=length, trained_scale=scale).layers[0]
     (q, k, v), x = attention_inputs(layer.encoding, length)
@@ -125,8 +126,8 @@ def test_long_texts_of_an_evaluation_equal_rows(pair, monkeypatch):
     """fused by two heads a call, and pieces: beyond 1,024 tokens."""
     monkeypatch.setattr(kernels, "CALL", 0)
     encoding, extension, _ = make_triple(*pair, "none", train_len=400)
-    layer = make_plan(encoding, extension, length=number_format.SHORT + 76, trained_scale=learned()).layers[0]
-    leaves, x = attention_inputs(encoding, number_format.SHORT + 76)
+    layer = make_plan(encoding, extension, length=precision.SHORT + 76, trained_scale=learned()).layers[0]
+    leaves, x = attention_inputs(encoding, precision.SHORT + 76)
     wanted = rows(layer, *leaves)
     for last in (None, 9):
         found = kernels.attend(layer, x, *leaves, last=last)

@@ -20,7 +20,7 @@ from posbench.model.kernels.blocks import BLOCK, PreparedBand, Weighted, block_s
 from posbench.model.kernels.causal import LONGEST, causal
 from posbench.model.kernels.chunked_sdpa import CALL, can_chunk, chunked_sdpa
 from posbench.model.kernels.folding import foldable, operands
-from posbench.model.kernels.number_format import SHORT, of_fused, of_values
+from posbench.model.precision import SHORT, of_fused, of_values
 from posbench.position.geometry import Bias
 from posbench.position.layer_plan import LayerPlan
 

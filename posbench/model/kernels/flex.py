@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from posbench.common.errors import first_line
-from posbench.model.kernels import number_format
 from posbench.model.kernels.folding import padded
+from posbench.model.precision import of_fused
 from posbench.position.geometry import Bias
 from posbench.position.layer_plan import BandPlan, LayerPlan
 
@@ -59,7 +59,7 @@ def _band(
 ) -> tuple[Tensor, Tensor]:
     device, width, scored = q_BHTD.device, v_BGTD.shape[-1], q_BHTD.shape[-1]
     q_BHTD, k_BGTD = layer.turned(band, q_BHTD, k_BGTD)
-    q_BHTD, dtype = layer.scaled(q_BHTD, scored), number_format.of_fused(v_BGTD, gated=gates_BHT is not None)
+    q_BHTD, dtype = layer.scaled(q_BHTD, scored), of_fused(v_BGTD, gated=gates_BHT is not None)
     q_BHTD, k_BGTD, v_BGTD = (padded(t.to(dtype), NARROWEST) for t in (q_BHTD, k_BGTD, v_BGTD))
     mods = _score_mods(layer, band, gates_BHT, device)
 
@@ -70,9 +70,10 @@ def _band(
 
     from torch.nn.attention.flex_attention import AuxRequest
 
+    mask = band.once(("blocks", device), lambda: block_mask(band, device))
     grouped = q_BHTD.shape[1] != k_BGTD.shape[1]
     y_BHTD, aux = _attention(device.type)(
-        q_BHTD, k_BGTD, v_BGTD, score_mod=score if mods else None, block_mask=block_mask(band, device), scale=1.0, enable_gqa=grouped,
+        q_BHTD, k_BGTD, v_BGTD, score_mod=score if mods else None, block_mask=mask, scale=1.0, enable_gqa=grouped,
         return_aux=AuxRequest(lse=True),
     )  # fmt: skip
     return y_BHTD[..., :width], aux.lse
@@ -100,11 +101,7 @@ def _score_mods(layer: LayerPlan, band: BandPlan, gates_BHT: Tensor | None, devi
 
 
 def block_mask(band: BandPlan, device: torch.device):
-    """BlockMask of a band: the blocks that the kernel skips, runs whole or masks. Made once per plan from intervals, never from [T, T]."""
-    return band.once(("blocks", device), lambda: _block_mask(band, device))
-
-
-def _block_mask(band: BandPlan, device: torch.device):
+    """BlockMask of a band: the blocks that the kernel skips, runs whole or masks. Made from intervals, never from [T, T]."""
     from torch.nn.attention.flex_attention import BlockMask
 
     first_T, last_T = band.first_T, band.last_T

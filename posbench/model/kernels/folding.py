@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from posbench.model.kernels import number_format
+from posbench.model.precision import of_fused
 from posbench.position.layer_plan import BandPlan, LayerPlan
 
 DECAY = 60.0  # largest exponent of a decay counted from the middle of the text: its products stay within float32
@@ -52,7 +52,7 @@ def operands(
         q_BHTD, k_BGTD = damp(q_BHTD, k_BGTD, decay_D, q_pos_T, k_pos_T, q_pos_T[len(q_pos_T) // 2])
     if scaled:
         q_BHTD = layer.scaled(q_BHTD, scored)
-    dtype = number_format.of_fused(v_BGTD, gated=gates_BHT is not None)
+    dtype = of_fused(v_BGTD, gated=gates_BHT is not None)
     q_BHTD, k_BGTD, v_BGTD = q_BHTD.to(dtype), k_BGTD.to(dtype), v_BGTD.to(values or dtype)
     columns = encoding.columns(q_pos_T, k_pos_T, row_constant=row_constant)
     if columns is not None:
