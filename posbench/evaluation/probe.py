@@ -87,7 +87,6 @@ class Probe:
         return make_plan(self.encoding, make(extension), make(scale, self.encoding.shape), length=length, device=self.device)
 
     def _shorter(self, length: int) -> int:
-        """Length at which a method is measured for `length`."""
         groups, width = self.config.n_head // self.config.kv_heads, self.encoding.shape.head_dim
         affordable = (FLOP / (2 * groups * width)) ** 0.5  # 4 per channel and pair, half of the square
         return min(length, max(TOKENS, int(min(affordable, LONGER * self.encoding.shape.train_len))))

@@ -225,7 +225,6 @@ def by_place(examples: Examples) -> float:
 
 @functools.cache
 def _tell(line: str) -> None:
-    """Print a line once, not for each method."""
     print(line, file=sys.stderr, flush=True)
 
 

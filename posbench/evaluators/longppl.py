@@ -84,7 +84,6 @@ class Longppl(FixedTargets):
 
     @property
     def _arm(self) -> "Scorer":
-        """Evaluation of the reference arm."""
         from posbench.extensions.none import NoExtension
         from posbench.scale_attention.none import NoScale
 

@@ -81,5 +81,4 @@ def _rows(vocab: int, kind: str) -> int:
 
 
 def _slices(length: int, step: int, start: int = 0) -> list[slice]:
-    """Slices of `length` numbers from `start` on, `step` at a time."""
     return [slice(at, min(at + step, start + length)) for at in range(start, start + length, step)]

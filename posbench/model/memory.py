@@ -22,7 +22,6 @@ LARGE = 2**25  # bytes of a block that gets pages of its own: the most that glib
 
 
 def _machine_memory() -> int:
-    """Memory of this machine in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 

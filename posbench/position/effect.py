@@ -61,7 +61,6 @@ def fingerprint(plan: Plan) -> str:
 
 
 def _layer_begins_alike(longer: LayerPlan, layer: LayerPlan) -> bool:
-    """The same for one layer: visible keys, coordinates, tables and factors."""
     pairs = [tuple(torch.ones_like(one.n_T).float() if one.factor is None else one.factor.cpu() for one in (longer, layer))]
     pairs += [(getattr(a, name), getattr(b, name)) for a, b in zip(longer.bands, layer.bands, strict=False) for name in COMPARED]
     return len(longer.bands) == len(layer.bands) and all(_begins(*pair) for pair in pairs)
@@ -75,7 +74,6 @@ def _begins(longer: torch.Tensor | None, tensor: torch.Tensor | None) -> bool:
 
 
 def _pairs(changed: Plan, plain: Plan) -> list[tuple[LayerPlan, LayerPlan]]:
-    """Pairs of distinct layers of two plans."""
     return list({id(pair[1].bands): pair for pair in zip(changed.layers, plain.layers, strict=True)}.values())
 
 

@@ -88,7 +88,7 @@ def _finish(trainer: Trainer, run: Run, recorder: object, peak: Peak) -> dict:
     figures = trainer.figures() | {"validation_loss": trainer.validate()}
     if trainer.world.main:
         recorder.train(trainer.step, **figures)
-    trainer.watch.weights(trainer.model, trainer.step)
+    trainer.check_weights()
     if not trainer.world.main:
         return {}
     sha256 = trainer.model.save(run.weights)

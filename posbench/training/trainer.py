@@ -34,49 +34,11 @@ class Diverged(RunError):
     """Training has diverged beyond recovery. The last good state is kept."""
 
 
-class Watch:
-    """Checks of a training that raise Diverged when it is lost. `step` is the number of finished steps.
-
-    `above` counts consecutive steps with a loss above `limit` nats per token. It is saved with the state of a training.
-    """
-
-    def __init__(self, config: TrainConfig, vocab_size: int) -> None:
-        self.config, self.limit, self.above = config, HOPELESS * math.log(vocab_size), 0
-
-    def loss(self, value: float, step: int) -> float:
-        """Return the loss of a step. Raises Diverged if it is not finite, or above `limit` for PATIENCE steps."""
-        self.finite(value, "loss", step)
-        self.above = self.above + 1 if value > self.limit else 0
-        if self.above >= PATIENCE:
-            raise Diverged(
-                f"The loss is {value:.3g} at step {step} and has been above {self.limit:.3g} nats/token ({HOPELESS:g} times that of "
-                f"a model that knows nothing) for {PATIENCE} steps{self._remedy(step)}"
-            )
-        return value
-
-    def finite(self, value: float, name: str, step: int) -> float:
-        """Return `value`. Raises Diverged if it is not finite."""
-        if math.isfinite(value):
-            return value
-        raise Diverged(f"The {name} is {value} at step {step}{self._remedy(step)}")
-
-    def weights(self, model: nn.Module, step: int) -> None:
-        """Check the weights. Raises Diverged if one is not finite: a gradient can overflow in a step whose loss is finite."""
-        for name, parameter in model.named_parameters():
-            if not bool(torch.isfinite(parameter).all()):
-                raise Diverged(f"The weights {name} are not finite after step {step}{self._remedy(step)}")
-
-    def _remedy(self, step: int) -> str:
-        lr = self.config.lr * optim.rate(step - 1, self.config)
-        rates = "train.lr and train.muon_lr" if self.config.optimizer == "muon" else "train.lr"
-        clip = "" if self.config.clip > 0 else ", or train.clip=1"
-        return f" with learning rate {lr:.2g}: try a lower {rates}, a longer train.warmup{clip}."
-
-
 class Trainer:
     """State of a training: `step` steps are finished, and `advance` makes one more.
 
     Every process of `world` has one, calls the same methods in the same order, and gets the same losses, gradients and weights.
+    `above` counts consecutive steps with a loss above `limit` nats per token. It is saved with the state of a training.
     Raises ConfigError if there are more processes than windows in a step.
     """
 
@@ -104,7 +66,7 @@ class Trainer:
         self.held_out = batches(corpus.validation, [config.train_len], config.tokens_per_step, 0, corpus.bos)
         self.step, self.tokens, self.seconds = 0, 0, 0.0
         self.recent: deque[tuple[float, int, float]] = deque(maxlen=config.log_every)  # loss, tokens, seconds of the last steps
-        self.watch = Watch(config, corpus.vocab_size)
+        self.limit, self.above = HOPELESS * math.log(corpus.vocab_size), 0
         self.pending: tuple[Tensor, int, float] | None = None
         self.grad_norm: Tensor | float | None = None
         eager = graph.why_eager(config, getattr(model, "encoding", None), device, self.world)
@@ -187,15 +149,15 @@ class Trainer:
         self.model.train()
         total = self.world.sum(total)
         mean = total / self.config.validate_windows if self.config.validate_windows else None
-        return mean if mean is None else self.watch.finite(mean, "validation loss", self.step)
+        return mean if mean is None else self._finite(mean, "validation loss")
 
     def save(self, run: Run) -> None:
         """Write the state. Raises Diverged instead if training has diverged, since saving would make the failure permanent."""
         self._settle()
-        self.watch.weights(self.model, self.step)
+        self.check_weights()
         if not self.world.main:
             return
-        extra = {"tokens": self.tokens, "seconds": self.seconds, "recent": list(self.recent), "above": self.watch.above}
+        extra = {"tokens": self.tokens, "seconds": self.seconds, "recent": list(self.recent), "above": self.above}
         extra["grad_norm"] = None if self.grad_norm is None else float(self.grad_norm)
         checkpoint.save_state(run.state, self.model, self.optimizers, self.step, extra)
 
@@ -204,7 +166,7 @@ class Trainer:
         optim.place_rates(self.optimizers)
         self.tokens, self.seconds = extra["tokens"], extra["seconds"]
         self.recent.extend(extra["recent"])
-        self.watch.above, self.grad_norm = extra.get("above", 0), extra.get("grad_norm")  # states of earlier versions have neither
+        self.above, self.grad_norm = extra.get("above", 0), extra.get("grad_norm")  # states of earlier versions have neither
 
     def _loss(self, loss: Callable, inputs_BT: Tensor, targets_BT: Tensor, step: int | None) -> Tensor:
         with bf16.autocast(self.device, self.config.dtype):
@@ -246,7 +208,6 @@ class Trainer:
         return torch.stack(losses).sum()
 
     def _clip(self) -> Tensor:
-        """Clip the gradients, and return their norm before that."""
         params = [param for param in self.model.parameters() if param.grad is not None]
         norm = nn.utils.get_total_norm([param.grad for param in params])
         if self.config.clip > 0 and params:
@@ -264,7 +225,31 @@ class Trainer:
         seconds = launched + time.perf_counter() - began
         self.seconds += seconds
         self.tokens += tokens
-        self.recent.append((self.watch.loss(value, self.step), tokens, seconds))
+        self._finite(value, "loss")
+        self.above = self.above + 1 if value > self.limit else 0
+        if self.above >= PATIENCE:
+            raise Diverged(
+                f"The loss is {value:.3g} at step {self.step} and has been above {self.limit:.3g} nats/token ({HOPELESS:g} times that of "
+                f"a model that knows nothing) for {PATIENCE} steps{self._remedy()}"
+            )
+        self.recent.append((value, tokens, seconds))
+
+    def check_weights(self) -> None:
+        """Check the weights. Raises Diverged if one is not finite: a gradient can overflow in a step whose loss is finite."""
+        for name, parameter in self.model.named_parameters():
+            if not bool(torch.isfinite(parameter).all()):
+                raise Diverged(f"The weights {name} are not finite after step {self.step}{self._remedy()}")
+
+    def _finite(self, value: float, name: str) -> float:
+        if math.isfinite(value):
+            return value
+        raise Diverged(f"The {name} is {value} at step {self.step}{self._remedy()}")
+
+    def _remedy(self) -> str:
+        lr = self.config.lr * optim.rate(self.step - 1, self.config)
+        rates = "train.lr and train.muon_lr" if self.config.optimizer == "muon" else "train.lr"
+        clip = "" if self.config.clip > 0 else ", or train.clip=1"
+        return f" with learning rate {lr:.2g}: try a lower {rates}, a longer train.warmup{clip}."
 
     def _compile(self) -> None:
         """Compile the loss, or print in one line why it stays uncompiled.

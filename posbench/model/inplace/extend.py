@@ -152,7 +152,6 @@ def _configs(model: nn.Module) -> list:
 
 @contextmanager
 def _through(configs: list, name: str | None) -> Iterator[None]:
-    """Context in which attention goes through the functions of this name."""
     before = [config._attn_implementation for config in configs]
     for config in configs:
         config._attn_implementation_internal = name
@@ -194,7 +193,6 @@ def _compare(model: nn.Module, length: int, expected: Tensor) -> None:
 
 
 def _install(model: nn.Module, configs: list, door: Door) -> None:
-    """Send a model's attention through the door. What is changed is noted in door.undo."""
     door.undo.enter_context(_through(configs, door.name))
     door.undo.enter_context(unturned(door.rotary))
 

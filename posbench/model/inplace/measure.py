@@ -52,7 +52,6 @@ class Angles:
 
 
 def _frequencies(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """(name, tensor) of a module's own inverse frequencies."""
     for name, value in [*module.named_buffers(recurse=False), *vars(module).items()]:
         if name.endswith("inv_freq") and isinstance(value, Tensor) and "original" not in name and "long" not in name:
             yield name, value

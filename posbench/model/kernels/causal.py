@@ -64,6 +64,5 @@ def _weights(q_NSW: Tensor, k_NKW: Tensor) -> Tensor:
 
 
 def _blocks(length: int, heads: int) -> list[tuple[slice, slice]]:
-    """Queries of each block, and the keys that they see."""
     step = max(LEAST, min(BLOCK, SCORES // max(1, heads * length)))
     return [(slice(start, min(start + step, length)), slice(min(start + step, length))) for start in range(0, length, step)]
