@@ -9,10 +9,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from posbench.report.figures.captions import caption, data_line, sentences, shortened
-from posbench.report.figures.lines import Line, Mark, Panel, draw, short_number, with_interval
+from posbench.report.figures.captions import caption, data_line, sentences
+from posbench.report.figures.lines import Mark, Panel, draw, short_number, with_interval
 from posbench.report.figures.method_lines import groups, lines_of, marks_of
-from posbench.report.figures.palette import bases, looks
 from posbench.report.figures.style import EARLY, FONT, GREY, note, octaves
 from posbench.report.footnotes import contexts_of, units_of_doubling
 from posbench.report.records import ContextPoint, CurvePoint, file, interval_units, methods, tick_lengths, two_seeds
@@ -39,10 +38,7 @@ def by_context(section: list[ContextPoint], title: str):
                 axes.axhline(0, color="black", linewidth=0.9, zorder=1)
             axes.set_xlabel("c, tokens of context before every target", fontsize=FONT)
 
-        pens, lines = looks(((step.encoding, "none") for step in known), bases(known)), []
-        for (encoding, *_, source), own in methods(known).items():
-            marks = [with_interval(context, *value(step)) for context, step in sorted(own.items())]
-            lines.append(Line(shortened(encoding + file(source)), marks, pens[encoding, "none"]))
+        lines = lines_of(known, section, lambda step: with_interval(step.context, *value(step)))
         return Panel(heading, lines, scales, dodge=beside)
 
     for heading, value, beside in (
