@@ -61,9 +61,32 @@ class Children(Signals):
 
         `idle` holds a worker that waits for a job, or none; after the job, the one that ran it if it takes another.
         """
-        began, tail = time.monotonic(), deque(maxlen=TAIL)
+        began, tail, outcomes = time.monotonic(), deque(maxlen=TAIL), None  # outcomes stay None if the child ends before it writes them
+
+        def feed(raw: bytes) -> None:
+            if (line := self.live.feed(raw, prefix, job.run.id)) is not None:
+                tail.append(line)
+
         try:
-            code, outcomes = self._run(job, wait, threads, prefix, tail, idle)
+            with tempfile.TemporaryDirectory(prefix="posbench-") as folder:
+                spec = Path(folder) / "job.json"
+                with disk_errors(spec):
+                    spec.write_text(json.dumps({"cfgs": job.cfgs, "wait": wait}))
+                processes = processes_of(job)
+                worker = idle.pop() if idle and processes == 1 else None
+                if worker and worker.process.poll() is not None:  # it was killed while it waited
+                    self.running.discard(worker)
+                    worker = None
+                worker = worker or self._start(spec, processes, threads)
+                if self.received is not None:
+                    self._stop(worker)
+                code, stays = worker.run(spec, feed)
+                if stays:
+                    idle.append(worker)
+                else:
+                    self.running.discard(worker)
+                if (written := Path(f"{spec}.outcome")).exists():
+                    outcomes = [Outcome(**values) for values in read_json(written)["outcomes"]]
         except (OSError, RunError) as error:  # no process or no disk for its outcome: only this job fails
             code, outcomes = 1, [Outcome("", "failed", f"could not be run: {error}")]
         if code == BUSY and not wait:
@@ -80,35 +103,6 @@ class Children(Signals):
         result = Result(job, code, outcomes, time.monotonic() - began)
         record([result], command, tail)
         return result
-
-    def _run(
-        self, job: Job, wait: bool, threads: int, prefix: str, tail: deque[str], idle: list[Worker]
-    ) -> tuple[int, list[Outcome] | None]:
-        """(exit code of the child, outcomes of its cells). Outcomes are None if it ended before it wrote them."""
-
-        def feed(raw: bytes) -> None:
-            if (line := self.live.feed(raw, prefix, job.run.id)) is not None:
-                tail.append(line)
-
-        with tempfile.TemporaryDirectory(prefix="posbench-") as folder:
-            spec = Path(folder) / "job.json"
-            with disk_errors(spec):
-                spec.write_text(json.dumps({"cfgs": job.cfgs, "wait": wait}))
-            processes = processes_of(job)
-            worker = idle.pop() if idle and processes == 1 else None
-            if worker and worker.process.poll() is not None:  # it was killed while it waited
-                self.running.discard(worker)
-                worker = None
-            worker = worker or self._start(spec, processes, threads)
-            if self.received is not None:
-                self._stop(worker)
-            code, stays = worker.run(spec, feed)
-            if stays:
-                idle.append(worker)
-            else:
-                self.running.discard(worker)
-            outcome = Path(f"{spec}.outcome")
-            return code, [Outcome(**values) for values in read_json(outcome)["outcomes"]] if outcome.exists() else None
 
     def _start(self, spec: Path, processes: int, threads: int) -> Worker:
         environment = {"OMP_NUM_THREADS": str(max(1, threads // processes)), **os.environ}  # a value set by the user stays
@@ -151,22 +145,15 @@ def needed(job: Job) -> int:
     return CONTEXT + 16 * model_size(job.cfg).parameters + in_layers + 4 * tokens * vocabulary(job.cfg)
 
 
-def gpu_bytes() -> int | None:
-    """Memory of the smallest GPU of this machine, by nvidia-smi; None if unknown."""
-    if not any(map(os.path.exists, GPU_FILES)):
-        return None
+def fitting_on_gpu(jobs: Sequence[Job], parallel: int) -> int:
+    """Number of jobs at a time: `parallel`, or fewer if so many of the largest do not fit on the smallest GPU, with a note on stderr."""
+    on_gpu = [job for job in jobs if job.cfg.device == "auto" or job.cfg.device.startswith("cuda")]
+    if parallel == 1 or not on_gpu or not any(map(os.path.exists, GPU_FILES)):
+        return parallel
     try:
         said = subprocess.run(ASK, capture_output=True, text=True, timeout=20, check=True).stdout
-        return min(int(line) for line in said.split()) * 2**20
+        there = min(int(line) for line in said.split()) * 2**20
     except (OSError, ValueError, subprocess.SubprocessError):
-        return None
-
-
-def fitting_on_gpu(jobs: Sequence[Job], parallel: int) -> int:
-    """Number of jobs at a time: `parallel`, or fewer if so many of the largest do not fit on a GPU, with a note on stderr."""
-    there = gpu_bytes() if parallel > 1 else None
-    on_gpu = [job for job in jobs if job.cfg.device == "auto" or job.cfg.device.startswith("cuda")] if there else []
-    if not on_gpu:
         return parallel
     each = max(map(needed, on_gpu))
     most = max(1, there // each)

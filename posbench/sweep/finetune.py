@@ -29,15 +29,12 @@ def child_config(cfg: JobConfig, run_id: str, tuning: FinetuneConfig) -> JobConf
     own_lengths = {"extension.target_len": cfg.extension.get("target_len"), "finetune.encoding.max_len": own_max}
     named = {"finetune.target_len": tuning.target_len, **(own_lengths if tuning.encoding else {})}
     source, target = next(((key, one) for key, one in named.items() if one), ("", max(length, longer) if tuning.encoding else length))
-    if tuning.target_len and tuning.encoding and "base" not in tuning.encoding:
-        raise ConfigError(
-            f"finetune.target_len={target} has no effect, since finetune.encoding has no positions of the parent: leave it out."
-        )
-    if tuning.target_len and tuning.encoding is None and "mode" not in cfg.extension:
-        raise ConfigError(
-            f"finetune.target_len={target} has no effect, since extension={method_name(cfg.extension)} has no factor that is "
-            "made for a length: leave it out."
-        )
+    if tuning.encoding:
+        unused = "" if "base" in tuning.encoding else "finetune.encoding has no positions of the parent"
+    else:
+        unused = "" if "mode" in cfg.extension else f"extension={method_name(cfg.extension)} has no factor that is made for a length"
+    if tuning.target_len and unused:
+        raise ConfigError(f"finetune.target_len={target} has no effect, since {unused}: leave it out.")
     for key, own in own_lengths.items():  # what names a length itself does not take that of finetune
         if tuning.target_len and own not in (None, target):
             raise ConfigError(f"finetune.target_len={target} and {key}={own} differ: make them equal, or leave finetune.target_len out.")
