@@ -38,10 +38,10 @@ ASK = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"
 class Children(Signals):
     """Running child processes. A signal to this process is passed on to them, and no new child starts after it; a second kills them."""
 
-    def __init__(self, live: Live) -> None:
+    def __init__(self, live: Live, threads: int, command: str) -> None:
         ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         super().__init__([number for number in ends if signal.getsignal(number) != signal.SIG_IGN])  # under nohup it stays ignored
-        self.live = live
+        self.live, self.threads, self.command = live, threads, command
         self.running: set[Worker] = set()
 
     def _note(self, number: int, frame: FrameType | None) -> None:
@@ -56,15 +56,12 @@ class Children(Signals):
     def _stop(self, worker: Worker) -> None:
         worker.process.send_signal(signal.SIGTERM if self.received == signal.SIGHUP else self.received)
 
-    def call(self, job: Job, wait: bool, threads: int, prefix: str, command: str, idle: list[Worker]) -> Result:
-        """Run one job in a child and record its result. Its lines get `prefix`, if given, since several children share one terminal.
-
-        `idle` holds a worker that waits for a job, or none; after the job, the one that ran it if it takes another.
-        """
+    def call(self, job: Job, wait: bool, idle: list[Worker]) -> Result:
+        """Run one job in a child and record its result. `idle` holds at most one worker that waits for a job, before and after it."""
         began, tail, outcomes = time.monotonic(), deque(maxlen=TAIL), None  # outcomes stay None if the child ends before it writes them
 
         def feed(raw: bytes) -> None:
-            if (line := self.live.feed(raw, prefix, job.run.id)) is not None:
+            if (line := self.live.feed(raw, job.run.id)) is not None:
                 tail.append(line)
 
         try:
@@ -77,7 +74,7 @@ class Children(Signals):
                 if worker and worker.process.poll() is not None:  # it was killed while it waited
                     self.running.discard(worker)
                     worker = None
-                worker = worker or self._start(spec, processes, threads)
+                worker = worker or self._start(spec, processes)
                 if self.received is not None:
                     self._stop(worker)
                 code, stays = worker.run(spec, feed)
@@ -101,11 +98,11 @@ class Children(Signals):
                 reason = "ended at once by a second signal; the same command goes on from its last checkpoint"
             code, outcomes = code or 1, [Outcome("", status, reason)]
         result = Result(job, code, outcomes, time.monotonic() - began)
-        record([result], command, tail)
+        record([result], self.command, tail)
         return result
 
-    def _start(self, spec: Path, processes: int, threads: int) -> Worker:
-        environment = {"OMP_NUM_THREADS": str(max(1, threads // processes)), **os.environ}  # a value set by the user stays
+    def _start(self, spec: Path, processes: int) -> Worker:
+        environment = {"OMP_NUM_THREADS": str(max(1, self.threads // processes)), **os.environ}  # a value set by the user stays
         environment[SHOWN] = "terminal" if self.live.terminal else "lines"
         name_parent(environment)
         shared = [str(processes)] if processes > 1 else []
@@ -175,7 +172,6 @@ def run_jobs(jobs: list[Job], parallel: int, command: str, done: int = 0) -> lis
     queue = deque((job, False) for job in jobs)
     parallel = check_jobs(max(1, min(parallel, len(queue))), max(map(processes_of, jobs), default=1))
     parallel = fitting_on_gpu(jobs, parallel)
-    threads = max(1, cores() // parallel)
     os.environ[provenance.COMMAND] = command
     lock = threading.Lock()
 
@@ -191,7 +187,7 @@ def run_jobs(jobs: list[Job], parallel: int, command: str, done: int = 0) -> lis
             live.start(job.run.id)
             # Wait only for a job met twice: by then all others have had their turn.
             wait = busy_before or len(jobs) == 1
-            result = children.call(job, wait, threads, f"[{job.run.id}] " if parallel > 1 else "", command, idle)
+            result = children.call(job, wait, idle)
             if result.code == BUSY and not result.outcomes:
                 live.put_back(job.run.id)
                 with lock:
@@ -207,7 +203,7 @@ def run_jobs(jobs: list[Job], parallel: int, command: str, done: int = 0) -> lis
     live = Live(len(jobs) + done, done, parallel)
     received = None
     try:
-        with Children(live) as children, futures.ThreadPoolExecutor(parallel) as pool:
+        with Children(live, max(1, cores() // parallel), command) as children, futures.ThreadPoolExecutor(parallel) as pool:
             workers = [pool.submit(work) for _ in range(parallel)]
             while futures.wait(workers, NOTICE_SECONDS).not_done:
                 pass

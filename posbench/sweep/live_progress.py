@@ -52,16 +52,16 @@ class Live(Progress):
             self._forget(job)
             self._tell(0)
 
-    def feed(self, raw: bytes, prefix: str = "", job: str = "") -> str | None:
-        """Show a line of a job's stderr. Returns its text, or None for a progress that the next one replaces."""
+    def feed(self, raw: bytes, job: str) -> str | None:
+        """Show a line of a job's stderr, by name among several. Returns its text, or None for a progress that the next one replaces."""
         text, left, stays = told(raw)
-        now = time.monotonic()
+        now, line = time.monotonic(), f"[{job}] {text}" if self.parallel > 1 else text
         with self.lock:
             if left is not None:
                 self.ends[job] = now + left
             if stays:
-                self._print(prefix + text)
-            self.drawing = "" if stays else prefix + text
+                self._print(line)
+            self.drawing = "" if stays else line
             if self.terminal and (stays or self._due(now)):
                 self._show(now)
         return text if stays else None

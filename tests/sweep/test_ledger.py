@@ -150,11 +150,11 @@ def test_without_a_terminal_a_sweep_says_where_it_stands_in_plain_lines(clock, c
     for i in range(4):
         shown.start("rope")
         clock.now += 30
-        assert shown.feed(f"line of {i}\n".encode()) == f"line of {i}"
+        assert shown.feed(f"line of {i}\n".encode(), "rope") == f"line of {i}"
         shown.finish(ended("rope", 60.0, *[Outcome("", "failed", "no luck")] * (i == 1)))
     shown.close()
     said = capsys.readouterr().err.splitlines()
-    assert said[:3] == ["line of 0", "sweep 3/6 jobs  failed 0  1m30s left", "line of 1"]
+    assert said[:3] == ["[rope] line of 0", "sweep 3/6 jobs  failed 0  1m30s left", "[rope] line of 1"]
     assert said[3:5] == ["failed: rope: no luck", "sweep 4/6 jobs  failed 1  1m00s left"]
     assert len(said) == 9 and said[-1] == "sweep 6/6 jobs  failed 1  took 2m00s"
 
@@ -163,7 +163,7 @@ def test_the_remaining_time_of_a_sweep_goes_on_while_its_jobs_run_and_heeds_what
     shown = live.Live(total=5, done=0, parallel=2)
     shown.start("a")
     assert shown.remaining() is None
-    shown.feed(progress("train 1/9 steps  loss 5.1", 3660), "[a] ", "a")  # the first of five, two at a time
+    shown.feed(progress("train 1/9 steps  loss 5.1", 3660), "a")  # the first of five, two at a time
     assert shown.remaining() == 3660 * 5 / 2
     shown.start("b")
     clock.now += 60
@@ -171,10 +171,10 @@ def test_the_remaining_time_of_a_sweep_goes_on_while_its_jobs_run_and_heeds_what
     shown.start("c")
     clock.now += 20
     assert shown.remaining() == ((0 + 40) + 2 * 60) / 2  # b is over its time and says nothing
-    shown.feed(progress("train 1/2 steps", 120, stays=True), job="b")
+    shown.feed(progress("train 1/2 steps", 120, stays=True), "b")
     clock.now += 5
     assert shown.remaining() == ((115 + 35) + 2 * 60) / 2
-    shown.feed(progress("train 1/2 steps", 600), job="b")
+    shown.feed(progress("train 1/2 steps", 600), "b")
     assert shown.remaining() == 600  # the others have long been done then
     shown.finish(ended("c", 300.0))
     shown.put_back("b")
@@ -192,7 +192,7 @@ def test_a_job_that_a_signal_stopped_is_not_done():
 def test_one_job_says_nothing_of_a_sweep(clock, capsys):
     shown = live.Live(total=1, done=0, parallel=1)
     shown.start("rope")
-    shown.feed(b"its line\n")
+    shown.feed(b"its line\n", "rope")
     shown.finish(ended("rope", 60.0, Outcome("", "failed", "no luck")))
     shown.close()
     assert capsys.readouterr().err == "its line\n"
