@@ -10,8 +10,7 @@ from posbench.advice.plan import AS_IT_IS, CUT, CUT_TEXT, UNCHANGED, AdvicePlan,
 from posbench.common.errors import ConfigError
 from posbench.config.identity import NO_EXTENSION, NO_SCALE
 from posbench.evaluation.protocol import ReadVolume
-from posbench.sweep.cost import model_size
-from posbench.sweep.cost_estimate import Timing, duration_words
+from posbench.sweep.cost import Timing, duration_words, model_size
 from posbench.sweep.jobs import Job
 from posbench.sweep.launch import measure_methods
 

@@ -24,7 +24,7 @@ from posbench.identify.show import candidate_csv, candidate_figure, identify_con
 from posbench.pretrained.import_config import adopt
 from posbench.report.figures.style import save
 from posbench.sweep.cells import USES
-from posbench.sweep.cost_estimate import cost
+from posbench.sweep.cost import cost
 from posbench.sweep.dry_run import check_devices
 from posbench.sweep.jobs import plan_jobs, plan_methods
 from posbench.sweep.verdict import judge_job

@@ -15,7 +15,7 @@ from posbench.config.compose import Request
 from posbench.config.identity import as_word
 from posbench.config.names import as_command
 from posbench.config.typed_args import shown
-from posbench.sweep.cost_estimate import cost
+from posbench.sweep.cost import cost
 from posbench.sweep.dry_run import check_devices
 from posbench.sweep.jobs import Job
 from posbench.sweep.launch import launch_one

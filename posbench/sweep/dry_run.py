@@ -6,7 +6,7 @@ from posbench.common.errors import ConfigError
 from posbench.data.corpus import known_tokenizer
 from posbench.evaluators.accuracy import Accuracy
 from posbench.sweep.cells import Cell
-from posbench.sweep.cost_estimate import cost
+from posbench.sweep.cost import cost
 from posbench.sweep.jobs import Job, Outcome
 from posbench.sweep.verdict import JobVerdict, judge_job
 

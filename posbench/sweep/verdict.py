@@ -50,8 +50,7 @@ class JobVerdict:
     @property
     def refusals(self) -> list[str]:
         """Reasons for which the job, or an evaluation that the user asked for, is refused."""
-        cells = [verdict.reason for cell, verdict in self.cells.items() if verdict.status == "refused" and not cell.reference]
-        return [self.refused] if self.refused else cells
+        return [self.refused] if self.refused else [one.reason for one in self.outcomes() if one.status == "refused"]
 
     def outcomes(self, made: Collection[Cell] = ()) -> list[Outcome]:
         """Outcomes of the user's cells when the legal ones are there, those in `made` since just now."""

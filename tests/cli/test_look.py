@@ -13,7 +13,7 @@ from posbench.cli import look as command
 from posbench.cli.look import EXTENSIONS, choose_look
 from posbench.common.errors import ConfigError
 from posbench.report.bars import PLAIN, loss_bars
-from posbench.sweep.cost_estimate import Timing
+from posbench.sweep.cost import Timing
 
 
 @pytest.fixture

@@ -24,8 +24,7 @@ from posbench.model.build import make_model
 from posbench.runs.directory import Run
 from posbench.sweep import dry_run as dry
 from posbench.sweep.cells import RECOMPUTE, Cell
-from posbench.sweep.cost import ModelSize, model_size
-from posbench.sweep.cost_estimate import cost
+from posbench.sweep.cost import ModelSize, cost, model_size
 from posbench.sweep.jobs import Job
 from posbench.training.probe import step_seconds
 
