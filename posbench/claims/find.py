@@ -32,10 +32,7 @@ class Missing(Exception):
 
 @dataclass
 class Pool:
-    """Evaluations to judge claims by, and the `origins` of their runs.
-
-    `defaults`: (encoding | extension, name) -> the arguments in configs/.
-    """
+    """Evaluations to judge claims by, `origins` of their runs, `defaults`: {(encoding or extension, name): arguments in configs/}."""
 
     evaluations: list[Evaluation]
     origins: Mapping[Path, RunMetadata]
@@ -47,19 +44,13 @@ class Pool:
 
     @classmethod
     def read(cls, paths: Iterable[Path], defaults: Mapping[tuple[str, str], dict], evidence: Iterable[Path] = ()) -> "Pool":
-        """Pool of the eval files among `paths` that exist, and of folders of evidence, each evaluation once.
-
-        Raises RunError if one is damaged, or if one training has two weights.
-        """
+        """Pool of eval files that exist and of evidence, each once. Raises RunError for damage, or two weights of one training."""
         own = [load_evaluation(path) for path in dict.fromkeys(paths) if path.exists()]
         evaluations, origins, _ = pool(own, evidence)
         return cls(evaluations, origins, defaults)
 
     def find(self, cell: ClaimCell, windows: int | None = None) -> dict[int, Evaluation]:
-        """Evaluations of a cell by seed, with `windows` of those that ask for so many.
-
-        Raises Missing if no evaluation fits, RunError if two of one seed do.
-        """
+        """Evaluations of a cell by seed, of `windows` if given. Raises Missing if none fits, RunError if two of one seed do."""
         fitting = [entry for entry in self.evaluations if self._fits(cell, entry)]
         fitting = [entry for entry in fitting if windows is None or getattr(entry.setting, "windows", None) == windows]
         if "train.length" not in (cell.config or {}) and USUAL in {entry.first["train_len"] for entry in fitting}:
@@ -77,10 +68,7 @@ class Pool:
         return dict(sorted(found.items()))
 
     def _fits(self, cell: ClaimCell, entry: Evaluation) -> bool:
-        """True if an evaluation has the cell's methods and protocol, and its training the cell's configuration.
-
-        An unreadable configuration fits none; keys of later versions have their defaults.
-        """
+        """True for the cell's methods, protocol and training. An unreadable configuration fits none; later keys have their defaults."""
         row, setting = moved(entry.first), entry.setting
         if any(row[name] != getattr(cell, name) for name in ("encoding", "extension", "scale_attention", "protocol")):
             return False

@@ -63,10 +63,7 @@ class Finding:
 
 
 def judge(claims: Sequence[Claim], pools) -> list[Finding]:
-    """Findings for all endpoints of all claims, each stage a family of its own.
-
-    `pools(claim)` returns (Pool, command that makes missing evaluations).
-    """
+    """Findings of all endpoints, each stage a family. `pools(claim)` returns (Pool, command that makes missing evaluations)."""
     readings = Counter((claim.stage, str(one)) for claim in claims for one in claim.primary)
     findings = [one for claim in claims for one in _judge_claim(claim, pools, reserved(claims), readings)]
     for stage in sorted({one.stage for one in findings}):
@@ -190,10 +187,7 @@ def _terms(measure: str, weight: float, cell: ClaimCell, entries: list[Evaluatio
 
 
 def _usable(chosen: list, pool: Pool, margin: float, anova_from: float) -> tuple[Usable, Estimate]:
-    """Usable length as a multiple of the training length, and the Estimate of the rise at the longest length.
-
-    Raises Missing for fewer than three lengths.
-    """
+    """Usable length over the training length, and the rise at the longest. Raises Missing for fewer than three lengths."""
     ((_, cell, entries),) = chosen
     train_len = entries[0].first["train_len"]
     lengths = set.intersection(*({row["length"] for row in entry.rows} for entry in entries))

@@ -157,10 +157,7 @@ def joined(evaluation: Evaluation, length: int, start: int, end: int) -> dict | 
 
 
 def context_points(references: References, label: Labels) -> list[ContextPoint]:
-    """Steps of all encodings and contexts, from trainings with three or more contexts (`References.ladders`).
-
-    Raises RunError if two evaluations of one training scored different targets.
-    """
+    """Steps of all encodings and contexts (`References.ladders`). Raises RunError if a training scored different targets."""
 
     def key(ladder: dict[int, Evaluation]) -> tuple:
         one = next(iter(ladder.values()))

@@ -32,10 +32,7 @@ WANTED = "give a CSV with at least the columns method, length and nll, as result
 
 
 def read_foreign(path: Path, source: str | None) -> tuple[list[Evaluation], list[CurvePoint]]:
-    """Read the evaluations of a rows.csv, or the points of a CSV of others, None where it has no value; the other list is empty.
-
-    Raises ConfigError, naming file and line, for a file that is neither.
-    """
+    """Evaluations of a rows.csv, or points of a CSV of others; the other list is empty. Raises ConfigError for a file that is neither."""
     try:
         lines = io.StringIO(read_bytes(path).decode("utf-8-sig"), newline="")
         if not lines.getvalue().strip():
@@ -72,10 +69,7 @@ def read_foreign(path: Path, source: str | None) -> tuple[list[Evaluation], list
 
 
 def stated(points: Iterable[CurvePoint], path: Path, source: str | None) -> list[CurvePoint]:
-    """Points with the differences, intervals and G that a curve.csv beside a rows.csv states for the same means of as many seeds.
-
-    They come from the losses of all targets, which the rows do not hold. Points of another `source` stay. Raises RunError if it is damaged.
-    """
+    """Points with the intervals and G that a curve.csv beside a rows.csv states for the same means, which had every target's loss."""
     beside = path.with_name("curve.csv")
     if path.name != ROWS or not beside.is_file():
         return list(points)
@@ -97,10 +91,7 @@ def _setting(row: dict) -> str:
 
 
 def match_setting(evaluation: Evaluation, own: Iterable[Evaluation]) -> Evaluation:
-    """Give a CSV's evaluation the setting of one of `own` on the same text, tokens and number format, so that they share a table.
-
-    If the CSV states a setting, only an equal one is taken. Without a match the evaluation is returned unchanged.
-    """
+    """A CSV's evaluation with the setting of one of `own` on equal text, tokens and numbers, if it states no other: they share a table."""
     for other in own:
         alike = any(all(evaluation.first[name] == row[name] for name in ALIKE) for row in other.rows)
         if alike and evaluation.first.get(SETTING) in (None, other.words):
@@ -145,13 +136,11 @@ def _mean_point(key: dict, seeds: list[dict], source: str | None) -> CurvePoint:
 
 
 def place(points: Iterable[CurvePoint], own: list[list[CurvePoint]], csv_path: Path | None) -> list[list[CurvePoint]]:
-    """Add each point to every section of `own` that its stated columns do not contradict; the rest get sections of their own.
-
-    Raises ConfigError for a point without a training length that fits no section; `csv_path` names the file of points without a source.
-    """
+    """Add each point to every section of `own` that its stated columns do not contradict; the rest get sections of their own."""
     result = [list(curve) for curve in own]
     for point in sorted(points, key=lambda point: point.train_len is None):
-        fitting = [curve for curve in result if _fits(point, curve[0])]
+        by_length = [curve for curve in result if curve[0].window is None]
+        fitting = [curve for curve in by_length if all(getattr(point, name) in (None, getattr(curve[0], name)) for name in STATED)]
         if not fitting:
             if point.train_len is None:
                 raise ConfigError(
@@ -164,8 +153,3 @@ def place(points: Iterable[CurvePoint], own: list[list[CurvePoint]], csv_path: P
             said = {name: getattr(curve[0] if curve else point, name) for name in SECTION}
             curve.append(replace(point, **{name: value or ("not stated" if name in STATED else None) for name, value in said.items()}))
     return result
-
-
-def _fits(point: CurvePoint, other: CurvePoint) -> bool:
-    said = [(getattr(point, name), getattr(other, name)) for name in STATED]
-    return other.window is None and all(one is None or one == two for one, two in said)

@@ -68,10 +68,7 @@ def write(report: Report, out_dir: Path | str) -> list[Path]:
 
 
 def disagreements(folder: Path, report: Report | None = None) -> list[str]:
-    """Faults of a folder of evidence, in words; its `report` is made again unless it is given.
-
-    Each row must be the mean of its sums; curve.csv, table.md and the other tables what rows and sums give.
-    """
+    """Faults of a folder of evidence, in words: a row is the mean of its sums, and each table is what rows and sums give."""
     report, found = report or collect([], "again", "report.py", evidence=[folder]), []
     for one in report.evaluations:
         for row in one.rows:

@@ -116,21 +116,20 @@ def guessed(section: Iterable[Score]) -> list[str]:
 def unlearned(section: Iterable[Score]) -> list[str]:
     """Lines on the trainings that have not learned a task inside the window, or were not asked there."""
     bound = f"accuracy at the longest length inside the window below {LEARNED}"
-    kinds = f"{NEVER} ({bound}), so that nothing beyond counts against a method", UNASKED, f"left out of the means ({bound})"
-    found: dict[tuple[int, str], dict[str, None]] = {}  # {(kind, task): names}
+    never, left = f"{NEVER} ({bound}), so that nothing beyond counts against a method", f"left out of the means ({bound})"
+    found: dict[str, dict[str, dict[str, None]]] = {never: {}, UNASKED: {}, left: {}}  # {kind: {task: names}}
     for score in section:
         if score.depth is not None or score.learned and score.n_seeds == score.n_trained and score.inside is not None:
             continue
         name = f"{score.encoding} {score.extension}" if score.behind.trained_in else score.encoding
         if score.inside is None:
-            kind, said = 1, ""
+            kind, said = UNASKED, ""
         elif score.learned:
-            kind, said = 2, f" ({score.n_trained - score.n_seeds} of {score.n_trained} seeds)"
+            kind, said = left, f" ({score.n_trained - score.n_seeds} of {score.n_trained} seeds)"
         else:
-            kind, said = 0, f" ({score.inside:.3f})"
-        found.setdefault((kind, score.task), {})[name + said] = None
-    told = sorted(found.items(), key=lambda item: item[0][0])
-    return [f"{kinds[kind]}: {task}: {', '.join(names)}" for (kind, task), names in told]
+            kind, said = never, f" ({score.inside:.3f})"
+        found[kind].setdefault(score.task, {})[name + said] = None
+    return [f"{kind}: {task}: {', '.join(names)}" for kind, tasks in found.items() for task, names in tasks.items()]
 
 
 def units_of_doubling(section: Sequence[ContextPoint]) -> str:
@@ -139,10 +138,10 @@ def units_of_doubling(section: Sequence[ContextPoint]) -> str:
     return f"95 % interval of the paired difference, Student's t {over}" if over else ""
 
 
-def checkpoint_lines(origins: Iterable[RunMetadata]) -> list[str]:
+def checkpoint_lines(evaluations: Iterable[Evaluation], origins: Mapping[Path, RunMetadata]) -> list[str]:
     """A line for each checkpoint among the runs; quantised weights are named as such, since they are dequantised when loaded."""
     lines = {}
-    for origin in origins:
+    for origin in (origins[one.origin] for one in evaluations):
         if path := origin.config.get("model.path"):
             stored = text(origin.summary.get("stored") or "")
             quantised = QUANTISED.match(stored)  # the most frequent kind comes first
@@ -152,10 +151,7 @@ def checkpoint_lines(origins: Iterable[RunMetadata]) -> list[str]:
 
 
 def training_lines(evaluations: Iterable[Evaluation], origins: Mapping[Path, RunMetadata], label: Labels) -> list[str]:
-    """A line for each setting in which trainings of the encodings differ, unless their names say it; fine-tuned runs aside.
-
-    An example: train.steps is not the same for all: 6000 for alibi, fox; 1000 for the others.
-    """
+    """A line for each setting in which trainings of the encodings differ, unless their names say it; fine-tuned runs aside."""
     known: dict[str, Mapping[str, object]] = {}
     for evaluation in evaluations:
         name = label(evaluation.first)[0]
@@ -195,10 +191,7 @@ def _words(args: Mapping[str, object]) -> str:
 
 
 def gain_lines(own: Iterable[Evaluation], references: References, label: Labels, origins: Mapping[Path, RunMetadata]) -> list[str]:
-    """A line for each encoding and seed of a section, or for each encoding; one for all of unknown G, and the remedies for failed gates.
-
-    CSVs, which hold no losses of targets, have none.
-    """
+    """A line for each encoding and seed of a section, or for each encoding; lines on an unknown G, and on what mends a failed gate."""
     known = references.gains
     asked_alike: dict[tuple, tuple] = {}  # G by another protocol is taken only if its windows are the same
     for key in known:

@@ -28,10 +28,7 @@ BEHIND |= {"steps": "train_steps"}
 
 
 def read_rows(paths: str | Path | Iterable[str | Path]) -> "pandas.DataFrame":
-    """DataFrame of the rows of run directories, folders of them, folders or bundles of reports, CSVs or globs, each row once.
-
-    Damaged files are skipped with a warning. Raises ConfigError for a path without runs, RunError when every file is damaged.
-    """
+    """DataFrame of the rows of runs, reports, bundles, CSVs or globs, each row once. Damaged files are skipped with a warning."""
     named = find_results([paths] if isinstance(paths, str | Path) else paths)
     files = [(read_eval, path) for path in named.eval_files()]
     files += [(read_csv, path) for path in (*named.csvs, *(folder / ROWS for folder in named.evidence))]
@@ -58,10 +55,7 @@ def row_frame(rows: Iterable[dict]) -> "pandas.DataFrame":
 
 
 def read(paths: str | Path | Iterable[str | Path], what: str = "curve") -> "pandas.DataFrame":
-    """Points of run directories, folders of them, folders or bundles of reports, CSVs or globs (one or several); see posbench.frame.
-
-    Raises ConfigError for an unknown `what` and for a path without runs, RunError when there is no evaluation or all are damaged.
-    """
+    """Points of runs, reports, bundles, CSVs or globs; see posbench.frame. ConfigError for an unknown `what`, RunError for damage."""
     if what not in RECORDS:
         raise ConfigError(f"what={what!r} is not a table of a report{did_you_mean(str(what), RECORDS)}: choose from {', '.join(RECORDS)}.")
     named = find_results([paths] if isinstance(paths, str | Path) else paths)
@@ -98,10 +92,7 @@ def records(table: "pandas.DataFrame") -> list[CurvePoint] | list[Score]:
 
 
 def by_source(paths: Iterable[str | Path], what: str = "curve") -> "pandas.DataFrame":
-    """The frame of several sweeps, each read alone, with the name of its folder in the column `source`; CSVs are read beside the first.
-
-    Names of those without any row are in its attrs, under `empty`.
-    """
+    """Frame of several sweeps, the folder of each in `source`, CSVs beside the first. Those without rows are in attrs["empty"]."""
     import pandas
 
     sweeps: dict[Path, list[Path]] = {}

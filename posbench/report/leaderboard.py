@@ -38,10 +38,6 @@ class Line:
     runs: frozenset[str]
     commits: tuple[str, ...]
 
-    @property
-    def rank(self) -> tuple:
-        return -self.surely, -self.perhaps, self.there.difference, self.method, self.folder.name
-
     def cells(self) -> list[str]:
         reached = [f"{length:g}x{'+' * (length == self.longest)}" if length else "-" for length in (self.surely, self.perhaps)]
         commits = ", ".join(self.commits) if len(self.commits) < 3 else f"{self.commits[0]} and {len(self.commits) - 1} others"
@@ -85,7 +81,7 @@ def kept(lines: Iterable[Line]) -> list[Line]:
         same = (one for one in chosen if (one.corpus, one.method) == (line.corpus, line.method) and one.longest >= line.longest)
         if not any(line.runs <= one.runs or line.first.n_seeds == 1 < one.first.n_seeds for one in same):
             chosen.append(line)
-    return sorted(chosen, key=lambda line: line.rank)
+    return sorted(chosen, key=lambda line: (-line.surely, -line.perhaps, line.there.difference, line.method, line.folder.name))
 
 
 def tables(lines: Iterable[Line]) -> str:

@@ -31,10 +31,7 @@ COLOURS = "colours: green below {}, orange above it, grey where zero lies inside
 
 
 def page(report: "Report", drawn: Iterable[Mapping[str, Sequence[Path]]]) -> str:
-    """HTML of the whole page. `drawn` has the figures of each part of the report: {key of FIGURES: png and svg}.
-
-    Equal input gives equal text.
-    """
+    """HTML of the whole page, equal for equal input. `drawn`: the figures of each part, {key of FIGURES: png and svg}."""
     sources, parts = Sources(report), []
     headed = [head for kind in KINDS for head in headings([part.points for part in report.parts if part.kind == kind])]
     for part, figures, heading in zip(report.parts, drawn, headed, strict=True):

@@ -212,10 +212,7 @@ def tick_lengths(lengths: Iterable[int]) -> list[int]:
 
 
 def check_size(sections: Sequence[Sequence[CurvePoint]]) -> None:
-    """Raise ConfigError for more encodings, methods, lengths or sections than a report can show.
-
-    Beyond MOST drawing would take hours, and nobody could read it.
-    """
+    """Raise ConfigError for more encodings, methods, lengths or sections than MOST, which would take hours to draw."""
     points = [point for section in sections for point in section]
     counted = (
         len({point.encoding for point in points}),

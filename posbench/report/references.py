@@ -62,10 +62,7 @@ class References:
 
     @cached_property
     def ladders(self) -> dict[tuple, dict[int, Evaluation]]:
-        """{key: {context: evaluation}} for trainings with three or more recompute_window sizes up to train_len.
-
-        If several fit, one with the scale that the model was trained with is taken, as in `floors`.
-        """
+        """{key: {context: evaluation}} of three or more recompute_window sizes up to train_len; of several that fit, as in `floors`."""
         found: dict[tuple, dict[int, Evaluation]] = defaultdict(dict)
         for evaluation in self.evaluations:
             row, steps = evaluation.first, found[evaluation.key]
@@ -104,10 +101,7 @@ def plain(row: dict) -> bool:
 
 
 def pooled(evaluation: Evaluation, row: dict | None, other: Evaluation, at: dict | None) -> tuple[Sums, Sums] | None:
-    """Sums over documents of the losses of two rows, on the same targets; None if one is unknown, or is not the mean of its targets.
-
-    Raises RunError if the targets are not the same.
-    """
+    """Sums of the losses of two rows over documents, None if unknown or weighed. Raises RunError if the targets are not the same."""
     found = None if None in (row, at) else (evaluation.sums(row), other.sums(at))
     if not found or None in found or not (is_mean(found[0], row) and is_mean(found[1], at)):
         return None
@@ -139,10 +133,7 @@ def check_one_set(evaluations: Iterable[Evaluation], section: Callable[[Evaluati
 
 
 def compare(evaluation: Evaluation, row: dict, other: Evaluation | None, at: dict | None) -> Paired | None:
-    """Loss of `row` minus that of another's row `at`: of sums by document if both have them, else of the means.
-
-    None if the other does not exist, or if the rows differ in their numbers of targets, bytes or units.
-    """
+    """Loss of `row` minus that of another's row `at`, of sums if both have them, else of means of equally many targets; else None."""
     if other is None or at is None:
         return None
     if summed := pooled(evaluation, row, other, at):

@@ -8,18 +8,10 @@ from pathlib import Path
 from posbench.common import defuse
 from posbench.common.defuse import printable
 from posbench.common.errors import RunError
+from posbench.report import footnotes
 from posbench.report import scores as asked
 from posbench.report.curves import context_points, points
 from posbench.report.external_csv import match_setting, place, read_foreign, stated
-from posbench.report.footnotes import (
-    argument_line,
-    below_contexts,
-    below_curve,
-    below_scores,
-    checkpoint_lines,
-    gain_lines,
-    training_lines,
-)
 from posbench.report.labels import STEPS, Labels
 from posbench.report.latex import comments, latex, long
 from posbench.report.records import ContextPoint, CurvePoint, Score, check_size, section_of, sections
@@ -74,16 +66,16 @@ class Report:
         """Loss against context first, then tasks, then losses by length or position."""
         rungs, parts = [ladder[context] for ladder in self.references.ladders.values() for context in sorted(ladder)], []
         for section in self.contexts:
-            parts.append(Part("context", section, _of(section, rungs), [context_table(section)], below_contexts(section)))
+            parts.append(Part("context", section, _of(section, rungs), [context_table(section)], footnotes.below_contexts(section)))
         for section in self.scores:
             own = _of(section, self.evaluations)
-            lines = below_scores(section) + training_lines(own, self.origins, self.label)
+            lines = footnotes.below_scores(section) + footnotes.training_lines(own, self.origins, self.label)
             parts.append(Part("tasks", section, own, score_tables(section), lines))
         for section in self.sections:
             own, wide = _of(section, self.evaluations), self.stretches.get(section[0].section)
-            lines = below_curve(section) + checkpoint_lines(self.origins[path] for path in dict.fromkeys(one.origin for one in own))
-            lines += training_lines(own, self.origins, self.label) + argument_line(own)
-            lines += gain_lines(own, self.references, self.label, self.origins)
+            lines = footnotes.below_curve(section) + footnotes.checkpoint_lines(own, self.origins)
+            lines += footnotes.training_lines(own, self.origins, self.label) + footnotes.argument_line(own)
+            lines += footnotes.gain_lines(own, self.references, self.label, self.origins)
             parts.append(Part("section", section, own, position_tables(wide) if wide else tables(section), lines))
         return parts
 
@@ -150,10 +142,9 @@ def collect(
 ) -> Report:
     """Collect the eval files that exist among `paths`, folders of `evidence`, and `csvs` of losses.
 
-    `command` is the one that makes missing evaluations.
-
-    `lengths` restricts some files to these lengths, since another experiment may have added others. Raises RunError if no file exists
-    or one is damaged (with `skip_damaged` a note instead), ConfigError for a CSV without losses.
+    `command` is the one that makes missing evaluations. `lengths` restricts some files to these lengths, since another experiment may
+    have added others. Raises RunError if no file exists or one is damaged (with `skip_damaged` a note instead), ConfigError for a CSV
+    without losses.
     """
     wanted = list(dict.fromkeys(map(Path, paths)))
     present = [path for path in wanted if path.exists()]

@@ -66,10 +66,7 @@ def _words(evaluation: Evaluation, origin: RunMetadata) -> list[str] | None:
 
 
 def _changed(group: str, given: dict, usual: dict, known: bool = False) -> list[str]:
-    """Words for the keys that differ from the yaml of a group; with `known` only for those that it has.
-
-    A file from before a key of LATER was added means its default, whatever the yaml says by now.
-    """
+    """Words for keys that differ from the yaml of a group, `known`: of those it has. An absent key of LATER means its default."""
     default, own = flatten(usual, f"{group}."), flatten(without_later(group, given), f"{group}.")
     own |= {key: LATER[key] for key, value in default.items() if key in LATER and key not in own and value is not None}
     found = {key: value for key, value in own.items() if value is not None and default.get(key) != value and (not known or key in default)}

@@ -24,10 +24,7 @@ CHOICE = " choice"  # end of the task of a row on the choice among the answers i
 
 
 def scores(evaluations: Sequence[Evaluation], label: Labels) -> list[Score]:
-    """Scores of all methods, parts of tasks, lengths and depths, in the order of the evaluations.
-
-    Raises RunError if two evaluations have the same method, training, task and length.
-    """
+    """Scores by method, task, length and depth. Raises RunError if two evaluations of one training have the same."""
     cells: dict[tuple, dict[int, Seed]] = defaultdict(dict)
     choices: dict[tuple, dict] = {}
     for evaluation in evaluations:

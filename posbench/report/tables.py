@@ -101,10 +101,7 @@ def tables(curve: list[CurvePoint]) -> list[Table]:
 
 
 def position_tables(stretches: Sequence[CurvePoint]) -> list[Table]:
-    """Tables of the stretches of positions, and of whole texts if texts of several lengths were read.
-
-    Of stretches: the loss, the difference to no extension, and other units at the end of the window. Of whole texts: the perplexity.
-    """
+    """Tables of loss, change and last units by stretch of positions, and of the perplexity of whole texts if several lengths were read."""
     texts, stretches = [point for point in stretches if point.window is None], [point for point in stretches if point.window]
     ends = sorted({point.length for point in stretches})
     heads = {end: f"{start + 1} to {end}" for start, end in itertools.pairwise([0, *ends])}
