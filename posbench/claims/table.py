@@ -9,10 +9,9 @@ from pathlib import Path
 from posbench.claims.judge import NOT_MEASURED, Finding
 from posbench.claims.language import STAGES, endpoint_name
 from posbench.common import csv_records
-from posbench.report.tables import markdown_row
+from posbench.report.tables import Table, markdown_row
 
 ORDER = ("confirmed", "refuted", "undecided", "gated", NOT_MEASURED)
-WIDE = 140  # characters of a terminal, from which on a claim and its effect stand in one line
 WAY = re.compile(r".*: (python scripts/.+|there is no configs/.+)")  # the end of a note on what was not measured; other notes lack it
 HEAD = ("claim", "what is claimed", "effect [95 %]", "confirms", "refutes", "G above", "seeds x documents", "p, by Holm, q", "verdict")
 
@@ -24,24 +23,15 @@ def read_findings(path: Path | str) -> list[Finding]:
 
 def terminal(findings: Sequence[Finding], width: int | None = None) -> str:
     """Table of verdicts of measured stages for a terminal `width` characters wide (None: 240), and what is not measured."""
-    from rich import box
     from rich.console import Console
-    from rich.table import Table
 
     console = Console(width=width or 240, no_color=True, highlight=False)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="")
-    shown = ("claim", "effect [95 %]", "G above", "verdict", "what is claimed")
+    shown = ["claim", "effect [95 %]", "G above", "verdict", "what is claimed"]
     found = _heads(_measured_stages(findings)[1])
     rows = [{**_table_row(one), "claim": (f"{one.stage}: " if one.stage > 1 else "") + _label(one)} for one in found]
-    for column in shown:
-        longest = max(len(word) for cell in (column, *(row[column] for row in rows)) for word in cell.split())
-        table.add_column(
-            column, overflow="fold", min_width=longest, width=longest if column != shown[-1] and console.width < WIDE else None
-        )
-    for row in rows:
-        table.add_row(*(row[column] for column in shown))
+    table = Table("Claims", shown, [[row[column] for column in shown] for row in rows], names=len(shown))
     with console.capture() as captured:
-        console.print(table)
+        console.print(table.rich(tight=True))
         notes = (one.note for one in findings if one.primary and one.verdict == NOT_MEASURED)
         missing = Counter(way[1] if (way := WAY.match(note)) else note for note in notes)
         for way, number in missing.items():

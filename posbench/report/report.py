@@ -132,14 +132,9 @@ def _of(section: list[CurvePoint] | list[ContextPoint] | list[Score], evaluation
 
 
 def collect(
-    paths: Iterable[Path | str],
-    title: str,
-    command: str,
-    csvs: Sequence[Path] = (),
-    skip_damaged: bool = False,
-    lengths: Mapping[Path, Sequence[int]] | None = None,
-    evidence: Sequence[Path] = (),
-) -> Report:
+    paths: Iterable[Path | str], title: str, command: str, csvs: Sequence[Path] = (), skip_damaged: bool = False,
+    lengths: Mapping[Path, Sequence[int]] | None = None, evidence: Sequence[Path] = (),
+) -> Report:  # fmt: skip
     """Collect the eval files that exist among `paths`, folders of `evidence`, and `csvs` of losses.
 
     `command` is the one that makes missing evaluations. `lengths` restricts some files to these lengths, since another experiment may
