@@ -86,8 +86,7 @@ class TextQuestions:
             if abs(depth - part.depth) >= 0.5 / (len(parts) - 1):
                 raise ConfigError(
                     f"evaluate.lengths holds {length}, where the haystack of evaluate.tasks={self.name} has too few places: what is asked "
-                    f"for at depth {part.depth:g} stands at {depth:.2f}. Leave the length out, or take fewer depths: task/{self.name}.yaml "
-                    f"in a --config-dir, with depths below {len(parts)}."
+                    f"for at depth {part.depth:g} stands at {depth:.2f}. Leave it out, or take fewer depths than {len(parts)}."
                 )
 
     def check(self, length: int) -> None:

@@ -60,10 +60,7 @@ class Server(Engine):
         if not self.url:
             raise ConfigError("model=server asks a running server: add its address, such as model.url=http://localhost:8000.")
         if not re.fullmatch(ADDRESS, self.url):
-            raise ConfigError(
-                f"model.url={shown(self.url.rpartition('@')[2])} is no plain address: model=server asks a running server, such as "
-                f"model.url=http://localhost:8000, and a key comes from the environment variable {KEY} alone."
-            )
+            raise ConfigError(f"model.url={shown(self.url.rpartition('@')[2])} is no plain http://HOST:PORT: a key comes from {KEY}.")
         if cfg["data"]["tokenizer"] in ("bytes", "bpe"):
             raise ConfigError("model=server needs the served model's tokenizer: add data.tokenizer=FOLDER, FILE.gguf or a name of the hub.")
         with self._open():
@@ -89,21 +86,12 @@ class Server(Engine):
         self.name, self.owner, self.longest = listed["id"], listed["owned_by"], listed["max_model_len"]
         self.first = cfg["model"]["checkpoint"]["bos"] if cfg["data"]["bos"] else None
         if self.longest and (largest := max(cfg["evaluate"]["lengths"])) > self.longest - 2:
-            raise ConfigError(
-                f"evaluate.lengths={cfg['evaluate']['lengths']} holds {largest}, and {self.url} reads up to {self.longest} tokens, two of "
-                "them behind a text: leave it out, or start the server with a longer context."
-            )
+            raise ConfigError(f"evaluate.lengths holds {largest}, and {self.url} reads {self.longest}, two behind a text: leave it out.")
         self.takes_ids = self.owner != "me"  # llama-cpp-python
         if self.owner == "llamacpp":
-            raise ConfigError(
-                f"{self.url} is llama.cpp's own llama-server, which gives no probabilities of a prompt's tokens: evaluate its file with "
-                "model=llama_cpp model.path=FILE.gguf."
-            )
+            raise ConfigError(f"{self.url} is llama-server, which gives no probabilities of prompts: choose model=llama_cpp.")
         if not self.takes_ids and self.first is None:
-            raise ConfigError(
-                f"{self.url} is llama-cpp-python's server, which gives right probabilities only behind a BOS: add data.bos=true (and "
-                "model.bos=ID where the tokenizer does not say which), or evaluate its file with model=llama_cpp model.path=FILE.gguf."
-            )
+            raise ConfigError(f"{self.url} is llama-cpp-python's, right only behind a BOS: add data.bos=true, or choose model=llama_cpp.")
         own, self.marks = self.tokenizer.encode(BEGIN), True
         if not self.takes_ids:
             self._compare(own)  # sees whether the server writes a BOS itself
@@ -122,10 +110,7 @@ class Server(Engine):
                 "this protocol scores it: choose evaluate.protocol=[fixed_targets]."
             )
         if wrong := [one for one in found if not LEAST < one <= 1e-3]:
-            raise RunError(
-                f"{self.url} gives {wrong[0]} as the logarithm of a probability in a text of {len(ids_L1) - 1} tokens: that is none of a "
-                "token that stands there. Look for the cause there, or leave this length out of evaluate.lengths."
-            )
+            raise RunError(f"{self.url} gives {wrong[0]} as the logarithm of a probability at {len(ids_L1) - 1} tokens: leave that out.")
         return -np.array(found, np.float32).clip(max=0), np.array(likeliest[-n_rows:], bool)
 
     def _compare(self, own: list[int]) -> None:
@@ -143,10 +128,7 @@ class Server(Engine):
         if len(made) == len(own) + 1:
             made, self.marks = made[1:], False
         if len(made) != len(own) or not all(map(self._same, made, own)):
-            raise ConfigError(
-                f"data.tokenizer makes {len(own)} tokens of {shown(BEGIN[:20])}..., and {self.url} makes {len(made)}, or others: give the "
-                "tokenizer of the served model."
-            )
+            raise ConfigError(f"data.tokenizer makes {len(own)} tokens where {self.url} makes {len(made)} or others: give that one.")
 
     def stop(self) -> None:
         self.stopped.set()
@@ -177,10 +159,7 @@ class Server(Engine):
         except (AttributeError, KeyError, TypeError, IndexError, ValueError) as error:
             raise RunError(self._none(answer)) from error
         if count != len(ids):
-            raise RunError(
-                f"{self.url} read {count} tokens of a text of {len(ids)}: it cuts texts, or its tokenizer is not data.tokenizer."
-                + ("" if self.takes_ids else " It takes text alone, so the tokens must be those that it makes of it.")
-            )
+            raise RunError(f"{self.url} read {count} tokens of a text of {len(ids)}: it cuts texts, or has not data.tokenizer.")
         if not len(tokens) == len(logprobs) >= len(ids):
             raise RunError(self._none(answer))
         for at, (said, own) in enumerate(zip(tokens, ids, strict=False)):

@@ -62,10 +62,7 @@ def describe(file: GgufFile) -> dict:
     for key, value in said.items():
         known = key in KEYS or key in SCALINGS
         if not known and (key not in SILENT or value not in [width if one is None else one for one in SILENT[key]]):
-            raise ConfigError(
-                f"{file.path} has {shown(prefix + key)}={shown(value)}, which this model does not have: choose another, or the "
-                "folder of safetensors that it was made from."
-            )
+            raise ConfigError(f"{file.path} has {shown(prefix + key)}={shown(value)}, which this model lacks: choose another.")
     return {"rope_theta": USUAL_BASE, **_sizes(file, said), "model_type": architecture, "rope_scaling": _scaling(said, file)}
 
 
@@ -73,10 +70,7 @@ def sizes(file: GgufFile) -> dict:
     """Keys of config.json that a file of any architecture says of its sizes. Raises ConfigError for a scaling of RoPE."""
     said = model_keys(file, file.metadata.get("general.architecture"))
     if (factor := said.get(SCALING + "factor")) not in (None, 0.0, 1.0) or FACTORS in file.tensors:
-        raise ConfigError(
-            f"{file.path} has a scaling of RoPE (rope.scaling.factor={factor}, {FACTORS}), which transformers does not read from such a "
-            "file: give the folder of safetensors that it was made from."
-        )
+        raise ConfigError(f"{file.path} has a scaling of RoPE ({factor}, {FACTORS}), which transformers does not read: give safetensors.")
     return _sizes(file, said)
 
 
@@ -126,11 +120,8 @@ def _scaling(said: dict, file: GgufFile) -> dict | None:
     whole = all(isinstance(one, float) and 0 < one < 1e6 for one in (factor, sharper))
     if FACTORS in file.tensors or kind not in ("linear", "yarn") or not whole or (kind == "linear" and sharper != 1):
         beside = f" beside {FACTORS}" if FACTORS in file.tensors else ""
-        raise ConfigError(
-            f"{file.path} has rope.scaling.type={shown(kind)} with factor={shown(factor)} and attn_factor={shown(sharper)}{beside}, and "
-            f"{FACTORS} alone, linear with a factor, or yarn with both is read: choose another, or the folder of safetensors that it was "
-            "made from."
-        )
+        what = f"rope.scaling.type={shown(kind)} with factor={shown(factor)} and attn_factor={shown(sharper)}{beside}"
+        raise ConfigError(f"{file.path} has {what}, which is not read: choose another, or the folder of safetensors it was made from.")
     if kind == "linear":
         return {"rope_type": "linear", "factor": factor}
     original = said.get(SCALING + "original_context_length")

@@ -53,11 +53,8 @@ def tokenizer_json(path: str | Path) -> bytes:
     elif kind == "gpt2" and isinstance(cut, str) and cut in CUTS:
         made = _byte_level(file, cut)
     else:
-        raise ConfigError(
-            f"{path} holds a tokenizer of kind {shown(kind)}, {shown(cut)}, and llama (SentencePiece) and gpt2 with "
-            f"{', '.join(CUTS)} are built from such a file: give data.tokenizer=FOLDER, or a hub name, that holds the tokenizer.json of "
-            "this model."
-        )
+        what = f"{shown(kind)}, {shown(cut)}, and llama (SentencePiece) and gpt2 with {', '.join(CUTS)} are built from such a file"
+        raise ConfigError(f"{path} holds a tokenizer of kind {what}: give data.tokenizer=FOLDER, or a hub name, with its tokenizer.json.")
     return json.dumps(made, ensure_ascii=False).encode()
 
 
@@ -77,9 +74,7 @@ def _numbers(file: GgufFile, key: str, count: int, usual: array | None = None) -
 
 
 def _damaged(file: GgufFile, what: str) -> ConfigError:
-    return ConfigError(
-        f"{file.path} {what}, so it is not a tokenizer: download it again, or give data.tokenizer=FOLDER with a tokenizer.json."
-    )
+    return ConfigError(f"{file.path} {what}, so it is not a tokenizer: download it again, or give data.tokenizer=FOLDER with another.")
 
 
 def _byte_level(file: GgufFile, cut: str) -> dict:

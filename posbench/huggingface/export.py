@@ -77,10 +77,7 @@ def hf_config(trained: JobConfig, extension: dict) -> dict:
     windows, unturned = set(encoding.windows), sorted(encoding.unturned)
     kind = "qwen3" if model.qk_norm == "rms" else "qwen2" if model.qkv_bias else "llama" if windows == {None} else "mistral"
     if unturned and kind.startswith("qwen"):
-        raise ConfigError(
-            f"encoding.unturned={unturned} with model.qk_norm={model.qk_norm} and model.qkv_bias={model.qkv_bias} cannot be exported: the "
-            "format supports layers without rotation with qk_norm=none and qkv_bias=false."
-        )
+        raise ConfigError(f"encoding.unturned={unturned} cannot be exported with qk_norm={model.qk_norm} or qkv_bias={model.qkv_bias}.")
     kind = "smollm3" if unturned else kind
     if len(windows - {None}) > 1 or (kind == "mistral" and len(windows) > 1):
         raise ConfigError(

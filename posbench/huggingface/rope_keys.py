@@ -42,10 +42,7 @@ def rope_keys(trained: JobConfig, extension: dict, own: dict | None = None) -> d
     check(encoding, method, NoScale(encoding.shape), [far], allow_untested=True)
     everywhere = not encoding.unturned and encoding.rotary_dim == encoding.shape.head_dim
     if not everywhere and method.temperature(Span(train.train_len, far, method.target_len(far))) != 1:
-        raise ConfigError(
-            f"extension={name_of(method)} has a temperature for all layers and channels, and the format has one for those that turn: "
-            "choose an extension without one, or add extension.temperature=false."
-        )
+        raise ConfigError(f"extension={name_of(method)} has a temperature where nothing turns too: add extension.temperature=false.")
     theta, scaling, longest = _rope(encoding, method, own is not None and own["model_type"] == "phi3")
     return {"max_position_embeddings": longest, "rope_theta": theta, "rope_scaling": scaling}
 
@@ -68,10 +65,7 @@ def _rope(encoding: Rope, extension: Extension, divisors: bool) -> tuple[float, 
     if trained is None:
         raise ConfigError("encoding=p_rope that turns no pair cannot be exported: train it with a larger encoding.p.")
     if not encoding.spectrum_at(1).freq_F.equal(trained.freq_F):
-        raise ConfigError(
-            f"encoding.scaling={name_of(encoding.scaling)} has other frequencies for short texts, beside which extension={name} has no "
-            "place in the format: choose extension=none."
-        )
+        raise ConfigError(f"extension={name} has no place beside encoding.scaling={name_of(encoding.scaling)}: choose extension=none.")
     turned = 2 * len(trained.freq_F)
     whole, longest = turned == width, max(L, extension.target_len(L))
     ntk = isinstance(extension, DynamicNtk) or (isinstance(extension, Ntk) and extension.multiplier == 1)
@@ -112,10 +106,7 @@ def _seen(encoding: Rope, extension: Extension, name: str, length: int) -> tuple
     span = Span(encoding.shape.train_len, length, extension.target_len(length))
     spectrum = frequencies(extension, encoding.spectrum_at(length), span)
     if spectrum is None:
-        raise ConfigError(
-            f"extension={name} does not only change frequencies, as the format requires: choose none, pi, ntk, "
-            "dynamic_ntk, yarn, llama3, longrope or another that changes frequencies or divides positions."
-        )
+        raise ConfigError(f"extension={name} does not only change frequencies, as the format requires: choose pi, ntk, yarn or alike.")
     return spectrum.freq_F, spectrum.base, extension.temperature(span) * encoding.amplitude**2
 
 

@@ -54,10 +54,7 @@ class EngineRows:
             there = ",".join(map(str, self.lengths))
             raise ConfigError(f"lengths={length}: {self.evaluation.path} has no rows of {length}: choose from {there}.")
         if missing := int((~np.isfinite(found)).sum()):
-            raise ConfigError(
-                f"{self.evaluation.path} holds {missing} losses that are not finite at length {length}, which no candidate explains: leave "
-                f"it out, as in lengths=[{','.join(str(one) for one in self.lengths if one != length) or 'OTHERS'}]."
-            )
+            raise ConfigError(f"{self.evaluation.path} holds {missing} losses that are not finite at {length}: leave it out of lengths=.")
         return found
 
     def window(self, shape: tuple[int, int]) -> np.ndarray:

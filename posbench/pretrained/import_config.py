@@ -55,10 +55,7 @@ def adopt(cfg: dict) -> dict:
     encoding = cfg["encoding"]
     whole = all(encoding.get(key, value) in (value, rope.get(key, value)) for key, value in WHOLE.items())
     if method_name(encoding) != "rope" or not whole or encoding.get("base", 1e4) not in (1e4, rope.get("base", 1e4)):
-        raise ConfigError(
-            f"{as_typed('encoding', encoding)} is not what model.path={path} was trained with "
-            f"({as_typed('encoding', rope)}): leave encoding out, and choose among extensions."
-        )
+        raise ConfigError(f"{as_typed('encoding', encoding)} is not model.path={path}'s {as_typed('encoding', rope)}: leave encoding out.")
     encoding = {**encoding, **rope} if method_name(rope) == "rope" else rope
     model = replace(model, path=found.name, checkpoint={"sha256": found.digest(cfg["cache_dir"]), **said})
     return trained_elsewhere(cfg, f"model.path={path}", encoding, model, longest, found.tokenizer())

@@ -29,10 +29,7 @@ def outline(config: dict, file: Path) -> tuple[ModelConfig, dict, dict]:
     """(sizes, node of the encoding, {vocab_size, bos, length}) of a description. Raises ConfigError where it does not say them."""
     config = {**config, **(config.get("text_config") or {})}
     if config.get("model_type") in ALONE:
-        raise ConfigError(
-            f"{file} describes a model of type {config['model_type']}, which computes attention itself and not through transformers' "
-            "registry, where posbench's methods are put in place: choose another family."
-        )
+        raise ConfigError(f"{file} is of type {config['model_type']}, whose attention transformers does not register: choose another.")
     if config.get("is_encoder_decoder"):
         raise ConfigError(f"{file} describes a model with an encoder: choose a causal one.")
     found = {ours: size_of(config, ours, file) for ours in NAMES}

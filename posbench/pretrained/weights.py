@@ -59,10 +59,7 @@ def checked_tensors(checkpoint: Checkpoint, model: "nn.Module", tied: bool) -> d
         if head is not None:
             table = stored.setdefault("embed_tokens.weight", head)
             if table is not head and table.shape == head.shape and not table.read().float().equal(head.read().float()):
-                raise ConfigError(
-                    f"model.path={checkpoint.name} has tie_word_embeddings=true, and its lm_head.weight is not its embed_tokens.weight: "
-                    "set tie_word_embeddings to false in its config.json, or remove lm_head.weight."
-                )
+                raise ConfigError(f"{checkpoint.name} has tie_word_embeddings=true and another lm_head.weight: correct its config.json.")
     for name, shape in expected.items():
         found = stored.get(name)
         if found is None or found.shape != shape or not found.floating:

@@ -214,7 +214,7 @@ def test_what_a_server_is_not(run, folder, tmp_path):
     assert "add its address, such as model.url=http" in failing(server, folder, run)
     for server.url in ("localhost:8000", "http://localhost:port", f"http://user:{SECRET}@localhost:8000"):
         said = failing(server, folder, run)
-        assert "is no plain address" in said and SECRET not in said
+        assert "is no plain http" in said and SECRET not in said
 
 
 @pytest.mark.parametrize("dialect", ["vllm", "sglang", "llama_cpp"])

@@ -118,7 +118,7 @@ def test_the_item_stands_at_its_depth_between_whole_sentences(haystack):
 def test_depths_that_coincide_are_refused():
     """Of four needles of 110 bytes each, two places are nearest to three depths."""
     made = questions("niah_multikey_3", ByteTokenizer())
-    with pytest.raises(ConfigError, match=r"holds 700, where .* at depth 0\.\d+ stands at 0\.\d+\. Leave the length out"):
+    with pytest.raises(ConfigError, match=r"holds 700, where .* at depth 0\.\d+ stands at 0\.\d+\. Leave it out"):
         made.check_depths(700, 5, [0, 700])
     made.check_depths(6000, 5, [0, 6000])
     questions("niah_multikey_3", ByteTokenizer(), depths=2).check_depths(700, 5, [0, 700])

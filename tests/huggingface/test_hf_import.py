@@ -69,13 +69,13 @@ def scaled(kind: str, **said) -> dict:
 @pytest.mark.parametrize(
     ("config", "changed", "said"),
     [
-        ({"model_type": "bloom"}, {}, "type bloom, which computes attention itself"),
+        ({"model_type": "bloom"}, {}, "type bloom, whose attention"),
         ({"model_type": "gpt_neox", "hidden_size": "32"}, {}, "hidden_size='32', where a whole number above 0 belongs"),
         ({"model_type": "gpt_neox", "vocab_size": None}, {}, "lacks vocab_size"),
         ({"model_type": "gpt_neox", "is_encoder_decoder": True}, {}, "with an encoder"),
         ({"quantization_config": {"bits": 4}}, {}, "quantization_config"),
         ({"hidden_size": None}, {}, "lacks hidden_size"),
-        ({}, {"encoding": node("encoding", "alibi")}, "encoding=alibi is not what"),
+        ({}, {"encoding": node("encoding", "alibi")}, "encoding=alibi is not model.path"),
         ({}, {"encoding": method("encoding", "rope", base=5e5)}, "encoding.base=500000.0"),
         ({}, {"encoding": method("encoding", "rope", layout="interleaved")}, "encoding.layout=interleaved"),
         ({}, {"model": {"path": "/nowhere"}}, "/nowhere is not a folder with a config.json"),
@@ -213,7 +213,7 @@ def test_a_tied_checkpoint_that_stores_its_head_alone_is_read(tmp_path):
     assert imported(path).finished
     weights["model.embed_tokens.weight"][3, 4] += 1
     save_file(weights, path / "model.safetensors")
-    with pytest.raises(ConfigError, match="tie_word_embeddings=true, and its lm_head.weight is not its embed_tokens.weight"):
+    with pytest.raises(ConfigError, match="tie_word_embeddings=true and another lm_head.weight"):
         imported(path)
 
 

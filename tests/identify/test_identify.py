@@ -207,7 +207,7 @@ def test_losses_that_are_not_there_or_not_finite(world, engine, identify):
     stored["nll"][1, 3] = np.nan
     np.savez(arrays, **stored)
     done = identify(run, "model.path=Llama", "factor=4")
-    assert done.returncode == 2 and "1 losses that are not finite at length 128" in done.stderr and "lengths=[32]" in done.stderr
+    assert done.returncode == 2 and "1 losses that are not finite at 128: leave it out" in done.stderr
     arrays.unlink()
     done = identify(run, "model.path=Llama", "factor=4")
     assert done.returncode == 2 and "holds no losses of single tokens" in done.stderr

@@ -145,7 +145,7 @@ def test_an_extension_acts_on_the_scaled_frequencies_and_is_exported_with_them(t
     assert_equal_logits(run, theirs(out), extension)
 
 
-@pytest.mark.parametrize(("name", "said"), [("longrope two", "other frequencies for short texts"), ("dynamic", "no spectrum to change")])
+@pytest.mark.parametrize(("name", "said"), [("longrope two", "has no place beside"), ("dynamic", "no spectrum to change")])
 def test_what_the_format_cannot_say_of_a_scaling_and_an_extension_is_refused(tmp_path, name, said):
     run = imported(described(tmp_path, "Llama", ROPES[name]))
     with pytest.raises(ConfigError, match=said):
