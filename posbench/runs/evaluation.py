@@ -136,9 +136,7 @@ def load_evaluation(path: Path) -> Evaluation:
         rows = eval_rows(content, path)
         config = content.get("config", {})
         setting = Setting.of(config["evaluate"], config.get("version", 1)) if config.get("evaluate") else None
-    except RunError:
-        raise
-    except (TypeError, AttributeError) as error:
+    except (TypeError, AttributeError, KeyError) as error:
         raise RunError(f"{path} is damaged ({error!r}): delete it and evaluate again.") from error
     if not rows:
         raise RunError(f"{path} holds no rows: delete it and evaluate again.")

@@ -8,7 +8,7 @@ import shlex
 import subprocess
 import sys
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 
 import posbench
@@ -55,19 +55,12 @@ def commit() -> str | None:
     return revision and revision[:12] + ("+" if dirty else "")
 
 
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
-
-
 def machine(device: str) -> dict:
     """Description of this machine and the versions of the libraries."""
     import torch
 
     return {
-        "versions": {"python": platform.python_version(), "posbench": posbench.__version__, **{name: _version(name) for name in LIBRARIES}},
+        "versions": {"python": platform.python_version(), "posbench": posbench.__version__, **{name: version(name) for name in LIBRARIES}},
         "platform": platform.platform(),
         "processor": processor(),
         "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else device,

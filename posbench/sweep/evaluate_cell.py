@@ -4,7 +4,6 @@ import functools
 import sys
 from dataclasses import replace
 
-from posbench.common.errors import RunError
 from posbench.common.files import read_json, write_json
 from posbench.common.progress import Progress
 from posbench.config import identity
@@ -29,18 +28,10 @@ def cell_evaluation(model: GPT | EngineModel, corpus: Corpus, cell: Cell, device
     scale, chooser = make(cell.scale_attention, model.encoding.shape), cell.evaluate.key_run
     kind = AskingScorer if isinstance(model, EngineModel) else Scorer
     given = kind(model, corpus, make(cell.extension), scale, cell.evaluate, device)
-    return replace(given, chooser=_chooser(chooser, corpus.vocab_size, device)) if chooser else given
-
-
-def _chooser(noted: dict, vocab_size: int, device: str) -> GPT:
-    """The model of a resolved evaluate.key_run. Raises RunError if its weights have changed."""
-    run = Run(noted["path"])
-    if (found := run.read_summary()["sha256"]) != noted["sha256"]:
-        raise RunError(
-            f"{run.path} changed after the evaluation was named by its weights (SHA-256 {noted['sha256'][:12]}..., {found[:12]}... now): "
-            "run the same command again."
-        )
-    return load_model(run, trained_config(run), vocab_size, device)
+    if not chooser:
+        return given
+    run = Run(chooser["path"])
+    return replace(given, chooser=load_model(run, trained_config(run), corpus.vocab_size, device))
 
 
 def progress_of(job: Job, evaluators: list[Protocol], lengths: list[list[int]]) -> Progress:
