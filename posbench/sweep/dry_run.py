@@ -5,7 +5,6 @@ from collections import Counter
 from posbench.common.errors import ConfigError
 from posbench.data.corpus import known_tokenizer
 from posbench.evaluators.accuracy import Accuracy
-from posbench.sweep.cells import Cell
 from posbench.sweep.cost import cost
 from posbench.sweep.jobs import Job, Outcome
 from posbench.sweep.verdict import JobVerdict, judge_job
@@ -15,18 +14,19 @@ NOTES = {"untested": "untested pair", "noop": "no-op: ", "refused": "refused: "}
 
 
 def planned(jobs: list[Job]) -> list[JobVerdict]:
-    """Verdict on each job, with the refusals that only the text tells."""
+    """Verdict on each job, refused too for a length without room for a question in words, where the tokenizer is known already."""
     known: dict[str, Outcome] = {}
-    refused: dict[str, str] = {}  # by what is asked
-    plans = []
+    roomy, plans = set(), []
     for job in jobs:
-        plan = judge_job(job, known)
+        plan, data = judge_job(job, known), job.cfg.data
         for _, cell, _ in plan.work:
-            key = repr((job.cfg.data, cell.evaluate))
-            if key not in refused:
-                refused[key] = _too_short(job, cell)
-            if refused[key]:
-                plan = JobVerdict(job, refused[key])
+            key = repr((data, cell.evaluate))
+            try:
+                if key not in roomy and cell.evaluate.tasks and (tokenizer := known_tokenizer(data, job.cfg.cache_dir)):
+                    Accuracy.check_tokens(cell.evaluate, tokenizer, 0 if data["bos"] else None)
+                roomy.add(key)
+            except ConfigError as error:
+                plan = JobVerdict(job, str(error))
         plans.append(plan)
     return plans
 
@@ -62,17 +62,6 @@ def _missing_parents(plans: list[JobVerdict]) -> list[Job]:
     own = {job.run.path for job in fresh}
     missing = [job.parent for job in fresh if job.parent and not job.parent.run.finished]
     return list({job.run.path: job for job in missing if job.run.path not in own}.values())
-
-
-def _too_short(job: Job, cell: Cell) -> str:
-    """Refusal of a length without room for a question in words, as by the job; "" also where the tokenizer is yet to be trained."""
-    data = job.cfg.data
-    try:
-        if cell.evaluate.tasks and (tokenizer := known_tokenizer(data, job.cfg.cache_dir)):
-            Accuracy.check_tokens(cell.evaluate, tokenizer, 0 if data["bos"] else None)
-    except ConfigError as error:
-        return str(error)
-    return ""
 
 
 def _state(plan: JobVerdict) -> str:
