@@ -48,7 +48,7 @@ from posbench.config.typed_args import shown
 Command = Callable[[Request], int] | str  # a function or, as "module:function", one that is imported when there is something to do
 SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 TAKING = {  # scripts that a word of configs/run.yaml has an effect on; what a report takes as out= is its report_dir by now
-    "dry": ("run", "look", "advise", "search_factors", "reproduce", "identify"),
+    "dry": ("run", "demo", "look", "advise", "search_factors", "reproduce", "identify"),
     "out": ("export_hf", "search_factors", "harness", "identify"),
 }
 OUT_ALONE = ("search_factors", "identify")  # of these, scripts whose folder a user may give as a report's

@@ -49,7 +49,8 @@ def run(request: Request) -> int:
     there = [already_done(job) for job in jobs]
     if not dry and all(there):
         record(there, command)
-        made = f"{_number_of(len(jobs), 'training')} and {_number_of(sum(len(job.cells) for job in jobs), 'evaluation')}"
+        cells = sum(len(job.cells) for job in jobs)
+        made = f"{len(jobs)} training{'s' * (len(jobs) != 1)} and {cells} evaluation{'s' * (cells != 1)}"
         print(f"nothing to do: {made} are there already")
         for job in jobs:
             print(f"  {job.run.path}")
@@ -162,10 +163,6 @@ def _print_outcomes(results: list[Result], sweep: bool) -> None:
         print(f"  {path}")
 
 
-def _number_of(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
 def report(request: Request) -> int:
     """Command of scripts/report.py: tables, figures and a page of an experiment, a sweep (-m), run=DIR, runs= or all of results_dir.
 
@@ -187,7 +184,8 @@ def report(request: Request) -> int:
         name = experiment["name"] or cfg["log"]["group"]  # an unnamed sweep is named by its hash: other reports stay
         never = left_out(jobs)
         paths = [cell.path for job in jobs for cell in job.cells if cell.path not in never]
-        said = f"{_number_of(len(never), 'evaluation')} of the grid left out: refused, or without effect (run.py says why, with dry=true)"
+        counted = f"{len(never)} evaluation{'s' * (len(never) != 1)} of the grid"
+        said = f"{counted} left out: refused, or without effect (run.py says why, with dry=true)"
         notes = [said] * bool(never) + [elsewhere] * bool(elsewhere)
         command = as_command(f"python scripts/run.py {shlex.join(sys.argv[1:])}")
         title = experiment.get("title") or experiment["name"] or "Sweep"
@@ -209,6 +207,11 @@ def report(request: Request) -> int:
     for line in experiment.get("next", []) if jobs else []:
         print(f"next: {as_command(line.format(run=jobs[0].run.path))}")
     return 0
+
+
+def run_and_report(request: Request) -> int:
+    """Command of scripts/demo.py: run what is missing, then report on it. Returns the exit code of the first that fails."""
+    return run(request) or (0 if request.cfgs[0]["dry"] else report(request))
 
 
 def _named_results(cfg: dict) -> tuple[list[Path], list[Path], list[Path], str, list[str]]:
