@@ -131,7 +131,9 @@ class Protocol:
         """{length of a text that is read: the lengths that are evaluated by it, the longest first}, for `lengths` together."""
         if not self.nested:
             return {length: [length] for length in lengths}
-        return self.evaluation.together(lengths)
+        from posbench.position.effect import together
+
+        return together(self.evaluation.plan, lengths)
 
     def cost(self, length: int) -> int:
         """Upper bound of the tokens that the model reads for one length."""
@@ -284,6 +286,22 @@ class EveryTokenProtocol(Protocol):
         Row r predicts the token start + r + 1. Together the windows score each target once, in order.
         """
         raise NotImplementedError
+
+    def advancing(self, length: int, stride: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Windows that advance by `stride`, of which each scores its last `stride` tokens; none begins before its document."""
+        total = self.windows.n_targets
+        step_K = np.arange(stride, total + stride, stride)
+        spans = []
+        for first, document in zip(self.windows.last_N - total, self.windows.document_N, strict=True):
+            opening = int(self.windows.file.starts[document])
+            start_K, end_K = first + step_K - length, first + np.minimum(step_K, total)
+            early = int((start_K <= opening).sum())
+            if early:  # one window from the document's first token scores the targets of all these
+                spans.append([[opening], [first - opening], [end_K[early - 1] - opening]])
+            later_K = start_K[early:]
+            spans.append([later_K, np.full(len(later_K), length - stride), end_K[early:] - later_K])
+        start_W, low_W, high_W = (np.concatenate(parts).astype(np.int64) for parts in zip(*spans, strict=True))
+        return start_W, low_W, high_W
 
     def cost(self, length: int) -> int:
         return length * len(self.window_bounds(length)[0]) if self.evaluation.fed(length) == length else super().cost(length)

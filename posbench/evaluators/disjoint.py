@@ -23,8 +23,4 @@ class Disjoint(EveryTokenProtocol):
     """One row for each length."""
 
     def window_bounds(self, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        total = self.windows.n_targets
-        offset_K = np.arange(0, total, length)
-        start_NK = (self.windows.last_N - total)[:, None] + offset_K
-        high_NK = np.broadcast_to(np.minimum(length, total - offset_K), start_NK.shape)
-        return start_NK.ravel(), np.zeros(start_NK.size, dtype=np.int64), high_NK.ravel()
+        return self.advancing(length, length)

@@ -23,16 +23,4 @@ class Sliding(EveryTokenProtocol):
     floor = "sliding"
 
     def window_bounds(self, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        total, stride = self.windows.n_targets, self.evaluation.config.stride
-        step_K = np.arange(stride, total + stride, stride)
-        spans = []
-        for first, document in zip(self.windows.last_N - total, self.windows.document_N, strict=True):
-            opening = int(self.windows.file.starts[document])
-            start_K, end_K = first + step_K - length, first + np.minimum(step_K, total)
-            early = int((start_K <= opening).sum())
-            if early:  # one window from the document's first token scores the targets of all these
-                spans.append([[opening], [first - opening], [end_K[early - 1] - opening]])
-            later_K = start_K[early:]
-            spans.append([later_K, np.full(len(later_K), length - stride), end_K[early:] - later_K])
-        start_W, low_W, high_W = (np.concatenate(parts).astype(np.int64) for parts in zip(*spans, strict=True))
-        return start_W, low_W, high_W
+        return self.advancing(length, self.evaluation.config.stride)

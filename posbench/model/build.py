@@ -114,7 +114,7 @@ def load_model(run: Run, cfg: JobConfig, vocab_size: int, device: str) -> "GPT |
     if cfg.model.engine:
         raise ConfigError(f"{run.path} was asked of an engine, and has no model: its rows are all there is.")
     if outlined(cfg):
-        return read_theirs(_files(run, cfg), cfg, device)
+        return read_theirs(files_of(run, cfg), cfg, device)
     sha256 = run.read_summary()["sha256"]
     if not cfg.trains and not run.weights.exists():  # earlier versions copied the weights of a checkpoint
         with torch.device("meta"):
@@ -126,12 +126,7 @@ def load_model(run: Run, cfg: JobConfig, vocab_size: int, device: str) -> "GPT |
     return model.to(device).eval()
 
 
-def begin_theirs(parent: Run, parent_cfg: JobConfig, cfg: JobConfig, device: str) -> "Reader":
-    """Model of a fine-tuning that begins with the weights of a finished run, which transformers builds. Raises as `load_model`."""
-    return read_theirs(_files(parent, parent_cfg), cfg, device).requires_grad_(True)
-
-
-def _files(run: Run, cfg: JobConfig) -> Checkpoint:
+def files_of(run: Run, cfg: JobConfig) -> Checkpoint:
     """Files of a finished run whose model transformers builds: its own, or those of the checkpoint. Raises RunError for changed ones."""
     sha256 = run.read_summary()["sha256"]
     if not cfg.train.parent:

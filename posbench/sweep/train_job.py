@@ -8,7 +8,7 @@ from posbench.data import prepare
 from posbench.data.corpus import Corpus, fit_corpus
 from posbench.data.sources import SPLITS
 from posbench.huggingface import weights as hf_weights
-from posbench.model.build import begin_theirs, load_model, make_model, pick_device
+from posbench.model.build import files_of, load_model, make_model, pick_device, read_theirs
 from posbench.model.gpt import GPT
 from posbench.model.inherit import inherit
 from posbench.position.instantiate import trained_config
@@ -118,7 +118,7 @@ def _begin(job: Job, vocab_size: int, device: str) -> tuple["GPT | Reader", dict
         )
     noted, parent_cfg = {**noted, "sha256": found}, job.parent.cfg if job.parent else trained_config(run)
     if outlined(job.cfg):
-        return begin_theirs(run, parent_cfg, job.cfg, device), noted
+        return read_theirs(files_of(run, parent_cfg), job.cfg, device).requires_grad_(True), noted
     model = make_model(job.cfg, vocab_size)
     inherit(model, load_model(run, parent_cfg, vocab_size, "cpu"), job.cfg.train.frozen)
     return model.to(device), noted

@@ -97,14 +97,8 @@ def measure(model: nn.Module, door: Door) -> None:
     if None in places or len(places) != len(own):
         raise ConfigError(f"{type(model).__name__} has attention layers with a shared or missing layer_idx, which posbench needs.")
     first = own[0]
-    shape = Shape(
-        d_model=model.get_input_embeddings().weight.shape[1],
-        n_layer=len(own),
-        n_head=first.q_BHTD.shape[1],
-        n_kv_head=first.k_BGTD.shape[1],
-        train_len=door.train_len,
-        head_width=first.q_BHTD.shape[-1],
-    )
+    width, (n_head, _, head_width) = model.get_input_embeddings().weight.shape[1], first.q_BHTD.shape[1:]
+    shape = Shape(width, len(own), n_head, first.k_BGTD.shape[1], door.train_len, head_width)
     tolerance = EXACT.get(model.dtype, 0.02)
     angles = [found for call in calls for found in _angles(*call)]
     found: dict[object, Turned | NoEncoding] = {}

@@ -44,6 +44,17 @@ class Series:
     row_step: int = 0
     key_step: int = 0
 
+    @property
+    def n_pairs(self) -> int:
+        return self.count * self.rows * self.keys
+
+    def of_queries(self, x_TW: Tensor) -> Tensor:
+        """Rows of the queries of each piece, without a copy: [N, ..., S, W] of [..., T, W]."""
+        return _moving(x_TW, self.start, self.rows, self.row_step, self.count)
+
+    def of_keys(self, x_TW: Tensor) -> Tensor:
+        return _moving(x_TW, self.first, self.keys, self.key_step, self.count)
+
     def joined(self, piece: "Series") -> "Series | None":
         """The series with one more piece of its size; None if that does not go on with it."""
         gone = self.count - 1
@@ -68,15 +79,15 @@ def chunked_sdpa(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tenso
     y_BGPTD, lse_BGPT1 = y_BTGPD.permute(0, 2, 3, 1, 4), q_BHTD.new_full((batch, groups, heads // groups, length, 1), -torch.inf)
     if layer.has_sink:  # a first piece of value 0
         lse_BGPT1.copy_(layer.sink(q_BHTD).view(groups, -1, 1, 1))
-    total, done = sum(_pair_count(series) for band in layer.bands for series in _series(band, first)), 0
+    total, done = sum(series.n_pairs for band in layer.bands for series in _series(band, first)), 0
     for band in layer.bands:
         q_BHTW, k_BGTW, v_BGTW = operands(layer, band, q_BHTD, k_BGTD, v_BGTD, row_constant=len(layer.bands) > 1 or layer.has_sink)
         q_BGPTW = q_BHTW.unflatten(1, (groups, -1))
         for series in _series(band, first):
-            y_NBGPSD, lse_NBGPS1 = (_queries(series, t) for t in (y_BGPTD, lse_BGPT1))
-            for at, y, lse in _calls(series, _queries(series, q_BGPTW), *(_keys(series, t) for t in (k_BGTW, v_BGTW))):
+            y_NBGPSD, lse_NBGPS1 = (series.of_queries(t) for t in (y_BGPTD, lse_BGPT1))
+            for at, y, lse in _calls(series, series.of_queries(q_BGPTW), *(series.of_keys(t) for t in (k_BGTW, v_BGTW))):
                 _merge_softmax(y_NBGPSD[at], lse_NBGPS1[at], y[..., :width], lse.unsqueeze(-1))
-            done += _pair_count(series)
+            done += series.n_pairs
             layer.tell(done / (total + 1))
     return y_BTGPD[:, first:].flatten(2, 3).transpose(1, 2).to(v_BGTD.dtype)
 
@@ -89,19 +100,6 @@ def _series(band: BandPlan, first: int) -> list[Series] | None:
         return None if found is None else joined(found)
 
     return band.once(("pieces", first), made)
-
-
-def _pair_count(series: Series) -> int:
-    return series.count * series.rows * series.keys
-
-
-def _queries(series: Series, x_TW: Tensor) -> Tensor:
-    """Rows of the queries of each piece, without a copy: [N, ..., S, W] of [..., T, W]."""
-    return _moving(x_TW, series.start, series.rows, series.row_step, series.count)
-
-
-def _keys(series: Series, x_TW: Tensor) -> Tensor:
-    return _moving(x_TW, series.first, series.keys, series.key_step, series.count)
 
 
 def _moving(x_TW: Tensor, start: int, size: int, step: int, count: int) -> Tensor:
