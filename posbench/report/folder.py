@@ -3,6 +3,8 @@
 import io
 import itertools
 import re
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +13,11 @@ from posbench.common.csv_records import to_csv
 from posbench.common.files import read_bytes, write_atomic
 from posbench.evaluation.protocol import known
 from posbench.report.explore import explore_page
-from posbench.report.figures.draw import draw
+from posbench.report.figures import accuracy, differences, loss_curves, within_windows
+from posbench.report.figures.style import save
+from posbench.report.figures.trainings import accuracy_steps, frontier, gain, steps
 from posbench.report.page import page
-from posbench.report.records import ContextPoint, CurvePoint, Score
+from posbench.report.records import ContextPoint, CurvePoint, Score, SectionKey
 from posbench.report.report import Report, collect
 from posbench.runs.evidence import write_evidence
 from posbench.runs.rows import write_csv
@@ -24,6 +28,16 @@ DRAWN = re.compile(
     r"(context|accuracy|accuracy_steps|map|depth|curve|position|heatmap|differences|gain|steps|frontier|causes)(-\d+)?\.(png|svg)"
     r"|(context|accuracy|position)\.csv"
 )
+FIGURES = {  # of a section by its kind; None where one would show nothing
+    "context": {"context": within_windows.by_context},
+    "accuracy": {
+        "accuracy": accuracy.figure, "map": accuracy.methods_map, "depth": accuracy.maps, "accuracy_steps": accuracy_steps,
+    },
+    "position": {"position": within_windows.by_position},
+    "curve": {
+        "curve": loss_curves.figure, "heatmap": differences.heatmap, "differences": differences.intervals, "steps": steps,
+    },
+}  # fmt: skip
 
 
 def texts_of(report: Report) -> dict[str, str]:
@@ -65,6 +79,27 @@ def write(report: Report, out_dir: Path | str) -> list[Path]:
     write_atomic(out_dir / EXPLORE, explore_page(report.title, {"": report}))
     write_atomic(out_dir / PAGE, page(report, drawn))
     return [*written, out_dir / EXPLORE, out_dir / PAGE]
+
+
+def draw(sections: Sequence[Sequence[SectionKey]], out_dir: Path | str, title: str) -> list[dict[str, list[Path]]]:
+    """Draw every section of points, steps or scores. Returns {name: its png and svg} for each section, named as in FIGURES.
+
+    The first section of points has `gain` and `frontier` too if an encoding was trained at several lengths, `gain` also if for several
+    numbers of steps.
+    The first section of a kind gives curve.png and curve.svg, further ones curve-2.png and so on. Equal input gives equal bytes.
+    """
+    drawn, counted = [], Counter()
+    for section in sections:
+        kind = {ContextPoint: "context", Score: "accuracy"}.get(type(section[0])) or ("position" if section[0].window else "curve")
+        counted[kind] += 1
+        number = f"-{counted[kind]}" if counted[kind] > 1 else ""
+        made = {name: figure(section, title) for name, figure in FIGURES[kind].items()}
+        drawn.append({name: save(figure, Path(out_dir) / (name + number)) for name, figure in made.items() if figure})
+    points = [one for section in sections for one in section if isinstance(one, CurvePoint)]
+    for name, of_all in (("gain", gain), ("frontier", frontier)):
+        if points and (figure := of_all(points, title)):
+            drawn[0][name] = save(figure, Path(out_dir) / name)
+    return drawn
 
 
 def disagreements(folder: Path, report: Report | None = None) -> list[str]:

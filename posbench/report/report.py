@@ -13,10 +13,9 @@ from posbench.report import scores as asked
 from posbench.report.curves import context_points, points
 from posbench.report.external_csv import match_setting, place, read_foreign, stated
 from posbench.report.labels import STEPS, Labels
-from posbench.report.latex import comments, latex, long
 from posbench.report.records import ContextPoint, CurvePoint, Score, check_size, section_of, sections
 from posbench.report.references import References, check_one_set
-from posbench.report.tables import Table, context_table, position_tables, score_tables, tables
+from posbench.report.tables import Table, context_table, position_tables, printed, score_tables, tables
 from posbench.runs.evaluation import Evaluation, load_evaluations
 from posbench.runs.evidence import pool
 from posbench.runs.rows import SETTING
@@ -88,10 +87,14 @@ class Report:
 
     def latex(self) -> str:
         """Tables as LaTeX, with the lines below them as comments."""
-        package = ["\\usepackage{longtable}"] * any(long(table) for part in self.parts for table in part.tables)
+
+        def comments(lines: Iterable[str]) -> str:
+            return "\n".join(f"% {printed(line)}" for line in lines)
+
+        package = ["\\usepackage{longtable}"] * any(table.long for part in self.parts for table in part.tables)
         texts = [comments([self.title, *package])]
         for part in self.parts:
-            texts += [*map(latex, part.tables), comments(part.lines)]
+            texts += [*(table.latex() for table in part.tables), comments(part.lines)]
         return "\n\n".join([*texts, *(comments([note]) for note in self.notes)]) + "\n"
 
     def table_text(self, width: int | None = None, colour: bool = False) -> str:

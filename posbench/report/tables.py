@@ -10,6 +10,12 @@ from posbench.report.records import ContextPoint, CurvePoint, Record, Score, by_
 METHOD = ("encoding", "extension", "scale_attention")
 GAINS, FAILS, LEVEL, UNTESTED = " <", " >", " ~", " *"
 NEVER = "never learned"
+PAGE = 40  # rows of a table in LaTeX
+ESCAPES = {
+    "\\": r"\textbackslash{}", "~": r"$\sim$", "^": r"\textasciicircum{}", "<": "$<$", ">": "$>$", "|": r"\textbar{}", '"': "''",
+    "[": "{[}", "*": "{*}",  # at the start of a row they would belong to the line break before it
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+}  # fmt: skip
 STYLES = {GAINS: "green", FAILS: "red"}
 Difference = Callable[[CurvePoint], tuple[float | None, float | None]]  # and half of its interval
 
@@ -43,6 +49,27 @@ class Table:
         rule = [":---"] * self.names + ["---:"] * (len(self.columns) - self.names)
         return "\n".join([f"**{self.title}**", "", *map(markdown_row, (self.columns, rule, *self.rows))])
 
+    @property
+    def long(self) -> bool:
+        """True if it is longer than a page, and so needs LaTeX's package longtable."""
+        return len(self.rows) > PAGE
+
+    def latex(self) -> str:
+        """Table for a paper in plain LaTeX, its title as the caption. A long one continues over pages and repeats its head on each."""
+        rows = []
+        for row in self.rows:
+            cells = [escape(str(cell)) for cell in row]
+            numbers = [f"$-${cell[1:]}" if cell[:1] == "-" and len(cell) > 1 else cell for cell in cells[self.names :]]  # real minus signs
+            rows.append(" & ".join([*cells[: self.names], *numbers]) + " \\\\")
+        head = " & ".join(map(escape, self.columns)) + " \\\\\n\\hline"
+        caption = f"\\caption{{{escape(self.title)}}}"
+        columns = "l" * self.names + "r" * (len(self.columns) - self.names)
+        if self.long:
+            top = [f"\\begin{{longtable}}{{{columns}}}", f"{caption} \\\\", head, "\\endfirsthead", head, "\\endhead"]
+            return "\n".join(["{\\small", *top, *rows, "\\end{longtable}}"])
+        top = ["\\begin{table}[tbp]", "\\centering\\small", caption, f"\\begin{{tabular}}{{{columns}}}", head]
+        return "\n".join([*top, *rows, "\\end{tabular}", "\\end{table}"])
+
     def rich(self, tight: bool = False):
         """Table for a terminal: gains are green, failures red. `tight` has heads of two lines and folds long names."""
         from rich import box
@@ -75,6 +102,16 @@ class Table:
 
 def _tight(column: str) -> str:
     return column.replace(" ", "\n", 1).replace("_", "_\n")
+
+
+def escape(text: str) -> str:
+    """Escape `text` for LaTeX: special characters print as themselves, and +- as one sign."""
+    return "".join(ESCAPES.get(character, character) for character in printed(text)).replace(" +- ", r" $\pm$ ")
+
+
+def printed(text: str) -> str:
+    """Text with spaces for characters that cannot be printed, line breaks too."""
+    return "".join(character if character.isprintable() else " " for character in text)
 
 
 def markdown_row(cells: Iterable[TableCell | str]) -> str:

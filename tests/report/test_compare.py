@@ -17,10 +17,9 @@ from posbench.common.csv_records import to_csv
 from posbench.common.errors import ConfigError, RunError
 from posbench.report.figures.captions import caption
 from posbench.report.folder import write
-from posbench.report.latex import PAGE, latex
 from posbench.report.records import CurvePoint, read_points
 from posbench.report.report import collect
-from posbench.report.tables import METHOD, Table
+from posbench.report.tables import METHOD, PAGE, Table
 from posbench.runs.rows import write_csv
 from posbench.runs.search import find_results, shortest_endings
 
@@ -256,6 +255,6 @@ def test_two_checkpoints_of_one_encoding_are_told_apart(tmp_path):
 
 def test_a_long_table_goes_on_over_pages():
     def made(rows):
-        return latex(Table("Loss & more", [*METHOD, "1x (64)"], [["rope", f"x_{n}", "none", "-0.1 +- 0.2 <"] for n in range(rows)]))
+        return Table("Loss & more", [*METHOD, "1x (64)"], [["rope", f"x_{n}", "none", "-0.1 +- 0.2 <"] for n in range(rows)]).latex()
 
     assert r"\begin{tabular}" in made(3) and r"\begin{longtable}" in made(PAGE + 1) and r"\endhead" in made(PAGE + 1)

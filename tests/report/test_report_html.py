@@ -13,8 +13,8 @@ from script_calls import call
 from synthetic import LENGTHS, TARGETS, Built, write_eval, write_run
 
 from posbench.common.errors import ConfigError
-from posbench.report.latex import escape
 from posbench.report.report import collect
+from posbench.report.tables import escape
 from posbench.runs.run_metadata import ABSENT, differing, flatten
 from posbench.runs.search import Found, find_results
 

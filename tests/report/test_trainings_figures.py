@@ -7,7 +7,7 @@ from labelled import labelled
 from test_figures import texts
 
 from posbench.report.figures import trainings
-from posbench.report.figures.draw import draw
+from posbench.report.folder import draw
 from posbench.report.records import CurvePoint, Score, sections
 
 PLACE = {"protocol": "fixed_targets", "data": "pysource", "tokenizer": "bpe-1024", "setting": None, "scale_attention": "none"}
