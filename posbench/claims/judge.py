@@ -103,10 +103,9 @@ def _judge_claim(claim: Claim, pools, reserved: set[int], readings: Counter) -> 
     pool, command = pools(claim)
     found = []
     for primary, endpoint in [(True, one) for one in claim.primary] + [(False, one) for one in claim.secondary]:
-        rules = {"confirm": str(endpoint.confirm or ""), "refute": str(endpoint.refute or "")}
         blank = Finding(
             endpoint=endpoint.name, primary=primary, **shared, experiment=" ".join(claim.experiments), compared=str(endpoint),
-            unit=MEASURES[endpoint.measure], **rules,
+            unit=MEASURES[endpoint.measure], confirm=str(endpoint.confirm or ""), refute=str(endpoint.refute or ""),
         )  # fmt: skip
         if claim.stage > 1 and primary and readings[claim.stage, str(endpoint)] == 1:
             blank = replace(blank, sides=sides(endpoint.confirm, endpoint.refute))

@@ -199,9 +199,6 @@ def _endpoint(
         raise ConfigError("only losses and rises can be shares of G")
     chosen = tuple(seeds or all_seeds or ())
     if gate not in GATES or len(set(chosen)) < len(chosen) or not all(isinstance(seed, int) for seed in chosen):
-        raise ConfigError(
-            "gate is confirmed where a refutation needs no use of the window, none where that use is what is asked, and seeds are "
-            "different whole numbers"
-        )
+        raise ConfigError(f"gate must be one of {', '.join(GATES)}, and seeds different whole numbers")
     weighed = tuple((sign * float(cell.times), cell) for sign, cell in cells)
     return Endpoint(str(name), measure, weighed, margin, confirm, refute, gate, chosen, windows)

@@ -9,6 +9,7 @@ from pathlib import Path
 from posbench.claims.judge import NOT_MEASURED, Finding
 from posbench.claims.language import STAGES, endpoint_name
 from posbench.common import csv_records
+from posbench.report.records import grouped
 from posbench.report.tables import Table, markdown_row
 
 ORDER = ("confirmed", "refuted", "undecided", "gated", NOT_MEASURED)
@@ -106,9 +107,7 @@ def _rules(findings: Sequence[Finding]) -> str:
 
 def _doubles(primaries: Sequence[Finding]) -> list[str]:
     """Sentence on primaries with the same comparison, which are one piece of evidence; none without any."""
-    asked: dict[str, list[Finding]] = {}
-    for one in primaries:
-        asked.setdefault(one.compared, []).append(one)
+    asked = grouped(primaries, lambda one: one.compared)
     doubles = [" and ".join(map(_label, same)) for same in asked.values() if len(same) > 1]
     if not doubles:
         return []

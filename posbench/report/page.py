@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from posbench.report.html import LACKING, NUMBER, Grid, anchored, link, svg, template
-from posbench.report.records import CurvePoint, SectionKey, file
+from posbench.report.records import SectionKey, file
 from posbench.report.references import reference
 from posbench.report.tables import METHOD, Table, number
 from posbench.runs.bundle import shown_folder
@@ -36,7 +36,9 @@ def page(report: "Report", drawn: Iterable[Mapping[str, Sequence[Path]]]) -> str
     headed = [head for kind in KINDS for head in headings([part.points for part in report.parts if part.kind == kind])]
     for part, figures, heading in zip(report.parts, drawn, headed, strict=True):
         kind, anchor = part.kind, f"{part.kind}-{sum(one['kind'] == part.kind for one in parts)}"
-        colour = _colour_line(part.points) if kind == "section" else []
+        wide = kind == "section" and part.points[0].window
+        known = kind == "section" and any((one.change_half_width if wide else one.half_width) is not None for one in part.points)
+        colour = [COLOURS.format("the loss without extension" if wide else "the floor")] * known
         parts.append({
             "kind": kind,
             "anchor": anchor,
@@ -54,13 +56,6 @@ def page(report: "Report", drawn: Iterable[Mapping[str, Sequence[Path]]]) -> str
     names = [link(origin.path.name, sources.anchors[origin.path]) for origin in readable]
     told = {"trainings": sources.trainings(), "readable": readable, "differences": differences(names, found), "absent": ABSENT}
     return template("page.html").render(report=report, titles=FIGURES, parts=parts, differing=found, **told)
-
-
-def _colour_line(section: Sequence[CurvePoint]) -> list[str]:
-    """Line on the colours of a section's cells, if any has one."""
-    if section[0].window:
-        return [COLOURS.format("the loss without extension")] * any(point.change_half_width is not None for point in section)
-    return [COLOURS.format("the floor")] * any(point.half_width is not None for point in section)
 
 
 def headings(found: Sequence[Sequence[SectionKey]]) -> list[str]:

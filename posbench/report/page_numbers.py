@@ -81,8 +81,6 @@ class Key(NamedTuple):
             elif " @" in part:
                 several, _, times = part.rpartition(" @")
                 methods = [[*method.split("|"), "none", "none"][:3] for method in several.split(" & ")]
-                if not re.fullmatch(r"[\d/]+x(,[\d/]+x)*", times):
-                    raise ConfigError(f"`{times}` is not a multiple of the training length, followed by words and columns")
                 multiples = [Fraction(one.rstrip("x")) for one in times.split(",")]
             elif part:
                 names.append(part)

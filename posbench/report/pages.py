@@ -7,7 +7,6 @@ At the end of a template `<!-- let name = words -->` defines what $name stands f
 
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from posbench.common.errors import ConfigError
@@ -29,21 +28,17 @@ def filled_page(template: Path) -> str:
     text = template.read_text(encoding="utf-8")
     words = dict(LET.findall(text))
 
-    def number(match: re.Match) -> str:
-        return fill(match[1], re.sub(r"\$(\w+)", lambda name: words[name[1]], match[2]))
+    def made(match: re.Match) -> str:
+        try:
+            if match.re is TABLE:
+                return filled_table(match)
+            return fill(match[1], re.sub(r"\$(\w+)", lambda name: words[name[1]], match[2]))
+        except (ConfigError, KeyError, ValueError, TypeError, IndexError, OSError) as error:
+            line, shown = match.string.count("\n", 0, match.start()) + 1, match[0].splitlines()[0]
+            said = error if isinstance(error, ConfigError) else repr(error)
+            raise ConfigError(f"{template.parent.name}/{template.name}, line {line}: {shown} cannot be filled in: {said}.") from error
 
-    def replaced(pattern: re.Pattern, made: Callable[[re.Match], str], text: str) -> str:
-        def made_or_placed(match: re.Match) -> str:
-            try:
-                return made(match)
-            except (ConfigError, KeyError, ValueError, TypeError, IndexError, OSError) as error:
-                line, shown = text.count("\n", 0, match.start()) + 1, match[0].splitlines()[0]
-                said = error if isinstance(error, ConfigError) else repr(error)
-                raise ConfigError(f"{template.parent.name}/{template.name}, line {line}: {shown} cannot be filled in: {said}.") from error
-
-        return pattern.sub(made_or_placed, text)
-
-    filled = replaced(TABLE, filled_table, replaced(EXPRESSION, number, text))
+    filled = TABLE.sub(made, EXPRESSION.sub(made, text))
     return f"<!-- made of {template.name} by `make pages` -->\n{LET.sub('', filled).rstrip()}\n"
 
 

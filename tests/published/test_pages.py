@@ -75,7 +75,7 @@ def test_expressions(results, source, text, shown):
         ("{nowhere: rope @2x .2f}", "results/reported has no nowhere/curve.csv"),
         ("{small: rope|pi @4x .2f}", "no lines fit"),
         ("{small: rope|pi @1x,2x .2f}", "2 lines fit"),
-        ("{small: rope|pi @1x width .2f}", "`1x width` is not a multiple"),
+        ("{small: rope|pi @1x width .2f}", "Invalid literal for Fraction: '1x width'"),
         ("{small: rope|pi @1x .2q}", "Unknown format code"),
         ("{small: rope|pi @1x nll +- .2f}", "it has no interval"),
         ("<!-- table: results/README.md 99 -->", "IndexError"),
