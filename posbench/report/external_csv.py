@@ -35,8 +35,6 @@ def read_foreign(path: Path, source: str | None) -> tuple[list[Evaluation], list
     """Evaluations of a rows.csv, or points of a CSV of others; the other list is empty. Raises ConfigError for a file that is neither."""
     try:
         lines = io.StringIO(read_bytes(path).decode("utf-8-sig"), newline="")
-        if not lines.getvalue().strip():
-            raise ConfigError(f"{path} is empty: {WANTED}.")
         head = lines.readline()
         lines.seek(0)
         table = csv.DictReader(lines, delimiter=max(",;\t", key=head.count))

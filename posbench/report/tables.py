@@ -145,14 +145,12 @@ def position_tables(stretches: Sequence[CurvePoint]) -> list[Table]:
     change = "Loss minus that of the same tokens without an extension (nats/token)"
     titles = f"Loss by position in windows of {stretches[0].window} tokens (nats/token)", change, f"At positions {heads[ends[-1]]}"
     loss, *changed, last = of_methods(methods(stretches), heads, titles, lambda one: (one.change, one.change_half_width))
-    # The methods without an extension have no change.
-    told = [
-        replace(table, rows=[row for row in table.rows if any(cell.value is not None for cell in row[table.names :])]) for table in changed
-    ]
+    for table in changed:  # the methods without an extension have none
+        table.rows[:] = [row for row in table.rows if any(cell.value is not None for cell in row[table.names :])]
     heads = {length: heading(length, stretches[0].train_len) for length in tick_lengths(point.length for point in texts)}
     rows = by_method(methods(texts), heads, perplexity)
     whole = Table("Perplexity over every token of texts of each length", [*METHOD, *heads.values()], rows)
-    return [loss, *told, last, *[whole] * bool(texts)]
+    return [loss, *changed, last, *[whole] * bool(texts)]
 
 
 def score_tables(section: list[Score]) -> list[Table]:

@@ -168,7 +168,7 @@ def test_what_speaks_against_a_section_stays_out_of_it(tmp_path):
     [
         ("method,length\na,64\n", "paper.csv has no column nll or ppl, but method, length: give a CSV with at least"),
         ("nll\n3\n", "has no column length, and none method or label or encoding"),
-        ("", "paper.csv is empty: give a CSV with at least the columns"),
+        ("", "method or label or encoding, but none: give a CSV with at least the columns"),
         ("method,length,nll\na,64,3\nb,6", "paper.csv, line 3, has no column nll: complete the line"),
         ("method,length,nll\n", "holds no line below its header"),
         ("method,length,nll\na,64,3\na,64,4\n", "line 3: a none none at length 64 appears twice: distinguish the lines by method, or by a"),
