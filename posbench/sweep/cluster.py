@@ -13,7 +13,6 @@ import time
 import traceback
 import uuid
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -104,37 +103,35 @@ class Queue:
             left.remove(task.job)
         return list(found.values())
 
-    def ended(self, tasks: Iterable[Submitted]) -> list[tuple[Submitted, Result]]:
-        """(task, result) of the tasks that ended since the last call."""
-        tasks, now = list(tasks), time.monotonic()
+    def ended(self, tasks: list[Submitted]) -> list[tuple[Submitted, Result]]:
+        """(task, result) of the tasks that ended since the last call. Their files are deleted."""
+        found, now = [], time.monotonic()
         if now - self.asked > ASK_SECONDS:
             self._ask(tasks)
             for task in tasks:
                 gone = self.states.get(task.id, "CANCELLED") in ENDED
                 task.lost = (task.lost or now) if gone else None
         names = set(os.listdir(self.folder))
-        found = [(task, self._told(task)) for task in tasks if _beside(task.spec, "outcome").name in names]
-        lost = [task for task in tasks if task.lost and now - task.lost > LOST_SECONDS and _beside(task.spec, "outcome").name not in names]
-        return found + [(task, self._gone(task)) for task in lost]
+        for task in tasks:
+            told = _beside(task.spec, "outcome").name in names
+            if told or (task.lost and now - task.lost > LOST_SECONDS):
+                found.append((task, self._told(task) if told else self._gone(task)))
+                for path in (task.spec, _beside(task.spec, "task"), _beside(task.spec, "outcome")):
+                    path.unlink(missing_ok=True)
+        return found
 
     def _told(self, task: Submitted) -> Result:
         said = read_json(_beside(task.spec, "outcome"))
-        self._forget(task)
         file = Path(os.path.relpath(said["file"])) if said["file"] else None
         return Result(task.job, said["code"], [Outcome(**values) for values in said["outcomes"]], said["seconds"], file)
 
     def _gone(self, task: Submitted) -> Result:
         """Result of a task without an outcome file: cancelled, killed with its node, or collected by another command."""
-        self._forget(task)
         state = self.states.get(task.id, "gone")
         reason = f"task {task.id} ended as {state} without an outcome; the same command goes on from its last checkpoint"
         result = already_done(task.job) or Result(task.job, 1, [Outcome("", "failed", reason)])
         record([result], self.command, task.log.read_text(errors="replace").splitlines()[-TAIL:] if task.log.exists() else [])
         return result
-
-    def _forget(self, task: Submitted) -> None:
-        for path in (task.spec, _beside(task.spec, "task"), _beside(task.spec, "outcome")):
-            path.unlink(missing_ok=True)
 
     def _ask(self, tasks: list[Submitted]) -> None:
         """Query the states of all tasks. If the cluster does not answer, the last known states stay."""

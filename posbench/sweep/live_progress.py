@@ -26,12 +26,13 @@ class Live(Progress):
         self.failed = 0
         self.seconds: list[float] = []
         self.started: dict[str, float] = {}  # {running job: when it began}
-        self.ends: dict[str, float] = {}  # {running job: when it ends by its own estimate}
+        self.ends: dict[str, float] = {}  # {job: when it ends by its own estimate}
 
     def start(self, job: str) -> None:
         """Register the start of a job under a unique name."""
         with self.lock:
             self.started[job] = time.monotonic()
+            self.ends.pop(job, None)
             self._tell(0)
 
     def finish(self, result: Result) -> None:
@@ -39,7 +40,7 @@ class Live(Progress):
         failures = [f"{result.job.run.id}: {outcome.reason}" for outcome in result.failures]
         interrupted = any(outcome.status == "interrupted" for outcome in result.outcomes)
         with self.lock:
-            self._forget(result.job.run.id)
+            self.started.pop(result.job.run.id, None)
             self.failed += bool(failures)
             self.seconds.append(result.seconds)
             if failures and self.total > 1:
@@ -49,7 +50,7 @@ class Live(Progress):
     def put_back(self, job: str) -> None:
         """Register that a job found its run busy and waits for another turn."""
         with self.lock:
-            self._forget(job)
+            self.started.pop(job, None)
             self._tell(0)
 
     def feed(self, raw: bytes, job: str) -> str | None:
@@ -90,10 +91,6 @@ class Live(Progress):
                 super().close(finished)
             elif self.terminal:
                 self._print("\r", end="")
-
-    def _forget(self, job: str) -> None:
-        self.started.pop(job, None)
-        self.ends.pop(job, None)
 
     def _tell(self, n: int) -> None:
         # A plain line is printed between two jobs, so the number of running jobs is only shown on a terminal.
