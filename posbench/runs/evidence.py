@@ -105,22 +105,20 @@ def read_evidence(folder: Path) -> tuple[list[Evaluation], dict[Path, RunMetadat
     was evaluated in. Raises RunError for damaged files.
     """
     where, rows = shown_folder(folder), read_csv(folder / ROWS)
-    lines: dict[Path, dict] = {}
+    origins: dict[Path, RunMetadata] = {}
+    listed: dict[Path, dict] = {}  # the evaluations of each
     places: dict[tuple[str, str, str | None], Path] = {}  # (run_id, eval_id, length) -> the first origin that names it
     apart: dict[tuple[Path, str], list[int]] = {}
     try:
         for number, text in enumerate(read_bytes(folder / CONFIGS).decode().splitlines()):
             line = printable(json.loads(text))
             path = folder / line["run_id"]
-            path = folder / str(number) / line["run_id"] if path in lines else path
-            lines[path] = line
+            path = folder / str(number) / line["run_id"] if path in origins else path
+            origins[path] = RunMetadata(path, dict(line["config"]), dict(line["provenance"]), dict(line["summary"]), line["end_slope"])
+            listed[path] = line["evaluations"]
             for name, one in line["evaluations"].items():
                 for length in (*one["machines"], None):
                     places.setdefault((line["run_id"], name, length), path)
-        origins = {
-            path: RunMetadata(path, dict(line["config"]), dict(line["provenance"]), dict(line["summary"]), line["end_slope"])
-            for path, line in lines.items()
-        }
         for number, row in enumerate(rows):
             known = row["run_id"], row["eval_id"]
             if path := places.get((*known, str(row["length"]))) or places.get((*known, None)):
@@ -130,7 +128,7 @@ def read_evidence(folder: Path) -> tuple[list[Evaluation], dict[Path, RunMetadat
             documents.setdefault(one.targets, []).append(one)
         found = []
         for (run, name), numbers in apart.items():
-            one, own = lines[run]["evaluations"][name], {key: value for number in numbers for key, value in sums.get(number, {}).items()}
+            one, own = listed[run][name], {key: value for number in numbers for key, value in sums.get(number, {}).items()}
             setting = one["setting"] and Setting.of(one["setting"])
             losses = PooledLosses(folder / SUMS, own, one["targets"], documents.get(one["targets"], []))
             path = run / "evals" / rows[numbers[0]]["protocol"] / f"{name}.json"
