@@ -74,14 +74,10 @@ def check_extension(encoding: Encoding, extension: Extension, lengths: list[int]
     _check_bounds(encoding, extension, lengths, name)
     if name == "none" or fed != max(lengths):
         return None
-    if not extended:
-        return f"no layer of encoding={name_of(encoding)} lets an extension act, so extension={name} changes nothing"
     judged = dict.fromkeys((max(lengths), min(max(lengths), encoding.shape.train_len)))  # the longest first: most extensions differ there
     if not any(changes(encoding, extension, length) for length in judged):
-        if not any(Trait.COORDINATE in one.traits for one in extended):
-            others = any(Trait.COORDINATE in layer.encoding.traits for layer in encoding.layers())
-            where = " in the layers that an extension acts on" if others else ""
-            return f"encoding={name_of(encoding)} has no positions{where}, so extension={name} changes nothing"
+        if not any(Trait.COORDINATE in layer.encoding.traits for layer in encoding.layers()):
+            return f"encoding={name_of(encoding)} has no positions, so extension={name} changes nothing"
         return f"extension={name} sees every pair as encoding={name_of(encoding)} does without it, up to length {max(lengths)}"
     return None
 

@@ -19,7 +19,7 @@ from posbench.report.records import SECTION, ContextPoint, CurvePoint, grouped, 
 from posbench.report.references import Paired, References, Seed, compare, exact_context, plain, reference
 from posbench.runs.evaluation import Evaluation
 from posbench.statistics.clustered import student_interval
-from posbench.statistics.crossed import Gain, across, estimate
+from posbench.statistics.crossed import Estimate, across, estimate
 
 MEANS = ("nll", "bpb", "accuracy")  # columns of a point that are means over seeds
 
@@ -65,7 +65,7 @@ def add_seed(seeds: dict[int, Seed], one: Seed, label: Labels) -> None:
         )
 
 
-def _point(key: tuple, seeds: list[Seed], label: Labels, gains: Mapping[tuple, Gain]) -> CurvePoint:
+def _point(key: tuple, seeds: list[Seed], label: Labels, gains: Mapping[tuple, Estimate]) -> CurvePoint:
     rows, known = [one.row for one in seeds], [gains.get(one.evaluation.key) for one in seeds]
     first, floors = rows[0], [one.against_floor for one in seeds]
     difference, half_width, over = interval(floors, first["sem_unit"])

@@ -19,7 +19,7 @@ from posbench.report.scores import GUESSES, LEARNED
 from posbench.report.tables import NEVER, number
 from posbench.runs.evaluation import Evaluation
 from posbench.runs.run_metadata import RunMetadata, differing, text
-from posbench.statistics.crossed import Gain
+from posbench.statistics.crossed import Estimate
 
 MARKS = "< gains from the longer context, > fails, ~ zero lies inside the interval (which does not prove that nothing is lost)"
 EARLY = ", or what there is where a document begins"
@@ -196,7 +196,7 @@ def gain_lines(own: Iterable[Evaluation], references: References, label: Labels,
     asked_alike: dict[tuple, tuple] = {}  # G by another protocol is taken only if its windows are the same
     for key in known:
         asked_alike.setdefault(references.floors[key, "floor"].windows, key)
-    found: list[tuple[tuple[str, str, int], int, Gain]] = []  # name with the protocol that G is taken from, training length; seed
+    found: list[tuple[tuple[str, str, int], int, Estimate]] = []  # name with the protocol that G is taken from, training length; seed
     failed: dict[str, None] = {}
     unknown: dict[str, dict[str, list[int]]] = {}  # {why: {encoding: seeds}}
     trained = {one.first["run_id"]: one for one in own if not one.rows_alone and any(row["position"] is None for row in one.rows)}
@@ -210,7 +210,7 @@ def gain_lines(own: Iterable[Evaluation], references: References, label: Labels,
             continue
         whence = f" (by {key[1]})" if key != one.key else ""
         found.append(((name, whence, one.first["train_len"]), seed, known[key]))
-        if not known[key].ok:
+        if not known[key].lower > 0:
             of_checkpoint = WAY_ON_OF_CHECKPOINT if origins[one.origin].config.get("model.path") else WAY_ON
             failed[WAY_ON_OF_CHILD if one.first["finetune"] else of_checkpoint] = None
     said = [f"G {'; '.join(f'{name} {_seeds(of)}' for name, of in names.items())}: {why}" for why, names in unknown.items()]
@@ -227,18 +227,18 @@ def _seeds(of: Iterable[int]) -> str:
     return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
 
 
-def _gain_over_seeds(of: Mapping[int, Gain], train_len: int) -> str:
+def _gain_over_seeds(of: Mapping[int, Estimate], train_len: int) -> str:
     values = [gain.value for gain in of.values()]
     bring = f"{number(sum(values) / len(values))} nats/token"
     if len(values) > 1:
         bring += f" ({number(min(values))} to {number(max(values))})"
-    failed = [seed for seed, gain in of.items() if not gain.ok]
+    failed = [seed for seed, gain in of.items() if not gain.lower > 0]
     return f"{train_len // 2} -> {train_len} tokens of context bring {bring}; gate: {f'failed, {_seeds(failed)}' if failed else 'ok'}"
 
 
-def _gate(found: Gain, train_len: int) -> str:
+def _gate(found: Estimate, train_len: int) -> str:
     half = f"{train_len // 2} -> {train_len} tokens of context bring {number(found.value)} +- {number(found.sem)} nats/token (s.e.)"
     if found.lower != found.lower:
         return f"{half}, no interval (one document); gate: failed, one document shows nothing: evaluate.windows for more"
-    ok = "ok" if found.ok else f"failed, {-found.lower:.2g} nats/token short"
+    ok = "ok" if found.lower > 0 else f"failed, {-found.lower:.2g} nats/token short"
     return f"{half}, 95 % above {number(found.lower)}; gate: {ok}"

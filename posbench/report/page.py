@@ -99,7 +99,7 @@ class Sources:
             encoding, extension, scale = self.report.label(first)
             training = link(first["run_id"], self.anchors[evaluation.origin])
             commits = ", ".join(dict.fromkeys(row["commit"] or "outside git" for row in evaluation.rows))
-            gain, gate = (number(found.value), "ok" if found.ok else "failed") if found else ("-", "unknown")
+            gain, gate = (number(found.value), "ok" if found.lower > 0 else "failed") if found else ("-", "unknown")
             lengths = ", ".join(map(str, dict.fromkeys(row["length"] for row in evaluation.rows)))
             names = (encoding, extension + kind, scale)
             rows.append([*names, first["seed"], training, first["eval_id"], commits, gain, gate, lengths])

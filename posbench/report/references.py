@@ -12,7 +12,7 @@ from posbench.evaluation.protocol import known
 from posbench.runs.evaluation import Evaluation
 from posbench.runs.evidence import is_mean
 from posbench.runs.setting import Setting
-from posbench.statistics.crossed import Gain, Sums, gain
+from posbench.statistics.crossed import Estimate, Sums, gain
 
 
 class Paired(NamedTuple):
@@ -75,7 +75,7 @@ class References:
         return {key: steps for key, steps in found.items() if len(steps) >= 3}
 
     @cached_property
-    def gains(self) -> dict[tuple, Gain]:
+    def gains(self) -> dict[tuple, Estimate]:
         """{key: gain from the second half of the window}, for trainings with sums of both references."""
         found = {}
         for (key, kind), full in self.floors.items():

@@ -73,6 +73,11 @@ class Estimate:
         half = student_quantile((1 + level) / 2, self.df) * self.sem
         return self.value - half, self.value + half
 
+    @property
+    def lower(self) -> float:
+        """Lower end of the two-sided 95 % interval; nan without one."""
+        return self.interval()[0]
+
     def p_above(self, bound: float) -> float:
         """Smallest alpha at which the two-sided (1 - alpha) interval lies above `bound`; 1 if none does."""
         if not math.isfinite(self.sem) or self.value <= bound:
@@ -173,24 +178,10 @@ def _variance(total_G: np.ndarray, g: int) -> float:
     return g / (g - 1) * float(np.square(total_G).sum()) if g > 1 else math.nan
 
 
-@dataclass(frozen=True)
-class Gain:
-    """Gain G of a model from the second half of its window, in nats/token."""
+def gain(full: Sums, half: Sums) -> Estimate:
+    """Gain G of a model from the second half of its window, in nats/token.
 
-    value: float
-    sem: float
-    lower: float
-
-    @property
-    def ok(self) -> bool:
-        """True if the model demonstrably uses its window, without which a comparison of extensions means nothing."""
-        return self.lower > 0
-
-
-def gain(full: Sums, half: Sums) -> Gain:
-    """Loss with exactly train_len / 2 tokens of context (`half`) minus loss with exactly train_len (`full`), on the same targets.
-
-    `lower` is the lower end of the two-sided 95 % interval, Student's t over documents; nan for one document.
+    It is the loss with exactly train_len / 2 tokens of context (`half`) minus that with exactly train_len (`full`), on the same targets.
+    With `lower` above 0 the model demonstrably uses its window, without which a comparison of extensions means nothing.
     """
-    found = estimate([(1.0, half.minus(full))])
-    return Gain(found.value, found.sem, found.interval()[0])
+    return estimate([(1.0, half.minus(full))])

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from posbench.model.kernels.folding import foldable, operands
+from posbench.model.precision import of_fused
 from posbench.position.geometry import Bias
 from posbench.position.layer_plan import BandPlan, LayerPlan
 
@@ -81,7 +82,7 @@ def chunked_sdpa(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tenso
         lse_BGPT1.copy_(layer.sink(q_BHTD).view(groups, -1, 1, 1))
     total, done = sum(series.n_pairs for band in layer.bands for series in _series(band, first)), 0
     for band in layer.bands:
-        q_BHTW, k_BGTW, v_BGTW = operands(layer, band, q_BHTD, k_BGTD, v_BGTD, row_constant=len(layer.bands) > 1 or layer.has_sink)
+        q_BHTW, k_BGTW, v_BGTW = operands(layer, band, q_BHTD, k_BGTD, v_BGTD, dtype=of_fused(v_BGTD, gated=False))
         q_BGPTW = q_BHTW.unflatten(1, (groups, -1))
         for series in _series(band, first):
             y_NBGPSD, lse_NBGPS1 = (series.of_queries(t) for t in (y_BGPTD, lse_BGPT1))

@@ -90,11 +90,11 @@ def fused(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gate
     sink_H, own = layer.sink(q_BHTD), slice(int(layer.has_sink), None)  # a sink is the first token, and no result
     given = layer, layer.bands[0], q_BHTD, k_BGTD, v_BGTD, gates_BHT
     gated, on_cpu, learns = gates_BHT is not None, v_BGTD.device.type == "cpu", torch.is_grad_enabled()
-    values = of_values(v_BGTD, gated)
-    blocked = on_cpu and (learns or (length <= LONGEST and values != of_fused(v_BGTD, gated)))
+    values, dtype = of_values(v_BGTD, gated), of_fused(v_BGTD, gated)
+    blocked = on_cpu and (learns or (length <= LONGEST and values != dtype))
     inside = layer.bare and math.log2(scored) % 2 == 0 and not blocked  # a power of two changes no digit, whoever multiplies by it
-    own_format = values if blocked else None
-    q_BHTD, k_BGTD, v_BGTD = operands(*given, row_constant=layer.has_sink, scaled=not inside, sink_H=sink_H, values=own_format)
+    own_format = values if blocked else dtype
+    q_BHTD, k_BGTD, v_BGTD = operands(*given, dtype=dtype, scaled=not inside, sink_H=sink_H, values=own_format)
     heads, groups = q_BHTD.shape[1], q_BHTD.shape[1] // k_BGTD.shape[1]
     torchs = functools.partial(F.scaled_dot_product_attention, is_causal=True, scale=scored**-0.5 if inside else 1.0)
     at_once = causal if blocked else torchs

@@ -7,7 +7,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from posbench.model.precision import of_fused
 from posbench.position.layer_plan import BandPlan, LayerPlan
 
 DECAY = 60.0  # largest exponent of a decay counted from the middle of the text: its products stay within float32
@@ -34,7 +33,7 @@ def operands(
     v_BGTD: Tensor,
     gates_BHT: Tensor | None = None,
     *,
-    row_constant: bool,
+    dtype: torch.dtype,
     scaled: bool = True,
     sink_H: Tensor | None = None,
     values: torch.dtype | None = None,
@@ -52,9 +51,8 @@ def operands(
         q_BHTD, k_BGTD = damp(q_BHTD, k_BGTD, decay_D, q_pos_T, k_pos_T, q_pos_T[len(q_pos_T) // 2])
     if scaled:
         q_BHTD = layer.scaled(q_BHTD, scored)
-    dtype = of_fused(v_BGTD, gated=gates_BHT is not None)
     q_BHTD, k_BGTD, v_BGTD = q_BHTD.to(dtype), k_BGTD.to(dtype), v_BGTD.to(values or dtype)
-    columns = encoding.columns(q_pos_T, k_pos_T, row_constant=row_constant)
+    columns = encoding.columns(q_pos_T, k_pos_T, row_constant=len(layer.bands) > 1 or layer.has_sink)
     if columns is not None:
         q_BHTD, k_BGTD = fold(q_BHTD, k_BGTD, *columns)
     if gates_BHT is not None:
