@@ -15,7 +15,7 @@ from posbench.report.figures.method_lines import Names, groups, lines_of, marks_
 from posbench.report.figures.palette import Pen
 from posbench.report.figures.style import FONT, GAIN, GREY, INKS, UNKNOWN, Frame, draw_cell, note, octaves
 from posbench.report.footnotes import questions_of, unlearned
-from posbench.report.records import Score, by_task, grouped, tick_lengths
+from posbench.report.records import Score, grouped, tick_lengths
 from posbench.report.scores import GUESSES
 
 CELL, ROW, WIDEST = 34, 15, 900  # points: a cell of a map, its height, and the widest row of maps or panels
@@ -69,16 +69,14 @@ def _guess_lines(asked: list[Score]) -> list[Line]:
 
 def methods_map(section: list[Score], title: str):
     """Maps of accuracy by method and length, one for each part of a task; None for fewer than three methods or two lengths."""
-    found, lengths = by_task(section), tick_lengths(score.length for score in section)
-    methods = list(dict.fromkeys(method for cells in found.values() for method in cells))
+    known, lengths = [score for score in section if score.depth is None], tick_lengths(score.length for score in section)
+    first = {score.method: score for score in reversed(known)}
+    methods = list(dict.fromkeys(score.method for score in known))
     if len(methods) < 3 or len(lengths) < 2:
         return None
-    first, said = {score.method: score for score in reversed(section)}, Names(section)
+    said, tasks = Names(section), grouped(known, lambda score: score.task)
     names = [said.line(first[method], section) for method in methods]
-    maps = {
-        task: {(methods.index(score.method), score.length): score for cell in cells.values() for score in cell.values()}
-        for task, cells in found.items()
-    }
+    maps = {task: {(methods.index(score.method), score.length): score for score in own} for task, own in tasks.items()}
     grey = "" if all(score.shown for score in section) else " Grey: never learned."
     what = f"Rows: methods; columns: length in tokens, trained at {section[0].train_len}.{grey}"
     return _draw_maps(title, maps, names, lengths, [what, *caption_lines(section)])

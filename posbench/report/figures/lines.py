@@ -176,12 +176,8 @@ def spread(wanted: list[float], gap: float | Sequence[float], low: float, high: 
 
 def beyond_top(lines: Sequence[Line], top: float, places: Container[float]) -> dict[float, list[tuple[float, str]]]:
     """Values above the top of an axis at these places, as `Panel.beyond` has them."""
-    found: dict[float, list[tuple[float, str]]] = {}
-    for line in lines:
-        for mark in line.marks:
-            if mark.y > top and mark.x in places:
-                found.setdefault(mark.x, []).append((mark.y, line.pen.colour))
-    return found
+    above = [(mark.x, (mark.y, line.pen.colour)) for line in lines for mark in line.marks if mark.y > top and mark.x in places]
+    return {x: [value for at, value in above if at == x] for x, _ in above}
 
 
 def stack(clipped: dict[int, list]) -> float:
