@@ -38,9 +38,7 @@ def prepare_data(request: Request) -> int:
         for split in ("validation", "test"):
             share, share_D = overlap(getattr(corpus, split), known, SEQUENCE)
             copied = int((share_D > 0.5).sum())
-            print(
-                f"  {split}: {share:.2%} of its sequences of {SEQUENCE} tokens stand in training too; they are most of {copied} documents"
-            )
+            print(f"  {split}: {share:.2%} of its sequences of {SEQUENCE} tokens stand in training too, most of {copied} documents")
     return 0
 
 

@@ -86,32 +86,25 @@ def _identifiable(request: Request) -> dict:
     checkpoint = "and give model.path= of the checkpoint that the engine serves"
     cfg = one_model(request, f"{SCRIPT} compares an engine with", checkpoint, METHODS, OURS, found)
     if cfg["engine"] is None:
-        raise ConfigError(
-            f"{SCRIPT} needs the rows of an engine: give its run, as in posbench identify results/runs/ID model.path=WEIGHTS."
-        )
+        raise ConfigError(f"{SCRIPT} needs the rows of an engine: give its run, as in posbench identify results/runs/ID model.path=DIR.")
     if cfg["run"] is not None:
-        raise ConfigError(
-            f"run={cfg['run']} is a training, and an engine serves a checkpoint: give model.path= (scripts/export_hf.py makes one)."
-        )
+        raise ConfigError(f"run={cfg['run']} is a training, and an engine serves a checkpoint: give model.path= (export_hf.py makes one).")
     if cfg["factor"] and cfg["target"]:
         raise ConfigError(f"factor={cfg['factor']:g} and target={cfg['target']} are one setting: give one of them.")
     return cfg
 
 
 def _asked(cfg: dict, engine: EngineRows, lengths: list[int], typed: set[str]) -> tuple[dict, dict | None]:
-    """(configuration of the candidates, encoding that config.json describes if it has a scaling, else None).
-
-    The candidates are the weights without that scaling, on the text, the windows and the targets of the engine's rows.
-    """
+    """(configuration of the candidates, which lack a scaling that config.json describes; the encoding with that scaling, or None)."""
     data, own = cfg["data"], engine.config["data"]
     if "data" not in typed:
         data = {**own, **{key: value for key, value in data.items() if f"data.{key}" in typed}}
-    methods = {"extension": NO_EXTENSION, "scale_attention": NO_SCALE, "allow_untested": True}
     own_model = engine.config["model"]
     path = cfg["model"].get("path") or own_model.get("path") or (own_model.get("engine") or {}).get("path")
     if not path:
         raise ConfigError(f"{engine.evaluation.origin} does not say which weights its engine serves: add model.path=WEIGHTS.")
-    asked = {**cfg, **methods, "data": data, "model": {"path": path}}
+    asked = {**cfg, "data": data, "model": {"path": path}}
+    asked |= {"extension": NO_EXTENSION, "scale_attention": NO_SCALE, "allow_untested": True}
     described = adopt(asked)["encoding"]
     scaled = described.get("scaling") is not None
     trained = engine.evaluation.first["train_len"]
@@ -124,12 +117,8 @@ def _asked(cfg: dict, engine: EngineRows, lengths: list[int], typed: set[str]) -
     evaluate |= {key: None for key in ("targets", "floor_block") if not USES[key][1](kind)}  # were filled in
     if issubclass(kind, EveryTokenProtocol):
         evaluate["windows"] = evaluate["windows"] * trained // length  # as many stretches
-    # A list of one length is not taken for the default.
-    asked |= {
-        "model": {"path": path, "own_scaling": not scaled},
-        "train": {**cfg["train"], "length": [round(length)]},
-        "evaluate": evaluate,
-    }
+    train = {**cfg["train"], "length": [round(length)]}  # a list of one length is not taken for the default
+    asked |= {"model": {"path": path, "own_scaling": not scaled}, "train": train, "evaluate": evaluate}
     return asked, described if scaled else None
 
 

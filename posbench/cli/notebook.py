@@ -186,10 +186,7 @@ class LoadedRun:
         return row_frame(found)
 
     def _planned(self, extension: MethodChoice, scale_attention: MethodChoice, given: dict, allow_untested: bool) -> Job:
-        """The job of the run, with the cells that were asked for without their references.
-
-        `given`: settings of configs/evaluate and arguments of the extension by name.
-        """
+        """The job of the run with these cells, without references; `given`: settings of configs/evaluate and arguments of the extension."""
         known = [field.name for field in fields(EvaluateConfig)]
         arguments = {key: _native(value) for key, value in given.items() if key not in known}
         settings = {key: _native(value) for key, value in given.items() if key in known}
