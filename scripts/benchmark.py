@@ -38,7 +38,12 @@ def main(arguments: list[str]) -> None:
         raise ConfigError(f"train_len= is for the small model: model.path={path} is not trained, so leave it out.")
     if path:
         chosen |= {key: value for key, value in OF_CHECKPOINT.items() if key not in typed}
-    _check_names(chosen["only"], path)
+    groups = ("extension",) if path else ("encoding", "extension", "scale_attention")
+    known = [*(name for group in groups for name in nodes(group)), *(["transformers"] if path else [])]
+    for name in filter(None, chosen["only"].split(",")):
+        if name not in known:
+            what = "not an extension" if path else "no encoding, extension or attention scale"
+            raise ConfigError(f"only={name} is {what}{did_you_mean(name, known)}: mend it, or leave it out.")
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silences the memory profiler, which announces every start
     import platform
 
@@ -65,15 +70,6 @@ def main(arguments: list[str]) -> None:
     write_atomic(out / "table.md", table)
     for file in (out / "table.md", *([] if path else report.draw(figures, out / "benchmark"))):
         print(file)
-
-
-def _check_names(only: str, path: str) -> None:
-    groups = ("extension",) if path else ("encoding", "extension", "scale_attention")
-    known = [*(name for group in groups for name in nodes(group)), *(["transformers"] if path else [])]
-    what = "not an extension" if path else "no encoding, extension or attention scale"
-    for name in filter(None, only.split(",")):
-        if name not in known:
-            raise ConfigError(f"only={name} is {what}{did_you_mean(name, known)}: mend it, or leave it out.")
 
 
 def _passes(path: str, device: str, chosen: dict) -> Iterator[list]:

@@ -83,8 +83,15 @@ def fit_value(name: str, value: object, hint: Any) -> Any:
 
 def _fit(value: Any, hint: Any) -> Any:
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Annotated:
-        return _fit_annotated(value, *inner)
+    if origin is Annotated:  # notes: First before, then Must, and float, which makes 1 a 1.0
+        kind, *notes = inner
+        for note in notes:
+            value = note.convert(value) if isinstance(note, First) else value
+        value = _fit(value, kind)
+        for note in notes:
+            if isinstance(note, Must) and not note.holds(value):
+                raise _Misfit(note.words)
+        return float(value) if float in notes else value
     if origin in (typing.Union, types.UnionType):
         failed = _Misfit()
         for kind in inner:
@@ -120,17 +127,6 @@ def _fit(value: Any, hint: Any) -> Any:
     return value
 
 
-def _fit_annotated(value: Any, hint: Any, *notes: Any) -> Any:
-    """`value` fitted to `hint` and to its notes: First before, then Must, and float, which makes 1 a 1.0."""
-    for note in notes:
-        value = note.convert(value) if isinstance(note, First) else value
-    value = _fit(value, hint)
-    for note in notes:
-        if isinstance(note, Must) and not note.holds(value):
-            raise _Misfit(note.words)
-    return float(value) if float in notes else value
-
-
 def _kinds(hint: Any) -> list[Any]:
     """The types that a hint allows, without notes."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
@@ -141,15 +137,16 @@ def _kinds(hint: Any) -> list[Any]:
 
 def type_words(hint: Any, many: bool = False) -> str:
     """Words for a type behind "must be"; with `many` the plural, behind "a list of"."""
-    return " or ".join(_kind_words(kind, many) for kind in _kinds(hint))
-
-
-def _kind_words(kind: Any, many: bool) -> str:
-    origin, inner = typing.get_origin(kind), typing.get_args(kind)
-    if origin is Literal:
-        return f"{'' if many else 'one '}of {', '.join(map(shown, inner))}"
-    words = WORDS.get(origin or kind, ("anything", "anything"))[many]
-    return f"{words} of {type_words(inner[-1], many=True)}" if origin in (list, dict) and inner[-1] is not Any else words
+    said = []
+    for kind in _kinds(hint):
+        origin, inner = typing.get_origin(kind), typing.get_args(kind)
+        words = WORDS.get(origin or kind, ("anything", "anything"))[many]
+        if origin is Literal:
+            words = f"{'' if many else 'one '}of {', '.join(map(shown, inner))}"
+        elif origin in (list, dict) and inner[-1] is not Any:
+            words += f" of {type_words(inner[-1], many=True)}"
+        said.append(words)
+    return " or ".join(said)
 
 
 def _hint(name: str, value: object, hint: Any) -> str:
