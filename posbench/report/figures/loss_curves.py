@@ -55,8 +55,8 @@ def figure(curve: list[CurvePoint], title: str):
             note(axes, "below 0: the longer context helps", (1, 0), (-3, 4), **style)
 
     panels = []
-    for index, (group, wide, lines) in enumerate(zip(shown, spread, drawn, strict=True)):
-        placed = functools.partial(scales, first=index == 0, left=index % columns == 0)
+    for group, wide, lines in zip(shown, spread, drawn, strict=True):
+        placed = functools.partial(scales, first=not panels, left=len(panels) % columns == 0)
         others = [marks for *_, marks in marks_of(group.others, mark)]
         panels.append(Panel(group.heading, lines, placed, others, wide, beyond_top(lines, top, ticked), relative))
     rows = [panels[start : start + columns] for start in range(0, len(panels), columns)]

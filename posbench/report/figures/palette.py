@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from posbench.report.figures.style import DASHES, MARKERS, OKABE_ITO
-from posbench.report.records import SectionKey
+from posbench.report.records import SectionKey, grouped
 
 MOST, VARIANTS = 8, 4  # names in a panel; in a divided panel at most so many are one method with different arguments
 PANELS = 12  # panels at most; with more methods, some share a colour in one panel
@@ -119,11 +119,8 @@ def apart(names: Sequence[str], look: Callable[[str], Look], base: Bases) -> lis
     """
     if len(names) <= MOST:
         return [list(names)]
-    methods: dict[str, list[str]] = {}
-    for name in names:
-        methods.setdefault(base[name], []).append(name)
     units = []
-    for own in methods.values():
+    for own in grouped(names, lambda name: base[name]).values():
         size = -(-len(own) // -(-len(own) // VARIANTS))
         units += [own[start : start + size] for start in range(0, len(own), size)]
     colours = {name: look(base[name])[0] for name in names}
