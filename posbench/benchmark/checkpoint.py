@@ -109,12 +109,11 @@ def _tokens(other: nn.Module, names: list[str], text_BT: Tensor, repeats: int) -
                 inplace.extend(model, name, target_len=length)
             except ConfigError:
                 continue
-        cases[name] = functools.partial(_token, model, _cache(model, length))
+        cases[name] = functools.partial(model, past_key_values=_cache(model, length), use_cache=True)
     return [replace(one, length=length) for one in measure("token", cases, text_BT[:, :1], repeats, PLAIN, THEIRS)]
 
 
 def _cache(model: nn.Module, length: int) -> "DynamicCache":
-    """Cache of `length` random keys and values of each layer."""
     from transformers import DynamicCache
 
     cache, ids_BT = DynamicCache(config=model.config), torch.zeros(1, 1, dtype=torch.long, device=model.device)
@@ -123,10 +122,6 @@ def _cache(model: nn.Module, length: int) -> "DynamicCache":
         if getattr(layer, "keys", None) is not None:
             cache.update(*(torch.randn_like(one.expand(-1, -1, length - 1, -1)) for one in (layer.keys, layer.values)), index)
     return cache
-
-
-def _token(model: nn.Module, cache: "DynamicCache", ids_B1: Tensor) -> Tensor:
-    return model(input_ids=ids_B1, past_key_values=cache, use_cache=True).logits
 
 
 def _ours(model: GPT | Reader, plan: Plan, dtype: str, text_BT: Tensor) -> Tensor:

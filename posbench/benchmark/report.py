@@ -49,13 +49,8 @@ def _beside_transformers(figures: list[Figure]) -> list[str]:
     for (vocab, length, case), ours in steps.items():
         if case == BASE:
             theirs = steps[vocab, length, LLAMA]
-            cells = [
-                f"{1e3 * ours.seconds:.0f}",
-                f"{1e3 * theirs.seconds:.0f}",
-                f"{theirs.ratio:.2f}",
-                f"{ours.mib:.0f}",
-                f"{theirs.mib:.0f}",
-            ]
+            times = [f"{1e3 * one.seconds:.0f}" for one in (ours, theirs)]
+            cells = [*times, f"{theirs.ratio:.2f}", f"{ours.mib:.0f}", f"{theirs.mib:.0f}"]
             cells += [f"{1e3 * steps[vocab, length, LAUNCHED].seconds:.1f}"] if launched else []
             rows.append([f"{vocab:,}", str(length), *cells])
     heads = ["vocabulary", "tokens of a sequence", "ms", "theirs", "times as fast", "MiB", "theirs", *["without a graph, ms"] * launched]

@@ -18,7 +18,7 @@ from posbench.config.identity import NO_EXTENSION, NO_SCALE, method_name
 from posbench.config.schema import JobConfig
 from posbench.evaluation.protocol import EveryTokenProtocol, protocol
 from posbench.identify.compare import compare_losses, judge_setting, unit_runs
-from posbench.identify.measure import EngineRows, candidate_losses, check_tokens, engine_rows, serve
+from posbench.identify.measure import EngineRows, candidate_losses, engine_rows, serve
 from posbench.identify.plan import USUAL_BASE, Candidate, chosen_candidates, own_candidates, setting_candidates
 from posbench.identify.show import candidate_csv, candidate_figure, identify_content, identify_text
 from posbench.pretrained.import_config import adopt
@@ -46,7 +46,6 @@ def identify(request: Request) -> int:
         raise ConfigError(refused)
     original = job.cfg.train.train_len  # before a scaling of the checkpoint's own
     factor, listed = _candidates(cfg, engine, lengths, job.cfg, own)
-    check_tokens(job, engine.evaluation)
     served, equal, left_out = serve(job, lengths, listed)
     command = shlex.join(sys.orig_argv)
     if cfg["dry"]:

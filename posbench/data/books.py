@@ -53,12 +53,18 @@ class Books(Source):
             yield from (text for _, text in self._books(split))
 
     def _books(self, split: str) -> Iterator[tuple[str, str]]:
-        """Yield (name, whole text) of each book of a split."""
         listed = self._listed()
         for folder in self.folders[split]:
             for name, (digest, stratum) in listed.items():
-                if name.startswith(f"{folder}/"):
-                    yield f"{folder}/{stratum}/{name.split('/')[1]}" if stratum else name, self._text(name, digest)
+                if not name.startswith(f"{folder}/"):
+                    continue
+                path = self.root / name
+                if not path.is_file():
+                    raise ConfigError(f"{path} is listed in {self.manifest} but does not exist: restore the book, or remove the manifest.")
+                text = read_text(path)
+                if digest and hashlib.sha256(text.encode()).hexdigest() != digest:
+                    raise ConfigError(f"{path} differs from the book in {self.manifest} (by SHA-256): restore it, or remove the manifest.")
+                yield f"{folder}/{stratum}/{name.split('/')[1]}" if stratum else name, text
 
     def describe(self) -> dict:
         return {"manifest_sha256": sha256_file(self.manifest)} if self.manifest.exists() else {}
@@ -78,15 +84,6 @@ class Books(Source):
                 raise ConfigError(f"{self.manifest} is not a list of books ({error!r}): restore it, or remove it.") from error
         check_names(listed)
         return listed
-
-    def _text(self, name: str, digest: str) -> str:
-        path = self.root / name
-        if not path.is_file():
-            raise ConfigError(f"{path} is listed in {self.manifest} but does not exist: restore the book, or remove the manifest.")
-        text = read_text(path)
-        if digest and hashlib.sha256(text.encode()).hexdigest() != digest:
-            raise ConfigError(f"{path} differs from the book in {self.manifest} (by SHA-256): restore it, or remove the manifest.")
-        return text
 
 
 def after_line(text: str, n_bytes: int) -> str:

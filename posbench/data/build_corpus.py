@@ -24,7 +24,13 @@ def build_corpus(cfg_data: dict, folder: Path, wanted: list[str], trained: dict 
     """Write all files of the `wanted` splits, the manifest last."""
     source = make_source(cfg_data, cache_dir)
     taken = _taken(source, trained, cache_dir)
-    tokenizer = _make_tokenizer(cfg_data, source, taken, folder)
+    choice, name = cfg_data["tokenizer"], tokenizer_name(cfg_data["tokenizer"], cfg_data["vocab_size"])
+    if choice == "bpe":
+        texts = _first_bytes(_unique(source, "train", taken))
+        train_bpe(texts, cfg_data["vocab_size"]).model.save(str(folder / "tokenizer.json"))
+    elif choice != "bytes":
+        (folder / "tokenizer.json").write_bytes(pretrained_json(choice))
+    tokenizer = load_tokenizer(name, folder)
     token_dtype = np.uint16 if tokenizer.vocab_size < 2**16 else np.uint32
     splits = {}
     for split in wanted:
@@ -36,7 +42,6 @@ def build_corpus(cfg_data: dict, folder: Path, wanted: list[str], trained: dict 
                 "stands in no held-out split and not in the text of the training: add other text."
             )
     files = {path.name: {"size": path.stat().st_size, "sha256": sha256_file(path)} for path in sorted(folder.iterdir())}
-    name = tokenizer_name(cfg_data["tokenizer"], cfg_data["vocab_size"])
     manifest = {"name": cfg_data["name"], "tokenizer": name, "vocab_size": tokenizer.vocab_size, "source": cfg_data["source"],
                 "origin": source.describe(), "splits": splits, "files": files}  # fmt: skip
     write_json(folder / "manifest.json", manifest)
@@ -65,15 +70,6 @@ def _unique(source: Source, split: str, taken: dict[str, set[bytes]]) -> Iterato
             if text and digest not in seen:
                 seen.add(digest)
                 yield name, text
-
-
-def _make_tokenizer(cfg_data: dict, source: Source, taken: dict[str, set[bytes]], folder: Path) -> Tokenizer:
-    choice, size = cfg_data["tokenizer"], cfg_data["vocab_size"]
-    if choice == "bpe":
-        train_bpe(_first_bytes(_unique(source, "train", taken)), size).model.save(str(folder / "tokenizer.json"))
-    elif choice != "bytes":
-        (folder / "tokenizer.json").write_bytes(pretrained_json(choice))
-    return load_tokenizer(tokenizer_name(choice, size), folder)
 
 
 def _first_bytes(documents: Iterable[Document]) -> Iterator[str]:

@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import itertools
 import json
+import re
 import sys
 from collections.abc import Iterator
 from functools import cached_property
@@ -49,7 +50,8 @@ class LocalFiles(Source):
         return sha256_json([dict(zip(self.files, digests, strict=True)), self.column, self.shares])
 
     def documents(self, split: str) -> Iterator[tuple[str, str]]:
-        labels = {name: _label(name) for name in self.files}
+        first = {name: re.split("[/.-]", name)[0].lower() for name in self.files}
+        labels = {name: one if one in SPLITS else None for name, one in first.items()}
         if not any(labels.values()):
             chosen = self._chosen[split]
             for name in self.files:
@@ -73,7 +75,6 @@ class LocalFiles(Source):
         yield from ((f"{name}:{row}", text) for row, text in enumerate(pieces))
 
     def _is_whole(self, name: str) -> bool:
-        """True for a file that is one document."""
         return name.lower().endswith(PLAIN) and not self.one_text
 
     @cached_property
@@ -93,11 +94,6 @@ class LocalFiles(Source):
             advice = "; intervals over so few test documents are wide: raise data.source.test_share" if n_test < FEW else ""
             print(f"data: {self.root} {how}, dealt out: {dealt}{advice}", file=sys.stderr, flush=True)
         return {split: set(part) for split, part in chosen.items()}
-
-
-def _label(name: str) -> str | None:
-    first = name.split("/")[0].split(".")[0].split("-")[0].lower()
-    return first if first in SPLITS else None
 
 
 def read_text(file: Path) -> str:

@@ -210,7 +210,6 @@ class Server(Engine):
         return {"id": name, "owned_by": one.get("owned_by"), "root": one.get("root"), "max_model_len": longest}
 
     def _says(self) -> dict:
-        """Facts that the server states of itself, where it does."""
         said = {}
         for path in ("/version", "/get_server_info"):
             with contextlib.suppress(RunError, ConfigError):

@@ -65,20 +65,14 @@ def gguf_tensors(file: GgufFile, permuted: dict[str, int]) -> dict[str, LazyTens
                 f"byte {entry.start:,} of {file.size:,}): download it again."
             )
         stem, _, part = name.rpartition(".")
-        heads = permuted.get(stem.rpartition(".")[2])
+        layer, _, last = stem.removeprefix("blk.").partition(".")
+        theirs = f"model.layers.{layer}.{OF_LAYER[last]}" if stem.startswith("blk.") and last in OF_LAYER else WHOLE.get(stem)
+        heads = permuted.get(last)
         if heads is not None and (heads < 1 or entry.shape[0] % (2 * heads)):
             raise ConfigError(f"{file.path} has {shown(name)} of {entry.shape[0]:,} rows for {heads:,} heads: download it again.")
         read = functools.partial(_dequantised, file, entry, needed, heads)
-        found[_their_name(stem, part, name)] = LazyTensor(list(entry.shape), kind.name, read)
+        found[f"{theirs}.{part}" if theirs else name] = LazyTensor(list(entry.shape), kind.name, read)
     return found
-
-
-def _their_name(stem: str, part: str, name: str) -> str:
-    block, _, rest = stem.partition(".")
-    number, _, last = rest.partition(".")
-    if block == "blk" and last in OF_LAYER:
-        return f"model.layers.{number}.{OF_LAYER[last]}.{part}"
-    return f"{WHOLE[stem]}.{part}" if stem in WHOLE else name
 
 
 def _bytes(file: GgufFile, entry: TensorEntry, count: int) -> bytes:

@@ -107,7 +107,6 @@ def hf_config(trained: JobConfig, extension: dict) -> dict:
 
 
 def _window_keys(windows: list[int | None], kind: str) -> dict:
-    """Keys for the sliding window of some or all layers."""
     size = next((size for size in windows if size is not None), None)
     if size is None or kind == "mistral":
         return {} if size is None else {"sliding_window": size}

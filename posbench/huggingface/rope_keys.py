@@ -75,7 +75,9 @@ def _rope(encoding: Rope, extension: Extension, divisors: bool) -> tuple[float, 
     if not far[0].equal(beyond[0]) or not near[2] == far[2] == beyond[2]:
         raise ConfigError(f"extension={name} has a factor for each length: add extension.mode=fixed extension.target_len=TOKENS.")
     (far_F, base, temperature), near_F = far, near[0]
-    part = {} if whole else {"rope_type": "proportional", "partial_rotary_factor": _share(turned, width)}
+    share = turned / width
+    exact = int(share * width // 2) == turned // 2  # proportional rounds the channels that it takes down
+    part = {} if whole else {"rope_type": "proportional", "partial_rotary_factor": share if exact else math.nextafter(share, 1)}
     pair_F = torch.arange(len(far_F), dtype=torch.float64)
     slower_F = base ** (-2 * pair_F / trained.rotary_dim) / far_F
     if near_F.equal(far_F) and temperature == 1 and torch.allclose(slower_F, slower_F[:1], rtol=1e-9):
@@ -108,9 +110,3 @@ def _seen(encoding: Rope, extension: Extension, name: str, length: int) -> tuple
     if spectrum is None:
         raise ConfigError(f"extension={name} does not only change frequencies, as the format requires: choose pi, ntk, yarn or alike.")
     return spectrum.freq_F, spectrum.base, extension.temperature(span) * encoding.amplitude**2
-
-
-def _share(turned: int, width: int) -> float:
-    """Share of a head from which `proportional`, which rounds down, takes exactly `turned` channels."""
-    share = turned / width
-    return share if int(share * width // 2) == turned // 2 else math.nextafter(share, 1)

@@ -7,19 +7,18 @@ import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
+from safetensors.torch import load_file
 from torch import Tensor
 
 from posbench.common.errors import RunError
-from posbench.common.files import sha256_file
 from posbench.config.schema import JobConfig
 from posbench.gguf.tensors import LazyTensor
 from posbench.model.build import make_model
-from posbench.model.weights import write_safetensors
+from posbench.model.weights import check_weights, write_safetensors
 from posbench.pretrained.checkpoint import Checkpoint, find_checkpoint
 from posbench.pretrained.outline import outlined
 from posbench.pretrained.weights import checked_tensors, their_name, unchanged
@@ -38,23 +37,16 @@ def take_checkpoint(run: Run, cfg: JobConfig, vocab_size: int, device: str, fing
     n_parameters = sum(math.prod(tensor.shape) for tensor in tensors.values())
     kinds = Counter(tensor.dtype for tensor in tensors.values())
     stored = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
-    train_len = cfg.train.train_len
-    said = f"taking {run.id} from {path}: {n_parameters:,} parameters ({stored}), trained for {train_len} tokens"
+    said = f"taking {run.id} from {path}: {n_parameters:,} parameters ({stored}), trained for {cfg.train.train_len} tokens"
     print(said, file=sys.stderr, flush=True)
     digest = checkpoint.digest(cfg.cache_dir, again=True)
     if digest != cfg.model.checkpoint["sha256"]:
         raise RunError(f"The weights in model.path={path} changed after {run.id} was named by them: run the same command again.")
     run.write_config(cfg.as_dict())
     run.write_provenance(provenance.collect_provenance(cfg.seed, device, fingerprint, n_parameters))
-    run.write_summary(
-        {
-            **dict.fromkeys(("loss", "validation_loss", "tokens_per_second", "peak_mib")),
-            **{"steps": 0, "tokens": 0, "seconds": round(time.perf_counter() - began, 3), "compiled": False, "n_params": n_parameters},
-            "sha256": digest,
-            "checkpoint": cfg.model.checkpoint,
-            "stored": stored,
-        }
-    )
+    none = dict.fromkeys(("loss", "validation_loss", "tokens_per_second", "peak_mib"))
+    spent = {"steps": 0, "tokens": 0, "seconds": round(time.perf_counter() - began, 3), "compiled": False, "n_params": n_parameters}
+    run.write_summary({**none, **spent, "sha256": digest, "checkpoint": cfg.model.checkpoint, "stored": stored})
 
 
 def check_whole(cfg: JobConfig, vocab_size: int) -> tuple[Checkpoint, dict[str, LazyTensor]]:
@@ -70,25 +62,18 @@ def check_whole(cfg: JobConfig, vocab_size: int) -> tuple[Checkpoint, dict[str, 
     return checkpoint, checked_tensors(checkpoint, model, cfg.model.tied)
 
 
-def read_tensors(run: Run, cfg: JobConfig) -> Iterator[tuple[str, Tensor]]:
-    """Yield (our name, tensor) of a finished run's weights, a tied matrix once, as they are stored.
+def read_tensors(run: Run, cfg: JobConfig) -> Iterable[tuple[str, Tensor]]:
+    """(our name, tensor) of each of a finished run's weights, a tied matrix once, as they are stored.
 
     Raises RunError for weights that are missing, or are not those of train.json.
     """
     sha256 = run.read_summary()["sha256"]
     if not cfg.trains and not run.weights.exists():
-        with torch.device("meta"):
-            model = make_model(cfg, cfg.model.checkpoint["vocab_size"])
-        stored = checked_tensors(unchanged(cfg.model.path, sha256), model, cfg.model.tied)
-        yield from ((name, tensor.read()) for name, tensor in stored.items())
-        return
-    if not run.weights.is_file():
-        raise RunError(f"{run.weights} is missing: give another run=, or finish this training.")
-    if sha256_file(run.weights) != sha256:
-        raise RunError(f"{run.weights} is damaged (its SHA-256 differs from train.json): restore it, or retrain.")
-    with safe_open(run.weights, framework="pt") as content:
-        for name in content.keys():  # noqa: SIM118 (no dict)
-            yield name, content.get_tensor(name)
+        unchanged(cfg.model.path, sha256)
+        _, stored = check_whole(cfg, cfg.model.checkpoint["vocab_size"])
+        return ((name, tensor.read()) for name, tensor in stored.items())
+    check_weights(run.weights, sha256)
+    return load_file(run.weights).items()
 
 
 def write_theirs(run: Run, cfg: JobConfig, to: Path, config: dict) -> dict:

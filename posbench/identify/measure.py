@@ -10,14 +10,11 @@ import numpy as np
 
 from posbench.common.errors import ConfigError
 from posbench.common.files import read_json
-from posbench.data import prepare
-from posbench.data.corpus import fit_corpus
 from posbench.evaluation.protocol import protocol
 from posbench.identify.plan import Candidate
 from posbench.position.instantiate import trusted_config
 from posbench.runs.directory import Run
 from posbench.runs.evaluation import Evaluation, load_evaluation
-from posbench.runs.target_losses import read_npz
 from posbench.sweep.jobs import Job
 from posbench.sweep.launch import measure_methods
 
@@ -85,32 +82,6 @@ def engine_rows(given: str) -> EngineRows:
     return EngineRows(found[0], config, read_json(found[0].path)["config"]["evaluate"])
 
 
-def check_tokens(job: Job, engine: Evaluation) -> None:
-    """Check that the tokenizer of a job's weights finds the engine's targets in the text. Raises ConfigError; reads no model."""
-    (cell,), cfg, arrays = job.cells, job.cfg, engine.arrays
-    kind, asked = protocol(cell.protocol), cell.evaluate
-    if kind.keys or asked.text:
-        return  # only an evaluation knows its targets: `candidate_losses` compares them
-    corpus = fit_corpus(prepare(cfg.data, cfg.cache_dir, (asked.split,)), cfg)
-    windows = kind.place(getattr(corpus, asked.split), asked, cfg.train.train_len)
-    document, offset, size = windows.document_N, windows.offset_NS(), None
-    if kind.nested:
-        offset = offset[:, -1:] - asked.max_length + 1
-    else:
-        document = np.repeat(document, windows.n_targets)
-        size = read_npz(engine.stored.path, ("bytes",)).get("bytes")
-    same = np.array_equal(arrays["document"], document) and np.array_equal(arrays["offset"], offset.ravel())
-    if not same or (size is not None and not np.array_equal(size, np.asarray(windows.file.n_bytes)[windows.targets_NS].ravel())):
-        raise _other_tokens(engine, cfg.model.path, cfg.data["name"])
-
-
-def _other_tokens(engine: Evaluation, weights: str, data: str) -> ConfigError:
-    return ConfigError(
-        f"{engine.path} scored other tokens than {weights} reads in data={data}: give the weights of that engine, or its text "
-        "(data=NAME data.path=PATH)."
-    )
-
-
 def serve(
     job: Job, lengths: Sequence[int], listed: Sequence[Candidate]
 ) -> tuple[dict[tuple[str, int], tuple[str, int]], dict[str, list[Candidate]], dict[str, str]]:
@@ -156,7 +127,10 @@ def candidate_losses(cfg: dict, engine: Evaluation, served: dict, launcher: dict
     for part, title in (first, (served, f"{len({name for name, _ in served})} candidates")):
         read = measure_methods(cfg, part.values(), launcher, command, title)
         if any(one.stored.documents != engine.stored.documents for one in read.values()):
-            raise _other_tokens(engine, cfg["model"]["path"], cfg["data"]["name"])
+            raise ConfigError(
+                f"{engine.path} scored other tokens than {cfg['model']['path']} reads in data={cfg['data']['name']}: give the weights of "
+                "that engine, or its text (data=NAME data.path=PATH)."
+            )
     for (name, length), (methods, tokens) in served.items():
         losses[name][length] = read[methods].stored.at("nll", tokens)
     return losses

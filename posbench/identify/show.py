@@ -26,16 +26,11 @@ def identify_content(
 
     `judged` and `rms` are of `judge_setting`, `points` of `compare_losses`; `equal` has the candidates with those of the same losses.
     """
-    found = [
-        {
-            "name": name,
-            "words": equal[name][0].words,
-            "same": {one.name: one.words for one in equal[name][1:]},
-            "rms": value,
-            "points": points[name],
-        }
-        for name, value in rms.items()
-    ]
+    found = []
+    for name, value in rms.items():
+        first, *same = equal[name]
+        told = {"name": name, "words": first.words, "same": {one.name: one.words for one in same}}
+        found.append({**told, "rms": value, "points": points[name]})
     made = finite({**about, **judged, "candidates": found})
     return {**made, "verdict": verdict_sentence(made)}
 

@@ -122,7 +122,6 @@ def _rope(config: dict, path: str) -> dict:
 
 
 def _rotary_layers(config: dict) -> list[int]:
-    """1 for each layer with RoPE, 0 for one without."""
     n_layer = config["num_hidden_layers"]
     if config["model_type"] != "smollm3":
         return [1] * n_layer

@@ -182,7 +182,6 @@ def test_what_it_refuses(world, engine, identify, capfd):
         ("extension=pi",): "extension=pi is what scripts/identify.py finds out",
         ("model.path=nowhere",): "nowhere",
         ("report_dir=there",): "which writes into out=",
-        ("data=local", "data.path=other_text", "dry=true"): "scored other tokens than",
         ("data=local", "data.path=other_text"): "scored other tokens than",
     }.items():
         shutil.copytree(world / "text", world / "other_text", dirs_exist_ok=True)
