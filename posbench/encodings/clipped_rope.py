@@ -10,20 +10,17 @@ from typing import Literal
 
 import torch
 
-from posbench.common.errors import ConfigError
 from posbench.encodings.rope import Rope
-from posbench.position.geometry import Base, Layout, Shape, Spectrum
+from posbench.position.geometry import Base, Layout, Shape, Share, Spectrum
 
 
 class ClippedRope(Rope):
-    """Rotary positions whose slow pairs fade out. Raises ConfigError for a share outside 0..1."""
+    """Rotary positions whose slow pairs fade out."""
 
     def __init__(
-        self, shape: Shape, share: float = 0.3125, clip: Literal["soft", "hard"] = "soft", base: Base = 10000.0, layout: Layout = "half"
+        self, shape: Shape, share: Share = 0.3125, clip: Literal["soft", "hard"] = "soft", base: Base = 10000.0, layout: Layout = "half"
     ):
         super().__init__(shape, base, layout)
-        if not 0 <= share <= 1:
-            raise ConfigError(f"encoding.share={share} must be a share of the pairs of channels, from 0 to 1.")
         pairs = shape.head_dim // 2
         clipped = math.ceil(share * pairs)
         with torch.device("cpu"):

@@ -9,21 +9,18 @@ A factor on the logits multiplies z after the gates are formed, and never q.e: t
 import torch
 from torch import Tensor, nn
 
-from posbench.common.errors import ConfigError
-from posbench.position.geometry import Shape, Trait
+from posbench.position.geometry import Several, Shape, Trait
 from posbench.position.interfaces import Encoding
 
 
 class Cope(Encoding):
-    """Contextual positions. Raises ConfigError for fewer than 2 positions."""
+    """Contextual positions."""
 
     traits = Trait.CONTENT
 
-    def __init__(self, shape: Shape, positions: int | None = 64, divide: bool = False):
+    def __init__(self, shape: Shape, positions: Several | None = 64, divide: bool = False):
         super().__init__(shape)
         n_rows = shape.train_len + 1 if positions is None else positions
-        if n_rows < 2:
-            raise ConfigError(f"encoding.positions={positions} must be at least 2: the paper has 64.")
         self.scale = shape.head_dim**-0.5 if divide else 1.0
         self.weight = nn.Parameter(torch.zeros(shape.n_layer, n_rows, shape.head_dim))
 

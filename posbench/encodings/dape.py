@@ -8,21 +8,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posbench.common.errors import ConfigError
 from posbench.encodings.kerple import Kerple
-from posbench.position.geometry import Shape, Trait
+from posbench.position.geometry import Shape, Size, Trait
 from posbench.position.interfaces import Encoding
 
 
 class Dape(Encoding):
-    """Data-adaptive biases. Raises ConfigError for a width below 1."""
+    """Data-adaptive biases."""
 
     traits = Trait.COORDINATE | Trait.UNBOUNDED  # not RELATIVE: whole rows are weighed, so there are no bands
 
-    def __init__(self, shape: Shape, width: int = 32):
+    def __init__(self, shape: Shape, width: Size = 32):
         super().__init__(shape)
-        if width < 1:
-            raise ConfigError(f"encoding.width={width} must be at least 1: the paper has 32.")
         self.base = Kerple(shape)
         self.inner = nn.ModuleList(nn.Linear(2 * shape.n_head, width) for _ in range(shape.n_layer))
         self.outer = nn.ModuleList(nn.Linear(width, shape.n_head) for _ in range(shape.n_layer))

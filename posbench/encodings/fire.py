@@ -12,22 +12,18 @@ import math
 import torch
 from torch import Tensor, nn
 
-from posbench.common.errors import ConfigError
-from posbench.position.geometry import Shape, Trait
+from posbench.position.geometry import Above0, Shape, Size, Trait
 from posbench.position.interfaces import Encoding
 
 
 class Fire(Encoding):
-    """A learned function of the relative distance. Raises ConfigError for a c, threshold or width that is not positive."""
+    """A learned function of the relative distance."""
 
     traits = Trait.COORDINATE | Trait.UNBOUNDED
 
-    def __init__(self, shape: Shape, c: float = 0.1, threshold: float | None = None, width: int = 32, share_layers: bool = False):
+    def __init__(self, shape: Shape, c: Above0 = 0.1, threshold: Above0 | None = None, width: Size = 32, share_layers: bool = False):
         super().__init__(shape)
         threshold = max(1.0, shape.reach / 4) if threshold is None else threshold
-        for name, value in (("c", c), ("threshold", threshold), ("width", width)):
-            if value <= 0:
-                raise ConfigError(f"encoding.{name}={value} must be above 0.")
         n = 1 if share_layers else shape.n_layer
         self.log_c = nn.Parameter(torch.full((n,), math.log(c)))
         self.log_threshold = nn.Parameter(torch.full((n,), math.log(threshold)))

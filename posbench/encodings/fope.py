@@ -19,18 +19,18 @@ from torch import Tensor
 from posbench.common.errors import ConfigError
 from posbench.encodings.p_rope import with_rest
 from posbench.encodings.rope import Rope
-from posbench.position.geometry import Base, Layout, Shape, Spectrum, Trait
+from posbench.position.geometry import AtLeast0, Base, Layout, Shape, Spectrum, Trait
 
 
 class Fope(Rope):
-    """Fourier positions. Raises ConfigError for a negative gain, and for more pairs than frequencies that are kept."""
+    """Fourier positions. Raises ConfigError for more pairs than frequencies that are kept."""
 
     traits = Trait.COORDINATE | Trait.SPECTRUM | Trait.UNBOUNDED
 
     def __init__(
         self,
         shape: Shape,
-        gain: float = 0.3,
+        gain: AtLeast0 = 0.3,
         learnable: bool = False,
         zero: bool = True,
         pairs: int | None = None,
@@ -41,8 +41,6 @@ class Fope(Rope):
         turns_F = super().spectrum().freq_F * shape.reach / (2 * math.pi)
         self.kept = int((turns_F >= 1).sum()) if zero else len(turns_F)
         pairs = self.kept if pairs is None else pairs
-        if gain < 0:
-            raise ConfigError(f"encoding.gain={gain} must be at least 0: 0 is no mixing, 0.3 is usual.")
         if not 0 <= pairs <= self.kept:
             raise ConfigError(
                 f"encoding.pairs={pairs} must be between 0 and {self.kept}, the number of frequencies kept for train_len={shape.reach}."

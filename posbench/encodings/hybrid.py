@@ -14,20 +14,18 @@ import torch
 
 from posbench.common.errors import ConfigError
 from posbench.encodings.none import NoEncoding
-from posbench.position.geometry import Shape, Tokens, Trait
+from posbench.position.geometry import Shape, Size, Tokens, Trait
 from posbench.position.instantiate import make
 from posbench.position.interfaces import Encoding, Layer
 
 
 class Hybrid(Encoding):
-    """Two encodings in turn. Raises ConfigError for a period below 1, and for an encoding made for a whole model."""
+    """Two encodings in turn. Raises ConfigError for an encoding made for a whole model."""
 
     tested_with = {"pi": "Gemma 3 (2025, arXiv 2503.19786)"}
 
-    def __init__(self, shape: Shape, local: dict, full: dict, period: int = 4, window: Tokens | None = None, extend_local: bool = False):
+    def __init__(self, shape: Shape, local: dict, full: dict, period: Size = 4, window: Tokens | None = None, extend_local: bool = False):
         super().__init__(shape)
-        if period < 1:
-            raise ConfigError(f"encoding.period={period} must be at least 1 layer.")
         self.window = window or max(1, shape.train_len // 2)
         period = min(period, shape.n_layer)
         self.is_full = [(layer + 1) % period == 0 for layer in range(shape.n_layer)]

@@ -16,9 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from posbench.common.errors import ConfigError
 from posbench.encodings.rope import Rope
-from posbench.position.geometry import Base, Layout, Shape, Spectrum, Tokens
+from posbench.position.geometry import Base, Layout, Shape, Share, Spectrum, Tokens
 
 
 def with_rest(table: Tensor, pairs: int) -> Tensor:
@@ -28,12 +27,12 @@ def with_rest(table: Tensor, pairs: int) -> Tensor:
 
 
 class PRope(Rope):
-    """Rotary positions in the fast pairs alone. Raises ConfigError for a p outside 0..1."""
+    """Rotary positions in the fast pairs alone."""
 
     def __init__(
         self,
         shape: Shape,
-        p: float = 0.75,
+        p: Share = 0.75,
         cut: Literal["share", "full_turns"] = "share",
         base: Base = 10000.0,
         layout: Layout = "half",
@@ -42,8 +41,6 @@ class PRope(Rope):
         window: Tokens | list[Tokens | None] | None = None,
     ):
         super().__init__(shape, base, layout, scaling=scaling, scaling_len=scaling_len, window=window)
-        if not 0 <= p <= 1:
-            raise ConfigError(f"encoding.p={p} must be a share of the pairs of channels, from 0 to 1.")
         turns_F = super().spectrum().freq_F * shape.reach / (2 * math.pi)
         self.active = int(p * shape.head_dim // 2) if cut == "share" else int((turns_F >= 1).sum())
 

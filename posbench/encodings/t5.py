@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posbench.common.errors import ConfigError
-from posbench.position.geometry import Shape, Trait
+from posbench.position.geometry import Several, Shape, Trait
 from posbench.position.interfaces import Encoding
 
 
@@ -30,16 +30,14 @@ def bucket_starts(n_buckets: int, max_distance: int) -> list[int]:
 
 
 class T5(Encoding):
-    """Learned biases of distance buckets. Raises ConfigError for fewer than 2 buckets, or a max_distance within the exact ones."""
+    """Learned biases of distance buckets. Raises ConfigError for a max_distance within the exact ones."""
 
     traits = Trait.COORDINATE | Trait.RELATIVE | Trait.UNBOUNDED
 
     def __init__(
-        self, shape: Shape, n_buckets: int = 32, max_distance: int | None = None, share_layers: bool = True, init_std: float = 0.02
+        self, shape: Shape, n_buckets: Several = 32, max_distance: int | None = None, share_layers: bool = True, init_std: float = 0.02
     ):
         super().__init__(shape)
-        if n_buckets < 2:
-            raise ConfigError(f"encoding.n_buckets={n_buckets} must be at least 2: T5 has 32.")
         if max_distance is None:
             max_distance = max(shape.reach, n_buckets)
         if max_distance <= n_buckets // 2:

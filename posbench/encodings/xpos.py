@@ -12,18 +12,16 @@ from torch import Tensor
 
 from posbench.common.errors import ConfigError
 from posbench.encodings.rope import Rope
-from posbench.position.geometry import Base, Layout, Shape
+from posbench.position.geometry import Above0, Base, Layout, Shape
 
 FASTEST = 0.16  # per token: over the 512 queries that a kernel takes at once, e^(512 x 0.16) is still a float32
 
 
 class Xpos(Rope):
-    """Rotation with decay. Raises ConfigError for g or B not above 0, and for a decay too fast for float32."""
+    """Rotation with decay. Raises ConfigError for a decay too fast for float32."""
 
-    def __init__(self, shape: Shape, B: float | None = None, gamma: float = 0.4, base: Base = 10000.0, layout: Layout = "half"):
+    def __init__(self, shape: Shape, B: Above0 | None = None, gamma: Above0 = 0.4, base: Base = 10000.0, layout: Layout = "half"):
         super().__init__(shape, base, layout)
-        if gamma <= 0 or (B is not None and B <= 0):
-            raise ConfigError(f"encoding.gamma={gamma} and encoding.B={B} must be above 0: 0.4 and train_len / 2 are usual.")
         B = max(8.0, shape.reach / 2) if B is None else B
         pair_F = torch.arange(0, shape.head_dim, 2, dtype=torch.float64) / shape.head_dim
         rate_F = -((pair_F + gamma) / (1 + gamma)).log() / B

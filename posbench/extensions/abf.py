@@ -9,13 +9,12 @@ from dataclasses import replace
 
 import torch
 
-from posbench.common.errors import ConfigError
-from posbench.position.geometry import Span, Spectrum, Trait
+from posbench.position.geometry import Base, Span, Spectrum, Trait
 from posbench.position.interfaces import AS_ROPE, Extension
 
 
 class Abf(Extension):
-    """Another base. Raises ConfigError for a base of 1 or less."""
+    """Another base."""
 
     needs = Trait.SPECTRUM
     tested_with = {
@@ -24,9 +23,7 @@ class Abf(Extension):
         "fox": AS_ROPE,
     }
 
-    def __init__(self, base: float = 500000.0):
-        if base <= 1:
-            raise ConfigError(f"extension.base={base} must be above 1: 500000 is usual.")
+    def __init__(self, base: Base = 500000.0):
         self.base = base
 
     def spectrum(self, spectrum: Spectrum, span: Span) -> Spectrum:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from posbench.common.errors import ConfigError
 from posbench.extensions.ntk import slowed
-from posbench.position.geometry import Mode, Span, Spectrum, Tokens, Trait
+from posbench.position.geometry import AtLeast1, Mode, Span, Spectrum, Tokens, Trait
 from posbench.position.interfaces import AS_ROPE, ScaledExtension
 
 
@@ -42,7 +42,7 @@ class FedSpectrum(Spectrum):
 
 
 class DynamicNtk(ScaledExtension):
-    """A base that overshoots with length. Raises ConfigError for a factor below 1."""
+    """A base that overshoots with length. Raises ConfigError for `fed` beside a target_len."""
 
     needs = Trait.SPECTRUM
     tested_with = {
@@ -51,10 +51,8 @@ class DynamicNtk(ScaledExtension):
         "fox": AS_ROPE,
     }
 
-    def __init__(self, factor: float = 2.0, mode: Mode = "dynamic", target_len: int | None = None, fed: Tokens | None = None):
+    def __init__(self, factor: AtLeast1 = 2.0, mode: Mode = "dynamic", target_len: int | None = None, fed: Tokens | None = None):
         super().__init__(mode, target_len)
-        if factor < 1:
-            raise ConfigError(f"extension.factor={factor} must be at least 1: below it, long texts would meet faster frequencies.")
         if fed and target_len:
             raise ConfigError(f"extension.fed={fed} has no effect where all lengths have the frequencies of target_len={target_len}.")
         self.factor, self.fed = factor, fed

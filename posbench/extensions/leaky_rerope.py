@@ -7,12 +7,12 @@ Deviation: log-n is a separate switch (see rerope).
 """
 
 from posbench.common.errors import ConfigError
-from posbench.position.geometry import Band, Mode, Span, Tokens, Trait
+from posbench.position.geometry import AtLeast1, Band, Mode, Span, Tokens, Trait
 from posbench.position.interfaces import AS_ROPE, ScaledExtension
 
 
 class LeakyRerope(ScaledExtension):
-    """Two bands: near as trained, far compressed. Raises ConfigError for k below 1."""
+    """Two bands: near as trained, far compressed. Raises ConfigError if no k is large enough."""
 
     needs = Trait.COORDINATE | Trait.RELATIVE
     tested_with = {
@@ -20,10 +20,8 @@ class LeakyRerope(ScaledExtension):
         **dict.fromkeys(("p_rope", "pope", "fox"), AS_ROPE),
     }
 
-    def __init__(self, window: Tokens | None = None, k: float | None = None, mode: Mode = "dynamic", target_len: int | None = None):
+    def __init__(self, window: Tokens | None = None, k: AtLeast1 | None = None, mode: Mode = "dynamic", target_len: int | None = None):
         super().__init__(mode, target_len)
-        if k is not None and k < 1:
-            raise ConfigError(f"extension.k={k} must be at least 1.")
         self.window, self.k = window, k
 
     def bands(self, span: Span) -> tuple[Band, ...]:

@@ -8,13 +8,12 @@ Left out: the optional retrieval of top-k keys from the middle.
 
 import torch
 
-from posbench.common.errors import ConfigError
 from posbench.position.geometry import Band, Span, Tokens, Trait
 from posbench.position.interfaces import Extension
 
 
 class LmInfinite(Extension):
-    """Two bands: a window and the start of the text. Raises ConfigError for less than one global key."""
+    """Two bands: a window and the start of the text."""
 
     needs = Trait.COORDINATE | Trait.RELATIVE
     tested_with = {
@@ -24,9 +23,7 @@ class LmInfinite(Extension):
         **dict.fromkeys(("pope", "kerple", "sandwich", "t5", "none"), "the paper: any relative encoding"),
     }
 
-    def __init__(self, n_global: int = 10, window: Tokens | None = None):
-        if n_global < 1:
-            raise ConfigError(f"extension.n_global={n_global} must be at least 1 token; without global keys choose extension=window.")
+    def __init__(self, n_global: Tokens = 10, window: Tokens | None = None):
         self.n_global, self.window = n_global, window
 
     def bands(self, span: Span) -> tuple[Band, ...]:

@@ -18,12 +18,12 @@ import torch
 
 from posbench.common.errors import ConfigError
 from posbench.extensions.ntk_by_parts import NtkByParts
-from posbench.position.geometry import Mode, Span, Spectrum, Trait
+from posbench.position.geometry import Above0, Count, Mode, Span, Spectrum, Trait
 from posbench.position.interfaces import AS_ROPE, ScaledExtension
 
 
 class Longrope(ScaledExtension):
-    """A factor for each pair. Raises ConfigError for factors that are not above 0, or not one for each pair of the encoding."""
+    """A factor for each pair. Raises ConfigError for factors that are not one for each pair of the encoding."""
 
     needs = Trait.SPECTRUM
     tested_with = {
@@ -34,21 +34,14 @@ class Longrope(ScaledExtension):
 
     def __init__(
         self,
-        factors: list[float] | None = None,
-        short_factors: list[float] | None = None,
-        exact_first: int = 0,
+        factors: list[Above0] | None = None,
+        short_factors: list[Above0] | None = None,
+        exact_first: Count = 0,
         temperature: bool = True,
         mode: Mode = "dynamic",
         target_len: float | None = None,
     ):
         super().__init__(mode, target_len)
-        for name, values in (("factors", factors), ("short_factors", short_factors)):
-            if values is not None and min(values, default=0) <= 0:
-                raise ConfigError(
-                    f"extension.{name}={values} must be factors above 0, one for each pair of channels; 1 keeps a pair unchanged."
-                )
-        if exact_first < 0:
-            raise ConfigError(f"extension.exact_first={exact_first} must be at least 0 positions.")
         self.factors, self.short_factors = factors, short_factors
         self.exact_first, self.sharper = exact_first, temperature
 

@@ -11,8 +11,7 @@ from dataclasses import replace
 
 import torch
 
-from posbench.common.errors import ConfigError
-from posbench.position.geometry import Mode, Span, Spectrum, Trait
+from posbench.position.geometry import AtLeast1, Mode, Span, Spectrum, Trait
 from posbench.position.interfaces import AS_ROPE, ScaledExtension
 
 
@@ -27,7 +26,7 @@ def slowed(spectrum: Spectrum, scale: float) -> Spectrum:
 
 
 class Ntk(ScaledExtension):
-    """A larger base. Raises ConfigError for a multiplier below 1."""
+    """A larger base."""
 
     needs = Trait.SPECTRUM
     tested_with = {
@@ -35,10 +34,8 @@ class Ntk(ScaledExtension):
         **dict.fromkeys(("p_rope", "fox"), AS_ROPE),
     }
 
-    def __init__(self, multiplier: float = 1.0, mode: Mode = "dynamic", target_len: int | None = None):
+    def __init__(self, multiplier: AtLeast1 = 1.0, mode: Mode = "dynamic", target_len: int | None = None):
         super().__init__(mode, target_len)
-        if multiplier < 1:
-            raise ConfigError(f"extension.multiplier={multiplier} must be at least 1.")
         self.multiplier = multiplier
 
     def spectrum(self, spectrum: Spectrum, span: Span) -> Spectrum:

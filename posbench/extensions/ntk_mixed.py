@@ -9,13 +9,12 @@ from dataclasses import replace
 
 import torch
 
-from posbench.common.errors import ConfigError
-from posbench.position.geometry import Mode, Span, Spectrum, Trait
+from posbench.position.geometry import AtLeast0, Mode, Span, Spectrum, Trait
 from posbench.position.interfaces import AS_ROPE, ScaledExtension
 
 
 class NtkMixed(ScaledExtension):
-    """Between position interpolation and a larger base. Raises ConfigError for a negative kappa."""
+    """Between position interpolation and a larger base."""
 
     needs = Trait.SPECTRUM
     tested_with = {
@@ -23,10 +22,8 @@ class NtkMixed(ScaledExtension):
         **dict.fromkeys(("p_rope", "fox"), AS_ROPE),
     }
 
-    def __init__(self, kappa: float = 0.75, mode: Mode = "dynamic", target_len: int | None = None):
+    def __init__(self, kappa: AtLeast0 = 0.75, mode: Mode = "dynamic", target_len: int | None = None):
         super().__init__(mode, target_len)
-        if kappa < 0:
-            raise ConfigError(f"extension.kappa={kappa} must be at least 0: 0 is interpolation, 1 a larger base.")
         self.kappa = kappa
 
     def spectrum(self, spectrum: Spectrum, span: Span) -> Spectrum:

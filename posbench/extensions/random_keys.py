@@ -8,18 +8,13 @@ Far keys lie at their real distance or, with `clamp`, all at the distance w, as 
 Beside plain attention and ReRoPE, which see all keys, this tells unseen distances from too many keys.
 """
 
-from typing import Annotated
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from posbench.common.errors import ConfigError
-from posbench.config.typed_args import Must
-from posbench.position.geometry import Band, Span, Tokens, Trait
+from posbench.position.geometry import Band, Count, Span, Tokens, Trait
 from posbench.position.interfaces import Extension
-
-Draw = Annotated[int, Must("0 or more", lambda draw: draw >= 0)]
 
 
 class RandomKeys(Extension):
@@ -28,7 +23,7 @@ class RandomKeys(Extension):
     needs = Trait.COORDINATE | Trait.RELATIVE
     tested_with = {"rope": "results/reported/newer (2026)"}
 
-    def __init__(self, keys: Tokens | None = None, window: Tokens | None = None, clamp: bool = False, draw: Draw = 0):
+    def __init__(self, keys: Tokens | None = None, window: Tokens | None = None, clamp: bool = False, draw: Count = 0):
         self.keys, self.window, self.clamp, self.draw = keys, window, clamp, draw
 
     def bands(self, span: Span) -> tuple[Band, ...]:

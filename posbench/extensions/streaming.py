@@ -13,7 +13,7 @@ from posbench.position.interfaces import Extension
 
 
 class Streaming(Extension):
-    """Two bands: recent keys and sinks. Raises ConfigError for less than one sink."""
+    """Two bands: recent keys and sinks. Raises ConfigError if sinks leave no recent key."""
 
     needs = Trait.COORDINATE | Trait.RELATIVE
     tested_with = {
@@ -23,9 +23,7 @@ class Streaming(Extension):
         **dict.fromkeys(("pope", "kerple", "sandwich", "t5", "none"), "the paper: any relative encoding"),
     }
 
-    def __init__(self, sinks: int = 4, window: Tokens | None = None):
-        if sinks < 1:
-            raise ConfigError(f"extension.sinks={sinks} must be at least 1 token; without sinks choose extension=window.")
+    def __init__(self, sinks: Tokens = 4, window: Tokens | None = None):
         self.sinks, self.window = sinks, window
 
     def bands(self, span: Span) -> tuple[Band, ...]:

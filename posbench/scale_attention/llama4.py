@@ -6,23 +6,20 @@ arXiv 2501.19399. Default floor_scale = train_len: the factor is 1 for all but t
 
 from torch import Tensor
 
-from posbench.common.errors import ConfigError
-from posbench.position.geometry import Shape, Span
+from posbench.position.geometry import Shape, Span, Tokens
 from posbench.position.interfaces import ScaleAttention
 
 
 class Llama4(ScaleAttention):
-    """Factor that grows in steps of floor_scale keys. Raises ConfigError for a floor_scale below 1."""
+    """Factor that grows in steps of floor_scale keys."""
 
     tested_with = {
         "none": "the layers without positions of Llama 4 (Meta 2025)",
         "hybrid": "Llama 4 (Meta 2025)",
     }
 
-    def __init__(self, shape: Shape, beta: float = 0.1, floor_scale: int | None = None):
+    def __init__(self, shape: Shape, beta: float = 0.1, floor_scale: Tokens | None = None):
         super().__init__(shape)
-        if floor_scale is not None and floor_scale < 1:
-            raise ConfigError(f"scale_attention.floor_scale={floor_scale} must be at least 1 key: 8192 is published.")
         self.beta, self.floor_scale = beta, floor_scale
 
     def forward(self, n_T: Tensor, span: Span, layer: int) -> Tensor:

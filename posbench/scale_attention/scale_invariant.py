@@ -8,23 +8,20 @@ too.
 
 from torch import Tensor
 
-from posbench.common.errors import ConfigError
-from posbench.position.geometry import Shape
+from posbench.position.geometry import Above0, Shape
 from posbench.position.interfaces import ScaleAttention
 
 
 class ScaleInvariant(ScaleAttention):
-    """Factor and addend by distance. Raises ConfigError for a tau of 0 or less."""
+    """Factor and addend by distance."""
 
     tested_with = {
         "rope": "the paper",
         "p_rope": "the paper",
     }
 
-    def __init__(self, shape: Shape, tau: float = 10.0):
+    def __init__(self, shape: Shape, tau: Above0 = 10.0):
         super().__init__(shape)
-        if tau <= 0:
-            raise ConfigError(f"scale_attention.tau={tau} must be above 0 tokens: 10 is published.")
         self.tau = tau
 
     def distance(self, delta_K: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,6 @@ import torch
 from conftest import small_shape
 from measures import outputs, same, turned, wide
 
-from posbench.common.errors import ConfigError
 from posbench.encodings.clipped_rope import ClippedRope
 from posbench.encodings.fope import Fope
 from posbench.encodings.p_rope import PRope
@@ -107,8 +106,6 @@ def test_clipping_fades_the_slowest_20_of_64_pairs():
     assert (soft_F / rope_F)[54].item() == pytest.approx(math.cos(5 * math.pi / 19) ** 2, rel=1e-6)
     assert ((soft_F / rope_F)[44:].diff() < 0).all()
     assert torch.equal(hard_F[:44], rope_F[:44]) and not hard_F[44:].any()
-    with pytest.raises(ConfigError, match="encoding.share=1.5"):
-        ClippedRope(shape, share=1.5)
 
 
 def test_hard_clipping_is_p_rope_and_none_is_rope():
