@@ -2,7 +2,6 @@
 
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from posbench.cli.explore import COMMITTED
 from posbench.cli.key_values import list_files
@@ -10,9 +9,6 @@ from posbench.common.errors import ConfigError, did_you_mean
 from posbench.report.figures.style import FORMATS, save
 from posbench.report.frame import by_source
 from posbench.report.plot import Options, draw_figure, listed, one_of
-
-if TYPE_CHECKING:
-    import pandas
 
 NAMES = [one.name for one in fields(Options) if one.name != "labels"]
 PIXELS = {"column": 400, "page": 300, "slide": 320}  # an inch of a png
@@ -37,7 +33,8 @@ def plot_words(words: list[str]) -> None:
         if name not in table:
             known = [*NAMES, "labels.NAME", "format", "out", *table.columns]
             raise ConfigError(f"{name} is no word of a figure{did_you_mean(name, known)}: choose from {', '.join(known)}.")
-        table = table[_among(table[name], name, value)]
+        text = table[name].map(lambda one: "none" if one is None or one != one else f"{one:g}" if isinstance(one, float) else str(one))
+        table = table[text.isin([one_of(name, one, text) for one in listed(value)])]
     stem, formats = _files(out, formats, "-".join([Path(paths[0]).resolve().stem, options.y or "curve"]))
     figure, caption = draw_figure(table, options)
     list_files(save(figure, stem, formats, {"dpi": PIXELS[options.size]}, fonts="none"))
@@ -53,13 +50,6 @@ def _ends(name: str, text: str) -> tuple[float | None, float | None]:
     if low is not None and high is not None and not low < high:
         raise ConfigError(f"{name}={text} must be two numbers, the smaller first, such as {name}=0,4; {name}=0, sets one end.")
     return low, high
-
-
-def _among(column: "pandas.Series", name: str, value: str) -> "pandas.Series":
-    text = column.map(lambda one: "none" if one is None or one != one else f"{one:g}" if isinstance(one, float) else str(one))
-    for one in (wanted := listed(value)):
-        one_of(name, one, text)
-    return text.isin(wanted)
 
 
 def _files(out: str | None, formats: str | None, name: str) -> tuple[Path, list[str]]:
