@@ -66,9 +66,6 @@ class Books(Source):
                     raise ConfigError(f"{path} differs from the book in {self.manifest} (by SHA-256): restore it, or remove the manifest.")
                 yield f"{folder}/{stratum}/{name.split('/')[1]}" if stratum else name, text
 
-    def describe(self) -> dict:
-        return {"manifest_sha256": sha256_file(self.manifest)} if self.manifest.exists() else {}
-
     def _listed(self) -> dict[str, tuple[str, str]]:
         """{"folder/name": (SHA-256, stratum or "")} in the manifest's order; without a manifest the files, and "" for both."""
         if not self.manifest.exists():

@@ -43,7 +43,7 @@ def build_corpus(cfg_data: dict, folder: Path, wanted: list[str], trained: dict 
             )
     files = {path.name: {"size": path.stat().st_size, "sha256": sha256_file(path)} for path in sorted(folder.iterdir())}
     manifest = {"name": cfg_data["name"], "tokenizer": name, "vocab_size": tokenizer.vocab_size, "source": cfg_data["source"],
-                "origin": source.describe(), "splits": splits, "files": files}  # fmt: skip
+                "splits": splits, "files": files}  # fmt: skip
     write_json(folder / "manifest.json", manifest)
 
 

@@ -33,10 +33,8 @@ class Copy(Task):
         if most < 1:
             raise ConfigError(f"data={self.name} needs 4 tokens for one symbol, but length={length}: use longer texts.")
         if self.distinct and most > self.vocab_size - SYMBOLS:
-            raise ConfigError(
-                f"data={self.name} with distinct symbols needs {most} of them at {length} tokens, and data.vocab_size={self.vocab_size} "
-                f"has {self.vocab_size - SYMBOLS}: give {most + SYMBOLS} or more, or shorter texts."
-            )
+            needed = f"{most} of them at {length} tokens: give data.vocab_size={most + SYMBOLS} or more, or shorter texts"
+            raise ConfigError(f"data={self.name} with distinct symbols has {self.vocab_size - SYMBOLS} and needs {needed}.")
         size_N = np.full(count, most) if full else random.integers(1, most + 1, size=count)
         if self.distinct:
             symbol_NP = SYMBOLS + random.random((count, self.vocab_size - SYMBOLS)).argsort(1)[:, :most]

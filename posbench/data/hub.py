@@ -55,9 +55,6 @@ class Hub(Source):
         for row, text in enumerate(islice(texts, part["skip"], stop), start=part["skip"]):
             yield f"{part['split']}:{row}", text
 
-    def describe(self) -> dict:
-        return {"repo": self.repo, "revision": self.revision}
-
     def _texts(self, hub_split: str) -> Iterator[str]:
         from datasets import load_dataset
 

@@ -49,9 +49,6 @@ class PySource(Source):
                     if len(content) >= self.min_bytes:
                         yield path, content.decode()
 
-    def describe(self) -> dict:
-        return {"wheels": {package: pin["version"] for package, pin in self.wheels.items()}}
-
 
 def rows_digest(rows: list[tuple[str, str]]) -> str:
     """Hex SHA-256 of the sorted `path,hash` lines."""

@@ -34,10 +34,6 @@ class Source:
         """Yield the whole texts of a split whose `documents` are cut, to find whole copies in other splits. Yields nothing otherwise."""
         yield from ()
 
-    def describe(self) -> dict:
-        """Description of the origin for the manifest of the token files."""
-        return {}
-
 
 def make_source(cfg_data: dict, cache_dir: Path | str | None = None) -> Source:
     """Source built from the class `source._target_`, with the other keys of `source` and `data.path`, if any, as arguments.
@@ -53,10 +49,8 @@ def make_source(cfg_data: dict, cache_dir: Path | str | None = None) -> Source:
     if not all(callable(getattr(source_class, name, None)) for name in ("fingerprint", "documents")):
         raise ConfigError(f"data.source._target_={config['_target_']} is not a source of documents: choose a class that is one.")
     if (cfg_data.get("tokenizer") == TASK) != hasattr(source_class, "draw"):
-        raise ConfigError(
-            f"data.tokenizer={cfg_data.get('tokenizer')} and data={cfg_data.get('name')} do not go together: tasks have "
-            f"data.tokenizer={TASK}, and texts any other."
-        )
+        given = f"data.tokenizer={cfg_data.get('tokenizer')} and data={cfg_data.get('name')}"
+        raise ConfigError(f"{given} do not go together: tasks have data.tokenizer={TASK}, and texts any other.")
     try:
         inspect.signature(source_class).bind(**given, **path)
     except TypeError as error:

@@ -34,10 +34,8 @@ def check_checkpoint(cfg: JobConfig, model: GPT | Reader, tokens: np.ndarray) ->
     if isinstance(difference, str):
         return _say(f"logits were not compared, since {difference}")
     if not difference < DIFFERENCE:
-        raise RunError(
-            f"Logits of model.path={name} differ from those of transformers by {difference:.1e} of their size, where rounding explains "
-            f"{DIFFERENCE:g}: one of the two does not read this checkpoint right, so compare with a third before any number is believed."
-        )
+        said = f"differ from those of transformers by {difference:.1e} of their size, where rounding explains {DIFFERENCE:g}"
+        raise RunError(f"Logits of model.path={name} {said}: compare with a third reader before any number is believed.")
     _say(f"logits at {min(COMPARED, len(text_T)):,} tokens differ from those of transformers by {difference:.1e} of their size")
 
 

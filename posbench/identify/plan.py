@@ -59,11 +59,7 @@ def setting_candidates(original: int, factor: float, fed: int, base: float = USU
         ("ntk_double", f"NTK by the base with factor {double}", fixed("ntk", 2)),
         ("dynamic_ntk", f"dynamic NTK with factor {s}", _node("dynamic_ntk", factor=factor)),
         ("dynamic_ntk_by_length", "dynamic NTK with factor 1", _node("dynamic_ntk", factor=1.0)),
-        (
-            "dynamic_ntk_fixed",
-            f"dynamic NTK with factor {s}, every text as if it had {target:,} tokens",
-            fixed("dynamic_ntk", factor=factor),
-        ),
+        ("dynamic_ntk_fixed", f"dynamic NTK with factor {s} as at {target:,} tokens", fixed("dynamic_ntk", factor=factor)),
         ("dynamic_ntk_cached", f"dynamic NTK with factor {s}, keys cached token by token", _node("dynamic_ntk", factor=factor, fed=1)),
         ("dynamic_ntk_pieces", f"dynamic NTK with factor {s}, keys cached {fed} at a time", _node("dynamic_ntk", factor=factor, fed=fed)),
         ("yarn", f"YaRN with factor {s}", yarn()),
@@ -82,9 +78,8 @@ def setting_candidates(original: int, factor: float, fed: int, base: float = USU
         made += [("base_lost", f"no scaling, and {said}", lost)]
         made += [("yarn_base_lost", f"YaRN with factor {s}, and {said}", _node("compose", parts=[lost, yarn()]))]
     found = [Candidate(name, words, extension, dict(NO_SCALE)) for name, words, extension in made]
-    found.insert(
-        1, Candidate("cut", f"no scaling, and the text cut to its last {original:,} tokens", _node("none"), dict(NO_SCALE), original)
-    )
+    words = f"no scaling, and the text cut to its last {original:,} tokens"
+    found.insert(1, Candidate("cut", words, _node("none"), dict(NO_SCALE), original))
     again, words = dict(nodes("scale_attention")["yarn_temperature"]), f"YaRN with factor {s}, its factor on the logits twice"
     return [*found, Candidate("yarn_amplitude_twice", words, yarn(), again)]
 

@@ -132,7 +132,7 @@ def test_distinct_symbols_stand_once_in_a_string():
             seen[string] += 1
     assert (seen[:SYMBOLS] == 0).all() and seen[SYMBOLS:].min() > 0.8 * seen.max()
     assert any(len(set(row[1:16])) < 15 for row in draw(Copy(20), full=True).inputs_NT.tolist())  # otherwise they repeat
-    with pytest.raises(ConfigError, match="needs 17 of them at 36 tokens, and data.vocab_size=20 has 16: give 21 or more"):
+    with pytest.raises(ConfigError, match="has 16 and needs 17 of them at 36 tokens: give data.vocab_size=21 or more"):
         draw(Copy(20, distinct=True), 36)
 
 
