@@ -13,7 +13,7 @@ from posbench.report.figures.captions import extension_name, sentences, shortene
 from posbench.report.figures.lines import BETWEEN, WIDTH, Line, Mark, Panel, draw, gutters, width
 from posbench.report.figures.method_lines import Names, groups, lines_of, marks_of
 from posbench.report.figures.palette import Pen
-from posbench.report.figures.style import FONT, GAIN, GREY, INKS, UNKNOWN, Frame, draw_cell, note, octaves
+from posbench.report.figures.style import GAIN, GREY, INKS, UNKNOWN, Frame, draw_cell, note, octaves
 from posbench.report.footnotes import questions_of, unlearned
 from posbench.report.records import Score, grouped, tick_lengths
 from posbench.report.scores import GUESSES
@@ -29,9 +29,8 @@ def figure(section: list[Score], title: str):
     lengths, train_len = tick_lengths(score.length for score in section), section[0].train_len
 
     def scales(axes, first: bool) -> None:
-        octaves(axes, lengths, train_len)
+        octaves(axes, lengths, train_len, "length (tokens)")
         axes.set(xlim=(min(lengths) / 1.2, max(lengths) * 1.2), ylim=(-0.03, 1.04), ylabel="accuracy" if first else "")
-        axes.set_xlabel("length (tokens)", fontsize=FONT)
 
     def mark(score: Score) -> Mark | None:
         return Mark(score.length, score.accuracy, score.low, score.high) if score.shown else None

@@ -37,7 +37,7 @@ def figure(curve: list[CurvePoint], title: str):
     (bottom, top), train_len = edges, curve[0].train_len
 
     def scales(axes, first: bool, left: bool) -> None:
-        octaves(axes, ticked, train_len)
+        octaves(axes, ticked, train_len, "length at evaluation (tokens)")
         low, high = min(ticked[0], train_len), max(ticked[-1], train_len)
         aside = 2 ** (0.55 * room)
         axes.set_xlim(low / max(1.12, aside), high * max(1.06 if high > low else 1.12, aside))
@@ -46,7 +46,6 @@ def figure(curve: list[CurvePoint], title: str):
         if relative:
             floor_axis(axes, bottom, top)
         axes.set_ylim(bottom, top)
-        axes.set_xlabel("length at evaluation (tokens)", fontsize=FONT)
         if left:
             reference = f"loss minus the loss with exactly\n{train_len} tokens of context (nats/token)"
             axes.set_ylabel(reference if relative else "loss (nats/token)", fontsize=FONT)

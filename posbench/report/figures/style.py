@@ -69,8 +69,9 @@ def note(axes, text: str, at: tuple[float, float], offset: tuple[float, float], 
     axes.annotate(text, at, xytext=offset, textcoords="offset points", annotation_clip=False, **style)
 
 
-def octaves(axes, lengths: Sequence[int], train_len: int | None = None) -> None:
+def octaves(axes, lengths: Sequence[int], train_len: int | None = None, label: str = "") -> None:
     """Set up an x axis of octaves with ticks at `lengths`, a line at the training length if it is given, and horizontal rules."""
+    axes.set_xlabel(label, fontsize=FONT)
     axes.set_xscale("log", base=2)
     axes.set_xticks(lengths, map(str, lengths))
     axes.set_xticks([], minor=True)

@@ -143,9 +143,8 @@ def frontier(points: list[CurvePoint], title: str):
     lengths = sorted({point.train_len for point in shown})
 
     def scales(axes) -> None:
-        octaves(axes, lengths)
+        octaves(axes, lengths, label="training length (tokens)")
         axes.set_xlim(lengths[0] / 1.2, lengths[-1] * 1.2)
-        axes.set_xlabel("training length (tokens)", fontsize=FONT)
 
     said = data_line(shown, f"{span(point.n_targets for point in shown)} targets, the same of every training")
     return draw(title, [[Panel(f"Loss at {length} tokens (nats/token)", lines, scales)]], [said], wide=320)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from posbench.report.figures.captions import caption, data_line, sentences
 from posbench.report.figures.lines import Mark, Panel, draw, short_number, with_interval
 from posbench.report.figures.method_lines import groups, lines_of, marks_of
-from posbench.report.figures.style import EARLY, FONT, GREY, note, octaves
+from posbench.report.figures.style import EARLY, GREY, note, octaves
 from posbench.report.footnotes import contexts_of, units_of_doubling
 from posbench.report.records import ContextPoint, CurvePoint, file, interval_units, methods, tick_lengths, two_seeds
 from posbench.report.tables import gain_cell
@@ -30,13 +30,12 @@ def by_context(section: list[ContextPoint], title: str):
     def panel(heading: str, known: list[ContextPoint], value: Value, beside: float, limits: tuple[float, float]) -> Panel:
         def scales(axes) -> None:
             contexts = [step.context for step in known]
-            octaves(axes, tick_lengths(contexts), train_len)
+            octaves(axes, tick_lengths(contexts), train_len, "c, tokens of context before every target")
             axes.set(xlim=(min(contexts) / 1.25, max(*contexts, train_len) * 1.25), ylim=limits)
             style = {"xycoords": axes.get_xaxis_transform(), "ha": "right", "va": "top", "fontsize": 7.5, "color": GREY}
             note(axes, f"trained at {train_len}", (train_len, 1), (-4, -2), **style)
             if limits[0] < 0 < limits[1]:
                 axes.axhline(0, color="black", linewidth=0.9, zorder=1)
-            axes.set_xlabel("c, tokens of context before every target", fontsize=FONT)
 
         lines = lines_of(known, section, lambda step: with_interval(step.context, *value(step)))
         return Panel(heading, lines, scales, dodge=beside)
@@ -96,9 +95,9 @@ def by_position(curve: list[CurvePoint], title: str):
 
         def scales(axes) -> None:
             lengths = [point.length for point in points]
-            octaves(axes, tick_lengths({n for n in lengths if n & (n - 1) == 0} or lengths), train_len)
+            ticked = tick_lengths({n for n in lengths if n & (n - 1) == 0} or lengths)
+            octaves(axes, ticked, train_len, f"position in a window of {curve[0].window} tokens")
             axes.set(xlim=(min(at[n] for n in lengths) / 1.1, max(*lengths, train_len) * 1.02), ylim=limits)
-            axes.set_xlabel(f"position in a window of {curve[0].window} tokens", fontsize=FONT)
             if points is curve:
                 style = {"xycoords": axes.get_xaxis_transform(), "ha": "right", "fontsize": 7.5, "color": GREY}
                 note(axes, f"trained at {train_len}", (train_len, 0), (-4, 4), **style)
