@@ -28,19 +28,17 @@ TRIED = 7  # tokens
 BLOCK = 2**25  # scores that a training holds at once
 
 
-class Head(nn.Module):
-    """Output head: hidden states [R, C] to logits [R, V]. Before it stands the model's `decoder`."""
+class Head:
+    """Output head: hidden states [R, C] to logits [R, V]. Before it stands the model's `decoder`; the reader holds the weights of both."""
 
     def __init__(self, model: nn.Module, decoder: nn.Module, kind: type, out_features: int):
-        super().__init__()
-        self.__dict__.update(model=model, decoder=decoder)  # parts of the reader, which holds their weights
-        self.kind, self.out_features = kind, out_features
+        self.model, self.decoder, self.kind, self.out_features = model, decoder, kind, out_features
 
     def decoded(self, ids_BT: Tensor) -> Tensor:
         """Last hidden states of a text: [B, T, C]."""
         return self.decoder(input_ids=ids_BT, use_cache=False).last_hidden_state
 
-    def forward(self, hidden_RC: Tensor) -> Tensor:
+    def __call__(self, hidden_RC: Tensor) -> Tensor:
         rows = hidden_RC.reshape(1, -1, hidden_RC.shape[-1])
         self.decoder.forward = lambda *args, **given: self.kind(last_hidden_state=rows)
         try:
