@@ -7,7 +7,6 @@ Letters: B batch, T tokens, H heads, G key heads, D head width, C width, R score
 """
 
 import functools
-import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,7 +23,7 @@ from posbench.model.kernels.dispatch import attend
 from posbench.model.rounded import rounded
 from posbench.position.instantiate import make
 from posbench.position.layer_plan import LayerPlan
-from posbench.position.plan import Plan, make_plan
+from posbench.position.plan import make_plan
 
 TOKENS = 1024  # of the text that the layer reads
 ROWS, ENTRIES = 1024, 8192  # scored rows, and entries of the vocabulary that they are compared with
@@ -38,14 +37,14 @@ class Probe:
     def __init__(self, cfg: JobConfig, vocab_size: int, dtype: str):
         self.config, self.dtype, self.vocab_size = cfg.model, dtype, vocab_size
         self.encoding, self.device = make_encoding(cfg), pick_device(cfg.device)
-        self.pair = functools.cache(self._pair)  # seconds of a pair on one key head, by method and length
         self.known: dict[tuple, float] = {}  # seconds of a layer on one key head, by its geometry
 
     def seconds(self, reading: ReadVolume, extension: dict, scale: dict) -> float:
         """Seconds of a reading. The last layer computes only the rows that are scored."""
-        method, config = json.dumps([extension, scale]), self.config
-        pairs = sum(_pairs_read(layer) for layer in self._plan(method, reading.tokens).layers) / config.n_layer
-        attention = pairs * self.pair(method, self._shorter(reading.tokens)) * config.kv_heads
+        config, methods = self.config, (make(extension), make(scale, self.encoding.shape))
+        plans = (make_plan(self.encoding, *methods, length=n, device=self.device) for n in (reading.tokens, self._shorter(reading.tokens)))
+        whole, shorter = (plan.layers for plan in plans)
+        attention = sum(map(_pairs_read, whole)) / config.n_layer * self._pair(shorter) * config.kv_heads
         layers = config.n_layer - 1 + reading.rows / reading.tokens
         return reading.texts * (layers * (reading.tokens * self.token + attention) + reading.rows * self.row)
 
@@ -75,16 +74,12 @@ class Probe:
 
         return self._time(read) / ROWS * self.vocab_size / head.out_features
 
-    def _pair(self, method: str, length: int) -> float:
-        layers = self._plan(method, length).layers
+    def _pair(self, layers: tuple[LayerPlan, ...]) -> float:
+        """Seconds of a pair of query and key on one key head."""
         for layer in layers:
             if (geometry := _geometry(layer)) not in self.known:
                 self.known[geometry] = self._attention(layer, 1)
         return sum(self.known[_geometry(layer)] for layer in layers) / sum(map(_pairs_read, layers))
-
-    def _plan(self, method: str, length: int) -> Plan:
-        extension, scale = json.loads(method)
-        return make_plan(self.encoding, make(extension), make(scale, self.encoding.shape), length=length, device=self.device)
 
     def _shorter(self, length: int) -> int:
         groups, width = self.config.n_head // self.config.kv_heads, self.encoding.shape.head_dim

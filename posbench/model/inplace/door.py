@@ -114,15 +114,6 @@ class Door:
         self.plans.clear()
         self.compared.clear()
 
-    def _made(self, length: int, queries: int | None = None, device: str = "cpu") -> Plan:
-        """Plan of the methods, kept while the texts of a batch may ask for it again."""
-        key = length, queries, device
-        if key not in self.plans:
-            if len(self.plans) >= self.room:
-                self.plans.clear()
-            self.plans[key] = make_plan(self.encoding, self.extension, self.scale, length=length, device=device, queries=queries)
-        return self.plans[key]
-
     def _goes_on(self, before: int, length: int) -> bool:
         """True if a text of `length` tokens treats the first `before` as a text of these alone did, whose keys and values a cache holds.
 
@@ -138,12 +129,17 @@ class Door:
         return self.compared[before, length]
 
     def layer(self, module: nn.Module, length: int, queries: int | None, device: torch.device) -> LayerPlan:
-        """Plan of a module's layer for a text of `length` tokens, of its last `queries` or of all."""
+        """Plan of a module's layer for a text of `length` tokens, of its last `queries` or of all; kept while a batch may ask again."""
         index = getattr(module, "layer_idx", None)
         if index not in self.layers:
             raise ConfigError(f"{type(module).__name__} {index} attends in this model only now: posbench.restore it, and extend it again.")
-        given = self.plan if self.plan is not None and queries is None and self.plan.length == length else None
-        return (given or self._made(length, queries, str(device))).layers[self.layers[index]]
+        key = length, queries, str(device)
+        plan = self.plan if self.plan is not None and queries is None and self.plan.length == length else self.plans.get(key)
+        if plan is None:
+            if len(self.plans) >= self.room:
+                self.plans.clear()
+            plan = self.plans[key] = make_plan(self.encoding, self.extension, self.scale, length=length, device=key[2], queries=queries)
+        return plan.layers[self.layers[index]]
 
     def attention(
         self,

@@ -40,7 +40,7 @@ class Seen:
     mask: Visible
 
 
-@dataclass
+@dataclass(eq=False)
 class Angles:
     """Angles that a rotary module gave in one call: of F pairs at each position, and where its frequencies lie."""
 
@@ -185,9 +185,8 @@ def _explained(
     if all(torch.allclose(a, b, rtol=0, atol=1e-6 * float(b.abs().max())) for a, b in pairs):
         return found.setdefault("none", NoEncoding(shape))
     width, best = own.q_BHTD.shape[-1], (float("inf"), None)
-    for chosen in itertools.product(range(len(angles)), ("half", "interleaved"), (False, True), (False, True)):
-        which, layout, last, backwards = chosen
-        one = angles[which]
+    for chosen in itertools.product(angles, ("half", "interleaved"), (False, True), (False, True)):
+        one, layout, last, backwards = chosen
         channels = 2 * one.angle_TF.shape[1]
         if channels > width or (last and channels == width):
             continue
@@ -205,8 +204,7 @@ def _explained(
             f"leaves {error:.1e} of them): posbench does not read this model."
         )
     if chosen not in found:
-        which, layout, last, backwards = chosen
-        one = angles[which]
+        one, layout, last, backwards = chosen
         spectra, by_length = _by_length(one, shape.train_len)
         found[chosen] = Turned(replace(shape, head_width=width), spectra, layout, last, one.amplitude, backwards, by_length)
     return found[chosen]
@@ -240,10 +238,9 @@ def _by_length(one: Angles, train_len: int) -> tuple[Callable[[int], Spectrum], 
         return known[length]
 
     far = [spectra(length) for length in (train_len, 2 * train_len, 4 * train_len)]
-    changing = far[1] is not far[2]
     if all(one is fixed for one in far):
         return lambda length: fixed, False
-    return spectra, changing
+    return spectra, far[1] is not far[2]
 
 
 def _answer(one: Angles, length: int, longest: int | None) -> None:
