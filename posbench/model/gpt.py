@@ -100,7 +100,7 @@ class GPT(nn.Module):
         Raises ConfigError for a text without `plan` that is longer than the encoding's positions.
         """
         if plan is None:
-            tokens_BT = torch.atleast_2d(torch.as_tensor(tokens_BT, device=self.embed_tokens.weight.device))  # also lists
+            tokens_BT = torch.atleast_2d(torch.as_tensor(tokens_BT, device=next(self.parameters()).device))  # also lists
             check_extension(self.encoding, NoExtension(), [tokens_BT.shape[1]])
             plan = make_plan(self.encoding, length=tokens_BT.shape[1], device=str(tokens_BT.device), trained_scale=self.scale)
         return self.lm_head(self.hidden(tokens_BT, plan, last))

@@ -49,22 +49,8 @@ def why_eager(config: TrainConfig, encoding: Encoding | None, device: torch.devi
     return None
 
 
-class CudaGraphs:
-    """Records steps as CUDA graphs, which share their memory: one is replayed after the other, and outputs are copied at once."""
-
-    def __init__(self) -> None:
-        self.pool = None
-
-    def __call__(self, step: Step, inputs: Sequence[Tensor]) -> Recorded:
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool):
-            outputs = step(*inputs)
-        self.pool = graph.pool()
-        return graph.replay, inputs, outputs
-
-
 class StepGraphs:
-    """A training's step by the shape of its inputs: eager for EAGER steps, then recorded and replayed.
+    """A training's step by the shape of its inputs: eager for EAGER steps, then recorded as a CUDA graph and replayed.
 
     `step(*inputs)` makes one step on tensors of the device, leaves no gradients, and returns its loss and the norm of its gradient; what
     else it depends on must not change from step to step, but for tensors that are changed in place. `recover` undoes what a failed
@@ -72,7 +58,8 @@ class StepGraphs:
     """
 
     def __init__(self, step: Step, recover: Callable[[], None], record: Callable[[Step, Sequence[Tensor]], Recorded] | None = None) -> None:
-        self.step, self.recover, self.record = step, recover, record or CudaGraphs()
+        self.step, self.recover, self.record = step, recover, record or self._capture
+        self.pool = None  # memory that all graphs share: one is replayed after the other, and outputs are copied at once
         self.made: Counter[tuple] = Counter()
         self.recorded: dict[tuple, Recorded] = {}
         self.refused = False
@@ -90,6 +77,13 @@ class StepGraphs:
             own.copy_(given)
         replay()
         return loss.clone(), norm.clone()
+
+    def _capture(self, step: Step, inputs: Sequence[Tensor]) -> Recorded:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self.pool):
+            outputs = step(*inputs)
+        self.pool = graph.pool()
+        return graph.replay, inputs, outputs
 
     def _record(self, shape: tuple, inputs: Sequence[Tensor]) -> None:
         # Any exception counts, as of a compiler: the eager step raises one with another cause again.

@@ -19,10 +19,9 @@ from posbench.common.errors import ConfigError
 from posbench.common.files import disk_errors, sha256_file
 from posbench.data.task import IGNORED
 from posbench.encodings.as_trained import AsTrained
-from posbench.extensions.none import NoExtension
+from posbench.model.gpt import GPT
 from posbench.model.inplace.extend import put_table, take
-from posbench.position.legality import check_extension
-from posbench.position.plan import Plan, make_plan
+from posbench.position.plan import Plan
 
 TRIED = 7  # tokens
 BLOCK = 2**25  # scores that a training holds at once
@@ -95,13 +94,7 @@ class Reader(nn.Module):
                 )
         return head
 
-    def forward(self, tokens_BT: Tensor, plan: Plan | None = None, last: int | None = None) -> Tensor:
-        """Logits [B, T, V], or [B, R, V] for the last R = `last` positions only, as those of GPT."""
-        tokens_BT = torch.atleast_2d(torch.as_tensor(tokens_BT, device=self.model.device))
-        if plan is None:
-            check_extension(self.encoding, NoExtension(), [tokens_BT.shape[1]])
-            plan = make_plan(self.encoding, length=tokens_BT.shape[1], device=str(tokens_BT.device))
-        return self.lm_head(self.hidden(tokens_BT, plan, last))
+    forward = GPT.forward  # by the reader's own `encoding`, `hidden` and `lm_head`
 
     def hidden(self, tokens_BT: Tensor, plan: Plan, last: int | None = None) -> Tensor:
         """Input of the output head: [B, T, C], or [B, R, C] for the last R = `last` positions."""
