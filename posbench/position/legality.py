@@ -76,8 +76,10 @@ def check_extension(encoding: Encoding, extension: Extension, lengths: list[int]
         return None
     judged = dict.fromkeys((max(lengths), min(max(lengths), encoding.shape.train_len)))  # the longest first: most extensions differ there
     if not any(changes(encoding, extension, length) for length in judged):
-        if not any(Trait.COORDINATE in layer.encoding.traits for layer in encoding.layers()):
-            return f"encoding={name_of(encoding)} has no positions, so extension={name} changes nothing"
+        if not any(Trait.COORDINATE in one.traits for one in extended):
+            others = any(Trait.COORDINATE in layer.encoding.traits for layer in encoding.layers())
+            where = " in the layers that an extension acts on" if others else ""
+            return f"encoding={name_of(encoding)} has no positions{where}, so extension={name} changes nothing"
         return f"extension={name} sees every pair as encoding={name_of(encoding)} does without it, up to length {max(lengths)}"
     return None
 
