@@ -19,10 +19,7 @@ class Dca(Extension):
     """Three bands by chunk. Raises ConfigError unless 0 <= local <= chunk and chunk >= 1."""
 
     needs = Trait.COORDINATE | Trait.RELATIVE
-    tested_with = {
-        "rope": "the paper",
-        **dict.fromkeys(("p_rope", "pope", "fox"), AS_ROPE),
-    }
+    tested_with = {"rope": "the paper", **dict.fromkeys(("p_rope", "pope", "fox"), AS_ROPE)}
 
     def __init__(self, chunk: int | None = None, local: int | None = None):
         if (chunk is not None and chunk < 1) or not 0 <= (local or 0) <= (chunk or local or 0):

@@ -15,10 +15,7 @@ class LeakyRerope(ScaledExtension):
     """Two bands: near as trained, far compressed. Raises ConfigError if no k is large enough."""
 
     needs = Trait.COORDINATE | Trait.RELATIVE
-    tested_with = {
-        "rope": "Su 2023 (kexue.fm/archives/9708)",
-        **dict.fromkeys(("p_rope", "pope", "fox"), AS_ROPE),
-    }
+    tested_with = {"rope": "Su 2023 (kexue.fm/archives/9708)", **dict.fromkeys(("p_rope", "pope", "fox"), AS_ROPE)}
 
     def __init__(self, window: Tokens | None = None, k: AtLeast1 | None = None, mode: Mode = "dynamic", target_len: int | None = None):
         super().__init__(mode, target_len)

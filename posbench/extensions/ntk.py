@@ -29,10 +29,7 @@ class Ntk(ScaledExtension):
     """A larger base."""
 
     needs = Trait.SPECTRUM
-    tested_with = {
-        "rope": "bloc97 2023; Peng et al. 2023, arXiv 2309.00071",
-        **dict.fromkeys(("p_rope", "fox"), AS_ROPE),
-    }
+    tested_with = {"rope": "bloc97 2023; Peng et al. 2023, arXiv 2309.00071", "p_rope": AS_ROPE, "fox": AS_ROPE}
 
     def __init__(self, multiplier: AtLeast1 = 1.0, mode: Mode = "dynamic", target_len: int | None = None):
         super().__init__(mode, target_len)

@@ -16,10 +16,7 @@ class NtkFixed(ScaledExtension):
     """A larger base that reaches the fastest pair too."""
 
     needs = Trait.SPECTRUM
-    tested_with = {
-        "rope": "Su 2023 (kexue.fm/archives/9706)",
-        **dict.fromkeys(("p_rope", "fox"), AS_ROPE),
-    }
+    tested_with = {"rope": "Su 2023 (kexue.fm/archives/9706)", "p_rope": AS_ROPE, "fox": AS_ROPE}
 
     def spectrum(self, spectrum: Spectrum, span: Span) -> Spectrum:
         pairs = len(spectrum.freq_F)

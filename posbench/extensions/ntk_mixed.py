@@ -17,10 +17,7 @@ class NtkMixed(ScaledExtension):
     """Between position interpolation and a larger base."""
 
     needs = Trait.SPECTRUM
-    tested_with = {
-        "rope": "Su 2023 (kexue.fm/archives/9706)",
-        **dict.fromkeys(("p_rope", "fox"), AS_ROPE),
-    }
+    tested_with = {"rope": "Su 2023 (kexue.fm/archives/9706)", "p_rope": AS_ROPE, "fox": AS_ROPE}
 
     def __init__(self, kappa: AtLeast0 = 0.75, mode: Mode = "dynamic", target_len: int | None = None):
         super().__init__(mode, target_len)

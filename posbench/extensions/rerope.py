@@ -15,10 +15,7 @@ class Rerope(Extension):
     """Two bands: near as trained, far at one constant distance."""
 
     needs = Trait.COORDINATE | Trait.RELATIVE
-    tested_with = {
-        "rope": "Su 2023 (kexue.fm/archives/9708)",
-        **dict.fromkeys(("p_rope", "pope", "fox"), AS_ROPE),
-    }
+    tested_with = {"rope": "Su 2023 (kexue.fm/archives/9708)", **dict.fromkeys(("p_rope", "pope", "fox"), AS_ROPE)}
 
     def __init__(self, window: Tokens | None = None):
         self.window = window

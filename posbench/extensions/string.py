@@ -16,10 +16,7 @@ class String(ScaledExtension):
     """Two bands: near as trained, far shifted nearer."""
 
     needs = Trait.COORDINATE | Trait.RELATIVE
-    tested_with = {
-        "rope": "the paper",
-        **dict.fromkeys(("p_rope", "pope", "fox"), AS_ROPE),
-    }
+    tested_with = {"rope": "the paper", **dict.fromkeys(("p_rope", "pope", "fox"), AS_ROPE)}
 
     def __init__(self, shift: Tokens | None = None, window: Tokens | None = None, mode: Mode = "dynamic", target_len: int | None = None):
         super().__init__(mode, target_len)

@@ -13,10 +13,7 @@ from posbench.position.interfaces import ScaleAttention
 class Llama4(ScaleAttention):
     """Factor that grows in steps of floor_scale keys."""
 
-    tested_with = {
-        "none": "the layers without positions of Llama 4 (Meta 2025)",
-        "hybrid": "Llama 4 (Meta 2025)",
-    }
+    tested_with = {"none": "the layers without positions of Llama 4 (Meta 2025)", "hybrid": "Llama 4 (Meta 2025)"}
 
     def __init__(self, shape: Shape, beta: float = 0.1, floor_scale: Tokens | None = None):
         super().__init__(shape)

@@ -13,10 +13,7 @@ from posbench.position.interfaces import AS_ROPE, ScaleAttention
 class Ministral(ScaleAttention):
     """Factor that grows in steps of train_len tokens."""
 
-    tested_with = {
-        "rope": "Ministral 3 (Mistral AI 2025)",
-        "p_rope": AS_ROPE,
-    }
+    tested_with = {"rope": "Ministral 3 (Mistral AI 2025)", "p_rope": AS_ROPE}
 
     def __init__(self, shape: Shape, beta: float = 0.1):
         super().__init__(shape)

@@ -15,10 +15,7 @@ from posbench.position.interfaces import ScaleAttention
 class ScaleInvariant(ScaleAttention):
     """Factor and addend by distance."""
 
-    tested_with = {
-        "rope": "the paper",
-        "p_rope": "the paper",
-    }
+    tested_with = {"rope": "the paper", "p_rope": "the paper"}
 
     def __init__(self, shape: Shape, tau: Above0 = 10.0):
         super().__init__(shape)
