@@ -27,13 +27,11 @@ class Cope(Encoding):
     def weights(
         self, q_BHSD: Tensor, scores_BHSK: Tensor, bias_HSK: Tensor | None, seen_SK: Tensor, factor: Tensor | float, layer: int
     ) -> Tensor:
+        last = self.weight.shape[1] - 1
         gate_BHSK = scores_BHSK.sigmoid().masked_fill(~seen_SK, 0)
-        added_BHSK = self._read(q_BHSD @ self.weight[layer].mT, gate_BHSK.flip(-1).cumsum(dim=-1).flip(-1))
-        return (scores_BHSK * factor + self.scale * added_BHSK).masked_fill(~seen_SK, -torch.inf).softmax(dim=-1)
-
-    def _read(self, score_BHSN: Tensor, count_BHSK: Tensor) -> Tensor:
-        last = score_BHSN.shape[-1] - 1
-        count_BHSK = count_BHSK.clamp(max=last)
+        count_BHSK = gate_BHSK.flip(-1).cumsum(dim=-1).flip(-1).clamp(max=last)
         low_BHSK = count_BHSK.long()
         high_BHSK = (low_BHSK + 1).clamp(max=last)
-        return torch.lerp(score_BHSN.gather(-1, low_BHSK), score_BHSN.gather(-1, high_BHSK), count_BHSK - low_BHSK)
+        score_BHSN = q_BHSD @ self.weight[layer].mT
+        added_BHSK = torch.lerp(score_BHSN.gather(-1, low_BHSK), score_BHSN.gather(-1, high_BHSK), count_BHSK - low_BHSK)
+        return (scores_BHSK * factor + self.scale * added_BHSK).masked_fill(~seen_SK, -torch.inf).softmax(dim=-1)

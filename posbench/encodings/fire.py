@@ -32,14 +32,10 @@ class Fire(Encoding):
 
     def bias(self, q_pos_S: Tensor, k_pos_K: Tensor, layer: int) -> Tensor:
         n = layer % len(self.inner)
-        share_SK = self.share(q_pos_S, k_pos_K, n)
-        # Hidden units first: the result is [H, S, K] without a transposition.
-        hidden_W = torch.relu(self.inner[n].weight * share_SK.flatten() + self.inner[n].bias[:, None])
-        return (self.outer[n].weight @ hidden_W + self.outer[n].bias[:, None]).unflatten(-1, share_SK.shape)
-
-    def share(self, q_pos_S: Tensor, k_pos_K: Tensor, n: int) -> Tensor:
-        """Argument of f: [S, K], from 0 for the query itself to at most 1 for the first token."""
         c, threshold = self.log_c[n].exp(), self.log_threshold[n].exp()
         delta_SK = (q_pos_S[:, None] - k_pos_K).clamp(min=0).float()
         whole_S = torch.log1p(c * torch.maximum(threshold, q_pos_S.float())).clamp(min=1e-6)
-        return torch.log1p(c * delta_SK) / whole_S[:, None]
+        share_SK = torch.log1p(c * delta_SK) / whole_S[:, None]  # from 0 for the query itself to at most 1 for the first token
+        # Hidden units first: the result is [H, S, K] without a transposition.
+        hidden_W = torch.relu(self.inner[n].weight * share_SK.flatten() + self.inner[n].bias[:, None])
+        return (self.outer[n].weight @ hidden_W + self.outer[n].bias[:, None]).unflatten(-1, share_SK.shape)

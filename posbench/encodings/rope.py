@@ -32,11 +32,6 @@ from posbench.position.interfaces import Encoding, Extension, Layer
 from posbench.position.rotation import turned, wide
 
 
-def _resonant(freq_F: Tensor) -> Tensor:
-    """Frequencies whose wavelengths are rounded to whole tokens."""
-    return 2 * math.pi / (2 * math.pi / freq_F).round()
-
-
 class Rope(Encoding):
     """Rotary positions.
 
@@ -114,7 +109,9 @@ class Rope(Encoding):
             return trained_in(self.scaling, self.plain, self.scaling_len, length)[0]
 
     def turning(self, spectrum: Spectrum) -> Spectrum:
-        return spectrum.changed(_resonant) if self.resonance else spectrum
+        if not self.resonance:
+            return spectrum
+        return spectrum.changed(lambda freq_F: 2 * math.pi / (2 * math.pi / freq_F).round())  # wavelengths of whole tokens
 
     def table(self, pos_T: Tensor, spectrum: Spectrum) -> Tensor:
         """cos and sin of every angle, times the amplitude of the scaling: [2, T, F], float32."""

@@ -32,10 +32,6 @@ class LeakyRerope(ScaledExtension):
         farthest, trained = span.target_len - 1, span.train_len - 1
         if farthest <= max(w, trained):
             return 1.0
-        if w >= trained and self.window is None:
-            raise ConfigError(
-                f"train_len={span.train_len} is too short for a window and more beyond it: give extension.k, or train longer."
-            )
         if w >= trained:
             raise ConfigError(
                 f"extension.window={w} leaves no trained distance below train_len={span.train_len} to compress into: "

@@ -53,20 +53,17 @@ class NtkByParts(ScaledExtension):
     def spectrum(self, spectrum: Spectrum, span: Span) -> Spectrum:
         if span.factor == 1 or not len(spectrum.freq_F):
             return spectrum
-        kept_F = self._kept(spectrum, span.train_len)
+        if self.ramp == "turns":
+            turns_F = span.train_len * spectrum.freq_F / (2 * math.pi)
+            kept_F = ((turns_F - self.alpha) / (self.kept_from(spectrum.freq_F, span.train_len) - self.alpha)).clamp(0, 1)
+        else:
+            low, high = self.bounds(spectrum, span.train_len)
+            kept_F = 1 - ((torch.arange(len(spectrum.freq_F), dtype=torch.float64) - low) / (high - low)).clamp(0, 1)
         return replace(spectrum, freq_F=spectrum.freq_F * (kept_F + (1 - kept_F) / span.factor))
 
     def kept_from(self, freq_F: Tensor, train_len: int) -> float:
         """Turns in training from which a pair is kept: beta, or its default if beta is None."""
         return self.beta or max(self.alpha + 1, min(PUBLISHED, train_len * float(freq_F.max()) / (2 * math.pi) / 4))
-
-    def _kept(self, spectrum: Spectrum, train_len: int) -> Tensor:
-        turns_F = train_len * spectrum.freq_F / (2 * math.pi)
-        beta = self.kept_from(spectrum.freq_F, train_len)
-        if self.ramp == "turns":
-            return ((turns_F - self.alpha) / (beta - self.alpha)).clamp(0, 1)
-        low, high = self.bounds(spectrum, train_len)
-        return 1 - ((torch.arange(len(turns_F), dtype=torch.float64) - low) / (high - low)).clamp(0, 1)
 
     def bounds(self, spectrum: Spectrum, train_len: int) -> tuple[float, float]:
         """Indices of the pairs between which ramp=index falls."""

@@ -16,10 +16,7 @@ from posbench.position.interfaces import ScaleAttention
 class YarnTemperature(ScaleAttention):
     """One factor for all queries, from the ratio of lengths."""
 
-    tested_with = {
-        "rope": "the paper",
-        "p_rope": "GLM-4-32B-0414 (2025), half of whose channels turn: YaRN with factor 4",
-    }
+    tested_with = {"rope": "the paper", "p_rope": "GLM-4-32B-0414 (2025), half of whose channels turn: YaRN with factor 4"}
 
     def __init__(self, shape: Shape, coefficient: float = 0.1):
         super().__init__(shape)
