@@ -165,10 +165,8 @@ class TextQuestions:
         room_D = np.maximum(self.file.document_lengths() - size + 1, 0)
         if not room_D.any():
             where, lower = ("data.mix.task", "train.length") if self.training else ("evaluate.tasks", "evaluate.lengths")
-            raise ConfigError(
-                f"{where}={self.name} takes its haystack from one document, and none of the {self.split} split has {size} tokens: "
-                f"lower {lower}, or take longer documents."
-            )
+            needed = f"a document of {size} tokens, and the {self.split} split has none"
+            raise ConfigError(f"{where}={self.name} takes its haystack from {needed}: lower {lower}, or take longer documents.")
         document = int(random.choice(len(room_D), p=room_D / room_D.sum()))
         start = int(self.file.starts[document]) + int(random.integers(room_D[document]))
         hay_F = np.asarray(self.file.tokens[start : start + size]).astype(np.int64)

@@ -55,13 +55,8 @@ def verify_files(folder: Path, records: dict[str, dict]) -> None:
     """Compare every file with its record. Raises RunError for the first damaged file."""
     for name, record in records.items():
         path = folder / name
-        if not path.is_file():
-            damage = "is missing"
-        elif sha256_file(path) != record["sha256"]:
-            damage = "is damaged (its SHA-256 changed)"
-        else:
-            continue
-        raise RunError(f"The token file {path} {damage}: delete the folder {folder} and run the same command again.")
+        if not path.is_file() or sha256_file(path) != record["sha256"]:
+            raise RunError(f"The token file {path} is missing or damaged: delete the folder {folder} and run the same command again.")
 
 
 def open_split(folder: Path, split: str, record: dict) -> TokenFile:

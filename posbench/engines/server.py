@@ -105,10 +105,8 @@ class Server(Engine):
         logprobs, likeliest = self._scored(ids_L1.tolist())
         found = logprobs[-n_rows:]
         if None in found:
-            raise RunError(
-                f"{self.url} gives no probability of token {len(logprobs) - n_rows + found.index(None) + 1} of {len(ids_L1) - 1}, and "
-                "this protocol scores it: choose evaluate.protocol=[fixed_targets]."
-            )
+            at = len(logprobs) - n_rows + found.index(None) + 1
+            raise RunError(f"{self.url} gives no probability of token {at} of {len(ids_L1) - 1}: choose evaluate.protocol=[fixed_targets].")
         if wrong := [one for one in found if not LEAST < one <= 1e-3]:
             raise RunError(f"{self.url} gives {wrong[0]} as the logarithm of a probability at {len(ids_L1) - 1} tokens: leave that out.")
         return -np.array(found, np.float32).clip(max=0), np.array(likeliest[-n_rows:], bool)
@@ -164,10 +162,8 @@ class Server(Engine):
             raise RunError(self._none(answer))
         for at, (said, own) in enumerate(zip(tokens, ids, strict=False)):
             if not self._same(said, own):
-                raise RunError(
-                    f"{self.url} has {shown(said)} as token {at} of a text, and data.tokenizer={shown(self.tokenizer.decode([own]))}: its "
-                    "tokenizer is another, or it makes other tokens of the same text."
-                )
+                piece = shown(self.tokenizer.decode([own]))
+                raise RunError(f"{self.url} has {shown(said)} as token {at} of a text, data.tokenizer {piece}: give the served one.")
         return logprobs[1 : len(ids)], likeliest[1 : len(ids)]
 
     def _same(self, said: str | int | None, own: int) -> bool:

@@ -60,10 +60,8 @@ def gguf_tensors(file: GgufFile, permuted: dict[str, int]) -> dict[str, LazyTens
         block, size = GGML_QUANT_SIZES[kind]
         needed = math.prod(entry.shape) // block * size
         if entry.shape[-1] % block or not 0 < needed <= file.size - entry.start:
-            raise ConfigError(
-                f"{file.path} is not a complete GGUF file ({shown(name)} is {list(entry.shape)} of {kind.name}, {needed:,} bytes from "
-                f"byte {entry.start:,} of {file.size:,}): download it again."
-            )
+            lacking = f"{shown(name)} is {list(entry.shape)} of {kind.name}, {needed:,} bytes from byte {entry.start:,} of {file.size:,}"
+            raise ConfigError(f"{file.path} is not a complete GGUF file ({lacking}): download it again.")
         stem, _, part = name.rpartition(".")
         layer, _, last = stem.removeprefix("blk.").partition(".")
         theirs = f"model.layers.{layer}.{OF_LAYER[last]}" if stem.startswith("blk.") and last in OF_LAYER else WHOLE.get(stem)

@@ -6,7 +6,6 @@ A byte-level BPE (kind gpt2) has merges in the file, a BPE of SentencePiece (kin
 import json
 import math
 from array import array
-from collections.abc import Iterator
 from pathlib import Path
 
 from posbench.common.errors import ConfigError
@@ -140,14 +139,11 @@ def _sentencepiece(file: GgufFile) -> dict:
 def _merges(vocab: dict[str, int], types: list[int], scores: list[float]) -> list[tuple[str, str]]:
     """Pairs of tokens that make a token, those of the best score first."""
     made = {token: index for token, index in vocab.items() if types[index] == NORMAL}
-
-    def pairs() -> Iterator[tuple[float, int, str, str]]:
-        for token, index in made.items():
-            for cut in range(1, len(token)):
-                if token[:cut] in made and token[cut:] in made:
-                    yield -scores[index], index, token[:cut], token[cut:]
-
-    return [(left, right) for *_, left, right in sorted(pairs())]
+    pairs = []
+    for token, index in made.items():
+        cuts = ((token[:cut], token[cut:]) for cut in range(1, len(token)))
+        pairs += [(-scores[index], index, left, right) for left, right in cuts if left in made and right in made]
+    return [(left, right) for *_, left, right in sorted(pairs)]
 
 
 def _content(model: dict, added: dict[int, str], types: array, normalizer: dict | None, **parts: object) -> dict:

@@ -127,10 +127,8 @@ def candidate_losses(cfg: dict, engine: Evaluation, served: dict, launcher: dict
     for part, title in (first, (served, f"{len({name for name, _ in served})} candidates")):
         read = measure_methods(cfg, part.values(), launcher, command, title)
         if any(one.stored.documents != engine.stored.documents for one in read.values()):
-            raise ConfigError(
-                f"{engine.path} scored other tokens than {cfg['model']['path']} reads in data={cfg['data']['name']}: give the weights of "
-                "that engine, or its text (data=NAME data.path=PATH)."
-            )
+            ours = f"{cfg['model']['path']} reads in data={cfg['data']['name']}"
+            raise ConfigError(f"{engine.path} scored other tokens than {ours}: give that engine's weights or text (data=, data.path=).")
     for (name, length), (methods, tokens) in served.items():
         losses[name][length] = read[methods].stored.at("nll", tokens)
     return losses

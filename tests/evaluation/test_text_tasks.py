@@ -234,7 +234,7 @@ def test_a_bos_begins_every_text_and_splits_differ():
 def test_what_does_not_fit_is_refused():
     with pytest.raises(ConfigError, match="evaluate.tasks=passkey needs .* tokens with this tokenizer, and evaluate.lengths holds 100"):
         questions("passkey", ByteTokenizer()).draw(100, 1, [0], depth=0.5)
-    with pytest.raises(ConfigError, match="takes its haystack from one document"):
+    with pytest.raises(ConfigError, match="takes its haystack from a document"):
         questions("niah_single_2", ByteTokenizer()).draw(400_000, 1, [0], depth=0.5)
     for changed, said in (({"haystack": "hay"}, "haystack=hay"), ({"depths": 1}, "depths=1"), ({"nonsense": 1}, "nonsense")):
         with pytest.raises(ConfigError, match=said):
