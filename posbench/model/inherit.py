@@ -36,7 +36,14 @@ def check_beginning(cfg: JobConfig, parent: JobConfig) -> None:
     """
     child, before = cfg.train, parent.train
     _check_scaling(cfg.encoding, parent.encoding)
-    _check_length(cfg)
+    encoding = make_encoding(cfg)
+    try:
+        check_extension(encoding, NoExtension(), [child.train_len])
+    except ConfigError as error:
+        raise ConfigError(
+            f"finetune.length={child.train_len} has positions that encoding={name_of(encoding)} lacks: fine-tune it at the length that it "
+            "was trained at, or choose another encoding."
+        ) from error
     if child.train_len == before.train_len:
         return
     encodings = [make_encoding(replace(one, encoding=parent.encoding)) for one in (parent, cfg)]
@@ -73,17 +80,6 @@ def _check_scaling(encoding: dict, before: dict) -> None:
             f"encoding={name} has no frequencies that extension={asked} could be trained into: choose extension=none, or "
             f"{'another finetune' if name != method_name(before) else 'encoding=rope'}."
         )
-
-
-def _check_length(cfg: JobConfig) -> None:
-    encoding, length = make_encoding(cfg), cfg.train.train_len
-    try:
-        check_extension(encoding, NoExtension(), [length])
-    except ConfigError as error:
-        raise ConfigError(
-            f"finetune.length={length} has positions that encoding={name_of(encoding)} lacks: fine-tune it at the length that it "
-            "was trained at, or choose another encoding."
-        ) from error
 
 
 def _shapes(method: torch.nn.Module) -> dict[str, torch.Size]:
