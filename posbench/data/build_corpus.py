@@ -37,10 +37,9 @@ def build_corpus(cfg_data: dict, folder: Path, wanted: list[str], trained: dict 
         documents = _encoded(tokenizer, _telling(_unique(source, split, taken), f"tokenizing {cfg_data['name']}/{split}"))
         splits[split] = write_split(folder, split, documents, token_dtype, tokenizer.bytes_dtype)
         if not splits[split]["documents"]:
-            raise ConfigError(
-                f"data={cfg_data['name']} has no document in its {split} split that has a token (behind data.source.skip_test_bytes) and "
-                "stands in no held-out split and not in the text of the training: add other text."
-            )
+            lacking = f"no document in its {split} split that has a token (behind data.source.skip_test_bytes)"
+            other = "stands in no held-out split and not in the text of the training"
+            raise ConfigError(f"data={cfg_data['name']} has {lacking} and {other}: add other text.")
     files = {path.name: {"size": path.stat().st_size, "sha256": sha256_file(path)} for path in sorted(folder.iterdir())}
     manifest = {"name": cfg_data["name"], "tokenizer": name, "vocab_size": tokenizer.vocab_size, "source": cfg_data["source"],
                 "splits": splits, "files": files}  # fmt: skip

@@ -154,6 +154,9 @@ class TextTokenizer:
             raise ConfigError(f"decode takes token ids, but ids={ids!r:.80} are not: give whole numbers of at least 0.")
         return self._text([int(one) for one in flat if one < self.vocab_size])
 
+    def _text(self, ids: list[int]) -> str:
+        return self.model.decode(ids)
+
 
 class ByteTokenizer(TextTokenizer):
     """Tokenizer with one token per byte of the UTF-8 text."""
@@ -185,9 +188,6 @@ class BPETokenizer(TextTokenizer):
         ids = [np.array(encoding.ids, dtype=np.int64) for encoding in self.model.encode_batch_fast(texts, add_special_tokens=False)]
         return [(n, self.lengths_V[n]) for n in ids]
 
-    def _text(self, ids: list[int]) -> str:
-        return self.model.decode(ids)
-
 
 class PretrainedTokenizer(TextTokenizer):
     """Tokenizer from any tokenizer.json. Bytes are counted through offsets into the original text.
@@ -212,9 +212,6 @@ class PretrainedTokenizer(TextTokenizer):
                 (np.array(encoding.ids, dtype=np.int64), owned_bytes(text, _without_mark(text, encoding)))
                 for text, encoding in zip(texts, self.model.encode_batch(texts, add_special_tokens=False), strict=True)
             ]
-
-    def _text(self, ids: list[int]) -> str:
-        return self.model.decode(ids)
 
 
 def _without_mark(text: str, encoding: "tokenizers.Encoding") -> list[tuple[int, int]]:

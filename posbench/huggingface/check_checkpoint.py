@@ -55,10 +55,8 @@ def _check_offsets(name: str, losses: dict[int, float]) -> None:
     words = ", ".join(f"{loss:.3f} after {offset:,}" for offset, loss in losses.items())
     worse = [offset for offset, loss in losses.items() if not loss <= losses[0] + RISE]
     if worse:
-        raise RunError(
-            f"One passage costs {losses[0]:.3f} nats per token alone and {losses[worse[0]]:.3f} after {worse[0]:,} tokens of text: the "
-            f"positions of model.path={name} are not read right, or it was not trained for so many tokens, which train.length=N would say."
-        )
+        costs = f"{losses[0]:.3f} nats per token alone and {losses[worse[0]]:.3f} after {worse[0]:,} tokens of text"
+        raise RunError(f"One passage costs {costs}: model.path={name} is not read right, or was trained for fewer (train.length=N).")
     _say(f"one passage costs {words} tokens of text, in nats per token")
 
 

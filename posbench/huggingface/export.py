@@ -80,10 +80,8 @@ def hf_config(trained: JobConfig, extension: dict) -> dict:
         raise ConfigError(f"encoding.unturned={unturned} cannot be exported with qk_norm={model.qk_norm} or qkv_bias={model.qkv_bias}.")
     kind = "smollm3" if unturned else kind
     if len(windows - {None}) > 1 or (kind == "mistral" and len(windows) > 1):
-        raise ConfigError(
-            f"encoding.window={encoding.windows} cannot be exported: the format supports one window, and one that some layers have for "
-            "model.qk_norm=rms, model.qkv_bias=true or encoding.unturned."
-        )
+        only = "one window, and one that some layers have for model.qk_norm=rms, model.qkv_bias=true or encoding.unturned"
+        raise ConfigError(f"encoding.window={encoding.windows} cannot be exported: the format supports {only}.")
     if kind == "llama" and model.d_model % model.n_head:
         raise ConfigError(f"model.d_model={model.d_model} is not a multiple of model.n_head={model.n_head}, as the format requires.")
     return {
