@@ -12,6 +12,12 @@ from posbench.config.names import CONFIGS, nodes
 from posbench.config.schema import METHODS, OPTIONAL, SCHEMAS
 
 CHOSEN = (*METHODS, *OPTIONAL, "data", *SCHEMAS)  # groups with several choices
+ELSEWHERE = {
+    "rope_theta": "encoding.base", "rope_scaling": "extension", "factor": "extension.target_len", "learning_rate": "train.lr",
+    "batch_size": "train.tokens_per_step", "seq_len": "train.length", "block_size": "train.length", "epochs": "train.steps",
+    "hidden_size": "model.d_model", "num_hidden_layers": "model.n_layer", "num_attention_heads": "model.n_head",
+    "output_dir": "results_dir", "gpu": "device",
+}  # fmt: skip
 
 
 def sentence(error: Exception) -> str:
@@ -69,13 +75,13 @@ def suggestion(error: Exception) -> str:
     quoted = re.search(r"'([^']+)'", str(error))
     typed = quoted[1] if quoted and "." not in name else name  # of a key whose group is unknown, `name` is the first part alone
     known, (group, _, last) = _known(parent._get_root()), typed.rpartition(".")
-    if typed in known:
+    if typed in known and last not in ELSEWHERE:
         return f" (it is {known[typed]})"
     own = {key.rpartition(".")[2]: key for key in known if group and key.startswith(f"{group}.")}
-    near = None if last in known else nearest(last, own)
-    if own and not near and group in METHODS:  # arguments of one method mean something else in another
+    near = None if last in known or last in ELSEWHERE else nearest(last, own)
+    if own and not near and group in METHODS and last not in ELSEWHERE:  # arguments of one method mean something else in another
         return f" ({group} has {', '.join(str(one) for one in parent if one != '_target_') or 'none'})"
-    alike = [key for key in known if key.rpartition(".")[2] == last]
+    alike = [key for key in known if key.rpartition(".")[2] == last or key == ELSEWHERE.get(last)]
     keys = [own[near]] if near else [last] if last in known else [key for key in alike if not known[key]] or alike[:1]
     keys = keys or list(filter(None, [nearest(typed, known)]))
     return f" (did you mean {' or '.join(keys)}{', ' * bool(known[keys[0]])}{known[keys[0]]}?)" if keys else ""
