@@ -114,7 +114,7 @@ def _open(cfg_data: dict, folder: Path, identity: str, wanted: list[str]) -> Cor
     except RunError:
         raise
     except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RunError(f"{folder}/manifest.json lists no token files ({error!r}): delete {folder} and run the command again.") from error
+        raise RunError(f"{folder}/manifest.json lists no token files ({error!r}): delete the folder and run the command again.") from error
     bos = size if cfg_data["bos"] else None
     size, name = size + (bos is not None), cfg_data["name"]
     if mix := mix_of(cfg_data, offset=size, text=lambda split: (splits[split], load_tokenizer(tokenizer, folder), bos)):
