@@ -10,7 +10,6 @@ import copy
 import functools
 from collections.abc import Iterator
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +24,6 @@ from posbench.model.gpt import GPT
 from posbench.model.inplace import extend as inplace
 from posbench.model.inplace.reader import Reader
 from posbench.model.rounded import rounded
-from posbench.position.effect import changes
 from posbench.position.instantiate import make
 from posbench.position.legality import check, fed_length
 from posbench.position.plan import Plan, make_plan
@@ -35,9 +33,6 @@ from posbench.pretrained.outline import outlined
 from posbench.pretrained.their_model import theirs
 from posbench.pretrained.weights import load_checkpoint
 from posbench.scale_attention.none import NoScale
-
-if TYPE_CHECKING:
-    from transformers import DynamicCache
 
 PLAIN, THEIRS = "none", "transformers"
 FEW = ("yarn", "rerope", "dca", "window", "streaming", "lm_infinite")  # one of each kind of attention
@@ -77,13 +72,13 @@ def measure_checkpoint(
         for name in (PLAIN, *chosen):
             extension, scale = make(nodes("extension")[name]), NoScale(model.encoding.shape)
             try:
-                check(model.encoding, extension, scale, [length], allow_untested=True)
+                noop = check(model.encoding, extension, scale, [length], allow_untested=True).noop
             except ConfigError as error:
                 left_out[name] = str(error)
                 continue
-            if name != PLAIN and fed_length(extension, model.encoding.shape.train_len, length) < length:
+            if fed_length(extension, model.encoding.shape.train_len, length) < length:
                 left_out[name] = "has a text of its own for each target"
-            elif name != PLAIN and not changes(model.encoding, extension, length):
+            elif noop:
                 left_out[name] = "changes nothing"
             else:
                 plan = make_plan(model.encoding, extension, scale, length=length, device=device)
@@ -113,7 +108,7 @@ def _tokens(other: nn.Module, names: list[str], text_BT: Tensor, repeats: int) -
     return [replace(one, length=length) for one in measure("token", cases, text_BT[:, :1], repeats, PLAIN, THEIRS)]
 
 
-def _cache(model: nn.Module, length: int) -> "DynamicCache":
+def _cache(model: nn.Module, length: int) -> object:
     from transformers import DynamicCache
 
     cache, ids_BT = DynamicCache(config=model.config), torch.zeros(1, 1, dtype=torch.long, device=model.device)

@@ -6,7 +6,6 @@ Memory is that of one window, or of one training step. The model is the default 
 Letters: B batch, T tokens.
 """
 
-import copy
 import functools
 import itertools
 import statistics
@@ -38,7 +37,7 @@ MODEL, VOCAB = ModelConfig(), 1024
 VOCABULARIES, TRAINED = (1024, 4096, 50257), (64, 256, 512)  # entries, and tokens of a sequence, beside transformers
 SCORED = 8  # positions of each window that get logits, as in evaluation
 BUDGET = 120.0  # seconds: a pass over 16,384 tokens of 135 M parameters takes half of it on two cores
-BASE, GATED, LAUNCHED, LLAMA = "rope", "rope, output gate", "rope, launched", "transformers Llama"
+BASE, GATED, LLAMA = "rope", "rope, output gate", "transformers Llama"
 
 Case = Callable[[Tensor], object]  # one training step, or one evaluation pass, over tokens [B, T]
 
@@ -73,9 +72,7 @@ def transformers_llama(vocab: int = VOCAB) -> nn.Module | None:
         intermediate_size=MODEL.d_ff,
         num_hidden_layers=MODEL.n_layer,
         num_attention_heads=MODEL.n_head,
-        num_key_value_heads=MODEL.n_head,
         max_position_embeddings=2**20,
-        tie_word_embeddings=False,
         attn_implementation="sdpa",
     )
     return LlamaForCausalLM(config)
@@ -112,8 +109,6 @@ def beside_transformers(repeats: int, device: str = "cpu") -> Iterator[list[Figu
         if llama is not None:
             text_BT = torch.randint(0, vocab, (TrainConfig().tokens_per_step // length, length), device=device)
             cases = {BASE: _gpt_step(rope, device), LLAMA: _llama_step(llama, device)}
-            if torch.device(device).type == "cuda":
-                cases[LAUNCHED] = _gpt_step(copy.deepcopy(rope), device, graphed=False)
             yield measure(f"trained {vocab}", cases, text_BT, repeats, BASE)
 
 
@@ -121,10 +116,10 @@ def _wanted(name: str, only: list[str]) -> bool:
     return not only or name == BASE or name.removesuffix(" trained in").replace(" + ", ", ").rpartition(", ")[2] in only
 
 
-def _gpt_step(model: GPT, device: str, graphed: bool = True) -> Case:
+def _gpt_step(model: GPT, device: str) -> Case:
     plans, steps = training_plans(model.encoding, model.scale, device, 0), itertools.count()
     step = _step(model, lambda text_BT: model.loss(text_BT, text_BT, plans(text_BT.shape[1], next(steps))), device)
-    if not graphed or why_eager(TrainConfig(), model.encoding, torch.device(device), World()):
+    if why_eager(TrainConfig(), model.encoding, torch.device(device), World()):
         return step
     return StepGraphs(step, model.zero_grad)
 
@@ -179,10 +174,7 @@ def evaluation(train_len: int, lengths: list[int], repeats: int, only: list[str]
 
 
 def _models(train_len: int, device: str) -> dict[str, tuple]:
-    """Model, extension and scale of each case: every model of `_trainable`, then RoPE with every extension and every scale of evaluation.
-
-    Extensions that need a learned table use encoding `learned`.
-    """
+    """Model, extension and scale of each case: those of `_trainable`, then RoPE (or a learned table) with every extension and scale."""
     plain, unscaled = NoExtension(), NoScale(make_shape(MODEL, train_len))
     trained = {name: model.eval().to(device) for name, model in _trainable(train_len).items() if model.scale is None or model.scale.trained}
     rope = trained[BASE]

@@ -6,7 +6,7 @@ from pathlib import Path
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure as Canvas
 
-from posbench.benchmark.measure import BASE, LAUNCHED, LLAMA, Figure
+from posbench.benchmark.measure import BASE, LLAMA, Figure
 from posbench.report.figures.lines import end_labels
 from posbench.report.figures.style import GREY, OKABE_ITO, save
 from posbench.report.tables import markdown_row
@@ -40,20 +40,16 @@ def speed_table(figures: list[Figure], machine: str) -> str:
 
 
 def _beside_transformers(figures: list[Figure]) -> list[str]:
-    """Table of training steps by vocabulary and length, beside transformers' in the same rounds."""
     steps = {(int(one.kind.split()[1]), one.length, one.case): one for one in figures if one.kind.startswith("trained ")}
     if not steps:
         return []
     rows = []
-    launched = any(case == LAUNCHED for *_, case in steps)  # on a GPU, where a step is a graph
     for (vocab, length, case), ours in steps.items():
         if case == BASE:
             theirs = steps[vocab, length, LLAMA]
             times = [f"{1e3 * one.seconds:.0f}" for one in (ours, theirs)]
-            cells = [*times, f"{theirs.ratio:.2f}", f"{ours.mib:.0f}", f"{theirs.mib:.0f}"]
-            cells += [f"{1e3 * steps[vocab, length, LAUNCHED].seconds:.1f}"] if launched else []
-            rows.append([f"{vocab:,}", str(length), *cells])
-    heads = ["vocabulary", "tokens of a sequence", "ms", "theirs", "times as fast", "MiB", "theirs", *["without a graph, ms"] * launched]
+            rows.append([f"{vocab:,}", str(length), *times, f"{theirs.ratio:.2f}", f"{ours.mib:.0f}", f"{theirs.mib:.0f}"])
+    heads = ["vocabulary", "tokens of a sequence", "ms", "theirs", "times as fast", "MiB", "theirs"]
     said = "Steps of 2,048 tokens; theirs with torch.optim.Muon and cross_entropy, of the same shape, in the same rounds."
     return ["", f"## A training step beside {LLAMA}", "", *_table(">" * len(heads), heads, rows), "", said]
 
@@ -110,10 +106,7 @@ def draw(figures: list[Figure], stem: Path) -> list[Path]:
 
 
 def _memory(axes, figures: list[Figure]) -> list[tuple[float, int, str, str]]:
-    """Draw a line for each case: MiB of tensors that live while one window is read, by its length.
-
-    Returns the last point of the base and of each case far above it, for `end_labels`.
-    """
+    """Draw a line for each case. Returns the last point of the base and of each case far above it, for `end_labels`."""
     lines: dict[str, dict[int, float]] = {}
     for one in figures:
         if one.kind == "evaluation":

@@ -91,10 +91,6 @@ def _flag(found: Changes, flag: str, value: str) -> None:
                 raise ConfigError(f"{flag} {shown(one)} must be KEY=TYPE:VALUE with TYPE int, float, bool or str.")
             _gguf_key(found, typed[1], typed[3])
     elif flag == "--rope-scaling":
-        if value.lstrip().startswith("{"):
-            raise ConfigError(
-                f"{flag} takes a mapping in no engine any more: give --hf-overrides '{{\"rope_parameters\": {{...}}}}' to vLLM."
-            )
         if value not in SCALINGS:
             raise ConfigError(f"{flag} {shown(value)} is not a type of llama.cpp's{did_you_mean(value, SCALINGS)}: {', '.join(SCALINGS)}.")
         found.flags["scaling"] = value
@@ -148,7 +144,6 @@ def _value(text: str) -> object:
 
 
 def _mapping(name: str, text: str) -> dict:
-    """A mapping in JSON. Raises ConfigError for anything else."""
     try:
         found = json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:

@@ -53,9 +53,9 @@ class Longrope(ScaledExtension):
             )
         if span.length <= self.exact_first:
             return spectrum
-        factors, short = self.factors, self.short_factors is not None and span.length <= span.train_len
-        if short:
-            factors = self.short_factors
+        name, factors = "factors", self.factors
+        if self.short_factors is not None and span.length <= span.train_len:
+            name, factors = "short_factors", self.short_factors
         elif span.factor == 1:
             return spectrum
         if factors is None:
@@ -63,7 +63,6 @@ class Longrope(ScaledExtension):
         elif len(factors) == len(spectrum.freq_F):
             freq_F = spectrum.freq_F / torch.tensor(factors, dtype=torch.float64)
         else:
-            name = "short_factors" if short else "factors"
             raise ConfigError(
                 f"extension.{name} has {len(factors)} numbers, but the encoding rotates {len(spectrum.freq_F)} pairs: give one for each."
             )

@@ -186,7 +186,6 @@ def test_a_mistake_has_the_frequencies_that_transformers_gives_it(tmp_path, name
         (["--rope-scale", "-4"], "must be above 0"),
         (["figure=x.pdf"], "and no .pdf"),
         (["--rope-scale", "four"], "must be a number"),
-        (["--rope-scaling", '{"type": "yarn"}'], "--hf-overrides"),
         (["--override-kv", "llama.rope.freq_base=1e6"], "KEY=TYPE:VALUE"),
         (["head_dim=0"], "head_dim=0, where a whole number above 0 belongs"),
         (["rope_parameters=4"], "must be a mapping"),
