@@ -42,9 +42,7 @@ class Fope(Rope):
         self.kept = int((turns_F >= 1).sum()) if zero else len(turns_F)
         pairs = self.kept if pairs is None else pairs
         if not 0 <= pairs <= self.kept:
-            raise ConfigError(
-                f"encoding.pairs={pairs} must be between 0 and {self.kept}, the number of frequencies kept for train_len={shape.reach}."
-            )
+            raise ConfigError(f"encoding.pairs={pairs} must be between 0 and {self.kept}, the frequencies for train_len={shape.reach}.")
         size = (shape.n_kv_head, self.kept, pairs)
         pair_F = torch.arange(pairs)
         spread = torch.zeros(self.kept, pairs)

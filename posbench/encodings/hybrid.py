@@ -36,10 +36,7 @@ class Hybrid(Encoding):
         for name, node, part in (("local", local, self.local), ("full", full, self.full)):
             embeds = part.embed(torch.zeros(1, dtype=torch.float64), part.spectrum(), part.rows()) is not None
             if embeds or part.layers() != Encoding.layers(part):
-                raise ConfigError(
-                    f"encoding.{name}={node['_target_']} is for a whole model and not for some of its layers: "
-                    f"choose one that acts inside attention, such as posbench.encodings.rope.Rope."
-                )
+                raise ConfigError(f"encoding.{name}={node['_target_']} is for a whole model: choose one that acts inside attention.")
         extended = [part for part in (self.full, self.local)[: 1 + extend_local] if not isinstance(part, NoEncoding)]
         self.traits = extended[0].traits if extended else Trait(0)
         for part in extended[1:]:

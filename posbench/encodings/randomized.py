@@ -38,27 +38,19 @@ class Randomized(Repositioned):
         super().__init__(shape)
         self.max_len = 16 * shape.train_len if max_len is None else max_len
         if self.max_len < shape.train_len:
-            raise ConfigError(
-                f"encoding.max_len={max_len} holds no {shape.train_len} different positions, which train_len={shape.train_len} needs: "
-                f"choose at least that, 16 times it is usual."
-            )
+            raise ConfigError(f"encoding.max_len={max_len} is shorter than train_len={shape.train_len}: choose at least that.")
         self.eval, self.real = eval, real
         self.base: Encoding = make(base, replace(shape, positions=self.max_len), kind=Encoding)
         for part in dict.fromkeys([self.base, *(layer.encoding for layer in self.base.layers())]):
             part.traits = part.traits & ~(Trait.UNBOUNDED | Trait.RELATIVE)
         if real and self.base.rows() is not None:
-            raise ConfigError(
-                "encoding.real=true draws positions between the rows of a learned table: leave it out, or choose another base."
-            )
+            raise ConfigError("encoding.real=true draws positions between the rows of a learned table: leave it out, or change the base.")
         self.traits = self.base.traits
         self.scalable = self.base.scalable
 
     def positions(self, length: int, generator: torch.Generator | None) -> Tensor:
         if length > self.max_len:
-            raise ConfigError(
-                f"encoding.max_len={self.max_len} holds no {length} different positions: evaluate up to {self.max_len} tokens, or train "
-                f"with a larger encoding.max_len."
-            )
+            raise ConfigError(f"encoding.max_len={self.max_len} holds no {length} positions: evaluate up to that, or train with more.")
         if generator is None and self.eval != "random":
             index_T = torch.arange(length)
             if self.eval == "spread" and self.real:

@@ -55,26 +55,19 @@ class Rope(Encoding):
         unturned: list[int] | Period | None = None,
     ):
         super().__init__(shape)
-        if shape.head_dim % 2 or shape.head_dim < 4:
-            raise ConfigError(
-                f"encoding=rope turns pairs of channels: the head width must be even and at least 4, "
-                f"but it is {shape.head_dim}: change model.d_model, model.n_head or model.head_dim."
-            )
         turned = fraction * shape.head_dim
         self.rotary_dim = round(turned)
         if not 4 <= self.rotary_dim <= shape.head_dim or self.rotary_dim % 2 or abs(self.rotary_dim - turned) > 1e-6:
             raise ConfigError(
-                f"encoding.fraction={fraction} of the head width {shape.head_dim} is {turned:g} channels: "
-                f"choose a fraction up to 1 that gives an even number of at least 4."
+                f"encoding.fraction={fraction} of the head width {shape.head_dim} is {turned:g} channels, and RoPE turns an even number, "
+                f"at least 4: choose another fraction up to 1, or another model.head_dim."
             )
         self.base, self.layout, self.resonance = base, layout, resonance
         self.windows = list(window) if isinstance(window, list) else [window] * shape.n_layer
         if len(self.windows) != shape.n_layer:
             raise ConfigError(f"encoding.window={window} must be a list of one window for each of {shape.n_layer} layers, null without.")
         if (scaling is None) != (scaling_len is None):
-            raise ConfigError(
-                f"encoding.scaling={scaling} and encoding.scaling_len={scaling_len} must be set together: give both, or neither."
-            )
+            raise ConfigError(f"encoding.scaling={scaling} and scaling_len={scaling_len} must be set together: give both, or neither.")
         if amplitude is not None and (scaling is None or amplitude <= 0):
             raise ConfigError(f"encoding.amplitude={amplitude} must be above 0, and belongs to an encoding.scaling: leave it out.")
         if isinstance(unturned, int):

@@ -41,10 +41,7 @@ class T5(Encoding):
         if max_distance is None:
             max_distance = max(shape.reach, n_buckets)
         if max_distance <= n_buckets // 2:
-            raise ConfigError(
-                f"encoding.max_distance={max_distance} must exceed the {n_buckets // 2} exact buckets of "
-                f"encoding.n_buckets={n_buckets}: raise the first or lower the second."
-            )
+            raise ConfigError(f"encoding.max_distance={max_distance} must exceed {n_buckets // 2}, half of encoding.n_buckets={n_buckets}.")
         start_N = torch.tensor(bucket_starts(n_buckets, max_distance), dtype=torch.float32)
         self.register_buffer("start_N", start_N, persistent=False)
         self.weight = nn.Parameter(torch.randn(1 if share_layers else shape.n_layer, n_buckets, shape.n_head) * init_std)

@@ -25,9 +25,7 @@ def explain_words(what: str, words: list[str]) -> Explanation:
     own = setting = llama_setting(content, name) if of_file else read_setting(content, name)
     findings: list[Finding] = []
     if of_file and (changes.config or changes.served):
-        raise ConfigError(
-            f"{name} has no config.json, which {changes.reader} reads: give flags or keys of llama.cpp, or the folder's name."
-        )
+        raise ConfigError(f"{name} has no config.json, which {changes.reader} reads: give flags or keys of llama.cpp, or the folder.")
     if not of_file:
         changed = applied(content, changes)
         setting = read_setting(changed, name, own.trained, changes.reader)

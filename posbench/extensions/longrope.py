@@ -47,10 +47,7 @@ class Longrope(ScaledExtension):
 
     def spectrum(self, spectrum: Spectrum, span: Span) -> Spectrum:
         if self.exact_first > span.train_len:
-            raise ConfigError(
-                f"extension.exact_first={self.exact_first} exceeds the {span.train_len} tokens of training, whose angles the first "
-                f"positions keep: give at most {span.train_len}."
-            )
+            raise ConfigError(f"extension.exact_first={self.exact_first} exceeds the {span.train_len} tokens of training: give no more.")
         if span.length <= self.exact_first:
             return spectrum
         name, factors = "factors", self.factors
@@ -63,9 +60,7 @@ class Longrope(ScaledExtension):
         elif len(factors) == len(spectrum.freq_F):
             freq_F = spectrum.freq_F / torch.tensor(factors, dtype=torch.float64)
         else:
-            raise ConfigError(
-                f"extension.{name} has {len(factors)} numbers, but the encoding rotates {len(spectrum.freq_F)} pairs: give one for each."
-            )
+            raise ConfigError(f"extension.{name} has {len(factors)} numbers: give {len(spectrum.freq_F)}, one for each pair that turns.")
         if not self.exact_first:
             return replace(spectrum, freq_F=freq_F)
         exact = {"exact_first": self.exact_first, "exact_F": spectrum.freq_F, "exact_scale": self.temperature(span) ** -0.5}

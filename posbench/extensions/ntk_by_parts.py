@@ -45,9 +45,7 @@ class NtkByParts(ScaledExtension):
     ):
         super().__init__(mode, target_len)
         if alpha <= 0 or (beta is not None and beta <= alpha):
-            raise ConfigError(
-                f"extension.alpha={alpha} and extension.beta={beta} must be turns in training, 0 < alpha < beta: 1 and 32 are usual."
-            )
+            raise ConfigError(f"extension.alpha={alpha} and extension.beta={beta} must be turns, 0 < alpha < beta: 1 and 32 are usual.")
         self.alpha, self.beta, self.ramp, self.truncate = alpha, beta, ramp, truncate
 
     def spectrum(self, spectrum: Spectrum, span: Span) -> Spectrum:

@@ -29,10 +29,7 @@ class Streaming(Extension):
     def bands(self, span: Span) -> tuple[Band, ...]:
         r = self.window or span.train_len - self.sinks - 1
         if r < 1:
-            raise ConfigError(
-                f"extension.sinks={self.sinks} leaves no recent key within train_len={span.train_len}: give fewer sinks, "
-                "or extension.window."
-            )
+            raise ConfigError(f"extension.sinks={self.sinks} leaves no recent key within train_len={span.train_len}: give fewer of them.")
         recent = Band(first=lambda i: i - r)
         sinks = Band(last=lambda i: (i - r - 1).clamp(max=self.sinks - 1), q=lambda i: i.clamp(max=self.sinks + r))
         return recent, sinks

@@ -20,9 +20,7 @@ class TableHierarchical(Extension):
 
     def __init__(self, alpha: float = 0.4):
         if not 0 < alpha < 1 or alpha == 0.5:
-            raise ConfigError(
-                f"extension.alpha={alpha} must lie between 0 and 1 and not be 0.5, where two positions share a row: 0.4 is usual."
-            )
+            raise ConfigError(f"extension.alpha={alpha} must be between 0 and 1 but not 0.5, where two positions share a row.")
         self.alpha = alpha
 
     def rows(self, rows_NC: Tensor, span: Span) -> Tensor:
@@ -30,9 +28,7 @@ class TableHierarchical(Extension):
         if span.length <= n:
             return rows_NC
         if span.length > n * n:
-            raise ConfigError(
-                f"extension=table_hierarchical makes {n * n} rows of {n} but length={span.length} is needed: stay within {n * n}."
-            )
+            raise ConfigError(f"extension=table_hierarchical makes {n * n} rows of {n} but length={span.length}: stay within {n * n}.")
         index_T = torch.arange(span.length, device=rows_NC.device)
         parts_NC = (rows_NC - self.alpha * rows_NC[0]) / (1 - self.alpha)
         longer_NC = self.alpha * parts_NC[index_T // n] + (1 - self.alpha) * parts_NC[index_T % n]
