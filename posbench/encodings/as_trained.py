@@ -53,10 +53,7 @@ class Turned(Encoding):
         self._kept: list[tuple[Spectrum, Tensor, Tensor]] = []  # the latest tables, of each band's coordinates
 
     def tuned(self, scaling: Extension, scaling_len: float) -> "Turned":
-        """These layers with an extension trained in, the same function as that extension in an evaluation.
-
-        Raises ConfigError for one that is no set of frequencies, and beside `by_length`.
-        """
+        """These layers with an extension trained in. Raises ConfigError for one that is no set of frequencies, and beside `by_length`."""
         if not self.traits & Trait.SPECTRUM:
             raise ConfigError("This checkpoint's frequencies depend on the length, so none can be trained in: choose extension=none.")
         own = self.spectrum()
@@ -79,7 +76,9 @@ class Turned(Encoding):
         for entry in self._kept:
             before, at_T, kept = entry
             shared = min(len(at_T), len(pos_T))
-            if shared > known and _same(before, spectrum) and torch.equal(at_T[:shared], pos_T[:shared]):
+            whole = before.exact_F is None and spectrum.exact_F is None
+            alike = before is spectrum or (whole and torch.equal(before.freq_F, spectrum.freq_F))
+            if shared > known and alike and torch.equal(at_T[:shared], pos_T[:shared]):
                 known, found, longer = shared, kept[:, :shared], entry
         if known == len(pos_T):
             return found
@@ -102,10 +101,6 @@ class Turned(Encoding):
         parts[self.last] = turned(parts[self.last], *table, self.layout)
         parts[not self.last] = parts[not self.last] * self.plain
         return torch.cat(parts, dim=-1)
-
-
-def _same(a: Spectrum, b: Spectrum) -> bool:
-    return a is b or (a.exact_F is None and b.exact_F is None and torch.equal(a.freq_F, b.freq_F))
 
 
 class AsTrained(Encoding):

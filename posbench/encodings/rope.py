@@ -33,11 +33,7 @@ from posbench.position.rotation import turned, wide
 
 
 class Rope(Encoding):
-    """Rotary positions.
-
-    Raises ConfigError for an odd number of turned channels, a scaling that is not a fixed set of frequencies, a scaling without
-    scaling_len or the reverse, and a list of windows that is not one for each layer.
-    """
+    """Rotary positions. Raises ConfigError for a scaling that is no set of frequencies, and for arguments that do not fit together."""
 
     traits = Trait.COORDINATE | Trait.RELATIVE | Trait.SPECTRUM | Trait.UNBOUNDED
 

@@ -22,7 +22,4 @@ class Pi(ScaledExtension):
     }
 
     def bands(self, span: Span) -> tuple[Band, ...]:
-        def shrink(index_T):
-            return index_T / span.factor
-
-        return (Band(q=shrink, k=shrink),)
+        return (Band(q=lambda index_T: index_T / span.factor, k=lambda index_T: index_T / span.factor),)

@@ -4,8 +4,6 @@ Linear interpolation of position embeddings, as common for vision transformers a
 coordinates lie beyond the last row, the last token reads exactly the last row.
 """
 
-from torch import Tensor
-
 from posbench.position.geometry import Band, Span, Trait
 from posbench.position.interfaces import ScaledExtension
 
@@ -19,8 +17,5 @@ class TableLinear(ScaledExtension):
     def bands(self, span: Span) -> tuple[Band, ...]:
         if span.factor == 1:
             return (Band(),)
-
-        def shrink(pos_T: Tensor) -> Tensor:
-            return pos_T * ((span.train_len - 1) / (span.target_len - 1))
-
-        return (Band(q=shrink, k=shrink),)
+        share = (span.train_len - 1) / (span.target_len - 1)
+        return (Band(q=lambda pos_T: pos_T * share, k=lambda pos_T: pos_T * share),)
