@@ -79,7 +79,7 @@ SURROUNDINGS = [
          spoil=lambda w: (mine(w, "encoding/broken.yaml", "_target_: mistake.X\n"), mine(w, "mistake.py", "def (:\n"))),
     Kind("an experiment whose grid does not compose", (*OWN, "experiment=broken"), "ropee",
          spoil=own("experiment/broken.yaml", "name: broken\nbase: {}\ngrid: [{encoding: [rope, ropee]}]\n")),
-    Kind("a word that a cell of an experiment does not fit", (*OWN, "experiment=broken", "extension=none"), "[{extension: none}]",
+    Kind("a word that a cell of an experiment does not fit", (*OWN, "experiment=broken", "extension=none"), "it is of extension=ntk",
          spoil=own("experiment/broken.yaml", "name: broken\nbase: {}\ngrid: [{extension: ntk, extension.multiplier: 2}]\n")),
 ]  # fmt: skip
 
