@@ -73,13 +73,20 @@ def _point(key: tuple, seeds: list[Seed], label: Labels, gains: Mapping[tuple, E
     return CurvePoint(
         **dict(zip((*SECTION, "encoding", "extension", "scale_attention", "source", "length", "window"), key, strict=True)),
         untested=any(row["untested"] for row in rows),
-        n_seeds=len(rows), **{name: first[name] for name in ("n_targets", "n_units", "sem_unit")}, **means(rows, MEANS),
+        n_seeds=len(rows),
+        **{name: first[name] for name in ("n_targets", "n_units", "sem_unit")},
+        **means(rows, MEANS),
         floor=_finite(np.mean([one.base for one in floors])) if all(floors) else None,
-        difference=difference, half_width=half_width, change=change, change_half_width=change_half_width, over=over or changed_over,
+        difference=difference,
+        half_width=half_width,
+        change=change,
+        change_half_width=change_half_width,
+        over=over or changed_over,
         gain=_finite(np.mean([one.value for one in known])) if all(known) else None,
         gain_lower=_finite(min(one.lower for one in known)) if all(known) else None,
-        facts=label.facts(first, seeds[0].evaluation.setting), seeds=seeds,
-    )  # fmt: skip
+        facts=label.facts(first, seeds[0].evaluation.setting),
+        seeds=seeds,
+    )
 
 
 def means(rows: Sequence[dict], names: Iterable[str]) -> dict[str, float | None]:
@@ -171,12 +178,17 @@ def _step(key: tuple, context: int, seeds: list[dict[int, Evaluation]], label: L
     return ContextPoint(
         **dict(zip((*SECTION, "encoding", "source"), key, strict=True)),
         context=context,
-        n_seeds=len(rows), **{name: first[name] for name in ("n_targets", "n_units", "sem_unit")}, **means(rows, ("nll", "bpb")),
-        difference=difference, half_width=half_width,
-        doubling=doubling, doubling_half_width=doubling_half_width, over=over or doubled_over,
+        n_seeds=len(rows),
+        **{name: first[name] for name in ("n_targets", "n_units", "sem_unit")},
+        **means(rows, ("nll", "bpb")),
+        difference=difference,
+        half_width=half_width,
+        doubling=doubling,
+        doubling_half_width=doubling_half_width,
+        over=over or doubled_over,
         facts=label.facts(first, own[0][context].setting),
         seeds=[Seed(ladder[context], row) for ladder, row in zip(own, rows, strict=True)],
-    )  # fmt: skip
+    )
 
 
 def _change(ladder: dict[int, Evaluation], context: int, other: int) -> Paired | None:

@@ -135,9 +135,14 @@ def _of(section: list[CurvePoint] | list[ContextPoint] | list[Score], evaluation
 
 
 def collect(
-    paths: Iterable[Path | str], title: str, command: str, csvs: Sequence[Path] = (), skip_damaged: bool = False,
-    lengths: Mapping[Path, Sequence[int]] | None = None, evidence: Sequence[Path] = (),
-) -> Report:  # fmt: skip
+    paths: Iterable[Path | str],
+    title: str,
+    command: str,
+    csvs: Sequence[Path] = (),
+    skip_damaged: bool = False,
+    lengths: Mapping[Path, Sequence[int]] | None = None,
+    evidence: Sequence[Path] = (),
+) -> Report:
     """Collect the eval files that exist among `paths`, folders of `evidence`, and `csvs` of losses.
 
     `command` is the one that makes missing evaluations. `lengths` restricts some files to these lengths, since another experiment may

@@ -55,14 +55,23 @@ def _score(key: tuple, seeds: list[Seed], inside: dict[tuple, float], choices: d
     return Score(
         **dict(zip((*SECTION, "task", "encoding", "extension", "scale_attention", "source", "length", "depth"), key, strict=True)),
         untested=any(row["untested"] for row in rows),
-        n_seeds=len(rows), n_trained=len(seeds), n_texts=rows[0]["n_units"], n_answers=rows[0]["n_targets"],
-        accuracy=fmean([row["accuracy"] for row in rows]), low=low, high=high, over=over,
+        n_seeds=len(rows),
+        n_trained=len(seeds),
+        n_texts=rows[0]["n_units"],
+        n_answers=rows[0]["n_targets"],
+        accuracy=fmean([row["accuracy"] for row in rows]),
+        low=low,
+        high=high,
+        over=over,
         nll=None if any(row["nll"] is None for row in rows) else fmean([row["nll"] for row in rows]),
         half_width=_half_width(shown),
         choice=fmean([row["accuracy"] for row in found]) if all(found) else None,
-        learned=bool(passed), inside=fmean(known) if known else None, **_guesses(*shown[0][:2]),
-        facts=label.facts(seeds[0].row, seeds[0].evaluation.setting), seeds=seeds,
-    )  # fmt: skip
+        learned=bool(passed),
+        inside=fmean(known) if known else None,
+        **_guesses(*shown[0][:2]),
+        facts=label.facts(seeds[0].row, seeds[0].evaluation.setting),
+        seeds=seeds,
+    )
 
 
 def _guesses(evaluation: Evaluation, row: dict) -> dict[str, float]:
