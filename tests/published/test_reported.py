@@ -92,7 +92,7 @@ def test_figures_of_accuracy_show_the_tasks_and_values_of_the_csv(folder):
     for index, section in enumerate(accuracies(folder)):
         number = "" if index == 0 else f"-{index + 1}"
         curves, cells = texts(folder / f"accuracy{number}.svg"), texts(folder / f"map{number}.svg")
-        assert not [score.task for score in section if not any(text.startswith(f"{score.task}: ") for text in curves)]
+        assert not [score.task for score in section if not any(f"{text}: ".startswith(f"{score.task}: ") for text in curves)]
         assert Counter(text for text in cells if re.fullmatch(r"[01]\.\d\d", text)) == Counter(
             f"{score.accuracy:.2f}" for score in section if score.shown and score.depth is None
         )
