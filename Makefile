@@ -64,6 +64,7 @@ check-gpu: $(VENV)/.installed-dev ## all that needs a CUDA device, in 12 minutes
 	@mkdir -p results/check-gpu
 	@-timeout 260 $(MAKE) --no-print-directory test-gpu 2>&1 | tee results/check-gpu/tests.log
 	@-timeout 90 $(BIN)/python scripts/benchmark.py only=rope lengths=64 out=results/check-gpu/bench 2>&1 | tee results/check-gpu/bench.log
+	@-timeout 60 $(BIN)/python scripts/run.py model=30m train.length=512 train.tokens_per_step=65536 train.steps=100 evaluate.windows=8 results_dir=results/check-gpu/30m 2>&1 | tee results/check-gpu/30m.log
 	@-timeout 240 $(BIN)/python scripts/run.py -m experiment=headline jobs=8 results_dir=results/check-gpu/runs 2>&1 | tee results/check-gpu/headline.log
 	@-timeout 60 $(BIN)/python scripts/report.py -m experiment=headline results_dir=results/check-gpu/runs report_dir=results/check-gpu/headline
 

@@ -79,7 +79,7 @@ def _passes(path: str, device: str, chosen: dict) -> Iterator[list]:
     if path:
         yield from checkpoint.measure_checkpoint(path, chosen["dtype"], lengths, repeats, only, device)
         return
-    if not only:  # first, since a training has few tensors beside it
+    if not only or measure.BASE in only:  # first, since a training has few tensors beside it
         yield from measure.beside_transformers(2 * repeats, device)
     yield measure.training(chosen["train_len"], TRAINING * repeats, only, device)
     yield from measure.evaluation(chosen["train_len"], lengths, repeats, only, device)

@@ -6,6 +6,7 @@ Memory is that of one window, or of one training step. The model is the default 
 Letters: B batch, T tokens.
 """
 
+import copy
 import functools
 import itertools
 import statistics
@@ -37,7 +38,7 @@ MODEL, VOCAB = ModelConfig(), 1024
 VOCABULARIES, TRAINED = (1024, 4096, 50257), (64, 256, 512)  # entries, and tokens of a sequence, beside transformers
 SCORED = 8  # positions of each window that get logits, as in evaluation
 BUDGET = 120.0  # seconds: a pass over 16,384 tokens of 135 M parameters takes half of it on two cores
-BASE, GATED, LLAMA = "rope", "rope, output gate", "transformers Llama"
+BASE, GATED, LAUNCHED, LLAMA = "rope", "rope, output gate", "rope, launched", "transformers Llama"
 
 Case = Callable[[Tensor], object]  # one training step, or one evaluation pass, over tokens [B, T]
 
@@ -109,6 +110,8 @@ def beside_transformers(repeats: int, device: str = "cpu") -> Iterator[list[Figu
         if llama is not None:
             text_BT = torch.randint(0, vocab, (TrainConfig().tokens_per_step // length, length), device=device)
             cases = {BASE: _gpt_step(rope, device), LLAMA: _llama_step(llama, device)}
+            if text_BT.is_cuda:  # beside the graph
+                cases[LAUNCHED] = _gpt_step(copy.deepcopy(rope), device, graphed=False)
             yield measure(f"trained {vocab}", cases, text_BT, repeats, BASE)
 
 
@@ -116,10 +119,10 @@ def _wanted(name: str, only: list[str]) -> bool:
     return not only or name == BASE or name.removesuffix(" trained in").replace(" + ", ", ").rpartition(", ")[2] in only
 
 
-def _gpt_step(model: GPT, device: str) -> Case:
+def _gpt_step(model: GPT, device: str, graphed: bool = True) -> Case:
     plans, steps = training_plans(model.encoding, model.scale, device, 0), itertools.count()
     step = _step(model, lambda text_BT: model.loss(text_BT, text_BT, plans(text_BT.shape[1], next(steps))), device)
-    if why_eager(TrainConfig(), model.encoding, torch.device(device), World()):
+    if not graphed or why_eager(TrainConfig(), model.encoding, torch.device(device), World()):
         return step
     return StepGraphs(step, model.zero_grad)
 
