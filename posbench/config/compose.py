@@ -1,5 +1,6 @@
 """Composition: command-line words to plain configurations, one per cell of an experiment's grid. Imports nothing heavier than hydra."""
 
+import contextlib
 import functools
 import itertools
 import json
@@ -14,6 +15,7 @@ from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -121,11 +123,17 @@ class Composer:
         return {**self._load()[0], **dict(parts)} if apart else self._load(*words)[0]
 
     def _part(self, word: str) -> tuple[str, object] | None:
-        """(group, value) where a choice changes that part alone, into its yaml; None for any other choice."""
+        """(key, value) of the only part that a choice changes; None for a choice that changes others too, or does not compose."""
         override, (bare, usual) = self._parse(word)[0], self._load()
         group = override.key_or_group
-        whole = self._yaml(group, override.value()) if override.package is None else None
-        return (group, whole) if whole is not None and bare.get(group) == self._yaml(group, usual.get(group)) else None
+        key, whole = (override.package or group).split(".")[0], self._yaml(group, override.value())
+        if whole is not None and key == group and bare.get(key) == self._yaml(group, usual.get(group)):
+            return key, whole
+        with contextlib.suppress(HydraException, OmegaConfBaseException):  # once for a word, not for each cell that has it: 2 s of tasks
+            one, _ = self._load(word)
+            if key in one and repr(one) == repr({**bare, key: one[key]}):
+                return key, one[key]
+        return None
 
     def _yaml(self, group: str, name: object) -> dict | None:
         """Content of a yaml that is the whole part of its group; None for one with defaults or a package of its own, or for none."""
