@@ -16,7 +16,7 @@ ELSEWHERE = {
     "rope_theta": "encoding.base", "rope_scaling": "extension", "factor": "extension.target_len", "learning_rate": "train.lr",
     "batch_size": "train.tokens_per_step", "seq_len": "train.length", "block_size": "train.length", "epochs": "train.steps",
     "hidden_size": "model.d_model", "num_hidden_layers": "model.n_layer", "num_attention_heads": "model.n_head",
-    "output_dir": "results_dir", "gpu": "device",
+    "output_dir": "results_dir", "gpu": "device", "linear": "pi",
 }  # fmt: skip
 
 
@@ -54,6 +54,7 @@ def of_words(said: str) -> str | None:
         group, name, options = found[1], found[2], found[3].split()
         own = "; one of your own needs --config-dir FOLDER"
         meant = [f"{one}={name}" for one in CHOSEN if one != group and name in nodes(one)]
+        meant = [one for one in options if one == ELSEWHERE.get(name)] or meant
         said = f" (did you mean {meant[0]}?)" if len(meant) == 1 else ""
         return f"{group}={name} is unknown{said or did_you_mean(name, options)}: choose from {', '.join(options)}{own}."
     if found := re.match(r"Ambiguous value for argument '([^=']+)=([^']*)'", said):
