@@ -114,9 +114,8 @@ def _execute(command: Command, composed: list[tuple[dict, list[str]]], composer:
         check_given(expanded, experiment)
     script = Path(sys.argv[0]).stem
     for key, scripts in TAKING.items():
-        if cfgs[0][key] and script not in scripts:
-            given = f"{key}={shown(cfgs[0][key])}"
-            raise ConfigError(f"{given} has no effect on scripts/{script}.py, only on {', '.join(scripts)}: leave it out.")
+        if script not in scripts and (given := [cfg[key] for cfg in cfgs if cfg[key]]):
+            raise ConfigError(f"{key}={shown(given[0])} has no effect on scripts/{script}.py, only on {', '.join(scripts)}: leave it out.")
     if script in OUT_ALONE and (given := cfgs[0]["report_dir"]):
         raise ConfigError(f"report_dir={given} has no effect on scripts/{script}.py, which writes into out=: give out={given} instead.")
     sweep = sweep or "grid" in experiment

@@ -64,7 +64,7 @@ def run(request: Request) -> int:
     from posbench.sweep.dry_run import check_devices, cost_of, planned
 
     # A sweep passes over cells that are refused; a device that is not there is a mistake of the whole command.
-    check_devices([job for job in jobs if not already_done(job)], request.launcher)
+    check_devices([job for job, done in zip(jobs, there, strict=True) if not done], request.launcher)
     if first := request.experiment.get("first"):
         print(*cost_of(planned(jobs), first), sep="\n", file=sys.stderr, flush=True)
     with _first_report(jobs, first):
