@@ -267,7 +267,8 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> BPETokenizer:
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     model.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=vocab_size, initial_alphabet=alphabet, show_progress=False))
     if model.get_vocab_size() < vocab_size:
-        raise ConfigError(f"The training split gives {model.get_vocab_size()} tokens: lower data.vocab_size={vocab_size}, or choose bytes.")
+        found = f"The training split gives a BPE of only {model.get_vocab_size()} entries"
+        raise ConfigError(f"{found}: lower data.vocab_size={vocab_size}, or choose data.tokenizer=bytes.")
     return BPETokenizer(model)
 
 

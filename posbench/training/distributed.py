@@ -1,6 +1,6 @@
 """Several processes of one training: each computes the gradient of its rows of every batch, and all take the same step.
 
-torchrun (posbench/sweep/torchrun_process.py) starts them and ends the rest when one dies. This module is their communication.
+torchrun (posbench/sweep/job_process.py) starts them and ends the rest when one dies. This module is their communication.
 """
 
 import os
