@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from posbench.extensions.none import NoExtension
-from posbench.model.kernels.dispatch import attention_weights
 from posbench.model.kernels.folding import damp
 from posbench.position.geometry import Bias, Spectrum
 from posbench.position.interfaces import Encoding, Extension, Layer, ScaleAttention
@@ -132,14 +131,16 @@ def content_score(kind: LayerView, query: int, keys_K: Tensor, q_NHKD: Tensor, k
 @torch.no_grad()
 def even_weights(kind: LayerView) -> Tensor | None:
     """Weights of the last query by distance, if q and all content scores are 0, of an encoding of whole rows: [H, T], else None."""
-    shape, length = kind.encoding.shape, kind.length
-    if Bias.ROWS not in kind.encoding.biases:
+    encoding, shape = kind.encoding, kind.encoding.shape
+    if Bias.ROWS not in encoding.biases:
         return None
-    q, k = (torch.zeros(1, heads, length, shape.head_dim) for heads in (shape.n_head, shape.n_kv_head))
-    ((_, ((keys, weights_BHSK),)),) = attention_weights(kind.plan, torch.zeros(1, length, shape.d_model), q, k, 1)
-    weights_HT = torch.full((shape.n_head, length), torch.nan, dtype=torch.float64)
-    weights_HT[:, keys] = weights_BHSK[0, :, 0].double()
-    return weights_HT.masked_fill(distance(kind, length - 1, torch.arange(length)).isnan(), torch.nan).flip(-1)
+    query, keys_K = kind.length - 1, torch.arange(kind.length)
+    q_BHSD, scores_BHSK = (torch.zeros(1, shape.n_head, 1, width) for width in (shape.head_dim, kind.length))
+    bias_HK, seen_SK = key_bias(kind, query, keys_K), ~distance(kind, query, keys_K).isnan()[None]
+    bias_HSK = None if bias_HK is None else bias_HK.nan_to_num().float()[:, None]
+    # All keys at once: the bands of an extension that changes nothing here are told apart by no weight.
+    weights_BHSK = encoding.weights(q_BHSD, scores_BHSK, bias_HSK, seen_SK, 1.0, kind.layer.index)
+    return weights_BHSK[0, :, 0].double().masked_fill(~seen_SK, torch.nan).flip(-1)
 
 
 def channel_scores(kind: LayerView, delta_K: Tensor) -> Tensor:

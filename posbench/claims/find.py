@@ -152,6 +152,7 @@ def exact(entries: Sequence[Evaluation]) -> tuple[Sums, float]:
     if None in rows:
         lacking = entries[rows.index(None)]
         raise Missing(f"{_name(lacking)} lacks a length of at least {lacking.exact_from} tokens, where every target has its full window")
+    same_targets(entries)
     return measured(entries, [row["length"] for row in rows])
 
 

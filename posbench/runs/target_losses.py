@@ -107,9 +107,12 @@ class TargetLosses:
         if not len(found):
             return None
         if self._last[0] != (name, length):  # the bins of one window are asked for one by one
-            values = arrays[name][found[0]] if name in arrays else self._alone(f"{name}_{length}")
-            if not len(values) or len(values) != len(arrays["document"]):  # windows that run across documents
-                return None
+            try:
+                values = arrays[name][found[0]] if name in arrays else self._alone(f"{name}_{length}")
+                if not len(values) or len(values) != len(arrays["document"]):  # windows that run across documents
+                    return None
+            except (LookupError, TypeError) as error:  # arrays of other shapes than those of the losses, or none
+                raise self._damaged(error) from error
             self._last = (name, length), values.reshape(len(values), -1).astype(np.float64)
         return self._last[1]
 

@@ -21,6 +21,7 @@ from posbench.report.figures.style import save
         (("sinusoidal", "none", "none"), 4),  # frequencies, positions, table, similarity
         (("none", "none", "none"), 1),
         (("stick_breaking", "none", "none"), 2),  # distances, weights
+        (("stick_breaking", "string", "none"), 2),  # of several bands, though it changes nothing
     ],
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else str(value),
 )

@@ -157,6 +157,9 @@ def test_what_is_not_there_is_said_with_the_way_to_make_it(ladder):
     assert "no evaluation of rope + model.qk_norm=rms" in note(of={**ROPE, "config": {"model.qk_norm": "rms"}})
     next(ladder.root.glob("alibi-64-s0*/evals/*/none+none*.npz")).unlink()
     assert "is not there, and losses of single targets decide" in note(of={"encoding": "alibi"})
+    for path in ladder.root.glob("rope-64-s*/evals/*/recompute*.npz"):
+        path.unlink()
+    assert "is not there, and losses of single targets decide" in note(of=ROPE)
     for path in ladder.root.glob("rope-64-s*/evals/*/recompute*"):
         path.unlink()
     assert "lacks recompute_window" in note(of=ROPE)

@@ -57,5 +57,11 @@ def test_arrays_are_read_when_they_are_first_needed(tmp_path):
     assert found.first["length"] == 64
     with pytest.raises(RunError, match=r"\.npz is damaged"):
         found.losses(64)
+    fields = {"nll": np.ones((1, 4)), "length": np.array([64]), "document": np.zeros(4, int), "offset": np.arange(4)}
+    for wrong in ({"correct": np.array(1)}, {"correct": np.ones(0)}):
+        np.savez(path.with_suffix(".npz"), **fields, **wrong)
+        found = load_evaluation(path)
+        with pytest.raises(RunError, match=r"\.npz is damaged"):
+            found.sums(found.first, "correct")
     path.with_suffix(".npz").unlink()
     assert load_evaluation(path).arrays == {} and load_evaluation(path).losses(64) is None
