@@ -61,8 +61,8 @@ def read_changes(words: list[str]) -> Changes:
         else:
             raise ConfigError(f"{word} is neither a key=value nor a flag: one model is explained at a time.")
     if strange:
-        near = did_you_mean(strange[0], FLAGS)
-        raise ConfigError(f"{', '.join(strange)} cannot set positions{near}: leave out all flags but {', '.join(FLAGS)}.")
+        said = ", ".join(one + did_you_mean(one, FLAGS) for one in strange)
+        raise ConfigError(f"{said} cannot set positions: leave out all flags but {', '.join(FLAGS)}.")
     if dotted:  # vLLM puts them together behind the others, and the last mapping counts
         from omegaconf import OmegaConf
 
@@ -92,7 +92,9 @@ def _flag(found: Changes, flag: str, value: str) -> None:
             _gguf_key(found, typed[1], typed[3])
     elif flag == "--rope-scaling":
         if value not in SCALINGS:
-            raise ConfigError(f"{flag} {shown(value)} is not a type of llama.cpp's{did_you_mean(value, SCALINGS)}: {', '.join(SCALINGS)}.")
+            of_vllm = """ (give vLLM a mapping as --hf-overrides '{"rope_parameters": {...}}')""" * value.lstrip().startswith("{")
+            near = of_vllm or did_you_mean(value, SCALINGS)
+            raise ConfigError(f"{flag} {shown(value)} is not a type of llama.cpp's{near}: {', '.join(SCALINGS)}.")
         found.flags["scaling"] = value
     else:
         number = _number(flag, value, float)
