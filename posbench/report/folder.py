@@ -116,8 +116,8 @@ def disagreements(folder: Path, report: Report | None = None) -> list[str]:
                 if row[column] is not None and np.isfinite(mean) and not np.isclose(mean, row[column], rtol=1e-9, atol=1e-9):
                     found.append(f"{row['run_id']} {row['protocol']} {row['length']}: {column} {row[column]}, its sums {mean}")
     for name, text in texts_of(report).items():
-        kept = read_bytes(folder / name).decode() if (folder / name).is_file() and name != "table.tex" else ""
-        if name.endswith(".csv") and not (kept and _alike(text, kept)):
+        kept = read_bytes(folder / name).decode(errors="replace") if (folder / name).is_file() and name != "table.tex" else ""
+        if name.endswith(".csv") and not _alike(text, kept):
             found.append(f"{name} is not what rows and sums give")
         lines, before = set(text.splitlines()[1:]), set(kept.splitlines())
         said = {line for line in before if line.startswith(("|", "- ", "**"))}  # all but the title and notes, which may be more
@@ -130,12 +130,12 @@ def _alike(one: str, other: str) -> bool:
     """True if two CSVs have the same lines in any order, numbers to 1e-9. A file of before a column came has none of it."""
     import pandas
 
-    tables = [pandas.read_csv(io.StringIO(text)) for text in (one, other)]
-    columns = [*tables[1].columns]
     try:
+        tables = [pandas.read_csv(io.StringIO(text)) for text in (one, other)]
+        columns = [*tables[1].columns]
         pandas.testing.assert_frame_equal(
             *(table[columns].sort_values(columns, ignore_index=True) for table in tables), rtol=1e-9, atol=1e-9, check_dtype=False
         )
-    except (AssertionError, KeyError):
+    except (AssertionError, KeyError, ValueError):  # pandas' errors for damage are ValueErrors
         return False
     return True

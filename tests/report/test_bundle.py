@@ -134,6 +134,10 @@ def test_the_check_names_what_does_not_follow_from_the_evidence(capfd, tmp_path)
     (tmp_path / "better" / "curve.csv").write_text(curve.replace("rope,none,none,False,128", "rope,none,none,False,96", 1))
     done = call(capfd, tmp_path, "bundle", "better", "check=true")
     assert done.returncode == 1 and "better does not hold together (curve.csv is not what rows and sums give)" in done.stderr
+    for damage in (b'"cut', b"\xff\xfe", b""):
+        (tmp_path / "better" / "curve.csv").write_bytes(damage)
+        done = call(capfd, tmp_path, "bundle", "better", "check=true")
+        assert done.returncode == 1 and "curve.csv is not what rows and sums give" in done.stderr
     (tmp_path / "better" / "curve.csv").unlink()
     done = call(capfd, tmp_path, "bundle", "better", "check=true")
     assert done.returncode == 1 and "curve.csv is not what rows and sums give" in done.stderr
