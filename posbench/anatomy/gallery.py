@@ -3,6 +3,7 @@
 Letters: D pictured channels, H heads, K keys, T tokens.
 """
 
+import itertools
 import math
 import textwrap
 
@@ -83,7 +84,8 @@ def sheet(shown: dict[str, list[tuple[str, str, Anatomy]]]):
 def dissected(group: str) -> list[tuple[str, str, Anatomy]]:
     """(name, encoding, anatomy) of every method of a group of configs/.
 
-    An encoding that does not reach LENGTH by itself has recompute_window; other methods act on RoPE, else on the first encoding they can.
+    An encoding that does not reach LENGTH by itself has recompute_window; other methods act on RoPE, else on the first encoding they can;
+    one that acts on none is left out.
     """
     encodings, found = nodes("encoding"), []
     for name, node in sorted(nodes(group).items(), key=lambda item: (item[0] != "none", item[0])):
@@ -91,7 +93,7 @@ def dissected(group: str) -> list[tuple[str, str, Anatomy]]:
         if group == "encoding":
             tried = [(name, {}), (name, {"extension": nodes("extension")["recompute_window"]})]
         shown = ((name, own, _dissect(encodings[own], **methods)) for own, methods in tried)
-        found.append(next(one for one in shown if one[-1] is not None))
+        found += itertools.islice((one for one in shown if one[-1] is not None), 1)
     return found
 
 
