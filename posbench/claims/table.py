@@ -13,7 +13,7 @@ from posbench.report.records import grouped
 from posbench.report.tables import Table, markdown_row
 
 ORDER = ("confirmed", "refuted", "undecided", "gated", NOT_MEASURED)
-WAY = re.compile(r".*: (python scripts/.+|there is no configs/.+)")  # the end of a note on what was not measured; other notes lack it
+WAY = re.compile(r".*: (python scripts/.+)")  # the end of a note on what was not measured; other notes lack it
 HEAD = ("claim", "what is claimed", "effect [95 %]", "confirms", "refutes", "G above", "seeds x documents", "p, by Holm, q", "verdict")
 
 
