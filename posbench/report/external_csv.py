@@ -117,7 +117,7 @@ def _typed(cells: dict[str, str]) -> dict:
     if not (method or line["encoding"]) or line["length"] is None:
         raise ValueError(f"there is no {'length' if method or line['encoding'] else 'method'}: each line needs one")
     low, high = -math.inf if line["low"] is None else line["low"], math.inf if line["high"] is None else line["high"]
-    if line["nll"] is not None and not low <= line["nll"] <= high:
+    if not low <= high or line["nll"] is not None and not low <= line["nll"] <= high:
         raise ValueError(f"the loss lies outside of its interval, low={cells.get('low')} to high={cells.get('high')}: correct one")
     line["extension"] = line["extension"] or (method if method and line["encoding"] else "none")
     return line | {"encoding": line["encoding"] or method, "scale_attention": line["scale_attention"] or "none"}

@@ -179,6 +179,7 @@ def test_what_speaks_against_a_section_stays_out_of_it(tmp_path):
         ("method,length,nll\n,64,3\n", "there is no method"),
         ("method,length,ppl\na,64,0\n", "ppl=0 is not a perplexity"),
         ("method,length,nll,low,high\na,64,3,3.2,3.1\n", "the loss lies outside of its interval, low=3.2 to high=3.1"),
+        ("method,length,nll,low,high\na,64,,3.2,3.1\n", "low=3.2 to high=3.1: correct one"),
         ("method,length,nll\na,64,3\n", "paper.csv does not state the training length"),
         ("method,length,nll\n\x1b[31m,64,x\n", "nll=x is not a number"),
         ("run_id,eval_id,schema\na,b,1\n", "columns that differ from schema"),
