@@ -108,7 +108,8 @@ class Server(Engine):
             at = len(logprobs) - n_rows + found.index(None) + 1
             raise RunError(f"{self.url} gives no probability of token {at} of {len(ids_L1) - 1}: choose evaluate.protocol=[fixed_targets].")
         if wrong := [one for one in found if not LEAST < one <= 1e-3]:
-            raise RunError(f"{self.url} gives {wrong[0]} as the logarithm of a probability at {len(ids_L1) - 1} tokens: leave that out.")
+            said = f"gives {wrong[0]} as the logarithm of a probability in a text of {len(ids_L1) - 1} tokens, which is none"
+            raise RunError(f"{self.url} {said}: look for the cause there, or leave this length out of evaluate.lengths.")
         return -np.array(found, np.float32).clip(max=0), np.array(likeliest[-n_rows:], bool)
 
     def _compare(self, own: list[int]) -> None:
@@ -126,7 +127,7 @@ class Server(Engine):
         if len(made) == len(own) + 1:
             made, self.marks = made[1:], False
         if len(made) != len(own) or not all(map(self._same, made, own)):
-            raise ConfigError(f"data.tokenizer makes {len(own)} tokens where {self.url} makes {len(made)} or others: give that one.")
+            raise ConfigError(f"data.tokenizer makes {len(own)} tokens where {self.url} makes {len(made)} or others: give the served one.")
 
     def stop(self) -> None:
         self.stopped.set()

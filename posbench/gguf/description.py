@@ -70,7 +70,7 @@ def sizes(file: GgufFile) -> dict:
     """Keys of config.json that a file of any architecture says of its sizes. Raises ConfigError for a scaling of RoPE."""
     said = model_keys(file, file.metadata.get("general.architecture"))
     if (factor := said.get(SCALING + "factor")) not in (None, 0.0, 1.0) or FACTORS in file.tensors:
-        raise ConfigError(f"{file.path} has a scaling of RoPE ({factor}, {FACTORS}), which transformers does not read: give safetensors.")
+        raise ConfigError(f"{file.path} has rope.scaling.factor={factor} or {FACTORS}, which transformers does not read: give safetensors.")
     return _sizes(file, said)
 
 

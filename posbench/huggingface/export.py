@@ -77,7 +77,8 @@ def hf_config(trained: JobConfig, extension: dict) -> dict:
     windows, unturned = set(encoding.windows), sorted(encoding.unturned)
     kind = "qwen3" if model.qk_norm == "rms" else "qwen2" if model.qkv_bias else "llama" if windows == {None} else "mistral"
     if unturned and kind.startswith("qwen"):
-        raise ConfigError(f"encoding.unturned={unturned} cannot be exported with qk_norm={model.qk_norm} or qkv_bias={model.qkv_bias}.")
+        own = f"model.qk_norm={model.qk_norm} and model.qkv_bias={model.qkv_bias}"
+        raise ConfigError(f"encoding.unturned={unturned} cannot be exported with {own}: the format has it with none and false alone.")
     kind = "smollm3" if unturned else kind
     if len(windows - {None}) > 1 or (kind == "mistral" and len(windows) > 1):
         only = "one window, and one that some layers have for model.qk_norm=rms, model.qkv_bias=true or encoding.unturned"

@@ -113,7 +113,8 @@ def serve(
             for length, tokens, mark in zip(lengths, read, marks[one.name], strict=True):
                 served[one.name, length] = first.setdefault(mark, (methods, tokens))
     if len(equal) < 2:
-        raise ConfigError(f"all candidates are the same up to {max(lengths):,} tokens: let it read beyond {job.cfg.train.train_len:,}.")
+        beyond = f"let the engine read texts beyond the training length of {job.cfg.train.train_len:,}"
+        raise ConfigError(f"all candidates are the same up to {max(lengths):,} tokens: {beyond}.")
     return served, equal, left_out
 
 

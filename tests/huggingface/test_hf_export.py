@@ -117,7 +117,7 @@ SCALED = {"scaling": method("extension", "pi", **FIXED), "scaling_len": 32}
     ("cfg", "extension", "said"),
     [
         (job(node("encoding", "lerope")), {}, "encoding=lerope"),
-        (job(node("encoding", "smollm3"), {"qk_norm": "rms"}), {}, "encoding.unturned=[1] cannot be exported with qk_norm=rms"),
+        (job(node("encoding", "smollm3"), {"qk_norm": "rms"}), {}, "encoding.unturned=[1] cannot be exported with model.qk_norm=rms"),
         (job(node("encoding", "smollm3")), method("extension", "yarn", **FIXED), "add extension.temperature=false"),
         (job(node("encoding", "alibi")), {}, "encoding=alibi cannot be exported: the format has encoding=rope"),
         (job(method("encoding", "rope", fraction=0.5)), {}, "encoding.fraction=0.5"),

@@ -123,8 +123,10 @@ def take(model: nn.Module, train_len: int | None = None) -> Door:
 
 
 def _check_kind(model: nn.Module) -> None:
-    from transformers import PreTrainedModel
-
+    try:
+        from transformers import PreTrainedModel
+    except ImportError as error:
+        raise ConfigError("posbench.extend needs transformers, which is not installed: pip install 'posbench[hf]'.") from error
     name = type(model).__name__
     if hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None) is not None:
         raise ConfigError(f"{name} is already compiled and cannot be changed: reload it without torch.compile.")
