@@ -16,7 +16,7 @@ ELSEWHERE = {
     "rope_theta": "encoding.base", "rope_scaling": "extension", "factor": "extension.target_len", "learning_rate": "train.lr",
     "batch_size": "train.tokens_per_step", "seq_len": "train.length", "block_size": "train.length", "epochs": "train.steps",
     "hidden_size": "model.d_model", "num_hidden_layers": "model.n_layer", "num_attention_heads": "model.n_head",
-    "output_dir": "results_dir", "gpu": "device", "linear": "pi",
+    "output_dir": "results_dir", "gpu": "device", "linear": "pi", "theta": "encoding.base", "beta_slow": "extension.alpha",
 }  # fmt: skip
 
 

@@ -58,6 +58,7 @@ def test_a_flag_may_stand_anywhere_and_an_unknown_one_is_one_sentence(tmp_path, 
         ("train.seed=1", "(did you mean seed?)"),
         ("encoding=yarn", "(did you mean extension=yarn?)"),
         ("extension=linear", "(did you mean pi?)"),
+        ("extension=yarn extension.beta_slow=2", "(did you mean extension.alpha?)"),  # beta is their beta_fast
         ("encoding=null", "encoding=null does not name a choice of its group"),
         ("log=offline", "log=offline is unknown: choose from default; "),
         ("encoding", "encoding is not NAME=VALUE: write it without spaces"),
