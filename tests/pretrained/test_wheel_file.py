@@ -58,6 +58,7 @@ def test_a_file_is_found_by_its_name_or_the_end_of_its_path(place):
         ("tiny-model@1.2:none.gguf", "tiny-model 1.2 has no file none.gguf, but gone.gguf, tiny.gguf."),
         ("tiny-model@1.2:none.safetensors", "tiny-model 1.2 has no .safetensors file."),
         ("tiny-model@1.2:twice.txt", "has 2 files of that name: choose tiny_model/twice.txt or tiny_model/also/twice.txt."),
+        ("tiny-model@1.2:gone.gguf", "tiny_model/gone.gguf of tiny-model 1.2 is missing: pip install --no-deps tiny-model==1.2 --f"),
     ],
 )
 def test_what_is_not_there_is_one_sentence_with_the_command_of_pip(place, named, said):
