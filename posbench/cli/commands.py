@@ -45,24 +45,23 @@ def run(request: Request) -> int:
     if request.cfgs[0]["runs"] is not None:
         raise ConfigError("runs= names what scripts/report.py compares: give one training as run=DIR.")
     jobs = plan_jobs(request.cfgs)
-    dry, command = request.cfgs[0]["dry"], shlex.join(sys.orig_argv)
-    there = [already_done(job) for job in jobs]
-    if not dry and all(there):
+    from posbench.model.build import check_methods
+
+    if request.cfgs[0]["dry"]:
+        check_methods(request.cfgs)
+        return show_plan(request, jobs)
+    there, command = [already_done(job) for job in jobs], shlex.join(sys.orig_argv)
+    if all(there):
         record(there, command)
-        cells = sum(len(job.cells) for job in jobs)
-        made = f"{len(jobs)} training{'s' * (len(jobs) != 1)} and {cells} evaluation{'s' * (cells != 1)}"
+        made = f"{_number_of(len(jobs), 'training')} and {_number_of(sum(len(job.cells) for job in jobs), 'evaluation')}"
         print(f"nothing to do: {made} are there already")
         for job in jobs:
             print(f"  {job.run.path}")
         _show_tables(request, jobs)
         return 0
-    from posbench.model.build import check_methods
-
-    check_methods(request.cfgs)
-    if dry:
-        return show_plan(request, jobs)
     from posbench.sweep.dry_run import check_devices, cost_of, planned
 
+    check_methods(request.cfgs)
     # A sweep passes over cells that are refused; a device that is not there is a mistake of the whole command.
     check_devices([job for job, done in zip(jobs, there, strict=True) if not done], request.launcher)
     if first := request.experiment.get("first"):
@@ -163,6 +162,10 @@ def _print_outcomes(results: list[Result], sweep: bool) -> None:
         print(f"  {path}")
 
 
+def _number_of(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 def report(request: Request) -> int:
     """Command of scripts/report.py: tables, figures and a page of an experiment, a sweep (-m), run=DIR, runs= or all of results_dir.
 
@@ -184,8 +187,7 @@ def report(request: Request) -> int:
         name = experiment["name"] or cfg["log"]["group"]  # an unnamed sweep is named by its hash: other reports stay
         never = left_out(jobs)
         paths = [cell.path for job in jobs for cell in job.cells if cell.path not in never]
-        counted = f"{len(never)} evaluation{'s' * (len(never) != 1)} of the grid"
-        said = f"{counted} left out: refused, or without effect (run.py says why, with dry=true)"
+        said = f"{_number_of(len(never), 'evaluation')} of the grid left out: refused, or without effect (run.py says why, with dry=true)"
         notes = [said] * bool(never) + [elsewhere] * bool(elsewhere)
         command = as_command(f"python scripts/run.py {shlex.join(sys.argv[1:])}")
         title = experiment.get("title") or experiment["name"] or "Sweep"

@@ -192,8 +192,10 @@ class FirstLook:
         budget = self.left(SPARE)
         before = read_json(self.kept) if self.kept.exists() else {}
         again = before.get("asked") == self.asked
-        usual = choose_look(self.each, self.train_len, self.longest, self.extensions, budget)
-        found = Look(before["length"], texts=before["texts"]) if again else usual
+        if again:
+            found = Look(before["length"], texts=before["texts"])
+        else:
+            found = choose_look(self.each, self.train_len, self.longest, self.extensions, budget)
         if found is None:
             least = min(SHORTEST, self.longest, self.train_len)
             raise ConfigError(f"minutes={self.cfg['minutes']:g} are too few on this machine: give minutes={self.minutes(Look(least))}.")

@@ -71,11 +71,17 @@ class LocalFiles(Source):
         if self._is_whole(name):
             yield name, read_text(self.files[name])
             return
-        pieces = cut_text(read_text(self.files[name])) if self.one_text else texts(self.files[name], self.column)
+        pieces = self._pieces if self.one_text else texts(self.files[name], self.column)
         yield from ((f"{name}:{row}", text) for row, text in enumerate(pieces))
 
     def _is_whole(self, name: str) -> bool:
         return name.lower().endswith(PLAIN) and not self.one_text
+
+    @cached_property
+    def _pieces(self) -> list[str]:
+        """Documents of the single text, which is asked for them several times."""
+        (file,) = self.files.values()
+        return cut_text(read_text(file))
 
     @cached_property
     def _chosen(self) -> dict[str, set[str]]:

@@ -22,4 +22,7 @@ class Pi(ScaledExtension):
     }
 
     def bands(self, span: Span) -> tuple[Band, ...]:
-        return (Band(q=lambda index_T: index_T / span.factor, k=lambda index_T: index_T / span.factor),)
+        def shrink(index_T):
+            return index_T / span.factor
+
+        return (Band(q=shrink, k=shrink),)

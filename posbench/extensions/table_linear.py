@@ -4,6 +4,8 @@ Linear interpolation of position embeddings, as common for vision transformers a
 coordinates lie beyond the last row, the last token reads exactly the last row.
 """
 
+from torch import Tensor
+
 from posbench.position.geometry import Band, Span, Trait
 from posbench.position.interfaces import ScaledExtension
 
@@ -18,4 +20,8 @@ class TableLinear(ScaledExtension):
         if span.factor == 1:
             return (Band(),)
         share = (span.train_len - 1) / (span.target_len - 1)
-        return (Band(q=lambda pos_T: pos_T * share, k=lambda pos_T: pos_T * share),)
+
+        def shrink(pos_T: Tensor) -> Tensor:
+            return pos_T * share
+
+        return (Band(q=shrink, k=shrink),)

@@ -154,7 +154,11 @@ def _special_ids(checkpoint: Checkpoint) -> dict[str, int | list[int]]:
     else:
         said = read_mapping(checkpoint.place / "config.json")
         found = {key: said.get(key) for key in IDS}
-    return {key: value for key, value in found.items() if value is not None}
+    return {key: value for key, value in found.items() if _is_count(value) or (isinstance(value, list) and all(map(_is_count, value)))}
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def settings(trained: JobConfig, extension: dict, own: dict | None = None) -> dict:

@@ -111,9 +111,9 @@ class TargetLosses:
                 values = arrays[name][found[0]] if name in arrays else self._alone(f"{name}_{length}")
                 if not len(values) or len(values) != len(arrays["document"]):  # windows that run across documents
                     return None
-            except (LookupError, TypeError) as error:  # arrays of other shapes than those of the losses, or none
+                self._last = (name, length), values.reshape(len(values), -1).astype(np.float64)
+            except (LookupError, TypeError, ValueError) as error:  # arrays of other shapes than those of the losses, of text, or none
                 raise self._damaged(error) from error
-            self._last = (name, length), values.reshape(len(values), -1).astype(np.float64)
         return self._last[1]
 
     def sums(self, name: str, length: int, columns: slice = slice(None), part: int | None = None) -> Sums | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from posbench.report.figures.palette import Pen
 from posbench.report.figures.style import GREY, Frame, note
+from posbench.report.records import grouped
 
 WIDTH, HEIGHT, LEFT, LEADER, BETWEEN, ABOVE, BELOW = 250, 240, 50, 14, 46, 24, 40  # points
 SMALL, SMALLEST, LABEL, GAP, MOST = 7.2, 5.0, 8.2, 9.6, 4
@@ -177,7 +178,7 @@ def spread(wanted: list[float], gap: float | Sequence[float], low: float, high: 
 def beyond_top(lines: Sequence[Line], top: float, places: Container[float]) -> dict[float, list[tuple[float, str]]]:
     """Values above the top of an axis at these places, as `Panel.beyond` has them."""
     above = [(mark.x, (mark.y, line.pen.colour)) for line in lines for mark in line.marks if mark.y > top and mark.x in places]
-    return {x: [value for at, value in above if at == x] for x, _ in above}
+    return {x: [value for _, value in own] for x, own in grouped(above, lambda one: one[0]).items()}
 
 
 def stack(clipped: dict[int, list]) -> float:
