@@ -58,13 +58,17 @@ def called(group: str, method: str, args: dict | None) -> str:
 
     A class without a yaml is named by its module.
     """
-    alike = {stem: method_args(node) for stem, node in nodes(group).items() if method_name(node) == method}
-    own, absent = args or {}, object()
+    alike, own, absent = _alike(group, method), args or {}, object()
 
     def common(stem: str) -> tuple[int, bool]:
         return sum(own.get(key, absent) == value for key, value in alike[stem].items()), stem == method
 
     return max(alike, key=common, default=method)
+
+
+@functools.cache
+def _alike(group: str, method: str) -> dict[str, dict]:
+    return {stem: method_args(node) for stem, node in nodes(group).items() if method_name(node) == method}
 
 
 def chosen_node(group: str, chosen: str | dict | None, arguments: dict[str, Any], settings: Iterable[str] = ()) -> dict:

@@ -4,9 +4,9 @@ import json
 import math
 
 import pytest
-from bias_models import LONG  # not another length, since the legal pairs of one take half a second to judge
 from conftest import TRAIN_LEN, legal_pairs, make_triple
 from dissected import anatomy
+from measures import LONG  # not another length, since the legal pairs of one take half a second to judge
 
 from posbench.anatomy.as_text import summary
 from posbench.anatomy.dissect import dissect, samples

@@ -22,7 +22,8 @@ from posbench.training.trainer import Trainer
 
 pytestmark = pytest.mark.gpu
 LENGTH, TRAIN_LEN = 700, 128  # no multiple of the kernel's blocks, and bands that cut them
-PAIRS = [pair for pair in legal_pairs(LENGTH, TRAIN_LEN) if pair[0] == "rope" or pair[1] in ("none", "window", "rerope")]
+LEGAL = legal_pairs(LENGTH, TRAIN_LEN) if torch.cuda.is_available() else []  # they take a second to judge
+PAIRS = [pair for pair in LEGAL if pair[0] == "rope" or pair[1] in ("none", "window", "rerope")]
 SCALED = [("rope", "rerope", "log_n"), ("rope", "none", "scale_invariant"), ("rope", "window", "off_by_one")]
 KINDS = [("rope", "none"), ("alibi", "none"), ("rope", "rerope"), ("rope", "window"), ("cope", "none")]
 DEVIATION = {torch.float32: 2e-5, torch.bfloat16: 2e-2}

@@ -38,7 +38,7 @@ def few(encoding: str) -> list[str]:
 
 TRIPLES = [(encoding, extension, "none") for encoding in choices("encoding") for extension in few(encoding)]
 SCALED = [(encoding, extension, scale) for scale in choices("scale_attention") for encoding, extension in SCALED_PAIRS]
-TRIPLES += [triple for triple in SCALED if legal(triple, [LONG])]
+TRIPLES += [triple for triple in SCALED if legal(triple, LONG)]
 
 
 @pytest.fixture(params=[pytest.param("real", marks=pytest.mark.gpu), "pretended"])

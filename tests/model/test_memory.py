@@ -72,7 +72,7 @@ def test_memory_grows_with_the_length_alone():
 def test_16384_tokens_of_the_demo_model_fit_in_2_gib(encoding):
     """Of each encoding every pair and its part of a sample of triples, but for those without a position so far out."""
     triples = [triple for triple in legal_pairs(1024, 64) + scaled_sample(1024, 20, 64) if triple[0] == encoding]
-    peaks = {triple: peak_mib(triple, last=LENGTH) for triple in triples if legal(triple, [LENGTH], 64)}
+    peaks = {triple: peak_mib(triple, last=LENGTH) for triple in triples if legal(triple, LENGTH, 64)}
     assert not {triple: peak for triple, peak in peaks.items() if peak >= LIMIT_MIB}
 
 

@@ -42,7 +42,8 @@ def built(tmp_path_factory):
     rest = others(root)
     rungs = [path for encoding in ("rope", "alibi") for path in ladder(root, encoding)]
     short = [path for encoding in ("rope", "alibi") for path in ladder(root, encoding, contexts=(32, 64))]
-    return Built(rungs + rest, root / "with", "Title", "x"), Built(short + rest, root / "without", "Title", "x"), root
+    wide, bare = (Built(paths + rest, root / name, "Title", "x", pictures=True) for paths, name in ((rungs, "with"), (short, "without")))
+    return wide, bare, root
 
 
 def step(path, **wanted):
@@ -142,7 +143,7 @@ def test_an_undecided_gain_is_marked(tmp_path):
 
 def test_corpora_are_never_mixed(tmp_path):
     paths = ladder(tmp_path) + [rung(tmp_path / "books", c, BASE_N, data="books", run_id="rope-64-s0-9876543210") for c in (None, 32, 8)]
-    report = Built(paths, tmp_path / "out", "t", "x")
+    report = Built(paths, tmp_path / "out", "t", "x", pictures=True)
     assert [(section[0].data, len(section)) for section in report.contexts] == [("pysource", len(SHAPE_C)), ("books", 3)]
     assert {"context.svg", "context-2.svg"} <= {path.name for path in report.files}
     Page(tmp_path / "out" / "report.html")  # no crossed tags

@@ -44,7 +44,7 @@ def only(points, **wanted):
 
 def test_the_demo_grid(tmp_path):
     paths = [path for encoding in ("rope", "alibi", "sinusoidal") for seed in (0, 1, 2) for path in write_run(tmp_path, encoding, seed)]
-    report = Built(paths, tmp_path / "out", "Demo", COMMAND)
+    report = Built(paths, tmp_path / "out", "Demo", COMMAND, pictures=True)
     points = read_points(tmp_path / "out" / "curve.csv")
     assert len(points) == len(CURVES) * len(LENGTHS)
     assert {path.name for path in report.files} == {
@@ -210,16 +210,16 @@ def test_figures_of_a_report_before_are_not_left_beside_the_new(tmp_path):
     out = tmp_path / "out"
     two = [write_eval(tmp_path, "rope", "none", "none", flat(0), LENGTHS)]
     two += [write_eval(tmp_path / "other", "rope", "none", "none", flat(1), LENGTHS, train_len=128, eval_id="x")]
-    Built(two, out, "t", COMMAND)
+    Built(two, out, "t", COMMAND, pictures=True)
     for own in ("curve-mine.png", "curve-2.pdf", "notes.md"):
         (out / own).write_text("a reader's own")
     assert (out / "curve-2.svg").exists()
-    Built(two[:1], out, "t", COMMAND)
+    Built(two[:1], out, "t", COMMAND, pictures=True)
     assert not list(out.glob("curve-2.[sp][vn]g")) and (out / "curve.svg").exists()
     assert {"curve-mine.png", "curve-2.pdf", "notes.md"} <= {path.name for path in out.iterdir()}
     (out / "report.html").unlink()
     (out / "curve-2.svg").write_text("of something else: no report is here")
-    Built(two[:1], out, "t", COMMAND)
+    Built(two[:1], out, "t", COMMAND, pictures=True)
     assert (out / "curve-2.svg").exists()
 
 

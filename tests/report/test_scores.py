@@ -10,6 +10,7 @@ from test_figures import texts
 from test_rows import VALUES
 
 from posbench.report.figures import accuracy
+from posbench.report.figures.style import save
 from posbench.report.footnotes import UNASKED
 from posbench.report.records import Score, by_task, read_points
 from posbench.report.report import collect
@@ -108,7 +109,7 @@ def test_a_task_that_was_not_asked_inside_the_window_is_told(tmp_path):
 
 
 def test_files_hold_what_is_shown_and_evidence_pools(found, tmp_path):
-    files = {path.name for path in found[1].files}
+    files = {path.name for path in Built(found[0], tmp_path / "report", "needles", "", pictures=True).files}
     assert {"accuracy.csv", "accuracy.png", "accuracy.svg", "depth.png", "depth.svg", "map.png", "map.svg", "report.html"} <= files
     (section,) = found[1].scores
     assert read_points(tmp_path / "report" / "accuracy.csv", Score) == section
@@ -132,7 +133,11 @@ def test_what_guesses_get_right_is_a_line_in_the_figure_and_in_the_text_and_stay
     assert "needle: 0.950 at 64 tokens, 0.700 at 128" in built.markdown()
     drawn = [line.get_ydata().tolist() for line in accuracy.figure(built.scores[0], "").axes[0].lines if line.get_linestyle() == ":"]
     assert drawn == [[0.95, 0.7], [0.25, 0.25]]
-    assert "guess by place" not in texts(tmp_path / "report" / "accuracy.svg")
+    named = [
+        texts(save(accuracy.figure(one.scores[0], ""), tmp_path / name, ["svg"])[0])
+        for one, name in ((built, "with"), (found[1], "without"))
+    ]
+    assert ["guess by place" in names for names in named] == [True, False]
 
 
 def test_a_line_of_accuracies_is_broken_where_only_other_methods_were_asked(found):

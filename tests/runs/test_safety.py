@@ -213,7 +213,7 @@ def test_names_in_foreign_rows_lead_no_file_out_of_the_report(tmp_path, name):
     edit(paths[1], lambda content: [row.update(dict.fromkeys((*named, "finetune"), name)) for row in content["rows"]])
     before, report = files(tmp_path), tmp_path / "report" / "deep"
     try:
-        made = Built(paths, report, name, "").files
+        made = Built(paths, report, name, "", pictures=True).files
     except RunError as error:
         assert "\n" not in str(error)
         made = []

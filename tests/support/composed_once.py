@@ -1,7 +1,7 @@
 """Hydra's composition, remembered: the same choices from the same yamls give the same configuration, of which each caller gets a copy.
 
 Hydra spends a tenth of a second on the yamls of one command line, and the tests type thousands. What is typed for single values (a=3) is
-applied by Hydra itself to the copy. A refusal is not remembered.
+applied by Hydra itself to the copy. A refusal is not remembered. The content of a yaml is remembered by its text.
 """
 
 import copy
@@ -10,17 +10,29 @@ from pathlib import Path
 from hydra._internal import config_loader_impl as loader
 from hydra._internal.defaults_list import DefaultsList, Overrides
 from hydra.core.config_store import ConfigStore
-from omegaconf import DictConfig
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 CONFIGS = str(Path(__file__).parents[2] / "configs")  # which no test changes
 _known: dict[tuple, tuple[DefaultsList, list[DictConfig]]] = {}
 _by_list: dict[int, list[DictConfig]] = {}
+_contents: dict[str, dict | list] = {}
 _create, _compose = loader.create_defaults_list, loader.ConfigLoaderImpl._compose_config_from_defaults_list
+_load = OmegaConf.load
 
 
 def install() -> None:
     loader.create_defaults_list = _remembered_list
     loader.ConfigLoaderImpl._compose_config_from_defaults_list = _remembered_config
+    OmegaConf.load = staticmethod(_remembered_content)
+
+
+def _remembered_content(file) -> DictConfig | ListConfig:
+    text = Path(file).read_text() if isinstance(file, str | Path) else file.read()
+    if text not in _contents:
+        if not isinstance(file, str | Path):
+            file.seek(0)
+        _contents[text] = OmegaConf.to_container(_load(file))
+    return OmegaConf.create(_contents[text])
 
 
 def _remembered_list(repo, config_name, overrides_list, prepend_hydra, skip_missing) -> DefaultsList:

@@ -13,8 +13,8 @@ from conftest import CONFIGS
 from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
 
+from posbench.sweep import child_processes, worker
 from posbench.sweep import job_process as job
-from posbench.sweep import worker
 
 
 class Here:
@@ -42,5 +42,6 @@ def call(capfd: pytest.CaptureFixture, folder: Path, name: str, *overrides: str)
         patch.chdir(folder)
         patch.setattr(sys, "argv", list(typed))
         patch.setattr(worker, "subprocess", Here)
+        patch.setattr(child_processes, "NOTED_SECONDS", 0)  # parent and child are one process, so both have noted a signal
         runpy.run_path(typed[0], run_name="__main__")
     return subprocess.CompletedProcess(typed, ended.value.code or 0, *capfd.readouterr())
