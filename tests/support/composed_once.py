@@ -6,8 +6,10 @@ applied by Hydra itself to the copy. A refusal is not remembered. The content of
 
 import copy
 from pathlib import Path
+from types import SimpleNamespace
 
 from hydra._internal import config_loader_impl as loader
+from hydra._internal import config_repository
 from hydra._internal.defaults_list import DefaultsList, Overrides
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -24,6 +26,7 @@ def install() -> None:
     loader.create_defaults_list = _remembered_list
     loader.ConfigLoaderImpl._compose_config_from_defaults_list = _remembered_config
     OmegaConf.load = staticmethod(_remembered_content)
+    config_repository.copy = SimpleNamespace(deepcopy=copy.copy)  # its list of sources is made anew and never changed
 
 
 def _remembered_content(file) -> DictConfig | ListConfig:

@@ -3,14 +3,13 @@
 `with Pretended(): ...` sees every call of torch, but not what torch does within one.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from types import SimpleNamespace
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import _engine_run_backward
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 # What takes a tensor of the other device: as source of a copy, or as indices into a tensor of the GPU.
@@ -59,16 +58,15 @@ class Pretended(TorchFunctionMode):
             finally:
                 self.back = False
         device = kwargs.pop("device", None)
-        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        tensors = [*_tensors(args), *_tensors(kwargs.values())]
         if not self.back:
             _check(name, tensors)
         there = _there(name, tensors) if device is None else torch.device(device).type == "cuda"
         if there and kwargs.get("generator") is not None:
             raise Mixed(f"{name}: expected a 'cuda' device type for generator but found 'cpu'")
         found = func(*args, **kwargs, **({} if device is None else {"device": CPU}))
-        for leaf in tree_leaves(found) if there else ():
-            if isinstance(leaf, Tensor):
-                _mark(leaf)
+        for tensor in _tensors([found]) if there else ():
+            _mark(tensor)
         if name == "data" and len(args) == 2 and on_cuda(args[1]):
             _mark(first)
         return found
@@ -77,6 +75,15 @@ class Pretended(TorchFunctionMode):
 def on_cuda(tensor: object) -> bool:
     """Whether it is a tensor that says so."""
     return isinstance(tensor, Tensor) and tensor.__dict__.get("pretended", False)
+
+
+def _tensors(values: Iterable) -> Iterator[Tensor]:
+    """The tensors among `values` and within their tuples, lists and dicts."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, tuple | list | dict):
+            yield from _tensors(value.values() if isinstance(value, dict) else value)
 
 
 def _mark(tensor: Tensor) -> Tensor:
