@@ -49,7 +49,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def pytest_collection_finish() -> None:
     sys.dont_write_bytecode = WRITES_NONE
-    gc.freeze()  # what was imported and collected stays to the end: looking through it for garbage takes a twentieth of the suite
+    gc.set_threshold(20_000, 20, 100)  # looking for garbage among all that is imported took a twentieth of the suite
 
 
 def choices(group: str) -> list[str]:
