@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import forked
 import pytest
 from conftest import CONFIGS, node
 from filelock import FileLock
@@ -57,7 +58,7 @@ def results(tmp_path) -> Path:
 
 
 def runs(results: Path, *words: str, code: int = 0) -> subprocess.CompletedProcess:
-    done = subprocess.run([sys.executable, SCRIPT, *words, f"results_dir={results}"], capture_output=True, text=True, timeout=60)
+    done = forked.run([sys.executable, SCRIPT, *words, f"results_dir={results}"], capture_output=True, text=True, timeout=60)
     assert done.returncode == code and "Traceback" not in done.stderr, done.stderr
     return done
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import forked
 import pytest
 from conftest import CONFIGS
 from spoils import SMALL, write_text
@@ -47,10 +48,10 @@ class Slow(Rope):
 
 
 @contextmanager
-def started(command: list[str], **options) -> Iterator[subprocess.Popen]:
+def started(command: list[str], start: type = subprocess.Popen, **options) -> Iterator[subprocess.Popen]:
     """A process that does not outlive the test, in the environment of a terminal."""
     environment = {name: value for name, value in os.environ.items() if name != PATIENT}
-    with subprocess.Popen(command, env=environment, **options) as process:
+    with start(command, env=environment, **options) as process:
         try:
             yield process
         finally:
@@ -108,7 +109,7 @@ def test_a_second_signal_to_a_command_ends_its_jobs_in_a_step_or_an_evaluation(t
     words = [*SMALL, "data.path=text", "results_dir=runs", "cache_dir=cache", "encoding=slow", "train.checkpoint_every=2"]
     script = str(CONFIGS.parent / "scripts" / "run.py")
     command = [sys.executable, script, "--config-dir", "mine", *words]
-    with started(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
+    with started(command, forked.Popen, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
         assert until(lambda: (tmp_path / "within").exists(), 60)
         process.send_signal(signal.SIGTERM)
         time.sleep(SAME_SECONDS + 0.3)
