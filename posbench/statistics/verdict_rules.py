@@ -55,18 +55,16 @@ class Rule:
     def p(self, judged: Callable[[float], tuple[Judged, float]]) -> float:
         """Smallest alpha at which the (1 - alpha) interval obeys the rule. `judged(bound)` returns (what to compare, with which number)."""
 
-        def above(bound: float) -> float:
+        def beyond(side: str, bound: float) -> float:
             thing, number = judged(bound)
-            return thing.p_above(number)
-
-        def below(bound: float) -> float:
-            thing, number = judged(bound)
-            return thing.p_below(number)
+            return thing.p_above(number) if side == "above" else thing.p_below(number)
 
         low, high = self.bounds[0], self.bounds[-1]
         if self.kind in ("above", "below"):
-            return above(low) if self.kind == "above" else below(high)
-        return min(below(low), above(high)) if self.kind == "outside" else max(above(low), below(high))
+            return beyond(self.kind, low)
+        if self.kind == "outside":
+            return min(beyond("below", low), beyond("above", high))
+        return max(beyond("above", low), beyond("below", high))
 
 
 def exclusive(confirm: Rule, refute: Rule) -> bool:
