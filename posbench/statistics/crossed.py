@@ -102,8 +102,8 @@ def estimate(terms: Sequence[tuple[float, Sums]], anova_from: float = ANOVA_FROM
     if len(n_seeds) != 1:
         raise ValueError(f"terms of {sorted(n_seeds)} seeds cannot be paired")
     documents = np.unique(np.concatenate([one.documents for _, one in terms]))
-    shape = (n_seeds.pop(), len(documents))
-    residual_SC, between_SC, share_C, by_seed_S = np.zeros(shape), np.zeros(shape), np.zeros(shape[1]), np.zeros(shape[0])
+    s, c = n_seeds.pop(), len(documents)
+    residual_SC, between_SC, share_C, by_seed_S = np.zeros((s, c)), np.zeros((s, c)), np.zeros(c), np.zeros(s)
     with np.errstate(invalid="ignore"):
         for weight, one in terms:
             at, mean, n = np.searchsorted(documents, one.documents), one.means.mean(), one.counts.sum()
@@ -111,7 +111,6 @@ def estimate(terms: Sequence[tuple[float, Sums]], anova_from: float = ANOVA_FROM
             between_SC[:, at] += weight * (one.means - mean)[:, None] * one.counts / n
             share_C[at] += abs(weight) * one.counts / n
             by_seed_S += weight * one.means
-        s, c = shape
         if s == 1:
             variance, df = _variance(residual_SC[0], c), c - 1
         elif s < anova_from or c == 1:
