@@ -16,6 +16,7 @@ from posbench.report.explore import explore_page
 from posbench.report.figures import accuracy, differences, loss_curves, within_windows
 from posbench.report.figures.style import save
 from posbench.report.figures.trainings import accuracy_steps, frontier, gain, steps
+from posbench.report.frame import RECORDS
 from posbench.report.page import page
 from posbench.report.records import ContextPoint, CurvePoint, Score, SectionKey
 from posbench.report.report import Report, collect
@@ -49,13 +50,8 @@ def texts_of(report: Report) -> dict[str, str]:
         "table.md": report.markdown(),
         "table.tex": report.latex(),
     }
-    if report.stretches:
-        texts["position.csv"] = to_csv(itertools.chain(*report.stretches.values()), CurvePoint)
-    if report.contexts:
-        texts["context.csv"] = to_csv(itertools.chain(*report.contexts), ContextPoint)
-    if report.scores:
-        texts["accuracy.csv"] = to_csv(itertools.chain(*report.scores), Score)
-    return texts
+    others = {"position": report.stretches.values(), "context": report.contexts, "accuracy": report.scores}
+    return texts | {f"{name}.csv": to_csv(itertools.chain(*own), RECORDS[name]) for name, own in others.items() if own}
 
 
 def write(report: Report, out_dir: Path | str) -> list[Path]:
