@@ -6,7 +6,6 @@ from functools import cached_property
 from pathlib import Path
 
 from posbench.common import defuse
-from posbench.common.defuse import printable
 from posbench.common.errors import RunError
 from posbench.report import footnotes
 from posbench.report import scores as asked
@@ -185,4 +184,4 @@ def collect(
     check_size(curve)
     inside, scores = sections(context_points(compared, label)), sections(asked.scores(tasks, label))
     stretches = {part[0].section: part for part in sections(points(compared, label, wide=True))}
-    return Report(printable(title), notes, evaluations, origins, compared, label, curve, stretches, inside, scores)
+    return Report(defuse.printable(title), notes, evaluations, origins, compared, label, curve, stretches, inside, scores)
