@@ -114,24 +114,23 @@ def ticks(low: float, high: float, sizes: Iterable[float] = TICKS) -> tuple[list
 
 def draw_cell(axes, place: int, line: int, ground: object, text: str, inks: Sequence[str], border: float = 0.5, size: float = 7.4) -> None:
     """Draw a cell of a map, with a text that can be read on its ground."""
-    from matplotlib.colors import to_rgb
     from matplotlib.patches import Rectangle
 
     axes.add_patch(Rectangle((place, line), 1, 1, facecolor=ground, edgecolor="white", linewidth=border))
-    style = {"ha": "center", "va": "center", "fontsize": size, "color": legible(to_rgb(ground), inks)}
+    style = {"ha": "center", "va": "center", "fontsize": size, "color": legible(ground, inks)}
     axes.text(place + 0.5, line + 0.52, text, **style)
 
 
-def legible(ground: Sequence[float], inks: Sequence[str]) -> str:
-    """First ink with contrast CONTRAST (4.5 to 1, as in WCAG 2) to a ground (red, green, blue in 0 to 1, ...), else the best ink."""
+def legible(ground: object, inks: Sequence[str]) -> str:
+    """First ink with contrast CONTRAST (4.5 to 1, as in WCAG 2) to a ground (any colour of matplotlib), else the best ink."""
     from matplotlib.colors import to_rgb
 
-    def luminance(rgb: Sequence[float]) -> float:
-        linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in rgb[:3]]
+    def luminance(colour: object) -> float:
+        linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in to_rgb(colour)]
         return sum(weight * value for weight, value in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
     def contrast(ink: str) -> float:
-        low, high = sorted((luminance(ground), luminance(to_rgb(ink))))
+        low, high = sorted((luminance(ground), luminance(ink)))
         return (high + 0.05) / (low + 0.05)
 
     return next((ink for ink in inks if contrast(ink) >= CONTRAST), max(inks, key=contrast))
