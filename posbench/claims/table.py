@@ -55,8 +55,7 @@ def ledger_markdown(findings: Sequence[Finding]) -> str:
         own = [one for one in findings if one.stage == stage]
         parts += [f"## Stage {STAGES[stage]}"] * (len(stages) > 1)
         parts += [*_counted(own), _rules(own), _markdown(own, HEAD)]
-    for stage, claim in dict.fromkeys((one.stage, one.claim) for one in findings):
-        parts.append(_details([one for one in findings if (one.stage, one.claim) == (stage, claim)]))
+    parts += map(_details, grouped(findings, lambda one: (one.stage, one.claim)).values())
     return "\n\n".join(parts) + "\n"
 
 
