@@ -16,11 +16,11 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import NamedTuple
 
+from posbench.report.figures.accuracy import caption_lines
 from posbench.report.figures.captions import data_line, line_name, of_intervals, sentences
 from posbench.report.figures.lines import Line, Mark, Panel, draw, with_interval
 from posbench.report.figures.palette import Pen, bases, looks
 from posbench.report.figures.style import FONT, GREY, MARKERS, difference_axis, octaves, ruled
-from posbench.report.footnotes import questions_of
 from posbench.report.records import CurvePoint, Score, grouped, span, two_seeds
 from posbench.report.scores import LEARNED
 
@@ -179,8 +179,7 @@ def steps(points: list[CurvePoint], title: str):
 def accuracy_steps(section: list[Score], title: str):
     """The same of the accuracies of a section, a row of panels for each part of a task; None as `steps`."""
     found = {task: tuned(own) for task, own in grouped((one for one in section if one.depth is None), lambda one: one.task).items()}
-    first = section[0]
-    told = [f"{first.data}, {first.tokenizer} | protocol {first.protocol}: {questions_of(section)}. Bars: 95 % intervals."]
+    told = [f"{caption_lines(section)[0]} Bars: 95 % intervals."]
     if any(one.n_seeds < one.n_trained for own in found.values() for one in own):
         told.append(f"Means leave out seeds right in less than {LEARNED:g} of their answers at the longest length inside the window.")
     return _by_steps({f"{task}: accuracy": own for task, own in found.items()}, "accuracy", "share of answers", title, told)
