@@ -14,7 +14,6 @@ soon as it is measured, and equal settings draw equal searches, so that a search
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -122,7 +121,7 @@ def crossed(better: Individual, other: Individual, found: Iterable[Individual], 
 def rising(one: Iterable[float]) -> bool:
     """True if the factors of an individual never fall from one pair to the next."""
     _, *factors = one
-    return all(low <= high for low, high in pairwise(factors))
+    return factors == sorted(factors)
 
 
 def plan_search(cfg: dict) -> tuple[Job, list[int]]:
