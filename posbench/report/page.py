@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from posbench.report.html import LACKING, NUMBER, Grid, anchored, link, svg, template
-from posbench.report.records import SectionKey, file
+from posbench.report.records import SectionKey, file, grouped
 from posbench.report.references import reference
 from posbench.report.tables import METHOD, Table, number
 from posbench.runs.bundle import shown_folder
@@ -107,10 +107,7 @@ class Sources:
         return Grid(columns, rows, numeric=(3, 7))
 
     def trainings(self) -> Grid:
-        seeds: dict[Path, dict[str, None]] = defaultdict(dict)
-        for evaluation in self.report.evaluations:
-            seeds[evaluation.origin][str(evaluation.first["seed"])] = None
-        rows = []
+        rows, evaluations = [], grouped(self.report.evaluations, lambda one: one.origin)
         for path, origin in self.report.origins.items():
             said = origin.provenance
             changed = f" + changes {said['dirty_diff']}" if said.get("dirty_diff") else ""
@@ -118,7 +115,8 @@ class Sources:
             machine = ", ".join(str(said[name]) for name in ("device", "processor", "platform") if said.get(name))
             versions = (said.get("threads", "-"), origin.versions.get("torch", "-"), origin.fingerprint[:16] or "unknown")
             about = (commit, machine or "unknown", *versions, said.get("n_parameters", "-"), said.get("started", "-"), shown_folder(path))
-            rows.append([anchored(path.name, self.anchors[path]), ", ".join(seeds[path]), *about])
+            seeds = dict.fromkeys(str(one.first["seed"]) for one in evaluations.get(path, ()))
+            rows.append([anchored(path.name, self.anchors[path]), ", ".join(seeds), *about])
         columns = ["training", "seed", "commit", "machine", "threads", "torch", "data fingerprint", "parameters", "started", "folder"]
         return Grid(columns, rows, numeric=(1, 4, 7))
 
