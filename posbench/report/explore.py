@@ -149,12 +149,11 @@ def _lines(columns: dict[str, list], name: str, report: Report, sums: SumTable, 
 def _kinds(report: Report) -> dict[str, list[SectionKey]]:
     """Points by what their x is: the frames curve (in two), context and accuracy. Scores by depth are in the tables of a report."""
     points = [point for section in report.sections for point in section]
-    scores = [score for section in report.scores for score in section]
     return {
         "length": [point for point in points if point.window is None],
         "position": [point for point in points if point.window is not None],
         "context": [point for section in report.contexts for point in section],
-        "task": [score for score in scores if score.depth is None],
+        "task": [score for section in report.scores for score in section if score.depth is None],
     }
 
 
