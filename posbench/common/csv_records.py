@@ -24,13 +24,8 @@ def to_csv(records: Iterable[Record], kind: type[Record]) -> str:
     text, names = io.StringIO(), [column.name for column in fields(kind) if column.metadata.get("column", True)]
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(names)
-    for one in records:
-        writer.writerow([_record_cell(getattr(one, name)) for name in names])
+    writer.writerows([defuse.cell(getattr(one, name)) for name in names] for one in records)
     return text.getvalue()
-
-
-def _record_cell(value: object) -> object:
-    return "" if value is None else repr(value) if isinstance(value, float) else defuse.cell(value) if isinstance(value, str) else value
 
 
 def from_csv(path: Path | str, kind: type[Record], what: str, script: str) -> list[Record]:

@@ -9,9 +9,9 @@ FORMULA = re.compile(r"'*[=+\-@\t\r]")
 TAG = re.compile(r"<(?=[A-Za-z/!?])")
 
 
-def cell(text: str) -> str:
-    """Text for a CSV cell, with an apostrophe in front if a spreadsheet would read it as a formula. Not for numbers."""
-    return f"'{text}" if FORMULA.match(text) else text
+def cell(value: object) -> object:
+    """Value for a CSV cell: text with an apostrophe in front if a spreadsheet would read it as a formula, all else as it is."""
+    return f"'{value}" if isinstance(value, str) and FORMULA.match(value) else value
 
 
 def uncell(text: str) -> str:

@@ -120,12 +120,10 @@ def write_csv(rows: Iterable[dict], path: Path | str) -> None:
     write_atomic(path, text.getvalue())
 
 
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
+def _cell(value: Any) -> Any:
     if isinstance(value, dict | bool):
         return json.dumps(value, sort_keys=True, separators=(",", ":"))
-    return repr(value) if isinstance(value, float) else defuse.cell(value) if isinstance(value, str) else str(value)
+    return defuse.cell(value)
 
 
 def read_csv(path: Path | str) -> list[dict]:
