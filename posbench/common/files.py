@@ -128,10 +128,8 @@ def locked(path: Path) -> bool:
     try:
         with opened(path) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except (OSError, RunError):
-        return False
+    except (OSError, RunError) as error:
+        return isinstance(error, BlockingIOError)
     return False
 
 
