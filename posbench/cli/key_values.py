@@ -106,8 +106,9 @@ def exit_code(work: Callable[[], int | None]) -> int:
     except RunError as error:
         print(f"failed: {as_command(str(error))}", file=sys.stderr)
         return 1
-    except BrokenPipeError:
-        return unread()
+    except BrokenPipeError:  # the reader of stdout has left (`| head`): the rest is silenced
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE  # which a shell expects then
     except KeyboardInterrupt as interrupt:
         print("interrupted: the same command goes on from there", file=sys.stderr)
         return 128 + (interrupt.args[0] if interrupt.args else signal.SIGINT)
@@ -128,9 +129,3 @@ def unforeseen(error: Exception) -> None:
             print(f"failed: unforeseen {type(error).__name__} ({said}): the traceback is in {name}.", file=sys.stderr)
             return
     traceback.print_exception(error)
-
-
-def unread() -> int:
-    """Silence stdout after its reader has left (`| head`). Returns the exit code that a shell expects then."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 128 + signal.SIGPIPE
