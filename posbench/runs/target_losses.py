@@ -124,12 +124,8 @@ class TargetLosses:
         found = self.at(name, length)
         if found is None:
             return None
-        value_NS = found[:, columns if part is None else self.parts(length) == part]
+        value_NS = found[:, columns if part is None else self._alone(f"part_{length}").ravel() == part]
         return sums([value_NS.ravel()], np.repeat(units(self.arrays), value_NS.shape[1]))
-
-    def parts(self, length: int) -> np.ndarray:
-        """Part of each column of the arrays of one length, of protocol accuracy. Raises RunError if the npz is damaged."""
-        return self._alone(f"part_{length}").ravel()
 
     def _alone(self, name: str) -> np.ndarray:
         try:
