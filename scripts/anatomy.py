@@ -16,11 +16,10 @@ from posbench.config.compose import Request
 from posbench.config.identity import method_name
 
 
-def anatomy(request: Request) -> int:
-    """Dissect one combination of methods, or every combination of a grid, or measure a run's attention. Returns the exit code."""
+def anatomy(request: Request) -> None:
+    """Dissect one combination of methods, or every combination of a grid, or measure a run's attention."""
     measure = _attention if request.cfgs[0]["lengths"] else _grid if request.sweep else _one
     list_files(measure(request, request.cfgs[0]))
-    return 0
 
 
 def _folder(cfg: dict, name: str = "") -> Path:

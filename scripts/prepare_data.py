@@ -7,8 +7,8 @@ LENGTHS = [2**n for n in range(8, 18)]
 SEQUENCE = 32  # tokens
 
 
-def prepare_data(request: Request) -> int:
-    """Tokenize every data set and print its splits and their overlap with training. Returns the exit code."""
+def prepare_data(request: Request) -> None:
+    """Tokenize every data set and print its splits and their overlap with training."""
     from posbench.data import prepare
     from posbench.data.mix import resolved_data
     from posbench.data.sources import ALL, SPLITS, TASK
@@ -39,7 +39,6 @@ def prepare_data(request: Request) -> int:
             share, share_D = overlap(getattr(corpus, split), known, SEQUENCE)
             copied = int((share_D > 0.5).sum())
             print(f"  {split}: {share:.2%} of its sequences of {SEQUENCE} tokens stand in training too, most of {copied} documents")
-    return 0
 
 
 if __name__ == "__main__":

@@ -26,8 +26,8 @@ SCRIPT = "scripts/advise.py"
 EVALUATE = ("documents", "floor_block", "dtype", "seed", "batch_tokens")  # that the plan leaves open
 
 
-def advise(request: Request) -> int:
-    """Search, judge, print the advice and write advice.json, the page and config.json. Returns the exit code."""
+def advise(request: Request) -> None:
+    """Search, judge, print the advice and write advice.json, the page and config.json."""
     chosen = f"what {SCRIPT} chooses (target=, budget= and methods= set the bounds)"
     cfg = one_model(request, f"{SCRIPT} advises on", "or give run= of the fine-tuned one", METHODS, EVALUATE, chosen)
     (job,) = plan_jobs([cfg])
@@ -42,16 +42,16 @@ def advise(request: Request) -> int:
     if cfg["dry"]:
         check_devices([job], request.launcher)
         print("\n".join(found.describe(families, read)))
-        return 0
+        return
     print(f"{plan.train_len:,} to {plan.target:,} tokens, {plan.told} (dry=true tells the plan)", file=sys.stderr, flush=True)
     found.search(families)
     ranking = rankings(found.losses["validation"], plan)
     final = finalists(ranking, found.options, found.losses["validation"], plan)
     found.measure("test", plan.judged(final, found.options), f"judging {len(final)} options on test documents")
-    return _write(found, ranking)
+    _write(found, ranking)
 
 
-def _write(found: Measurements, ranking: dict[str, list[str]]) -> int:
+def _write(found: Measurements, ranking: dict[str, list[str]]) -> None:
     from posbench.advice.settings import setting, to_set
     from posbench.advice.show import advice_figure, advice_page, advice_text
     from posbench.report.figures.style import save
@@ -76,4 +76,3 @@ def _write(found: Measurements, ranking: dict[str, list[str]]) -> int:
     write_atomic(out / "advice.html", advice_page(made, drawing))
     print(f"{advice_text(made)}\n")
     list_files((out / "advice.html", out / "advice.json", *drawn))
-    return 0

@@ -45,7 +45,7 @@ from posbench.config.nearest import sentence
 from posbench.config.schema import check_config
 from posbench.config.typed_args import shown
 
-Command = Callable[[Request], int] | str  # a function or, as "module:function", one that is imported when there is something to do
+Command = Callable[[Request], int | None] | str  # a function or, as "module:function", one that is imported when there is something to do
 SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 TAKING = {  # scripts that a word of configs/run.yaml has an effect on; what a report takes as out= is its report_dir by now
     "dry": ("run", "demo", "look", "advise", "search_factors", "reproduce", "identify"),
@@ -60,7 +60,7 @@ def run_script(command: Command, config_name: str = "run") -> None:
     sys.exit(exit_code(lambda: _run(command, config_name)))
 
 
-def _run(command: Command, config_name: str) -> int:
+def _run(command: Command, config_name: str) -> int | None:
     flags = _flags_first(config_name)
     ConfigRepository.get_group_options = _choices  # Hydra calls it for listings, completion and glob(*)
     Plugins.instance()  # registers the plugins of Hydra and of installed packages, with schemas of launchers that refuse posbench's yamls
@@ -102,7 +102,7 @@ def _composed(flags: argparse.Namespace, config_name: str) -> tuple[list[tuple[d
     return jobs, composer, launcher, sweep
 
 
-def _execute(command: Command, composed: list[tuple[dict, list[str]]], composer: Composer, launcher: dict, sweep: bool) -> int:
+def _execute(command: Command, composed: list[tuple[dict, list[str]]], composer: Composer, launcher: dict, sweep: bool) -> int | None:
     for job, overrides in composed:
         check_words(job, overrides)
     experiment = experiment_of(*composed[0])

@@ -25,7 +25,7 @@ FROZEN = CONFIGS.parent / "results" / "reported" / "claims" / "claims.csv"  # st
 READ_WORDS = ("runs", "results_dir", "cache_dir", "report_dir")
 
 
-def claims(request: Request) -> int:
+def claims(request: Request) -> None:
     """Print the verdicts and write claims.csv, claims.md and brief.md.
 
     Works from files alone. Code named in a results folder is never executed.
@@ -54,7 +54,6 @@ def claims(request: Request) -> int:
         print(f"{name.rpartition('.')[2]:4} {out / name}")
     if not any(one.seeds for one in findings):
         print(f"nothing was measured yet; what was reported: {FROZEN.with_name('claims.md')}")
-    return 0
 
 
 def _with_frozen(findings: list[Finding]) -> list[Finding]:

@@ -166,11 +166,11 @@ def _number_of(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
-def report(request: Request) -> int:
+def report(request: Request) -> None:
     """Command of scripts/report.py: tables, figures and a page of an experiment, a sweep (-m), run=DIR, runs= or all of results_dir.
 
     With runs= an experiment is its title and the name of the folder. Works from files alone: code named in a results folder is never
-    executed. Returns the exit code.
+    executed.
     """
     from posbench.report.folder import write
     from posbench.report.report import collect
@@ -208,12 +208,14 @@ def report(request: Request) -> int:
     list_files(write(made, out_dir))
     for line in experiment.get("next", []) if jobs else []:
         print(f"next: {as_command(line.format(run=jobs[0].run.path))}")
-    return 0
 
 
 def run_and_report(request: Request) -> int:
-    """Command of scripts/demo.py: run what is missing, then report on it. Returns the exit code of the first that fails."""
-    return run(request) or (0 if request.cfgs[0]["dry"] else report(request))
+    """Command of scripts/demo.py: run what is missing, then report on it. Returns the exit code of the first."""
+    code = run(request)
+    if code == 0 and not request.cfgs[0]["dry"]:
+        report(request)
+    return code
 
 
 def _named_results(cfg: dict) -> tuple[list[Path], list[Path], list[Path], str, list[str]]:

@@ -18,8 +18,8 @@ from posbench.pretrained.checkpoint import Checkpoint, find_checkpoint
 from posbench.pretrained.their_model import loaded
 
 
-def harness(request: Request) -> int:
-    """Run the tasks of each configuration, print the harness's table and write its results. Returns the exit code."""
+def harness(request: Request) -> None:
+    """Run the tasks of each configuration, print the harness's table and write its results."""
     if importlib.util.find_spec("lm_eval") is None:
         raise ConfigError("lm-evaluation-harness is not installed: pip install 'posbench[harness]'.")
     for cfg in request.cfgs:
@@ -49,7 +49,6 @@ def harness(request: Request) -> int:
         out = Path(cfg["out"] or Path(cfg["results_dir"]).parent / "harness" / checkpoint.place.stem / name)
         write_json(out, {"model": checkpoint.name, **settings, **found})
         print(out)
-    return 0
 
 
 def _evaluated(model: object, checkpoint: Checkpoint, cfg: dict) -> dict:

@@ -33,8 +33,8 @@ SCRIPT = "scripts/identify.py"
 OURS = ("dtype", "batch_tokens")  # of evaluate, which change a loss but by rounding; all else is as the engine's rows say
 
 
-def identify(request: Request) -> int:
-    """Measure the candidates, print the verdict and write identify.json, the CSV and the figure. Returns the exit code."""
+def identify(request: Request) -> None:
+    """Measure the candidates, print the verdict and write identify.json, the CSV and the figure."""
     cfg = _identifiable(request)
     engine = engine_rows(cfg["engine"])
     lengths = sorted(set(cfg["lengths"] or engine.lengths))
@@ -55,7 +55,7 @@ def identify(request: Request) -> int:
         lines = [f"{name}: {'; the same: '.join(one.words for one in same)}" for name, same in equal.items()]
         lines += [f"left out: {name}: {why}" for name, why in left_out.items()]
         print("\n".join(lines + cost([planned], [] if job.run.finished else [planned], missing)))
-        return 0
+        return
     ours = candidate_losses(plain, engine.evaluation, served, request.launcher, command)
     unit = {length: unit_runs(engine.window(losses.shape)) for length, losses in theirs.items()}
     judged, rms = judge_setting(theirs, ours, unit, original)
@@ -76,7 +76,6 @@ def identify(request: Request) -> int:
     drawn = save(candidate_figure(made), out / "identify")
     print(f"{identify_text(made)}\n")
     list_files((out / "identify.json", out / "identify.csv", *drawn))
-    return 0
 
 
 def _identifiable(request: Request) -> dict:

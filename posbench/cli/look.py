@@ -50,8 +50,8 @@ MOST_TEXTS = 256
 Seconds = Callable[[str, int], float]  # of one text: extension and length
 
 
-def look(request: Request) -> int:
-    """Choose what fits into the time, evaluate it, print the picture and write the page. Returns the exit code."""
+def look(request: Request) -> None:
+    """Choose what fits into the time, evaluate it, print the picture and write the page."""
     began = time.monotonic()
     cfg = _of_one_model(request)
     (job,) = plan_jobs([cfg])
@@ -65,9 +65,9 @@ def look(request: Request) -> int:
     print("\n".join(found.described(plan)), file=sys.stderr, flush=True)
     if cfg["dry"]:
         check_devices([job], request.launcher)
-        return 0
+        return
     write_json(found.kept, {"asked": found.asked, "length": plan.length, "texts": plan.texts})
-    return found.show(found.measured(plan))
+    found.show(found.measured(plan))
 
 
 def _of_one_model(request: Request) -> dict:
@@ -254,8 +254,8 @@ class FirstLook:
         launch_one(job, self.launcher, self.command, good=("done", "exists", "noop"))
         return job
 
-    def show(self, look: Look) -> int:
-        """Print the picture and write the report. Returns the exit code."""
+    def show(self, look: Look) -> None:
+        """Print the picture and write the report."""
         from posbench.report.bars import PLAIN, loss_bars
         from posbench.report.folder import write
         from posbench.report.report import collect
@@ -267,4 +267,3 @@ class FirstLook:
         print(loss_bars(losses, self.train_len, **({"blocks": PLAIN} if plain else {})))
         made = collect(paths.values(), f"{self.name}: loss by position to {look.length:,} tokens", self.command)
         print(f"html {write(made, self.kept.parent)[-1]}")
-        return 0

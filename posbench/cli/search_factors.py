@@ -25,8 +25,8 @@ CHOSEN = (*METHODS, *(f"extension.{key}" for key in ("mode", "target_len", "fact
 EVALUATE = ("windows", "targets", "documents", "dtype", "seed", "batch_tokens")  # that the search leaves open
 
 
-def search_factors(request: Request) -> int:
-    """Search, print the losses beside those of the starts, and write the factors as a choice of extension=. Returns the exit code."""
+def search_factors(request: Request) -> None:
+    """Search, print the losses beside those of the starts, and write the factors as a choice of extension=."""
     chosen = f"of no effect, since {SCRIPT} searches the factors of longrope on validation documents, in windows of target= tokens"
     cfg = one_model(request, f"{SCRIPT} searches for", "and fine-tune with the factors that it finds", CHOSEN, EVALUATE, chosen)
     job, exact = plan_search(cfg)
@@ -38,7 +38,7 @@ def search_factors(request: Request) -> int:
         print(f"{job.run.path}: {size.total:,} sets of factors of {read}; budget= multiplies their number")
         told = cost([job], [] if job.run.finished else [job], [(job, cell, [target])] * size.total)
         print("\n".join([*told[:-1], told[-1].rpartition("; ")[0]]))  # no losses of single targets are kept, so their disk is not needed
-        return 0
+        return
     folder = Path(cfg["out"] or Path(cfg["results_dir"]).parent / "factors" / job.run.id)
     name, title = f"longrope_{target}", f"LongRoPE's factors for {job.run.id}, searched on {read}"
     path = folder / "extension" / f"{name}.yaml"
@@ -57,7 +57,6 @@ def search_factors(request: Request) -> int:
     print(f"{len(found):,} sets of factors of {read}, nats/token:")
     print("\n".join(f"  {one:15} {nll:.4f}" for one, nll in [*losses.items(), ("found", found[best])]))
     print(f"yaml {path}\n" + "\n".join(_ways_to_use(job, node, folder, name)))
-    return 0
 
 
 def _ways_to_use(job: Job, node: dict, folder: Path, name: str) -> list[str]:
