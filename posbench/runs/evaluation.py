@@ -148,14 +148,13 @@ def load_evaluation(path: Path) -> Evaluation:
 def drop_duplicate_rows(evaluations: list[Evaluation]) -> tuple[list[Evaluation], list[str]]:
     """(evaluations without rows that an earlier one also holds, notes). Rows repeat when a run lies in two folders."""
     known: dict[tuple, dict] = {}
-    kept, twice, other = [], 0, 0
+    kept, again = [], []
     for evaluation in evaluations:
         new = [row for row in evaluation.rows if key(row) not in known]
-        again = [(known[key(row)], row) for row in evaluation.rows if key(row) in known]
-        twice += len(again)
-        other += sum(not agree(*both) for both in again)
+        again += [(known[key(row)], row) for row in evaluation.rows if key(row) in known]
         for row in new:
             known.setdefault(key(row), row)
         kept += [replace(evaluation, rows=new)] if new else []
+    other = sum(not agree(*both) for both in again)
     differ = f", {other} of them with other numbers" if other else ", with the same numbers"
-    return kept, [f"{twice} rows are in more than one folder{differ}: the first found counts."] if twice else []
+    return kept, [f"{len(again)} rows are in more than one folder{differ}: the first found counts."] if again else []
