@@ -203,8 +203,19 @@ class Protocol:
         raise NotImplementedError
 
     def blocks(self, context_NS: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Blocks of consecutive targets that share a text, as `shared_texts` makes them of the largest size allowed."""
-        return shared_texts(context_NS, self.block(self.evaluation.config, int(context_NS.max())))
+        """Blocks of consecutive targets that share a text: index of the last among all M targets, and number of targets, both [B].
+
+        context_NS holds the tokens before each target. A block is as large as allowed. It lies in one window, and ends where the context
+        shrinks, so that no target gets more than its own.
+        """
+        size = self.block(self.evaluation.config, int(context_NS.max()))
+        at_M = np.arange(context_NS.size)
+        opens_NS = np.diff(context_NS, axis=1, prepend=context_NS[:, :1]) < 0
+        opens_NS[:, 0] = True
+        within_M = at_M - np.maximum.accumulate(np.where(opens_NS.ravel(), at_M, 0))
+        first_B = np.flatnonzero(within_M % size == 0)
+        size_B = np.diff(first_B, append=context_NS.size)
+        return first_B + size_B - 1, size_B
 
     def each(self, context_NS: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """nll and correctness [N, S], each target read from a text of its own with context_NS tokens before it.
@@ -222,21 +233,6 @@ class Protocol:
                 nll_M[at], correct_M[at] = self.evaluation.score(self.evaluation.plan(context), last_b, size, self.index)
             self.seen[key] = nll_M.reshape(context_NS.shape), correct_M.reshape(context_NS.shape)
         return self.seen[key]
-
-
-def shared_texts(context_NS: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Blocks of at most `size` consecutive targets: index of the last among all M targets, and number of targets, both [B].
-
-    context_NS holds the tokens before each target. A block lies in one window, and ends where the context shrinks, so that no target gets
-    more than its own.
-    """
-    at_M = np.arange(context_NS.size)
-    opens_NS = np.diff(context_NS, axis=1, prepend=context_NS[:, :1]) < 0
-    opens_NS[:, 0] = True
-    within_M = at_M - np.maximum.accumulate(np.where(opens_NS.ravel(), at_M, 0))
-    first_B = np.flatnonzero(within_M % size == 0)
-    size_B = np.diff(first_B, append=context_NS.size)
-    return first_B + size_B - 1, size_B
 
 
 def not_scored(n_targets: int) -> tuple[np.ndarray, np.ndarray]:
