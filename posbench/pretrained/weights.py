@@ -49,8 +49,6 @@ def checked_tensors(checkpoint: Checkpoint, model: "nn.Module", tied: bool) -> d
     for name, tensor in checkpoint.tensors().items():
         if parts := _parts(our_name(name), tensor, expected):
             stored |= parts
-        elif our_name(name) in expected:
-            stored[our_name(name)] = tensor
         elif "rotary_emb" not in name and name not in UNUSED:  # old stored angles
             raise ConfigError(f"model.path={checkpoint.name} has {name}, which this model lacks: choose a checkpoint without it.")
     if tied:
@@ -69,11 +67,11 @@ def checked_tensors(checkpoint: Checkpoint, model: "nn.Module", tied: bool) -> d
 
 
 def _parts(name: str, tensor: LazyTensor, expected: dict[str, list[int]]) -> dict[str, LazyTensor]:
-    """{our name: rows} of a tensor that holds those of several; {} for any other, and for one of another size."""
+    """{our name: tensor}, or {our name: rows} of one that holds those of several; {} for a name that the model lacks or another size."""
     stem, end = name.rpartition(".")[0].rpartition(".")[0], ".".join(name.split(".")[-2:])
     names = [f"{stem}.{part}" for part in FUSED.get(end, ())]
     if not names or not all(one in expected for one in names):
-        return {}
+        return {name: tensor} if name in expected else {}
     rows = [expected[one][0] for one in names]
     if tensor.shape != [sum(rows), expected[names[0]][1]]:
         return {}
