@@ -99,7 +99,12 @@ class Server(Engine):
         self.losses(np.array(ids), len(ids) - 2)
         if self.takes_ids:
             self._compare(own)
-        return {"url": self.url, **listed, **self._says()}
+        said = {"url": self.url, **listed}
+        for path in ("/version", "/get_server_info"):
+            with contextlib.suppress(RunError, ConfigError):
+                found = self._ask("GET", path, None, tries=1)
+                said |= {key: found[key] for key in SAYS if isinstance(found, dict) and found.get(key) is not None}
+        return said
 
     def losses(self, ids_L1: np.ndarray, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
         logprobs, likeliest = self._scored(ids_L1.tolist())
@@ -205,14 +210,6 @@ class Server(Engine):
         one = models[name]
         longest = one.get("max_model_len") or (one.get("meta") or {}).get("n_ctx")
         return {"id": name, "owned_by": one.get("owned_by"), "root": one.get("root"), "max_model_len": longest}
-
-    def _says(self) -> dict:
-        said = {}
-        for path in ("/version", "/get_server_info"):
-            with contextlib.suppress(RunError, ConfigError):
-                found = self._ask("GET", path, None, tries=1)
-                said |= {key: found[key] for key in SAYS if isinstance(found, dict) and found.get(key) is not None}
-        return said
 
     def _post(self, path: str, asked: dict) -> Any:
         return self._ask("POST", path, asked, tries=1 + self.retries)
