@@ -9,10 +9,9 @@ replaced by the usual one (an override in vLLM that leaves rope_theta out); dyna
 keys cached as they were turned when they were fed (transformers' issue 25104); the scaling of the checkpoint's config.json applied twice.
 """
 
-import copy
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.config.identity import NO_SCALE
@@ -29,12 +28,12 @@ class Candidate:
     name: str
     words: str
     extension: dict
-    scale: dict
+    scale: dict = field(default_factory=NO_SCALE.copy)
     cut: int | None = None  # last tokens of a text that are read; None: all
 
 
 def _node(name: str, **arguments: object) -> dict:
-    return {**copy.deepcopy(nodes("extension")[name]), **arguments}
+    return {**nodes("extension")[name], **arguments}
 
 
 def setting_candidates(original: int, factor: float, fed: int, base: float = USUAL_BASE) -> list[Candidate]:
@@ -50,6 +49,7 @@ def setting_candidates(original: int, factor: float, fed: int, base: float = USU
     s, half, double, target = f"{factor:g}", f"{factor / 2:g}", f"{2 * factor:g}", round(factor * original)
     made = [
         ("none", "no scaling", _node("none")),
+        ("cut", f"no scaling, and the text cut to its last {original:,} tokens", _node("none"), dict(NO_SCALE), original),
         ("window", f"no scaling, and a window of {original:,} tokens", _node("window", window=original)),
         ("pi", f"linear interpolation with factor {s}", fixed("pi")),
         ("pi_half", f"linear interpolation with factor {half}", fixed("pi", 0.5)),
@@ -77,11 +77,9 @@ def setting_candidates(original: int, factor: float, fed: int, base: float = USU
         lost, said = _node("abf", base=USUAL_BASE), f"the base {USUAL_BASE:,.0f} in place of {base:,.0f}"
         made += [("base_lost", f"no scaling, and {said}", lost)]
         made += [("yarn_base_lost", f"YaRN with factor {s}, and {said}", _node("compose", parts=[lost, yarn()]))]
-    found = [Candidate(name, words, extension, dict(NO_SCALE)) for name, words, extension in made]
-    words = f"no scaling, and the text cut to its last {original:,} tokens"
-    found.insert(1, Candidate("cut", words, _node("none"), dict(NO_SCALE), original))
-    again, words = dict(nodes("scale_attention")["yarn_temperature"]), f"YaRN with factor {s}, its factor on the logits twice"
-    return [*found, Candidate("yarn_amplitude_twice", words, yarn(), again)]
+    again = dict(nodes("scale_attention")["yarn_temperature"])
+    made += [("yarn_amplitude_twice", f"YaRN with factor {s}, its factor on the logits twice", yarn(), again)]
+    return [Candidate(*one) for one in made]
 
 
 def chosen_candidates(found: Sequence[Candidate], names: Iterable[str] | None) -> list[Candidate]:
