@@ -32,7 +32,6 @@ from posbench.scale_attention.none import NoScale
 from posbench.training import optimizers as optim
 from posbench.training.distributed import World
 from posbench.training.graph import StepGraphs, why_eager
-from posbench.training.optimizers import Muon
 
 MODEL, VOCAB = ModelConfig(), 1024
 VOCABULARIES, TRAINED = (1024, 4096, 50257), (64, 256, 512)  # entries, and tokens of a sequence, beside transformers
@@ -135,9 +134,9 @@ def _llama_step(llama: nn.Module, device: str) -> Case:
     return _step(llama, loss, device, torch.optim.Muon)
 
 
-def _step(model: nn.Module, loss: Callable[[Tensor], Tensor], device: str, muon: type[torch.optim.Muon] = Muon) -> Case:
+def _step(model: nn.Module, loss: Callable[[Tensor], Tensor], device: str, muon: type[torch.optim.Muon] = optim.Muon) -> Case:
     optimizers, dtype = optim.build(model.to(device), TrainConfig(), muon), fast_dtype(device)
-    for group in itertools.chain(*(one.param_groups for one in optimizers)) if muon is not Muon else ():
+    for group in itertools.chain(*(one.param_groups for one in optimizers)) if muon is not optim.Muon else ():
         group["lr"] = float(group["lr"])  # which torch's Muon would wait for if it lay on a GPU
     keep_freed()
 
