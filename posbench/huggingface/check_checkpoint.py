@@ -7,7 +7,6 @@ import sys
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.config.schema import JobConfig
@@ -47,7 +46,7 @@ def by_offset(model: GPT | Reader, text_T: torch.Tensor) -> dict[int, float]:
     losses = {}
     for offset in offsets:
         logits_RV = model(text_T[-size - offset :][None], last=size)[0, :-1]
-        losses[offset] = float(F.cross_entropy(logits_RV.float(), text_T[-size + 1 :]))
+        losses[offset] = float(torch.nn.functional.cross_entropy(logits_RV.float(), text_T[-size + 1 :]))
     return losses
 
 
