@@ -112,8 +112,7 @@ class LlamaCpp(Engine):
         self._open(length)
         size, first = self.given["batch_size"], length - n_rows
         found = [self._batch(ids_L1, start, min(start + size, length), first) for start in range(0, length, size)]
-        nll_R, correct_R = (np.concatenate(each) for each in zip(*found, strict=True))
-        return nll_R, correct_R
+        return tuple(map(np.concatenate, zip(*found, strict=True)))
 
     def _open(self, length: int) -> None:
         """An empty context that holds `length` tokens."""
