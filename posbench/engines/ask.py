@@ -63,9 +63,7 @@ def running(run: Run, cfg: JobConfig, device: str, fingerprint: str) -> Iterator
 class AskingScorer(Scorer):
     """Scorer whose model is an engine. A text that was answered is kept, so that the same command does not ask for it again."""
 
-    @property
-    def dtype(self) -> str:
-        return "engine"
+    dtype = "engine"
 
     def together(self, lengths: list[int]) -> dict[int, list[int]]:
         """Each length by itself, since an engine's scaling may depend on the length of the text."""
