@@ -131,9 +131,7 @@ class Protocol:
         """{length of a text that is read: the lengths that are evaluated by it, the longest first}, for `lengths` together."""
         if not self.nested:
             return {length: [length] for length in lengths}
-        from posbench.position.effect import together
-
-        return together(self.evaluation.plan, lengths)
+        return self.evaluation.together(lengths)
 
     def cost(self, length: int) -> int:
         """Upper bound of the tokens that the model reads for one length."""

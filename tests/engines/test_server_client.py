@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import time
+from collections import Counter
 from pathlib import Path
 
 import forked
@@ -101,6 +102,14 @@ def test_losses_are_those_of_the_weights(run, folder, dialect):
     assert read_metadata(listed.path).training["checkpoint"] == "tiny"
     run("model=hf", f"model.path={folder}", protocols(*PROTOCOLS))
     assert_same(run.root, PROTOCOLS)
+
+
+def test_each_length_is_asked_by_itself_since_an_engine_may_scale_by_it(run, folder):
+    with serving(folder, "vllm") as server:
+        said = run(*to(server, folder, protocols("by_position"), "dry=true")).stdout
+        run(*to(server, folder, protocols("by_position")))
+        asked = Counter(len(one.body["prompt"]) - 1 for one in server.asked[2:])  # the BOS stands before each text
+    assert asked == {64: 4, 250: 4} and f"{4 * (64 + 250):,} tokens" in said, (asked, said)
 
 
 def test_texts_without_a_bos(run, folder):
