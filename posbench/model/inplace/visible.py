@@ -79,11 +79,11 @@ def visible(
         texts = None if bool(mask_BK.all()) else tuple(map(_text, mask_BK))
     begins = texts[0][0] if texts else 0  # chunks are counted from there
 
-    def asked(row: Tensor, query: Tensor, key_K: Tensor) -> Tensor:
-        b, q, k = (one.to(device) for one in (row, query + begins, key_K + begins))
-        return torch.as_tensor(mask_function(b, b, q, k)).cpu()
+    def sees(query: int, key_K: Tensor) -> Tensor:
+        b, q, k = (torch.as_tensor(one).to(device) for one in (0, query + begins, key_K + begins))
+        return torch.as_tensor(mask_function(b, b, q, k)).cpu().expand(key_K.shape)
 
-    found = (None, None) if mask_function is None else _rule(asked)
+    found = (None, None) if mask_function is None else _rule(sees)
     return Visible(q_start, q_length, int(kv_offset), texts, *(found or (None, None)), plain=found is not None)
 
 
@@ -98,32 +98,27 @@ def _text(mask_K: Tensor) -> tuple[int, int]:
     return first, stop
 
 
-def _rule(mask: Callable) -> tuple[int | None, int | None] | None:
-    """(window, chunk) of a rule for pairs, each None without; None for another rule."""
+def _rule(sees: Callable) -> tuple[int | None, int | None] | None:
+    """(window, chunk) of a rule `sees(query, key_K)`, each None without; None for another rule."""
     try:
-        first = _first_visible(mask, FAR)
+        first = _first_visible(sees, FAR)
         if first == 0:
             found = None, None
-        elif _first_visible(mask, FAR + 1) == first + 1:
+        elif _first_visible(sees, FAR + 1) == first + 1:
             found = FAR - first + 1, None
         else:
-            found = None, _chunk(mask, first)
-        return found if all(_agrees(mask, query, *found) for query in (0, 1, 5, 63, 1000, FAR)) else None
+            found = None, _chunk(sees, first)
+        return found if all(_agrees(sees, query, *found) for query in (0, 1, 5, 63, 1000, FAR)) else None
     except (IndexError, RuntimeError, TypeError):  # a rule that looks tokens up in tensors of this text
         return None
 
 
-def _sees(mask: Callable, query: int, key_K: Tensor) -> Tensor:
-    row = torch.zeros((), dtype=torch.long)
-    return mask(row, torch.tensor(query), key_K).expand(key_K.shape)
-
-
-def _first_visible(mask: Callable, query: int) -> int:
+def _first_visible(sees: Callable, query: int) -> int:
     """First key that a query sees, if those that it sees are one interval that ends with itself."""
     low, high = 0, query  # `high` is seen
     while low < high:
         key_K = torch.arange(low, high, max(1, (high - low) // GRID))
-        seen_K = _sees(mask, query, key_K)
+        seen_K = sees(query, key_K)
         if seen_K.any():
             at = int(seen_K.nonzero()[0])
             low, high = int(key_K[at - 1]) + 1 if at else low, int(key_K[at])
@@ -132,16 +127,16 @@ def _first_visible(mask: Callable, query: int) -> int:
     return high
 
 
-def _chunk(mask: Callable, start: int) -> int:
+def _chunk(sees: Callable, start: int) -> int:
     """Size of the chunks of which one begins at `start`: the distance to the first later query that does not see `start`."""
     start_K = torch.tensor([start])
-    return 1 + bisect_left(range(1, FAR), True, key=lambda size: not _sees(mask, start + size, start_K))
+    return 1 + bisect_left(range(1, FAR), True, key=lambda size: not sees(start + size, start_K))
 
 
-def _agrees(mask: Callable, query: int, window: int | None, chunk: int | None) -> bool:
+def _agrees(sees: Callable, query: int, window: int | None, chunk: int | None) -> bool:
     """True if a query sees exactly the keys that the rule names, of those near it and around the rule's edge."""
     first = 0 if window is None and chunk is None else max(0, query - window + 1) if window else query - query % chunk
     near = torch.arange(max(0, query - 64), query + 3)
     edge = torch.arange(max(0, first - 2), first + 3)
     key_K = torch.cat((near, edge[edge <= query]))
-    return torch.equal(_sees(mask, query, key_K).bool(), (key_K >= first) & (key_K <= query))
+    return torch.equal(sees(query, key_K).bool(), (key_K >= first) & (key_K <= query))
