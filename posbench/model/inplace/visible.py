@@ -107,7 +107,8 @@ def _rule(sees: Callable) -> tuple[int | None, int | None] | None:
         elif _first_visible(sees, FAR + 1) == first + 1:
             found = FAR - first + 1, None
         else:
-            found = None, _chunk(sees, first)
+            first_K = torch.tensor([first])  # a chunk begins here, and ends before the first later query that does not see it
+            found = None, 1 + bisect_left(range(1, FAR), True, key=lambda size: not sees(first + size, first_K))
         return found if all(_agrees(sees, query, *found) for query in (0, 1, 5, 63, 1000, FAR)) else None
     except (IndexError, RuntimeError, TypeError):  # a rule that looks tokens up in tensors of this text
         return None
@@ -125,12 +126,6 @@ def _first_visible(sees: Callable, query: int) -> int:
         else:
             low = int(key_K[-1]) + 1
     return high
-
-
-def _chunk(sees: Callable, start: int) -> int:
-    """Size of the chunks of which one begins at `start`: the distance to the first later query that does not see `start`."""
-    start_K = torch.tensor([start])
-    return 1 + bisect_left(range(1, FAR), True, key=lambda size: not sees(start + size, start_K))
 
 
 def _agrees(sees: Callable, query: int, window: int | None, chunk: int | None) -> bool:
