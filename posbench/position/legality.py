@@ -95,10 +95,9 @@ def check_scale(encoding: Encoding, extension: Extension, scale: ScaleAttention,
         return f"no head of encoding={name_of(encoding)} lets a scale act, so scale_attention={name} changes nothing"
     if scale.sinks:
         return None
-    longer = [length for length in lengths if length > train_len]
-    if longer:
+    if max(lengths) > train_len:
         # Both plans contain the extension's temperature, so only the scale can make their factors differ.
-        fed = fed_length(extension, train_len, max(longer))
+        fed = fed_length(extension, train_len, max(lengths))
         plans = (make_plan(encoding, extension, one, length=fed) for one in (scale, None))
         if all(not a.distance_rules and equal(a.factor, b.factor) for a, b in zip(*(plan.layers for plan in plans), strict=True)):
             return f"scale_attention={name} changes nothing: with extension={name_of(extension)} no query sees more keys than in training"
