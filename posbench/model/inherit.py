@@ -49,8 +49,7 @@ def check_beginning(cfg: JobConfig, parent: JobConfig) -> None:
     encodings = [make_encoding(replace(one, encoding=parent.encoding)) for one in (parent, cfg)]
     scales = [make_trained_scale(one, encoding) for one, encoding in zip((parent, cfg), encodings, strict=True)]
     length = min(child.train_len, before.train_len)
-    for kind, pair, given in (("encoding", encodings, (None, None)), ("train.scale_attention", scales, scales)):
-        first, second = pair
+    for kind, (first, second), given in (("encoding", encodings, (None, None)), ("train.scale_attention", scales, scales)):
         if first is None:
             continue
         alike = _shapes(first) == _shapes(second)
