@@ -241,10 +241,9 @@ def _check_positions(position_ids: object, mask: object) -> None:
 def _choose(model: nn.Module, door: Door, extension: object, scale_attention: object, target_len: int | None) -> None:
     """Put methods in place. Raises ConfigError for what is not defined, or changes nothing; then the earlier ones stay."""
     made = extension if isinstance(extension, Extension) else _made(extension, target_len)
-    shape = door.encoding.shape
     scale = scale_attention
     if not isinstance(scale, ScaleAttention):
-        scale = make(chosen_node("scale_attention", scale, {}), shape)
+        scale = make(chosen_node("scale_attention", scale, {}), door.encoding.shape)
     learned = door.table is not None
     longest = target_len or (door.train_len if learned else 4 * door.train_len)
     noop = check(door.encoding, made, scale, [longest], allow_untested=True).noop
