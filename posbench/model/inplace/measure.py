@@ -113,8 +113,7 @@ def measure(model: nn.Module, door: Door) -> None:
             f"{type(model).__name__} has learned positions and rotates its queries too, but posbench supports only one of these."
         )
     rows_NC = None if table is None else model.get_submodule(table).weight.detach()[offset:].float()
-    kind = "learned" if table is not None else "turned"
-    door.encoding, door.layers, door.rotary = AsTrained(shape, kind, layers, rows_NC), places, modules if turns else []
+    door.encoding, door.layers, door.rotary = AsTrained(shape, measured=layers, rows_NC=rows_NC), places, modules if turns else []
     door.table, door.offset = table, offset
 
 
