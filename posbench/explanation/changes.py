@@ -41,8 +41,7 @@ def read_changes(words: list[str]) -> Changes:
             # vLLM and llama.cpp read underscores as dashes, but for those of keys behind a dot.
             flag, equals, value = re.sub(r"^--[^.=]*", lambda name: name[0].replace("_", "-"), word).partition("=")
             name, _, path = flag.partition(".")
-            known = name in FLAGS and (not path or name == DOTTED)
-            if not known:
+            if name not in FLAGS or (path and name != DOTTED):
                 strange.append(flag)
                 left = left[1:] if left and not equals and not left[0].startswith("-") else left
                 continue
