@@ -58,7 +58,7 @@ def dissect(
         "depends_on_content": [HOOKS[bias] for bias in (Bias.GATES, Bias.ROWS) if any(bias in kind.encoding.biases for kind in found)],
         **{key: value for key, value in layers[0].items() if key not in ("numbers", "name", "window", "extended", "scaled")},
         **_added(found[0], extension),
-        "dimensionless": dimensionless(encoding, extension, found[0], length),
+        "dimensionless": dimensionless(encoding, extension, found[0]),
         "layers": layers,
     }
     return Anatomy(numbers, found)

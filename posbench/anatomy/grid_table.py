@@ -75,7 +75,7 @@ def _pair_rows(cfg: JobConfig, length: int, reasons: dict) -> list[Row]:
             head_dim=shape.head_dim,
             train_len=shape.train_len,
             length=length,
-            **dimensionless(encoding, extension, kind, length),
+            **dimensionless(encoding, extension, kind),
         )
         for kind in found
         if kind.layer.extended or isinstance(extension, NoExtension)

@@ -117,8 +117,8 @@ def _bounded(kind: LayerView, reach: int) -> bool | None:
     return bool(seen_K.nan_to_num().max() < reach + 1)
 
 
-def dimensionless(encoding: Encoding, extension: Extension, kind: LayerView, length: int) -> dict[str, float]:
-    """Numbers of as_text.DIMENSIONLESS that apply to one kind of layer in a text of `length` tokens, by key."""
+def dimensionless(encoding: Encoding, extension: Extension, kind: LayerView) -> dict[str, float]:
+    """Numbers of as_text.DIMENSIONLESS that apply to one kind of layer in its text, by key."""
     train_len, fed = encoding.shape.train_len, kind.length
     seen_T = distance(kind, fed - 1, torch.arange(fed - 1, -1, -1))
     off_T = (seen_T - torch.arange(fed)).nan_to_num(nan=1.0).abs() > 1e-6
