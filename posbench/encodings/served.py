@@ -12,6 +12,7 @@ class Served(Encoding):
     """Layers on which no method acts."""
 
     tested_with = ANY
+    positions_known = False
 
     def __init__(self, shape: Shape, engine: str, **settings: object):
         super().__init__(shape)

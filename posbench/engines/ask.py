@@ -65,10 +65,6 @@ class AskingScorer(Scorer):
 
     dtype = "engine"
 
-    def together(self, lengths: list[int]) -> dict[int, list[int]]:
-        """Each length by itself, since an engine's scaling may depend on the length of the text."""
-        return {length: [length] for length in lengths}
-
     def read(self, plan: Plan, at_N: np.ndarray, n_rows: int, text: Callable[[np.ndarray], tuple]) -> tuple[np.ndarray, ...]:
         engine = self.model.engine
         nll_NR, correct_NR = np.zeros((len(at_N), n_rows), np.float32), np.zeros((len(at_N), n_rows), bool)

@@ -131,7 +131,9 @@ class Protocol:
         """{length of a text that is read: the lengths that are evaluated by it, the longest first}, for `lengths` together."""
         if not self.nested:
             return {length: [length] for length in lengths}
-        return self.evaluation.together(lengths)
+        from posbench.position.effect import together
+
+        return together(self.evaluation.plan, lengths)
 
     def cost(self, length: int) -> int:
         """Upper bound of the tokens that the model reads for one length."""

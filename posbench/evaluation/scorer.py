@@ -22,7 +22,6 @@ from posbench.model import precision as bf16
 from posbench.model.gpt import GPT
 from posbench.model.memory import Peak
 from posbench.model.rounded import rounded
-from posbench.position.effect import together
 from posbench.position.interfaces import Extension, ScaleAttention
 from posbench.position.legality import fed_length, name_of
 from posbench.position.plan import Plan, make_plan
@@ -72,10 +71,6 @@ class Scorer:
         """Plan of `length` tokens. A dynamic method takes its factor from this length."""
         scales = {"scale": self.scale, "trained_scale": self.model.scale}
         return make_plan(self.model.encoding, self.extension, **scales, length=length, device=self.device)
-
-    def together(self, lengths: list[int]) -> dict[int, list[int]]:
-        """{length of a text: the lengths whose texts are its beginning, and read alike}."""
-        return together(self.plan, lengths)
 
     def opened(self, index_NL: np.ndarray) -> np.ndarray:
         """Replace, in place, the first token of each window by the BOS if the corpus has one, since windows begin so in training."""

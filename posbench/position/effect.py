@@ -44,7 +44,8 @@ def together(plan: Callable[[int], Plan], lengths: Iterable[int]) -> dict[int, l
 
 def begins_alike(longer: Plan, plan: Plan) -> bool:
     """True if `longer` treats the first tokens of a text as `plan` does, so that their losses are the same."""
-    alike = plan.length <= longer.length and _begins(longer.embed(), plan.embed())
+    known = all(layer.encoding.positions_known for layer in plan.layers)
+    alike = known and plan.length <= longer.length and _begins(longer.embed(), plan.embed())
     return alike and all(_layer_begins_alike(*pair) for pair in _pairs(longer, plan))
 
 

@@ -52,6 +52,7 @@ class Encoding(nn.Module):
     tested_as: ClassVar[str] = ""  # name of another encoding's file, if what is tested with that one holds for this
     scalable: ClassVar[bool] = True  # False if attention is not a softmax, where a factor on the logits has no meaning
     random: ClassVar[bool] = False  # True if `positions` draws new positions in every training step
+    positions_known: ClassVar[bool] = True  # False if an engine has its own, which may depend on a text's length
     biases: ClassVar[Bias] = Bias(0)  # declared by defining the hooks
 
     def __init_subclass__(cls, **options: object) -> None:

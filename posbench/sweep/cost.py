@@ -113,7 +113,7 @@ def texts_left(missing: Missing) -> list[list[ReadVolume]]:
     for job, cell, lengths in missing:
         train_len, one = job.cfg.train.train_len, protocol(cell.protocol)
         crop = fed_length(make(cell.extension), train_len, max(lengths))
-        read = _lengths_read(job, cell, lengths) if one.nested and not job.cfg.model.engine else lengths
+        read = _lengths_read(job, cell, lengths) if one.nested else lengths
         first = one.reading_first(cell.evaluate, train_len)
         found.append(first + texts_read(cell.protocol, cell.evaluate, train_len, crop, read))
     return found

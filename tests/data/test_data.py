@@ -179,8 +179,9 @@ def test_two_processes_build_once(tmp_path):
     second = forked.Popen([sys.executable, "-c", code], **arguments)
     assert re.search(rf"another process \(pid {first.pid} on [^)]+\) is preparing slow", second.stderr.readline())
     (tmp_path / "go").touch()
-    outputs = [process.communicate(timeout=60)[0] for process in (first, second)]
-    assert outputs == ["['train']\n"] * 2 and (tmp_path / "log").read_text() == "built\n"
+    outputs = [process.communicate(timeout=60) for process in (first, second)]
+    assert [out for out, _ in outputs] == ["['train']\n"] * 2, outputs
+    assert (tmp_path / "log").read_text() == "built\n" and not any("another process" in err for _, err in outputs)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def install() -> None:
 
 
 def _remembered_content(file) -> DictConfig | ListConfig:
-    text = Path(file).read_text() if isinstance(file, str | Path) else file.read()
+    text = Path(file).read_text(encoding="utf-8") if isinstance(file, str | Path) else file.read()
     if text not in _contents:
         if not isinstance(file, str | Path):
             file.seek(0)
