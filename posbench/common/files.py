@@ -141,7 +141,12 @@ def write_atomic(path: Path | str, content: bytes | str) -> None:
 
 def write_json(path: Path | str, value: object) -> None:
     """Write `value` atomically as indented JSON. A nan or infinity becomes null."""
-    write_atomic(path, json.dumps(finite(value), indent=1) + "\n")
+    write_atomic(path, json_text(value))
+
+
+def json_text(value: object) -> str:
+    """Text of a JSON file that `write_json` writes."""
+    return json.dumps(finite(value), indent=1) + "\n"
 
 
 def append_lines(path: Path | str, values: Iterable[object], sync: bool = False) -> None:

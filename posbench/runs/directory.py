@@ -4,13 +4,15 @@ import contextlib
 import functools
 import os
 import re
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
 
 from posbench.common.errors import RunError
-from posbench.common.files import read_bytes, read_json, write_atomic, write_json
+from posbench.common.files import json_text, read_bytes, read_json, write_atomic, write_json
 from posbench.common.locks import hold
 
 LARGEST = 2**20  # bytes; config.yaml of a run has a few thousand
@@ -41,6 +43,9 @@ class Run:
         self.failure = self.path / "failure.txt"  # last output of a failed job
         self.lock_file = self.path / ".lock"
         self._lock = FileLock(self.lock_file)
+        self._locked_file: tuple[int, int] | None = None  # (device, inode) of the lock file, while `lock` holds it
+        self._later_locks = contextlib.ExitStack()  # of directories that took the place of the locked one
+        self._description: dict[Path, str] = {}  # {config.yaml or provenance.json: its text, as this process wrote it}
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -72,9 +77,24 @@ class Run:
         """Paths of all evaluations on disk, sorted."""
         return sorted(path for path in self.evals.glob("*/*.json") if not path.name.startswith("."))
 
-    def lock(self, wait: bool = False) -> contextlib.AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def lock(self, wait: bool = False) -> Iterator[None]:
         """Hold the lock of the run's directory, and make the directory if it is missing. See `hold`."""
-        return hold(self._lock, f"working on {self.path}", wait)
+        with hold(self._lock, f"working on {self.path}", wait), self._later_locks:
+            self._locked_file = _file_number(self.lock_file)
+            yield
+
+    def hold_place(self) -> None:
+        """Lock the directory again if the locked one was moved or deleted, since another process may then work in this path.
+
+        Raises Busy if one does.
+        """
+        assert self._lock.is_locked
+        if _file_number(self.lock_file) == self._locked_file:
+            return
+        self._later_locks.enter_context(hold(FileLock(self.lock_file), f"working on {self.path}", wait=False))
+        self._locked_file = _file_number(self.lock_file)
+        print(f"{self.path} was moved or deleted while it was worked on: it is made again", file=sys.stderr, flush=True)
 
     def discard(self) -> None:
         """Delete the directory of a training that was refused before its first step. A directory with other files stays."""
@@ -87,8 +107,7 @@ class Run:
     def write_config(self, cfg: dict) -> None:
         from omegaconf import OmegaConf
 
-        assert self._lock.is_locked
-        write_atomic(self.config, OmegaConf.to_yaml(OmegaConf.create(cfg), resolve=True))
+        self._describe(self.config, OmegaConf.to_yaml(OmegaConf.create(cfg), resolve=True))
 
     def read_config(self) -> dict:
         """Resolved configuration of the training. Raises RunError when it is missing or damaged."""
@@ -105,19 +124,31 @@ class Run:
 
         Otherwise weights made by two commits or two machines would be attributed to the last one.
         """
-        assert self._lock.is_locked
         first = None
         if resumed and self.provenance.exists():
             with contextlib.suppress(RunError):  # a damaged file is replaced: it affects no result
                 first = read_json(self.provenance)
         if isinstance(first, dict):
             provenance = {**first, "resumed": [*first.get("resumed", []), provenance]}
-        write_json(self.provenance, provenance)
+        self._describe(self.provenance, json_text(provenance))
 
     def write_summary(self, summary: dict) -> None:
-        """Write train.json. It marks a complete training, so it is written after everything else."""
-        assert self._lock.is_locked
+        """Write train.json. It marks a complete training, so it is written after everything else.
+
+        config.yaml and provenance.json are written again if they were deleted or changed since this process wrote them: a training
+        is of no use without them. Raises Busy as `hold_place`.
+        """
+        self.hold_place()
+        for path, text in self._description.items():
+            if not _holds(path, text):
+                print(f"{path} was deleted or changed meanwhile: it is written again", file=sys.stderr, flush=True)
+                write_atomic(path, text)
         write_json(self.summary, summary)
+
+    def _describe(self, path: Path, text: str) -> None:
+        assert self._lock.is_locked
+        self._description[path] = text
+        write_atomic(path, text)
 
     def read_summary(self) -> dict:
         """Content of train.json. Raises RunError when it is damaged."""
@@ -127,6 +158,22 @@ class Run:
                 f"{self.summary} is not a summary of a training (it lacks 'sha256'): restore it, or delete {self.path} to retrain."
             )
         return summary
+
+
+def _file_number(path: Path) -> tuple[int, int] | None:
+    """(device, inode) of a file, which a file that takes its place does not share; None if there is none."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _holds(path: Path, text: str) -> bool:
+    try:
+        return read_bytes(path) == text.encode()
+    except (OSError, RunError):
+        return False
 
 
 def read_yaml(path: Path | str) -> object:

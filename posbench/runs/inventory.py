@@ -85,6 +85,8 @@ def describe_run(path: Path, held: bool = False) -> tuple[Entry, RunMetadata]:
     if not origin.whole:
         origin = replace(origin, nested={})
     summary = or_nothing(run.read_summary) if run.finished else {}
+    if run.finished and not run.config.exists():
+        damage = "config.yaml is missing"
     if run.finished and not summary:
         damage = damage or "train.json cannot be read"
     last = {} if run.finished else next((line for line in reversed(read_lines(run.train_log)) if "step" in line), {})

@@ -31,9 +31,9 @@ from posbench.runs.recorder import Recorder
 from posbench.sweep.cells import Cell
 from posbench.sweep.evaluate_cell import cell_evaluation, evaluate, progress_of
 from posbench.sweep.jobs import BUSY, Job, Outcome, plan_jobs
-from posbench.sweep.train_job import corpus_of, finish_parent, recorded_config, tidy, train
+from posbench.sweep.train_job import corpus_of, finish_parent, recorded_config, restore_config, tidy, train
 from posbench.sweep.verdict import JobVerdict, judge_job
-from posbench.sweep.worker import ended
+from posbench.sweep.worker import SECRET, ended
 from posbench.training.distributed import World, join
 from posbench.training.trainer import Diverged
 
@@ -55,12 +55,25 @@ def run_job(job: Job, wait: bool, world: World) -> list[Outcome]:
     finish_parent(job, wait, world)
     with job.run.lock(wait):
         tidy(job.run)
+        restore_config(job)
         try:
-            return judged.outcomes(_train_and_evaluate(job, judged, world))
+            evaluated = _train_and_evaluate(job, judged, world)
+            _check_place(job)
+            return judged.outcomes(evaluated)
         except ConfigError:
             if not there and not job.run.finished:
                 job.run.discard()
             raise
+
+
+def _check_place(job: Job) -> None:
+    """Raise RunError if the training is no longer there: its directory was moved or deleted while it was evaluated."""
+    restore_config(job)
+    if not job.run.finished:
+        raise RunError(
+            f"{job.run.path} was moved or deleted while it was evaluated: move what is in {job.run.evals} now to evals of the moved "
+            "training, or run the same command again, which trains it anew."
+        )
 
 
 def _train_and_evaluate(job: Job, judged: JobVerdict, world: World) -> list[Cell]:
@@ -144,8 +157,9 @@ def main(spec: str) -> int:
 
 
 def serve(spec: str) -> int:
-    """Run the job of a spec file, then those that come on stdin if it is a pipe, until one fails. Returns the last exit code."""
-    if not stat.S_ISFIFO(os.fstat(0).st_mode):
+    """Run the job of a spec file, of a worker then those that come on stdin, until one fails. Returns the last exit code."""
+    secret = os.environ.pop(SECRET, None)  # a process that the job starts must not have it
+    if secret is None or not stat.S_ISFIFO(os.fstat(0).st_mode):
         return main(spec)
     orders, code, first = os.fdopen(os.dup(0)), 0, None
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # a library that asks a question must not take an order for the answer
@@ -158,7 +172,7 @@ def serve(spec: str) -> int:
             first = held if first is None else first
             stays = held < first + LEFT
             sys.stderr.flush()
-            os.write(2, f"{ended(code, stays)}\n".encode())  # sys.stderr may be another's by now
+            os.write(2, f"{ended(secret, code, stays)}\n".encode())  # sys.stderr may be another's by now
             spec = orders.readline().strip() if stays else ""
         return code
     return 128 + signal.SIGINT

@@ -113,7 +113,8 @@ def told(raw: bytes) -> tuple[str, float | None, bool]:
     """(text, seconds left, True if it stays) of a line on a child's stderr: JSON of its Progress, or text without colours and redrawing."""
     line = ESCAPES.sub("", raw.decode("utf-8", "replace").rstrip("\r\n").rpartition("\r")[2])
     if line.startswith('{"progress": '):
-        with contextlib.suppress(ValueError, KeyError):  # it was cut short
-            said = json.loads(line)
-            return said["progress"], said["left"], said["stays"]
+        with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):  # it was cut short, or it is another program's
+            progress = json.loads(line)
+            left = None if progress["left"] is None else float(progress["left"])
+            return str(progress["progress"]), left, bool(progress["stays"])
     return line, None, True

@@ -1,9 +1,11 @@
 """Training of a job: its text, its weights or those that it begins with, and its parent before it."""
 
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from posbench.common.errors import ConfigError, RunError
+from posbench.common.files import read_json
 from posbench.data import prepare
 from posbench.data.corpus import Corpus, fit_corpus
 from posbench.data.sources import SPLITS
@@ -17,6 +19,7 @@ from posbench.pretrained.outline import outlined
 from posbench.runs import directory as runs
 from posbench.runs import provenance
 from posbench.runs.recorder import Recorder
+from posbench.runs.run_metadata import or_nothing
 from posbench.sweep.cells import Cell
 from posbench.sweep.jobs import Job
 from posbench.training.checkpoint import remove_state
@@ -62,6 +65,18 @@ def tidy(run: runs.Run) -> None:
     """Delete the state of a finished training, left by a process that was killed between its summary and this."""
     if run.finished:
         remove_state(run.state)
+
+
+def restore_config(job: Job) -> None:
+    """Write config.yaml of a finished training again if it is missing, since a training is of no use without.
+
+    The caller holds the lock of the run.
+    """
+    if not job.run.finished or job.run.has_config:
+        return
+    parent = or_nothing(read_json, job.run.provenance).get("parent") or job.cfg.train.parent  # which names the parent's weights too
+    job.run.write_config(replace(job.cfg, train=replace(job.cfg.train, parent=parent)).as_dict())
+    print(f"{job.run.config} was missing: it is written again", file=sys.stderr, flush=True)
 
 
 def recorded_config(job: Job, cells: list[Cell]) -> dict:

@@ -116,15 +116,19 @@ def settle(job: Job, known: dict[str, Outcome], trained: bool = True) -> Result 
         judged = judge_job(job, known)
         if judged.refused:
             return Result(job, 2, [Outcome("", "refused", judged.refused)])
-        return None if judged.trains or judged.work else Result(job, 0, judged.outcomes())
+        config_lost = job.run.finished and not job.run.has_config  # the process of the job writes it again
+        return None if judged.trains or judged.work or config_lost else Result(job, 0, judged.outcomes())
     except (Exception, SystemExit):
         return None  # the process of the job will report the reason
 
 
 def already_done(job: Job) -> Result | None:
-    """Result of a job of which nothing is missing; None for any other. Damaged files are left to the job's own process to report."""
+    """Result of a job of which nothing is missing, config.yaml neither; None for any other.
+
+    Damaged files are left to the job's own process to report.
+    """
     with contextlib.suppress(RunError):
-        if job.run.finished and not any(cell.missing() for cell in job.cells):
+        if job.run.finished and job.run.has_config and not any(cell.missing() for cell in job.cells):
             return Result(job, 0, [Outcome(cell.label, "exists") for cell in job.user_cells])
     return None
 

@@ -1,24 +1,26 @@
 """Worker: a child process that runs one job after the other, since starting one (importing torch, opening CUDA) takes seconds.
 
-The first job's spec file is its last argument, the others come on its stdin, a line each. After each job it writes `ended(...)` on stderr,
-behind all lines of that job. A job that fails, or leaves too much memory behind, ends its worker, and the next one begins in a new one.
+The first job's spec file is its last argument, the others come on its stdin, a line each. After each job it writes `ended(...)` on
+stderr, behind all lines of that job. That line holds a secret of this worker, so that no other line is taken for it. A job that fails,
+or leaves too much memory behind, ends its worker, and the next one begins in a new one.
 """
 
 import contextlib
 import json
 import os
+import secrets
 import select
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 LOOK_SECONDS = 1.0  # between looks whether a silent child has ended
-MARK = '{"ended": '
+SECRET = "POSBENCH_WORKER"  # environment variable that holds the secret of a worker
 
 
-def ended(code: int, stays: bool) -> str:
+def ended(secret: str, code: int, stays: bool) -> str:
     """Line by which a worker says that its job ended with this exit code, and whether it takes another."""
-    return f"{MARK}{json.dumps({'code': code, 'stays': stays})}}}"
+    return f"{secret} {json.dumps({'code': code, 'stays': stays})}"
 
 
 class Worker:
@@ -28,6 +30,8 @@ class Worker:
     """
 
     def __init__(self, command: list[str], environment: Mapping[str, str]) -> None:
+        self.secret = secrets.token_hex(16)
+        environment = {**environment, SECRET: self.secret}
         self.process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdin=subprocess.PIPE, process_group=0)
         self._begun, self._rest = False, b""  # what was read of a line that has not ended
 
@@ -39,11 +43,15 @@ class Worker:
                 self.process.stdin.flush()
         self._begun = True
         for raw in self._lines():
-            text, mark, said = raw.rpartition(MARK.encode())
-            if text or not mark:
-                feed(text if mark else raw)
-            if mark and (found := json.loads(said.rstrip()[:-1]))["stays"]:
-                return found["code"], True
+            text, mark, message = raw.rpartition(f"{self.secret} ".encode())
+            if not mark:
+                feed(raw)
+                continue
+            if text:
+                feed(text)
+            end = json.loads(message)
+            if end["stays"]:
+                return end["code"], True
         return self.process.wait(), False
 
     def close(self) -> None:

@@ -152,11 +152,15 @@ class Trainer:
         return mean if mean is None else self._finite(mean, "validation loss")
 
     def save(self, run: Run) -> None:
-        """Write the state. Raises Diverged instead if training has diverged, since saving would make the failure permanent."""
+        """Write the state. Raises Diverged instead if training has diverged, since saving would make the failure permanent.
+
+        Raises Busy if the run's directory was moved, and another process trains it anew in its place.
+        """
         self._settle()
         self.check_weights()
         if not self.world.main:
             return
+        run.hold_place()
         extra = {"tokens": self.tokens, "seconds": self.seconds, "recent": list(self.recent), "above": self.above}
         extra["grad_norm"] = None if self.grad_norm is None else float(self.grad_norm)
         checkpoint.save_state(run.state, self.model, self.optimizers, self.step, extra)

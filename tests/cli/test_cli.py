@@ -139,6 +139,18 @@ def test_a_run_is_made_once_and_grows_by_lengths_without_moving_a_point(cli):
         assert stored["bytes"].sum() == after[0]["n_bytes"]
 
 
+def test_a_finished_training_without_its_configuration_is_said_to_be_damaged_and_mended_by_its_command(cli):
+    cli("extension=pi")
+    (run,) = cli.runs()
+    config = (run / "config.yaml").read_text()
+    (run / "config.yaml").unlink()
+    assert "damaged: config.yaml is missing" in cli("list", f"results_dir={run.parent}", script="runs", common=False).stdout
+    cli("extension=pi")
+    assert (run / "config.yaml").read_text() == config
+    assert "nothing to do" in cli("extension=pi").stdout
+    assert cli(f"run={run}", "extension=pi", "evaluate.lengths=[16,32]", "evaluate.windows=12").returncode == 0
+
+
 def test_the_gain_is_known_whichever_lengths_are_asked_for(cli):
     said = cli("evaluate.lengths=[16]").stdout
     assert "G rope seed 0: 8 -> 16 tokens of context bring" in said and "unknown" not in said

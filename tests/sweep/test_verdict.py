@@ -97,6 +97,25 @@ def test_an_evaluation_that_is_refused_late_leaves_the_training_whole(tmp_path, 
     assert call(capfd, tmp_path, "run", *words).returncode == 0 and run.eval_files()
 
 
+def test_a_training_that_is_moved_while_it_is_evaluated_is_not_said_to_be_done(tmp_path, text_folder, capfd, monkeypatch):
+    evaluate = job_process.evaluate
+    results = tmp_path / "runs"
+
+    def moved(*given):
+        if not (tmp_path / "elsewhere").exists():
+            results.rename(tmp_path / "elsewhere")
+        return evaluate(*given)
+
+    words = [*TINY, f"data.path={text_folder}", f"results_dir={results}", f"cache_dir={tmp_path}/cache"]
+    monkeypatch.setattr(job_process, "evaluate", moved)
+    done = call(capfd, tmp_path, "run", *words)
+    (folder,) = results.glob("rope-*")
+    assert done.returncode == 1 and f"{folder} was moved or deleted while it was evaluated" in done.stderr
+    assert not Run(folder).finished and Run(tmp_path / "elsewhere" / folder.name).finished
+    again = call(capfd, tmp_path, "run", *words)
+    assert again.returncode == 0 and Run(folder).finished and Run(folder).has_config
+
+
 def test_a_batch_that_fits_no_memory_is_refused_before_anything_is_made(tmp_path, text_folder, capfd):
     words = [*TINY, f"data.path={text_folder}", f"results_dir={tmp_path}/runs", f"cache_dir={tmp_path}/cache"]
     for dry in ([], ["dry=true"]):

@@ -15,10 +15,9 @@ from test_cli import Cli
 from posbench.config.schema import JobConfig
 from posbench.model.memory import forget
 from posbench.runs.directory import Run
-from posbench.sweep import worker as room
 from posbench.sweep.child_processes import Children
 from posbench.sweep.jobs import Job
-from posbench.sweep.live_progress import Live
+from posbench.sweep.live_progress import Live, told
 from posbench.sweep.worker import Worker, ended
 
 # A child that does as its spec says: a JSON list of what it writes, and of the code and the life that it ends with.
@@ -30,7 +29,7 @@ while spec:
         print(line, file=sys.stderr, flush=True)
     if wanted["kill"]:
         os.kill(os.getpid(), signal.SIGKILL)
-    print(wanted["end"], file=sys.stderr, flush=True)
+    print(wanted["end"].replace("SECRET", os.environ["POSBENCH_WORKER"]), file=sys.stderr, flush=True)
     if not wanted["stays"]:
         sys.exit(wanted["code"])
     spec = sys.stdin.readline().strip()
@@ -41,7 +40,7 @@ while spec:
 def order(tmp_path):
     def write(name: str, lines: list[str], code: int = 0, stays: bool = True, kill: bool = False, end: str | None = None) -> Path:
         path = tmp_path / name
-        end = ended(code, stays) if end is None else end
+        end = ended("SECRET", code, stays) if end is None else end
         path.write_text(json.dumps({"lines": lines, "code": code, "stays": stays, "kill": kill, "end": end}))
         return path
 
@@ -92,10 +91,30 @@ def test_a_worker_that_was_killed_while_it_was_idle_says_so_by_its_code(order):
 
 @pytest.mark.timeout(60)
 def test_the_end_of_a_job_is_found_behind_a_line_that_was_not_ended(order):
-    first = order("a", [], end="no newline" + ended(0, True))
+    first = order("a", [], end="no newline" + ended("SECRET", 0, True))
     worker, said = begin(first), []
     assert worker.run(first, said.append) == (0, True) and said == [b"no newline"]
     worker.close()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "line",
+    ['data.path=/tmp/{"ended": ', '{"ended": {"code": 0, "stays": true}}', ended("", 0, True), ended("0" * 32, 0, True)],
+)
+def test_no_other_line_is_taken_for_the_end_of_a_job(order, line):
+    first = order("a", [line, "more"], code=75)
+    worker, lines = begin(first), []
+    assert worker.run(first, lines.append) == (75, True) and lines == [f"{line}\n".encode(), b"more\n"]
+    worker.close()
+
+
+@pytest.mark.parametrize("line", [
+    '{"progress": ', '{"progress": 1}', '{"progress": "x", "left": "soon", "stays": 1}', '{"progress": "x", "left": [1], "stays": 1}',
+    '{"progress": ' + "[" * 100_000,
+])  # fmt: skip
+def test_a_line_that_only_begins_like_a_progress_is_shown_as_it_is(line):
+    assert told(line.encode()) == (line, None, True)
 
 
 def test_a_sweep_of_one_process_makes_the_same_bytes_as_a_process_for_each_job(tmp_path, text_folder, monkeypatch):
@@ -103,8 +122,8 @@ def test_a_sweep_of_one_process_makes_the_same_bytes_as_a_process_for_each_job(t
     grid = ("-m", "encoding=rope,alibi,randomized", "extension=none,ntk", "seed=0,1", "allow_untested=true")
     for cli in (shared, apart):
         cli.folder.mkdir()
-    told = shared(*grid, code=0).stderr
-    assert told.count("training ") == 6
+    stderr = shared(*grid, code=0).stderr
+    assert stderr.count("training ") == 6
     for encoding in ("rope", "alibi", "randomized"):
         for seed in (0, 1):
             apart(f"encoding={encoding}", f"seed={seed}", start=forked.run)
@@ -150,6 +169,28 @@ class Marked(NoEncoding):
 """
 
 
+NAMES_ITS_FILE = """
+import sys
+
+from posbench.encodings.none import NoEncoding
+
+
+class Loud(NoEncoding):
+    def __init__(self, shape):
+        super().__init__(shape)
+        print(f"the factors are those of {__file__}", file=sys.stderr, flush=True)
+"""
+
+
+def test_a_path_that_looks_like_the_end_of_a_job_costs_none(tmp_path, text_folder):
+    cli, mine = Cli(tmp_path, text_folder), tmp_path / '{"ended": '
+    (mine / "encoding").mkdir(parents=True)
+    (mine / "loud.py").write_text(NAMES_ITS_FILE)
+    (mine / "encoding" / "loud.yaml").write_text("_target_: loud.Loud\n")
+    result = cli("--config-dir", str(mine), "-m", "encoding=loud", "seed=0,1", "jobs=1")
+    assert len(cli.runs()) == 2 and f"the factors are those of {mine}" in result.stderr
+
+
 def test_a_killed_job_costs_its_worker_and_no_other_job(tmp_path, text_folder):
     cli, mine = Cli(tmp_path, text_folder), tmp_path / "mine"
     (mine / "encoding").mkdir(parents=True)
@@ -170,4 +211,3 @@ def test_what_a_job_leaves_behind_is_counted():
     held, kept = forget(), bytearray(os.urandom(2**24))
     assert held + 2**23 < forget() < held + 2**26 or held == forget() == 0
     del kept
-    assert room.MARK in ended(0, True)

@@ -1,9 +1,11 @@
 """The loop, with a tiny model and with the real one: what is learnt, what is logged, and that interruption changes nothing."""
 
+import contextlib
 import copy
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +21,7 @@ from torch import nn
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import append_lines, read_json, sha256_file
+from posbench.common.locks import Busy
 from posbench.common.signals import Stopped
 from posbench.config.schema import ModelConfig, TrainConfig
 from posbench.data.batches import batches
@@ -420,6 +423,75 @@ def test_the_real_model_trains_and_resumes(tmp_path):
     with pytest.raises(Stopped):
         run("cut", number=signal.SIGTERM, at=30)
     assert run("cut")["sha256"] == whole["sha256"]
+
+
+class Disturbs(Log):
+    """A recorder that calls `disturb` after logging step `at`."""
+
+    def __init__(self, run: Run, at: int, disturb):
+        super().__init__(run.train_log)
+        self.step, self.disturb = at, disturb
+
+    def train(self, step, **figures):
+        super().train(step, **figures)
+        if step == self.step:
+            self.disturb()
+
+
+def described(folder: Path, at: int, disturb) -> tuple[dict, Run]:
+    """Summary of a training of 12 steps with a configuration and a provenance, disturbed after step `at`, and its run."""
+    run = Run(folder)
+    with run.lock():
+        run.write_config({"seed": 0, "train": {"steps": 12}})
+        run.write_provenance({"data_fingerprint": "f"})
+        summary = fit(
+            tiny(), make_corpus(), config(), seed=0, device="cpu", run=run, recorder=Disturbs(run, at, disturb),
+            plan_for=lambda n, step: n,
+        )  # fmt: skip
+    return summary, run
+
+
+@pytest.mark.parametrize("at", [2, 8, 12])  # before the first checkpoint at step 5, between two, and after the last step
+@pytest.mark.parametrize("lost", ["config", "edited", "provenance", "both", "moved", "deleted", "parent"])
+def test_a_training_that_loses_its_files_while_it_runs_is_whole_at_its_end(tmp_path, capfd, at, lost):
+    whole, expected = described(tmp_path / "whole" / "run", 0, None)
+    folder = tmp_path / "results" / "run"
+
+    def disturb():
+        if lost in ("config", "both"):
+            (folder / "config.yaml").unlink()
+        if lost == "edited":
+            (folder / "config.yaml").write_text("seed: 1\n")
+        if lost in ("provenance", "both"):
+            (folder / "provenance.json").unlink()
+        if lost == "moved":
+            folder.rename(tmp_path / "elsewhere")
+        if lost == "deleted":
+            shutil.rmtree(folder)
+        if lost == "parent":
+            folder.parent.rename(tmp_path / "moved_results")
+
+    summary, run = described(folder, at, disturb)
+    assert summary["sha256"] == whole["sha256"] == sha256_file(run.weights) and run.finished and not run.has_state
+    assert run.read_config() == expected.read_config()
+    assert read_json(run.provenance) == read_json(expected.provenance)
+    assert str(folder) in capfd.readouterr().err  # and the user is told
+
+
+def test_a_training_whose_place_another_process_took_leaves_it_alone(tmp_path):
+    folder = tmp_path / "run"
+    taken = Run(folder)
+
+    with contextlib.ExitStack() as stack:
+
+        def disturb():
+            folder.rename(tmp_path / "elsewhere")
+            stack.enter_context(taken.lock())
+            taken.write_config({"seed": 0, "train": {"steps": 12}})
+
+        with pytest.raises(Busy, match="working on"):
+            described(folder, 12, disturb)
+    assert not taken.finished and (tmp_path / "elsewhere" / "state.pt").exists()
 
 
 def test_nothing_positional_decays():
