@@ -23,6 +23,7 @@ PLAIN = {"model.qk_norm": "none", "model.output_gate": "none", "data.mix.task": 
 USUAL = TrainConfig.length
 # Claims are about the text of the training, all of its test documents, with intervals over documents.
 PLAIN_SETTING = {"text": None, "unit": "document", "split": "test", "documents": None}
+GAIN_BY = ("fixed_targets", "tiled_targets")  # protocols that read G, the first one that was evaluated
 FILLED = {"base", "max_len"}  # arguments of an encoding that only a child has: its parent's encoding, and how far it reaches
 
 
@@ -94,14 +95,16 @@ class Pool:
     def gain_lower(self, run: Evaluation) -> float:
         """Lower 95 % bound of G of one training, of a child that of its parent, in bits/byte. With one seed it is over documents alone.
 
-        Raises Missing if the training has no evaluation under fixed_targets with as many windows.
+        It is read by fixed_targets, or by tiled_targets where that was not evaluated. Raises Missing if the training has neither with
+        as many windows.
         """
         training = run.first["finetune"] or run.first["run_id"]
         windows = (training, run.windows[1])
         if windows not in self.gains:
-            fixed = [one for one in self.evaluations if one.windows == windows and one.first["protocol"] == "fixed_targets"]
+            of_windows = [entry for entry in self.evaluations if entry.windows == windows]
+            fixed = [entry for name in GAIN_BY for entry in of_windows if entry.first["protocol"] == name]
             if not fixed:
-                raise Missing(f"{training} has no fixed_targets evaluation of as many windows, so G is unknown")
+                raise Missing(f"{training} has no {' or '.join(GAIN_BY)} evaluation of as many windows, so G is unknown")
             self.gains[windows] = estimate(self.gain_terms(fixed[:1])).interval()[0]
         return self.gains[windows]
 

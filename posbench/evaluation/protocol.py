@@ -268,8 +268,13 @@ class EveryTokenProtocol(Protocol):
         return max(1, config.windows * train_len // config.max_length)
 
     @classmethod
+    def advance(cls, config: EvaluateConfig, length: int) -> int:
+        """Tokens by which windows of `length` tokens advance."""
+        return (config.stride if cls.strided else None) or length
+
+    @classmethod
     def reading(cls, config: EvaluateConfig, train_len: int, length: int, fed: int) -> ReadVolume:
-        count, step = cls.count(config, train_len), (config.stride if cls.strided else None) or length
+        count, step = cls.count(config, train_len), cls.advance(config, length)
         losses = count * config.max_length
         if fed == length:
             return ReadVolume(count * -(-config.max_length // step), length, step, losses)

@@ -93,7 +93,8 @@ def targets_of(point: CurvePoint) -> str:
 def contexts_of(section: Sequence[ContextPoint]) -> str:
     """Text on the targets that a section's losses are means over."""
     first = section[0]
-    return f"the same {first.n_targets} targets in {_units(first)} for every c{EARLY if first.protocol == 'sliding' else ''}"
+    early = EARLY if first.protocol in ("sliding", "tiled_targets") else ""
+    return f"the same {first.n_targets} targets in {_units(first)} for every c{early}"
 
 
 def questions_of(section: Iterable[Score]) -> str:

@@ -90,6 +90,28 @@ def test_sliding_token_by_token_is_the_floor_on_the_same_targets():
     assert one[0][0]["nll"] < remembers(1000)(TRAIN_LEN) + 0.2
 
 
+def test_tiled_targets_read_every_token_of_the_stretches_as_fixed_targets_do():
+    """The tokens of disjoint and sliding, each with at least L - S + 1 tokens before it, in models of any training length."""
+    text = counting([400, 20, 300])
+    given = {"targets": 4, "stride": 8, "windows": 64, "max_length": 64, "lengths": [16, 32, 64]}
+    tiled, sliding, disjoint = (
+        protocol(name)(evaluation(Counter(remembers(1000)), text, **given)) for name in ("tiled_targets", "sliding", "disjoint")
+    )
+    for name in ("document", "offset", "bytes"):
+        assert np.array_equal(tiled.shared()[name], disjoint.shared()[name])
+        assert np.array_equal(tiled.shared()[name], sliding.shared()[name])
+    for length in (16, 32, 64):
+        loss = tiled.run(length)[1]["nll"]
+        place = tiled.shared()["offset"]  # tokens of the document before each target
+        context = np.where(place >= length, length - 3 + np.arange(len(place)) % 4, 0)
+        full = context > 0
+        np.testing.assert_allclose(loss[full], remembers(1000)(context[full]), atol=1e-5)
+        assert full.mean() > 0.7 and (loss[full] <= sliding.run(length)[1]["nll"][full] + 1e-6).all()
+    assert tiled.run(64)[0][0]["nll"] < tiled.run(16)[0][0]["nll"]
+    by_stride = protocol("sliding")(evaluation(Counter(remembers(1000)), text, **{**given, "stride": 4}))
+    assert np.array_equal(by_stride.run(32)[1]["nll"], tiled.run(32)[1]["nll"])
+
+
 def test_a_copier_finds_every_copy_and_its_control():
     text = file(np.tile(np.random.default_rng(0).permutation(VOCAB), 2), [100])  # 50 tokens in a row are all different
     evaluator = protocol("repeat")(evaluation(Copier(), text, lengths=[16, 32, 48], max_length=48, windows=50))

@@ -221,9 +221,8 @@ def test_a_job_runs_every_protocol(tmp_path, text_folder, capfd):
     done = cli(f"evaluate.protocol=[{','.join(NAMES)}]", "evaluate.lengths=[32]", "evaluate.windows=16", *keys)
     (run,) = tmp_path.glob("runs/*-16-*")
     files = {name: sorted(path.name.split("-")[0] for path in (run / "evals" / name).glob("*.json")) for name in NAMES}
-    assert all(
-        found == ["none+none"] + 2 * ["recompute_window+none"] * (name in ("fixed_targets", "sliding")) for name, found in files.items()
-    )
+    with_floor = ("fixed_targets", "sliding", "tiled_targets")
+    assert all(found == ["none+none"] + 2 * ["recompute_window+none"] * (name in with_floor) for name, found in files.items())
     rows = json.loads(next((run / "evals/repeat").glob("*.json")).read_text())["rows"]
     assert [(row["length"], row["task"]) for row in rows] == [(16, "copies"), (16, "control"), (32, "copies")]
     assert "none (control)" in done.stdout and "advancing by 4" in done.stdout
