@@ -14,6 +14,7 @@ from posbench.report.tables import Table, markdown_row
 
 ORDER = ("confirmed", "refuted", "undecided", "gated", NOT_MEASURED)
 WAY = re.compile(r".*: (python scripts/.+)")  # the end of a note on what was not measured; other notes lack it
+JUDGED_ON = {(1, "headline"): "headline"}  # {(stage, experiment): folder beside the page}: headline was measured again later
 HEAD = ("claim", "what is claimed", "effect [95 %]", "confirms", "refutes", "G above", "seeds x documents", "p, by Holm, q", "verdict")
 
 
@@ -183,7 +184,8 @@ def _details(findings: list[Finding]) -> str:
         over = f" over {one.over} (seeds {one.seeds}; {one.documents} documents, {one.targets} targets)." if one.over else ""
         seeds = f" By seed: {' '.join(f'{float(value):+.3f}' for value in one.by_seed.split())}." if one.by_seed else ""
         note = f" {one.note[0].upper()}{one.note[1:]}." if one.note else ""
-        rows = ", ".join(f"[{folder}](../{folder}/rows.csv)" for folder in one.experiment.split())
+        folders = {folder: JUDGED_ON.get((one.stage, folder), f"../{folder}") for folder in one.experiment.split()}
+        rows = ", ".join(f"[{folder}]({path}/rows.csv)" for folder, path in folders.items())
         found = f" Rows: {rows}, eval_id {' '.join(eval_id[:8] for eval_id in one.evaluations.split())}." if one.evaluations else ""
         lines.append(f"- {name}{one.compared}:{verdict}{effect}{over}{seeds}{note}{found}")
     return "\n".join(lines)
