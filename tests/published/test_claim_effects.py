@@ -24,9 +24,7 @@ ROWS = {  # folders with the rows of a stage
 LEDGER = load_all(CONFIGS.parent / "results" / "claims")
 FINDINGS = [finding for finding in read_findings(REPORTED / "claims" / "claims.csv") if finding.effect is not None]
 ENDPOINTS = {
-    (claim.stage, claim.id, endpoint.name, str(endpoint)): endpoint
-    for claim in LEDGER
-    for endpoint in (*claim.primary, *claim.secondary)
+    (claim.stage, claim.id, endpoint.name, str(endpoint)): endpoint for claim in LEDGER for endpoint in (*claim.primary, *claim.secondary)
 }
 
 
@@ -114,9 +112,7 @@ def usable_length(finding: Finding, endpoint: Endpoint, eval_ids: list[str]) -> 
     return math.inf
 
 
-@pytest.mark.parametrize(
-    "finding", FINDINGS, ids=lambda one: f"stage{one.stage}-{one.claim}-{one.endpoint}".replace(" ", "_")
-)
+@pytest.mark.parametrize("finding", FINDINGS, ids=lambda one: f"stage{one.stage}-{one.claim}-{one.endpoint}".replace(" ", "_"))
 def test_an_effect_follows_from_committed_rows(finding):
     effect, by_seed = recomputed(finding)
     assert effect == pytest.approx(finding.effect, abs=1e-6)
