@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from posbench.common.errors import ConfigError, RunError, did_you_mean
+from posbench.common.secret import masked
 from posbench.config.names import as_command
 from posbench.config.schema import LISTS
 from posbench.config.typed_args import fit_value, in_tokens, shown
@@ -124,8 +125,9 @@ def unforeseen(error: Exception) -> None:
         with contextlib.suppress(OSError):
             number, name = tempfile.mkstemp(".txt", "traceback-", text=True)
             with open(number, "w", encoding="utf-8") as file:
-                file.write(f"{' '.join(sys.orig_argv)}\n\n{''.join(traceback.format_exception(error))}")
-            said = shown(next(iter(str(error).splitlines()), ""))
+                raised = masked("".join(traceback.format_exception(error)))
+                file.write(f"{' '.join(sys.orig_argv)}\n\n{raised}")
+            said = shown(masked(next(iter(str(error).splitlines()), "")))
             print(f"failed: unforeseen {type(error).__name__} ({said}): the traceback is in {name}.", file=sys.stderr)
             return
     traceback.print_exception(error)

@@ -3,13 +3,17 @@
 from collections.abc import Iterable
 
 from posbench.common.defuse import printable
+from posbench.common.secret import masked
 
 
 class _Told(ValueError):
-    """Base of both errors. Control characters become U+FFFD, since the text may quote other people's files and is printed to a terminal."""
+    """Base of both errors, whose text may quote other people's files and answers.
+
+    It is printed to a terminal and kept in files, so that control characters become U+FFFD, and a server's key "...".
+    """
 
     def __str__(self) -> str:
-        return printable(super().__str__(), kept="\n")
+        return printable(masked(super().__str__()), kept="\n")
 
 
 class ConfigError(_Told):

@@ -8,6 +8,7 @@ import threading
 import time
 
 from posbench.common.progress import Progress
+from posbench.common.secret import masked
 from posbench.sweep.jobs import Result
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -56,6 +57,7 @@ class Live(Progress):
     def feed(self, raw: bytes, job: str) -> str | None:
         """Show a line of a job's stderr, by name among several. Returns its text, or None for a progress that the next one replaces."""
         text, left, stays = told(raw)
+        text = masked(text)  # of a traceback, which may quote a server
         now, line = time.monotonic(), f"[{job}] {text}" if self.parallel > 1 else text
         with self.lock:
             if left is not None:

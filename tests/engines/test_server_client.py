@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import time
+import tracemalloc
 from collections import Counter
 from pathlib import Path
 
@@ -201,12 +202,146 @@ def test_a_key_is_sent_and_written_nowhere(run, folder, monkeypatch):
         monkeypatch.setenv(KEY, SECRET)
         done = run(*to(server, folder))
         assert {one.headers["Authorization"] for one in server.asked} == {f"Bearer {SECRET}"}
-        server.behave = lambda number: "500"
+        quoting = json.dumps({"error": {"message": f"{'x' * 60} {SECRET}"}}).encode()
+        monkeypatch.setitem(FAULTS, "quoting", lambda handler: handler.say(500, quoting))
+        server.behave = lambda number: "quoting"
         server.dialect.unauthorized = {"error": {"message": f"Incorrect API key provided: {SECRET}"}}
         done = [done, run(*to(server, folder, "evaluate.lengths=[128]", "model.retries=0"), code=1)]
     files = [path for path in run.root.rglob("*") if path.is_file()]
-    assert len(files) > 10 and not any(SECRET.encode() in path.read_bytes() for path in files)
-    assert not any(SECRET in one.stdout + one.stderr for one in done)
+    assert len(files) > 10 and not any(SECRET[:8].encode() in path.read_bytes() for path in files)
+    assert not any(SECRET[:8] in one.stdout + one.stderr for one in done)
+
+
+QUOTING = {  # how a server writes the key into an error
+    "plain": lambda key: key,
+    "escaped": json.dumps,
+    "unicode": lambda key: "".join(f"\\u{ord(letter):04x}" for letter in key),
+    "address": lambda key: "".join(f"%{ord(letter):02X}" for letter in key),
+    "far behind": lambda key: "x" * 70 + key,
+    "nested": lambda key: json.dumps({"error": {"message": f"Incorrect API key provided: {key}"}}),
+}
+
+
+@pytest.mark.parametrize("status", [200, 400, 500])
+def test_a_server_that_quotes_the_key_does_not_bring_it_into_an_error(folder, monkeypatch, status):
+    with serving(folder) as served:
+        for key in ("sk-not-to-be-written", 'sk-"with/\\strange&letters', "sk-" + "0123456789abcdef" * 100):
+            monkeypatch.setenv(KEY, f"{key}\r\n")  # as a file that Windows wrote gives it
+            served.behave = lambda number: None
+            engine, text = asking(served, folder, retries=0)
+            assert served.asked[-1].headers["Authorization"] == f"Bearer {key}"
+            for spelling in QUOTING.values():
+                body = spelling(key).encode()
+                monkeypatch.setitem(FAULTS, "quoting", lambda handler, body=body: handler.say(status, body))
+                served.behave = lambda number: "quoting"
+                with pytest.raises(RunError) as caught:
+                    engine.losses(text, 20)
+                said = str(caught.value)
+                assert "..." in said and not any(key[at : at + 8] in said for at in range(len(key) - 7)), said
+
+
+def test_a_key_in_what_a_server_tells_of_itself_is_written_nowhere(run, folder, monkeypatch):
+    monkeypatch.setenv(KEY, SECRET)
+    with serving(folder, "vllm", key=SECRET) as server:
+        server.dialect.facts["/v1/models"]["data"][0]["root"] = f"/models/{SECRET}"
+        server.dialect.facts["/version"]["version"] = f"1.0+{SECRET[:12]}"
+        done = run(*to(server, folder))
+    files = [path for path in run.root.rglob("*") if path.is_file()]
+    assert len(files) > 5 and not any(SECRET[:8].encode() in path.read_bytes() for path in files)
+    assert SECRET[:8] not in done.stdout + done.stderr and "1.0+..." in done.stderr
+
+
+@pytest.mark.parametrize("key", ["sk-tab\tinside-0123", "sk-\u20ac-0123456789", "sk-zero\x7fwidth", "sk-line\nsk-line"])
+def test_a_key_that_cannot_be_sent_is_refused_before_anything_is_asked(run, folder, monkeypatch, key):
+    monkeypatch.setenv(KEY, key)
+    with serving(folder) as server:
+        said = failing(server, folder, run)
+        assert KEY in said and "printable ASCII" in said and not server.looked_up and not server.asked
+        assert not any(key[at : at + 6] in said for at in range(len(key) - 5))
+
+
+def test_an_answer_without_end_is_not_read_to_it(folder, monkeypatch):
+    """150 MiB, of which at most 5 MiB are read."""
+    sent = []
+
+    def flood(handler) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(150 * 2**20))
+        handler.end_headers()
+        for _ in range(150):
+            handler.wfile.write(b"1" * 2**20)
+            sent.append(2**20)
+
+    monkeypatch.setitem(FAULTS, "flood", flood)
+    with serving(folder) as served:
+        engine, text = asking(served, folder)
+        served.behave = lambda number: "flood"
+        first = len(served.asked)
+        tracemalloc.start()
+        with pytest.raises(RunError, match="more than 4 MiB, too much for 65 tokens"):
+            engine.losses(text, 20)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 30 * 2**20 and len(served.asked) == first + 1
+
+
+WRONG_TYPES = ["-0.5", True, [], {}, [1], "9" * 5000, -(10**30), 1e400]
+
+
+@pytest.mark.parametrize("dialect", ["vllm", "sglang", "llama_cpp"])
+@pytest.mark.parametrize("part", ["token_logprobs", "tokens", "top_logprobs", "both", "all"])
+def test_values_of_wrong_types_are_one_sentence(folder, monkeypatch, dialect, part):
+    with serving(folder, dialect) as served:
+        engine, text = asking(served, folder, retries=0)
+        served.behave = lambda number: "typed"
+        for value in WRONG_TYPES:
+            monkeypatch.setitem(SPOILS, "typed", lambda answer, value=value: with_value(answer, part, value))
+            with pytest.raises(RunError) as caught:
+                engine.losses(text, 20)
+            assert served.url in str(caught.value) and len(str(caught.value)) < 500
+
+
+def with_value(answer: dict, part: str, value: object) -> None:
+    """Put a value into the place of a part of an answer, or of one token's."""
+    if part == "both":  # a log-probability and the likeliest ones are compared with each other first
+        with_value(answer, "token_logprobs", value)
+        with_value(answer, "top_logprobs", [[value, 1, None]] if "meta_info" in answer else {"a": value})
+    elif part == "all":
+        name = "meta_info" if "meta_info" in answer else "choices"
+        answer[name] = value
+    elif "meta_info" in answer:
+        entries = answer["meta_info"]["input_top_logprobs" if part == "top_logprobs" else "input_token_logprobs"]
+        if part == "top_logprobs":
+            entries[-1] = value
+        else:
+            entries[-1][1 if part == "tokens" else 0] = value
+    else:
+        answer["choices"][0]["logprobs"][part][-2] = f"token_id:{'9' * 5000}" if part == "tokens" else value
+
+
+@pytest.mark.parametrize("value", ["300", 300.0, "many", [300], {"a": 1}, True, -1, "9" * 5000, 10**30])
+def test_a_length_of_another_type_is_read_or_left_out(folder, value):
+    with serving(folder) as served:
+        served.dialect.facts["/v1/models"]["data"][0] |= {"max_model_len": value, "owned_by": "vllm", "meta": [1], "root": [2]}
+        engine, text = asking(served, folder)
+        assert engine.longest == (300 if value in ("300", 300.0) else value if value == 10**30 else None)
+        assert np.isfinite(engine.losses(text, 20)[0]).all()
+
+
+@pytest.mark.parametrize("models", [[], {}, None, 5, "tiny", {"data": {"id": "tiny"}}, {"data": ["tiny"]}, {"data": [[1]]}, {"data": [{}]}])
+def test_lists_of_models_of_another_form_are_one_sentence(run, folder, models):
+    with serving(folder) as server:
+        server.dialect.facts["/v1/models"] = models
+        said = failing(server, folder, run)
+        assert server.url in said and len(said) < 400
+
+
+def test_a_name_of_5000_digits(run, folder):
+    with serving(folder) as server:
+        server.dialect.facts["/v1/models"]["data"][0]["id"] = server.dialect.name = "9" * 4000
+        run(*to(server, folder))
+        (listed,) = list_runs(run.root / "runs")
+        assert listed.state == "finished" and len(listed.path.name) < 100
 
 
 def test_what_a_server_is_not(run, folder, tmp_path):

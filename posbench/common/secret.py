@@ -1,0 +1,102 @@
+"""The key of a server, which is read from the environment and written nowhere."""
+
+import os
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+KEY = "POSBENCH_API_KEY"
+MASK = "..."
+PIECE = 8  # letters of the key that are hidden wherever they stand together: texts are cut
+LETTER = re.compile(
+    r"\\+u00(?P<json>[0-9a-fA-F]{2})|\\+x(?P<python>[0-9a-fA-F]{2})|%(?P<url>[0-9a-fA-F]{2})"
+    r"|&\#0*(?P<decimal>\d{1,3});|&\#[xX]0*(?P<hex>[0-9a-fA-F]{1,2});|&(?P<name>amp|lt|gt|quot|apos);"
+    r"|\\*(?P<plain>[^\\])|\\+$",
+    re.DOTALL,
+)
+NAMES = {"amp": "&", "lt": "<", "gt": ">", "quot": '"', "apos": "'"}
+
+
+class Letter(NamedTuple):
+    """A letter of a text, and the part of the text that writes it."""
+
+    letter: str
+    begin: int
+    end: int
+
+
+def secret_key() -> str:
+    """The key of POSBENCH_API_KEY without space around it; "" if there is none."""
+    return os.environ.get(KEY, "").strip()
+
+
+def masked(text: str) -> str:
+    """Text with "..." in the place of the key, however it is escaped, and of each PIECE letters of it.
+
+    With the key sk-12345678 the text 'no key sk-1234567' becomes 'no key ...'.
+    """
+    key = secret_key()
+    if not key:
+        return text
+    letters = list(_letters(text))
+    spans = _hidden("".join(letter.letter for letter in letters), _pieces(key))
+    parts, end = [], 0
+    for first, last in spans:
+        parts += [text[end : letters[first].begin], MASK]
+        end = letters[last].end
+    return "".join([*parts, text[end:]])
+
+
+def masked_all(value: object) -> object:
+    """`value` with all its strings and keys `masked`."""
+    if isinstance(value, str):
+        return masked(value)
+    if isinstance(value, dict):
+        return {masked_all(key): masked_all(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [masked_all(item) for item in value]
+    return value
+
+
+def _pieces(key: str) -> set[str]:
+    """All parts of PIECE letters of a key, or a shorter key whole: of the key as it is and as `_letters` reads it."""
+    pieces = set()
+    for letters in (key.replace("\\", ""), "".join(letter.letter for letter in _letters(key))):
+        size = min(PIECE, len(letters))
+        pieces |= {letters[at : at + size] for at in range(len(letters) - size + 1)}
+    return pieces - {""}
+
+
+def _hidden(letters: str, pieces: set[str]) -> list[tuple[int, int]]:
+    """(first, last) of each stretch of letters that pieces of the key cover. They do not touch."""
+    spans: list[tuple[int, int]] = []
+    for size in {len(piece) for piece in pieces}:
+        for first in range(len(letters) - size + 1):
+            last = first + size - 1
+            if letters[first : last + 1] in pieces and (size == PIECE or _is_word(letters, first, last)):
+                spans.append((first, last))
+    merged: list[tuple[int, int]] = []
+    for first, last in sorted(spans):
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = merged[-1][0], max(last, merged[-1][1])
+        else:
+            merged.append((first, last))
+    return merged
+
+
+def _is_word(letters: str, first: int, last: int) -> bool:
+    """True if no letter or digit adjoins. A key as short as `no` would hide parts of other words."""
+    return not letters[max(first - 1, 0) : first].isalnum() and not letters[last + 1 : last + 2].isalnum()
+
+
+def _letters(text: str) -> Iterator[Letter]:
+    """Letters of a text without escapes of JSON, Python, addresses and HTML, and without backslashes."""
+    for found in LETTER.finditer(text):
+        code = found["json"] or found["python"] or found["url"] or found["hex"]
+        letter = found["plain"] or NAMES.get(found["name"], "\\")
+        if code:
+            letter = chr(int(code, 16))
+        elif found["decimal"]:
+            letter = chr(int(found["decimal"]))
+        if letter != "\\":
+            yield Letter(letter, found.start(), found.end())
