@@ -41,6 +41,7 @@ LATER: dict[str, object] = {
     "data.mix.task": None,
     "data.source.distinct": False,
     "data.source.filler": "any",
+    "data.source.test_extra": False,
     "evaluate.stride": None,
     "evaluate.documents": None,
     "evaluate.text": None,

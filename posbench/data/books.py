@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from posbench.common.errors import ConfigError
 from posbench.common.files import sha256_file, sha256_json
@@ -10,19 +11,42 @@ from posbench.data.local import read_text
 from posbench.data.sources import SPLITS, Source, check_names, existing_path, file_digests
 
 
-class Books(Source):
-    """Books in the folder `path`. An optional MANIFEST.jsonl gives `file`, `order` and `sha256` of each book and identifies the collection.
+EXTRA = "train-extra"
 
-    A `stratum` in the manifest becomes part of the document's name (test/other/ulysses.txt), for evaluate.documents.
-    `skip_test_bytes` skips the beginning of every test book (title page, contents) up to the next line. A whole copy of a test book
-    in train or validation is left out there.
+
+class Book(NamedTuple):
+    """Line of the manifest. Without a manifest all fields are ""."""
+
+    digest: str = ""  # SHA-256 of the text
+    stratum: str = ""
+    author: str = ""
+
+
+class Books(Source):
+    """Books in the folder `path`. An optional MANIFEST.jsonl gives `file`, `order` and `sha256` of each book.
+
+    A `stratum` in the manifest becomes part of the document's name (test/other/ulysses.txt), for
+    evaluate.documents. `skip_test_bytes` skips the beginning of every test book (title page, contents)
+    up to the next line. A whole copy of a test book in train or validation is left out there.
+    `test_extra` scores the books of train-extra/ too whose `author` in the manifest has no book in
+    train/ or validation/; their names stay train-extra/....
     """
 
-    def __init__(self, path: str | None, train_extra: bool, skip_test_bytes: int):
+    def __init__(
+        self, path: str | None, train_extra: bool, skip_test_bytes: int, test_extra: bool = False
+    ):
         self.root = existing_path(path, "books")
         self.folders = {split: [split] for split in SPLITS}
+        if train_extra and test_extra:
+            raise ConfigError(
+                "data.source.train_extra=true and data.source.test_extra=true would score books of "
+                "the training: leave one of them out."
+            )
         if train_extra:
-            self.folders["train"].append("train-extra")
+            self.folders["train"].append(EXTRA)
+        if test_extra:
+            self.folders["test"].append(EXTRA)
+        self.test_extra = test_extra
         if skip_test_bytes < 0:
             raise ConfigError(f"data.source.skip_test_bytes={skip_test_bytes} must be 0 or more bytes.")
         self.skip_test_bytes = skip_test_bytes
@@ -30,11 +54,17 @@ class Books(Source):
             if not (self.root / folder).is_dir():
                 raise ConfigError(f"data.path={path} has no {folder}/: choose a folder with train/, validation/ and test/.")
         self.manifest = self.root / "MANIFEST.jsonl"
+        if test_extra and not self.manifest.exists():
+            raise ConfigError(
+                f"data.source.test_extra=true needs the author of each book, and {self.manifest} does "
+                "not exist: write one (configs/data/books.yaml), or leave test_extra out."
+            )
 
     def fingerprint(self) -> str:
         options, listed = [self.folders, self.skip_test_bytes], self._listed()
         if self.manifest.exists():
-            digests, content = {name: digest for name, (digest, _) in listed.items()}, sha256_file(self.manifest)
+            digests = {name: book.digest for name, book in listed.items()}
+            content = sha256_file(self.manifest)
         else:
             found = file_digests([self.root / name for name in listed], self.memo, self.again)
             digests = content = dict(zip(listed, found, strict=True))
@@ -54,29 +84,46 @@ class Books(Source):
 
     def _books(self, split: str) -> Iterator[tuple[str, str]]:
         listed = self._listed()
+        read = self._authors(listed) if split == "test" and self.test_extra else set()
         for folder in self.folders[split]:
-            for name, (digest, stratum) in listed.items():
+            for name, book in listed.items():
                 if not name.startswith(f"{folder}/"):
+                    continue
+                if split == "test" and folder == EXTRA and book.author in read:
                     continue
                 path = self.root / name
                 if not path.is_file():
                     raise ConfigError(f"{path} is listed in {self.manifest} but does not exist: restore the book, or remove the manifest.")
                 text = read_text(path)
-                if digest and hashlib.sha256(text.encode()).hexdigest() != digest:
+                if book.digest and hashlib.sha256(text.encode()).hexdigest() != book.digest:
                     raise ConfigError(f"{path} differs from the book in {self.manifest} (by SHA-256): restore it, or remove the manifest.")
-                yield f"{folder}/{stratum}/{name.split('/')[1]}" if stratum else name, text
+                yield f"{folder}/{book.stratum}/{name.split('/')[1]}" if book.stratum else name, text
 
-    def _listed(self) -> dict[str, tuple[str, str]]:
-        """{"folder/name": (SHA-256, stratum or "")} in the manifest's order; without a manifest the files, and "" for both."""
+    def _authors(self, listed: dict[str, Book]) -> set[str]:
+        """Authors of train/ and validation/. Raises ConfigError where a book of train-extra/ has no author."""
+        for name, book in listed.items():
+            if name.startswith(f"{EXTRA}/") and not book.author:
+                raise ConfigError(
+                    f"data.source.test_extra=true needs the author of each book, and {self.manifest} "
+                    f"has none of {name}: add it, or leave test_extra out."
+                )
+        trained = ("train/", "validation/")
+        return {book.author for name, book in listed.items() if name.startswith(trained)}
+
+    def _listed(self) -> dict[str, Book]:
+        """{"folder/name": Book} in the manifest's order; without a manifest the files, in theirs."""
         if not self.manifest.exists():
             paths = [path for folder in sum(self.folders.values(), []) for path in sorted((self.root / folder).glob("*.txt"))]
-            listed = {path.relative_to(self.root).as_posix(): ("", "") for path in paths}
+            listed = {path.relative_to(self.root).as_posix(): Book() for path in paths}
         else:
             content = read_text(self.manifest)
             try:
                 rows = [json.loads(line) for line in content.splitlines() if line.strip()]
                 rows.sort(key=lambda row: (row["order"] == "", row["order"] or 0, row["file"]))
-                listed = {"/".join(row["file"].split("/")[-2:]): (row["sha256"], row.get("stratum", "")) for row in rows}
+                listed = {}
+                for row in rows:
+                    name = "/".join(row["file"].split("/")[-2:])
+                    listed[name] = Book(row["sha256"], row.get("stratum", ""), row.get("author", ""))
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 raise ConfigError(f"{self.manifest} is not a list of books ({error!r}): restore it, or remove it.") from error
         check_names(listed)

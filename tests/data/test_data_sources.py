@@ -99,6 +99,28 @@ def test_books_are_called_as_before_unless_one_was_in_two_splits(tmp_path):
     assert fingerprint(config) == "5d23513b376330af02c8d1e8ac4943cce8224cd3864d8388668253f10f56e095"
 
 
+def test_extra_books_are_scored_where_their_author_was_not_trained_on(tmp_path):
+    texts = {**BOOKS, "train-extra/f.txt": "Title\nby a new author\n"}
+    authors = {"train/a.txt": "A", "train/b.txt": "B", "train-extra/e.txt": "A", "train-extra/f.txt": "F", "validation/v.txt": "V", "test/t.txt": "T"}
+    path = write(tmp_path, texts)
+    config = data_config("books", f"path={path}", "source.skip_test_bytes=6", "source.test_extra=true")
+    with pytest.raises(ConfigError, match="needs the author"):
+        splits_of(config)
+    lines = [json.loads(line) | {"author": author} for line, author in zip(manifest(authors, texts).splitlines(), authors.values(), strict=True)]
+    write(tmp_path, {"MANIFEST.jsonl": "".join(json.dumps(line) + "\n" for line in lines)})
+    found = splits_of(config)
+    assert found["test"] == {"test/t.txt": "Contents\nIt was a dark night.\n", "train-extra/f.txt": "by a new author\n"}
+    assert list(found["train"]) == ["train/a.txt", "train/b.txt"]
+    usual = data_config("books", f"path={path}", "source.skip_test_bytes=6")
+    assert fingerprint(config) != fingerprint(usual)
+    with pytest.raises(ConfigError, match="leave one of them out"):
+        splits_of(data_config("books", f"path={path}", "source.train_extra=true", "source.test_extra=true"))
+    lines[3].pop("author")
+    write(tmp_path, {"MANIFEST.jsonl": "".join(json.dumps(line) + "\n" for line in lines)})
+    with pytest.raises(ConfigError, match="has none of train-extra/f.txt"):
+        splits_of(config)
+
+
 def test_a_stratum_of_the_manifest_is_part_of_the_name(tmp_path):
     write(tmp_path, BOOKS)
     names = [f"{split}/{BOOKS_OF[split]}.txt" for split in BOOKS_OF]
