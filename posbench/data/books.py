@@ -10,7 +10,6 @@ from posbench.common.files import sha256_file, sha256_json
 from posbench.data.local import read_text
 from posbench.data.sources import SPLITS, Source, check_names, existing_path, file_digests
 
-
 EXTRA = "train-extra"
 
 
@@ -32,15 +31,12 @@ class Books(Source):
     train/ or validation/; their names stay train-extra/....
     """
 
-    def __init__(
-        self, path: str | None, train_extra: bool, skip_test_bytes: int, test_extra: bool = False
-    ):
+    def __init__(self, path: str | None, train_extra: bool, skip_test_bytes: int, test_extra: bool = False):
         self.root = existing_path(path, "books")
         self.folders = {split: [split] for split in SPLITS}
         if train_extra and test_extra:
             raise ConfigError(
-                "data.source.train_extra=true and data.source.test_extra=true would score books of "
-                "the training: leave one of them out."
+                "data.source.train_extra=true and data.source.test_extra=true would score books of the training: leave one of them out."
             )
         if train_extra:
             self.folders["train"].append(EXTRA)

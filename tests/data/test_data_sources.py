@@ -101,12 +101,14 @@ def test_books_are_called_as_before_unless_one_was_in_two_splits(tmp_path):
 
 def test_extra_books_are_scored_where_their_author_was_not_trained_on(tmp_path):
     texts = {**BOOKS, "train-extra/f.txt": "Title\nby a new author\n"}
-    authors = {"train/a.txt": "A", "train/b.txt": "B", "train-extra/e.txt": "A", "train-extra/f.txt": "F", "validation/v.txt": "V", "test/t.txt": "T"}
+    extra = {"train-extra/e.txt": "A", "train-extra/f.txt": "F"}
+    authors = {"train/a.txt": "A", "train/b.txt": "B", **extra, "validation/v.txt": "V", "test/t.txt": "T"}
     path = write(tmp_path, texts)
     config = data_config("books", f"path={path}", "source.skip_test_bytes=6", "source.test_extra=true")
     with pytest.raises(ConfigError, match="needs the author"):
         splits_of(config)
-    lines = [json.loads(line) | {"author": author} for line, author in zip(manifest(authors, texts).splitlines(), authors.values(), strict=True)]
+    listed = [json.loads(line) for line in manifest(authors, texts).splitlines()]
+    lines = [line | {"author": author} for line, author in zip(listed, authors.values(), strict=True)]
     write(tmp_path, {"MANIFEST.jsonl": "".join(json.dumps(line) + "\n" for line in lines)})
     found = splits_of(config)
     assert found["test"] == {"test/t.txt": "Contents\nIt was a dark night.\n", "train-extra/f.txt": "by a new author\n"}
@@ -115,7 +117,7 @@ def test_extra_books_are_scored_where_their_author_was_not_trained_on(tmp_path):
     assert fingerprint(config) != fingerprint(usual)
     with pytest.raises(ConfigError, match="leave one of them out"):
         splits_of(data_config("books", f"path={path}", "source.train_extra=true", "source.test_extra=true"))
-    lines[3].pop("author")
+    del next(line for line in lines if line["file"].endswith("f.txt"))["author"]
     write(tmp_path, {"MANIFEST.jsonl": "".join(json.dumps(line) + "\n" for line in lines)})
     with pytest.raises(ConfigError, match="has none of train-extra/f.txt"):
         splits_of(config)
