@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from posbench.claims.find import Missing, Pool, exact, measured, row_at, same_targets
 from posbench.claims.language import BOTH, MEASURES, Claim, ClaimCell, Endpoint
 from posbench.common.errors import RunError
-from posbench.report.scores import LEARNED
+from posbench.report.scores import LEARNED, learned_by
 from posbench.report.scores import PROTOCOL as ASKED
 from posbench.runs.evaluation import Evaluation
 from posbench.statistics.crossed import ANOVA_FROM, Estimate, Sums, estimate
@@ -135,8 +135,8 @@ def _judge_endpoint(endpoint: Endpoint, pool: Pool, blank: Finding, reserved: se
     first = chosen[0][2][0].first
     read = [(cell, entry) for _, cell, entries in chosen for entry in entries]
     gain_lower = min((pool.gain_lower(entry) for cell, entry in read if cell.protocol != ASKED), default=None)
-    asked = [row_at(entry, entry.first["train_len"], cell.task)["accuracy"] for cell, entry in read if cell.protocol == ASKED]
-    inside = min(asked, default=None)
+    asked = [(entry, learned_by(cell.task)) for cell, entry in read if cell.protocol == ASKED]
+    inside = min((row_at(entry, entry.first["train_len"], task)["accuracy"] for entry, task in asked), default=None)
     anova_from = ANOVA_FROM if blank.stage > 1 else math.inf
     if endpoint.measure == "usable_length":
         judged, compare = _usable(chosen, pool, endpoint.margin, anova_from)

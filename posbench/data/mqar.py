@@ -13,9 +13,11 @@ zoology asks for V > T, where that is rare.
 Deviations: examples are drawn anew in every step (there 20,000 to 100,000 are repeated); the number of pairs is drawn for each text from
 those in `pairs` that fit (there each number has a length of its own); odd lengths are possible. Places are drawn by Gumbel keys, which
 is drawing one after the other without replacement. At longer lengths the same numbers of pairs are asked for: only the text grows.
+
+The places decide what a method that sees the first four and the last tokens of a text can answer, whatever it does: mqar_uniform.py.
 """
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -27,6 +29,7 @@ class Mqar(Task):
     """MQAR with one of `pairs` pairs in each text; `power` is the a of the places, `filler` the tokens between."""
 
     least_vocab = 8
+    lead: ClassVar[int] = 0  # tokens of filler before the pairs
 
     def __init__(self, vocab_size: int, pairs: list[int], power: float = 0.01, filler: Literal["any", "no_key"] = "any"):
         super().__init__(vocab_size)
@@ -34,7 +37,7 @@ class Mqar(Task):
         if not pairs or self.pairs[0] < 1 or self.pairs[-1] >= vocab_size // 2:
             raise ConfigError(f"data.source.pairs={pairs} must lie in 1 .. {vocab_size // 2 - 1}, the keys of vocab_size={vocab_size}.")
 
-    def draw(self, random: np.random.Generator, length: int, count: int, pairs: int | None = None) -> Examples:
+    def draw(self, random: np.random.Generator, length: int, count: int, pairs: int | None = None, **part: object) -> Examples:
         pairs_N = random.choice(self._fitting(length), count) if pairs is None else np.full(count, pairs)
         most, keys = int(pairs_N.max()), self.vocab_size // 2
         key_NP = 1 + drawn(random.random((count, keys - 1)), most)
@@ -43,23 +46,29 @@ class Mqar(Task):
         targets_NT, answer_NT = np.full((count, length), IGNORED), np.full((count, length), -1)
         for n in np.unique(pairs_N):
             of_N = np.flatnonzero(pairs_N == n)
-            places = (length - 2 * n) // 2
             if self.filler == "no_key":
                 inputs_NT[of_N] = besides(key_NP[of_N, :n], random.integers(self.vocab_size - n, size=(len(of_N), length)))
-            gap_NP = drawn(random.gumbel(size=(len(of_N), places)) + (self.power - 1) * np.log(np.arange(1, places + 1)), n)
-            at_NP, row_N1 = 2 * n + 2 * gap_NP, of_N[:, None]
-            inputs_NT[of_N, 0 : 2 * n : 2], inputs_NT[of_N, 1 : 2 * n : 2] = key_NP[of_N, :n], value_NP[of_N, :n]
+            behind = self.lead + 2 * n
+            at_NP, row_N1 = behind + 2 * self.gaps(random, len(of_N), length, n, **part), of_N[:, None]
+            inputs_NT[of_N, self.lead : behind : 2] = key_NP[of_N, :n]
+            inputs_NT[of_N, self.lead + 1 : behind : 2] = value_NP[of_N, :n]
             inputs_NT[row_N1, at_NP], targets_NT[row_N1, at_NP] = key_NP[of_N, :n], value_NP[of_N, :n]
             answer_NT[row_N1, at_NP] = np.arange(n)
         return Examples(inputs_NT, targets_NT, answer_NT, value_NP if most > 1 else None)
+
+    def gaps(self, random: np.random.Generator, count: int, length: int, n: int) -> np.ndarray:
+        """Places [count, n] of the questions on n pairs, counted in steps of two tokens from 0, which is right behind the pairs."""
+        places = (length - self.lead - 2 * n) // 2
+        return drawn(random.gumbel(size=(count, places)) + (self.power - 1) * np.log(np.arange(1, places + 1)), n)
 
     def parts(self, length: int) -> list[TaskVariant]:
         return [TaskVariant(f"{self.name} {n} pairs", None, {"pairs": n}) for n in self._fitting(length)]
 
     def _fitting(self, length: int) -> list[int]:
-        if found := [n for n in self.pairs if 4 * n <= length]:
-            return found
-        raise ConfigError(f"MQAR with {self.pairs[0]} pairs needs {4 * self.pairs[0]} tokens, not {length}: see data.source.pairs.")
+        if fitting := [n for n in self.pairs if self.lead + 4 * n <= length]:
+            return fitting
+        needed = self.lead + 4 * self.pairs[0]
+        raise ConfigError(f"MQAR with {self.pairs[0]} pairs needs {needed} tokens, not {length}: see data.source.pairs.")
 
 
 def besides(key_NP: np.ndarray, rank_NT: np.ndarray) -> np.ndarray:

@@ -5,6 +5,7 @@ window it shows nothing of a method, and it is left out of the means of its meth
 never learned. If no length inside the window was evaluated, a line below the tables says that this is unknown.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from statistics import fmean
@@ -20,6 +21,7 @@ PROTOCOL = "accuracy"
 LEARNED = 0.5  # accuracy at the longest length inside the window below which a task was not learned
 # {column: what is guessed}; evaluations name them with a space.
 GUESSES = {"by_place": "the token behind the latest earlier place of the key", "by_value": "any value of the text"}
+APART = re.compile(r" (inside|outside) \d+$")  # end of the task of a row on the questions inside or outside of a window alone
 CHOICE = " choice"  # end of the task of a row on the choice among the answers in the text
 
 
@@ -43,9 +45,15 @@ def scores(evaluations: Sequence[Evaluation], label: Labels) -> list[Score]:
     return [_score(key, list(seeds.values()), inside, choices, label) for key, seeds in cells.items()]
 
 
+def learned_by(task: str) -> str:
+    """Task whose accuracy inside the window says if a task was learned: "mqar 4 pairs" of "mqar 4 pairs outside 64"."""
+    return APART.sub("", task)
+
+
 def _score(key: tuple, seeds: list[Seed], inside: dict[tuple, float], choices: dict[tuple, dict], label: Labels) -> Score:
     """Score of the seeds; `inside`: accuracy inside the window by key of a training, evaluation (None without extension) and task."""
-    own = [inside.get((one.key, None, row["task"]), inside.get((one.key, row["eval_id"], row["task"]))) for one, row, *_ in seeds]
+    task = learned_by(seeds[0].row["task"])
+    own = [inside.get((one.key, None, task), inside.get((one.key, row["eval_id"], task))) for one, row, *_ in seeds]
     passed = [seed for seed, share in zip(seeds, own, strict=True) if share is None or share >= LEARNED]
     shown = passed or seeds
     rows = [one.row for one in shown]

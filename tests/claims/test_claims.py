@@ -89,15 +89,15 @@ def test_margins_as_shares_of_g(ladder):
 TASK = "mqar 4 pairs"
 
 
-def ask(world, seed, extension, right, lengths=(64, 1024)):
+def ask(world, seed, extension, right, lengths=(64, 1024), tasks=(TASK, TASK)):
     """Answers to four questions in each of 100 texts, of which the shares `right` are right at the lengths."""
     shape, rng = (100, 4), np.random.default_rng([seed, len(extension)])
     losses = np.zeros((len(lengths), TARGETS))
     said = {"protocol": "accuracy", "task": TASK, "n_bytes": 0, "n_targets": 400, "n_units": 100}
     made = write_eval(world.root / "elsewhere", "rope", extension, "none", losses, lengths, seed, **said)
     content, arrays = json.loads(made.read_text()), {"length": np.array(lengths), "document": np.arange(100), "offset": np.zeros(100, int)}
-    for row, length, share in zip(content["rows"], lengths, right, strict=True):
-        row |= {"eval_id": f"asked-{row['eval_id']}", "accuracy": share}
+    for row, length, share, task in zip(content["rows"], lengths, right, tasks[-len(lengths) :], strict=True):
+        row |= {"eval_id": f"asked-{row['eval_id']}", "accuracy": share, "task": task}
         arrays |= {f"nll_{length}": np.zeros(shape, np.float32), f"correct_{length}": rng.random(shape) < share}
         arrays[f"part_{length}"] = np.full((1, 4), part_of(row))
     path = world.root / made.parents[2].name / "evals" / "accuracy" / made.name
@@ -126,6 +126,22 @@ def test_an_accuracy_at_a_task_is_gated_by_what_was_learned_inside_the_window(wo
     assert one.verdict == "gated" and "right in 0.400 of the answers inside its window, below 0.5" in one.note
     ask(world, 3, "streaming", (0.1,), lengths=(1024,))
     assert "lacks length 64" in found(confirm="above 0.1", refute="below 0.1").note
+
+
+def test_questions_outside_of_the_window_are_gated_by_those_inside(world, tmp_path):
+    """Such questions do not exist at the training length: the task without the window's name says what was learned there."""
+    outside = f"{TASK} outside 64"
+    for seed in range(5):
+        world.train("rope", seed, gain=0.0)
+        ask(world, seed, "rerope", (0.97, 0.9), tasks=(TASK, outside))
+        ask(world, seed, "streaming", (0.97, 0.1), tasks=(TASK, outside))
+    rerope, streaming = ({**ROPE, "extension": name, "protocol": "accuracy", "task": outside} for name in ("rerope", "streaming"))
+    rules = {"measure": "accuracy", "of": rerope, "minus": streaming, "at": 16, "confirm": "above 0.1", "refute": "below 0.1"}
+    (found,) = world.judge(second(tmp_path, range(5), **rules))
+    assert found.verdict == "confirmed" and found.effect == pytest.approx(0.8, abs=0.05)
+    ask(world, 3, "streaming", (0.4, 0.1), tasks=(TASK, outside))
+    (found,) = world.judge(second(tmp_path, range(5), **rules))
+    assert found.verdict == "gated" and "right in 0.400 of the answers inside its window" in found.note
 
 
 def test_a_model_that_does_not_use_its_window_is_gated(world):

@@ -12,6 +12,7 @@ from posbench.data import fingerprint, prepare
 from posbench.data.batches import batches
 from posbench.data.copy import BOS, EOS, PAD, SEP, SYMBOLS, Copy
 from posbench.data.mqar import Mqar
+from posbench.data.mqar_uniform import MqarUniform
 from posbench.data.task import IGNORED, TaskSplit
 
 TASKS = sorted(path.stem for path in (CONFIGS / "data").glob("*.yaml") if "tokenizer: task" in path.read_text())
@@ -110,6 +111,67 @@ def test_mqar_draws_places_one_after_the_other_by_the_power_law():
     np.testing.assert_allclose(np.bincount(gaps[:, 1], minlength=places) / len(gaps), second, atol=0.012)
 
 
+def in_sight(examples, pairs: int, lead: int, window: int, sinks: int = 4) -> float:
+    """Share of the questions whose pair a method sees that reads the first `sinks` and the last `window` tokens."""
+    seen = []
+    for targets, answers in zip(examples.targets_NT, examples.answer_NT, strict=True):
+        for at in np.flatnonzero(targets != IGNORED).tolist():
+            key = lead + 2 * answers[at]
+            seen.append(key + 2 <= sinks or at - key < window)
+    assert len(seen) == pairs * len(examples.targets_NT)
+    return float(np.mean(seen))
+
+
+@pytest.mark.parametrize("pairs, share", [(4, 0.769), (8, 0.628)])
+def test_sinks_and_a_window_see_most_pairs_of_mqar_and_few_of_the_uniform_one(pairs, share):
+    """The accuracies of StreamingLLM that were reported, 0.760 and 0.621, are these shares: the generator had decided them."""
+    examples = draw(Mqar(256, [4, 8]), 1024, 3000, pairs=pairs)
+    assert in_sight(examples, pairs, 0, 60) == pytest.approx(share, abs=0.01)
+    uniform = draw(MqarUniform(256, [4, 8]), 1024, 3000, pairs=pairs)
+    places = (1024 - 4 - 2 * pairs) // 2
+    expected = np.mean([len([g for g in range(places) if 2 * pairs + 2 * g - 2 * i < 60]) / places for i in range(pairs)])
+    assert in_sight(uniform, pairs, 4, 60) == pytest.approx(expected, abs=0.01) and expected < 0.06
+
+
+@pytest.mark.parametrize("length", [64, 65, 200])
+def test_uniform_mqar_asks_at_all_distances_alike_behind_filler(length):
+    task = MqarUniform(64, [2, 8], lead=3, window=64)
+    for n in (2, 8):
+        examples, places = draw(task, length, 4000, pairs=n), (length - 3 - 2 * n) // 2
+        taken = np.zeros(places)
+        for inputs, targets, answers in zip(examples.inputs_NT.tolist(), examples.targets_NT, examples.answer_NT, strict=True):
+            keys, values = inputs[3 : 3 + 2 * n : 2], inputs[4 : 3 + 2 * n : 2]
+            assert max(keys) < 32 <= min(values) and len({*keys}) == len({*values}) == n
+            for at in np.flatnonzero(targets != IGNORED).tolist():
+                assert inputs[at] == keys[answers[at]] and targets[at] == values[answers[at]]
+                assert inputs.count(inputs[at]) == 2  # in its pair and where it is asked for, never in the filler
+                taken[(at - 3 - 2 * n) // 2] += 1
+        np.testing.assert_allclose(taken / taken.sum(), 1 / places, atol=6 * (1 / places / (n * 4000)) ** 0.5)
+
+
+def test_questions_inside_and_outside_of_the_window_are_asked_apart():
+    task = MqarUniform(64, [2, 4], lead=4, window=16)
+    assert [part.task for part in task.parts(16)] == ["mqar_uniform 2 pairs", "mqar_uniform 2 pairs inside 16"]  # 4 pairs need 20 tokens
+    named = {part.task: part.arguments for part in task.parts(64)}
+    assert [*named] == ["mqar_uniform 2 pairs", "mqar_uniform 4 pairs"] + [
+        f"mqar_uniform {n} pairs {where} 16" for n in (2, 4) for where in ("inside", "outside")
+    ]
+    for n in (2, 4):
+        spans = {}
+        for where in ("inside", "outside"):
+            examples = draw(task, 64, 500, **named[f"mqar_uniform {n} pairs {where} 16"])
+            at = np.stack([np.flatnonzero(row != IGNORED) for row in examples.targets_NT])
+            spans[where] = (
+                at.min() - 4 - 2 * n + 2,
+                at.max() - 4 + 1,
+            )  # from the last value to the first question; from the first pair to the last
+        assert spans["inside"] == (2, 15) and spans["outside"][0] == 18 and spans["outside"][1] > 50
+    with pytest.raises(ConfigError, match="data.source.window=12 cannot hold 4 pairs and as many questions: give 16 or more"):
+        MqarUniform(64, [4], window=12)
+    with pytest.raises(ConfigError, match="with 4 pairs needs 20 tokens, not 16"):
+        draw(MqarUniform(64, [4]), 16)
+
+
 def test_copy_asks_for_the_string_and_its_end():
     for full in (False, True):
         examples, sizes = draw(Copy(20), full=full), set()
@@ -140,7 +202,7 @@ def test_data_without_distinct_symbols_keeps_its_fingerprint():
     assert Copy(20).fingerprint() == Copy(20, False).fingerprint() != Copy(20, True).fingerprint()
 
 
-@pytest.mark.parametrize("task", [Mqar(64, [1, 2, 4]), Copy(20)], ids=lambda task: task.name)
+@pytest.mark.parametrize("task", [Mqar(64, [1, 2, 4]), MqarUniform(64, [1, 2]), Copy(20)], ids=lambda task: task.name)
 def test_batches_are_a_function_of_seed_and_step(task):
     def made(seed=0, split="train"):
         return batches(TaskSplit(task, split), [16, 32], 128, seed, None)

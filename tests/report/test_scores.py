@@ -23,7 +23,7 @@ from posbench.statistics.crossed import estimate, sums
 TEXTS, DEPTHS = 40, (0.0, 0.5, 1.0)
 
 
-def write_scores(root, encoding, extension, seed, share, task="needle"):
+def write_scores(root, encoding, extension, seed, share, task="needle", beyond=None):
     """Evaluation whose answers are right in `share`[length] of the texts: rows of all depths and of each, and their arrays."""
     run, eval_id = f"{encoding}-64-s{seed}-0123456789", f"{extension}{seed}"
     random, rows, arrays = np.random.default_rng([seed, len(encoding), len(extension)]), [], {}
@@ -36,7 +36,14 @@ def write_scores(root, encoding, extension, seed, share, task="needle"):
             values = {"nll": float(nll.mean()), "accuracy": float(right.mean()), "n_targets": right.size, "n_units": TEXTS, "nll_sem": 0.1}
             own = {"run_id": run, "eval_id": eval_id, "encoding": encoding, "extension": extension, "seed": seed, "protocol": "accuracy"}
             own |= {"encoding_args": {}, "extension_args": {}, "scale_attention": "none", "trained_scale": "none", "position": None}
-            own |= {"train_len": 64, "length": length, "task": task, "depth": depth, "n_bytes": 0, "sem_unit": "example"}
+            own |= {
+                "train_len": 64,
+                "length": length,
+                "task": beyond if beyond and length > 64 else task,
+                "depth": depth,
+                "n_bytes": 0,
+                "sem_unit": "example",
+            }
             rows.append(make_row(**{**VALUES, **own, **values}))
             columns.append((nll, right, np.full((1, right.shape[1]), part_of(rows[-1]))))
         names = ("nll", "correct", "part")
@@ -98,6 +105,18 @@ def test_the_loss_of_answers_stands_in_a_table_of_its_own(found):
     assert one.nll > 0.1 and any(f"| {one.nll:.2f} +- {one.half_width:.2f} |" in row for row in rows), rows
     # Of one seed the row's error, by the 2.0227 of t tables for 39 degrees of freedom.
     assert beyond["none", "none"].half_width == pytest.approx(2.0227 * 0.1, abs=1e-5)
+
+
+def test_questions_outside_of_the_window_are_learned_where_the_whole_task_is(tmp_path):
+    """At the training length there are none: what was learned there is asked of the task without the window's name."""
+    names = {"task": "pairs", "beyond": "pairs outside 64"}
+    paths = [write_scores(tmp_path / "runs", "rope", "none", seed, {64: 1.0, 128: 0.2}, **names)[0] for seed in (0, 1)]
+    paths += [write_scores(tmp_path / "runs", "alibi", "none", 0, {64: 0.3, 128: 0.2}, **names)[0]]
+    built = collect(paths, "pairs", "")
+    beyond = {one.encoding: one for section in built.scores for one in section if (one.task, one.depth) == ("pairs outside 64", None)}
+    assert (beyond["rope"].learned, beyond["alibi"].learned) == (True, False)
+    assert beyond["rope"].inside == 1.0 and beyond["alibi"].inside == pytest.approx(0.3, abs=0.1)
+    assert UNASKED not in built.markdown()
 
 
 def test_a_task_that_was_not_asked_inside_the_window_is_told(tmp_path):
