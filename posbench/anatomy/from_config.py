@@ -4,7 +4,7 @@ from safetensors import safe_open
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.config.defaults import resolve
-from posbench.config.identity import method_name
+from posbench.config.identity import CHOICE, NOT_ARGUMENTS, method_name
 from posbench.config.names import named, nodes
 from posbench.config.schema import TRAINING, JobConfig
 from posbench.model.build import load_model, make_encoding, make_trained_scale
@@ -54,9 +54,14 @@ def method_in_words(group: str, chosen: dict) -> str:
     name = named(group, chosen)
     default = nodes(group).get(name, {})
     known, given = flatten(default) if default.get("_target_") == chosen["_target_"] else {}, flatten(chosen)
-    differ = [key for key in given if key != "_target_" and (key not in known or known[key] != given[key])]
     parts = [name]
-    for key in differ:
-        inner = key.removesuffix("._target_")
-        parts.append(f"{inner}={text(given[key]) if inner == key else method_name({'_target_': given[key]})}")
+    for key, value in given.items():
+        place, _, last = key.rpartition(".")
+        if key in NOT_ARGUMENTS or last == CHOICE or (key in known and known[key] == value):
+            continue
+        if last == "_target_":
+            inner = method_name({"_target_": value, CHOICE: given.get(f"{place}.{CHOICE}")})
+            parts.append(f"{place}={inner}")
+        else:
+            parts.append(f"{key}={text(value)}")
     return " ".join(parts)

@@ -22,7 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.common.files import sha256_json
-from posbench.config.names import nodes
+from posbench.config.names import nodes, with_choices
 from posbench.config.nearest import sentence
 from posbench.config.schema import DATA, JOB, Size
 from posbench.config.typed_args import fit_value
@@ -79,8 +79,12 @@ def of_swept(words: list[str]) -> list[str]:
 
 
 def unresolved(cfg: DictConfig) -> dict:
-    """A composed configuration as plain values, without Hydra's own part; interpolations and ??? stay as they are written."""
-    return OmegaConf.to_container(OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"]))
+    """A composed configuration as plain values, without Hydra's own part; interpolations and ??? stay as they are written.
+
+    Methods of the user's own hold the names of their yamls (`with_choices`), which are known where Hydra's part is there.
+    """
+    values = OmegaConf.to_container(OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"]))
+    return with_choices(values, cfg.hydra.runtime.choices if "hydra" in cfg else {})
 
 
 class Composer:
@@ -139,7 +143,9 @@ class Composer:
         """Content of a yaml that is the whole part of its group; None for one with defaults or a package of its own, or for none."""
         found = self.yamls.load_config(f"{group}/{name}")
         whole = found and not found.defaults_list and found.header["package"] is None and OmegaConf.is_dict(found.config)
-        return OmegaConf.to_container(found.config) if whole else None
+        if not whole:
+            return None
+        return with_choices({group: OmegaConf.to_container(found.config)}, {group: name})[group]
 
     def _load(self, *words: str) -> tuple[dict, dict[str, str]]:
         """Values of these choices as Hydra composes them, and {group: choice}."""

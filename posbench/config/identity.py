@@ -3,10 +3,16 @@
 import json
 import re
 import shlex
+from typing import Any
 
 from posbench.common.errors import ConfigError
 from posbench.common.files import sha256_json
 
+# Key of a node of somebody's own class: the yaml that it was chosen by, which names it. It changes no result and no hash.
+CHOICE = "_name_"
+NOT_ARGUMENTS = ("_target_", CHOICE)
+OURS = "posbench."
+NAME = re.compile(r"\w[\w.+-]*")  # of a method, which is a part of the names of files and of command lines
 NO_EXTENSION = {"_target_": "posbench.extensions.none.NoExtension"}
 NO_SCALE = {"_target_": "posbench.scale_attention.none.NoScale"}
 
@@ -59,16 +65,31 @@ LATER: dict[str, object] = {
 
 
 def method_name(node: dict) -> str:
-    """Short name of a method: the last module of its `_target_` (posbench.encodings.rope.Rope -> rope). Raises ConfigError without one."""
+    """Short name of a method: the yaml by which somebody's own class was chosen, else the last module of its `_target_`.
+
+    posbench.encodings.rope.Rope -> rope; {"_target_": "mine.Half", "_name_": "half"} -> half. Raises ConfigError without a `_target_`.
+    """
     target = node.get("_target_") if isinstance(node, dict) else None
     if not target or not isinstance(target, str):
         raise ConfigError(f"{node} does not name a method: a method's configuration needs a _target_ such as posbench.encodings.rope.Rope.")
+    choice = node.get(CHOICE)
+    if isinstance(choice, str) and NAME.fullmatch(choice) and not target.startswith(OURS):
+        return choice
     return target.split(".")[-2] if "." in target else target.lower()
 
 
 def method_args(node: dict) -> dict:
     """Arguments of a method's configuration, sorted by name."""
-    return {key: node[key] for key in sorted(node) if key != "_target_"}
+    return {key: node[key] for key in sorted(node) if key not in NOT_ARGUMENTS}
+
+
+def without_choices(value: Any) -> Any:
+    """A configuration without the yamls by which its methods were chosen, at any depth: as it was before they were recorded."""
+    if isinstance(value, dict):
+        return {key: without_choices(item) for key, item in value.items() if key != CHOICE}
+    if isinstance(value, list | tuple):
+        return [without_choices(item) for item in value]
+    return value
 
 
 def method_label(node: dict, group: str = "extension") -> str:
@@ -157,9 +178,9 @@ def _without(node: dict, names: set[str]) -> dict:
 
 
 def stable(value: object, prefix: str = "") -> object:
-    """Drop the keys at their default in LATER, and write whole floats as int, so that 1.0 and 1 hash alike."""
+    """Drop CHOICE and the keys at their default in LATER, and write whole floats as int, so that 1.0 and 1 hash alike."""
     if isinstance(value, dict):
-        kept = {key: item for key, item in value.items() if not _at_default(f"{prefix}{key}", item)}
+        kept = {key: item for key, item in value.items() if key != CHOICE and not _at_default(f"{prefix}{key}", item)}
         return {key: stable(item, f"{prefix}{key}.") for key, item in kept.items()}
     if isinstance(value, list | tuple):
         return [stable(item, prefix) for item in value]

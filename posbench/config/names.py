@@ -3,12 +3,13 @@
 import copy
 import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from posbench.common.errors import ConfigError, did_you_mean
-from posbench.config.identity import method_args, method_name
+from posbench.config.identity import CHOICE, OURS, method_args, method_name
+from posbench.config.schema import METHODS
 
 PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -69,6 +70,37 @@ def called(group: str, method: str, args: dict | None) -> str:
 @functools.cache
 def _alike(group: str, method: str) -> dict[str, dict]:
     return {stem: method_args(node) for stem, node in nodes(group).items() if method_name(node) == method}
+
+
+def with_choices(values: dict, choices: Mapping[str, str]) -> dict:
+    """Composed `values` in which each method of somebody's own class holds the yaml that it was chosen by, under CHOICE.
+
+    `choices`: {group, or group@place: choice}, as Hydra gives them. A name that posbench's own methods have is not recorded: a table
+    could not say which of the two it means. What is changed is copied.
+    """
+    for key, choice in choices.items():
+        group, _, place = key.partition("@")
+        if group in METHODS and isinstance(choice, str):
+            values = _with_choice(values, (place or group).split("."), group, choice)
+    return values
+
+
+def _with_choice(values: dict, place: list[str], group: str, choice: str) -> dict:
+    key, *rest = place
+    part = values.get(key)
+    if not isinstance(part, dict):
+        return values
+    if rest:
+        return {**values, key: _with_choice(part, rest, group, choice)}
+    if str(part.get("_target_", OURS)).startswith(OURS) or choice in _names_of_ours(group):
+        return values
+    return {**values, key: {**part, CHOICE: re.sub(r"[^\w.+-]", "_", choice)}}
+
+
+@functools.cache
+def _names_of_ours(group: str) -> set[str]:
+    """Names of posbench's own yamls of a group, and of the modules of their classes."""
+    return {*nodes(group), *map(method_name, nodes(group).values())}
 
 
 def chosen_node(group: str, chosen: str | dict | None, arguments: dict[str, Any], settings: Iterable[str] = ()) -> dict:

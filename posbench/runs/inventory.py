@@ -6,14 +6,14 @@ Files are read as data: nothing is executed, and no lock is kept.
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from posbench.common.defuse import printable
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import locked, read_bytes, read_lines
-from posbench.config.identity import method_name
+from posbench.config.identity import CHOICE, method_name
 from posbench.config.names import named
 from posbench.runs.directory import Run
 from posbench.runs.run_metadata import ABSENT, RunMetadata, distinguishing_keys, or_nothing, read_metadata, setting_words, text
@@ -133,11 +133,18 @@ def _encoding_name(config: dict) -> str:
         return "-"
 
 
-def _short_setting(key: str, value: object) -> tuple[str, object]:
-    """Setting of an encoding; a method inside it by its name: encoding.scaling=yarn in place of the class behind _target_."""
-    if key.endswith("._target_") and isinstance(value, str) and value:
-        return key.removesuffix("._target_"), method_name({"_target_": value})
-    return key, value
+def _encoding_settings(config: Mapping[str, object]) -> dict[str, object]:
+    """Settings of an encoding; a method inside it by its name: encoding.scaling=yarn in place of the class behind _target_."""
+    settings = {}
+    for key, value in config.items():
+        place, _, last = key.rpartition(".")
+        if not key.startswith("encoding.") or last == CHOICE:
+            continue
+        if last == "_target_" and isinstance(value, str) and value:
+            settings[place] = method_name({"_target_": value, CHOICE: config.get(f"{place}.{CHOICE}")})
+        else:
+            settings[key] = value
+    return settings
 
 
 def _distinguishing_words(origins: Sequence[RunMetadata]) -> dict[Path, str]:
@@ -147,10 +154,7 @@ def _distinguishing_words(origins: Sequence[RunMetadata]) -> dict[Path, str]:
         groups[text(origin.config.get("encoding._target_"))].append(origin)
     words: dict[Path, str] = {}
     for group in groups.values():
-        own = [
-            dict(_short_setting(key, value) for key, value in origin.config.items() if key.startswith("encoding.")) | origin.training
-            for origin in group
-        ]
+        own = [_encoding_settings(origin.config) | origin.training for origin in group]
         differ = distinguishing_keys(own)
         usual = {key: ABSENT if ABSENT in them else statistics.mode(them) if len(differ) > 2 else None for key, them in differ.items()}
         for i, (origin, config) in enumerate(zip(group, own, strict=True)):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from posbench.common.defuse import printable
 from posbench.common.errors import RunError
 from posbench.common.files import read_json, read_lines
-from posbench.config.identity import LATER, NOT_MODEL, NOT_TRAIN, family
+from posbench.config.identity import CHOICE, LATER, NOT_MODEL, NOT_TRAIN, family
 from posbench.config.names import called
 from posbench.runs.directory import Run
 
@@ -138,7 +138,7 @@ def text(value: object) -> str:
 
 def training_settings(origin: RunMetadata) -> dict[str, object]:
     """Settings in which two trainings are compared: the configuration without paths and evaluations, and the data fingerprint."""
-    kept = {key: value for key, value in origin.config.items() if not under(key, NOT_TRAINING)}
+    kept = {key: value for key, value in origin.config.items() if not under(key, NOT_TRAINING) and not key.endswith(f".{CHOICE}")}
     return {**kept, "data fingerprint": origin.fingerprint[:16] or ABSENT}
 
 

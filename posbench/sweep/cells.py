@@ -164,6 +164,11 @@ def make_cell(run: Run, cfg: JobConfig, name: str, extension: dict, scale: dict,
     evaluate = _evaluate(cfg, name)
     evaluation = identity.eval_id(name, extension, scale, vars(evaluate), run.id, protocol(name).version_of(evaluate))
     path = run.eval_path(name, identity.method_name(extension), identity.method_name(scale), evaluation)
+    before = [identity.without_choices(node) for node in (extension, scale)]
+    if before != [extension, scale] and not path.exists():
+        path_before = run.eval_path(name, *map(identity.method_name, before), evaluation)
+        if path_before.exists():  # from before own methods were named by their yamls: its rows keep the name that they have
+            (extension, scale), path = before, path_before
     return Cell(name, extension, scale, evaluate, cfg.allow_untested, evaluation, path, reference)
 
 

@@ -152,7 +152,7 @@ def _job(given: dict, fingerprints: dict[str, str], auto: str | None) -> Job:
             f"run={cfg.run} is not the training that its config.yaml and its data describe now (that would be {run_id}): restore "
             "config.yaml, or the text it was trained on."
         )
-    job = Job(cfg, run or Run(Path(cfg.results_dir) / run_id), found)
+    job = Job(cfg, run, found) if run else _new_or_existing(cfg, found)
     if not tuning:
         return job
     tuning = typed("finetune", tuning)
@@ -160,8 +160,23 @@ def _job(given: dict, fingerprints: dict[str, str], auto: str | None) -> Job:
         raise ConfigError(
             f"model.path={cfg.model.path} is built by transformers, whose positions and logits are its own: choose finetune=longer."
         )
-    child = child_config(cfg, run_id, tuning)
-    return Job(child, Run(Path(cfg.results_dir) / identity.run_id(child.as_dict(), found)), found, parent=job)
+    child = child_config(job.cfg, job.run.id, tuning)
+    return replace(_new_or_existing(child, found), parent=job)
+
+
+def _new_or_existing(cfg: JobConfig, fingerprint: str) -> Job:
+    """Job of a training whose folder its id names; of one from before own methods were named by their yamls, with the names in it."""
+    results_dir = Path(cfg.results_dir)
+    run = Run(results_dir / identity.run_id(cfg.as_dict(), fingerprint))
+    named = {"encoding": cfg.encoding, "scale_attention": cfg.train.scale_attention}
+    before = identity.without_choices(named)
+    if before != named and not run.path.exists():
+        train = replace(cfg.train, scale_attention=before["scale_attention"])
+        cfg_before = replace(cfg, encoding=before["encoding"], train=train)
+        run_before = Run(results_dir / identity.run_id(cfg_before.as_dict(), fingerprint))
+        if run_before.path.exists():
+            return Job(cfg_before, run_before, fingerprint)
+    return Job(cfg, run, fingerprint)
 
 
 def resolved_chooser(given: str | dict | None, fingerprint: str) -> dict | None:
