@@ -295,7 +295,7 @@ class Answer(NamedTuple):
 
 
 class Echo(NamedTuple):
-    """What an answer says of each token of a prompt, and how many tokens it counts: any values, as the server writes them."""
+    """Entries of an answer for each token of a prompt, and the number of tokens it counts: any values, as the server writes them."""
 
     tokens: list
     logprobs: list

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
+from posbench.common.defuse import printable
 from posbench.common.errors import RunError, first_line
 from posbench.common.files import append_lines, read_lines
 from posbench.config.names import called, named
@@ -30,6 +31,7 @@ from posbench.runs.directory import Run
 from posbench.runs.rows import read_eval
 
 PATIENCE = 30.0  # seconds that wandb may take to start, and to upload at the end
+WANDB_SERVER = "https://api.wandb.ai"
 FILES_ONLY, OFFLINE = "with files only", "offline, for wandb sync,"
 CONNECT_SECONDS = 5.0  # for a server to answer; wandb itself would try for more than a minute
 FLUSH_SECONDS = 1.0  # that a killed job's file may miss; wandb's default of 15 s is much for a small training
@@ -45,7 +47,7 @@ def wandb_mode(configured: str | None) -> str:
     from requests.utils import get_netrc_auth
 
     key = os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE")
-    return "online" if key or get_netrc_auth(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")) else "offline"
+    return "online" if key or get_netrc_auth(os.environ.get("WANDB_BASE_URL", WANDB_SERVER)) else "offline"
 
 
 class Recorder(contextlib.AbstractContextManager):
@@ -68,6 +70,8 @@ class Recorder(contextlib.AbstractContextManager):
                 begin = functools.partial(start_mirror, run, log, config, job_type, mode)
                 instead = OFFLINE if mode == "online" else FILES_ONLY
                 self._wandb = self._guarded(begin, f"start {mode}", 2 * PATIENCE, instead)
+                if self._wandb and mode == "online":
+                    print(online_line(self._wandb), file=sys.stderr, flush=True)
         if job_type == "evaluate":
             self._send(catch_up, run, self._own, True)
 
@@ -141,6 +145,12 @@ class Recorder(contextlib.AbstractContextManager):
         place = self.run.path if going_on == FILES_ONLY else home(self.run)
         print(f"wandb could not {doing} ({reason}); going on {going_on} in {place}", file=sys.stderr, flush=True)
         return None
+
+
+def online_line(started: Any) -> str:
+    """Sentence for a run that wandb sends to a server, with the address of its page where wandb knows it."""
+    page = getattr(started, "url", None) or os.environ.get("WANDB_BASE_URL", WANDB_SERVER)
+    return f"wandb sends this run to {printable(page)}; log.mode=offline keeps it on this machine"
 
 
 def home(run: Run) -> Path:

@@ -102,7 +102,7 @@ def test_every_choice_script_room_and_folder_stands_in_its_table():
 
 def test_the_readme_is_one_page_and_counts_what_there_is():
     lines = TEXT["README.md"].splitlines()
-    assert len(lines) <= 195 and max(map(len, lines)) <= 120
+    assert len(lines) <= 200 and max(map(len, lines)) <= 120
     said = re.search(r"(\d+) encodings, (\d+) extensions and (\d+) attention scales", TEXT["README.md"]).groups()
     assert [int(number) for number in said] == [len(choices(group)) for group in METHODS]
 

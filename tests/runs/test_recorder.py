@@ -9,10 +9,11 @@ import pytest
 from synthetic import LENGTHS, TARGETS, write_eval
 from test_rows import VALUES, stored
 
+from posbench.config.names import CONFIGS
 from posbench.config.schema import LogConfig
 from posbench.report.report import collect
 from posbench.runs import recorder
-from posbench.runs.directory import Run
+from posbench.runs.directory import Run, read_yaml
 from posbench.runs.recorder import Recorder, wandb_mode
 from posbench.runs.rows import make_row
 
@@ -83,6 +84,11 @@ def test_modes(monkeypatch, tmp_path):
     assert wandb_mode(None) == "online"
     monkeypatch.setenv("WANDB_MODE", "disabled")
     assert wandb_mode("online") == "disabled"
+
+
+def test_the_demo_is_offline_where_a_key_is_set(monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", "x")
+    assert wandb_mode(read_yaml(CONFIGS / "experiment" / "demo.yaml")["base"]["log.mode"]) == "offline"
 
 
 def test_disabled_does_not_import_wandb(run):
@@ -180,5 +186,7 @@ def test_a_wandb_that_fails_midway_costs_one_line(run, fake, capfd, method):
         setattr(fake.started[0], method, broken)
         job.train(2, loss=1.5)
         job.train(3, loss=1.0)
-    assert capfd.readouterr().err == f"wandb could not {method} (gone); going on with files only in {run.path}\n"
+    sent, failed = capfd.readouterr().err.splitlines()
+    assert sent.startswith("wandb sends this run to ")
+    assert failed == f"wandb could not {method} (gone); going on with files only in {run.path}"
     assert [json.loads(line)["step"] for line in run.train_log.read_text().splitlines()] == [1, 2, 3]

@@ -198,6 +198,16 @@ def test_a_training_resumed_offline_leaves_alone_what_a_server_was_given(run, en
     assert len(steps(server)) == before and sorted(set(steps(server, other))) == steps(server, other) and steps(server, other)[-1] == 90
 
 
+def test_a_run_that_is_sent_says_so_in_one_line_with_its_address(run, environment):
+    with serving() as server:
+        environment |= {"WANDB_BASE_URL": server.url}
+        del environment["WANDB_MODE"]
+        _, err = end(start(run, environment))
+    (line,) = err.splitlines()
+    assert line.startswith(f"wandb sends this run to {server.url}/") and f"/{ID};" in line and "log.mode=offline" in line, line
+    assert steps(server) == [1, 2, 3]
+
+
 @pytest.mark.slow
 def test_a_network_lost_midway_costs_seconds_and_nothing_else(run, environment):
     environment["WANDB_MODE"] = "online"
@@ -208,7 +218,7 @@ def test_a_network_lost_midway_costs_seconds_and_nothing_else(run, environment):
             pass
         server.behave = silence
         out, err = end(job)
-    (line,) = err.splitlines()
+    _, line = err.splitlines()  # the first one says that it is sent
     (folder,) = folders(run)
     assert line == f"wandb could not upload everything in 3 s: wandb sync --include-online {folder}"
     assert float(out.split()[-1]) < 6.0
