@@ -1,9 +1,9 @@
 """Positions of a checkpoint as in its own code, measured on the loaded model (posbench/model/inplace/measure.py).
 
 No formula of its own: each layer turns some channels of q and k, or none, with frequencies, amplitude and layout that were measured, or the
-model adds rows of a learned table to its embeddings. Before the model is there, `kind` says which of the two config.json promises: all
-that planning needs. An extension acts on the layers that see the whole text; where every layer has a window or chunks, on all of them
-(Gemma 3 and Llama 4 extend their full layers, Mistral 7B has no other).
+model adds rows of a learned table to its embeddings, or biases of ALiBi to its scores. Before the model is there, `kind` says which of the
+three config.json promises: all that planning needs. An extension acts on the layers that see the whole text; where every layer has a
+window or chunks, on all of them (Gemma 3 and Llama 4 extend their full layers, Mistral 7B has no other).
 
 `scaling` and `scaling_len` are those of Rope: an extension that was trained in, on the layers that an extension acts on.
 """
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from posbench.common.errors import ConfigError
+from posbench.encodings.alibi import Alibi, slopes
 from posbench.encodings.learned import between_rows
 from posbench.position.fixed_frequencies import by_length, trained_in
 from posbench.position.geometry import Layout, Shape, Spectrum, Trait
@@ -103,13 +104,56 @@ class Turned(Encoding):
         return torch.cat(parts, dim=-1)
 
 
+class Sloped(Alibi):
+    """ALiBi with slopes [H] that were measured, in the number formats in which the model computes it.
+
+    Key j adds slope_h j / divisor to the scores of a head: the position in the format `positions`, its product with the
+    slope in the format `products`. None stands for a format that rounds nothing.
+    """
+
+    tested_as = "alibi"
+
+    def __init__(
+        self,
+        shape: Shape,
+        slope_H: Tensor,
+        positions: torch.dtype | None = None,
+        products: torch.dtype | None = None,
+        divisor: float = 1.0,
+    ):
+        super().__init__(shape)
+        self.undivided_H = slope_H.detach().float()
+        self.slope_H = self.undivided_H / divisor
+        self.positions, self.products, self.divisor = positions, products, divisor
+
+    def columns(self, q_pos_T: Tensor, k_pos_T: Tensor, row_constant: bool) -> tuple[Tensor, Tensor]:
+        self.slope_H = self.slope_H.to(k_pos_T.device)
+        if self.positions is None and self.products in (None, torch.float32, torch.float64):
+            return super().columns(q_pos_T, k_pos_T, row_constant)
+        # Each head has a column of its own, since rounding makes the biases of two heads no multiples of each other.
+        slope_H, n_head = self.slope_H.double(), len(self.slope_H)
+        middle = k_pos_T[len(k_pos_T) // 2]
+        k_TH = self._rounded(k_pos_T) - slope_H * middle
+        q_HTH = torch.eye(n_head, device=k_pos_T.device)[:, None].expand(-1, len(q_pos_T), -1)
+        if not row_constant:
+            return q_HTH, k_TH.float()
+        q_HT1 = -(slope_H[:, None] * (q_pos_T - middle))[..., None].float()
+        return torch.cat((q_HTH, q_HT1), dim=-1), torch.cat((k_TH, torch.ones_like(k_TH[:, :1])), dim=-1).float()
+
+    def _rounded(self, k_pos_T: Tensor) -> Tensor:
+        """Biases of keys as the model computes them: [T, H], float64."""
+        k_T = k_pos_T if self.positions is None else k_pos_T.to(self.positions)
+        product_TH = k_T.float()[:, None] * self.undivided_H.to(k_T.device)
+        return product_TH.to(self.products or torch.float32).double() / self.divisor
+
+
 class AsTrained(Encoding):
     """Layers as they were measured, and the learned table; without them what `kind` says of all layers."""
 
     def __init__(
         self,
         shape: Shape,
-        kind: Literal["turned", "learned"] = "turned",
+        kind: Literal["turned", "learned", "alibi"] = "turned",
         measured: list[Layer] | None = None,
         rows_NC: Tensor | None = None,
         scaling: dict | None = None,
@@ -118,12 +162,14 @@ class AsTrained(Encoding):
         super().__init__(shape)
         if kind == "learned" and scaling is not None:
             raise ConfigError("A learned table of positions has no frequencies that an extension is trained into: choose extension=none.")
+        if kind == "alibi" and scaling is not None:
+            raise ConfigError("ALiBi has no frequencies that an extension is trained into: choose extension=none.")
         if kind == "learned" and rows_NC is None:
             rows_NC = torch.arange(shape.reach, dtype=torch.float32)[:, None].expand(-1, shape.d_model)  # all rows differ
         self._rows = rows_NC
         if measured is None:
-            usual = Spectrum(1e4 ** (-torch.arange(0, shape.head_dim, 2, dtype=torch.float64) / shape.head_dim), 1e4, shape.head_dim)
-            measured = [Layer(self if kind == "learned" else Turned(shape, lambda length: usual), index=i) for i in range(shape.n_layer)]
+            promised = self._promised(kind, shape)
+            measured = [Layer(promised, index=i) for i in range(shape.n_layer)]
         whole = any(layer.window is None and layer.chunk is None for layer in measured)
         local = {"extended": False, "scaled": False}
         self._layers = [replace(layer, **local) if whole and (layer.window or layer.chunk) else layer for layer in measured]
@@ -139,11 +185,22 @@ class AsTrained(Encoding):
             self.traits, self.tested_as = Trait.COORDINATE | Trait.TABLE, "learned"
             self._layers = [replace(layer, encoding=self) for layer in self._layers]
             return
-        self.tested_as = "rope"
+        has_slopes = any(isinstance(layer.encoding, Alibi) for layer in self._layers)
+        self.tested_as = "alibi" if has_slopes else "rope"
         kinds = [layer.encoding.traits for layer in self._layers if layer.extended and layer.encoding.traits]
         self.traits = kinds[0] if kinds else Trait(0)
         for other in kinds[1:]:
             self.traits &= other
+
+    def _promised(self, kind: str, shape: Shape) -> Encoding:
+        """Encoding of all layers before the model is there."""
+        if kind == "learned":
+            return self
+        if kind == "alibi":
+            return Sloped(shape, torch.tensor(slopes(shape.n_head)))
+        width = shape.head_dim
+        usual = Spectrum(1e4 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width), 1e4, width)
+        return Turned(shape, lambda length: usual)
 
     def tuned(self, scaling: dict, scaling_len: float) -> "AsTrained":
         """The measured layers with an extension trained in. Raises ConfigError as Turned.tuned."""

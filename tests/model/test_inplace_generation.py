@@ -216,14 +216,9 @@ def refusals():
         with_kwargs=True,
     )
     yield bent, "does not turn q and k|differ by"
-    for kind in ("bloom", "mpt", "falcon", "gptj"):
-        given = {"n_embed": 32, "n_embd": 32, "hidden_size": 32, "d_model": 32, "n_heads": 2, "n_head": 2, "num_attention_heads": 2}
-        given |= {"n_layers": 2, "n_layer": 2, "num_hidden_layers": 2, "vocab_size": 64, "rotary_dim": 8}
-        config = transformers.AutoConfig.for_model(kind)
-        for name, value in given.items():
-            if hasattr(config, name):
-                setattr(config, name, value)
-        yield transformers.AutoModelForCausalLM.from_config(config), "through transformers' registry"
+    sizes = {"vocab_size": 64, "d_model": 32, "ffn_dim": 32, "num_layers": 2, "attention_heads": 2}
+    xglm = transformers.AutoConfig.for_model("xglm", **sizes, bos_token_id=1, eos_token_id=1)
+    yield transformers.AutoModelForCausalLM.from_config(xglm), "through transformers' registry"
 
 
 def test_a_model_that_cannot_be_changed_in_place_is_left_as_it_came():

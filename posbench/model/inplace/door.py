@@ -9,7 +9,7 @@ Letters: B batch, T tokens, S queries, K keys, H heads, G key heads, D head widt
 import itertools
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from posbench.common.errors import ConfigError
 from posbench.encodings.as_trained import AsTrained
+from posbench.model.inplace.families.family import Family
 from posbench.model.inplace.visible import Visible, visible
 from posbench.model.kernels.dispatch import attend
 from posbench.model.kernels.tail import tail
@@ -45,7 +46,8 @@ class Door:
     """Positions of one model as measured, the methods in place, and the way of its attention layers to the kernels.
 
     `layers` gives the place of each layer_idx among the attention layers, `rotary` the modules that turn them, and `table` the name of a
-    learned table, whose row `offset` is position 0. `plan` is that of a text read at once, where the caller made it. `watch` is called with
+    learned table, whose row `offset` is position 0. `family` is that of a model whose attention modules compute the scores themselves, None
+    for others. `plan` is that of a text read at once, where the caller made it. `watch` is called with
     the place, plan, q and k of each layer that reads whole texts. `changed` holds (object, attribute, value before, value now) of what
     the present methods changed in the model, and `undo` takes the door itself back.
     """
@@ -60,6 +62,7 @@ class Door:
     rotary: list[nn.Module] = field(default_factory=list)
     table: str | None = None
     offset: int = 0
+    family: Family | None = None
     extension: Extension | None = None
     scale: ScaleAttention | None = None
     plan: Plan | None = None
@@ -78,6 +81,10 @@ class Door:
         for functions in (AttentionInterface, AttentionMaskInterface):
             self.undo.callback(functions._global_mapping.pop, self.name, None)
             weakref.finalize(self.model(), functions._global_mapping.pop, self.name, None)
+
+    def in_place(self) -> AbstractContextManager[None]:
+        """Context in which attention modules that compute the scores themselves go through the door too."""
+        return nullcontext() if self.family is None else self.family.in_place(self.name)
 
     def register(self, attention: Callable | None = None) -> None:
         """Have transformers call another attention function under the door's name; by default its own again."""

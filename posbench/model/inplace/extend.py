@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from posbench.common.errors import ConfigError, first_line
 from posbench.config.names import chosen_node
 from posbench.model.inplace.door import Door
+from posbench.model.inplace.families.family import family_of, has_family
 from posbench.model.inplace.measure import TOKENS, measure, unturned
 from posbench.model.inplace.visible import Visible
 from posbench.position.instantiate import make
@@ -94,13 +95,13 @@ def take(model: nn.Module, train_len: int | None = None) -> Door:
     train_len = train_len or next((value for name in LENGTHS if isinstance(value := getattr(model.config, name, None), int)), None)
     if not train_len or train_len < 2:
         raise ConfigError(f"{name}'s configuration has no training length: give train_len=TOKENS.")
-    door, training = Door(weakref.ref(model), train_len), model.training
+    door, training = Door(weakref.ref(model), train_len, family=family_of(model)), model.training
     door.undo.callback(model.train, training)
     model.eval()
     try:
         short = _logits(model, TOKENS)
         door.open()
-        with _through(configs, door.name):
+        with _through(configs, door.name), door.in_place():
             try:
                 measure(model, door)
             except ConfigError:
@@ -139,10 +140,11 @@ def _check_kind(model: nn.Module) -> None:
     devices = {str(parameter.device) for parameter in model.parameters()}
     if len(devices) > 1 or "meta" in devices:
         raise ConfigError(f"{name} is on {' and '.join(sorted(devices))}, but posbench supports one device: load it on one.")
-    if type(model).__module__.startswith("transformers.") and not model._can_set_attn_implementation():
+    attends_itself = type(model).__module__.startswith("transformers.") and not model._can_set_attn_implementation()
+    if attends_itself and not has_family(model):
         raise ConfigError(
-            f"{name} computes attention itself and not through transformers' registry (as BLOOM, MPT, Falcon and GPT-J do), where "
-            "posbench's methods are put in place: choose another model."
+            f"{name} computes attention itself and not through transformers' registry, where posbench's methods are put in place: choose "
+            "another model."
         )
 
 
@@ -166,6 +168,9 @@ def _through(configs: list, name: str | None) -> Iterator[None]:
 
 def _lengths(door: Door) -> list[int]:
     """Lengths compared beside the shortest: beyond the windows, and beyond the training length, where that takes little time."""
+    longest = door.family.longest if door.family else None
+    if longest is not None:
+        return [min(door.train_len, longest, AFFORDABLE)]
     spans = [size for layer in door.encoding.layers() for size in (layer.window, layer.chunk) if size]
     if door.table is not None:
         return [min(door.train_len, AFFORDABLE)]
@@ -196,6 +201,7 @@ def _compare(model: nn.Module, length: int, expected: Tensor) -> None:
 
 def _install(model: nn.Module, configs: list, door: Door) -> None:
     door.undo.enter_context(_through(configs, door.name))
+    door.undo.enter_context(door.in_place())
     door.undo.enter_context(unturned(door.rotary))
 
     def entered(module: nn.Module, args: tuple, given: dict) -> None:

@@ -84,6 +84,7 @@ def measure(model: nn.Module, door: Door) -> None:
     vocabulary = model.get_input_embeddings().weight.shape[0]
     ids_BT = torch.randint(vocabulary, (1, TOKENS), generator=torch.Generator().manual_seed(0)).to(model.device)
     modules = [one for one in model.modules() if not list(one.parameters()) and list(_frequencies(one))]
+    modules += door.family.rotary if door.family else []
     own, calls, _ = _pass(model, door, modules, ids_BT)
     with unturned(modules):
         still, _, tables = _pass(model, door, [], ids_BT)
@@ -106,6 +107,9 @@ def measure(model: nn.Module, door: Door) -> None:
     for index, (with_angles, without) in enumerate(zip(own, still, strict=True)):
         encoding = _explained(with_angles, without, angles, shape, tolerance, found)
         layers.append(Layer(encoding, window=with_angles.mask.window, chunk=with_angles.mask.chunk, index=index))
+    biased = door.family.encoding(model, shape) if door.family else None
+    if biased is not None:
+        layers = [replace(layer, encoding=biased) for layer in layers]
     table, offset = (None, 0) if _difference(moved[0].q_BHTD, still[0].q_BHTD) < tolerance else _table(model, tables)
     turns = any(isinstance(layer.encoding, Turned) for layer in layers)
     if table is not None and turns:

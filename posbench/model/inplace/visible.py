@@ -52,6 +52,9 @@ class Visible:
     def contiguous(self) -> "Visible":
         return self
 
+    def to(self, *_: object) -> "Visible":
+        return self  # MPT wants its mask as booleans
+
     @property
     def stop(self) -> int:
         """Number of tokens so far, padding included."""

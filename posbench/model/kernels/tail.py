@@ -1,7 +1,7 @@
 """`tail`: attention of a text's last queries to all keys, for generation with a cache of unrotated keys.
 
-The plan is that of the whole text with `queries` (position/plan.py). Encodings that turn q and k, or do nothing to them; any scale, sink
-and soft cap.
+The plan is that of the whole text with `queries` (position/plan.py). Encodings that turn q and k, add columns to the scores, or do
+nothing to them; any scale, sink and soft cap.
 
 Letters: B batch, T tokens, S last queries, K last keys, H heads, G key heads, D head width.
 """
@@ -53,6 +53,9 @@ def _scores(layer: LayerPlan, band: BandPlan, q_BHSD: Tensor, k_BGKD: Tensor, ro
         delta_SK = (query_S + count - len(band.first_T))[:, None] - key_K
         multiply, add = (part.float().view(delta_SK.shape) for part in rule.distance(delta_SK.clamp(min=0).flatten().double()))
         scores = scores * multiply + add
+    columns = layer.encoding.columns(band.q_pos_T[rows].to(scores.device), band.k_pos_T[keys].to(scores.device), row_constant=True)
+    if columns is not None:
+        scores = scores + columns[0] @ columns[1].mT
     if layer.softcap is not None:
         scores = layer.softcap * torch.tanh(scores / layer.softcap)
     if len(query_S) == 1:  # its keys are the whole slice

@@ -1,0 +1,1 @@
+"""Families of transformers whose attention modules compute scores themselves: a file each."""

@@ -1,0 +1,49 @@
+"""BLOOM: ALiBi by the position of the key, in the number format of the hidden states.
+
+Le Scao et al. 2022, arXiv 2211.05100. In 16 bits, position times slope is rounded as in training:
+beyond 256 tokens, neighbours share a bias in bfloat16.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import dropout
+
+from posbench.encodings.as_trained import Sloped
+from posbench.model.inplace.families.family import Family, attended
+from posbench.position.geometry import Shape
+
+
+class Bloom(Family):
+    """BLOOM and BLOOMZ."""
+
+    name = "BLOOM"
+
+    def encoding(self, model: nn.Module, shape: Shape) -> Sloped:
+        mask_BT = torch.ones(1, 2, device=model.device, dtype=torch.long)
+        bias_H1T = model.base_model.build_alibi_tensor(mask_BT, shape.n_head, torch.float32)
+        return Sloped(shape, bias_H1T[:, 0, 1], products=model.dtype)
+
+    def forward(
+        self,
+        registered: str,
+        module: nn.Module,
+        hidden_BSC: Tensor,
+        residual_BSC: Tensor,
+        attention_mask: object = None,
+        layer_past: object = None,
+        output_attentions: bool | None = None,
+        **unused: object,
+    ) -> tuple[Tensor, None]:
+        qkv = module._reshape(module.query_key_value(hidden_BSC))
+        y_BSC = attended(
+            registered,
+            module,
+            qkv,
+            layer_past,
+            attention_mask,
+            module.inv_norm_factor,
+            module.attention_dropout.p,
+            output_attentions,
+        )
+        y_BSC = dropout(module.dense(y_BSC), module.hidden_dropout, module.training)
+        return residual_BSC + y_BSC, None

@@ -1,0 +1,112 @@
+"""GPT-J and CodeGen: rotary positions in neighbours of the first channels, by a table in each layer.
+
+Wang and Komatsuzaki 2021, kingoflolz/mesh-transformer-jax; Nijkamp et al. 2022, arXiv 2203.13474.
+The table of sines and cosines ends with the longest text of the configuration, and its frequencies
+do not: what turns q and k here is made from these.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from posbench.common.errors import ConfigError
+from posbench.model.inplace.families.family import Family, attended, code_of
+
+BASE = 10000  # fixed in the code of both families
+EXACT = 1e-5  # largest difference of a table in float32
+ROUNDED = 1e-2  # in 16 bits
+
+
+class Table(nn.Module):
+    """Rotary module of the frequencies of `table_NR`: N positions, R / 2 sines and then as many cosines.
+
+    Raises ConfigError for a table of other angles.
+    """
+
+    def __init__(self, table_NR: Tensor):
+        super().__init__()
+        n_rows, n_channels = table_NR.shape
+        pair_F = torch.arange(0, n_channels, 2, dtype=torch.int64, device=table_NR.device)
+        self.register_buffer("inv_freq", 1.0 / (BASE ** (pair_F.float() / n_channels)))
+        position_1N = torch.arange(n_rows, device=table_NR.device)[None]
+        cos_1NF, sin_1NF = self(table_NR.float(), position_1N)
+        difference = float((torch.cat((sin_1NF, cos_1NF), dim=-1)[0] - table_NR).abs().max())
+        allowed = EXACT if table_NR.dtype in (torch.float32, torch.float64) else ROUNDED
+        if not difference <= allowed:
+            raise ConfigError(
+                f"The table of sines and cosines of this model differs by {difference:.1e} from the "
+                f"angles of base {BASE}, where rounding explains {allowed:g}: posbench does not support "
+                "other tables."
+            )
+
+    def forward(self, x: Tensor, position_BT: Tensor) -> tuple[Tensor, Tensor]:
+        """cos and sin of each pair at each position: [B, T, F] each, in the format of x."""
+        angle_BTF = position_BT[..., None].float() * self.inv_freq.to(position_BT.device)
+        return angle_BTF.cos().to(x.dtype), angle_BTF.sin().to(x.dtype)
+
+
+class GptJ(Family):
+    """GPT-J."""
+
+    name = "GPT-J"
+
+    def __init__(self, model: nn.Module, modules: list[nn.Module]):
+        super().__init__(model, modules)
+        self.longest = len(modules[0].embed_positions)
+        self.table = Table(modules[0].embed_positions)
+        self.rotary = [self.table]
+
+    def projected(self, module: nn.Module, hidden_BSC: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k and v of each head: [B, S, H, D]."""
+        return tuple(
+            projection(hidden_BSC).unflatten(-1, (module.num_attention_heads, module.head_dim))
+            for projection in (module.q_proj, module.k_proj, module.v_proj)
+        )
+
+    def forward(
+        self,
+        registered: str,
+        module: nn.Module,
+        hidden_states: Tensor,
+        attention_mask: object = None,
+        position_ids: Tensor | None = None,
+        layer_past: object = None,
+        output_attentions: bool | None = None,
+        **unused: object,
+    ) -> tuple[Tensor, None]:
+        q_BSHD, k_BSHD, v_BSHD = self.projected(module, hidden_states)
+        cos_BSF, sin_BSF = self.table(hidden_states, position_ids)
+        turn = code_of(module).apply_rotary_pos_emb
+        q_BSHD, k_BSHD = (_turned(x_BSHD, sin_BSF, cos_BSF, turn) for x_BSHD in (q_BSHD, k_BSHD))
+        y_BSC = attended(
+            registered,
+            module,
+            tuple(x_BSHD.transpose(1, 2) for x_BSHD in (q_BSHD, k_BSHD, v_BSHD)),
+            layer_past,
+            attention_mask,
+            1 / module.scale_attn,
+            module.attn_dropout.p,
+            output_attentions,
+        )
+        return module.resid_dropout(module.out_proj(y_BSC)), None
+
+
+class CodeGen(GptJ):
+    """CodeGen, whose projection holds queries, values and keys of four shares of the heads in turn."""
+
+    name = "CodeGen"
+    SHARES = 4
+
+    def projected(self, module: nn.Module, hidden_BSC: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        shares_BSMX = module.qkv_proj(hidden_BSC).unflatten(-1, (self.SHARES, -1))
+        q_BSMX, v_BSMX, k_BSMX = shares_BSMX.chunk(3, dim=-1)
+        in_order = (q_BSMX, k_BSMX, v_BSMX)
+        return tuple(x_BSMX.flatten(2).unflatten(-1, (-1, module.head_dim)) for x_BSMX in in_order)
+
+
+def _turned(x_BSHD: Tensor, sin_BSF: Tensor, cos_BSF: Tensor, turn: Callable) -> Tensor:
+    """x with its first 2 F channels turned by a family's own code."""
+    channels = 2 * cos_BSF.shape[-1]
+    first, others = x_BSHD.tensor_split([channels], dim=-1)
+    return torch.cat((turn(first, sin_BSF, cos_BSF), others), dim=-1)
