@@ -135,7 +135,7 @@ def measured(entries: Sequence[Evaluation], lengths: Sequence[int], name: str = 
     values, factors = [], set()
     for entry, length in zip(entries, lengths, strict=True):
         row = row_at(entry, length, task)
-        found = entry.sums(row, name)
+        found = entry.sampled_sums(row, name)
         if found is None or name == "nll" and not row["n_bytes"]:
             raise Missing(f"{_name(entry)} lacks length {length}")
         mean = float(found.means[0])

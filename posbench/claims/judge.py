@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from posbench.claims.find import Missing, Pool, exact, measured, row_at, same_targets
 from posbench.claims.language import BOTH, MEASURES, Claim, ClaimCell, Endpoint
 from posbench.common.errors import RunError
-from posbench.report.scores import LEARNED, learned_by
+from posbench.report.learned import LEARNED, learned_by
 from posbench.report.scores import PROTOCOL as ASKED
 from posbench.runs.evaluation import Evaluation
 from posbench.statistics.crossed import ANOVA_FROM, Estimate, Sums, estimate

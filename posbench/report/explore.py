@@ -72,7 +72,9 @@ class SumTable:
 
     def __init__(self):
         self.entries: list[list[int]] = []
-        self.sets: dict[tuple, tuple[int, list[int]]] = {}  # {documents: (number of the set, numbers of targets)}
+        self.sets: dict[tuple, int] = {}  # {documents, their numbers of targets and their strata: number of the set}
+        self.counts: list[list[int]] = []  # of targets, in each set
+        self.strata: list[list[int] | None] = []
         self.nll, self.correct = [np.zeros(0, "<f4")], [np.zeros(0, "<u2")]
         self.numbers: dict[tuple, int] = {}  # of the entries of rows
         self.size, self.full = 0, False
@@ -83,14 +85,18 @@ class SumTable:
         if key in self.numbers:
             return self.numbers[key]
         self.numbers[key] = -1
-        losses, right = (evaluation.sums(row, name) for name in ("nll", "correct"))
+        losses, right = (evaluation.sampled_sums(row, name) for name in ("nll", "correct"))
         if losses is None or right is None or not is_mean(losses, row):
             return -1
         if self.size + 5 * len(losses.counts) > SUMS_BYTES:
             self.full = True
             return -1
-        documents = evaluation.stored.targets, losses.documents.tobytes(), losses.counts.tobytes()
-        number, _ = self.sets.setdefault(documents, (len(self.sets), losses.counts.tolist()))
+        strata = None if losses.strata is None else losses.strata.tolist()
+        documents = evaluation.stored.targets, losses.documents.tobytes(), losses.counts.tobytes(), str(strata)
+        number = self.sets.setdefault(documents, len(self.sets))
+        if number == len(self.counts):
+            self.counts.append(losses.counts.tolist())
+            self.strata.append(strata)
         self.numbers[key] = len(self.entries)
         self.entries.append([number, self.size // 5])
         self.nll.append(losses.totals[0].astype("<f4"))
@@ -103,7 +109,8 @@ class SumTable:
         nll, correct = np.concatenate(self.nll), np.concatenate(self.correct)
         small = correct.astype("<u1" if correct.max(initial=0) < 256 else "<u2")
         totals = {name: base64.b64encode(array.tobytes()).decode() for name, array in (("nll", nll), ("correct", small))}
-        return {"entries": self.entries, "sets": [counts for _, counts in self.sets.values()], **totals, "correct_bytes": small.itemsize}
+        sets = {"entries": self.entries, "sets": self.counts, "strata": self.strata}
+        return {**sets, **totals, "correct_bytes": small.itemsize}
 
 
 def content(title: str, reports: Mapping[str, Report], notes: Sequence[str] = ()) -> dict:

@@ -13,9 +13,10 @@ from posbench.config.identity import method_args, method_name
 from posbench.config.names import called
 from posbench.evaluation.protocol import known
 from posbench.report.labels import METHODS, Labels
-from posbench.report.records import ContextPoint, CurvePoint, Record, Score, grouped, interval_units, span, two_seeds
+from posbench.report.learned import LEARNED
+from posbench.report.records import SEEDS_ALIKE, ContextPoint, CurvePoint, Record, Score, grouped, interval_units, span, two_seeds
 from posbench.report.references import References
-from posbench.report.scores import GUESSES, LEARNED
+from posbench.report.scores import GUESSES
 from posbench.report.tables import NEVER, number
 from posbench.runs.evaluation import Evaluation
 from posbench.runs.run_metadata import RunMetadata, differing, text
@@ -24,6 +25,7 @@ from posbench.statistics.crossed import Estimate
 MARKS = "< gains from the longer context, > fails, ~ zero lies inside the interval (which does not prove that nothing is lost)"
 EARLY = ", or what there is where a document begins"
 UNASKED = "not asked inside the window, so that a failure beyond it says nothing of a method"
+PARENT_UNASKED = "the parent was not asked inside its window, so that a failure says nothing of a method"
 QUANTISED = re.compile(r"(\d+) I?Q(\d)_?\w*")  # 210 Q4_1 in the text of train.json
 MANY = 24  # lines of a section, above which the seeds of an encoding share one
 FAILED = "gate failed: nothing shows that the model uses the second half of its window, so comparisons between methods are unreliable: "
@@ -47,9 +49,33 @@ def below_curve(curve: Sequence[CurvePoint]) -> list[str]:
 
 def below_scores(section: Sequence[Score]) -> list[str]:
     """Lines below the tables of a task: what was asked, what the intervals are over, and which methods have not learned the task."""
-    bracketed = f"in brackets: 95 % interval {interval_units(score.over for score in section)}, Wilson's for one seed"
-    loss = "-ln p: the mean over answers; +- half of its 95 % interval over the same units, Student's t for one seed"
-    return _below(section, f"{questions_of(section)}, the same for every method", bracketed, [*guessed(section), loss, *unlearned(section)])
+    lines = [*guessed(section), _of_answer_losses(section), *unlearned(section)]
+    return _below(section, f"{questions_of(section)}, the same for every method", _in_brackets(section), lines)
+
+
+def _in_brackets(section: Sequence[Score]) -> str:
+    """Text on the intervals of accuracies, such as "in brackets: 95 % interval, Student's t over seeds crossed with examples"."""
+    units = {score.over for score in section}
+    rules = []
+    if by_t := interval_units(unit for unit in units if unit.startswith("seeds")):
+        rules.append(f"Student's t {by_t}")
+    if SEEDS_ALIKE in units:
+        rules.append("Wilson's over examples where all seeds have the same accuracy")
+    if by_wilson := interval_units(unit for unit in units if unit != SEEDS_ALIKE and not unit.startswith("seeds")):
+        rules.append(f"Wilson's {by_wilson}")
+    return f"in brackets: 95 % interval, {'; '.join(rules)}"
+
+
+def _of_answer_losses(section: Sequence[Score]) -> str:
+    """Text on -ln p and its interval. Depths of what is asked for are chosen and not drawn: they are strata."""
+    mean = "-ln p: the mean over answers"
+    if all(score.half_width is None for score in section if score.depth is None):
+        return f"{mean}; no interval, since one text of a kind does not show how texts differ"
+    interval = f"{mean}; +- half of its 95 % interval over the same units, Student's t for one seed"
+    n_depths = len({score.depth for score in section if score.depth is not None})
+    if n_depths < 2:
+        return interval
+    return f"{interval}; it is over the texts at each of the {n_depths} depths, and says nothing of other depths"
 
 
 def below_contexts(section: Sequence[ContextPoint]) -> list[str]:
@@ -114,23 +140,30 @@ def guessed(section: Iterable[Score]) -> list[str]:
     return lines
 
 
-def unlearned(section: Iterable[Score]) -> list[str]:
+def unlearned(section: Sequence[Score]) -> list[str]:
     """Lines on the trainings that have not learned a task inside the window, or were not asked there."""
+    fine_tuned = any(score.behind.tuned_from for score in section)
     bound = f"accuracy at the longest length inside the window below {LEARNED}"
-    never, left = f"{NEVER} ({bound}), so that nothing beyond counts against a method", f"left out of the means ({bound})"
-    found: dict[str, dict[str, dict[str, None]]] = {never: {}, UNASKED: {}, left: {}}  # {kind: {task: names}}
+    if fine_tuned:
+        bound += ", the parent's too"
+    never = f"{NEVER} ({bound}), so that nothing beyond counts against a method"
+    left_out = f"left out of the means ({bound})"
+    names: dict[str, dict[str, dict[str, None]]] = {never: {}, UNASKED: {}, PARENT_UNASKED: {}, left_out: {}}  # {reason: {task: names}}
     for score in section:
-        if score.depth is not None or score.learned and score.n_seeds == score.n_trained and score.inside is not None:
+        all_learned = score.learned and score.n_seeds == score.n_trained
+        if score.depth is not None or all_learned and score.inside is not None:
             continue
         name = f"{score.encoding} {score.extension}" if score.behind.trained_in else score.encoding
         if score.inside is None:
-            kind, said = UNASKED, ""
+            reason = PARENT_UNASKED if score.behind.tuned_from else UNASKED
         elif score.learned:
-            kind, said = left, f" ({score.n_trained - score.n_seeds} of {score.n_trained} seeds)"
+            reason = left_out
+            name += f" ({score.n_trained - score.n_seeds} of {score.n_trained} seeds)"
         else:
-            kind, said = never, f" ({score.inside:.3f})"
-        found[kind].setdefault(score.task, {})[name + said] = None
-    return [f"{kind}: {task}: {', '.join(names)}" for kind, tasks in found.items() for task, names in tasks.items()]
+            reason = never
+            name += f" ({score.inside:.3f})"
+        names[reason].setdefault(score.task, {})[name] = None
+    return [f"{reason}: {task}: {', '.join(of_task)}" for reason, tasks in names.items() for task, of_task in tasks.items()]
 
 
 def units_of_doubling(section: Sequence[ContextPoint]) -> str:

@@ -219,11 +219,11 @@ def _report(folder: Path) -> Report:
 
 
 def _seeds(folder: Path, text: str) -> dict[int, list[Seed]]:
-    """{seed: what it has at the length of a key, at each depth of a task}. A method is named as in a table or in trainings.csv."""
+    """{seed: what it has at the length of a key}. A method is named as in a table or in trainings.csv."""
     key, report, found = Key.read(text, ("data", "train_len")), _report(folder), defaultdict(list)
     listed = {row["run_id"]: row.get("encoding") for row in csv_lines(folder / "trainings.csv")}
     for point in itertools.chain(*(report.scores if key.name else report.sections)):
-        asked = point.task == key.name and point.depth is not None if key.name else point.protocol == "fixed_targets"
+        asked = point.task == key.name and point.depth is None if key.name else point.protocol == "fixed_targets"
         if asked and point.length == key.multiples[0] * point.train_len and key.fits(vars(point)):
             for one in point.seeds:
                 names = (point.encoding, listed.get(one.row["run_id"]))
@@ -232,10 +232,7 @@ def _seeds(folder: Path, text: str) -> dict[int, list[Seed]]:
     return found or _one([])
 
 
-def _sums(own: list[Seed], above_floor: bool) -> Sums:
-    """Sums over documents of the losses of a seed or what they are above its floor; in a task every text of each depth is one."""
-    parts = [one.against_floor.sums if above_floor else one.evaluation.sums(one.row) for one in own]
-    if own[0].row["task"]:
-        counts, totals = (np.concatenate([getattr(one, name) for one in parts], -1) for name in ("counts", "totals"))
-        parts = [Sums(np.arange(len(counts)), counts, totals)]
-    return _one(parts)
+def _sums(points: list[Seed], above_floor: bool) -> Sums:
+    """Sums over documents of the losses of a seed, or of what they are above its floor."""
+    seed = _one(points)
+    return seed.against_floor.sums if above_floor else seed.evaluation.sampled_sums(seed.row)

@@ -14,6 +14,7 @@ from posbench.statistics.clustered import student_quantile
 
 SECTION = ("protocol", "data", "tokenizer", "train_len", "setting")
 UNWRITTEN = {"default": None, "kw_only": True, "compare": False, "repr": False, "metadata": {"column": False}}  # no column of a CSV
+SEEDS_ALIKE = "examples (seeds alike)"  # units of Wilson's interval over the texts of one seed, where all have the same accuracy
 MOST = {"encodings": 300, "methods": 1_000, "lengths or positions": 1_000, "tables of different data, protocols or settings": 500}
 
 
@@ -133,11 +134,11 @@ class Score(SectionKey):
     accuracy: float
     low: float
     high: float
-    over: str  # units of the interval: "seeds x examples", "example" for one seed, "seeds" if only means are known
+    over: str  # units of the interval: "seeds x examples" or SEEDS_ALIKE, "example" for one seed, "seeds" if only means are known
     nll: float | None  # -ln p(answer) in nats per answer
     choice: float | None  # share of answers that were likelier than all other choices in the text
     learned: bool  # a training of this method learned the task
-    inside: float | None  # accuracy inside the window, the mean over all seeds; None if it was not evaluated
+    inside: float | None  # accuracy inside the window, of a fine-tuned training or its parent, mean over all seeds; None if unknown
     half_width: float | None = None  # half of the 95 % interval of nll; None in CSVs of earlier versions
     source: str | None = None  # the CSV that the rows were read from; None if the report is of that file alone, or of runs
     by_place: float | None = None  # share that the token behind the latest earlier place of what asks gets right, if it is known

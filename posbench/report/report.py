@@ -182,6 +182,6 @@ def collect(
         measured = stated(measured, path, source)
     curve = place(others, sections(measured), next(iter(sources), None))
     check_size(curve)
-    inside, scores = sections(context_points(compared, label)), sections(asked.scores(tasks, label))
+    inside, scores = sections(context_points(compared, label)), sections(asked.scores(tasks, label, runs))
     stretches = {part[0].section: part for part in sections(points(compared, label, wide=True))}
     return Report(defuse.printable(title), notes, evaluations, origins, compared, label, curve, stretches, inside, scores)

@@ -1,32 +1,32 @@
 """Scores: the share of right answers to the questions of a task, from the rows of protocol accuracy.
 
-A training that is right in less than LEARNED of its answers at the longest length inside the window has not learned the task: beyond the
-window it shows nothing of a method, and it is left out of the means of its method. If no seed has learned it, the method is reported as
-never learned. If no length inside the window was evaluated, a line below the tables says that this is unknown.
+A training that has not learned the task (posbench/report/learned.py) shows nothing of a method beyond the window, and is left out of the
+means of its method. If no seed has learned it, the method is reported as never learned. If no length inside the window was evaluated, or
+a fine-tuned training fails whose parent was not asked, a line below the tables says that this is unknown.
 """
 
-import re
+import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from posbench.report import curves
 from posbench.report.labels import Labels
-from posbench.report.records import SECTION, Score, section_of
-from posbench.report.references import Seed, plain
+from posbench.report.learned import LEARNED, Learned
+from posbench.report.records import SECTION, SEEDS_ALIKE, Score, section_of
+from posbench.report.references import Seed
 from posbench.runs.evaluation import Evaluation
+from posbench.runs.run_metadata import RunMetadata
 from posbench.statistics.clustered import student_quantile, wilson
 
 PROTOCOL = "accuracy"
-LEARNED = 0.5  # accuracy at the longest length inside the window below which a task was not learned
 # {column: what is guessed}; evaluations name them with a space.
 GUESSES = {"by_place": "the token behind the latest earlier place of the key", "by_value": "any value of the text"}
-APART = re.compile(r" (inside|outside) \d+$")  # end of the task of a row on the questions inside or outside of a window alone
 CHOICE = " choice"  # end of the task of a row on the choice among the answers in the text
 
 
-def scores(evaluations: Sequence[Evaluation], label: Labels) -> list[Score]:
-    """Scores by method, task, length and depth. Raises RunError if two evaluations of one training have the same."""
+def scores(evaluations: Sequence[Evaluation], label: Labels, runs: Mapping[str, RunMetadata]) -> list[Score]:
+    """Scores by method, task, length and depth; `runs` by run_id. Raises RunError if two evaluations of one training have the same."""
     cells: dict[tuple, dict[int, Seed]] = defaultdict(dict)
     choices: dict[tuple, dict] = {}
     for evaluation in evaluations:
@@ -37,29 +37,18 @@ def scores(evaluations: Sequence[Evaluation], label: Labels) -> list[Score]:
             else:
                 key = (*section, row["task"], *label(row), evaluation.source, row["length"], row["depth"])
                 curves.add_seed(cells[key], Seed(evaluation, row), label)
-    within = [(one, row) for one in evaluations for row in one.rows if row["length"] <= row["train_len"] and row["depth"] is None]
-    inside = {  # the longest length last
-        (one.key, None if plain(row) else row["eval_id"], row["task"]): row["accuracy"]
-        for one, row in sorted(within, key=lambda pair: pair[1]["length"])
-    }
-    return [_score(key, list(seeds.values()), inside, choices, label) for key, seeds in cells.items()]
+    learned = Learned(evaluations, label, runs)
+    return [_score(key, list(seeds.values()), learned, choices, label) for key, seeds in cells.items()]
 
 
-def learned_by(task: str) -> str:
-    """Task whose accuracy inside the window says if a task was learned: "mqar 4 pairs" of "mqar 4 pairs outside 64"."""
-    return APART.sub("", task)
-
-
-def _score(key: tuple, seeds: list[Seed], inside: dict[tuple, float], choices: dict[tuple, dict], label: Labels) -> Score:
-    """Score of the seeds; `inside`: accuracy inside the window by key of a training, evaluation (None without extension) and task."""
-    task = learned_by(seeds[0].row["task"])
-    own = [inside.get((one.key, None, task), inside.get((one.key, row["eval_id"], task))) for one, row, *_ in seeds]
-    passed = [seed for seed, share in zip(seeds, own, strict=True) if share is None or share >= LEARNED]
+def _score(key: tuple, seeds: list[Seed], learned: Learned, choices: dict[tuple, dict], label: Labels) -> Score:
+    """Score of the seeds; `choices`: rows of the choice among the answers, by evaluation, task, length and depth."""
+    shares = [learned.share(seed.evaluation, seed.row) for seed in seeds]
+    passed = [seed for seed, share in zip(seeds, shares, strict=True) if share is None or share >= LEARNED]
     shown = passed or seeds
     rows = [one.row for one in shown]
     found = [choices.get((row["eval_id"], row["task"], row["length"], row["depth"])) for row in rows]
     low, high, over = _accuracy_interval(shown)
-    known = [share for share in own if share is not None]
     return Score(
         **dict(zip((*SECTION, "task", "encoding", "extension", "scale_attention", "source", "length", "depth"), key, strict=True)),
         untested=any(row["untested"] for row in rows),
@@ -75,7 +64,7 @@ def _score(key: tuple, seeds: list[Seed], inside: dict[tuple, float], choices: d
         half_width=_half_width(shown),
         choice=fmean([row["accuracy"] for row in found]) if all(found) else None,
         learned=bool(passed),
-        inside=fmean(known) if known else None,
+        inside=None if None in shares else fmean(shares),
         **_guesses(*shown[0][:2]),
         facts=label.facts(seeds[0].row, seeds[0].evaluation.setting),
         seeds=seeds,
@@ -90,27 +79,45 @@ def _guesses(evaluation: Evaluation, row: dict) -> dict[str, float]:
 
 
 def _accuracy_interval(seeds: Sequence[Seed]) -> tuple[float, float, str]:
-    """Ends of the 95 % interval of the mean accuracy, and its units.
+    """Ends of the 95 % interval of the mean accuracy, and its units, such as "seeds x examples". It ends at 0 and 1.
 
-    One seed: Wilson's, over the texts, since the answers to one text may depend on each other. Several: t over seeds crossed with texts, or
-    over seeds if single answers are not known; Wilson's over the texts where all seeds gave the same answers. It ends at 0 and 1.
+    One seed: Wilson's, over the texts, since the answers to one text may depend on each other. Several: Student's t over seeds crossed with
+    texts, or over seeds if single answers are not known. Where neither seeds nor texts differ, as for shares of 0 and 1, t has no width:
+    there it is Wilson's over the texts of one seed, and the units are SEEDS_ALIKE.
     """
-    rows = [one.row for one in seeds]
-    mean, unit = fmean([row["accuracy"] for row in rows]), rows[0]["sem_unit"]
-    if len(rows) > 1:
-        _, half, over = curves.interval([(row["accuracy"], one.sums(row, "correct")) for one, row, *_ in seeds], unit)
-        if half:
-            return max(0.0, mean - half), min(1.0, mean + half), over
-    return *wilson(mean, rows[0]["n_units"]), unit
+    rows = [seed.row for seed in seeds]
+    mean = fmean([row["accuracy"] for row in rows])
+    unit = rows[0]["sem_unit"]
+    by_wilson = wilson(mean, rows[0]["n_units"])
+    if len(rows) == 1:
+        return *by_wilson, unit
+    sums = [seed.evaluation.sampled_sums(seed.row, "correct") for seed in seeds]
+    _, half, over = curves.interval(list(zip([row["accuracy"] for row in rows], sums, strict=True)), unit)
+    if half is None:  # a stratum of one text, whose error nobody knows
+        _, half, over = curves.interval([(row["accuracy"], None) for row in rows], unit)
+    if not half:
+        return *by_wilson, SEEDS_ALIKE
+    return max(0.0, mean - half), min(1.0, mean + half), over
 
 
 def _half_width(seeds: Sequence[Seed]) -> float | None:
-    """Half of the 95 % interval of the mean nll, over the units of `interval`, here by Student's t for one seed too; None if not finite."""
-    rows = [one.row for one in seeds]
+    """Half of the 95 % interval of the mean nll by Student's t, of one seed over its texts; None if not finite or unknown."""
+    rows = [seed.row for seed in seeds]
     if any(row["nll"] is None for row in rows):
         return None
-    if len(rows) > 1:
-        return curves.interval([(row["nll"], one.sums(row)) for one, row, *_ in seeds], rows[0]["sem_unit"])[1]
-    (row,) = rows
-    many = row["n_units"] > 1 and row["nll_sem"] is not None
-    return student_quantile(0.975, row["n_units"] - 1) * row["nll_sem"] if many else None
+    if len(rows) == 1:
+        return _half_width_over_texts(*seeds[0][:2])
+    sums = [seed.evaluation.sampled_sums(seed.row) for seed in seeds]
+    return curves.interval(list(zip([row["nll"] for row in rows], sums, strict=True)), rows[0]["sem_unit"])[1]
+
+
+def _half_width_over_texts(evaluation: Evaluation, row: dict) -> float | None:
+    """Half of the interval of one training's nll, from the errors that rows state; texts of a task at several depths are in strata."""
+    strata = evaluation.rows_by_depth(row)
+    if len(strata) < 2:
+        strata = [row]
+    if any(stratum["n_units"] < 2 or stratum["nll_sem"] is None for stratum in strata):
+        return None
+    shares = [stratum["n_targets"] / row["n_targets"] for stratum in strata]
+    sem = math.hypot(*(share * stratum["nll_sem"] for share, stratum in zip(shares, strata, strict=True)))
+    return student_quantile(0.975, sum(stratum["n_units"] - 1 for stratum in strata)) * sem

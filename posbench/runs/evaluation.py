@@ -12,7 +12,7 @@ from posbench.common.files import read_json
 from posbench.runs.rows import agree, eval_rows, key
 from posbench.runs.setting import Setting
 from posbench.runs.target_losses import PooledLosses, TargetLosses, part_of
-from posbench.statistics.crossed import Sums
+from posbench.statistics.crossed import Sums, join_strata
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,19 @@ class Evaluation:
         before = (one["position"] for one in self.rows if one["length"] == row["length"] and one["position"] < row["position"])
         start = row.get("start", max(before, default=0))
         return self.stored.sums(name, row["length"], slice(start, row["position"]))
+
+    def sampled_sums(self, row: dict, name: str = "nll") -> Sums | None:
+        """Same as `sums`, for intervals: texts of a task that asks at several depths are drawn anew for each, which is a stratum."""
+        depths = self.rows_by_depth(row)
+        parts = [self.sums(of_depth, name) for of_depth in depths]
+        return join_strata(parts) if len(depths) > 1 and None not in parts else self.sums(row, name)
+
+    def rows_by_depth(self, row: dict) -> list[dict]:
+        """Rows of the depths that a row over all depths is the mean of, in their order; [] for any other row."""
+        if row["depth"] is not None or row["task"] is None:
+            return []
+        same = [other for other in self.rows if (other["task"], other["length"]) == (row["task"], row["length"])]
+        return sorted((other for other in same if other["depth"] is not None), key=lambda other: other["depth"])
 
     def further(self, row: dict) -> bool:
         """True for a row of a length beside its first, such as the control of protocol repeat: only losses of the first are stored."""

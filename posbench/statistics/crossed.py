@@ -1,6 +1,6 @@
 """The deciding interval: seeds crossed with documents, because every seed is measured on the same documents. numpy alone.
 
-Letters: S seeds, C documents (else windows).
+Letters: S seeds, C documents (else windows), H strata of a design.
 """
 
 import math
@@ -16,11 +16,15 @@ ANOVA_FROM = 5  # seeds from which the variance is that of `anova`; with fewer i
 
 @dataclass(frozen=True)
 class Sums:
-    """Parts of a mean over targets: sorted `documents` [C], `counts` of targets in each [C], `totals` of each seed [S, C]."""
+    """Parts of a mean over targets: sorted `documents` [C], `counts` of targets in each [C], `totals` of each seed [S, C].
+
+    `strata` [C], if any, number the stratum of each document: values that were chosen, such as depths, and not drawn.
+    """
 
     documents: np.ndarray
     counts: np.ndarray
     totals: np.ndarray
+    strata: np.ndarray | None = None
 
     @property
     def means(self) -> np.ndarray:
@@ -30,7 +34,7 @@ class Sums:
     def minus(self, other: "Sums") -> "Sums":
         """Sums of the differences on the same targets."""
         with np.errstate(invalid="ignore"):
-            return Sums(self.documents, self.counts, self.totals - other.totals)
+            return replace(self, totals=self.totals - other.totals)
 
 
 def sums(values_ST: Sequence[np.ndarray] | np.ndarray, clusters_T: np.ndarray) -> Sums:
@@ -47,12 +51,23 @@ def across(seeds: Sequence[Sums]) -> Sums | None:
     """Join the `sums` of several seeds; None unless they have equally many targets in the same documents."""
     first = seeds[0]
     alike = all(np.array_equal(one.documents, first.documents) and np.array_equal(one.counts, first.counts) for one in seeds)
-    return Sums(first.documents, first.counts, np.concatenate([one.totals for one in seeds])) if alike else None
+    return replace(first, totals=np.concatenate([one.totals for one in seeds])) if alike else None
+
+
+def join_strata(parts: Sequence[Sums]) -> Sums:
+    """Join the `sums` of the strata of a design, none of whose documents is a document of another one; they get new numbers."""
+    counts = np.concatenate([part.counts for part in parts])
+    totals = np.concatenate([part.totals for part in parts], axis=1)
+    strata = np.repeat(np.arange(len(parts)), [len(part.counts) for part in parts])
+    return Sums(np.arange(len(counts)), counts, totals, strata)
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Value with its standard error and degrees of freedom; the error is nan for one document, or if a loss is not finite."""
+    """Value with its standard error and degrees of freedom.
+
+    The error is nan for one document, also in a stratum, or if a loss is not finite.
+    """
 
     value: float
     sem: float
@@ -92,17 +107,18 @@ class Estimate:
 def estimate(terms: Sequence[tuple[float, Sums]], anova_from: float = ANOVA_FROM) -> Estimate:
     """Estimate of the sum of weight x mean over (weight, Sums), all of the same seeds in the same order.
 
-    Its variance is that of `clustered`, and from `anova_from` seeds on that of `anova`. One seed: documents alone, documents - 1 degrees of
-    freedom. Terms may have different targets in the same documents: each enters with its own residuals (sum - mean x count) / targets,
-    which for equal targets is the paired difference.
+    Its variance is that of `clustered`, and from `anova_from` seeds on that of `anova`; of documents in strata that of `stratified`. One
+    seed: documents alone, documents - 1 degrees of freedom. Terms may have different targets in the same documents: each enters with its
+    own residuals (sum - mean x count) / targets, which for equal targets is the paired difference.
 
-    Raises ValueError if the terms do not have equally many seeds.
+    Raises ValueError if the terms do not have equally many seeds, or not the same strata.
     """
     n_seeds = {len(one.totals) for _, one in terms}
     if len(n_seeds) != 1:
         raise ValueError(f"terms of {sorted(n_seeds)} seeds cannot be paired")
     documents = np.unique(np.concatenate([one.documents for _, one in terms]))
     s, c = n_seeds.pop(), len(documents)
+    strata_C = _shared_strata([one for _, one in terms])
     residual_SC, between_SC, share_C, by_seed_S = np.zeros((s, c)), np.zeros((s, c)), np.zeros(c), np.zeros(s)
     with np.errstate(invalid="ignore"):
         for weight, one in terms:
@@ -111,7 +127,9 @@ def estimate(terms: Sequence[tuple[float, Sums]], anova_from: float = ANOVA_FROM
             between_SC[:, at] += weight * (one.means - mean)[:, None] * one.counts / n
             share_C[at] += abs(weight) * one.counts / n
             by_seed_S += weight * one.means
-        if s == 1:
+        if strata_C is not None:
+            variance, df = stratified(residual_SC - between_SC, by_seed_S, share_C, strata_C, anova_from)
+        elif s == 1:
             variance, df = _variance(residual_SC[0], c), c - 1
         elif s < anova_from or c == 1:
             variance, df = clustered(residual_SC)
@@ -171,6 +189,58 @@ def anova(residual_SC: np.ndarray, by_seed_S: np.ndarray, share_C: np.ndarray) -
         return max((seeds, float(s - 1)), (documents, df))
     variance = seeds + documents - both
     return variance, variance**2 / (seeds**2 / (s - 1) + documents**2 / df + both**2 / ((s - 1) * df))
+
+
+def stratified(
+    residual_SC: np.ndarray, by_seed_S: np.ndarray, share_C: np.ndarray, strata_C: np.ndarray, anova_from: float = ANOVA_FROM
+) -> tuple[float, float]:
+    """Variance and degrees of freedom of seeds crossed with documents that were drawn within the strata of a design.
+
+    Needles stand at five depths because somebody chose these. Another draw has other texts and the same depths, so what differs between
+    depths is no error, and the interval says nothing of other depths (Cochran, Sampling Techniques, 3rd ed. 1977, chapter 5). With e_sc the
+    residual of document c under seed s from the mean of its stratum h, which has C_h documents,
+
+    documents = sum_h C_h / (C_h - 1) sum_c (mean_s e_sc)^2, with C - H degrees of freedom
+    both = sum_h C_h / (C_h - 1) sum_sc (e_sc - mean_s e_sc)^2 / (S (S - 1)), with S - 1 times as many
+    seeds = as in `anova`, with S - 1
+
+    and the variance is seeds + documents - both, of one seed documents alone. If by chance `both` exceeds another part, the larger of the
+    two others stands alone. Degrees of freedom are Satterthwaite's; with fewer than `anova_from` seeds the least of a part.
+
+    nan if a stratum has one document, whose error nobody can know.
+    """
+    _, stratum_C, size_H = np.unique(strata_C, return_inverse=True, return_counts=True)
+    if size_H.min() < 2:
+        return math.nan, 1.0
+    share_H = np.bincount(stratum_C, weights=share_C)
+    mean_SH = np.stack([np.bincount(stratum_C, weights=residual_C) for residual_C in residual_SC]) / share_H
+    error_SC = residual_SC - share_C * mean_SH[:, stratum_C]
+    factor_C = (size_H / (size_H - 1))[stratum_C]
+    mean_C = error_SC.mean(0)
+    documents = float((factor_C * mean_C**2).sum())
+    df = float(len(strata_C) - len(size_H))
+    s = len(by_seed_S)
+    if s == 1:
+        return documents, df
+    seeds = float(np.var(by_seed_S, ddof=1)) / s
+    both = float((factor_C * (error_SC - mean_C) ** 2).sum()) / (s * (s - 1))
+    if both < min(seeds, documents):
+        variance = seeds + documents - both
+        satterthwaite = variance**2 / (seeds**2 / (s - 1) + documents**2 / df + both**2 / ((s - 1) * df))
+    else:
+        variance, satterthwaite = max((seeds, float(s - 1)), (documents, df))
+    return variance, satterthwaite if s >= anova_from else min(s - 1.0, df)
+
+
+def _shared_strata(terms: Sequence[Sums]) -> np.ndarray | None:
+    """Strata [C] of terms of the same documents; None without any. Raises ValueError if terms differ in them."""
+    first = terms[0]
+    for term in terms[1:]:
+        both_without = term.strata is None and first.strata is None
+        same_documents = np.array_equal(term.documents, first.documents)
+        if not both_without and not (same_documents and np.array_equal(term.strata, first.strata)):
+            raise ValueError("terms of different strata cannot be paired")
+    return first.strata
 
 
 def _variance(total_G: np.ndarray, g: int) -> float:

@@ -25,7 +25,7 @@ from posbench.config.identity import eval_id, run_id
 from posbench.report.explore import SUMS_BYTES, TEMPLATES, content, explore_page
 from posbench.report.records import SECTION, section_of
 from posbench.report.report import collect
-from posbench.statistics.crossed import across, estimate
+from posbench.statistics.crossed import Sums, across, estimate, join_strata
 
 REPORTED = CONFIGS.parent / "results" / "reported"
 EVIL = "<img src=x onerror=alert(1)></script><script>alert(2)</script>"
@@ -130,6 +130,34 @@ def test_paired_intervals_are_those_of_posbench(headline, one, other):
     assert [value for value, _ in found] == pytest.approx([each.value for each in wanted], abs=2e-7)
     halves = [(high - low) / 2 for low, high in (each.interval() for each in wanted)]
     assert [half for _, half in found] == pytest.approx(halves, rel=1e-4, abs=2e-7)
+
+
+STRATIFIED = """
+const asked = JSON.parse(require("fs").readFileSync(0, "utf8"));
+console.log(JSON.stringify(asked.map(terms => { const found = crossed.estimate(terms); return [found.value, found.half]; })));"""
+
+
+@pytest.mark.skipif(NODE is None, reason="no node on this machine")
+def test_intervals_within_strata_are_those_of_posbench():
+    rng, asked, wanted = np.random.default_rng(5), [], []
+    for s, noise in ((1, 1.0), (3, 0.1), (6, 0.1), (6, 3.0)):  # with much noise one part stands alone
+        counts = [rng.integers(1, 5, n) for n in (2, 3, 4)]
+        values = [rng.normal(0, 1, (s, 1)) + rng.normal(9 * h, 2, (2, 1, len(n))) for h, n in enumerate(counts)]
+        values = [value + rng.normal(0, noise, (2, s, value.shape[-1])) for value in values]
+        parts = [[Sums(np.arange(len(n)), n, n * value[i]) for value, n in zip(values, counts, strict=True)] for i in (0, 1)]
+        terms = list(zip((1.0, -1.0), map(join_strata, parts), strict=True))
+        wanted.append(estimate(terms))
+        asked.append([{"weight": w, **{name: getattr(one, name).tolist() for name in ("counts", "totals", "strata")}} for w, one in terms])
+    found = json.loads(in_node(STRATIFIED, json.dumps(asked)))
+    halves = [(high - low) / 2 for low, high in (one.interval() for one in wanted)]
+    assert found == [pytest.approx([one.value, half], rel=1e-9) for one, half in zip(wanted, halves, strict=True)]
+
+
+def test_needles_carry_their_depths_as_strata_and_other_lines_have_none(headline):
+    sums = content("needles", {"": report_of("needles")})["sums"]
+    texts_of_two = [strata for strata in sums["strata"] if len(strata) == 10]
+    assert texts_of_two and all(strata == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4] for strata in texts_of_two)
+    assert not any(headline[1]["sums"]["strata"])
 
 
 @pytest.mark.skipif(NODE is None, reason="no node on this machine")

@@ -12,13 +12,12 @@ from test_rows import VALUES
 from posbench.report.figures import accuracy
 from posbench.report.figures.style import save
 from posbench.report.footnotes import UNASKED
-from posbench.report.records import Score, by_task, read_points
+from posbench.report.records import SEEDS_ALIKE, Score, by_task, read_points
 from posbench.report.report import collect
 from posbench.runs.evidence import read_evidence
 from posbench.runs.rows import eval_content, make_row
 from posbench.runs.target_losses import part_of, save_arrays
 from posbench.statistics.clustered import wilson
-from posbench.statistics.crossed import estimate, sums
 
 TEXTS, DEPTHS = 40, (0.0, 0.5, 1.0)
 
@@ -66,6 +65,19 @@ def test_intervals_of_shares_are_those_of_newcombe_1998(right, n, low, high):
     assert mirrored == pytest.approx((1 - high, 1 - low), abs=6e-5)
 
 
+def crossed_within_depths(values_SND):
+    """Mean and half of its interval over three seeds and the texts of each depth, which are other texts at every depth."""
+    s, n, d = values_SND.shape
+    by_seed_S = values_SND.mean((1, 2))
+    within_SND = values_SND - values_SND.mean(1, keepdims=True)  # of a seed and a depth
+    of_texts_ND = within_SND.mean(0)
+    seeds = ((by_seed_S - by_seed_S.mean()) ** 2).sum() / (s - 1) / s
+    texts = (of_texts_ND**2).sum() / (n - 1) / n / d**2
+    both = ((within_SND - of_texts_ND) ** 2).sum() / (n - 1) / n / d**2 / (s - 1) / s
+    variance = seeds + texts - both if both < min(seeds, texts) else max(seeds, texts)
+    return values_SND.mean(), 4.302653 * variance**0.5  # Student's t of two degrees of freedom
+
+
 @pytest.fixture
 def found(tmp_path):
     good = {64: 1.0, 128: 0.6}
@@ -81,15 +93,14 @@ def test_the_mean_is_over_seeds_that_learned_the_task_and_its_interval_is_crosse
     one = scores["rope", "none", 128, None]
     by_seed = [np.load(path.with_suffix(".npz")) for path in found[0][:3]]
     first = [npz["correct_128"][:, : len(DEPTHS)].astype(float) for npz in by_seed]  # the first columns are those of all depths
-    wanted = estimate([(1.0, sums([one.ravel() for one in first], np.repeat(np.arange(TEXTS), len(DEPTHS))))])
-    assert one.accuracy == pytest.approx(wanted.value) and (one.low, one.high) == pytest.approx(wanted.interval())
+    mean, half = crossed_within_depths(np.array(first))
+    assert one.accuracy == pytest.approx(mean) and (one.low, one.high) == pytest.approx((mean - half, mean + half))
     assert (one.n_seeds, one.over, one.learned, one.inside) == (3, "seeds x examples", True, 1.0)
-    nlls = [npz["nll_128"][:, : len(DEPTHS)].astype(float) for npz in by_seed]
-    wanted = estimate([(1.0, sums([one.ravel() for one in nlls], np.repeat(np.arange(TEXTS), len(DEPTHS))))])
-    low, high = wanted.interval()
-    assert (one.nll, one.half_width) == pytest.approx((wanted.value, (high - low) / 2))
+    mean, half = crossed_within_depths(np.array([npz["nll_128"][:, : len(DEPTHS)].astype(float) for npz in by_seed]))
+    assert (one.nll, one.half_width) == pytest.approx((mean, half))
     exact = scores["rope", "none", 64, None]  # all seeds are right everywhere, and still the interval has a width
     assert exact.accuracy == exact.high == 1.0 and exact.low == wilson(1.0, TEXTS)[0] < 1
+    assert exact.over == SEEDS_ALIKE and "Wilson's over examples where all seeds have the same accuracy" in found[1].markdown()
     single = scores["alibi", "none", 128, None]
     assert (single.low, single.high) == wilson(single.accuracy, TEXTS) and single.over == "example"
     half = scores["none", "none", 128, None]
@@ -103,8 +114,8 @@ def test_the_loss_of_answers_stands_in_a_table_of_its_own(found):
     beyond = {score.method[:2]: score for section in found[1].scores for score in section if (score.length, score.depth) == (128, None)}
     one = beyond["rope", "ntk"]
     assert one.nll > 0.1 and any(f"| {one.nll:.2f} +- {one.half_width:.2f} |" in row for row in rows), rows
-    # Of one seed the row's error, by the 2.0227 of t tables for 39 degrees of freedom.
-    assert beyond["none", "none"].half_width == pytest.approx(2.0227 * 0.1, abs=1e-5)
+    # Of one seed and three depths of 40 texts, each with an error of 0.1: Student's t of 117 degrees of freedom is 1.98045 in tables.
+    assert beyond["none", "none"].half_width == pytest.approx(1.98045 * 0.1 / 3**0.5, abs=1e-5)
 
 
 def test_questions_outside_of_the_window_are_learned_where_the_whole_task_is(tmp_path):

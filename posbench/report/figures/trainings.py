@@ -21,8 +21,8 @@ from posbench.report.figures.captions import data_line, line_name, of_intervals,
 from posbench.report.figures.lines import Line, Mark, Panel, draw, with_interval
 from posbench.report.figures.palette import Pen, bases, looks
 from posbench.report.figures.style import FONT, GREY, MARKERS, difference_axis, octaves, ruled
+from posbench.report.learned import LEARNED
 from posbench.report.records import CurvePoint, Score, grouped, span, two_seeds
-from posbench.report.scores import LEARNED
 
 NAMES = ("disc", "diamond", "square", "triangle", "triangle that points down", "plus", "cross")  # of MARKERS
 FLOOR = ("", "its last tokens alone", "none")

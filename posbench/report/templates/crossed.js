@@ -1,5 +1,6 @@
 // posbench/statistics/crossed.py and the quantiles of clustered.py, for the differences that a reader asks for.
-// A term is {weight, counts [C], totals [S][C]}; all terms have the same seeds in the same order, and the same documents.
+// A term is {weight, counts [C], totals [S][C], strata [C] or nothing}; all terms have the same seeds in the same order, and the same
+// documents in the same strata.
 const crossed = (() => {
   const sum = values => { let total = 0; for (const value of values) total += value; return total; };
   const squares = values => { let total = 0; for (const value of values) total += value * value; return total; };
@@ -42,6 +43,29 @@ const crossed = (() => {
     return [found, found ** 2 / (seeds ** 2 / (s - 1) + documents ** 2 / df + both ** 2 / ((s - 1) * df))];
   }
 
+  function stratified(residuals, bySeed, share, strata, anovaFrom) {
+    const s = bySeed.length, c = strata.length, size = new Map(), shares = new Map();
+    strata.forEach((h, i) => { size.set(h, (size.get(h) ?? 0) + 1); shares.set(h, (shares.get(h) ?? 0) + share[i]); });
+    if (Math.min(...size.values()) < 2) return [NaN, 1];
+    const factor = strata.map(h => size.get(h) / (size.get(h) - 1)), x = new Float64Array(c), df = c - size.size;
+    const errors = residuals.map(row => {
+      const totals = new Map();
+      strata.forEach((h, i) => totals.set(h, (totals.get(h) ?? 0) + row[i]));
+      return row.map((value, i) => value - share[i] * totals.get(strata[i]) / shares.get(strata[i]));
+    });
+    for (const row of errors) row.forEach((value, i) => { x[i] += value / s; });
+    const documents = sum(factor.map((value, i) => value * x[i] ** 2));
+    if (s === 1) return [documents, df];
+    const mean = sum(bySeed) / s, seeds = squares(bySeed.map(value => value - mean)) / (s - 1) / s;
+    let both = 0;
+    for (const row of errors) row.forEach((value, i) => { both += factor[i] * (value - x[i]) ** 2; });
+    both /= s * (s - 1);
+    const bySeeds = seeds > documents || seeds === documents && s - 1 > df, alone = bySeeds ? [seeds, s - 1] : [documents, df];
+    const joined = seeds + documents - both, found = both < Math.min(seeds, documents)
+      ? [joined, joined ** 2 / (seeds ** 2 / (s - 1) + documents ** 2 / df + both ** 2 / ((s - 1) * df))] : alone;
+    return s >= anovaFrom ? found : [found[0], Math.min(s - 1, df)];
+  }
+
   function estimate(terms, anovaFrom = 5) {
     const s = terms[0].totals.length, c = terms[0].counts.length, bySeed = new Array(s).fill(0), share = new Float64Array(c);
     const residuals = terms[0].totals.map(() => new Float64Array(c)), between = terms[0].totals.map(() => new Float64Array(c));
@@ -56,8 +80,12 @@ const crossed = (() => {
         }
       }
     }
-    const [found, df] = s === 1 ? [variance(residuals[0], c), c - 1] : s < anovaFrom || c === 1 ? clustered(residuals)
-      : anova(residuals.map((row, j) => row.map((value, i) => value - between[j][i])), bySeed, share);
+    const own = () => residuals.map((row, j) => row.map((value, i) => value - between[j][i])), {strata} = terms[0];
+    let rule;
+    if (strata) rule = stratified(own(), bySeed, share, strata, anovaFrom);
+    else if (s === 1) rule = [variance(residuals[0], c), c - 1];
+    else rule = s < anovaFrom || c === 1 ? clustered(residuals) : anova(own(), bySeed, share);
+    const [found, df] = rule;
     const half = Number.isFinite(found) ? quantile(df) * Math.sqrt(found) : NaN;
     return {value: sum(bySeed) / s, half, documents: c};
   }

@@ -47,7 +47,7 @@ function estimateOf(terms, seeds, name, minus) {
     const [set] = sets, counts = sums.sets[set];
     const read = entry => Float64Array.from(totals[name].subarray(sums.entries[entry][1], sums.entries[entry][1] + counts.length));
     const lessBase = own => { const base = read(own[minus]); return read(own[0]).map((value, i) => value - base[i]); };
-    found.push({weight, set, counts, totals: numbers.map(own => minus ? lessBase(own) : read(own[0]))});
+    found.push({weight, set, counts, strata: sums.strata[set], totals: numbers.map(own => minus ? lessBase(own) : read(own[0]))});
   }
   return new Set(found.map(term => term.set)).size > 1 ? null : crossed.estimate(found);
 }
@@ -77,6 +77,7 @@ function paired(a, b, y) { // of two points: {v, low, high, seeds, documents}, o
   const found = estimateOf([[1, a], [-1, b]], seeds, y === "accuracy" ? "correct" : "nll", SIGNED[y] ?? 0);
   const lacking = y in SIGNED ? "one has no reference on its targets, or they" : "they";
   if (!found) return {v: means, why: `no interval: ${lacking} scored different targets`};
+  if (found.half === 0) return {v: means, why: "no interval: neither seeds nor texts differ"};
   const [value, low, high] = [0, -1, 1].map(side => into(a, y)(found.value + (side && side * found.half)));
   return {v: value, low, high, seeds, documents: found.documents};
 }
