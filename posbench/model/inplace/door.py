@@ -6,6 +6,7 @@ of its own, so models do not share anything. The cache holds unturned keys.
 Letters: B batch, T tokens, S queries, K keys, H heads, G key heads, D head width.
 """
 
+import functools
 import itertools
 import weakref
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from posbench.common.errors import ConfigError
 from posbench.encodings.as_trained import AsTrained
+from posbench.model.inplace.caches import Caches
 from posbench.model.inplace.families.family import Family
 from posbench.model.inplace.visible import Visible, visible
 from posbench.model.kernels.dispatch import attend
@@ -27,6 +29,7 @@ from posbench.position.layer_plan import LayerPlan
 from posbench.position.plan import Plan, make_plan
 
 PLANS = 8  # plans that are kept at most, or as many as a batch has texts of different padding
+UNTRACED = "posbench's attention depends on the length of each text"  # so torch.compile leaves it as it is
 _numbers = itertools.count()
 
 
@@ -45,11 +48,12 @@ class OwnSink(ScaleAttention):
 class Door:
     """Positions of one model as measured, the methods in place, and the way of its attention layers to the kernels.
 
-    `layers` gives the place of each layer_idx among the attention layers, `rotary` the modules that turn them, and `table` the name of a
-    learned table, whose row `offset` is position 0. `family` is that of a model whose attention modules compute the scores themselves, None
-    for others. `plan` is that of a text read at once, where the caller made it. `watch` is called with
-    the place, plan, q and k of each layer that reads whole texts. `changed` holds (object, attribute, value before, value now) of what
-    the present methods changed in the model, and `undo` takes the door itself back.
+    `layers` gives the place of each attention module among the attention layers, `rotary` the modules that turn them,
+    and `table` the name of a learned table, whose row `offset` is position 0. `family` is
+    that of a model whose attention modules compute the scores themselves, None for others. `plan` is that of a text read at once,
+    where the caller made it. `watch` is called with the place, plan, q and k of each layer that reads whole texts.
+    `target_len` is the number of tokens that the methods are set for. `changed` holds (object, attribute, value before,
+    value now) of what the present methods changed in the model, and `undo` takes the door itself back.
     """
 
     model: weakref.ref
@@ -58,17 +62,19 @@ class Door:
     undo: ExitStack = field(default_factory=ExitStack)
     changed: list[tuple[object, str, object, object]] = field(default_factory=list)
     encoding: AsTrained | None = None
-    layers: dict[int, int] = field(default_factory=dict)
+    layers: weakref.WeakKeyDictionary[nn.Module, int] = field(default_factory=weakref.WeakKeyDictionary)
     rotary: list[nn.Module] = field(default_factory=list)
     table: str | None = None
     offset: int = 0
     family: Family | None = None
     extension: Extension | None = None
     scale: ScaleAttention | None = None
+    target_len: int | None = None
     plan: Plan | None = None
     plans: dict[tuple, Plan] = field(default_factory=dict)
     room: int = PLANS
     compared: dict[tuple[int, int], bool] = field(default_factory=dict)
+    caches: Caches = field(default_factory=Caches)
     watch: Callable[[int, LayerPlan, Tensor, Tensor], None] | None = None
 
     def open(self) -> None:
@@ -77,7 +83,7 @@ class Door:
         from transformers.masking_utils import AttentionMaskInterface
 
         self.register()
-        AttentionMaskInterface.register(self.name, visible)
+        AttentionMaskInterface.register(self.name, torch.compiler.disable(visible, reason=UNTRACED))
         for functions in (AttentionInterface, AttentionMaskInterface):
             self.undo.callback(functions._global_mapping.pop, self.name, None)
             weakref.finalize(self.model(), functions._global_mapping.pop, self.name, None)
@@ -90,8 +96,14 @@ class Door:
         """Have transformers call another attention function under the door's name; by default its own again."""
         from transformers import AttentionInterface
 
-        own = weakref.WeakMethod(self.attention)  # the registry must not keep the model alive, which `undo` refers to
-        AttentionInterface.register(self.name, attention or (lambda *args, **given: own()(*args, **given)))
+        if attention is None:
+            attention_of_door = weakref.WeakMethod(self.attention)  # the registry must not keep the model alive
+
+            @functools.partial(torch.compiler.disable, reason=UNTRACED)
+            def attention(*args: object, **keywords: object) -> tuple[Tensor, None]:
+                return attention_of_door()(*args, **keywords)
+
+        AttentionInterface.register(self.name, attention)
 
     def change(self, thing: object, name: str, value: object) -> None:
         """Set an attribute until `revert`."""
@@ -115,11 +127,14 @@ class Door:
             for thing, name, _, now in changed:
                 self.change(thing, name, now)
 
-    def choose(self, extension: Extension | None, scale: ScaleAttention | None) -> None:
-        """Set the methods from here on."""
-        self.extension, self.scale = extension, scale
+    def choose(self, extension: Extension, scale: ScaleAttention, target_len: int | None) -> None:
+        """Set the methods from here on, and the tokens that they are set for."""
+        self.extension = extension
+        self.scale = scale
+        self.target_len = target_len
         self.plans.clear()
         self.compared.clear()
+        self.caches.renew()
 
     def _goes_on(self, before: int, length: int) -> bool:
         """True if a text of `length` tokens treats the first `before` as a text of these alone did, whose keys and values a cache holds.
@@ -137,16 +152,18 @@ class Door:
 
     def layer(self, module: nn.Module, length: int, queries: int | None, device: torch.device) -> LayerPlan:
         """Plan of a module's layer for a text of `length` tokens, of its last `queries` or of all; kept while a batch may ask again."""
-        index = getattr(module, "layer_idx", None)
-        if index not in self.layers:
-            raise ConfigError(f"{type(module).__name__} {index} attends in this model only now: posbench.restore it, and extend it again.")
+        if module not in self.layers:
+            raise ConfigError(
+                f"A {type(module).__name__} attends by the methods of another model, or joined its model after posbench.extend: "
+                "restore the extended model, and extend the one that you use."
+            )
         key = length, queries, str(device)
         plan = self.plan if self.plan is not None and queries is None and self.plan.length == length else self.plans.get(key)
         if plan is None:
             if len(self.plans) >= self.room:
                 self.plans.clear()
             plan = self.plans[key] = make_plan(self.encoding, self.extension, self.scale, length=length, device=key[2], queries=queries)
-        return plan.layers[self.layers[index]]
+        return plan.layers[self.layers[module]]
 
     def attention(
         self,
@@ -162,8 +179,6 @@ class Door:
         **others: object,
     ) -> tuple[Tensor, None]:
         """Outputs [B, S, H, D] of a layer, as transformers wants them, and no weights. Raises ConfigError for what has no meaning here."""
-        if torch.compiler.is_compiling():
-            raise ConfigError("A model with posbench's methods in place cannot be compiled: leave torch.compile and compiled caches out.")
         if dropout:
             raise ConfigError(
                 f"attention_dropout={dropout} is not supported with posbench's methods in place: call model.eval(), or set it to 0."
@@ -208,5 +223,5 @@ class Door:
             sinks = () if s_aux is None else ((OwnSink(s_aux), torch.ones(1)),)
             layer = replace(layer, softcap=softcap, scales=(*layer.scales, *sinks))
         if self.watch and whole:
-            self.watch(self.layers[module.layer_idx], layer, q_BHSD, k_BGKD)
+            self.watch(self.layers[module], layer, q_BHSD, k_BGKD)
         return attend(layer, None, q_BHSD, k_BGKD, v_BGKD) if whole else tail(layer, q_BHSD, k_BGKD, v_BGKD)

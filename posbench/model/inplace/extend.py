@@ -8,9 +8,11 @@ method treats earlier tokens otherwise as the text grows, no cache can hold what
 
 import functools
 import inspect
+import math
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +22,7 @@ from posbench.config.names import chosen_node
 from posbench.model.inplace.door import Door
 from posbench.model.inplace.families.family import family_of, has_family
 from posbench.model.inplace.measure import TOKENS, measure, unturned
+from posbench.model.inplace.own_configs import own_configs
 from posbench.model.inplace.visible import Visible
 from posbench.position.instantiate import make
 from posbench.position.interfaces import Extension, ScaleAttention, ScaledExtension
@@ -31,6 +34,7 @@ LENGTHS = NAMES["length"]
 EQUAL = {torch.float32: 1e-4, torch.float64: 1e-4}  # largest difference of logits, in their standard deviations; of 16 bits the mean one
 ROUNDED = 0.05
 AFFORDABLE = 2048  # tokens of the longest text that is compared
+LONGEST = 2**24  # tokens of a text; a plan has some hundred bytes for each
 LAST = 16  # logits compared at the end of a text
 KEPT = "_posbench"  # attribute of a model that holds its door; a wrapper shows its model's
 
@@ -57,20 +61,22 @@ def extend(
     change nothing. The model is then as it came, or has the methods that it had.
     """
     for name, length in (("target_len", target_len), ("train_len", train_len)):
-        if length is not None and (type(length) is not int or length < 2):
-            raise ConfigError(f"{name}={length!r} must be a whole number of tokens, at least 2.")
+        if length is not None:
+            _check_length(name, length)
     door = _door(model)
-    fresh = door is None or (train_len is not None and train_len != door.train_len)
-    if door is not None and fresh:
-        restore(model)
-    if fresh:
+    if door is None:
         door = take(model, train_len)
-    try:
-        _choose(model, door, extension, scale_attention, target_len)
-    except Exception:
-        if fresh:
+        try:
+            _choose(model, door, extension, scale_attention, target_len)
+        except Exception:
             restore(model)
-        raise
+            raise
+    elif train_len is None or train_len == door.train_len:
+        _choose(model, door, extension, scale_attention, target_len)
+    else:
+        with _apart(model, door):
+            extend(model, extension, scale_attention, target_len, train_len)
+        door.caches.close()
     return model
 
 
@@ -79,10 +85,41 @@ def restore(model: nn.Module) -> nn.Module:
     door = _door(model)
     if door is None:
         raise ConfigError("This model has no posbench methods in place: call posbench.extend first.")
-    del vars(model)[KEPT]
     door.revert()
     door.undo.close()
+    door.caches.close()
     return model
+
+
+@contextmanager
+def _apart(model: nn.Module, door: Door) -> Iterator[None]:
+    """Context that begins with the model as it came. If it fails, the door and its methods are in place again."""
+    door.revert()
+    door.undo.close()
+    try:
+        yield
+    except BaseException:
+        door.open()
+        _install(model, door)
+        _lengthen(model, door)
+        raise
+
+
+def _check_length(name: str, length: object) -> None:
+    """Raise ConfigError for a length, called `name`, that is no number of tokens or more than can be planned."""
+    if type(length) is not int or length < 2:
+        shown = _readable(length) if type(length) is int else repr(length)
+        raise ConfigError(f"{name}={shown} must be a whole number of tokens, at least 2.")
+    if length > LONGEST:
+        raise ConfigError(f"{name}={_readable(length)} is longer than any text that posbench plans for: give at most {LONGEST} tokens.")
+
+
+def _readable(number: int) -> str:
+    """A whole number, such as "131072", or "about 1e30" of one with many digits."""
+    if abs(number) < 10**15:
+        return str(number)
+    sign = "-" if number < 0 else ""
+    return f"about {sign}1e{round(math.log10(abs(number)))}"
 
 
 def take(model: nn.Module, train_len: int | None = None) -> Door:
@@ -91,36 +128,61 @@ def take(model: nn.Module, train_len: int | None = None) -> Door:
     Raises ConfigError as `extend` does.
     """
     _check_kind(model)
-    configs, name = _configs(model), type(model).__name__
-    train_len = train_len or next((value for name in LENGTHS if isinstance(value := getattr(model.config, name, None), int)), None)
-    if not train_len or train_len < 2:
-        raise ConfigError(f"{name}'s configuration has no training length: give train_len=TOKENS.")
-    door, training = Door(weakref.ref(model), train_len, family=family_of(model)), model.training
-    door.undo.callback(model.train, training)
+    door = Door(weakref.ref(model), train_len or _longest_text(model), family=family_of(model))
+    with _evaluating(model):
+        try:
+            door.open()
+            short_text = _text(model, TOKENS)
+            _measure(model, door)
+            texts = [short_text, *(_text(model, length) for length in _lengths(door))]
+            _install(model, door)
+            for text in texts:
+                _compare(model, text)
+        except BaseException:
+            door.undo.close()
+            raise
+    return door
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Context in which no module of the model is in training."""
+    training = [module for module in model.modules() if module.training]
     model.eval()
     try:
-        short = _logits(model, TOKENS)
-        door.open()
-        with _through(configs, door.name), door.in_place():
-            try:
-                measure(model, door)
-            except ConfigError:
-                raise
-            except Exception as error:  # any error of another's code, which was handed a mask and angles of ours
-                raise ConfigError(
-                    f"{name} does not hand its attention to transformers' registry as its other models do ({type(error).__name__}: "
-                    f"{first_line(error)}): posbench does not read this model."
-                ) from error
-        texts = [(TOKENS, short), *((length, _logits(model, length)) for length in _lengths(door))]
-        _install(model, configs, door)
-        for length, expected in texts:
-            _compare(model, length, expected)
-    except BaseException:
-        door.undo.close()
-        raise
-    model.train(training)
-    vars(model)[KEPT] = door
-    return door
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def _measure(model: nn.Module, door: Door) -> None:
+    name = type(model).__name__
+    with own_configs(model), _through(_configs(model), door.name), door.in_place():
+        try:
+            measure(model, door)
+        except ConfigError:
+            raise
+        except Exception as error:  # any error of another's code, which was handed a mask and angles of ours
+            raise ConfigError(
+                f"{name} does not hand its attention to transformers' registry as its other models do "
+                f"({type(error).__name__}: {first_line(error)}): posbench does not read this model."
+            ) from error
+
+
+def _longest_text(model: nn.Module) -> int:
+    """Longest text in a model's configuration, in tokens. Raises ConfigError for none, or one that cannot be planned."""
+    name = type(model).__name__
+    lengths = (getattr(model.config, key, None) for key in LENGTHS)
+    longest = next((length for length in lengths if isinstance(length, int)), None)
+    if not longest or longest < 2:
+        raise ConfigError(f"{name}'s configuration has no training length: give train_len=TOKENS.")
+    if longest > LONGEST:
+        raise ConfigError(
+            f"{name}'s configuration has a training length of {_readable(longest)} tokens, and posbench plans for at most "
+            f"{LONGEST}: give train_len=TOKENS."
+        )
+    return longest
 
 
 def _check_kind(model: nn.Module) -> None:
@@ -178,6 +240,22 @@ def _lengths(door: Door) -> list[int]:
     return [longest * 5 // 4 + 8] if longest else []
 
 
+class Text(NamedTuple):
+    """A random text of `length` tokens and the logits [LAST, V] of its last tokens by the model as it came."""
+
+    length: int
+    logits_RV: Tensor
+
+
+def _text(model: nn.Module, length: int) -> Text:
+    logits_RV = _logits(model, length)
+    if not logits_RV.isfinite().all():
+        damaged = [name for name, weight in model.named_parameters() if not weight.isfinite().all()]
+        cause = f": so has its weight {damaged[0]}" if damaged else ""
+        raise ConfigError(f"{type(model).__name__} as it came has NaN or infinite logits after {length} random tokens{cause}.")
+    return Text(length, logits_RV)
+
+
 @torch.no_grad()
 def _logits(model: nn.Module, length: int) -> Tensor:
     """Last logits of a random text: [LAST, V], float32."""
@@ -187,22 +265,30 @@ def _logits(model: nn.Module, length: int) -> Tensor:
     return model(input_ids=ids_BT, use_cache=False, **few).logits[0, -LAST:].float()
 
 
-def _compare(model: nn.Module, length: int, expected: Tensor) -> None:
-    difference = (_logits(model, length) - expected).abs() / expected.std().clamp(min=1e-12)
-    limit = EQUAL.get(model.dtype)
-    found, allowed = (float(difference.max()), limit) if limit else (float(difference.mean()), ROUNDED)
-    if not found <= allowed:
+def _compare(model: nn.Module, text: Text) -> None:
+    """Raise ConfigError if the model's logits of a text are not those of the model as it came."""
+    difference_RV = (_logits(model, text.length) - text.logits_RV).abs() / text.logits_RV.std().clamp(min=1e-12)
+    allowed = EQUAL.get(model.dtype)
+    if allowed:
+        difference = float(difference_RV.max())
+    else:
+        difference = float(difference_RV.mean())
+        allowed = ROUNDED
+    if not difference <= allowed:
         raise ConfigError(
-            f"{type(model).__name__} through posbench's attention, without an extension, has logits that differ by {found:.1e} of their "
-            f"standard deviation after {length} tokens, where rounding explains {allowed:g}: what it does with positions is not all "
-            "measured, so it is left as it came."
+            f"{type(model).__name__} through posbench's attention, without an extension, has logits that differ by "
+            f"{difference:.1e} of their standard deviation after {text.length} tokens, where rounding explains {allowed:g}: "
+            "what it does with positions is not all measured, so it is left as it came."
         )
 
 
-def _install(model: nn.Module, configs: list, door: Door) -> None:
-    door.undo.enter_context(_through(configs, door.name))
+def _install(model: nn.Module, door: Door) -> None:
+    """Have a measured model attend by its door, until `door.undo` is closed."""
+    door.undo.enter_context(own_configs(model))
+    door.undo.enter_context(_through(_configs(model), door.name))
     door.undo.enter_context(door.in_place())
     door.undo.enter_context(unturned(door.rotary))
+    door.undo.enter_context(door.caches.watch(model))
 
     def entered(module: nn.Module, args: tuple, given: dict) -> None:
         if model.config._attn_implementation != door.name:
@@ -226,6 +312,8 @@ def _install(model: nn.Module, configs: list, door: Door) -> None:
     for name, function in (("save_pretrained", save_pretrained), ("__reduce_ex__", refused)):
         setattr(model, name, function)
         door.undo.callback(vars(model).pop, name, None)
+    vars(model)[KEPT] = door
+    door.undo.callback(vars(model).pop, KEPT, None)
 
 
 def _check_positions(position_ids: object, mask: object) -> None:
@@ -262,15 +350,20 @@ def _choose(model: nn.Module, door: Door, extension: object, scale_attention: ob
             f"extension={name_of(made)} on a learned table needs target_len=TOKENS: rows in a cache cannot change with each token."
         )
     door.revert()
-    door.choose(made, scale)
-    if target_len is None:
+    door.choose(made, scale, target_len)
+    _lengthen(model, door)
+
+
+def _lengthen(model: nn.Module, door: Door) -> None:
+    """Raise the longest text of the configuration and the learned table to the target of the methods, if they have one."""
+    if door.target_len is None:
         return
     for config in _configs(model):
         for name in LENGTHS:
-            if isinstance(before := getattr(config, name, None), int) and before < target_len:
-                door.change(config, name, target_len)
-    if learned:
-        put_table(model, door, make_plan(door.encoding, made, scale, length=target_len).embed())
+            if isinstance(before := getattr(config, name, None), int) and before < door.target_len:
+                door.change(config, name, door.target_len)
+    if door.table is not None:
+        put_table(model, door, make_plan(door.encoding, door.extension, door.scale, length=door.target_len).embed())
 
 
 def _made(chosen: object, target_len: int | None) -> Extension:

@@ -94,31 +94,50 @@ def measure(model: nn.Module, door: Door) -> None:
             f"{type(model).__name__} does not attend through transformers' registry of attention functions, where posbench's "
             "methods are put in place: choose another model."
         )
-    places = {getattr(one.module, "layer_idx", None): place for place, one in enumerate(own)}
-    if None in places or len(places) != len(own):
-        raise ConfigError(f"{type(model).__name__} has attention layers with a shared or missing layer_idx, which posbench needs.")
+    if len(own) != len(still):
+        raise ConfigError(f"{type(model).__name__} attends otherwise each time, which posbench does not support.")
     first = own[0]
     width, (n_head, _, head_width) = model.get_input_embeddings().weight.shape[1], first.q_BHTD.shape[1:]
-    shape = Shape(width, len(own), n_head, first.k_BGTD.shape[1], door.train_len, head_width)
+    shape = Shape(width, len({call.module for call in own}), n_head, first.k_BGTD.shape[1], door.train_len, head_width)
     tolerance = EXACT.get(model.dtype, 0.02)
     angles = [found for call in calls for found in _angles(*call)]
     found: dict[object, Turned | NoEncoding] = {}
-    layers = []
-    for index, (with_angles, without) in enumerate(zip(own, still, strict=True)):
-        encoding = _explained(with_angles, without, angles, shape, tolerance, found)
-        layers.append(Layer(encoding, window=with_angles.mask.window, chunk=with_angles.mask.chunk, index=index))
+    layers: dict[nn.Module, Layer] = {}  # a module that attends several times in a pass is one layer
+    for turned_call, still_call in zip(own, still, strict=True):
+        encoding = _explained(turned_call, still_call, angles, shape, tolerance, found)
+        module, mask = turned_call.module, turned_call.mask
+        layer = Layer(encoding, window=mask.window, chunk=mask.chunk, index=len(layers))
+        earlier = layers.setdefault(module, layer)
+        if _differ(earlier, layer):
+            raise ConfigError(
+                f"A {type(module).__name__} of {type(model).__name__} attends several times for each token, and not "
+                "with the same positions each time, which posbench does not support."
+            )
     biased = door.family.encoding(model, shape) if door.family else None
     if biased is not None:
-        layers = [replace(layer, encoding=biased) for layer in layers]
+        layers = {module: replace(layer, encoding=biased) for module, layer in layers.items()}
     table, offset = (None, 0) if _difference(moved[0].q_BHTD, still[0].q_BHTD) < tolerance else _table(model, tables)
-    turns = any(isinstance(layer.encoding, Turned) for layer in layers)
+    turns = any(isinstance(layer.encoding, Turned) for layer in layers.values())
     if table is not None and turns:
         raise ConfigError(
             f"{type(model).__name__} has learned positions and rotates its queries too, but posbench supports only one of these."
         )
     rows_NC = None if table is None else model.get_submodule(table).weight.detach()[offset:].float()
-    door.encoding, door.layers, door.rotary = AsTrained(shape, measured=layers, rows_NC=rows_NC), places, modules if turns else []
+    if rows_NC is not None and len(rows_NC) < door.train_len:
+        raise ConfigError(
+            f"train_len={door.train_len} is longer than {type(model).__name__}'s learned table of positions, which has "
+            f"{len(rows_NC)} rows: give train_len={len(rows_NC)} or less."
+        )
+    door.encoding = AsTrained(shape, measured=list(layers.values()), rows_NC=rows_NC)
+    door.layers.update({module: layer.index for module, layer in layers.items()})
+    door.rotary = modules if turns else []
     door.table, door.offset = table, offset
+
+
+def _differ(layer: Layer, other: Layer) -> bool:
+    if layer.encoding is not other.encoding:
+        return True
+    return (layer.window, layer.chunk) != (other.window, other.chunk)
 
 
 def _pass(

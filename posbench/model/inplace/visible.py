@@ -78,7 +78,13 @@ def visible(
     q_start = int(q_offset)
     texts = None
     if attention_mask is not None:
-        mask_BK = attention_mask[:, : q_start + q_length].bool()
+        stop = q_start + q_length
+        mask_BK = attention_mask[:, :stop].bool()
+        if mask_BK.shape[1] < stop and not mask_BK.all():
+            raise ConfigError(
+                f"attention_mask has {mask_BK.shape[1]} columns and the text has {stop} tokens, so it does not say which of "
+                "the others are padding: give a mask of the whole text, those in a cache included."
+            )
         texts = None if bool(mask_BK.all()) else tuple(map(_text, mask_BK))
     begins = texts[0][0] if texts else 0  # chunks are counted from there
 
