@@ -118,7 +118,8 @@ def stepped(corpus, folder, *stops):
             trainer.resume(folder)
         while trainer.step < stop:
             trainer.advance()
-        trainer.save(folder)
+        with folder.lock():
+            trainer.save(folder)
     return model.state_dict()
 
 

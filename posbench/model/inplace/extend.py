@@ -22,7 +22,7 @@ from posbench.config.names import chosen_node
 from posbench.model.inplace.door import Door
 from posbench.model.inplace.families.family import family_of, has_family
 from posbench.model.inplace.measure import TOKENS, measure, unturned
-from posbench.model.inplace.own_configs import own_configs
+from posbench.model.inplace.own_configs import OwnConfigs
 from posbench.model.inplace.visible import Visible
 from posbench.position.instantiate import make
 from posbench.position.interfaces import Extension, ScaleAttention, ScaledExtension
@@ -158,7 +158,7 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 def _measure(model: nn.Module, door: Door) -> None:
     name = type(model).__name__
-    with own_configs(model), _through(_configs(model), door.name), door.in_place():
+    with OwnConfigs(model), _through(_configs(model), door.name), door.in_place():
         try:
             measure(model, door)
         except ConfigError:
@@ -284,7 +284,7 @@ def _compare(model: nn.Module, text: Text) -> None:
 
 def _install(model: nn.Module, door: Door) -> None:
     """Have a measured model attend by its door, until `door.undo` is closed."""
-    door.undo.enter_context(own_configs(model))
+    door.undo.enter_context(OwnConfigs(model))
     door.undo.enter_context(_through(_configs(model), door.name))
     door.undo.enter_context(door.in_place())
     door.undo.enter_context(unturned(door.rotary))

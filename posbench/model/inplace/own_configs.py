@@ -5,8 +5,6 @@ configuration, its attention function and its longest text, must not reach anoth
 """
 
 import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch import nn
@@ -26,26 +24,30 @@ class Place(NamedTuple):
     own: "PreTrainedConfig"
 
 
-@contextmanager
-def own_configs(model: nn.Module) -> Iterator[None]:
-    """Context in which a model's modules hold copies of their configurations, equal objects staying one object.
+class OwnConfigs:
+    """Context in which a model's modules hold copies of their configurations; equal objects stay one object.
 
-    At its end the shared ones are back, with whatever the user set meanwhile.
+    At its end the shared ones are back, with whatever the user set meanwhile. Nothing happens to a model that is
+    forgotten before the end.
     """
-    copies: dict[int, object] = {}  # {id of an object: its copy}, as copy.deepcopy fills it
-    places = [
-        Place(module, attribute, config, copy.deepcopy(config, copies))
-        for module in model.modules()
-        for attribute, config in _configs(module)
-    ]
-    before = {id(place.own): copy.deepcopy(_settings(place.own)) for place in places}
-    for place in places:
-        setattr(place.module, place.attribute, place.own)
-    try:
-        yield
-    finally:
-        for place in places:
-            _adopt(place, before[id(place.own)])
+
+    def __init__(self, model: nn.Module):
+        self.model = model
+        self.places: list[Place] = []
+        self.before: dict[int, dict[str, object]] = {}  # {id of a copy: its settings at first}
+
+    def __enter__(self) -> None:
+        copies: dict[int, object] = {}  # {id of an object: its copy}, as copy.deepcopy fills it
+        for module in self.model.modules():
+            for attribute, config in _configs(module):
+                own = copy.deepcopy(config, copies)
+                self.places.append(Place(module, attribute, config, own))
+                setattr(module, attribute, own)
+                self.before[id(own)] = copy.deepcopy(_settings(own))
+
+    def __exit__(self, *error: object) -> None:
+        for place in self.places:
+            _adopt(place, self.before[id(place.own)])
 
 
 def _configs(module: nn.Module) -> list[tuple[str, "PreTrainedConfig"]]:
