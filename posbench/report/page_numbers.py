@@ -9,6 +9,8 @@
     {headline/trainings: seconds total hours .1f}          a sum over lines, in another unit
     {ledger: stage two: C2 [] +.2f}                        an endpoint of the ledger of claims
     {newer paired: lerope minus rope @4x +- .2f}           from sums.npz, on the same targets: value +- half of the interval
+    {protocols paired: rope @4x, protocol=disjoint minus rope @1x, protocol=disjoint minus rope @4x, protocol=sliding
+        plus rope @1x, protocol=sliding +- .2f}            any sum of such losses, and of other protocols than fixed_targets
     {scale above floor: rope minus alibi @8x [] .2f}       the same of what each is above its own floor
     {matched by seed: alibi minus rope @1x +- .2f}         from rows.csv: differences of the seeds, the interval over them alone
     {advice/advice.json: search, name=cut, nll, 8192 .2f}  a place in a json
@@ -103,7 +105,10 @@ def fill(source: str, text: str) -> str:
     terms = [" ".join(words)] if source == "ledger" else " ".join(words).split(" minus ")
     if " @" in terms[-1] and " @" not in terms[0]:
         terms[0] += " @" + terms[-1].rpartition(" @")[2]
-    if kind:
+    if kind == "paired":
+        whole, *each = _sum_of_losses(path.parent, " ".join(words))
+        values = each if "seeds" in taken else [whole]
+    elif kind:
         whole, *each = _compared(path.parent, terms, kind)
         values = each if "seeds" in taken else [whole]
     elif path.suffix == ".json":
@@ -199,17 +204,36 @@ def _place(path: Path, text: str) -> Value:
     return Value(*found) if isinstance(found, list) else Value(found)
 
 
+def _sum_of_losses(folder: Path, text: str) -> list[Value]:
+    """Sum of the losses in "A minus B plus C" over the seeds that all have, and then that of each seed."""
+    first, *rest = re.split(r" (minus|plus) ", text)
+    terms = [(1.0, first)]
+    for sign, term in zip(rest[::2], rest[1::2], strict=True):
+        terms.append((-1.0 if sign == "minus" else 1.0, term))
+    multiple = terms[-1][1].rpartition(" @")[2]
+    by_seed = [(weight, _seeds(folder, term if " @" in term else f"{term} @{multiple}")) for weight, term in terms]
+    return _estimated(by_seed, above_floor=False)
+
+
+def _estimated(losses: list[tuple[float, dict[int, list[Seed]]]], above_floor: bool) -> list[Value]:
+    """Weighted sum of losses over the seeds that all have, with its interval, then that of each seed."""
+    seeds = sorted(set.intersection(*(set(by_seed) for _, by_seed in losses)))
+    sums = []
+    for weight, by_seed in losses:
+        sums.append((weight, across([_sums(by_seed[seed], above_floor) for seed in seeds])))
+    result = estimate(sums)
+    return [Value(result.value, *result.interval()), *map(Value, result.by_seed)]
+
+
 def _compared(folder: Path, terms: list[str], kind: str) -> list[Value]:
     """Difference of two methods over the seeds that both have, and then that of each seed."""
     one, other = (_seeds(folder, text) for text in terms)
+    if kind == "above floor":
+        return _estimated([(1.0, one), (-1.0, other)], above_floor=True)
     seeds = sorted(one.keys() & other.keys())
-    if kind == "by seed":
-        differences = [_one(one[seed]).row["nll"] - _one(other[seed]).row["nll"] for seed in seeds]
-        mean, half, _ = student_interval(differences)
-        return [Value(mean, mean - half, mean + half), *map(Value, differences)]
-    sums = [(weight, across([_sums(each[seed], kind == "above floor") for seed in seeds])) for weight, each in ((1.0, one), (-1.0, other))]
-    found = estimate(sums)
-    return [Value(found.value, *found.interval()), *map(Value, found.by_seed)]
+    differences = [_one(one[seed]).row["nll"] - _one(other[seed]).row["nll"] for seed in seeds]
+    mean, half, _ = student_interval(differences)
+    return [Value(mean, mean - half, mean + half), *map(Value, differences)]
 
 
 @cache
@@ -220,10 +244,15 @@ def _report(folder: Path) -> Report:
 
 def _seeds(folder: Path, text: str) -> dict[int, list[Seed]]:
     """{seed: what it has at the length of a key}. A method is named as in a table or in trainings.csv."""
-    key, report, found = Key.read(text, ("data", "train_len")), _report(folder), defaultdict(list)
+    key = Key.read(text, ("data", "train_len", "protocol"))
+    report, found = _report(folder), defaultdict(list)
     listed = {row["run_id"]: row.get("encoding") for row in csv_lines(folder / "trainings.csv")}
+    protocol_named = any(column == "protocol" for column, *_ in key.cells)
     for point in itertools.chain(*(report.scores if key.name else report.sections)):
-        asked = point.task == key.name and point.depth is None if key.name else point.protocol == "fixed_targets"
+        if key.name:
+            asked = point.task == key.name and point.depth is None
+        else:
+            asked = protocol_named or point.protocol == "fixed_targets"
         if asked and point.length == key.multiples[0] * point.train_len and key.fits(vars(point)):
             for one in point.seeds:
                 names = (point.encoding, listed.get(one.row["run_id"]))

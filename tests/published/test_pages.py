@@ -90,3 +90,18 @@ def test_what_is_no_number_is_refused_with_its_place(results, tmp_path, expressi
     with pytest.raises(ConfigError) as refused:
         pages.filled_page(template)
     assert str(refused.value).startswith(f"small/README.template.md, line 2: {expression}") and said in str(refused.value)
+
+
+def test_a_sum_of_losses_of_several_protocols_is_that_of_its_rows():
+    rope = "rope|yarn @16x, protocol={0} minus rope|yarn @1x, protocol={0}"
+    gain = {name: fill_number(f"rope|yarn @16x, protocol={name} minus rope|yarn @1x, protocol={name}") for name in ("disjoint", "sliding")}
+    both = f"{rope.format('disjoint')} minus rope|yarn @16x, protocol=sliding plus rope|yarn @1x, protocol=sliding"
+    assert fill_number(both) == pytest.approx(gain["disjoint"] - gain["sliding"], abs=2e-5)
+    with open(page_numbers.REPORTED / "protocols" / "rows.csv", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if (row["extension"], row["protocol"]) == ("yarn", "disjoint")]
+    nll = {row["length"]: float(row["nll"]) for row in rows}
+    assert gain["disjoint"] == pytest.approx(nll["1024"] - nll["64"], abs=1e-5)
+
+
+def fill_number(text):
+    return float(page_numbers.fill("protocols paired", f"{text} .5f"))
