@@ -40,9 +40,20 @@ class Copy(Task):
             symbol_NP = SYMBOLS + random.random((count, self.vocab_size - SYMBOLS)).argsort(1)[:, :most]
         else:
             symbol_NP = random.integers(SYMBOLS, self.vocab_size, size=(count, most))
-        text_NW, answer_NT = np.full((count, length + 1), PAD), np.full((count, length), -1)
-        for row, n in enumerate(size_N.tolist()):
-            symbols = symbol_NP[row, :n]
-            text_NW[row, : 2 * n + 3] = np.concatenate([[BOS], symbols, [SEP], symbols, [EOS]])
-            answer_NT[row, n + 1 : 2 * n + 2] = 0
-        return Examples(text_NW[:, :-1].copy(), np.where(answer_NT < 0, IGNORED, text_NW[:, 1:]), answer_NT)
+        asked = [(symbols[:n], self.answer(symbols[:n])) for symbols, n in zip(symbol_NP, size_N, strict=True)]
+        return laid_out(length, asked)
+
+    def answer(self, symbols: np.ndarray) -> np.ndarray:
+        """Answer to a string of symbols, without EOS."""
+        return symbols
+
+
+def laid_out(length: int, asked: list[tuple[np.ndarray, np.ndarray]]) -> Examples:
+    """Examples BOS question SEP answer EOS of (question, answer), padded to `length` tokens and a last target."""
+    text_NW = np.full((len(asked), length + 1), PAD)
+    answer_NT = np.full((len(asked), length), -1)
+    for row, (question, answer) in enumerate(asked):
+        text = np.concatenate([[BOS], question, [SEP], answer, [EOS]])
+        text_NW[row, : len(text)] = text
+        answer_NT[row, len(question) + 1 : len(text) - 1] = 0
+    return Examples(text_NW[:, :-1].copy(), np.where(answer_NT < 0, IGNORED, text_NW[:, 1:]), answer_NT)

@@ -5,6 +5,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,16 +19,17 @@ from posbench.report.figures.style import save
 from posbench.report.figures.trainings import accuracy_steps, frontier, gain, steps
 from posbench.report.frame import RECORDS
 from posbench.report.page import page
+from posbench.report.ranks import MethodRank
 from posbench.report.records import ContextPoint, CurvePoint, Score, SectionKey
 from posbench.report.report import Report, collect
 from posbench.runs.evidence import write_evidence
 from posbench.runs.rows import write_csv
 from posbench.runs.run_metadata import Training, trainings
 
-EXPLORE, PAGE = "explore.html", "report.html"
+EXPLORE, PAGE, RANKS = "explore.html", "report.html", "ranks.csv"
 DRAWN = re.compile(
     r"(context|accuracy|accuracy_steps|map|depth|curve|position|heatmap|differences|gain|steps|frontier|causes)(-\d+)?\.(png|svg)"
-    r"|(context|accuracy|position)\.csv"
+    r"|(context|accuracy|position|ranks)\.csv"
 )
 FIGURES = {  # of a section by its kind; None where one would show nothing
     "context": {"context": within_windows.by_context},
@@ -51,6 +53,8 @@ def texts_of(report: Report) -> dict[str, str]:
         "table.tex": report.latex(),
     }
     others = {"position": report.stretches.values(), "context": report.contexts, "accuracy": report.scores}
+    if report.ranks:
+        texts[RANKS] = to_csv(report.ranks, MethodRank)
     return texts | {f"{name}.csv": to_csv(itertools.chain(*own), RECORDS[name]) for name, own in others.items() if own}
 
 
@@ -101,6 +105,7 @@ def draw(sections: Sequence[Sequence[SectionKey]], out_dir: Path | str, title: s
 def disagreements(folder: Path, report: Report | None = None) -> list[str]:
     """Faults of a folder of evidence, in words: a row is the mean of its sums, and each table is what rows and sums give."""
     report, found = report or collect([], "again", "report.py", evidence=[folder]), []
+    report = replace(report, ranked=(folder / RANKS).is_file())
     for one in report.evaluations:
         for row in one.rows:
             for name, column in (("nll", "nll"), ("correct", "accuracy")):

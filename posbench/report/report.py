@@ -12,6 +12,7 @@ from posbench.report import scores as asked
 from posbench.report.curves import context_points, points
 from posbench.report.external_csv import match_setting, place, read_foreign, stated
 from posbench.report.labels import STEPS, Labels
+from posbench.report.ranks import RANKED, MethodRank, method_ranks, rank_table
 from posbench.report.records import ContextPoint, CurvePoint, Score, check_size, section_of, sections
 from posbench.report.references import References, check_one_set
 from posbench.report.tables import Table, context_table, position_tables, printed, score_tables, tables
@@ -53,11 +54,17 @@ class Report:
     stretches: dict[tuple, list[CurvePoint]]  # {section: points of wide stretches} of protocols by position
     contexts: list[list[ContextPoint]]  # loss against context inside the window, if measured
     scores: list[list[Score]]  # accuracy in tasks, if measured
+    ranked: bool = True  # False: without mean reciprocal ranks, as in folders of earlier versions
 
     @property
     def rows(self) -> list[dict]:
         """Rows of all evaluations, with their settings in words."""
         return [{**row, SETTING: evaluation.words} for evaluation in self.evaluations for row in evaluation.rows]
+
+    @cached_property
+    def ranks(self) -> list[MethodRank]:
+        """Mean reciprocal ranks over all tasks; empty for too few tasks or methods."""
+        return method_ranks(self.scores) if self.ranked else []
 
     @cached_property
     def parts(self) -> list[Part]:
@@ -68,7 +75,11 @@ class Report:
         for section in self.scores:
             own = _of(section, self.evaluations)
             lines = footnotes.below_scores(section) + footnotes.training_lines(own, self.origins, self.label)
-            parts.append(Part("tasks", section, own, score_tables(section), lines))
+            made = score_tables(section)
+            if section is self.scores[-1] and self.ranks:
+                made.append(rank_table(self.ranks))
+                lines.append(f"mean reciprocal rank: {RANKED}")
+            parts.append(Part("tasks", section, own, made, lines))
         for section in self.sections:
             own, wide = _of(section, self.evaluations), self.stretches.get(section[0].section)
             lines = footnotes.below_curve(section) + footnotes.checkpoint_lines(own, self.origins)

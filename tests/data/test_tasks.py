@@ -9,10 +9,13 @@ from conftest import CONFIGS, node
 
 from posbench.common.errors import ConfigError
 from posbench.data import fingerprint, prepare
+from posbench.data.addition import PLUS, Addition
 from posbench.data.batches import batches
 from posbench.data.copy import BOS, EOS, PAD, SEP, SYMBOLS, Copy
 from posbench.data.mqar import Mqar
 from posbench.data.mqar_uniform import MqarUniform
+from posbench.data.reverse import Reverse
+from posbench.data.sort import Sort
 from posbench.data.task import IGNORED, TaskSplit
 
 TASKS = sorted(path.stem for path in (CONFIGS / "data").glob("*.yaml") if "tokenizer: task" in path.read_text())
@@ -172,37 +175,61 @@ def test_questions_inside_and_outside_of_the_window_are_asked_apart():
         draw(MqarUniform(64, [4]), 16)
 
 
-def test_copy_asks_for_the_string_and_its_end():
+@pytest.mark.parametrize("task, answer", [(Copy(20), list), (Reverse(20), lambda string: string[::-1]), (Sort(20), sorted)])
+def test_copy_reverse_and_sort_ask_for_the_string_and_its_end(task, answer):
     for full in (False, True):
-        examples, sizes = draw(Copy(20), full=full), set()
+        examples, sizes = draw(task, full=full), set()
         for row, inputs in enumerate(examples.inputs_NT.tolist()):
             n = inputs.index(SEP) - 1
             sizes.add(n)
             string = inputs[1 : n + 1]
-            assert inputs[0] == BOS and min(string) >= SYMBOLS and asked(examples, row) == [*string, EOS]
-            assert inputs[n + 2 :] == [*string, EOS, *[PAD] * 32][: 32 - n - 2]  # what is asked for is fed behind it
+            assert inputs[0] == BOS and min(string) >= SYMBOLS and asked(examples, row) == [*answer(string), EOS]
+            assert inputs[n + 2 :] == [*answer(string), EOS, *[PAD] * 32][: 32 - n - 2]  # what is asked for is fed behind it
             assert np.flatnonzero(examples.targets_NT[row] != IGNORED).tolist() == list(range(n + 1, 2 * n + 2))
         assert sizes == ({15} if full else set(range(1, 16)))
 
 
-def test_distinct_symbols_stand_once_in_a_string():
+@pytest.mark.parametrize("task", [Copy, Reverse, Sort])
+def test_distinct_symbols_stand_once_in_a_string(task):
     seen = np.zeros(20, dtype=int)
     for full in (False, True):
-        for inputs in draw(Copy(20, distinct=True), full=full).inputs_NT.tolist():
+        for inputs in draw(task(20, distinct=True), full=full).inputs_NT.tolist():
             string = inputs[1 : inputs.index(SEP)]
             assert len(set(string)) == len(string)
             seen[string] += 1
     assert (seen[:SYMBOLS] == 0).all() and seen[SYMBOLS:].min() > 0.8 * seen.max()
-    assert any(len(set(row[1:16])) < 15 for row in draw(Copy(20), full=True).inputs_NT.tolist())  # otherwise they repeat
+    assert any(len(set(row[1:16])) < 15 for row in draw(task(20), full=True).inputs_NT.tolist())  # otherwise they repeat
     with pytest.raises(ConfigError, match="has 16 and needs 17 of them at 36 tokens: give data.vocab_size=21 or more"):
-        draw(Copy(20, distinct=True), 36)
+        draw(task(20, distinct=True), 36)
 
 
 def test_data_without_distinct_symbols_keeps_its_fingerprint():
     assert Copy(20).fingerprint() == Copy(20, False).fingerprint() != Copy(20, True).fingerprint()
 
 
-@pytest.mark.parametrize("task", [Mqar(64, [1, 2, 4]), MqarUniform(64, [1, 2]), Copy(20)], ids=lambda task: task.name)
+@pytest.mark.parametrize("reverse", [False, True])
+def test_addition_asks_for_the_sum(reverse):
+    for full in (False, True):
+        examples, sizes = draw(Addition(15, reverse), 32, full=full), []
+        for row, inputs in enumerate(examples.inputs_NT.tolist()):
+            text = inputs[1 : inputs.index(SEP)]
+            parts = text[: text.index(PLUS)], text[text.index(PLUS) + 1 :]
+            a, b = ("".join(str(digit - SYMBOLS) for digit in part) for part in parts)
+            total = str(int(a) + int(b))
+            digits = [SYMBOLS + int(digit) for digit in (total[::-1] if reverse else total)]
+            assert asked(examples, row) == [*digits, EOS] and all(len(part) == 1 or part[0] != "0" for part in (a, b))
+            sizes.append(sorted((len(a), len(b))))
+        assert {high for _, high in sizes} == ({9} if full else set(range(1, 10)))
+        assert {low for low, _ in sizes} == set(range(1, 10))
+
+
+def test_numbers_may_have_more_digits_than_python_reads():
+    total = Addition(15).question(np.full(5000, 9), np.array([1]))[1]
+    assert (total - SYMBOLS).tolist() == [1, *[0] * 5000]
+    assert len(asked(draw(Addition(15), 15_004, 1, full=True), 0)) in (5001, 5002)  # EOS behind the sum
+
+
+@pytest.mark.parametrize("task", [Mqar(64, [1, 2, 4]), MqarUniform(64, [1, 2]), Copy(20), Addition(15)], ids=lambda task: task.name)
 def test_batches_are_a_function_of_seed_and_step(task):
     def made(seed=0, split="train"):
         return batches(TaskSplit(task, split), [16, 32], 128, seed, None)
@@ -234,7 +261,7 @@ def test_impossible_tasks_are_refused(change, said, tmp_path):
 
 
 def test_texts_too_short_for_a_question_are_refused():
-    for task, length, least in ((Mqar(64, [4]), 15, 16), (Copy(20), 3, 4)):
+    for task, length, least in ((Mqar(64, [4]), 15, 16), (Copy(20), 3, 4), (Addition(15), 6, 7)):
         with pytest.raises(ConfigError, match=f"needs {least} tokens"):
             batches(TaskSplit(task, "train"), [length], 64, 0, None)
         draw(task, least, 2)

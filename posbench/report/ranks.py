@@ -1,0 +1,89 @@
+"""Mean reciprocal rank of methods over tasks and lengths: one number for each method, as in Kazemnejad et al. 2023 (arXiv 2305.19466).
+
+A cell is a task at a length beyond training. In each, the methods that learned the task are ranked by accuracy: 1 is the best, and alike
+ones share the mean of their ranks. A method's number is the mean of 1 / rank over its cells. Cells in which all methods are alike say
+nothing, such as those where none is ever right, and are left out. So are questions that another task of the table holds already
+(inside or outside of a window). A method that never learned a task has no rank in it: `unlearned` counts these tasks.
+
+The number depends on which methods are compared and on which lengths were read, and it has no interval: it sums up a table, and it
+tests nothing.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from posbench.report.records import Score, by_task
+from posbench.report.scores import learned_by
+from posbench.report.tables import METHOD, Table, TableCell
+
+FEWEST_TASKS, FEWEST_METHODS = 2, 3  # fewer are read more easily in their own tables
+RANKED = (
+    "1 / rank by accuracy among the methods that learned a task, the mean over tasks and lengths beyond training; alike ones share the "
+    "mean of their ranks, and cells in which all are alike are left out"
+)
+
+
+@dataclass(frozen=True)
+class MethodRank:
+    """Line of ranks.csv: a method and its mean reciprocal rank."""
+
+    encoding: str
+    extension: str
+    scale_attention: str
+    reciprocal_rank: float | None  # None without a cell
+    cells: int  # tasks x lengths in which it has a rank
+    first: int  # of these: no method is better
+    tasks: int  # tasks that it was asked
+    unlearned: int  # of these: no training learned it
+
+
+def method_ranks(sections: Iterable[Sequence[Score]]) -> list[MethodRank]:
+    """Ranks of all methods of a report, the best first; empty for too few tasks or methods to need them."""
+    tasks = [
+        cells
+        for section in sections
+        for task, cells in by_task([score for score in section if score.extension != "recompute_window"]).items()
+        if learned_by(task) == task
+    ]
+    methods = list(dict.fromkeys(method for cells in tasks for method in cells))
+    if len(tasks) < FEWEST_TASKS or len(methods) < FEWEST_METHODS:
+        return []
+    reciprocal: dict[tuple, list[float]] = {method: [] for method in methods}
+    for cells in tasks:
+        for ranks in _ranks_by_length(cells):
+            for method, rank in ranks.items():
+                reciprocal[method].append(1 / rank)
+    found = []
+    for method in methods:
+        asked = [cells[method] for cells in tasks if method in cells]
+        unlearned = sum(not any(score.learned for score in scores.values()) for scores in asked)
+        own = reciprocal[method]
+        first = sum(value == 1 for value in own)
+        found.append(MethodRank(*method[:3], fmean(own) if own else None, len(own), first, len(asked), unlearned))
+    return sorted(found, key=lambda line: -(line.reciprocal_rank or 0))
+
+
+def _ranks_by_length(cells: dict[tuple, dict[int, Score]]) -> list[dict[tuple, float]]:
+    """{method: rank} for each length beyond training at which the methods that learned the task differ."""
+    lengths = {length for scores in cells.values() for length, score in scores.items() if length > score.train_len}
+    found = []
+    for length in sorted(lengths):
+        accuracy = {method: scores[length].accuracy for method, scores in cells.items() if length in scores and scores[length].learned}
+        if len({*accuracy.values()}) < 2:
+            continue
+        values = list(accuracy.values())
+        found.append({method: 0.5 + sum(other > own for other in values) + 0.5 * values.count(own) for method, own in accuracy.items()})
+    return found
+
+
+def rank_table(ranks: Sequence[MethodRank]) -> Table:
+    """Table of a report's ranks."""
+    columns = [*METHOD, "mean reciprocal rank", "best in", "of cells", "tasks never learned"]
+    rows = []
+    for line in ranks:
+        value = "-" if line.reciprocal_rank is None else f"{line.reciprocal_rank:.2f}"
+        names = [TableCell(name) for name in (line.encoding, line.extension, line.scale_attention)]
+        counts = [TableCell(str(count), count) for count in (line.first, line.cells, line.unlearned)]
+        rows.append([*names, TableCell(value, line.reciprocal_rank), *counts])
+    return Table("Mean reciprocal rank beyond the training length", columns, rows)
