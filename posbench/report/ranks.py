@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from posbench.report.learned import learned_by
 from posbench.report.records import Score, by_task
-from posbench.report.scores import learned_by
 from posbench.report.tables import METHOD, Table, TableCell
 
 FEWEST_TASKS, FEWEST_METHODS = 2, 3  # fewer are read more easily in their own tables
