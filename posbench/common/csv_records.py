@@ -13,7 +13,19 @@ from posbench.common.errors import RunError
 from posbench.common.files import read_bytes
 
 Record = TypeVar("Record")
+MOST_TOKENS = 10**12  # in a text; numbers beyond it are no lengths, and no axis or array takes them
+MOST_NATS = 1e9  # in a loss
 READERS = {str: defuse.uncell, int: int, float: float, bool: lambda text: text == "True"}
+
+
+def repeated(names: Iterable[str]) -> str | None:
+    """First name that stands twice in a header; None if all differ. Columns without a name are not read."""
+    seen = set()
+    for name in filter(None, names):
+        if name in seen:
+            return name
+        seen.add(name)
+    return None
 
 
 def to_csv(records: Iterable[Record], kind: type[Record]) -> str:
@@ -39,7 +51,9 @@ def from_csv(path: Path | str, kind: type[Record], what: str, script: str) -> li
         return None if not text and NoneType in types[name] else READERS[types[name][0]](text or "")
 
     try:
-        lines = io.StringIO(read_bytes(path).decode(), newline="")
-        return [kind(**{name: value(name, text) for name, text in row.items()}) for row in csv.DictReader(lines)]
+        table = csv.DictReader(io.StringIO(read_bytes(path).decode(), newline=""))
+        if name := repeated(table.fieldnames or ()):
+            raise ValueError(f"two columns named {name}")
+        return [kind(**{name: value(name, text) for name, text in row.items()}) for row in table]
     except (KeyError, TypeError, ValueError, AttributeError, csv.Error) as error:
         raise RunError(f"{path} is not {what} ({error!r}): recreate it with {script}.") from error

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from posbench.common.csv_records import MOST_NATS, MOST_TOKENS, repeated
 from posbench.common.defuse import printable
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import read_bytes
@@ -28,6 +29,7 @@ OF_TARGETS = ("difference", "half_width", "over", "gain", "gain_lower", "change"
 ALIKE = (*STATED, "dtype", "position", "n_targets", "n_units", "n_bytes")
 KEY = (*STATED, "encoding", "extension", "scale_attention", "length")  # columns of others that one point has in common
 LOSSES = ("nll", "floor", "low", "high")
+READ = {*KEY, *LOSSES, "ppl", "seed", "method", "label", "run_id", "eval_id"}  # columns of others that are not passed over
 WANTED = "give a CSV with at least the columns method, length and nll, as results/README.md says"
 
 
@@ -38,7 +40,10 @@ def read_foreign(path: Path, source: str | None) -> tuple[list[Evaluation], list
         head = lines.readline()
         lines.seek(0)
         table = csv.DictReader(lines, delimiter=max(",;\t", key=head.count))
-        columns = {str(name).strip().lower(): name for name in table.fieldnames or ()}
+        names = [str(name).strip().lower() for name in table.fieldnames or ()]
+        columns = dict(zip(names, table.fieldnames or (), strict=True))
+        if name := repeated(name for name in names if name in READ):
+            raise ConfigError(f"{path} has two columns named {name}: remove one, or give it another name.")
         if {"run_id", "eval_id"} <= set(columns) and (rows := read_csv(path)):
             apart = grouped(printable(rows), operator.itemgetter(*OF_ONE)).values()
             return [Evaluation(own, path, _setting(own[0]), source=source) for own in apart], []
@@ -108,6 +113,10 @@ def _typed(cells: dict[str, str]) -> dict:
             raise ValueError(f"{name}={text} is not a number: write it like 3.52") from None
         if whole and cells.get(name) and not (value >= 1 and value % 1 == 0):
             raise ValueError(f"{name}={text} is not a number of tokens: give a whole number above 0")
+        if whole and MOST_TOKENS < value < math.inf:
+            raise ValueError(f"{name}={text} is more than the {MOST_TOKENS:,} tokens that are read: give a length in tokens")
+        if not whole and MOST_NATS < abs(value) < math.inf and (name != "ppl" and "nll" in cells):
+            raise ValueError(f"{name}={text} is no loss in nats per token: give a number up to {MOST_NATS:g}")
         if not whole and "nll" not in cells and value <= 0:
             raise ValueError(f"{name}={value:g} is not a perplexity: give a number above 0")
         value = math.log(value) if not whole and "nll" not in cells else value

@@ -263,7 +263,7 @@ def _caption(table: "pandas.DataFrame", reference: str, names: Names) -> list[st
     elif reference not in REFERENCES:
         lines.append(f"Minus {reference}: differences of means, paired where that is the same trainings without an extension.")
     barred = [point for point, mark in zip(table.point, table["mark"], strict=True) if mark and mark.low is not None]
-    theirs = sorted({names.source(point.source) for point in barred if getattr(point, "foreign", False)})
+    theirs = sorted({names.source(point.source) or "the file" for point in barred if getattr(point, "foreign", False)})
     own = [point for point in barred if not getattr(point, "foreign", False)]
     paired = "" if not own else "95 % intervals" if isinstance(own[0], Score) else of_intervals(own)
     bars = "; ".join(filter(None, [paired, f"as {' and '.join(theirs)} states them" * bool(theirs)]))

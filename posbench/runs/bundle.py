@@ -84,6 +84,13 @@ def shown_folder(folder: Path) -> str:
     return next((str(name / folder.relative_to(known)) for known, name in _named.items() if folder.is_relative_to(known)), str(folder))
 
 
+def _content(file: zipfile.ZipFile, name: str) -> bytes:
+    """Content of an entry. Raises BadZipFile for another size than it states, of which no more is unpacked."""
+    stated = file.getinfo(name).file_size
+    with file.open(name) as entry:
+        return entry.read(stated + 1)  # without a number zipfile unpacks up to 2 GiB before it looks at the stated size
+
+
 def _read(packed: bytes) -> dict[str, bytes]:
     """{name: content} of a bundle. Raises ValueError, or other errors for damage."""
     with zipfile.ZipFile(io.BytesIO(packed)) as file:
@@ -91,7 +98,7 @@ def _read(packed: bytes) -> dict[str, bytes]:
             raise ValueError(f"{strange[:80]!r} in it is no file of a report")
         if (size := sum(entry.file_size for entry in file.infolist())) > LARGEST:
             raise ValueError(f"it unpacks to {size:,} bytes, and {LARGEST:,} are read")
-        contents = {name: file.read(name) for name in file.namelist()}  # of an entry, no more is unpacked than it states
+        contents = {name: _content(file, name) for name in file.namelist()}
     about = json.loads(contents.pop(LISTED))
     if about["format"] != FORMAT:
         raise ValueError(f"its format is {str(about['format'])[:40]}, and {FORMAT} is read: a newer posbench may have made it")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from posbench.common import defuse
+from posbench.common.csv_records import MOST_NATS, MOST_TOKENS, repeated
 from posbench.common.errors import RunError
 from posbench.common.files import read_bytes, read_json, write_atomic
 from posbench.config.identity import without_later
@@ -17,6 +18,7 @@ from posbench.runs.columns import COLUMNS, COUNTED, DERIVED, KEY, SHARED, STATED
 SCHEMA = 1
 MOST = 20_000  # rows of one eval json; protocols by position have about 50 per length
 SETTING = "setting"  # extra column of a report and its CSV: settings of windows and targets, in words
+LARGEST = {"tokens": MOST_TOKENS, "bytes": MOST_TOKENS, "nats/token": MOST_NATS}  # value of a column, by its unit
 KINDS = {column.name: column.kind for column in TABLE}
 
 
@@ -98,6 +100,11 @@ def _checked(row: dict, schema: int, path: Path | str) -> dict:
     for name in STATED:
         if typed[name] is None or name in COUNTED and typed[name] < 1:
             raise ValueError(f"{name}={typed[name]}")
+    for column in TABLE:
+        value = typed[column.name]
+        most = LARGEST.get(column.unit)
+        if most is not None and value is not None and abs(value) > most:
+            raise ValueError(f"{column.name}={value:g}, and at most {most:g} is possible")
     return typed
 
 
@@ -135,6 +142,8 @@ def read_csv(path: Path | str) -> list[dict]:
         lines = csv.DictReader(io.StringIO(read_bytes(path).decode(), newline=""))
         if "schema" not in (lines.fieldnames or ()):
             raise RunError(f"{path} has no column schema, which rows have: give a report's rows.csv.")
+        if name := repeated(lines.fieldnames):
+            raise RunError(f"{path} has two columns named {defuse.printable(name)}: remove one, or make the file again.")
         table = list(whole_lines(lines, path))
         settings = [{SETTING: defuse.uncell(row.pop(SETTING) or "") or None} if SETTING in row else {} for row in table]
         rows = [_checked({name: _parsed(name, text) for name, text in row.items()}, int(row["schema"]), path) for row in table]

@@ -1,6 +1,7 @@
 """npz files beside eval jsons: loss and correctness of every target at every length, so that nothing is evaluated twice."""
 
 import hashlib
+import math
 import zipfile
 import zlib
 from collections.abc import Collection, Mapping, Sequence
@@ -177,16 +178,32 @@ def read_npz(path: Path, names: Collection[str] = ()) -> dict[str, np.ndarray]:
     Raises ValueError for other types, for losses or coordinates of a wrong type, and for more than LARGEST unpacked bytes; RunError
     if it is not a regular file; OSError and the errors of zipfile, zlib and numpy for damage.
     """
-    with opened(path) as file:
-        with zipfile.ZipFile(file) as packed:
-            size = sum(one.file_size for one in packed.infolist())
+    arrays = {}
+    with opened(path) as file, zipfile.ZipFile(file) as packed:
+        size = sum(entry.file_size for entry in packed.infolist())
         if size > LARGEST:
             raise ValueError(f"it unpacks to {size:,} bytes, and {LARGEST:,} are read")
-        file.seek(0)
-        with np.load(file, allow_pickle=False) as stored:
-            found = {name: stored[name] for name in stored if not names or name in names}
-    for name, array in found.items():
+        for entry in packed.infolist():
+            name = entry.filename.removesuffix(".npy")
+            if not names or name in names:
+                arrays[name] = _array(packed, entry)
+    for name, array in arrays.items():
         kinds = next((kinds for start, kinds in KINDS.items() if name.split("_")[0] == start), "fiub")
         if array.dtype.kind not in kinds:
             raise ValueError(f"{name} holds {array.dtype}")
-    return found
+    return arrays
+
+
+def _array(packed: zipfile.ZipFile, entry: zipfile.ZipInfo) -> np.ndarray:
+    """Array of an entry. Raises ValueError for one that is no array, or is larger than the entry states.
+
+    Nothing is read or allocated beyond the stated size.
+    """
+    with packed.open(entry) as file:
+        if np.lib.format.read_magic(file) != (1, 0):
+            raise ValueError(f"{entry.filename} is no array of version 1.0, which savez writes")
+        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+        if (size := math.prod(shape) * dtype.itemsize) > entry.file_size:
+            raise ValueError(f"{entry.filename} states {entry.file_size:,} bytes, and its array has {size:,}")
+        file.seek(0)
+        return np.lib.format.read_array(file, allow_pickle=False)

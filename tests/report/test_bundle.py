@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import struct
+import tracemalloc
 import zipfile
 
 import pandas
@@ -16,6 +17,7 @@ import posbench
 from posbench.common.errors import RunError
 from posbench.common.files import LARGEST
 from posbench.runs.bundle import LISTED, contents_of, write_bundle
+from posbench.runs.bundle import _read as unpacked_contents
 from posbench.runs.search import find_results
 
 DEMO = CONFIGS.parent / "results" / "reported" / "demo"
@@ -81,6 +83,18 @@ def understated(path) -> None:
     while (at := content.find(real)) >= 0:
         content[at : at + 4] = struct.pack("<I", 10)
     path.write_bytes(content)
+
+
+def test_of_an_entry_no_more_is_unpacked_than_it_states(bundle):
+    """64 MiB that state ten bytes, in a file of 64 KiB."""
+    understated(bundle)
+    packed = bundle.read_bytes()
+    tracemalloc.start()
+    with pytest.raises(zipfile.BadZipFile):
+        unpacked_contents(packed)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8 * 2**20
 
 
 def spoiled(path, name, content) -> None:

@@ -6,6 +6,8 @@ import json
 import os
 import re
 import shutil
+import struct
+import tracemalloc
 import zipfile
 from dataclasses import fields
 from pathlib import Path
@@ -29,6 +31,7 @@ from posbench.runs.evaluation import load_evaluation
 from posbench.runs.inventory import list_runs
 from posbench.runs.rows import read_csv, write_csv
 from posbench.runs.run_metadata import Training
+from posbench.runs.target_losses import read_npz
 
 FLOOR = np.full(TARGETS, 3.0)
 
@@ -221,6 +224,90 @@ def test_what_no_report_can_show_is_a_sentence(folder, monkeypatch):
     in_rows(encoding="other")(path)
     with pytest.raises(ConfigError, match="hold 2 encodings"):
         collect(evals(folder), "", "")
+
+
+ABSURD = {
+    "length": ("1e20", "1" + "0" * 20, "1e308", "0", "-5", "1.5"),
+    "train_len": ("1e20", "1" + "0" * 20, "0"),
+    "nll": ("-1e308", "1e308", "1e10"),
+    "floor": ("1e308",),
+    "low": ("-1e308",),
+    "high": ("1e308",),
+}
+FOREIGN = {"method": "a", "length": "128", "nll": "3.0", "train_len": "64", "floor": "2.9", "low": "2.5", "high": "3.5"}
+
+
+@pytest.mark.parametrize(("column", "value"), [(column, value) for column, values in ABSURD.items() for value in values])
+def test_an_absurd_value_in_a_csv_of_others_is_a_sentence(tmp_path, column, value):
+    line = FOREIGN | {column: value}
+    text(f"{','.join(line)}\n{','.join(line.values())}\n")(tmp_path / "a.csv")
+    with pytest.raises(ConfigError, match=rf"a\.csv, line 2: {column}={re.escape(value)} "):
+        read_foreign(tmp_path / "a.csv", "a")
+
+
+def test_the_largest_values_are_reported_and_drawn(tmp_path, capfd):
+    line = FOREIGN | {"length": "1e12", "train_len": "1e12", "nll": "1e9", "low": "-1e9", "high": "1e9"}
+    other = line | {"length": "1", "nll": "-1e9"}
+    text(f"{','.join(line)}\n{','.join(line.values())}\n{','.join(other.values())}\n")(tmp_path / "a.csv")
+    for script, *words in (("report", "runs=a.csv", "report_dir=a"), ("plot", "a.csv", "out=a.svg"), ("explore", "a.csv", "out=a.html")):
+        done = call(capfd, tmp_path, script, *words)
+        assert done.returncode == 0 and "unforeseen" not in done.stderr, done.stderr
+
+
+def test_an_absurd_value_in_rows_is_a_sentence(folder):
+    path, _ = evals(folder)
+    made = load_evaluation(path)
+    for column, value in (("length", 10**20), ("train_len", 10**20), ("target_len", 10**20), ("n_bytes", 10**20), ("nll", -1e308)):
+        write_csv([made.rows[0] | {column: value}], folder / "rows.csv")
+        with pytest.raises(RunError, match=rf"rows\.csv .*{column}="):
+            read_csv(folder / "rows.csv")
+
+
+@pytest.mark.parametrize("names", ["method,length,nll,nll,train_len", "method,length,nll, NLL ,train_len", "length,method,length,nll,x"])
+def test_two_columns_of_one_name_are_a_sentence(tmp_path, names):
+    text(f"{names}\n1,2,3,4,5\n")(tmp_path / "a.csv")
+    with pytest.raises(ConfigError, match=r"a\.csv has two columns named (nll|length): "):
+        read_foreign(tmp_path / "a.csv", "a")
+
+
+def test_two_columns_of_one_name_in_a_table_of_posbench_are_a_sentence(folder):
+    made = load_evaluation(evals(folder)[0])
+    write_csv(made.rows, folder / "rows.csv")
+    spoilt = "".join(f"{line},{line.split(',')[0]}\n" for line in (folder / "rows.csv").read_text().splitlines())
+    (folder / "rows.csv").write_text(spoilt)
+    with pytest.raises(RunError, match="two columns named schema"):
+        read_csv(folder / "rows.csv")
+    line = Training(**dict.fromkeys(field.name for field in fields(Training)))
+    (folder / "trainings.csv").write_text("".join(f"{one},{one.split(',')[0]}\n" for one in to_csv([line], Training).splitlines()))
+    with pytest.raises(RunError, match="two columns named"):
+        from_csv(folder / "trainings.csv", Training, "a list", "x.py")
+
+
+def lying(path: Path) -> None:
+    """An npz with 64 MiB of zeros in 64 KiB, whose entry states another size."""
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": (16 * 2**20,)})
+    content = {"array": header.getvalue() + bytes(64 * 2**20), "no array": bytes(64 * 2**20)}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, whole in content.items():
+            file.writestr(f"{name}.npy", whole)
+    packed = bytearray(path.read_bytes())
+    for whole in content.values():
+        real = struct.pack("<I", len(whole))
+        while (at := packed.find(real)) >= 0:
+            packed[at : at + 4] = struct.pack("<I", 200)
+    path.write_bytes(packed)
+
+
+@pytest.mark.parametrize("name", ["array", "no array"])
+def test_of_an_npz_no_more_is_unpacked_than_it_states(tmp_path, name):
+    lying(tmp_path / "a.npz")
+    tracemalloc.start()
+    with pytest.raises((ValueError, zipfile.BadZipFile)):
+        read_npz(tmp_path / "a.npz", (name,))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8 * 2**20
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, text(b"\xff\xfe"), text("a,b\n" + "x" * 200_000)])
