@@ -6,12 +6,14 @@ import json
 import pytest
 from families import TRAIN_LEN, VOCAB, difference, text, tiny
 from hf_models import adopted, imported
+from own_attention import OWN, dense_logits, tiny_own
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.extensions.rerope import Rerope
 from posbench.model.build import load_model
 from posbench.position.instantiate import trained_config
 from posbench.position.plan import make_plan
+from posbench.pretrained.outline import outline
 
 KINDS = ("gpt_neox", "gemma3_text", "gpt_oss", "gpt2", "opt", "deepseek_v3")
 CHANGED = {"attention_bias": True, "hidden_act": "gelu", "mlp_bias": True, "partial_rotary_factor": 0.5}
@@ -35,6 +37,30 @@ def test_a_checkpoint_of_another_family_is_read_as_transformers_reads_it(tmp_pat
     assert cfg.encoding["kind"] == ("learned" if kind in ("gpt2", "opt") else "turned")
     assert cfg.train.length == TRAIN_LEN and cfg.model.checkpoint["vocab_size"] == VOCAB
     assert difference(loaded(path)(text(2, TRAIN_LEN)), own(text(2, TRAIN_LEN)).logits) < 1e-4
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_a_checkpoint_that_attends_by_itself_is_read_as_transformers_reads_it(tmp_path, kind):
+    own = tiny_own(kind)
+    own.save_pretrained(tmp_path)
+    cfg = adopted(tmp_path)
+    assert cfg.encoding["kind"] == ("alibi" if OWN[kind].slopes else "turned")
+    assert (cfg.train.length, cfg.model.n_layer) == (TRAIN_LEN, 3)
+    model = loaded(tmp_path)
+    assert difference(model(text(2, TRAIN_LEN)), own(text(2, TRAIN_LEN)).logits) < 1e-5
+    shape = model.encoding.shape
+    assert (cfg.model.n_head, cfg.model.n_kv_head) == (shape.n_head, shape.n_kv_head)
+    plan = make_plan(model.encoding, Rerope(), length=128)
+    assert difference(model(text(1, 128), plan), dense_logits(kind, text(1, 128), "rerope")) < 1e-4
+
+
+def test_the_first_falcons_and_blooms_are_outlined_by_their_older_configurations(tmp_path):
+    falcon = {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2, "multi_query": True, "alibi": False}
+    bloom = {"n_embed": 64, "num_attention_heads": 4, "n_layer": 2, "seq_length": 2048}
+    for kind, config, expected in (("falcon", falcon, "turned"), ("bloom", bloom, "alibi")):
+        described = {**config, "model_type": kind, "vocab_size": VOCAB}
+        model, encoding, known = outline(described, tmp_path / "config.json")
+        assert (model.d_model, encoding["kind"], known["length"]) == (64, expected, 2048)
 
 
 @pytest.mark.parametrize("key", CHANGED)
