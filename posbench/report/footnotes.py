@@ -17,6 +17,7 @@ from posbench.report.learned import LEARNED
 from posbench.report.records import SEEDS_ALIKE, ContextPoint, CurvePoint, Record, Score, grouped, interval_units, span, two_seeds
 from posbench.report.references import References
 from posbench.report.scores import GUESSES
+from posbench.report.seed_marks import mark_lines
 from posbench.report.tables import NEVER, number
 from posbench.runs.evaluation import Evaluation
 from posbench.runs.run_metadata import RunMetadata, differing, text
@@ -94,6 +95,7 @@ def _below(section: Sequence[Record], measured: str, means: str, lines: list[str
         f"protocol {first.protocol}{how}: {measured}",
         *([f"setting: {first.setting}"] if first.setting else []),
         f"seeds: {span(one.n_seeds for one in section)}; {means}",
+        *mark_lines(section),
         *lines,
         *two_seeds(section),
         *["* a pair of methods its authors have not tested"] * any(one.untested for one in section),

@@ -13,6 +13,7 @@ from posbench.common.errors import ConfigError
 from posbench.common.files import write_atomic
 from posbench.report.leaderboard import leaderboard
 from posbench.report.page_numbers import fill
+from posbench.report.seed_marks import MARK
 from posbench.report.tables import METHOD
 
 ROOT = Path(__file__).parents[2]
@@ -48,8 +49,8 @@ def filled_table(match: re.Match) -> str:
     tables = re.findall(r"(?:^\|.*\n)+", (ROOT / path).read_text(encoding="utf-8"), re.M)
     header, rule, *lines = tables[int(number) - 1].splitlines()
     columns = 1 + sum(cell.strip() in METHOD for cell in header.split("|"))
-    begun = ["|".join(line.split("|")[:columns]) + "|" for line in given.splitlines() if line not in (header, rule)]
-    chosen = [next((line for line in lines if line.startswith(start)), None) for start in begun] if begun else lines
+    begun = ["|".join(MARK.sub("", line).split("|")[:columns]) + "|" for line in given.splitlines() if line not in (header, rule)]
+    chosen = [next((line for line in lines if MARK.sub("", line).startswith(start)), None) for start in begun] if begun else lines
     if None in chosen:
         raise ConfigError(f"table {number} of {path} has no line that begins `{begun[chosen.index(None)]}`")
     return "\n".join([opening.strip(), header, rule, *chosen, closing])

@@ -32,6 +32,11 @@ class SectionKey:
     seeds: Sequence[Seed] | None = field(**UNWRITTEN)
 
     @property
+    def averaged(self) -> tuple[int, ...] | None:
+        """Seeds that the record is a mean over, ascending; None for a record that was read from a CSV, which has their number alone."""
+        return tuple(sorted(seed.row["seed"] for seed in self.seeds)) if self.seeds else None
+
+    @property
     def section(self) -> tuple:
         """Values of these columns, as `section_of` returns them for an evaluation."""
         return tuple(getattr(self, name) for name in SECTION)
@@ -143,6 +148,11 @@ class Score(SectionKey):
     source: str | None = None  # the CSV that the rows were read from; None if the report is of that file alone, or of runs
     by_place: float | None = None  # share that the token behind the latest earlier place of what asks gets right, if it is known
     by_value: float | None = None  # share that any of the choices in the text gets right
+    learners: Sequence[Seed] | None = field(**UNWRITTEN)  # of `seeds`, those in the mean
+
+    @property
+    def averaged(self) -> tuple[int, ...] | None:
+        return tuple(sorted(seed.row["seed"] for seed in self.learners)) if self.learners else None
 
     @property
     def shown(self) -> bool:

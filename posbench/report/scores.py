@@ -68,6 +68,7 @@ def _score(key: tuple, seeds: list[Seed], learned: Learned, choices: dict[tuple,
         **_guesses(*shown[0][:2]),
         facts=label.facts(seeds[0].row, seeds[0].evaluation.setting),
         seeds=seeds,
+        learners=shown,
     )
 
 

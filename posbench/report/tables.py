@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from posbench.report.records import ContextPoint, CurvePoint, Record, Score, by_task, file, methods, tick_lengths
+from posbench.report.seed_marks import Seeds, record_mark, row_mark, usual_seeds
 
 METHOD = ("encoding", "extension", "scale_attention")
 GAINS, FAILS, LEVEL, UNTESTED = " <", " >", " ~", " *"
@@ -22,15 +23,16 @@ Difference = Callable[[CurvePoint], tuple[float | None, float | None]]  # and ha
 
 @dataclass(frozen=True)
 class TableCell:
-    """Cell of a table: its text, the number that it shows, the text of its interval, and a mark behind it."""
+    """Cell of a table: its text, the number that it shows, the text of its interval, a mark behind it, and its seeds if they are others."""
 
     text: str
     value: float | None = None
     interval: str = ""
     mark: str = ""
+    seeds: str = ""
 
     def __str__(self) -> str:
-        return self.text + self.interval + self.mark
+        return self.text + self.interval + self.mark + self.seeds
 
 
 EMPTY = TableCell("-")
@@ -183,9 +185,11 @@ def context_table(section: list[ContextPoint]) -> Table:
     """Table of the loss by encoding and context, and G."""
     contexts, train_len = sorted({step.context for step in section}), section[0].train_len
     rows = []
-    for (encoding, *_, source), own in methods(section).items():
-        losses = (number_cell(own[c].nll) if c in own else EMPTY for c in contexts)
-        rows.append([TableCell(encoding + file(source)), *losses, gain_cell(own.get(train_len))])
+    by_encoding = methods(section)
+    usual = usual_seeds(by_encoding.values())
+    for (encoding, *_, source), own in by_encoding.items():
+        losses = (with_seeds(number_cell(own[c].nll), own[c], own, usual) if c in own else EMPTY for c in contexts)
+        rows.append([TableCell(encoding + file(source), seeds=row_mark(own, usual)), *losses, gain_cell(own.get(train_len))])
     columns = ["encoding", *map(str, contexts), f"G ({train_len // 2} -> {train_len})"]
     return Table("Loss with exactly c tokens of context (nats/token)", columns, rows, names=1)
 
@@ -207,16 +211,27 @@ def of_methods(
     if any(difference(point)[0] is not None for cell in cells.values() for point in cell.values()):
         result.append(Table(titles[1], columns, by_method(cells, heads, lambda point: marked_difference(*difference(point)))))
     last = []
+    usual = usual_seeds(cells.values())
     for cell in cells.values():
         point = cell.get(max(heads))
         others = [EMPTY if point.foreign else number_cell(value) for value in (point.bpb, point.accuracy)] if point else [EMPTY] * 2
-        last.append([*method_cells(cell), perplexity(point) if point else EMPTY, *others])
+        first = with_seeds(perplexity(point), point, cell, usual) if point else EMPTY
+        last.append([*method_cells(cell, usual), first, *others])
     return [*result, Table(titles[2], [*METHOD, "perplexity", "bits per byte", "accuracy"], last)]
 
 
 def by_method(cells: dict[tuple, dict[int, Record]], lengths: Iterable[int], shown: Callable[[Record], TableCell]) -> list[list[TableCell]]:
-    """Row of each method: its name, and at each length the cell of its point or score."""
-    return [[*method_cells(cell), *(shown(cell[at]) if at in cell else EMPTY for at in lengths)] for cell in cells.values()]
+    """Row of each method: its name, and at each length the cell of its point or score. Means over other seeds than most are marked."""
+    rows, usual = [], usual_seeds(cells.values())
+    for cell in cells.values():
+        values = (with_seeds(shown(cell[at]), cell[at], cell, usual) if at in cell else EMPTY for at in lengths)
+        rows.append([*method_cells(cell, usual), *values])
+    return rows
+
+
+def with_seeds(shown: TableCell, record: Record, cell: dict[int, Record], usual: Seeds) -> TableCell:
+    """The cell of a record, marked if it is a mean over other seeds than usual and its row is not marked; text stays."""
+    return shown if shown.value is None else replace(shown, seeds=record_mark(record, cell, usual))
 
 
 def perplexity(point: CurvePoint) -> TableCell:
@@ -224,11 +239,12 @@ def perplexity(point: CurvePoint) -> TableCell:
     return number_cell(math.exp(point.nll) if point.nll is not None and point.nll < 709 else None, 4)
 
 
-def method_cells(cell: dict[int, Record]) -> list[TableCell]:
-    """Cells that name a method; * marks an untested pair."""
+def method_cells(cell: dict[int, Record], usual: Seeds) -> list[TableCell]:
+    """Cells that name a method; * marks an untested pair, and seeds in brackets means that are all over other seeds than usual."""
     first = next(iter(cell.values()))
-    extension = TableCell(first.extension, mark=UNTESTED * first.untested)
-    return [TableCell(first.encoding + file(first.source)), extension, TableCell(first.scale_attention)]
+    extension = TableCell(first.extension, mark=UNTESTED if first.untested else "")
+    scale = TableCell(first.scale_attention, seeds=row_mark(cell, usual))
+    return [TableCell(first.encoding + file(first.source)), extension, scale]
 
 
 def heading(length: int, train_len: int) -> str:

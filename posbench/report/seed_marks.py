@@ -1,0 +1,88 @@
+"""Marks of means over other seeds than most means of a table: [seed 0] beside means over seeds 0, 1 and 2.
+
+Trainings differ, so a mean over one seed above a mean over three seeds may be the worse method on the seed that both have.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from posbench.report.records import Record, Score, by_task, methods
+
+MARK = re.compile(r" \[(?:seeds? [^\]]*|\d+ seeds?)\]")  # as `Seeds.mark` writes it
+FEW = 6  # seeds that are listed; of more, only a gapless range is named
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """Seeds of a mean: their number, and which they are; None where a file states their number alone."""
+
+    count: int
+    numbers: tuple[int, ...] | None
+
+    @classmethod
+    def of(cls, record: Record) -> "Seeds":
+        return cls(record.n_seeds, record.averaged)
+
+    def same(self, other: "Seeds") -> bool:
+        """True if both are the same seeds, or equally many where it is not known which."""
+        if self.numbers is None or other.numbers is None:
+            return self.count == other.count
+        return self.numbers == other.numbers
+
+    def __str__(self) -> str:
+        """Text such as `seed 0`, `seeds 0, 2`, `seeds 0 to 4`, or `3 seeds`."""
+        if self.numbers is None or not self.numbers:
+            return f"{self.count} seed{'s' * (self.count != 1)}"
+        if self.count == 1:
+            return f"seed {self.numbers[0]}"
+        first, last = self.numbers[0], self.numbers[-1]
+        if self.count > 2 and last - first == self.count - 1:
+            return f"seeds {first} to {last}"
+        if self.count > FEW:
+            return f"{self.count} seeds"
+        return f"seeds {', '.join(map(str, self.numbers))}"
+
+    @property
+    def mark(self) -> str:
+        return f" [{self}]"
+
+
+def usual_seeds(cells: Iterable[dict[int, Record]]) -> Seeds | None:
+    """Seeds that most methods of a table have; of several that equally many have, the most seeds. None without methods.
+
+    `cells`: the records of each method by length.
+    """
+    counted = Counter(Counter(map(Seeds.of, cell.values())).most_common(1)[0][0] for cell in cells if cell)
+    return max(counted, key=lambda seeds: (counted[seeds], seeds.count), default=None)
+
+
+def row_mark(cell: dict[int, Record], usual: Seeds) -> str:
+    """Mark of a method whose records all have the same other seeds than usual; "" for others."""
+    first, *others = map(Seeds.of, cell.values())
+    if first.same(usual) or not all(other.same(first) for other in others):
+        return ""
+    return first.mark
+
+
+def record_mark(record: Record, cell: dict[int, Record], usual: Seeds) -> str:
+    """Mark of a record whose seeds are not the usual ones, "" where its whole row has one."""
+    seeds = Seeds.of(record)
+    return "" if seeds.same(usual) or row_mark(cell, usual) else seeds.mark
+
+
+def mark_lines(section: Sequence[Record]) -> list[str]:
+    """Lines below the tables of a section that explain their marks; an empty list where all means are over the same seeds."""
+    by_table = by_task(section).values() if isinstance(section[0], Score) else [methods(section)]
+    lines: dict[str, None] = {}
+    for cells in by_table:
+        usual = usual_seeds(cells.values())
+        others = {str(seeds): None for cell in cells.values() for seeds in map(Seeds.of, cell.values()) if not seeds.same(usual)}
+        if others:
+            marks = ", ".join(f"[{words}]" for words in others)
+            lines[
+                f"{marks}: a mean over these seeds; unmarked means are over {usual}. Other seeds are other trainings, "
+                "so compare a marked mean only with means over the same seeds"
+            ] = None
+    return list(lines)
