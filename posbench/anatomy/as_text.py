@@ -1,5 +1,7 @@
 """An anatomy in words: lines for the terminal, and notes below its picture."""
 
+from posbench.position.default_beta import PUBLISHED
+
 PROPERTIES = {
     "unique": "a code for each position",
     "relative": "relative after q.k",
@@ -9,8 +11,8 @@ PROPERTIES = {
     "bounded": "no unseen distance",
 }
 DIMENSIONLESS = {  # {number: (heading of its column, meaning)}
-    "share_full_turns": ("full turns", "pairs with a full turn in training"),
-    "share_full_turns_after": ("full turns after", "the same of the changed frequencies"),
+    "share_full_turns": ("share of full turns", "share of the pairs that make a full turn in training"),
+    "share_full_turns_after": ("share after", "the same share of the changed frequencies"),
     "r_max": ("turns", "turns of the fastest pair"),
     "beta_over_r_max": ("beta/turns", "beta / turns of the fastest pair"),
     "slope_x_length": ("bias", "bias of the flattest head at the training length"),
@@ -19,7 +21,9 @@ DIMENSIONLESS = {  # {number: (heading of its column, meaning)}
     "keys_over_train_len": ("keys", "keys seen (training lengths)"),
     "window_over_train_len": ("window", "window of the layer (training lengths)"),
     "reach_over_trained": ("reach", "farthest distance / farthest in training"),
+    "beta": ("beta", f"turns from which a pair is kept (beta; {PUBLISHED:g} is published)"),
 }
+SHARES = ("share_full_turns", "share_full_turns_after")
 ANSWERS = {True: "yes", False: "no", None: "-"}
 
 
@@ -55,8 +59,15 @@ def reader_notes(numbers: dict) -> list[str]:
 
 def named_values(names: dict[str, str], values: dict) -> str:
     """Text of the form name: value; name: value; ..."""
-    words = {key: ANSWERS[value] if isinstance(value, bool | None) else f"{value:.3g}" for key, value in values.items()}
-    return "; ".join(f"{name}: {words[key]}" for key, name in names.items() if key in words)
+    return "; ".join(f"{name}: {_value_in_words(key, values[key])}" for key, name in names.items() if key in values)
+
+
+def _value_in_words(key: str, value: float | bool | None) -> str:
+    if isinstance(value, bool | None):
+        return ANSWERS[value]
+    if key in SHARES:
+        return f"{100 * value:.3g} %"
+    return f"{value:.4g}" if key == "beta" else f"{value:.3g}"
 
 
 def summary(numbers: dict) -> list[str]:

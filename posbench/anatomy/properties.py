@@ -135,7 +135,8 @@ def dimensionless(encoding: Encoding, extension: Extension, kind: LayerView) -> 
             numbers["share_full_turns_after"] = _share_full_turns(after, train_len)
         numbers["r_max"] = float(before.freq_F.max() * train_len / (2 * math.pi))
         if isinstance(extension, NtkByParts):
-            numbers["beta_over_r_max"] = extension.kept_from(kind.before.freq_F, train_len) / numbers["r_max"]
+            numbers["beta"] = extension.kept_from(kind.before.freq_F, train_len)
+            numbers["beta_over_r_max"] = numbers["beta"] / numbers["r_max"]
     # Bias of the last query at distance 0 and at train_len (or the farthest key it sees), without the extension.
     plain_len = train_len + 1 if Trait.UNBOUNDED in encoding.traits or encoding.limit is None else min(train_len + 1, encoding.limit)
     plain = next(one for one in kinds(encoding, NoExtension(), plain_len) if one.numbers == kind.numbers)

@@ -17,10 +17,9 @@ import torch
 from torch import Tensor
 
 from posbench.common.errors import ConfigError
+from posbench.position.default_beta import default_beta
 from posbench.position.geometry import Mode, Span, Spectrum, Trait
 from posbench.position.interfaces import AS_ROPE, ScaledExtension
-
-PUBLISHED = 32.0
 
 
 class NtkByParts(ScaledExtension):
@@ -61,7 +60,7 @@ class NtkByParts(ScaledExtension):
 
     def kept_from(self, freq_F: Tensor, train_len: int) -> float:
         """Turns in training from which a pair is kept: beta, or its default if beta is None."""
-        return self.beta or max(self.alpha + 1, min(PUBLISHED, train_len * float(freq_F.max()) / (2 * math.pi) / 4))
+        return self.beta or default_beta(self.alpha, train_len, float(freq_F.max()))
 
     def bounds(self, spectrum: Spectrum, train_len: int) -> tuple[float, float]:
         """Indices of the pairs between which ramp=index falls."""

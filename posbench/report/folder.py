@@ -129,10 +129,10 @@ def disagreements(folder: Path, report: Report | None = None) -> list[str]:
 
 
 def _without_marks(line: str) -> str:
-    """Line of table.md without what versions write otherwise: the seeds of a mean, and half the interval, or standard error, of G."""
-    line = MARK.sub("", line)
+    """Line of table.md without what versions write otherwise: the seeds of a mean, a resolved beta, half the interval of G (or its error)."""
     if re.match(r"- \[(seeds? |\d+ seed)", line):
         return ""
+    line = re.sub(r",? ?beta=\S+ \(null; \S+ is published\)", "", MARK.sub("", line))
     return re.sub(r"^(- G .* bring \S+) \+- \S+ nats/token(?: \(s\.e\.\))?", r"\1 nats/token", line)
 
 

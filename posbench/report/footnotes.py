@@ -5,6 +5,7 @@ seeds.
 """
 
 import itertools
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 from posbench.config.identity import method_args, method_name
 from posbench.config.names import called
 from posbench.evaluation.protocol import known
+from posbench.position.default_beta import PUBLISHED, default_beta
 from posbench.report.labels import METHODS, Labels
 from posbench.report.learned import LEARNED
 from posbench.report.records import SEEDS_ALIKE, ContextPoint, CurvePoint, Record, Score, grouped, interval_units, span, two_seeds
@@ -210,18 +212,30 @@ def argument_line(evaluations: list[Evaluation]) -> list[str]:
     found: dict[str, dict] = {}
     for row, group in itertools.product((evaluation.first for evaluation in evaluations), METHODS):
         args = row[METHODS[group]]
-        text = _words(args or {})
+        text = _words(args or {}, row["train_len"] if group == "extension" and _fastest_pair_turns_1(row) else None)
         if text and row[group] != "recompute_window":
             found.setdefault(called(group, row[group], args), {})[text] = None
     return ["arguments: " + "; ".join(f"{name} {' or '.join(texts)}" for name, texts in found.items())] if found else []
 
 
-def _words(args: Mapping[str, object]) -> str:
-    """Arguments with their values, without those that are null; a method among these by its name: local=rope(base=10000.0)."""
+def _fastest_pair_turns_1(row: dict) -> bool:
+    """True for the RoPE of a row whose fastest pair turns by one radian for each token, as `default_beta` takes it."""
+    encoding_args = row["encoding_args"] or {}
+    return isinstance(encoding_args.get("base"), int | float) and not encoding_args.get("scaling")
+
+
+def _words(args: Mapping[str, object], train_len: int | None = None) -> str:
+    """Arguments with their values, without those that are null; a method among these by its name: local=rope(base=10000.0).
+
+    `train_len` in tokens, where it is known that a null beta stands for `default_beta`: beta=2.546 (null; 32 is published).
+    """
     said = {key: value for key, value in args.items() if value is not None}
+    if train_len is not None and args.get("beta", 0) is None and isinstance(args.get("alpha"), int | float):
+        beta = default_beta(args["alpha"], train_len)
+        said["beta"] = f"{beta:.4g} (null; {PUBLISHED:g} is published)"
     for key, value in said.items():
         if isinstance(value, dict):
-            own = _words(method_args(value))
+            own = _words(method_args(value), train_len)
             said[key] = f"{{{own}}}" if "_target_" not in value else f"{method_name(value)}({own})" if own else method_name(value)
     return ", ".join(f"{key}={value}" for key, value in said.items())
 
@@ -273,8 +287,9 @@ def _gain_over_seeds(of: Mapping[int, Estimate], train_len: int) -> str:
 
 
 def _gate(found: Estimate, train_len: int) -> str:
-    half = f"{train_len // 2} -> {train_len} tokens of context bring {number(found.value)} +- {number(found.sem)} nats/token (s.e.)"
-    if found.lower != found.lower:
-        return f"{half}, no interval (one document); gate: failed, one document shows nothing: evaluate.windows for more"
-    ok = "ok" if found.lower > 0 else f"failed, {-found.lower:.2g} nats/token short"
-    return f"{half}, 95 % above {number(found.lower)}; gate: {ok}"
+    bring = f"{train_len // 2} -> {train_len} tokens of context bring {number(found.value)}"
+    low, high = found.interval()
+    if math.isnan(low):
+        return f"{bring} nats/token, no interval (one document); gate: failed, one document shows nothing: evaluate.windows for more"
+    ok = "ok" if low > 0 else f"failed, {-low:.2g} nats/token short"
+    return f"{bring} +- {number((high - low) / 2)} nats/token, 95 % above {number(low)}; gate: {ok}"

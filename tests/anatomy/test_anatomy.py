@@ -99,6 +99,13 @@ def test_dimensionless_numbers():
     assert anatomy(extension="rerope").numbers["dimensionless"]["exact_over_train_len"] == 129 / 256
 
 
+def test_a_share_is_a_percentage_and_beta_is_said():
+    shape = Shape(128, 4, 4, 4, 64)
+    lines = summary(anatomy(extension="yarn", shape=shape, length=256).numbers)
+    assert any("share of the pairs that make a full turn in training: 31.2 %" in line for line in lines)
+    assert any("turns from which a pair is kept (beta; 32 is published): 2.546" in line for line in lines)
+
+
 def test_learned_numbers_and_content_are_named():
     t5, fox = anatomy("t5").numbers, anatomy("fox").numbers
     assert t5["n_parameters"] == 32 * 2 and any("initial" in line for line in summary(t5))

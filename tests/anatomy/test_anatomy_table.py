@@ -50,7 +50,7 @@ def test_a_grid_is_one_row_for_each_pair_that_acts(tmp_path, grid):
     assert header == (
         "encoding,layers,extension,encoding_args,extension_args,n_head,head_dim,train_len,length,share_full_turns,share_full_turns_after,"
         "r_max,beta_over_r_max,slope_x_length,decay_x_length,exact_over_train_len,keys_over_train_len,window_over_train_len,"
-        "reach_over_trained"
+        "reach_over_trained,beta"
     )
     markdown = (tmp_path / "out" / "dimensionless.md").read_text()
     assert "| alibi | pi | 32 to 128 |  |  |  | 0.125 | 0.0312 | 4 | 1.02 |" in markdown
