@@ -24,7 +24,7 @@ MEASURES = {
 }
 BOTH = "both"
 GATES = (BOTH, "confirmed", "none")
-STAGES = {1: "one", 2: "two", 3: "three", 4: "four", 5: "five", 6: "six", 7: "seven", 8: "eight"}
+STAGES = {1: "one", 2: "two", 3: "three", 4: "four", 5: "five", 6: "six", 7: "seven", 8: "eight", 9: "nine"}
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ USUAL = {"curve": "difference", "accuracy": "accuracy", "claims": "effect"}  # c
 HALF = {"difference": "half_width", "change": "change_half_width", "doubling": "doubling_half_width"}
 BOUNDS = {"accuracy": ("low", "high"), "effect": ("lower", "upper")}
 LEDGER = ("verdict", "documents", "compared")  # columns that may be asked for; other names end in words of the ledger's header
-STAGES = {None: "1", "two": "2", "three": "3", "five": "5", "seven": "7", "eight": "8"}
+STAGES = {None: "1", "two": "2", "three": "3", "five": "5", "seven": "7", "eight": "8", "nine": "9"}
 
 
 class Value(NamedTuple):

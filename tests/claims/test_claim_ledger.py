@@ -35,7 +35,7 @@ REPORTED = CONFIGS.parent / "results" / "reported" / "claims"
         ({"of": {"encoding": "rope", "code": "import os"}}, "code is not among"),
         ({"measure": "luck"}, "measure luck must be one of"),
         ({"seeds": [7, 8]}, "stage must be 1, which uses all seeds"),
-        ({"stage": 2, "drop": "no key"}, "or one of 2, 3, 4, 5, 6, 7, 8, whose primaries name their seeds"),
+        ({"stage": 2, "drop": "no key"}, "or one of 2, 3, 4, 5, 6, 7, 8, 9, whose primaries name their seeds"),
         ({"statement": None, "drop": "statement"}, "lacks 'statement'"),
     ],
 )
@@ -109,6 +109,7 @@ def _check(cell: ClaimCell):
         "train.steps",
         "data.mix.task",
         "data.mix.share",
+        "data.name",
     }
 
 
@@ -147,7 +148,7 @@ def test_the_script_judges_runs_and_executes_nothing_of_them(tmp_path, capfd):
     for path in ladder.root.glob("rope-64-s2*/evals/*/*.json"):
         path.write_text(path.read_text().replace('"seed": 2', '"seed": 20'))
     done = call(capfd, tmp_path, "claims", f"runs={ladder.root}/rope-*", f"report_dir={tmp_path}/out")
-    assert "left out: seeds 20, which a later stage names" in done.stdout and "those from 45 on are free" in done.stdout
+    assert "left out: seeds 20, which a later stage names" in done.stdout and "those from 58 on are free" in done.stdout
     refused = call(capfd, tmp_path, "claims", "experiment=demo")
     assert refused.returncode == 2 and "give it runs= or results_dir=" in refused.stderr
     refused = call(capfd, tmp_path, "claims", f"runs={ladder.root}/rope-*", "encoding=alibi", "seed=77")
@@ -180,6 +181,6 @@ def registered(claims):
 
 def test_the_page_shows_what_is_registered():
     page = (CONFIGS.parent / "results" / "claims" / "README.md").read_text()
-    stages = [[one for one in LEDGER if one.stage == stage] for stage in (2, 3, 4, 5, 6, 7, 8)]
+    stages = [[one for one in LEDGER if one.stage == stage] for stage in (2, 3, 4, 5, 6, 7, 8, 9)]
     shown = [part.partition("<!-- end of registered -->")[0].strip() for part in page.split("<!-- registered -->")[1:]]
     assert shown == [registered(stage).strip() for stage in stages], "put registered of each stage there"
