@@ -76,7 +76,8 @@ def frame(paths, what: str = "curve") -> "pandas.DataFrame":
         difference, half_width (nats/token): nll minus floor, paired, and half of its 95 % interval, over the units `over` (str)
         change, change_half_width (nats/token): the same, to the same trainings without an extension
         gain, gain_lower (nats/token): G of the trainings, and the lowest of their lower 95 % bounds
-        low, high (nats/token): interval that a CSV of others states; source (str): name of that CSV
+        low, high (nats/token): interval that a CSV of others states; source (str): name of that CSV; unstated (str): columns
+        of a table that it does not state, in which those of the table stand
 
     Raises ConfigError for an unknown `what` and for a path without runs, RunError when there is no evaluation or all are damaged.
     """

@@ -22,8 +22,8 @@ from markupsafe import Markup
 
 from posbench.common.defuse import printable
 from posbench.common.files import finite
-from posbench.report.figures.palette import encoding_look, extension_look
-from posbench.report.figures.style import DASHES, OKABE_ITO
+from posbench.report.figures.palette import BLACK, encoding_look, extension_look, foreign_pens
+from posbench.report.figures.style import DASHES, FOREIGN, OKABE_ITO
 from posbench.report.html import template
 from posbench.report.page import Sources
 from posbench.report.records import SECTION, CurvePoint, SectionKey
@@ -54,7 +54,7 @@ def explore_page(title: str, reports: Mapping[str, Report], notes: Sequence[str]
     title = str(printable(title))
     shown = finite(content(title, reports, notes))
     dashes = ["none" if dash == "-" else ",".join(f"{WIDTH * part:g}" for part in dash[1]) for dash in DASHES]
-    shown["palette"] = {"colours": OKABE_ITO, "dashes": dashes}
+    shown["palette"] = {"colours": OKABE_ITO + FOREIGN, "black": BLACK, "dashes": dashes}
     data = json.dumps(shown, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
     vendored = [f"/*\n{_text(f'vendor/{name}.LICENSE')}*/\n{_text(f'vendor/{name}.min.js')}" for name in LIBRARIES]
     scripts = [Markup(text) for text in (*vendored, *map(_text, OWN))]
@@ -179,6 +179,8 @@ def _line(name: str, key: tuple, points: Sequence[SectionKey], report: Report) -
     point, facts = points[0], points[0].behind
     told_apart = encoding if facts.encoding == "served" else facts.encoding  # settings of an engine have colours of their own
     colour, (of_extension, dash) = encoding_look(told_apart)[0], extension_look(facts.extension)
+    if getattr(point, "foreign", False):
+        colour = of_extension = len(OKABE_ITO) + FOREIGN.index(foreign_pens([point.method])[point.method].colour)
     own = list({id(one.evaluation): one.evaluation for point in points for one in point.seeds or ()}.values())
     folders, machines, commits = {}, {}, {}
     for one in own:
@@ -193,6 +195,7 @@ def _line(name: str, key: tuple, points: Sequence[SectionKey], report: Report) -
         "id": f"{zlib.crc32(repr((name, key)).encode()):08x}",
         "kind": kind,
         **{column: getattr(point, column) for column in SECTION},
+        "unstated": getattr(point, "unstated", None),
         "encoding": encoding, "extension": extension, "scale_attention": scale,
         "source": source or name or None, "task": task,
         "trained_in": facts.trained_in, "tuned_from": facts.tuned_from, "untested": point.untested,

@@ -156,7 +156,9 @@ def place(points: Iterable[CurvePoint], own: list[list[CurvePoint]], csv_path: P
                 )
             fitting = [[]]
             result += fitting
+        unstated = " ".join(name for name in STATED if getattr(point, name) is None) or None
         for curve in fitting:
             said = {name: getattr(curve[0] if curve else point, name) for name in SECTION}
-            curve.append(replace(point, **{name: value or ("not stated" if name in STATED else None) for name, value in said.items()}))
+            placed = {name: value or ("not stated" if name in STATED else None) for name, value in said.items()}
+            curve.append(replace(point, **placed, unstated=unstated))
     return result

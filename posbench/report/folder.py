@@ -129,7 +129,7 @@ def disagreements(folder: Path, report: Report | None = None) -> list[str]:
 
 
 def _without_marks(line: str) -> str:
-    """Line of table.md without what versions write otherwise: the seeds of a mean, a resolved beta, half the interval of G (or its error)."""
+    """Line of table.md without what versions write otherwise: seeds of a mean, a resolved beta, half of G's interval or its error."""
     if re.match(r"- \[(seeds? |\d+ seed)", line):
         return ""
     line = re.sub(r",? ?beta=\S+ \(null; \S+ is published\)", "", MARK.sub("", line))

@@ -95,12 +95,24 @@ def _below(section: Sequence[Record], measured: str, means: str, lines: list[str
     return [
         f"data {first.data}, tokenizer {first.tokenizer}, trained at {first.train_len} tokens",
         f"protocol {first.protocol}{how}: {measured}",
+        *unstated_lines(section),
         *([f"setting: {first.setting}"] if first.setting else []),
         f"seeds: {span(one.n_seeds for one in section)}; {means}",
         *mark_lines(section),
         *lines,
         *two_seeds(section),
         *["* a pair of methods its authors have not tested"] * any(one.untested for one in section),
+    ]
+
+
+def unstated_lines(section: Iterable[Record]) -> list[str]:
+    """Lines on what CSVs of others, beside what was measured here, do not state."""
+    files: dict[str, dict[str, None]] = {}
+    for one in section:
+        if one.source and getattr(one, "unstated", None):
+            files.setdefault(one.source, {}).update(dict.fromkeys(one.unstated.split()))
+    return [
+        f"{source}: {', '.join(columns)} not stated, so its lines may be of another text or protocol" for source, columns in files.items()
     ]
 
 

@@ -84,6 +84,7 @@ class CurvePoint(SectionKey):
     high: float | None = None
     accuracy: float | None = None  # share of targets whose most likely token was right
     source: str | None = None  # the CSV that the losses were read from; None if the report is of that file alone, or of runs
+    unstated: str | None = None  # columns of a section that somebody else's CSV lacks, with spaces between: those of its table stand there
 
     @property
     def foreign(self) -> bool:
@@ -158,6 +159,15 @@ class Score(SectionKey):
     def shown(self) -> bool:
         """True where the score says something of the method."""
         return self.learned or self.length <= self.train_len
+
+
+def as_stated(record: SectionKey, column: str) -> str:
+    """Value of a column of `SECTION` in words; "data not stated" for one that the record's CSV does not state."""
+    unstated = (getattr(record, "unstated", None) or "").split()
+    value = getattr(record, column)
+    if column in unstated or value is None:
+        return f"{column} not stated"
+    return f"protocol {value}" if column == "protocol" else str(value)
 
 
 def file(source: str | None) -> str:

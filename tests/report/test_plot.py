@@ -16,6 +16,7 @@ from posbench.common.errors import ConfigError
 from posbench.report.figures.lines import Mark
 from posbench.report.figures.method_lines import groups, lines_of
 from posbench.report.figures.paper import SIZES
+from posbench.report.figures.style import FOREIGN
 from posbench.report.frame import records
 from posbench.report.plot import Options, draw_figure
 
@@ -146,7 +147,8 @@ def test_two_sweeps_are_told_apart_and_a_paper_stands_beside_them(tmp_path, capf
     frames.append(posbench.frame([folders[0], tmp_path / "paper.csv"]).dropna(subset="source"))
     axes = posbench.plot(pandas.concat(frames), y="ppl", lines="rope|none|none", panel="none")
     found = [find(axes, own.length.astype(float), np.exp(own.nll.to_numpy())) for own in (line_of(frame, "rope") for frame in frames)]
-    assert len({to_hex(line.get_color()) for line in found}) == 1
+    ours, again, theirs = (to_hex(line.get_color()) for line in found)
+    assert ours == again and theirs in FOREIGN
     assert len({(str(line._dash_pattern), line.get_marker()) for line in found}) == 3 and found[2].get_marker() == "x"
     assert bars(axes) == {(18.0, 23.0), (25.0, 31.0)}
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
-from posbench.report.footnotes import targets_of
-from posbench.report.records import ContextPoint, CurvePoint, file, interval_units, span, two_seeds
+from posbench.report.footnotes import targets_of, unstated_lines
+from posbench.report.records import ContextPoint, CurvePoint, as_stated, file, interval_units, span, two_seeds
 
 LONGEST = 60  # characters of a name
 
@@ -53,7 +53,8 @@ def caption(curve: list[CurvePoint], relative: bool) -> list[str]:
 def data_line(section: "Sequence[CurvePoint | ContextPoint]", targets: str) -> str:
     """Line on the data, the protocol and its targets, and the number of seeds."""
     first, seeds = section[0], span(one.n_seeds for one in section)
-    return f"{first.data}, {first.tokenizer} | protocol {first.protocol}: {targets} | {seeds} seed{'s' * (seeds != '1')}"
+    data, tokenizer, protocol = (as_stated(first, column) for column in ("data", "tokenizer", "protocol"))
+    return f"{data}, {tokenizer} | {protocol}: {targets} | {seeds} seed{'s' if seeds != '1' else ''}"
 
 
 def of_intervals(points: Iterable[CurvePoint]) -> str:
@@ -69,6 +70,7 @@ def of_files(curve: list[CurvePoint], relative: bool) -> list[str]:
     lines = [f"Rows read from {', '.join(read)}."] if read else []
     if stated:
         lines.append(f"Thin lines and their bars: as {' and '.join(stated)} states them, or over its seeds; not paired.")
+    lines += sentences(unstated_lines(curve))
     lacking = sorted({point.source for point in curve if point.foreign and point.source and point.floor is None})
     others = [point for point in curve if point.source not in lacking]
     if lacking and not relative and all(point.difference is not None or point.nll is None for point in others) and others:

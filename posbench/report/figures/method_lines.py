@@ -12,7 +12,7 @@ from typing import Any
 from posbench.common.errors import ConfigError
 from posbench.report.figures.captions import shortened
 from posbench.report.figures.lines import Line, Mark
-from posbench.report.figures.palette import apart, bases, encoding_look, extension_look, looks
+from posbench.report.figures.palette import apart, bases, encoding_look, extension_look, foreign_pens, looks
 from posbench.report.figures.style import FEW, MARKERS
 from posbench.report.records import CurvePoint, Score, methods
 
@@ -142,11 +142,24 @@ def lines_of(
     scales, sources = (list(dict.fromkeys(getattr(point, name) for point in figure)) for name in ("scale_attention", "source"))
     scales = list(dict.fromkeys(["none", *scales]))
     found = list(marks_of(panel, mark))
-    pens = looks(dict.fromkeys(key[:3] + key[4:] for key, *_ in found), bases(figure), dict.fromkeys(one.extension for one in figure))
+    own = [one for one in figure if not _foreign(one)]
+    drawn = dict.fromkeys(key[:3] + key[4:] for key, point, _ in found if not _foreign(point))
+    pens = looks(drawn, bases(own), dict.fromkeys(one.extension for one in own))
+    pens_of_others = foreign_pens(dict.fromkeys(one.method for one in figure if _foreign(one)))
     lines = []
     for key, point, marks in found:
-        foreign, (_, _, source, scale, *_) = getattr(point, "foreign", False), key
-        marker = "x" if foreign else MARKERS[(scales.index(scale) + sources.index(source)) % len(MARKERS)]
-        pen = replace(pens[key[:3] + key[4:]], marker=marker, hollow=scale != "none" and not foreign, thin=foreign)
-        lines += [Line(names.line(point, panel, telling), marks, pen)] * bool(marks)
+        if not marks:
+            continue
+        if _foreign(point):
+            pen = pens_of_others[point.method]
+        else:
+            source, scale = key[2:4]
+            marker = MARKERS[(scales.index(scale) + sources.index(source)) % len(MARKERS)]
+            pen = replace(pens[key[:3] + key[4:]], marker=marker, hollow=scale != "none")
+        lines.append(Line(names.line(point, panel, telling), marks, pen))
     return lines
+
+
+def _foreign(point: Point) -> bool:
+    """True for a loss of somebody else's CSV; scores of tasks are never."""
+    return getattr(point, "foreign", False)

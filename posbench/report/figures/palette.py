@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from posbench.report.figures.style import DASHES, MARKERS, OKABE_ITO
+from posbench.report.figures.style import DASHES, FOREIGN, MARKERS, OKABE_ITO
 from posbench.report.records import SectionKey, grouped
 
 MOST, VARIANTS = 8, 4  # names in a panel; in a divided panel at most so many are one method with different arguments
@@ -86,6 +86,23 @@ def looks(cells: Iterable[tuple], base: Bases, extensions: Iterable[str] = (), b
     if alone:
         _recolour_extensions(wanted, base)
     return {cell: Pen(OKABE_ITO[colour], DASHES[dash], MARKERS[dash]) for cell, (colour, dash) in told_apart(wanted, base).items()}
+
+
+def foreign_pens(lines: Iterable[Hashable]) -> dict[Hashable, Pen]:
+    """Pen of each line of somebody else's numbers: a colour of FOREIGN by a hash of its name, or the next free one; then dashes.
+
+    None is a colour that a method of posbench has, so that nobody takes one for the other.
+    """
+    pens: dict[Hashable, Pen] = {}
+    every = [(dash, colour) for dash in range(len(DASHES)) for colour in range(len(FOREIGN))]
+    free = list(every)
+    for line in lines:
+        free = free or list(every)
+        wanted = zlib.crc32(repr(line).encode()) % len(FOREIGN)
+        dash, colour = min(free, key=lambda look: (look[0], (look[1] - wanted) % len(FOREIGN)))
+        free.remove((dash, colour))
+        pens[line] = Pen(FOREIGN[colour], DASHES[dash], "x", thin=True)
+    return pens
 
 
 def _recolour_extensions(wanted: dict[tuple[str, ...], Look], base: Bases) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from posbench.common.files import atomic_path
 
 OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+FOREIGN = ("#7f7f7f", "#8c510a", "#7b5fc9", "#7a8b00", "#4f9d9d")  # of numbers of others; none is a colour of a method of posbench
 GAIN, FAIL = OKABE_ITO[2], OKABE_ITO[1]  # below the floor, above it
 DASHES = ("-", (0, (5, 1.6)), (0, (1.2, 1.4)), (0, (6, 1.5, 1.2, 1.5)), (0, (3, 1.2)), (0, (8, 2, 1, 2, 1, 2)), (0, (2, 2.5)))
 MARKERS = ("o", "D", "s", "^", "v", "P", "X")

@@ -3,7 +3,7 @@ const SYMBOLS = ["circle", "diamond", "square", "triangle", "star", "cross", "wy
 const TICKS = [0, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 4, 8, 16, 64, 256, 1024, 65536];
 const part = id => document.getElementById(id);
 const dark = () => state.theme ? state.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-const colour = (line, night) => night && line.look.colour === palette.colours.length - 1 ? "#f2f2f2" : palette.colours[line.look.colour];
+const colour = (line, night) => night && line.look.colour === palette.black ? "#f2f2f2" : palette.colours[line.look.colour];
 const both = at => Number.isFinite(at.low) && Number.isFinite(at.high);
 const axisOfX = () => state.x === "multiple" ? MULTIPLE : AXES[state.kind];
 

@@ -6,7 +6,7 @@ const UNITS = {
 };
 const SIGNED = {difference: 1, change: 2}; // unit: place of the sums that are subtracted, among those of a seed
 const OF_LINE = ["encoding", "extension", "scale_attention", "source", "task", "protocol", "data", "tokenizer", "train_len", "setting",
-  "trained_in", "tuned_from", "untested", "from", "commits", "machines", "seeds"];
+  "unstated", "trained_in", "tuned_from", "untested", "from", "commits", "machines", "seeds"];
 const OF_POINT = ["n_seeds", "n_targets", "n_units", "over", "nll", "ppl", "bpb", "accuracy", "floor", "difference", "half_width", "change",
   "change_half_width", "low", "high"];
 
