@@ -12,9 +12,9 @@ from posbench.explanation.settings import HF, VLLM
 
 OVERRIDES, SERVED = FACTS["overrides"], FACTS["served"]  # {flag: engine that reads it}
 DOTTED = "--hf-overrides"  # vLLM's --hf-overrides.rope_parameters.factor 4
-FLAGS = (*LLAMA_FLAGS, *OVERRIDES, *SERVED, "--override-kv")
+FLAGS = (*LLAMA_FLAGS, *OVERRIDES, *SERVED, "--override-kv", "--rope-theta")
 SCALINGS = ("none", "linear", "yarn")
-MAPPINGS = ("rope_parameters", "rope_scaling")
+MAPPINGS = ("rope_parameters", "rope_scaling", *FACTS["text_parts"])
 CONFIG_KEYS = (*MAPPINGS, *FACTS["config_keys"])
 OPTIONS = ("figure", "json", "length")
 
@@ -30,6 +30,7 @@ class Changes:
     served: float | None = None
     options: dict = field(default_factory=dict)
     typed: list[str] = field(default_factory=list)  # flags and keys as they were typed
+    older: bool = False  # flags that vLLM had up to 0.11
 
 
 def read_changes(words: list[str]) -> Changes:
@@ -89,10 +90,13 @@ def _flag(found: Changes, flag: str, value: str) -> None:
             if typed is None:
                 raise ConfigError(f"{flag} {shown(one)} must be KEY=TYPE:VALUE with TYPE int, float, bool or str.")
             _gguf_key(found, typed[1], typed[3])
+    elif flag == "--rope-theta" or (flag == "--rope-scaling" and value.lstrip().startswith("{")):  # of vLLM, not of llama.cpp
+        found.reader, found.older = VLLM, True
+        key = flag.removeprefix("--").replace("-", "_")
+        found.config[key] = _mapping(flag, value) if key == "rope_scaling" else _number(flag, value, float)
     elif flag == "--rope-scaling":
         if value not in SCALINGS:
-            of_vllm = """ (give vLLM a mapping as --hf-overrides '{"rope_parameters": {...}}')""" * value.lstrip().startswith("{")
-            near = of_vllm or did_you_mean(value, SCALINGS)
+            near = did_you_mean(value, SCALINGS)
             raise ConfigError(f"{flag} {shown(value)} is not a type of llama.cpp's{near}: {', '.join(SCALINGS)}.")
         found.flags["scaling"] = value
     else:

@@ -6,10 +6,15 @@ from dataclasses import replace
 
 from posbench.common.errors import did_you_mean
 from posbench.config.typed_args import shown
+from posbench.explanation.apply_changes import INSIDE, override_of
 from posbench.explanation.changes import CONFIG_KEYS, Changes
+from posbench.explanation.config_json import flat, longest_of, nested, number, rope_words, text_path
 from posbench.explanation.facts import FACTS, TYPES, Finding, by_rules, finding, of_family, told
+from posbench.explanation.length_checks import base_findings, served_findings, unneeded
 from posbench.explanation.llama_cpp import SCALING, Gguf, ext_factor, scaling_factor, scaling_type
-from posbench.explanation.settings import LONG, SGLANG, SLIDING, VLLM, LayerKind, Setting, flat, longest_of, nested, number, rope_words
+from posbench.explanation.position_keys import position_findings, position_keys
+from posbench.explanation.reach import reach_of
+from posbench.explanation.settings import LONG, SGLANG, SLIDING, VLLM, LayerKind, Setting
 
 LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor")
 
@@ -17,10 +22,17 @@ LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor")
 def config_findings(old: dict, new: dict, setting: Setting, own: Setting, changes: Changes) -> list[Finding]:
     """Faults and ambiguities of a config.json with its changes; `own` is the setting without them."""
     config = flat(new)
-    found = [*_mappings(config, setting), *_overrides(flat(old), changes, setting), *_served(changes, config, setting)]
-    of_kinds = {kind.name: [*_keys(kind), *_lengths(kind, config, own), *_by_type(kind, setting)] for kind in setting.turning}
+    found = [
+        *_mappings(config, setting),
+        *_overrides(old, changes, setting),
+        *served_findings(changes, config, setting, own),
+        *base_findings(setting, own),
+    ]
+    of_kinds = {
+        kind.name: [*_keys(kind), *_lengths(kind, config, own, changes.older), *_by_type(kind, setting)] for kind in setting.turning
+    }
     everywhere = [one for one in next(iter(of_kinds.values())) if all(one in each for each in of_kinds.values())]
-    found += everywhere
+    found += [*everywhere, *position_findings(position_keys(new))]
     for name, each in of_kinds.items():
         found += [replace(one, text=f"{name}: {one.text}") for one in each if one not in everywhere]
     if config.get("sliding_window") and not any(kind.window for kind in setting.kinds):
@@ -49,40 +61,36 @@ def _mappings(config: dict, setting: Setting) -> list[Finding]:
     return told(holds, kinds=", ".join(sorted(kinds)), family=setting.family, short=setting.family.removesuffix("_text"))
 
 
-def _overrides(old: dict, changes: Changes, setting: Setting) -> list[Finding]:
+def _overrides(description: dict, changes: Changes, setting: Setting) -> list[Finding]:
     """Overrides of vLLM and SGLang that are lost or lose something."""
-    given, had = changes.config, rope_words(old)
+    old, override = flat(description), override_of(description, changes)
+    given, had, path = override.read, rope_words(old), text_path(description)
     parameters, scaling = (isinstance(given.get(name), dict) for name in ("rope_parameters", "rope_scaling"))
     new = given.get("rope_parameters") or given.get("rope_scaling")
     new, whole = (new, not nested(new)) if isinstance(new, dict) else ({"rope_theta": None, "rope_type": None}, False)
     theta, base = had.get("rope_theta") or old.get("rope_theta"), setting.turning[0].rope.base
     vllm, sglang = changes.reader == VLLM, changes.reader == SGLANG
-    lost = [key for key in ("rope_theta", "partial_rotary_factor") if key in given and (vllm or sglang)]
+    served = vllm or sglang
+    replaces = served and whole and not override.merges and not changes.older
+    alone = [key for key in INSIDE if key in given and served and not changes.older]
     unknown = [key for key in given if key not in CONFIG_KEYS and key not in old]
     holds = {
-        "base_lost": vllm and "rope_theta" not in new and whole and number(theta) and theta != base,
-        "override_untyped": vllm and parameters and "rope_type" not in new and whole,
-        "override_scaling": vllm and scaling and "rope_theta" not in new,
-        "override_type": sglang and "rope_type" not in new and new.get("type", "default") != "default",
-        "override_alone": [key for key in lost if key == "rope_theta" or (old.get(key) or had.get(key)) is not None],
-        "scaling_stays": parameters and old.get("rope_scaling") and not vllm and not sglang,
+        "base_lost": replaces and "rope_theta" not in new and number(theta) and theta != base,
+        "override_untyped": vllm and replaces and parameters and "rope_type" not in new,
+        "override_scaling": vllm and replaces and scaling and "rope_theta" not in new,
+        "mapping_drops": [key for key in FACTS["kept"] if replaces and key in had and key not in new],
+        "override_type": sglang and override.merges and "rope_type" not in new and new.get("type", "default") != "default",
+        "override_alone": [key for key in alone if key == "rope_theta" or (old.get(key) or had.get(key)) is not None],
+        "override_beside": override.lost if path else [],
+        "override_no_part": override.lost if not path else [],
+        "scaling_stays": parameters and old.get("rope_scaling") and not served,
         "override_unknown": unknown,
+        "older_flag": changes.older,
     }
+    values = {"theta": theta, "base": base, "type": new.get("type"), "reader": changes.reader, "part": ".".join(path)}
     near = did_you_mean(unknown[0], CONFIG_KEYS) if unknown else ""
-    return told(holds, theta=theta, base=base, type=new.get("type"), near=near)
-
-
-def _served(changes: Changes, config: dict, setting: Setting) -> list[Finding]:
-    """A serving length beyond the one that the engine derives from config.json."""
-    kind, sglang = setting.turning[0], changes.reader == SGLANG
-    scaled = "original_max_position_embeddings" in kind.said if sglang else kind.rope.kind in LONG or setting.family.startswith("gemma3")
-    reach = setting.longest * (1 if scaled or kind.rope.kind in ("default", "llama3") else kind.rope.factor)
-    reach = max(reach, number(config.get("model_max_length"), 0))
-    engine, variable = ("sglang", "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN") if sglang else ("vllm", "VLLM_ALLOW_LONG_MAX_MODEL_LEN")
-    then = "" if kind.rope.factor > 1 else f" {variable}=1 lets it start, and scales nothing."
-    values = {"flag": "--context-length" if sglang else "--max-model-len", "reader": changes.reader, "where": f"{engine}_length"}
-    beyond = changes.served and not kind.rope.beside and changes.served > reach
-    return told({"served_beyond": beyond}, **values, served=changes.served, reach=reach, then=then)
+    flag = "--rope-scaling" if "rope_scaling" in changes.config else "--rope-theta"
+    return told(holds, **values, near=near, flag=flag, where="vllm_length" if vllm else "sglang_config")
 
 
 def _keys(kind: LayerKind) -> Iterator[Finding]:
@@ -121,7 +129,7 @@ def _keys(kind: LayerKind) -> Iterator[Finding]:
             yield finding("wrong_divisors", key=key, count=len(value) if isinstance(value, list) else "no", pairs=pairs)
 
 
-def _lengths(kind: LayerKind, config: dict, own: Setting) -> list[Finding]:
+def _lengths(kind: LayerKind, config: dict, own: Setting, older: bool) -> list[Finding]:
     """original_max_position_embeddings, factor and max_position_embeddings against each other."""
     said, rope, long = kind.said, kind.rope, kind.rope.kind in LONG
     words, longest, factor = rope_words(config), longest_of(config), number(said.get("factor"))
@@ -136,7 +144,7 @@ def _lengths(kind: LayerKind, config: dict, own: Setting) -> list[Finding]:
         "original_missing": missing,
         "original_missing_elsewhere": missing,
         "original_multiplied": given and given > own.trained,
-        "length_before_scaling": implied == 1,
+        "length_before_scaling": implied == 1 and not older,
         "factor_against_lengths": implied not in (0, 1) and abs(implied / factor - 1) > 1e-6,
         "llama3_lacks": [key for key in LLAMA3 if rope.kind == "llama3" and said.get(key) is None],
         "yarn_without_factor": lacking and derived,
@@ -197,7 +205,11 @@ def llama_findings(file: Gguf, setting: Setting, own: Setting, changes: Changes)
     }
     whose = "asked for" if "scaling" in flags else "the file's type"
     found += by_rules("by_flag", by_flag, whose=whose, architecture=file.architecture)
-    asked, reach = number(flags.get("ctx"), 0), max(own.longest, rope.original * rope.factor if rope.factor > 1 else 0)
-    beyond = {"context_beyond": asked > reach, "original_beyond": rope.kind == "yarn" and rope.original > own.trained}
+    asked, reach = number(flags.get("ctx"), 0), reach_of(setting, own).tokens
+    beyond = {
+        "context_beyond": reach is not None and asked > reach,
+        "original_beyond": rope.kind == "yarn" and rope.original > own.trained,
+    }
     found += told(beyond, asked=asked, reach=reach, original=rope.original, trained=own.trained)
+    found += [*unneeded("-c", asked, setting, own), *base_findings(setting, own)]
     return list(dict.fromkeys(found))

@@ -6,13 +6,17 @@ from pathlib import Path
 
 from posbench.common.errors import ConfigError
 from posbench.common.wheel_file import wheel_file
-from posbench.explanation.changes import Changes, read_changes
+from posbench.explanation.apply_changes import applied
+from posbench.explanation.changes import read_changes
 from posbench.explanation.checks import config_findings, llama_findings
-from posbench.explanation.facts import Finding, of_family
+from posbench.explanation.facts import Finding
+from posbench.explanation.gguf_words import converted
 from posbench.explanation.llama_cpp import Gguf, llama_setting, read_keys
-from posbench.explanation.settings import HF, LLAMA, VLLM, flat, nested, read_setting, rope_words
+from posbench.explanation.read_back import confirmed
+from posbench.explanation.rope_parameters import Cannot
+from posbench.explanation.settings import LLAMA, read_setting
 from posbench.explanation.show import Explanation
-from posbench.explanation.words import Cannot, converted, in_words
+from posbench.explanation.words import in_words
 from posbench.gguf.header import is_gguf, read_gguf
 from posbench.pretrained.checkpoint import HUB_NAME
 from posbench.pretrained.config_files import read_mapping
@@ -40,35 +44,12 @@ def explain_words(what: str, words: list[str]) -> Explanation:
         setting = llama_setting(file, name, changes.flags, own.trained)
         findings += llama_findings(file, setting, own, changes)
     length = changes.options.get("length") or changes.served or changes.flags.get("ctx")
-    reader, words = LLAMA if by_llama else changes.reader, [] if changes.flags.get("group", 1) != 1 else in_words(setting, own, what)
+    words = []
+    if changes.flags.get("group", 1) == 1:  # self-extend moves positions, which no tool has words for
+        words = in_words(setting, own, what, None if of_file else content)
+        words = confirmed(words, setting, own, content)
+    reader = LLAMA if by_llama else changes.reader
     return Explanation(what, reader, setting, own, length, tuple(findings), tuple(words), changes.options)
-
-
-def applied(config: dict, changes: Changes) -> dict:
-    """A config.json with the changes, as the tool of their words applies them.
-
-    vLLM replaces rope_parameters as a whole, SGLang merges it into the old one; both have moved rope_theta into it before.
-    """
-    if changes.reader == HF:
-        return {**flat(config), **changes.config} if changes.config else config
-    found, given = flat(config), dict(changes.config)
-    words = dict(rope_words(found))
-    if not nested(words):
-        words.setdefault("rope_type", words.get("type", "default"))
-        found.setdefault("rope_theta", of_family(str(found.get("model_type")), "theta", 1e4))
-        for key in ("rope_theta", "partial_rotary_factor"):
-            if found.get(key) is not None:
-                words.setdefault(key, found[key])
-            if words.get(key) is not None:
-                found.pop(key, None)
-                given.pop(key, None)  # the mapping has it already, and comes first
-    new = given.pop("rope_parameters", None) or given.pop("rope_scaling", None)
-    given.pop("rope_scaling", None)
-    found.pop("rope_scaling", None)
-    if isinstance(new, dict):
-        base = {"rope_theta": of_family(str(found.get("model_type")), "vllm_theta", 1e4)}
-        words = {**(base if changes.reader == VLLM else words), **new}
-    return {**found, **given, "rope_parameters": words}
 
 
 def find_source(what: str) -> tuple[str, dict | Gguf]:

@@ -14,9 +14,10 @@ import math
 from dataclasses import dataclass
 
 from posbench.common.errors import ConfigError
+from posbench.explanation.config_json import number
 from posbench.explanation.facts import FACTS
 from posbench.explanation.frequencies import Rope, yarn_amplitude
-from posbench.explanation.settings import FULL, MOST_LAYERS, SLIDING, LayerKind, Setting, base_of, number
+from posbench.explanation.settings import FULL, MOST_LAYERS, SLIDING, LayerKind, Setting, base_of, head_width
 from posbench.gguf.description import SCALING, model_keys
 from posbench.gguf.header import GgufFile
 from posbench.gguf.tensors import numbers
@@ -115,15 +116,9 @@ def _rope(model: Gguf, name: str, flags: dict, longest: float, factor: float, ba
     """RoPE of one base and factor. Raises ConfigError for a file that does not say the width of a head."""
     keys, ext = model.keys, ext_factor(model, flags)
     original = number(flags.get("orig")) or number(keys.get(f"{SCALING}original_context_length")) or longest
-    width, heads = number(keys.get("embedding_length")), number(keys.get("attention.head_count"))
-    head_dim = number(keys.get("attention.key_length")) or (width // heads if width and heads else None)
-    if head_dim is None:
-        raise ConfigError(f"{name} lacks {model.architecture}.embedding_length or attention.head_count: download it again.")
-    head_dim = int(head_dim)
-    turned = number(keys.get("rope.dimension_count"), head_dim)
-    turned = int(turned) if 2 <= turned <= head_dim else head_dim
+    head_dim, turned, beside = _head(model, name)
     lists = model.long if number(flags.get("ctx"), longest) > original else model.short
-    shared = {"head_dim": head_dim, "base": base, "longest": longest, "share": turned / head_dim, "factor": factor}
+    shared = {"head_dim": head_dim, "base": base, "longest": longest, "share": turned / head_dim, "factor": factor, "beside": beside}
     shared["divisors"] = model.divisors or lists
     if shared["divisors"] and len(shared["divisors"]) != -(-turned // 2):
         raise ConfigError(f"{name} has {len(shared['divisors'])} divisors of RoPE, and {-(-turned // 2)} pairs turn: download it again.")
@@ -131,12 +126,37 @@ def _rope(model: Gguf, name: str, flags: dict, longest: float, factor: float, ba
     if not ext:
         given = flags["attn"] if flags.get("attn", -1) >= 0 else _of_architecture(model, "attn_factor", 1.0)
         return Rope(**shared, original=original, kind="linear" if factor != 1 else "default", amplitude=given * own)
-    whole = _of_architecture(model, "log_multiplier", 0.0) * (1 if model.architecture == "mistral3" else 10)
+    whole = log_multiplier(model)
     scale = whole if model.architecture == "deepseek2" and whole != 1 else 1.0
     over = 1.0 if scaling_type(model, flags) == "none" else scaling_factor(model, flags)  # of the whole context, not of this layer
     attn = yarn_amplitude(over, scale) / yarn_amplitude(over, whole) if whole else yarn_amplitude(over)
     attn *= (1 + 0.1 * math.log(factor)) / (1 + 0.1 * math.log(over))
+    sharper = (attn * own * (1 + 0.1 * whole * math.log(factor))) ** 2 if beside else 1.0
     bounds = {}
-    for flag, one, default in (("fast", "beta_fast", 8.0 if model.architecture == "grok" else 32.0), ("slow", "beta_slow", 1.0)):
-        bounds[one] = number(flags.get(flag)) or number(_of_architecture(model, one, default), default)
-    return Rope(**shared, **bounds, original=original, kind="yarn", mix=ext, amplitude=attn * own)
+    for flag, bound, default in (("fast", "beta_fast", 8.0 if model.architecture == "grok" else 32.0), ("slow", "beta_slow", 1.0)):
+        bounds[bound] = number(flags.get(flag)) or number(_of_architecture(model, bound, default), default)
+    return Rope(**shared, **bounds, original=original, kind="yarn", mix=ext, amplitude=attn * own, sharper=sharper)
+
+
+def log_multiplier(model: Gguf) -> float:
+    """mscale_all_dim of a file: the converter stores a tenth of it for latent attention, and itself for mistral3."""
+    return _of_architecture(model, "log_multiplier", 0.0) * (10 if model.architecture in FACTS["gguf_latent"] else 1)
+
+
+def _head(model: Gguf, name: str) -> tuple[int, int, int]:
+    """(Channels with positions, how many of them turn, channels beside them in latent attention), such as (64, 64, 128) of DeepSeek.
+
+    Raises ConfigError for a file that does not say the width of a head.
+    """
+    keys = model.keys
+    width, heads = number(keys.get("embedding_length")), number(keys.get("attention.head_count"))
+    head_dim = number(keys.get("attention.key_length")) or (width // heads if width and heads else None)
+    if head_dim is None:
+        raise ConfigError(f"{name} lacks {model.architecture}.embedding_length or attention.head_count: download it again.")
+    head_dim = head_width(head_dim, name)
+    turned = number(keys.get("rope.dimension_count"), head_dim)
+    turned = int(turned) if 2 <= turned <= head_dim else head_dim
+    whole = number(keys.get("attention.key_length_mla"), 0)
+    if whole > turned and model.architecture in FACTS["gguf_latent"]:
+        return turned, turned, head_width(whole, name) - turned
+    return head_dim, turned, 0

@@ -7,12 +7,15 @@ vLLM's and SGLang's readings differ where `read_rope` asks for the reader, as th
 from dataclasses import dataclass, field, replace
 
 from posbench.common.errors import ConfigError
-from posbench.explanation.facts import TABLES, TYPES, of_family
+from posbench.explanation.config_json import at_path, first_of, flat, longest_of, nested, number, rope_words
+from posbench.explanation.facts import FACTS, TABLES, TYPES, of_family
 from posbench.explanation.frequencies import Rope, longrope_amplitude, yarn_amplitude
+from posbench.explanation.position_keys import position_keys
 from posbench.pretrained.outline import NAMES, TURNING, size_of
 
 HF, VLLM, SGLANG, LLAMA = "transformers", "vLLM", "SGLang", "llama.cpp"
 MOST_LAYERS = 2**14  # that are listed
+WIDEST = 2**16  # channels of a head
 HERE = "The description"  # in an error
 FULL, SLIDING = "full_attention", "sliding_attention"
 LONG = ("yarn", "longrope", "llama3")  # types that count from original_max_position_embeddings
@@ -38,6 +41,7 @@ class Setting:
     longest: float
     trained: float
     kinds: tuple[LayerKind, ...]
+    unread: tuple[str, ...] = ()  # keys about positions that are not understood
 
     @property
     def turning(self) -> list[LayerKind]:
@@ -48,70 +52,54 @@ class Setting:
         return found
 
 
-def number(value: object, default: float | None = None) -> float | None:
-    """A positive number, else the default."""
-    good = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e15
-    return value if good else default
-
-
 def base_of(value: object, default: float = 1e4) -> float:
     """A base of frequencies, which is above 1, else the default."""
     return value if (number(value) or 0) > 1 else default
 
 
-def first_of(config: dict, *keys: str, default: object = None) -> object:
-    """The value of the first of these keys that is there and not null, else the default."""
-    return next((config[key] for key in keys if config.get(key) is not None), default)
-
-
-def flat(config: dict) -> dict:
-    """A description of text alone: the part of a model of text and images that describes its text, over the rest."""
-    part = config.get("text_config")
-    found = {**config, **(part if isinstance(part, dict) else {})}
-    found.pop("text_config", None)
-    if found.get("model_type") in ("gemma3", "gemma3n", "gemma4", "llama4"):
-        found["model_type"] += "_text"
-    return found
-
-
-def longest_of(config: dict) -> float | None:
-    """Length that a config.json states."""
-    return next((found for name in NAMES["length"] if (found := number(config.get(name)))), None)
-
-
-def rope_words(config: dict) -> dict:
-    """The mapping of RoPE that transformers reads: rope_scaling, and only without it rope_parameters."""
-    found = config.get("rope_scaling") or config.get("rope_parameters")
-    return found if isinstance(found, dict) else {}
-
-
-def nested(words: dict) -> list[str]:
-    """Kinds of layers that a mapping of RoPE keeps apart."""
-    return [key for key, value in words.items() if isinstance(value, dict) or (value is None and key.endswith("_attention"))]
+def head_width(width: float, name: str) -> int:
+    """Channels of a head. Raises ConfigError for more than any model has, whose pairs would fill the memory."""
+    if width > WIDEST:
+        raise ConfigError(f"{name} gives a head {width:,.0f} channels, and {WIDEST:,} is the most that is explained: correct its sizes.")
+    return int(width)
 
 
 def read_setting(config: dict, name: str, trained: float | None = None, reader: str = HF) -> Setting:
     """Setting in a config.json, as `reader` takes it. Raises ConfigError for one without RoPE, and for one that does not say its sizes."""
-    config = flat(config)
+    description, config = config, flat(config)
     family = str(config.get("model_type"))
-    told = [key for key in config if any(part in key for part in TURNING)]
-    if not told and (family in TABLES or config.get("alibi") is True or "max_position_embeddings" not in config):
+    if _unturned(config, family):
         raise ConfigError(f"{name} ({family}) has no key of RoPE: explain says how RoPE is set, and this model has none.")
     longest = longest_of(config) or trained
     if longest is None:
         raise ConfigError(f"{name} ({family}) has no max_position_embeddings, the length in whose turns RoPE is counted: add it.")
+    states_rope_length = any(number(config.get(key)) for key in NAMES["length"])
+    rope_length = longest_of({**config, "model_max_length": None}) if states_rope_length else longest
     kinds: dict[str, list[int]] = {}
     for layer, kind in enumerate(_layer_types(config, family)):
         kinds.setdefault(kind, []).append(layer)
     found = []
     for kind, layers in kinds.items():
         said = standardized(config, family, kind)
-        rope = None if said is None else read_rope(said, config, longest, reader)
+        rope = None if said is None else read_rope(said, config, rope_length, reader)
         rope = rope if rope and rope.turned else None
         sliding = kind.partition(",")[0] in (SLIDING, "chunked_attention")
         window = number(config.get("sliding_window" if kind.startswith(SLIDING) else "attention_chunk_size")) if sliding else None
         found.append(LayerKind(kind, tuple(layers), rope, window, said or {}))
-    return Setting(name, family, longest, trained or longest, tuple(found))
+    unread = tuple(key.key for key in position_keys(description) if key.decides)
+    return Setting(name, family, longest, trained or longest, tuple(found), unread)
+
+
+def _unturned(config: dict, family: str) -> bool:
+    """True if no layer of the model has RoPE."""
+    if family in FACTS["unturned"] or config.get("position_embedding_type") in FACTS["other_positions"]:
+        return True
+    attention = at_path(config, ("attn_config",))
+    if config.get("alibi") is True or attention.get("alibi") is True:
+        return True
+    if any(part in key for key in (*config, *attention) for part in TURNING):
+        return False
+    return family in TABLES or "max_position_embeddings" not in config
 
 
 def _layer_types(config: dict, family: str) -> list[str]:
@@ -144,11 +132,12 @@ def _layer_types(config: dict, family: str) -> list[str]:
 
 def standardized(config: dict, family: str, kind: str) -> dict | None:
     """Words of RoPE of one kind of layer with their defaults, as transformers' standardize_rope_params; None without RoPE."""
-    if kind.endswith("no RoPE") or "attention" not in kind or kind == "linear_attention":
-        return None
     words = rope_words(config)
+    turns = ("attention" in kind and kind != "linear_attention") or isinstance(words.get(kind), dict)
+    if kind.endswith("no RoPE") or not turns:
+        return None
     apart, own = nested(words), None
-    theta = first_of(config, "rope_theta", "rotary_emb_base", default=of_family(family, "theta", 1e4))
+    theta = _stated_base(config, family)
     bases = of_family(family, "bases")
     if bases or "rope_local_base_freq" in config:
         bases = bases or (1e6, 1e4)
@@ -165,56 +154,134 @@ def standardized(config: dict, family: str, kind: str) -> dict | None:
     own.setdefault("rope_type", own.get("type", "default"))
     if own.get("rope_theta") is None:
         own["rope_theta"] = theta
-    share = first_of(config, "partial_rotary_factor", "rotary_pct", default=of_family(family, "share"))
+    share = _stated_share(config, family)
     if share is not None:
         own.setdefault("partial_rotary_factor", share)
     if family == "phi3" and own["rope_type"] in ("su", "yarn"):
         own["rope_type"] = "longrope"
+    if own["rope_type"] == "mrope" and "mrope_section" in own:  # the name that Qwen2-VL gave to positions of images
+        own["rope_type"] = "default"
     if config.get("original_max_position_embeddings") is not None and not apart:
         own["original_max_position_embeddings"] = config["original_max_position_embeddings"]
     return own
 
 
+def _stated_base(config: dict, family: str) -> object:
+    """Base beside the mapping of RoPE, by the names that families gave it, else the family's own."""
+    attention = at_path(config, ("attn_config",))  # of DBRX
+    stated = first_of(config, "rope_theta", "rotary_emb_base", default=attention.get("rope_theta"))
+    if stated is not None:
+        return stated
+    base = of_family(family, "theta", 1e4)
+    return base * number(config.get("rope_ratio"), 1.0) if family == "chatglm" else base
+
+
+def _stated_share(config: dict, family: str) -> object:
+    """Share of a head's channels that turn, beside the mapping of RoPE; None where all turn."""
+    stated = first_of(config, "partial_rotary_factor", "rotary_pct")
+    if stated is not None:
+        return stated
+    turned, width = number(config.get("rotary_dim")), _stated_width(config)
+    if turned and width:
+        return turned / width
+    return of_family(family, "share")
+
+
+def _stated_width(config: dict) -> int | None:
+    """Channels of a head in front of positions: head_dim, or the width of the model by its heads; None where they are not said."""
+    width, heads, head_dim = (size_of(config, name, HERE) for name in ("d_model", "n_head", "head_dim"))
+    divides = width and heads and width % heads == 0
+    return head_dim or (width // heads if divides else None)
+
+
 def read_rope(said: dict, config: dict, longest: float, reader: str = HF) -> Rope:
     """RoPE of words with defaults. Raises ConfigError for a model that does not say the width of a head."""
-    kind = said["rope_type"] if said["rope_type"] in TYPES else "longrope" if said["rope_type"] == "su" else "default"
+    kind = _kind(said["rope_type"])
+    family = str(config.get("model_type"))
     original = number(said.get("original_max_position_embeddings"), longest) if kind in LONG else longest
     factor = number(said.get("factor")) or (longest / original if kind in ("yarn", "longrope") else 1.0)
-    width, heads, head_dim = (size_of(config, one, HERE) for one in ("d_model", "n_head", "head_dim"))
-    head_dim = number(config.get("qk_rope_head_dim")) or head_dim or (width // heads if width and heads and width % heads == 0 else None)
+    latent = number(config.get("qk_rope_head_dim")) and number(config.get("qk_nope_head_dim"))
+    head_dim = number(config.get("qk_rope_head_dim")) or _stated_width(config)
     if head_dim is None:
+        width, heads = (size_of(config, name, HERE) for name in ("d_model", "n_head"))
         sizes = f"hidden_size={width} and num_attention_heads={heads} do not say it"
         raise ConfigError(f"{HERE} lacks head_dim, and {sizes}: is it a checkpoint's config.json?")
-    latent = number(config.get("qk_rope_head_dim")) and number(config.get("qk_nope_head_dim"))
+    head_dim, beside = head_width(head_dim, HERE), head_width(latent or 0, HERE)
     share = min(1.0, number(said.get("partial_rotary_factor"), 1.0))
-    rope = Rope(int(head_dim), base_of(said.get("rope_theta")), longest, original, kind, share, factor, beside=int(latent or 0))
-    given = number(said.get("attention_factor"))
-    if kind == "yarn":
-        scale, whole = (number(said.get(key)) for key in ("mscale", "mscale_all_dim"))
-        asked = yarn_amplitude(factor, scale) / yarn_amplitude(factor, whole) if scale and whole else yarn_amplitude(factor)
-        # transformers looks for truncate beside the kinds of layers, where it is never written.
-        cut = said.get("truncate", True) is not False or (reader == HF and bool(nested(rope_words(config))))
-        bounds = {"beta_fast": number(said.get("beta_fast"), 32.0), "beta_slow": number(said.get("beta_slow"), 1.0), "truncate": cut}
-        rope = replace(rope, **bounds, sharper=yarn_amplitude(factor, whole) ** 2 if latent and whole else 1.0)
-        if reader == SGLANG:
-            mix = said.get("extrapolation_factor")
-            given, rope = asked * number(said.get("attn_factor"), 1.0), replace(rope, mix=mix if isinstance(mix, int | float) else 1.0)
-        return replace(rope, amplitude=given or asked)
-    if kind == "llama3":
-        return replace(rope, low=number(said.get("low_freq_factor"), 1.0), high=number(said.get("high_freq_factor"), 4.0))
-    if kind == "longrope":
-        lists, pairs = {}, -(-rope.turned // 2)
-        for key in ("long", "short"):
-            value = said.get(f"{key}_factor")
-            good = isinstance(value, list) and len(value) == pairs and all(map(number, value))
-            lists[key] = tuple(value) if good else (1.0,) * pairs
-        if reader == VLLM and longest > original:
-            lists["short"] = lists["long"]
-        if reader != HF:
-            given, factor = number(said.get("long_mscale")), longest / original
-        return replace(rope, amplitude=given or longrope_amplitude(factor, original), **lists)
-    if kind == "dynamic" and reader != HF:  # one base for all lengths
-        known = number(said.get("max_trained_positions"), longest) if reader == VLLM else longest / factor
-        grown = factor * longest / known - (factor - 1)
-        return replace(rope, kind="default", factor=1.0, base=rope.base * grown ** (rope.turned / max(1, rope.turned - 2)))
-    return replace(rope, factor=1.0) if kind == "proportional" and reader != HF else rope
+    rope = Rope(head_dim, base_of(said.get("rope_theta")), longest, original, kind, share, factor, beside=beside)
+    match kind:
+        case "yarn":
+            # transformers looks for truncate beside the kinds of layers, where it is never written.
+            by_kind = reader == HF and bool(nested(rope_words(config)))
+            deepseek = bool(latent) and reader != HF and not of_family(family, "own_latent")
+            return _read_yarn(rope, said, reader, deepseek, cuts=by_kind or said.get("truncate", True) is not False)
+        case "llama3":
+            return replace(rope, low=number(said.get("low_freq_factor"), 1.0), high=number(said.get("high_freq_factor"), 4.0))
+        case "longrope":
+            return _read_longrope(rope, said, reader, family)
+        case "dynamic":
+            return _read_dynamic(rope, said, reader, family)
+        case "proportional" if reader != HF:
+            return replace(rope, factor=1.0)
+    return rope
+
+
+def _kind(rope_type: str) -> str:
+    """Type as it is computed: that of an older name, and default for one that nobody knows."""
+    if rope_type in TYPES:
+        return rope_type
+    return "longrope" if rope_type == "su" else "default"
+
+
+def _read_yarn(rope: Rope, said: dict, reader: str, deepseek: bool, cuts: bool) -> Rope:
+    """YaRN of these words. With `deepseek` by the classes that vLLM and SGLang have for latent attention, which read other keys."""
+    scale, whole = (number(said.get(key)) for key in ("mscale", "mscale_all_dim"))
+    given, mix = number(said.get("attention_factor")), said.get("extrapolation_factor")
+    usual = yarn_amplitude(rope.factor)
+    amplitude = usual
+    if scale and whole:
+        amplitude = yarn_amplitude(rope.factor, scale) / yarn_amplitude(rope.factor, whole)
+    sharper = yarn_amplitude(rope.factor, whole) ** 2 if rope.beside and whole else 1.0
+    if deepseek:
+        cuts = True
+        scale = 1.0 if said.get("mscale") is None else scale or 0.0
+        amplitude = yarn_amplitude(rope.factor, scale) / yarn_amplitude(rope.factor, whole or 0.0)
+        if reader == VLLM and given == 1:  # its deepseek_llama_scaling
+            sharper = 1.0
+    elif reader != SGLANG and given:
+        amplitude = given
+    if reader == SGLANG:
+        amplitude *= number(said.get("attn_factor"), 1.0)
+        rope = replace(rope, mix=mix if isinstance(mix, int | float) else 1.0)
+    bounds = {"beta_fast": number(said.get("beta_fast"), 32.0), "beta_slow": number(said.get("beta_slow"), 1.0)}
+    return replace(rope, **bounds, truncate=cuts, sharper=sharper, amplitude=amplitude)
+
+
+def _read_longrope(rope: Rope, said: dict, reader: str, family: str) -> Rope:
+    lists, pairs = {}, -(-rope.turned // 2)
+    for key in ("long", "short"):
+        value = said.get(f"{key}_factor")
+        good = isinstance(value, list) and len(value) == pairs and all(map(number, value))
+        lists[key] = tuple(value) if good else (1.0,) * pairs
+    if reader == VLLM and rope.longest > rope.original:
+        lists["short"] = lists["long"]
+    given, factor = number(said.get("attention_factor")), rope.factor
+    if family == "phimoe" and reader == HF:
+        given = number(said.get("long_mscale"))
+    if reader != HF:
+        given, factor = number(said.get("long_mscale")), rope.longest / rope.original
+    return replace(rope, amplitude=given or longrope_amplitude(factor, rope.original), **lists)
+
+
+def _read_dynamic(rope: Rope, said: dict, reader: str, family: str) -> Rope:
+    """Dynamic NTK; where it has one base for all lengths, that base."""
+    alpha = number(said.get("alpha"))
+    if alpha and (reader != HF or of_family(family, "alpha")):
+        grown = alpha
+    elif reader == HF:
+        return rope
+    else:
+        trained = number(said.get("max_trained_positions"), rope.longest) if reader == VLLM else rope.longest / rope.factor
+        grown = rope.factor * rope.longest / trained - (rope.factor - 1)
+    base = rope.base * grown ** (rope.turned / max(1, rope.turned - 2))
+    return replace(rope, kind="default", factor=1.0, base=base)

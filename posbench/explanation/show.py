@@ -1,5 +1,6 @@
 """Result of an explanation, the setting, its findings, words and numbers, its screen and its figure."""
 
+import math
 import textwrap
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -10,8 +11,9 @@ from posbench.common.defuse import printable
 from posbench.common.errors import ConfigError
 from posbench.explanation.facts import FACTS, Finding
 from posbench.explanation.frequencies import Rope, frequencies, plain
+from posbench.explanation.reach import Reach, reach_of, same_rope, same_setting
 from posbench.explanation.settings import LONG, LayerKind, Setting
-from posbench.explanation.words import ToolWords, covered, model_path
+from posbench.explanation.words import ToolWords, model_path
 from posbench.report.figures.style import FONT, GREY, OKABE_ITO, Frame, ruled
 
 WIDTH, COLUMNS = 100, 64  # characters of a line; columns of a picture
@@ -86,7 +88,7 @@ class Explanation:
             long = f"{one.text[:80]}... ({len(one.text):,} characters; json=FILE writes them)"
             text = ("" if one.serves else "cannot: ") + (one.text if len(one.text) <= LONGEST_WORDS else long)
             rows.append(f"  {one.tool} [{one.source}]\n    {text}")
-        same = "The checkpoint as it is" if setting == self.before else "The same"
+        same = "The checkpoint as it is" if same_setting(setting, self.before) else "The same"
         stops = {one.stops for one in self.findings}
         if stops - {False}:
             same = f"{'transformers stops at this. ' * (True in stops)}What is read above"
@@ -99,7 +101,9 @@ class Explanation:
         for one, kind in zip(kinds, self.setting.kinds, strict=True):
             if kind.rope:
                 one |= {"frequencies": frequencies(kind.rope, self.length).tolist(), "turns": self.turns(kind).tolist()}
-        about = {"what": self.what, "read_as": self.reader, "covers": covered(self.setting, self.before), "length": self.length}
+        reach = reach_of(self.setting, self.before)
+        tokens = None if reach.tokens is None or math.isinf(reach.tokens) else reach.tokens
+        about = {"what": self.what, "read_as": self.reader, "covers": tokens, "covers_limit": reach.limit, "length": self.length}
         return {**about, "kinds": kinds, "findings": [asdict(one) for one in self.findings], "words": [asdict(one) for one in self.words]}
 
 
@@ -156,6 +160,8 @@ def _named(rope: Rope, base: float) -> str:
     name = NAMES.get(rope.kind, rope.kind)
     if rope.kind == "default" and rope.base != base:
         name = f"another base, {rope.base:,.10g} instead of {base:,.10g}"
+    elif rope.base != base:
+        name += f", on the base {rope.base:,.10g} instead of {base:,.10g}"
     if rope.kind != "default":
         name += f", factor {rope.factor:.6g}"
     if rope.kind in LONG:
@@ -178,8 +184,8 @@ def _reach(explanation: Explanation) -> str:
     """Covered length, and the cost at short ones in words."""
     setting, before = explanation.setting, explanation.before
     kind = setting.turning[0]
-    reach, rope = covered(setting, before), kind.rope
-    said = "Covers any length." if reach is None else f"Covers {reach:,.0f} tokens."
+    reach, rope = reach_of(setting, before), kind.rope
+    said = _covers(reach)
     ratio = explanation.slower(kind, 1)
     changed = int((abs(ratio - 1) > 1e-6).sum())
     pace = " or ".join(word for word, some in (("slower", ratio > 1 + 1e-6), ("faster", ratio < 1 - 1e-6)) if some.any())
@@ -188,18 +194,28 @@ def _reach(explanation: Explanation) -> str:
         said += f" Up to {rope.longest:,.0f} tokens nothing changes; beyond, the longer the text, the slower all pairs but the first."
     elif not changed and rope.amplitude == 1:
         said += " Short prompts are read as trained."
-    elif rope == explanation.own(kind):
+    elif same_rope(rope, explanation.own(kind)):
         said += f" The scaling is the checkpoint's own, and acts at every length: {turn} with the base alone."
     else:
         sharper = f", and logits are multiplied by {rope.amplitude**2:.3g}" if rope.amplitude != 1 else ""
         said += f" Short prompts pay for it: at every length {turn} trained{sharper}."
         if path := model_path(explanation.what):
-            said += f" posbench advise {path} target={max(reach, 2 * setting.trained):.0f} measures the cost."
+            target = max(reach.tokens or 0, 2 * setting.trained)
+            said += f" posbench advise {path} target={target:.0f} measures the cost."
     if rope.kind == "longrope" and rope.short != rope.long:
         said += f" Divisors are those of texts up to {rope.original:,.0f} tokens: length=TOKENS shows others." * (not explanation.length)
     if rope.kind in ("longrope", "dynamic") and explanation.length:
         said += f" Numbers are those of a text of {explanation.length:,.0f} tokens."
     return _wrapped(said)
+
+
+def _covers(reach: Reach) -> str:
+    """First sentence about lengths, such as "Covers 32,768 tokens: beyond it a pair turns farther than in training."."""
+    if reach.tokens is None:
+        return f"What length it covers is not said: {reach.limit}."
+    if math.isinf(reach.tokens):
+        return f"Covers any length: {reach.limit}."
+    return f"Covers {reach.tokens:,.0f} tokens: {reach.limit}."
 
 
 def explanation_figure(explanation: Explanation):
