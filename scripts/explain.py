@@ -6,7 +6,7 @@ WHAT is a checkpoint's folder, a config.json, a .gguf file (also NAME@VERSION:FI
 read. Changes are typed as for the tool that they belong to, and are read as that tool reads them:
 
   transformers  rope_parameters='{"rope_type": "yarn", "factor": 4.0}', rope_scaling='{...}', rope_theta=, max_position_embeddings=, ...
-  vLLM          --hf-overrides '{"rope_parameters": {...}}', --max-model-len N
+  vLLM          --hf-overrides '{"rope_parameters": {...}}', --max-model-len N; of versions up to 0.11 also --rope-scaling '{...}'
   SGLang        --json-model-override-args '{"rope_parameters": {...}}', --context-length N
   llama.cpp     --rope-scaling, --rope-scale, --rope-freq-base, --rope-freq-scale, --yarn-orig-ctx, --yarn-ext-factor, --yarn-attn-factor,
                 --yarn-beta-slow, --yarn-beta-fast, -c, --override-kv KEY=TYPE:VALUE, --grp-attn-n, --grp-attn-w
