@@ -144,6 +144,23 @@ def test_questions_outside_of_the_window_are_gated_by_those_inside(world, tmp_pa
     assert found.verdict == "gated" and "right in 0.400 of the answers inside its window" in found.note
 
 
+@pytest.mark.parametrize("gain, verdict", [(0.1, "confirmed"), (0.0, "gated")])
+def test_g_is_read_by_tiled_targets_where_fixed_targets_were_not_scored(world, tmp_path, gain, verdict):
+    for seed in range(3):
+        floor_N = 3 + world.noise(0.3)
+        half_N = floor_N + gain + world.noise(0.01)
+        for window, loss_N in ((None, floor_N), (32, half_N)):
+            write_eval(
+                world.root, "rope", "recompute_window", "none", [loss_N] * 2, (128, 256), seed, {"window": window}, protocol="tiled_targets"
+            )
+        write_eval(world.root, "rope", "none", "none", [floor_N, floor_N + 0.5], (64, 256), seed, protocol="tiled_targets")
+        run = world.root / f"rope-64-s{seed}-0123456789"
+        (run / "config.yaml").write_text(yaml.safe_dump({"train": {"length": 64}, "model": {"qk_norm": "none"}}))
+    of = {**ROPE, "protocol": "tiled_targets"}
+    (found,) = world.judge(second(tmp_path, range(3), of=of, at=4, confirm="above 0.1", refute="below 0.1"))
+    assert found.verdict == verdict and found.gain_lower == pytest.approx(gain / NATS, abs=0.04)
+
+
 def test_a_model_that_does_not_use_its_window_is_gated(world):
     for seed in range(3):
         world.train("rope", seed, gain=0.0 if seed == 1 else 0.1)
