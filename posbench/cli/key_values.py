@@ -98,6 +98,7 @@ def run_main(main: Callable[[list[str]], None]) -> None:
 
 def exit_code(work: Callable[[], int | None]) -> int:
     """Run `work` and return its exit code, None for 0. Every error is printed as one sentence."""
+    open_standard_files()
     try:
         code = work() or 0
         sys.stdout.flush()
@@ -117,6 +118,25 @@ def exit_code(work: Callable[[], int | None]) -> int:
         unforeseen(error)
         return 1
     return code
+
+
+def open_standard_files() -> None:
+    """Open /dev/null in the place of a closed standard input, output or error (`posbench ... >&-`).
+
+    Python leaves None there, and the next file that is opened would have its number: a child would print into that file.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is not None:
+            continue
+        try:
+            os.fstat(number)
+        except OSError:
+            null = os.open(os.devnull, os.O_RDWR)
+            os.dup2(null, number)
+            if null != number:
+                os.close(null)
+            os.set_inheritable(number, True)
+        setattr(sys, name, open(os.devnull, "r" if number == 0 else "w", encoding="utf-8"))
 
 
 def unforeseen(error: Exception) -> None:

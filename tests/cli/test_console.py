@@ -1,6 +1,7 @@
 """The console command does what the scripts do."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -69,6 +70,17 @@ def test_a_reader_that_leaves_ends_it_in_silence(tmp_path, words):
     done = subprocess.run([sys.executable, "-c", code, *words.split()], stdout=write, stderr=subprocess.PIPE, cwd=tmp_path, timeout=120)
     os.close(write)
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
+
+
+@pytest.mark.parametrize("closed", [">&-", "<&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("words", ["--help", "run --cfg job", f"plot {ROOT}/results/reported/demo out=a.svg", "run steps=1"])
+def test_a_closed_standard_file_changes_neither_the_end_nor_the_files(tmp_path, words, closed):
+    code = "import sys; from posbench.cli.console import main; sys.argv[0] = 'posbench'; main()"
+    typed = f"{shlex.quote(sys.executable)} -c {shlex.quote(code)} {words}"
+    done = subprocess.run(["sh", "-c", f"{typed} {closed}"], capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    assert done.returncode == (2 if words == "run steps=1" else 0) and "unforeseen" not in done.stderr, done.stderr
+    files = {path.name: path.read_text() for path in tmp_path.iterdir() if path.is_file()}
+    assert set(files) == ({"a.svg"} if "plot" in words else set()) and files.get("a.svg", "<?xml").startswith("<?xml")
 
 
 def test_a_near_miss_is_told(tmp_path):
