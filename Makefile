@@ -49,7 +49,7 @@ demo: setup ## train three small models, evaluate them to 16 times their length,
 
 pretrained: $(VENV)/.installed-pretrained ## the loss of a real model by position, to twice its training length, with four extensions
 	@$(BIN)/python scripts/run.py experiment=pretrained $(ARGS)
-	@$(BIN)/python scripts/report.py experiment=pretrained $(ARGS)
+	@$(if $(filter dry=true dry=True dry,$(ARGS)),:,$(BIN)/python scripts/report.py experiment=pretrained $(ARGS))
 
 test: $(VENV)/.installed-dev ## the test suite, minutes on two cores
 	@$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal $(ARGS)

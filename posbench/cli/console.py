@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from posbench import __version__
-from posbench.cli.key_help import docstring_line, explain_words
+from posbench.cli.key_help import docstring_line, explain_words, own_folders
 from posbench.cli.key_values import exit_code
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.config.names import CONFIGS, SCRIPTS
@@ -25,7 +25,8 @@ def _run(name: str, words: list[str]) -> None:
     found = {path.stem: path for path in sorted(SCRIPTS.glob("*.py"))}
     scripts = {one: found[one] for one in (*LISTED_FIRST, *(one for one in found if one not in LISTED_FIRST))}
     if name == "help" and words:
-        print(explain_words(words))
+        asked, folders = own_folders(words)
+        print(explain_words(asked, folders) if asked else _help(scripts))
     elif name in ("-h", "--help", "help"):
         print(_help(scripts))
     elif name == "--version":

@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -12,63 +12,125 @@ from posbench.common.layout import wrapped
 from posbench.config.names import CONFIGS, PACKAGE, SCRIPTS
 
 LINE = re.compile(r"( *)(?:- )?([A-Za-z_]\w*):(?: +((?:[^#]|(?<! )#)*?))?(?: +# ?(.*))?$")
+SENTENCE = re.compile(r"(?<!et al\.)(?<!e\.g\.)(?<!i\.e\.)(?<!vs\.)(?<=\.) (?![a-z])|: python ")  # between two sentences
+CHOSEN = re.compile(r"  - (\w+): (\w+)")  # a choice in the defaults of configs/run.yaml
 SKIPPED = ("hydra", "defaults")  # parts for Hydra, and the folder of its launchers
 WIDE = 100  # columns
 
 
 @dataclass(frozen=True)
 class Described:
-    """Key of a yaml with its default and its comment. `choice` is the yaml in its group that has it, None in configs/run.yaml."""
+    """Key of a yaml with its default and its comment. `choice` is the yaml in its group that has it, None where all choices share it."""
 
     key: str
     default: str
     comment: str
     choice: str | None = None
 
-    def __str__(self) -> str:
-        where = f"   ({self.choice})" if self.choice else ""
-        said = wrapped(self.comment, "    ", WIDE)
-        return f"{self.key} = {self.default}{where}" + (f"\n{said}" if said else "")
+
+def explain_words(words: list[str], folders: Sequence[Path] = (CONFIGS,)) -> str:
+    """Text on keys (evaluate.windows), groups, choices (extension=yarn) and scripts (advise).
+
+    Yamls are those of `folders`, of which the first is posbench's own. Raises ConfigError for another word.
+    """
+    return "\n\n".join(_explained(word, folders) for word in words)
 
 
-def explain_words(words: list[str]) -> str:
-    """Text on keys (evaluate.windows), groups, choices (extension=yarn) and scripts (advise). Raises ConfigError for another word."""
-    return "\n\n".join(map(_explained, words))
+def own_folders(words: list[str]) -> tuple[list[str], list[Path]]:
+    """Words without --config-dir DIR, and the folders of yamls: ["seed"], [configs, DIR]. Raises ConfigError for one that is not there."""
+    rest, folders = [], [CONFIGS]
+    remaining = iter(words)
+    for word in remaining:
+        flag, equals, place = word.partition("=")
+        if flag not in ("--config-dir", "-cd"):
+            rest.append(word)
+            continue
+        folder = Path(place if equals else next(remaining, ""))
+        if not folder.is_dir() or folder == Path():
+            raise ConfigError(f"--config-dir {folder} is not a folder: name the one that holds your yamls.")
+        folders.append(folder)
+    return rest, folders
 
 
-def _explained(word: str) -> str:
-    groups = {folder.name: folder for folder in sorted(CONFIGS.iterdir()) if folder.is_dir() and folder.name not in SKIPPED}
+def _explained(word: str, folders: Sequence[Path]) -> str:
+    groups = _groups(folders)
     group, _, name = word.partition("=")
-    keyed = [(name, folder) for name, folder in groups.items() if name != "experiment"]  # whose keys are those of the other groups
-    known = [*(one for name, folder in keyed for one in _group(name, folder)), *_yaml(CONFIGS / "run.yaml", "", None)]
+    known = list(_yaml(CONFIGS / "run.yaml", "", None))
+    for group_name, files in groups.items():
+        if group_name != "experiment":  # whose keys are those of the other groups
+            known += _group(group_name, files)
+    chosen = {key: f"{key}={choice}" for key, choice in CHOSEN.findall((CONFIGS / "run.yaml").read_text(encoding="utf-8"))}
     if group in groups and not name:
-        files = {file.stem: file for file in sorted(groups[group].glob("[!_]*.yaml"))}
-        lines = [f"  {group}={stem:24} {_about(file)}".rstrip() for stem, file in files.items()]
+        files = {stem: file for stem, file in groups[group].items() if not stem.startswith("_")}
+        lines = [f"  {group}={stem:24} {_about(file, folders)}".rstrip() for stem, file in files.items()]
         return "\n".join([f"{group}: one of", *lines, f"posbench help {group}=NAME says more of one."])
-    found = [one for one in known if (one.choice == word if name else word in (one.key, one.key.rpartition(".")[2]))]
-    if group in groups and name and (groups[group] / f"{name}.yaml").is_file():
-        return "\n".join([f"{word}: {_about(groups[group] / f'{name}.yaml', whole=True)}".rstrip(": "), *map(str, found)])
-    if not found and (script := CONFIGS / f"{word}.yaml").is_file():
-        return "\n".join([_about(script, whole=True), *map(str, _yaml(script, "", None))])
-    if not found and (script := SCRIPTS / f"{word}.py").is_file():
+    if name:
+        described = [entry for entry in known if entry.choice == word]
+        if name in groups.get(group, {}):
+            about = _about(groups[group][name], folders, whole=True)
+            keys = [_text([entry], chosen) for entry in described]
+            return "\n".join([f"{word}: {about}".rstrip(": "), *keys])
+    else:
+        described = [entry for entry in known if word in (entry.key, entry.key.rpartition(".")[2])]
+    if not described and (script := CONFIGS / f"{word}.yaml").is_file():
+        keys = [_text([entry], chosen) for entry in _yaml(script, "", None)]
+        return "\n".join([_about(script, folders, whole=True), *keys])
+    if not described and (script := SCRIPTS / f"{word}.py").is_file():
         return f"{docstring_line(script)}\nposbench {word} --help says more."
-    if not found:
-        choices = (f"{group}={file.stem}" for group, folder in groups.items() for file in folder.glob("[!_]*.yaml"))
-        near = did_you_mean(word, [*groups, *choices, *(one.key for one in known)])
+    if not described:
+        choices = (f"{group}={stem}" for group, files in groups.items() for stem in files if not stem.startswith("_"))
+        near = did_you_mean(word, [*groups, *choices, *(entry.key for entry in known)])
         raise ConfigError(f"{word} is no key and no choice{near}: posbench help extension lists choices, posbench run --cfg job all keys.")
-    # One explanation for all choices that share it.
+    return _all_explained(described, word, chosen)
+
+
+def _all_explained(described: list[Described], word: str, chosen: dict[str, str]) -> str:
+    """Text on entries: those of the very key first, in it what a plain `posbench run` has first, and one for all that share a comment."""
+
+    def order(entry: Described) -> tuple[bool, bool]:
+        return entry.key != word, not _of_run(entry, described, chosen)
+
     shared: dict[tuple[str, str], list[Described]] = {}
-    for one in sorted(found, key=lambda one: one.key != word):
-        shared.setdefault((one.key, one.comment), []).append(one)
-    merged = [
-        Described(key, each[0].default, said, ", ".join(one.choice for one in each if one.choice)) for (key, said), each in shared.items()
-    ]
-    return "\n".join(map(str, merged))
+    for entry in sorted(described, key=order):
+        shared.setdefault((entry.key, entry.comment), []).append(entry)
+    return "\n".join(_text(entries, chosen) for entries in shared.values())
 
 
-def _group(group: str, folder: Path) -> Iterator[Described]:
-    for file in sorted(folder.glob("*.yaml")):
-        yield from _yaml(file, f"{group}.", None if file.stem.startswith("_") or file.stem == "default" else f"{group}={file.stem}")
+def _of_run(entry: Described, described: list[Described], chosen: dict[str, str]) -> bool:
+    """True if a command that chooses nothing has this default."""
+    choice = chosen.get(entry.key.partition(".")[0])
+    if entry.choice is None:
+        return not any(other.key == entry.key and other.choice == choice for other in described)
+    return entry.choice == choice
+
+
+def _text(entries: list[Described], chosen: dict[str, str]) -> str:
+    """Text on entries of one key and comment, such as "model.d_model = 128   (model=small)", a line for each default, and the comment."""
+    choices: dict[str, list[str]] = {}  # of each default
+    for entry in entries:
+        choices.setdefault(entry.default, []).extend([entry.choice] if entry.choice else [])
+    lines = []
+    for default, names in choices.items():
+        where = f"   ({', '.join(names)})" if names else ""
+        lines.append(f"{entries[0].key} = {default}{where}")
+    if comment := wrapped(entries[0].comment, "    ", WIDE):
+        lines.append(comment)
+    return "\n".join(lines)
+
+
+def _groups(folders: Sequence[Path]) -> dict[str, dict[str, Path]]:
+    """{group: {name: yaml}} of all folders. A user's yaml does not replace one of posbench, which Hydra finds first."""
+    groups: dict[str, dict[str, Path]] = {}
+    for folder in folders:
+        for group in sorted(path for path in folder.iterdir() if path.is_dir() and path.name not in SKIPPED):
+            for file in sorted(group.glob("*.yaml")):
+                groups.setdefault(group.name, {}).setdefault(file.stem, file)
+    return groups
+
+
+def _group(group: str, files: dict[str, Path]) -> Iterator[Described]:
+    for name, file in files.items():
+        yield from _yaml(file, f"{group}.", None if name.startswith("_") or name == "default" else f"{group}={name}")
 
 
 def _yaml(file: Path, prefix: str, choice: str | None) -> Iterator[Described]:
@@ -87,22 +149,24 @@ def _yaml(file: Path, prefix: str, choice: str | None) -> Iterator[Described]:
             if not value:
                 parents.append((indent, key))
             top = dotted.split(".")[0]
-            if top not in SKIPPED and key != "_target_" and (value or behind):
-                head = above if number > len(above) else []  # the first lines of a file are about all of it
+            head = above if number > len(above) else []  # the first lines of a file are about all of it
+            if top not in SKIPPED and key != "_target_" and (value or behind or head):
                 yield Described(f"{prefix}{dotted}", value or "...", " ".join([*head, *([behind] if behind else [])]), choice)
         above = []
 
 
-def _about(file: Path, whole: bool = False) -> str:
+def _about(file: Path, folders: Sequence[Path], whole: bool = False) -> str:
     """First sentence about a choice, or all lines: of its yaml's comment, else the first line of the file of its class."""
     text = file.read_text(encoding="utf-8")
     if text.startswith("#"):
         lines = [line.removeprefix("#").removeprefix(" ") for line in takewhile(lambda line: line.startswith("#"), text.splitlines())]
-        return "\n".join(lines) if whole else re.split(r"(?<=\.) |: python ", " ".join(lines))[0]
-    target = re.search(r"^_target_: posbench\.([\w.]+)\.\w+$", text, re.MULTILINE)
+        return "\n".join(lines) if whole else SENTENCE.split(" ".join(lines))[0]
+    target = re.search(r"^_target_: ([\w.]+)\.\w+ *(?:#.*)?$", text, re.MULTILINE)
     if target is None:
         return ""
-    return docstring_line(PACKAGE.joinpath(*target[1].split(".")).with_suffix(".py"))
+    module = Path(*target[1].split(".")).with_suffix(".py")
+    places = (folder / module for folder in (PACKAGE.parent, *folders[1:]))  # a user's classes lie beside the yamls
+    return next((docstring_line(place) for place in places if place.is_file()), "")
 
 
 def docstring_line(file: Path) -> str:

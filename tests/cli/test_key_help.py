@@ -2,10 +2,13 @@
 
 import pytest
 from conftest import CONFIGS, choices
+from hydra import initialize_config_dir
+from hydra.types import RunMode
 from omegaconf import OmegaConf
 
-from posbench.cli.key_help import explain_words
+from posbench.cli.key_help import explain_words, own_folders
 from posbench.common.errors import ConfigError
+from posbench.config.compose import loader
 
 GROUPS = ("encoding", "extension", "scale_attention", "finetune", "task", "data", "model")
 
@@ -51,3 +54,53 @@ def test_an_unknown_word_is_answered_with_the_nearest():
         explain_words(["evaluate.windws"])
     with pytest.raises(ConfigError, match="did you mean extension=yarn"):
         explain_words(["extension=yran"])
+
+
+def keys_of(node: dict, prefix: str = ""):
+    """(dotted key, value) of a composed configuration, without what lies deeper than a source's own keys."""
+    for key, value in node.items():
+        if isinstance(value, dict) and prefix.count(".") < 2:
+            yield from keys_of(value, f"{prefix}{key}.")
+        elif key != "_target_" and not isinstance(value, list | dict):
+            yield f"{prefix}{key}", value
+
+
+def test_the_first_default_is_that_of_a_plain_run():
+    with initialize_config_dir(str(CONFIGS), job_name="run", version_base="1.3"):
+        composed = loader(None).load_configuration("run", [], RunMode.RUN)
+    values = OmegaConf.to_container(composed, resolve=False)
+    keys = dict(keys_of({key: node for key, node in values.items() if key not in ("hydra", "experiment")}))
+    assert len(keys) > 90 and keys["model.d_model"] == 128 and keys["data.tokenizer"] == "bpe"
+    for key, value in keys.items():
+        first = explain_words([key]).splitlines()[0]
+        shown = first.removeprefix(f"{key} = ").partition("   (")[0]
+        assert OmegaConf.create(f"value: {shown}").value == value, first
+
+
+def test_every_default_of_a_key_is_listed_with_its_choices():
+    assert explain_words(["model.d_model"]).splitlines() == [
+        "model.d_model = 128   (model=small)",
+        "model.d_model = 768   (model=125m)",
+        "model.d_model = 512   (model=30m)",
+    ]
+
+
+@pytest.mark.parametrize("group", [*GROUPS, "experiment"])
+def test_no_text_is_cut_within_a_sentence(group):
+    for line in explain_words([group]).splitlines():
+        assert not line.endswith(("et al.", "e.g.", "i.e.", "vs.")) and line.count("(") == line.count(")"), line
+
+
+def test_own_yamls_are_explained(tmp_path):
+    (tmp_path / "encoding").mkdir()
+    (tmp_path / "encoding" / "mine.yaml").write_text("_target_: my_file.Mine\nslope: 0.1 # at the start\n")
+    (tmp_path / "my_file.py").write_text('"""Mine: a bias of my own."""\n')
+    for words in (["--config-dir", str(tmp_path), "encoding=mine"], ["encoding=mine", f"--config-dir={tmp_path}"]):
+        said = explain_words(*own_folders(words))
+        assert said == "encoding=mine: Mine: a bias of my own.\nencoding.slope = 0.1   (encoding=mine)\n    at the start"
+    words, folders = own_folders(["--config-dir", str(tmp_path), "encoding"])
+    said = explain_words(words, folders)
+    assert "encoding=mine " in said and "encoding=rope " in said
+    for flags in (["--config-dir", str(tmp_path / "nowhere")], ["--config-dir"]):
+        with pytest.raises(ConfigError, match="--config-dir .* is not a folder"):
+            own_folders(["encoding", *flags])
