@@ -49,7 +49,7 @@ def bundle_command(words: list[str]) -> None:
 def _check(folder: Path, name: str, report: object) -> None:
     """Print what a folder of evidence holds. Raises RunError if something does not follow from its rows and sums."""
     from posbench.report.folder import disagreements
-    from posbench.report.leaderboard import lines_of, tables
+    from posbench.report.leaderboard import read_folder, tables
 
     if wrong := disagreements(folder, report):
         more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
@@ -59,4 +59,4 @@ def _check(folder: Path, name: str, report: object) -> None:
     print(f"{name}: {len(report.rows):,} rows of {len(report.origins)} trainings; all tables are those of rows and sums.")
     listed = ", ".join(sorted({str(one)[:12] for one in commits if one})) or "none"
     print(f"Commits: {listed}; {changed} trainings of changed or unknown code.")
-    print(f"Of it, the leaderboard (results/reported/leaderboard.md) would show:\n\n{tables(lines_of(folder)) or 'nothing'}")
+    print(f"Of it, the leaderboard (results/reported/leaderboard.md) would show:\n\n{tables([read_folder(folder)]) or 'nothing'}")

@@ -31,9 +31,13 @@ def repeated(names: Iterable[str]) -> str | None:
 def to_csv(records: Iterable[Record], kind: type[Record]) -> str:
     """CSV text: a header, then one line per record of the dataclass `kind`. None becomes an empty cell.
 
-    A field with the metadata {"column": False} is left out.
+    A field with the metadata {"column": False} is left out, one with {"sparse": True} where no record has a value of it.
     """
-    text, names = io.StringIO(), [column.name for column in fields(kind) if column.metadata.get("column", True)]
+    records, text, names = list(records), io.StringIO(), []
+    for column in fields(kind):
+        empty = column.metadata.get("sparse") and all(getattr(record, column.name) is None for record in records)
+        if column.metadata.get("column", True) and not empty:
+            names.append(column.name)
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(names)
     writer.writerows([defuse.cell(getattr(one, name)) for name in names] for one in records)

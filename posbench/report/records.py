@@ -84,7 +84,8 @@ class CurvePoint(SectionKey):
     high: float | None = None
     accuracy: float | None = None  # share of targets whose most likely token was right
     source: str | None = None  # the CSV that the losses were read from; None if the report is of that file alone, or of runs
-    unstated: str | None = None  # columns of a section that somebody else's CSV lacks, with spaces between: those of its table stand there
+    # Columns of a section that somebody else's CSV lacks, with spaces between: those of its table stand there.
+    unstated: str | None = field(default=None, metadata={"sparse": True})
 
     @property
     def foreign(self) -> bool:
