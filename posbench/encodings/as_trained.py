@@ -105,10 +105,10 @@ class Turned(Encoding):
 
 
 class Sloped(Alibi):
-    """ALiBi with slopes [H] that were measured, in the number formats in which the model computes it.
+    """ALiBi with slopes [H] that were measured.
 
-    Key j adds slope_h j / divisor to the scores of a head: the position in the format `positions`, its product with the
-    slope in the format `products`. None stands for a format that rounds nothing.
+    Key j adds slope_h j / divisor to the scores of a head. The position, and its product with the slope, are in the
+    number format `rounded`; None rounds nothing.
     """
 
     tested_as = "alibi"
@@ -117,34 +117,33 @@ class Sloped(Alibi):
         self,
         shape: Shape,
         slope_H: Tensor,
-        positions: torch.dtype | None = None,
-        products: torch.dtype | None = None,
+        rounded: torch.dtype | None = None,
         divisor: float = 1.0,
     ):
         super().__init__(shape)
         self.undivided_H = slope_H.detach().float()
         self.slope_H = self.undivided_H / divisor
-        self.positions, self.products, self.divisor = positions, products, divisor
+        self.rounded, self.divisor = rounded, divisor
 
     def columns(self, q_pos_T: Tensor, k_pos_T: Tensor, row_constant: bool) -> tuple[Tensor, Tensor]:
         self.slope_H = self.slope_H.to(k_pos_T.device)
-        if self.positions is None and self.products in (None, torch.float32, torch.float64):
+        if self.rounded is None:
             return super().columns(q_pos_T, k_pos_T, row_constant)
         # Each head has a column of its own, since rounding makes the biases of two heads no multiples of each other.
         slope_H, n_head = self.slope_H.double(), len(self.slope_H)
         middle = k_pos_T[len(k_pos_T) // 2]
-        k_TH = self._rounded(k_pos_T) - slope_H * middle
+        k_TH = self._biases(k_pos_T) - slope_H * middle
         q_HTH = torch.eye(n_head, device=k_pos_T.device)[:, None].expand(-1, len(q_pos_T), -1)
         if not row_constant:
             return q_HTH, k_TH.float()
         q_HT1 = -(slope_H[:, None] * (q_pos_T - middle))[..., None].float()
         return torch.cat((q_HTH, q_HT1), dim=-1), torch.cat((k_TH, torch.ones_like(k_TH[:, :1])), dim=-1).float()
 
-    def _rounded(self, k_pos_T: Tensor) -> Tensor:
-        """Biases of keys as the model computes them: [T, H], float64."""
-        k_T = k_pos_T if self.positions is None else k_pos_T.to(self.positions)
+    def _biases(self, k_pos_T: Tensor) -> Tensor:
+        """Rounded biases of keys: [T, H], float64."""
+        k_T = k_pos_T.to(self.rounded)
         product_TH = k_T.float()[:, None] * self.undivided_H.to(k_T.device)
-        return product_TH.to(self.products or torch.float32).double() / self.divisor
+        return product_TH.to(self.rounded).double() / self.divisor
 
 
 class AsTrained(Encoding):

@@ -13,6 +13,7 @@ import posbench
 from posbench.common.errors import ConfigError
 from posbench.encodings.alibi import Alibi
 from posbench.model.inplace.reader import Reader
+from posbench.model.kernels.dispatch import attention_weights
 
 SAME, BEYOND = 1e-4, 128  # standard deviations of the logits; tokens: twice the training length, so that PI halves positions
 CLOSE = 1e-5  # without an extension
@@ -109,8 +110,49 @@ def test_falcon_rounds_its_biases_beyond_256_tokens_as_transformers_does():
     expected = model(ids).logits
     assert difference(posbench.extend(model)(ids).logits, expected) < SAME
     for layer in layers_of(model):
-        layer.encoding.positions = layer.encoding.products = None
+        layer.encoding.rounded = None
     assert difference(model(ids).logits, expected) > 10 * SAME, "without the rounding it would be seen"
+
+
+def test_bloom_in_bfloat16_has_the_logits_of_float32_where_transformers_rounds_its_biases():
+    ids = text(1, 1000)
+    expected = tiny_own("bloom of six heads")(ids).logits
+    model = tiny_own("bloom of six heads", seq_length=1000).to(torch.bfloat16)
+    as_it_came, extended = model(ids).logits, posbench.extend(model)(ids).logits
+    errors = [float((logits.float() - expected).abs().mean() / expected.std()) for logits in (as_it_came, extended)]
+    assert errors[1] < 0.01 and errors[0] > 0.05, "transformers adds biases of 500 in steps of 2"
+
+
+@pytest.mark.parametrize("kind", ["bloom", "mpt of six heads", "falcon of two key heads", "gptj", "codegen"])
+def test_heads_are_seen_as_transformers_computes_their_weights(kind):
+    model, ids, found = tiny_own(kind, attn_implementation="eager"), text(1, 60), {}
+    expected = model(ids, output_attentions=True, use_cache=False).attentions
+    reader = Reader(model, TRAIN_LEN)
+
+    def watch(index, plan, q_BHTD, k_BGTD):
+        found[index] = torch.zeros(1, q_BHTD.shape[1], 60, 60)
+        for start, bands in attention_weights(plan, None, q_BHTD, k_BGTD, 60):
+            for keys, weights in bands:
+                found[index][:, :, start : start + weights.shape[2], keys] += weights
+
+    reader.door.watch = watch
+    reader(ids)
+    assert len(found) == len(expected)
+    for index, weights in found.items():
+        assert (weights - expected[index][..., :60]).abs().max() < 1e-5
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", OWN)
+def test_on_a_gpu_the_logits_are_those_of_the_cpu(kind):
+    ids, found = text(2, BEYOND), []
+    for device in ("cpu", "cuda"):
+        model = posbench.extend(tiny_own(kind), "rerope", "log_n").to(device)  # what was measured moves with the model
+        whole = model(ids.to(device)).logits
+        cache = model(ids[:, :90].to(device), use_cache=True).past_key_values
+        assert difference(model(ids[:, 90:].to(device), past_key_values=cache).logits, whole[:, 90:]) < 1e-3
+        found.append(whole.cpu())
+    assert difference(found[1], found[0]) < 1e-3
 
 
 @pytest.mark.parametrize("kind", OWN)

@@ -230,9 +230,9 @@ def _through(configs: list, name: str | None) -> Iterator[None]:
 
 def _lengths(door: Door) -> list[int]:
     """Lengths compared beside the shortest: beyond the windows, and beyond the training length, where that takes little time."""
-    longest = door.family.longest if door.family else None
-    if longest is not None:
-        return [min(door.train_len, longest, AFFORDABLE)]
+    comparable = door.family.comparable if door.family else None
+    if comparable is not None:
+        return [min(door.train_len, comparable, AFFORDABLE)]
     spans = [size for layer in door.encoding.layers() for size in (layer.window, layer.chunk) if size]
     if door.table is not None:
         return [min(door.train_len, AFFORDABLE)]

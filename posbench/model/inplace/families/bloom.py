@@ -1,7 +1,8 @@
-"""BLOOM: ALiBi by the position of the key, in the number format of the hidden states.
+"""BLOOM: ALiBi by the position of the key.
 
-Le Scao et al. 2022, arXiv 2211.05100. In 16 bits, position times slope is rounded as in training:
-beyond 256 tokens, neighbours share a bias in bfloat16.
+Le Scao et al. 2022, arXiv 2211.05100. transformers adds the biases to the scores in the model's
+format, and in bfloat16 a sum of 1,000 is a multiple of 4. Here they are added in float32, so that
+logits of 16 bits are those of the model in float32 to their rounding, and not those of transformers.
 """
 
 import torch
@@ -12,16 +13,23 @@ from posbench.encodings.as_trained import Sloped
 from posbench.model.inplace.families.family import Family, attended
 from posbench.position.geometry import Shape
 
+WHOLE = 256  # tokens whose positions are whole numbers in bfloat16
+
 
 class Bloom(Family):
     """BLOOM and BLOOMZ."""
 
     name = "BLOOM"
 
+    def __init__(self, model: nn.Module, modules: list[nn.Module]):
+        super().__init__(model, modules)
+        if model.dtype == torch.bfloat16:
+            self.comparable = WHOLE
+
     def encoding(self, model: nn.Module, shape: Shape) -> Sloped:
         mask_BT = torch.ones(1, 2, device=model.device, dtype=torch.long)
         bias_H1T = model.base_model.build_alibi_tensor(mask_BT, shape.n_head, torch.float32)
-        return Sloped(shape, bias_H1T[:, 0, 1], products=model.dtype)
+        return Sloped(shape, bias_H1T[:, 0, 1])
 
     def forward(
         self,

@@ -44,8 +44,7 @@ class Falcon(Family):
         return Sloped(
             shape,
             bias_H1T[:, 0, 1],
-            positions=torch.bfloat16,
-            products=torch.bfloat16,
+            rounded=torch.bfloat16,
             divisor=shape.head_dim**0.5,
         )
 

@@ -34,11 +34,12 @@ class Family:
     """Attention modules of one model. Raises ConfigError for a setting of the model that is not supported.
 
     `rotary` are modules that hold the angles of the model where it has no rotary modules of its own.
-    `longest` is the longest text in tokens that the model reads as it came, None without a limit.
+    `comparable` is the longest text in tokens whose logits by the model as it came are exact, None
+    without a limit.
     """
 
     name: ClassVar[str]  # as users know the family
-    longest: int | None = None
+    comparable: int | None = None
 
     def __init__(self, model: nn.Module, modules: list[nn.Module]):
         self.modules = modules

@@ -53,7 +53,7 @@ class GptJ(Family):
 
     def __init__(self, model: nn.Module, modules: list[nn.Module]):
         super().__init__(model, modules)
-        self.longest = len(modules[0].embed_positions)
+        self.comparable = len(modules[0].embed_positions)
         self.table = Table(modules[0].embed_positions)
         self.rotary = [self.table]
 

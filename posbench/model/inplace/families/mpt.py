@@ -18,7 +18,7 @@ class Mpt(Family):
 
     def __init__(self, model: nn.Module, modules: list[nn.Module]):
         super().__init__(model, modules)
-        self.longest = model.config.max_seq_len
+        self.comparable = model.config.max_seq_len
 
     def encoding(self, model: nn.Module, shape: Shape) -> Sloped:
         bias_H1T = model.base_model.build_mpt_alibi_tensor(shape.n_head, 2, device=model.device)
