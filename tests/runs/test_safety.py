@@ -221,19 +221,23 @@ def test_names_in_foreign_rows_lead_no_file_out_of_the_report(tmp_path, name):
     assert {path: content for path, content in files(tmp_path).items() if not path.startswith("report/deep/")} == before
 
 
+READERS = ("load", "loads", "unsafe_load", "read_array")  # names of functions that may make objects of a file
+
+
 def test_nothing_is_unpickled():
-    """torch.load only with weights_only=True, np.load never with pickles, yaml by safe loaders alone (OmegaConf's is one)."""
+    """torch.load only with weights_only=True, numpy's arrays never with pickles, yaml by safe loaders alone (OmegaConf's is one)."""
     seen = set()
     for path in (path for folder in ("posbench", "scripts") for path in (CONFIGS.parent / folder).rglob("*.py")):
         for found in ast.walk(ast.parse(path.read_bytes())):
-            if not isinstance(found, ast.Call) or ast.unparse(found.func).rpartition(".")[2] not in ("load", "loads", "unsafe_load"):
+            if not isinstance(found, ast.Call) or ast.unparse(found.func).rpartition(".")[2] not in READERS:
                 continue
             owner, given = ast.unparse(found.func), {keyword.arg: ast.unparse(keyword.value) for keyword in found.keywords}
             seen.add(owner)
-            assert owner in ("load", "torch.load", "np.load", "json.loads", "OmegaConf.load", "yaml.load"), f"{path.name}: {owner}"
+            known = ("load", "torch.load", "np.load", "np.lib.format.read_array", "json.loads", "OmegaConf.load", "yaml.load")
+            assert owner in known, f"{path.name}: {owner}"
             assert owner != "yaml.load" or "SafeLoader" in ast.unparse(found) or given["Loader"] == "plain_loader()", path
             assert owner != "OmegaConf.load" or path.name == "names.py", f"{path.name}: not for files of a results folder"
             assert owner != "torch.load" or given["weights_only"] == "True", path
             assert given.get("allow_pickle") in (None, "False"), path
-    assert {"torch.load", "np.load", "yaml.load"} <= seen
+    assert {"torch.load", "np.lib.format.read_array", "yaml.load"} <= seen
     assert issubclass(plain_loader(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
