@@ -8,7 +8,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from posbench.report.figures.palette import Pen
 from posbench.report.figures.style import GREY, Frame, note
@@ -48,7 +48,8 @@ class Line:
 class Panel:
     """Lines in one pair of axes, which `scales` sets up before they are drawn.
 
-    The marks of `others` are joined in grey behind them. `dodge`: octaves, by x or everywhere, over which lines stand side by side.
+    The marks of `others` are joined in grey behind them. `dodge`: octaves, by x or everywhere, over which all
+    lines would stand side by side; only marks whose intervals overlap are moved, by that share of it.
     `beyond`: values above the top by x, {x: [(value, colour)]}, printed there, as differences if `signed`.
     """
 
@@ -83,6 +84,15 @@ def draw(title: str, rows: Sequence[Sequence[Panel | None]], caption: Sequence[s
     return frame.figure
 
 
+def names_at_the_end(row: Sequence[Panel]) -> list[Panel]:
+    """A row of panels whose lines have names in the last one alone, if it has all lines of the others."""
+    *others, last = row
+    known = {(line.name, line.pen) for line in last.lines}
+    if all((line.name, line.pen) in known for panel in others for line in panel.lines):
+        others = [replace(panel, lines=[replace(line, name="") for line in panel.lines]) for panel in others]
+    return [*others, last]
+
+
 def gutters(rows: Sequence[Sequence[Panel | None]]) -> list[float]:
     """Points right of each column of panels for the names of its lines."""
     columns = ([panel for panel in column if panel] for column in itertools.zip_longest(*rows))
@@ -107,9 +117,10 @@ def _fill(axes, panel: Panel) -> None:
     for marks in panel.others:
         axes.plot([mark.x for mark in marks], [mark.y for mark in marks], color=OTHERS, linewidth=0.8, zorder=1.5)
     ends = []
+    shifts = _shifts(panel)
     for index, line in enumerate(panel.lines):
-        pen, share = line.pen, (index + 0.5) / len(panel.lines) - 0.5
-        at = [mark.x * 2 ** ((panel.dodge if isinstance(panel.dodge, float) else panel.dodge[mark.x]) * share) for mark in line.marks]
+        pen = line.pen
+        at = [mark.x * 2 ** shifts.get((index, mark.x), 0.0) for mark in line.marks]
         inside = [(x, mark) for x, mark in zip(at, line.marks, strict=True) if not (mark.y < bottom or mark.y > top)]
         shapes = [pen.marker if mark.marker is None else mark.marker for _, mark in inside]
         face = {"color": pen.colour, "markerfacecolor": "white" if pen.hollow else pen.colour, "markersize": 4.4, "markeredgewidth": 1.1}
@@ -126,6 +137,35 @@ def _fill(axes, panel: Panel) -> None:
             ends.append((end[1], end[0], line.name, pen.colour))
     end_labels(axes, ends)
     carets(axes, panel.beyond, panel.signed)
+
+
+def _shifts(panel: Panel) -> dict[tuple[int, float], float]:
+    """Octaves by which a mark is moved, {(index of its line, x): octaves}, of those whose intervals overlap others at their x."""
+    barred: dict[float, list[tuple[float, float, int]]] = {}  # {x: [(low, high, index of the line)]}
+    for index, line in enumerate(panel.lines):
+        for mark in line.marks:
+            if mark.low is not None and mark.high is not None:
+                barred.setdefault(mark.x, []).append((mark.low, mark.high, index))
+    shifts = {}
+    for x, intervals in barred.items():
+        octaves = panel.dodge if isinstance(panel.dodge, float) else panel.dodge[x]
+        step = octaves / len(panel.lines)
+        for indices in _overlapping(intervals):
+            for rank, index in enumerate(indices):
+                shifts[index, x] = (rank - (len(indices) - 1) / 2) * step
+    return shifts
+
+
+def _overlapping(intervals: Iterable[tuple[float, float, int]]) -> list[list[int]]:
+    """Indices of intervals (low, high, index) in groups that overlap, such as [[0, 1], [2]] of (0, 2, 1), (1, 3, 0), (4, 5, 2)."""
+    groups: list[list[int]] = []
+    reach = -math.inf
+    for low, high, index in sorted(intervals):
+        if low > reach or not groups:
+            groups.append([])
+        groups[-1].append(index)
+        reach = max(reach, high)
+    return [sorted(group) for group in groups]
 
 
 def _end(axes, at: Sequence[float], marks: Sequence[Mark]) -> tuple[float, float] | None:

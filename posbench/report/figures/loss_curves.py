@@ -11,7 +11,7 @@ from posbench.report.figures.method_lines import groups, lines_of, marks_of
 from posbench.report.figures.style import BROKEN, FONT, GREY, floor_axis, note, octaves
 from posbench.report.records import CurvePoint, methods, tick_lengths
 
-BAR, BESIDE = 3.4, 0.5  # points for each interval at one length; octaves at most for all of them
+BAR, BESIDE = 2.6, 0.2  # points for each interval at one length; octaves at most for all of them
 
 
 def figure(curve: list[CurvePoint], title: str):

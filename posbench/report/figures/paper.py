@@ -7,7 +7,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from posbench.common.errors import ConfigError
-from posbench.report.figures.lines import BELOW, BETWEEN, LABEL, LEADER, LEFT, Panel, beyond_top, draw, gutters, headroom, width
+from posbench.report.figures.lines import (
+    BELOW,
+    BETWEEN,
+    LABEL,
+    LEADER,
+    LEFT,
+    Panel,
+    beyond_top,
+    draw,
+    gutters,
+    headroom,
+    names_at_the_end,
+    width,
+)
 from posbench.report.figures.loss_curves import dodge, limits
 from posbench.report.figures.style import FONT, GREY, RULE, floor_axis, note, octaves, ruled
 
@@ -18,6 +31,7 @@ SHAPE, TALL = 0.72, (110, 190)  # height of a panel by its width, and its ends i
 FEW, MANY = 10, 12  # places on x that all have a tick; places above which what lies beyond the axis is printed
 COLOURED = ("color", "markerfacecolor", "markeredgecolor", "edgecolor", "facecolor")
 LIGHT = 0.93  # what black becomes on a dark ground; white becomes 0.13
+SCALE = "linear to 0.1, logarithmic beyond"  # of floor_axis
 DECADE = ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7), (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8))  # ticks, fewer first
 
 
@@ -80,15 +94,9 @@ def _layout(contents: Sequence[Panel], across: float, size: str) -> tuple[list[P
 
 
 def _at_row_ends(named: list[Panel], columns: int) -> list[Panel]:
-    """Panels whose lines have names in the last of each row alone, if it has all lines of the others."""
-    kept = []
-    for start in range(0, len(named), columns):
-        *others, last = named[start : start + columns]
-        known = {(line.name, line.pen) for line in last.lines}
-        if all((line.name, line.pen) in known for one in others for line in one.lines):
-            others = [replace(one, lines=[replace(line, name="") for line in one.lines]) for one in others]
-        kept += [*others, last]
-    return kept
+    """Panels in rows of so many columns, as `names_at_the_end` has them."""
+    rows = [names_at_the_end(named[start : start + columns]) for start in range(0, len(named), columns)]
+    return list(itertools.chain.from_iterable(rows))
 
 
 def wrap_name(name: str, limit: float, size: float = LABEL) -> str:
@@ -139,7 +147,8 @@ def _panel(content: Panel, axes: AxesSpec, wide: float, left: bool) -> Panel:
         drawn.set_ylim(bottom, top)
         drawn.set_xlabel(axes.x, fontsize=FONT)
         room = _tall(drawn) + BELOW
-        drawn.set_ylabel(axes.y if left else "", fontsize=FONT * min(1, room / max(1, width(axes.y, FONT))))
+        label = f"{axes.y}\n{SCALE}" if axes.bent and "y" in axes.log else axes.y
+        drawn.set_ylabel(label if left else "", fontsize=FONT * min(1, room / max(1, width(label, FONT))))
         if not axes.multiple and len(content.trained) == 1:
             _note(drawn, f"trained at {content.trained[0]:.10g}", content, wide)
 

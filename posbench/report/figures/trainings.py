@@ -6,9 +6,11 @@ against the length those of equal steps, so that what only the knob changes is o
 
 `frontier`: the loss at one length against the length of training: how well short sequences, extended, take the place of long ones. It is
 drawn where all trainings of an encoding were scored on the same targets at one length, which is at least the longest training length.
+If that is the longest training length, the loss is drawn minus that of the models trained on it, with paired intervals.
 
 `steps` and `accuracy_steps`: loss and accuracy against the steps of a fine-tuning, where children of one training have several numbers
-of steps: panels for the shortest length, that of the fine-tuning (or a middle one) and the longest.
+of steps: panels for the shortest length, that of the fine-tuning (or a middle one) and the longest. A loss is drawn minus that of the
+model before, at its own length, with paired intervals.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,14 +20,18 @@ from typing import NamedTuple
 
 from posbench.report.figures.accuracy import caption_lines
 from posbench.report.figures.captions import data_line, line_name, of_intervals, sentences
-from posbench.report.figures.lines import Line, Mark, Panel, draw, with_interval
+from posbench.report.figures.lines import Line, Mark, Panel, draw, names_at_the_end, with_interval
 from posbench.report.figures.palette import Pen, bases, looks
 from posbench.report.figures.style import FONT, GREY, MARKERS, difference_axis, octaves, ruled
 from posbench.report.learned import LEARNED
 from posbench.report.records import CurvePoint, Score, grouped, span, two_seeds
+from posbench.report.references import Seed, pooled
+from posbench.statistics.crossed import across, estimate
 
 NAMES = ("disc", "diamond", "square", "triangle", "triangle that points down", "plus", "cross")  # of MARKERS
 FLOOR = ("", "its last tokens alone", "none")
+BARS = "Bars: 95 % t interval of the paired difference, over seeds crossed with documents."
+ASIDE, NARROW = 0.2, 170  # octaves over which marks stand side by side; points of a panel by steps
 Record = CurvePoint | Score
 Method = tuple[str, str, str]  # encoding without what tells its trainings apart, extension, scale
 
@@ -135,19 +141,75 @@ def frontier(points: list[CurvePoint], title: str):
     if not cells:
         return None
     pens = looks((method for method in cells if method != FLOOR), bases(points), by_extension=True) | {FLOOR: Pen(GREY)}
-    lines = []
-    for method, own in cells.items():
-        marks = [Mark(train_len, point.floor if method == FLOOR else point.nll) for train_len, point in sorted(own.items())]
-        lines.append(Line(line_name(*method), marks, pens[method]))
     shown = [point for own in cells.values() for point in own.values()]
     lengths = sorted({point.train_len for point in shown})
+    base = _trained_on(length, cells)
+
+    def mark(method: Method, train_len: int, point: CurvePoint) -> Mark:
+        at_floor = method == FLOOR
+        if base is None:
+            return Mark(train_len, point.floor if at_floor else point.nll)
+        return with_interval(train_len, *_minus(point, base, at_floor))
+
+    lines = []
+    for method, own in cells.items():
+        marks = [mark(method, train_len, point) for train_len, point in sorted(own.items())]
+        lines.append(Line(line_name(*method), marks, pens[method]))
 
     def scales(axes) -> None:
         octaves(axes, lengths, label="training length (tokens)")
         axes.set_xlim(lengths[0] / 1.2, lengths[-1] * 1.2)
+        if base is not None:
+            axes.axhline(0, color="black", linewidth=0.9, zorder=1)
 
-    said = data_line(shown, f"{span(point.n_targets for point in shown)} targets, the same of every training")
-    return draw(title, [[Panel(f"Loss at {length} tokens (nats/token)", lines, scales)]], [said], wide=320)
+    heading = f"Loss at {length} tokens (nats/token)"
+    caption = [data_line(shown, f"{span(point.n_targets for point in shown)} targets, the same of every training")]
+    if base is not None:
+        heading = f"Loss at {length} tokens minus that of models trained on {length} (nats/token)"
+        caption.append(BARS)
+    return draw(title, [[Panel(heading, lines, scales, dodge=ASIDE)]], caption, wide=320)
+
+
+def _trained_on(length: int, cells: dict[Method, dict[int, CurvePoint]]) -> CurvePoint | None:
+    """Point without an extension of the models trained on that length; None if there is none, or several encodings have one."""
+    bases = []
+    for method, own in cells.items():
+        if method != FLOOR and method[1:] == ("none", "none") and length in own:
+            bases.append(own[length])
+    return bases[0] if len(bases) == 1 else None
+
+
+def _minus(point: CurvePoint, base: CurvePoint, at_floor: bool = False) -> tuple[float, float | None]:
+    """(loss of a point, or its floor, minus that of another, half of the 95 % interval) on the same targets.
+
+    The interval is over the seeds that both have, crossed with documents; None where these sums are unknown.
+    """
+    difference = (point.floor if at_floor else point.nll) - base.nll
+    others = {seed.row["seed"]: seed for seed in base.seeds or ()}
+    pairs = []
+    for seed in point.seeds or ():
+        other = others.get(seed.row["seed"])
+        measured = _floor_of(seed) if at_floor else seed
+        both = other and measured and _pooled(measured, other)
+        if both:
+            pairs.append(both)
+    if not pairs or len(pairs) < len(point.seeds):
+        return difference, None
+    result = estimate([(1.0, across([own for own, _ in pairs])), (-1.0, across([other for _, other in pairs]))])
+    low, high = result.interval()
+    return result.value, (high - low) / 2
+
+
+def _floor_of(seed: Seed) -> Seed | None:
+    paired = seed.against_floor
+    return Seed(paired.other, paired.row) if paired else None
+
+
+def _pooled(seed: Seed, other: Seed):
+    """Sums of both over documents; None where they are unknown or of other targets."""
+    if not seed.evaluation.same_targets(other.evaluation):
+        return None
+    return pooled(seed.evaluation, seed.row, other.evaluation, other.row)
 
 
 def at_length(points: list[CurvePoint]) -> tuple[int, dict[Method, dict[int, CurvePoint]]]:
@@ -199,17 +261,23 @@ def _by_steps(parts: dict[str, list[Record]], value: str, unit: str, title: str,
     lengths = sorted({record.length for record in shown})
     middle = lengths[len(lengths) // 2] if shown[0].train_len == lengths[0] else shown[0].train_len
     lengths = sorted({lengths[0], lengths[-1], *({middle} & set(lengths))})
-    several = len({record.behind.line for record in shown}) > 1
     parents = [one for one in shown if one.length == lengths[0] and one.behind.steps == 0 and one.behind.keeps_encoding]
     parents = [one for one in parents if one.extension == one.scale_attention == "none"]  # the models that were fine-tuned
+    before = {one.behind.tuned_from: one for one in parents} if value == "nll" else {}
+    relative = bool(before) and all(one.behind.tuned_from in before for one in shown)
+    short = _short_names(shown)
+
+    def mark(record: Record) -> Mark:
+        if relative:
+            return with_interval(record.behind.steps, *_minus(record, before[record.behind.tuned_from]))
+        return Mark(record.behind.steps, getattr(record, value), record.low, record.high)
 
     def panel(name: str, own: list[Record], length: int) -> Panel:
         pens, numbers = looks(grouped(own, method_of), bases(own), by_extension=True), sorted({one.behind.steps for one in own})
         lines = []
         for method, records in grouped((one for one in own if one.length == length), method_of).items():
-            marks = [Mark(one.behind.steps, getattr(one, value), one.low, one.high) for one in sorted(records, key=steps_of)]
-            text = line_name(method[0] if several else "", *method[1:]) or "no extension"
-            lines.append(Line(text, marks, pens[method]))
+            marks = [mark(one) for one in sorted(records, key=steps_of)]
+            lines.append(Line(short[method], marks, pens[method]))
 
         def scales(axes) -> None:
             if value == "accuracy":
@@ -221,13 +289,36 @@ def _by_steps(parts: dict[str, list[Record]], value: str, unit: str, title: str,
             axes.set_xlim(-0.1 * first, numbers[-1] * 1.25)
             axes.set_xlabel("steps of fine-tuning", fontsize=FONT)
             ruled(axes)
-            for level in [getattr(one, value) for one in parents if one in own and length == lengths[0]]:
+            levels = [getattr(one, value) for one in parents if one in own and length == lengths[0]]
+            for level in [0.0] if relative else levels:
                 axes.axhline(level, color=GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
 
         return Panel(f"{name} at {length} tokens ({unit})", lines, scales)
 
+    if relative:
+        parts = {f"{name} minus before": own for name, own in parts.items()}
     rows = [[panel(name, own, length) for length in lengths] for name, own in parts.items()]
     line = "Dashed line: the model before, at its own length. " if parents else ""
+    if relative:
+        line = f"Losses are minus that of the model before, at its own length ({lengths[0]} tokens; dashed). {BARS}"
     zero = "; 0 steps is the same method without fine-tuning" if any(one.behind.steps == 0 for one in shown) else ""
     said = f"Fine-tuned at {shown[0].train_len} tokens{zero}. {line}".rstrip()
-    return draw(title, rows, [said, *told], tall=260)
+    return draw(title, [names_at_the_end(row) for row in rows], [said, *told], NARROW, 260)
+
+
+def _short_names(shown: Sequence[Record]) -> dict[Method, str]:
+    """Names of lines by method, without words that all share: "yarn" for "rope tuned from rope-64 + yarn (trained in)"."""
+    encodings = {record.behind.line for record in shown}
+    parents = {record.behind.tuned_from for record in shown}
+    extended = [record for record in shown if record.extension != "none"]
+    trained_in = all(record.behind.trained_in for record in extended)
+    names = {}
+    for record in shown:
+        method = method_of(record)
+        encoding = method[0] if len(encodings) > 1 else ""
+        parent = record.behind.tuned_from
+        if len(parents) == 1 or record.behind.keeps_encoding:
+            encoding = encoding.replace(f" tuned from {parent}", "")
+        name = line_name(encoding, *method[1:]) or "no extension"
+        names[method] = name.replace(" (trained in)", "") if trained_in else name
+    return names
