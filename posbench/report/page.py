@@ -25,7 +25,7 @@ FIGURES = {
     "depth": "Accuracy by length and depth", "curve": "Loss by length", "position": "Loss by position",
     "heatmap": "Methods and lengths", "differences": "Intervals", "gain": "Loss by G and training length",
     "steps": "Loss by steps of fine-tuning", "accuracy_steps": "Accuracy by steps of fine-tuning",
-    "frontier": "Loss at one length by training length",
+    "floors": "Loss and floor by steps of training", "frontier": "Loss at one length by training length",
 }  # fmt: skip
 COLOURS = "colours: green below {}, orange above it, grey where zero lies inside the interval; the deeper the further"
 

@@ -261,7 +261,7 @@ def luminance(rgb):
 
 @pytest.mark.parametrize("words", EXAMPLES)
 def test_the_pictures_of_the_pages_are_those_of_its_commands(words, tmp_path, capfd):
-    assert len({*EXAMPLES}) == 9
+    assert len({*EXAMPLES}) == 12
     *words, out = shlex.split(words)
     committed = ROOT / out.removeprefix("out=")
     told = call(capfd, ROOT, "plot", *words, f"out={tmp_path / committed.name}")

@@ -97,13 +97,15 @@ def rules(axes):
 def test_each_fine_tuned_method_is_a_line_over_its_steps_and_the_model_before_a_line_at_its_own_length():
     points = labelled([point for extension in RATES for point in tuned(extension, lengths=(64, 128, 256, 1024))])
     made = trainings.steps(points, "Fine-tuned")
-    assert [axes.get_title(loc="left").split()[2] for axes in made.axes] == ["64", "256", "1024"]
+    assert [axes.get_title(loc="left") for axes in made.axes] == [f"Loss minus before at {length} tokens" for length in (64, 256, 1024)]
+    before = RATES["none"]  # above 3, without an extension, after 0 steps
     for axes in made.axes:
         for line, rate in zip(curves(axes), RATES.values(), strict=True):
             assert list(line.get_xdata()) == [0, 10, 100]
-            assert list(line.get_ydata()) == pytest.approx([3 + rate / (1 + number / 10) for number in (0, 10, 100)])
-        assert set(RATES) - {"none"} | {"no extension"} <= {text.get_text() for text in axes.texts}
-    assert list(map(rules, made.axes)) == [[3.5], [], []]  # no extension, 0 steps
+            assert list(line.get_ydata()) == pytest.approx([rate / (1 + number / 10) - before for number in (0, 10, 100)])
+    names = [{text.get_text() for text in axes.texts} for axes in made.axes]
+    assert names[:2] == [set(), set()] and names[2] == {"no extension", "pi", "yarn"}
+    assert list(map(rules, made.axes)) == [[0.0], [0.0], [0.0]]
     bare = [point for point in points if point.extension != "none"]
     dropped = labelled(tuned(encoding="none"))  # 0 steps is then no longer the model that was trained
     for found in (bare, dropped):
@@ -157,3 +159,15 @@ def test_without_trainings_or_fine_tunings_that_differ_there_is_no_figure():
         assert trainings.steps(labelled(found), "t") is None
     for found in (asked("none", numbers=(30,)), [replace(score, encoding="rope") for score in asked("none")]):
         assert trainings.accuracy_steps(labelled(found), "t") is None
+
+
+def test_loss_and_floor_stand_beside_each_other_over_the_steps_of_one_length():
+    both = trained(lengths=(64,), steps=(500, 3000)) + trained(extension="pi", lengths=(64,), steps=(500, 3000))
+    points = labelled([replace(one, nll=4.0 + one.difference - number / 9, floor=3.0 + number / 7) for number, one in enumerate(both)])
+    made = trainings.floors(points, "t")
+    assert [axes.get_title(loc="left") for axes in made.axes] == ["rope", "rope + pi"]
+    for axes, extension in zip(made.axes, ("none", "pi"), strict=True):
+        last = [one for one in points if one.extension == extension and one.length == 256]
+        nll, floor = (line for line in axes.lines if line.get_transform() == axes.transData and len(line.get_xdata()) == 2)
+        assert list(nll.get_ydata()) == [one.nll for one in last] and list(floor.get_ydata()) == [one.floor for one in last]
+    assert trainings.floors(labelled(trained()), "t") is None  # lengths differ, and no steps

@@ -24,7 +24,7 @@ def facts(one: object) -> Facts:
         method_of(one.encoding),
         method_of(extension),
         trained_in=extension.endswith("(trained in)"),
-        tuned_from=parent or None,
+        tuned_from=STEPS.sub("", parent) or None,
         steps=int(steps[1]) if steps else None,
         line=STEPS.sub("", one.encoding),
         keeps_encoding=bool(parent) and STEPS.sub("", parent).rpartition("-")[0] == own.split()[0],

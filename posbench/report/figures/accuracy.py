@@ -15,9 +15,10 @@ from posbench.report.figures.method_lines import Names, groups, lines_of, marks_
 from posbench.report.figures.palette import Pen
 from posbench.report.figures.style import GAIN, GREY, INKS, UNKNOWN, Frame, draw_cell, note, octaves
 from posbench.report.footnotes import questions_of, unlearned
-from posbench.report.records import Score, grouped, tick_lengths
+from posbench.report.records import Score, grouped, span, tick_lengths
 from posbench.report.scores import GUESSES
 
+HATCH = "#d8d8d8"
 CELL, ROW, WIDEST = 34, 15, 900  # points: a cell of a map, its height, and the widest row of maps or panels
 Cells = Mapping[tuple[int, int], Score]  # by row and length
 
@@ -91,7 +92,9 @@ def maps(section: list[Score], title: str):
         f"{task}\n{shortened(method[0])}, {extension_name(method, own)}": {(depths.index(one.depth), one.length): one for one in own}
         for (task, *method), own in grouped(deep, lambda score: (score.task, *score.method)).items()
     }
-    what = "Rows: depth of what is asked for, 0 at the start of the text; columns: length in tokens."
+    texts = span(score.n_texts for score in deep)
+    what = "Rows: depth of what is asked for, 0 at the start of the text; columns: length in tokens. "
+    what += f"{texts} text{'' if texts == '1' else 's'} a cell."
     return _draw_maps(title, found, [f"{depth:.2g}" for depth in depths], lengths, [what, *caption_lines(section)])
 
 
@@ -113,12 +116,14 @@ def _draw_maps(title: str, found: Mapping[str, Cells], rows: list[str], lengths:
             axes.set_yticks([place + 0.5 for place in range(len(rows))], rows)
         axes.tick_params(labelsize=7, color=GREY, length=2)
         axes.spines[:].set_color(GREY)
+        axes.patch.set(hatch="////", edgecolor=HATCH)  # shows where no cell is drawn
         note(axes, heading, (0, 0), (0, 5), fontsize=8.4, fontweight="bold")
         for (row, length), score in scores.items():
             if length in lengths:
                 text, ground = (f"{score.accuracy:.2f}", colours(score.accuracy)) if score.shown else ("", UNKNOWN)
                 draw_cell(axes, lengths.index(length), row, ground, text, INKS[1:], size=7)
-    frame.caption(caption)
+    missing = any(len(scores) < len(rows) * len(lengths) for scores in found.values())
+    frame.caption([*caption, *["Hatched: not measured."] * missing])
     return frame.figure
 
 

@@ -31,7 +31,7 @@ SHAPE, TALL = 0.72, (110, 190)  # height of a panel by its width, and its ends i
 FEW, MANY = 10, 12  # places on x that all have a tick; places above which what lies beyond the axis is printed
 COLOURED = ("color", "markerfacecolor", "markeredgecolor", "edgecolor", "facecolor")
 LIGHT = 0.93  # what black becomes on a dark ground; white becomes 0.13
-SCALE = "linear to 0.1, logarithmic beyond"  # of floor_axis
+SCALE = "y axis: linear to 0.1, logarithmic beyond"  # floor_axis
 DECADE = ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7), (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8))  # ticks, fewer first
 
 
@@ -147,8 +147,9 @@ def _panel(content: Panel, axes: AxesSpec, wide: float, left: bool) -> Panel:
         drawn.set_ylim(bottom, top)
         drawn.set_xlabel(axes.x, fontsize=FONT)
         room = _tall(drawn) + BELOW
-        label = f"{axes.y}\n{SCALE}" if axes.bent and "y" in axes.log else axes.y
-        drawn.set_ylabel(label if left else "", fontsize=FONT * min(1, room / max(1, width(label, FONT))))
+        drawn.set_ylabel(axes.y if left else "", fontsize=FONT * min(1, room / max(1, width(axes.y, FONT))))
+        if left and axes.bent and "y" in axes.log:
+            note(drawn, SCALE, (0, 0), (-24, -38), xycoords="axes fraction", fontsize=NOTE - 0.5, color=GREY)
         if not axes.multiple and len(content.trained) == 1:
             _note(drawn, f"trained at {content.trained[0]:.10g}", content, wide)
 

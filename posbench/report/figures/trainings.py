@@ -4,6 +4,9 @@
 trainings of one length and configuration, all at the same multiple of their training length. Lines join marks of one length against G, and
 against the length those of equal steps, so that what only the knob changes is one line. Marks without such a line stand against G alone.
 
+`floors`: the loss at that multiple, and the floor, against the steps of trainings of one length, a panel for each method: how much of
+a difference to the floor is a higher loss, and how much a lower floor.
+
 `frontier`: the loss at one length against the length of training: how well short sequences, extended, take the place of long ones. It is
 drawn where all trainings of an encoding were scored on the same targets at one length, which is at least the longest training length.
 If that is the longest training length, the loss is drawn minus that of the models trained on it, with paired intervals.
@@ -22,10 +25,11 @@ from posbench.report.figures.accuracy import caption_lines
 from posbench.report.figures.captions import data_line, line_name, of_intervals, sentences
 from posbench.report.figures.lines import Line, Mark, Panel, draw, names_at_the_end, with_interval
 from posbench.report.figures.palette import Pen, bases, looks
-from posbench.report.figures.style import FONT, GREY, MARKERS, difference_axis, octaves, ruled
+from posbench.report.figures.style import FONT, GREY, MARKERS, OKABE_ITO, difference_axis, octaves, ruled
 from posbench.report.learned import LEARNED
 from posbench.report.records import CurvePoint, Score, grouped, span, two_seeds
 from posbench.report.references import Seed, pooled
+from posbench.statistics.clustered import student_interval
 from posbench.statistics.crossed import across, estimate
 
 NAMES = ("disc", "diamond", "square", "triangle", "triangle that points down", "plus", "cross")  # of MARKERS
@@ -103,6 +107,54 @@ def gain(points: list[CurvePoint], title: str):
         *sentences(two_seeds(shown)),
     ]
     return draw(title, [[Panel("Against G (nats/token)", by_gain, scales), Panel(knob.heading, by_knob, with_knob)]], said)
+
+
+def floors(points: list[CurvePoint], title: str):
+    """Figure of the points of all sections; None unless trainings of one length differ in their steps."""
+    multiple, cells = at_multiple(points, STEPS)
+    by_length = grouped((point for own in cells.values() for point in own), length_of)
+    several = {length: own for length, own in by_length.items() if len({*map(steps_of, own)}) > 1}
+    if not several:
+        return None
+    shown = max(several.values(), key=lambda own: len({*map(steps_of, own)}))
+    values = sorted({*map(steps_of, shown)})
+    panels = []
+    for method, own in grouped(shown, method_of).items():
+        ordered = sorted(own, key=steps_of)
+        marks = [_over_seeds(point, [seed.row["nll"] for seed in point.seeds or ()], point.nll) for point in ordered]
+        floor = [_over_seeds(point, _floor_losses(point), point.floor) for point in ordered]
+        lines = [Line(f"at {multiple}x", marks, Pen(OKABE_ITO[0], marker=MARKERS[0])), Line("floor", floor, Pen(GREY, marker=MARKERS[2]))]
+        panels.append((line_name(*method), lines))
+    ends = [end for _, lines in panels for line in lines for mark in line.marks for end in (mark.y, mark.low, mark.high) if end is not None]
+    margin = 0.06 * (max(ends) - min(ends))
+
+    def scales(axes) -> None:
+        octaves(axes, values, label="steps of training")
+        axes.set_xlim(values[0] / 1.2, values[-1] * 1.2)
+        axes.set_ylim(min(ends) - margin, max(ends) + margin)
+
+    row_length = min(3, len(panels))
+    made = [Panel(name, lines, scales) for name, lines in panels]
+    rows = [made[start : start + row_length] for start in range(0, len(made), row_length)]
+    caption = [
+        f"Loss (nats/token) at {multiple} times the training length of {shown[0].train_len} tokens, "
+        "and the floor: the loss with exactly that context.",
+        data_line(shown, f"{span(point.n_targets for point in shown)} targets"),
+        "Bars: 95 % t interval over seeds.",
+    ]
+    return draw(title, rows, caption, NARROW, NARROW)
+
+
+def _floor_losses(point: CurvePoint) -> list[float]:
+    return [seed.against_floor.base for seed in point.seeds or () if seed.against_floor]
+
+
+def _over_seeds(point: CurvePoint, losses: Sequence[float], mean: float) -> Mark:
+    """Mean loss at the steps of a point, with its interval over two seeds or more."""
+    if len(losses) < 2:
+        return Mark(point.behind.steps, mean)
+    value, half_width, _ = student_interval(losses)
+    return with_interval(point.behind.steps, value, half_width)
 
 
 def at_multiple(points: list[CurvePoint], knob: Knob = LENGTH) -> tuple[int, dict[Method, list[CurvePoint]]]:
@@ -293,14 +345,15 @@ def _by_steps(parts: dict[str, list[Record]], value: str, unit: str, title: str,
             for level in [0.0] if relative else levels:
                 axes.axhline(level, color=GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
 
-        return Panel(f"{name} at {length} tokens ({unit})", lines, scales)
+        where = f"{length} tokens" if relative else f"{length} tokens ({unit})"
+        return Panel(f"{name} at {where}", lines, scales)
 
     if relative:
         parts = {f"{name} minus before": own for name, own in parts.items()}
     rows = [[panel(name, own, length) for length in lengths] for name, own in parts.items()]
     line = "Dashed line: the model before, at its own length. " if parents else ""
     if relative:
-        line = f"Losses are minus that of the model before, at its own length ({lengths[0]} tokens; dashed). {BARS}"
+        line = f"Losses are in nats/token, minus that of the model before at its own length ({lengths[0]} tokens; dashed). {BARS}"
     zero = "; 0 steps is the same method without fine-tuning" if any(one.behind.steps == 0 for one in shown) else ""
     said = f"Fine-tuned at {shown[0].train_len} tokens{zero}. {line}".rstrip()
     return draw(title, [names_at_the_end(row) for row in rows], [said, *told], NARROW, 260)
