@@ -26,7 +26,7 @@ $(BIN)/python:
 
 $(VENV)/.installed: pyproject.toml $(CONSTRAINTS) | $(BIN)/python
 	@echo "installing posbench into $(VENV) (torch is the large part) ..."
-	@$(INSTALL) -e .
+	@$(INSTALL) -e '.[corpus]'
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed

@@ -1,4 +1,4 @@
-"""Source: Python code of pinned wheels that posbench depends on, so every environment has real text without a download.
+"""Source: Python code of pinned wheels, those of the extra `corpus`, so that there is real text without another download.
 
 A wheel's RECORD lists the SHA-256 of each file. The rows of .py files are the same in every installation (pip adds only its own rows
 and those of .pyc files), so a digest over them identifies the corpus in milliseconds. Contents are verified when they are read.
@@ -34,11 +34,13 @@ class PySource(Source):
         self.wheels, self.validation, self.exclude, self.min_bytes = wheels, validation, exclude, min_bytes
 
     def fingerprint(self) -> str:
+        check_installed(self.wheels)
         for package, pin in self.wheels.items():
             verified_rows(package, pin["version"], pin["rows"])
         return sha256_json([self.wheels, self.validation, self.exclude, self.min_bytes])
 
     def documents(self, split: str) -> Iterator[tuple[str, str]]:
+        check_installed(self.wheels)
         for package, pin in self.wheels.items():
             for path, digest in verified_rows(package, pin["version"], pin["rows"]):
                 if any(fnmatchcase(path, pattern) for pattern in self.exclude):
@@ -50,6 +52,25 @@ class PySource(Source):
                         yield path, content.decode()
 
 
+def check_installed(wheels: dict[str, dict]) -> None:
+    """Raise ConfigError for wheels that are missing or have another version, with one command that installs all of them."""
+    wrong = {package: pin["version"] for package, pin in wheels.items() if _version(package) != pin["version"]}
+    if not wrong:
+        return
+    package, version = next(iter(wrong.items()))
+    pins = " ".join(f"{package}=={version}" for package, version in wrong.items())
+    way_out = f"pip install {pins} (the extra posbench[corpus]), or read your own text with data=local data.path=FILE"
+    installed(package, version, "data=pysource reads", way_out)
+
+
+@functools.cache
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
 def rows_digest(rows: list[tuple[str, str]]) -> str:
     """Hex SHA-256 of the sorted `path,hash` lines."""
     return hashlib.sha256("".join(f"{path},{digest}\n" for path, digest in sorted(rows)).encode()).hexdigest()
@@ -59,9 +80,9 @@ def rows_digest(rows: list[tuple[str, str]]) -> str:
 def verified_rows(package: str, version: str, expected: str) -> list[tuple[str, str]]:
     """Sorted (path, hash) rows of the package's .py files, from the RECORD of the installed wheel.
 
-    Raises ConfigError when the wheel is missing, has another version, or lists other files than the pinned ones.
+    The wheel is installed in this version. Raises ConfigError when it lists other files than the pinned ones.
     """
-    wheel = installed(package, version, "data=pysource reads", f"pip install {package}=={version}")
+    wheel = importlib.metadata.distribution(package)
     record = csv.reader((wheel.read_text("RECORD") or "").splitlines())
     rows = sorted((row[0], row[1]) for row in record if row[0].startswith(f"{package}/") and row[0].endswith(".py"))
     if (found := rows_digest(rows)) != expected:

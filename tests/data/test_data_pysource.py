@@ -10,7 +10,7 @@ from test_data import data_config, write
 
 from posbench.common.errors import ConfigError
 from posbench.data import prepare
-from posbench.data.pysource import PySource, rows_digest, verified_rows
+from posbench.data.pysource import PySource, _version, rows_digest, verified_rows
 
 # A wheel as pip leaves it, with rows that pip adds.
 FILES = {"small/__init__.py": b"", "small/core.py": b"x = 1\n" * 40, "small/geo/shape.py": b"y = 2\n" * 40, "small/_tables.py": b"9" * 200}
@@ -28,9 +28,9 @@ def wheel(tmp_path, monkeypatch):
     metadata = "Metadata-Version: 2.1\nName: small\nVersion: 1.0\n"
     write(site, {"small-1.0.dist-info/RECORD": record, "small-1.0.dist-info/METADATA": metadata})
     monkeypatch.syspath_prepend(str(site))
-    verified_rows.cache_clear()
+    verified_rows.cache_clear(), _version.cache_clear()
     yield site, rows_digest(rows)
-    verified_rows.cache_clear()
+    verified_rows.cache_clear(), _version.cache_clear()
 
 
 def small(digest, version="1.0", package="small"):
@@ -54,14 +54,21 @@ def test_an_edited_file_is_refused_when_read(wheel):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"package": "no-such-wheel"}, r"not installed here: pip install no-such-wheel==1.0"),
-        ({"version": "2.0"}, r"reads small 2.0, but 1.0 is installed: pip install small==2.0"),
+        ({"package": "no-such-wheel"}, r"not installed here: pip install no-such-wheel==1.0 .*posbench\[corpus\].* data=local"),
+        ({"version": "2.0"}, r"reads small 2.0, but 1.0 is installed: pip install small==2.0 .*posbench\[corpus\].* data=local"),
         ({"digest": "0" * 64}, r"not the released wheel .*000000"),
     ],
 )
 def test_another_wheel_is_refused_at_once(wheel, change, says):
     with pytest.raises(ConfigError, match=says):
         small(**{"digest": wheel[1], **change}).fingerprint()
+
+
+def test_all_wheels_that_lack_are_installed_by_one_command(wheel):
+    pin = {"rows": wheel[1], "split": "train"}
+    wheels = {"small": {"version": "1.0", **pin}, "no-such": {"version": "1.0", **pin}, "torch": {"version": "0.1", **pin}}
+    with pytest.raises(ConfigError, match=r"reads no-such 1.0, which is not installed here: pip install no-such==1.0 torch==0.1 "):
+        PySource(wheels, [], [], 64).fingerprint()
 
 
 @pytest.fixture(scope="session")
