@@ -5,9 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from synthetic import LENGTHS, TARGETS, Built, write_eval, write_positions
+from synthetic import LENGTHS, TARGETS, Built, write_eval, write_positions, write_run
+from test_figures import texts
 from test_scores import write_scores
 
+from posbench.report.figures.differences import heatmap, intervals
+from posbench.report.figures.style import save
 from posbench.report.records import by_task
 from posbench.report.report import collect
 from posbench.report.seed_marks import Seeds, mark_lines, usual_seeds
@@ -41,6 +44,18 @@ def test_a_method_with_one_seed_beside_three_is_marked_wherever_it_stands(tmp_pa
     assert "none [seed 0]" in (tmp_path / "out" / "report.html").read_text()
     narrow = report.table_text(width=60)
     assert len(re.findall(r"\[seed\s*0\]|\[seed", narrow)) >= 2  # of the tables in pieces too
+
+
+def test_maps_and_intervals_of_methods_are_marked(tmp_path):
+    """Figures whose rows are ranked as those of a table are."""
+    paths = [path for seed in (0, 1, 2) for path in write_run(tmp_path / "a", "rope", seed)]
+    kept = [path for path in paths if not (path.name.startswith("pi+none") and "-s0-" not in str(path))]
+    (curve,) = collect(kept, "t", "command").sections
+    for figure in (heatmap(curve, "t"), intervals(curve, "t")):
+        save(figure, tmp_path / "figure", ("svg",))
+        said = " ".join(texts(tmp_path / "figure.svg"))
+        assert "pi [seed 0]" in said and "pi + log_n [seed" not in said
+        assert "[seed 0]: a mean over these seeds; unmarked means are over seeds 0 to 2." in said
 
 
 def test_equal_seeds_have_no_mark(tmp_path):

@@ -6,11 +6,12 @@ trainings without an extension.
 
 from collections.abc import Callable, Collection, Mapping
 
-from posbench.report.figures.captions import caption, extension_name, of_intervals, shortened
+from posbench.report.figures.captions import caption, extension_name, of_intervals, sentences, shortened
 from posbench.report.figures.lines import width
 from posbench.report.figures.loss_curves import limits
 from posbench.report.figures.style import BEND, BROKEN, ENOUGH, FAIL, FONT, GAIN, GREY, INKS, UNKNOWN, Frame, draw_cell, note, ticks
 from posbench.report.records import CurvePoint, grouped, methods, tick_lengths
+from posbench.report.seed_marks import mark_lines, row_mark, usual_seeds
 from posbench.report.tables import LEVEL, heading, verdict
 
 LOW, CELL, SPACE, ABOVE, UNDER = 12.5, 40, 26, 24, 52  # points, of a map
@@ -27,6 +28,12 @@ def _measured(points: list[CurvePoint]) -> dict[tuple, dict[int, CurvePoint]]:
     return {method: cell for method, cell in methods(points).items() if any(point.difference is not None for point in cell.values())}
 
 
+def _row_names(cells: dict[tuple, dict[int, CurvePoint]]) -> dict[tuple, str]:
+    """Names of the rows without their encoding, such as `ntk + log_n [seed 0]` where most rows are means over other seeds."""
+    usual = usual_seeds(cells.values())
+    return {method: extension_name(method, cell.values()) + row_mark(cell, usual) for method, cell in cells.items()}
+
+
 def heatmap(curve: list[CurvePoint], title: str):
     """Heat map of the difference to the floor by method and length, or None if fewer than ENOUGH methods have a difference."""
     from matplotlib.colors import LinearSegmentedColormap, SymLogNorm
@@ -39,7 +46,7 @@ def heatmap(curve: list[CurvePoint], title: str):
     edge = min(BROKEN, max(BEND, sizes[(len(sizes) - 1) * 95 // 100]))  # of the colours
     norm = SymLogNorm(BEND, linscale=1.3, vmin=-edge, vmax=edge, base=10)
     colours = LinearSegmentedColormap.from_list("floor", [GAIN, "#ffffff", FAIL])
-    names = {method: extension_name(method, cell.values()) for method, cell in cells.items()}
+    names = _row_names(cells)
     beside = max(width(name, FONT) for name in names.values()) + 12
     labels = max(width(shortened(method[0]), FONT, "bold") for method in cells) + 12 + beside
     grid_width = CELL * len(lengths)
@@ -122,6 +129,7 @@ def _map_caption(curve: list[CurvePoint], cells: dict[tuple, dict[int, CurvePoin
         lines.append(f"^ beyond the colours, which end at {edge:.2g}.")
     if any(length not in cell or cell[length].difference is None for cell in cells.values() for length in lengths):
         lines.append("Grey: not evaluated there (refused, without effect, or missing); nan: the loss is not finite.")
+    lines += sentences(mark_lines(points))
     return lines + caption(points, relative=False)
 
 
@@ -138,9 +146,10 @@ def intervals(curve: list[CurvePoint], title: str):
         kinds["minus no extension"] = lambda point: (point.change, point.change_half_width)
     at_last = {method: {lengths[-1]: cell[lengths[-1]]} if lengths[-1] in cell else cell for method, cell in cells.items()}
     rows: dict[tuple, str] = {}  # names by method, the best at the longest length first; before them that of an encoding by (encoding,)
+    names = _row_names(cells)
     for method in ordered(at_last):
         rows.setdefault(method[:1], shortened(method[0]))
-        rows[method] = extension_name(method, cells[method].values())
+        rows[method] = names[method]
     weights = {method: "normal" if method in cells else "bold" for method in rows}
     labels = 24 + max(width(text, FONT, weights[method]) for method, text in rows.items())
     wide, count = max(PANEL, 210 / len(lengths)), len(kinds) * len(lengths)
@@ -196,4 +205,5 @@ def _interval_caption(own: list[CurvePoint], changed: bool) -> list[str]:
     lines.append("Left of 0 is better. Scale: linear to 0.1, logarithmic beyond.")
     if changed:
         lines.append("No extension: the same trainings, targets and length, with no scale but the one of the training.")
+    lines += sentences(mark_lines(own))
     return lines + caption(own, relative=False)
