@@ -32,6 +32,14 @@ class Changes:
     typed: list[str] = field(default_factory=list)  # flags and keys as they were typed
     older: bool = False  # flags that vLLM had up to 0.11
 
+    def keys_of(self, architecture: str) -> dict:
+        """{key below the architecture's name: value} of the keys that llama.cpp reads in a file of this architecture."""
+        return {_below(key): value for key, value in self.keys.items() if key not in self.foreign_keys(architecture)}
+
+    def foreign_keys(self, architecture: str) -> list[str]:
+        """Keys with another architecture's name before them."""
+        return [key for key in self.keys if key not in GGUF_KEYS and not key.startswith(f"{architecture}.")]
+
 
 def read_changes(words: list[str]) -> Changes:
     """The words behind WHAT. Raises ConfigError for a flag or key that nobody knows, or a value of another kind."""
@@ -123,11 +131,17 @@ def _key(found: Changes, key: str, value: str) -> None:
 
 def _gguf_key(found: Changes, key: str, value: str) -> None:
     """Keep a key of a GGUF file, with the architecture's name before it or without."""
-    below = key if key in GGUF_KEYS else key.partition(".")[2]
+    below = _below(key)
     if below not in GGUF_KEYS:
         near = did_you_mean(below if "." in below else key, GGUF_KEYS)
         raise ConfigError(f"{shown(key)} is not a key of positions in GGUF files{near}: explain knows {', '.join(GGUF_KEYS)}.")
-    found.keys[below] = value if GGUF_KEYS[below] == "str" else _value(value) if GGUF_KEYS[below] == "bool" else _number(key, value)
+    readers = {"str": lambda: value, "bool": lambda: _value(value)}
+    found.keys[key] = readers.get(GGUF_KEYS[below], lambda: _number(key, value))()
+
+
+def _below(key: str) -> str:
+    """Key of a GGUF file without the architecture's name: rope.freq_base of llama.rope.freq_base."""
+    return key if key in GGUF_KEYS else key.partition(".")[2]
 
 
 def _number(name: str, value: str, read: Callable[[str], float] = lambda value: float(in_tokens(value, "length"))) -> float:

@@ -53,6 +53,7 @@ def _mappings(config: dict, setting: Setting) -> list[Finding]:
         "both_converted": one and two and one != two,
         "no_mapping": [] if isinstance(given[read], dict | None) else [f"{read}={shown(given[read])}"],
         "not_by_kind": words if own_bases and not apart and not config.get("rope_scaling") else (),
+        "only_ratio": setting.family in FACTS["by_ratio"] and (words or config.get("rope_theta")),
         "unknown_kind": [key for key in apart if key not in kinds],
         "missing_kind": sorted(kind.name for kind in setting.turning if apart and kind.name not in apart and not own_bases),
         "beside_kinds": [key for key in words if apart and key not in (*apart, "truncate")],
@@ -192,6 +193,7 @@ def llama_findings(file: Gguf, setting: Setting, own: Setting, changes: Changes)
     }
     near = did_you_mean(said, FACTS["gguf_types"])
     found += told(of_file, kind=shown(said), near=near, factor=divided, architecture=file.architecture)
+    found += told({"other_architecture": changes.foreign_keys(file.architecture)}, architecture=file.architecture)
     kind, factor, ext = scaling_type(file, flags), scaling_factor(file, flags), ext_factor(file, flags)
     by_flag = {
         **dict.fromkeys((kind, f"factor {factor:g}", *typed), True),

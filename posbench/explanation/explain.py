@@ -40,7 +40,7 @@ def explain_words(what: str, words: list[str]) -> Explanation:
             model = content if of_file else converted(setting)
         except Cannot as why:
             raise ConfigError(f"{name} does not become a file of llama.cpp here ({why}): explain its .gguf file instead.") from None
-        file = replace(model, keys={**model.keys, **changes.keys})
+        file = replace(model, keys={**model.keys, **changes.keys_of(model.architecture)})
         setting = llama_setting(file, name, changes.flags, own.trained)
         findings += llama_findings(file, setting, own, changes)
     length = changes.options.get("length") or changes.served or changes.flags.get("ctx")

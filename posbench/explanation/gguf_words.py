@@ -64,9 +64,13 @@ def _window_keys(setting: Setting, name: str, layers: int) -> dict:
             if name in FACTS["gguf_sliding_every"]:
                 keys["attention.sliding_window_pattern"] = [layer in kind.layers for layer in range(layers)]
                 keys |= {"rope.freq_base_swa": float(kind.rope.base)} if kind.rope else {}
-    ropes = {replace(kind.rope, longest=0) for kind in setting.turning}
-    if len(ropes) > 1 and name not in FACTS["gguf_sliding_every"]:
+    ropes = {kind.name.startswith(SLIDING): kind.rope for kind in setting.turning}
+    if len({replace(kind.rope, longest=0) for kind in setting.turning}) > 1 and name not in FACTS["gguf_sliding_every"]:
         raise Cannot("explain does not know how it turns the sliding layers of this family")
+    if len(ropes) > 1 and name in FACTS["gguf_apart"] and ropes[True].kind != "default":
+        raise Cannot("its sliding layers have no scaling in this family")
+    if len(ropes) > 1 and name not in FACTS["gguf_apart"] and ropes[True] != replace(ropes[False], base=ropes[True].base):
+        raise Cannot("its sliding layers have the scaling of the others in this family")
     return keys
 
 
@@ -130,7 +134,11 @@ def _converted_factors(rope: Rope, name: str) -> dict:
 
 def over_file(setting: Setting, before: Setting) -> dict:
     """Keys of RoPE that give the setting when they are laid over the file of the checkpoint. Raises Cannot where none do."""
-    keys, file = gguf_of(setting).keys, _file(before)
+    model, checkpoint = gguf_of(setting), converted(before)
+    keys, file = model.keys, checkpoint.keys
+    for ours, theirs in ((model.divisors, checkpoint.divisors), (model.long, checkpoint.long), (model.short, checkpoint.short)):
+        if theirs and not (len(ours) == len(theirs) and np.allclose(ours, theirs, rtol=1e-9)):
+            raise Cannot("the file's own divisors stay")
     if keys["rope.dimension_count"] != file.get("rope.dimension_count", keys["rope.dimension_count"]):
         raise Cannot("the file fixes which channels turn")
     full = setting.turning[0]
@@ -142,13 +150,6 @@ def over_file(setting: Setting, before: Setting) -> dict:
         if key in file and key not in keys:
             keys[key] = neutral
     return {key: value for key, value in keys.items() if key.startswith("rope.") and key != "rope.dimension_count"}
-
-
-def _file(before: Setting) -> dict:
-    try:
-        return converted(before).keys
-    except Cannot:
-        return {}
 
 
 def flag_words(setting: Setting, before: Setting, reach: float | None) -> str:

@@ -38,6 +38,8 @@ def position_keys(config: dict) -> list[PositionKey]:
             continue
         if key in known:
             result.append(PositionKey(key, value, known[key].get("decides", True)))
+        elif key in FACTS["share_names"] and value == first_of(text, "partial_rotary_factor", "rotary_pct"):
+            continue
         elif LENGTHS.search(key) and number(value):
             if list(text.values()).count(value) < 2 and value not in lengths - {value}:
                 result.append(PositionKey(key, value, True))

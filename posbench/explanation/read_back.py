@@ -45,7 +45,8 @@ def read_back(line: ToolWords, before: Setting, model: dict | Gguf) -> Setting |
     if line.tool in (FLAGS, KEYS) and line.text.startswith(("--", *KEYS_BEFORE)) and " and the tensor" not in line.text:
         changes = read_changes(shlex.split(line.text))
         file = model if isinstance(model, Gguf) else converted(before)
-        return llama_setting(replace(file, keys={**file.keys, **changes.keys}), before.name, changes.flags, before.trained)
+        file = replace(file, keys={**file.keys, **changes.keys_of(file.architecture)})
+        return llama_setting(file, before.name, changes.flags, before.trained)
     return None
 
 

@@ -34,6 +34,8 @@ def whole(value: float) -> float | int:
 def overlay(setting: Setting, before: Setting, config: dict, tool: str, reach: float | None) -> dict:
     """Keys of the description of text that give a tool the setting, with a length where it must grow. Raises Cannot where none do."""
     text = flat(config)
+    if setting.family in FACTS["by_ratio"]:
+        return _ratio(setting)
     keys = {"rope_parameters": _mapping(setting, before, text, tool, _merges(config, tool))}
     if tool == HF and text.get("rope_scaling") is not None:
         keys["rope_scaling"] = None  # which transformers would read instead
@@ -41,6 +43,14 @@ def overlay(setting: Setting, before: Setting, config: dict, tool: str, reach: f
     if tool == HF and number(text.get(original), rope.original) != rope.original and rope.kind in LONG:
         keys[original] = whole(rope.original)  # which transformers takes before the one in the mapping
     return keys | _longer(setting, before, text, tool, reach)
+
+
+def _ratio(setting: Setting) -> dict:
+    """rope_ratio, the one key by which the code of a family sets positions. Raises Cannot for what it cannot say."""
+    rope = setting.turning[0].rope
+    if rope.kind != "default" or rope.amplitude != 1 or rope.share != of_family(setting.family, "share"):
+        raise Cannot(f"{setting.family} reads rope_ratio alone")
+    return {"rope_ratio": whole(_tidy(rope.base / 1e4))}
 
 
 def _merges(config: dict, tool: str) -> bool:
@@ -67,7 +77,10 @@ def _mapping(setting: Setting, before: Setting, text: dict, tool: str, merges: b
     each = {kind.name: _of_kind(kind, owns.get(kind.name), setting.family, tool, merges) for kind in setting.turning}
     first = next(iter(each.values()))
     apart = bool(of_family(setting.family, "bases")) or "rope_local_base_freq" in text or bool(nested(rope_words(text)))
-    return each if apart or any(words != first for words in each.values()) else first
+    if not apart and all(words == first for words in each.values()):
+        return first
+    unturned = {name: None for name, words in rope_words(text).items() if words is None and name.endswith("_attention")}
+    return {**unturned, **each}
 
 
 def _of_kind(kind: LayerKind, own: LayerKind | None, family: str, tool: str, merges: bool) -> dict:

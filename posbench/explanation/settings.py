@@ -132,7 +132,7 @@ def _layer_types(config: dict, family: str) -> list[str]:
 
 def standardized(config: dict, family: str, kind: str) -> dict | None:
     """Words of RoPE of one kind of layer with their defaults, as transformers' standardize_rope_params; None without RoPE."""
-    words = rope_words(config)
+    words = {} if family in FACTS["by_ratio"] else rope_words(config)
     turns = ("attention" in kind and kind != "linear_attention") or isinstance(words.get(kind), dict)
     if kind.endswith("no RoPE") or not turns:
         return None
@@ -173,7 +173,7 @@ def _stated_base(config: dict, family: str) -> object:
     if stated is not None:
         return stated
     base = of_family(family, "theta", 1e4)
-    return base * number(config.get("rope_ratio"), 1.0) if family == "chatglm" else base
+    return base * number(config.get("rope_ratio"), 1.0) if family in FACTS["by_ratio"] else base
 
 
 def _stated_share(config: dict, family: str) -> object:
