@@ -29,7 +29,8 @@ def config_findings(old: dict, new: dict, setting: Setting, own: Setting, change
         *base_findings(setting, own),
     ]
     of_kinds = {
-        kind.name: [*_keys(kind), *_lengths(kind, config, own, changes.older), *_by_type(kind, setting)] for kind in setting.turning
+        kind.name: [*_keys(kind, setting.family), *_lengths(kind, config, own, changes.older), *_by_type(kind, setting)]
+        for kind in setting.turning
     }
     everywhere = [one for one in next(iter(of_kinds.values())) if all(one in each for each in of_kinds.values())]
     found += [*everywhere, *position_findings(position_keys(new))]
@@ -94,7 +95,7 @@ def _overrides(description: dict, changes: Changes, setting: Setting) -> list[Fi
     return told(holds, **values, near=near, flag=flag, where="vllm_length" if vllm else "sglang_config")
 
 
-def _keys(kind: LayerKind) -> Iterator[Finding]:
+def _keys(kind: LayerKind, family: str) -> Iterator[Finding]:
     """Types that nobody knows, and keys that are unknown, of another type, or of the wrong kind."""
     said, read = kind.said, kind.rope.kind
     named, older = said["rope_type"], said.get("type")
@@ -103,6 +104,9 @@ def _keys(kind: LayerKind) -> Iterator[Finding]:
         yield finding("two_types_vllm")
     if named not in TYPES:
         yield finding("unknown_type", named=shown(named), near=did_you_mean(named, TYPES), read=read)
+    types = of_family(family, "types")
+    if types and named in TYPES and read not in types:
+        yield finding("refused_type", named=named, family=family, types=" and ".join(types))
     used = (*FACTS["shared"], *TYPES[read], "original_max_position_embeddings")
     known = {*FACTS["shared"], *(key for keys in TYPES.values() for key in keys)}
     for key in said:

@@ -85,7 +85,12 @@ def _mapping(setting: Setting, before: Setting, text: dict, tool: str, merges: b
 
 def _of_kind(kind: LayerKind, own: LayerKind | None, family: str, tool: str, merges: bool) -> dict:
     deepseek = bool(kind.rope.beside) and not of_family(family, "own_latent")
-    words = parameters(kind.rope, tool, deepseek)
+    rope, types = kind.rope, of_family(family, "types")
+    if tool == HF and types and rope.kind not in types:
+        if rope.kind in ("dynamic", "proportional"):
+            raise Cannot(f"{family} takes no {rope.kind} there")
+        rope = _as_longrope(rope)
+    words = parameters(rope, tool, deepseek)
     said = own.said if own else {}
     if of_family(family, "share") or number(said.get("partial_rotary_factor"), 1) != kind.rope.share:
         words.setdefault("partial_rotary_factor", kind.rope.share)
@@ -100,11 +105,7 @@ def parameters(rope: Rope, tool: str = HF, deepseek: bool = False) -> dict:
     """rope_parameters of one kind of layer. Raises Cannot where the tool has no words for it."""
     mixed = rope.kind == "yarn" and rope.mix != 1 and tool != SGLANG
     if rope.divisors or mixed or (rope.amplitude != 1 and rope.kind not in ("yarn", "longrope")):
-        if (frequencies(rope) <= 0).any():
-            raise Cannot("pairs stand still or turn backwards")
-        bare = replace(rope, divisors=(), kind="default", factor=1.0)  # whose frequencies longrope divides, pair by pair
-        divisors = tuple((plain(bare) / frequencies(rope)).tolist())
-        rope = replace(bare, kind="longrope", long=divisors, short=divisors, factor=max(1.0, max(divisors)))
+        rope = _as_longrope(rope)
     if rope.kind == "dynamic" and tool != HF:
         raise Cannot(f"it computes one base for all lengths{', with max_trained_positions' * (tool == VLLM)}")
     if rope.kind == "proportional" and rope.factor != 1 and tool != HF:
@@ -125,6 +126,15 @@ def parameters(rope: Rope, tool: str = HF, deepseek: bool = False) -> dict:
         used.append("extrapolation_factor")
     words = {key: value for key, value in words.items() if key in used and value != usual.get(key)}
     return words | _factors(rope, tool, deepseek)
+
+
+def _as_longrope(rope: Rope) -> Rope:
+    """The same frequencies as divisors of LongRoPE, pair by pair. Raises Cannot for pairs that no divisor gives."""
+    if (frequencies(rope) <= 0).any():
+        raise Cannot("pairs stand still or turn backwards")
+    bare = replace(rope, divisors=(), kind="default", factor=1.0)
+    divisors = tuple((plain(bare) / frequencies(rope)).tolist())
+    return replace(bare, kind="longrope", long=divisors, short=divisors, factor=max(1.0, max(divisors)))
 
 
 def _factors(rope: Rope, tool: str, deepseek: bool) -> dict:

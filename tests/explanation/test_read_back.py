@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -137,3 +138,38 @@ def test_every_line_gives_the_same_numbers(tmp_path, name, setting):
         words = {"full_attention": words, "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}
     serving = check_lines(tmp_path, config, [f"rope_parameters={json.dumps(words)}", "rope_scaling=null"] if words else [])
     assert HF in serving
+
+
+OF_TRANSFORMERS = ("llama", "scaled llama", "qwen2", "phi3", "glm4_moe", "deepseek_v3", "deepseek_v2", "ministral3", "gemma3 text", "olmo3")
+
+
+@pytest.mark.parametrize("setting", ["yarn", "yarn with mscale", "llama3", "linear", "as it is"])
+@pytest.mark.parametrize("name", OF_TRANSFORMERS)
+def test_transformers_itself_has_the_numbers_of_its_line(tmp_path, name, setting):
+    """The line is written into config.json, and transformers' own functions compute from it."""
+    import transformers
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    config, words = CHECKPOINTS[name], SETTINGS[setting]
+    if words and name in ("gemma3 text", "olmo3"):
+        words = {"full_attention": words, "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}
+    found = explain_words(described(tmp_path, config), [f"rope_parameters={json.dumps(words)}", "rope_scaling=null"] if words else [])
+    (line,) = (line.text for line in found.words if line.tool == HF)
+    edited = over(config, json.loads(line.removeprefix(CONFIG)))
+    family = edited.pop("model_type")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = transformers.AutoConfig.for_model(family, **json.loads(json.dumps(edited)))
+    for kind in found.setting.turning:
+        own = theirs.rope_parameters.get(kind.name, theirs.rope_parameters)
+        assert own["rope_type"] == kind.rope.kind or (name == "phi3" and own["rope_type"] == "longrope")
+        if own["rope_type"] == "default":
+            assert own["rope_theta"] == kind.rope.base
+            continue
+        layer = kind.name if kind.name in theirs.rope_parameters else None
+        computed, amplitude = ROPE_INIT_FUNCTIONS[own["rope_type"]](theirs, "cpu", layer_type=layer)
+        np.testing.assert_allclose(found.frequencies(kind.name), computed.numpy(), rtol=1e-6)
+        assert np.isclose(amplitude, kind.rope.amplitude, rtol=1e-6)
+        if kind.rope.beside:
+            whole = own.get("mscale_all_dim") or 0
+            assert np.isclose(kind.rope.sharper, (0.1 * whole * np.log(own["factor"]) + 1) ** 2 if own["rope_type"] == "yarn" else 1)
