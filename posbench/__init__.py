@@ -144,14 +144,43 @@ def plot(
 
 
 def extend(model, extension=None, scale_attention=None, target_len=None, train_len=None):
-    """A loaded model of transformers with a context extension in place; see posbench.model.inplace.extend.extend."""
+    """The same loaded model of transformers, with a context extension and a factor on the logits in place.
+
+    model = transformers.AutoModelForCausalLM.from_pretrained("HuggingFaceTB/SmolLM2-135M-Instruct")
+    posbench.extend(model, "yarn", target_len=16384)               # trained to 8,192 tokens
+    model.generate(**inputs)                                       # a cache gives the logits of the whole text
+    posbench.extend(model, {"name": "yarn", "beta": 16}, target_len=16384)  # the same with another argument
+    posbench.extend(model, "rerope", scale_attention="log_n")      # replaces the methods of before
+    posbench.restore(model)                                        # the model as it came
+
+    `extension` and `scale_attention` are names (`posbench help extension` lists them), dicts of a name and its arguments,
+    or objects of a method's class; None stands for none. An extension changes frequencies (yarn, ntk, llama3),
+    coordinates (pi, rerope, self_extend, dca), the keys that are seen (streaming, lm_infinite, window) or a learned table
+    (table_linear). Which of these a model can have depends on its own positions, and a refusal names those that it can.
+
+    `target_len` is the longest text in tokens. An extension with a factor is then set for it, once and for all; otherwise
+    its factor follows the length of each text, and a cache is refused where the factor changes. The configuration's
+    longest text is raised to it, which tokenizers, pipelines and lm-evaluation-harness read. A learned table needs it.
+    `train_len` is the length in tokens that the model was trained to, by default the longest text of its configuration.
+
+    What the model does with positions is measured first, and its logits without an extension must stay what they were.
+    Its configuration, and so other models that share it, do not change. A cache is read only under the methods that
+    filled it. Padding on either side, beams, static caches, torch.compile and training work; packed texts, masks of four
+    dimensions, output_attentions and copies of the model do not. save_pretrained saves the model as it came.
+
+    Raises ConfigError, a ValueError, with one sentence for a model or a method that cannot be put in place. The model is
+    then as it came, or has the methods that it had.
+    """
     from posbench.model.inplace import extend as inplace
 
     return inplace.extend(model, extension, scale_attention, target_len, train_len)
 
 
 def restore(model):
-    """The model as it was before posbench.extend."""
+    """The model as it was before posbench.extend. Caches that it filled meanwhile are refused from here on.
+
+    Raises ConfigError, a ValueError, for a model that was not extended.
+    """
     from posbench.model.inplace import extend as inplace
 
     return inplace.restore(model)

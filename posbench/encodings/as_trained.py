@@ -159,6 +159,7 @@ class AsTrained(Encoding):
         scaling_len: float | None = None,
     ):
         super().__init__(shape)
+        self.subject = "this checkpoint"
         if kind == "learned" and scaling is not None:
             raise ConfigError("A learned table of positions has no frequencies that an extension is trained into: choose extension=none.")
         if kind == "alibi" and scaling is not None:
@@ -200,6 +201,24 @@ class AsTrained(Encoding):
         width = shape.head_dim
         usual = Spectrum(1e4 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width), 1e4, width)
         return Turned(shape, lambda length: usual)
+
+    def without(self, trait: Trait) -> str | None:
+        """What these positions lack, in words of the checkpoint's user."""
+        if self._rows is not None:
+            positions = "a learned table of positions"
+        elif self.tested_as == "alibi":
+            positions = "ALiBi's biases"
+        else:
+            positions = "rotary positions"
+        if trait is Trait.TABLE:
+            return f"has {positions} and no learned table"
+        if trait is Trait.SPECTRUM and self.spectrum() is not None:
+            return "has rotary frequencies that depend on the text's length already"
+        if trait is Trait.SPECTRUM:
+            return f"has {positions} and no rotary positions"
+        if trait is Trait.RELATIVE:
+            return f"has {positions}, not ones that score by distance alone"
+        return None
 
     def tuned(self, scaling: dict, scaling_len: float) -> "AsTrained":
         """The measured layers with an extension trained in. Raises ConfigError as Turned.tuned."""

@@ -54,6 +54,8 @@ class Encoding(nn.Module):
     random: ClassVar[bool] = False  # True if `positions` draws new positions in every training step
     positions_known: ClassVar[bool] = True  # False if an engine has its own, which may depend on a text's length
     biases: ClassVar[Bias] = Bias(0)  # declared by defining the hooks
+    subject: str | None = None  # what messages call it, such as "GPT2LMHeadModel"; None: "encoding=" and its name
+    in_place: bool = False  # True if texts have a cache, so that no extension may read a text for each target
 
     def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
@@ -63,6 +65,10 @@ class Encoding(nn.Module):
     def __init__(self, shape: Shape):
         super().__init__()
         self.shape = shape
+
+    def without(self, trait: Trait) -> str | None:
+        """What messages say of a missing trait, such as "has no rotary positions"; None for the usual words."""
+        return None
 
     def layers(self) -> list[Layer]:
         """One Layer per transformer layer; a hybrid returns different ones."""
@@ -172,6 +178,11 @@ class Extension:
     def temperature(self, span: Span) -> float:
         """Factor on the logits of every query."""
         return 1.0
+
+    @classmethod
+    def crops(cls) -> bool:
+        """True for an extension that may read a shorter text for each target."""
+        return cls.crop is not Extension.crop
 
     def crop(self, span: Span) -> int | None:
         """Number of last tokens that the model reads for each target; None reads them all."""

@@ -62,9 +62,9 @@ def check_extension(encoding: Encoding, extension: Extension, lengths: list[int]
         missing = extension.needs & ~one.traits
         # Without coordinates an extension can only mask keys; anything else is a no-op.
         if missing and (Trait.COORDINATE in one.traits or (Trait.CONTENT in one.traits and not masks(encoding, extension, fed))):
-            raise ConfigError(
-                f"{_layers(encoding, one)} {REASONS[next(iter(missing))]}, which extension={name} needs: {_alternatives(encoding)}."
-            )
+            trait = next(iter(missing))
+            lack = encoding.without(trait) or REASONS[trait]
+            raise ConfigError(f"{_layers(encoding, one)} {lack}, which extension={name} needs: {_alternatives(encoding)}.")
         split = Bias.ROWS in one.biases and len(extension.bands(_span(encoding, extension, fed))) > 1
         if split and (Trait.COORDINATE in one.traits or masks(encoding, extension, fed)):
             raise ConfigError(
@@ -79,8 +79,8 @@ def check_extension(encoding: Encoding, extension: Extension, lengths: list[int]
         if not any(Trait.COORDINATE in one.traits for one in extended):
             others = any(Trait.COORDINATE in layer.encoding.traits for layer in encoding.layers())
             where = " in the layers that an extension acts on" if others else ""
-            return f"encoding={name_of(encoding)} has no positions{where}, so extension={name} changes nothing"
-        return f"extension={name} sees every pair as encoding={name_of(encoding)} does without it, up to length {max(lengths)}"
+            return f"{_subject(encoding)} has no positions{where}, so extension={name} changes nothing"
+        return f"extension={name} sees every pair as {_subject(encoding)} does without it, up to length {max(lengths)}"
     return None
 
 
@@ -92,7 +92,7 @@ def check_scale(encoding: Encoding, extension: Extension, scale: ScaleAttention,
     if scale.trained:
         raise ConfigError(f"scale_attention={name} has learned parameters, so it must be trained in with train.scale_attention={name}.")
     if not _scaled(encoding, scale, f"scale_attention={name}"):
-        return f"no head of encoding={name_of(encoding)} lets a scale act, so scale_attention={name} changes nothing"
+        return f"no head of {_subject(encoding)} lets a scale act, so scale_attention={name} changes nothing"
     if scale.sinks:
         return None
     if max(lengths) > train_len:
@@ -156,9 +156,16 @@ def _scaled(encoding: Encoding, scale: ScaleAttention, choice: str) -> list[Enco
     return scaled
 
 
+def _subject(encoding: Encoding) -> str:
+    """What messages call an encoding, such as "encoding=rope" or "GPT2LMHeadModel"."""
+    return encoding.subject or f"encoding={name_of(encoding)}"
+
+
 def _layers(encoding: Encoding, one: Encoding) -> str:
     """Text that names the chosen encoding, and the layers of `one` if it is a part of that encoding."""
-    return f"encoding={name_of(encoding)}" + (f", in its {name_of(one)} layers," if one is not encoding else "")
+    if one is encoding or encoding.subject is not None:
+        return _subject(encoding)
+    return f"{_subject(encoding)}, in its {name_of(one)} layers,"
 
 
 def _span(encoding: Encoding, extension: Extension, length: int) -> Span:
@@ -176,13 +183,17 @@ def tested(encoding: Encoding, other: Extension | ScaleAttention | type[Extensio
 
 
 def _alternatives(encoding: Encoding) -> str:
+    """The way out of a refusal, such as "with encoding=alibi choose extension=none|window"."""
     legal = []
     for module in pkgutil.iter_modules(importlib.import_module(EXTENSIONS).__path__):
         for found in vars(importlib.import_module(f"{EXTENSIONS}.{module.name}")).values():
             own = isinstance(found, type) and issubclass(found, Extension) and file_of(found) == module.name
-            if own and not found.needs & ~encoding.traits and tested(encoding, found) is not None:
+            if not own or (encoding.in_place and (found.crops() or module.name == "none")):
+                continue
+            if not found.needs & ~encoding.traits and tested(encoding, found) is not None:
                 legal.append(module.name)
-    return f"with encoding={name_of(encoding)} choose extension={'|'.join(legal)}"
+    extensions = f"choose extension={'|'.join(legal)}"
+    return extensions if encoding.subject else f"with encoding={name_of(encoding)} {extensions}"
 
 
 def _check_bounds(encoding: Encoding, extension: Extension, lengths: list[int], name: str) -> None:
@@ -199,13 +210,18 @@ def _check_bounds(encoding: Encoding, extension: Extension, lengths: list[int], 
             band = make_plan(encoding, extension, length=fed).layers[0].bands[0]
             farthest = max(band.q_pos_T.max(), band.k_pos_T.max())
         if farthest >= limit:
-            ways = ["extension=recompute_window" if fed == length else f"extension.window of at most {limit}"]
+            ways = []
+            if not encoding.in_place:
+                ways.append("extension=recompute_window" if fed == length else f"extension.window of at most {limit}")
             if encoding.limit is not None:
                 ways.append("a larger encoding.max_len")
             elif name == "none":
                 ways.insert(0, "extension=pi")
+            if encoding.subject is None:
+                ways.append("another encoding")
+            way_out = f", or choose {' or '.join(ways)}" if ways else ""
             raise ConfigError(
-                f"encoding={name_of(encoding)} has no position {int(farthest)}: it was trained for train_len={train_len} and "
-                f"length={length} was asked with extension={name}; evaluate up to {max(limit, extension.target_len(1))}, "
-                f"or choose {' or '.join(ways)}, or another encoding."
+                f"{_subject(encoding)} has no position {int(farthest)}: it was trained for train_len={train_len} and "
+                f"length={length} was asked with extension={name}; evaluate up to {max(limit, extension.target_len(1))}"
+                f"{way_out}."
             )

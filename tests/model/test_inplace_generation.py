@@ -127,7 +127,7 @@ def test_a_scaling_that_was_trained_in_is_measured_also_one_of_each_length(scali
     for length in (20, 120, 80):
         assert difference(model(text(1, length)).logits, expected[length]) < SAME
     if scaling["rope_type"] == "dynamic":
-        with pytest.raises(ConfigError, match="no spectrum to change"):
+        with pytest.raises(ConfigError, match="frequencies that depend on the text's length already"):
             posbench.extend(model, "yarn")
 
 
@@ -205,7 +205,7 @@ def refusals():
     patched = tiny("llama")
     for layer in patched.model.layers:
         layer.self_attn.forward = lambda hidden_states, **given: (hidden_states, None)
-    yield patched, "does not attend through transformers' registry"
+    yield patched, "has no attention layer that asks"
     odd = tiny("llama")
     odd.model.rotary_emb.register_forward_hook(lambda module, args, answer: (answer[0].flip(-1) * answer[1], answer[1]))
     yield odd, "does not turn q and k|differ by"

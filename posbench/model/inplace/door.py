@@ -48,6 +48,7 @@ class OwnSink(ScaleAttention):
 class Door:
     """Positions of one model as measured, the methods in place, and the way of its attention layers to the kernels.
 
+    `configured`: the training length is that of the model's configuration, and nobody gave another.
     `layers` gives the place of each attention module among the attention layers, `rotary` the modules that turn them,
     and `table` the name of a learned table, whose row `offset` is position 0. `family` is
     that of a model whose attention modules compute the scores themselves, None for others. `plan` is that of a text read at once,
@@ -58,6 +59,7 @@ class Door:
 
     model: weakref.ref
     train_len: int
+    configured: bool = False
     name: str = field(default_factory=lambda: f"posbench_{next(_numbers)}")
     undo: ExitStack = field(default_factory=ExitStack)
     changed: list[tuple[object, str, object, object]] = field(default_factory=list)
@@ -165,6 +167,11 @@ class Door:
             plan = self.plans[key] = make_plan(self.encoding, self.extension, self.scale, length=length, device=key[2], queries=queries)
         return plan.layers[self.layers[module]]
 
+    def _sees_all(self, module: nn.Module) -> bool:
+        """True if the model's own attention in this module has no window and no chunks."""
+        layer = self.encoding.layers()[self.layers[module]]
+        return layer.window is None and layer.chunk is None
+
     def attention(
         self,
         module: nn.Module,
@@ -219,6 +226,12 @@ class Door:
                 "exact: give posbench.extend a target_len=TOKENS, or generate with use_cache=False."
             )
         layer = self.layer(module, length, None if whole else queries, q_BHSD.device)
+        if gone and self._sees_all(module):
+            raise ConfigError(
+                f"{type(self.model()).__name__}'s cache has dropped the first {gone} of {length} tokens, which its attention "
+                "to a whole text sees. Without posbench's methods it does so too. Pass "
+                "past_key_values=transformers.DynamicCache(), or use_cache=False."
+            )
         if softcap is not None or s_aux is not None:
             sinks = () if s_aux is None else ((OwnSink(s_aux), torch.ones(1)),)
             layer = replace(layer, softcap=softcap, scales=(*layer.scales, *sinks))

@@ -52,13 +52,10 @@ def extend(
     target_len: int | None = None,
     train_len: int | None = None,
 ) -> nn.Module:
-    """The same model, with a context extension and a factor on the logits in place of its own attention; None changes nothing.
+    """The same model, with a context extension and a factor on the logits in place of its own; see posbench.extend.
 
-    `target_len`: tokens that an extension with a factor is set for (mode=fixed), instead of each text's own length; the configuration's
-    longest text is raised to it. `train_len`: training length in tokens, by default the configuration's longest text. Called again it
-    changes the methods alone. Until posbench.restore the model is not copied or pickled; save_pretrained saves it as it came.
-    Raises ConfigError, a ValueError, for a model that is not explained by what was measured, and for methods that are not defined on it or
-    change nothing. The model is then as it came, or has the methods that it had.
+    Raises ConfigError for a model that is not explained by what was measured, and for methods that are not defined on it
+    or change nothing. The model is then as it came, or has the methods that it had.
     """
     for name, length in (("target_len", target_len), ("train_len", train_len)):
         if length is not None:
@@ -66,6 +63,7 @@ def extend(
     door = _door(model)
     if door is None:
         door = take(model, train_len)
+        door.encoding.in_place = True
         try:
             _choose(model, door, extension, scale_attention, target_len)
         except Exception:
@@ -128,7 +126,8 @@ def take(model: nn.Module, train_len: int | None = None) -> Door:
     Raises ConfigError as `extend` does.
     """
     _check_kind(model)
-    door = Door(weakref.ref(model), train_len or _longest_text(model), family=family_of(model))
+    length = train_len or _longest_text(model)
+    door = Door(weakref.ref(model), length, configured=train_len is None, family=family_of(model))
     with _evaluating(model):
         try:
             door.open()
@@ -173,7 +172,8 @@ def _measure(model: nn.Module, door: Door) -> None:
 def _longest_text(model: nn.Module) -> int:
     """Longest text in a model's configuration, in tokens. Raises ConfigError for none, or one that cannot be planned."""
     name = type(model).__name__
-    lengths = (getattr(model.config, key, None) for key in LENGTHS)
+    configs = (model.config, model.config.get_text_config())
+    lengths = (getattr(config, key, None) for config in configs for key in LENGTHS)
     longest = next((length for length in lengths if isinstance(length, int)), None)
     if not longest or longest < 2:
         raise ConfigError(f"{name}'s configuration has no training length: give train_len=TOKENS.")
@@ -342,7 +342,7 @@ def _choose(model: nn.Module, door: Door, extension: object, scale_attention: ob
     longest = target_len or (door.train_len if learned else 4 * door.train_len)
     noop = check(door.encoding, made, scale, [longest], allow_untested=True).noop
     if noop:
-        raise ConfigError(f"{noop}: leave it out{'' if target_len or not learned else ', or give target_len'}.")
+        raise ConfigError(f"{noop}: {_way_out(door, target_len)}.")
     if fed_length(made, door.train_len, longest) < longest:
         raise ConfigError(f"extension={name_of(made)} reads a separate text for each target, which a cache cannot: choose another.")
     if learned and target_len is None and name_of(made) != "none":
@@ -354,6 +354,15 @@ def _choose(model: nn.Module, door: Door, extension: object, scale_attention: ob
     _lengthen(model, door)
 
 
+def _way_out(door: Door, target_len: int | None) -> str:
+    """What to do about a method that changes nothing."""
+    if door.table is not None and target_len is None:
+        return "leave it out, or give target_len"
+    if not door.encoding.traits:
+        return "leave it out, or choose scale_attention=log_n, or extension=streaming|lm_infinite|window, which hide keys"
+    return "leave it out"
+
+
 def _lengthen(model: nn.Module, door: Door) -> None:
     """Raise the longest text of the configuration and the learned table to the target of the methods, if they have one."""
     if door.target_len is None:
@@ -363,7 +372,23 @@ def _lengthen(model: nn.Module, door: Door) -> None:
             if isinstance(before := getattr(config, name, None), int) and before < door.target_len:
                 door.change(config, name, door.target_len)
     if door.table is not None:
+        _lengthen_buffers(model, door)
         put_table(model, door, make_plan(door.encoding, door.extension, door.scale, length=door.target_len).embed())
+
+
+def _lengthen_buffers(model: nn.Module, door: Door) -> None:
+    """Raise the length of buffers [1, T] that count the rows of the learned table, or are 0 for each (BERT's)."""
+    before = len(model.get_submodule(door.table).weight)
+    rows = door.offset + door.target_len
+    for module in model.modules():
+        for name, buffer_1T in list(module.named_buffers(recurse=False)):
+            if buffer_1T.shape != (1, before) or buffer_1T.is_floating_point():
+                continue
+            longer_1T = torch.arange(rows, device=buffer_1T.device, dtype=buffer_1T.dtype)[None]
+            if not torch.equal(longer_1T[:, :before], buffer_1T):
+                longer_1T = buffer_1T[:, :1].expand(-1, rows).clone()
+            if rows > before and torch.equal(longer_1T[:, :before], buffer_1T):
+                door.change(module, name, longer_1T)
 
 
 def _made(chosen: object, target_len: int | None) -> Extension:

@@ -91,8 +91,8 @@ def measure(model: nn.Module, door: Door) -> None:
         moved, *_ = _pass(model, door, [], ids_BT, MOVED)
     if not own:
         raise ConfigError(
-            f"{type(model).__name__} does not attend through transformers' registry of attention functions, where posbench's "
-            "methods are put in place: choose another model."
+            f"{type(model).__name__} has no attention layer that asks transformers' registry of attention functions, where "
+            "posbench's methods are put in place: choose another model."
         )
     if len(own) != len(still):
         raise ConfigError(f"{type(model).__name__} attends otherwise each time, which posbench does not support.")
@@ -116,7 +116,12 @@ def measure(model: nn.Module, door: Door) -> None:
     biased = door.family.encoding(model, shape) if door.family else None
     if biased is not None:
         layers = {module: replace(layer, encoding=biased) for module, layer in layers.items()}
-    table, offset = (None, 0) if _difference(moved[0].q_BHTD, still[0].q_BHTD) < tolerance else _table(model, tables)
+    table, offset = _table(model, tables)
+    if table is None and _difference(moved[0].q_BHTD, still[0].q_BHTD) >= tolerance:
+        raise ConfigError(
+            f"{type(model).__name__} uses positions beside its attention, and not as rows of a learned table, which posbench "
+            "does not support."
+        )
     turns = any(isinstance(layer.encoding, Turned) for layer in layers.values())
     if table is not None and turns:
         raise ConfigError(
@@ -124,11 +129,16 @@ def measure(model: nn.Module, door: Door) -> None:
         )
     rows_NC = None if table is None else model.get_submodule(table).weight.detach()[offset:].float()
     if rows_NC is not None and len(rows_NC) < door.train_len:
-        raise ConfigError(
-            f"train_len={door.train_len} is longer than {type(model).__name__}'s learned table of positions, which has "
-            f"{len(rows_NC)} rows: give train_len={len(rows_NC)} or less."
-        )
+        if not door.configured:
+            raise ConfigError(
+                f"train_len={door.train_len} is longer than {type(model).__name__}'s learned table of positions, which "
+                f"has {len(rows_NC)} rows: give train_len={len(rows_NC)} or less."
+            )
+        # RoBERTa's configuration counts the rows before position 0 too.
+        door.train_len = len(rows_NC)
+        shape = replace(shape, train_len=door.train_len)
     door.encoding = AsTrained(shape, measured=list(layers.values()), rows_NC=rows_NC)
+    door.encoding.subject = type(model).__name__
     door.layers.update({module: layer.index for module, layer in layers.items()})
     door.rotary = modules if turns else []
     door.table, door.offset = table, offset
@@ -151,6 +161,11 @@ def _pass(
     ) -> tuple[Tensor, None]:
         if not isinstance(attention_mask, Visible):
             raise ConfigError(f"{type(module).__name__} gives its attention its own mask, which posbench does not support.")
+        if key.shape[2] != query.shape[2]:
+            raise ConfigError(
+                f"{type(module).__name__} attends to {key.shape[2]} keys in a text of {query.shape[2]} tokens, such as "
+                "summaries of several tokens, which have no positions that posbench's methods could move."
+            )
         layers.append(Seen(module, query.detach(), key.detach(), attention_mask.checked()))
         return value.repeat_interleave(query.shape[1] // value.shape[1], dim=1).transpose(1, 2).contiguous(), None
 
@@ -283,11 +298,14 @@ def _answer(one: Angles, length: int, longest: int | None) -> None:
             one.module.config.max_position_embeddings = now
 
 
-def _table(model: nn.Module, tables: list[tuple[nn.Module, Tensor]]) -> tuple[str, int]:
-    """Name of the learned table of positions, and its row of position 0. Raises ConfigError for other positions in the embeddings."""
+def _table(model: nn.Module, tables: list[tuple[nn.Module, Tensor]]) -> tuple[str | None, int]:
+    """Name of the learned table of positions, and its row of position 0; (None, 0) without one.
+
+    `tables` are the embeddings of a pass that begins at position 0, each with the rows that it gave.
+    """
     for module, rows in tables:
         rows_TC = rows.reshape(-1, rows.shape[-1])[:TOKENS]
         for offset in range(min(8, len(module.weight) - TOKENS + 1)):
             if torch.equal(module.weight[offset : offset + TOKENS], rows_TC):
-                return next(name for name, one in model.named_modules() if one is module), offset
-    raise ConfigError("This model adds positions to its embeddings that are not rows of a learned table, which posbench does not support.")
+                return next(name for name, part in model.named_modules() if part is module), offset
+    return None, 0

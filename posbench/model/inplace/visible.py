@@ -16,6 +16,10 @@ from posbench.common.errors import ConfigError
 
 FAR = 2**40  # a query beyond any window
 GRID = 2**10  # keys that are asked at once
+BY_CONTENT = (
+    "This model computes with the mask of its attention, as sparse attention does that chooses the keys of a query by "
+    "their content. posbench's methods say themselves which keys a query sees, so they are not defined for it."
+)
 NOT_PLAIN = (
     "This model hides keys by another rule than the causal triangle, a window or chunks (packed texts, blocks seen in both directions, or "
     "a mask of its own), which posbench does not extend: give one text a row, and a mask of zeros and ones for padding."
@@ -54,6 +58,17 @@ class Visible:
 
     def to(self, *_: object) -> "Visible":
         return self  # MPT wants its mask as booleans
+
+    def __getattr__(self, name: str) -> None:
+        """Refusal of a model that computes with its mask, as with a tensor. Called for what is not defined here."""
+        if name.startswith("_") or not hasattr(Tensor, name):
+            raise AttributeError(name)
+        raise ConfigError(BY_CONTENT)
+
+    def _refuse(self, other: object) -> None:
+        raise ConfigError(BY_CONTENT)
+
+    __getitem__ = __add__ = __radd__ = __mul__ = __rmul__ = __and__ = __rand__ = _refuse
 
     @property
     def stop(self) -> int:
