@@ -84,10 +84,11 @@ OTHERS = {
     },
     "reformer": {"attn_layers": ["local", "lsh"], "axial_pos_embds": False, "attention_head_size": 16, "num_buckets": 4},
     "xmod": {"default_language": "en_XX"},
-    "zamba2": {"attention_head_dim": 32, "attention_hidden_size": 128, "num_hidden_layers": 6, "layers_block_type": ["mamba", "mamba", "hybrid", "mamba", "mamba", "hybrid"]},
+    "zamba2": {
+        "attention_head_dim": 32, "attention_hidden_size": 128, "num_hidden_layers": 6,
+        "layers_block_type": ["mamba", "mamba", "hybrid", "mamba", "mamba", "hybrid"]},
     "zaya": {"num_experts_per_tok": 1},
 }  # fmt: skip
-OTHERS["qwen4_exp"] = {"text_config": OTHERS["qwen4_exp_text"]}
 METHODS = (
     ("rerope", "none", None), ("yarn", "none", TARGET), ("streaming", "none", None), ("none", "log_n", None),
     ("table_linear", "none", TARGET),
@@ -119,7 +120,7 @@ def _small(config: object) -> dict[str, object]:
         small["is_decoder"] = True
     for name in getattr(type(config), "sub_configs", {}):
         part = vars(config).get(name)
-        if part is not None:
+        if hasattr(part, "to_dict"):
             small[name] = _small(part)
     return small
 
