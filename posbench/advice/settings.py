@@ -11,7 +11,8 @@ from posbench.common.files import read_json, write_json
 from posbench.config.identity import as_word, method_name
 from posbench.config.names import as_command, nodes
 from posbench.config.schema import JobConfig
-from posbench.explanation.settings import HF, SGLANG, VLLM, read_setting
+from posbench.explanation.facts import HF, SGLANG, VLLM
+from posbench.explanation.settings import read_setting
 from posbench.explanation.words import FLAGS, in_words
 from posbench.pretrained.checkpoint import find_checkpoint
 

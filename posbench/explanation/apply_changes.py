@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from posbench.explanation.changes import Changes
 from posbench.explanation.config_json import TEXT_PARTS, at_path, flat, nested, rope_words, text_path
-from posbench.explanation.facts import of_family
-from posbench.explanation.settings import HF, SGLANG, VLLM
+from posbench.explanation.facts import HF, SGLANG, VLLM, of_family
 
 INSIDE = ("rope_theta", "partial_rotary_factor")  # keys that engines move into the mapping
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.config.typed_args import in_tokens, shown
-from posbench.explanation.facts import FACTS, GGUF_KEYS, LLAMA_FLAGS
-from posbench.explanation.settings import HF, VLLM
+from posbench.explanation.facts import FACTS, GGUF_KEYS, HF, LLAMA_FLAGS, VLLM
 
 OVERRIDES, SERVED = FACTS["overrides"], FACTS["served"]  # {flag: engine that reads it}
 DOTTED = "--hf-overrides"  # vLLM's --hf-overrides.rope_parameters.factor 4

@@ -9,12 +9,13 @@ from posbench.config.typed_args import shown
 from posbench.explanation.apply_changes import INSIDE, override_of
 from posbench.explanation.changes import CONFIG_KEYS, Changes
 from posbench.explanation.config_json import flat, longest_of, nested, number, rope_words, text_path
-from posbench.explanation.facts import FACTS, TYPES, Finding, by_rules, finding, of_family, told
+from posbench.explanation.facts import FACTS, SGLANG, TYPES, VLLM, Finding, by_rules, finding, of_family, told
 from posbench.explanation.length_checks import base_findings, served_findings, unneeded
 from posbench.explanation.llama_cpp import SCALING, Gguf, ext_factor, scaling_factor, scaling_type
 from posbench.explanation.position_keys import position_findings, position_keys
 from posbench.explanation.reach import reach_of
-from posbench.explanation.settings import LONG, SGLANG, SLIDING, VLLM, LayerKind, Setting
+from posbench.explanation.read_rope import LONG
+from posbench.explanation.settings import SLIDING, LayerKind, Setting
 
 LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor")
 

@@ -9,12 +9,12 @@ from posbench.common.wheel_file import wheel_file
 from posbench.explanation.apply_changes import applied
 from posbench.explanation.changes import read_changes
 from posbench.explanation.checks import config_findings, llama_findings
-from posbench.explanation.facts import Finding
+from posbench.explanation.facts import LLAMA, Finding
 from posbench.explanation.gguf_words import converted
 from posbench.explanation.llama_cpp import Gguf, llama_setting, read_keys
 from posbench.explanation.read_back import confirmed
 from posbench.explanation.rope_parameters import Cannot
-from posbench.explanation.settings import LLAMA, read_setting
+from posbench.explanation.settings import read_setting
 from posbench.explanation.show import Explanation
 from posbench.explanation.words import in_words
 from posbench.gguf.header import is_gguf, read_gguf

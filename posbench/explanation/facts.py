@@ -8,6 +8,8 @@ import yaml
 FACTS = yaml.load(Path(__file__).with_name("facts.yaml").read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 GGUF_KEYS, LLAMA_FLAGS, SOURCES, TABLES, TYPES = (FACTS[name] for name in ("gguf_keys", "flags", "sources", "tables", "types"))
 
+HF, VLLM, SGLANG, LLAMA = "transformers", "vLLM", "SGLang", "llama.cpp"  # readers of a setting
+
 
 @dataclass(frozen=True)
 class Finding:

@@ -6,10 +6,11 @@ import numpy as np
 
 from posbench.explanation.changes import Changes
 from posbench.explanation.config_json import number
-from posbench.explanation.facts import Finding, finding, told
+from posbench.explanation.facts import SGLANG, VLLM, Finding, finding, told
 from posbench.explanation.frequencies import plain
 from posbench.explanation.reach import ROUNDING, slows
-from posbench.explanation.settings import LONG, SGLANG, VLLM, Setting
+from posbench.explanation.read_rope import LONG
+from posbench.explanation.settings import Setting
 
 
 class Engine(NamedTuple):

@@ -17,7 +17,8 @@ from posbench.common.errors import ConfigError
 from posbench.explanation.config_json import number
 from posbench.explanation.facts import FACTS
 from posbench.explanation.frequencies import Rope, yarn_amplitude
-from posbench.explanation.settings import FULL, MOST_LAYERS, SLIDING, LayerKind, Setting, base_of, head_width
+from posbench.explanation.read_rope import base_of, head_width
+from posbench.explanation.settings import FULL, MOST_LAYERS, SLIDING, LayerKind, Setting
 from posbench.gguf.description import SCALING, model_keys
 from posbench.gguf.header import GgufFile
 from posbench.gguf.tensors import numbers

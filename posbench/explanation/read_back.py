@@ -9,10 +9,11 @@ import numpy as np
 from posbench.explanation.apply_changes import applied
 from posbench.explanation.changes import read_changes
 from posbench.explanation.config_json import at_path, text_path
+from posbench.explanation.facts import HF, SGLANG, VLLM
 from posbench.explanation.frequencies import Rope, frequencies
 from posbench.explanation.gguf_words import KEYS_BEFORE, converted
 from posbench.explanation.llama_cpp import Gguf, llama_setting
-from posbench.explanation.settings import HF, SGLANG, SLIDING, VLLM, LayerKind, Setting, read_setting
+from posbench.explanation.settings import SLIDING, LayerKind, Setting, read_setting
 from posbench.explanation.words import CONFIG, FLAGS, KEYS, ToolWords
 
 ROUNDING = 1e-6

@@ -9,9 +9,10 @@ import math
 from dataclasses import replace
 
 from posbench.explanation.config_json import flat, nested, number, rope_words, text_path
-from posbench.explanation.facts import FACTS, TYPES, of_family
+from posbench.explanation.facts import FACTS, HF, SGLANG, TYPES, VLLM, of_family
 from posbench.explanation.frequencies import Rope, frequencies, plain, usual_amplitude
-from posbench.explanation.settings import HF, LONG, SGLANG, VLLM, LayerKind, Setting
+from posbench.explanation.read_rope import LONG
+from posbench.explanation.settings import LayerKind, Setting
 from posbench.pretrained.outline import NAMES
 
 USUAL = {"partial_rotary_factor": 1, "beta_fast": 32, "beta_slow": 1, "truncate": True, "extrapolation_factor": 1}

@@ -12,7 +12,8 @@ from posbench.common.errors import ConfigError
 from posbench.explanation.facts import FACTS, Finding
 from posbench.explanation.frequencies import Rope, frequencies, plain
 from posbench.explanation.reach import Reach, reach_of, same_rope, same_setting
-from posbench.explanation.settings import LONG, LayerKind, Setting
+from posbench.explanation.read_rope import LONG
+from posbench.explanation.settings import LayerKind, Setting
 from posbench.explanation.words import ToolWords, model_path
 from posbench.report.figures.style import FONT, GREY, OKABE_ITO, Frame, ruled
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from posbench.explanation.config_json import placed, text_path
-from posbench.explanation.facts import FACTS
+from posbench.explanation.facts import FACTS, HF, SGLANG, VLLM
 from posbench.explanation.frequencies import usual_amplitude
 from posbench.explanation.gguf_words import flag_words, key_words
 from posbench.explanation.reach import reach_of, same_setting
 from posbench.explanation.rope_parameters import Cannot, overlay, whole
-from posbench.explanation.settings import HF, SGLANG, VLLM, Setting
+from posbench.explanation.settings import Setting
 
 FLAGS, KEYS, POSBENCH = "llama.cpp flags", "GGUF keys", "posbench"
 CONFIG = "config.json: "  # before the words for transformers

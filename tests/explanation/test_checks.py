@@ -50,7 +50,10 @@ MISTAKES = {  # {mistake: (config.json, a part of its warning, words typed)}
     "type against rope_type": (scaled(**YARN, type="linear"), "contradict"),
     "unknown type": (scaled(**{**YARN, "rope_type": "yarm"}), "did you mean yarn?"),
     "unknown key": (scaled(**YARN, beta_fst=32), "did you mean beta_fast?"),
-    "a type that the family refuses": ({**scaled(rope_type="linear", factor=4.0), "model_type": "phi3"}, "takes default and longrope alone"),
+    "a type that the family refuses": (
+        {**scaled(rope_type="linear", factor=4.0), "model_type": "phi3"},
+        "takes default and longrope alone",
+    ),
     "key of another type": (scaled(rope_type="linear", factor=4.0, beta_fast=16), "it belongs to yarn"),
     "key of another engine": (scaled(**YARN, attn_factor=1.2), "only SGLang reads it"),
     "attention_factor against mscale": (scaled(**YARN, **MSCALE), "SGLang mscale"),
