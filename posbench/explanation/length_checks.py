@@ -70,7 +70,8 @@ def base_findings(setting: Setting, own: Setting) -> list[Finding]:
         if before is None or before.base == kind.rope.base or len(plain(before)) != len(plain(kind.rope)):
             continue
         slower = plain(before) / plain(kind.rope)
-        values = {"kind": f"{kind.name}: " if several else "", "own": before.base, "base": kind.rope.base, "pairs": len(slower)}
+        subject = f"{kind.name}: the base" if several else "The base"
+        values = {"subject": subject, "own": before.base, "base": kind.rope.base, "pairs": len(slower)}
         name = "base_falls" if kind.rope.base < before.base else "base_rises"
         found.append(finding(name, **values, count=int(np.sum(slower < 1 - ROUNDING)), slower=float(slower[-1])))
     return found

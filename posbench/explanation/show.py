@@ -200,8 +200,9 @@ def _reach(explanation: Explanation) -> str:
     else:
         sharper = f", and logits are multiplied by {rope.amplitude**2:.3g}" if rope.amplitude != 1 else ""
         said += f" Short prompts pay for it: at every length {turn} trained{sharper}."
-        if path := model_path(explanation.what):
-            target = max(reach.tokens or 0, 2 * setting.trained)
+        path = model_path(explanation.what)
+        if path and reach.tokens is not None:
+            target = max(reach.tokens, 2 * setting.trained)
             said += f" posbench advise {path} target={target:.0f} measures the cost."
     if rope.kind == "longrope" and rope.short != rope.long:
         said += f" Divisors are those of texts up to {rope.original:,.0f} tokens: length=TOKENS shows others." * (not explanation.length)

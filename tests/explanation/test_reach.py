@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from test_read_back import described
 
+from posbench.common.errors import ConfigError
 from posbench.explanation.explain import explain_words
 from posbench.explanation.reach import reach_of
 
@@ -40,7 +41,7 @@ def farthest(scaled, trained: int = 4096, base: float = 1e4) -> float:
 def test_a_raised_base_and_a_factor_cover_what_the_slow_pairs_do(tmp_path):
     found = explained(tmp_path, *CODELLAMA, "-c", "16384")
     assert covers(found) == math.floor(farthest(0.75 * 57200.0 ** (-np.arange(64) / 64))) == 19128
-    assert "is beyond" not in told(found) and "the base rises from 10,000 to 57,200" in told(found)
+    assert "is beyond" not in told(found) and "The base rises from 10,000 to 57,200" in told(found)
     assert "on the base 57,200 instead of 10,000" in found.text
     assert "5461.33" not in found.text.replace("target_len: 5461.33", "") and '"max_position_embeddings": 19128' in found.text
 
@@ -73,7 +74,7 @@ def test_dynamic_covers_as_long_as_its_base_grows_fast_enough(tmp_path):
 def test_pairs_that_turn_faster_than_in_training_leave_no_length_to_name(tmp_path):
     found = explained(tmp_path, "rope_theta=10000", config={**LLAMA2, "rope_theta": 1e6})
     assert covers(found) is None and "What length it covers is not said: pairs turn faster than in training." in found.text
-    assert "the base falls from 1,000,000 to 10,000: 63 of 64 pairs turn faster" in told(found)
+    assert "The base falls from 1,000,000 to 10,000: 63 of 64 pairs turn faster" in told(found)
     scaled = {
         "rope_type": "llama3",
         "factor": 8.0,
@@ -86,6 +87,12 @@ def test_pairs_that_turn_faster_than_in_training_leave_no_length_to_name(tmp_pat
     yarn = {**YARN, "original_max_position_embeddings": 131072, "rope_theta": 5e5}
     found = explained(tmp_path, f"rope_scaling={json.dumps(yarn)}", config=config)
     assert covers(found) is None and found.as_json()["covers"] is None
+
+
+@pytest.mark.parametrize("sizes", [{"hidden_size": 60_000_000_000}, {"head_dim": 2**17}, {"qk_rope_head_dim": 2**30}])
+def test_sizes_that_would_fill_the_memory_are_refused(tmp_path, sizes):
+    with pytest.raises(ConfigError, match="65,536 is the most that is explained"):
+        explained(tmp_path, config={**LLAMA2, **sizes})
 
 
 def test_a_longer_statement_alone_covers_no_more(tmp_path):
