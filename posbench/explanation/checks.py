@@ -177,7 +177,7 @@ def _by_type(kind: LayerKind, setting: Setting) -> list[Finding]:
         "not rounded": said.get("truncate") is False,
         "own betas": (rope.beta_fast, rope.beta_slow) != (32, 1),
         "sharper": rope.sharper != 1,
-        "unscaled": of_family(setting.family, "unscaled", False),
+        "unscaled": of_family(setting.family, "unscaled", False) and said["rope_type"] != "default",
     }
     return by_rules("by_type", holds, family=setting.family, whole=scale[1], sharper=rope.sharper)
 

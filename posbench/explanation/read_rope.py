@@ -38,8 +38,8 @@ def stated_width(config: dict) -> int | None:
 
 def read_rope(said: dict, config: dict, longest: float, reader: str = HF) -> Rope:
     """RoPE of words with defaults. Raises ConfigError for a model that does not say the width of a head."""
-    kind = _kind(said["rope_type"])
     family = str(config.get("model_type"))
+    kind = "default" if reader == SGLANG and of_family(family, "unscaled") else _kind(said["rope_type"])
     original = number(said.get("original_max_position_embeddings"), longest) if kind in LONG else longest
     factor = number(said.get("factor")) or (longest / original if kind in ("yarn", "longrope") else 1.0)
     latent = number(config.get("qk_rope_head_dim")) and number(config.get("qk_nope_head_dim"))

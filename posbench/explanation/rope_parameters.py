@@ -37,6 +37,10 @@ def overlay(setting: Setting, before: Setting, config: dict, tool: str, reach: f
     text = flat(config)
     if setting.family in FACTS["by_ratio"]:
         return _ratio(setting)
+    if tool == VLLM and of_family(setting.family, "apart_in_vllm"):
+        raise Cannot(f"its model file of {setting.family} reads attn_config alone")
+    if tool == SGLANG and of_family(setting.family, "unscaled") and any(kind.rope.kind != "default" for kind in setting.turning):
+        raise Cannot(f"its model file of {setting.family} never passes a scaling on")
     keys = {"rope_parameters": _mapping(setting, before, text, tool, _merges(config, tool))}
     if tool == HF and text.get("rope_scaling") is not None:
         keys["rope_scaling"] = None  # which transformers would read instead

@@ -183,6 +183,17 @@ def test_chatglm_reads_its_ratio_alone(tmp_path):
     assert raised.setting.turning[0].rope.base == 5e6 and '{"rope_ratio": 500' in raised.words[1].text
 
 
+def test_a_model_file_that_passes_no_scaling_on_has_no_line_with_one(tmp_path):
+    yarn = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 32768, "rope_theta": 1e6}
+    place = described(tmp_path, {"model_type": "mixtral", **SIZES, "rope_theta": 1e6})
+    found = explain_words(place, [f"rope_parameters={json.dumps(yarn)}"])
+    (line,) = (line for line in found.words if line.tool == "SGLang")
+    assert not line.serves and "never passes a scaling on" in line.text
+    there = explain_words(place, ["--json-model-override-args", json.dumps({"rope_parameters": yarn})])
+    assert_alike(there.setting, there.before, None)
+    assert any("never passes a scaling on" in finding.text for finding in there.findings)
+
+
 @pytest.mark.parametrize("mscale", [0.5, 1.0, 1.3])
 def test_the_factor_of_mscale_all_dim_is_in_every_line(tmp_path, mscale):
     """DeepSeek V3: logits times (0.1 ln 40 + 1)^2 = 1.87, which attention_factor alone would lose."""
