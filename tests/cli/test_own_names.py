@@ -108,6 +108,8 @@ def test_seeds_of_own_encodings_are_pooled_under_the_name_of_their_yaml(cli, min
     assert sorted(run.name[:-11] for run in cli.runs()) == ["gentle-16-s0", "gentle-16-s1", "steep-16-s0", "steep-16-s1"]
     report = cli(*words, script="report")
     assert lines_of(cli) == {("gentle", "none", 2), ("steep", "none", 2)} and "run=" not in report.stdout
+    checked = cli(str(cli.folder / "report"), "check=true", script="bundle", common=False)
+    assert "4 trainings; all tables are those of rows and sums" in checked.stdout
     assert "nothing to do" in cli(*words).stdout
     for run in cli.runs():
         assert "nothing to do" in cli(*mine, f"run={run}").stdout
