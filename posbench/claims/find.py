@@ -11,7 +11,7 @@ from posbench.common.errors import RunError
 from posbench.config.identity import LATER
 from posbench.config.schema import TrainConfig
 from posbench.report.labels import moved
-from posbench.report.references import References, check_one_set
+from posbench.report.references import References, check_losses, check_one_set
 from posbench.runs.evaluation import Evaluation, load_evaluation
 from posbench.runs.evidence import pool
 from posbench.runs.run_metadata import ABSENT, RunMetadata, flatten
@@ -47,6 +47,8 @@ class Pool:
     def read(cls, paths: Iterable[Path], defaults: Mapping[tuple[str, str], dict], evidence: Iterable[Path] = ()) -> "Pool":
         """Pool of eval files that exist and of evidence, each once. Raises RunError for damage, or two weights of one training."""
         own = [load_evaluation(path) for path in dict.fromkeys(paths) if path.exists()]
+        for evaluation in own:
+            check_losses(evaluation)
         evaluations, origins, _ = pool(own, evidence)
         return cls(evaluations, origins, defaults)
 

@@ -7,6 +7,7 @@ from posbench.cli.explore import collected, named
 from posbench.cli.key_values import options
 from posbench.common.errors import ConfigError, RunError
 from posbench.runs.bundle import ENDING, contents_of, name_folder, write_bundle
+from posbench.runs.hashes import HASHES, has_hashes, hashes_of
 
 OPTIONS = {"out": "FOLDER.posbench.zip", "check": False}
 
@@ -35,28 +36,43 @@ def bundle_command(words: list[str]) -> None:
         raise ConfigError(f"out={out} is no bundle: give it the ending .zip.")
     from posbench.report.folder import EXPLORE, PAGE, write
 
+    if kept:
+        _check_whole(kept, given, report, tables=has_hashes(kept))  # an earlier version's tables had other words
     for origin in report.origins:
         name_folder(origin.parent, name)
     with tempfile.TemporaryDirectory(prefix="posbench-") as made:
         write(report, made)
         fresh = contents_of(Path(made))
     pages = {page: fresh[page] for page in (EXPLORE, PAGE)}  # made anew, since they name no folder of the machine then
-    write_bundle(fresh | (contents_of(kept) if kept else {}) | pages, out)
+    contents = fresh | (contents_of(kept) if kept else {}) | pages
+    contents.pop(HASHES)
+    write_bundle(contents | {HASHES: hashes_of(contents)}, out)
     print(f"{out} ({out.stat().st_size / 1e6:.1f} MB); it is read like a folder:", f"posbench explore {out}", sep="\n  ")
     print(f"  posbench report runs={out}")
 
 
 def _check(folder: Path, name: str, report: object) -> None:
     """Print what a folder of evidence holds. Raises RunError if something does not follow from its rows and sums."""
-    from posbench.report.folder import disagreements
     from posbench.report.leaderboard import read_folder, tables
 
-    if wrong := disagreements(folder, report):
-        more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
-        raise RunError(f"{name} does not hold together ({wrong[0]}{more}): recreate it with scripts/report.py.")
+    _check_whole(folder, name, report)
     commits = {row["commit"] for row in report.rows} | {origin.provenance.get("commit") for origin in report.origins.values()}
     changed = sum(not one.provenance.get("commit") or bool(one.provenance.get("dirty_diff")) for one in report.origins.values())
     print(f"{name}: {len(report.rows):,} rows of {len(report.origins)} trainings; all tables are those of rows and sums.")
+    if not has_hashes(folder):
+        print(f"It has no {HASHES}, as folders of earlier versions have none: nothing vouches for commits, machines and the like.")
     listed = ", ".join(sorted({str(one)[:12] for one in commits if one})) or "none"
     print(f"Commits: {listed}; {changed} trainings of changed or unknown code.")
     print(f"Of it, the leaderboard (results/reported/leaderboard.md) would show:\n\n{tables([read_folder(folder)]) or 'nothing'}")
+
+
+def _check_whole(folder: Path, name: str, report: object, tables: bool = True) -> None:
+    """Raise RunError if a folder of evidence was altered, or if something does not follow from its rows and sums.
+
+    Without `tables`, table.md may be another.
+    """
+    from posbench.report.folder import disagreements
+
+    if wrong := [fault for fault in disagreements(folder, report) if tables or not fault.startswith("table.md")]:
+        more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+        raise RunError(f"{name} does not hold together ({wrong[0]}{more}): recreate it with scripts/report.py.")

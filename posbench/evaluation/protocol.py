@@ -43,6 +43,7 @@ class Protocol:
     version: ClassVar[int] = 1  # raised when other tokens are scored than before, so that earlier evaluations stay apart
     same_targets: ClassVar[bool] = True  # every length has the same targets
     paired: ClassVar[bool] = True  # losses are kept target by target, all weighing alike, so that differences may be taken
+    plain: ClassVar[bool] = True  # nll is the plain mean of the losses that are kept
     strided: ClassVar[bool] = False  # windows advance by evaluate.stride
     skips: ClassVar[int] = 0  # tokens at the start of a window that are never scored
     shortest: ClassVar[int] = 1  # tokens of the shortest window that can be scored

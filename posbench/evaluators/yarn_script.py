@@ -28,6 +28,7 @@ class YarnScript(EveryTokenProtocol):
     """One row for each length."""
 
     paired = False
+    plain = False
     strided = True
     skips = 1
     shortest = 2

@@ -19,6 +19,7 @@ from posbench.common.files import read_bytes
 from posbench.report.curves import interval, means
 from posbench.report.records import SECTION, CurvePoint, grouped, read_points
 from posbench.runs.evaluation import Evaluation
+from posbench.runs.evidence import check_folder
 from posbench.runs.rows import SETTING, read_csv, whole_lines
 from posbench.runs.search import ROWS
 
@@ -36,6 +37,8 @@ WANTED = "give a CSV with at least the columns method, length and nll, as result
 def read_foreign(path: Path, source: str | None) -> tuple[list[Evaluation], list[CurvePoint]]:
     """Evaluations of a rows.csv, or points of a CSV of others; the other list is empty. Raises ConfigError for a file that is neither."""
     try:
+        if path.name == ROWS:
+            check_folder(path.parent)
         lines = io.StringIO(read_bytes(path).decode("utf-8-sig"), newline="")
         head = lines.readline()
         lines.seek(0)

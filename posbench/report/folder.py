@@ -1,5 +1,6 @@
 """Folder of a report: rows.csv, curve.csv and other numbers, evidence, tables, figures and a page; and the check of one."""
 
+import contextlib
 import io
 import itertools
 import re
@@ -7,8 +8,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
 
 from posbench.common.csv_records import to_csv
 from posbench.common.files import read_bytes, write_atomic
@@ -23,11 +22,14 @@ from posbench.report.ranks import MethodRank
 from posbench.report.records import ContextPoint, CurvePoint, Score, SectionKey
 from posbench.report.report import Report, collect
 from posbench.report.seed_marks import MARK
+from posbench.runs.consistency import row_faults
 from posbench.runs.evidence import write_evidence
+from posbench.runs.hashes import HASHES, MISSING, altered_files, has_hashes, hashes_of, write_hashes
 from posbench.runs.rows import write_csv
 from posbench.runs.run_metadata import Training, trainings
 
 EXPLORE, PAGE, RANKS = "explore.html", "report.html", "ranks.csv"
+NUMBERS = {"rows.csv", "sums.npz", "documents.csv", "configs.jsonl", "curve.csv", "trainings.csv", "table.md", "table.tex"}
 DRAWN = re.compile(
     r"(context|accuracy|accuracy_steps|map|depth|curve|position|heatmap|differences|gain|floors|steps|frontier|causes)(-\d+)?\.(png|svg)"
     r"|(context|accuracy|position|ranks)\.csv"
@@ -60,10 +62,15 @@ def texts_of(report: Report) -> dict[str, str]:
 
 
 def write(report: Report, out_dir: Path | str) -> list[Path]:
-    """Write a report's rows, curve, tables, figures and page into `out_dir`, delete an older report's figures, and return the files."""
+    """Write a report's rows, curve, tables, figures and page into `out_dir`, delete an older report's figures, and return the files.
+
+    The last one is the list of their hashes, without which nothing vouches for a report that was not written to its end.
+    """
     import matplotlib
 
     out_dir = Path(out_dir)
+    with contextlib.suppress(OSError):  # what cannot be written is said by the first file
+        (out_dir / HASHES).unlink()  # which vouches for the older report
     texts = texts_of(report)
     write_csv(report.rows, out_dir / "rows.csv")
     evidence = write_evidence(out_dir, report.evaluations, report.origins)
@@ -79,7 +86,16 @@ def write(report: Report, out_dir: Path | str) -> list[Path]:
                 path.unlink()
     write_atomic(out_dir / EXPLORE, explore_page(report.title, {"": report}))
     write_atomic(out_dir / PAGE, page(report, drawn))
-    return [*written, out_dir / EXPLORE, out_dir / PAGE]
+    written += [out_dir / EXPLORE, out_dir / PAGE]
+    return [*written, write_hashes(out_dir, (path.name for path in written))]
+
+
+def list_again(folder: Path) -> None:
+    """Write the list of hashes of a folder's files of a report again, if it is not that: for committed folders, whose files are chosen."""
+    names = [path.name for path in sorted(folder.iterdir()) if path.name in NUMBERS or DRAWN.fullmatch(path.name)]
+    text = hashes_of({name: read_bytes(folder / name) for name in names})
+    if not has_hashes(folder) or read_bytes(folder / HASHES) != text:
+        write_atomic(folder / HASHES, text)
 
 
 def draw(sections: Sequence[Sequence[SectionKey]], out_dir: Path | str, title: str) -> list[dict[str, list[Path]]]:
@@ -104,19 +120,20 @@ def draw(sections: Sequence[Sequence[SectionKey]], out_dir: Path | str, title: s
 
 
 def disagreements(folder: Path, report: Report | None = None) -> list[str]:
-    """Faults of a folder of evidence, in words: a row is the mean of its sums, and each table is what rows and sums give."""
-    report, found = report or collect([], "again", "report.py", evidence=[folder]), []
+    """Faults of a folder of evidence, in words: its files are those that the report wrote, and each table is what rows and sums give.
+
+    Raises RunError if rows, sums, documents and configurations do not hold together (posbench/runs/consistency.py).
+    """
+    report = report or collect([], "again", "report.py", evidence=[folder])
+    found = [f"{name} {fault}" for name, fault in altered_files(folder).items() if fault != MISSING]
     report = replace(report, ranked=(folder / RANKS).is_file())
     for one in report.evaluations:
+        paired = getattr(known(one.first["protocol"]), "paired", True)  # tokens of the scripts weigh unequally
         for row in one.rows:
-            for name, column in (("nll", "nll"), ("correct", "accuracy")):
-                if (sums := one.sums(row, name)) is None:  # tokens of the scripts weigh unequally
-                    if getattr(known(row["protocol"]), "paired", True) and not one.further(row):
-                        found.append(f"{row['run_id']} {row['protocol']} {row['length']}: {column} without sums")
-                    continue
-                mean = float(sums.means[0])
-                if row[column] is not None and np.isfinite(mean) and not np.isclose(mean, row[column], rtol=1e-9, atol=1e-9):
-                    found.append(f"{row['run_id']} {row['protocol']} {row['length']}: {column} {row[column]}, its sums {mean}")
+            nll, correct = one.sums(row, "nll"), one.sums(row, "correct")
+            found += row_faults(row, nll, correct)
+            if nll is None and paired and not one.further(row):
+                found.append(f"{row['run_id']} {row['protocol']} {row['length']}: nll without sums")
     for name, text in texts_of(report).items():
         kept = read_bytes(folder / name).decode(errors="replace") if (folder / name).is_file() and name != "table.tex" else ""
         if name.endswith(".csv") and not _alike(text, kept):

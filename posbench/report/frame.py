@@ -13,6 +13,7 @@ from posbench.report.records import ContextPoint, CurvePoint, Score, SectionKey
 from posbench.report.report import collect
 from posbench.report.tables import METHOD
 from posbench.runs.columns import STATED, TABLE
+from posbench.runs.evidence import check_folder
 from posbench.runs.rows import key, read_csv, read_eval
 from posbench.runs.search import ROWS, find_results, shortest_endings
 
@@ -31,7 +32,7 @@ def read_rows(paths: str | Path | Iterable[str | Path]) -> "pandas.DataFrame":
     """DataFrame of the rows of runs, reports, bundles, CSVs or globs, each row once. Damaged files are skipped with a warning."""
     named = find_results([paths] if isinstance(paths, str | Path) else paths)
     files = [(read_eval, path) for path in named.eval_files()]
-    files += [(read_csv, path) for path in (*named.csvs, *(folder / ROWS for folder in named.evidence))]
+    files += [(_read_checked, path) for path in (*named.csvs, *(folder / ROWS for folder in named.evidence))]
     found: dict[tuple, dict] = {}
     damaged = []
     for reader, path in files:
@@ -45,6 +46,13 @@ def read_rows(paths: str | Path | Iterable[str | Path]) -> "pandas.DataFrame":
     for error in damaged:
         warnings.warn(f"Left out: {error}", stacklevel=3)
     return row_frame(found.values())
+
+
+def _read_checked(path: Path) -> list[dict]:
+    """Rows of a CSV. Raises RunError too if it is not the one that a list of hashes beside it names."""
+    if path.name == ROWS:
+        check_folder(path.parent)
+    return read_csv(path)
 
 
 def row_frame(rows: Iterable[dict]) -> "pandas.DataFrame":

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from posbench.common.errors import ConfigError
 from posbench.common.files import write_atomic
-from posbench.report.leaderboard import leaderboard
+from posbench.report.folder import list_again
+from posbench.report.leaderboard import folders, leaderboard
 from posbench.report.page_numbers import fill
 from posbench.report.seed_marks import MARK
 from posbench.report.tables import METHOD
@@ -57,10 +58,12 @@ def filled_table(match: re.Match) -> str:
 
 
 def main() -> None:
-    """Write all pages."""
+    """Write all pages, and the list of hashes of each folder of evidence."""
     for template, path in PAGES.items():
         write_atomic(path, filled_page(template))
     write_atomic(LEADERBOARD, leaderboard(LEADERBOARD.parent))
+    for folder in folders(LEADERBOARD.parent):
+        list_again(folder)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@ from typing import NamedTuple
 from posbench.common.errors import RunError
 from posbench.evaluation.protocol import known
 from posbench.runs.evaluation import Evaluation
-from posbench.runs.evidence import is_mean
+from posbench.runs.evidence import SAME_MEAN, is_mean
+from posbench.runs.rows import same_number
 from posbench.runs.setting import Setting
 from posbench.statistics.crossed import Estimate, Sums, gain
 
@@ -117,6 +118,25 @@ def check_targets(one: Evaluation, other: Evaluation) -> None:
             f"{a['run_id']} {a['extension']} (evaluation {a['eval_id']}) and {b['run_id']} {b['extension']} ({b['eval_id']}) "
             "scored different targets: evaluate both with one evaluate.max_length, evaluate.windows and evaluate.targets."
         )
+
+
+def check_losses(evaluation: Evaluation) -> None:
+    """Raise RunError if a row of an eval json is not the mean of the losses that are kept beside it.
+
+    A row that weighs its targets has no such mean, nor one of a protocol that is not known here.
+    """
+    if not getattr(known(evaluation.first["protocol"]), "plain", False):
+        return
+    for row in evaluation.rows:
+        for column, name in (("nll", "nll"), ("accuracy", "correct")):
+            mean = evaluation.mean(row, name)
+            if mean is None or row[column] is None or not math.isfinite(mean):
+                continue
+            if not same_number(row[column], mean, SAME_MEAN):
+                raise RunError(
+                    f"{evaluation.path} was changed after it was written ({column} at length {row['length']} is {row[column]}, and the "
+                    f"losses beside it give {mean}): restore it, or delete it and evaluate again."
+                )
 
 
 def check_one_set(evaluations: Iterable[Evaluation], section: Callable[[Evaluation], tuple]) -> None:

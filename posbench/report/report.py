@@ -14,7 +14,7 @@ from posbench.report.external_csv import match_setting, place, read_foreign, sta
 from posbench.report.labels import STEPS, Labels
 from posbench.report.ranks import RANKED, MethodRank, method_ranks, rank_table
 from posbench.report.records import ContextPoint, CurvePoint, Score, check_size, section_of, sections
-from posbench.report.references import References, check_one_set
+from posbench.report.references import References, check_losses, check_one_set
 from posbench.report.tables import Table, context_table, position_tables, printed, score_tables, tables
 from posbench.runs.evaluation import Evaluation, load_evaluations
 from posbench.runs.evidence import pool
@@ -163,7 +163,7 @@ def collect(
     present = [path for path in wanted if path.exists()]
     if not present and not csvs and not evidence:
         raise RunError(f"None of the {len(wanted)} evaluations of this report exists yet: make them with `{command}`.")
-    loaded, notes = load_evaluations(present, skip_damaged)
+    loaded, notes = load_evaluations(present, skip_damaged, check_losses)
     if lengths is not None:
         kept = (replace(one, rows=[row for row in one.rows if row["length"] in lengths.get(one.path, [row["length"]])]) for one in loaded)
         loaded = [one for one in kept if one.rows]

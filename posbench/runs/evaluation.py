@@ -1,6 +1,6 @@
 """Stored evaluations: the rows of an eval json, the losses of its targets, and its setting."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -9,7 +9,8 @@ import numpy as np
 from posbench.common.defuse import printable
 from posbench.common.errors import RunError
 from posbench.common.files import read_json
-from posbench.runs.rows import agree, eval_rows, key
+from posbench.config import identity
+from posbench.runs.rows import agree, check_digest, eval_rows, key
 from posbench.runs.setting import Setting
 from posbench.runs.target_losses import PooledLosses, TargetLosses, part_of
 from posbench.statistics.crossed import Sums, join_strata
@@ -26,6 +27,7 @@ class Evaluation:
     source: str | None = None  # name of the CSV, if it is to be shown
     machines: dict = field(default_factory=dict)  # {length: machine that evaluated it}, as far as it is known
     guesses: dict = field(default_factory=dict)  # {length: {task: {guess: share that it gets right}}}, of accuracy
+    config: dict = field(default_factory=dict)  # protocol, version, extension, scale_attention and evaluate, if they are known
 
     @property
     def first(self) -> dict:
@@ -87,9 +89,23 @@ class Evaluation:
             return None
         if row["position"] is None:
             return self.stored.sums(name, row["length"], part=part_of(row))
+        return self.stored.sums(name, row["length"], self._columns(row))
+
+    def mean(self, row: dict, name: str) -> float | None:
+        """Mean of a row's nll or correct over its targets; None if their losses are not known."""
+        if isinstance(self.stored, TargetLosses) and part_of(row) is None and not self.further(row):
+            losses_NS = self.stored.at(name, row["length"])
+            return None if losses_NS is None else float(losses_NS[:, self._columns(row)].mean())
+        sums = self.sums(row, name)
+        return None if sums is None else float(sums.means[0])
+
+    def _columns(self, row: dict) -> slice:
+        """Targets of a window that a row is of: all of them, or those of its bin."""
+        if row["position"] is None:
+            return slice(None)
         before = (one["position"] for one in self.rows if one["length"] == row["length"] and one["position"] < row["position"])
         start = row.get("start", max(before, default=0))
-        return self.stored.sums(name, row["length"], slice(start, row["position"]))
+        return slice(start, row["position"])
 
     def sampled_sums(self, row: dict, name: str = "nll") -> Sums | None:
         """Same as `sums`, for intervals: texts of a task that asks at several depths are drawn anew for each, which is a stratum."""
@@ -122,16 +138,19 @@ class Evaluation:
         return self.row(length if length in known else known[0]) if known else None
 
 
-def load_evaluations(paths: Iterable[Path], skip_damaged: bool) -> tuple[list[Evaluation], list[str]]:
+def load_evaluations(
+    paths: Iterable[Path], skip_damaged: bool, check: Callable[[Evaluation], object]
+) -> tuple[list[Evaluation], list[str]]:
     """(evaluations with their arrays, notes about the damaged ones left out).
 
-    Raises RunError for a damaged file, with `skip_damaged` only if all are damaged.
+    Raises RunError for a damaged file, or as `check`, which is called with each evaluation; with `skip_damaged` only if all are damaged.
     """
     loaded, damaged = [], []
     for path in paths:
         try:
             evaluation = load_evaluation(path)
             evaluation.arrays  # noqa: B018  (reads them, so that damage is found)
+            check(evaluation)
             loaded.append(evaluation)
         except RunError as error:
             if not skip_damaged:
@@ -145,8 +164,10 @@ def load_evaluations(paths: Iterable[Path], skip_damaged: bool) -> tuple[list[Ev
 def load_evaluation(path: Path) -> Evaluation:
     """Evaluation from one eval json. Its arrays are read when they are first needed. Raises RunError for a damaged json."""
     try:
-        content = printable(read_json(path))
+        stored = read_json(path)
+        content = printable(stored)
         rows = eval_rows(content, path)
+        check_digest(stored, path)
         config = content.get("config", {})
         setting = Setting.of(config["evaluate"], config.get("version", 1)) if config.get("evaluate") else None
     except (TypeError, AttributeError, KeyError) as error:
@@ -155,7 +176,22 @@ def load_evaluation(path: Path) -> Evaluation:
         raise RunError(f"{path} holds no rows: delete it and evaluate again.")
     losses = TargetLosses(path.with_suffix(".npz"), {row["length"] for row in rows})
     facts = {name: found for name in ("machines", "guesses") if isinstance(found := content.get(name), dict)}
-    return Evaluation(rows, path, setting, losses, **facts)
+    evaluation = Evaluation(rows, path, setting, losses, config=config, **facts)
+    if fault := next(evaluation_faults(evaluation), None):
+        raise RunError(f"{path} was changed after it was written ({fault}): restore it, or delete it and evaluate again.")
+    return evaluation
+
+
+def evaluation_faults(evaluation: Evaluation) -> Iterator[str]:
+    """A fault of an evaluation whose id does not follow from its configuration. One that does not know it has none."""
+    config, row = evaluation.config, evaluation.first
+    try:
+        methods = config["extension"], config["scale_attention"]
+        eval_id = identity.eval_id(config["protocol"], *methods, config["evaluate"], row["run_id"], config.get("version", 1))
+    except (KeyError, TypeError, AttributeError):
+        return
+    if eval_id != row["eval_id"]:
+        yield f"the settings of evaluation {row['eval_id']} of {row['run_id']} are those of {eval_id}"
 
 
 def drop_duplicate_rows(evaluations: list[Evaluation]) -> tuple[list[Evaluation], list[str]]:

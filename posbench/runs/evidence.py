@@ -6,7 +6,9 @@ rows.csv       the rows
 sums.npz       an entry for each row and document, sorted: row (its number in rows.csv), document, n_targets, and the sums nll and correct
 documents.csv  a line for each document of each set of targets (Document)
 configs.jsonl  a line for each training, in each folder that it was evaluated in: run_id, config, provenance, summary, end_slope;
-               evaluations: {eval_id: targets, setting, machines: {length: machine, if it is known}, guesses, if any}
+               evaluations: {eval_id: targets, setting, machines: {length: machine, if it is known}, guesses, if any, and config
+               (protocol, version, extension, scale_attention, evaluate), of which eval_id is the hash, if it is known}
+hashes.json    the SHA-256 of all files of the report (posbench/runs/hashes.py)
 
 Rows whose targets do not weigh alike, and rows of CSVs, have no entries.
 """
@@ -25,7 +27,9 @@ from posbench.common.defuse import printable
 from posbench.common.errors import RunError
 from posbench.common.files import atomic_path, finite, read_bytes, write_atomic
 from posbench.runs.bundle import shown_folder
-from posbench.runs.evaluation import Evaluation, drop_duplicate_rows
+from posbench.runs.consistency import evidence_faults, training_faults
+from posbench.runs.evaluation import Evaluation, drop_duplicate_rows, evaluation_faults
+from posbench.runs.hashes import HASHES, MISSING, altered_files
 from posbench.runs.rows import read_csv
 from posbench.runs.run_metadata import RunMetadata, end_slope, read_metadata
 from posbench.runs.search import CONFIGS, ROWS, SUMS
@@ -34,6 +38,7 @@ from posbench.runs.target_losses import NAMES, Document, Place, PooledLosses, pa
 from posbench.statistics.crossed import Sums
 
 DOCUMENTS = "documents.csv"
+SAME_MEAN = 1e-5  # part of a mean by which that of a row may differ from that of its sums
 ENTRY = ("row", "document", "n_targets")
 PATHS = {"path", "tokenizer", "cache_dir", "results_dir", "report_dir", "run", "runs", "key_run", "out"}  # keys of a configuration
 PATHS |= {"root", "id"}  # and of what an engine says of itself
@@ -65,7 +70,7 @@ def write_evidence(folder: Path, evaluations: Sequence[Evaluation], origins: Map
 def is_mean(found: Sums, row: dict) -> bool:
     """True if the row is the plain mean of all targets, or if that is not finite."""
     mean = float(found.means[0])
-    return not math.isfinite(mean) or row["nll"] is not None and math.isclose(mean, row["nll"], rel_tol=1e-5, abs_tol=1e-7)
+    return not math.isfinite(mean) or row["nll"] is not None and math.isclose(mean, row["nll"], rel_tol=SAME_MEAN, abs_tol=1e-7)
 
 
 def portable(value: object, key: str | None = None) -> object:
@@ -92,18 +97,45 @@ def _config_line(origin: RunMetadata, evaluations: Iterable[Evaluation]) -> str:
             setting = asdict(one.setting) if isinstance(one.setting, Setting) else None
             known = own.setdefault(one.first["eval_id"], {"targets": one.stored.targets, "setting": setting, "machines": {}})
             known["machines"] |= {length: one.machines.get(length) for length in (str(row["length"]) for row in one.rows)}
+            if config := _hashed_config(one):
+                known["config"] = config
             if one.guesses:
                 known["guesses"] = {**known.get("guesses", {}), **one.guesses}
     parts = {**provenance_record(origin), "end_slope": end_slope(origin), "evaluations": own}
     return json.dumps(finite(parts), sort_keys=True, default=str) + "\n"
 
 
+def _hashed_config(evaluation: Evaluation) -> dict | None:
+    """Configuration of an evaluation without the folders of paths; None if it is not known, or if its id does not follow from that."""
+    config = portable(finite(evaluation.config))
+    names = ("protocol", "version", "extension", "scale_attention", "evaluate")
+    config = {name: config[name] for name in names if name in config}
+    follows = len(config) == len(names) and not any(evaluation_faults(replace(evaluation, config=config)))
+    return config if follows else None
+
+
+def check_folder(folder: Path) -> list[str]:
+    """Notes on files of a report that are others than it wrote. Raises RunError if one of the evidence is, or is missing."""
+    altered = altered_files(folder)
+    where = shown_folder(folder)
+    for name in (ROWS, SUMS, DOCUMENTS, CONFIGS):
+        if name in altered:
+            raise RunError(
+                f"{where}/{name} {altered[name]}, so it was changed after the report was written: restore it, make the report again, "
+                f"or delete {HASHES} to read what nothing vouches for."
+            )
+    changed = [name for name, fault in altered.items() if fault != MISSING]
+    return [f"{where}: changed after the report was written: {', '.join(changed)}."] if changed else []
+
+
 def read_evidence(folder: Path) -> tuple[list[Evaluation], dict[Path, RunMetadata], list[str]]:
     """Evaluations of a folder of evidence, the origins of their trainings by `Evaluation.origin`, and a note on rows without evidence.
 
-    These rows are left out. An origin is FOLDER/RUN for the first line of a training, FOLDER/NUMBER/RUN for those of other folders that it
-    was evaluated in. Raises RunError for damaged files.
+    These rows are left out; another note names files of the report that are not those that it wrote. An origin is FOLDER/RUN for the
+    first line of a training, FOLDER/NUMBER/RUN for those of other folders that it was evaluated in. Raises RunError for damaged and
+    altered files.
     """
+    notes = check_folder(folder)
     where, rows = shown_folder(folder), read_csv(folder / ROWS)
     origins: dict[Path, RunMetadata] = {}
     listed: dict[Path, dict] = {}  # the evaluations of each
@@ -133,15 +165,20 @@ def read_evidence(folder: Path) -> tuple[list[Evaluation], dict[Path, RunMetadat
             losses = PooledLosses(folder / SUMS, own, one["targets"], documents.get(one["targets"], []))
             path = run / "evals" / rows[numbers[0]]["protocol"] / f"{name}.json"
             stripped = [{key: value for key, value in rows[number].items() if key != "setting"} for number in numbers]
-            found.append(Evaluation(stripped, path, setting, losses, machines=dict(one["machines"]), guesses=dict(one.get("guesses", {}))))
+            facts = {fact: dict(one.get(fact) or {}) for fact in ("machines", "guesses", "config")}
+            found.append(Evaluation(stripped, path, setting, losses, **facts))
+        fault = next(evidence_faults(rows, found, origins, SAME_MEAN), None)
     except RunError:
         raise
     except Exception as error:  # zipfile, zlib, json and numpy raise a dozen kinds of errors for damage
         again = f"recreate it with scripts/report.py, or leave {where} out"
         raise RunError(f"The evidence in {where} is damaged ({error!r}): {again}.") from error
+    if fault:
+        again = f"restore its files, make the report again, or leave {where} out"
+        raise RunError(f"The evidence in {where} does not hold together ({fault}): {again}.")
     left = len(rows) - sum(len(one.rows) for one in found)
     note = f"{where}: {left} of {len(rows)} rows have no sums over documents and are left out; name {where}/{ROWS} for their means."
-    return found, origins, [note] if left else []
+    return found, origins, [*notes, *([note] if left else [])]
 
 
 def _stored_sums(path: Path, rows: Sequence[dict]) -> dict[int, dict[Place, Sums]]:
@@ -169,7 +206,8 @@ def pool(
     `beside(evaluations)` returns further evaluations, those of CSVs. They come last, so that the sums of a repeated row are kept rather
     than its mean. Evidence of a run directory that is itself here, or in an earlier folder of evidence, gets the same origin.
 
-    Raises RunError if one training has two different weights, even if its rows repeat, since their losses cannot be paired.
+    Raises RunError if one training has two different weights, even if its rows repeat, since their losses cannot be paired, and for a
+    run directory whose config.yaml is that of another training.
     """
     pooled, origins, left_out = list(evaluations), {}, []
     for folder in folders:
@@ -180,6 +218,7 @@ def pool(
     pooled += beside(pooled)
     kept, notes = drop_duplicate_rows(pooled)
     origins = {path: origins.get(path) or read_metadata(path) for path in dict.fromkeys(one.origin for one in pooled)}
+    _check_trainings(evaluations, origins)
     weights: dict[str, tuple[str, Path]] = {}
     for path, origin in origins.items():
         sha256 = str(origin.summary.get("sha256") or "")
@@ -198,3 +237,11 @@ def pool(
         if isinstance(one.stored, PooledLosses):
             kept[number] = replace(one, path=same[one.origin] / one.path.relative_to(one.origin))
     return kept, {path: origins[path] for path in dict.fromkeys(one.origin for one in kept)}, left_out + notes
+
+
+def _check_trainings(evaluations: Iterable[Evaluation], origins: Mapping[Path, RunMetadata]) -> None:
+    """Raise RunError for a run directory whose config.yaml does not give the id that its rows have."""
+    run_ids = {evaluation.origin: evaluation.first["run_id"] for evaluation in evaluations if not evaluation.rows_alone}
+    for path, run_id in run_ids.items():
+        if fault := next(training_faults(origins[path], run_id), None):
+            raise RunError(f"{path}/config.yaml was changed after the training ({fault}): restore it, or leave this run out.")

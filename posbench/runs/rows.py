@@ -11,7 +11,7 @@ from typing import Any
 from posbench.common import defuse
 from posbench.common.csv_records import MOST_NATS, MOST_TOKENS, repeated
 from posbench.common.errors import RunError
-from posbench.common.files import read_bytes, read_json, write_atomic
+from posbench.common.files import finite, read_bytes, read_json, sha256_json, write_atomic
 from posbench.config.identity import without_later
 from posbench.runs.columns import COLUMNS, COUNTED, DERIVED, KEY, SHARED, STATED, TABLE, VOLATILE, Column
 
@@ -19,6 +19,8 @@ SCHEMA = 1
 MOST = 20_000  # rows of one eval json; protocols by position have about 50 per length
 SETTING = "setting"  # extra column of a report and its CSV: settings of windows and targets, in words
 LARGEST = {"tokens": MOST_TOKENS, "bytes": MOST_TOKENS, "nats/token": MOST_NATS}  # value of a column, by its unit
+LARGEST_EXPONENT = 709.0  # exp() of more exceeds a double
+DIGEST = "digest"  # key of an eval json: SHA-256 of all else in it
 KINDS = {column.name: column.kind for column in TABLE}
 
 
@@ -52,11 +54,18 @@ def make_row(**values: Any) -> dict:
     if any(values[name] is not None and math.isnan(values[name]) for name in ("nll", "accuracy")):
         raise ValueError(f"nll={values['nll']} and accuracy={values['accuracy']} are means over targets that were not all scored")
     row = {column.name: _typed(column, values[column.name]) for column in TABLE if column.name not in DERIVED}
-    nll, n_bytes = row["nll"], row["n_bytes"]
-    row["schema"] = SCHEMA
-    row["ppl"] = None if nll is None or nll > 709.0 else math.exp(nll)
-    row["bpb"] = nll * row["n_targets"] / math.log(2) / n_bytes if nll is not None and n_bytes else None
+    row |= {"schema": SCHEMA, "ppl": perplexity(row), "bpb": bits_per_byte(row)}
     return {name: row[name] for name in COLUMNS}
+
+
+def perplexity(row: dict) -> float | None:
+    """exp(nll) of a row; None without nll, or where it exceeds a double."""
+    return None if row["nll"] is None or row["nll"] > LARGEST_EXPONENT else math.exp(row["nll"])
+
+
+def bits_per_byte(row: dict) -> float | None:
+    """nll of a row in bits per byte of its targets; None without nll or bytes."""
+    return row["nll"] * row["n_targets"] / math.log(2) / row["n_bytes"] if row["nll"] is not None and row["n_bytes"] else None
 
 
 def _typed(column: Column, value: Any) -> Any:
@@ -71,12 +80,25 @@ def _typed(column: Column, value: Any) -> Any:
 
 
 def read_eval(path: Path | str) -> list[dict]:
-    """Rows of one eval json. Raises RunError when the file is damaged or was written by a newer posbench."""
-    return eval_rows(read_json(path), path)
+    """Rows of one eval json. Raises RunError when the file is damaged, was changed, or was written by a newer posbench."""
+    content = read_json(path)
+    rows = eval_rows(content, path)
+    check_digest(content, path)
+    return rows
+
+
+def check_digest(content: dict, path: Path | str) -> None:
+    """Raise RunError if the content of an eval json was changed after it was written. Earlier versions wrote no digest."""
+    if DIGEST in content and content[DIGEST] != _digest(content):
+        raise RunError(f"{path} was changed after it was written: restore it, or delete it and run the same command again.")
+
+
+def _digest(content: dict) -> str:
+    return sha256_json(finite({key: value for key, value in content.items() if key != DIGEST}))
 
 
 def eval_rows(content: dict, path: Path | str) -> list[dict]:
-    """Same as `read_eval`, for the parsed content of a file."""
+    """Rows of the parsed content of an eval json. Raises RunError when it is damaged or was written by a newer posbench."""
     try:
         rows = [_checked(row, content["schema"], path) for row in content["rows"][:MOST]]
         if several := [name for name in SHARED if len({row[name] for row in rows}) > 1]:
@@ -105,13 +127,25 @@ def _checked(row: dict, schema: int, path: Path | str) -> dict:
         most = LARGEST.get(column.unit)
         if most is not None and value is not None and abs(value) > most:
             raise ValueError(f"{column.name}={value:g}, and at most {most:g} is possible")
+    for name, derive in (("ppl", perplexity), ("bpb", bits_per_byte)):
+        if not same_number(typed[name], derive(typed), 1e-6):
+            raise ValueError(f"{name}={typed[name]} does not follow from nll={typed['nll']}, which gives {derive(typed)}")
     return typed
+
+
+def same_number(one: float | None, other: float | None, tolerance: float) -> bool:
+    """True for two numbers that differ by at most this part of them (near zero, by this), and for None twice."""
+    if one is None or other is None:
+        return one is other
+    return math.isclose(one, other, rel_tol=tolerance, abs_tol=tolerance)
 
 
 def eval_content(rows: list[dict], config: dict, **by_length: dict) -> dict:
     """Content of an eval json. `rows` belong to one evaluation and are not empty; each of `by_length` is {length: what is known of it}."""
     first = rows[0]
-    return {"schema": SCHEMA, "eval_id": first["eval_id"], "run_id": first["run_id"], "config": config, **by_length, "rows": rows}
+    ids = {"schema": SCHEMA, "eval_id": first["eval_id"], "run_id": first["run_id"]}
+    content = {**ids, "config": config, **by_length, "rows": rows}
+    return {**content, DIGEST: _digest(content)}
 
 
 def write_csv(rows: Iterable[dict], path: Path | str) -> None:

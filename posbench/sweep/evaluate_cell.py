@@ -59,6 +59,7 @@ def evaluate(job: Job, evaluator: Protocol, cell: Cell, untested: bool, progress
     arrays_path, new = cell.path.with_suffix(".npz"), []
     kept = read_json(cell.path) if cell.path.exists() else {}
     table = rows.eval_rows(kept, cell.path) if kept else []
+    rows.check_digest(kept, cell.path)
     known = {name: dict(kept.get(name) or {}) for name in ("machines", "texts", "depths", "guesses")}
     arrays = load_arrays(arrays_path) if table else {}
     machine = provenance.machine(given.device)

@@ -98,7 +98,7 @@ def ask(world, seed, extension, right, lengths=(64, 1024), tasks=(TASK, TASK)):
     content, arrays = json.loads(made.read_text()), {"length": np.array(lengths), "document": np.arange(100), "offset": np.zeros(100, int)}
     for row, length, share, task in zip(content["rows"], lengths, right, tasks[-len(lengths) :], strict=True):
         row |= {"eval_id": f"asked-{row['eval_id']}", "accuracy": share, "task": task}
-        arrays |= {f"nll_{length}": np.zeros(shape, np.float32), f"correct_{length}": rng.random(shape) < share}
+        arrays |= {f"nll_{length}": np.zeros(shape, np.float32), f"correct_{length}": rng.permutation(400).reshape(shape) < 400 * share}
         arrays[f"part_{length}"] = np.full((1, 4), part_of(row))
     path = world.root / made.parents[2].name / "evals" / "accuracy" / made.name
     path.parent.mkdir(exist_ok=True)

@@ -61,6 +61,7 @@ def test_a_report_shows_ranks_and_a_folder_of_before_stays_valid(report, tmp_pat
     (tmp_path / "report" / "table.md").write_text(text.replace("| 0.67 | 0 | 1 | 1 |", "| 0.97 | 0 | 1 | 1 |"))
     assert of_tables(tmp_path / "report")
     (tmp_path / "report" / "ranks.csv").unlink()
+    (tmp_path / "report" / "hashes.json").unlink()
     (tmp_path / "report" / "table.md").write_text(replace(report, ranked=False).markdown())
     assert not of_tables(tmp_path / "report")
 

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from synthetic import CURVES, DOCUMENTS, FLOORS, GAINS, LENGTHS, TARGETS, Built, asked, write_eval, write_run
+from synthetic import CURVES, DOCUMENTS, FLOORS, GAINS, LENGTHS, TARGETS, Built, asked, derived, write_eval, write_run
 
 from posbench.common.errors import RunError
 from posbench.config.identity import method_args, method_name
@@ -49,7 +49,7 @@ def test_the_demo_grid(tmp_path):
     assert len(points) == len(CURVES) * len(LENGTHS)
     assert {path.name for path in report.files} == {
         "rows.csv", "sums.npz", "documents.csv", "configs.jsonl", "trainings.csv", "curve.csv", "table.md", "table.tex", "report.html",
-            "explore.html",
+            "explore.html", "hashes.json",
         *(f"{name}.{kind}" for name in ("curve", "heatmap", "differences") for kind in ("png", "svg"))}  # fmt: skip
     assert all(path.stat().st_size > 0 for path in report.files)
     assert len(read_csv(tmp_path / "out" / "rows.csv")) == 3 * (len(CURVES) * len(LENGTHS) + 3 * 2 * 3)
@@ -213,9 +213,10 @@ def test_a_gate_is_taken_from_an_evaluation_of_the_same_windows_alone(tmp_path):
 @pytest.mark.parametrize("documents", [True, False])
 def test_a_row_that_is_no_plain_mean_of_its_documents_is_compared_by_means(tmp_path, documents):
     """Rows of yarn_script and lceg_script: windows of the latter run across documents."""
-    paths = [write_eval(tmp_path, "rope", one, "none", flat(shift), LENGTHS) for one, shift in (("none", 0), ("ntk", 0.5))]
+    said = {"protocol": "lceg_script"}
+    paths = [write_eval(tmp_path, "rope", one, "none", flat(shift), LENGTHS, **said) for one, shift in (("none", 0), ("ntk", 0.5))]
     content = json.loads(paths[1].read_text())
-    content["rows"][-1]["nll"] = 3.75
+    content["rows"][-1] = derived({**content["rows"][-1], "nll": 3.75})
     paths[1].write_text(json.dumps(content))
     for path in paths if not documents else ():
         with np.load(path.with_suffix(".npz")) as stored:
@@ -291,7 +292,8 @@ def test_a_control_is_not_given_the_comparison_of_the_copies(tmp_path):
     ]
     for path in paths:
         content = json.loads(path.read_text())
-        control = {**content["rows"][0], "task": "control", "nll": content["rows"][0]["nll"] - 2 + 3 * path.name.startswith("pi")}
+        nll = content["rows"][0]["nll"] - 2 + 3 * path.name.startswith("pi")
+        control = derived({**content["rows"][0], "task": "control", "nll": nll})
         path.write_text(json.dumps({**content, "rows": [content["rows"][0], control, *content["rows"][1:]]}))
     report = Built(paths, tmp_path / "report", "Copies", "x")
     for (curve,) in (report.sections, collect([], "Copies", "x", evidence=[tmp_path / "report"]).sections):

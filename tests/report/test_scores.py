@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from synthetic import Built
+from synthetic import Built, write_json
 from test_figures import texts
 from test_rows import VALUES
 
@@ -15,7 +15,7 @@ from posbench.report.footnotes import UNASKED
 from posbench.report.records import SEEDS_ALIKE, Score, by_task, read_points
 from posbench.report.report import collect
 from posbench.runs.evidence import read_evidence
-from posbench.runs.rows import eval_content, make_row
+from posbench.runs.rows import make_row
 from posbench.runs.target_losses import part_of, save_arrays
 from posbench.statistics.clustered import wilson
 
@@ -49,7 +49,7 @@ def write_scores(root, encoding, extension, seed, share, task="needle", beyond=N
         arrays[length] = {name: np.concatenate([one[i] for one in columns], axis=1) for i, name in enumerate(names)}
     path = root / run / "evals" / "accuracy" / f"{extension}-{eval_id}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(eval_content(rows, {"seed": seed})))
+    write_json(path, rows, {"seed": seed})
     save_arrays(path.with_suffix(".npz"), {"document": np.arange(TEXTS), "offset": np.zeros(TEXTS, int)}, arrays)
     return path, arrays
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from script_calls import call
-from synthetic import DOCUMENTS, LENGTHS, TARGETS, Built, write_eval, write_positions, write_run
+from synthetic import DOCUMENTS, LENGTHS, TARGETS, Built, derived, write_eval, write_positions, write_run
 
 import posbench
 from posbench.common.errors import RunError
@@ -17,6 +17,7 @@ from posbench.report.report import collect
 from posbench.runs.directory import Run
 from posbench.runs.evaluation import Evaluation, load_evaluation
 from posbench.runs.evidence import portable, read_evidence, write_evidence
+from posbench.runs.hashes import HASHES
 from posbench.runs.rows import read_csv, write_csv
 from posbench.runs.run_metadata import RunMetadata
 from posbench.runs.search import CONFIGS, SUMS, find_results
@@ -36,10 +37,11 @@ def runs(tmp_path_factory):
     root = tmp_path_factory.mktemp("runs")
     found = {seed: [path for encoding in ("rope", "alibi") for path in write_run(root, encoding, seed)] for seed in (0, 1, 2)}
     for run in root.iterdir():
+        seed = int(run.name.split("-")[2].removeprefix("s"))
         (run / "config.yaml").write_text(
-            json.dumps({"encoding": {"_target_": "x"}, "train": {"steps": 3}, "seed": 0, "data": {}, "model": {}})
+            json.dumps({"encoding": {"_target_": "x"}, "train": {"steps": 3}, "seed": seed, "data": {}, "model": {}})
         )
-        (run / "provenance.json").write_text(json.dumps({"seed": 0, "platform": "one"}))
+        (run / "provenance.json").write_text(json.dumps({"seed": seed, "platform": "one"}))
         (run / "train.json").write_text(json.dumps({"sha256": run.name, "tokens": 7}))
         lines = [json.dumps({"tokens": 1e5 * step, "loss": 3 - 0.01 * step}) for step in range(1, 40)]
         (run / "train.jsonl").write_text("\n".join(lines))
@@ -115,6 +117,7 @@ def test_two_weights_of_one_training_are_refused(runs, tmp_path):
     Built([first], tmp_path / "one", "t", "x")
     lines = [json.loads(line) for line in (tmp_path / "one" / CONFIGS).read_text().splitlines()]
     (tmp_path / "one" / CONFIGS).write_text("".join(json.dumps({**line, "summary": {"sha256": "elsewhere"}}) + "\n" for line in lines))
+    (tmp_path / "one" / HASHES).unlink()
     for beside in ([first], others):  # of the same rows one folder adds nothing
         with pytest.raises(RunError, match="the same training with different weights .*elsewhere"):
             collect(beside, "t", "x", evidence=[tmp_path / "one"])
@@ -176,6 +179,7 @@ def test_rows_without_sums_are_counted(runs, tmp_path):
     Built(runs[0], tmp_path / "one", "t", "x")
     lines = [json.loads(line) for line in (tmp_path / "one" / CONFIGS).read_text().splitlines()]
     lost = lines[0]["evaluations"].popitem()[0]
+    (tmp_path / "one" / HASHES).unlink()
     (tmp_path / "one" / CONFIGS).write_text("".join(json.dumps(line) + "\n" for line in lines))
     rows = read_csv(tmp_path / "one" / "rows.csv")
     count = sum(row["eval_id"] == lost for row in rows)
@@ -210,9 +214,9 @@ def test_a_report_by_position_is_that_of_its_runs(tmp_path):
 
 
 def test_a_row_whose_targets_weigh_differently_has_none(tmp_path):
-    path = write_eval(tmp_path, "rope", "none", "none", [np.full(TARGETS, 3.0)] * 4, LENGTHS)
+    path = write_eval(tmp_path, "rope", "none", "none", [np.full(TARGETS, 3.0)] * 4, LENGTHS, protocol="yarn_script")
     content = json.loads(path.read_text())
-    content["rows"][1]["nll"] = 3.1
+    content["rows"][1] = derived({**content["rows"][1], "nll": 3.1})
     path.write_text(json.dumps(content))
     Built([path], tmp_path / "out", "t", "x")
     ((found,), *_) = read_evidence(tmp_path / "out")

@@ -11,7 +11,9 @@ import numpy as np
 from posbench.evaluators.by_position import bins
 from posbench.report import folder
 from posbench.report.report import collect
-from posbench.runs.rows import eval_content, make_row
+from posbench.runs.columns import DERIVED
+from posbench.runs.rows import DIGEST, eval_content, make_row
+from posbench.statistics.clustered import clustered_mean
 
 LENGTHS = (64, 128, 256, 512)
 FLOORS = {"rope": 3.054, "alibi": 3.121, "sinusoidal": 3.318, "none": 3.41}
@@ -47,18 +49,30 @@ def write_eval(root, encoding, extension, scale, losses_LN, lengths, seed=0, arg
         "depth": None, "n_targets": TARGETS, "n_bytes": int(n_bytes.sum()), "n_units": DOCUMENTS, "sem_unit": "document", "accuracy": 0.4,
         "max_distance": 63.0, "seconds": 1.5, "peak_mib": 100.0, "commit": None, **changed,
     }  # fmt: skip
-    rows = [
-        make_row(**row, length=length, target_len=length, nll=float(loss_N.mean()), nll_sem=0.05)
-        for length, loss_N in zip(lengths, losses_LN, strict=True)
-    ]
+    rows = []
+    for length, loss_N in zip(lengths, losses_LN, strict=True):
+        mean, sem, _ = clustered_mean(np.asarray(loss_N, dtype=np.float32), document)
+        rows.append(make_row(**{**row, "length": length, "target_len": length, "nll": mean, "nll_sem": sem, **changed}))
     path = root / run / "evals" / "fixed_targets" / f"{extension}+{scale}-{eval_id[:8]}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(eval_content(rows, {"seed": seed})))
+    write_json(path, rows, {"seed": seed})
     np.savez(
         path.with_suffix(".npz"), length=np.array(lengths), nll=np.asarray(losses_LN, dtype=np.float32),
-        correct=np.zeros((len(lengths), TARGETS), bool), bytes=n_bytes, document=document, offset=np.arange(TARGETS),
+        correct=np.broadcast_to(np.arange(TARGETS) % 5 < 2, (len(lengths), TARGETS)), bytes=n_bytes, document=document,
+        offset=np.arange(TARGETS),
     )  # fmt: skip
     return path
+
+
+def derived(row):
+    """A row whose derived columns follow from the others."""
+    return make_row(**{name: value for name, value in row.items() if name not in DERIVED})
+
+
+def write_json(path, rows, config):
+    """Write an eval json as earlier versions did, without a digest of its content, so that a test may edit it."""
+    content = eval_content(rows, config)
+    path.write_text(json.dumps({name: value for name, value in content.items() if name != DIGEST}))
 
 
 ASKED = {"windows": 512, "targets": 8, "max_length": 512, "split": "test", "dtype": "fp32", "seed": 0}
@@ -69,7 +83,7 @@ def asked(path, copy="", **evaluate):
     content, arrays = json.loads(path.read_text()), path.with_suffix(".npz").read_bytes()
     rows = [{**row, "eval_id": f"{row['eval_id']}-{copy}" if copy else row["eval_id"]} for row in content["rows"]]
     path = path.with_name(f"{copy}-{path.name}") if copy else path
-    path.write_text(json.dumps({**content, "rows": rows, "config": {"evaluate": {**ASKED, **evaluate}}}))
+    write_json(path, rows, {"evaluate": {**ASKED, **evaluate}})
     path.with_suffix(".npz").write_bytes(arrays)
     return path
 
@@ -106,6 +120,12 @@ class Built:
         return getattr(self.report, name)
 
 
+def mean_and_error(losses_NS, document_N):
+    """Mean of the losses of windows, as float32 holds them, and its standard error over documents."""
+    mean, sem, _ = clustered_mean(losses_NS.astype(np.float32).ravel(), np.repeat(document_N, losses_NS.shape[1]))
+    return mean, sem
+
+
 def write_positions(root, extension, losses_NL, document_N=None, shorter=(), **changed):
     """Write one evaluation by position (json + npz) of the losses of whole windows and of `shorter` texts; returns the json's path."""
     changed |= {"protocol": "by_position"}
@@ -121,13 +141,14 @@ def write_positions(root, extension, losses_NL, document_N=None, shorter=(), **c
             "n_targets": n * (high - low),
             "n_bytes": 2 * n * (high - low),
             "n_units": len(set(document_N.tolist())),
-            "nll": float(text[:, low:high].mean()),
+            **dict(zip(("nll", "nll_sem"), mean_and_error(text[:, low:high], document_N), strict=True)),
+            "accuracy": 0.0,
         }
         for text in texts
         for low, high in itertools.pairwise([0, *bins(text.shape[1])])
     ]
-    content["rows"] = [{**content["rows"][0], **value} for value in values]
-    path.write_text(json.dumps(content))
+    written = [{**content["rows"][0], **value} for value in values]
+    write_json(path, [derived(row) for row in written], content["config"])
     arrays = {"length": np.array(lengths), "document": document_N, "offset": np.arange(n)}
     for text in texts:
         nll = text.astype(np.float32)
