@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from posbench.config.schema import ModelConfig
 from posbench.model.kernels import dispatch as kernels
 from posbench.position.layer_plan import LayerPlan
+from posbench.position.products import Linear
 
 
 class Attention(nn.Module):
@@ -23,12 +24,12 @@ class Attention(nn.Module):
         super().__init__()
         self.head_dim = config.head_width
         q_width, kv_width = self.head_dim * config.n_head, self.head_dim * config.kv_heads
-        self.q_proj = nn.Linear(config.d_model, q_width, bias=config.qkv_bias)
-        self.k_proj = nn.Linear(config.d_model, kv_width, bias=config.qkv_bias)
-        self.v_proj = nn.Linear(config.d_model, kv_width, bias=config.qkv_bias)
-        self.o_proj = nn.Linear(q_width, config.d_model, bias=False)
+        self.q_proj = Linear(config.d_model, q_width, bias=config.qkv_bias)
+        self.k_proj = Linear(config.d_model, kv_width, bias=config.qkv_bias)
+        self.v_proj = Linear(config.d_model, kv_width, bias=config.qkv_bias)
+        self.o_proj = Linear(q_width, config.d_model, bias=False)
         self.norm = QKNorm(config) if config.qk_norm != "none" else None
-        self.gate_proj = nn.Linear(config.d_model, config.gates, bias=False) if config.gates else None
+        self.gate_proj = Linear(config.d_model, config.gates, bias=False) if config.gates else None
 
     def forward(self, x_BTC: Tensor, plan: LayerPlan, last: int | None = None) -> Tensor:
         (q_BHTD, k_BGTD), v_BGTD = self.queries_and_keys(x_BTC), self._heads(self.v_proj(x_BTC))

@@ -21,6 +21,7 @@ from posbench.position.interfaces import Encoding, ScaleAttention
 from posbench.position.layer_plan import LayerPlan
 from posbench.position.legality import check_extension
 from posbench.position.plan import Plan, make_plan
+from posbench.position.products import Linear
 
 
 def make_shape(config: ModelConfig, train_len: int) -> Shape:
@@ -39,9 +40,9 @@ class MLP(nn.Module):
 
     def __init__(self, config: ModelConfig):
         super().__init__()
-        self.gate_proj = nn.Linear(config.d_model, config.hidden, bias=False)
-        self.up_proj = nn.Linear(config.d_model, config.hidden, bias=False)
-        self.down_proj = nn.Linear(config.hidden, config.d_model, bias=False)
+        self.gate_proj = Linear(config.d_model, config.hidden, bias=False)
+        self.up_proj = Linear(config.d_model, config.hidden, bias=False)
+        self.down_proj = Linear(config.hidden, config.d_model, bias=False)
 
     def forward(self, x_BTC: Tensor) -> Tensor:
         return self.down_proj(gated(self.gate_proj(x_BTC), self.up_proj(x_BTC)))
@@ -76,7 +77,7 @@ class GPT(nn.Module):
         self.encoding, self.scale = encoding, scale
         self.layers = nn.ModuleList(Block(config) for _ in range(config.n_layer))
         self.norm = nn.RMSNorm(config.d_model, eps=config.norm_eps)
-        self.lm_head = nn.Linear(config.d_model, vocab_size, bias=False)
+        self.lm_head = Linear(config.d_model, vocab_size, bias=False)
         if config.tied:
             self.lm_head.weight = self.embed_tokens.weight
         self._init(config)

@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from posbench.model.kernels.folding import damp, fold, padded, sink_logit
 from posbench.position.geometry import Bias
 from posbench.position.layer_plan import BandPlan, LayerPlan
+from posbench.position.products import whole_groups
 
 # Queries per block. A CPU is fastest if a block's scores stay in its cache (two bands take 1.4 to 2.2 times as long as plain attention
 # with 32 queries, 6 times with 256). A GPU needs fewer and larger steps.
@@ -157,7 +158,9 @@ class Masked:
             # The query heads of a group become further queries of one key head, so no key is copied.
             mask = mask.expand(-1, q_BHSW.shape[1], -1, -1)
             q_BHSW, mask = (t.unflatten(1, (-1, groups)).flatten(2, 3) for t in (q_BHSW, mask))
-        y_BHSW = F.scaled_dot_product_attention(q_BHSW, k_BGKW, v_BGKW, attn_mask=mask, scale=1.0)
+        n_rows = q_BHSW.shape[2]
+        q_BHSW, mask = whole_groups(q_BHSW, mask)
+        y_BHSW = F.scaled_dot_product_attention(q_BHSW, k_BGKW, v_BGKW, attn_mask=mask, scale=1.0)[:, :, :n_rows]
         return y_BHSW.unflatten(2, (groups, -1)).flatten(1, 2)[..., : self.width]
 
 

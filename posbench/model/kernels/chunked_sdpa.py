@@ -19,6 +19,7 @@ from posbench.model.kernels.folding import foldable, operands
 from posbench.model.precision import of_fused
 from posbench.position.geometry import Bias
 from posbench.position.layer_plan import BandPlan, LayerPlan
+from posbench.position.products import whole_groups
 
 CALL = 2**31  # most pairs of query and key, of all heads, in one call: seconds, so that Ctrl-C and progress need not wait
 ROWS = 8192  # most queries of a piece, so that one key head takes seconds at most
@@ -137,7 +138,10 @@ def _call(kind: str, q_NPSW: Tensor, k_NKW: Tensor, v_NKW: Tensor) -> tuple[Tens
         # The query heads become further queries of their key head, whose keys the kernel then prepares once.
         q_NPSW = q_NPSW.flatten(1, 2).unsqueeze(1)
     k, v = (t.unsqueeze(1).expand(-1, q_NPSW.shape[1], -1, -1) for t in (k_NKW, v_NKW))
+    n_rows = q_NPSW.shape[2]
+    q_NPSW, mask = whole_groups(q_NPSW, mask)
     y, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q_NPSW, k, v, 0.0, triangle, attn_mask=mask, scale=1.0)
+    y, lse = y[:, :, :n_rows], lse[:, :, :n_rows]
     if not triangle:
         y, lse = (t.squeeze(1).unflatten(1, (heads, rows)) for t in (y, lse))
     return (y.flip(2), lse.flip(2)) if kind == "upper" else (y, lse)

@@ -23,6 +23,7 @@ from posbench.model.kernels.folding import foldable, operands
 from posbench.model.precision import SHORT, of_fused, of_values
 from posbench.position.geometry import Bias
 from posbench.position.layer_plan import LayerPlan
+from posbench.position.products import TOGETHER
 
 GATED = 4096  # tokens up to which gates summed from the middle of the text keep 1e-3 in float32; `rows` restarts the sum in each block
 
@@ -91,7 +92,7 @@ def fused(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gate
     given = layer, layer.bands[0], q_BHTD, k_BGTD, v_BGTD, gates_BHT
     gated, on_cpu, learns = gates_BHT is not None, v_BGTD.device.type == "cpu", torch.is_grad_enabled()
     values, dtype = of_values(v_BGTD, gated), of_fused(v_BGTD, gated)
-    blocked = on_cpu and (learns or (length <= LONGEST and values != dtype))
+    blocked = on_cpu and (learns or length < TOGETHER or (length <= LONGEST and values != dtype))
     inside = layer.bare and math.log2(scored) % 2 == 0 and not blocked  # a power of two changes no digit, whoever multiplies by it
     own_format = values if blocked else dtype
     q_BHTD, k_BGTD, v_BGTD = operands(*given, dtype=dtype, scaled=not inside, sink_H=sink_H, values=own_format)
