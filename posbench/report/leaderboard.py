@@ -20,6 +20,7 @@ from posbench.runs.search import ROWS, is_evidence
 
 PROTOCOL = "fixed_targets"  # the same targets at every length
 MARGIN = 0.05  # nats per token
+OTHER_MARGINS = (0.03, 0.02)
 FEWEST = 3  # lengths from the training length on
 SHOWN = 10  # lines of a table, beside all that hold to the longest length
 COLUMNS = ("encoding", "extension", "scale", "holds to", "perhaps to", "loss there", "loss minus floor there", "cost at 1x", "seeds",
@@ -98,8 +99,8 @@ def lines_of(folder: Path) -> list[Line]:
     return read_folder(folder).lines
 
 
-def read_folder(folder: Path) -> Read:
-    """Lines of a folder, from its curve.csv, and the methods that are not ranked."""
+def read_folder(folder: Path, margin: float = MARGIN) -> Read:
+    """Lines of a folder, from its curve.csv, and the methods that are not ranked. `margin` is in nats per token."""
     runs = grouped(csv_lines(folder / "trainings.csv"), lambda row: row.get("encoding", ""))
     commits: dict[str, dict[str, None]] = defaultdict(dict)
     for row in csv_lines(folder / ROWS):
@@ -117,7 +118,7 @@ def read_folder(folder: Path) -> Read:
                 continue
             run_ids = frozenset(row["run_id"] for row in runs.get(method[0], ()))
             known = tuple(dict.fromkeys(commit for run in sorted(run_ids) for commit in commits[run]))
-            lines.append(_line(corpus, tuple(method), folder, grid, run_ids, known))
+            lines.append(_line(corpus, tuple(method), folder, grid, run_ids, known, margin))
     return Read(lines, exclusions)
 
 
@@ -141,14 +142,20 @@ def _fault(by_length: Mapping[int, CurvePoint], grid: Mapping[int, CurvePoint]) 
 
 
 def _line(
-    corpus: Corpus, method: Method, folder: Path, grid: Mapping[int, CurvePoint], runs: frozenset[str], commits: tuple[str, ...]
+    corpus: Corpus,
+    method: Method,
+    folder: Path,
+    grid: Mapping[int, CurvePoint],
+    runs: frozenset[str],
+    commits: tuple[str, ...],
+    margin: float,
 ) -> Line:
     """Line of a method by its points from the training length on, in the order of their lengths."""
     train_len = corpus[2]
     # Without an interval a method does not surely hold there, and perhaps it does.
     ends = [(n, one.difference, math.nan if one.half_width is None else one.half_width) for n, one in grid.items()]
-    surely = max((n for n, *_ in itertools.takewhile(lambda end: end[1] + end[2] <= MARGIN, ends)), default=0)
-    perhaps = max((n for n, *_ in itertools.takewhile(lambda end: not end[1] - end[2] > MARGIN, ends)), default=0)
+    surely = max((n for n, *_ in itertools.takewhile(lambda end: end[1] + end[2] <= margin, ends)), default=0)
+    perhaps = max((n for n, *_ in itertools.takewhile(lambda end: not end[1] - end[2] > margin, ends)), default=0)
     first = grid[train_len]
     multiples = (n / train_len for n in (surely, perhaps, max(grid)))
     return Line(corpus, method, folder, *multiples, grid.get(surely, first), first, runs, commits)
@@ -231,8 +238,19 @@ def _name(method: Method) -> str:
 
 def leaderboard(reported: Path) -> str:
     """Text of the page."""
-    introduction = Template(TEMPLATE.read_text(encoding="utf-8")).substitute(margin=MARGIN, shown=SHOWN, fewest=FEWEST)
+    words = {"margin": MARGIN, "shown": SHOWN, "fewest": FEWEST, "counts": _counts(reported)}
+    introduction = Template(TEMPLATE.read_text(encoding="utf-8")).substitute(words)
     return f"{introduction}\n{tables(read_folder(folder) for folder in folders(reported))}"
+
+
+def _counts(reported: Path) -> str:
+    """Number of ranked methods that hold beyond the training length, by margin: "33 with 0.05, 30 with 0.03"."""
+    parts = []
+    for margin in (MARGIN, *OTHER_MARGINS):
+        ranked = kept(line for folder in folders(reported) for line in read_folder(folder, margin).lines)
+        beyond = sum(line.surely > 1 for line in ranked.lines)
+        parts.append(f"{beyond} with {margin:g}")
+    return ", ".join(parts)
 
 
 def _plain(text: str) -> str:

@@ -163,3 +163,10 @@ def test_a_folder_of_the_page_has_evidence():
     for name in named:
         with open(pages.LEADERBOARD.parent / name / "trainings.csv", newline="") as file:
             assert all(row["commit"] for row in csv.DictReader(file))
+
+
+def test_the_numbers_by_margin_begin_with_the_tables_own_and_fall_with_the_margin():
+    text = pages.LEADERBOARD.read_text()
+    counts = [int(number) for number in re.findall(r"(\d+) with 0\.\d+", text)]
+    in_tables = [int(number) for number in re.findall(r"^(\d+) of \d+ ranked methods hold", text, re.M)]
+    assert counts[0] == sum(in_tables) and counts == sorted(counts, reverse=True) and len(counts) == 3
