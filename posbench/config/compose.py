@@ -4,6 +4,7 @@ import contextlib
 import functools
 import itertools
 import json
+import math
 import os
 import re
 from collections.abc import Collection, Iterable
@@ -14,7 +15,7 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, RangeSweep
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
@@ -29,6 +30,7 @@ from posbench.config.typed_args import fit_value
 
 EXPERIMENT = ("name", "title", "base", "grid", "tolerance", "next", "first")
 VALUE = str | int | float | bool | list | None  # of a single word
+MOST_JOBS = 10_000  # of one sweep: composing them takes a second or two
 FILLED_IN = ("model.checkpoint", "model.engine", "train.parent")  # no values of these are typed
 
 
@@ -65,9 +67,32 @@ def yamls(group: str) -> dict[str, dict]:
 
 
 def swept(words: list[str]) -> list[list[str]]:
-    """The words of each job of a sweep: -m a=1,2 b=3,4."""
-    (jobs,) = BasicSweeper.split_arguments(OverridesParser.create(config_loader=loader()).parse_overrides(words), None)
+    """The words of each job of a sweep: -m a=1,2 b=3,4. Raises ConfigError for more than MOST_JOBS."""
+    overrides = OverridesParser.create(config_loader=loader()).parse_overrides(words)
+    counts = {override.input_line: _count(override) for override in overrides}
+    check_number(math.prod(counts.values()), max(counts, key=counts.get, default=""))
+    (jobs,) = BasicSweeper.split_arguments(overrides, None)
     return jobs
+
+
+def _count(override: Override) -> int:
+    """Number of values of a word: 3 of seed=0,1,2 and of seed=range(0,3), 1 of seed=0."""
+    if not override.is_sweep_override():
+        return 1
+    value = override.value()
+    if isinstance(value, RangeSweep):
+        if not value.step or value.start is None or value.stop is None:
+            return 1  # left to Hydra, which refuses it
+        return max(0, math.ceil((value.stop - value.start) / value.step))
+    return len(list(override.sweep_string_iterator()))
+
+
+def check_number(jobs: int, longest: str) -> None:
+    """Raise ConfigError for a sweep of more than MOST_JOBS jobs; `longest` is the word, or key of a grid, with most values."""
+    if jobs > MOST_JOBS:
+        raise ConfigError(
+            f"This sweep has {jobs:,} jobs, and one command takes {MOST_JOBS:,} at most: shorten {longest}, or type several commands."
+        )
 
 
 def of_swept(words: list[str]) -> list[str]:
@@ -186,6 +211,8 @@ def expand(cfg: dict, overrides: list[str], composer: Composer | None = None) ->
     cfgs, composer = {}, composer or Composer()
     for block in grid:
         axes = [[(key, value) for value in _axis_values(key, values)] for key, values in block.items()]
+        longest = max(axes, key=len, default=[("", None)])
+        check_number(math.prod(map(len, axes)), f"experiment.grid's {longest[0][0]}" if longest else "")
         for choice in itertools.product(*axes):
             values = {**base, **dict(choice)}
             texts = {key: value if isinstance(value, str) else json.dumps(value).replace('"', "") for key, value in values.items()}

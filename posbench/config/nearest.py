@@ -8,9 +8,11 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from posbench.common.errors import did_you_mean, nearest
+from posbench.config.identity import as_word
 from posbench.config.names import CONFIGS, nodes
 from posbench.config.schema import METHODS, OPTIONAL, SCHEMAS
 
+SPECIAL = "'\"`;&#!<>~^"  # characters that Hydra does not read outside of quotation marks
 CHOSEN = (*METHODS, *OPTIONAL, "data", *SCHEMAS)  # groups with several choices
 ELSEWHERE = {
     "rope_theta": "encoding.base", "rope_scaling": "extension", "factor": "extension.target_len", "learning_rate": "train.lr",
@@ -37,10 +39,25 @@ def sentence(error: Exception) -> str:
         return f"{word} does not have the form of the value that --cfg job prints."
     if isinstance(error, OverrideParseException) and error.override not in said:
         said = f"{error.override}: {said}"
+    if said.startswith("LexerNoViableAltException: "):
+        return _unread(said.splitlines()[0].removeprefix("LexerNoViableAltException: "))
     if way := of_words(said):
         return way
     head, _, options = said.partition("\t")
     return f"{'; '.join(filter(None, map(str.strip, head.splitlines())))} {', '.join(options.split())}".strip().rstrip(".") + "."
+
+
+def _unread(word: str) -> str:
+    """Way out for a word with a character that Hydra reads only within quotation marks."""
+    key, equals, value = word.partition("=")
+    mark = value[:1]
+    if not equals:
+        return f"{word} is not NAME=VALUE: write it without spaces, as in encoding=rope."
+    if mark in ("'", '"') and value.count(mark) == 1:
+        return f"{word} has a quotation mark {mark} that is not closed: leave it out, or close it, as in {as_word(key, value[1:])}."
+    characters = [character for character in value if character in SPECIAL]
+    shown = f"the character {characters[0]}" if characters else "a character"
+    return f"{word} has {shown}, which is read only within quotation marks: type {as_word(key, value)}."
 
 
 def _no_name(word: str) -> bool:

@@ -1,0 +1,53 @@
+"""Words that Hydra cannot read, and sweeps that are too large, are one sentence with the way out."""
+
+import re
+import shlex
+
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from script_calls import call
+
+
+@pytest.mark.parametrize("multirun", [[], ["-m"]])
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        ("title=it's", "it's"),
+        ('data.path=a"b', 'a"b'),
+        ("title=a;b", "a;b"),
+        ("title=a#b", "a#b"),
+        ('encoding="rope', "rope"),
+        ("encoding='rope", "rope"),
+    ],
+)
+def test_a_word_with_a_quotation_mark_is_shown_as_it_can_be_typed(tmp_path, capfd, word, value, multirun):
+    done = call(capfd, tmp_path, "run", *multirun, word, "dry=true")
+    assert done.returncode == 2 and done.stderr.startswith(f"refused: {word} has ") and "Lexer" not in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    typed = re.search(r"(?:type|as in) (.*)\.$", done.stderr.strip())[1]
+    (read,) = shlex.split(typed)
+    assert OverridesParser.create().parse_override(read).value() == value
+
+
+@pytest.mark.parametrize("script", ["run", "report"])
+@pytest.mark.parametrize(
+    ("words", "jobs"),
+    [
+        (["seed=range(0,1000000)"], "1,000,000"),
+        (["seed=range(0,10001)"], "10,001"),
+        (["seed=range(0,6000)", "encoding=rope,alibi"], "12,000"),
+    ],
+)
+def test_a_sweep_of_too_many_jobs_is_refused_before_it_is_composed(tmp_path, capfd, script, words, jobs):
+    done = call(capfd, tmp_path, script, "-m", *words)
+    assert done.returncode == 2 and f"has {jobs} jobs, and one command takes 10,000" in done.stderr
+    assert words[0] in done.stderr
+
+
+def test_a_grid_of_too_many_cells_is_refused(tmp_path, capfd):
+    folder = tmp_path / "experiment"
+    folder.mkdir()
+    seeds = list(range(5001))
+    (folder / "vast.yaml").write_text(f"name: vast\nbase: {{}}\ngrid:\n  - encoding: [rope, alibi]\n    seed: {seeds}\n")
+    done = call(capfd, tmp_path, "run", "--config-dir", ".", "experiment=vast", "dry=true")
+    assert done.returncode == 2 and "has 10,002 jobs" in done.stderr and "experiment.grid's seed" in done.stderr
