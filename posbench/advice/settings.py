@@ -67,7 +67,10 @@ def engine_words(cfg: JobConfig, told: dict, own: dict | None) -> dict[str, dict
     bare = settings(cfg, nodes("extension")["none"], own)
     keys, length = ("rope_parameters", "max_position_embeddings"), cfg.train.train_len
     before, after = (read_setting(shape | {key: one[key] for key in keys}, "model", length) for one in (bare, told))
-    found = {one.tool: {"serves": one.serves, "words": one.text} for one in in_words(after, before, "model")}
+    longest = told["max_position_embeddings"]
+    served = longest if longest > length else None
+    tools = in_words(after, before, "model", served=served)
+    found = {one.tool: {"serves": one.serves, "words": one.text} for one in tools}
     return {"llama.cpp" if tool == FLAGS else tool: found[tool] for tool in (HF, VLLM, SGLANG, FLAGS)}
 
 

@@ -203,7 +203,7 @@ class AsTrained(Encoding):
         return Turned(shape, lambda length: usual)
 
     def without(self, trait: Trait) -> str | None:
-        """What these positions lack, in words of the checkpoint's user."""
+        """The trait that these positions lack, in words of the checkpoint's user."""
         if self._rows is not None:
             positions = "a learned table of positions"
         elif self.tested_as == "alibi":

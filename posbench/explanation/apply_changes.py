@@ -23,7 +23,7 @@ class Override(NamedTuple):
 
 
 def override_of(config: dict, changes: Changes) -> Override:
-    """What a tool takes of the changes of a config.json."""
+    """The part of the changes of a config.json that a tool takes."""
     path, given = text_path(config), dict(changes.config)
     if changes.reader == HF:  # keys of config.json, which are meant for where the others stand
         inside = at_path(given, path) if path else {}

@@ -14,7 +14,7 @@ from posbench.explanation.settings import Setting
 
 
 class Engine(NamedTuple):
-    """What an engine calls the length that it serves, the variable that lifts its limit, and the source of that limit."""
+    """Name of the length that an engine serves, the variable that lifts its limit, and the source of that limit."""
 
     flag: str
     variable: str

@@ -30,12 +30,20 @@ class ToolWords:
     source: str
 
 
-def in_words(setting: Setting, before: Setting, what: str, config: dict | None = None) -> list[ToolWords]:
+def in_words(
+    setting: Setting,
+    before: Setting,
+    what: str,
+    config: dict | None = None,
+    served: float | None = None,
+) -> list[ToolWords]:
     """The setting in the words of each tool, for the checkpoint `what` that has the setting `before` of its own.
 
-    `config` is its config.json, over which the words are laid; None where it has none.
+    `config` is its config.json, over which the words are laid; None where it has none. `served` is the
+    length in tokens that the words ask for; None for the length that the setting covers.
     """
-    config, tokens = config or {}, reach_of(setting, before).tokens
+    config = config or {}
+    tokens = reach_of(setting, before).tokens if served is None else served
     reach = None if tokens is None or math.isinf(tokens) or setting.turning[0].rope.kind == "dynamic" else tokens
     makers = {
         POSBENCH: lambda: _posbench(setting, before, what),

@@ -67,7 +67,7 @@ class Encoding(nn.Module):
         self.shape = shape
 
     def without(self, trait: Trait) -> str | None:
-        """What messages say of a missing trait, such as "has no rotary positions"; None for the usual words."""
+        """Words of messages for a missing trait, such as "has no rotary positions"; None for the usual words."""
         return None
 
     def layers(self) -> list[Layer]:

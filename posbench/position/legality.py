@@ -157,7 +157,7 @@ def _scaled(encoding: Encoding, scale: ScaleAttention, choice: str) -> list[Enco
 
 
 def _subject(encoding: Encoding) -> str:
-    """What messages call an encoding, such as "encoding=rope" or "GPT2LMHeadModel"."""
+    """Name of an encoding in messages, such as "encoding=rope" or "GPT2LMHeadModel"."""
     return encoding.subject or f"encoding={name_of(encoding)}"
 
 

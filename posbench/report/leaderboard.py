@@ -83,7 +83,7 @@ class Exclusion(NamedTuple):
 
 
 class Read(NamedTuple):
-    """What a folder offers to the leaderboard."""
+    """Lines of a folder on the leaderboard, and its methods that are not ranked."""
 
     lines: list[Line]
     exclusions: list[Exclusion]
@@ -123,7 +123,7 @@ def read_folder(folder: Path, margin: float = MARGIN) -> Read:
 
 
 def _fault(by_length: Mapping[int, CurvePoint], grid: Mapping[int, CurvePoint]) -> str:
-    """Why a method cannot be ranked, "" if it can. `grid`: its points that have a floor, from the training length on."""
+    """Reason why a method cannot be ranked, "" if it can. `grid`: its points that have a floor, from the training length on."""
     point = next(iter(by_length.values()))
     train_len, gain = point.train_len, point.gain_lower
     if gain is not None and not gain > 0:

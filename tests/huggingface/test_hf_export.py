@@ -322,6 +322,8 @@ def test_the_config_json_of_every_type_of_model_is_the_extension(tmp_path, model
         return
     if model.startswith("Phi3") and (name != "ntk" or model == "Phi3 longrope"):  # ntk is another base, which beside divisors is not enough
         kind, served = "longrope", {*ENGINES[:3]}
+    if model == "Ministral":
+        served = served - {"llama.cpp"}  # whose converter does not know this type of model
     assert_set(path, extension, kind, served)
 
 

@@ -69,7 +69,7 @@ def scaled(kind: str, **said) -> dict:
 @pytest.mark.parametrize(
     ("config", "changed", "said"),
     [
-        ({"model_type": "bloom"}, {}, "type bloom, whose attention"),
+        ({"model_type": "xglm"}, {}, "type xglm, whose attention"),
         ({"model_type": "gpt_neox", "hidden_size": "32"}, {}, "hidden_size='32', where a whole number above 0 belongs"),
         ({"model_type": "gpt_neox", "vocab_size": None}, {}, "lacks vocab_size"),
         ({"model_type": "gpt_neox", "is_encoder_decoder": True}, {}, "with an encoder"),

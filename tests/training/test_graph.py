@@ -88,9 +88,10 @@ def test_a_training_resumed_from_a_recorded_step_ends_with_the_same_bits(tmp_pat
     whole, first, rest = trainer(True), trainer(True), trainer(True)
     followed(whole, 30)
     followed(first, 12)
-    with Run(tmp_path).lock():
-        first.save(Run(tmp_path))
-        rest.resume(Run(tmp_path))
+    run = Run(tmp_path)
+    with run.lock():
+        first.save(run)
+        rest.resume(run)
     followed(rest, 18)
     assert rest.step == 30 and same(whole, rest)
 

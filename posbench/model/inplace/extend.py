@@ -355,7 +355,7 @@ def _choose(model: nn.Module, door: Door, extension: object, scale_attention: ob
 
 
 def _way_out(door: Door, target_len: int | None) -> str:
-    """What to do about a method that changes nothing."""
+    """Advice for a method that changes nothing."""
     if door.table is not None and target_len is None:
         return "leave it out, or give target_len"
     if not door.encoding.traits:
