@@ -177,14 +177,20 @@ def load_evaluation(path: Path) -> Evaluation:
     losses = TargetLosses(path.with_suffix(".npz"), {row["length"] for row in rows})
     facts = {name: found for name in ("machines", "guesses") if isinstance(found := content.get(name), dict)}
     evaluation = Evaluation(rows, path, setting, losses, config=config, **facts)
-    if fault := next(evaluation_faults(evaluation), None):
+    written = replace(evaluation, config=stored.get("config", {}))  # with the line ends of a chat template
+    if fault := next(evaluation_faults(written), None):
         raise RunError(f"{path} was changed after it was written ({fault}): restore it, or delete it and evaluate again.")
     return evaluation
 
 
 def evaluation_faults(evaluation: Evaluation) -> Iterator[str]:
-    """A fault of an evaluation whose id does not follow from its configuration. One that does not know it has none."""
+    """A fault of an evaluation whose id does not follow from its configuration.
+
+    One that does not know it has none, nor has one in which unprintable characters were replaced.
+    """
     config, row = evaluation.config, evaluation.first
+    if "\ufffd" in repr(config):
+        return
     try:
         methods = config["extension"], config["scale_attention"]
         eval_id = identity.eval_id(config["protocol"], *methods, config["evaluate"], row["run_id"], config.get("version", 1))

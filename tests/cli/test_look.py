@@ -61,6 +61,7 @@ def test_the_budget_is_kept_on_a_machine_that_turns_out_slower(tmp_path, script,
         real(job, *others, **given)
         for cell in missing:
             content, took = json.loads(cell.path.read_text()), 10.0 * slower * cell.evaluate.windows
+            del content["digest"]  # the rows are changed here
             cell.path.write_text(json.dumps({**content, "rows": [{**row, "seconds": took} for row in content["rows"]]}))
             clock[0] += took
         clock[0] += 5

@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 from script_calls import call
+from synthetic import derived
 from test_cli import TINY
 from test_rows import VALUES
 
@@ -39,10 +40,13 @@ def reported(once, tmp_path, text_folder, capfd):
 
 
 def change(folder, by: float) -> None:
-    """Move one reported loss, as a wrong number in a committed file would be."""
+    """Move one reported loss, with what follows from it, as a wrong number in a committed file would be."""
     rows = read_csv(folder / "rows.csv")
-    rows[0] = {**rows[0], "nll": rows[0]["nll"] + by}
+    setting = {"setting": rows[0].pop("setting")} if "setting" in rows[0] else {}
+    rows[0] = {**derived({**rows[0], "nll": rows[0]["nll"] + by}), **setting}
     write_csv(rows, folder / "rows.csv")
+    for name in ("hashes.json", "sums.npz", "documents.csv", "configs.jsonl"):  # which would tell
+        (folder / name).unlink(missing_ok=True)
 
 
 def test_a_rerun_is_equal_bit_for_bit_and_a_changed_number_is_a_miss(reported, tmp_path, capfd):
@@ -79,7 +83,7 @@ def test_what_was_made_elsewhere_is_compared_without_a_rerun(reported, tmp_path,
     assert call(capfd, tmp_path, "report", *words, f"report_dir={theirs}").returncode == 0
     done = call(capfd, tmp_path, "reproduce", *words, f"runs=[{theirs}]")
     assert done.returncode == 0 and f"{len(rows)} of {len(rows)} reported rows reproduced, all of them bit for bit" in done.stdout
-    change(theirs, by=0.005)
+    change(folder, by=0.005)
     done = call(capfd, tmp_path, "reproduce", *words, f"runs=[{theirs}]")
     assert done.returncode == 0 and f"{len(rows) - 1} of them bit for bit" in done.stdout
     alibi = next((tmp_path / "results" / "runs").glob("alibi-*"))
