@@ -83,6 +83,8 @@ def _count(override: Override) -> int:
     if isinstance(value, RangeSweep):
         if not value.step or value.start is None or value.stop is None:
             return 1  # left to Hydra, which refuses it
+        if not all(map(math.isfinite, (value.start, value.stop, value.step))):
+            raise ConfigError(f"{override.input_line} has no end: type numbers, as in seed=range(0,3).")
         return max(0, math.ceil((value.stop - value.start) / value.step))
     return len(list(override.sweep_string_iterator()))
 

@@ -43,6 +43,8 @@ def sentence(error: Exception) -> str:
         return _unread(said.splitlines()[0].removeprefix("LexerNoViableAltException: "))
     if way := of_words(said):
         return way
+    if isinstance(error, OverrideParseException) and (way := _unparsed(error.override, said)):
+        return way
     head, _, options = said.partition("\t")
     return f"{'; '.join(filter(None, map(str.strip, head.splitlines())))} {', '.join(options.split())}".strip().rstrip(".") + "."
 
@@ -53,11 +55,26 @@ def _unread(word: str) -> str:
     mark = value[:1]
     if not equals:
         return f"{word} is not NAME=VALUE: write it without spaces, as in encoding=rope."
+    if unnamed := re.search(r"[^\w./@+~:$-]", key):
+        return f"{word} has the character {unnamed[0]} in its name {key}, and no name has it: leave it out."
     if mark in ("'", '"') and value.count(mark) == 1:
         return f"{word} has a quotation mark {mark} that is not closed: leave it out, or close it, as in {as_word(key, value[1:])}."
     characters = [character for character in value if character in SPECIAL]
     shown = f"the character {characters[0]}" if characters else "a character"
     return f"{word} has {shown}, which is read only within quotation marks: type {as_word(key, value)}."
+
+
+def _unparsed(word: str, message: str) -> str | None:
+    """Way out for a word that Hydra's grammar does not hold; None for a message that is not the grammar's."""
+    key, equals, value = word.partition("=")
+    if not equals:
+        return f"{word} is not NAME=VALUE: write it without spaces, as in encoding=rope."
+    if function := re.search(r"Error while evaluating '.*?': (.*)|Exception while evaluating '.*?': (.*)", message):
+        reason = (function[1] or function[2]).rstrip(".")
+        return f"{word} calls a function that fails ({reason}): write seed=range(0,3), or {as_word(key, value)} for a text."
+    if place := re.search(r"(?:extraneous|mismatched) input '(.+?)' expecting", message, re.S):
+        return f"{word} cannot be read from {place[1]} on: a text with such characters is typed as {as_word(key, value)}."
+    return None
 
 
 def _no_name(word: str) -> bool:

@@ -29,6 +29,27 @@ def test_a_word_with_a_quotation_mark_is_shown_as_it_can_be_typed(tmp_path, capf
     assert OverridesParser.create().parse_override(read).value() == value
 
 
+@pytest.mark.parametrize("multirun", [[], ["-m"]])
+@pytest.mark.parametrize(
+    "word",
+    [
+        'title="a"b', 'title=a"b"c', "title=a=b", "title==a", "title=a,b]", "title=(a", "title=a b)", "title=${x", "ti'tle=a",
+        "seed=range(a,b)", "seed=choice()", "seed=foo(1)", "+",
+    ],
+)  # fmt: skip
+def test_no_word_of_the_grammar_reaches_the_user(tmp_path, capfd, word, multirun):
+    done = call(capfd, tmp_path, "run", *multirun, word, "dry=true")
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith(f"refused: {word} ")
+    assert not re.search(r"Lexer|EOF|mismatched|extraneous|Exception|TypeError|ValueError", done.stderr)
+
+
+@pytest.mark.parametrize("bound", ["inf", "nan"])
+def test_a_range_without_an_end_is_refused(tmp_path, capfd, bound):
+    done = call(capfd, tmp_path, "run", "-m", f"seed=range(0,{bound})", "dry=true")
+    assert done.returncode == 2 and f"seed=range(0,{bound}) has no end" in done.stderr
+
+
 @pytest.mark.parametrize("script", ["run", "report"])
 @pytest.mark.parametrize(
     ("words", "jobs"),
