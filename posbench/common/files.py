@@ -10,7 +10,7 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -231,6 +231,11 @@ def sha256_file(path: Path | str) -> str:
     """Hex SHA-256 of a regular file's content."""
     with opened(path) as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+def sha256_each(contents: Mapping[str, bytes]) -> dict[str, str]:
+    """{name: hex SHA-256 of its content}, sorted by name."""
+    return {name: hashlib.sha256(content).hexdigest() for name, content in sorted(contents.items())}
 
 
 def sha256_json(value: object) -> str:

@@ -213,8 +213,8 @@ def expand(cfg: dict, overrides: list[str], composer: Composer | None = None) ->
     cfgs, composer = {}, composer or Composer()
     for block in grid:
         axes = [[(key, value) for value in _axis_values(key, values)] for key, values in block.items()]
-        longest = max(axes, key=len, default=[("", None)])
-        check_number(math.prod(map(len, axes)), f"experiment.grid's {longest[0][0]}" if longest else "")
+        counts = dict(zip(block, map(len, axes), strict=True))
+        check_number(math.prod(counts.values()), f"experiment.grid's {max(counts, key=counts.get, default='')}")
         for choice in itertools.product(*axes):
             values = {**base, **dict(choice)}
             texts = {key: value if isinstance(value, str) else json.dumps(value).replace('"', "") for key, value in values.items()}

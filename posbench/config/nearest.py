@@ -49,12 +49,16 @@ def sentence(error: Exception) -> str:
     return f"{'; '.join(filter(None, map(str.strip, head.splitlines())))} {', '.join(options.split())}".strip().rstrip(".") + "."
 
 
+def _no_pair(word: str) -> str:
+    return f"{word} is not NAME=VALUE: write it without spaces, as in encoding=rope."
+
+
 def _unread(word: str) -> str:
     """Way out for a word with a character that Hydra reads only within quotation marks."""
     key, equals, value = word.partition("=")
     mark = value[:1]
     if not equals:
-        return f"{word} is not NAME=VALUE: write it without spaces, as in encoding=rope."
+        return _no_pair(word)
     if unnamed := re.search(r"[^\w./@+~:$-]", key):
         return f"{word} has the character {unnamed[0]} in its name {key}, and no name has it: leave it out."
     if mark in ("'", '"') and value.count(mark) == 1:
@@ -68,7 +72,7 @@ def _unparsed(word: str, message: str) -> str | None:
     """Way out for a word that Hydra's grammar does not hold; None for a message that is not the grammar's."""
     key, equals, value = word.partition("=")
     if not equals:
-        return f"{word} is not NAME=VALUE: write it without spaces, as in encoding=rope."
+        return _no_pair(word)
     if function := re.search(r"Error while evaluating '.*?': (.*)|Exception while evaluating '.*?': (.*)", message):
         reason = (function[1] or function[2]).rstrip(".")
         return f"{word} calls a function that fails ({reason}): write seed=range(0,3), or {as_word(key, value)} for a text."
@@ -95,7 +99,7 @@ def of_words(said: str) -> str | None:
         key, values = found.groups()
         return f"{key}={values} names several values: add -m to take each, or type '{key}=[{values}]' for one list."
     if found := re.search(r"(?:Error parsing override '([^']*)'|^(\S+): )\s*missing EQUAL at", said):
-        return f"{found[1] or found[2]} is not NAME=VALUE: write it without spaces, as in encoding=rope."
+        return _no_pair(found[1] or found[2])
     if found := re.match(r"(\S+?)(?:: |\n).*(?:no viable alternative|extraneous input|mismatched input '<EOF>')", said, re.S):
         return f"{found[1]} cannot be read to its end: quote words with brackets, and leave out spaces, as in 'evaluate.lengths=[64,128]'."
     return None

@@ -44,6 +44,7 @@ class Line:
     longest: float
     there: CurvePoint  # at the length that it surely holds to, else at the training length
     first: CurvePoint  # at the training length
+    uppers: tuple[float, ...]  # upper ends of the intervals from the training length on; nan without one
     runs: frozenset[str]
     commits: tuple[str, ...]
 
@@ -51,6 +52,10 @@ class Line:
     def n_seeds(self) -> int:
         """Trainings behind the weaker of its two means."""
         return min(self.there.n_seeds, self.first.n_seeds)
+
+    def holds_beyond(self, margin: float) -> bool:
+        """True if it holds, with this margin, at the training length and at the next measured one."""
+        return all(upper <= margin for upper in self.uppers[:2])
 
     @property
     def to_the_end(self) -> bool:
@@ -99,8 +104,8 @@ def lines_of(folder: Path) -> list[Line]:
     return read_folder(folder).lines
 
 
-def read_folder(folder: Path, margin: float = MARGIN) -> Read:
-    """Lines of a folder, from its curve.csv, and the methods that are not ranked. `margin` is in nats per token."""
+def read_folder(folder: Path) -> Read:
+    """Lines of a folder, from its curve.csv, and the methods that are not ranked."""
     runs = grouped(csv_lines(folder / "trainings.csv"), lambda row: row.get("encoding", ""))
     commits: dict[str, dict[str, None]] = defaultdict(dict)
     for row in csv_lines(folder / ROWS):
@@ -118,7 +123,7 @@ def read_folder(folder: Path, margin: float = MARGIN) -> Read:
                 continue
             run_ids = frozenset(row["run_id"] for row in runs.get(method[0], ()))
             known = tuple(dict.fromkeys(commit for run in sorted(run_ids) for commit in commits[run]))
-            lines.append(_line(corpus, tuple(method), folder, grid, run_ids, known, margin))
+            lines.append(_line(corpus, tuple(method), folder, grid, run_ids, known))
     return Read(lines, exclusions)
 
 
@@ -148,17 +153,17 @@ def _line(
     grid: Mapping[int, CurvePoint],
     runs: frozenset[str],
     commits: tuple[str, ...],
-    margin: float,
 ) -> Line:
     """Line of a method by its points from the training length on, in the order of their lengths."""
     train_len = corpus[2]
     # Without an interval a method does not surely hold there, and perhaps it does.
     ends = [(n, one.difference, math.nan if one.half_width is None else one.half_width) for n, one in grid.items()]
-    surely = max((n for n, *_ in itertools.takewhile(lambda end: end[1] + end[2] <= margin, ends)), default=0)
-    perhaps = max((n for n, *_ in itertools.takewhile(lambda end: not end[1] - end[2] > margin, ends)), default=0)
+    surely = max((n for n, *_ in itertools.takewhile(lambda end: end[1] + end[2] <= MARGIN, ends)), default=0)
+    perhaps = max((n for n, *_ in itertools.takewhile(lambda end: not end[1] - end[2] > MARGIN, ends)), default=0)
     first = grid[train_len]
     multiples = (n / train_len for n in (surely, perhaps, max(grid)))
-    return Line(corpus, method, folder, *multiples, grid.get(surely, first), first, runs, commits)
+    uppers = tuple(difference + half_width for _, difference, half_width in ends)
+    return Line(corpus, method, folder, *multiples, grid.get(surely, first), first, uppers, runs, commits)
 
 
 def kept(lines: Iterable[Line]) -> Read:
@@ -238,18 +243,18 @@ def _name(method: Method) -> str:
 
 def leaderboard(reported: Path) -> str:
     """Text of the page."""
-    words = {"margin": MARGIN, "shown": SHOWN, "fewest": FEWEST, "counts": _counts(reported)}
+    reads = [read_folder(folder) for folder in folders(reported)]
+    words = {"margin": MARGIN, "shown": SHOWN, "fewest": FEWEST, "counts": _counts(reads)}
     introduction = Template(TEMPLATE.read_text(encoding="utf-8")).substitute(words)
-    return f"{introduction}\n{tables(read_folder(folder) for folder in folders(reported))}"
+    return f"{introduction}\n{tables(reads)}"
 
 
-def _counts(reported: Path) -> str:
+def _counts(reads: Iterable[Read]) -> str:
     """Number of ranked methods that hold beyond the training length, by margin: "33 with 0.05, 30 with 0.03"."""
+    ranked = kept(line for read in reads for line in read.lines).lines
     parts = []
     for margin in (MARGIN, *OTHER_MARGINS):
-        ranked = kept(line for folder in folders(reported) for line in read_folder(folder, margin).lines)
-        beyond = sum(line.surely > 1 for line in ranked.lines)
-        parts.append(f"{beyond} with {margin:g}")
+        parts.append(f"{sum(line.holds_beyond(margin) for line in ranked)} with {margin:g}")
     return ", ".join(parts)
 
 

@@ -105,11 +105,11 @@ def fill(source: str, text: str) -> str:
     terms = [" ".join(words)] if source == "ledger" else " ".join(words).split(" minus ")
     if " @" in terms[-1] and " @" not in terms[0]:
         terms[0] += " @" + terms[-1].rpartition(" @")[2]
-    if kind == "paired":
-        whole, *each = _sum_of_losses(path.parent, " ".join(words))
-        values = each if "seeds" in taken else [whole]
-    elif kind:
-        whole, *each = _compared(path.parent, terms, kind)
+    if kind:
+        if kind == "by seed":
+            whole, *each = _by_seed(path.parent, terms)
+        else:
+            whole, *each = _sum_of_losses(path.parent, " ".join(words), kind == "above floor")
         values = each if "seeds" in taken else [whole]
     elif path.suffix == ".json":
         values = _minus([[_place(path, term)] for term in terms])
@@ -204,19 +204,19 @@ def _place(path: Path, text: str) -> Value:
     return Value(*found) if isinstance(found, list) else Value(found)
 
 
-def _sum_of_losses(folder: Path, text: str) -> list[Value]:
-    """Sum of the losses in "A minus B plus C" over the seeds that all have, and then that of each seed."""
+def _sum_of_losses(folder: Path, text: str, above_floor: bool) -> list[Value]:
+    """Sum of the losses in "A minus B plus C" over the seeds that all have, and then that of each seed.
+
+    With `above_floor` each loss is what it is above its own floor.
+    """
     first, *rest = re.split(r" (minus|plus) ", text)
     terms = [(1.0, first)]
     for sign, term in zip(rest[::2], rest[1::2], strict=True):
         terms.append((-1.0 if sign == "minus" else 1.0, term))
     multiple = terms[-1][1].rpartition(" @")[2]
-    by_seed = [(weight, _seeds(folder, term if " @" in term else f"{term} @{multiple}")) for weight, term in terms]
-    return _estimated(by_seed, above_floor=False)
-
-
-def _estimated(losses: list[tuple[float, dict[int, list[Seed]]]], above_floor: bool) -> list[Value]:
-    """Weighted sum of losses over the seeds that all have, with its interval, then that of each seed."""
+    losses = []
+    for weight, term in terms:
+        losses.append((weight, _seeds(folder, term if " @" in term else f"{term} @{multiple}")))
     seeds = sorted(set.intersection(*(set(by_seed) for _, by_seed in losses)))
     sums = []
     for weight, by_seed in losses:
@@ -225,11 +225,9 @@ def _estimated(losses: list[tuple[float, dict[int, list[Seed]]]], above_floor: b
     return [Value(result.value, *result.interval()), *map(Value, result.by_seed)]
 
 
-def _compared(folder: Path, terms: list[str], kind: str) -> list[Value]:
-    """Difference of two methods over the seeds that both have, and then that of each seed."""
+def _by_seed(folder: Path, terms: list[str]) -> list[Value]:
+    """Difference of two methods over the seeds that both have, of their rows alone, and then that of each seed."""
     one, other = (_seeds(folder, text) for text in terms)
-    if kind == "above floor":
-        return _estimated([(1.0, one), (-1.0, other)], above_floor=True)
     seeds = sorted(one.keys() & other.keys())
     differences = [_one(one[seed]).row["nll"] - _one(other[seed]).row["nll"] for seed in seeds]
     mean, half, _ = student_interval(differences)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import posbench
 from posbench.common.errors import RunError
-from posbench.common.files import LARGEST, read_bytes, write_atomic
+from posbench.common.files import LARGEST, read_bytes, sha256_each, write_atomic
 
 ENDING = ".zip"
 LISTED = "bundle.json"
@@ -33,8 +33,7 @@ def write_bundle(contents: dict[str, bytes], out: Path) -> None:
     size = sum(map(len, contents.values()))
     if size > LARGEST - 2**20:
         raise RunError(f"{out} would hold {len(contents)} files of {size:,} bytes, more than is read again: bundle fewer runs.")
-    listed = {name: hashlib.sha256(content).hexdigest() for name, content in sorted(contents.items())}
-    about = {"format": FORMAT, "posbench": posbench.__version__, "files": listed}
+    about = {"format": FORMAT, "posbench": posbench.__version__, "files": sha256_each(contents)}
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as file:
         for name, content in [(LISTED, json.dumps(about, indent=1).encode()), *sorted(contents.items())]:
@@ -102,7 +101,7 @@ def _read(packed: bytes) -> dict[str, bytes]:
     about = json.loads(contents.pop(LISTED))
     if about["format"] != FORMAT:
         raise ValueError(f"its format is {str(about['format'])[:40]}, and {FORMAT} is read: a newer posbench may have made it")
-    found = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+    found = sha256_each(contents)
     if found != about["files"]:
         other = sorted({*found.items()} ^ {*about["files"].items()})[0][0]
         raise ValueError(f"{other[:80]} is not the file that {LISTED} lists")

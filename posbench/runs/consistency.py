@@ -8,17 +8,14 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-import numpy as np
-
 from posbench.common.errors import ConfigError
 from posbench.config import identity
 from posbench.runs.columns import SHARED
 from posbench.runs.evaluation import Evaluation, evaluation_faults
 from posbench.runs.rows import SETTING, key, same_number
 from posbench.runs.run_metadata import RunMetadata
-from posbench.statistics.crossed import Sums
+from posbench.statistics.crossed import Sums, estimate
 
-OURS = "posbench."  # begins the `_target_` of posbench's own methods
 ASKED = "accuracy"  # the protocol whose units are the texts of questions, several of which may be of one document
 ENGINE = "engine"  # dtype of rows that an engine was asked for, which a setting does not know
 NAMED_PLACES = ("path", "root", "id")  # keys whose values evidence holds without their folders, and ids with them
@@ -51,15 +48,12 @@ def row_faults(row: dict, nll: Sums | None, correct: Sums | None, tolerance: flo
 
 
 def standard_error(sums: Sums) -> float | None:
-    """Standard error of a mean over targets, clustered by document as `clustered_mean` does.
+    """Standard error of a mean over targets, clustered by document.
 
     None for one document, and for losses that are not all finite.
     """
-    n_documents = len(sums.documents)
-    if n_documents < 2 or not np.isfinite(sums.totals).all():
-        return None
-    residuals = sums.totals[0] - sums.means[0] * sums.counts
-    return math.sqrt(n_documents / (n_documents - 1) * float(np.square(residuals).sum())) / int(sums.counts.sum())
+    error = estimate([(1.0, sums)]).sem
+    return error if math.isfinite(error) else None
 
 
 def training_faults(origin: RunMetadata, expected: str) -> Iterator[str]:
@@ -80,7 +74,7 @@ def setting_faults(evaluation: Evaluation, origin: RunMetadata) -> Iterator[str]
     dtypes = {getattr(evaluation.setting, "dtype", None), ENGINE, None}
     expected = _of_training(origin.nested) if origin.whole else {}
     config = evaluation.config
-    if isinstance(config.get("extension"), dict) and str(config["extension"].get("_target_", "")).startswith(OURS):
+    if isinstance(config.get("extension"), dict) and str(config["extension"].get("_target_", "")).startswith(identity.OURS):
         expected |= {
             "protocol": config.get("protocol"),
             "extension": identity.method_name(config["extension"]),
@@ -108,9 +102,9 @@ def _of_training(config: Mapping) -> dict[str, object]:
         "train_len": max(length) if isinstance(length, list) and length else length,
         "finetune": (parent.get("run_id") if isinstance(parent, dict) else None) or "",
     }
-    if str(scale.get("_target_", "")).startswith(OURS):
+    if str(scale.get("_target_", "")).startswith(identity.OURS):
         found["trained_scale"] = identity.method_label(scale, "scale_attention")
-    if str(config["encoding"].get("_target_", "")).startswith(OURS):
+    if str(config["encoding"].get("_target_", "")).startswith(identity.OURS):
         found["encoding"] = identity.method_name(config["encoding"])
         found["encoding_args"] = identity.method_args(config["encoding"])
     return found

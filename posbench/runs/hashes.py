@@ -4,13 +4,12 @@ It holds {"format": 1, "files": {name: SHA-256 as hex}}. Whoever alters a file b
 it is no signature, so that whoever writes the list anew vouches for the files. Folders of earlier versions have none.
 """
 
-import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from posbench.common.errors import RunError
-from posbench.common.files import json_text, read_json, sha256_file, write_atomic
+from posbench.common.files import json_text, read_json, sha256_each, sha256_file, write_atomic
 
 HASHES = "hashes.json"
 FORMAT = 1
@@ -27,7 +26,7 @@ def write_hashes(folder: Path, names: Iterable[str]) -> Path:
 
 def hashes_of(contents: Mapping[str, bytes]) -> bytes:
     """The list of files that are given by name, as `write_hashes` writes it."""
-    return _text({name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}).encode()
+    return _text(sha256_each(contents)).encode()
 
 
 def _text(hashes: Mapping[str, str]) -> str:

@@ -21,6 +21,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import NamedTuple
 
+from posbench.report.curves import interval
 from posbench.report.figures.accuracy import caption_lines
 from posbench.report.figures.captions import data_line, line_name, of_intervals, sentences
 from posbench.report.figures.lines import Line, Mark, Panel, draw, names_at_the_end, with_interval
@@ -28,9 +29,8 @@ from posbench.report.figures.palette import Pen, bases, looks
 from posbench.report.figures.style import FONT, GREY, MARKERS, OKABE_ITO, difference_axis, octaves, ruled
 from posbench.report.learned import LEARNED
 from posbench.report.records import CurvePoint, Score, grouped, span, two_seeds
-from posbench.report.references import Seed, pooled
+from posbench.report.references import Paired, Seed, compare
 from posbench.statistics.clustered import student_interval
-from posbench.statistics.crossed import across, estimate
 
 NAMES = ("disc", "diamond", "square", "triangle", "triangle that points down", "plus", "cross")  # of MARKERS
 FLOOR = ("", "its last tokens alone", "none")
@@ -236,20 +236,15 @@ def _minus(point: CurvePoint, base: CurvePoint, at_floor: bool = False) -> tuple
 
     The interval is over the seeds that both have, crossed with documents; None where these sums are unknown.
     """
-    difference = (point.floor if at_floor else point.nll) - base.nll
-    others = {seed.row["seed"]: seed for seed in base.seeds or ()}
+    bases = {seed.row["seed"]: seed for seed in base.seeds or ()}
     pairs = []
     for seed in point.seeds or ():
-        other = others.get(seed.row["seed"])
         measured = _floor_of(seed) if at_floor else seed
-        both = other and measured and _pooled(measured, other)
-        if both:
-            pairs.append(both)
-    if not pairs or len(pairs) < len(point.seeds):
-        return difference, None
-    result = estimate([(1.0, across([own for own, _ in pairs])), (-1.0, across([other for _, other in pairs]))])
-    low, high = result.interval()
-    return result.value, (high - low) / 2
+        pairs.append(_paired(measured, bases.get(seed.row["seed"])))
+    if not pairs or any(pair is None or pair.sums is None for pair in pairs):
+        return (point.floor if at_floor else point.nll) - base.nll, None
+    difference, half_width, _ = interval(pairs, point.sem_unit)
+    return difference, half_width
 
 
 def _floor_of(seed: Seed) -> Seed | None:
@@ -257,11 +252,11 @@ def _floor_of(seed: Seed) -> Seed | None:
     return Seed(paired.other, paired.row) if paired else None
 
 
-def _pooled(seed: Seed, other: Seed):
-    """Sums of both over documents; None where they are unknown or of other targets."""
-    if not seed.evaluation.same_targets(other.evaluation):
+def _paired(seed: Seed | None, base: Seed | None) -> Paired | None:
+    """Loss of a seed minus that of another; None where one is unknown, or their targets differ."""
+    if seed is None or base is None or not seed.evaluation.same_targets(base.evaluation):
         return None
-    return pooled(seed.evaluation, seed.row, other.evaluation, other.row)
+    return compare(seed.evaluation, seed.row, base.evaluation, base.row)
 
 
 def at_length(points: list[CurvePoint]) -> tuple[int, dict[Method, dict[int, CurvePoint]]]:
