@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from posbench.evaluation.protocols.fixed_targets import FixedTargets
 from posbench.evaluation.scorer import Scorer
-from posbench.evaluators.fixed_targets import FixedTargets
 from posbench.model.attention import Attention
 from posbench.model.gpt import GPT
 from posbench.model.inplace.reader import Reader

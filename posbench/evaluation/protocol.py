@@ -1,6 +1,6 @@
-"""Base class of protocols: rows and arrays of targets, read in the protocol's windows. Each is a module of posbench/evaluators.
+"""Base class of protocols: rows and arrays of targets, read in the protocol's windows. Each is a module of posbench/evaluation/protocols.
 
-Dry runs and reports read a protocol's class attributes too, so neither this module nor posbench/evaluators imports torch.
+Dry runs and reports read a protocol's class attributes too, so neither this module nor posbench/evaluation/protocols imports torch.
 
 Letters: N windows (or texts), S targets per window, M all targets, L tokens fed, B blocks.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from posbench.evaluation.scorer import Scorer
     from posbench.position.interfaces import Extension
 
-EVALUATORS = "posbench.evaluators"
+EVALUATORS = "posbench.evaluation.protocols"
 
 
 @dataclass(frozen=True)
@@ -331,7 +331,7 @@ class EveryTokenProtocol(Protocol):
 
 
 def protocol(name: str) -> type[Protocol]:
-    """Class of a protocol: fixed_targets is posbench.evaluators.fixed_targets.FixedTargets. Raises ConfigError for an unknown name."""
+    """Class of a protocol, such as FixedTargets of fixed_targets. Raises ConfigError for an unknown name."""
     found = known(name)
     if found is None:
         raise ConfigError(f"evaluate.protocol={name} is unknown: choose from {', '.join(protocol_names())}.")

@@ -4,7 +4,7 @@ from collections import Counter
 
 from posbench.common.errors import ConfigError
 from posbench.data.corpus import known_tokenizer
-from posbench.evaluators.accuracy import Accuracy
+from posbench.evaluation.protocols.accuracy import Accuracy
 from posbench.sweep.cost import cost
 from posbench.sweep.jobs import Job, Outcome
 from posbench.sweep.verdict import JobVerdict, judge_job

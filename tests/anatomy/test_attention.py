@@ -16,7 +16,7 @@ from script_calls import call
 from posbench.anatomy.attention import LayerAttention, buckets, measure_attention
 from posbench.anatomy.attention_figure import attention_page
 from posbench.encodings.rope import Rope
-from posbench.evaluators.fixed_targets import FixedTargets
+from posbench.evaluation.protocols.fixed_targets import FixedTargets
 from posbench.extensions.rerope import Rerope
 from posbench.model.build import load_model
 from posbench.model.kernels import blocks

@@ -100,7 +100,7 @@ def _check(cell: ClaimCell):
         assert name in choices(group) and (group, name) in defaults() and set(args) <= set(node(group, name))
     scales = {*choices("scale_attention"), *(["head_scale"] if cell.finetuned else [])}  # which only a child has
     assert {cell.scale_attention.split(" ")[0], cell.trained_scale.split(" ")[0]} <= scales
-    assert importlib.util.find_spec(f"posbench.evaluators.{cell.protocol}")
+    assert importlib.util.find_spec(f"posbench.evaluation.protocols.{cell.protocol}")
     assert set(cell.config or {}) <= {
         "model.qk_norm",
         "model.n_layer",

@@ -17,8 +17,8 @@ from posbench.data.mqar import Mqar
 from posbench.data.task import IGNORED, TaskSplit
 from posbench.data.tokenfile import TokenFile
 from posbench.encodings.rope import Rope
+from posbench.evaluation.protocols.accuracy import Accuracy, by_place
 from posbench.evaluation.scorer import Scorer
-from posbench.evaluators.accuracy import Accuracy, by_place
 from posbench.extensions.none import NoExtension
 from posbench.extensions.ntk import Ntk
 from posbench.extensions.rerope import Rerope

@@ -11,7 +11,7 @@ from test_evaluate import evaluation, naive
 
 from posbench.common.errors import ConfigError
 from posbench.evaluation.protocol import protocol
-from posbench.evaluators.by_position import ByPosition
+from posbench.evaluation.protocols.by_position import ByPosition
 from posbench.extensions.rerope import Rerope
 from posbench.position.effect import together
 from posbench.position.instantiate import make

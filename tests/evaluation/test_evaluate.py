@@ -14,10 +14,10 @@ from posbench.data.tokenfile import TokenFile
 from posbench.encodings.rope import Rope
 from posbench.evaluation import scorer
 from posbench.evaluation.protocol import mean_row, not_scored, protocol
+from posbench.evaluation.protocols.by_position import bins
+from posbench.evaluation.protocols.fixed_targets import FixedTargets
 from posbench.evaluation.scorer import Scorer
 from posbench.evaluation.windows import choose
-from posbench.evaluators.by_position import bins
-from posbench.evaluators.fixed_targets import FixedTargets
 from posbench.extensions.none import NoExtension
 from posbench.extensions.recompute_window import RecomputeWindow
 from posbench.extensions.rerope import Rerope

@@ -16,8 +16,8 @@ from posbench.common.errors import ConfigError, RunError
 from posbench.config.schema import EvaluateConfig
 from posbench.encodings.rope import Rope
 from posbench.evaluation.protocol import protocol
-from posbench.evaluators.fixed_targets import FixedTargets
-from posbench.evaluators.longppl import Longppl
+from posbench.evaluation.protocols.fixed_targets import FixedTargets
+from posbench.evaluation.protocols.longppl import Longppl
 from posbench.extensions.none import NoExtension
 from posbench.extensions.ntk import Ntk
 from posbench.extensions.recompute_window import RecomputeWindow

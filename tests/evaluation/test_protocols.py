@@ -16,11 +16,11 @@ from test_cli import InProcess
 from test_evaluate import evaluation, naive, text
 from test_rows import VALUES
 
-from posbench import evaluators
 from posbench.common.errors import ConfigError, RunError
 from posbench.config import compose as composition
 from posbench.config.compose import unresolved
 from posbench.config.schema import EvaluateConfig
+from posbench.evaluation import protocols as evaluators
 from posbench.evaluation.protocol import protocol
 from posbench.evaluation.scorer import Scorer
 from posbench.extensions.none import NoExtension

@@ -18,8 +18,8 @@ from spoils import PLACES, SMALL, write_text
 from test_evaluate import text
 
 from posbench.config.schema import EvaluateConfig, TrainConfig
+from posbench.evaluation.protocols.fixed_targets import FixedTargets
 from posbench.evaluation.scorer import Scorer
-from posbench.evaluators.fixed_targets import FixedTargets
 from posbench.model.kernels import blocks, flex
 from posbench.position.plan import training_plans
 from posbench.sweep import job_process as job

@@ -7,7 +7,7 @@ import pytest
 from synthetic import Built, write_positions
 
 from posbench.common.errors import RunError
-from posbench.evaluators.by_position import bins
+from posbench.evaluation.protocols.by_position import bins
 from posbench.report.curves import stretch_ends
 from posbench.report.records import read_points
 from posbench.report.report import collect

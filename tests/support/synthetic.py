@@ -8,7 +8,7 @@ from unittest import mock
 
 import numpy as np
 
-from posbench.evaluators.by_position import bins
+from posbench.evaluation.protocols.by_position import bins
 from posbench.report import folder
 from posbench.report.report import collect
 from posbench.runs.columns import DERIVED

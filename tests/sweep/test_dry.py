@@ -15,9 +15,9 @@ from spoils import with_usual
 from test_cli import TINY
 from test_evaluate import TRAIN_LEN, evaluation, text
 
-from posbench import evaluators
 from posbench.config.identity import method_name
 from posbench.config.schema import EvaluateConfig, JobConfig, ModelConfig, TrainConfig
+from posbench.evaluation import protocols as evaluators
 from posbench.evaluation.protocol import ReadVolume, protocol
 from posbench.extensions.recompute_window import RecomputeWindow
 from posbench.model.build import make_model

@@ -13,7 +13,7 @@ References: fixed_targets of the same method, the same tokens in order (losses p
 
 import numpy as np
 
-from posbench.evaluators.fixed_targets import FixedTargets
+from posbench.evaluation.protocols.fixed_targets import FixedTargets
 
 
 class ShuffledPrefix(FixedTargets):

@@ -24,7 +24,7 @@ import numpy as np
 
 from posbench.common.errors import ConfigError
 from posbench.evaluation.protocol import ReadVolume
-from posbench.evaluators.fixed_targets import FixedTargets
+from posbench.evaluation.protocols.fixed_targets import FixedTargets
 
 if TYPE_CHECKING:
     from posbench.config.schema import EvaluateConfig

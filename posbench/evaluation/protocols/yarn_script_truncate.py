@@ -13,7 +13,7 @@ import numpy as np
 
 from posbench.config.schema import EvaluateConfig
 from posbench.evaluation.protocol import ReadVolume
-from posbench.evaluators.yarn_script import YarnScript
+from posbench.evaluation.protocols.yarn_script import YarnScript
 
 
 class YarnScriptTruncate(YarnScript):

@@ -23,8 +23,8 @@ from posbench.common.errors import ConfigError
 from posbench.config.schema import EvaluateConfig
 from posbench.data.tokenfile import TokenFile
 from posbench.evaluation.protocol import ReadVolume
+from posbench.evaluation.protocols.yarn_script import YarnScript
 from posbench.evaluation.windows import BOS, Windows
-from posbench.evaluators.yarn_script import YarnScript
 
 E = 2.71828
 BATCH = 32
