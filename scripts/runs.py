@@ -21,7 +21,7 @@ from posbench.cli.key_values import options, run_main
 from posbench.common.defuse import printable
 from posbench.common.errors import ConfigError
 from posbench.common.files import write_json
-from posbench.runs.inventory import STATES, Entry, list_runs
+from posbench.results.inventory import STATES, Entry, list_runs
 
 HEAD = ("run", "encoding", "seed", "steps", "val. loss", "evals", "size", "age", "state")
 LEFT = ("run", "encoding", "state")
@@ -100,7 +100,7 @@ def _age(seconds: float) -> str:
 
 
 def _gc(folder: Path, found: list[Entry], chosen: dict) -> None:
-    from posbench.runs.cleanup import find_waste, unused_tokens
+    from posbench.results.cleanup import find_waste, unused_tokens
 
     cache, delete = chosen["cache"], chosen["delete"]
     if cache and not Path(cache).is_dir():

@@ -11,8 +11,8 @@ from posbench.model.build import load_model, make_encoding, make_trained_scale
 from posbench.position.instantiate import trusted_config
 from posbench.position.interfaces import Encoding, ScaleAttention
 from posbench.pretrained.import_config import adopt
+from posbench.results.run_metadata import flatten, text
 from posbench.runs.directory import Run
-from posbench.runs.run_metadata import flatten, text
 
 
 def whole(cfg: dict) -> JobConfig:

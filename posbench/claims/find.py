@@ -12,9 +12,9 @@ from posbench.config.identity import LATER
 from posbench.config.schema import TrainConfig
 from posbench.report.labels import moved
 from posbench.report.references import References, check_losses, check_one_set
-from posbench.runs.evaluation import Evaluation, load_evaluation
-from posbench.runs.evidence import pool
-from posbench.runs.run_metadata import ABSENT, RunMetadata, flatten
+from posbench.results.evaluation import Evaluation, load_evaluation
+from posbench.results.evidence import pool
+from posbench.results.run_metadata import ABSENT, RunMetadata, flatten
 from posbench.statistics.crossed import Sums, across, estimate
 
 # Required of a training's configuration unless a cell names another value. So is train.length, one number: the row's train_len, or the

@@ -18,7 +18,7 @@ from posbench.claims.language import BOTH, MEASURES, Claim, ClaimCell, Endpoint
 from posbench.common.errors import RunError
 from posbench.report.learned import LEARNED, learned_by
 from posbench.report.scores import PROTOCOL as ASKED
-from posbench.runs.evaluation import Evaluation
+from posbench.results.evaluation import Evaluation
 from posbench.statistics.crossed import ANOVA_FROM, Estimate, Sums, estimate
 from posbench.statistics.usable_length import Usable
 from posbench.statistics.verdict_rules import ALPHA, benjamini_hochberg, decide, holm, sides

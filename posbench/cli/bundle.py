@@ -6,8 +6,8 @@ from pathlib import Path
 from posbench.cli.explore import collected, named
 from posbench.cli.key_values import options
 from posbench.common.errors import ConfigError, RunError
-from posbench.runs.bundle import ENDING, contents_of, name_folder, write_bundle
-from posbench.runs.hashes import HASHES, has_hashes, hashes_of
+from posbench.results.bundle import ENDING, contents_of, name_folder, write_bundle
+from posbench.results.hashes import HASHES, has_hashes, hashes_of
 
 OPTIONS = {"out": "FOLDER.posbench.zip", "check": False}
 

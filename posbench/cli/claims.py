@@ -17,7 +17,7 @@ from posbench.common.files import write_atomic
 from posbench.config.compose import Composer, Request, check_effect, compose, expand
 from posbench.config.identity import method_args, method_name
 from posbench.config.names import CONFIGS, nodes
-from posbench.runs.search import Found, find_results
+from posbench.results.search import Found, find_results
 from posbench.sweep.jobs import plan_existing
 
 CLAIMS_FOLDER = CONFIGS.parent / "results" / "claims"  # of a checkout; an installed package has none

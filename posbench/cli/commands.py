@@ -17,8 +17,8 @@ from posbench.common.defuse import printable
 from posbench.common.errors import ConfigError
 from posbench.config.compose import Request, check_effect
 from posbench.config.names import INSTALLED, as_command
+from posbench.results.search import Found, find_results, inside, short_path
 from posbench.runs.directory import Run
-from posbench.runs.search import Found, find_results, inside, short_path
 from posbench.sweep.child_processes import check_resources
 from posbench.sweep.jobs import Job, Result, plan_existing, plan_jobs
 from posbench.sweep.launch import launch

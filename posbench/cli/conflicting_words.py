@@ -7,8 +7,8 @@ from posbench.common.defuse import printable
 from posbench.common.errors import ConfigError, RunError
 from posbench.config.identity import LATER, method_name, stable
 from posbench.config.schema import TRAINING, typed
+from posbench.results.run_metadata import ABSENT, text
 from posbench.runs.directory import Run
-from posbench.runs.run_metadata import ABSENT, text
 
 OF_CHECKPOINT = {"model", "model.path", "model.own_scaling", "train.length", "train.scale_attention"}  # the last has its own sentence
 

@@ -7,7 +7,7 @@ from typing import Any
 from posbench.cli.key_values import options
 from posbench.common.errors import ConfigError, RunError, did_you_mean
 from posbench.config.names import CONFIGS, as_command
-from posbench.runs.search import find_results, is_evidence, shortest_endings
+from posbench.results.search import find_results, is_evidence, shortest_endings
 
 OPTIONS = {"out": "explore.html", "title": ""}
 COMMITTED = CONFIGS.parent / "results" / "reported"

@@ -27,7 +27,7 @@ from posbench.config.identity import NO_SCALE, method_name
 from posbench.config.names import nodes
 from posbench.data import prepare
 from posbench.evaluation.protocol import ReadVolume
-from posbench.runs.evaluation import load_evaluation
+from posbench.results.evaluation import load_evaluation
 from posbench.sweep.cost import Timing, duration_words
 from posbench.sweep.dry_run import check_devices
 from posbench.sweep.jobs import Job, plan_jobs

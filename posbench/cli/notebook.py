@@ -21,8 +21,8 @@ from posbench.data.sources import ALL, SPLITS, TASK
 from posbench.evaluation.protocol import protocol as evaluator
 from posbench.position.instantiate import make, trusted_config
 from posbench.report.frame import read_rows, row_frame
+from posbench.results.run_metadata import read_metadata
 from posbench.runs.directory import Run
-from posbench.runs.run_metadata import read_metadata
 from posbench.sweep.cells import each_task, make_cell
 from posbench.sweep.jobs import Job, resolved_chooser
 from posbench.sweep.verdict import judge_job

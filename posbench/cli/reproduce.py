@@ -19,10 +19,10 @@ from posbench.common.errors import ConfigError
 from posbench.common.files import write_json
 from posbench.config.compose import Request
 from posbench.report.references import reference
-from posbench.runs.evaluation import load_evaluation
-from posbench.runs.evidence import pool
+from posbench.results.evaluation import load_evaluation
+from posbench.results.evidence import pool
+from posbench.results.search import find_results
 from posbench.runs.rows import agree, key, read_csv, read_eval
-from posbench.runs.search import find_results
 from posbench.sweep.jobs import Job, plan_existing
 from posbench.sweep.launch import launch
 from posbench.sweep.ledger import failure_lines

@@ -13,8 +13,8 @@ from posbench.common.files import read_json
 from posbench.evaluation.protocol import protocol
 from posbench.identify.plan import Candidate
 from posbench.position.instantiate import trusted_config
+from posbench.results.evaluation import Evaluation, load_evaluation
 from posbench.runs.directory import Run
-from posbench.runs.evaluation import Evaluation, load_evaluation
 from posbench.sweep.jobs import Job
 from posbench.sweep.launch import measure_methods
 

@@ -17,7 +17,7 @@ from posbench.common.errors import RunError
 from posbench.report.labels import Labels
 from posbench.report.records import SECTION, ContextPoint, CurvePoint, grouped, section_of
 from posbench.report.references import Paired, References, Seed, compare, exact_context, plain, reference
-from posbench.runs.evaluation import Evaluation
+from posbench.results.evaluation import Evaluation
 from posbench.statistics.clustered import student_interval
 from posbench.statistics.crossed import Estimate, across, estimate
 

@@ -4,7 +4,7 @@ Observable Plot draws (templates/vendor: 0.6.17 with d3 7.9.2, ISC, unchanged fr
 symlog axes and evaluates no text; uPlot (0.05 MB) draws on a canvas, and altair, bokeh and plotly take 1 to 5 MB a page.
 
 The data are lines and where they come from, the points of `posbench.frame`, and sums over documents for differences: those of
-posbench/runs/evidence.py, a float32 for each document of each seed, length and method: enough for every interval of
+posbench/results/evidence.py, a float32 for each document of each seed, length and method: enough for every interval of
 posbench.statistics.crossed to six digits. SUMS_BYTES bounds them; points beyond have no sums, which the page says.
 """
 
@@ -30,10 +30,10 @@ from posbench.report.records import SECTION, CurvePoint, SectionKey
 from posbench.report.references import Seed
 from posbench.report.report import Report
 from posbench.report.reproduction import command
-from posbench.runs.bundle import shown_folder
-from posbench.runs.evaluation import Evaluation
-from posbench.runs.evidence import is_mean
-from posbench.runs.search import short_path
+from posbench.results.bundle import shown_folder
+from posbench.results.evaluation import Evaluation
+from posbench.results.evidence import is_mean
+from posbench.results.search import short_path
 
 TEMPLATES = files("posbench.report") / "templates"
 LIBRARIES = ("d3", "plot")

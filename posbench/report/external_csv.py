@@ -18,10 +18,10 @@ from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import read_bytes
 from posbench.report.curves import interval, means
 from posbench.report.records import SECTION, CurvePoint, grouped, read_points
-from posbench.runs.evaluation import Evaluation
-from posbench.runs.evidence import check_folder
+from posbench.results.evaluation import Evaluation
+from posbench.results.evidence import check_folder
+from posbench.results.search import ROWS
 from posbench.runs.rows import SETTING, read_csv, whole_lines
-from posbench.runs.search import ROWS
 
 STATED = ("protocol", "data", "tokenizer", "train_len")
 OF_ONE = ("run_id", "eval_id", *STATED)  # columns that rows of one evaluation share

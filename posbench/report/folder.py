@@ -22,11 +22,11 @@ from posbench.report.ranks import MethodRank
 from posbench.report.records import ContextPoint, CurvePoint, Score, SectionKey
 from posbench.report.report import Report, collect
 from posbench.report.seed_marks import MARK
-from posbench.runs.consistency import row_faults
-from posbench.runs.evidence import write_evidence
-from posbench.runs.hashes import HASHES, MISSING, altered_files, has_hashes, hashes_of, write_hashes
+from posbench.results.consistency import row_faults
+from posbench.results.evidence import write_evidence
+from posbench.results.hashes import HASHES, MISSING, altered_files, has_hashes, hashes_of, write_hashes
+from posbench.results.run_metadata import Training, trainings
 from posbench.runs.rows import write_csv
-from posbench.runs.run_metadata import Training, trainings
 
 EXPLORE, PAGE, RANKS = "explore.html", "report.html", "ranks.csv"
 NUMBERS = {"rows.csv", "sums.npz", "documents.csv", "configs.jsonl", "curve.csv", "trainings.csv", "table.md", "table.tex"}
@@ -122,7 +122,7 @@ def draw(sections: Sequence[Sequence[SectionKey]], out_dir: Path | str, title: s
 def disagreements(folder: Path, report: Report | None = None) -> list[str]:
     """Faults of a folder of evidence, in words: its files are those that the report wrote, and each table is what rows and sums give.
 
-    Raises RunError if rows, sums, documents and configurations do not hold together (posbench/runs/consistency.py).
+    Raises RunError if rows, sums, documents and configurations do not hold together (posbench/results/consistency.py).
     """
     report = report or collect([], "again", "report.py", evidence=[folder])
     found = [f"{name} {fault}" for name, fault in altered_files(folder).items() if fault != MISSING]

@@ -21,8 +21,8 @@ from posbench.report.references import References
 from posbench.report.scores import GUESSES
 from posbench.report.seed_marks import mark_lines
 from posbench.report.tables import NEVER, number
-from posbench.runs.evaluation import Evaluation
-from posbench.runs.run_metadata import RunMetadata, differing, text
+from posbench.results.evaluation import Evaluation
+from posbench.results.run_metadata import RunMetadata, differing, text
 from posbench.statistics.crossed import Estimate
 
 MARKS = "< gains from the longer context, > fails, ~ zero lies inside the interval (which does not prove that nothing is lost)"

@@ -12,10 +12,10 @@ from posbench.report.labels import Facts
 from posbench.report.records import ContextPoint, CurvePoint, Score, SectionKey
 from posbench.report.report import collect
 from posbench.report.tables import METHOD
+from posbench.results.evidence import check_folder
+from posbench.results.search import ROWS, find_results, shortest_endings
 from posbench.runs.columns import STATED, TABLE
-from posbench.runs.evidence import check_folder
 from posbench.runs.rows import key, read_csv, read_eval
-from posbench.runs.search import ROWS, find_results, shortest_endings
 
 if TYPE_CHECKING:
     import pandas

@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from posbench.common.defuse import printable
 from posbench.report.tables import FAILS, GAINS, LEVEL, TableCell
-from posbench.runs.run_metadata import ABSENT
+from posbench.results.run_metadata import ABSENT
 
 NUMBER = re.compile(r"[+-]?\d+(\.\d*)?(e[+-]?\d+)?( |$)")
 LACKING = ("-", "not finite", "unknown", "null", ABSENT, "")

@@ -16,7 +16,7 @@ from posbench.common.defuse import markdown, printable
 from posbench.report.page_numbers import csv_lines
 from posbench.report.records import CurvePoint, grouped, methods, read_points, sections
 from posbench.report.tables import markdown_row
-from posbench.runs.search import ROWS, is_evidence
+from posbench.results.search import ROWS, is_evidence
 
 PROTOCOL = "fixed_targets"  # the same targets at every length
 MARGIN = 0.05  # nats per token

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from posbench.report.labels import STEPS, Labels
 from posbench.report.references import plain
-from posbench.runs.evaluation import Evaluation
-from posbench.runs.run_metadata import RunMetadata
+from posbench.results.evaluation import Evaluation
+from posbench.results.run_metadata import RunMetadata
 
 LEARNED = 0.5  # share of right answers at the longest length inside the window below which a task was not learned
 REACH = "train.parent.reach"  # tokens of the parent's window

@@ -12,9 +12,9 @@ from posbench.report.html import LACKING, NUMBER, Grid, anchored, link, svg, tem
 from posbench.report.records import SectionKey, file, grouped
 from posbench.report.references import reference
 from posbench.report.tables import METHOD, Table, number
-from posbench.runs.bundle import shown_folder
-from posbench.runs.evaluation import Evaluation
-from posbench.runs.run_metadata import ABSENT, differing, training_settings
+from posbench.results.bundle import shown_folder
+from posbench.results.evaluation import Evaluation
+from posbench.results.run_metadata import ABSENT, differing, training_settings
 
 if TYPE_CHECKING:
     from posbench.report.report import Report

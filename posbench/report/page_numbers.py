@@ -36,7 +36,7 @@ from posbench.common.errors import ConfigError
 from posbench.common.files import read_json
 from posbench.report.references import Seed
 from posbench.report.report import Report, collect
-from posbench.runs.search import ROWS, is_evidence
+from posbench.results.search import ROWS, is_evidence
 from posbench.statistics.clustered import student_interval
 from posbench.statistics.crossed import Sums, across, estimate
 

@@ -9,7 +9,7 @@ from posbench.common.csv_records import from_csv
 from posbench.common.errors import ConfigError
 from posbench.report.labels import Facts
 from posbench.report.references import Seed
-from posbench.runs.evaluation import Evaluation
+from posbench.results.evaluation import Evaluation
 from posbench.statistics.clustered import student_quantile
 
 SECTION = ("protocol", "data", "tokenizer", "train_len", "setting")

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from posbench.common.errors import RunError
 from posbench.evaluation.protocol import known
-from posbench.runs.evaluation import Evaluation
-from posbench.runs.evidence import SAME_MEAN, is_mean
+from posbench.results.evaluation import Evaluation
+from posbench.results.evidence import SAME_MEAN, is_mean
 from posbench.runs.rows import same_number
 from posbench.runs.setting import Setting
 from posbench.statistics.crossed import Estimate, Sums, gain

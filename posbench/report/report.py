@@ -16,11 +16,11 @@ from posbench.report.ranks import RANKED, MethodRank, method_ranks, rank_table
 from posbench.report.records import ContextPoint, CurvePoint, Score, check_size, section_of, sections
 from posbench.report.references import References, check_losses, check_one_set
 from posbench.report.tables import Table, context_table, position_tables, printed, score_tables, tables
-from posbench.runs.evaluation import Evaluation, load_evaluations
-from posbench.runs.evidence import pool
+from posbench.results.evaluation import Evaluation, load_evaluations
+from posbench.results.evidence import pool
+from posbench.results.run_metadata import RunMetadata, variants
+from posbench.results.search import shortest_endings
 from posbench.runs.rows import SETTING
-from posbench.runs.run_metadata import RunMetadata, variants
-from posbench.runs.search import shortest_endings
 
 ROWS_ALONE = (
     "without the loss of each target, intervals and G are those of a curve.csv beside it; where there is none, G is unknown, and "

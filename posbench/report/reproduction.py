@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from posbench.config.identity import LATER, NOT_TRAIN, as_word, method_args, method_label, without_later
 from posbench.config.names import as_command, base_node, called, named, nodes
-from posbench.runs.evaluation import Evaluation
-from posbench.runs.run_metadata import RunMetadata, flatten
+from posbench.results.evaluation import Evaluation
+from posbench.results.run_metadata import RunMetadata, flatten
 from posbench.runs.setting import Setting
 
 PLACES = {"train.parent", "model.path", "model.checkpoint", *(f"train.{key}" for key in NOT_TRAIN)}

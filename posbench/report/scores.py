@@ -15,8 +15,8 @@ from posbench.report.labels import Labels
 from posbench.report.learned import LEARNED, Learned
 from posbench.report.records import SECTION, SEEDS_ALIKE, Score, section_of
 from posbench.report.references import Seed
-from posbench.runs.evaluation import Evaluation
-from posbench.runs.run_metadata import RunMetadata
+from posbench.results.evaluation import Evaluation
+from posbench.results.run_metadata import RunMetadata
 from posbench.statistics.clustered import student_quantile, wilson
 
 PROTOCOL = "accuracy"

@@ -25,9 +25,9 @@ from posbench.config.schema import EvaluateConfig, JobConfig, typed
 from posbench.data.sources import TASK
 from posbench.evaluation.protocol import ReadVolume, protocol
 from posbench.position.instantiate import make
+from posbench.results.run_metadata import read_metadata
+from posbench.results.search import run_directories
 from posbench.runs.directory import Run
-from posbench.runs.run_metadata import read_metadata
-from posbench.runs.search import run_directories
 from posbench.sweep.cells import RECOMPUTE, Cell
 from posbench.sweep.jobs import Job
 

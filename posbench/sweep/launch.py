@@ -13,7 +13,7 @@ from pathlib import Path
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import FULL
-from posbench.runs.evaluation import Evaluation, load_evaluation
+from posbench.results.evaluation import Evaluation, load_evaluation
 from posbench.sweep.child_processes import check_resources, run_jobs
 from posbench.sweep.cluster import Queue, run_on
 from posbench.sweep.jobs import Job, Outcome, Result, plan_methods

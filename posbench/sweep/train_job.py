@@ -16,10 +16,10 @@ from posbench.model.inherit import inherit
 from posbench.position.instantiate import trained_config
 from posbench.position.plan import training_plans
 from posbench.pretrained.outline import outlined
+from posbench.results.run_metadata import or_nothing
 from posbench.runs import directory as runs
 from posbench.runs import provenance
 from posbench.runs.recorder import Recorder
-from posbench.runs.run_metadata import or_nothing
 from posbench.sweep.cells import Cell
 from posbench.sweep.jobs import Job
 from posbench.training.checkpoint import remove_state

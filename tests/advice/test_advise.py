@@ -35,8 +35,8 @@ from posbench.encodings.rope import Rope
 from posbench.position.geometry import Shape
 from posbench.position.instantiate import make
 from posbench.position.plan import make_plan as position_plan
+from posbench.results.evaluation import load_evaluation
 from posbench.runs.directory import Run
-from posbench.runs.evaluation import load_evaluation
 from posbench.sweep.cost import ModelSize
 from posbench.sweep.jobs import Job, Outcome, Result
 

@@ -19,9 +19,9 @@ from tokenizers import Tokenizer
 
 from posbench.common.errors import RunError
 from posbench.engines import server
-from posbench.runs.inventory import list_runs
+from posbench.results.inventory import list_runs
+from posbench.results.run_metadata import read_metadata
 from posbench.runs.rows import read_eval
-from posbench.runs.run_metadata import read_metadata
 
 PROTOCOLS = ("fixed_targets", "by_position", "disjoint")
 WORDS = ["data=local", "data.bos=true", "evaluate.lengths=[64,250]", "evaluate.windows=4", "evaluate.max_length=250"]

@@ -17,7 +17,7 @@ from posbench.cli import identify as command
 from posbench.identify.compare import IS, NONE, UNTOLD, judge_setting
 from posbench.identify.plan import setting_candidates
 from posbench.position.instantiate import make
-from posbench.runs.evaluation import load_evaluation
+from posbench.results.evaluation import load_evaluation
 
 TEXT = ("data=local", "data.path=text", "data.tokenizer=bytes")
 SETTING = ("evaluate.max_length=128", "evaluate.windows=24", "evaluate.targets=16", "evaluate.floor=false", "log.mode=disabled")

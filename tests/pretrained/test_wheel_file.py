@@ -19,8 +19,8 @@ from posbench.config.identity import run_id
 from posbench.data.tokenizers import pretrained_json, tokenizer_name
 from posbench.model.build import load_model
 from posbench.position.instantiate import trained_config
+from posbench.results.run_metadata import read_metadata
 from posbench.runs.rows import read_csv
-from posbench.runs.run_metadata import read_metadata
 
 ROOT = CONFIGS.parent
 NAMED = "tiny-model@1.2:tiny.gguf"

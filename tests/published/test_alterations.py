@@ -18,8 +18,8 @@ from posbench.common.errors import RunError
 from posbench.report.folder import NUMBERS, list_again
 from posbench.report.frame import by_source
 from posbench.report.report import collect
-from posbench.runs.evidence import write_evidence
-from posbench.runs.hashes import HASHES
+from posbench.results.evidence import write_evidence
+from posbench.results.hashes import HASHES
 from posbench.runs.rows import eval_content, read_eval
 
 DEMO = CONFIGS.parent / "results" / "reported" / "demo"

@@ -16,10 +16,10 @@ from posbench.report.figures.method_lines import Names, groups
 from posbench.report.records import Score, methods, read_points, sections
 from posbench.report.seed_marks import MARK
 from posbench.report.tables import position_tables, score_tables, tables
-from posbench.runs.evidence import read_evidence, write_evidence
+from posbench.results.evidence import read_evidence, write_evidence
+from posbench.results.run_metadata import Training
+from posbench.results.search import CONFIGS as EVIDENCE
 from posbench.runs.rows import read_csv
-from posbench.runs.run_metadata import Training
-from posbench.runs.search import CONFIGS as EVIDENCE
 
 ROOT = CONFIGS.parent
 REPORTED = ROOT / "results" / "reported"

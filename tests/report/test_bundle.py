@@ -16,10 +16,10 @@ from script_calls import call
 import posbench
 from posbench.common.errors import RunError
 from posbench.common.files import LARGEST
-from posbench.runs.bundle import LISTED, contents_of, write_bundle
-from posbench.runs.bundle import _read as unpacked_contents
-from posbench.runs.hashes import HASHES
-from posbench.runs.search import find_results
+from posbench.results.bundle import LISTED, contents_of, write_bundle
+from posbench.results.bundle import _read as unpacked_contents
+from posbench.results.hashes import HASHES
+from posbench.results.search import find_results
 
 DEMO = CONFIGS.parent / "results" / "reported" / "demo"
 

@@ -20,8 +20,8 @@ from posbench.report.folder import write
 from posbench.report.records import CurvePoint, read_points
 from posbench.report.report import collect
 from posbench.report.tables import METHOD, PAGE, Table
+from posbench.results.search import find_results, shortest_endings
 from posbench.runs.rows import write_csv
-from posbench.runs.search import find_results, shortest_endings
 
 REPORTED = CONFIGS.parent / "results" / "reported"
 CELL = ("rope", "pi", "log_n")

@@ -15,8 +15,8 @@ from synthetic import LENGTHS, TARGETS, Built, write_eval, write_run
 from posbench.common.errors import ConfigError
 from posbench.report.report import collect
 from posbench.report.tables import escape
-from posbench.runs.run_metadata import ABSENT, differing, flatten
-from posbench.runs.search import Found, find_results
+from posbench.results.run_metadata import ABSENT, differing, flatten
+from posbench.results.search import Found, find_results
 
 VOID = {"meta", "br", "img", "link"}
 EVIL = "<img src=x onerror=alert(1)>\"'&|$\\frac{\x1b[31m\x00\ud800--!>"

@@ -14,7 +14,7 @@ from posbench.report.figures.style import save
 from posbench.report.footnotes import UNASKED
 from posbench.report.records import SEEDS_ALIKE, Score, by_task, read_points
 from posbench.report.report import collect
-from posbench.runs.evidence import read_evidence
+from posbench.results.evidence import read_evidence
 from posbench.runs.rows import make_row
 from posbench.runs.target_losses import part_of, save_arrays
 from posbench.statistics.clustered import wilson

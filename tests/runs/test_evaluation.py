@@ -5,7 +5,7 @@ import pytest
 from synthetic import ASKED, LENGTHS, TARGETS, asked, write_eval
 
 from posbench.common.errors import RunError
-from posbench.runs.evaluation import load_evaluation
+from posbench.results.evaluation import load_evaluation
 from posbench.runs.setting import Setting
 
 

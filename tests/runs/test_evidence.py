@@ -14,13 +14,13 @@ from synthetic import DOCUMENTS, LENGTHS, TARGETS, Built, derived, write_eval, w
 import posbench
 from posbench.common.errors import RunError
 from posbench.report.report import collect
+from posbench.results.evaluation import Evaluation, load_evaluation
+from posbench.results.evidence import portable, read_evidence, write_evidence
+from posbench.results.hashes import HASHES
+from posbench.results.run_metadata import RunMetadata
+from posbench.results.search import CONFIGS, SUMS, find_results
 from posbench.runs.directory import Run
-from posbench.runs.evaluation import Evaluation, load_evaluation
-from posbench.runs.evidence import portable, read_evidence, write_evidence
-from posbench.runs.hashes import HASHES
 from posbench.runs.rows import read_csv, write_csv
-from posbench.runs.run_metadata import RunMetadata
-from posbench.runs.search import CONFIGS, SUMS, find_results
 from posbench.runs.target_losses import PooledLosses, TargetLosses
 
 

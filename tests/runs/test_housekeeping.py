@@ -17,8 +17,8 @@ from script_calls import call
 from test_cli import TINY
 
 from posbench.common.errors import RunError
-from posbench.runs.cleanup import find_waste, foreign_files, unused_tokens
-from posbench.runs.inventory import list_runs
+from posbench.results.cleanup import find_waste, foreign_files, unused_tokens
+from posbench.results.inventory import list_runs
 
 SCRIPT = CONFIGS.parent / "scripts" / "runs.py"
 PARTS = {"encoding": {"_target_": "posbench.encodings.rope.Rope", "base": 10000.0}, "model": {"d_model": 16}, "seed": 0}
@@ -178,7 +178,7 @@ def test_what_cannot_be_locked_is_kept_and_named_with_the_reason(results, monkey
                 raise PermissionError(13, "Permission denied", self.lock_file)
             super()._acquire()
 
-    monkeypatch.setattr("posbench.runs.cleanup.FileLock", Locked)
+    monkeypatch.setattr("posbench.results.cleanup.FileLock", Locked)
     with open(results / "rope-16-s0-7777777777" / ".lock", "w") as lock:
         wanted = list_runs(results)
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -219,7 +219,7 @@ def test_gc_takes_tokens_that_no_run_was_trained_on(results, tmp_path, monkeypat
         return FileLock(path, timeout=timeout)
 
     (results / "elsewhere-16-s0-9999999999").unlink()
-    monkeypatch.setattr("posbench.runs.cleanup.FileLock", lock)
+    monkeypatch.setattr("posbench.results.cleanup.FileLock", lock)
     assert [waste.path for waste in unused_tokens(tmp_path / "cache", results, delete=True)] == [unused]
     assert used.exists() and later.exists() and foreign_folder.exists() and not unused.exists()
 

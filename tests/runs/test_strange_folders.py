@@ -25,12 +25,12 @@ from posbench.common.errors import ConfigError, RunError
 from posbench.report.external_csv import read_foreign
 from posbench.report.records import MOST, CurvePoint, read_points
 from posbench.report.report import collect
+from posbench.results.evaluation import load_evaluation
+from posbench.results.inventory import list_runs
+from posbench.results.run_metadata import Training
 from posbench.runs import rows
 from posbench.runs.directory import Run, read_yaml
-from posbench.runs.evaluation import load_evaluation
-from posbench.runs.inventory import list_runs
 from posbench.runs.rows import read_csv, write_csv
-from posbench.runs.run_metadata import Training
 from posbench.runs.target_losses import read_npz
 
 FLOOR = np.full(TARGETS, 3.0)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from posbench.common.csv_records import from_csv, to_csv
-from posbench.runs.run_metadata import Training, read_metadata, trainings
+from posbench.results.run_metadata import Training, read_metadata, trainings
 
 
 def run(folder, losses, summary=True):

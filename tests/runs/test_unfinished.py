@@ -8,9 +8,9 @@ from test_cli import InProcess
 from test_housekeeping import SUMMARY, make
 
 from posbench.evaluation import scorer
+from posbench.results.cleanup import find_waste
+from posbench.results.inventory import list_runs
 from posbench.runs import provenance, unfinished
-from posbench.runs.cleanup import find_waste
-from posbench.runs.inventory import list_runs
 from posbench.runs.rows import VOLATILE, read_eval
 from posbench.runs.target_losses import load_arrays
 from posbench.runs.unfinished import PART, Unfinished

@@ -20,7 +20,7 @@ from posbench.common.errors import RunError
 from posbench.common.files import sha256_file
 from posbench.model import weights
 from posbench.model.weights import write_safetensors
-from posbench.runs.cleanup import TEMPORARY
+from posbench.results.cleanup import TEMPORARY
 from posbench.runs.directory import Run
 from posbench.training import checkpoint
 from posbench.training import optimizers as optim

@@ -15,9 +15,9 @@ from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import locked, read_bytes, read_lines
 from posbench.config.identity import CHOICE, method_name
 from posbench.config.names import named
+from posbench.results.run_metadata import ABSENT, RunMetadata, distinguishing_keys, or_nothing, read_metadata, setting_words, text
+from posbench.results.search import files, run_directories
 from posbench.runs.directory import Run
-from posbench.runs.run_metadata import ABSENT, RunMetadata, distinguishing_keys, or_nothing, read_metadata, setting_words, text
-from posbench.runs.search import files, run_directories
 
 STATES = ("finished", "running", "interrupted", "failed", "unstarted", "damaged")
 

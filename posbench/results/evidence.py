@@ -8,7 +8,7 @@ documents.csv  a line for each document of each set of targets (Document)
 configs.jsonl  a line for each training, in each folder that it was evaluated in: run_id, config, provenance, summary, end_slope;
                evaluations: {eval_id: targets, setting, machines: {length: machine, if it is known}, guesses, if any, and config
                (protocol, version, extension, scale_attention, evaluate), of which eval_id is the hash, if it is known}
-hashes.json    the SHA-256 of all files of the report (posbench/runs/hashes.py)
+hashes.json    the SHA-256 of all files of the report (posbench/results/hashes.py)
 
 Rows whose targets do not weigh alike, and rows of CSVs, have no entries.
 """
@@ -26,13 +26,13 @@ from posbench.common.csv_records import from_csv, to_csv
 from posbench.common.defuse import printable
 from posbench.common.errors import RunError
 from posbench.common.files import atomic_path, finite, read_bytes, write_atomic
-from posbench.runs.bundle import shown_folder
-from posbench.runs.consistency import evidence_faults, training_faults
-from posbench.runs.evaluation import Evaluation, drop_duplicate_rows, evaluation_faults
-from posbench.runs.hashes import HASHES, MISSING, altered_files
+from posbench.results.bundle import shown_folder
+from posbench.results.consistency import evidence_faults, training_faults
+from posbench.results.evaluation import Evaluation, drop_duplicate_rows, evaluation_faults
+from posbench.results.hashes import HASHES, MISSING, altered_files
+from posbench.results.run_metadata import RunMetadata, end_slope, read_metadata
+from posbench.results.search import CONFIGS, ROWS, SUMS
 from posbench.runs.rows import read_csv
-from posbench.runs.run_metadata import RunMetadata, end_slope, read_metadata
-from posbench.runs.search import CONFIGS, ROWS, SUMS
 from posbench.runs.setting import Setting
 from posbench.runs.target_losses import NAMES, Document, Place, PooledLosses, part_of, read_npz
 from posbench.statistics.crossed import Sums

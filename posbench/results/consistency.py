@@ -1,6 +1,6 @@
 """Agreement within evidence: of rows with the sums of their targets, with documents, and with the configuration of their training.
 
-A list of hashes (posbench/runs/hashes.py) notices every altered file, as long as it is there and was not altered too. These checks need
+A list of hashes (posbench/results/hashes.py) notices every altered file, as long as it is there and was not altered too. These checks need
 none.
 """
 
@@ -10,10 +10,10 @@ from pathlib import Path
 
 from posbench.common.errors import ConfigError
 from posbench.config import identity
+from posbench.results.evaluation import Evaluation, evaluation_faults
+from posbench.results.run_metadata import RunMetadata
 from posbench.runs.columns import SHARED
-from posbench.runs.evaluation import Evaluation, evaluation_faults
 from posbench.runs.rows import SETTING, key, same_number
-from posbench.runs.run_metadata import RunMetadata
 from posbench.statistics.crossed import Sums, estimate
 
 ASKED = "accuracy"  # the protocol whose units are the texts of questions, several of which may be of one document

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from posbench.common.defuse import printable
 from posbench.common.errors import ConfigError, RunError
-from posbench.runs.bundle import ENDING, unpacked
+from posbench.results.bundle import ENDING, unpacked
 from posbench.runs.directory import Run
 
 ROWS, SUMS, CONFIGS = "rows.csv", "sums.npz", "configs.jsonl"  # files of a report whose rows can be pooled with others
@@ -64,7 +64,7 @@ def find_results(asked: Iterable[object]) -> Found:
 
 
 def is_evidence(folder: Path) -> bool:
-    """True for the folder of a report that holds evidence (see posbench/runs/evidence.py), and that can be read."""
+    """True for the folder of a report that holds evidence (see posbench/results/evidence.py), and that can be read."""
     return all(os.path.isfile(folder / name) for name in (ROWS, SUMS, CONFIGS))
 
 

@@ -16,10 +16,10 @@ from filelock import FileLock, Timeout
 
 from posbench.common.errors import RunError
 from posbench.common.files import locked, read_json
+from posbench.results.inventory import Entry, describe_run
+from posbench.results.run_metadata import or_nothing, read_metadata
+from posbench.results.search import files, run_directories
 from posbench.runs.directory import Run
-from posbench.runs.inventory import Entry, describe_run
-from posbench.runs.run_metadata import or_nothing, read_metadata
-from posbench.runs.search import files, run_directories
 from posbench.runs.unfinished import PART
 
 TOKENS = re.compile(r"[0-9a-f]{24}(_(train|validation|test))*")

@@ -20,7 +20,7 @@ from posbench.config.names import called
 from posbench.runs.directory import Run
 
 if TYPE_CHECKING:
-    from posbench.runs.evaluation import Evaluation
+    from posbench.results.evaluation import Evaluation
 
 # Keys of config.yaml that only describe the first command: paths and evaluations.
 NOT_TRAINING = {
@@ -37,7 +37,7 @@ PLACES = ("model.path", "model.engine.path", "encoding.name")  # of a checkpoint
 class RunMetadata:
     """Configuration (`nested`), provenance and summary of a run. Unreadable files give empty dicts.
 
-    `end_slope` is known only where the log of the training is not: see posbench/runs/evidence.py.
+    `end_slope` is known only where the log of the training is not: see posbench/results/evidence.py.
     """
 
     path: Path
