@@ -89,7 +89,7 @@ plots: setup ## the pictures of scripts/README.md and of the findings, by the co
 	@sed -n 's|^python \(scripts/plot.py .* out=results/reported/\)|$(BIN)/python \1|p' scripts/README.md results/reported/README.md | sh -e
 
 pages: setup ## the pages of results from their templates and CSVs
-	@$(BIN)/python -m posbench.report.pages
+	@$(BIN)/python -m posbench.report.published.readme_pages
 
 reproduce: setup $(if $(filter pretrained%,$(EXP)),$(VENV)/.installed-pretrained) ## run reported results again and compare each number: a part of headline; EXP=NAME: the whole of an experiment
 	@$(BIN)/python scripts/reproduce.py experiment=$(EXP) $(ARGS)

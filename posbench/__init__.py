@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     import pandas
     from matplotlib.axes import Axes
 
-    from posbench.cli.notebook import LoadedRun
-    from posbench.explanation.show import Explanation
+    from posbench.tools.explanation.show import Explanation
+    from posbench.tools.notebook.loaded_run import LoadedRun
 
 __version__ = "0.1.0"
 
 
 def load(path, device: str = "auto", cache_dir=None, trusted=()) -> "LoadedRun":
-    """A finished run by its directory; see posbench.cli.notebook.LoadedRun."""
-    from posbench.cli.notebook import LoadedRun
+    """A finished run by its directory; see posbench.tools.notebook.loaded_run.LoadedRun."""
+    from posbench.tools.notebook.loaded_run import LoadedRun
 
     return LoadedRun(path, device, cache_dir, trusted)
 
@@ -94,7 +94,7 @@ def explain(what, *words, **changes) -> "Explanation":
     """
     import json
 
-    from posbench.explanation.explain import explain_words
+    from posbench.tools.explanation.explain import explain_words
 
     typed = [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in changes.items()]
     return explain_words(str(what), [*map(str, words), *typed])

@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from posbench.cli.app import run_script
-from posbench.cli.key_values import list_files
 from posbench.common.errors import ConfigError
+from posbench.config.command_line import list_files
 from posbench.config.compose import Request
 from posbench.config.identity import method_name
 
@@ -27,8 +27,8 @@ def _folder(cfg: dict, name: str = "") -> Path:
 
 
 def _grid(request: Request, cfg: dict) -> list[Path]:
-    from posbench.anatomy.grid_table import grid_numbers, grid_rows, write_grid
     from posbench.common.layout import aligned
+    from posbench.tools.anatomy.grid_table import grid_numbers, grid_rows, write_grid
 
     for key in ("json", "figure"):
         if cfg[key]:
@@ -46,11 +46,11 @@ def _grid(request: Request, cfg: dict) -> list[Path]:
 
 def _attention(request: Request, cfg: dict) -> list[Path]:
     """Measure the attention of one run under every combination of methods, print a table, and write the files and the picture."""
-    from posbench.anatomy import attention_file
-    from posbench.anatomy.attention_figure import attention_page
-    from posbench.cli.notebook import LoadedRun
     from posbench.data.sources import ALL
     from posbench.report.figures.style import save
+    from posbench.tools.anatomy import attention_file
+    from posbench.tools.anatomy.attention_figure import attention_page
+    from posbench.tools.notebook.loaded_run import LoadedRun
 
     if len({(one["run"], str(one["lengths"]), str(one["evaluate"])) for one in request.cfgs}) > 1:
         raise ConfigError(
@@ -81,14 +81,14 @@ def _attention(request: Request, cfg: dict) -> list[Path]:
 
 def _one(request: Request, cfg: dict) -> list[Path]:
     """Print the summary of one combination and write the files named by json= and figure=, or both in report_dir or the default folder."""
-    from posbench.anatomy.as_text import summary
-    from posbench.anatomy.dissect import dissect
-    from posbench.anatomy.figure import anatomy_page
-    from posbench.anatomy.from_config import parts, whole
     from posbench.common.files import write_json
     from posbench.position.instantiate import make
     from posbench.position.legality import check
     from posbench.report.figures.style import save
+    from posbench.tools.anatomy.as_text import summary
+    from posbench.tools.anatomy.dissect import dissect
+    from posbench.tools.anatomy.figure import anatomy_page
+    from posbench.tools.anatomy.from_config import parts, whole
 
     encoding, trained = parts(whole(cfg))
     extension, scale = make(cfg["extension"]), make(cfg["scale_attention"], encoding.shape)

@@ -15,8 +15,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 import posbench  # noqa: F401  (before torch)
-from posbench.cli.key_values import options, run_main, unbracketed
 from posbench.common.errors import ConfigError, did_you_mean
+from posbench.config.command_line import options, run_main, unbracketed
 from posbench.config.names import nodes
 
 DEFAULTS = {
@@ -49,11 +49,11 @@ def main(arguments: list[str]) -> None:
 
     import torch
 
-    from posbench.benchmark import report
     from posbench.common.files import write_atomic, write_json
     from posbench.common.machine import fast_dtype
     from posbench.model.build import pick_device
     from posbench.runs.provenance import commit
+    from posbench.tools.benchmark import report
 
     device, out, figures = pick_device(chosen["device"]), Path(chosen["out"]), []
     on = torch.cuda.get_device_name(device) if device.startswith("cuda") else f"{torch.get_num_threads()} threads"
@@ -73,7 +73,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _passes(path: str, device: str, chosen: dict) -> Iterator[list]:
-    from posbench.benchmark import checkpoint, measure
+    from posbench.tools.benchmark import checkpoint, measure
 
     lengths, repeats, only = chosen["lengths"], chosen["repeats"], [name for name in chosen["only"].split(",") if name]
     if path:

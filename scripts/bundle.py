@@ -9,8 +9,8 @@ folder: explore.py, plot.py, report.py with runs=, posbench.rows and posbench.fr
 of a report's folder are recomputed from its rows and sums, what differs is named, and its lines for the leaderboard are printed.
 """
 
-from posbench.cli.bundle import bundle_command
-from posbench.cli.key_values import run_main
+from posbench.config.command_line import run_main
+from posbench.tools.bundle.command import bundle_command
 
 if __name__ == "__main__":
     run_main(bundle_command)

@@ -4,8 +4,8 @@ import sys
 from pathlib import Path
 
 import posbench  # noqa: F401  (before torch)
-from posbench.cli.key_values import options, run_main
 from posbench.common.errors import ConfigError
+from posbench.config.command_line import options, run_main
 from posbench.config.names import CONFIGS
 
 DEFAULTS = {"reasons": False, "train_len": 64, "lengths": [], "config_dir": ""}
@@ -16,7 +16,7 @@ def main(arguments: list[str]) -> None:
     chosen = options(arguments, DEFAULTS)
     if chosen["config_dir"] and not Path(chosen["config_dir"]).is_dir():
         raise ConfigError(f"config_dir={chosen['config_dir']} is not a folder: name the one that holds your yamls.")
-    from posbench.anatomy.legality_table import WORDS, judge_all, legality_markdown
+    from posbench.tools.anatomy.legality_table import WORDS, judge_all, legality_markdown
 
     train_len = chosen["train_len"]
     folders = [Path(CONFIGS), *([Path(chosen["config_dir"])] if chosen["config_dir"] else [])]

@@ -6,4 +6,4 @@ from posbench.cli.app import run_script
 
 if __name__ == "__main__":
     sys.argv[1:1] = ["experiment=demo"]
-    run_script("posbench.cli.commands:run_and_report")
+    run_script("posbench.tools.run.command:run_and_report")

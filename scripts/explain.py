@@ -18,14 +18,14 @@ then the length that is covered, what does nothing or is read differently, and t
 
 from pathlib import Path
 
-from posbench.cli.key_values import list_files, run_main
 from posbench.common.errors import ConfigError
 from posbench.common.files import write_json
+from posbench.config.command_line import list_files, run_main
 
 
 def explain(arguments: list[str]) -> None:
     """Print the explanation and the paths of what was written."""
-    from posbench.explanation.explain import explain_words
+    from posbench.tools.explanation.explain import explain_words
 
     if not arguments or arguments[0].startswith("-") or "=" in arguments[0]:
         raise ConfigError("Say first what to explain: a checkpoint's folder, a config.json, a .gguf file or a hub name; then the changes.")
@@ -39,8 +39,8 @@ def explain(arguments: list[str]) -> None:
         write_json(Path(file), found.as_json())
         written.append(Path(file))
     if file := options.get("figure"):
-        from posbench.explanation.show import explanation_figure
         from posbench.report.figures.style import save
+        from posbench.tools.explanation.show import explanation_figure
 
         written += save(explanation_figure(found), Path(file).with_suffix(""))
     if written:

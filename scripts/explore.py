@@ -8,8 +8,8 @@ as in a report; where two folders hold the same training, as two machines or two
 The page needs no network: what is drawn, filtered and compared is chosen in it, and the address after # holds the choice.
 """
 
-from posbench.cli.explore import explore_command
-from posbench.cli.key_values import run_main
+from posbench.config.command_line import run_main
+from posbench.tools.explore.command import explore_command
 
 if __name__ == "__main__":
     run_main(explore_command)

@@ -3,4 +3,4 @@
 from posbench.cli.app import run_script
 
 if __name__ == "__main__":
-    run_script("posbench.huggingface.export:export", "export_hf")
+    run_script("posbench.tools.export.command:export", "export_hf")

@@ -3,14 +3,14 @@
 from pathlib import Path
 
 import posbench  # noqa: F401  (before torch)
-from posbench.cli.key_values import list_files, options, run_main
+from posbench.config.command_line import list_files, options, run_main
 
 
 def main(arguments: list[str]) -> None:
     """Draw the sheet and print the files."""
     chosen = options(arguments, {"out": "results/gallery"})
-    from posbench.anatomy.gallery import dissected, sheet
     from posbench.report.figures.style import save
+    from posbench.tools.anatomy.gallery import dissected, sheet
 
     shown = {group: dissected(group) for group in ("encoding", "extension", "scale_attention")}
     list_files(save(sheet(shown), Path(chosen["out"]) / "gallery"))

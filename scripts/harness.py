@@ -3,4 +3,4 @@
 from posbench.cli.app import run_script
 
 if __name__ == "__main__":
-    run_script("posbench.cli.harness:harness", "harness")
+    run_script("posbench.tools.harness.command:harness", "harness")

@@ -3,4 +3,4 @@
 from posbench.cli.app import run_script
 
 if __name__ == "__main__":
-    run_script("posbench.cli.look:look", "look")
+    run_script("posbench.tools.look.command:look", "look")

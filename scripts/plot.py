@@ -15,8 +15,8 @@ labels.NAME another name of a line, a part of it, a file or a heading      title
 format      pdf,png; svg              out          a file or a folder; results/plot
 """
 
-from posbench.cli.key_values import run_main
-from posbench.cli.plot import plot_words
+from posbench.config.command_line import run_main
+from posbench.tools.plot.command import plot_words
 
 if __name__ == "__main__":
     run_main(plot_words)

@@ -3,4 +3,4 @@
 from posbench.cli.app import run_script
 
 if __name__ == "__main__":
-    run_script("posbench.cli.reproduce:reproduce", "reproduce")
+    run_script("posbench.tools.reproduce.command:reproduce", "reproduce")

@@ -3,4 +3,4 @@
 from posbench.cli.app import run_script
 
 if __name__ == "__main__":
-    run_script("posbench.cli.commands:run")
+    run_script("posbench.tools.run.command:run")

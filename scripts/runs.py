@@ -17,10 +17,10 @@ from pathlib import Path
 
 from rich.filesize import pick_unit_and_suffix
 
-from posbench.cli.key_values import options, run_main
 from posbench.common.defuse import printable
 from posbench.common.errors import ConfigError
 from posbench.common.files import write_json
+from posbench.config.command_line import options, run_main
 from posbench.results.inventory import STATES, Entry, list_runs
 
 HEAD = ("run", "encoding", "seed", "steps", "val. loss", "evals", "size", "age", "state")

@@ -3,4 +3,4 @@
 from posbench.cli.app import run_script
 
 if __name__ == "__main__":
-    run_script("posbench.cli.search_factors:search_factors", "search_factors")
+    run_script("posbench.tools.factors.command:search_factors", "search_factors")

@@ -25,8 +25,8 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from posbench.cli.key_values import as_read, exit_code
 from posbench.common.errors import ConfigError, RunError
+from posbench.config.command_line import as_read, exit_code
 from posbench.config.compose import (
     Composer,
     Request,
@@ -40,8 +40,8 @@ from posbench.config.compose import (
     swept,
     unresolved,
 )
+from posbench.config.hydra_errors import sentence
 from posbench.config.names import CONFIGS
-from posbench.config.nearest import sentence
 from posbench.config.schema import check_config
 from posbench.config.typed_args import shown
 
@@ -109,7 +109,7 @@ def _execute(command: Command, composed: list[tuple[dict, list[str]]], composer:
     expanded = [([check_config(cfg) for cfg in expand(job, overrides, composer)], overrides) for job, overrides in composed]
     cfgs = [cfg for cells, _ in expanded for cfg in cells]
     if any(cfg["run"] or cfg["model"].get("path") or cfg["model"].get("engine") for cfg in cfgs):
-        from posbench.cli.conflicting_words import check_given
+        from posbench.cli.check_trained import check_given
 
         check_given(expanded, experiment)
     script = Path(sys.argv[0]).stem

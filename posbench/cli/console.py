@@ -7,8 +7,8 @@ from pathlib import Path
 
 from posbench import __version__
 from posbench.cli.key_help import docstring_line, explain_words, own_folders
-from posbench.cli.key_values import exit_code
 from posbench.common.errors import ConfigError, did_you_mean
+from posbench.config.command_line import exit_code
 from posbench.config.names import CONFIGS, SCRIPTS
 
 LISTED_FIRST = ("demo", "look", "run", "report", "runs")  # in the list of commands; the others by name

@@ -23,8 +23,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.common.files import sha256_json
+from posbench.config.hydra_errors import sentence
 from posbench.config.names import nodes, with_choices
-from posbench.config.nearest import sentence
 from posbench.config.schema import DATA, JOB, Size
 from posbench.config.typed_args import fit_value
 

@@ -1,7 +1,7 @@
 """Description of a GGUF file's model in the keys of config.json. Torch-free.
 
 Every key of the architecture must be known, so that nothing that changes the model is passed over: transformers 5 ignores
-rope.scaling.* and rope_freqs.weight for Llama. What llama.cpp passes over in these architectures (posbench/explanation/facts.yaml) is
+rope.scaling.* and rope_freqs.weight for Llama. What llama.cpp passes over in these architectures (posbench/tools/explanation/facts.yaml) is
 passed over here too.
 """
 

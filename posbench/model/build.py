@@ -19,7 +19,7 @@ from posbench.position.interfaces import Encoding, Extension, ScaleAttention
 from posbench.position.legality import check_trained_scale
 from posbench.pretrained.checkpoint import Checkpoint
 from posbench.pretrained.outline import outlined
-from posbench.pretrained.their_model import loaded
+from posbench.pretrained.transformers_model import loaded
 from posbench.pretrained.weights import load_checkpoint, unchanged
 from posbench.runs.directory import Run
 from posbench.scale_attention.none import NoScale

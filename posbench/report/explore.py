@@ -24,12 +24,12 @@ from posbench.common.defuse import printable
 from posbench.common.files import finite
 from posbench.report.figures.palette import BLACK, encoding_look, extension_look, foreign_pens
 from posbench.report.figures.style import DASHES, FOREIGN, OKABE_ITO
-from posbench.report.html import template
-from posbench.report.page import Sources
+from posbench.report.html_page import Sources
+from posbench.report.html_parts import template
+from posbench.report.published.reproduction import command
 from posbench.report.records import SECTION, CurvePoint, SectionKey
 from posbench.report.references import Seed
 from posbench.report.report import Report
-from posbench.report.reproduction import command
 from posbench.results.bundle import shown_folder
 from posbench.results.evaluation import Evaluation
 from posbench.results.evidence import is_mean

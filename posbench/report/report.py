@@ -125,20 +125,6 @@ class Report:
                 console.print(note, markup=False, width=width or 200)
         return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
 
-    def summary(self) -> dict[str, float]:
-        """Loss of each method at each length for wandb, and its difference to the floor if there is one, in nats per token."""
-        from posbench.runs.recorder import curve_name, own_text
-
-        values = {}
-        seeds = (seed for section in self.sections for point in section if point.window is None for seed in point.seeds)
-        for evaluation, row, against_floor, _ in seeds:
-            name = f"eval/{curve_name(row, own_text(self.origins[evaluation.origin].nested))}"
-            if row["nll"] is not None:
-                values[f"{name}/nll_at_{row['length']}"] = row["nll"]
-            if against_floor:
-                values[f"{name}/above_floor_at_{row['length']}"] = against_floor.difference
-        return values
-
 
 def _of(section: list[CurvePoint] | list[ContextPoint] | list[Score], evaluations: Iterable[Evaluation]) -> list[Evaluation]:
     return [evaluation for evaluation in evaluations if section_of(evaluation) == section[0].section]

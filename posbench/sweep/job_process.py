@@ -22,15 +22,15 @@ from posbench.common.signals import Signals, Stopped, die_with_parent, end_at_se
 from posbench.data.corpus import read_text_of
 from posbench.engines.ask import running
 from posbench.evaluation.protocol import protocol
-from posbench.huggingface.check_checkpoint import check_checkpoint
 from posbench.model.build import load_model, pick_device
 from posbench.model.memory import forget
-from posbench.report.folder import write as write_report
 from posbench.report.report import collect
-from posbench.runs.recorder import Recorder
+from posbench.report.write_report import write as write_report
 from posbench.sweep.cells import Cell
+from posbench.sweep.check_checkpoint import check_checkpoint
 from posbench.sweep.evaluate_cell import cell_evaluation, evaluate, progress_of
 from posbench.sweep.jobs import BUSY, Job, Outcome, plan_jobs
+from posbench.sweep.recorder import Recorder, report_summary
 from posbench.sweep.train_job import corpus_of, finish_parent, recorded_config, restore_config, tidy, train
 from posbench.sweep.verdict import JobVerdict, judge_job
 from posbench.sweep.worker import SECRET, ended
@@ -116,7 +116,7 @@ def _show_report(job: Job, recorder: Recorder) -> None:
     with tempfile.TemporaryDirectory() as folder:
         try:
             found = collect(job.run.eval_files(), job.run.id, "", skip_damaged=True)
-            recorder.summary(found.summary())
+            recorder.summary(report_summary(found))
             files = write_report(found, folder)
         except Exception as error:
             print(f"no figure for wandb: {error}", file=sys.stderr)

@@ -9,7 +9,6 @@ from posbench.common.files import read_json
 from posbench.data import prepare
 from posbench.data.corpus import Corpus, fit_corpus
 from posbench.data.sources import SPLITS
-from posbench.huggingface import weights as hf_weights
 from posbench.model.build import files_of, load_model, make_model, pick_device, read_theirs
 from posbench.model.gpt import GPT
 from posbench.model.inherit import inherit
@@ -19,9 +18,10 @@ from posbench.pretrained.outline import outlined
 from posbench.results.run_metadata import or_nothing
 from posbench.runs import directory as runs
 from posbench.runs import provenance
-from posbench.runs.recorder import Recorder
+from posbench.sweep import take_checkpoint as hf_weights
 from posbench.sweep.cells import Cell
 from posbench.sweep.jobs import Job
+from posbench.sweep.recorder import Recorder
 from posbench.training.checkpoint import remove_state
 from posbench.training.distributed import World
 from posbench.training.loop import fit

@@ -61,13 +61,13 @@ class JobVerdict:
 def judge_job(job: Job, known: dict[str, Outcome] | None = None) -> JobVerdict:
     """Judge a job by its configuration alone. `known` keeps verdicts for other jobs that share methods, such as the other seeds."""
     from posbench.evaluation.protocol import protocol
-    from posbench.huggingface.weights import check_whole
     from posbench.model.build import make_encoding, make_trained_scale
     from posbench.model.inherit import check_beginning
     from posbench.model.memory import check_batch
     from posbench.position.instantiate import make
     from posbench.position.interfaces import Extension, ScaleAttention
     from posbench.position.legality import check
+    from posbench.sweep.take_checkpoint import check_whole
     from posbench.training.graph import check_graph
 
     known = {} if known is None else known

@@ -30,11 +30,11 @@ from script_calls import call
 from spoils import with_usual
 
 import posbench
-from posbench.cli import commands
 from posbench.common.errors import RunError
 from posbench.data import sources
 from posbench.runs.directory import Run
 from posbench.runs.rows import VOLATILE
+from posbench.tools.run import command as commands
 
 ROOT = CONFIGS.parent
 TINY = ["data=local", "data.tokenizer=bytes", "model.d_model=16", "model.n_layer=1", "model.n_head=2", "model.d_ff=32"]

@@ -9,8 +9,8 @@ from conftest import CONFIGS
 from script_calls import call
 from spoils import with_usual, write_text
 
-from posbench.cli import key_values
 from posbench.common.errors import ConfigError, RunError
+from posbench.config import command_line as key_values
 from posbench.runs.directory import Run
 
 HYDRA = ("run", "report", "anatomy", "prepare_data", "export_hf", "reproduce", "claims", "look", "advise", "search_factors", "identify")

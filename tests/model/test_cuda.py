@@ -10,14 +10,14 @@ from hf_models import checkpoint
 from measures import attend_in, attention_inputs
 from test_devices import CORPUS
 
-from posbench.benchmark import checkpoint as bench
-from posbench.benchmark import measure
 from posbench.config.schema import TrainConfig
 from posbench.model.kernels import dispatch, flex
 from posbench.model.kernels.blocks import rows
 from posbench.model.memory import tensor_mib
 from posbench.position.plan import make_plan, training_plans
 from posbench.runs.directory import Run
+from posbench.tools.benchmark import checkpoint as bench
+from posbench.tools.benchmark import measure
 from posbench.training.trainer import Trainer
 
 pytestmark = pytest.mark.gpu

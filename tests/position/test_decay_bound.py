@@ -7,8 +7,8 @@ import pytest
 import torch
 from dissected import anatomy
 
-from posbench.anatomy.dissect import decay_bound
 from posbench.position.geometry import Shape
+from posbench.tools.anatomy.dissect import decay_bound
 
 
 @pytest.mark.parametrize("base", [1e3, 1e4, 5e5])

@@ -8,7 +8,6 @@ import torch
 from conftest import choices, make_triple, node, small_shape
 from measures import ROPE, SPAN, attend_in, attention_inputs, equal, freq
 
-from posbench.anatomy.query_view import content_score, kinds
 from posbench.common.errors import ConfigError
 from posbench.encodings.p_rope import PRope
 from posbench.encodings.rope import Rope
@@ -28,6 +27,7 @@ from posbench.model.kernels.blocks import rows
 from posbench.position.geometry import Span, Spectrum, Trait
 from posbench.position.instantiate import make
 from posbench.position.plan import make_plan
+from posbench.tools.anatomy.query_view import content_score, kinds
 
 FACTORS = [Ntk, DynamicNtk, NtkFixed, NtkMixed, NtkByParts, Yarn, Llama3, Longrope]
 

@@ -10,7 +10,6 @@ from conftest import node, small_shape
 from hf_models import FIXED, TRAIN_LEN, adopted, assert_equal_logits, checkpoint, exported, imported, method, theirs, transformers
 from safetensors.torch import load_file, save_file
 
-from posbench.anatomy.dissect import dissect
 from posbench.common.errors import ConfigError
 from posbench.config.identity import run_id
 from posbench.encodings.hybrid import Hybrid
@@ -23,6 +22,7 @@ from posbench.position.instantiate import make
 from posbench.position.legality import check
 from posbench.position.plan import make_plan
 from posbench.scale_attention.none import NoScale
+from posbench.tools.anatomy.dissect import dissect
 
 BEFORE = 12
 LONG, SHORT = [1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0], [1.0, 1.0, 1.0, 1.1, 1.1, 1.2, 1.2, 1.3]

@@ -11,16 +11,16 @@ from script_calls import call
 from synthetic import Built, write_run
 
 import posbench
-from posbench.claims.find import Pool
-from posbench.cli.bundle import bundle_command
-from posbench.cli.explore import explore_command
 from posbench.common.errors import RunError
-from posbench.report.folder import NUMBERS, list_again
 from posbench.report.frame import by_source
 from posbench.report.report import collect
+from posbench.report.write_report import NUMBERS, list_again
 from posbench.results.evidence import write_evidence
 from posbench.results.hashes import HASHES
 from posbench.runs.rows import eval_content, read_eval
+from posbench.tools.bundle.command import bundle_command
+from posbench.tools.claims.find import Pool
+from posbench.tools.explore.command import explore_command
 
 DEMO = CONFIGS.parent / "results" / "reported" / "demo"
 # What nothing else in a folder tells: only a list of hashes notices it.
@@ -153,7 +153,7 @@ def test_report_writes_the_list_last_and_one_that_was_cut_short_has_none(tmp_pat
     assert built.files[-1].name == HASHES
     listed = json.loads((tmp_path / "out" / HASHES).read_text())["files"]
     assert set(listed) == {path.name for path in built.files} - {HASHES} and {"explore.html", "report.html", "rows.csv"} <= set(listed)
-    monkeypatch.setattr("posbench.report.folder.explore_page", lambda *_: 1 / 0)
+    monkeypatch.setattr("posbench.report.write_report.explore_page", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         Built(paths[:3], tmp_path / "out", "t", "x")
     assert not (tmp_path / "out" / HASHES).exists()

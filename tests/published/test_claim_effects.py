@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from conftest import CONFIGS
 
-from posbench.claims.judge import Finding
-from posbench.claims.language import ClaimCell, Endpoint, load_all
-from posbench.claims.table import read_findings
 from posbench.runs.rows import read_csv
+from posbench.tools.claims.judge import Finding
+from posbench.tools.claims.language import ClaimCell, Endpoint, load_all
+from posbench.tools.claims.table import read_findings
 
 REPORTED = CONFIGS.parent / "results" / "reported"
 ROWS = {  # folders with the rows of a stage

@@ -10,8 +10,8 @@ from conftest import CONFIGS
 
 from posbench.common.errors import RunError
 from posbench.config.identity import run_id
-from posbench.report.folder import disagreements
 from posbench.report.report import collect
+from posbench.report.write_report import disagreements
 
 REPORTED = CONFIGS.parent / "results" / "reported"
 FOLDERS = sorted(path.parent for path in REPORTED.glob("*/sums.npz"))

@@ -5,7 +5,8 @@ import re
 
 import pytest
 
-from posbench.report import leaderboard, pages
+from posbench.report.published import leaderboard
+from posbench.report.published import readme_pages as pages
 from posbench.report.records import read_points
 
 CURVE = "protocol,data,tokenizer,train_len,setting,encoding,extension,scale_attention,untested,length,n_seeds,n_targets,nll,floor"

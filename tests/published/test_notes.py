@@ -8,7 +8,6 @@ import pytest
 import torch
 from conftest import choices, node, small_model, small_shape
 
-from posbench.anatomy.dissect import decay_bound
 from posbench.encodings.alibi import Alibi, slopes
 from posbench.encodings.learned import Learned
 from posbench.encodings.none import NoEncoding
@@ -19,6 +18,7 @@ from posbench.extensions.pi import Pi
 from posbench.position.geometry import Span
 from posbench.position.instantiate import make
 from posbench.position.plan import make_plan
+from posbench.tools.anatomy.dissect import decay_bound
 
 LENGTH, WIDTH = 48, 128
 

@@ -7,7 +7,8 @@ import re
 import pytest
 
 from posbench.common.errors import ConfigError
-from posbench.report import page_numbers, pages
+from posbench.report.published import readme_numbers as page_numbers
+from posbench.report.published import readme_pages as pages
 
 
 @pytest.mark.parametrize("template", pages.PAGES, ids=lambda path: path.relative_to(pages.ROOT).as_posix())

@@ -14,10 +14,10 @@ import pytest
 from conftest import CONFIGS, choices
 from hydra import compose, initialize_config_dir
 
-from posbench.cli import bundle
-from posbench.cli.plot import NAMES
-from posbench.explanation.changes import read_changes
 from posbench.runs.rows import COLUMNS
+from posbench.tools.bundle import command as bundle
+from posbench.tools.explanation.changes import read_changes
+from posbench.tools.plot.command import NAMES
 
 ROOT = CONFIGS.parent
 PAGES = sorted({*ROOT.glob("*.md"), ROOT / "configs" / "compat.md", *ROOT.glob("[a-z]*/README.md"), *ROOT.glob("results/**/README.md")})
@@ -49,7 +49,7 @@ def named(page: str, heading: str, column: int = 0) -> set[str]:
 
 
 def test_the_table_of_what_goes_with_what_is_todays():
-    from posbench.anatomy.legality_table import judge_all, legality_markdown
+    from posbench.tools.anatomy.legality_table import judge_all, legality_markdown
 
     shown = TEXT["configs/compat.md"].split("<!-- end of compat -->")[0].split("<!-- compat:")[1].partition("\n")[2]
     assert shown.strip() == legality_markdown(list(judge_all([CONFIGS], 64, [64, 1024]))).strip(), "put the output of make compat there"

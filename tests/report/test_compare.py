@@ -16,10 +16,10 @@ from test_report_html import Page, describe
 from posbench.common.csv_records import to_csv
 from posbench.common.errors import ConfigError, RunError
 from posbench.report.figures.captions import caption
-from posbench.report.folder import write
 from posbench.report.records import CurvePoint, read_points
 from posbench.report.report import collect
 from posbench.report.tables import METHOD, PAGE, Table
+from posbench.report.write_report import write
 from posbench.results.search import find_results, shortest_endings
 from posbench.runs.rows import write_csv
 

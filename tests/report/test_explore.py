@@ -18,7 +18,6 @@ from script_calls import call
 from synthetic import LENGTHS, TARGETS, write_eval
 
 import posbench
-from posbench.cli.explore import of_grid
 from posbench.config.compose import Composer, long_name, resolved_values
 from posbench.config.defaults import resolve
 from posbench.config.identity import eval_id, run_id
@@ -26,6 +25,7 @@ from posbench.report.explore import SUMS_BYTES, TEMPLATES, content, explore_page
 from posbench.report.records import SECTION, section_of
 from posbench.report.report import collect
 from posbench.statistics.crossed import Sums, across, estimate, join_strata
+from posbench.tools.explore.command import of_grid
 
 REPORTED = CONFIGS.parent / "results" / "reported"
 EVIL = "<img src=x onerror=alert(1)></script><script>alert(2)</script>"

@@ -9,11 +9,11 @@ from posbench.report.figures.lines import Mark
 from posbench.report.figures.method_lines import lines_of
 from posbench.report.figures.palette import foreign_pens
 from posbench.report.figures.style import FOREIGN, OKABE_ITO
-from posbench.report.folder import write
 from posbench.report.frame import frame, records
 from posbench.report.plot import Options, draw_figure
 from posbench.report.records import CurvePoint, read_points
 from posbench.report.report import collect
+from posbench.report.write_report import write
 
 FEW = {cell: CURVES[cell] for cell in (("rope", "none", "none"), ("rope", "pi", "none"))}
 LINES = "".join(f"{method},{length},{ppl},64\n" for method, ppl in (("rope", 20), ("pi", 25), ("theirs", 30)) for length in (64, 512))

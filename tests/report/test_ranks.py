@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 from test_scores import write_scores
 
-from posbench.report.folder import disagreements, write
 from posbench.report.ranks import method_ranks
 from posbench.report.report import collect
+from posbench.report.write_report import disagreements, write
 
 SHARES = {  # {task: {encoding: accuracy at 64 (inside), 128, 256 and 512 tokens}}
     "copy": {"rope": (1, 0, 0, 0), "fox": (1, 1, 1, 0), "alibi": (1, 1, 0, 0), "none": (0, 1, 1, 1)},

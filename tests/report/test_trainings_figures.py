@@ -7,8 +7,8 @@ from labelled import labelled
 from test_figures import texts
 
 from posbench.report.figures import trainings
-from posbench.report.folder import draw
 from posbench.report.records import CurvePoint, Score, sections
+from posbench.report.write_report import draw
 
 PLACE = {"protocol": "fixed_targets", "data": "pysource", "tokenizer": "bpe-1024", "setting": None, "scale_attention": "none"}
 SEEN = {"n_seeds": 3, "n_targets": 4096, "n_units": 120, "sem_unit": "document", "over": "seeds x documents", "half_width": 0.02,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from conftest import CONFIGS
 
-from posbench.report.page_numbers import fill
+from posbench.report.published.readme_numbers import fill
 from posbench.runs.rows import read_csv
 from posbench.statistics.crossed import Sums, estimate, join_strata, sums
 

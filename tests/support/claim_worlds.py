@@ -6,9 +6,9 @@ import numpy as np
 import yaml
 from synthetic import DOCUMENTS, TARGETS, write_eval
 
-from posbench.claims.find import Pool
-from posbench.claims.judge import judge
-from posbench.claims.language import load
+from posbench.tools.claims.find import Pool
+from posbench.tools.claims.judge import judge
+from posbench.tools.claims.language import load
 
 NATS = 2 * math.log(2)  # nats/token in one bit/byte, at the two bytes per token of tests/support/synthetic.py
 GRID = (64, 72, 80, 96, 128, 256, 512)

@@ -6,13 +6,13 @@ from pathlib import Path
 import torch
 from conftest import node
 
-from posbench.anatomy.dissect import Anatomy, dissect
 from posbench.config.schema import ModelConfig, TrainConfig
 from posbench.model.gpt import GPT
 from posbench.model.weights import save_weights
 from posbench.position.geometry import Shape
 from posbench.position.instantiate import make
 from posbench.runs.directory import Run
+from posbench.tools.anatomy.dissect import Anatomy, dissect
 
 SHAPE = Shape(d_model=128, n_layer=4, n_head=2, n_kv_head=2, train_len=256)
 

@@ -10,14 +10,14 @@ from posbench.config.compose import Request
 from posbench.config.defaults import resolve
 from posbench.config.identity import run_id
 from posbench.config.schema import JobConfig, TrainConfig
-from posbench.huggingface import weights as hf_weights
-from posbench.huggingface.export import export
 from posbench.model.build import load_model, make_model
 from posbench.model.weights import save_weights
 from posbench.position.instantiate import make, trained_config
 from posbench.position.plan import make_plan
 from posbench.pretrained.import_config import adopt
 from posbench.runs.directory import Run
+from posbench.sweep import take_checkpoint as hf_weights
+from posbench.tools.export.command import export
 
 transformers = pytest.importorskip("transformers")
 transformers.utils.logging.disable_progress_bar()

@@ -9,7 +9,7 @@ from unittest import mock
 import numpy as np
 
 from posbench.evaluation.protocols.by_position import bins
-from posbench.report import folder
+from posbench.report import write_report as folder
 from posbench.report.report import collect
 from posbench.runs.columns import DERIVED
 from posbench.runs.rows import DIGEST, eval_content, make_row

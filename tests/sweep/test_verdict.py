@@ -10,7 +10,6 @@ from script_calls import call
 from spoils import PLACES, SMALL
 from test_cli import TINY
 
-from posbench.cli import commands
 from posbench.common.errors import ConfigError
 from posbench.config.schema import ModelConfig
 from posbench.model.memory import check_batch
@@ -20,6 +19,7 @@ from posbench.runs.directory import Run
 from posbench.sweep import job_process
 from posbench.sweep.jobs import Job, Outcome
 from posbench.sweep.verdict import JobVerdict, judge_job, settle
+from posbench.tools.run import command as commands
 
 GRID = ["-m", "encoding=alibi,none", "extension=none,ntk"]  # alibi x ntk is refused, none x ntk changes nothing
 

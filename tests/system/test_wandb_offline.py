@@ -22,7 +22,7 @@ WANDB = Path(sys.executable).parent / "wandb"
 ID = "rope-64-s0-0123456789"
 JOB = """
 import json, sys, time
-from posbench.runs import recorder
+from posbench.sweep import recorder
 from posbench.config.schema import LogConfig
 from posbench.runs.directory import Run
 path, job_type, first, last, pause, rows, image, ok, patience = json.loads(sys.argv[1])

@@ -16,7 +16,6 @@ from posbench.common.errors import ConfigError
 from posbench.config.schema import FinetuneConfig, JobConfig, ModelConfig, TrainConfig
 from posbench.data.tokenfile import TokenFile
 from posbench.encodings.pose import Pose
-from posbench.huggingface.export import hf_config
 from posbench.model.build import make_encoding, make_trained_scale
 from posbench.model.gpt import GPT
 from posbench.model.inherit import check_beginning, inherit
@@ -24,6 +23,7 @@ from posbench.position.instantiate import make
 from posbench.position.plan import make_plan, training_plans
 from posbench.report.labels import Labels
 from posbench.sweep.finetune import child_config
+from posbench.tools.export.command import hf_config
 from posbench.training import loop
 from posbench.training.optimizers import build, rate
 from posbench.training.trainer import Trainer

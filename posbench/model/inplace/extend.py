@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from posbench.common.errors import ConfigError, first_line
 from posbench.config.names import chosen_node
-from posbench.model.inplace.door import Door
+from posbench.model.inplace.attention_hook import Door
 from posbench.model.inplace.families.family import family_of, has_family
 from posbench.model.inplace.measure import TOKENS, measure, unturned
 from posbench.model.inplace.own_configs import OwnConfigs

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from posbench.common.errors import ConfigError
 from posbench.encodings.as_trained import AsTrained, Turned
 from posbench.encodings.none import NoEncoding
-from posbench.model.inplace.door import Door
+from posbench.model.inplace.attention_hook import Door
 from posbench.model.inplace.visible import Visible
 from posbench.position.geometry import Shape, Spectrum
 from posbench.position.interfaces import Layer

@@ -1,1 +1,0 @@
-"""Runs from checkpoints, and checkpoints from runs, in the formats of transformers."""

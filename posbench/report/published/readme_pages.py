@@ -1,0 +1,74 @@
+"""Pages of results from their templates, filled with the numbers of results/reported: python -m posbench.report.published.readme_pages
+
+Each README.template.md makes the README.md beside it. {expressions} are numbers (readme_numbers.py). Between the marks
+`<!-- table: FILE n -->` and `<!-- end of table -->` comes the n-th table of a file: all of it, or the lines that begin as those there.
+At the end of a template `<!-- let name = words -->` defines what $name stands for in expressions.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+from posbench.common.errors import ConfigError
+from posbench.common.files import write_atomic
+from posbench.report.published.leaderboard import folders, leaderboard
+from posbench.report.published.readme_numbers import fill
+from posbench.report.seed_marks import MARK
+from posbench.report.tables import METHOD
+from posbench.report.write_report import list_again
+
+ROOT = Path(__file__).parents[2]
+PAGES = {template: template.with_name("README.md") for template in sorted((ROOT / "results" / "reported").rglob("README.template.md"))}
+LEADERBOARD = ROOT / "results" / "reported" / "leaderboard.md"
+EXPRESSION = re.compile(r"\{(\w[\w/. ]*): ((?:[^{}]|\{[^{}]*\})+)\}")
+TABLE = re.compile(r"(<!-- table: (\S+) (\d+) -->\n)(.*?)(<!-- end of table -->)", re.S)
+LET = re.compile(r"<!-- let (\w+) = (.*) -->\n")
+
+
+def filled_page(template: Path) -> str:
+    """Text of the page. Raises ConfigError, with file and line, for what the results do not hold."""
+    text = template.read_text(encoding="utf-8")
+    words = dict(LET.findall(text))
+
+    def made(match: re.Match) -> str:
+        try:
+            if match.re is TABLE:
+                return filled_table(match)
+            return fill(match[1], re.sub(r"\$(\w+)", lambda name: words[name[1]], match[2]))
+        except (ConfigError, KeyError, ValueError, TypeError, IndexError, OSError) as error:
+            line, shown = match.string.count("\n", 0, match.start()) + 1, match[0].splitlines()[0]
+            said = error if isinstance(error, ConfigError) else repr(error)
+            raise ConfigError(f"{template.parent.name}/{template.name}, line {line}: {shown} cannot be filled in: {said}.") from error
+
+    filled = TABLE.sub(made, EXPRESSION.sub(made, text))
+    return f"<!-- made of {template.name} by `make pages` -->\n{LET.sub('', filled).rstrip()}\n"
+
+
+def filled_table(match: re.Match) -> str:
+    """A table of a file between its marks."""
+    opening, path, number, given, closing = match.groups()
+    tables = re.findall(r"(?:^\|.*\n)+", (ROOT / path).read_text(encoding="utf-8"), re.M)
+    header, rule, *lines = tables[int(number) - 1].splitlines()
+    columns = 1 + sum(cell.strip() in METHOD for cell in header.split("|"))
+    begun = ["|".join(MARK.sub("", line).split("|")[:columns]) + "|" for line in given.splitlines() if line not in (header, rule)]
+    chosen = [next((line for line in lines if MARK.sub("", line).startswith(start)), None) for start in begun] if begun else lines
+    if None in chosen:
+        raise ConfigError(f"table {number} of {path} has no line that begins `{begun[chosen.index(None)]}`")
+    return "\n".join([opening.strip(), header, rule, *chosen, closing])
+
+
+def main() -> None:
+    """Write all pages, and the list of hashes of each folder of evidence."""
+    for template, path in PAGES.items():
+        write_atomic(path, filled_page(template))
+    write_atomic(LEADERBOARD, leaderboard(LEADERBOARD.parent))
+    for folder in folders(LEADERBOARD.parent):
+        list_again(folder)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,71 @@
+"""Reader of the parts of a config.json that set positions: its description of text, its length, its mapping of RoPE.
+
+A model of text and images describes its text in a part of its own, such as text_config, and every engine takes positions from there.
+"""
+
+from posbench.pretrained.outline import NAMES
+from posbench.tools.explanation.facts import FACTS
+
+TEXT_PARTS = tuple(FACTS["text_parts"])
+
+
+def number(value: object, default: float | None = None) -> float | None:
+    """A positive number, else the default."""
+    good = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e15
+    return value if good else default
+
+
+def first_of(config: dict, *keys: str, default: object = None) -> object:
+    """The value of the first of these keys that is there and not null, else the default."""
+    return next((config[key] for key in keys if config.get(key) is not None), default)
+
+
+def text_path(config: dict) -> tuple[str, ...]:
+    """Keys that lead to the description of text, such as ("text_config",); () where the config.json describes text alone."""
+    for key in TEXT_PARTS:
+        if isinstance(config.get(key), dict):
+            return (key, *text_path(config[key]))
+    return ()
+
+
+def at_path(config: dict, path: tuple[str, ...]) -> dict:
+    """The mapping at these keys; {} where there is none."""
+    for key in path:
+        part = config.get(key)
+        config = part if isinstance(part, dict) else {}
+    return config
+
+
+def placed(keys: dict, path: tuple[str, ...]) -> dict:
+    """The mapping below these keys: {"text_config": {"rope_theta": 1e4}} of {"rope_theta": 1e4} and ("text_config",)."""
+    for key in reversed(path):
+        keys = {key: keys}
+    return keys
+
+
+def flat(config: dict) -> dict:
+    """A description of text alone: the part that describes text, over the rest."""
+    merged = dict(config)
+    for depth in range(1, len(text_path(config)) + 1):
+        merged |= at_path(config, text_path(config)[:depth])
+    for key in TEXT_PARTS:
+        merged.pop(key, None)
+    if merged.get("model_type") in ("gemma3", "gemma3n", "gemma4", "llama4"):
+        merged["model_type"] += "_text"
+    return merged
+
+
+def longest_of(config: dict) -> float | None:
+    """Length that a config.json states. Command R's model_max_length comes before its max_position_embeddings, as engines take it."""
+    return next((length for name in ("model_max_length", *NAMES["length"]) if (length := number(config.get(name)))), None)
+
+
+def rope_words(config: dict) -> dict:
+    """The mapping of RoPE that transformers reads: rope_scaling, and only without it rope_parameters."""
+    mapping = config.get("rope_scaling") or config.get("rope_parameters")
+    return mapping if isinstance(mapping, dict) else {}
+
+
+def nested(words: dict) -> list[str]:
+    """Kinds of layers that a mapping of RoPE keeps apart."""
+    return [key for key, value in words.items() if isinstance(value, dict) or (value is None and key.endswith("_attention"))]

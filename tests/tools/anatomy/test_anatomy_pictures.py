@@ -1,0 +1,44 @@
+"""Pictures of anatomies: a panel for what says something, equal files, and a gallery of every method."""
+
+import functools
+from dataclasses import replace
+
+import pytest
+from conftest import choices
+from dissected import anatomy
+
+from posbench.report.figures.style import save
+from posbench.tools.anatomy import gallery
+from posbench.tools.anatomy.figure import anatomy_page
+
+
+@pytest.mark.parametrize(
+    ("triple", "panels"),
+    [
+        (("rope", "none", "none"), 4),  # frequencies, distances, channels, decay
+        (("rope", "yarn", "log_n"), 5),  # and logits
+        (("alibi", "none", "none"), 2),  # distances, bias
+        (("sinusoidal", "none", "none"), 4),  # frequencies, positions, table, similarity
+        (("none", "none", "none"), 1),
+        (("stick_breaking", "none", "none"), 2),  # distances, weights
+        (("stick_breaking", "string", "none"), 2),  # of several bands, though it changes nothing
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, tuple) else str(value),
+)
+def test_a_page_has_the_panels_that_say_something(triple, panels):
+    shown = [axes for axes in anatomy_page(anatomy(*triple, length=512)).axes if axes.axison]
+    assert len(shown) == panels and all(axes.get_title(loc="left") for axes in shown)
+
+
+def test_equal_anatomies_are_equal_files(tmp_path):
+    files = [save(anatomy_page(anatomy("rope", "pi", length=128)), tmp_path / name) for name in ("a", "b")]
+    for one, other in zip(*files, strict=True):
+        assert one.read_bytes() == other.read_bytes()
+
+
+def test_the_gallery_shows_every_method(monkeypatch):
+    monkeypatch.setattr(gallery, "nodes", functools.cache(gallery.nodes))  # each method is tried with each yaml
+    monkeypatch.setattr(gallery, "SHAPE", replace(gallery.SHAPE, d_model=64))
+    shown = {group: gallery.dissected(group) for group in ("encoding", "extension", "scale_attention")}
+    assert {group: sorted(name for name, *_ in found) for group, found in shown.items()} == {group: choices(group) for group in shown}
+    assert len(gallery.sheet(shown).axes) == sum(map(len, shown.values()))
