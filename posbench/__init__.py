@@ -18,8 +18,9 @@ In a notebook, with results/runs as scripts/run.py filled it:
 import os
 from typing import TYPE_CHECKING
 
-# By default idle OpenMP threads spin, which makes training 13 times slower beside one busy process. libgomp reads this when
-# torch loads it, so it is set before any module of posbench can import torch. 1000 keeps full speed on an idle machine.
+# By default idle OpenMP threads spin, which makes training 13 times slower beside one busy process.
+# libgomp reads this when torch loads it, so it is set before any module of posbench can import
+# torch. 1000 keeps full speed on an idle machine.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 from posbench.runs.columns import described
@@ -45,11 +46,11 @@ def load(path, device: str = "auto", cache_dir=None, trusted=()) -> "LoadedRun":
 
 
 def rows(paths) -> "pandas.DataFrame":
-    """All rows of run directories, folders of them, folders or bundles of reports, CSVs or globs (one or several), each row once.
+    """All rows of run directories, folders of them, folders or bundles of reports, CSVs or globs
+    (one or several), each row once.
 
-    Damaged files are skipped with a warning. Raises ConfigError for a path without runs, RunError when every file is damaged.
-    Columns, a missing number being NaN or <NA>:
-    """
+    Damaged files are skipped with a warning. Raises ConfigError for a path without runs, RunError
+    when every file is damaged. Columns, a missing number being NaN or <NA>:"""
     from posbench.report.frame import read_rows
 
     return read_rows(paths)
@@ -59,44 +60,50 @@ rows.__doc__ = f"{rows.__doc__.rstrip()}\n\n{described()}\n"
 
 
 def frame(paths, what: str = "curve") -> "pandas.DataFrame":
-    """Points of a report on run directories, folders of them, folders or bundles of reports, CSVs, globs: a row for each method and length.
+    """Points of a report on run directories, folders of them, folders or bundles of reports, CSVs,
+    globs: a row for each method and length.
 
-    `what` is curve (losses by length), position (losses by position), context (losses with c tokens of context) or accuracy (tasks); the
-    frame is empty where none was measured.
-    The columns are those of the CSV of that name in a report's folder, and the values behind the labels `encoding` and `extension`:
-    encoding_name, extension_name (str), trained_in (bool, the extension was fine-tuned with), tuned_from (str, family of the parent) and
-    train_steps (int, where the trainings of an encoding differ in them). Of curve and position:
+    `what` is curve (losses by length), position (losses by position), context (losses with c tokens
+    of context) or accuracy (tasks); the frame is empty where none was measured. The columns are
+    those of the CSV of that name in a report's folder, and the values behind the labels `encoding`
+    and `extension`: encoding_name, extension_name (str), trained_in (bool, the extension was
+    fine-tuned with), tuned_from (str, family of the parent) and train_steps (int, where the
+    trainings of an encoding differ in them). Of curve and position:
 
-        protocol, data, tokenizer, setting (str), train_len (tokens): equal within a table
-        encoding, extension, scale_attention (str): labels; untested (bool): a pair that its authors have not tested
-        length (tokens): tokens fed, or the last position of a stretch of windows of `window` tokens
-        n_seeds, n_targets, n_units (int), sem_unit (str): what the means are over
-        nll (nats/token), bpb (bits/byte), accuracy (share): means over seeds
-        floor (nats/token): loss with exactly train_len tokens of context
-        difference, half_width (nats/token): nll minus floor, paired, and half of its 95 % interval, over the units `over` (str)
-        change, change_half_width (nats/token): the same, to the same trainings without an extension
-        gain, gain_lower (nats/token): G of the trainings, and the lowest of their lower 95 % bounds
-        low, high (nats/token): interval that a CSV of others states; source (str): name of that CSV; unstated (str): columns
-        of a table that it does not state, in which those of the table stand
+        protocol, data, tokenizer, setting (str), train_len (tokens): equal within a table encoding,
+        extension, scale_attention (str): labels; untested (bool): a pair that its authors have not
+        tested length (tokens): tokens fed, or the last position of a stretch of windows of `window`
+        tokens n_seeds, n_targets, n_units (int), sem_unit (str): what the means are over nll
+        (nats/token), bpb (bits/byte), accuracy (share): means over seeds floor (nats/token): loss
+        with exactly train_len tokens of context difference, half_width (nats/token): nll minus
+        floor, paired, and half of its 95 % interval, over the units `over` (str) change,
+        change_half_width (nats/token): the same, to the same trainings without an extension gain,
+        gain_lower (nats/token): G of the trainings, and the lowest of their lower 95 % bounds low,
+        high (nats/token): interval that a CSV of others states; source (str): name of that CSV;
+        unstated (str): columns of a table that it does not state, in which those of the table stand
 
-    Raises ConfigError for an unknown `what` and for a path without runs, RunError when there is no evaluation or all are damaged.
-    """
+    Raises ConfigError for an unknown `what` and for a path without runs, RunError when there is no
+    evaluation or all are damaged."""
     from posbench.report.frame import read
 
     return read(paths, what)
 
 
 def explain(what, *words, **changes) -> "Explanation":
-    """Explanation of a checkpoint's setting of RoPE, and of what each engine makes of it; print it, or read its attributes.
+    """Explanation of a checkpoint's setting of RoPE, and of what each engine makes of it; print it,
+    or read its attributes.
 
-    `what` is a folder, config.json, .gguf file or hub name; `words` are flags and key=value as for scripts/explain.py, `changes` keys as
-    Python values: posbench.explain("DIR", rope_parameters={"rope_type": "yarn", "factor": 4.0}).frequencies().
-    """
+    `what` is a folder, config.json, .gguf file or hub name; `words` are flags and key=value as for
+    scripts/explain.py, `changes` keys as Python values: posbench.explain("DIR",
+    rope_parameters={"rope_type": "yarn", "factor": 4.0}).frequencies()."""
     import json
 
     from posbench.tools.explanation.explain import explain_words
 
-    typed = [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in changes.items()]
+    typed = [
+        f"{key}={value if isinstance(value, str) else json.dumps(value)}"
+        for key, value in changes.items()
+    ]
     return explain_words(str(what), [*map(str, words), *typed])
 
 
@@ -115,9 +122,11 @@ def plot(
     xlim: tuple[float | None, float | None] = (None, None),
     ylim: tuple[float | None, float | None] = (None, None),
 ) -> "Axes | numpy.ndarray":
-    """Axes of a figure of a frame's losses or accuracies, of matplotlib; an array of them if it has several panels.
+    """Axes of a figure of a frame's losses or accuracies, of matplotlib; an array of them if it has
+    several panels.
 
-    To go on with: `axes.figure.savefig(FILE)` keeps the size. Without more words it shows what the loss figure of a report shows.
+    To go on with: `axes.figure.savefig(FILE)` keeps the size. Without more words it shows what the
+    loss figure of a report shows.
 
         y           nats, ppl, bpb, accuracy, difference (nats minus the floor), change (nats minus no extension)
         x           length, multiple (of the training length), position
@@ -130,21 +139,24 @@ def plot(
         reference   floor, change, none, or a line: what is subtracted (of a perplexity: divided by)
         xlim, ylim  ends of the axes; None for that of the data
 
-    Lines of several frames in one (pandas.concat) are told apart by the column source. Intervals are those that the frame states: of
-    differences to the floor or to no extension, of accuracies in tasks, and of losses in CSVs of others.
-    Raises ConfigError, with what there is, for a word that fits nothing.
-    """
+    Lines of several frames in one (pandas.concat) are told apart by the column source. Intervals
+    are those that the frame states: of differences to the floor or to no extension, of accuracies
+    in tasks, and of losses in CSVs of others. Raises ConfigError, with what there is, for a word
+    that fits nothing."""
     import numpy
 
     from posbench.report.plot import Options, draw_figure
 
-    options = Options(y, x, lines, panel, log, size, style, labels or {}, title, reference, xlim, ylim)
+    options = Options(
+        y, x, lines, panel, log, size, style, labels or {}, title, reference, xlim, ylim
+    )
     axes = draw_figure(frame, options)[0].axes
     return axes[0] if len(axes) == 1 else numpy.array(axes, dtype=object)
 
 
 def extend(model, extension=None, scale_attention=None, target_len=None, train_len=None):
-    """The same loaded model of transformers, with a context extension and a factor on the logits in place.
+    """The same loaded model of transformers, with a context extension and a factor on the logits in
+    place.
 
     model = transformers.AutoModelForCausalLM.from_pretrained("HuggingFaceTB/SmolLM2-135M-Instruct")
     posbench.extend(model, "yarn", target_len=16384)               # trained to 8,192 tokens
@@ -153,31 +165,34 @@ def extend(model, extension=None, scale_attention=None, target_len=None, train_l
     posbench.extend(model, "rerope", scale_attention="log_n")      # replaces the methods of before
     posbench.restore(model)                                        # the model as it came
 
-    `extension` and `scale_attention` are names (`posbench help extension` lists them), dicts of a name and its arguments,
-    or objects of a method's class; None stands for none. An extension changes frequencies (yarn, ntk, llama3),
-    coordinates (pi, rerope, self_extend, dca), the keys that are seen (streaming, lm_infinite, window) or a learned table
-    (table_linear). Which of these a model can have depends on its own positions, and a refusal names those that it can.
+    `extension` and `scale_attention` are names (`posbench help extension` lists them), dicts of a
+    name and its arguments, or objects of a method's class; None stands for none. An extension
+    changes frequencies (yarn, ntk, llama3), coordinates (pi, rerope, self_extend, dca), the keys
+    that are seen (streaming, lm_infinite, window) or a learned table (table_linear). Which of these
+    a model can have depends on its own positions, and a refusal names those that it can.
 
-    `target_len` is the longest text in tokens. An extension with a factor is then set for it, once and for all; otherwise
-    its factor follows the length of each text, and a cache is refused where the factor changes. The configuration's
-    longest text is raised to it, which tokenizers, pipelines and lm-evaluation-harness read. A learned table needs it.
-    `train_len` is the length in tokens that the model was trained to, by default the longest text of its configuration.
+    `target_len` is the longest text in tokens. An extension with a factor is then set for it, once
+    and for all; otherwise its factor follows the length of each text, and a cache is refused where
+    the factor changes. The configuration's longest text is raised to it, which tokenizers,
+    pipelines and lm-evaluation-harness read. A learned table needs it. `train_len` is the length in
+    tokens that the model was trained to, by default the longest text of its configuration.
 
-    What the model does with positions is measured first, and its logits without an extension must stay what they were.
-    Its configuration, and so other models that share it, do not change. A cache is read only under the methods that
-    filled it. Padding on either side, beams, static caches, torch.compile and training work; packed texts, masks of four
-    dimensions, output_attentions and copies of the model do not. save_pretrained saves the model as it came.
+    What the model does with positions is measured first, and its logits without an extension must
+    stay what they were. Its configuration, and so other models that share it, do not change. A
+    cache is read only under the methods that filled it. Padding on either side, beams, static
+    caches, torch.compile and training work; packed texts, masks of four dimensions,
+    output_attentions and copies of the model do not. save_pretrained saves the model as it came.
 
-    Raises ConfigError, a ValueError, with one sentence for a model or a method that cannot be put in place. The model is
-    then as it came, or has the methods that it had.
-    """
+    Raises ConfigError, a ValueError, with one sentence for a model or a method that cannot be put
+    in place. The model is then as it came, or has the methods that it had."""
     from posbench.model.inplace import extend as inplace
 
     return inplace.extend(model, extension, scale_attention, target_len, train_len)
 
 
 def restore(model):
-    """The model as it was before posbench.extend. Caches that it filled meanwhile are refused from here on.
+    """The model as it was before posbench.extend. Caches that it filled meanwhile are refused from
+    here on.
 
     Raises ConfigError, a ValueError, for a model that was not extended.
     """

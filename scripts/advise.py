@@ -1,4 +1,6 @@
-"""Advise what to set so that a model reads longer texts: python scripts/advise.py model.path=DIR target=32768"""
+"""Advise what to set so that a model reads longer texts: python scripts/advise.py model.path=DIR
+target=32768
+"""
 
 from posbench.cli.app import run_script
 

@@ -17,7 +17,9 @@ from posbench.config.identity import method_name
 
 
 def anatomy(request: Request) -> None:
-    """Dissect one combination of methods, or every combination of a grid, or measure a run's attention."""
+    """Dissect one combination of methods, or every combination of a grid, or measure a run's
+    attention.
+    """
     measure = _attention if request.cfgs[0]["lengths"] else _grid if request.sweep else _one
     list_files(measure(request, request.cfgs[0]))
 
@@ -32,12 +34,18 @@ def _grid(request: Request, cfg: dict) -> list[Path]:
 
     for key in ("json", "figure"):
         if cfg[key]:
-            raise ConfigError(f"{key}={cfg[key]} is of one combination, and a grid gives a table: leave {key} out, or -m and experiment=.")
+            raise ConfigError(
+                f"{key}={cfg[key]} is of one combination, and a grid gives a table: leave {key}"
+                " out, or -m and experiment=."
+            )
     found, reasons = grid_rows(request.cfgs)
     for reason in reasons:
         print(reason, file=sys.stderr)
     if not found:
-        print("no combination of this grid is legal and changes something: there is no table", file=sys.stderr)
+        print(
+            "no combination of this grid is legal and changes something: there is no table",
+            file=sys.stderr,
+        )
         return []
     table, legend = grid_numbers(found)
     print("\n".join([table.title, aligned([table.columns, *table.rows]), *legend]))
@@ -45,7 +53,9 @@ def _grid(request: Request, cfg: dict) -> list[Path]:
 
 
 def _attention(request: Request, cfg: dict) -> list[Path]:
-    """Measure the attention of one run under every combination of methods, print a table, and write the files and the picture."""
+    """Measure the attention of one run under every combination of methods, print a table, and write
+    the files and the picture.
+    """
     from posbench.data.sources import ALL
     from posbench.report.figures.style import save
     from posbench.tools.anatomy import attention_file
@@ -54,7 +64,8 @@ def _attention(request: Request, cfg: dict) -> list[Path]:
 
     if len({(one["run"], str(one["lengths"]), str(one["evaluate"])) for one in request.cfgs}) > 1:
         raise ConfigError(
-            "lengths= measures one run with one setting of evaluate: only methods may be several, such as extension=none,yarn."
+            "lengths= measures one run with one setting of evaluate: only methods may be several,"
+            " such as extension=none,yarn."
         )
     cfgs = [attention_file.settled(one) for one in request.cfgs]
     first = cfgs[0]
@@ -75,12 +86,16 @@ def _attention(request: Request, cfg: dict) -> list[Path]:
     found = attention_file.content(run.id, first, arms, run.model, corpus, run.device)
     print(attention_file.attention_in_terminal(found))
     methods = [method_name(node) for one in cfgs for node in (one.extension, one.scale_attention)]
-    paths = attention_file.write_attention(found, _folder(cfg, "+".join([run.id, *dict.fromkeys(methods)])))
+    paths = attention_file.write_attention(
+        found, _folder(cfg, "+".join([run.id, *dict.fromkeys(methods)]))
+    )
     return [*paths, *save(attention_page(found), paths[0].with_suffix(""))]
 
 
 def _one(request: Request, cfg: dict) -> list[Path]:
-    """Print the summary of one combination and write the files named by json= and figure=, or both in report_dir or the default folder."""
+    """Print the summary of one combination and write the files named by json= and figure=, or both
+    in report_dir or the default folder.
+    """
     from posbench.common.files import write_json
     from posbench.position.instantiate import make
     from posbench.position.legality import check
@@ -97,9 +112,15 @@ def _one(request: Request, cfg: dict) -> list[Path]:
     if verdict.noop:
         print(f"no-op: {verdict.noop}", file=sys.stderr)
     found = dissect(encoding, extension, scale, length, trained)
-    numbers = found.numbers | {"untested": verdict.untested, "noop": verdict.noop, "run": cfg["run"]}
+    numbers = found.numbers | {
+        "untested": verdict.untested,
+        "noop": verdict.noop,
+        "run": cfg["run"],
+    }
     print("\n".join(summary(numbers)))
-    default = _folder(cfg) / ("+".join(numbers[key] for key in ("encoding", "extension", "scale_attention")) + ".json")
+    default = _folder(cfg) / (
+        "+".join(numbers[key] for key in ("encoding", "extension", "scale_attention")) + ".json"
+    )
     written = [Path(cfg["json"] or default)] if cfg["json"] or not cfg["figure"] else []
     for path in written:
         write_json(path, numbers)

@@ -1,4 +1,6 @@
-"""Judge the claims of results/claims on stored evaluations: python scripts/claims.py [runs=GLOB] [report_dir=DIR]"""
+"""Judge the claims of results/claims on stored evaluations: python scripts/claims.py [runs=GLOB]
+[report_dir=DIR]
+"""
 
 from posbench.cli.app import run_script
 

@@ -1,4 +1,6 @@
-"""Table of the legal combinations of methods: python scripts/compat.py [reasons] [train_len=64] [lengths=64,1024] [config_dir=DIR]"""
+"""Table of the legal combinations of methods: python scripts/compat.py [reasons] [train_len=64]
+[lengths=64,1024] [config_dir=DIR]
+"""
 
 import sys
 from pathlib import Path
@@ -12,10 +14,15 @@ DEFAULTS = {"reasons": False, "train_len": 64, "lengths": [], "config_dir": ""}
 
 
 def main(arguments: list[str]) -> None:
-    """Print the table, or with `reasons` one line for each pair: a reason (refused, untested, no-op) or a source (legal)."""
+    """Print the table, or with `reasons` one line for each pair: a reason (refused, untested,
+    no-op) or a source (legal).
+    """
     chosen = options(arguments, DEFAULTS)
     if chosen["config_dir"] and not Path(chosen["config_dir"]).is_dir():
-        raise ConfigError(f"config_dir={chosen['config_dir']} is not a folder: name the one that holds your yamls.")
+        raise ConfigError(
+            f"config_dir={chosen['config_dir']} is not a folder: name the one that holds your"
+            " yamls."
+        )
     from posbench.tools.anatomy.legality_table import WORDS, judge_all, legality_markdown
 
     train_len = chosen["train_len"]
@@ -27,7 +34,10 @@ def main(arguments: list[str]) -> None:
         return
     for pair in pairs:
         if pair.reason:
-            print(f"{WORDS[pair.fate]:4} encoding={pair.encoding} {pair.kind}={pair.other}: {pair.reason}")
+            print(
+                f"{WORDS[pair.fate]:4} encoding={pair.encoding} {pair.kind}={pair.other}:"
+                f" {pair.reason}"
+            )
 
 
 if __name__ == "__main__":

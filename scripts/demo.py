@@ -1,4 +1,6 @@
-"""Train three small models, evaluate them to 16 times their length and draw the plot: python scripts/demo.py"""
+"""Train three small models, evaluate them to 16 times their length and draw the plot: python
+scripts/demo.py
+"""
 
 import sys
 

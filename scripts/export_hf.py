@@ -1,4 +1,6 @@
-"""Export a run for transformers: python scripts/export_hf.py run=results/runs/ID out=FOLDER extension=yarn extension.mode=fixed ..."""
+"""Export a run for transformers: python scripts/export_hf.py run=results/runs/ID out=FOLDER
+extension=yarn extension.mode=fixed ...
+"""
 
 from posbench.cli.app import run_script
 

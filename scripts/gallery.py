@@ -1,4 +1,6 @@
-"""Draw every encoding, extension and scale of configs/ on one sheet: python scripts/gallery.py out=results/gallery"""
+"""Draw every encoding, extension and scale of configs/ on one sheet: python scripts/gallery.py
+out=results/gallery
+"""
 
 from pathlib import Path
 

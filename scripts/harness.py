@@ -1,4 +1,6 @@
-"""Run EleutherAI's lm-evaluation-harness on a checkpoint with methods in place: python scripts/harness.py model.path=DIR extension=yarn"""
+"""Run EleutherAI's lm-evaluation-harness on a checkpoint with methods in place: python
+scripts/harness.py model.path=DIR extension=yarn
+"""
 
 from posbench.cli.app import run_script
 

@@ -1,4 +1,6 @@
-"""Say which setting an engine really runs, by its rows and the weights: python scripts/identify.py RUN model.path=WEIGHTS"""
+"""Say which setting an engine really runs, by its rows and the weights: python scripts/identify.py
+RUN model.path=WEIGHTS
+"""
 
 from posbench.cli.app import run_script
 

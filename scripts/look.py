@@ -1,4 +1,6 @@
-"""Show the loss of a model by position, as it is and extended, in a given time: python scripts/look.py MODEL"""
+"""Show the loss of a model by position, as it is and extended, in a given time: python
+scripts/look.py MODEL
+"""
 
 from posbench.cli.app import run_script
 

@@ -1,4 +1,5 @@
-"""Draw one figure for a paper or a slide: python scripts/plot.py results/reported/demo y=ppl log=x,y size=column
+"""Draw one figure for a paper or a slide: python scripts/plot.py results/reported/demo y=ppl
+log=x,y size=column
 
 python scripts/plot.py PATH... [lines='rope|none, rope|yarn, alibi'] [y=ppl] [x=multiple] [panel=encoding] [COLUMN=VALUE,...] [out=FILE]
 

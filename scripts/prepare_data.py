@@ -1,4 +1,6 @@
-"""Tokenize a data set into the cache and print its statistics: python scripts/prepare_data.py data=books data.path=FOLDER"""
+"""Tokenize a data set into the cache and print its statistics: python scripts/prepare_data.py
+data=books data.path=FOLDER
+"""
 
 from posbench.cli.app import run_script
 from posbench.config.compose import Request
@@ -23,22 +25,37 @@ def prepare_data(request: Request) -> None:
     for data, cache_dir, splits in wanted.values():
         corpus = prepare(data, cache_dir, splits)
         if data["tokenizer"] == TASK:
-            print(f"{corpus.name}: a task of {corpus.vocab_size} ids, whose examples are drawn in training: nothing to prepare")
+            print(
+                f"{corpus.name}: a task of {corpus.vocab_size} ids, whose examples are drawn in"
+                " training: nothing to prepare"
+            )
             continue
-        print(f"{corpus.name}, {corpus.tokenizer}, {corpus.vocab_size} ids, fingerprint {corpus.fingerprint[:16]}, in {corpus.folder}")
-        print(f"  {'split':10}{'documents':>11}{'tokens':>14}{'bytes':>14}{'bytes/token':>13}  documents of more than L tokens")
+        print(
+            f"{corpus.name}, {corpus.tokenizer}, {corpus.vocab_size} ids, fingerprint"
+            f" {corpus.fingerprint[:16]}, in {corpus.folder}"
+        )
+        print(
+            f"  {'split':10}{'documents':>11}{'tokens':>14}{'bytes':>14}{'bytes/token':>13} "
+            " documents of more than L tokens"
+        )
         for split in splits:
             tokens = getattr(corpus, split)
             size, lengths = int(tokens.n_bytes.sum(dtype="int64")), tokens.document_lengths()
             long = ", ".join(f"{L}: {n}" for L in LENGTHS if (n := int((lengths > L).sum())))
-            print(f"  {split:10}{len(lengths):11,}{len(tokens.tokens):14,}{size:14,}{size / len(tokens.tokens):13.3f}  {long}")
+            print(
+                f"  {split:10}{len(lengths):11,}{len(tokens.tokens):14,}{size:14,}{size / len(tokens.tokens):13.3f}"
+                f"  {long}"
+            )
         if ALL in splits:
             continue
         known = sequences(corpus.train, SEQUENCE)
         for split in ("validation", "test"):
             share, share_D = overlap(getattr(corpus, split), known, SEQUENCE)
             copied = int((share_D > 0.5).sum())
-            print(f"  {split}: {share:.2%} of its sequences of {SEQUENCE} tokens stand in training too, most of {copied} documents")
+            print(
+                f"  {split}: {share:.2%} of its sequences of {SEQUENCE} tokens stand in training"
+                f" too, most of {copied} documents"
+            )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Run reported results again and compare them with the committed rows: python scripts/reproduce.py experiment=demo"""
+"""Run reported results again and compare them with the committed rows: python scripts/reproduce.py
+experiment=demo
+"""
 
 from posbench.cli.app import run_script
 

@@ -3,10 +3,10 @@
 python scripts/runs.py list [results_dir=results/runs] [runs='rope-*'] [state=failed] [encoding=rope] [sort=loss] [json=FILE]
 python scripts/runs.py gc [results_dir=results/runs] [runs='rope-*'] [failed=true] [interrupted=true] [older=30d] [cache=DIR] [delete=true]
 
-gc deletes nothing without delete=true. It lists partly written files, checkpoints of finished trainings, runs without any progress, and
-wandb folders that were uploaded. failed=true and interrupted=true add trainings that did not finish. cache=results/cache adds the token
-files that no run of this results folder was trained on.
-"""
+gc deletes nothing without delete=true. It lists partly written files, checkpoints of finished
+trainings, runs without any progress, and wandb folders that were uploaded. failed=true and
+interrupted=true add trainings that did not finish. cache=results/cache adds the token files that no
+run of this results folder was trained on."""
 
 import itertools
 import json
@@ -27,7 +27,14 @@ HEAD = ("run", "encoding", "seed", "steps", "val. loss", "evals", "size", "age",
 LEFT = ("run", "encoding", "state")
 SHARED = {"results_dir": "results/runs", "runs": "*"}
 LIST = {**SHARED, "state": "", "encoding": "*", "sort": "run", "json": ""}
-GC = {**SHARED, "failed": False, "interrupted": False, "older": timedelta(), "cache": "", "delete": False}
+GC = {
+    **SHARED,
+    "failed": False,
+    "interrupted": False,
+    "older": timedelta(),
+    "cache": "",
+    "delete": False,
+}
 SORT = {
     "run": lambda entry: entry.path.name,
     "age": lambda entry: entry.age,
@@ -48,9 +55,15 @@ def main(arguments: list[str]) -> None:
     chosen = options(rest, LIST if word == "list" else GC)
     folder = Path(chosen["results_dir"])
     if "/" in chosen["runs"]:
-        raise ConfigError(f"runs={chosen['runs']} must be a pattern of names, without /: name the folder of the runs with results_dir=.")
+        raise ConfigError(
+            f"runs={chosen['runs']} must be a pattern of names, without /: name the folder of the"
+            " runs with results_dir=."
+        )
     if not folder.is_dir():
-        raise ConfigError(f"results_dir={folder} is not a folder: name the one that holds the runs, such as results/runs.")
+        raise ConfigError(
+            f"results_dir={folder} is not a folder: name the one that holds the runs, such as"
+            " results/runs."
+        )
     found = [entry for entry in list_runs(folder) if fnmatchcase(entry.path.name, chosen["runs"])]
     if word == "list":
         _list(found, chosen)
@@ -64,7 +77,10 @@ def _list(found: list[Entry], chosen: dict) -> None:
     if chosen["sort"] not in SORT:
         raise ConfigError(f"sort={chosen['sort']} is unknown: choose from {', '.join(SORT)}.")
     found = [
-        entry for entry in found if chosen["state"] in ("", entry.state) and fnmatchcase(entry.encoding.split(" ")[0], chosen["encoding"])
+        entry
+        for entry in found
+        if chosen["state"] in ("", entry.state)
+        and fnmatchcase(entry.encoding.split(" ")[0], chosen["encoding"])
     ]
     found.sort(key=SORT[chosen["sort"]])
     if chosen["json"] == "-":
@@ -75,14 +91,36 @@ def _list(found: list[Entry], chosen: dict) -> None:
     lines = [HEAD]
     for one in found:
         steps = str(one.steps) if one.total is None else f"{one.steps}/{one.total}"
-        seed, loss = "-" if one.seed is None else str(one.seed), "-" if one.loss is None else f"{one.loss:.3f}"
+        seed, loss = (
+            "-" if one.seed is None else str(one.seed),
+            "-" if one.loss is None else f"{one.loss:.3f}",
+        )
         name = str(printable(one.path.name))
-        lines.append((name, one.encoding, seed, steps, loss, str(one.evaluations), _size(one.size), _age(one.age), one.told))
+        lines.append(
+            (
+                name,
+                one.encoding,
+                seed,
+                steps,
+                loss,
+                str(one.evaluations),
+                _size(one.size),
+                _age(one.age),
+                one.told,
+            )
+        )
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         cells = zip(HEAD, line, widths, strict=True)
-        print("  ".join(cell.ljust(width) if name in LEFT else cell.rjust(width) for name, cell, width in cells).rstrip())
-    counted = ", ".join(f"{n} {state}" for state in STATES if (n := sum(entry.state == state for entry in found)))
+        print(
+            "  ".join(
+                cell.ljust(width) if name in LEFT else cell.rjust(width)
+                for name, cell, width in cells
+            ).rstrip()
+        )
+    counted = ", ".join(
+        f"{n} {state}" for state in STATES if (n := sum(entry.state == state for entry in found))
+    )
     total = f"{len(found)} run{'s' * (len(found) != 1)}{f' ({counted})' if counted else ''}"
     print(f"{total}, {_size(sum(entry.size for entry in found))}", file=sys.stderr)
 
@@ -95,7 +133,9 @@ def _size(n: int) -> str:
 
 def _age(seconds: float) -> str:
     """Text of a duration in seconds, in one unit: 40s, 12m, 5h, 3d."""
-    unit, length = next((one for one in (("d", 86400), ("h", 3600), ("m", 60)) if seconds >= one[1]), ("s", 1))
+    unit, length = next(
+        (one for one in (("d", 86400), ("h", 3600), ("m", 60)) if seconds >= one[1]), ("s", 1)
+    )
     return f"{seconds / length:.0f}{unit}"
 
 
@@ -104,17 +144,29 @@ def _gc(folder: Path, found: list[Entry], chosen: dict) -> None:
 
     cache, delete = chosen["cache"], chosen["delete"]
     if cache and not Path(cache).is_dir():
-        raise ConfigError(f"cache={cache} is not a folder: name the one that holds the tokens, such as results/cache.")
+        raise ConfigError(
+            f"cache={cache} is not a folder: name the one that holds the tokens, such as"
+            " results/cache."
+        )
     unfinished = [state for state in ("failed", "interrupted") if chosen[state]]
     wastes = find_waste(folder, found, unfinished, chosen["older"].total_seconds(), delete)
     listed = gone = 0
-    for waste in itertools.chain(wastes, unused_tokens(Path(cache), folder, delete) if cache else ()):
+    for waste in itertools.chain(
+        wastes, unused_tokens(Path(cache), folder, delete) if cache else ()
+    ):
         listed, gone = listed + 1, gone + (0 if waste.kept else waste.size)
-        print(printable(f"{_size(waste.size):>11}  {waste.path}  {waste.why}{f' (kept: {waste.kept})' if waste.kept else ''}"))
+        print(
+            printable(
+                f"{_size(waste.size):>11}  {waste.path} "
+                f" {waste.why}{f' (kept: {waste.kept})' if waste.kept else ''}"
+            )
+        )
     left_alone = sum(entry.state == "running" for entry in found)
     notes = [f"{left_alone} run{'s' * (left_alone != 1)} at work left alone"] * bool(left_alone)
     notes += ["nothing was deleted: add delete=true"] * bool(listed and not delete)
-    print("; ".join([f"{_size(gone)} {'freed' if delete else 'could go'}", *notes]), file=sys.stderr)
+    print(
+        "; ".join([f"{_size(gone)} {'freed' if delete else 'could go'}", *notes]), file=sys.stderr
+    )
 
 
 if __name__ == "__main__":

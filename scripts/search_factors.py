@@ -1,4 +1,6 @@
-"""Search LongRoPE's factors on validation text: python scripts/search_factors.py run=results/runs/ID target=256"""
+"""Search LongRoPE's factors on validation text: python scripts/search_factors.py
+run=results/runs/ID target=256
+"""
 
 from posbench.cli.app import run_script
 

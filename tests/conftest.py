@@ -28,16 +28,22 @@ from posbench.position.interfaces import Encoding
 from posbench.position.legality import check
 
 WRITES_NONE = sys.dont_write_bytecode
-sys.dont_write_bytecode = False  # while tests are collected: rewriting their assertions takes as long as all else
+sys.dont_write_bytecode = (
+    False  # while tests are collected: rewriting their assertions takes as long as all else
+)
 composed_once.install()
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # of children: their models are so small that a second thread only waits
+os.environ.setdefault(
+    "OMP_NUM_THREADS", "1"
+)  # of children: their models are so small that a second thread only waits
 torch.set_num_threads(max(1, 2 // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))))
 CONFIGS = Path(__file__).parent.parent / "configs"
 TRAIN_LEN = 16
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Hide a GPU from this process and its children, unless tests marked `gpu` are asked for: the suite is of the CPU's numbers."""
+    """Hide a GPU from this process and its children, unless tests marked `gpu` are asked for: the
+    suite is of the CPU's numbers.
+    """
     if not re.search(r"(?<!not )\bgpu\b", config.option.markexpr):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
@@ -49,12 +55,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def pytest_collection_finish() -> None:
     sys.dont_write_bytecode = WRITES_NONE
-    gc.set_threshold(20_000, 20, 100)  # looking for garbage among all that is imported took a twentieth of the suite
+    gc.set_threshold(
+        20_000, 20, 100
+    )  # looking for garbage among all that is imported took a twentieth of the suite
 
 
 def choices(group: str) -> list[str]:
     """Names of a config group's yamls, so that a new method is tested by existing."""
-    return sorted(path.stem for path in (CONFIGS / group).glob("*.yaml") if not path.stem.startswith("_"))
+    return sorted(
+        path.stem for path in (CONFIGS / group).glob("*.yaml") if not path.stem.startswith("_")
+    )
 
 
 def node(group: str, name: str) -> dict:
@@ -68,12 +78,19 @@ def _node(group: str, name: str) -> dict:
 
 
 def small_shape(train_len: int = TRAIN_LEN, **overrides) -> Shape:
-    return make_shape(ModelConfig(**{"d_model": 32, "n_layer": 2, "n_head": 4, "n_kv_head": 2, **overrides}), train_len)
+    return make_shape(
+        ModelConfig(**{"d_model": 32, "n_layer": 2, "n_head": 4, "n_kv_head": 2, **overrides}),
+        train_len,
+    )
 
 
 def small_model(encoding: Encoding, vocab_size: int = 50, **overrides) -> GPT:
-    """A model whose weights are all random, so that nothing is hidden behind the zeros of a fresh one."""
-    config = ModelConfig(**{"d_model": 32, "n_layer": 2, "n_head": 4, "n_kv_head": 2, "d_ff": None, **overrides})
+    """A model whose weights are all random, so that nothing is hidden behind the zeros of a fresh
+    one.
+    """
+    config = ModelConfig(
+        **{"d_model": 32, "n_layer": 2, "n_head": 4, "n_kv_head": 2, "d_ff": None, **overrides}
+    )
     torch.manual_seed(0)
     model = GPT(config, encoding, vocab_size)
     with torch.no_grad():
@@ -86,7 +103,11 @@ def small_model(encoding: Encoding, vocab_size: int = 50, **overrides) -> GPT:
 def make_triple(encoding: str, extension: str, scale: str, train_len: int = TRAIN_LEN, **shape):
     torch.manual_seed(1)
     shape = small_shape(train_len, **shape)
-    return make(node("encoding", encoding), shape), make(node("extension", extension)), make(node("scale_attention", scale), shape)
+    return (
+        make(node("encoding", encoding), shape),
+        make(node("extension", extension)),
+        make(node("scale_attention", scale), shape),
+    )
 
 
 @functools.cache
@@ -100,24 +121,35 @@ def legal(triple: tuple[str, str, str], length: int, train_len: int = TRAIN_LEN)
 
 def judged_triple(encoding: str, extension: str, scale: str, train_len: int = TRAIN_LEN) -> tuple:
     """Methods to judge and never to change."""
-    return tuple(_made(*one, train_len) for one in (("encoding", encoding), ("extension", extension), ("scale_attention", scale)))
+    return tuple(
+        _made(*one, train_len)
+        for one in (("encoding", encoding), ("extension", extension), ("scale_attention", scale))
+    )
 
 
 @functools.cache
 def _made(group: str, name: str, train_len: int):
-    """A method to judge and never to change: thousands of combinations are made of fewer than a hundred."""
+    """A method to judge and never to change: thousands of combinations are made of fewer than a
+    hundred.
+    """
     return make(_node(group, name), *([] if group == "extension" else [small_shape(train_len)]))
 
 
 @functools.cache
 def legal_pairs(length: int, train_len: int = TRAIN_LEN) -> list[tuple[str, str, str]]:
     """Every encoding with every extension it allows, without a scale."""
-    pairs = [(encoding, extension, "none") for encoding in choices("encoding") for extension in choices("extension")]
+    pairs = [
+        (encoding, extension, "none")
+        for encoding in choices("encoding")
+        for extension in choices("extension")
+    ]
     return [pair for pair in pairs if legal(pair, length, train_len)]
 
 
 @functools.cache
-def scaled_sample(length: int, number: int = 60, train_len: int = TRAIN_LEN) -> list[tuple[str, str, str]]:
+def scaled_sample(
+    length: int, number: int = 60, train_len: int = TRAIN_LEN
+) -> list[tuple[str, str, str]]:
     """A seeded sample of the legal triples with a scale: of each scale equally many."""
     draw, found = random.Random(0), []
     scales = [scale for scale in choices("scale_attention") if scale != "none"]
@@ -131,7 +163,9 @@ def scaled_sample(length: int, number: int = 60, train_len: int = TRAIN_LEN) -> 
 
 @pytest.fixture
 def one_thread():
-    """A second thread gains nothing at small sizes and waits for the first wherever the machine is busy."""
+    """A second thread gains nothing at small sizes and waits for the first wherever the machine is
+    busy.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

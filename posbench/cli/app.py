@@ -1,8 +1,9 @@
-"""Command line: Hydra composes the configuration, this module runs the command and sets the exit code.
+"""Command line: Hydra composes the configuration, this module runs the command and sets the exit
+code.
 
-Exit codes: 0 done (also a sweep whose cells are all refused or no-ops), 1 a job failed, 2 the configuration is refused,
-128 + n ended by signal n. Only hydra is imported before there is something to do, so that --help, --cfg and completion are fast.
-"""
+Exit codes: 0 done (also a sweep whose cells are all refused or no-ops), 1 a job failed, 2 the
+configuration is refused, 128 + n ended by signal n. Only hydra is imported before there is
+something to do, so that --help, --cfg and completion are fast."""
 
 import argparse
 import contextlib
@@ -45,53 +46,96 @@ from posbench.config.names import CONFIGS
 from posbench.config.schema import check_config
 from posbench.config.typed_args import shown
 
-Command = Callable[[Request], int | None] | str  # a function or, as "module:function", one that is imported when there is something to do
+Command = (
+    Callable[[Request], int | None] | str
+)  # a function or, as "module:function", one that is imported when there is something to do
 SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
-TAKING = {  # scripts that a word of configs/run.yaml has an effect on; what a report takes as out= is its report_dir by now
+# scripts that a word of configs/run.yaml has an effect on; what a report takes as out= is its
+# report_dir by now
+TAKING = {
     "dry": ("run", "demo", "look", "advise", "search_factors", "reproduce", "identify"),
     "out": ("export_hf", "search_factors", "harness", "identify"),
 }
-OUT_ALONE = ("search_factors", "identify")  # of these, scripts whose folder a user may give as a report's
-ANSWERED = ("help", "hydra_help", "cfg", "info", "shell_completion", "resolve")  # flags that Hydra answers without a job
+OUT_ALONE = (
+    "search_factors",
+    "identify",
+)  # of these, scripts whose folder a user may give as a report's
+ANSWERED = (
+    "help",
+    "hydra_help",
+    "cfg",
+    "info",
+    "shell_completion",
+    "resolve",
+)  # flags that Hydra answers without a job
 
 
 def run_script(command: Command, config_name: str = "run") -> None:
-    """Compose configs/CONFIG_NAME.yaml with sys.argv, pass all its jobs to `command`, and exit with its code."""
+    """Compose configs/CONFIG_NAME.yaml with sys.argv, pass all its jobs to `command`, and exit with
+    its code.
+    """
     sys.exit(exit_code(lambda: _run(command, config_name)))
 
 
 def _run(command: Command, config_name: str) -> int | None:
     flags = _flags_first(config_name)
-    ConfigRepository.get_group_options = _choices  # Hydra calls it for listings, completion and glob(*)
-    Plugins.instance()  # registers the plugins of Hydra and of installed packages, with schemas of launchers that refuse posbench's yamls
+    ConfigRepository.get_group_options = (
+        _choices  # Hydra calls it for listings, completion and glob(*)
+    )
+    # registers the plugins of Hydra and of installed packages, with schemas of launchers that
+    # refuse posbench's yamls
+    Plugins.instance()
     for path in (CONFIGS / "hydra" / "launcher").glob("*.yaml"):
         ConfigStore.instance().repo["hydra"]["launcher"].pop(path.name, None)
     if flags.config_dir:  # classes may lie beside the user's yamls, for children too
         sys.path.insert(0, os.path.abspath(flags.config_dir))
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (sys.path[0], os.environ.get("PYTHONPATH"))))
+        os.environ["PYTHONPATH"] = os.pathsep.join(
+            filter(None, (sys.path[0], os.environ.get("PYTHONPATH")))
+        )
     if any(getattr(flags, name) for name in ANSWERED):
-        os.environ["HYDRA_FULL_ERROR"] = "1"  # makes Hydra raise its errors instead of printing many lines
+        os.environ["HYDRA_FULL_ERROR"] = (
+            "1"  # makes Hydra raise its errors instead of printing many lines
+        )
         with _one_sentence():
-            hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=config_name)(lambda _: None)()
+            hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=config_name)(
+                lambda _: None
+            )()
         return 0
-    with hydra.initialize_config_dir(os.path.abspath(flags.config_path or CONFIGS), job_name=config_name, version_base="1.3"):
+    with hydra.initialize_config_dir(
+        os.path.abspath(flags.config_path or CONFIGS), job_name=config_name, version_base="1.3"
+    ):
         with _one_sentence():
             composed = _composed(flags, flags.config_name or config_name)
         return _execute(command, *composed)
 
 
-def _composed(flags: argparse.Namespace, config_name: str) -> tuple[list[tuple[dict, list[str]]], Composer, dict, bool]:
-    """[(unresolved values, words typed)] of all jobs, the Composer for the cells of their grids, the launcher's yaml, True for a sweep."""
+def _composed(
+    flags: argparse.Namespace, config_name: str
+) -> tuple[list[tuple[dict, list[str]]], Composer, dict, bool]:
+    """[(unresolved values, words typed)] of all jobs, the Composer for the cells of their grids,
+    the launcher's yaml, True for a sweep.
+    """
     sweep, words, found = flags.multirun, flags.overrides, loader(flags.config_dir)
-    later = of_swept(words) if sweep else []  # this composition has none of the values that a sweep takes
+    later = (
+        of_swept(words) if sweep else []
+    )  # this composition has none of the values that a sweep takes
     first = [word for word in words if word not in later]
     cfg = found.load_configuration(config_name, first, RunMode.MULTIRUN if sweep else RunMode.RUN)
     HydraConfig.instance().set_config(cfg)  # for ${hydra:...} in a yaml
-    launcher, sweeper = (OmegaConf.to_container(node, resolve=True) for node in (cfg.hydra.launcher, cfg.hydra.sweeper))
+    launcher, sweeper = (
+        OmegaConf.to_container(node, resolve=True)
+        for node in (cfg.hydra.launcher, cfg.hydra.sweeper)
+    )
     for target in (launcher.pop("_target_", None), sweeper["_target_"]):
         if target not in (None, SWEEPER):
-            raise ConfigError(f"{target} is not supported for trainings: choose hydra/launcher=grid, basic, joblib or submitit_slurm.")
-    composer, typed = Composer(config_name, cfg.hydra.overrides.hydra), [word for word in words if word not in cfg.hydra.overrides.hydra]
+            raise ConfigError(
+                f"{target} is not supported for trainings: choose hydra/launcher=grid, basic,"
+                " joblib or submitit_slurm."
+            )
+    composer, typed = (
+        Composer(config_name, cfg.hydra.overrides.hydra),
+        [word for word in words if word not in cfg.hydra.overrides.hydra],
+    )
     if not sweep:
         return [(unresolved(cfg), typed)], composer, launcher, sweep
     axes = [f"{key}={value}" for key, value in (sweeper["params"] or {}).items()]
@@ -102,11 +146,20 @@ def _composed(flags: argparse.Namespace, config_name: str) -> tuple[list[tuple[d
     return jobs, composer, launcher, sweep
 
 
-def _execute(command: Command, composed: list[tuple[dict, list[str]]], composer: Composer, launcher: dict, sweep: bool) -> int | None:
+def _execute(
+    command: Command,
+    composed: list[tuple[dict, list[str]]],
+    composer: Composer,
+    launcher: dict,
+    sweep: bool,
+) -> int | None:
     for job, overrides in composed:
         check_words(job, overrides)
     experiment = experiment_of(*composed[0])
-    expanded = [([check_config(cfg) for cfg in expand(job, overrides, composer)], overrides) for job, overrides in composed]
+    expanded = [
+        ([check_config(cfg) for cfg in expand(job, overrides, composer)], overrides)
+        for job, overrides in composed
+    ]
     cfgs = [cfg for cells, _ in expanded for cfg in cells]
     if any(cfg["run"] or cfg["model"].get("path") or cfg["model"].get("engine") for cfg in cfgs):
         from posbench.cli.check_trained import check_given
@@ -115,9 +168,15 @@ def _execute(command: Command, composed: list[tuple[dict, list[str]]], composer:
     script = Path(sys.argv[0]).stem
     for key, scripts in TAKING.items():
         if script not in scripts and (given := [cfg[key] for cfg in cfgs if cfg[key]]):
-            raise ConfigError(f"{key}={shown(given[0])} has no effect on scripts/{script}.py, only on {', '.join(scripts)}: leave it out.")
+            raise ConfigError(
+                f"{key}={shown(given[0])} has no effect on scripts/{script}.py, only on"
+                f" {', '.join(scripts)}: leave it out."
+            )
     if script in OUT_ALONE and (given := cfgs[0]["report_dir"]):
-        raise ConfigError(f"report_dir={given} has no effect on scripts/{script}.py, which writes into out=: give out={given} instead.")
+        raise ConfigError(
+            f"report_dir={given} has no effect on scripts/{script}.py, which writes into out=: give"
+            f" out={given} instead."
+        )
     sweep = sweep or "grid" in experiment
     if sweep:
         name_group(cfgs)
@@ -127,25 +186,43 @@ def _execute(command: Command, composed: list[tuple[dict, list[str]]], composer:
 
 @contextlib.contextmanager
 def _one_sentence(of: str = "") -> Iterator[None]:
-    """Turn the errors of Hydra, and of what it reads, into a ConfigError or RunError of one sentence, which begins with `of`."""
+    """Turn the errors of Hydra, and of what it reads, into a ConfigError or RunError of one
+    sentence, which begins with `of`.
+    """
     try:
         yield
     except (ConfigError, RunError, BrokenPipeError):
         raise
-    except (HydraException, OmegaConfBaseException, YAMLError, AttributeError, TypeError, ValueError) as error:
+    except (
+        HydraException,
+        OmegaConfBaseException,
+        YAMLError,
+        AttributeError,
+        TypeError,
+        ValueError,
+    ) as error:
         said = sentence(error)
         raise ConfigError(said if said.startswith(of) else f"{of}: {said}") from error
     except OSError as error:  # behind those of Hydra's that are OSErrors too
-        raise RunError(f"{error.filename or os.curdir} cannot be read ({error.strerror}): make it readable, or remove it.") from error
+        raise RunError(
+            f"{error.filename or os.curdir} cannot be read ({error.strerror}): make it readable, or"
+            " remove it."
+        ) from error
 
 
 def _flags_first(config_name: str) -> argparse.Namespace:
-    """Flags of sys.argv, and the words as `overrides`. In sys.argv the flags move before the words, as Hydra needs them."""
+    """Flags of sys.argv, and the words as `overrides`. In sys.argv the flags move before the words,
+    as Hydra needs them.
+    """
     parser = get_args_parser()
 
     def refuse(message: str) -> NoReturn:
         unknown = [word for word in message.split() if word.startswith("-")]
-        message = f"{unknown[0]} is not a flag" if message.startswith("unrecognized") and unknown else message
+        message = (
+            f"{unknown[0]} is not a flag"
+            if message.startswith("unrecognized") and unknown
+            else message
+        )
         raise ConfigError(f"{message}: --help shows how {Path(sys.argv[0]).name} is called.")
 
     parser.error = refuse
@@ -153,11 +230,15 @@ def _flags_first(config_name: str) -> argparse.Namespace:
     if parsed.experimental_rerun:
         refuse("--experimental-rerun reads files that posbench does not write")
     if parsed.package is not None and not parsed.cfg:
-        refuse(f"--package {parsed.package} chooses the part that --cfg prints, and there is no --cfg")
+        refuse(
+            f"--package {parsed.package} chooses the part that --cfg prints, and there is no --cfg"
+        )
     for word in parsed.overrides:
         flags.remove(word)
     parsed.multirun = parsed.multirun or "hydra.mode=MULTIRUN" in parsed.overrides
-    parsed.overrides = [long_name(as_read(word, config_name, parsed.multirun)) for word in parsed.overrides]
+    parsed.overrides = [
+        long_name(as_read(word, config_name, parsed.multirun)) for word in parsed.overrides
+    ]
     sys.argv[1:] = flags + parsed.overrides
     return parsed
 
@@ -166,5 +247,7 @@ _EVERY = ConfigRepository.get_group_options
 
 
 def _choices(self: ConfigRepository, *args: Any, **options: Any) -> list[str]:
-    """Choices of a group without the yamls whose name begins with _, which only serve as parts of others."""
+    """Choices of a group without the yamls whose name begins with _, which only serve as parts of
+    others.
+    """
     return [name for name in _EVERY(self, *args, **options) if not name.startswith("_")]

@@ -1,4 +1,6 @@
-"""The console command: `posbench NAME ...` runs scripts/NAME.py, from any working directory. Nothing heavy is imported here."""
+"""The console command: `posbench NAME ...` runs scripts/NAME.py, from any working directory.
+Nothing heavy is imported here.
+"""
 
 import os
 import runpy
@@ -11,11 +13,19 @@ from posbench.common.errors import ConfigError, did_you_mean
 from posbench.config.command_line import exit_code
 from posbench.config.names import CONFIGS, SCRIPTS
 
-LISTED_FIRST = ("demo", "look", "run", "report", "runs")  # in the list of commands; the others by name
+LISTED_FIRST = (
+    "demo",
+    "look",
+    "run",
+    "report",
+    "runs",
+)  # in the list of commands; the others by name
 
 
 def main() -> None:
-    """Run the script that the first word names with the words behind it. Without a word, or with --help: list the commands."""
+    """Run the script that the first word names with the words behind it. Without a word, or with
+    --help: list the commands.
+    """
     name, *words = sys.argv[1:] or ["--help"]
     if code := exit_code(lambda: _run(name, words)):
         sys.exit(code)
@@ -23,7 +33,10 @@ def main() -> None:
 
 def _run(name: str, words: list[str]) -> None:
     found = {path.stem: path for path in sorted(SCRIPTS.glob("*.py"))}
-    scripts = {one: found[one] for one in (*LISTED_FIRST, *(one for one in found if one not in LISTED_FIRST))}
+    scripts = {
+        one: found[one]
+        for one in (*LISTED_FIRST, *(one for one in found if one not in LISTED_FIRST))
+    }
     if name == "help" and words:
         asked, folders = own_folders(words)
         print(explain_words(asked, folders) if asked else _help(scripts))
@@ -37,11 +50,16 @@ def _run(name: str, words: list[str]) -> None:
         sys.argv = [str(scripts[name]), *words]
         runpy.run_path(sys.argv[0], run_name="__main__")
     else:
-        raise ConfigError(f"{name} is not a command{did_you_mean(name, scripts)}: posbench --help lists all of them.")
+        raise ConfigError(
+            f"{name} is not a command{did_you_mean(name, scripts)}: posbench --help lists all of"
+            " them."
+        )
 
 
 def _complete(scripts: dict[str, Path]) -> None:
-    """Answer a shell: its function with -sc install=bash, names of commands, or what Hydra completes behind the name of one."""
+    """Answer a shell: its function with -sc install=bash, names of commands, or what Hydra
+    completes behind the name of one.
+    """
     typed = os.environ.get("COMP_LINE", "posbench run ").split(" ")[1:]
     if len(typed) == 1:
         print(*scripts)
@@ -54,10 +72,14 @@ def _complete(scripts: dict[str, Path]) -> None:
 
 def _help(scripts: dict[str, Path]) -> str:
     width = max(map(len, scripts))
-    said = {name: docstring_line(path).partition(": python scripts/")[0].rstrip(".") for name, path in scripts.items()}
+    said = {
+        name: docstring_line(path).partition(": python scripts/")[0].rstrip(".")
+        for name, path in scripts.items()
+    }
     lines = "\n".join(f"  {name:{width}}  {text}" for name, text in said.items())
     return (
-        "posbench COMMAND ...: the same as python scripts/COMMAND.py ...; paths are relative to the working directory.\n\n"
-        f"{lines}\n\nposbench COMMAND --help explains each; posbench run experiment=demo is a first example.\n"
-        "posbench help KEY explains a key or a choice: posbench help evaluate.windows extension=yarn"
+        "posbench COMMAND ...: the same as python scripts/COMMAND.py ...; paths are relative to"
+        f" the working directory.\n\n{lines}\n\nposbench COMMAND --help explains each; posbench run"
+        " experiment=demo is a first example.\nposbench help KEY explains a key or a choice:"
+        " posbench help evaluate.windows extension=yarn"
     )

@@ -1,1 +1,3 @@
-"""Atomic files, errors, locks, signals, text and progress. This room imports no other room of posbench."""
+"""Atomic files, errors, locks, signals, text and progress. This room imports no other room of
+posbench.
+"""

@@ -1,4 +1,6 @@
-"""Dataclass records to CSV and back, one line each. Floats keep every digit, so the file reproduces tables and figures."""
+"""Dataclass records to CSV and back, one line each. Floats keep every digit, so the file reproduces
+tables and figures.
+"""
 
 import csv
 import io
@@ -19,7 +21,9 @@ READERS = {str: defuse.uncell, int: int, float: float, bool: lambda text: text =
 
 
 def repeated(names: Iterable[str]) -> str | None:
-    """First name that stands twice in a header; None if all differ. Columns without a name are not read."""
+    """First name that stands twice in a header; None if all differ. Columns without a name are not
+    read.
+    """
     seen = set()
     for name in filter(None, names):
         if name in seen:
@@ -29,13 +33,16 @@ def repeated(names: Iterable[str]) -> str | None:
 
 
 def to_csv(records: Iterable[Record], kind: type[Record]) -> str:
-    """CSV text: a header, then one line per record of the dataclass `kind`. None becomes an empty cell.
+    """CSV text: a header, then one line per record of the dataclass `kind`. None becomes an empty
+    cell.
 
-    A field with the metadata {"column": False} is left out, one with {"sparse": True} where no record has a value of it.
-    """
+    A field with the metadata {"column": False} is left out, one with {"sparse": True} where no
+    record has a value of it."""
     records, text, names = list(records), io.StringIO(), []
     for column in fields(kind):
-        empty = column.metadata.get("sparse") and all(getattr(record, column.name) is None for record in records)
+        empty = column.metadata.get("sparse") and all(
+            getattr(record, column.name) is None for record in records
+        )
         if column.metadata.get("column", True) and not empty:
             names.append(column.name)
     writer = csv.writer(text, lineterminator="\n")
@@ -47,8 +54,8 @@ def to_csv(records: Iterable[Record], kind: type[Record]) -> str:
 def from_csv(path: Path | str, kind: type[Record], what: str, script: str) -> list[Record]:
     """Records read from a file that `to_csv` wrote. Raises RunError for any other file.
 
-    `what` names the expected content and `script` the command that makes the file again; both stand in the error.
-    """
+    `what` names the expected content and `script` the command that makes the file again; both stand
+    in the error."""
     types = {name: get_args(hint) or (hint,) for name, hint in get_type_hints(kind).items()}
 
     def value(name: str, text: str | None) -> object:

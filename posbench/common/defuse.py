@@ -1,7 +1,7 @@
 """Escaping of text from other people's files.
 
-Spreadsheets run some cells as formulas, Markdown viewers render some words as HTML, and terminals obey control characters.
-"""
+Spreadsheets run some cells as formulas, Markdown viewers render some words as HTML, and terminals
+obey control characters."""
 
 import re
 
@@ -10,7 +10,9 @@ TAG = re.compile(r"<(?=[A-Za-z/!?])")
 
 
 def cell(value: object) -> object:
-    """Value for a CSV cell: text with an apostrophe in front if a spreadsheet would read it as a formula, all else as it is."""
+    """Value for a CSV cell: text with an apostrophe in front if a spreadsheet would read it as a
+    formula, all else as it is.
+    """
     return f"'{value}" if isinstance(value, str) and FORMULA.match(value) else value
 
 
@@ -25,9 +27,15 @@ def markdown(text: str) -> str:
 
 
 def printable(value: object, kept: str = "") -> object:
-    """`value` with U+FFFD for every unprintable character in its strings and keys, but for those in `kept`."""
+    """`value` with U+FFFD for every unprintable character in its strings and keys, but for those in
+    `kept`.
+    """
     if isinstance(value, str):
-        return value if value.isprintable() else "".join(c if c.isprintable() or c in kept else "\ufffd" for c in value)
+        return (
+            value
+            if value.isprintable()
+            else "".join(c if c.isprintable() or c in kept else "\ufffd" for c in value)
+        )
     if isinstance(value, dict):
         return {printable(key, kept): printable(item, kept) for key, item in value.items()}
     return [printable(item, kept) for item in value] if isinstance(value, list | tuple) else value

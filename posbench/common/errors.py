@@ -9,8 +9,8 @@ from posbench.common.secret import masked
 class _Told(ValueError):
     """Base of both errors, whose text may quote other people's files and answers.
 
-    It is printed to a terminal and kept in files, so that control characters become U+FFFD, and a server's key "...".
-    """
+    It is printed to a terminal and kept in files, so that control characters become U+FFFD, and a
+    server's key "..."."""
 
     def __str__(self) -> str:
         return printable(masked(super().__str__()), kept="\n")
@@ -21,11 +21,15 @@ class ConfigError(_Told):
 
 
 class Undescribed(ConfigError):
-    """A sound description of a model that posbench's own does not have the shape of; transformers may."""
+    """A sound description of a model that posbench's own does not have the shape of; transformers
+    may.
+    """
 
 
 class RunError(_Told):
-    """Failure of a legal job for a reason outside the code, such as a damaged file or a full disk; the process exits 1."""
+    """Failure of a legal job for a reason outside the code, such as a damaged file or a full disk;
+    the process exits 1.
+    """
 
 
 def first_line(error: BaseException) -> str:
@@ -42,6 +46,8 @@ def nearest(given: object, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(given: object, known: Iterable[str]) -> str:
-    """Suffix for an error sentence: " (did you mean n_head?)" if a word of `known` is close to `given`, else ""."""
+    """Suffix for an error sentence: " (did you mean n_head?)" if a word of `known` is close to
+    `given`, else "".
+    """
     close = nearest(given, known)
     return f" (did you mean {close}?)" if close else ""

@@ -15,4 +15,7 @@ def wrapped(text: str, indent: str = "", width: int = TERMINAL) -> str:
 def aligned(rows: Sequence[Sequence[str]]) -> str:
     """Rows of cells in columns, the first aligned left and the others right."""
     wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join([row[0].ljust(wide[0]), *map(str.rjust, row[1:], wide[1:])]).rstrip() for row in rows)
+    return "\n".join(
+        "  ".join([row[0].ljust(wide[0]), *map(str.rjust, row[1:], wide[1:])]).rstrip()
+        for row in rows
+    )

@@ -1,4 +1,6 @@
-"""Locks shared by processes of several machines. The holder writes its pid and host into the lock file."""
+"""Locks shared by processes of several machines. The holder writes its pid and host into the lock
+file.
+"""
 
 import contextlib
 import os
@@ -22,11 +24,12 @@ class Busy(RunError):
 
 @contextlib.contextmanager
 def hold(lock: FileLock, doing: str, wait: bool) -> Iterator[None]:
-    """Hold a lock, and write its holder into the file. `doing` says what is done under it: working on results/runs/ID.
+    """Hold a lock, and write its holder into the file. `doing` says what is done under it: working
+    on results/runs/ID.
 
-    Raises Busy while another process holds it; with `wait`, print one line on stderr and wait instead. The system releases the lock of a
-    process that dies (on a network file system once its machine is back). Raises RunError when the file cannot be made or locked.
-    """
+    Raises Busy while another process holds it; with `wait`, print one line on stderr and wait
+    instead. The system releases the lock of a process that dies (on a network file system once its
+    machine is back). Raises RunError when the file cannot be made or locked."""
     path = Path(lock.lock_file)
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -35,7 +38,9 @@ def hold(lock: FileLock, doing: str, wait: bool) -> Iterator[None]:
         except Timeout:
             who, gone = holder(path)
             if not wait:
-                raise Busy(f"Another process{who} is {doing}: wait for it, or leave this run out{gone}.") from None
+                raise Busy(
+                    f"Another process{who} is {doing}: wait for it, or leave this run out{gone}."
+                ) from None
             print(f"another process{who} is {doing}; waiting{gone}", file=sys.stderr, flush=True)
             lock.acquire(timeout=-1)
     if not isinstance(lock, SoftFileLock):  # which writes its own text into the file
@@ -50,7 +55,8 @@ def hold(lock: FileLock, doing: str, wait: bool) -> Iterator[None]:
 
 
 def holder(path: Path) -> tuple[str, str]:
-    """(holder, advice) for an error sentence: " (pid 7 on node1)" and, for a holder on another machine, how to remove a dead lock.
+    """(holder, advice) for an error sentence: " (pid 7 on node1)" and, for a holder on another
+    machine, how to remove a dead lock.
 
     Each is "" if unknown.
     """
@@ -61,5 +67,7 @@ def holder(path: Path) -> tuple[str, str]:
     if not found:
         return "", ""
     host = found[2].decode()
-    gone = "" if host == socket.gethostname() else f"; if that machine is gone for good, remove {path}"
+    gone = (
+        "" if host == socket.gethostname() else f"; if that machine is gone for good, remove {path}"
+    )
     return f" (pid {found[1].decode()} on {host})", gone

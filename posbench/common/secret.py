@@ -31,7 +31,8 @@ def secret_key() -> str:
 
 
 def masked(text: str) -> str:
-    """Text with "..." in the place of the key, however it is escaped, and of each PIECE letters of it.
+    """Text with "..." in the place of the key, however it is escaped, and of each PIECE letters of
+    it.
 
     With the key sk-12345678 the text 'no key sk-1234567' becomes 'no key ...'.
     """
@@ -59,7 +60,9 @@ def masked_all(value: object) -> object:
 
 
 def _pieces(key: str) -> set[str]:
-    """All parts of PIECE letters of a key, or a shorter key whole: of the key as it is and as `_letters` reads it."""
+    """All parts of PIECE letters of a key, or a shorter key whole: of the key as it is and as
+    `_letters` reads it.
+    """
     pieces = set()
     for letters in (key.replace("\\", ""), "".join(letter.letter for letter in _letters(key))):
         size = min(PIECE, len(letters))
@@ -73,7 +76,9 @@ def _hidden(letters: str, pieces: set[str]) -> list[tuple[int, int]]:
     for size in {len(piece) for piece in pieces}:
         for first in range(len(letters) - size + 1):
             last = first + size - 1
-            if letters[first : last + 1] in pieces and (size == PIECE or _is_word(letters, first, last)):
+            if letters[first : last + 1] in pieces and (
+                size == PIECE or _is_word(letters, first, last)
+            ):
                 spans.append((first, last))
     merged: list[tuple[int, int]] = []
     for first, last in sorted(spans):
@@ -85,12 +90,19 @@ def _hidden(letters: str, pieces: set[str]) -> list[tuple[int, int]]:
 
 
 def _is_word(letters: str, first: int, last: int) -> bool:
-    """True if no letter or digit adjoins. A key as short as `no` would hide parts of other words."""
-    return not letters[max(first - 1, 0) : first].isalnum() and not letters[last + 1 : last + 2].isalnum()
+    """True if no letter or digit adjoins. A key as short as `no` would hide parts of other
+    words.
+    """
+    return (
+        not letters[max(first - 1, 0) : first].isalnum()
+        and not letters[last + 1 : last + 2].isalnum()
+    )
 
 
 def _letters(text: str) -> Iterator[Letter]:
-    """Letters of a text without escapes of JSON, Python, addresses and HTML, and without backslashes."""
+    """Letters of a text without escapes of JSON, Python, addresses and HTML, and without
+    backslashes.
+    """
     for found in LETTER.finditer(text):
         code = found["json"] or found["python"] or found["url"] or found["hex"]
         letter = found["plain"] or NAMES.get(found["name"], "\\")

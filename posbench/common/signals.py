@@ -1,4 +1,6 @@
-"""Shutdown on a signal without losing work: the first signal waits for a checkpoint, the second ends everything at once."""
+"""Shutdown on a signal without losing work: the first signal waits for a checkpoint, the second
+ends everything at once.
+"""
 
 import contextlib
 import os
@@ -11,14 +13,19 @@ from collections.abc import Iterable, MutableMapping
 from types import FrameType
 
 PARENT = "POSBENCH_PARENT"  # process id of the parent; when it dies the child stops too
-PATIENT = "POSBENCH_PATIENT"  # set where a scheduler sends several signals for one stop: none of them is a second one
+# set where a scheduler sends several signals for one stop: none of them is a second one
+PATIENT = "POSBENCH_PATIENT"
 WATCH_SECONDS = 0.5  # between checks that the parent lives
 ORPHAN_SECONDS = 60.0  # that a child without its parent has to save
-SAME_SECONDS = 1.0  # within which signals are one stop, since a terminal or a cluster may signal a child beside its parent
+# within which signals are one stop, since a terminal or a cluster may signal a child beside its
+# parent
+SAME_SECONDS = 1.0
 
 
 class Stopped(SystemExit):
-    """Exit after a signal, raised once work is saved. Uncaught, the process exits with 128 + the signal number."""
+    """Exit after a signal, raised once work is saved. Uncaught, the process exits with 128 + the
+    signal number.
+    """
 
     def __init__(self, number: int, message: str) -> None:
         super().__init__(128 + number)
@@ -26,7 +33,8 @@ class Stopped(SystemExit):
 
 
 class Signals:
-    """Context that holds back signals, by default SIGINT and SIGTERM: `received` is the first signal, `check` raises Stopped for it.
+    """Context that holds back signals, by default SIGINT and SIGTERM: `received` is the first
+    signal, `check` raises Stopped for it.
 
     Later signals change nothing here: `end_at_second` and the parent of a child see to them.
     Outside the main thread Python allows no handlers, so nothing is held back there.
@@ -48,7 +56,9 @@ class Signals:
             signal.signal(number, handler)
         if isinstance(error, Stopped):
             # Printed here because a progress line inside the block has ended by now.
-            print(f"{signal.Signals(error.number).name}: {error.message}", file=sys.stderr, flush=True)
+            print(
+                f"{signal.Signals(error.number).name}: {error.message}", file=sys.stderr, flush=True
+            )
 
     def check(self, message: str) -> None:
         """Raise Stopped if a signal came. `message` tells the user how far the work is."""
@@ -61,11 +71,17 @@ class Signals:
 
     def second(self) -> bool:
         """True if a signal that comes now asks a second time to stop."""
-        return self.received is not None and time.monotonic() - self.began > SAME_SECONDS and PATIENT not in os.environ
+        return (
+            self.received is not None
+            and time.monotonic() - self.began > SAME_SECONDS
+            and PATIENT not in os.environ
+        )
 
 
 def name_parent(environment: MutableMapping[str, str]) -> None:
-    """Set POSBENCH_PARENT to this process, so that children started with this environment stop when it dies."""
+    """Set POSBENCH_PARENT to this process, so that children started with this environment stop when
+    it dies.
+    """
     environment[PARENT] = str(os.getpid())
 
 
@@ -81,8 +97,8 @@ def kill_group(leader: int) -> None:
 def end_at_second() -> None:
     """Kill this process at the second stop, wherever it is.
 
-    A handler of Python's would wait for the end of a call into C. This watches from another thread, where C releases the interpreter.
-    """
+    A handler of Python's would wait for the end of a call into C. This watches from another thread,
+    where C releases the interpreter."""
     heard, said = socket.socketpair()
     said.setblocking(False)
     signal.set_wakeup_fd(said.detach(), warn_on_full_buffer=False)
@@ -100,12 +116,13 @@ def end_at_second() -> None:
 
 
 def die_with_parent() -> None:
-    """Watch the parent process and send this one SIGTERM when the parent is gone, so that it saves a checkpoint and stops.
+    """Watch the parent process and send this one SIGTERM when the parent is gone, so that it saves
+    a checkpoint and stops.
 
     What does not come to a saved state in ORPHAN_SECONDS is killed: the last saved state stays.
 
-    Otherwise a child of a killed parent would hold its run, and the machine, for hours. A parent killed before this call counts too.
-    """
+    Otherwise a child of a killed parent would hold its run, and the machine, for hours. A parent
+    killed before this call counts too."""
     parent = os.environ.get(PARENT)
 
     def watch() -> None:

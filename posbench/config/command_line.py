@@ -21,7 +21,13 @@ from posbench.config.typed_args import fit_value, in_tokens, shown
 
 TRACEBACK = "POSBENCH_TRACEBACK"
 UNITS = {"m": "minutes", "h": "hours", "d": "days"}
-REPORTING = ("report", "look", "advise", "anatomy", "claims")  # commands that write into report_dir, and have no other use of out=
+REPORTING = (
+    "report",
+    "look",
+    "advise",
+    "anatomy",
+    "claims",
+)  # commands that write into report_dir, and have no other use of out=
 UP_TO = 2**24  # largest whole number: tokens, or rounds
 
 
@@ -34,21 +40,29 @@ def list_files(paths: Iterable[Path]) -> None:
 def options(arguments: list[str], defaults: dict[str, Any]) -> dict[str, Any]:
     """Defaults overridden by the typed words, each read as its default is.
 
-    That is true or false (a bare word means true), a positive whole number, a list of these, a length of time, or text.
-    Raises ConfigError for an unknown key or a value of another kind.
-    """
+    That is true or false (a bare word means true), a positive whole number, a list of these, a
+    length of time, or text. Raises ConfigError for an unknown key or a value of another kind."""
     given = dict(argument.partition("=")[::2] for argument in arguments)
     if unknown := sorted(set(given) - set(defaults)):
         listed = ", ".join(f"{key}={_as_option(value)}" for key, value in defaults.items())
-        raise ConfigError(f"{unknown[0]} is not an option{did_you_mean(unknown[0], defaults)}: choose from {listed}.")
-    return {**defaults, **{key: _read_option(key, text, type(defaults[key])) for key, text in given.items()}}
+        raise ConfigError(
+            f"{unknown[0]} is not an option{did_you_mean(unknown[0], defaults)}: choose from"
+            f" {listed}."
+        )
+    return {
+        **defaults,
+        **{key: _read_option(key, text, type(defaults[key])) for key, text in given.items()},
+    }
 
 
 def _read_option(key: str, text: str, kind: type) -> Any:
     if kind is timedelta:
         found = re.fullmatch(r"(\d{1,5})([mhd])", text)
         if not found:
-            raise ConfigError(f"{key}={text} must be minutes, hours or days, such as {key}=90m, {key}=12h, {key}=30d.")
+            raise ConfigError(
+                f"{key}={text} must be minutes, hours or days, such as {key}=90m, {key}=12h,"
+                f" {key}=30d."
+            )
         return timedelta(**{UNITS[found[2]]: int(found[1])})
     if kind is bool:
         return fit_value(key, {"": True, "true": True, "false": False}.get(text, text), bool)
@@ -56,10 +70,19 @@ def _read_option(key: str, text: str, kind: type) -> Any:
         raise ConfigError(f"{key}= is empty: give it a value, or leave it out.")
     if kind is str:
         return text
-    parts = [str(in_tokens(part.strip(), key)) for part in (unbracketed(text).split(",") if kind is list else [text])]
+    parts = [
+        str(in_tokens(part.strip(), key))
+        for part in (unbracketed(text).split(",") if kind is list else [text])
+    ]
     if not all(re.fullmatch(r"\d{1,8}", part) and 1 <= int(part) <= UP_TO for part in parts):
-        what, such = ("list of positive whole numbers", "64,1024") if kind is list else ("positive whole number", "64")
-        raise ConfigError(f"{key}={shown(text)} must be a {what} up to {UP_TO:,}, such as {key}={such}.")
+        what, such = (
+            ("list of positive whole numbers", "64,1024")
+            if kind is list
+            else ("positive whole number", "64")
+        )
+        raise ConfigError(
+            f"{key}={shown(text)} must be a {what} up to {UP_TO:,}, such as {key}={such}."
+        )
     return [*map(int, parts)] if kind is list else int(parts[0])
 
 
@@ -71,29 +94,47 @@ def unbracketed(text: str) -> str:
 def as_read(word: str, command: str, sweep: bool) -> str:
     """A word as Hydra reads it.
 
-    A report's out= is its report_dir, a word of identify without a key its engine, one of look its model, and where nothing is swept
-    lengths=64,128 is a list.
-    """
+    A report's out= is its report_dir, a word of identify without a key its engine, one of look its
+    model, and where nothing is swept lengths=64,128 is a list."""
     key, equals, value = word.partition("=")
     if command == "look" and not equals:
         name = "run" if os.path.isfile(os.path.join(word, "config.yaml")) else "model.path"
-        return f"{name}={word}" if re.fullmatch(r"[\w./:+@%?|^-]+", word) else f"{name}={json.dumps(word)}"
+        return (
+            f"{name}={word}"
+            if re.fullmatch(r"[\w./:+@%?|^-]+", word)
+            else f"{name}={json.dumps(word)}"
+        )
     if command == "identify" and not equals:
         return f"engine={word}"
     if key == "out" and command in REPORTING:
         return f"report_dir={value}"
-    bare = not sweep and key.lstrip("+") in LISTS and "," in value and not re.search(r"[][(){}]", value)
+    bare = (
+        not sweep
+        and key.lstrip("+") in LISTS
+        and "," in value
+        and not re.search(r"[][(){}]", value)
+    )
     return f"{key}{equals}[{value}]" if bare else word
 
 
 def _as_option(value: object) -> str:
-    return f"{value.days}d" if isinstance(value, timedelta) else shown(value).strip("[]").replace(", ", ",")
+    return (
+        f"{value.days}d"
+        if isinstance(value, timedelta)
+        else shown(value).strip("[]").replace(", ", ",")
+    )
 
 
 def run_main(main: Callable[[list[str]], None]) -> None:
-    """Call `main` with the words of the command line and exit. --help prints the docstring of the script."""
+    """Call `main` with the words of the command line and exit. --help prints the docstring of the
+    script.
+    """
     asked = {"-h", "--help"} & set(sys.argv[1:])
-    sys.exit(exit_code(lambda: print(sys.modules["__main__"].__doc__.rstrip()) if asked else main(sys.argv[1:])))
+    sys.exit(
+        exit_code(
+            lambda: print(sys.modules["__main__"].__doc__.rstrip()) if asked else main(sys.argv[1:])
+        )
+    )
 
 
 def exit_code(work: Callable[[], int | None]) -> int:
@@ -123,8 +164,8 @@ def exit_code(work: Callable[[], int | None]) -> int:
 def open_standard_files() -> None:
     """Open /dev/null in the place of a closed standard input, output or error (`posbench ... >&-`).
 
-    Python leaves None there, and the next file that is opened would have its number: a child would print into that file.
-    """
+    Python leaves None there, and the next file that is opened would have its number: a child would
+    print into that file."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is not None:
             continue
@@ -140,7 +181,9 @@ def open_standard_files() -> None:
 
 
 def unforeseen(error: Exception) -> None:
-    """Print an error and the file of its traceback; with POSBENCH_TRACEBACK=1, or where no file can be made, the traceback itself."""
+    """Print an error and the file of its traceback; with POSBENCH_TRACEBACK=1, or where no file can
+    be made, the traceback itself.
+    """
     if not os.environ.get(TRACEBACK):
         with contextlib.suppress(OSError):
             number, name = tempfile.mkstemp(".txt", "traceback-", text=True)
@@ -148,6 +191,9 @@ def unforeseen(error: Exception) -> None:
                 raised = masked("".join(traceback.format_exception(error)))
                 file.write(f"{' '.join(sys.orig_argv)}\n\n{raised}")
             said = shown(masked(next(iter(str(error).splitlines()), "")))
-            print(f"failed: unforeseen {type(error).__name__} ({said}): the traceback is in {name}.", file=sys.stderr)
+            print(
+                f"failed: unforeseen {type(error).__name__} ({said}): the traceback is in {name}.",
+                file=sys.stderr,
+            )
             return
     traceback.print_exception(error)

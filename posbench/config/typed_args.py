@@ -1,7 +1,8 @@
-"""Checks of configuration values against annotations: types, choices and ranges, of dataclasses and of the arguments of classes.
+"""Checks of configuration values against annotations: types, choices and ranges, of dataclasses and
+of the arguments of classes.
 
-Nothing heavy is imported here: this is what pydantic would do, without the tenth of a second that importing it takes.
-"""
+Nothing heavy is imported here: this is what pydantic would do, without the tenth of a second that
+importing it takes."""
 
 import functools
 import inspect
@@ -30,16 +31,24 @@ WORDS = {  # (singular, plural)
     dict: ("a mapping", "mappings"),
 }
 TOKENS = frozenset(  # keys whose values are tokens, in whatever group
-    "length lengths train_len target target_len max_length max_len scaling_len window targets stride floor_block key_context "
-    "tokens_per_step batch_tokens shift chunk local keys".split()
+    "length lengths train_len target target_len max_length max_len scaling_len window targets"
+    " stride floor_block key_context tokens_per_step batch_tokens shift chunk local keys".split()
 )
 SIZES = {"k": 2**10, "m": 2**20}
-OFF = ("off", "false", "False", "no", "none")  # words that people type for disabled; YAML reads some of them as false
+OFF = (
+    "off",
+    "false",
+    "False",
+    "no",
+    "none",
+)  # words that people type for disabled; YAML reads some of them as false
 
 
 @dataclass(frozen=True)
 class Must:
-    """Condition on a value of the right type, for Annotated; `words` stand behind "must be" in the error."""
+    """Condition on a value of the right type, for Annotated; `words` stand behind "must be" in the
+    error.
+    """
 
     words: str
     holds: Callable[[Any], bool]
@@ -53,7 +62,9 @@ class First:
 
 
 def in_tokens(value: Any, key: str = "") -> Any:
-    """`value` with 16k written out as 16,384, and 1m as 1,048,576, wherever tokens are meant; all else stays."""
+    """`value` with 16k written out as 16,384, and 1m as 1,048,576, wherever tokens are meant; all
+    else stays.
+    """
     if isinstance(value, dict):
         found = {name: in_tokens(one, name) for name, one in value.items()}
         return value if found == value else found  # parts that stay are shared between cells
@@ -61,7 +72,11 @@ def in_tokens(value: Any, key: str = "") -> Any:
         return [in_tokens(one, key) for one in value]
     if key not in TOKENS:
         return value
-    sized = re.fullmatch(r"(\d{1,9})([kKmM])", value.strip(), re.ASCII) if isinstance(value, str) else None
+    sized = (
+        re.fullmatch(r"(\d{1,9})([kKmM])", value.strip(), re.ASCII)
+        if isinstance(value, str)
+        else None
+    )
     return int(sized[1]) * SIZES[sized[2].lower()] if sized else value
 
 
@@ -70,10 +85,11 @@ class _Misfit(Exception):
 
 
 def fit_value(name: str, value: object, hint: Any) -> Any:
-    """`value` converted to the type `hint`: 64.0 becomes 64 for int, 1 becomes True for bool, all else stays.
+    """`value` converted to the type `hint`: 64.0 becomes 64 for int, 1 becomes True for bool, all
+    else stays.
 
-    Raises ConfigError, under `name`, for a value that does not match. A hint that is a class is not checked.
-    """
+    Raises ConfigError, under `name`, for a value that does not match. A hint that is a class is not
+    checked."""
     try:
         return _fit(value, hint)
     except _Misfit as error:
@@ -117,7 +133,9 @@ def _fit(value: Any, hint: Any) -> Any:
         value = [_fit(one, inner[0]) for one in value] if good and inner else value
     elif kind is dict:
         good = isinstance(value, Mapping)
-        value = {key: _fit(one, inner[1]) for key, one in value.items()} if good and inner else value
+        value = (
+            {key: _fit(one, inner[1]) for key, one in value.items()} if good and inner else value
+        )
     elif kind in (str, types.NoneType, None):
         good = isinstance(value, str) if kind is str else value is None
     else:
@@ -132,7 +150,11 @@ def _kinds(hint: Any) -> list[Any]:
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         return _kinds(inner[0])
-    return [kind for one in inner for kind in _kinds(one)] if origin in (typing.Union, types.UnionType) else [hint]
+    return (
+        [kind for one in inner for kind in _kinds(one)]
+        if origin in (typing.Union, types.UnionType)
+        else [hint]
+    )
 
 
 def type_words(hint: Any, many: bool = False) -> str:
@@ -150,9 +172,16 @@ def type_words(hint: Any, many: bool = False) -> str:
 
 
 def _hint(name: str, value: object, hint: Any) -> str:
-    """Suffix of an error: the choice that was meant, how to type a number as text, or how large a number may be."""
+    """Suffix of an error: the choice that was meant, how to type a number as text, or how large a
+    number may be.
+    """
     kinds = _kinds(hint)
-    choices = [choice for kind in kinds if typing.get_origin(kind) is Literal for choice in typing.get_args(kind)]
+    choices = [
+        choice
+        for kind in kinds
+        if typing.get_origin(kind) is Literal
+        for choice in typing.get_args(kind)
+    ]
     if choices:
         return did_you_mean("disabled" if str(value) in OFF else value, choices)
     if isinstance(value, str) and str not in kinds and re.fullmatch(r"[\d.e+-]+", value):
@@ -166,21 +195,33 @@ def _hint(name: str, value: object, hint: Any) -> str:
 
 def shown(value: object) -> str:
     """Value as a user would type it: control characters replaced, cut to one line."""
-    text = printable(str(value) if isinstance(value, str | float) else json.dumps(value, ensure_ascii=False, default=str).replace('"', ""))
+    text = printable(
+        str(value)
+        if isinstance(value, str | float)
+        else json.dumps(value, ensure_ascii=False, default=str).replace('"', "")
+    )
     return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
 
 
-def arguments(name: str, takes: type, given: dict[str, Any], theirs: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Arguments `given` to a class, each converted to its annotation or, without one, to the type of its default.
+def arguments(
+    name: str, takes: type, given: dict[str, Any], theirs: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """Arguments `given` to a class, each converted to its annotation or, without one, to the type
+    of its default.
 
-    `theirs` are parameters that posbench fills in itself. Raises ConfigError for a wrong type or an unknown argument.
-    """
+    `theirs` are parameters that posbench fills in itself. Raises ConfigError for a wrong type or an
+    unknown argument."""
     hints, parameters, anything = _signature(takes)
     legal = [key for key in parameters if key not in theirs]
     if unknown := [key for key in given if key not in legal and not anything]:
         near, listed = did_you_mean(unknown[0], legal), ", ".join(legal) or "nothing"
-        raise ConfigError(f"{name}.{unknown[0]} is not an argument of {takes.__module__}.{takes.__qualname__}{near}: it takes {listed}.")
-    return {key: fit_value(f"{name}.{key}", value, hints.get(key, Any)) for key, value in given.items()}
+        raise ConfigError(
+            f"{name}.{unknown[0]} is not an argument of"
+            f" {takes.__module__}.{takes.__qualname__}{near}: it takes {listed}."
+        )
+    return {
+        key: fit_value(f"{name}.{key}", value, hints.get(key, Any)) for key, value in given.items()
+    }
 
 
 @functools.cache
@@ -197,12 +238,18 @@ def _signature(takes: type) -> tuple[dict[str, Any], list[str], bool]:
             hints[key] = {int: float}.get(kind, kind)  # a default of 4 does not forbid 4.5
         if parameter.default is None and key in hints:
             hints[key] = hints[key] | None
-    named = [key for key, one in parameters.items() if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)]
+    named = [
+        key
+        for key, one in parameters.items()
+        if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)
+    ]
     return hints, named, any(one.kind is one.VAR_KEYWORD for one in parameters.values())
 
 
 def class_named(target: str) -> type:
-    """Class with the dotted name `target`. Raises ConfigError if it cannot be imported, whatever its code raises, or is not a class."""
+    """Class with the dotted name `target`. Raises ConfigError if it cannot be imported, whatever
+    its code raises, or is not a class.
+    """
     try:
         found = pkgutil.resolve_name(target)
     except Exception as error:
@@ -210,5 +257,8 @@ def class_named(target: str) -> type:
         way = "name MODULE.CLASS, give its folder with --config-dir, or install what it needs"
         raise ConfigError(f"{shown(target)} cannot be imported ({why}): {way}.") from error
     if not isinstance(found, type):
-        raise ConfigError(f"{target} is of type {type(found).__name__} and is not a class: name one, such as posbench.extensions.ntk.Ntk.")
+        raise ConfigError(
+            f"{target} is of type {type(found).__name__} and is not a class: name one, such as"
+            " posbench.extensions.ntk.Ntk."
+        )
     return found

@@ -1,13 +1,13 @@
 """Addition of two numbers, digit by digit (Kazemnejad et al. 2023, arXiv 2305.19466, McGill-NLP).
 
-BOS a + b SEP sum EOS, a token for each digit. In training both numbers have 1 to n digits, drawn alike, n the most that fit the
-training length: 3 n + 5 tokens with the last target. An evaluation at L tokens asks for the n that fit L: one of the numbers has exactly
-n digits, so that beyond the training length at least one is longer than any seen. With `reverse_answer` the sum begins with its last
-digit, so that each digit needs those before it and one carry alone.
+BOS a + b SEP sum EOS, a token for each digit. In training both numbers have 1 to n digits, drawn
+alike, n the most that fit the training length: 3 n + 5 tokens with the last target. An evaluation
+at L tokens asks for the n that fit L: one of the numbers has exactly n digits, so that beyond the
+training length at least one is longer than any seen. With `reverse_answer` the sum begins with its
+last digit, so that each digit needs those before it and one carry alone.
 
-Deviations: by length of the text, not by number of digits (1 to 8 in training and 9 to 16 in the test there); digits are tokens of their
-own, and there is no instruction in words.
-"""
+Deviations: by length of the text, not by number of digits (1 to 8 in training and 9 to 16 in the
+test there); digits are tokens of their own, and there is no instruction in words."""
 
 import numpy as np
 
@@ -27,16 +27,25 @@ class Addition(Task):
         super().__init__(vocab_size)
         self.reverse_answer = reverse_answer
 
-    def draw(self, random: np.random.Generator, length: int, count: int, full: bool = False) -> Examples:
+    def draw(
+        self, random: np.random.Generator, length: int, count: int, full: bool = False
+    ) -> Examples:
         most = (length - 4) // 3
         if most < 1:
-            raise ConfigError(f"data=addition needs 7 tokens for one-digit numbers, but length={length}: use longer texts.")
+            raise ConfigError(
+                f"data=addition needs 7 tokens for one-digit numbers, but length={length}: use"
+                " longer texts."
+            )
         size_N2 = random.integers(1, most + 1, size=(count, 2))
         if full:
             size_N2[np.arange(count), random.integers(2, size=count)] = most
         digit_N2P = random.integers(10, size=(count, 2, most))
-        digit_N2P[:, :, 0] = np.where(size_N2 > 1, random.integers(1, 10, size=(count, 2)), digit_N2P[:, :, 0])
-        asked = [self.question(a[:m], b[:n]) for (a, b), (m, n) in zip(digit_N2P, size_N2, strict=True)]
+        digit_N2P[:, :, 0] = np.where(
+            size_N2 > 1, random.integers(1, 10, size=(count, 2)), digit_N2P[:, :, 0]
+        )
+        asked = [
+            self.question(a[:m], b[:n]) for (a, b), (m, n) in zip(digit_N2P, size_N2, strict=True)
+        ]
         return laid_out(length, asked)
 
     def parts(self, length: int) -> list[TaskVariant]:
@@ -44,8 +53,12 @@ class Addition(Task):
         return [TaskVariant(task, None, {"full": True})]
 
     def question(self, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens of "a + b" and of the sum, without marks, of two numbers as digits, the highest first."""
-        total = np.zeros(max(len(a), len(b)) + 1, np.int64)  # by hand, since Python's int reads no more than 4,300 digits
+        """Tokens of "a + b" and of the sum, without marks, of two numbers as digits, the highest
+        first.
+        """
+        total = np.zeros(
+            max(len(a), len(b)) + 1, np.int64
+        )  # by hand, since Python's int reads no more than 4,300 digits
         for digits in (a, b):
             total[len(total) - len(digits) :] += digits
         for at in range(len(total) - 1, 0, -1):

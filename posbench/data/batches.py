@@ -1,4 +1,5 @@
-"""Training batches as a pure function of (seed, step), so that neither resuming nor several processes need any state.
+"""Training batches as a pure function of (seed, step), so that neither resuming nor several
+processes need any state.
 
 Shape letters: B windows, T tokens, D documents, W window width, E epochs.
 """
@@ -22,7 +23,11 @@ BLOCK = 4096  # lengths of steps that are drawn together
 
 
 def batches(
-    split: TokenFile | TaskSplit | TextQuestions, lengths: list[int], tokens_per_step: int, seed: int, bos: int | None
+    split: TokenFile | TaskSplit | TextQuestions,
+    lengths: list[int],
+    tokens_per_step: int,
+    seed: int,
+    bos: int | None,
 ) -> "Batches | TaskBatches":
     """Batches of a split of text or of a task. Raises ConfigError as they do."""
     if isinstance(split, TaskSplit | TextQuestions):
@@ -31,21 +36,44 @@ def batches(
 
 
 class Batches:
-    """Batches of non-overlapping windows inside documents. Each epoch has a new offset per document, a new order, and every window once.
+    """Batches of non-overlapping windows inside documents. Each epoch has a new offset per
+    document, a new order, and every window once.
 
-    With several `lengths` each step has one of them, drawn by (seed, step). Documents shorter than a window are skipped.
-    Raises ConfigError when no document is long enough, or when a step cannot hold one window.
-    """
+    With several `lengths` each step has one of them, drawn by (seed, step). Documents shorter than
+    a window are skipped. Raises ConfigError when no document is long enough, or when a step cannot
+    hold one window."""
 
-    def __init__(self, tokens: TokenFile, lengths: list[int], tokens_per_step: int, seed: int, bos: int | None):
+    def __init__(
+        self,
+        tokens: TokenFile,
+        lengths: list[int],
+        tokens_per_step: int,
+        seed: int,
+        bos: int | None,
+    ):
         if tokens_per_step < max(lengths):
-            raise ConfigError(f"train.tokens_per_step={tokens_per_step} cannot hold one window of train.length={max(lengths)}: raise it.")
-        self.tokens, self.lengths, self.tokens_per_step, self.seed, self.bos = tokens, sorted(lengths), tokens_per_step, seed, bos
-        self.windows = {length: WindowSequence(tokens, length + (bos is None), [seed, length]) for length in self.lengths}
+            raise ConfigError(
+                f"train.tokens_per_step={tokens_per_step} cannot hold one window of"
+                f" train.length={max(lengths)}: raise it."
+            )
+        self.tokens, self.lengths, self.tokens_per_step, self.seed, self.bos = (
+            tokens,
+            sorted(lengths),
+            tokens_per_step,
+            seed,
+            bos,
+        )
+        self.windows = {
+            length: WindowSequence(tokens, length + (bos is None), [seed, length])
+            for length in self.lengths
+        }
         self._choice = np.zeros(0, dtype=np.int64)
 
-    def at(self, step: int, share: Callable[[int], slice] | None = None) -> "tuple[torch.Tensor, torch.Tensor]":
-        """(inputs_BT, targets_BT) of a step, both int64. A target is the token after its input; with a BOS token, inputs start with it.
+    def at(
+        self, step: int, share: Callable[[int], slice] | None = None
+    ) -> "tuple[torch.Tensor, torch.Tensor]":
+        """(inputs_BT, targets_BT) of a step, both int64. A target is the token after its input;
+        with a BOS token, inputs start with it.
 
         `share(B)` is the slice of the B windows that this process reads, if there are several.
         """
@@ -59,7 +87,9 @@ class Batches:
         if share is not None:
             first_B = first_B[share(count)]
         width = length + (self.bos is None)
-        windows_BW = torch.from_numpy(self.tokens.tokens[first_B[:, None] + np.arange(width)].astype(np.int64))
+        windows_BW = torch.from_numpy(
+            self.tokens.tokens[first_B[:, None] + np.arange(width)].astype(np.int64)
+        )
         if self.bos is None:
             return windows_BW[:, :-1].contiguous(), windows_BW[:, 1:].contiguous()
         start_B1 = torch.full((len(first_B), 1), self.bos, dtype=torch.int64)
@@ -71,10 +101,14 @@ class Batches:
         return self.tokens_per_step // length * length
 
     def _choices(self, steps: int) -> np.ndarray:
-        """Index into `lengths` of each of the first `steps` steps. Drawn in blocks, so that no draw depends on `steps`."""
+        """Index into `lengths` of each of the first `steps` steps. Drawn in blocks, so that no draw
+        depends on `steps`.
+        """
         while len(self._choice) < steps:
             block = len(self._choice) // BLOCK
-            draws = np.random.default_rng([self.seed, block]).integers(len(self.lengths), size=BLOCK)
+            draws = np.random.default_rng([self.seed, block]).integers(
+                len(self.lengths), size=BLOCK
+            )
             self._choice = np.concatenate([self._choice, draws])
         return self._choice[:steps]
 
@@ -86,7 +120,10 @@ class WindowSequence:
         lengths_D = tokens.document_lengths()
         long_enough = lengths_D >= width
         if not long_enough.any():
-            raise ConfigError(f"No document can fill a window of {width} tokens, the longest has {lengths_D.max()}: lower train.length.")
+            raise ConfigError(
+                f"No document can fill a window of {width} tokens, the longest has"
+                f" {lengths_D.max()}: lower train.length."
+            )
         self.width, self.key = width, key
         self.starts_D = np.asarray(tokens.starts[:-1])[long_enough]
         self.lengths_D = lengths_D[long_enough]
@@ -94,10 +131,14 @@ class WindowSequence:
         self._order: tuple[int, np.ndarray] = (-1, np.zeros(0, dtype=np.int64))
 
     def first_tokens(self, first: int, count: int) -> np.ndarray:
-        """Index of the first token of each window `first`, ..., `first + count - 1` of the sequence, int64 [count]."""
+        """Index of the first token of each window `first`, ..., `first + count - 1` of the
+        sequence, int64 [count].
+        """
         while self._ends[-1] < first + count:
             offsets_D = self._offsets(len(self._ends) - 1)
-            self._ends.append(self._ends[-1] + int(((self.lengths_D - offsets_D) // self.width).sum()))
+            self._ends.append(
+                self._ends[-1] + int(((self.lengths_D - offsets_D) // self.width).sum())
+            )
         parts = []
         while count:
             epoch = int(np.searchsorted(self._ends, first, side="right")) - 1
@@ -108,12 +149,16 @@ class WindowSequence:
         return np.concatenate(parts)
 
     def _offsets(self, epoch: int) -> np.ndarray:
-        """Number of tokens skipped at the start of each document [D]: less than a window, and at least one window remains."""
+        """Number of tokens skipped at the start of each document [D]: less than a window, and at
+        least one window remains.
+        """
         free_D = np.minimum(self.width, self.lengths_D - self.width + 1)
         return np.random.default_rng([*self.key, epoch, 0]).integers(free_D)
 
     def _epoch(self, epoch: int) -> np.ndarray:
-        """First tokens of all windows of one epoch, in its order. The last requested epoch is cached."""
+        """First tokens of all windows of one epoch, in its order. The last requested epoch is
+        cached.
+        """
         if self._order[0] != epoch:
             offsets_D = self._offsets(epoch)
             counts_D = (self.lengths_D - offsets_D) // self.width
@@ -125,22 +170,36 @@ class WindowSequence:
 
 
 class TaskBatches:
-    """Batches of a task as a pure function of (seed, step), without end and in the shape of `Batches`.
+    """Batches of a task as a pure function of (seed, step), without end and in the shape of
+    `Batches`.
 
-    `split` is that of a task, or TextQuestions. With several `lengths` each step has one of them. Raises ConfigError when a step cannot
-    hold one example or a length no question.
-    """
+    `split` is that of a task, or TextQuestions. With several `lengths` each step has one of them.
+    Raises ConfigError when a step cannot hold one example or a length no question."""
 
-    def __init__(self, split: TaskSplit | TextQuestions, lengths: list[int], tokens_per_step: int, seed: int):
+    def __init__(
+        self, split: TaskSplit | TextQuestions, lengths: list[int], tokens_per_step: int, seed: int
+    ):
         if tokens_per_step < max(lengths):
-            raise ConfigError(f"train.tokens_per_step={tokens_per_step} cannot hold one example of train.length={max(lengths)}: raise it.")
-        self.split, self.lengths, self.tokens_per_step, self.seed = split, sorted(lengths), tokens_per_step, seed
+            raise ConfigError(
+                f"train.tokens_per_step={tokens_per_step} cannot hold one example of"
+                f" train.length={max(lengths)}: raise it."
+            )
+        self.split, self.lengths, self.tokens_per_step, self.seed = (
+            split,
+            sorted(lengths),
+            tokens_per_step,
+            seed,
+        )
         for length in self.lengths:
             split.check(length)
         self._latest: tuple[int, Examples] | None = None
 
-    def at(self, step: int, share: Callable[[int], slice] | None = None) -> "tuple[torch.Tensor, torch.Tensor]":
-        """(inputs_BT, targets_BT) of a step, both int64, or the share(B) of its rows that this process reads."""
+    def at(
+        self, step: int, share: Callable[[int], slice] | None = None
+    ) -> "tuple[torch.Tensor, torch.Tensor]":
+        """(inputs_BT, targets_BT) of a step, both int64, or the share(B) of its rows that this
+        process reads.
+        """
         import torch
 
         found = self._examples(step)
@@ -153,8 +212,17 @@ class TaskBatches:
 
     def _examples(self, step: int) -> Examples:
         if self._latest is None or self._latest[0] != step:
-            length = self.lengths[int(np.random.default_rng([len(SPLITS), self.seed, step]).integers(len(self.lengths)))]
-            self._latest = step, self.split.draw(length, self.tokens_per_step // length, [self.seed, step])
+            length = self.lengths[
+                int(
+                    np.random.default_rng([len(SPLITS), self.seed, step]).integers(
+                        len(self.lengths)
+                    )
+                )
+            ]
+            self._latest = (
+                step,
+                self.split.draw(length, self.tokens_per_step // length, [self.seed, step]),
+            )
         return self._latest[1]
 
 
@@ -168,8 +236,12 @@ class MixedBatches:
         """True if a step is one of the task's."""
         return self._part(step)[0] is self.task
 
-    def at(self, step: int, share: Callable[[int], slice] | None = None) -> "tuple[torch.Tensor, torch.Tensor]":
-        """(inputs_BT, targets_BT) of a step, or the share(B) of its rows that this process reads."""
+    def at(
+        self, step: int, share: Callable[[int], slice] | None = None
+    ) -> "tuple[torch.Tensor, torch.Tensor]":
+        """(inputs_BT, targets_BT) of a step, or the share(B) of its rows that this process
+        reads.
+        """
         part, own = self._part(step)
         return part.at(own, share)
 
@@ -180,5 +252,7 @@ class MixedBatches:
 
     def _part(self, step: int) -> tuple[Batches | TaskBatches, int]:
         """The one of both that has a step, and how many steps it had before."""
-        earlier, later = (math.floor(end * self.share + 1e-9) for end in (step, step + 1))  # steps of the task
+        earlier, later = (
+            math.floor(end * self.share + 1e-9) for end in (step, step + 1)
+        )  # steps of the task
         return (self.task, earlier) if later > earlier else (self.text, step - earlier)

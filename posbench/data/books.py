@@ -1,4 +1,6 @@
-"""Source: a folder of books with train/, validation/ and test/, one .txt file per book; optionally train-extra/."""
+"""Source: a folder of books with train/, validation/ and test/, one .txt file per book; optionally
+train-extra/.
+"""
 
 import hashlib
 import json
@@ -22,21 +24,24 @@ class Book(NamedTuple):
 
 
 class Books(Source):
-    """Books in the folder `path`. An optional MANIFEST.jsonl gives `file`, `order` and `sha256` of each book.
+    """Books in the folder `path`. An optional MANIFEST.jsonl gives `file`, `order` and `sha256` of
+    each book.
 
     A `stratum` in the manifest becomes part of the document's name (test/other/ulysses.txt), for
-    evaluate.documents. `skip_test_bytes` skips the beginning of every test book (title page, contents)
-    up to the next line. A whole copy of a test book in train or validation is left out there.
-    `test_extra` scores the books of train-extra/ too whose `author` in the manifest has no book in
-    train/ or validation/; their names stay train-extra/....
-    """
+    evaluate.documents. `skip_test_bytes` skips the beginning of every test book (title page,
+    contents) up to the next line. A whole copy of a test book in train or validation is left out
+    there. `test_extra` scores the books of train-extra/ too whose `author` in the manifest has no
+    book in train/ or validation/; their names stay train-extra/...."""
 
-    def __init__(self, path: str | None, train_extra: bool, skip_test_bytes: int, test_extra: bool = False):
+    def __init__(
+        self, path: str | None, train_extra: bool, skip_test_bytes: int, test_extra: bool = False
+    ):
         self.root = existing_path(path, "books")
         self.folders = {split: [split] for split in SPLITS}
         if train_extra and test_extra:
             raise ConfigError(
-                "data.source.train_extra=true and data.source.test_extra=true would score books of the training: leave one of them out."
+                "data.source.train_extra=true and data.source.test_extra=true would score books of"
+                " the training: leave one of them out."
             )
         if train_extra:
             self.folders["train"].append(EXTRA)
@@ -44,16 +49,21 @@ class Books(Source):
             self.folders["test"].append(EXTRA)
         self.test_extra = test_extra
         if skip_test_bytes < 0:
-            raise ConfigError(f"data.source.skip_test_bytes={skip_test_bytes} must be 0 or more bytes.")
+            raise ConfigError(
+                f"data.source.skip_test_bytes={skip_test_bytes} must be 0 or more bytes."
+            )
         self.skip_test_bytes = skip_test_bytes
         for folder in sum(self.folders.values(), []):
             if not (self.root / folder).is_dir():
-                raise ConfigError(f"data.path={path} has no {folder}/: choose a folder with train/, validation/ and test/.")
+                raise ConfigError(
+                    f"data.path={path} has no {folder}/: choose a folder with train/, validation/"
+                    " and test/."
+                )
         self.manifest = self.root / "MANIFEST.jsonl"
         if test_extra and not self.manifest.exists():
             raise ConfigError(
-                f"data.source.test_extra=true needs the author of each book, and {self.manifest} does "
-                "not exist: write one (configs/data/books.yaml), or leave test_extra out."
+                f"data.source.test_extra=true needs the author of each book, and {self.manifest}"
+                " does not exist: write one (configs/data/books.yaml), or leave test_extra out."
             )
 
     def fingerprint(self) -> str:
@@ -65,14 +75,27 @@ class Books(Source):
             found = file_digests([self.root / name for name in listed], self.memo, self.again)
             digests = content = dict(zip(listed, found, strict=True))
         test = {digest for name, digest in digests.items() if name.startswith("test/")}
-        other = {digest for name, digest in digests.items() if name.split("/")[0] in (*self.folders["train"], "validation")}
+        other = {
+            digest
+            for name, digest in digests.items()
+            if name.split("/")[0] in (*self.folders["train"], "validation")
+        }
         if self.skip_test_bytes and test & other:
-            options.append("no copies of test books")  # new fingerprint: older token files still hold these copies
+            options.append(
+                "no copies of test books"
+            )  # new fingerprint: older token files still hold these copies
         return sha256_json([content, options])
 
     def documents(self, split: str) -> Iterator[tuple[str, str]]:
         for name, text in self._books(split):
-            yield name, after_line(text, self.skip_test_bytes) if split == "test" and self.skip_test_bytes else text
+            yield (
+                name,
+                (
+                    after_line(text, self.skip_test_bytes)
+                    if split == "test" and self.skip_test_bytes
+                    else text
+                ),
+            )
 
     def uncut(self, split: str) -> Iterator[str]:
         if split == "test" and self.skip_test_bytes:
@@ -89,27 +112,44 @@ class Books(Source):
                     continue
                 path = self.root / name
                 if not path.is_file():
-                    raise ConfigError(f"{path} is listed in {self.manifest} but does not exist: restore the book, or remove the manifest.")
+                    raise ConfigError(
+                        f"{path} is listed in {self.manifest} but does not exist: restore the book,"
+                        " or remove the manifest."
+                    )
                 text = read_text(path)
                 if book.digest and hashlib.sha256(text.encode()).hexdigest() != book.digest:
-                    raise ConfigError(f"{path} differs from the book in {self.manifest} (by SHA-256): restore it, or remove the manifest.")
-                yield f"{folder}/{book.stratum}/{name.split('/')[1]}" if book.stratum else name, text
+                    raise ConfigError(
+                        f"{path} differs from the book in {self.manifest} (by SHA-256): restore it,"
+                        " or remove the manifest."
+                    )
+                yield (
+                    f"{folder}/{book.stratum}/{name.split('/')[1]}" if book.stratum else name,
+                    text,
+                )
 
     def _authors(self, listed: dict[str, Book]) -> set[str]:
-        """Authors of train/ and validation/. Raises ConfigError where a book of train-extra/ has no author."""
+        """Authors of train/ and validation/. Raises ConfigError where a book of train-extra/ has no
+        author.
+        """
         for name, book in listed.items():
             if name.startswith(f"{EXTRA}/") and not book.author:
                 raise ConfigError(
-                    f"data.source.test_extra=true needs the author of each book, and {self.manifest} "
-                    f"has none of {name}: add it, or leave test_extra out."
+                    "data.source.test_extra=true needs the author of each book, and"
+                    f" {self.manifest} has none of {name}: add it, or leave test_extra out."
                 )
         trained = ("train/", "validation/")
         return {book.author for name, book in listed.items() if name.startswith(trained)}
 
     def _listed(self) -> dict[str, Book]:
-        """{"folder/name": Book} in the manifest's order; without a manifest the files, in theirs."""
+        """{"folder/name": Book} in the manifest's order; without a manifest the files, in
+        theirs.
+        """
         if not self.manifest.exists():
-            paths = [path for folder in sum(self.folders.values(), []) for path in sorted((self.root / folder).glob("*.txt"))]
+            paths = [
+                path
+                for folder in sum(self.folders.values(), [])
+                for path in sorted((self.root / folder).glob("*.txt"))
+            ]
             listed = {path.relative_to(self.root).as_posix(): Book() for path in paths}
         else:
             content = read_text(self.manifest)
@@ -119,15 +159,21 @@ class Books(Source):
                 listed = {}
                 for row in rows:
                     name = "/".join(row["file"].split("/")[-2:])
-                    listed[name] = Book(row["sha256"], row.get("stratum", ""), row.get("author", ""))
+                    listed[name] = Book(
+                        row["sha256"], row.get("stratum", ""), row.get("author", "")
+                    )
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-                raise ConfigError(f"{self.manifest} is not a list of books ({error!r}): restore it, or remove it.") from error
+                raise ConfigError(
+                    f"{self.manifest} is not a list of books ({error!r}): restore it, or remove it."
+                ) from error
         check_names(listed)
         return listed
 
 
 def after_line(text: str, n_bytes: int) -> str:
-    """`text` from the first line that begins at or after byte `n_bytes`; without one, from the first character there."""
+    """`text` from the first line that begins at or after byte `n_bytes`; without one, from the
+    first character there.
+    """
     content = text.encode()
     end = content.find(b"\n", n_bytes - 1)
     rest = content[end + 1 :] if end >= 0 else b""

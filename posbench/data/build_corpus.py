@@ -12,7 +12,14 @@ from posbench.common.errors import ConfigError
 from posbench.common.files import sha256_file, write_json
 from posbench.data.sources import ALL, SPLITS, Source, make_source
 from posbench.data.tokenfile import write_split
-from posbench.data.tokenizers import BPE_TRAIN_BYTES, Tokenizer, load_tokenizer, pretrained_json, tokenizer_name, train_bpe
+from posbench.data.tokenizers import (
+    BPE_TRAIN_BYTES,
+    Tokenizer,
+    load_tokenizer,
+    pretrained_json,
+    tokenizer_name,
+    train_bpe,
+)
 
 BATCH_BYTES = 8 * 2**20  # text per call of the tokenizer: enough for its threads, little memory
 EVERY = 2.0  # seconds between two lines of progress
@@ -20,11 +27,16 @@ EVERY = 2.0  # seconds between two lines of progress
 Document = tuple[str, str]  # name and text
 
 
-def build_corpus(cfg_data: dict, folder: Path, wanted: list[str], trained: dict | None, cache_dir: Path) -> None:
+def build_corpus(
+    cfg_data: dict, folder: Path, wanted: list[str], trained: dict | None, cache_dir: Path
+) -> None:
     """Write all files of the `wanted` splits, the manifest last."""
     source = make_source(cfg_data, cache_dir)
     taken = _taken(source, trained, cache_dir)
-    choice, name = cfg_data["tokenizer"], tokenizer_name(cfg_data["tokenizer"], cfg_data["vocab_size"])
+    choice, name = (
+        cfg_data["tokenizer"],
+        tokenizer_name(cfg_data["tokenizer"], cfg_data["vocab_size"]),
+    )
     if choice == "bpe":
         texts = _first_bytes(_unique(source, "train", taken))
         train_bpe(texts, cfg_data["vocab_size"]).model.save(str(folder / "tokenizer.json"))
@@ -34,23 +46,39 @@ def build_corpus(cfg_data: dict, folder: Path, wanted: list[str], trained: dict 
     token_dtype = np.uint16 if tokenizer.vocab_size < 2**16 else np.uint32
     splits = {}
     for split in wanted:
-        documents = _encoded(tokenizer, _telling(_unique(source, split, taken), f"tokenizing {cfg_data['name']}/{split}"))
+        documents = _encoded(
+            tokenizer,
+            _telling(_unique(source, split, taken), f"tokenizing {cfg_data['name']}/{split}"),
+        )
         splits[split] = write_split(folder, split, documents, token_dtype, tokenizer.bytes_dtype)
         if not splits[split]["documents"]:
-            lacking = f"no document in its {split} split that has a token (behind data.source.skip_test_bytes)"
+            lacking = (
+                f"no document in its {split} split that has a token (behind"
+                " data.source.skip_test_bytes)"
+            )
             other = "stands in no held-out split and not in the text of the training"
             raise ConfigError(f"data={cfg_data['name']} has {lacking} and {other}: add other text.")
-    files = {path.name: {"size": path.stat().st_size, "sha256": sha256_file(path)} for path in sorted(folder.iterdir())}
+    files = {
+        path.name: {"size": path.stat().st_size, "sha256": sha256_file(path)}
+        for path in sorted(folder.iterdir())
+    }
     manifest = {"name": cfg_data["name"], "tokenizer": name, "vocab_size": tokenizer.vocab_size, "source": cfg_data["source"],
                 "splits": splits, "files": files}  # fmt: skip
     write_json(folder / "manifest.json", manifest)
 
 
 def _taken(source: Source, trained: dict | None, cache_dir: Path) -> dict[str, set[bytes]]:
-    """{split: digests of documents that it must not contain}: those of more protected splits, cut and uncut, and what `trained` read."""
-    read = {_digest(text) for _, text in make_source(trained, cache_dir).documents("train")} if trained else set()
+    """{split: digests of documents that it must not contain}: those of more protected splits, cut
+    and uncut, and what `trained` read.
+    """
+    read = (
+        {_digest(text) for _, text in make_source(trained, cache_dir).documents("train")}
+        if trained
+        else set()
+    )
     test, validation = (
-        {_digest(text) for _, text in source.documents(split)} | {_digest(text) for text in source.uncut(split)}
+        {_digest(text) for _, text in source.documents(split)}
+        | {_digest(text) for text in source.uncut(split)}
         for split in ("test", "validation")
     )
     return {"test": read, "validation": read | test, "train": read | test | validation}
@@ -61,7 +89,9 @@ def _digest(text: str) -> bytes:
 
 
 def _unique(source: Source, split: str, taken: dict[str, set[bytes]]) -> Iterator[Document]:
-    """Yield the documents of a split, or of all, without empty ones, exact duplicates and `taken` ones."""
+    """Yield the documents of a split, or of all, without empty ones, exact duplicates and `taken`
+    ones.
+    """
     for part in SPLITS if split == ALL else (split,):
         seen = set(taken[part])
         for name, text in source.documents(part):
@@ -80,7 +110,9 @@ def _first_bytes(documents: Iterable[Document]) -> Iterator[str]:
             return
 
 
-def _encoded(tokenizer: Tokenizer, documents: Iterable[Document]) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+def _encoded(
+    tokenizer: Tokenizer, documents: Iterable[Document]
+) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     """Yield (name, ids, bytes per token) of each document that has a token, in order."""
     for batch in _batches(documents):
         found = tokenizer.encode([text for _, text in batch])
@@ -102,7 +134,9 @@ def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
 
 
 def _telling(documents: Iterable[Document], label: str) -> Iterator[Document]:
-    """Yield the documents, and print the bytes so far at most once in EVERY seconds, so never for short work."""
+    """Yield the documents, and print the bytes so far at most once in EVERY seconds, so never for
+    short work.
+    """
     done, last = 0, time.monotonic()
     for name, text in documents:
         yield name, text

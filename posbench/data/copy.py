@@ -1,15 +1,18 @@
-"""Copy: a string of random symbols, a separator and the same string (Kazemnejad et al. 2023, arXiv 2305.19466, McGill-NLP).
+"""Copy: a string of random symbols, a separator and the same string (Kazemnejad et al. 2023, arXiv
+2305.19466, McGill-NLP).
 
-BOS s_1 .. s_n SEP s_1 .. s_n EOS: everything behind SEP is the answer, EOS too, and one wrong token makes it wrong. In training n is drawn
-from 1 to the largest that fits the training length; an evaluation at L tokens asks for the largest that fits L: (L - 2) // 2 symbols.
-What is left of a text is padding, in which nothing is asked.
+BOS s_1 .. s_n SEP s_1 .. s_n EOS: everything behind SEP is the answer, EOS too, and one wrong token
+makes it wrong. In training n is drawn from 1 to the largest that fits the training length; an
+evaluation at L tokens asks for the largest that fits L: (L - 2) // 2 symbols. What is left of a
+text is padding, in which nothing is asked.
 
-With `distinct` no symbol stands twice in a string, as in the easier of the two copies of Zhou et al. 2023 (arXiv 2310.16028): then the
-symbol before tells which one follows, however long the string is, and an error is one of finding the place. Where symbols repeat, a longer
-string asks for more symbols of context as well.
+With `distinct` no symbol stands twice in a string, as in the easier of the two copies of Zhou et
+al. 2023 (arXiv 2310.16028): then the symbol before tells which one follows, however long the string
+is, and an error is one of finding the place. Where symbols repeat, a longer string asks for more
+symbols of context as well.
 
-Deviation: tokens are symbols of data.vocab_size, not words of a language model's vocabulary, and there is no instruction in words.
-"""
+Deviation: tokens are symbols of data.vocab_size, not words of a language model's vocabulary, and
+there is no instruction in words."""
 
 import numpy as np
 
@@ -20,7 +23,9 @@ PAD, BOS, SEP, EOS, SYMBOLS = range(5)  # the first symbol is SYMBOLS
 
 
 class Copy(Task):
-    """Copying of strings of up to (length - 2) // 2 symbols, each at most once in a string if `distinct`."""
+    """Copying of strings of up to (length - 2) // 2 symbols, each at most once in a string if
+    `distinct`.
+    """
 
     least_vocab = SYMBOLS + 2
 
@@ -28,19 +33,35 @@ class Copy(Task):
         super().__init__(vocab_size)
         self.distinct = distinct
 
-    def draw(self, random: np.random.Generator, length: int, count: int, full: bool = False) -> Examples:
+    def draw(
+        self, random: np.random.Generator, length: int, count: int, full: bool = False
+    ) -> Examples:
         most = (length - 2) // 2
         if most < 1:
-            raise ConfigError(f"data={self.name} needs 4 tokens for one symbol, but length={length}: use longer texts.")
+            raise ConfigError(
+                f"data={self.name} needs 4 tokens for one symbol, but length={length}: use longer"
+                " texts."
+            )
         if self.distinct and most > self.vocab_size - SYMBOLS:
-            needed = f"{most} of them at {length} tokens: give data.vocab_size={most + SYMBOLS} or more, or shorter texts"
-            raise ConfigError(f"data={self.name} with distinct symbols has {self.vocab_size - SYMBOLS} and needs {needed}.")
+            needed = (
+                f"{most} of them at {length} tokens: give data.vocab_size={most + SYMBOLS} or more,"
+                " or shorter texts"
+            )
+            raise ConfigError(
+                f"data={self.name} with distinct symbols has {self.vocab_size - SYMBOLS} and needs"
+                f" {needed}."
+            )
         size_N = np.full(count, most) if full else random.integers(1, most + 1, size=count)
         if self.distinct:
-            symbol_NP = SYMBOLS + random.random((count, self.vocab_size - SYMBOLS)).argsort(1)[:, :most]
+            symbol_NP = (
+                SYMBOLS + random.random((count, self.vocab_size - SYMBOLS)).argsort(1)[:, :most]
+            )
         else:
             symbol_NP = random.integers(SYMBOLS, self.vocab_size, size=(count, most))
-        asked = [(symbols[:n], self.answer(symbols[:n])) for symbols, n in zip(symbol_NP, size_N, strict=True)]
+        asked = [
+            (symbols[:n], self.answer(symbols[:n]))
+            for symbols, n in zip(symbol_NP, size_N, strict=True)
+        ]
         return laid_out(length, asked)
 
     def answer(self, symbols: np.ndarray) -> np.ndarray:
@@ -49,11 +70,15 @@ class Copy(Task):
 
 
 def laid_out(length: int, asked: list[tuple[np.ndarray, np.ndarray]]) -> Examples:
-    """Examples BOS question SEP answer EOS of (question, answer), padded to `length` tokens and a last target."""
+    """Examples BOS question SEP answer EOS of (question, answer), padded to `length` tokens and a
+    last target.
+    """
     text_NW = np.full((len(asked), length + 1), PAD)
     answer_NT = np.full((len(asked), length), -1)
     for row, (question, answer) in enumerate(asked):
         text = np.concatenate([[BOS], question, [SEP], answer, [EOS]])
         text_NW[row, : len(text)] = text
         answer_NT[row, len(question) + 1 : len(text) - 1] = 0
-    return Examples(text_NW[:, :-1].copy(), np.where(answer_NT < 0, IGNORED, text_NW[:, 1:]), answer_NT)
+    return Examples(
+        text_NW[:, :-1].copy(), np.where(answer_NT < 0, IGNORED, text_NW[:, 1:]), answer_NT
+    )

@@ -1,20 +1,23 @@
 """mqar_uniform: MQAR whose pairs are no sinks and whose questions stand at all distances alike.
 
-In MQAR the first four tokens are two pairs, and 54 % of the questions on four pairs stand within 60 tokens of them, however long the
-text is. A method that sees the first four and the last 64 tokens, such as extension=streaming, holds the pair of 77 % of the questions at
-1,024 tokens. So the outcome of a comparison with such a method is decided before any model is read. Here:
+In MQAR the first four tokens are two pairs, and 54 % of the questions on four pairs stand within 60
+tokens of them, however long the text is. A method that sees the first four and the last 64 tokens,
+such as extension=streaming, holds the pair of 77 % of the questions at 1,024 tokens. So the outcome
+of a comparison with such a method is decided before any model is read. Here:
 
 - `lead` tokens of filler stand before the pairs, where sinks are;
 - every place behind the pairs is drawn with the same probability, without replacement, so that the distance from a question to its pair
   is spread evenly over the text;
 - with `window` the questions inside and outside of so many tokens are asked apart, too: inside, the text from the first pair to the
-  question has at most `window` tokens; outside, that from the last pair's value to the question has more. Set it to train.length.
+  question has at most `window` tokens; outside, that from the last pair's value to the question has
+  more. Set it to train.length.
 
-The filler is never a key of the text. All else is as in mqar.py, and the choice of the value among those in the text too.
+The filler is never a key of the text. All else is as in mqar.py, and the choice of the value among
+those in the text too.
 
-Of the questions that are asked apart those inside begin at the training length, and those outside exist beyond it alone. A training has
-learned the task if it answers those of the whole at the training length.
-"""
+Of the questions that are asked apart those inside begin at the training length, and those outside
+exist beyond it alone. A training has learned the task if it answers those of the whole at the
+training length."""
 
 from typing import Literal
 
@@ -26,27 +29,39 @@ from posbench.data.task import TaskVariant
 
 
 class MqarUniform(Mqar):
-    """MQAR with `lead` tokens of filler before the pairs, and questions at all distances alike; apart by `window`, if given."""
+    """MQAR with `lead` tokens of filler before the pairs, and questions at all distances alike;
+    apart by `window`, if given.
+    """
 
     def __init__(self, vocab_size: int, pairs: list[int], lead: int = 4, window: int | None = None):
         super().__init__(vocab_size, pairs, power=1.0, filler="no_key")
         self.lead, self.window = lead, window
         if lead < 0:
-            raise ConfigError(f"data.source.lead={lead} must be 0 or more tokens of filler before the pairs.")
+            raise ConfigError(
+                f"data.source.lead={lead} must be 0 or more tokens of filler before the pairs."
+            )
         if window is not None and window < 4 * self.pairs[-1]:
             raise ConfigError(
-                f"data.source.window={window} cannot hold {self.pairs[-1]} pairs and as many questions: give "
-                f"{4 * self.pairs[-1]} or more, such as the training length, or fewer data.source.pairs."
+                f"data.source.window={window} cannot hold {self.pairs[-1]} pairs and as many"
+                f" questions: give {4 * self.pairs[-1]} or more, such as the training length, or"
+                " fewer data.source.pairs."
             )
 
     def gaps(
-        self, random: np.random.Generator, count: int, length: int, n: int, where: Literal["inside", "outside"] | None = None
+        self,
+        random: np.random.Generator,
+        count: int,
+        length: int,
+        n: int,
+        where: Literal["inside", "outside"] | None = None,
     ) -> np.ndarray:
         first, end = self._places(length, n, where)
         return first + drawn(random.random((count, end - first)), n)
 
     def parts(self, length: int) -> list[TaskVariant]:
-        """Those of each number of pairs, then inside and outside of the window, of which the second needs a text that is longer."""
+        """Those of each number of pairs, then inside and outside of the window, of which the second
+        needs a text that is longer.
+        """
         whole = super().parts(length)
         apart = []
         for part in whole if self.window is not None else ():
@@ -54,14 +69,22 @@ class MqarUniform(Mqar):
             for where in ("inside", "outside"):
                 first, end = self._places(length, n, where)
                 if end - first >= n:
-                    apart.append(TaskVariant(f"{part.task} {where} {self.window}", None, {"pairs": n, "where": where}))
+                    apart.append(
+                        TaskVariant(
+                            f"{part.task} {where} {self.window}", None, {"pairs": n, "where": where}
+                        )
+                    )
         return [*whole, *apart]
 
     def _places(self, length: int, n: int, where: str | None) -> tuple[int, int]:
-        """First place of a question on one of n pairs, and the end of the places, as counted in `gaps`."""
+        """First place of a question on one of n pairs, and the end of the places, as counted in
+        `gaps`.
+        """
         end = (length - self.lead - 2 * n) // 2
         if where == "inside":
-            return 0, min(end, (self.window - 2 * n + 1) // 2)  # the tokens from the first pair to the question fit into the window
+            return 0, min(
+                end, (self.window - 2 * n + 1) // 2
+            )  # the tokens from the first pair to the question fit into the window
         if where == "outside":
             return min(end, self.window // 2), end
         return 0, end

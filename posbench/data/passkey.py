@@ -1,12 +1,14 @@
-"""Passkey: a number in irrelevant text, queried at its end (Mohtashami and Jaggi 2023; jquesnelle/yarn, eval/passkey.py).
+"""Passkey: a number in irrelevant text, queried at its end (Mohtashami and Jaggi 2023;
+jquesnelle/yarn, eval/passkey.py).
 
-The number is from 1 to 50,000, the haystack five short sentences over and over. There the text grows by whole repetitions, the place is
-drawn for each text, and the first run of digits of ten written tokens counts; here the number of tokens is exact, places are at even
-depths (the PI paper has 32 of them), and the answer is the digits alone: nothing scores where it ends, so that a longer number that begins
-with a key of four digits or fewer (one in five) counts as right, as in RULER a reference that is contained. With `end` the full stop behind
-the number belongs to the answer, as there no digit may follow: of 100 texts of 512 and of 1,024 tokens SmolLM2-135M-Instruct (4-bit) has
-1.00 and 0.99 right without it, 1.00 and 1.00 with it, so that it does not run on.
-"""
+The number is from 1 to 50,000, the haystack five short sentences over and over. There the text
+grows by whole repetitions, the place is drawn for each text, and the first run of digits of ten
+written tokens counts; here the number of tokens is exact, places are at even depths (the PI paper
+has 32 of them), and the answer is the digits alone: nothing scores where it ends, so that a longer
+number that begins with a key of four digits or fewer (one in five) counts as right, as in RULER a
+reference that is contained. With `end` the full stop behind the number belongs to the answer, as
+there no digit may follow: of 100 texts of 512 and of 1,024 tokens SmolLM2-135M-Instruct (4-bit) has
+1.00 and 0.99 right without it, 1.00 and 1.00 with it, so that it does not run on."""
 
 import numpy as np
 
@@ -23,8 +25,14 @@ class Passkey(TextTask):
     def ask(self, random: np.random.Generator, depth: float | None) -> Question:
         key = int(random.integers(1, 50_001))
         return Question(
-            "An important piece of information is hidden in a lot of irrelevant text. Find it and memorize it: it will be asked for.\n",
-            [(random.random() if depth is None else depth, f"The pass key is {key}. Remember it. {key} is the pass key.")],
+            "An important piece of information is hidden in a lot of irrelevant text. Find it and"
+            " memorize it: it will be asked for.\n",
+            [
+                (
+                    random.random() if depth is None else depth,
+                    f"The pass key is {key}. Remember it. {key} is the pass key.",
+                )
+            ],
             "\nWhat is the pass key?",
             " The pass key is",
             [(f" {key}" + "." * self.end, 0)],

@@ -1,8 +1,9 @@
-"""Source: Python code of pinned wheels, those of the extra `corpus`, so that there is real text without another download.
+"""Source: Python code of pinned wheels, those of the extra `corpus`, so that there is real text
+without another download.
 
-A wheel's RECORD lists the SHA-256 of each file. The rows of .py files are the same in every installation (pip adds only its own rows
-and those of .pyc files), so a digest over them identifies the corpus in milliseconds. Contents are verified when they are read.
-"""
+A wheel's RECORD lists the SHA-256 of each file. The rows of .py files are the same in every
+installation (pip adds only its own rows and those of .pyc files), so a digest over them identifies
+the corpus in milliseconds. Contents are verified when they are read."""
 
 import base64
 import csv
@@ -23,15 +24,22 @@ from posbench.data.sources import Source
 class PySource(Source):
     """Python files of wheels. `wheels` is {package: {version, digest of its rows, split}}.
 
-    `validation` lists path patterns moved from train to validation. `exclude` lists patterns of machine-written files, which are
-    left out everywhere. Files shorter than `min_bytes` bytes are left out too.
-    """
+    `validation` lists path patterns moved from train to validation. `exclude` lists patterns of
+    machine-written files, which are left out everywhere. Files shorter than `min_bytes` bytes are
+    left out too."""
 
-    def __init__(self, wheels: dict[str, dict], validation: list[str], exclude: list[str], min_bytes: int):
+    def __init__(
+        self, wheels: dict[str, dict], validation: list[str], exclude: list[str], min_bytes: int
+    ):
         for package, pin in wheels.items():
             for key in ("version", "rows", "split"):
                 fit_value(f"data.source.wheels.{package}.{key}", pin.get(key), str)
-        self.wheels, self.validation, self.exclude, self.min_bytes = wheels, validation, exclude, min_bytes
+        self.wheels, self.validation, self.exclude, self.min_bytes = (
+            wheels,
+            validation,
+            exclude,
+            min_bytes,
+        )
 
     def fingerprint(self) -> str:
         check_installed(self.wheels)
@@ -53,13 +61,22 @@ class PySource(Source):
 
 
 def check_installed(wheels: dict[str, dict]) -> None:
-    """Raise ConfigError for wheels that are missing or have another version, with one command that installs all of them."""
-    wrong = {package: pin["version"] for package, pin in wheels.items() if _version(package) != pin["version"]}
+    """Raise ConfigError for wheels that are missing or have another version, with one command that
+    installs all of them.
+    """
+    wrong = {
+        package: pin["version"]
+        for package, pin in wheels.items()
+        if _version(package) != pin["version"]
+    }
     if not wrong:
         return
     package, version = next(iter(wrong.items()))
     pins = " ".join(f"{package}=={version}" for package, version in wrong.items())
-    way_out = f"pip install {pins} (the extra posbench[corpus]), or read your own text with data=local data.path=FILE"
+    way_out = (
+        f"pip install {pins} (the extra posbench[corpus]), or read your own text with data=local"
+        " data.path=FILE"
+    )
     installed(package, version, "data=pysource reads", way_out)
 
 
@@ -73,34 +90,48 @@ def _version(package: str) -> str | None:
 
 def rows_digest(rows: list[tuple[str, str]]) -> str:
     """Hex SHA-256 of the sorted `path,hash` lines."""
-    return hashlib.sha256("".join(f"{path},{digest}\n" for path, digest in sorted(rows)).encode()).hexdigest()
+    return hashlib.sha256(
+        "".join(f"{path},{digest}\n" for path, digest in sorted(rows)).encode()
+    ).hexdigest()
 
 
 @functools.cache
 def verified_rows(package: str, version: str, expected: str) -> list[tuple[str, str]]:
     """Sorted (path, hash) rows of the package's .py files, from the RECORD of the installed wheel.
 
-    The wheel is installed in this version. Raises ConfigError when it lists other files than the pinned ones.
-    """
+    The wheel is installed in this version. Raises ConfigError when it lists other files than the
+    pinned ones."""
     wheel = importlib.metadata.distribution(package)
     record = csv.reader((wheel.read_text("RECORD") or "").splitlines())
-    rows = sorted((row[0], row[1]) for row in record if row[0].startswith(f"{package}/") and row[0].endswith(".py"))
+    rows = sorted(
+        (row[0], row[1])
+        for row in record
+        if row[0].startswith(f"{package}/") and row[0].endswith(".py")
+    )
     if (found := rows_digest(rows)) != expected:
         raise ConfigError(
-            f"The installed {package} {version} is not the released wheel (its {len(rows)} .py rows hash to {found[:16]}, "
-            f"data.source.wheels.{package}.rows is {expected[:16]}): pip install --force-reinstall --no-deps {package}=={version}"
+            f"The installed {package} {version} is not the released wheel (its {len(rows)} .py rows"
+            f" hash to {found[:16]}, data.source.wheels.{package}.rows is {expected[:16]}): pip"
+            f" install --force-reinstall --no-deps {package}=={version}"
         )
     return rows
 
 
 def read_verified(package: str, version: str, path: str, digest: str) -> bytes:
-    """Content of one installed file. Raises ConfigError when it is missing or its hash differs from its RECORD row."""
+    """Content of one installed file. Raises ConfigError when it is missing or its hash differs from
+    its RECORD row.
+    """
     repair = f"pip install --force-reinstall --no-deps {package}=={version}"
     try:
         content = Path(str(importlib.metadata.distribution(package).locate_file(path))).read_bytes()
     except OSError as error:
-        raise ConfigError(f"{path} of {package} {version} cannot be read ({error.strerror}): {repair}") from error
+        raise ConfigError(
+            f"{path} of {package} {version} cannot be read ({error.strerror}): {repair}"
+        ) from error
     found = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
     if f"sha256={found}" != digest:
-        raise ConfigError(f"{path} was edited after {package} {version} was installed (sha256={found}, RECORD says {digest}): {repair}")
+        raise ConfigError(
+            f"{path} was edited after {package} {version} was installed (sha256={found}, RECORD"
+            f" says {digest}): {repair}"
+        )
     return content

@@ -1,7 +1,8 @@
-"""Reverse: a string of random symbols, a separator and the reversed string (Kazemnejad et al. 2023, arXiv 2305.19466, McGill-NLP).
+"""Reverse: a string of random symbols, a separator and the reversed string (Kazemnejad et al. 2023,
+arXiv 2305.19466, McGill-NLP).
 
-As `copy` in everything else. The first symbol of the answer is the last one read, and the distance grows by two with each.
-"""
+As `copy` in everything else. The first symbol of the answer is the last one read, and the distance
+grows by two with each."""
 
 import numpy as np
 

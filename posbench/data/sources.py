@@ -17,73 +17,111 @@ _seen: dict[str, list] = {}  # of local files: {path: [size, mtime_ns, sha256]}
 
 
 class Source:
-    """Documents in three splits; no document is divided between splits. A user's own source needs only these methods."""
+    """Documents in three splits; no document is divided between splits. A user's own source needs
+    only these methods.
+    """
 
     memo: Path | None = None  # cache of the digests of local files
     again: bool = False  # read local files again for their digests, and ignore the cache
 
     def fingerprint(self) -> str:
-        """Hex SHA-256 that changes with any document or split. It must be fast: neither torch nor datasets is imported."""
+        """Hex SHA-256 that changes with any document or split. It must be fast: neither torch nor
+        datasets is imported.
+        """
         raise NotImplementedError
 
     def documents(self, split: str) -> Iterator[tuple[str, str]]:
-        """Yield (name, text) in a fixed order. Raises ConfigError when the data is missing or differs from the pinned data."""
+        """Yield (name, text) in a fixed order. Raises ConfigError when the data is missing or
+        differs from the pinned data.
+        """
         raise NotImplementedError
 
     def uncut(self, split: str) -> Iterator[str]:
-        """Yield the whole texts of a split whose `documents` are cut, to find whole copies in other splits. Yields nothing otherwise."""
+        """Yield the whole texts of a split whose `documents` are cut, to find whole copies in other
+        splits. Yields nothing otherwise.
+        """
         yield from ()
 
 
 def make_source(cfg_data: dict, cache_dir: Path | str | None = None) -> Source:
-    """Source built from the class `source._target_`, with the other keys of `source` and `data.path`, if any, as arguments.
+    """Source built from the class `source._target_`, with the other keys of `source` and
+    `data.path`, if any, as arguments.
 
-    `path` stands beside `source`, not in it, since it does not identify the data; the vocab_size of a task stands there too. Raises
-    ConfigError for an unknown class or argument.
-    """
+    `path` stands beside `source`, not in it, since it does not identify the data; the vocab_size of
+    a task stands there too. Raises ConfigError for an unknown class or argument."""
     config = cfg_data["source"]
     given = {key: value for key, value in config.items() if key != "_target_"}
     path = {"path": cfg_data["path"]} if "path" in cfg_data else {}
     path |= {"vocab_size": cfg_data["vocab_size"]} if cfg_data.get("tokenizer") == TASK else {}
     source_class = class_named(config.get("_target_"))
-    if not all(callable(getattr(source_class, name, None)) for name in ("fingerprint", "documents")):
-        raise ConfigError(f"data.source._target_={config['_target_']} is not a source of documents: choose a class that is one.")
+    if not all(
+        callable(getattr(source_class, name, None)) for name in ("fingerprint", "documents")
+    ):
+        raise ConfigError(
+            f"data.source._target_={config['_target_']} is not a source of documents: choose a"
+            " class that is one."
+        )
     if (cfg_data.get("tokenizer") == TASK) != hasattr(source_class, "draw"):
         given = f"data.tokenizer={cfg_data.get('tokenizer')} and data={cfg_data.get('name')}"
-        raise ConfigError(f"{given} do not go together: tasks have data.tokenizer={TASK}, and texts any other.")
+        raise ConfigError(
+            f"{given} do not go together: tasks have data.tokenizer={TASK}, and texts any other."
+        )
     try:
         inspect.signature(source_class).bind(**given, **path)
     except TypeError as error:
         raise ConfigError(f"data.source cannot be built from {config}: {error}.") from error
-    source = source_class(**arguments("data.source", source_class, given), **arguments("data", source_class, path))
+    source = source_class(
+        **arguments("data.source", source_class, given), **arguments("data", source_class, path)
+    )
     source.memo = Path(cache_dir) / "digests.json" if cache_dir else None
     return source
 
 
 def existing_path(path: str | None, choice: str) -> Path:
-    """Path from the user's `data.path`. Raises ConfigError when it is not given or does not exist."""
+    """Path from the user's `data.path`. Raises ConfigError when it is not given or does not
+    exist.
+    """
     if not path:
         raise ConfigError(f"data={choice} needs your own files: add data.path=PATH to the command.")
     if not os.path.exists(path):  # Path.exists raises for a name that is too long
-        raise ConfigError(f"data.path={path} does not exist (relative paths start at {Path.cwd()}): correct data.path.")
+        raise ConfigError(
+            f"data.path={path} does not exist (relative paths start at {Path.cwd()}): correct"
+            " data.path."
+        )
     return Path(path)
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Raise ConfigError for a file name that is not UTF-8: it becomes the name of a document, in files and on the terminal."""
+    """Raise ConfigError for a file name that is not UTF-8: it becomes the name of a document, in
+    files and on the terminal.
+    """
     for name in names:
         if not name.isascii() and name != name.encode(errors="replace").decode():
-            raise ConfigError(f"data.path holds a file whose name is not UTF-8 ({ascii(name)}): rename it.")
+            raise ConfigError(
+                f"data.path holds a file whose name is not UTF-8 ({ascii(name)}): rename it."
+            )
 
 
 def file_digests(paths: list[Path], memo: Path | None, again: bool = False) -> list[str]:
-    """SHA-256 of each file. A file is read again only if its size or modification time changed; `memo` is the cache on disk.
+    """SHA-256 of each file. A file is read again only if its size or modification time changed;
+    `memo` is the cache on disk.
 
-    With `again` every file is read and the cache corrected. Raises ConfigError for a file that cannot be read.
-    """
-    with contextlib.suppress(RunError, AttributeError):  # a damaged cache: the files are only read again
+    With `again` every file is read and the cache corrected. Raises ConfigError for a file that
+    cannot be read."""
+    with contextlib.suppress(
+        RunError, AttributeError
+    ):  # a damaged cache: the files are only read again
         found = read_json(memo) if memo and memo.exists() else {}
-        _seen.update({**{path: one for path, one in found.items() if isinstance(one, list) and len(one) == 3}, **_seen})
+        _seen.update(
+            {
+                **{
+                    path: one
+                    for path, one in found.items()
+                    if isinstance(one, list) and len(one) == 3
+                },
+                **_seen,
+            }
+        )
     missed = False
     for path in paths:
         try:
@@ -93,7 +131,9 @@ def file_digests(paths: list[Path], memo: Path | None, again: bool = False) -> l
                 _seen[str(path.resolve())] = [stat.st_size, stat.st_mtime_ns, sha256_file(path)]
                 missed = True
         except OSError as error:
-            raise ConfigError(f"{path} cannot be read ({error.strerror}): make it readable, or remove it.") from error
+            raise ConfigError(
+                f"{path} cannot be read ({error.strerror}): make it readable, or remove it."
+            ) from error
     if missed and memo:
         with contextlib.suppress(RunError):  # without a cache the files are only read again
             write_json(memo, _seen)

@@ -1,13 +1,17 @@
-"""Task, the base class of generated data: questions with answers in their own tokens, drawn from a seed; no text is read. And TextTask.
+"""Task, the base class of generated data: questions with answers in their own tokens, drawn from a
+seed; no text is read. And TextTask.
 
-A task is one file with a class and one yaml of configs/data. Training draws its batches by (seed, step), and evaluate.protocol=accuracy
-draws its questions by (evaluate.seed, length); the splits draw from streams of random numbers of their own. What is asked for travels as
-in any batch: as targets, which are IGNORED wherever nothing is asked, so that the loss is the mean over the tokens of answers.
+A task is one file with a class and one yaml of configs/data. Training draws its batches by (seed,
+step), and evaluate.protocol=accuracy draws its questions by (evaluate.seed, length); the splits
+draw from streams of random numbers of their own. What is asked for travels as in any batch: as
+targets, which are IGNORED wherever nothing is asked, so that the loss is the mean over the tokens
+of answers.
 
-A text task asks in the words of a text: an item is hidden in a long text of an exact number of tokens, and queried at its end. A text is:
-what will be asked, the haystack with the items in it, the question and the beginning of the answer; then the answer. text_questions.py puts
-it into tokens. Haystacks: `noise`, a few sentences over and over; `corpus`, a run of tokens of one document of the evaluated split;
-`items`, others of the kind that is asked for.
+A text task asks in the words of a text: an item is hidden in a long text of an exact number of
+tokens, and queried at its end. A text is: what will be asked, the haystack with the items in it,
+the question and the beginning of the answer; then the answer. text_questions.py puts it into
+tokens. Haystacks: `noise`, a few sentences over and over; `corpus`, a run of tokens of one document
+of the evaluated split; `items`, others of the kind that is asked for.
 
 Letters: N examples, T tokens, K choices.
 """
@@ -24,19 +28,28 @@ from posbench.config.identity import without_later
 from posbench.config.typed_args import arguments, class_named
 from posbench.data.sources import SPLITS, Source
 
-IGNORED = -100  # target of a position where nothing is asked, which torch's cross entropy leaves out
-NOISE = ("The grass is green.", "The sky is blue.", "The sun is yellow.", "Here we go.", "There and back again.")
+IGNORED = (
+    -100
+)  # target of a position where nothing is asked, which torch's cross entropy leaves out
+NOISE = (
+    "The grass is green.",
+    "The sky is blue.",
+    "The sun is yellow.",
+    "Here we go.",
+    "There and back again.",
+)
 
 
 @dataclass(frozen=True)
 class Examples:
     """Examples of one length: `inputs_NT` are read, `targets_NT` asked for behind them.
 
-    `answer_NT` is the number of the answer that a target belongs to, counted from 0 in each example and -1 where nothing is asked. All
-    examples have equally many answers. `choices_NK`: the tokens among which an answer is to be found, if it is one of those in the text.
-    `rival_NAKR`: instead, tokens of other values in the text, IGNORED behind the last: K of them, of up to R tokens, for each of A answers.
-    `depth_N`: share of the haystack's tokens that stand before the asked item, if one was asked for at a depth.
-    """
+    `answer_NT` is the number of the answer that a target belongs to, counted from 0 in each example
+    and -1 where nothing is asked. All examples have equally many answers. `choices_NK`: the tokens
+    among which an answer is to be found, if it is one of those in the text. `rival_NAKR`: instead,
+    tokens of other values in the text, IGNORED behind the last: K of them, of up to R tokens, for
+    each of A answers. `depth_N`: share of the haystack's tokens that stand before the asked item,
+    if one was asked for at a depth."""
 
     inputs_NT: np.ndarray
     targets_NT: np.ndarray
@@ -48,7 +61,9 @@ class Examples:
 
 @dataclass(frozen=True)
 class TaskVariant:
-    """Variant of a task that is evaluated apart: its name in the column `task`, its depth if it has one, and the arguments of `draw`."""
+    """Variant of a task that is evaluated apart: its name in the column `task`, its depth if it has
+    one, and the arguments of `draw`.
+    """
 
     task: str
     depth: float | None = None
@@ -58,18 +73,32 @@ class TaskVariant:
 def task_fingerprint(task: object) -> str:
     """Hex SHA-256 of the class, version and attributes of a task."""
     kept = {key: value for key, value in vars(task).items() if key not in ("memo", "again")}
-    return sha256_json([f"{type(task).__module__}.{type(task).__qualname__}", task.version, without_later("data.source", kept)])
+    return sha256_json(
+        [
+            f"{type(task).__module__}.{type(task).__qualname__}",
+            task.version,
+            without_later("data.source", kept),
+        ]
+    )
 
 
 class Task(Source):
-    """Generated data. A subclass has `draw`, and `parts` if there are several; its attributes determine the examples."""
+    """Generated data. A subclass has `draw`, and `parts` if there are several; its attributes
+    determine the examples.
+    """
 
-    version: ClassVar[int] = 1  # raised when the same seed gives other examples, so that earlier trainings keep their ids
+    version: ClassVar[int] = (
+        # raised when the same seed gives other examples, so that earlier trainings keep their ids
+        1
+    )
     least_vocab: ClassVar[int] = 2
 
     def __init__(self, vocab_size: int):
         if vocab_size < self.least_vocab:
-            raise ConfigError(f"data.vocab_size={vocab_size} cannot hold the tokens of data={self.name}: give {self.least_vocab} or more.")
+            raise ConfigError(
+                f"data.vocab_size={vocab_size} cannot hold the tokens of data={self.name}: give"
+                f" {self.least_vocab} or more."
+            )
         self.vocab_size = vocab_size
 
     @property
@@ -80,23 +109,33 @@ class Task(Source):
     fingerprint = task_fingerprint
 
     def documents(self, split: str):
-        raise ConfigError(f"data={self.name} is a task whose examples are drawn in training: there are no documents to read.")
+        raise ConfigError(
+            f"data={self.name} is a task whose examples are drawn in training: there are no"
+            " documents to read."
+        )
 
-    def draw(self, random: np.random.Generator, length: int, count: int, **part: object) -> Examples:
-        """`count` examples of `length` tokens: for training without `part`, else of one of `parts`, by its arguments.
+    def draw(
+        self, random: np.random.Generator, length: int, count: int, **part: object
+    ) -> Examples:
+        """`count` examples of `length` tokens: for training without `part`, else of one of `parts`,
+        by its arguments.
 
         Raises ConfigError if `length` is too short for the task.
         """
         raise NotImplementedError
 
     def parts(self, length: int) -> list[TaskVariant]:
-        """Parts that are evaluated apart at a length: all of a shorter one's too. Raises ConfigError if `length` is too short for any."""
+        """Parts that are evaluated apart at a length: all of a shorter one's too. Raises
+        ConfigError if `length` is too short for any.
+        """
         return [TaskVariant(self.name, None, {"full": True})]
 
 
 @dataclass(frozen=True)
 class TaskSplit:
-    """Split of a task, in place of a token file: a stream of random numbers of its own. Its ids begin at `offset`."""
+    """Split of a task, in place of a token file: a stream of random numbers of its own. Its ids
+    begin at `offset`.
+    """
 
     task: Task
     split: str
@@ -112,19 +151,29 @@ class TaskSplit:
 
     def draw(self, length: int, count: int, key: list[int], **part: object) -> Examples:
         """`count` examples of `length` tokens that depend on the split and on `key` alone."""
-        found = self.task.draw(np.random.default_rng([SPLITS.index(self.split), *key]), length, count, **part)
+        found = self.task.draw(
+            np.random.default_rng([SPLITS.index(self.split), *key]), length, count, **part
+        )
         ids = {name: getattr(found, name) for name in ("inputs_NT", "targets_NT", "choices_NK")}
-        return replace(found, **{name: np.where(own == IGNORED, own, own + self.offset) for name, own in ids.items() if own is not None})
+        return replace(
+            found,
+            **{
+                name: np.where(own == IGNORED, own, own + self.offset)
+                for name, own in ids.items()
+                if own is not None
+            },
+        )
 
 
 @dataclass(frozen=True)
 class Question:
-    """Parts of one text in words. `items` are (depth, sentence), depth 0 at the start of the haystack and 1 at its end.
+    """Parts of one text in words. `items` are (depth, sentence), depth 0 at the start of the
+    haystack and 1 at its end.
 
-    `head` ends with a line, `tail` begins one and asks, and `start` begins the answer. `answer` is (words, number of the answer they belong
-    to, or -1 for words between answers). `others` makes sentences of the kind of the items without end. `value(sentence)` is the answer's
-    words that an item or another of its kind would be; where it is given, the answers have rivals.
-    """
+    `head` ends with a line, `tail` begins one and asks, and `start` begins the answer. `answer` is
+    (words, number of the answer they belong to, or -1 for words between answers). `others` makes
+    sentences of the kind of the items without end. `value(sentence)` is the answer's words that an
+    item or another of its kind would be; where it is given, the answers have rivals."""
 
     head: str
     items: list[tuple[float, str]]
@@ -138,7 +187,9 @@ class Question:
     def answers(self) -> list[str]:
         """Words of each answer."""
         count = max(number for _, number in self.answer) + 1
-        return ["".join(words for words, number in self.answer if number == at) for at in range(count)]
+        return [
+            "".join(words for words, number in self.answer if number == at) for at in range(count)
+        ]
 
     def values(self, sentences: list[str]) -> list[str]:
         """Different values of the sentences of a text, in their order."""
@@ -146,16 +197,24 @@ class Question:
 
 
 class TextTask:
-    """Questions in words. A subclass has `ask`; `depths` places of the item are evaluated apart, evenly from start to end; 0: any place."""
+    """Questions in words. A subclass has `ask`; `depths` places of the item are evaluated apart,
+    evenly from start to end; 0: any place.
+    """
 
-    version: ClassVar[int] = 2  # raised when the same seed gives other texts, so that earlier evaluations and trainings stay apart
+    version: ClassVar[int] = (
+        # raised when the same seed gives other texts, so that earlier evaluations and trainings
+        # stay apart
+        2
+    )
     vocab_size: ClassVar[int] = 0  # of tokens of its own
 
     def __init__(self, haystack: str = "noise", depths: int = 5):
         if haystack not in ("noise", "corpus", "items"):
             raise ConfigError(f"haystack={haystack} of a text task must be noise, corpus or items.")
         if depths < 0 or depths == 1:
-            raise ConfigError(f"depths={depths} of a text task must be 0, for any depth, or 2 or more.")
+            raise ConfigError(
+                f"depths={depths} of a text task must be 0, for any depth, or 2 or more."
+            )
         self.haystack, self.depths = haystack, depths
 
     def ask(self, random: np.random.Generator, depth: float | None) -> Question:
@@ -165,7 +224,9 @@ class TextTask:
     fingerprint = task_fingerprint
 
     def rivals(self, most: int) -> int:
-        """Number of further texts, at most, in which up to `most` rivals of each answer of a text are read."""
+        """Number of further texts, at most, in which up to `most` rivals of each answer of a text
+        are read.
+        """
         asked = self.ask(np.random.default_rng(0), None)
         if asked.value and self.haystack == "items":
             return most * len(asked.answers)
@@ -174,7 +235,10 @@ class TextTask:
 
     def parts(self, name: str) -> list[TaskVariant]:
         """Parts that are evaluated apart: the depths."""
-        return [TaskVariant(name, float(depth), {"depth": float(depth)}) for depth in np.linspace(0, 1, self.depths)] or [TaskVariant(name)]
+        return [
+            TaskVariant(name, float(depth), {"depth": float(depth)})
+            for depth in np.linspace(0, 1, self.depths)
+        ] or [TaskVariant(name)]
 
 
 def is_text_task(node: dict) -> bool:
@@ -183,9 +247,13 @@ def is_text_task(node: dict) -> bool:
 
 
 def make_text_task(node: dict, key: str = "") -> TextTask:
-    """Task from its class `_target_` and arguments. Raises ConfigError for an unknown class or argument, or a wrong value, of `key`."""
+    """Task from its class `_target_` and arguments. Raises ConfigError for an unknown class or
+    argument, or a wrong value, of `key`.
+    """
     found = class_named(node["_target_"])
     if not issubclass(found, TextTask):
-        raise ConfigError(f"evaluate.tasks: {node['_target_']} is not a TextTask: choose a class that is one.")
+        raise ConfigError(
+            f"evaluate.tasks: {node['_target_']} is not a TextTask: choose a class that is one."
+        )
     given = {key: value for key, value in node.items() if key not in ("_target_", "name")}
     return found(**arguments(key or f"evaluate.tasks.{node['name']}", found, given))

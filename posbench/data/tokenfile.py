@@ -1,7 +1,9 @@
-"""Token files: a prepared split on disk as raw little-endian arrays, which are memory-mapped and never loaded whole.
+"""Token files: a prepared split on disk as raw little-endian arrays, which are memory-mapped and
+never loaded whole.
 
-The overlap of a held-out split with training is the share of its sequences of tokens that occur in both. Tokens are compared, not words,
-since tokens are scored. BPE cuts a text at fixed patterns, so equal text gives equal tokens except for the first few.
+The overlap of a held-out split with training is the share of its sequences of tokens that occur in
+both. Tokens are compared, not words, since tokens are scored. BPE cuts a text at fixed patterns, so
+equal text gives equal tokens except for the first few.
 
 Shape letters: N tokens, D documents, n tokens of a sequence, M sequences.
 """
@@ -21,7 +23,9 @@ FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd: a polynomial hash modulo 2^64
 
 @dataclass(frozen=True)
 class TokenFile:
-    """Split on disk: `tokens` [N], `n_bytes` [N] (bytes of text per token), `starts` int64 [D+1], `names` [D]."""
+    """Split on disk: `tokens` [N], `n_bytes` [N] (bytes of text per token), `starts` int64 [D+1],
+    `names` [D].
+    """
 
     tokens: np.ndarray
     n_bytes: np.ndarray
@@ -34,11 +38,20 @@ class TokenFile:
 
 
 def write_split(
-    folder: Path, split: str, documents: Iterable[tuple[str, np.ndarray, np.ndarray]], token_dtype: type, bytes_dtype: type
+    folder: Path,
+    split: str,
+    documents: Iterable[tuple[str, np.ndarray, np.ndarray]],
+    token_dtype: type,
+    bytes_dtype: type,
 ) -> dict:
-    """Write the files of one split from (name, ids [n], bytes [n]) per document, and return its part of the manifest."""
+    """Write the files of one split from (name, ids [n], bytes [n]) per document, and return its
+    part of the manifest.
+    """
     names, starts, total_bytes = [], [0], 0
-    with open(folder / f"{split}.tokens.bin", "wb") as tokens, open(folder / f"{split}.n_bytes.bin", "wb") as n_bytes:
+    with (
+        open(folder / f"{split}.tokens.bin", "wb") as tokens,
+        open(folder / f"{split}.n_bytes.bin", "wb") as n_bytes,
+    ):
         for name, ids, bytes_of in documents:
             tokens.write(ids.astype(token_dtype).tobytes())
             n_bytes.write(bytes_of.astype(bytes_dtype).tobytes())
@@ -47,7 +60,11 @@ def write_split(
             total_bytes += int(bytes_of.sum(dtype=np.int64))
     np.array(starts, dtype="<i8").tofile(folder / f"{split}.starts.bin")
     (folder / f"{split}.names.json").write_text(json.dumps(names), encoding="utf-8")
-    dtypes = {"tokens": np.dtype(token_dtype).str, "n_bytes": np.dtype(bytes_dtype).str, "starts": "<i8"}
+    dtypes = {
+        "tokens": np.dtype(token_dtype).str,
+        "n_bytes": np.dtype(bytes_dtype).str,
+        "starts": "<i8",
+    }
     return {"documents": len(names), "tokens": starts[-1], "bytes": total_bytes, "dtypes": dtypes}
 
 
@@ -56,7 +73,10 @@ def verify_files(folder: Path, records: dict[str, dict]) -> None:
     for name, record in records.items():
         path = folder / name
         if not path.is_file() or sha256_file(path) != record["sha256"]:
-            raise RunError(f"The token file {path} is missing or damaged: delete the folder {folder} and run the same command again.")
+            raise RunError(
+                f"The token file {path} is missing or damaged: delete the folder {folder} and run"
+                " the same command again."
+            )
 
 
 def open_split(folder: Path, split: str, record: dict) -> TokenFile:
@@ -65,8 +85,14 @@ def open_split(folder: Path, split: str, record: dict) -> TokenFile:
     for name in ("tokens", "n_bytes", "starts"):
         path = folder / f"{split}.{name}.bin"
         dtype = np.dtype(record["dtypes"][name])
-        arrays[name] = np.memmap(path, dtype=dtype, mode="r") if path.stat().st_size else np.zeros(0, dtype=dtype)
-    return TokenFile(names=json.loads((folder / f"{split}.names.json").read_text(encoding="utf-8")), **arrays)
+        arrays[name] = (
+            np.memmap(path, dtype=dtype, mode="r")
+            if path.stat().st_size
+            else np.zeros(0, dtype=dtype)
+        )
+    return TokenFile(
+        names=json.loads((folder / f"{split}.names.json").read_text(encoding="utf-8")), **arrays
+    )
 
 
 def sequences(train: TokenFile, n: int) -> np.ndarray:
@@ -75,11 +101,11 @@ def sequences(train: TokenFile, n: int) -> np.ndarray:
 
 
 def overlap(held_out: TokenFile, known: np.ndarray, n: int) -> tuple[float, np.ndarray]:
-    """(share of the sequences of n tokens inside a document that are in `known`, the same share per document [D]).
+    """(share of the sequences of n tokens inside a document that are in `known`, the same share per
+    document [D]).
 
-    A share without any sequence that long is nan. `known` comes from `sequences`. A sequence is wrongly found
-    in it once in about 10^19 / len(known) cases, since hashes are compared.
-    """
+    A share without any sequence that long is nan. `known` comes from `sequences`. A sequence is
+    wrongly found in it once in about 10^19 / len(known) cases, since hashes are compared."""
     hash_M, document_M = _hashes(held_out, n)
     seen_M = np.isin(hash_M, known)
     total_D = np.bincount(document_M, minlength=len(held_out.names))

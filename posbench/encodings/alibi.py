@@ -1,12 +1,14 @@
-"""ALiBi: head h adds -m_h (i - j) to the scaled score of query i and key j; the slopes m_h are fixed.
+"""ALiBi: head h adds -m_h (i - j) to the scaled score of query i and key j; the slopes m_h are
+fixed.
 
-Press, Smith, Lewis 2021, arXiv 2108.12409. H heads, H a power of two: m_h = 2^(-8h/H), h = 1..H. Otherwise, with C the power of two
-below H: the C slopes of a C-head model, then every second slope (1st, 3rd, ...) of a 2C-head model until H are filled.
-`slope_scale` is a factor on all slopes; the paper's is 1. At the end of the training window the flattest head subtracts 2^-8 times the
-training length: 4 at 1,024 tokens, where the paper trained, but 0.25 at 64. slope_scale = 1024 / train_len (16 at 64) makes it 4 again.
-The bias has rank two, (-m_h i) 1 + m_h j, so it enters a fused kernel as extra columns of q and k and no [T, T] matrix exists.
-Positions are counted from the middle of the text, which halves the magnitude that has to cancel and changes no score.
-"""
+Press, Smith, Lewis 2021, arXiv 2108.12409. H heads, H a power of two: m_h = 2^(-8h/H), h = 1..H.
+Otherwise, with C the power of two below H: the C slopes of a C-head model, then every second slope
+(1st, 3rd, ...) of a 2C-head model until H are filled. `slope_scale` is a factor on all slopes; the
+paper's is 1. At the end of the training window the flattest head subtracts 2^-8 times the training
+length: 4 at 1,024 tokens, where the paper trained, but 0.25 at 64. slope_scale = 1024 / train_len
+(16 at 64) makes it 4 again. The bias has rank two, (-m_h i) 1 + m_h j, so it enters a fused kernel
+as extra columns of q and k and no [T, T] matrix exists. Positions are counted from the middle of
+the text, which halves the magnitude that has to cancel and changes no score."""
 
 import torch
 from torch import Tensor
@@ -30,12 +32,18 @@ class Alibi(Encoding):
 
     def __init__(self, shape: Shape, slope_scale: Above0 = 1.0):
         super().__init__(shape)
-        self.register_buffer("slope_H", slope_scale * torch.tensor(slopes(shape.n_head)), persistent=False)
+        self.register_buffer(
+            "slope_H", slope_scale * torch.tensor(slopes(shape.n_head)), persistent=False
+        )
 
-    def columns(self, q_pos_T: Tensor, k_pos_T: Tensor, row_constant: bool) -> tuple[Tensor, Tensor]:
+    def columns(
+        self, q_pos_T: Tensor, k_pos_T: Tensor, row_constant: bool
+    ) -> tuple[Tensor, Tensor]:
         middle = k_pos_T[len(k_pos_T) // 2]
         q_T, k_T = (q_pos_T - middle).float(), (k_pos_T - middle).float()
         slope_HT = self.slope_H[:, None].expand(-1, len(q_T))
         if not row_constant:
             return slope_HT[..., None], k_T[..., None]
-        return torch.stack((-slope_HT * q_T, slope_HT), dim=-1), torch.stack((torch.ones_like(k_T), k_T), dim=-1)
+        return torch.stack((-slope_HT * q_T, slope_HT), dim=-1), torch.stack(
+            (torch.ones_like(k_T), k_T), dim=-1
+        )

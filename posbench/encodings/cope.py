@@ -1,9 +1,11 @@
-"""CoPE: positions count gates, not tokens. g_ij = sigmoid(z_ij), p_ij = min(g_ij + ... + g_ii, P - 1), and q_i . e[p_ij] is added to z_ij.
+"""CoPE: positions count gates, not tokens. g_ij = sigmoid(z_ij), p_ij = min(g_ij + ... + g_ii, P -
+1), and q_i . e[p_ij] is added to z_ij.
 
-Golovneva et al. 2024, arXiv 2405.18719. z = q.k / sqrt(head_dim); e is a learned table of P rows, zeros at the start, one for each layer
-and shared by its heads; between rows it is read by linear interpolation. The copies people run add q.e as it is (`divide: false`);
-facebookresearch/RAM divides it by sqrt(head_dim) too, unless run with --cope-nodiv (`divide: true`).
-A factor on the logits multiplies z after the gates are formed, and never q.e: the counts stay those of training.
+Golovneva et al. 2024, arXiv 2405.18719. z = q.k / sqrt(head_dim); e is a learned table of P rows,
+zeros at the start, one for each layer and shared by its heads; between rows it is read by linear
+interpolation. The copies people run add q.e as it is (`divide: false`); facebookresearch/RAM
+divides it by sqrt(head_dim) too, unless run with --cope-nodiv (`divide: true`). A factor on the
+logits multiplies z after the gates are formed, and never q.e: the counts stay those of training.
 """
 
 import torch
@@ -25,7 +27,13 @@ class Cope(Encoding):
         self.weight = nn.Parameter(torch.zeros(shape.n_layer, n_rows, shape.head_dim))
 
     def weights(
-        self, q_BHSD: Tensor, scores_BHSK: Tensor, bias_HSK: Tensor | None, seen_SK: Tensor, factor: Tensor | float, layer: int
+        self,
+        q_BHSD: Tensor,
+        scores_BHSK: Tensor,
+        bias_HSK: Tensor | None,
+        seen_SK: Tensor,
+        factor: Tensor | float,
+        layer: int,
     ) -> Tensor:
         last = self.weight.shape[1] - 1
         gate_BHSK = scores_BHSK.sigmoid().masked_fill(~seen_SK, 0)
@@ -33,5 +41,11 @@ class Cope(Encoding):
         low_BHSK = count_BHSK.long()
         high_BHSK = (low_BHSK + 1).clamp(max=last)
         score_BHSN = q_BHSD @ self.weight[layer].mT
-        added_BHSK = torch.lerp(score_BHSN.gather(-1, low_BHSK), score_BHSN.gather(-1, high_BHSK), count_BHSK - low_BHSK)
-        return (scores_BHSK * factor + self.scale * added_BHSK).masked_fill(~seen_SK, -torch.inf).softmax(dim=-1)
+        added_BHSK = torch.lerp(
+            score_BHSN.gather(-1, low_BHSK), score_BHSN.gather(-1, high_BHSK), count_BHSK - low_BHSK
+        )
+        return (
+            (scores_BHSK * factor + self.scale * added_BHSK)
+            .masked_fill(~seen_SK, -torch.inf)
+            .softmax(dim=-1)
+        )

@@ -1,15 +1,19 @@
-"""FoPE: RoPE whose cos and sin are mixtures of frequencies, C_gc(t) = sum_m A_gmc cos(t theta_m), S_gc(t) = sum_m A'_gmc sin(t theta_m).
+"""FoPE: RoPE whose cos and sin are mixtures of frequencies, C_gc(t) = sum_m A_gmc cos(t theta_m),
+S_gc(t) = sum_m A'_gmc sin(t theta_m).
 
-Hua et al. 2024, arXiv 2412.17739. Only frequencies with a full turn in training take part, theta_m >= 2 pi / train_len; the other pairs
-have frequency zero and do not turn. A and A' are the identity plus Xavier noise of gain 0.3 (0.3 to 0.6 for larger models), separate
-for each head and for sines and cosines, fixed unless `learnable`. Not orthogonal: scores are not a function of distance alone.
-An extension gets all head_dim / 2 frequencies; the pairs that rest are those that rested in training.
+Hua et al. 2024, arXiv 2412.17739. Only frequencies with a full turn in training take part, theta_m
+>= 2 pi / train_len; the other pairs have frequency zero and do not turn. A and A' are the identity
+plus Xavier noise of gain 0.3 (0.3 to 0.6 for larger models), separate for each head and for sines
+and cosines, fixed unless `learnable`. Not orthogonal: scores are not a function of distance alone.
+An extension gets all head_dim / 2 frequencies; the pairs that rest are those that rested in
+training.
 
-Between paper and the code people run (olmo/model.py): the code turns at most head_dim / 4 pairs, spread over the kept
-frequencies (`pairs`); it pads the resting pairs with sin = 1, which here is 0; its Xavier reads the head count as a width.
-Deviations: A belongs to a key head and its queries share it, and all layers share it. With fewer pairs than frequencies the identity
-steps evenly (8 pairs of 11: 0 1 2 4 5 6 8 9), where the code steps by ceil(11 / 8) = 2 and leaves the last two pairs noise alone.
-"""
+Between paper and the code people run (olmo/model.py): the code turns at most head_dim / 4 pairs,
+spread over the kept frequencies (`pairs`); it pads the resting pairs with sin = 1, which here is 0;
+its Xavier reads the head count as a width. Deviations: A belongs to a key head and its queries
+share it, and all layers share it. With fewer pairs than frequencies the identity steps evenly (8
+pairs of 11: 0 1 2 4 5 6 8 9), where the code steps by ceil(11 / 8) = 2 and leaves the last two
+pairs noise alone."""
 
 import math
 
@@ -42,7 +46,10 @@ class Fope(Rope):
         self.kept = int((turns_F >= 1).sum()) if zero else len(turns_F)
         pairs = self.kept if pairs is None else pairs
         if not 0 <= pairs <= self.kept:
-            raise ConfigError(f"encoding.pairs={pairs} must be between 0 and {self.kept}, the frequencies for train_len={shape.reach}.")
+            raise ConfigError(
+                f"encoding.pairs={pairs} must be between 0 and {self.kept}, the frequencies for"
+                f" train_len={shape.reach}."
+            )
         size = (shape.n_kv_head, self.kept, pairs)
         pair_F = torch.arange(pairs)
         spread = torch.zeros(self.kept, pairs)
@@ -59,11 +66,16 @@ class Fope(Rope):
         """cos and sin of the kept frequencies: [2, T, M], float32."""
         return super().table(pos_T, spectrum)[..., : self.kept]
 
-    def rotate(self, q_BHTD: Tensor, k_BGTD: Tensor, q_table: Tensor, k_table: Tensor) -> tuple[Tensor, Tensor]:
+    def rotate(
+        self, q_BHTD: Tensor, k_BGTD: Tensor, q_table: Tensor, k_table: Tensor
+    ) -> tuple[Tensor, Tensor]:
         groups = q_BHTD.shape[1] // k_BGTD.shape[1]
         q_mixed = self._mix(q_table).repeat_interleave(groups, dim=1)
         return self._turn(q_BHTD, q_mixed), self._turn(k_BGTD, self._mix(k_table))
 
     def _mix(self, table: Tensor) -> Tensor:
         """Mixtures of cos and sin of every pair, 1 and 0 for the pairs at rest: [2, G, T, F]."""
-        return with_rest(torch.stack((table[0] @ self.cos_GMF, table[1] @ self.sin_GMF)), self.shape.head_dim // 2)
+        return with_rest(
+            torch.stack((table[0] @ self.cos_GMF, table[1] @ self.sin_GMF)),
+            self.shape.head_dim // 2,
+        )

@@ -1,10 +1,10 @@
 """Learned absolute positions: x_t += P[t], P trainable, train_len x d_model.
 
-Devlin et al. 2018, arXiv 1810.04805; Radford et al. 2019 (GPT-2). There is no row beyond train_len - 1, so longer inputs are refused
-(`beyond: refuse`) or all use the last row (`beyond: clamp`, a baseline and not a method of anyone's).
-Between rows the table is read by linear interpolation, so that PI (coordinates t / s < train_len) is defined;
-coordinates beyond the last row, by at most 1 - 1/s, read that row.
-"""
+Devlin et al. 2018, arXiv 1810.04805; Radford et al. 2019 (GPT-2). There is no row beyond train_len
+- 1, so longer inputs are refused (`beyond: refuse`) or all use the last row (`beyond: clamp`, a
+baseline and not a method of anyone's). Between rows the table is read by linear interpolation, so
+that PI (coordinates t / s < train_len) is defined; coordinates beyond the last row, by at most 1 -
+1/s, read that row."""
 
 from typing import Literal
 
@@ -18,9 +18,13 @@ from posbench.position.interfaces import Encoding
 class Learned(Encoding):
     """A table of train_len rows."""
 
-    def __init__(self, shape: Shape, beyond: Literal["refuse", "clamp"] = "refuse", init_std: float = 0.02):
+    def __init__(
+        self, shape: Shape, beyond: Literal["refuse", "clamp"] = "refuse", init_std: float = 0.02
+    ):
         super().__init__(shape)
-        self.traits = Trait.COORDINATE | Trait.TABLE | (Trait.UNBOUNDED if beyond == "clamp" else Trait(0))
+        self.traits = (
+            Trait.COORDINATE | Trait.TABLE | (Trait.UNBOUNDED if beyond == "clamp" else Trait(0))
+        )
         self.weight = nn.Parameter(torch.randn(shape.reach, shape.d_model) * init_std)
 
     def rows(self) -> Tensor:

@@ -1,11 +1,13 @@
-"""LeRoPE: RoPE whose frequencies are learned: theta_c e^(a_c), one number a_c for each pair, 0 at the start, shared by all layers.
+"""LeRoPE: RoPE whose frequencies are learned: theta_c e^(a_c), one number a_c for each pair, 0 at
+the start, shared by all layers.
 
-Mistral AI 2026 (Mistral Large 4), as in transformers' models/mistral_large4, the only source: a model with YaRN from 512 tokens, every
-fourth layer without rotation, and logits times a_h ln n + b_h: configs/encoding/mistral_large4.yaml, with train.scale_attention=ssmax
-train.scale_attention.bias=true and, beyond the training length, extension=yarn extension.temperature=false. As in that code an
-extension changes the frequencies of the grid, and e^(a_c) multiplies what it makes of them. The angles of a table are float64 and
-turned in every pass, so that a_c has a gradient.
-"""
+Mistral AI 2026 (Mistral Large 4), as in transformers' models/mistral_large4, the only source: a
+model with YaRN from 512 tokens, every fourth layer without rotation, and logits times a_h ln n +
+b_h: configs/encoding/mistral_large4.yaml, with train.scale_attention=ssmax
+train.scale_attention.bias=true and, beyond the training length, extension=yarn
+extension.temperature=false. As in that code an extension changes the frequencies of the grid, and
+e^(a_c) multiplies what it makes of them. The angles of a table are float64 and turned in every
+pass, so that a_c has a gradient."""
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +17,9 @@ from posbench.position.geometry import Base, Layout, Period, Shape, Spectrum
 
 
 class LeRope(Rope):
-    """Rotary positions with a learned factor on each frequency; no weight decay. For the other arguments see rope.py."""
+    """Rotary positions with a learned factor on each frequency; no weight decay. For the other
+    arguments see rope.py.
+    """
 
     tested_with = {"yarn": "Mistral Large 4 (Mistral AI 2026)"}
 
@@ -30,7 +34,16 @@ class LeRope(Rope):
         amplitude: float | None = None,
         unturned: list[int] | Period | None = None,
     ):
-        super().__init__(shape, base, layout, fraction, scaling=scaling, scaling_len=scaling_len, amplitude=amplitude, unturned=unturned)
+        super().__init__(
+            shape,
+            base,
+            layout,
+            fraction,
+            scaling=scaling,
+            scaling_len=scaling_len,
+            amplitude=amplitude,
+            unturned=unturned,
+        )
         self.log_scale_F = nn.Parameter(torch.zeros(self.rotary_dim // 2))
 
     @torch.no_grad()
@@ -42,7 +55,9 @@ class LeRope(Rope):
         """Angles before the learned factor: [1, T, F], float64."""
         return spectrum.angles(pos_T)[None]
 
-    def rotate(self, q_BHTD: Tensor, k_BGTD: Tensor, q_table: Tensor, k_table: Tensor) -> tuple[Tensor, Tensor]:
+    def rotate(
+        self, q_BHTD: Tensor, k_BGTD: Tensor, q_table: Tensor, k_table: Tensor
+    ) -> tuple[Tensor, Tensor]:
         return super().rotate(q_BHTD, k_BGTD, self._turns(q_table), self._turns(k_table))
 
     def _turns(self, table: Tensor) -> Tensor:

@@ -1,12 +1,14 @@
-"""p-RoPE: RoPE whose slow pairs do not rotate; of the frequencies base^(-2c / head_dim) the m fastest are kept.
+"""p-RoPE: RoPE whose slow pairs do not rotate; of the frequencies base^(-2c / head_dim) the m
+fastest are kept.
 
-Barbero, Vitvitskyi, Perivolaropoulos, Pascanu, Velickovic 2024, arXiv 2410.06205: m = p head_dim / 2, p = 0.75 best in their models;
-p = 1 is RoPE and p = 0 NoPE. `cut: share` is that rule, rounded down as transformers' rope type `proportional` does.
-`cut: full_turns` keeps the pairs that made a full turn in training, train_len theta_c >= 2 pi, which is the idea of HoPE (Chen et al.
-2024, arXiv 2410.21216; its own rule for the cut could not be checked).
+Barbero, Vitvitskyi, Perivolaropoulos, Pascanu, Velickovic 2024, arXiv 2410.06205: m = p head_dim /
+2, p = 0.75 best in their models; p = 1 is RoPE and p = 0 NoPE. `cut: share` is that rule, rounded
+down as transformers' rope type `proportional` does. `cut: full_turns` keeps the pairs that made a
+full turn in training, train_len theta_c >= 2 pi, which is the idea of HoPE (Chen et al. 2024, arXiv
+2410.21216; its own rule for the cut could not be checked).
 
-The m pairs are a spectrum of their own, base^(2m / head_dim) over 2m channels, so that an extension's last pair is the last that turns.
-"""
+The m pairs are a spectrum of their own, base^(2m / head_dim) over 2m channels, so that an
+extension's last pair is the last that turns."""
 
 import math
 from dataclasses import replace
@@ -40,7 +42,9 @@ class PRope(Rope):
         scaling_len: float | None = None,
         window: Tokens | list[Tokens | None] | None = None,
     ):
-        super().__init__(shape, base, layout, scaling=scaling, scaling_len=scaling_len, window=window)
+        super().__init__(
+            shape, base, layout, scaling=scaling, scaling_len=scaling_len, window=window
+        )
         turns_F = super().spectrum().freq_F * shape.reach / (2 * math.pi)
         self.active = int(p * shape.head_dim // 2) if cut == "share" else int((turns_F >= 1).sum())
 

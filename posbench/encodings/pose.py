@@ -1,11 +1,13 @@
-"""Skipped positions in training: a text of T tokens has T of the positions 0..max_len - 1, so short texts include far positions.
+"""Skipped positions in training: a text of T tokens has T of the positions 0..max_len - 1, so short
+texts include far positions.
 
-`draw: chunks` is PoSE (Zhu et al. 2023, arXiv 2309.10400), as in dwzhu-pku/PoSE, src/train_pose.py: the text is cut after 1 to (T + 1) // 2
-tokens, and all after the cut moves by a shift from 0..max_len - T. `draw: sorted` is the paper's RandPos, T different positions in order.
-Both draws are uniform. Evaluation is at 0, 1, 2, ...; `encoding=randomized` is the same for a training from the start, and spreads there.
-Deviations: one draw for each training step, shared by the batch, not one for each text; and the text is one piece, where the code takes
-what follows the cut from farther on in the document.
-"""
+`draw: chunks` is PoSE (Zhu et al. 2023, arXiv 2309.10400), as in dwzhu-pku/PoSE, src/train_pose.py:
+the text is cut after 1 to (T + 1) // 2 tokens, and all after the cut moves by a shift from
+0..max_len - T. `draw: sorted` is the paper's RandPos, T different positions in order. Both draws
+are uniform. Evaluation is at 0, 1, 2, ...; `encoding=randomized` is the same for a training from
+the start, and spreads there. Deviations: one draw for each training step, shared by the batch, not
+one for each text; and the text is one piece, where the code takes what follows the cut from farther
+on in the document."""
 
 from typing import Literal
 
@@ -20,15 +22,30 @@ from posbench.position.repositioned import Repositioned
 
 
 class Pose(Repositioned):
-    """Any encoding at skipped positions. Raises ConfigError for a max_len that holds no text of the training length."""
+    """Any encoding at skipped positions. Raises ConfigError for a max_len that holds no text of the
+    training length.
+    """
 
-    def __init__(self, shape: Shape, base: dict, max_len: Tokens, draw: Literal["chunks", "sorted"] = "chunks"):
+    def __init__(
+        self,
+        shape: Shape,
+        base: dict,
+        max_len: Tokens,
+        draw: Literal["chunks", "sorted"] = "chunks",
+    ):
         super().__init__(shape)
         if max_len < shape.train_len:
-            raise ConfigError(f"encoding.max_len={max_len} is shorter than train_len={shape.train_len}: choose at least that.")
+            raise ConfigError(
+                f"encoding.max_len={max_len} is shorter than train_len={shape.train_len}: choose at"
+                " least that."
+            )
         self.max_len, self.draw = max_len, draw
         self.base: Encoding = make(base, shape, kind=Encoding)
-        self.traits, self.scalable, self.tested_with = self.base.traits, self.base.scalable, self.base.tested_with
+        self.traits, self.scalable, self.tested_with = (
+            self.base.traits,
+            self.base.scalable,
+            self.base.tested_with,
+        )
 
     def positions(self, length: int, generator: torch.Generator | None) -> Tensor | None:
         if generator is None:

@@ -1,15 +1,18 @@
-"""Randomised positions: in training a text of T tokens has T integer positions drawn without replacement from 0..max_len - 1, sorted.
+"""Randomised positions: in training a text of T tokens has T integer positions drawn without
+replacement from 0..max_len - 1, sorted.
 
-Ruoss et al. 2023, arXiv 2305.16843; max_len = 2048 for texts of up to 40 tokens, evaluated to 500. A wrapper: `base` is any encoding, and
-it is built for coordinates below max_len, so that a table has that many rows. One draw for each training step, shared by the batch, as in
-google-deepmind/randomized_positional_encodings. That code draws at evaluation too (`eval: random`, here the same draw for each
-length); `spread` takes token t at floor(t max_len / T), evenly from 0, and `arange` at t.
+Ruoss et al. 2023, arXiv 2305.16843; max_len = 2048 for texts of up to 40 tokens, evaluated to 500.
+A wrapper: `base` is any encoding, and it is built for coordinates below max_len, so that a table
+has that many rows. One draw for each training step, shared by the batch, as in
+google-deepmind/randomized_positional_encodings. That code draws at evaluation too (`eval: random`,
+here the same draw for each length); `spread` takes token t at floor(t max_len / T), evenly from 0,
+and `arange` at t.
 
-`real` draws T real numbers from [0, max_len) in place of integers, so that no two texts share their distances, and `spread` does not
-round: random float sampling (Shimizu, Taniguchi, Matsuo 2026, arXiv 2602.14050), which draws at evaluation too (`eval: random`). Only
-its abstract was read. For encodings of real coordinates, so not for a learned table.
-Extensions that give near and far keys other distances count tokens and not these coordinates, so they are refused.
-"""
+`real` draws T real numbers from [0, max_len) in place of integers, so that no two texts share their
+distances, and `spread` does not round: random float sampling (Shimizu, Taniguchi, Matsuo 2026,
+arXiv 2602.14050), which draws at evaluation too (`eval: random`). Only its abstract was read. For
+encodings of real coordinates, so not for a learned table. Extensions that give near and far keys
+other distances count tokens and not these coordinates, so they are refused."""
 
 from dataclasses import replace
 from typing import Literal
@@ -25,7 +28,9 @@ from posbench.position.repositioned import Repositioned
 
 
 class Randomized(Repositioned):
-    """Any encoding at drawn positions. Raises ConfigError for a max_len below train_len, and for longer texts than max_len."""
+    """Any encoding at drawn positions. Raises ConfigError for a max_len below train_len, and for
+    longer texts than max_len.
+    """
 
     def __init__(
         self,
@@ -38,19 +43,28 @@ class Randomized(Repositioned):
         super().__init__(shape)
         self.max_len = 16 * shape.train_len if max_len is None else max_len
         if self.max_len < shape.train_len:
-            raise ConfigError(f"encoding.max_len={max_len} is shorter than train_len={shape.train_len}: choose at least that.")
+            raise ConfigError(
+                f"encoding.max_len={max_len} is shorter than train_len={shape.train_len}: choose at"
+                " least that."
+            )
         self.eval, self.real = eval, real
         self.base: Encoding = make(base, replace(shape, positions=self.max_len), kind=Encoding)
         for part in dict.fromkeys([self.base, *(layer.encoding for layer in self.base.layers())]):
             part.traits = part.traits & ~(Trait.UNBOUNDED | Trait.RELATIVE)
         if real and self.base.rows() is not None:
-            raise ConfigError("encoding.real=true draws positions between the rows of a learned table: leave it out, or change the base.")
+            raise ConfigError(
+                "encoding.real=true draws positions between the rows of a learned table: leave it"
+                " out, or change the base."
+            )
         self.traits = self.base.traits
         self.scalable = self.base.scalable
 
     def positions(self, length: int, generator: torch.Generator | None) -> Tensor:
         if length > self.max_len:
-            raise ConfigError(f"encoding.max_len={self.max_len} holds no {length} positions: evaluate up to that, or train with more.")
+            raise ConfigError(
+                f"encoding.max_len={self.max_len} holds no {length} positions: evaluate up to that,"
+                " or train with more."
+            )
         if generator is None and self.eval != "random":
             index_T = torch.arange(length)
             if self.eval == "spread" and self.real:
@@ -58,7 +72,11 @@ class Randomized(Repositioned):
             return (index_T * self.max_len // length if self.eval == "spread" else index_T).double()
         generator = generator or torch.Generator().manual_seed(length)
         if self.real:
-            return (torch.rand(length, generator=generator, dtype=torch.float64) * self.max_len).sort().values
+            return (
+                (torch.rand(length, generator=generator, dtype=torch.float64) * self.max_len)
+                .sort()
+                .values
+            )
         return torch.randperm(self.max_len, generator=generator)[:length].sort().values.double()
 
     @property

@@ -1,22 +1,28 @@
-"""RoPE: channel pair c of q and k at position t is rotated by the angle t theta_c, theta_c = base^(-2c / head_dim).
+"""RoPE: channel pair c of q and k at position t is rotated by the angle t theta_c, theta_c =
+base^(-2c / head_dim).
 
-Su et al. 2021, arXiv 2104.09864. Two layouts of the same function class, which differ by a permutation of the output channels
-of W_q and W_k: `half` pairs channels (c, c + head_dim/2) as GPT-NeoX and Llama do, `interleaved` pairs (2c, 2c + 1) as
-the paper does. Angles are computed in float64 and kept in float32 whatever the model's dtype.
+Su et al. 2021, arXiv 2104.09864. Two layouts of the same function class, which differ by a
+permutation of the output channels of W_q and W_k: `half` pairs channels (c, c + head_dim/2) as
+GPT-NeoX and Llama do, `interleaved` pairs (2c, 2c + 1) as the paper does. Angles are computed in
+float64 and kept in float32 whatever the model's dtype.
 
-`fraction` below 1 is partial RoPE (Black et al. 2022, GPT-NeoX, arXiv 2204.06745: 0.25): the first r = fraction head_dim channels
-are turned, with frequencies base^(-2c / r), and the others carry no position. `resonance` is Resonance RoPE (Wang et al. 2024,
-arXiv 2403.00071): wavelengths rounded to whole tokens after any change of frequencies; on in training too.
+`fraction` below 1 is partial RoPE (Black et al. 2022, GPT-NeoX, arXiv 2204.06745: 0.25): the first
+r = fraction head_dim channels are turned, with frequencies base^(-2c / r), and the others carry no
+position. `resonance` is Resonance RoPE (Wang et al. 2024, arXiv 2403.00071): wavelengths rounded to
+whole tokens after any change of frequencies; on in training too.
 
-`scaling` is an extension by a fixed factor that was trained in, as in Llama 3.1: its frequencies are the model's own, and extensions act on
-them. `scaling_len` is the train_len of that extension: the training length before it. Its temperature t multiplies cos and sin, each by
-sqrt(t) as in transformers, or by `amplitude` where that is given. LongRoPE has other factors up to scaling_len; dynamic NTK other
-frequencies at each length beyond it, so that no further extension may change them.
+`scaling` is an extension by a fixed factor that was trained in, as in Llama 3.1: its frequencies
+are the model's own, and extensions act on them. `scaling_len` is the train_len of that extension:
+the training length before it. Its temperature t multiplies cos and sin, each by sqrt(t) as in
+transformers, or by `amplitude` where that is given. LongRoPE has other factors up to scaling_len;
+dynamic NTK other frequencies at each length beyond it, so that no further extension may change
+them.
 
-`window` is a sliding window, one for all layers (Mistral 7B, Jiang et al. 2023, arXiv 2310.06825) or a list with one for each (Qwen2).
-`unturned` are the layers without rotation (NoPE, Kazemnejad et al. 2023, arXiv 2305.19466): their indices, or a number n for the last of
-every n (SmolLM3, Hugging Face 2025: 4, as in configs/encoding/smollm3.yaml). A model of fewer layers is one period; a single layer turns.
-"""
+`window` is a sliding window, one for all layers (Mistral 7B, Jiang et al. 2023, arXiv 2310.06825)
+or a list with one for each (Qwen2). `unturned` are the layers without rotation (NoPE, Kazemnejad et
+al. 2023, arXiv 2305.19466): their indices, or a number n for the last of every n (SmolLM3, Hugging
+Face 2025: 4, as in configs/encoding/smollm3.yaml). A model of fewer layers is one period; a single
+layer turns."""
 
 import math
 
@@ -33,7 +39,9 @@ from posbench.position.rotation import turned, wide
 
 
 class Rope(Encoding):
-    """Rotary positions. Raises ConfigError for a scaling that is no set of frequencies, and for arguments that do not fit together."""
+    """Rotary positions. Raises ConfigError for a scaling that is no set of frequencies, and for
+    arguments that do not fit together.
+    """
 
     traits = Trait.COORDINATE | Trait.RELATIVE | Trait.SPECTRUM | Trait.UNBOUNDED
 
@@ -53,40 +61,66 @@ class Rope(Encoding):
         super().__init__(shape)
         turned = fraction * shape.head_dim
         self.rotary_dim = round(turned)
-        if not 4 <= self.rotary_dim <= shape.head_dim or self.rotary_dim % 2 or abs(self.rotary_dim - turned) > 1e-6:
+        if (
+            not 4 <= self.rotary_dim <= shape.head_dim
+            or self.rotary_dim % 2
+            or abs(self.rotary_dim - turned) > 1e-6
+        ):
             raise ConfigError(
-                f"encoding.fraction={fraction} of the head width {shape.head_dim} is {turned:g} channels, and RoPE turns an even number, "
-                f"at least 4: choose another fraction up to 1, or another model.head_dim."
+                f"encoding.fraction={fraction} of the head width {shape.head_dim} is {turned:g}"
+                " channels, and RoPE turns an even number, at least 4: choose another fraction up"
+                " to 1, or another model.head_dim."
             )
         self.base, self.layout, self.resonance = base, layout, resonance
         self.windows = list(window) if isinstance(window, list) else [window] * shape.n_layer
         if len(self.windows) != shape.n_layer:
-            raise ConfigError(f"encoding.window={window} must be a list of one window for each of {shape.n_layer} layers, null without.")
+            raise ConfigError(
+                f"encoding.window={window} must be a list of one window for each of {shape.n_layer}"
+                " layers, null without."
+            )
         if (scaling is None) != (scaling_len is None):
-            raise ConfigError(f"encoding.scaling={scaling} and scaling_len={scaling_len} must be set together: give both, or neither.")
+            raise ConfigError(
+                f"encoding.scaling={scaling} and scaling_len={scaling_len} must be set together:"
+                " give both, or neither."
+            )
         if amplitude is not None and (scaling is None or amplitude <= 0):
-            raise ConfigError(f"encoding.amplitude={amplitude} must be above 0, and belongs to an encoding.scaling: leave it out.")
+            raise ConfigError(
+                f"encoding.amplitude={amplitude} must be above 0, and belongs to an"
+                " encoding.scaling: leave it out."
+            )
         if isinstance(unturned, int):
             period = max(2, min(unturned, shape.n_layer))
             unturned = list(range(period - 1, shape.n_layer, period))
         if unturned and not set(unturned) < set(range(shape.n_layer)):
-            raise ConfigError(f"encoding.unturned={unturned} must be some of the layers 0 to {shape.n_layer - 1}, counted from 0.")
+            raise ConfigError(
+                f"encoding.unturned={unturned} must be some of the layers 0 to {shape.n_layer - 1},"
+                " counted from 0."
+            )
         self.nope = NoEncoding(shape) if unturned else None
         self.unturned = frozenset(unturned or ())
         self.scaling, self.scaling_len, self.amplitude = None, scaling_len, 1.0
         self._last: tuple[Tensor, tuple[Tensor, Tensor]] | None = None
-        with torch.device("cpu"):  # real numbers even on the meta device, where a model is made only for its shapes
+        with torch.device(
+            "cpu"
+        ):  # real numbers even on the meta device, where a model is made only for its shapes
             channel_F = torch.arange(0, self.rotary_dim, 2, dtype=torch.float64)
-            self.plain = self.own = Spectrum(base ** (-channel_F / self.rotary_dim), base, self.rotary_dim)
+            self.plain = self.own = Spectrum(
+                base ** (-channel_F / self.rotary_dim), base, self.rotary_dim
+            )
             if scaling is not None:
                 self.scaling = make(scaling, kind=Extension)
-                self.own, sharper = trained_in(self.scaling, self.plain, scaling_len, shape.train_len)
+                self.own, sharper = trained_in(
+                    self.scaling, self.plain, scaling_len, shape.train_len
+                )
                 self.amplitude = amplitude or sharper
                 if by_length(self.scaling):
                     self.traits = self.traits & ~Trait.SPECTRUM
 
     def layers(self) -> list[Layer]:
-        return [Layer(self.nope if i in self.unturned else self, window=window, index=i) for i, window in enumerate(self.windows)]
+        return [
+            Layer(self.nope if i in self.unturned else self, window=window, index=i)
+            for i, window in enumerate(self.windows)
+        ]
 
     def spectrum(self) -> Spectrum:
         return self.own
@@ -100,18 +134,24 @@ class Rope(Encoding):
     def turning(self, spectrum: Spectrum) -> Spectrum:
         if not self.resonance:
             return spectrum
-        return spectrum.changed(lambda freq_F: 2 * math.pi / (2 * math.pi / freq_F).round())  # wavelengths of whole tokens
+        return spectrum.changed(
+            lambda freq_F: 2 * math.pi / (2 * math.pi / freq_F).round()
+        )  # wavelengths of whole tokens
 
     def table(self, pos_T: Tensor, spectrum: Spectrum) -> Tensor:
         """cos and sin of every angle, times the amplitude of the scaling: [2, T, F], float32."""
         angle_TF = self.turning(spectrum).angles(pos_T)
         return (torch.stack((angle_TF.cos(), angle_TF.sin())) * self.amplitude).float()
 
-    def rotate(self, q_BHTD: Tensor, k_BGTD: Tensor, q_table: Tensor, k_table: Tensor) -> tuple[Tensor, Tensor]:
+    def rotate(
+        self, q_BHTD: Tensor, k_BGTD: Tensor, q_table: Tensor, k_table: Tensor
+    ) -> tuple[Tensor, Tensor]:
         return self._turn(q_BHTD, q_table), self._turn(k_BGTD, k_table)
 
     def _turn(self, x_BHTD: Tensor, table: Tensor) -> Tensor:
-        """Rotate the first channels, two for each column of the table; the others stay as they are."""
+        """Rotate the first channels, two for each column of the table; the others stay as they
+        are.
+        """
         x_BHTR, rest = x_BHTD.tensor_split([2 * table.shape[-1]], dim=-1)
         x_BHTR = turned(x_BHTR, *self._wide(table), self.layout)
         return torch.cat((x_BHTR, rest), dim=-1) if rest.shape[-1] else x_BHTR

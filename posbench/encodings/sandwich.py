@@ -1,9 +1,10 @@
-"""Sandwich: head h = 1..H adds (sum over c of cos((i - j) w_c) - D/2) / (8h/H) to the scaled score, w_c = 10000^(-2c/D), c = 0..D/2-1.
+"""Sandwich: head h = 1..H adds (sum over c of cos((i - j) w_c) - D/2) / (8h/H) to the scaled score,
+w_c = 10000^(-2c/D), c = 0..D/2-1.
 
-Chi et al. 2022, arXiv 2212.10356: the inner product of two sinusoidal embeddings, as a bias that is 0 for i = j and negative elsewhere.
-Nothing is learned. D is the paper's 128 whatever the model's width. NVIDIA/NeMo's copy differs: it counts c from 1, which drops the
-fastest frequency, and takes the head's width for D.
-"""
+Chi et al. 2022, arXiv 2212.10356: the inner product of two sinusoidal embeddings, as a bias that is
+0 for i = j and negative elsewhere. Nothing is learned. D is the paper's 128 whatever the model's
+width. NVIDIA/NeMo's copy differs: it counts c from 1, which drops the fastest frequency, and takes
+the head's width for D."""
 
 import torch
 from torch import Tensor
@@ -14,14 +15,19 @@ from posbench.position.interfaces import Encoding
 
 
 class Sandwich(Encoding):
-    """Biases from sinusoidal products; no parameters. Raises ConfigError for a dim that is odd or below 2."""
+    """Biases from sinusoidal products; no parameters. Raises ConfigError for a dim that is odd or
+    below 2.
+    """
 
     traits = Trait.COORDINATE | Trait.RELATIVE | Trait.UNBOUNDED
 
     def __init__(self, shape: Shape, dim: int = 128):
         super().__init__(shape)
         if dim < 2 or dim % 2:
-            raise ConfigError(f"encoding.dim={dim} must be even and at least 2, since each frequency has a sine and a cosine.")
+            raise ConfigError(
+                f"encoding.dim={dim} must be even and at least 2, since each frequency has a sine"
+                " and a cosine."
+            )
         self.speeds = [10000.0 ** (-2 * c / dim) for c in range(dim // 2)]
 
     def profile(self, delta: Tensor, layer: int) -> Tensor:
@@ -29,5 +35,7 @@ class Sandwich(Encoding):
         # One frequency at a time: all at once would need D/2 times the memory of a block's scores.
         total = sum(torch.cos(delta * speed) for speed in self.speeds) - len(self.speeds)
         n_head = self.shape.n_head
-        share_H = n_head / (8 * torch.arange(1, n_head + 1, dtype=torch.float32, device=delta.device))
+        share_H = n_head / (
+            8 * torch.arange(1, n_head + 1, dtype=torch.float32, device=delta.device)
+        )
         return share_H.view(-1, *[1] * delta.ndim) * total.float()

@@ -1,8 +1,9 @@
-"""Positions of a running engine (posbench/engines), which are its own: posbench asks it for losses and neither knows nor changes them.
+"""Positions of a running engine (posbench/engines), which are its own: posbench asks it for losses
+and neither knows nor changes them.
 
-No formula. `engine` is its kind, such as llama_cpp, and the other arguments are those it was started with, as far as they are known
-here. No extension and no scale acts, but recompute_window, which only chooses the text that is sent.
-"""
+No formula. `engine` is its kind, such as llama_cpp, and the other arguments are those it was
+started with, as far as they are known here. No extension and no scale acts, but recompute_window,
+which only chooses the text that is sent."""
 
 from posbench.position.geometry import Shape
 from posbench.position.interfaces import ANY, Encoding, Layer
@@ -19,4 +20,6 @@ class Served(Encoding):
         self.engine, self.settings = engine, settings
 
     def layers(self) -> list[Layer]:
-        return [Layer(self, extended=False, scaled=False, index=i) for i in range(self.shape.n_layer)]
+        return [
+            Layer(self, extended=False, scaled=False, index=i) for i in range(self.shape.n_layer)
+        ]

@@ -1,8 +1,9 @@
-"""Sinusoidal absolute positions: x_t += g P[t], P[t, 2c] = sin(t w_c), P[t, 2c+1] = cos(t w_c), w_c = base^(-2c / d_model).
+"""Sinusoidal absolute positions: x_t += g P[t], P[t, 2c] = sin(t w_c), P[t, 2c+1] = cos(t w_c), w_c
+= base^(-2c / d_model).
 
-Vaswani et al. 2017, arXiv 1706.03762. Deviation: the paper adds P to sqrt(d_model) times the embedding; here the embedding is left
-alone and P has one learned gain g, d_model^-0.5 at the start (the same ratio of the two, and it may move).
-"""
+Vaswani et al. 2017, arXiv 1706.03762. Deviation: the paper adds P to sqrt(d_model) times the
+embedding; here the embedding is left alone and P has one learned gain g, d_model^-0.5 at the start
+(the same ratio of the two, and it may move)."""
 
 import torch
 from torch import Tensor, nn
@@ -20,17 +21,24 @@ class Sinusoidal(Encoding):
     def __init__(self, shape: Shape, base: Base = 10000.0):
         super().__init__(shape)
         if shape.d_model % 2:
-            raise ConfigError(f"encoding=sinusoidal pairs sines with cosines, and model.d_model={shape.d_model} is odd: make it even.")
+            raise ConfigError(
+                f"encoding=sinusoidal pairs sines with cosines, and model.d_model={shape.d_model}"
+                " is odd: make it even."
+            )
         self.base = base
         self._last: tuple[Tensor, Spectrum, Tensor] | None = None
         self.gain = nn.Parameter(torch.tensor(shape.d_model**-0.5))
 
     def spectrum(self) -> Spectrum:
         channel_F = torch.arange(0, self.shape.d_model, 2, dtype=torch.float64)
-        return Spectrum(self.base ** (-channel_F / self.shape.d_model), self.base, self.shape.d_model)
+        return Spectrum(
+            self.base ** (-channel_F / self.shape.d_model), self.base, self.shape.d_model
+        )
 
     def embed(self, pos_T: Tensor, spectrum: Spectrum, rows_NC: Tensor | None) -> Tensor:
-        if self._last is None or self._last[0] is not pos_T or self._last[1] is not spectrum:  # a plan has the same in every step
+        if (
+            self._last is None or self._last[0] is not pos_T or self._last[1] is not spectrum
+        ):  # a plan has the same in every step
             angle_TF = spectrum.angles(pos_T)
             wave_TC = torch.stack((angle_TF.sin(), angle_TF.cos()), dim=-1).flatten(1)
             self._last = pos_T, spectrum, wave_TC.to(self.gain)

@@ -1,12 +1,14 @@
-"""Stick-breaking attention: A_ij = sigmoid(z_ij) * product over j < t < i of (1 - sigmoid(z_it)): the nearest key takes its share first.
+"""Stick-breaking attention: A_ij = sigmoid(z_ij) * product over j < t < i of (1 - sigmoid(z_it)):
+the nearest key takes its share first.
 
-Tan et al. 2024, arXiv 2410.17980. No softmax and no parameters: recency comes from the order of the keys. Rows sum to at most 1; the
-remainder is the product of all 1 - sigmoid(z_it). By default a query does not see itself, and the remainder is dropped, as in fla, so
-the first token gets nothing at all. `attend_self` starts the product at the query itself. `remainder: self` gives what is left to the
-query's own value, as the authors' models do by default (dolomite-engine, sb_remainder); their kernel returns it apart. Which of the
-two the paper's equations have could not be checked: only its abstract was read, in which tokens before the current one are weighed.
-In float32 and in logarithms, where a product over thousands of keys loses nothing.
-"""
+Tan et al. 2024, arXiv 2410.17980. No softmax and no parameters: recency comes from the order of the
+keys. Rows sum to at most 1; the remainder is the product of all 1 - sigmoid(z_it). By default a
+query does not see itself, and the remainder is dropped, as in fla, so the first token gets nothing
+at all. `attend_self` starts the product at the query itself. `remainder: self` gives what is left
+to the query's own value, as the authors' models do by default (dolomite-engine, sb_remainder);
+their kernel returns it apart. Which of the two the paper's equations have could not be checked:
+only its abstract was read, in which tokens before the current one are weighed. In float32 and in
+logarithms, where a product over thousands of keys loses nothing."""
 
 from typing import Literal
 
@@ -23,17 +25,27 @@ class StickBreaking(Encoding):
 
     scalable = False
 
-    def __init__(self, shape: Shape, attend_self: bool = False, remainder: Literal["drop", "self"] = "drop"):
+    def __init__(
+        self, shape: Shape, attend_self: bool = False, remainder: Literal["drop", "self"] = "drop"
+    ):
         super().__init__(shape)
         self.attend_self, self.remainder = attend_self, remainder
 
     def weights(
-        self, q_BHSD: Tensor, scores_BHSK: Tensor, bias_HSK: Tensor | None, seen_SK: Tensor, factor: Tensor | float, layer: int
+        self,
+        q_BHSD: Tensor,
+        scores_BHSK: Tensor,
+        bias_HSK: Tensor | None,
+        seen_SK: Tensor,
+        factor: Tensor | float,
+        layer: int,
     ) -> Tensor:
         n_query, n_key = seen_SK.shape
         own_SK = torch.ones_like(seen_SK).triu(n_key - n_query).tril(n_key - n_query)
         taking_SK = seen_SK if self.attend_self else seen_SK & ~own_SK
-        kept_BHSK = F.logsigmoid(-scores_BHSK).masked_fill(~taking_SK, 0).flip(-1).cumsum(dim=-1).flip(-1)
+        kept_BHSK = (
+            F.logsigmoid(-scores_BHSK).masked_fill(~taking_SK, 0).flip(-1).cumsum(dim=-1).flip(-1)
+        )
         left_BHSK = F.pad(kept_BHSK[..., 1:], (0, 1))
         weights_BHSK = torch.exp(F.logsigmoid(scores_BHSK) + left_BHSK).masked_fill(~taking_SK, 0)
         if self.remainder == "self":

@@ -1,10 +1,12 @@
-"""T5 relative bias: z_ij + beta[h, bucket(i - j)], beta learned, one number per head and bucket of distances.
+"""T5 relative bias: z_ij + beta[h, bucket(i - j)], beta learned, one number per head and bucket of
+distances.
 
-Raffel et al. 2019, arXiv 1910.10683, causal form, with N = n_buckets and D = max_distance: distances below N/2 have a bucket each, then
-bucket(d) = N/2 + floor(ln(d / (N/2)) / ln(D / (N/2)) * (N - N/2)), at most N - 1. A fraction of a token counts as the whole one below.
-Bucket edges are solved in integers; T5's float32 logarithm may put a distance exactly on an edge one bucket too low (17, 27: d = 18).
-Deviations: content scores keep 1 / sqrt(head_dim), which T5 does not have; D is length-matched, the paper's is 128.
-"""
+Raffel et al. 2019, arXiv 1910.10683, causal form, with N = n_buckets and D = max_distance:
+distances below N/2 have a bucket each, then bucket(d) = N/2 + floor(ln(d / (N/2)) / ln(D / (N/2)) *
+(N - N/2)), at most N - 1. A fraction of a token counts as the whole one below. Bucket edges are
+solved in integers; T5's float32 logarithm may put a distance exactly on an edge one bucket too low
+(17, 27: d = 18). Deviations: content scores keep 1 / sqrt(head_dim), which T5 does not have; D is
+length-matched, the paper's is 128."""
 
 import bisect
 
@@ -18,7 +20,9 @@ from posbench.position.interfaces import Encoding
 
 
 def bucket_starts(n_buckets: int, max_distance: int) -> list[int]:
-    """Smallest distance in tokens of bucket 1, 2, ..., in ascending order; equal ones are possible."""
+    """Smallest distance in tokens of bucket 1, 2, ..., in ascending order; equal ones are
+    possible.
+    """
     exact = n_buckets // 2
     wide = n_buckets - exact
     starts = list(range(1, exact + 1))
@@ -30,21 +34,33 @@ def bucket_starts(n_buckets: int, max_distance: int) -> list[int]:
 
 
 class T5(Encoding):
-    """Learned biases of distance buckets. Raises ConfigError for a max_distance within the exact ones."""
+    """Learned biases of distance buckets. Raises ConfigError for a max_distance within the exact
+    ones.
+    """
 
     traits = Trait.COORDINATE | Trait.RELATIVE | Trait.UNBOUNDED
 
     def __init__(
-        self, shape: Shape, n_buckets: Several = 32, max_distance: int | None = None, share_layers: bool = True, init_std: float = 0.02
+        self,
+        shape: Shape,
+        n_buckets: Several = 32,
+        max_distance: int | None = None,
+        share_layers: bool = True,
+        init_std: float = 0.02,
     ):
         super().__init__(shape)
         if max_distance is None:
             max_distance = max(shape.reach, n_buckets)
         if max_distance <= n_buckets // 2:
-            raise ConfigError(f"encoding.max_distance={max_distance} must exceed {n_buckets // 2}, half of encoding.n_buckets={n_buckets}.")
+            raise ConfigError(
+                f"encoding.max_distance={max_distance} must exceed {n_buckets // 2}, half of"
+                f" encoding.n_buckets={n_buckets}."
+            )
         start_N = torch.tensor(bucket_starts(n_buckets, max_distance), dtype=torch.float32)
         self.register_buffer("start_N", start_N, persistent=False)
-        self.weight = nn.Parameter(torch.randn(1 if share_layers else shape.n_layer, n_buckets, shape.n_head) * init_std)
+        self.weight = nn.Parameter(
+            torch.randn(1 if share_layers else shape.n_layer, n_buckets, shape.n_head) * init_std
+        )
 
     def profile(self, delta: Tensor, layer: int) -> Tensor:
         bucket = torch.bucketize(delta, self.start_N, right=True)

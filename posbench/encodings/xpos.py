@@ -1,11 +1,13 @@
-"""xPos: RoPE whose pair c also decays with distance, score_c(i, j) = zeta_c^((i - j) / B) x RoPE's, zeta_c = (2c / head_dim + g) / (1 + g).
+"""xPos: RoPE whose pair c also decays with distance, score_c(i, j) = zeta_c^((i - j) / B) x RoPE's,
+zeta_c = (2c / head_dim + g) / (1 + g).
 
-Sun et al. 2022, arXiv 2212.10554; g = 0.4, B = 512 in microsoft/torchscale and trained at 1024 tokens. B decides how far a model can
-see (the fastest pair falls to 1/e within 0.8 B tokens), so the default here is train_len / 2, the published ratio. The paper
-reads long texts by blocks of train_len (extension=window is near to it). PI stretches the decay with the rotation.
-Deviation: the code centres the exponents on the middle of the text, here each kernel counts from near its own queries; the
-product is the same and nothing overflows at any length (DCA with chunks far above train_len aside).
-"""
+Sun et al. 2022, arXiv 2212.10554; g = 0.4, B = 512 in microsoft/torchscale and trained at 1024
+tokens. B decides how far a model can see (the fastest pair falls to 1/e within 0.8 B tokens), so
+the default here is train_len / 2, the published ratio. The paper reads long texts by blocks of
+train_len (extension=window is near to it). PI stretches the decay with the rotation. Deviation: the
+code centres the exponents on the middle of the text, here each kernel counts from near its own
+queries; the product is the same and nothing overflows at any length (DCA with chunks far above
+train_len aside)."""
 
 import torch
 from torch import Tensor
@@ -14,21 +16,30 @@ from posbench.common.errors import ConfigError
 from posbench.encodings.rope import Rope
 from posbench.position.geometry import Above0, Base, Layout, Shape
 
-FASTEST = 0.16  # per token: over the 512 queries that a kernel takes at once, e^(512 x 0.16) is still a float32
+# per token: over the 512 queries that a kernel takes at once, e^(512 x 0.16) is still a float32
+FASTEST = 0.16
 
 
 class Xpos(Rope):
     """Rotation with decay. Raises ConfigError for a decay too fast for float32."""
 
-    def __init__(self, shape: Shape, B: Above0 | None = None, gamma: Above0 = 0.4, base: Base = 10000.0, layout: Layout = "half"):
+    def __init__(
+        self,
+        shape: Shape,
+        B: Above0 | None = None,
+        gamma: Above0 = 0.4,
+        base: Base = 10000.0,
+        layout: Layout = "half",
+    ):
         super().__init__(shape, base, layout)
         B = max(8.0, shape.reach / 2) if B is None else B
         pair_F = torch.arange(0, shape.head_dim, 2, dtype=torch.float64) / shape.head_dim
         rate_F = -((pair_F + gamma) / (1 + gamma)).log() / B
         if rate_F.max() > FASTEST:
             raise ConfigError(
-                f"encoding.B={B} with encoding.gamma={gamma} makes the fastest pair decay by e^-{rate_F.max():.2g} at each token, too fast "
-                f"for float32: choose encoding.B of at least {B * float(rate_F.max()) / FASTEST:.3g}."
+                f"encoding.B={B} with encoding.gamma={gamma} makes the fastest pair decay by"
+                f" e^-{rate_F.max():.2g} at each token, too fast for float32: choose encoding.B of"
+                f" at least {B * float(rate_F.max()) / FASTEST:.3g}."
             )
         rate_D = rate_F.repeat(2) if layout == "half" else rate_F.repeat_interleave(2)
         self.register_buffer("rate_D", rate_D.float(), persistent=False)

@@ -24,7 +24,9 @@ from posbench.position.plan import Plan
 from posbench.runs import provenance
 from posbench.runs.directory import Run
 
-NOTICED_EVERY = 0.5  # seconds until an interrupt is noticed, at most: a signal that another thread takes does not end a wait
+# seconds until an interrupt is noticed, at most: a signal that another thread takes does not end a
+# wait
+NOTICED_EVERY = 0.5
 KEPT_EVERY = 2.0  # seconds between two writes of the texts that were answered, at least
 
 
@@ -40,7 +42,8 @@ class EngineModel(nn.Module):
 
 @contextmanager
 def running(run: Run, cfg: JobConfig, device: str, fingerprint: str) -> Iterator[EngineModel]:
-    """Context with the engine of a job, ready to answer. The first time it makes the run, with what the engine says of itself.
+    """Context with the engine of a job, ready to answer. The first time it makes the run, with what
+    the engine says of itself.
 
     Raises ConfigError and RunError as Engine.start.
     """
@@ -51,9 +54,21 @@ def running(run: Run, cfg: JobConfig, device: str, fingerprint: str) -> Iterator
             listed = ", ".join(f"{key} {value}" for key, value in said.items() if value is not None)
             print(f"asking {run.id} of {engine.kind}: {listed}", file=sys.stderr, flush=True)
             run.write_config(cfg.as_dict())
-            run.write_provenance({**provenance.collect_provenance(cfg.seed, device, fingerprint, None), "engine": said})
-            none = dict.fromkeys(("loss", "validation_loss", "tokens_per_second", "peak_mib", "n_params", "sha256"))
-            spent = {"steps": 0, "tokens": 0, "seconds": round(time.perf_counter() - began, 3), "compiled": False}
+            run.write_provenance(
+                {
+                    **provenance.collect_provenance(cfg.seed, device, fingerprint, None),
+                    "engine": said,
+                }
+            )
+            none = dict.fromkeys(
+                ("loss", "validation_loss", "tokens_per_second", "peak_mib", "n_params", "sha256")
+            )
+            spent = {
+                "steps": 0,
+                "tokens": 0,
+                "seconds": round(time.perf_counter() - began, 3),
+                "compiled": False,
+            }
             run.write_summary({**none, **spent, "checkpoint": cfg.model.checkpoint, "engine": said})
         yield EngineModel(engine, make_encoding(cfg))
     finally:
@@ -61,13 +76,20 @@ def running(run: Run, cfg: JobConfig, device: str, fingerprint: str) -> Iterator
 
 
 class AskingScorer(Scorer):
-    """Scorer whose model is an engine. A text that was answered is kept, so that the same command does not ask for it again."""
+    """Scorer whose model is an engine. A text that was answered is kept, so that the same command
+    does not ask for it again.
+    """
 
     dtype = "engine"
 
-    def read(self, plan: Plan, at_N: np.ndarray, n_rows: int, text: Callable[[np.ndarray], tuple]) -> tuple[np.ndarray, ...]:
+    def read(
+        self, plan: Plan, at_N: np.ndarray, n_rows: int, text: Callable[[np.ndarray], tuple]
+    ) -> tuple[np.ndarray, ...]:
         engine = self.model.engine
-        nll_NR, correct_NR = np.zeros((len(at_N), n_rows), np.float32), np.zeros((len(at_N), n_rows), bool)
+        nll_NR, correct_NR = (
+            np.zeros((len(at_N), n_rows), np.float32),
+            np.zeros((len(at_N), n_rows), bool),
+        )
         flying: dict[Future, tuple] = {}
         if self.kept:
             self.kept.every = KEPT_EVERY
@@ -75,12 +97,17 @@ class AskingScorer(Scorer):
         def land() -> None:
             while not (done := wait(flying, NOTICED_EVERY, FIRST_COMPLETED).done):
                 pass
-            for future in sorted(done, key=lambda future: future.exception() is not None):  # so that every answer is kept
+            for future in sorted(
+                done, key=lambda future: future.exception() is not None
+            ):  # so that every answer is kept
                 row, key, asked_R, began = flying.pop(future)
                 nll_R, correct_R = future.result()
                 nll_NR[row, asked_R], correct_NR[row, asked_R] = nll_R[asked_R], correct_R[asked_R]
                 if np.isnan(nll_NR[row]).any():
-                    raise RunError(f"The engine's loss is nan in a text of {plan.length} tokens: leave it out of evaluate.lengths.")
+                    raise RunError(
+                        f"The engine's loss is nan in a text of {plan.length} tokens: leave it out"
+                        " of evaluate.lengths."
+                    )
                 if self.kept:
                     arrays = [nll_NR[row : row + 1], correct_NR[row : row + 1]]
                     self.kept.add(key, arrays, time.perf_counter() - began, self.peak.mib())
@@ -95,7 +122,10 @@ class AskingScorer(Scorer):
                     self.progress(plan.length, spared=True)
                     continue
                 if choice_1K is not None:
-                    raise ConfigError("An engine does not give the losses of choices, which this task needs: choose one in words.")
+                    raise ConfigError(
+                        "An engine does not give the losses of choices, which this task needs:"
+                        " choose one in words."
+                    )
                 future = asked_of(engine, whole_text(fed_1L[0], target_1R[0]), n_rows)
                 flying[future] = row, key, target_1R[0] != IGNORED, time.perf_counter()
                 if len(flying) >= engine.at_once:
@@ -110,7 +140,9 @@ class AskingScorer(Scorer):
 
 
 def asked_of(engine: Engine, ids_L1: np.ndarray, n_rows: int) -> Future:
-    """Future of Engine.losses. A thread that waits for an answer, unlike one of a pool, does not outlive an interrupted process."""
+    """Future of Engine.losses. A thread that waits for an answer, unlike one of a pool, does not
+    outlive an interrupted process.
+    """
     future: Future = Future()
 
     def work() -> None:
@@ -127,9 +159,14 @@ def asked_of(engine: Engine, ids_L1: np.ndarray, n_rows: int) -> Future:
 
 
 def whole_text(fed_L: np.ndarray, target_R: np.ndarray) -> np.ndarray:
-    """Text [L + 1] whose last rows have these targets. Raises ConfigError for targets that are not the next tokens."""
+    """Text [L + 1] whose last rows have these targets. Raises ConfigError for targets that are not
+    the next tokens.
+    """
     ids_L1 = np.append(fed_L, fed_L[-1] if target_R[-1] == IGNORED else target_R[-1])
     asked_R = target_R != IGNORED
     if not np.array_equal(ids_L1[-len(target_R) :][asked_R], target_R[asked_R]):
-        raise ConfigError("This task asks for other tokens than the next ones of its text, which no engine answers: choose another.")
+        raise ConfigError(
+            "This task asks for other tokens than the next ones of its text, which no engine"
+            " answers: choose another."
+        )
     return ids_L1

@@ -1,6 +1,8 @@
-"""Engines: programs that others wrote, run with their own positions, which give the losses of texts, and their jobs' configuration.
+"""Engines: programs that others wrote, run with their own positions, which give the losses of
+texts, and their jobs' configuration.
 
-A node of configs/model with `_target_` names one; its other keys are the engine's arguments. Torch-free.
+A node of configs/model with `_target_` names one; its other keys are the engine's arguments.
+Torch-free.
 
 Letters: L tokens fed, R scored rows.
 """
@@ -24,9 +26,9 @@ ALLOWED = {"extension": ("none", "recompute_window"), "scale_attention": ("none"
 class ServedModel:
     """Facts of the model behind an engine, known before a text is read.
 
-    `train_len` is None where the engine does not say it. `identity` are facts that tell this model from others, beside `settings`, the
-    arguments that change its losses and are not at their defaults. `model` holds sizes, for estimates.
-    """
+    `train_len` is None where the engine does not say it. `identity` are facts that tell this model
+    from others, beside `settings`, the arguments that change its losses and are not at their
+    defaults. `model` holds sizes, for estimates."""
 
     vocab_size: int
     bos: int | None
@@ -38,22 +40,29 @@ class ServedModel:
 
 
 class Engine:
-    """Base class of engines. `at_once` texts are asked for at the same time; one that is `remote` runs in another process."""
+    """Base class of engines. `at_once` texts are asked for at the same time; one that is `remote`
+    runs in another process.
+    """
 
     kind: ClassVar[str]
     remote: ClassVar[bool] = False
     at_once: int = 1
 
     def served(self, cfg: dict) -> ServedModel:
-        """Facts of its model, for a job's configuration. Raises ConfigError where there is none, or none that posbench can read."""
+        """Facts of its model, for a job's configuration. Raises ConfigError where there is none, or
+        none that posbench can read.
+        """
         raise NotImplementedError
 
     def start(self, cfg: dict) -> dict:
-        """Make it ready to answer. Returns what the engine says of itself, for the provenance. Raises ConfigError, RunError."""
+        """Make it ready to answer. Returns what the engine says of itself, for the provenance.
+        Raises ConfigError, RunError.
+        """
         raise NotImplementedError
 
     def losses(self, ids_L1: np.ndarray, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
-        """nll (nats) and correctness of the last n_rows of a text [L + 1], each token predicted from those before it: both [R].
+        """nll (nats) and correctness of the last n_rows of a text [L + 1], each token predicted
+        from those before it: both [R].
 
         Raises RunError for an answer that is none.
         """
@@ -64,15 +73,21 @@ class Engine:
 
 
 def make_engine(node: dict) -> Engine:
-    """Engine of a node of configs/model. Raises ConfigError for a class that is none, and for wrong arguments."""
+    """Engine of a node of configs/model. Raises ConfigError for a class that is none, and for wrong
+    arguments.
+    """
     kind, given = checked(node, name="model", own=0)
     if not issubclass(kind, Engine):
-        raise ConfigError(f"model._target_={node['_target_']} is no engine: choose a class such as posbench.engines.server.Server.")
+        raise ConfigError(
+            f"model._target_={node['_target_']} is no engine: choose a class such as"
+            " posbench.engines.server.Server."
+        )
     return kind(**given)
 
 
 def adopt_engine(cfg: dict) -> dict:
-    """Job configuration with the encoding, the sizes and the training length of the engine in model.engine.
+    """Job configuration with the encoding, the sizes and the training length of the engine in
+    model.engine.
 
     Raises ConfigError for methods and trainings that an engine does not take, and as Engine.served.
     """
@@ -80,9 +95,15 @@ def adopt_engine(cfg: dict) -> dict:
     kind = f"model={engine.kind}"
     for group, names in ALLOWED.items():
         if method_name(cfg[group]) not in names:
-            raise ConfigError(f"{group}={method_name(cfg[group])} is posbench's, and {kind} has positions of its own: leave {group} out.")
+            raise ConfigError(
+                f"{group}={method_name(cfg[group])} is posbench's, and {kind} has positions of its"
+                f" own: leave {group} out."
+            )
     if method_name(cfg["encoding"]) not in ("rope", "served"):
-        raise ConfigError(f"{as_typed('encoding', cfg['encoding'])} cannot be chosen for {kind}, which has positions of its own.")
+        raise ConfigError(
+            f"{as_typed('encoding', cfg['encoding'])} cannot be chosen for {kind}, which has"
+            " positions of its own."
+        )
     for key in ("check", "finetune"):
         if cfg.get(key):
             raise ConfigError(f"{key}= needs weights, and {kind} gives losses alone: leave it out.")

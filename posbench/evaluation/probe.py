@@ -1,10 +1,12 @@
-"""Time to read texts, measured in a second or two on one layer of a model's size with random weights, for dry runs of a checkpoint.
+"""Time to read texts, measured in a second or two on one layer of a model's size with random
+weights, for dry runs of a checkpoint.
 
-Attention is measured with the method itself, on one key head, at the text's own length or as much of it as takes about a second, and
-counted by the pairs of query and key that the method reads. All other products are measured by token.
+Attention is measured with the method itself, on one key head, at the text's own length or as much
+of it as takes about a second, and counted by the pairs of query and key that the method reads. All
+other products are measured by token.
 
-Letters: B batch, T tokens, H heads, G key heads, D head width, C width, R scored rows, V vocabulary.
-"""
+Letters: B batch, T tokens, H heads, G key heads, D head width, C width, R scored rows, V
+vocabulary."""
 
 import functools
 import time
@@ -32,7 +34,9 @@ LONGER = 1.25  # text over training length from which a method's geometry beyond
 
 
 class Probe:
-    """Seconds of this machine for texts of one model in one number format. Raises ConfigError for a device that is not there."""
+    """Seconds of this machine for texts of one model in one number format. Raises ConfigError for a
+    device that is not there.
+    """
 
     def __init__(self, cfg: JobConfig, vocab_size: int, dtype: str):
         self.config, self.dtype, self.vocab_size = cfg.model, dtype, vocab_size
@@ -42,16 +46,27 @@ class Probe:
     def seconds(self, reading: ReadVolume, extension: dict, scale: dict) -> float:
         """Seconds of a reading. The last layer computes only the rows that are scored."""
         config, methods = self.config, (make(extension), make(scale, self.encoding.shape))
-        plans = (make_plan(self.encoding, *methods, length=n, device=self.device) for n in (reading.tokens, self._shorter(reading.tokens)))
+        plans = (
+            make_plan(self.encoding, *methods, length=n, device=self.device)
+            for n in (reading.tokens, self._shorter(reading.tokens))
+        )
         whole, shorter = (plan.layers for plan in plans)
-        attention = sum(map(_pairs_read, whole)) / config.n_layer * self._pair(shorter) * config.kv_heads
+        attention = (
+            sum(map(_pairs_read, whole)) / config.n_layer * self._pair(shorter) * config.kv_heads
+        )
         layers = config.n_layer - 1 + reading.rows / reading.tokens
-        return reading.texts * (layers * (reading.tokens * self.token + attention) + reading.rows * self.row)
+        return reading.texts * (
+            layers * (reading.tokens * self.token + attention) + reading.rows * self.row
+        )
 
     @functools.cached_property
     def model(self) -> GPT:
         """One layer, and a head of some entries, as an evaluation runs them."""
-        model = GPT(replace(self.config, n_layer=1), self.encoding, min(ENTRIES, self.vocab_size)).to(self.device).eval()
+        model = (
+            GPT(replace(self.config, n_layer=1), self.encoding, min(ENTRIES, self.vocab_size))
+            .to(self.device)
+            .eval()
+        )
         return rounded(model) if self.dtype == "bf16" else model
 
     @functools.cached_property
@@ -60,13 +75,22 @@ class Probe:
         block, config = self.model.layers[0], self.config
         x_BTC = torch.randn(1, TOKENS, config.d_model, device=self.device)
         layer = make_plan(self.encoding, length=TOKENS, device=self.device).layers[0]
-        return max(1e-9, self._time(lambda: block(x_BTC, layer)) - self._attention(layer, config.kv_heads)) / TOKENS
+        return (
+            max(
+                1e-9,
+                self._time(lambda: block(x_BTC, layer)) - self._attention(layer, config.kv_heads),
+            )
+            / TOKENS
+        )
 
     @functools.cached_property
     def row(self) -> float:
         """Seconds of one scored row: the output head and its loss."""
         head = self.model.lm_head
-        x_RC, target_R = torch.randn(ROWS, self.config.d_model, device=self.device), torch.zeros(ROWS, dtype=torch.long, device=self.device)
+        x_RC, target_R = (
+            torch.randn(ROWS, self.config.d_model, device=self.device),
+            torch.zeros(ROWS, dtype=torch.long, device=self.device),
+        )
 
         def read() -> torch.Tensor:
             logits_RV = head(x_RC).float()
@@ -83,20 +107,31 @@ class Probe:
 
     def _shorter(self, length: int) -> int:
         groups, width = self.config.n_head // self.config.kv_heads, self.encoding.shape.head_dim
-        affordable = (FLOP / (2 * groups * width)) ** 0.5  # 4 per channel and pair, half of the square
-        return min(length, max(TOKENS, int(min(affordable, LONGER * self.encoding.shape.train_len))))
+        affordable = (
+            FLOP / (2 * groups * width)
+        ) ** 0.5  # 4 per channel and pair, half of the square
+        return min(
+            length, max(TOKENS, int(min(affordable, LONGER * self.encoding.shape.train_len)))
+        )
 
     def _attention(self, layer: LayerPlan, key_heads: int) -> float:
         config, length, width = self.config, len(layer.n_T), self.encoding.shape.head_dim
         heads = key_heads * (config.n_head // config.kv_heads)
         made = functools.partial(torch.randn, device=self.device)
-        q_BHTD, k_BGTD, v_BGTD = (made(1, count, length, width) for count in (heads, key_heads, key_heads))
-        x_BTC, v_BGTD = made(1, length, config.d_model), v_BGTD.bfloat16() if self.dtype == "bf16" else v_BGTD
+        q_BHTD, k_BGTD, v_BGTD = (
+            made(1, count, length, width) for count in (heads, key_heads, key_heads)
+        )
+        x_BTC, v_BGTD = (
+            made(1, length, config.d_model),
+            v_BGTD.bfloat16() if self.dtype == "bf16" else v_BGTD,
+        )
         return self._time(lambda: attend(layer, x_BTC, q_BHTD, k_BGTD, v_BGTD))
 
     @torch.inference_mode()
     def _time(self, work: Callable[[], torch.Tensor]) -> float:
-        """Seconds of the shortest of three calls, of long ones two: the first also prepares, and other work may stall any of them."""
+        """Seconds of the shortest of three calls, of long ones two: the first also prepares, and
+        other work may stall any of them.
+        """
         spent: list[float] = []
         while len(spent) < 2 or (len(spent) < 3 and sum(spent) < 0.5):
             began = time.perf_counter()
@@ -114,6 +149,11 @@ def _pairs_read(layer: LayerPlan) -> int:
 
 
 def _geometry(layer: LayerPlan) -> tuple:
-    """Key of layers that take the same time: the keys that each band reads, and whether a scale acts on single scores or adds a sink."""
-    seen = [(int(band.first_T.sum()), int(band.last_T.sum()), int(band.seen_T.sum())) for band in layer.bands]
+    """Key of layers that take the same time: the keys that each band reads, and whether a scale
+    acts on single scores or adds a sink.
+    """
+    seen = [
+        (int(band.first_T.sum()), int(band.last_T.sum()), int(band.seen_T.sum()))
+        for band in layer.bands
+    ]
     return len(layer.n_T), layer.causal, len(layer.distance_rules), layer.has_sink, *seen

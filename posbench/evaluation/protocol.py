@@ -1,6 +1,8 @@
-"""Base class of protocols: rows and arrays of targets, read in the protocol's windows. Each is a module of posbench/evaluation/protocols.
+"""Base class of protocols: rows and arrays of targets, read in the protocol's windows. Each is a
+module of posbench/evaluation/protocols.
 
-Dry runs and reports read a protocol's class attributes too, so neither this module nor posbench/evaluation/protocols imports torch.
+Dry runs and reports read a protocol's class attributes too, so neither this module nor
+posbench/evaluation/protocols imports torch.
 
 Letters: N windows (or texts), S targets per window, M all targets, L tokens fed, B blocks.
 """
@@ -29,7 +31,9 @@ EVALUATORS = "posbench.evaluation.protocols"
 
 @dataclass(frozen=True)
 class ReadVolume:
-    """Amount of reading for one length: `texts` of `tokens` each, an output for the last `rows` of each, and `losses` that are kept."""
+    """Amount of reading for one length: `texts` of `tokens` each, an output for the last `rows` of
+    each, and `losses` that are kept.
+    """
 
     texts: int
     tokens: int
@@ -38,22 +42,38 @@ class ReadVolume:
 
 
 class Protocol:
-    """Base class of protocols: the choice of windows and targets, and how they are read. A row is the mean over all targets."""
+    """Base class of protocols: the choice of windows and targets, and how they are read. A row is
+    the mean over all targets.
+    """
 
-    version: ClassVar[int] = 1  # raised when other tokens are scored than before, so that earlier evaluations stay apart
+    version: ClassVar[int] = (
+        1  # raised when other tokens are scored than before, so that earlier evaluations stay apart
+    )
     same_targets: ClassVar[bool] = True  # every length has the same targets
-    paired: ClassVar[bool] = True  # losses are kept target by target, all weighing alike, so that differences may be taken
+    paired: ClassVar[bool] = (
+        # losses are kept target by target, all weighing alike, so that differences may be taken
+        True
+    )
     plain: ClassVar[bool] = True  # nll is the plain mean of the losses that are kept
     strided: ClassVar[bool] = False  # windows advance by evaluate.stride
     skips: ClassVar[int] = 0  # tokens at the start of a window that are never scored
     shortest: ClassVar[int] = 1  # tokens of the shortest window that can be scored
-    instead: ClassVar[str | None] = None  # for extensions that give each target its own text, which only other protocols can use
-    beside: ClassVar[tuple[str, ...]] = ()  # protocols that also evaluate the same method, for comparison
-    nested: ClassVar[bool] = False  # a length's text is the beginning of a longer one's, and may be read as part of it
+    instead: ClassVar[str | None] = (
+        # for extensions that give each target its own text, which only other protocols can use
+        None
+    )
+    beside: ClassVar[
+        tuple[str, ...]
+    ] = ()  # protocols that also evaluate the same method, for comparison
+    nested: ClassVar[bool] = (
+        False  # a length's text is the beginning of a longer one's, and may be read as part of it
+    )
     keys: ClassVar[bool] = False  # scores the targets that evaluate.key_... choose
     last: ClassVar[bool] = True  # scores the last evaluate.targets tokens of each window
     asks: ClassVar[bool] = False  # reads the questions of a task, not text
-    floor: ClassVar[str | None] = None  # protocol of the floor, and of the half window for G; None: no floor
+    floor: ClassVar[str | None] = (
+        None  # protocol of the floor, and of the half window for G; None: no floor
+    )
 
     def __init__(self, evaluation: "Scorer"):
         self.evaluation = evaluation
@@ -77,32 +97,48 @@ class Protocol:
 
     @classmethod
     def check(cls, extension: "Extension", config: EvaluateConfig, train_len: int) -> None:
-        """Check the settings before text or model is loaded. Raises ConfigError for those that cannot work."""
+        """Check the settings before text or model is loaded. Raises ConfigError for those that
+        cannot work.
+        """
         from posbench.position.legality import fed_length, name_of
 
         least = min(config.lengths)
         if least < cls.shortest:
             raise ConfigError(
-                f"evaluate.lengths={config.lengths} holds {least}, and the scripts' windows of one token predict nothing: "
-                f"leave out lengths below {cls.shortest}."
+                f"evaluate.lengths={config.lengths} holds {least}, and the scripts' windows of one"
+                f" token predict nothing: leave out lengths below {cls.shortest}."
             )
         if cls.last:
             config.check_room()
-        if cls.instead and any(fed_length(extension, train_len, length) < length for length in config.lengths):
+        if cls.instead and any(
+            fed_length(extension, train_len, length) < length for length in config.lengths
+        ):
             raise ConfigError(
-                f"evaluate.protocol={name_of(cls)} reads one text at once, which extension={name_of(extension)} never does: "
-                f"use 'evaluate.protocol=[{cls.instead}]'."
+                f"evaluate.protocol={name_of(cls)} reads one text at once, which"
+                f" extension={name_of(extension)} never does: use"
+                f" 'evaluate.protocol=[{cls.instead}]'."
             )
         if cls.strided and config.stride > (most := least - cls.skips):
             raise ConfigError(
-                f"evaluate.stride={config.stride} leaves tokens unscored between windows at the shortest of "
-                f"evaluate.lengths={config.lengths}: set evaluate.stride to {most} or less, or leave out the shorter lengths."
+                f"evaluate.stride={config.stride} leaves tokens unscored between windows at the"
+                f" shortest of evaluate.lengths={config.lengths}: set evaluate.stride to {most} or"
+                " less, or leave out the shorter lengths."
             )
 
     @classmethod
     def place(cls, file: TokenFile, config: EvaluateConfig, train_len: int) -> Windows:
-        """Choose the windows and their targets. Raises ConfigError, before any training, if the documents are too short."""
-        return choose(file, config.max_length, config.windows, config.targets, config.seed, config.documents, config.unit)
+        """Choose the windows and their targets. Raises ConfigError, before any training, if the
+        documents are too short.
+        """
+        return choose(
+            file,
+            config.max_length,
+            config.windows,
+            config.targets,
+            config.seed,
+            config.documents,
+            config.unit,
+        )
 
     @classmethod
     def check_text(cls, corpus: "Corpus", config: EvaluateConfig, train_len: int) -> None:
@@ -111,7 +147,9 @@ class Protocol:
 
     @classmethod
     def reading(cls, config: EvaluateConfig, train_len: int, length: int, fed: int) -> ReadVolume:
-        """Upper bound of the reading for one length, known without text. `fed` is below `length` if each target has its own text."""
+        """Upper bound of the reading for one length, known without text. `fed` is below `length` if
+        each target has its own text.
+        """
         losses = config.windows * config.targets
         if fed == length:
             return ReadVolume(config.windows, length, config.targets, losses)
@@ -120,16 +158,22 @@ class Protocol:
 
     @classmethod
     def reading_first(cls, config: EvaluateConfig, train_len: int) -> list[ReadVolume]:
-        """Upper bound of what is read once, before the first length and for all of them, known without text."""
+        """Upper bound of what is read once, before the first length and for all of them, known
+        without text.
+        """
         return []
 
     @staticmethod
     def block(config: EvaluateConfig, fed: int) -> int:
-        """Largest number of targets that share a text of `fed` tokens: floor_block, but at most an eighth of the text."""
+        """Largest number of targets that share a text of `fed` tokens: floor_block, but at most an
+        eighth of the text.
+        """
         return max(1, min(config.floor_block or 1, fed // 8))
 
     def texts(self, lengths: list[int]) -> dict[int, list[int]]:
-        """{length of a text that is read: the lengths that are evaluated by it, the longest first}, for `lengths` together."""
+        """{length of a text that is read: the lengths that are evaluated by it, the longest first},
+        for `lengths` together.
+        """
         if not self.nested:
             return {length: [length] for length in lengths}
         from posbench.position.effect import together
@@ -139,7 +183,11 @@ class Protocol:
     def cost(self, length: int) -> int:
         """Upper bound of the tokens that the model reads for one length."""
         fed = self.evaluation.fed(length)
-        return fed * (len(self.windows.last_N) if fed == length else len(self.blocks(self.contexts(length))[0]))
+        return fed * (
+            len(self.windows.last_N)
+            if fed == length
+            else len(self.blocks(self.contexts(length))[0])
+        )
 
     def cost_first(self) -> int:
         """Tokens that the model has yet to read before the first length."""
@@ -154,7 +202,9 @@ class Protocol:
         return 1.0
 
     def run(self, length: int) -> tuple[list[dict], dict[str, np.ndarray]]:
-        """Evaluate one length. Returns the values of its rows, and arrays nll and correct: [N * S] if `paired`, else [N, S]."""
+        """Evaluate one length. Returns the values of its rows, and arrays nll and correct: [N * S]
+        if `paired`, else [N, S].
+        """
         evaluation = self.evaluation
         with evaluation.measured() as spent:
             nll_NS, correct_NS = self.score(length)
@@ -168,11 +218,24 @@ class Protocol:
     def rows(self, length: int, nll_NS: np.ndarray, correct_NS: np.ndarray) -> list[dict]:
         """Columns of the rows of one length that are computed from its targets."""
         bytes_NS = np.asarray(self.windows.file.n_bytes)[self.windows.targets_NS]
-        return [self.mean(nll_NS.astype(np.float64) * self.weights(length), correct_NS, self.windows.document_N, bytes_NS)]
+        return [
+            self.mean(
+                nll_NS.astype(np.float64) * self.weights(length),
+                correct_NS,
+                self.windows.document_N,
+                bytes_NS,
+            )
+        ]
 
-    def mean(self, nll_NS: np.ndarray, correct: np.ndarray, document_N: np.ndarray, n_bytes: np.ndarray) -> dict:
-        """Columns of `mean_row` for texts of the documents document_N, in the units of intervals that the configuration names."""
-        return mean_row(nll_NS, correct, self.windows.unit_D[document_N], n_bytes, self.evaluation.config.unit)
+    def mean(
+        self, nll_NS: np.ndarray, correct: np.ndarray, document_N: np.ndarray, n_bytes: np.ndarray
+    ) -> dict:
+        """Columns of `mean_row` for texts of the documents document_N, in the units of intervals
+        that the configuration names.
+        """
+        return mean_row(
+            nll_NS, correct, self.windows.unit_D[document_N], n_bytes, self.evaluation.config.unit
+        )
 
     def shared(self) -> dict[str, np.ndarray]:
         """Arrays [N * S] that all lengths share."""
@@ -184,7 +247,9 @@ class Protocol:
         }
 
     def known(self) -> dict[str, dict]:
-        """Facts about the texts of the length that `run` read last, which the evaluation's json keeps by length."""
+        """Facts about the texts of the length that `run` read last, which the evaluation's json
+        keeps by length.
+        """
         return {}
 
     def stated(self) -> dict:
@@ -192,22 +257,31 @@ class Protocol:
         return {}
 
     def index(self, at_n: np.ndarray, length: int) -> np.ndarray:
-        """Token indices [n, length + 1] of texts that each end with a target; at_n are the targets' indices among all M."""
-        return self.evaluation.opened(self.windows.targets_NS.ravel()[at_n][:, None] + np.arange(-length, 1))
+        """Token indices [n, length + 1] of texts that each end with a target; at_n are the targets'
+        indices among all M.
+        """
+        return self.evaluation.opened(
+            self.windows.targets_NS.ravel()[at_n][:, None] + np.arange(-length, 1)
+        )
 
     def window(self, start_n: np.ndarray, length: int) -> np.ndarray:
-        """Token indices [n, length + 1] of the windows that start at start_n. Past the end of the file its last token is repeated."""
-        return self.evaluation.opened(np.minimum(start_n[:, None] + np.arange(length + 1), len(self.windows.file.tokens) - 1))
+        """Token indices [n, length + 1] of the windows that start at start_n. Past the end of the
+        file its last token is repeated.
+        """
+        return self.evaluation.opened(
+            np.minimum(start_n[:, None] + np.arange(length + 1), len(self.windows.file.tokens) - 1)
+        )
 
     def contexts(self, length: int) -> np.ndarray:
         """Tokens [N, S] before each target, if the extension gives each a text of its own."""
         raise NotImplementedError
 
     def blocks(self, context_NS: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Blocks of consecutive targets that share a text: index of the last among all M targets, and number of targets, both [B].
+        """Blocks of consecutive targets that share a text: index of the last among all M targets,
+        and number of targets, both [B].
 
-        context_NS holds the tokens before each target. A block is as large as allowed. It lies in one window, and ends where the context
-        shrinks, so that no target gets more than its own.
+        context_NS holds the tokens before each target. A block is as large as allowed. It lies in
+        one window, and ends where the context shrinks, so that no target gets more than its own.
         """
         size = self.block(self.evaluation.config, int(context_NS.max()))
         at_M = np.arange(context_NS.size)
@@ -219,49 +293,81 @@ class Protocol:
         return first_B + size_B - 1, size_B
 
     def each(self, context_NS: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """nll and correctness [N, S], each target read from a text of its own with context_NS tokens before it.
+        """nll and correctness [N, S], each target read from a text of its own with context_NS
+        tokens before it.
 
-        In blocks of several targets the last has these tokens before it, and every other one fewer for each target that follows it.
-        """
+        In blocks of several targets the last has these tokens before it, and every other one fewer
+        for each target that follows it."""
         key = context_NS.tobytes()
-        if key not in self.seen:  # above the crop every length feeds the same tokens, so they are read once
+        if (
+            key not in self.seen
+        ):  # above the crop every length feeds the same tokens, so they are read once
             nll_M, correct_M = not_scored(context_NS.size)
             last_B, size_B = self.blocks(context_NS)
             kind_B2 = np.stack([context_NS.ravel()[last_B], size_B], axis=1)
             for context, size in np.unique(kind_B2, axis=0).tolist():
                 last_b = last_B[(kind_B2 == (context, size)).all(axis=1)]
                 at = last_b[:, None] + np.arange(1 - size, 1)
-                nll_M[at], correct_M[at] = self.evaluation.score(self.evaluation.plan(context), last_b, size, self.index)
+                nll_M[at], correct_M[at] = self.evaluation.score(
+                    self.evaluation.plan(context), last_b, size, self.index
+                )
             self.seen[key] = nll_M.reshape(context_NS.shape), correct_M.reshape(context_NS.shape)
         return self.seen[key]
 
 
 def not_scored(n_targets: int) -> tuple[np.ndarray, np.ndarray]:
-    """Initial nll and correctness [M]: False, and nan, so that a target that is never scored makes its row nan."""
+    """Initial nll and correctness [M]: False, and nan, so that a target that is never scored makes
+    its row nan.
+    """
     return np.full(n_targets, np.nan, np.float32), np.zeros(n_targets, bool)
 
 
-def mean_row(nll_NS: np.ndarray, correct: np.ndarray, unit_N: np.ndarray, n_bytes: np.ndarray, unit: str = "document") -> dict:
-    """Columns of a row from weighted losses of texts that belong to the units unit_N, and from all that was predicted."""
-    mean, sem, n_units = clustered_mean(nll_NS.ravel().astype(np.float64), np.repeat(unit_N, nll_NS.shape[1]))
-    found = {"nll": mean, "nll_sem": sem, "n_units": n_units, "sem_unit": unit, "accuracy": float(correct.mean())}
+def mean_row(
+    nll_NS: np.ndarray,
+    correct: np.ndarray,
+    unit_N: np.ndarray,
+    n_bytes: np.ndarray,
+    unit: str = "document",
+) -> dict:
+    """Columns of a row from weighted losses of texts that belong to the units unit_N, and from all
+    that was predicted.
+    """
+    mean, sem, n_units = clustered_mean(
+        nll_NS.ravel().astype(np.float64), np.repeat(unit_N, nll_NS.shape[1])
+    )
+    found = {
+        "nll": mean,
+        "nll_sem": sem,
+        "n_units": n_units,
+        "sem_unit": unit,
+        "accuracy": float(correct.mean()),
+    }
     return {**found, "n_targets": correct.size, "n_bytes": int(n_bytes.sum())}
 
 
 class EveryTokenProtocol(Protocol):
-    """Every token of long stretches is scored: `max_length` targets each, inside one document, the same ones at every length.
+    """Every token of long stretches is scored: `max_length` targets each, inside one document, the
+    same ones at every length.
 
-    There are evaluate.windows * train_len / max_length of them (at least one), spread evenly like the windows of fixed_targets. A
-    subclass defines in `window_bounds` which windows are read, overlapping or adjacent. A window's tokens beyond the end of its stretch
-    are fed but not scored, so that every window is read with the geometry of L tokens. Letters: N stretches, W windows.
-    """
+    There are evaluate.windows * train_len / max_length of them (at least one), spread evenly like
+    the windows of fixed_targets. A subclass defines in `window_bounds` which windows are read,
+    overlapping or adjacent. A window's tokens beyond the end of its stretch are fed but not scored,
+    so that every window is read with the geometry of L tokens. Letters: N stretches, W windows."""
 
     last = False
 
     @classmethod
     def place(cls, file: TokenFile, config: EvaluateConfig, train_len: int) -> Windows:
         count = cls.count(config, train_len)
-        return choose(file, config.max_length, count, config.max_length, config.seed, config.documents, config.unit)
+        return choose(
+            file,
+            config.max_length,
+            count,
+            config.max_length,
+            config.seed,
+            config.documents,
+            config.unit,
+        )
 
     @classmethod
     def count(cls, config: EvaluateConfig, train_len: int) -> int:
@@ -280,21 +386,28 @@ class EveryTokenProtocol(Protocol):
         if fed == length:
             return ReadVolume(count * -(-config.max_length // step), length, step, losses)
         block, (pieces, rest) = cls.block(config, fed), divmod(config.max_length, step)
-        return ReadVolume(count * (pieces * -(-step // block) + -(-rest // block)), fed, block, losses)
+        return ReadVolume(
+            count * (pieces * -(-step // block) + -(-rest // block)), fed, block, losses
+        )
 
     def window_bounds(self, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Windows as arrays start, low, high [W]: tokens start .. start + L - 1 are fed and rows low .. high - 1 scored.
+        """Windows as arrays start, low, high [W]: tokens start .. start + L - 1 are fed and rows
+        low .. high - 1 scored.
 
-        Row r predicts the token start + r + 1. Together the windows score each target once, in order.
-        """
+        Row r predicts the token start + r + 1. Together the windows score each target once, in
+        order."""
         raise NotImplementedError
 
     def advancing(self, length: int, stride: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Windows that advance by `stride`, of which each scores its last `stride` tokens; none begins before its document."""
+        """Windows that advance by `stride`, of which each scores its last `stride` tokens; none
+        begins before its document.
+        """
         total = self.windows.n_targets
         step_K = np.arange(stride, total + stride, stride)
         spans = []
-        for first, document in zip(self.windows.last_N - total, self.windows.document_N, strict=True):
+        for first, document in zip(
+            self.windows.last_N - total, self.windows.document_N, strict=True
+        ):
             opening = int(self.windows.file.starts[document])
             start_K, end_K = first + step_K - length, first + np.minimum(step_K, total)
             early = int((start_K <= opening).sum())
@@ -302,16 +415,26 @@ class EveryTokenProtocol(Protocol):
                 spans.append([[opening], [first - opening], [end_K[early - 1] - opening]])
             later_K = start_K[early:]
             spans.append([later_K, np.full(len(later_K), length - stride), end_K[early:] - later_K])
-        start_W, low_W, high_W = (np.concatenate(parts).astype(np.int64) for parts in zip(*spans, strict=True))
+        start_W, low_W, high_W = (
+            np.concatenate(parts).astype(np.int64) for parts in zip(*spans, strict=True)
+        )
         return start_W, low_W, high_W
 
     def cost(self, length: int) -> int:
-        return length * len(self.window_bounds(length)[0]) if self.evaluation.fed(length) == length else super().cost(length)
+        return (
+            length * len(self.window_bounds(length)[0])
+            if self.evaluation.fed(length) == length
+            else super().cost(length)
+        )
 
     def contexts(self, length: int) -> np.ndarray:
         _, low_W, high_W = self.window_bounds(length)
-        context_M = np.concatenate([np.arange(low, high) + 1 for low, high in zip(low_W, high_W, strict=True)])
-        return np.minimum(context_M, self.evaluation.fed(length)).reshape(self.windows.targets_NS.shape)
+        context_M = np.concatenate(
+            [np.arange(low, high) + 1 for low, high in zip(low_W, high_W, strict=True)]
+        )
+        return np.minimum(context_M, self.evaluation.fed(length)).reshape(
+            self.windows.targets_NS.shape
+        )
 
     def score(self, length: int) -> tuple[np.ndarray, np.ndarray]:
         evaluation, shape = self.evaluation, self.windows.targets_NS.shape
@@ -322,7 +445,9 @@ class EveryTokenProtocol(Protocol):
         before_W = np.cumsum(high_W - low_W) - (high_W - low_W)
         for low in np.unique(low_W):
             of = np.flatnonzero(low_W == low)
-            nll, correct = evaluation.score(evaluation.plan(length), start_W[of], length - low, self.window)
+            nll, correct = evaluation.score(
+                evaluation.plan(length), start_W[of], length - low, self.window
+            )
             row_R = np.arange(length - low)
             scored = row_R < (high_W - low_W)[of, None]
             at = (before_W[of, None] + row_R)[scored]
@@ -331,10 +456,14 @@ class EveryTokenProtocol(Protocol):
 
 
 def protocol(name: str) -> type[Protocol]:
-    """Class of a protocol, such as FixedTargets of fixed_targets. Raises ConfigError for an unknown name."""
+    """Class of a protocol, such as FixedTargets of fixed_targets. Raises ConfigError for an unknown
+    name.
+    """
     found = known(name)
     if found is None:
-        raise ConfigError(f"evaluate.protocol={name} is unknown: choose from {', '.join(protocol_names())}.")
+        raise ConfigError(
+            f"evaluate.protocol={name} is unknown: choose from {', '.join(protocol_names())}."
+        )
     return found
 
 
@@ -349,4 +478,6 @@ def known(name: str) -> type[Protocol] | None:
 
 def protocol_names() -> list[str]:
     """Names of all protocols."""
-    return [module.name for module in pkgutil.iter_modules(importlib.import_module(EVALUATORS).__path__)]
+    return [
+        module.name for module in pkgutil.iter_modules(importlib.import_module(EVALUATORS).__path__)
+    ]

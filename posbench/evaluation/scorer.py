@@ -28,17 +28,20 @@ from posbench.position.plan import Plan, make_plan
 from posbench.runs.unfinished import Unfinished
 
 HEAD_ROWS = 4096  # rows that pass the output head at once
-HEAD_LOGITS, LOSS_LOGITS = 2**25, 2**22  # with a large vocabulary fewer: so many logits of the head at once, and in float32 for the loss
+HEAD_LOGITS, LOSS_LOGITS = (
+    2**25,
+    2**22,
+)  # with a large vocabulary fewer: so many logits of the head at once, and in float32 for the loss
 
 
 @dataclass
 class Scorer:
     """Model, text and settings of one evaluation.
 
-    `chooser` chooses the targets where another model than `model` does. `progress(n)` is called after every n tokens that the model has
-    read, with part=True while their batch is unfinished, and spared=True where an earlier process read them. `kept` holds such batches;
-    a copy has none, since it reads with another model or method.
-    """
+    `chooser` chooses the targets where another model than `model` does. `progress(n)` is called
+    after every n tokens that the model has read, with part=True while their batch is unfinished,
+    and spared=True where an earlier process read them. `kept` holds such batches; a copy has none,
+    since it reads with another model or method."""
 
     model: GPT
     corpus: Corpus
@@ -64,26 +67,39 @@ class Scorer:
         return getattr(self.corpus, self.config.split)
 
     def fed(self, length: int) -> int:
-        """Number of tokens fed at once in a text of `length`; fewer than that if the extension gives each target its own text."""
+        """Number of tokens fed at once in a text of `length`; fewer than that if the extension
+        gives each target its own text.
+        """
         return fed_length(self.extension, self.train_len, length)
 
     def plan(self, length: int) -> Plan:
         """Plan of `length` tokens. A dynamic method takes its factor from this length."""
         scales = {"scale": self.scale, "trained_scale": self.model.scale}
-        return make_plan(self.model.encoding, self.extension, **scales, length=length, device=self.device)
+        return make_plan(
+            self.model.encoding, self.extension, **scales, length=length, device=self.device
+        )
 
     def opened(self, index_NL: np.ndarray) -> np.ndarray:
-        """Replace, in place, the first token of each window by the BOS if the corpus has one, since windows begin so in training."""
+        """Replace, in place, the first token of each window by the BOS if the corpus has one, since
+        windows begin so in training.
+        """
         if self.corpus.bos is not None:
             index_NL[:, 0] = BOS
         return index_NL
 
-    def score(self, plan: Plan, at_N: np.ndarray, n_rows: int, index: Callable[[np.ndarray, int], np.ndarray]) -> tuple:
-        """nll and correctness [N, n_rows] of the last n_rows tokens of windows, each predicted from everything before it in its window.
+    def score(
+        self,
+        plan: Plan,
+        at_N: np.ndarray,
+        n_rows: int,
+        index: Callable[[np.ndarray, int], np.ndarray],
+    ) -> tuple:
+        """nll and correctness [N, n_rows] of the last n_rows tokens of windows, each predicted from
+        everything before it in its window.
 
-        `index(at_n, L)` returns the token indices [n, L + 1] of some of the windows: the L = plan.length tokens fed, and the last target.
-        Raises RunError for a loss that is nan. An infinite loss is kept.
-        """
+        `index(at_n, L)` returns the token indices [n, L + 1] of some of the windows: the L =
+        plan.length tokens fed, and the last target. Raises RunError for a loss that is nan. An
+        infinite loss is kept."""
 
         def text(at_n: np.ndarray) -> tuple[np.ndarray, np.ndarray, None]:
             index_NL = index(at_n, plan.length)
@@ -95,12 +111,15 @@ class Scorer:
         return self.read(plan, at_N, n_rows, text)[:2]
 
     @torch.inference_mode()
-    def read(self, plan: Plan, at_N: np.ndarray, n_rows: int, text: Callable[[np.ndarray], tuple]) -> tuple[np.ndarray, ...]:
-        """nll and correctness [N, n_rows] of the targets of texts, and, with choices, the answer's rank and nll among them [N, n_rows].
+    def read(
+        self, plan: Plan, at_N: np.ndarray, n_rows: int, text: Callable[[np.ndarray], tuple]
+    ) -> tuple[np.ndarray, ...]:
+        """nll and correctness [N, n_rows] of the targets of texts, and, with choices, the answer's
+        rank and nll among them [N, n_rows].
 
-        `text(at_n)` gives of some of the texts the tokens that are fed [n, L], the targets of the last n_rows [n, n_rows], IGNORED where
-        nothing is asked, and the choices [n, K] or None. The rank of the likeliest choice is 1, and equals count against the answer.
-        Raises as `score`.
+        `text(at_n)` gives of some of the texts the tokens that are fed [n, L], the targets of the
+        last n_rows [n, n_rows], IGNORED where nothing is asked, and the choices [n, K] or None. The
+        rank of the likeliest choice is 1, and equals count against the answer. Raises as `score`.
         """
         batch = max(1, self.config.batch_tokens // plan.length)
         found = []
@@ -124,18 +143,26 @@ class Scorer:
                 found.append(before)
                 self.progress(size, spared=True)
                 continue
-            fed_NL, target_NR = (torch.from_numpy(ids).to(self.device) for ids in (fed_NL, target_NR))
+            fed_NL, target_NR = (
+                torch.from_numpy(ids).to(self.device) for ids in (fed_NL, target_NR)
+            )
             with bf16.autocast(self.device, self.config.dtype):
                 hidden_NRC = model.hidden(fed_NL, plan, n_rows)
                 nll_NR, correct_NR = read = _read_batch(model.lm_head, hidden_NRC, target_NR)
                 if choice_NK is not None:
-                    read += _among(model.lm_head, hidden_NRC, target_NR, torch.from_numpy(choice_NK).to(self.device))
+                    read += _among(
+                        model.lm_head,
+                        hidden_NRC,
+                        target_NR,
+                        torch.from_numpy(choice_NK).to(self.device),
+                    )
             if nll_NR.isnan().any():
                 wider = "" if self.config.dtype == "fp32" else "set evaluate.dtype=fp32, "
                 raise RunError(
-                    f"The model's loss is nan at {int(nll_NR.isnan().sum())} of {nll_NR.numel()} tokens read at length {plan.length} with "
-                    f"extension={name_of(self.extension)} in {self.config.dtype}: {wider}leave this length out of evaluate.lengths, or "
-                    "train again with a lower train.lr."
+                    f"The model's loss is nan at {int(nll_NR.isnan().sum())} of {nll_NR.numel()}"
+                    f" tokens read at length {plan.length} with extension={name_of(self.extension)}"
+                    f" in {self.config.dtype}: {wider}leave this length out of evaluate.lengths, or"
+                    " train again with a lower train.lr."
                 )
             found.append([one.cpu().numpy() for one in read])
             if self.kept:
@@ -145,7 +172,9 @@ class Scorer:
 
     @contextmanager
     def measured(self) -> Iterator[dict]:
-        """Context that fills the dict it gives with the `seconds` and `peak_mib` of what was done in it, and of what was done before."""
+        """Context that fills the dict it gives with the `seconds` and `peak_mib` of what was done
+        in it, and of what was done before.
+        """
         spent: dict[str, float] = {}
         self.peak, began = Peak(self.device), time.perf_counter()
         before = self.kept.seconds if self.kept else 0.0
@@ -156,11 +185,15 @@ class Scorer:
             spent["peak_mib"] = max(spent["peak_mib"], self.kept.peak_mib)
 
     def max_distance(self, plan: Plan) -> float | None:
-        """Largest coordinate distance between a query and a key it sees; None for an encoding without traits."""
+        """Largest coordinate distance between a query and a key it sees; None for an encoding
+        without traits.
+        """
         if not plan.layers[0].encoding.traits:
             return None
         farthest = [
-            (band.q_pos_T - band.k_pos_T[band.farthest_T.clamp(max=plan.length - 1)])[band.seen_T > 0]
+            (band.q_pos_T - band.k_pos_T[band.farthest_T.clamp(max=plan.length - 1)])[
+                band.seen_T > 0
+            ]
             for layer in plan.layers
             for band in layer.bands
         ]
@@ -168,25 +201,47 @@ class Scorer:
 
 
 def _read_batch(head: nn.Linear, hidden_NRC: Tensor, target_NR: Tensor) -> tuple[Tensor, Tensor]:
-    # Filled in place: small results kept between large logits would keep the allocator from using their memory again.
-    nll_NR, correct_NR = torch.empty_like(target_NR, dtype=torch.float32), torch.empty_like(target_NR, dtype=torch.bool)
-    at_once, together = (max(1, logits // head.out_features) for logits in (HEAD_LOGITS, LOSS_LOGITS))
-    rows = (t.split(min(HEAD_ROWS, at_once)) for t in (hidden_NRC.flatten(0, 1), target_NR.flatten(), nll_NR.view(-1), correct_NR.view(-1)))
+    # Filled in place: small results kept between large logits would keep the allocator from using
+    # their memory again.
+    nll_NR, correct_NR = (
+        torch.empty_like(target_NR, dtype=torch.float32),
+        torch.empty_like(target_NR, dtype=torch.bool),
+    )
+    at_once, together = (
+        max(1, logits // head.out_features) for logits in (HEAD_LOGITS, LOSS_LOGITS)
+    )
+    rows = (
+        t.split(min(HEAD_ROWS, at_once))
+        for t in (
+            hidden_NRC.flatten(0, 1),
+            target_NR.flatten(),
+            nll_NR.view(-1),
+            correct_NR.view(-1),
+        )
+    )
     for hidden_RC, *some in zip(*rows, strict=True):
-        for logits_RV, target_R, nll_R, correct_R in zip(head(hidden_RC).split(together), *(t.split(together) for t in some), strict=True):
+        for logits_RV, target_R, nll_R, correct_R in zip(
+            head(hidden_RC).split(together), *(t.split(together) for t in some), strict=True
+        ):
             logits_RV = logits_RV.float()
             nll_R.copy_(torch.nn.functional.cross_entropy(logits_RV, target_R, reduction="none"))
             correct_R.copy_(logits_RV.argmax(-1) == target_R)
     return nll_NR, correct_NR
 
 
-def _among(head: nn.Linear, hidden_NRC: Tensor, target_NR: Tensor, choice_NK: Tensor) -> tuple[Tensor, Tensor]:
-    """Rank of each target among the choices of its text, and its nll if there were no other tokens; 0 where nothing is asked."""
+def _among(
+    head: nn.Linear, hidden_NRC: Tensor, target_NR: Tensor, choice_NK: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Rank of each target among the choices of its text, and its nll if there were no other tokens;
+    0 where nothing is asked.
+    """
     asked_NR = target_NR != IGNORED
     rank_NR, nll_NR = torch.zeros_like(target_NR), torch.zeros_like(target_NR, dtype=torch.float32)
     target_Q1, choice_QK = target_NR[asked_NR][:, None], choice_NK[asked_NR.nonzero()[:, 0]]
     step = max(1, LOSS_LOGITS // head.out_features)
-    rows = zip(*(each.split(step) for each in (hidden_NRC[asked_NR], target_Q1, choice_QK)), strict=True)
+    rows = zip(
+        *(each.split(step) for each in (hidden_NRC[asked_NR], target_Q1, choice_QK)), strict=True
+    )
     ranks, nlls = [], []
     for hidden_QC, own_Q1, others_QK in rows:
         logits_QV = head(hidden_QC).float()

@@ -1,4 +1,5 @@
-"""Choice of the scored tokens. Windows never cross a document, and their places depend on max_length, not on the evaluated length.
+"""Choice of the scored tokens. Windows never cross a document, and their places depend on
+max_length, not on the evaluated length.
 
 Letters: N windows, S targets per window, L tokens fed.
 """
@@ -16,7 +17,8 @@ BOS = -1  # the BOS token, in an array of token indices
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows of a text: last_N is the index in `file.tokens` of each window's last target, document_N its document.
+    """Windows of a text: last_N is the index in `file.tokens` of each window's last target,
+    document_N its document.
 
     unit_D is the number of the unit of intervals that each document of the file belongs to.
     """
@@ -38,50 +40,74 @@ class Windows:
 
 
 def choose(
-    file: TokenFile, max_length: int, windows: int, n_targets: int, seed: int, documents: str | None = None, unit: str = "document"
+    file: TokenFile,
+    max_length: int,
+    windows: int,
+    n_targets: int,
+    seed: int,
+    documents: str | None = None,
+    unit: str = "document",
 ) -> Windows:
-    """Spread `windows` windows evenly over all places with `max_length` tokens of the same document before the last target.
+    """Spread `windows` windows evenly over all places with `max_length` tokens of the same document
+    before the last target.
 
-    It is a systematic sample: each place is equally likely, so a document weighs as much as the number of its places. There are fewer
-    windows if their targets would overlap. With unit "project" each project that has places gets as many windows, and within it each
-    place is equally likely. `documents` is a glob; only documents whose name matches have places.
-    Raises ConfigError if no document is long enough or no name matches, and for one project alone.
-    """
+    It is a systematic sample: each place is equally likely, so a document weighs as much as the
+    number of its places. There are fewer windows if their targets would overlap. With unit
+    "project" each project that has places gets as many windows, and within it each place is equally
+    likely. `documents` is a glob; only documents whose name matches have places. Raises ConfigError
+    if no document is long enough or no name matches, and for one project alone."""
     length_D = file.document_lengths()
     if documents is not None:
         length_D = np.where([fnmatchcase(name, documents) for name in file.names], length_D, 0)
         if not length_D.any():
             raise ConfigError(
-                f"evaluate.documents={documents} matches none of the {len(file.names)} documents, the first of which is {file.names[0]}: "
-                "give a glob that fits the whole name."
+                f"evaluate.documents={documents} matches none of the {len(file.names)} documents,"
+                f" the first of which is {file.names[0]}: give a glob that fits the whole name."
             )
     room_D = np.maximum(length_D - max_length, 0)
     total, longest = int(room_D.sum()), int(length_D.max(initial=0))
     if total == 0:
         raise ConfigError(
-            f"No document has the {max_length + 1} tokens that evaluate.max_length={max_length} needs; the longest has {longest}: "
-            f"lower evaluate.lengths and evaluate.max_length to {max(1, longest - 1)}, or give longer documents (books with data=books, or "
-            "for a checkpoint those of every split with evaluate.split=all)."
+            f"No document has the {max_length + 1} tokens that evaluate.max_length={max_length}"
+            f" needs; the longest has {longest}: lower evaluate.lengths and evaluate.max_length to"
+            f" {max(1, longest - 1)}, or give longer documents (books with data=books, or for a"
+            " checkpoint those of every split with evaluate.split=all)."
         )
     rng, unit_D = np.random.default_rng(seed), np.arange(len(file.names))
     if unit == "document":
         found = [_spread(room_D, windows, n_targets, rng)]
     else:
-        unit_D = np.unique([name.partition("/")[0] for name in file.names], return_inverse=True)[1]  # a project is the first folder
+        unit_D = np.unique([name.partition("/")[0] for name in file.names], return_inverse=True)[
+            1
+        ]  # a project is the first folder
         parts = np.unique(unit_D[room_D > 0])
         if len(parts) == 1:
             raise ConfigError(
-                f"evaluate.unit={unit} takes intervals over projects, and all documents with {max_length + 1} tokens are of one "
-                f"({file.names[int(np.argmax(room_D))].partition('/')[0]}): leave evaluate.unit out, or choose a text of several, such as "
-                "evaluate.text=projects."
+                f"evaluate.unit={unit} takes intervals over projects, and all documents with"
+                f" {max_length + 1} tokens are of one"
+                f" ({file.names[int(np.argmax(room_D))].partition('/')[0]}): leave evaluate.unit"
+                " out, or choose a text of several, such as evaluate.text=projects."
             )
-        found = [_spread(np.where(unit_D == part, room_D, 0), windows // len(parts), n_targets, rng) for part in parts]
+        found = [
+            _spread(np.where(unit_D == part, room_D, 0), windows // len(parts), n_targets, rng)
+            for part in parts
+        ]
     document_N, within_N = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
-    return Windows(file, np.asarray(file.starts)[document_N] + max_length + within_N, document_N, n_targets, unit_D)
+    return Windows(
+        file,
+        np.asarray(file.starts)[document_N] + max_length + within_N,
+        document_N,
+        n_targets,
+        unit_D,
+    )
 
 
-def _spread(room_D: np.ndarray, windows: int, n_targets: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Documents of a systematic sample of places, and the places within them; room_D: number of places of each document."""
+def _spread(
+    room_D: np.ndarray, windows: int, n_targets: int, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Documents of a systematic sample of places, and the places within them; room_D: number of
+    places of each document.
+    """
     total, edge_D = int(room_D.sum()), np.cumsum(room_D)
     count = max(1, min(windows, total // n_targets))
     place_N = ((np.arange(count) + rng.random()) * total / count).astype(np.int64)

@@ -1,11 +1,12 @@
-"""Dual chunk attention: in chunks of S tokens, key j lies at j mod S, query i at i mod S for its own chunk, at most at c = S + w beyond it.
+"""Dual chunk attention: in chunks of S tokens, key j lies at j mod S, query i at i mod S for its
+own chunk, at most at c = S + w beyond it.
 
-An et al. 2024, arXiv 2402.17463 (HKUNLP/ChunkLlama). Three bands: keys of the query's own chunk (query at i mod S), of the chunk
-before (min(i mod S + S, c)) and of older ones (as the last query of a chunk in the second band: c, but 2S - 1 for w = S).
-Distances are exact within a chunk and within w tokens across a boundary, and never above c. Up to S tokens nothing changes.
-Defaults are the authors': c = 3/4 train_len, w = train_len / 16. The reference adds exponentials of three partial softmaxes, which
-can overflow; here one softmax covers all bands.
-"""
+An et al. 2024, arXiv 2402.17463 (HKUNLP/ChunkLlama). Three bands: keys of the query's own chunk
+(query at i mod S), of the chunk before (min(i mod S + S, c)) and of older ones (as the last query
+of a chunk in the second band: c, but 2S - 1 for w = S). Distances are exact within a chunk and
+within w tokens across a boundary, and never above c. Up to S tokens nothing changes. Defaults are
+the authors': c = 3/4 train_len, w = train_len / 16. The reference adds exponentials of three
+partial softmaxes, which can overflow; here one softmax covers all bands."""
 
 import torch
 from torch import Tensor
@@ -23,7 +24,10 @@ class Dca(Extension):
 
     def __init__(self, chunk: int | None = None, local: int | None = None):
         if (chunk is not None and chunk < 1) or not 0 <= (local or 0) <= (chunk or local or 0):
-            raise ConfigError(f"extension.chunk={chunk} and extension.local={local} must be tokens, 1 <= chunk and 0 <= local <= chunk.")
+            raise ConfigError(
+                f"extension.chunk={chunk} and extension.local={local} must be tokens, 1 <= chunk"
+                " and 0 <= local <= chunk."
+            )
         self.chunk, self.local = chunk, local
 
     def bands(self, span: Span) -> tuple[Band, ...]:
@@ -44,5 +48,7 @@ class Dca(Extension):
             q=lambda i: (inside(i) + size).clamp(max=cap),
             k=inside,
         )
-        older = Band(last=lambda i: chunk_start(i) - size - 1, q=lambda i: torch.full_like(i, cap), k=inside)
+        older = Band(
+            last=lambda i: chunk_start(i) - size - 1, q=lambda i: torch.full_like(i, cap), k=inside
+        )
         return own, before, older

@@ -1,12 +1,14 @@
-"""Dynamic NTK: NTK-aware scaling (see ntk) by s_eff = f s - (f - 1), s = target_len / train_len once that exceeds 1.
+"""Dynamic NTK: NTK-aware scaling (see ntk) by s_eff = f s - (f - 1), s = target_len / train_len
+once that exceeds 1.
 
-emozilla 2023 (forum post); jquesnelle/yarn LlamaDynamicScaledRotaryEmbedding, rope type `dynamic` of transformers. f = 1 is ntk,
-f = 2 the usual setting (2 L / L0 - 1), f = 4 at 8 times the length already 29.
-Deviation: common implementations keep the largest length's frequencies until a short text comes; here each length has its own.
+emozilla 2023 (forum post); jquesnelle/yarn LlamaDynamicScaledRotaryEmbedding, rope type `dynamic`
+of transformers. f = 1 is ntk, f = 2 the usual setting (2 L / L0 - 1), f = 4 at 8 times the length
+already 29. Deviation: common implementations keep the largest length's frequencies until a short
+text comes; here each length has its own.
 
-`fed: n` is a mistake of engines that keep turned keys in a cache (transformers' issue 25104): the text comes in pieces of n tokens, each
-is turned for the length at its end, and earlier keys stay as they were turned.
-"""
+`fed: n` is a mistake of engines that keep turned keys in a cache (transformers' issue 25104): the
+text comes in pieces of n tokens, each is turned for the length at its end, and earlier keys stay as
+they were turned."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -22,7 +24,8 @@ from posbench.position.interfaces import AS_ROPE, ScaledExtension
 
 @dataclass(frozen=True)
 class FedSpectrum(Spectrum):
-    """Spectrum of a text that came in pieces of `fed` tokens: `at(end)` are the frequencies of a piece that ends there, freq_F of the last.
+    """Spectrum of a text that came in pieces of `fed` tokens: `at(end)` are the frequencies of a
+    piece that ends there, freq_F of the last.
 
     exact_F, which no position uses, marks it as one that is not the same for all positions.
     """
@@ -33,7 +36,9 @@ class FedSpectrum(Spectrum):
     def angles(self, pos_T: Tensor) -> Tensor:
         pos_T = pos_T.cpu().double()
         piece_T = torch.div(pos_T, self.fed, rounding_mode="floor").long()
-        freq_PF = torch.stack([self.at((piece + 1) * self.fed) for piece in range(int(piece_T.max()) + 1)])
+        freq_PF = torch.stack(
+            [self.at((piece + 1) * self.fed) for piece in range(int(piece_T.max()) + 1)]
+        )
         return pos_T[:, None] * freq_PF[piece_T]
 
     def changed(self, change: Callable[[Tensor], Tensor]) -> Spectrum:
@@ -51,10 +56,19 @@ class DynamicNtk(ScaledExtension):
         "fox": AS_ROPE,
     }
 
-    def __init__(self, factor: AtLeast1 = 2.0, mode: Mode = "dynamic", target_len: int | None = None, fed: Tokens | None = None):
+    def __init__(
+        self,
+        factor: AtLeast1 = 2.0,
+        mode: Mode = "dynamic",
+        target_len: int | None = None,
+        fed: Tokens | None = None,
+    ):
         super().__init__(mode, target_len)
         if fed and target_len:
-            raise ConfigError(f"extension.fed={fed} has no effect where all lengths have the frequencies of target_len={target_len}.")
+            raise ConfigError(
+                f"extension.fed={fed} has no effect where all lengths have the frequencies of"
+                f" target_len={target_len}."
+            )
         self.factor, self.fed = factor, fed
 
     def spectrum(self, spectrum: Spectrum, span: Span) -> Spectrum:
@@ -65,7 +79,9 @@ class DynamicNtk(ScaledExtension):
         def at(end: int) -> Tensor:
             return self._slowed(spectrum, max(1.0, min(end, span.length) / span.train_len)).freq_F
 
-        return FedSpectrum(whole.freq_F, whole.base, whole.rotary_dim, 0, whole.freq_F, fed=self.fed, at=at)
+        return FedSpectrum(
+            whole.freq_F, whole.base, whole.rotary_dim, 0, whole.freq_F, fed=self.fed, at=at
+        )
 
     def _slowed(self, spectrum: Spectrum, ratio: float) -> Spectrum:
         return spectrum if ratio == 1 else slowed(spectrum, self.factor * ratio - (self.factor - 1))

@@ -1,10 +1,10 @@
-"""LM-Infinite: a query sees the last w keys, itself included, and the first n_global keys, all of these at the one distance w.
+"""LM-Infinite: a query sees the last w keys, itself included, and the first n_global keys, all of
+these at the one distance w.
 
-Han et al. 2023, arXiv 2308.16137 (Glaciohound/LM-Infinite): n_global = 10 to 100, w = train_len. Near band (i - j < w): query i,
-key j. Global band (j < n_global, i - j >= w): query at w, key at 0. Up to train_len tokens nothing changes. As in the code the
-cap is w itself, one beyond the largest trained distance.
-Left out: the optional retrieval of top-k keys from the middle.
-"""
+Han et al. 2023, arXiv 2308.16137 (Glaciohound/LM-Infinite): n_global = 10 to 100, w = train_len.
+Near band (i - j < w): query i, key j. Global band (j < n_global, i - j >= w): query at w, key at 0.
+Up to train_len tokens nothing changes. As in the code the cap is w itself, one beyond the largest
+trained distance. Left out: the optional retrieval of top-k keys from the middle."""
 
 import torch
 
@@ -20,7 +20,9 @@ class LmInfinite(Extension):
         "rope": "the paper: Llama 2",
         "p_rope": "the paper: GPT-J, a quarter of whose channels turn",
         "alibi": "the paper: MPT-7B",
-        **dict.fromkeys(("pope", "kerple", "sandwich", "t5", "none"), "the paper: any relative encoding"),
+        **dict.fromkeys(
+            ("pope", "kerple", "sandwich", "t5", "none"), "the paper: any relative encoding"
+        ),
     }
 
     def __init__(self, n_global: Tokens = 10, window: Tokens | None = None):
@@ -29,5 +31,9 @@ class LmInfinite(Extension):
     def bands(self, span: Span) -> tuple[Band, ...]:
         w = self.window or span.train_len
         near = Band(first=lambda i: i - w + 1)
-        far = Band(last=lambda i: (i - w).clamp(max=self.n_global - 1), q=lambda i: torch.full_like(i, w), k=torch.zeros_like)
+        far = Band(
+            last=lambda i: (i - w).clamp(max=self.n_global - 1),
+            q=lambda i: torch.full_like(i, w),
+            k=torch.zeros_like,
+        )
         return near, far

@@ -1,15 +1,16 @@
-"""LongRoPE: theta'_c = theta_c / nu_c, one factor for each pair; the first `exact_first` positions keep their trained angles.
+"""LongRoPE: theta'_c = theta_c / nu_c, one factor for each pair; the first `exact_first` positions
+keep their trained angles.
 
-Ding et al. 2024, arXiv 2402.13753 (microsoft/LongRoPE); LongRoPE2, arXiv 2502.20082. The factors come from a search on held-out
-text at the target length (scripts/search_factors.py); `factors: null` takes a start of it, YaRN's (see ntk_by_parts, ramp index). As in
-transformers, `factors` apply beyond train_len, `short_factors` up to it (null: no change in mode dynamic, `factors` in mode
-fixed).
-Temperature: cos and sin times sqrt(1 + ln s / ln train_len), that is logits times ln(s train_len) / ln train_len, s = target_len
-/ train_len; in mode dynamic the same as scale_attention=log_n_global. The first `exact_first` positions keep angles and magnitude,
-so a logit has the factor m^2 = ln(s train_len) / ln train_len between two later tokens, m where one is among the first, and 1 where
-both are.
-Deviation: the authors' dynamic class lets the factors grow with the length.
-"""
+Ding et al. 2024, arXiv 2402.13753 (microsoft/LongRoPE); LongRoPE2, arXiv 2502.20082. The factors
+come from a search on held-out text at the target length (scripts/search_factors.py); `factors:
+null` takes a start of it, YaRN's (see ntk_by_parts, ramp index). As in transformers, `factors`
+apply beyond train_len, `short_factors` up to it (null: no change in mode dynamic, `factors` in mode
+fixed). Temperature: cos and sin times sqrt(1 + ln s / ln train_len), that is logits times ln(s
+train_len) / ln train_len, s = target_len / train_len; in mode dynamic the same as
+scale_attention=log_n_global. The first `exact_first` positions keep angles and magnitude, so a
+logit has the factor m^2 = ln(s train_len) / ln train_len between two later tokens, m where one is
+among the first, and 1 where both are. Deviation: the authors' dynamic class lets the factors grow
+with the length."""
 
 import math
 from dataclasses import replace
@@ -23,12 +24,16 @@ from posbench.position.interfaces import AS_ROPE, ScaledExtension
 
 
 class Longrope(ScaledExtension):
-    """A factor for each pair. Raises ConfigError for factors that are not one for each pair of the encoding."""
+    """A factor for each pair. Raises ConfigError for factors that are not one for each pair of the
+    encoding.
+    """
 
     needs = Trait.SPECTRUM
     tested_with = {
         "rope": "the paper",
-        "p_rope": "Phi-4-mini (Microsoft 2025, arXiv 2503.01743), three quarters of whose channels turn",
+        "p_rope": (
+            "Phi-4-mini (Microsoft 2025, arXiv 2503.01743), three quarters of whose channels turn"
+        ),
         "fox": AS_ROPE,
     }
 
@@ -47,7 +52,10 @@ class Longrope(ScaledExtension):
 
     def spectrum(self, spectrum: Spectrum, span: Span) -> Spectrum:
         if self.exact_first > span.train_len:
-            raise ConfigError(f"extension.exact_first={self.exact_first} exceeds the {span.train_len} tokens of training: give no more.")
+            raise ConfigError(
+                f"extension.exact_first={self.exact_first} exceeds the {span.train_len} tokens of"
+                " training: give no more."
+            )
         if span.length <= self.exact_first:
             return spectrum
         name, factors = "factors", self.factors
@@ -60,10 +68,17 @@ class Longrope(ScaledExtension):
         elif len(factors) == len(spectrum.freq_F):
             freq_F = spectrum.freq_F / torch.tensor(factors, dtype=torch.float64)
         else:
-            raise ConfigError(f"extension.{name} has {len(factors)} numbers: give {len(spectrum.freq_F)}, one for each pair that turns.")
+            raise ConfigError(
+                f"extension.{name} has {len(factors)} numbers: give {len(spectrum.freq_F)}, one for"
+                " each pair that turns."
+            )
         if not self.exact_first:
             return replace(spectrum, freq_F=freq_F)
-        exact = {"exact_first": self.exact_first, "exact_F": spectrum.freq_F, "exact_scale": self.temperature(span) ** -0.5}
+        exact = {
+            "exact_first": self.exact_first,
+            "exact_F": spectrum.freq_F,
+            "exact_scale": self.temperature(span) ** -0.5,
+        }
         return replace(spectrum, freq_F=freq_F, **exact)
 
     def temperature(self, span: Span) -> float:

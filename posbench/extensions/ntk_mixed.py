@@ -1,8 +1,9 @@
-"""NTK "mixed" of Su: theta'_c = theta_c exp(-ln s ((c + 1) / m)^kappa), c = 0..m-1, m pairs, s = target_len / train_len, at least 1.
+"""NTK "mixed" of Su: theta'_c = theta_c exp(-ln s ((c + 1) / m)^kappa), c = 0..m-1, m pairs, s =
+target_len / train_len, at least 1.
 
-Su 2023 (kexue.fm/archives/9706), bojone/rerope ntk_patch.py, whose kappa is 0.75 with s = 12 (the post takes 0.625). kappa = 1 is
-ntk_fixed, kappa = 0 divides every pair by s as pi does; the slowest ends at theta / s in all of them.
-"""
+Su 2023 (kexue.fm/archives/9706), bojone/rerope ntk_patch.py, whose kappa is 0.75 with s = 12 (the
+post takes 0.625). kappa = 1 is ntk_fixed, kappa = 0 divides every pair by s as pi does; the slowest
+ends at theta / s in all of them."""
 
 import math
 from dataclasses import replace
@@ -19,7 +20,9 @@ class NtkMixed(ScaledExtension):
     needs = Trait.SPECTRUM
     tested_with = {"rope": "Su 2023 (kexue.fm/archives/9706)", "p_rope": AS_ROPE, "fox": AS_ROPE}
 
-    def __init__(self, kappa: AtLeast0 = 0.75, mode: Mode = "dynamic", target_len: int | None = None):
+    def __init__(
+        self, kappa: AtLeast0 = 0.75, mode: Mode = "dynamic", target_len: int | None = None
+    ):
         super().__init__(mode, target_len)
         self.kappa = kappa
 

@@ -1,9 +1,8 @@
 """ReRoPE: distances are exact up to a window w and constant beyond it, min(i - j, w).
 
-Su 2023 (kexue.fm/archives/9708, bojone/rerope). Near band: query i, key j. Far band (i - j >= w): query at w, key at 0.
-Defaults: w = train_len / 2 (the authors use 1/8 to 1/2). Deviation: the authors' patch always multiplies q by log-n; here
-that is scale_attention=log_n.
-"""
+Su 2023 (kexue.fm/archives/9708, bojone/rerope). Near band: query i, key j. Far band (i - j >= w):
+query at w, key at 0. Defaults: w = train_len / 2 (the authors use 1/8 to 1/2). Deviation: the
+authors' patch always multiplies q by log-n; here that is scale_attention=log_n."""
 
 import torch
 
@@ -15,7 +14,10 @@ class Rerope(Extension):
     """Two bands: near as trained, far at one constant distance."""
 
     needs = Trait.COORDINATE | Trait.RELATIVE
-    tested_with = {"rope": "Su 2023 (kexue.fm/archives/9708)", **dict.fromkeys(("p_rope", "pope", "fox"), AS_ROPE)}
+    tested_with = {
+        "rope": "Su 2023 (kexue.fm/archives/9708)",
+        **dict.fromkeys(("p_rope", "pope", "fox"), AS_ROPE),
+    }
 
     def __init__(self, window: Tokens | None = None):
         self.window = window

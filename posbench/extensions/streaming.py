@@ -1,11 +1,11 @@
-"""StreamingLLM: a query sees itself, the R keys before it and the first S keys (sinks), at their places in a rolling cache.
+"""StreamingLLM: a query sees itself, the R keys before it and the first S keys (sinks), at their
+places in a rolling cache.
 
-Xiao et al. 2023, arXiv 2309.17453 (mit-han-lab/streaming-llm), S = 4. Key j is visible if i - j <= R or j < S; recent keys at
-distance i - j, sinks at min(i, S + R) - j: they lie right before the recent keys, as in a cache that drops all keys between. Up to
-S + R + 1 tokens nothing changes.
-Default R = train_len - S - 1, so that no distance is untrained. Memory does not reach further than R; sinks keep the softmax as
-it was trained.
-"""
+Xiao et al. 2023, arXiv 2309.17453 (mit-han-lab/streaming-llm), S = 4. Key j is visible if i - j <=
+R or j < S; recent keys at distance i - j, sinks at min(i, S + R) - j: they lie right before the
+recent keys, as in a cache that drops all keys between. Up to S + R + 1 tokens nothing changes.
+Default R = train_len - S - 1, so that no distance is untrained. Memory does not reach further than
+R; sinks keep the softmax as it was trained."""
 
 from posbench.common.errors import ConfigError
 from posbench.position.geometry import Band, Span, Tokens, Trait
@@ -20,7 +20,9 @@ class Streaming(Extension):
         "rope": "the paper: Llama 2",
         "p_rope": "the paper: Pythia, a quarter of whose channels turn",
         "alibi": "the paper: MPT",
-        **dict.fromkeys(("pope", "kerple", "sandwich", "t5", "none"), "the paper: any relative encoding"),
+        **dict.fromkeys(
+            ("pope", "kerple", "sandwich", "t5", "none"), "the paper: any relative encoding"
+        ),
     }
 
     def __init__(self, sinks: Tokens = 4, window: Tokens | None = None):
@@ -29,7 +31,13 @@ class Streaming(Extension):
     def bands(self, span: Span) -> tuple[Band, ...]:
         r = self.window or span.train_len - self.sinks - 1
         if r < 1:
-            raise ConfigError(f"extension.sinks={self.sinks} leaves no recent key within train_len={span.train_len}: give fewer of them.")
+            raise ConfigError(
+                f"extension.sinks={self.sinks} leaves no recent key within"
+                f" train_len={span.train_len}: give fewer of them."
+            )
         recent = Band(first=lambda i: i - r)
-        sinks = Band(last=lambda i: (i - r - 1).clamp(max=self.sinks - 1), q=lambda i: i.clamp(max=self.sinks + r))
+        sinks = Band(
+            last=lambda i: (i - r - 1).clamp(max=self.sinks - 1),
+            q=lambda i: i.clamp(max=self.sinks + r),
+        )
         return recent, sinks

@@ -1,8 +1,9 @@
-"""A learned table stretched end to end: coordinate t becomes t (train_len - 1) / (target_len - 1) if target_len > train_len.
+"""A learned table stretched end to end: coordinate t becomes t (train_len - 1) / (target_len - 1)
+if target_len > train_len.
 
-Linear interpolation of position embeddings, as common for vision transformers and longer BERTs. Unlike pi (t / s), whose last
-coordinates lie beyond the last row, the last token reads exactly the last row.
-"""
+Linear interpolation of position embeddings, as common for vision transformers and longer BERTs.
+Unlike pi (t / s), whose last coordinates lie beyond the last row, the last token reads exactly the
+last row."""
 
 from torch import Tensor
 
@@ -14,7 +15,11 @@ class TableLinear(ScaledExtension):
     """Every coordinate moved onto the table."""
 
     needs = Trait.COORDINATE | Trait.TABLE
-    tested_with = {"learned": "as Dosovitskiy et al. 2020, arXiv 2010.11929, interpolate the table of an image model"}
+    tested_with = {
+        "learned": (
+            "as Dosovitskiy et al. 2020, arXiv 2010.11929, interpolate the table of an image model"
+        )
+    }
 
     def bands(self, span: Span) -> tuple[Band, ...]:
         if span.factor == 1:

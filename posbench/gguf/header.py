@@ -1,8 +1,9 @@
-"""Metadata and tensor directory of a GGUF file, which is foreign: every count, size and offset is checked against the file.
+"""Metadata and tensor directory of a GGUF file, which is foreign: every count, size and offset is
+checked against the file.
 
-Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and 3, little endian. The reader of the package gguf
-takes seconds for 49,000 tokens and never ends on a false count; of that package only the quantisations are used.
-"""
+Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and 3, little endian.
+The reader of the package gguf takes seconds for 49,000 tokens and never ends on a false count; of
+that package only the quantisations are used."""
 
 import functools
 import os
@@ -22,7 +23,19 @@ from posbench.config.typed_args import shown
 
 MAGIC, VERSIONS = b"GGUF", (2, 3)
 # {type in the file: struct's letter} of numbers; 8 is a string, 9 an array.
-NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+NUMBERS = {
+    0: "B",
+    1: "b",
+    2: "H",
+    3: "h",
+    4: "I",
+    5: "i",
+    6: "f",
+    7: "?",
+    10: "Q",
+    11: "q",
+    12: "d",
+}
 STRING, ARRAY, FLOAT32 = 8, 9, 6
 MOST_HEADER = 256 * 2**20  # bytes; vocabularies of 200,000 tokens take ten million
 MOST_DIMENSIONS, MOST_ALIGNMENT = 4, 2**16
@@ -30,7 +43,9 @@ MOST_DIMENSIONS, MOST_ALIGNMENT = 4, 2**16
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """Place of a tensor: its shape in torch's order, number of its quantisation, and first byte in the file."""
+    """Place of a tensor: its shape in torch's order, number of its quantisation, and first byte in
+    the file.
+    """
 
     shape: tuple[int, ...]
     kind: int
@@ -39,7 +54,9 @@ class TensorEntry:
 
 @dataclass(frozen=True)
 class GgufFile:
-    """Header of a file. `metadata` holds numbers, strings, lists of strings, and arrays of numbers."""
+    """Header of a file. `metadata` holds numbers, strings, lists of strings, and arrays of
+    numbers.
+    """
 
     path: Path
     size: int
@@ -57,7 +74,9 @@ def is_gguf(path: str | Path) -> bool:
 
 
 def read_gguf(path: str | Path) -> GgufFile:
-    """Header of a GGUF file. Raises ConfigError for a file that is none, is damaged, or cannot be read."""
+    """Header of a GGUF file. Raises ConfigError for a file that is none, is damaged, or cannot be
+    read.
+    """
     with readable(path):
         stat = os.stat(path)
         return _read(str(Path(path).resolve()), stat.st_size, stat.st_mtime_ns)
@@ -69,22 +88,30 @@ def readable(path: str | Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read ({error.strerror}): correct the path, or make it readable.") from error
+        raise ConfigError(
+            f"{path} cannot be read ({error.strerror}): correct the path, or make it readable."
+        ) from error
     except RunError as error:
         raise ConfigError(str(error)) from error
     except _Damaged as error:
-        raise ConfigError(f"{path} is not a complete GGUF file ({error}): download it again.") from error
+        raise ConfigError(
+            f"{path} is not a complete GGUF file ({error}): download it again."
+        ) from error
 
 
 @functools.lru_cache(maxsize=4)
 def _read(path: str, size: int, modified: int) -> GgufFile:
-    """Header of the file of this size and time of change, kept because one command needs it several times."""
+    """Header of the file of this size and time of change, kept because one command needs it several
+    times.
+    """
     with opened(path) as file:
         return _Header(file, min(os.fstat(file.fileno()).st_size, MOST_HEADER)).read(Path(path))
 
 
 class _Header:
-    """Cursor over a header. Nothing is read beyond `limit`, so no count can ask for more than the file holds."""
+    """Cursor over a header. Nothing is read beyond `limit`, so no count can ask for more than the
+    file holds.
+    """
 
     def __init__(self, file: BinaryIO, limit: int):
         self.file, self.limit, self.at = file, limit, 0
@@ -94,7 +121,10 @@ class _Header:
             raise _Damaged("it does not begin with GGUF")
         version, n_tensors, n_keys = self.number("I"), self.number("Q"), self.number("Q")
         if version not in VERSIONS:
-            raise _Damaged(f"its version is {version}, and {' and '.join(map(str, VERSIONS))} are read, in little endian")
+            raise _Damaged(
+                f"its version is {version}, and {' and '.join(map(str, VERSIONS))} are read, in"
+                " little endian"
+            )
         metadata: dict[str, object] = {}
         for _ in range(n_keys):
             key = self.string()
@@ -125,7 +155,10 @@ class _Header:
         self.at += count
         found = self.file.read(count) if self.at <= self.limit else b""
         if len(found) < count:
-            raise _Damaged(f"it ends early, or a length in it is false: no {count:,} bytes are left, of at most {MOST_HEADER:,}")
+            raise _Damaged(
+                f"it ends early, or a length in it is false: no {count:,} bytes are left, of at"
+                f" most {MOST_HEADER:,}"
+            )
         return found
 
     def number(self, form: str) -> int | float | bool:
@@ -138,7 +171,9 @@ class _Header:
             raise _Damaged("a name or a text in it is no UTF-8") from None
 
     def value(self, kind: int, key: str) -> object:
-        """The next value of a type. A float32 becomes the shortest decimal of it: 1e-05 and not 9.999999747378752e-06."""
+        """The next value of a type. A float32 becomes the shortest decimal of it: 1e-05 and not
+        9.999999747378752e-06.
+        """
         if kind == STRING:
             return self.string()
         if kind in NUMBERS:

@@ -1,4 +1,5 @@
-"""The attention module: projections, optional normalisation of q and k, the plan's geometry, and an optional gate on the output.
+"""The attention module: projections, optional normalisation of q and k, the plan's geometry, and an
+optional gate on the output.
 
 Letters: B batch, T tokens, C width, H heads, G key heads, D head width, R queries with an output.
 """
@@ -16,9 +17,9 @@ from posbench.position.products import Linear
 class Attention(nn.Module):
     """Grouped-query attention; for qk_norm see `QKNorm`.
 
-    output_gate: each head's output times sigmoid(W x), before the output projection, elementwise or one number for each head (Qiu et al.
-    2025, arXiv 2505.06708; elementwise is Qwen3-Next's). With it the first tokens attract less attention.
-    """
+    output_gate: each head's output times sigmoid(W x), before the output projection, elementwise or
+    one number for each head (Qiu et al. 2025, arXiv 2505.06708; elementwise is Qwen3-Next's). With
+    it the first tokens attract less attention."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -42,8 +43,8 @@ class Attention(nn.Module):
     def queries_and_keys(self, x_BTC: Tensor) -> tuple[Tensor, Tensor]:
         """q [B, H, T, D] and k [B, G, T, D] as the kernels take them: not yet rotated or scaled.
 
-        They are float32 whatever the model's dtype, so that rotation and factors are too; the kernel casts once, at the end.
-        """
+        They are float32 whatever the model's dtype, so that rotation and factors are too; the
+        kernel casts once, at the end."""
         q_BHTD, k_BGTD = (self._heads(proj(x_BTC)).float() for proj in (self.q_proj, self.k_proj))
         return (q_BHTD, k_BGTD) if self.norm is None else self.norm(q_BHTD, k_BGTD)
 
@@ -54,10 +55,10 @@ class Attention(nn.Module):
 class QKNorm(nn.Module):
     """Normalisation of q and k before rotation. It changes how log-n behaves.
 
-    rms: q and k divided by their root mean square, with a learned gain per channel (Henry et al. 2020, arXiv 2010.04245, in the form
-    of Qwen3 and OLMo2). l2: cosine scores times sqrt(D) and a learned factor per head, 1 at the start. key_l2: only keys are
-    normalised, to the fixed norm sqrt(D), without parameters (Su 2023, kexue.fm/archives/9859).
-    """
+    rms: q and k divided by their root mean square, with a learned gain per channel (Henry et al.
+    2020, arXiv 2010.04245, in the form of Qwen3 and OLMo2). l2: cosine scores times sqrt(D) and a
+    learned factor per head, 1 at the start. key_l2: only keys are normalised, to the fixed norm
+    sqrt(D), without parameters (Su 2023, kexue.fm/archives/9859)."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -71,6 +72,10 @@ class QKNorm(nn.Module):
     def forward(self, q_BHTD: Tensor, k_BGTD: Tensor) -> tuple[Tensor, Tensor]:
         width = (k_BGTD.shape[-1],)
         if self.kind == "rms":
-            return F.rms_norm(q_BHTD, width, self.q_gain, self.eps), F.rms_norm(k_BGTD, width, self.k_gain, self.eps)
+            return F.rms_norm(q_BHTD, width, self.q_gain, self.eps), F.rms_norm(
+                k_BGTD, width, self.k_gain, self.eps
+            )
         k_BGTD = F.rms_norm(k_BGTD, width, eps=self.eps)
-        return (F.rms_norm(q_BHTD, width, eps=self.eps) * self.q_gain if self.kind == "l2" else q_BHTD), k_BGTD
+        return (
+            F.rms_norm(q_BHTD, width, eps=self.eps) * self.q_gain if self.kind == "l2" else q_BHTD
+        ), k_BGTD

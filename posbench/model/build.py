@@ -1,4 +1,6 @@
-"""Objects from a configuration: the device, methods, fresh models, and the model of a finished run."""
+"""Objects from a configuration: the device, methods, fresh models, and the model of a finished
+run.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,7 +31,8 @@ if TYPE_CHECKING:
 
 
 def pick_device(name: str, rank: int = 0, size: int = 1) -> str:
-    """Device of process `rank` of `size`. `auto` is cuda if there is one. Each process gets its own GPU, or all share the CPU.
+    """Device of process `rank` of `size`. `auto` is cuda if there is one. Each process gets its own
+    GPU, or all share the CPU.
 
     Raises ConfigError for a device that torch does not have, or has fewer of than processes.
     """
@@ -44,21 +47,30 @@ def pick_device(name: str, rank: int = 0, size: int = 1) -> str:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
         why = first_line(error).partition(". ")[0]
-        raise ConfigError(f"device={name} is not available ({why}): choose device=cpu or device=auto.") from error
+        raise ConfigError(
+            f"device={name} is not available ({why}): choose device=cpu or device=auto."
+        ) from error
     return name
 
 
 def check_device(name: str) -> None:
-    """Raise ConfigError as `pick_device` does, without taking memory of a GPU, which may be open to one process at a time."""
+    """Raise ConfigError as `pick_device` does, without taking memory of a GPU, which may be open to
+    one process at a time.
+    """
     if not torch.cuda.is_available() or not name.startswith(("auto", "cpu", "cuda")):
         pick_device(name)
     elif name.startswith("cuda") and (torch.device(name).index or 0) >= torch.cuda.device_count():
-        raise ConfigError(f"device={name} is not available (GPUs: {torch.cuda.device_count()}): choose device=cpu or device=auto.")
+        raise ConfigError(
+            f"device={name} is not available (GPUs: {torch.cuda.device_count()}): choose device=cpu"
+            " or device=auto."
+        )
 
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Context in which the CPU's random numbers depend on `seed` alone. Those drawn after it are unaffected."""
+    """Context in which the CPU's random numbers depend on `seed` alone. Those drawn after it are
+    unaffected.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
@@ -75,7 +87,9 @@ def make_encoding(cfg: JobConfig) -> Encoding:
 
 
 def check_methods(cfgs: list[dict]) -> None:
-    """Check the methods of all configurations. Raises ConfigError for a wrong class or an argument of a wrong type."""
+    """Check the methods of all configurations. Raises ConfigError for a wrong class or an argument
+    of a wrong type.
+    """
     seen = []
     for cfg in cfgs:
         trained = typed("train", cfg["train"]).scale_attention
@@ -91,14 +105,18 @@ def check_methods(cfgs: list[dict]) -> None:
 
 
 def make_trained_scale(cfg: JobConfig, encoding: Encoding) -> ScaleAttention | None:
-    """Make train.scale_attention, or return None for `none`. Raises ConfigError for one that training cannot use."""
+    """Make train.scale_attention, or return None for `none`. Raises ConfigError for one that
+    training cannot use.
+    """
     scale = make(cfg.train.scale_attention, encoding.shape, kind=ScaleAttention)
     check_trained_scale(encoding, scale)
     return None if isinstance(scale, NoScale) else scale
 
 
 def make_model(cfg: JobConfig, vocab_size: int) -> GPT:
-    """Make a fresh model. Its weights outside the encoding are the same for every encoding, so all are compared from one start."""
+    """Make a fresh model. Its weights outside the encoding are the same for every encoding, so all
+    are compared from one start.
+    """
     keep_freed()
     encoding = make_encoding(cfg)
     scale = make_trained_scale(cfg, encoding)
@@ -107,16 +125,21 @@ def make_model(cfg: JobConfig, vocab_size: int) -> GPT:
 
 
 def load_model(run: Run, cfg: JobConfig, vocab_size: int, device: str) -> "GPT | Reader":
-    """Load the model of a finished run and verify it against the checksum in train.json: its own weights, or those of its checkpoint.
+    """Load the model of a finished run and verify it against the checksum in train.json: its own
+    weights, or those of its checkpoint.
 
-    Raises ConfigError for a checkpoint that transformers builds and posbench cannot put its methods into.
-    """
+    Raises ConfigError for a checkpoint that transformers builds and posbench cannot put its methods
+    into."""
     if cfg.model.engine:
-        raise ConfigError(f"{run.path} was asked of an engine, and has no model: its rows are all there is.")
+        raise ConfigError(
+            f"{run.path} was asked of an engine, and has no model: its rows are all there is."
+        )
     if outlined(cfg):
         return read_theirs(files_of(run, cfg), cfg, device)
     sha256 = run.read_summary()["sha256"]
-    if not cfg.trains and not run.weights.exists():  # earlier versions copied the weights of a checkpoint
+    if (
+        not cfg.trains and not run.weights.exists()
+    ):  # earlier versions copied the weights of a checkpoint
         with torch.device("meta"):
             model = make_model(cfg, vocab_size)
         load_checkpoint(cfg.model.path, sha256, model, cfg.model.tied)
@@ -127,7 +150,9 @@ def load_model(run: Run, cfg: JobConfig, vocab_size: int, device: str) -> "GPT |
 
 
 def files_of(run: Run, cfg: JobConfig) -> Checkpoint:
-    """Files of a finished run whose model transformers builds: its own, or those of the checkpoint. Raises RunError for changed ones."""
+    """Files of a finished run whose model transformers builds: its own, or those of the checkpoint.
+    Raises RunError for changed ones.
+    """
     sha256 = run.read_summary()["sha256"]
     if not cfg.train.parent:
         return unchanged(cfg.model.path, sha256)
@@ -136,7 +161,9 @@ def files_of(run: Run, cfg: JobConfig) -> Checkpoint:
 
 
 def read_theirs(checkpoint: Checkpoint, cfg: JobConfig, device: str) -> "Reader":
-    """Model of a checkpoint that transformers builds, in float32. Raises ConfigError as `load_model`."""
+    """Model of a checkpoint that transformers builds, in float32. Raises ConfigError as
+    `load_model`.
+    """
     from posbench.model.inplace.reader import Reader
 
     model = loaded(checkpoint, torch.float32).to(device).requires_grad_(False)

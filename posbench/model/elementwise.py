@@ -1,7 +1,7 @@
 """Operations between the products of a model: norms, sums and the gate of the MLP.
 
-Without gradients they overwrite what nobody reads again, and on a CPU they go through a long text in pieces.
-Every number is the same as with gradients.
+Without gradients they overwrite what nobody reads again, and on a CPU they go through a long text
+in pieces. Every number is the same as with gradients.
 
 Letters: B batch, T tokens, C width, F width of the MLP.
 """
@@ -14,16 +14,24 @@ from posbench.position.rotation import pieces
 
 
 def normed(norm: nn.RMSNorm, x_BTC: Tensor) -> Tensor:
-    """Normalised input of products: in autocast's dtype, to which every product would round it again."""
+    """Normalised input of products: in autocast's dtype, to which every product would round it
+    again.
+    """
     kind = x_BTC.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x_BTC.dtype
     if torch.is_grad_enabled():
-        return _Normed.apply(x_BTC, norm.weight, norm.eps, dtype) if kind == "cpu" else norm(x_BTC).to(dtype)
+        return (
+            _Normed.apply(x_BTC, norm.weight, norm.eps, dtype)
+            if kind == "cpu"
+            else norm(x_BTC).to(dtype)
+        )
     if dtype == x_BTC.dtype:
         return norm(x_BTC)
     made_BTC = torch.empty_like(x_BTC, dtype=dtype)
     for some in pieces(x_BTC, 1):
-        made_BTC[:, some] = _divided(norm, x_BTC[:, some]) if kind == "cpu" else norm(x_BTC[:, some])
+        made_BTC[:, some] = (
+            _divided(norm, x_BTC[:, some]) if kind == "cpu" else norm(x_BTC[:, some])
+        )
     return made_BTC
 
 
@@ -34,10 +42,14 @@ def _divided(norm: nn.RMSNorm, x_BSC: Tensor) -> Tensor:
 
 
 class _Normed(torch.autograd.Function):
-    """The norm with half as many operations, forward and backward, as torch makes of it on a CPU."""
+    """The norm with half as many operations, forward and backward, as torch makes of it on a
+    CPU.
+    """
 
     @staticmethod
-    def forward(ctx: object, x_BTC: Tensor, weight_C: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+    def forward(
+        ctx: object, x_BTC: Tensor, weight_C: Tensor, eps: float, dtype: torch.dtype
+    ) -> Tensor:
         size_BT1 = x_BTC.square().mean(dim=-1, keepdim=True).add_(eps).rsqrt_()
         unit_BTC = x_BTC * size_BT1
         ctx.save_for_backward(unit_BTC, size_BT1, weight_C)

@@ -1,8 +1,9 @@
-"""A small Llama-style GPT: pre-norm RMSNorm, SwiGLU, optional biases on q, k and v and no others, tied or untied embeddings.
+"""A small Llama-style GPT: pre-norm RMSNorm, SwiGLU, optional biases on q, k and v and no others,
+tied or untied embeddings.
 
-With encoding=rope (layout half) it equals transformers' LlamaForCausalLM, with the same parameter names below `model.`, so it can be
-checked against that code. Letters: B batch, T tokens, C width, V vocabulary, R scored rows.
-"""
+With encoding=rope (layout half) it equals transformers' LlamaForCausalLM, with the same parameter
+names below `model.`, so it can be checked against that code. Letters: B batch, T tokens, C width, V
+vocabulary, R scored rows."""
 
 from pathlib import Path
 
@@ -25,14 +26,27 @@ from posbench.position.products import Linear
 
 
 def make_shape(config: ModelConfig, train_len: int) -> Shape:
-    """Sizes for the encoding. Raises ConfigError for a head_dim below 1 and for head counts that do not divide."""
+    """Sizes for the encoding. Raises ConfigError for a head_dim below 1 and for head counts that do
+    not divide.
+    """
     if config.head_dim is not None and config.head_dim < 1:
-        raise ConfigError(f"model.head_dim={config.head_dim} must be at least 1, or null for model.d_model / model.n_head.")
+        raise ConfigError(
+            f"model.head_dim={config.head_dim} must be at least 1, or null for model.d_model /"
+            " model.n_head."
+        )
     if config.head_dim is None and config.d_model % config.n_head:
-        raise ConfigError(f"model.d_model={config.d_model} is not a multiple of model.n_head={config.n_head}: change one of them.")
+        raise ConfigError(
+            f"model.d_model={config.d_model} is not a multiple of model.n_head={config.n_head}:"
+            " change one of them."
+        )
     if config.n_head % config.kv_heads:
-        raise ConfigError(f"model.n_head={config.n_head} is not a multiple of model.n_kv_head={config.kv_heads}: change one of them.")
-    return Shape(config.d_model, config.n_layer, config.n_head, config.kv_heads, train_len, config.head_dim)
+        raise ConfigError(
+            f"model.n_head={config.n_head} is not a multiple of model.n_kv_head={config.kv_heads}:"
+            " change one of them."
+        )
+    return Shape(
+        config.d_model, config.n_layer, config.n_head, config.kv_heads, train_len, config.head_dim
+    )
 
 
 class MLP(nn.Module):
@@ -61,7 +75,11 @@ class Block(nn.Module):
     def forward(self, x_BTC: Tensor, plan: LayerPlan, last: int | None = None) -> Tensor:
         # Gates are computed in float32.
         exact = Bias.GATES in plan.encoding.biases
-        attended = self.self_attn(self.input_layernorm(x_BTC) if exact else normed(self.input_layernorm, x_BTC), plan, last)
+        attended = self.self_attn(
+            self.input_layernorm(x_BTC) if exact else normed(self.input_layernorm, x_BTC),
+            plan,
+            last,
+        )
         x_BTC = added(x_BTC[:, -attended.shape[1] :], attended)
         x_BTC = added(x_BTC, self.mlp(normed(self.post_attention_layernorm, x_BTC)))
         plan.tell(1.0)
@@ -69,9 +87,17 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """The model. `encoding` and the trained `scale` are its submodules, since they may have parameters."""
+    """The model. `encoding` and the trained `scale` are its submodules, since they may have
+    parameters.
+    """
 
-    def __init__(self, config: ModelConfig, encoding: Encoding, vocab_size: int, scale: ScaleAttention | None = None):
+    def __init__(
+        self,
+        config: ModelConfig,
+        encoding: Encoding,
+        vocab_size: int,
+        scale: ScaleAttention | None = None,
+    ):
         super().__init__()
         self.embed_tokens = nn.Embedding(vocab_size, config.d_model)
         self.encoding, self.scale = encoding, scale
@@ -89,25 +115,38 @@ class GPT(nn.Module):
                 parameter.zero_()
             if name.startswith(("encoding.", "scale.")) or parameter.ndim < 2 or ".norm." in name:
                 continue
-            # Each block starts as the identity, and an untied head predicts every token with equal probability.
+            # Each block starts as the identity, and an untied head predicts every token with equal
+            # probability.
             if "o_proj" in name or "down_proj" in name or "lm_head" in name:
                 parameter.zero_()
             else:
                 parameter.normal_(std=config.init_std)
 
-    def forward(self, tokens_BT: Tensor, plan: Plan | None = None, last: int | None = None) -> Tensor:
-        """Logits [B, T, V], or [B, R, V] for the last R = `last` positions only. Without `plan` there is no extension.
+    def forward(
+        self, tokens_BT: Tensor, plan: Plan | None = None, last: int | None = None
+    ) -> Tensor:
+        """Logits [B, T, V], or [B, R, V] for the last R = `last` positions only. Without `plan`
+        there is no extension.
 
         Raises ConfigError for a text without `plan` that is longer than the encoding's positions.
         """
         if plan is None:
-            tokens_BT = torch.atleast_2d(torch.as_tensor(tokens_BT, device=next(self.parameters()).device))  # also lists
+            tokens_BT = torch.atleast_2d(
+                torch.as_tensor(tokens_BT, device=next(self.parameters()).device)
+            )  # also lists
             check_extension(self.encoding, NoExtension(), [tokens_BT.shape[1]])
-            plan = make_plan(self.encoding, length=tokens_BT.shape[1], device=str(tokens_BT.device), trained_scale=self.scale)
+            plan = make_plan(
+                self.encoding,
+                length=tokens_BT.shape[1],
+                device=str(tokens_BT.device),
+                trained_scale=self.scale,
+            )
         return self.lm_head(self.hidden(tokens_BT, plan, last))
 
     def hidden(self, tokens_BT: Tensor, plan: Plan, last: int | None = None) -> Tensor:
-        """Input of the output head: [B, T, C] or [B, R, C]. With `last`, the last layer computes only the outputs of those R positions."""
+        """Input of the output head: [B, T, C] or [B, R, C]. With `last`, the last layer computes
+        only the outputs of those R positions.
+        """
         x_BTC = self.embed_tokens(tokens_BT)
         added_TC = plan.embed()
         if added_TC is not None:

@@ -1,4 +1,6 @@
-"""Memory: a model's minimum, the memory kept for the next pass, and the peak during a piece of work."""
+"""Memory: a model's minimum, the memory kept for the next pass, and the peak during a piece of
+work.
+"""
 
 import contextlib
 import ctypes
@@ -26,39 +28,54 @@ def _machine_memory() -> int:
 
 
 def check_batch(config: ModelConfig, tokens: int, device: str) -> None:
-    """Check a training step of `tokens` tokens before it is made. Raises ConfigError if the least that it keeps exceeds a CPU's memory.
+    """Check a training step of `tokens` tokens before it is made. Raises ConfigError if the least
+    that it keeps exceeds a CPU's memory.
 
-    That is, for the backward pass and in 2 bytes, of each block the inputs of both norms, the queries and the hidden layer.
-    """
-    needed, there = 2 * tokens * config.n_layer * (3 * config.d_model + config.hidden), _machine_memory()
+    That is, for the backward pass and in 2 bytes, of each block the inputs of both norms, the
+    queries and the hidden layer."""
+    needed, there = (
+        2 * tokens * config.n_layer * (3 * config.d_model + config.hidden),
+        _machine_memory(),
+    )
     on_cpu = device == "cpu" or device == "auto" and not torch.cuda.is_available()
     if on_cpu and needed > there:
         raise ConfigError(
-            f"train.tokens_per_step={tokens} keeps at least {needed / 2**30:,.0f} GiB for the backward pass, and this machine has "
-            f"{there / 2**30:,.0f} GiB of memory: choose fewer tokens, or a smaller model."
+            f"train.tokens_per_step={tokens} keeps at least {needed / 2**30:,.0f} GiB for the"
+            f" backward pass, and this machine has {there / 2**30:,.0f} GiB of memory: choose fewer"
+            " tokens, or a smaller model."
         )
 
 
 def check_model_size(config: ModelConfig) -> None:
-    """Check a model's size before it is made. Raises ConfigError if its blocks alone, in float32, exceed this machine's memory."""
+    """Check a model's size before it is made. Raises ConfigError if its blocks alone, in float32,
+    exceed this machine's memory.
+    """
     parameters = config.n_layer * config.layer_parameters
     needed, there = 4 * parameters, _machine_memory()
     if needed > there:
-        sizes = " ".join(f"model.{key}={getattr(config, key)}" for key in ("d_model", "n_layer", "d_ff") if getattr(config, key))
+        sizes = " ".join(
+            f"model.{key}={getattr(config, key)}"
+            for key in ("d_model", "n_layer", "d_ff")
+            if getattr(config, key)
+        )
         raise ConfigError(
-            f"{sizes} has {parameters:,} parameters in its blocks, {needed / 2**30:,.0f} GiB in float32, and this machine has "
-            f"{there / 2**30:,.0f} GiB of memory: choose a smaller model."
+            f"{sizes} has {parameters:,} parameters in its blocks, {needed / 2**30:,.0f} GiB in"
+            f" float32, and this machine has {there / 2**30:,.0f} GiB of memory: choose a smaller"
+            " model."
         )
 
 
 @functools.cache
 def keep_freed() -> ctypes.CDLL | None:
-    """Let this process keep 512 MiB that it frees, for its next pass. Returns glibc; None, without effect, where another malloc serves.
+    """Let this process keep 512 MiB that it frees, for its next pass. Returns glibc; None, without
+    effect, where another malloc serves.
 
-    By itself glibc returns more than some 40 MiB to the system, and each page that is taken anew is cleared first: in a step of the usual
-    training 9,000 pages, 14 % of its processor time. What the environment sets (MALLOC_..., GLIBC_TUNABLES) stays as it is.
-    """
-    own = any(name.startswith("MALLOC_") for name in os.environ) or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "")
+    By itself glibc returns more than some 40 MiB to the system, and each page that is taken anew is
+    cleared first: in a step of the usual training 9,000 pages, 14 % of its processor time. What the
+    environment sets (MALLOC_..., GLIBC_TUNABLES) stays as it is."""
+    own = any(
+        name.startswith("MALLOC_") for name in os.environ
+    ) or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "")
     libc = ctypes.CDLL(None) if sys.platform == "linux" and not own else None
     if not hasattr(libc, "gnu_get_libc_version"):
         return None
@@ -68,7 +85,9 @@ def keep_freed() -> ctypes.CDLL | None:
 
 
 class Peak:
-    """Peak memory from here on (of the GPU, else of the process). Without Linux or CUDA it counts from the start of the process."""
+    """Peak memory from here on (of the GPU, else of the process). Without Linux or CUDA it counts
+    from the start of the process.
+    """
 
     def __init__(self, device: str | torch.device):
         self.device = torch.device(device)
@@ -93,9 +112,12 @@ class Peak:
 
 
 def forget() -> int:
-    """Free what a finished job left in this process (cycles, compiled functions, kept memory), and return the bytes that it still holds."""
+    """Free what a finished job left in this process (cycles, compiled functions, kept memory), and
+    return the bytes that it still holds.
+    """
     if "torch._dynamo" in sys.modules:
-        torch._dynamo.reset()  # else the compiled forms of all jobs count against the limit of one function
+        # else the compiled forms of all jobs count against the limit of one function
+        torch._dynamo.reset()
     gc.collect()
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
@@ -108,15 +130,23 @@ def forget() -> int:
 
 
 def tensor_mib(call: Callable[[], object], device: str | torch.device = "cpu") -> float:
-    """Peak of the tensors that `call` adds on a device, in MiB: exact, and independent of memory that the allocator keeps."""
+    """Peak of the tensors that `call` adds on a device, in MiB: exact, and independent of memory
+    that the allocator keeps.
+    """
     if torch.device(device).type == "cuda":
         before, peak = torch.cuda.memory_allocated(device), Peak(device)
         call()
         return peak.mib() - before / 2**20
     from torch.profiler import ProfilerActivity, profile
 
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=False) as profiler:
+    with profile(
+        activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=False
+    ) as profiler:
         call()
-    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
-    living = itertools.accumulate(event.nbytes() for event in sorted(events, key=lambda event: event.start_ns()))
+    events = [
+        event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"
+    ]
+    living = itertools.accumulate(
+        event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())
+    )
     return max(living, default=0) / 2**20

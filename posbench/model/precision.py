@@ -1,7 +1,9 @@
-"""Arithmetic in bf16, and the number formats of attention: of torch's fused kernel, and of weights and values in posbench's own kernels.
+"""Arithmetic in bf16, and the number formats of attention: of torch's fused kernel, and of weights
+and values in posbench's own kernels.
 
-A CPU without bf16 instructions multiplies in float32, because torch's emulation is 20 times slower than that. dtype=auto means float32
-there (posbench.common.machine.fast_dtype), Muon included; dtype=bf16 gives the numbers of other machines.
+A CPU without bf16 instructions multiplies in float32, because torch's emulation is 20 times slower
+than that. dtype=auto means float32 there (posbench.common.machine.fast_dtype), Muon included;
+dtype=bf16 gives the numbers of other machines.
 
 Letters: B batch, T tokens, G key heads, D head width.
 """
@@ -16,20 +18,29 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-# Tokens up to which a CPU attends by causal.py or `rows`: pieces of `chunked_sdpa` are no faster there. Beyond them torch's kernel in bf16
-# takes 0.3 to 0.65 of its time in float32 with AMX (heads 128 to 32 wide).
+# Tokens up to which a CPU attends by causal.py or `rows`: pieces of `chunked_sdpa` are no faster
+# there. Beyond them torch's kernel in bf16 takes 0.3 to 0.65 of its time in float32 with AMX (heads
+# 128 to 32 wide).
 SHORT = 1024
 PRODUCTS = {getattr(torch.ops.aten, name).default for name in ("mm", "addmm", "bmm", "baddbmm")}
 MADE_OF_THEM = {getattr(torch.ops.aten, name).default for name in ("linear", "matmul", "einsum")}
 
 
 class Widened(TorchDispatchMode):
-    """Mode that multiplies in float32 and rounds the result to bf16 once, as bf16 instructions do, which also sum in float32."""
+    """Mode that multiplies in float32 and rounds the result to bf16 once, as bf16 instructions do,
+    which also sum in float32.
+    """
 
-    def __torch_dispatch__(self, func: Callable, types: tuple, args: tuple = (), kwargs: dict | None = None) -> object:
+    def __torch_dispatch__(
+        self, func: Callable, types: tuple, args: tuple = (), kwargs: dict | None = None
+    ) -> object:
         if func in PRODUCTS and args[0].dtype == torch.bfloat16 and args[0].device.type == "cpu":
-            return func(*(arg.float() if isinstance(arg, Tensor) else arg for arg in args), **(kwargs or {})).bfloat16()
-        if func in MADE_OF_THEM:  # in inference mode these are not decomposed before they arrive here
+            return func(
+                *(arg.float() if isinstance(arg, Tensor) else arg for arg in args), **(kwargs or {})
+            ).bfloat16()
+        if (
+            func in MADE_OF_THEM
+        ):  # in inference mode these are not decomposed before they arrive here
             with self:
                 return func.decompose(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
@@ -38,7 +49,9 @@ class Widened(TorchDispatchMode):
 class Float32(TorchFunctionMode):
     """Mode in which Muon, which rounds to bf16 whatever it is given, stays in float32."""
 
-    def __torch_function__(self, func: Callable, types: tuple, args: tuple = (), kwargs: dict | None = None) -> object:
+    def __torch_function__(
+        self, func: Callable, types: tuple, args: tuple = (), kwargs: dict | None = None
+    ) -> object:
         if func is Tensor.bfloat16:
             return args[0].to(torch.float32, copy=True)  # a copy, since Muon divides it in place
         return func(*args, **(kwargs or {}))
@@ -61,39 +74,60 @@ def products(device: torch.device | str, dtype: str) -> AbstractContextManager:
 
 
 def muon(device: torch.device | str, dtype: str) -> AbstractContextManager:
-    """Context for Muon, which uses bf16 whatever the model's dtype; on a CPU without bf16 float32 if that is the model's dtype."""
+    """Context for Muon, which uses bf16 whatever the model's dtype; on a CPU without bf16 float32
+    if that is the model's dtype.
+    """
     return Float32() if slow(device, "bf16") and dtype == "fp32" else products(device, "bf16")
 
 
 @contextmanager
 def autocast(device: torch.device | str, dtype: str) -> Iterator[None]:
-    """Context of torch.autocast to bf16 if `dtype` is bf16; no effect for fp32. Raises ValueError for auto, which planning replaces."""
+    """Context of torch.autocast to bf16 if `dtype` is bf16; no effect for fp32. Raises ValueError
+    for auto, which planning replaces.
+    """
     if dtype == "auto":
         raise ValueError("dtype=auto is not resolved: see posbench.config.defaults.resolve")
     kind = torch.device(device).type
-    # A cast that the cache keeps from before would be no part of a recorded step; each weight is used once in a pass anyway.
-    with torch.autocast(kind, torch.bfloat16, enabled=dtype == "bf16", cache_enabled=kind == "cpu"), products(device, dtype):
+    # A cast that the cache keeps from before would be no part of a recorded step; each weight is
+    # used once in a pass anyway.
+    with (
+        torch.autocast(kind, torch.bfloat16, enabled=dtype == "bf16", cache_enabled=kind == "cpu"),
+        products(device, dtype),
+    ):
         yield
 
 
 def of_fused(v_BGTD: Tensor, gated: bool) -> torch.dtype:
-    """Format of q, k and v in torch's fused kernel. v comes in the model's format; q and k come in float32."""
+    """Format of q, k and v in torch's fused kernel. v comes in the model's format; q and k come in
+    float32.
+    """
     if gated:  # their gradient is a sum over all later tokens
         return torch.float32
     if v_BGTD.device.type != "cpu":
         return v_BGTD.dtype
     # With AVX-512 alone bf16 is no faster in torch's kernel.
-    fast = v_BGTD.dtype == torch.bfloat16 and not torch.is_grad_enabled() and v_BGTD.shape[2] > SHORT and amx()
+    fast = (
+        v_BGTD.dtype == torch.bfloat16
+        and not torch.is_grad_enabled()
+        and v_BGTD.shape[2] > SHORT
+        and amx()
+    )
     return torch.bfloat16 if fast else torch.float32
 
 
 def of_values(v_BGTD: Tensor, gated: bool = False) -> torch.dtype:
-    """Format in which posbench's own kernels multiply weights and values: bf16 on a CPU that does, if v comes in it; else float32."""
+    """Format in which posbench's own kernels multiply weights and values: bf16 on a CPU that does,
+    if v comes in it; else float32.
+    """
     fast = v_BGTD.dtype == torch.bfloat16 and v_BGTD.device.type == "cpu" and not gated and native()
     return torch.bfloat16 if fast else torch.float32
 
 
 @functools.cache
 def amx() -> bool:
-    """True if this CPU multiplies tiles of bf16 and torch lets it: the fused kernel in bf16 fails if ATEN_CPU_CAPABILITY says AVX2."""
-    return torch.cpu._is_amx_tile_supported() and torch.backends.cpu.get_cpu_capability() == "AVX512"
+    """True if this CPU multiplies tiles of bf16 and torch lets it: the fused kernel in bf16 fails
+    if ATEN_CPU_CAPABILITY says AVX2.
+    """
+    return (
+        torch.cpu._is_amx_tile_supported() and torch.backends.cpu.get_cpu_capability() == "AVX512"
+    )

@@ -1,8 +1,8 @@
-"""A model for evaluation in bf16, whose linear layers hold their weights in bf16 instead of rounding them in every pass.
+"""A model for evaluation in bf16, whose linear layers hold their weights in bf16 instead of
+rounding them in every pass.
 
-Its results are those of the model itself under autocast, which rounds the same weights to the same numbers. Embeddings, norms, encodings
-and trained scales are the model's own tensors in float32.
-"""
+Its results are those of the model itself under autocast, which rounds the same weights to the same
+numbers. Embeddings, norms, encodings and trained scales are the model's own tensors in float32."""
 
 import copy
 import weakref
@@ -12,11 +12,15 @@ from torch import nn
 
 from posbench.model.gpt import GPT
 
-_made: weakref.WeakKeyDictionary[GPT, tuple[tuple, GPT]] = weakref.WeakKeyDictionary()  # {model: (state of its weights, rounded model)}
+_made: weakref.WeakKeyDictionary[GPT, tuple[tuple, GPT]] = (
+    weakref.WeakKeyDictionary()
+)  # {model: (state of its weights, rounded model)}
 
 
 def rounded(model: GPT) -> GPT:
-    """The model with linear layers in bf16. One is kept for each model, and made anew when a weight of the model has changed."""
+    """The model with linear layers in bf16. One is kept for each model, and made anew when a weight
+    of the model has changed.
+    """
     state = tuple((layer.weight.data_ptr(), layer.weight._version) for layer in _linears(model))
     if _made.get(model, (None,))[0] != state:
         _made.pop(model, None)  # first, so that two never take memory at once
@@ -25,8 +29,12 @@ def rounded(model: GPT) -> GPT:
 
 
 def _linears(model: GPT) -> list[nn.Linear]:
-    """Linear layers of the blocks and the head, which autocast runs in bf16. Those of an encoding run in float32."""
-    return [layer for layer in (*model.layers.modules(), model.lm_head) if isinstance(layer, nn.Linear)]
+    """Linear layers of the blocks and the head, which autocast runs in bf16. Those of an encoding
+    run in float32.
+    """
+    return [
+        layer for layer in (*model.layers.modules(), model.lm_head) if isinstance(layer, nn.Linear)
+    ]
 
 
 @torch.inference_mode(False)

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from posbench.common.errors import RunError
 from posbench.common.files import atomic_path, sha256_file
 
-# Names of dtypes in the format. The order is the library's, which writes the tensors of the last dtype here first.
+# Names of dtypes in the format. The order is the library's, which writes the tensors of the last
+# dtype here first.
 TYPES = {
     torch.bool: "BOOL", torch.uint8: "U8", torch.int8: "I8", torch.int16: "I16", torch.float16: "F16", torch.bfloat16: "BF16",
     torch.int32: "I32", torch.float32: "F32", torch.float64: "F64", torch.int64: "I64",
@@ -28,11 +29,15 @@ def save_weights(path: Path, model: nn.Module) -> str:
     first: dict[object, str] = {}
     held = {name: first.setdefault(_storage(state[name]) or name, name) for name in sorted(state)}
     kept = {name: state[name] for name in held if held[name] == name}
-    return write_safetensors(path, kept, {name: other for name, other in held.items() if other != name})
+    return write_safetensors(
+        path, kept, {name: other for name, other in held.items() if other != name}
+    )
 
 
 def _storage(tensor: Tensor) -> tuple:
-    """Identity of a tensor's memory, equal for tied tensors; empty for a tensor without elements."""
+    """Identity of a tensor's memory, equal for tied tensors; empty for a tensor without
+    elements.
+    """
     return (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape) if tensor.numel() else ()
 
 
@@ -45,7 +50,9 @@ def load_weights(path: Path, model: nn.Module, sha256: str) -> None:
     try:
         load_model(model, str(path))
     except (RuntimeError, SafetensorError) as error:
-        raise RunError(f"{path} belongs to another model ({first_difference(error)}): {_anew(path)}.") from error
+        raise RunError(
+            f"{path} belongs to another model ({first_difference(error)}): {_anew(path)}."
+        ) from error
 
 
 def check_weights(path: Path, sha256: str) -> None:
@@ -54,7 +61,10 @@ def check_weights(path: Path, sha256: str) -> None:
         raise RunError(f"{path} is missing: {_anew(path)}.")
     found = sha256_file(path)
     if found != sha256:
-        raise RunError(f"{path} is damaged (SHA-256 {found[:12]}..., {sha256[:12]}... when it was written): {_anew(path)}.")
+        raise RunError(
+            f"{path} is damaged (SHA-256 {found[:12]}..., {sha256[:12]}... when it was written):"
+            f" {_anew(path)}."
+        )
 
 
 def _anew(path: Path) -> str:
@@ -62,30 +72,41 @@ def _anew(path: Path) -> str:
 
 
 def first_difference(error: Exception) -> str:
-    """First difference in load_state_dict's long message, whose first line is only the class name; shortened to 160 characters."""
+    """First difference in load_state_dict's long message, whose first line is only the class name;
+    shortened to 160 characters.
+    """
     lines = [line.strip().rstrip(".") for line in str(error).splitlines() if line.strip()]
     return textwrap.shorten(lines[1] if len(lines) > 1 else lines[0], 160, placeholder=" ...")
 
 
-def write_safetensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
-    """Write tensors by name, one at a time, atomically and with the same bytes as safetensors. Returns the file's SHA-256 in hex.
+def write_safetensors(
+    path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
+) -> str:
+    """Write tensors by name, one at a time, atomically and with the same bytes as safetensors.
+    Returns the file's SHA-256 in hex.
 
-    The library's own file writer makes a second file beside its target, which stays there if the process is killed. Its bytes in memory
-    would be a second copy of all weights. Raises RunError when the disk is full or `path` cannot be written.
-    """
+    The library's own file writer makes a second file beside its target, which stays there if the
+    process is killed. Its bytes in memory would be a second copy of all weights. Raises RunError
+    when the disk is full or `path` cannot be written."""
     order = list(TYPES)
     names = sorted(tensors, key=lambda name: (-order.index(tensors[name].dtype), name))
     header, end = {"__metadata__": dict(metadata)} if metadata else {}, 0
     for name in names:
         tensor = tensors[name]
         begin, end = end, end + tensor.numel() * tensor.element_size()
-        header[name] = {"dtype": TYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
+        header[name] = {
+            "dtype": TYPES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [begin, end],
+        }
     said = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     said += b" " * (-len(said) % ALIGNMENT)
     with atomic_path(path) as temporary:
         with open(temporary, "wb") as file:
             file.write(len(said).to_bytes(8, "little") + said)
             for name in names:
-                file.write(tensors[name].detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+                file.write(
+                    tensors[name].detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
+                )
         assert os.path.getsize(temporary) == 8 + len(said) + end
         return sha256_file(temporary)

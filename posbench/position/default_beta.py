@@ -1,4 +1,6 @@
-"""Beta of the extensions by parts (YaRN and NTK-by-parts) where it is null: the turns in training from which a pair is kept. No torch."""
+"""Beta of the extensions by parts (YaRN and NTK-by-parts) where it is null: the turns in training
+from which a pair is kept. No torch.
+"""
 
 import math
 
@@ -6,7 +8,8 @@ PUBLISHED = 32.0  # Peng et al. 2023, for train_len >= 4096
 
 
 def default_beta(alpha: float, train_len: int, fastest: float = 1.0) -> float:
-    """A quarter of the turns of the fastest pair in `train_len` tokens, at most PUBLISHED and at least alpha + 1.
+    """A quarter of the turns of the fastest pair in `train_len` tokens, at most PUBLISHED and at
+    least alpha + 1.
 
     `fastest`: its radians for each token; 1 in every unscaled RoPE, whatever its base.
 

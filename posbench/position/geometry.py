@@ -1,8 +1,9 @@
-"""Types of position: an encoding's Trait, Bias, Shape and Spectrum, an extension's Span, and the Band of keys that a query sees.
+"""Types of position: an encoding's Trait, Bias, Shape and Spectrum, an extension's Span, and the
+Band of keys that a query sees.
 
-Letters: T tokens, F frequencies. An *index* counts tokens (int64, from 0). A *coordinate* is the position that an encoding
-uses for a token (float64: PI's are fractions, and angles need every bit of them).
-"""
+Letters: T tokens, F frequencies. An *index* counts tokens (int64, from 0). A *coordinate* is the
+position that an encoding uses for a token (float64: PI's are fractions, and angles need every bit
+of them)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,7 +20,10 @@ IndexMap = Callable[[Tensor], Tensor]
 Above0 = Annotated[float, Must("above 0", lambda number: number > 0)]
 AtLeast0 = Annotated[float, Must("at least 0", lambda number: number >= 0)]
 AtLeast1 = Annotated[float, Must("at least 1", lambda number: number >= 1)]
-Base = Annotated[float, Must("above 1, or no channel is slower than another: 10000 is usual", lambda base: base > 1)]
+Base = Annotated[
+    float,
+    Must("above 1, or no channel is slower than another: 10000 is usual", lambda base: base > 1),
+]
 Count = Annotated[int, Must("0 or more", lambda number: number >= 0)]
 Layout = Literal["half", "interleaved"]  # of the two channels of a pair
 Mode = Literal["dynamic", "fixed"]  # of an extension's factor: from each length, or from target_len
@@ -34,7 +38,9 @@ class Trait(Flag):
     """Properties of an encoding that an extension may need."""
 
     COORDINATE = auto()  # reads real-valued coordinates, so they may be moved or stretched
-    RELATIVE = auto()  # scores depend on coordinates only through their difference, so each band may have its own coordinates
+    # scores depend on coordinates only through their difference, so each band may have its own
+    # coordinates
+    RELATIVE = auto()
     SPECTRUM = auto()  # made of frequencies, which may be changed
     UNBOUNDED = auto()  # defined at every coordinate, also beyond the training length
     TABLE = auto()  # looks coordinates up in a learned table, which may be made longer
@@ -42,13 +48,17 @@ class Trait(Flag):
 
 
 class Bias(Flag):
-    """Ways in which an encoding acts on the scores, each by one hook of `Encoding`. The kernels choose by them."""
+    """Ways in which an encoding acts on the scores, each by one hook of `Encoding`. The kernels
+    choose by them.
+    """
 
     COLUMNS = auto()  # `columns`: a product of low rank, which fits into q and k
     PROFILE = auto()  # `profile`: a function of the distance, which has few different values
     PAIRWISE = auto()  # `bias`: a function of both coordinates
     GATES = auto()  # `gates`: a sum over the tokens between the two
-    ROWS = auto()  # `weights`: whole rows of scores become weights, without a softmax over separate bands
+    ROWS = (
+        auto()
+    )  # `weights`: whole rows of scores become weights, without a softmax over separate bands
     DENSE = PROFILE | PAIRWISE  # `bias` computes it for every pair of a block
 
 
@@ -62,7 +72,9 @@ class Shape:
     n_kv_head: int
     train_len: int
     head_width: int | None = None  # None: d_model / n_head
-    positions: int | None = None  # number of coordinates used in training, if not train_len (randomised positions)
+    positions: int | None = (
+        None  # number of coordinates used in training, if not train_len (randomised positions)
+    )
 
     @property
     def head_dim(self) -> int:
@@ -76,7 +88,9 @@ class Shape:
 
 @dataclass(frozen=True)
 class Span:
-    """Lengths in tokens: the model was trained at `train_len`, now reads `length`, and the extension is set for `target_len`."""
+    """Lengths in tokens: the model was trained at `train_len`, now reads `length`, and the
+    extension is set for `target_len`.
+    """
 
     train_len: int
     length: int
@@ -90,10 +104,11 @@ class Span:
 
 @dataclass(frozen=True)
 class Spectrum:
-    """Frequencies freq_F in radians per token (float64), and the base and dimension they were made from: base^(-2c / rotary_dim).
+    """Frequencies freq_F in radians per token (float64), and the base and dimension they were made
+    from: base^(-2c / rotary_dim).
 
-    Coordinates below `exact_first` use exact_F (same size) instead, and q and k there are multiplied by exact_scale.
-    """
+    Coordinates below `exact_first` use exact_F (same size) instead, and q and k there are
+    multiplied by exact_scale."""
 
     freq_F: Tensor
     base: float
@@ -108,15 +123,25 @@ class Spectrum:
         angle_TF = torch.outer(pos_T, self.freq_F)
         if self.exact_F is None:
             return angle_TF
-        return torch.where((pos_T < self.exact_first)[:, None], torch.outer(pos_T, self.exact_F), angle_TF)
+        return torch.where(
+            (pos_T < self.exact_first)[:, None], torch.outer(pos_T, self.exact_F), angle_TF
+        )
 
     def changed(self, change: Callable[[Tensor], Tensor]) -> "Spectrum":
         """Spectrum with `change` made to its frequencies, the exact ones too."""
-        return replace(self, freq_F=change(self.freq_F), exact_F=None if self.exact_F is None else change(self.exact_F))
+        return replace(
+            self,
+            freq_F=change(self.freq_F),
+            exact_F=None if self.exact_F is None else change(self.exact_F),
+        )
 
     def scale(self, pos_T: Tensor) -> Tensor | None:
         """Factor on q and k at each coordinate: [T], float32; None if it is 1 everywhere."""
-        return None if self.exact_scale == 1 else torch.where(pos_T < self.exact_first, self.exact_scale, 1.0)
+        return (
+            None
+            if self.exact_scale == 1
+            else torch.where(pos_T < self.exact_first, self.exact_scale, 1.0)
+        )
 
 
 def identity(index_T: Tensor) -> Tensor:
@@ -131,11 +156,12 @@ def start(index_T: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Band:
-    """Query-key pairs that share a geometry: query i sees keys first(i)..last(i), inclusive and within the causal triangle.
+    """Query-key pairs that share a geometry: query i sees keys first(i)..last(i), inclusive and
+    within the causal triangle.
 
-    q and k map an index to its coordinate in the encoding. Bands of one extension never overlap, so the method's attention is
-    one softmax over all of them. With `lot` and `share`, query i sees of its interval only the keys j with lot(j) < share(i).
-    """
+    q and k map an index to its coordinate in the encoding. Bands of one extension never overlap, so
+    the method's attention is one softmax over all of them. With `lot` and `share`, query i sees of
+    its interval only the keys j with lot(j) < share(i)."""
 
     first: IndexMap = start
     last: IndexMap = identity

@@ -1,8 +1,8 @@
-"""Base classes of methods. Hooks do nothing by default, so a method's file contains only its own behaviour.
+"""Base classes of methods. Hooks do nothing by default, so a method's file contains only its own
+behaviour.
 
-Letters: B batch, T tokens, C width, H heads, G key heads, D head width, R columns, F frequencies, N rows of a learned table;
-S queries and K keys of a block of the kernel `rows`.
-"""
+Letters: B batch, T tokens, C width, H heads, G key heads, D head width, R columns, F frequencies, N
+rows of a learned table; S queries and K keys of a block of the kernel `rows`."""
 
 import functools
 import operator
@@ -18,18 +18,24 @@ from posbench.position.geometry import Band, Bias, Mode, Shape, Span, Spectrum, 
 
 ANY = {"*": "cannot interact with another method"}  # tested_with every method
 AS_ROPE = "as RoPE: it turns pairs of channels alike"
-HOOKS = {Bias.COLUMNS: "columns", Bias.PROFILE: "profile", Bias.PAIRWISE: "bias", Bias.GATES: "gates", Bias.ROWS: "weights"}
+HOOKS = {
+    Bias.COLUMNS: "columns",
+    Bias.PROFILE: "profile",
+    Bias.PAIRWISE: "bias",
+    Bias.GATES: "gates",
+    Bias.ROWS: "weights",
+}
 
 
 @dataclass(frozen=True)
 class Layer:
-    """Position in one transformer layer: its encoding, its sliding window or chunks, and if extensions and scales act on it.
+    """Position in one transformer layer: its encoding, its sliding window or chunks, and if
+    extensions and scales act on it.
 
     With a chunk of n tokens, tokens 0 to n - 1 see each other, n to 2n - 1, and so on (Llama 4).
 
-    `index` counts the layers of one encoding. Hooks with parameters for each layer receive it. Layers are equal if they treat position
-    alike.
-    """
+    `index` counts the layers of one encoding. Hooks with parameters for each layer receive it.
+    Layers are equal if they treat position alike."""
 
     encoding: "Encoding"
     window: int | None = None
@@ -42,24 +48,38 @@ class Layer:
 class Encoding(nn.Module):
     """Base class of encodings: position is added to embeddings, rotates q and k, or biases scores.
 
-    `tested_with` names the extensions and scales that papers or public code have tested with this encoding, or define for it, each with
-    that source; `the paper` is the one of the method's file. Other defined pairs run only with allow_untested=true. It is enough if one
-    of the two methods names the other.
-    """
+    `tested_with` names the extensions and scales that papers or public code have tested with this
+    encoding, or define for it, each with that source; `the paper` is the one of the method's file.
+    Other defined pairs run only with allow_untested=true. It is enough if one of the two methods
+    names the other."""
 
     traits: ClassVar[Trait] = Trait(0)
     tested_with: ClassVar[Mapping[str, str]] = {}
-    tested_as: ClassVar[str] = ""  # name of another encoding's file, if what is tested with that one holds for this
-    scalable: ClassVar[bool] = True  # False if attention is not a softmax, where a factor on the logits has no meaning
+    tested_as: ClassVar[str] = (
+        ""  # name of another encoding's file, if what is tested with that one holds for this
+    )
+    scalable: ClassVar[bool] = (
+        True  # False if attention is not a softmax, where a factor on the logits has no meaning
+    )
     random: ClassVar[bool] = False  # True if `positions` draws new positions in every training step
-    positions_known: ClassVar[bool] = True  # False if an engine has its own, which may depend on a text's length
+    positions_known: ClassVar[bool] = (
+        True  # False if an engine has its own, which may depend on a text's length
+    )
     biases: ClassVar[Bias] = Bias(0)  # declared by defining the hooks
-    subject: str | None = None  # what messages call it, such as "GPT2LMHeadModel"; None: "encoding=" and its name
-    in_place: bool = False  # True if texts have a cache, so that no extension may read a text for each target
+    subject: str | None = (
+        None  # what messages call it, such as "GPT2LMHeadModel"; None: "encoding=" and its name
+    )
+    in_place: bool = (
+        False  # True if texts have a cache, so that no extension may read a text for each target
+    )
 
     def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
-        own = (bias for bias, hook in HOOKS.items() if getattr(cls, hook) is not getattr(Encoding, hook))
+        own = (
+            bias
+            for bias, hook in HOOKS.items()
+            if getattr(cls, hook) is not getattr(Encoding, hook)
+        )
         cls.biases = functools.reduce(operator.or_, own, Bias(0))
 
     def __init__(self, shape: Shape):
@@ -67,7 +87,9 @@ class Encoding(nn.Module):
         self.shape = shape
 
     def without(self, trait: Trait) -> str | None:
-        """Words of messages for a missing trait, such as "has no rotary positions"; None for the usual words."""
+        """Words of messages for a missing trait, such as "has no rotary positions"; None for the
+        usual words.
+        """
         return None
 
     def layers(self) -> list[Layer]:
@@ -75,7 +97,8 @@ class Encoding(nn.Module):
         return [Layer(self, index=i) for i in range(self.shape.n_layer)]
 
     def positions(self, length: int, generator: torch.Generator | None) -> Tensor | None:
-        """Coordinates of the tokens before an extension moves them: [T], float64, ascending; None stands for 0, 1, 2, ...
+        """Coordinates of the tokens before an extension moves them: [T], float64, ascending; None
+        stands for 0, 1, 2, ...
 
         `generator` is passed in training only, a new one for each step.
         """
@@ -83,11 +106,15 @@ class Encoding(nn.Module):
 
     @property
     def limit(self) -> int | None:
-        """Exclusive upper bound of coordinates, and so the longest text. None: no bound if UNBOUNDED, else the `rows`, else train_len."""
+        """Exclusive upper bound of coordinates, and so the longest text. None: no bound if
+        UNBOUNDED, else the `rows`, else train_len.
+        """
         return None
 
     def scaled_heads(self) -> Tensor | None:
-        """True for each head whose scores a scale multiplies: [H]; None for all. Its sink, and an extension's temperature, act on all."""
+        """True for each head whose scores a scale multiplies: [H]; None for all. Its sink, and an
+        extension's temperature, act on all.
+        """
         return None
 
     def spectrum(self) -> Spectrum | None:
@@ -95,7 +122,9 @@ class Encoding(nn.Module):
         return None
 
     def spectrum_at(self, length: int) -> Spectrum | None:
-        """The same for a text of `length` tokens, where an extension that depends on the length was trained in."""
+        """The same for a text of `length` tokens, where an extension that depends on the length was
+        trained in.
+        """
         return self.spectrum()
 
     def turning(self, spectrum: Spectrum) -> Spectrum:
@@ -103,58 +132,87 @@ class Encoding(nn.Module):
         return spectrum
 
     def rows(self) -> Tensor | None:
-        """Learned table [N, C], row n for coordinate n, that an extension may lengthen; None without one."""
+        """Learned table [N, C], row n for coordinate n, that an extension may lengthen; None
+        without one.
+        """
         return None
 
-    def embed(self, pos_T: Tensor, spectrum: Spectrum | None, rows_NC: Tensor | None) -> Tensor | None:
+    def embed(
+        self, pos_T: Tensor, spectrum: Spectrum | None, rows_NC: Tensor | None
+    ) -> Tensor | None:
         """Vectors added to the token embeddings at coordinates pos_T: [T, C]; None adds nothing."""
         return None
 
     def table(self, pos_T: Tensor, spectrum: Spectrum | None) -> Tensor | None:
-        """Table that `rotate` reads for coordinates pos_T (float64, CPU), made once per length; None: no rotation."""
+        """Table that `rotate` reads for coordinates pos_T (float64, CPU), made once per length;
+        None: no rotation.
+        """
         return None
 
-    def rotate(self, q_BHTD: Tensor, k_BGTD: Tensor, q_table: Tensor, k_table: Tensor) -> tuple[Tensor, Tensor]:
-        """Rotate q and k (fp32, not yet scaled) by their tables. The results may be wider. Called only if `table` returns one."""
+    def rotate(
+        self, q_BHTD: Tensor, k_BGTD: Tensor, q_table: Tensor, k_table: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Rotate q and k (fp32, not yet scaled) by their tables. The results may be wider. Called
+        only if `table` returns one.
+        """
         raise NotImplementedError
 
     def decay(self) -> Tensor | None:
-        """Rates [D] >= 0: the product of channel d of the rotated q and k is multiplied by exp(-rate_d (q_pos - k_pos))."""
+        """Rates [D] >= 0: the product of channel d of the rotated q and k is multiplied by
+        exp(-rate_d (q_pos - k_pos)).
+        """
         return None
 
-    def columns(self, q_pos_T: Tensor, k_pos_T: Tensor, row_constant: bool) -> tuple[Tensor, Tensor] | None:
-        """Columns ([H, T, R], [T, R]) of a bias of low rank R: their product is added to the scaled scores.
+    def columns(
+        self, q_pos_T: Tensor, k_pos_T: Tensor, row_constant: bool
+    ) -> tuple[Tensor, Tensor] | None:
+        """Columns ([H, T, R], [T, R]) of a bias of low rank R: their product is added to the scaled
+        scores.
 
-        Softmax is unchanged by a constant per row. row_constant=False (a single band) allows leaving it out; several bands need it.
-        """
+        Softmax is unchanged by a constant per row. row_constant=False (a single band) allows
+        leaving it out; several bands need it."""
         return None
 
     def gates(self, x_BTC: Tensor, layer: int) -> Tensor | None:
-        """Gates log f_t <= 0 of each token: [B, H, T], fp32. Their sum over j < t <= i is added to the score of (i, j)."""
+        """Gates log f_t <= 0 of each token: [B, H, T], fp32. Their sum over j < t <= i is added to
+        the score of (i, j).
+        """
         return None
 
     def profile(self, delta: Tensor, layer: int) -> Tensor:
-        """Bias that depends only on the coordinate distance `delta` (fp32, >= 0, any shape): [H, *delta.shape]."""
+        """Bias that depends only on the coordinate distance `delta` (fp32, >= 0, any shape): [H,
+        *delta.shape].
+        """
         raise NotImplementedError
 
     def bias(self, q_pos_S: Tensor, k_pos_K: Tensor, layer: int) -> Tensor:
-        """Bias from the coordinates of queries and keys: [H, S, K]. Default: `profile` of their difference, at least 0."""
+        """Bias from the coordinates of queries and keys: [H, S, K]. Default: `profile` of their
+        difference, at least 0.
+        """
         return self.profile((q_pos_S[:, None] - k_pos_K).clamp(min=0).float(), layer)
 
     def weights(
-        self, q_BHSD: Tensor, scores_BHSK: Tensor, bias_HSK: Tensor | None, seen_SK: Tensor, factor: Tensor | float, layer: int
+        self,
+        q_BHSD: Tensor,
+        scores_BHSK: Tensor,
+        bias_HSK: Tensor | None,
+        seen_SK: Tensor,
+        factor: Tensor | float,
+        layer: int,
     ) -> Tensor:
-        """Attention weights from whole rows of scaled content scores: [B, H, S, K], 0 where not `seen_SK`.
+        """Attention weights from whole rows of scaled content scores: [B, H, S, K], 0 where not
+        `seen_SK`.
 
-        For methods that a softmax over separate bands cannot express. q is not scaled. `factor` (broadcasts to [B, H, S, K]) is the
-        product of all factors on the logits; the scores do not contain it yet. Keys are in order, and the last key is the query of
-        the last row.
-        """
+        For methods that a softmax over separate bands cannot express. q is not scaled. `factor`
+        (broadcasts to [B, H, S, K]) is the product of all factors on the logits; the scores do not
+        contain it yet. Keys are in order, and the last key is the query of the last row."""
         raise NotImplementedError
 
 
 class Extension:
-    """Base class of extensions: pure functions of a Span, without parameters and without state between calls."""
+    """Base class of extensions: pure functions of a Span, without parameters and without state
+    between calls.
+    """
 
     needs: ClassVar[Trait] = Trait(0)
     tested_with: ClassVar[Mapping[str, str]] = {}
@@ -190,10 +248,11 @@ class Extension:
 
 
 class ScaledExtension(Extension):
-    """Extension by the factor target_len / train_len: target_len is each length in mode `dynamic`, a constant in mode `fixed`.
+    """Extension by the factor target_len / train_len: target_len is each length in mode `dynamic`,
+    a constant in mode `fixed`.
 
-    Raises ConfigError for `fixed` without target_len, `dynamic` with target_len, and a target_len below 1.
-    """
+    Raises ConfigError for `fixed` without target_len, `dynamic` with target_len, and a target_len
+    below 1."""
 
     def __init__(self, mode: Mode = "dynamic", target_len: float | None = None):
         if (mode == "fixed") != (target_len is not None):
@@ -210,25 +269,35 @@ class ScaledExtension(Extension):
 
 
 class ScaleAttention(nn.Module):
-    """Base class of scales: a factor on the logits of a query that sees n keys, at evaluation or trained in (train.scale_attention)."""
+    """Base class of scales: a factor on the logits of a query that sees n keys, at evaluation or
+    trained in (train.scale_attention).
+    """
 
     tested_with: ClassVar[Mapping[str, str]] = {}
-    trained: ClassVar[bool] = False  # True if it has parameters: then only train.scale_attention may choose it
+    trained: ClassVar[bool] = (
+        False  # True if it has parameters: then only train.scale_attention may choose it
+    )
 
     def __init__(self, shape: Shape):
         super().__init__()
         self.shape = shape
 
     def forward(self, n_T: Tensor, span: Span, layer: int) -> Tensor:
-        """Factor for each query, which sees n_T keys (float64, CPU): [T], or [H, T] if heads differ."""
+        """Factor for each query, which sees n_T keys (float64, CPU): [T], or [H, T] if heads
+        differ.
+        """
         return torch.ones_like(n_T)
 
     def distance(self, delta_K: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Factor and addend [K] of the content score at each index distance (float64); None: the rule is one factor per query."""
+        """Factor and addend [K] of the content score at each index distance (float64); None: the
+        rule is one factor per query.
+        """
         return None
 
     def sink(self, layer: int) -> Tensor | None:
-        """Logit of a sink, [H] or [1]: it enters every query's softmax, in layers of any kind, and has no value. None: no sink."""
+        """Logit of a sink, [H] or [1]: it enters every query's softmax, in layers of any kind, and
+        has no value. None: no sink.
+        """
         return None
 
     @property

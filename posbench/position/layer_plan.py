@@ -1,7 +1,8 @@
-"""Plan of one layer at one length: its bands, the scales of its content scores, and the encoding's part of both.
+"""Plan of one layer at one length: its bands, the scales of its content scores, and the encoding's
+part of both.
 
-Letters: T tokens, S and K chosen queries and keys, U index distances, B batch, H query heads, G heads of keys, D channels of a head.
-"""
+Letters: T tokens, S and K chosen queries and keys, U index distances, B batch, H query heads, G
+heads of keys, D channels of a head."""
 
 import functools
 from collections.abc import Callable, Hashable
@@ -18,12 +19,13 @@ ROWS = 256  # queries whose keys are counted at once, where they are drawn by lo
 
 @dataclass(frozen=True)
 class BandPlan:
-    """Numbers of a band: keys first_T..last_T of each query, coordinates (float64) of queries and keys, the encoding's tables of them.
+    """Numbers of a band: keys first_T..last_T of each query, coordinates (float64) of queries and
+    keys, the encoding's tables of them.
 
-    `line` is (slope, offset) if the coordinate distance is slope x (index distance) + offset for every pair, else None.
-    q_scale_T and k_scale_T are factors on q and k at their coordinates, None for 1. With lot_T and share_T (float64), a query sees of
-    its interval only the keys whose lot is below its share.
-    """
+    `line` is (slope, offset) if the coordinate distance is slope x (index distance) + offset for
+    every pair, else None. q_scale_T and k_scale_T are factors on q and k at their coordinates, None
+    for 1. With lot_T and share_T (float64), a query sees of its interval only the keys whose lot is
+    below its share."""
 
     first_T: Tensor
     last_T: Tensor
@@ -36,7 +38,9 @@ class BandPlan:
     k_scale_T: Tensor | None = None
     lot_T: Tensor | None = None
     share_T: Tensor | None = None
-    kept: dict = field(init=False, default_factory=dict, compare=False, repr=False)  # a kernel's cache for this band
+    kept: dict = field(
+        init=False, default_factory=dict, compare=False, repr=False
+    )  # a kernel's cache for this band
 
     @property
     def width_T(self) -> Tensor:
@@ -49,11 +53,17 @@ class BandPlan:
         return self.width_T if self.lot_T is None else self._found[0]
 
     def positions(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Coordinates of queries and keys on a device. They stay there: every copy to a GPU waits until it has done all its work."""
-        return self.once(("positions", device), lambda: (self.q_pos_T.to(device), self.k_pos_T.to(device)))
+        """Coordinates of queries and keys on a device. They stay there: every copy to a GPU waits
+        until it has done all its work.
+        """
+        return self.once(
+            ("positions", device), lambda: (self.q_pos_T.to(device), self.k_pos_T.to(device))
+        )
 
     def once(self, key: Hashable, make: Callable[[], object]) -> object:
-        """Result of the first `make` with this key: made once for a plan, since its layers share their bands."""
+        """Result of the first `make` with this key: made once for a plan, since its layers share
+        their bands.
+        """
         if key not in self.kept:
             self.kept[key] = make()
         return self.kept[key]
@@ -65,7 +75,9 @@ class BandPlan:
 
     @functools.cached_property
     def _found(self) -> tuple[Tensor, Tensor]:
-        """`seen_T` and `farthest_T` of a band with lots, counted pair by pair in memory that grows with the length alone."""
+        """`seen_T` and `farthest_T` of a band with lots, counted pair by pair in memory that grows
+        with the length alone.
+        """
         index_T = torch.arange(len(self.first_T))
         found = []
         for query_S in index_T.split(ROWS):
@@ -77,12 +89,18 @@ class BandPlan:
         """Slice of the keys that queries start..stop-1 see; empty if they see none."""
         first_S, last_S = self.first_T[start:stop], self.last_T[start:stop]
         some_S = last_S >= first_S
-        return slice(int(first_S[some_S].min()), int(last_S[some_S].max()) + 1) if some_S.any() else slice(0, 0)
+        return (
+            slice(int(first_S[some_S].min()), int(last_S[some_S].max()) + 1)
+            if some_S.any()
+            else slice(0, 0)
+        )
 
     def seen(self, query_S: Tensor, key_K: Tensor) -> Tensor:
         """True where queries of these indices see keys of those: [S, K], on their device."""
         of_pairs, device = (self.first_T, self.last_T, self.lot_T, self.share_T), query_S.device
-        first_T, last_T, lot_T, share_T = self.once(("seen", device), lambda: [one if one is None else one.to(device) for one in of_pairs])
+        first_T, last_T, lot_T, share_T = self.once(
+            ("seen", device), lambda: [one if one is None else one.to(device) for one in of_pairs]
+        )
         seen_SK = (key_K >= first_T[query_S, None]) & (key_K <= last_T[query_S, None])
         return seen_SK if lot_T is None else seen_SK & (lot_T[key_K] < share_T[query_S, None])
 
@@ -91,24 +109,32 @@ class BandPlan:
 class LayerPlan:
     """Geometry of one layer, and the scales of its content scores.
 
-    `tell` is called from time to time with the share of the layer's work that is done, because a long text takes minutes.
-    """
+    `tell` is called from time to time with the share of the layer's work that is done, because a
+    long text takes minutes."""
 
     encoding: Encoding
     bands: tuple[BandPlan, ...]
     causal: bool  # one band that is the whole causal triangle: any fused kernel can run it
-    scales: tuple[tuple[ScaleAttention, Tensor | None], ...]  # (scale, factor); the factor is None if it is trained
+    scales: tuple[
+        tuple[ScaleAttention, Tensor | None], ...
+    ]  # (scale, factor); the factor is None if it is trained
     temperature: float
     n_T: Tensor
     span: Span
     index: int = 0  # among the layers of its encoding
     number: int = 0  # among all layers
-    softcap: float | None = None  # scores become cap tanh(score / cap), biases and factors included (Gemma 2); only kernels by blocks can
+    softcap: float | None = (
+        # scores become cap tanh(score / cap), biases and factors included (Gemma 2); only kernels
+        # by blocks can
+        None
+    )
     tell: Callable[[float], None] = lambda share: None
 
     @property
     def factor(self) -> Tensor | None:
-        """Factor on the content scores of each query: [T] or [H, T], float32, on the CPU or a trained scale's device; None for 1."""
+        """Factor on the content scores of each query: [T] or [H, T], float32, on the CPU or a
+        trained scale's device; None for 1.
+        """
         total = None
         for scale, known in self.scales:
             factor = known
@@ -122,7 +148,11 @@ class LayerPlan:
         if total is not None and heads_H is not None:
             total = torch.where(heads_H.to(total.device)[:, None], total, 1.0)
         if self.temperature != 1:
-            total = torch.full((len(self.n_T),), self.temperature) if total is None else total * self.temperature
+            total = (
+                torch.full((len(self.n_T),), self.temperature)
+                if total is None
+                else total * self.temperature
+            )
         return total
 
     def turned(self, band: BandPlan, q_BHTD: Tensor, k_BGTD: Tensor) -> tuple[Tensor, Tensor]:
@@ -148,7 +178,12 @@ class LayerPlan:
     def bare(self) -> bool:
         """True if the scores are the products of q and k over sqrt(D), and nothing else."""
         encoding = self.encoding
-        return not encoding.biases and not self.has_sink and encoding.decay() is None and self.factor is None
+        return (
+            not encoding.biases
+            and not self.has_sink
+            and encoding.decay() is None
+            and self.factor is None
+        )
 
     def profile(self, band: BandPlan, delta_U: Tensor) -> Tensor:
         """Bias at the index distances delta_U, for a band that has a `line`: [H, U]."""
@@ -171,6 +206,14 @@ class LayerPlan:
         return any(scale.sinks for scale, _ in self.scales)
 
     def sink(self, q_BHTD: Tensor) -> Tensor | None:
-        """Logit of the sink of each head of q, of several their logarithmic sum: [H], float32; None without one."""
+        """Logit of the sink of each head of q, of several their logarithmic sum: [H], float32; None
+        without one.
+        """
         found = [scale.sink(self.number) for scale, _ in self.scales if scale.sinks]
-        return torch.stack([one.to(q_BHTD.device).float().expand(q_BHTD.shape[1]) for one in found]).logsumexp(dim=0) if found else None
+        return (
+            torch.stack(
+                [one.to(q_BHTD.device).float().expand(q_BHTD.shape[1]) for one in found]
+            ).logsumexp(dim=0)
+            if found
+            else None
+        )

@@ -1,10 +1,12 @@
 """Products of matrices on a CPU whose digits do not depend on the number of threads.
 
-A job gets more threads alone than beside another job, and its losses must be the same. MKL makes four rows of a product together, and what
-is left of three rows or fewer in another order of the same sums. Threads share out the rows, so for 5 to 51 rows (with 2 to 32 threads) it
-depends on their number which rows are left, unless the rows are a multiple of four. torch's attention gives each thread a buffer of its
-own, and what is left of few queries depends on where it lies. Measured with torch 2.13 and MKL 2024.2, in float32 and float64; bf16,
-which oneDNN multiplies, has the same digits for any number of threads. tests/model/test_threads.py compares the bits.
+A job gets more threads alone than beside another job, and its losses must be the same. MKL makes
+four rows of a product together, and what is left of three rows or fewer in another order of the
+same sums. Threads share out the rows, so for 5 to 51 rows (with 2 to 32 threads) it depends on
+their number which rows are left, unless the rows are a multiple of four. torch's attention gives
+each thread a buffer of its own, and what is left of few queries depends on where it lies. Measured
+with torch 2.13 and MKL 2024.2, in float32 and float64; bf16, which oneDNN multiplies, has the same
+digits for any number of threads. tests/model/test_threads.py compares the bits.
 
 Letters: N rows, C and F widths, S queries, K keys, W width of a head.
 """
@@ -32,7 +34,9 @@ class Linear(nn.Linear):
 
 
 def whole_groups(q_SW: Tensor, mask_SK: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Queries [..., S, W] and their mask [..., 1 or S, K] for torch's attention, with copies of the last up to a multiple of TOGETHER."""
+    """Queries [..., S, W] and their mask [..., 1 or S, K] for torch's attention, with copies of the
+    last up to a multiple of TOGETHER.
+    """
     n_rows = q_SW.shape[-2]
     missing = -n_rows % TOGETHER
     if not missing or n_rows >= MANY or q_SW.device.type != "cpu":

@@ -24,5 +24,7 @@ class Repositioned(Encoding):
     def rows(self) -> Tensor | None:
         return self.base.rows()
 
-    def embed(self, pos_T: Tensor, spectrum: Spectrum | None, rows_NC: Tensor | None) -> Tensor | None:
+    def embed(
+        self, pos_T: Tensor, spectrum: Spectrum | None, rows_NC: Tensor | None
+    ) -> Tensor | None:
         return self.base.embed(pos_T, spectrum, rows_NC)

@@ -1,4 +1,6 @@
-"""A checkpoint as transformers builds it, from safetensors or GGUF alone: nothing of its folder is executed. Torch-free until called."""
+"""A checkpoint as transformers builds it, from safetensors or GGUF alone: nothing of its folder is
+executed. Torch-free until called.
+"""
 
 import contextlib
 import importlib.util
@@ -15,13 +17,23 @@ if TYPE_CHECKING:
 
 
 def theirs(checkpoint: Checkpoint, dtype: "torch.dtype", **options: object) -> "nn.Module | str":
-    """Their model, to evaluate; or the reason why there is none. `options` are those of from_pretrained."""
-    options |= {"dtype": dtype, "local_files_only": True, "trust_remote_code": False, "output_loading_info": True}
+    """Their model, to evaluate; or the reason why there is none. `options` are those of
+    from_pretrained.
+    """
+    options |= {
+        "dtype": dtype,
+        "local_files_only": True,
+        "trust_remote_code": False,
+        "output_loading_info": True,
+    }
     if importlib.util.find_spec("transformers") is None:
         return "transformers is not installed: pip install 'posbench[hf]'"
     if is_gguf(checkpoint.place):
         if importlib.util.find_spec("accelerate") is None:
-            return "transformers reads GGUF files only where accelerate is installed: pip install 'posbench[hf]'"
+            return (
+                "transformers reads GGUF files only where accelerate is installed: pip install"
+                " 'posbench[hf]'"
+            )
         with contextlib.suppress(Undescribed):
             config = checkpoint.config()
             if config["rope_scaling"] or config["model_type"] == "smollm3":
@@ -31,12 +43,17 @@ def theirs(checkpoint: Checkpoint, dtype: "torch.dtype", **options: object) -> "
         options["use_safetensors"] = True
     import transformers
 
-    if is_gguf(checkpoint.place) and hasattr(transformers, "GgufConfig"):  # later versions keep weights packed otherwise
+    if is_gguf(checkpoint.place) and hasattr(
+        transformers, "GgufConfig"
+    ):  # later versions keep weights packed otherwise
         options["quantization_config"] = transformers.GgufConfig(dequantize=True)
 
     folder = checkpoint.place.parent if is_gguf(checkpoint.place) else checkpoint.place
     logs = transformers.utils.logging
-    before, told = logs.get_verbosity(), io.StringIO()  # progress bars and advice on packed weights are no news
+    before, told = (
+        logs.get_verbosity(),
+        io.StringIO(),
+    )  # progress bars and advice on packed weights are no news
     logs.set_verbosity_error()
     try:
         with contextlib.redirect_stderr(told):
@@ -46,7 +63,10 @@ def theirs(checkpoint: Checkpoint, dtype: "torch.dtype", **options: object) -> "
     finally:
         logs.set_verbosity(before)
     if lacking := sorted(found["missing_keys"]) or sorted(found["mismatched_keys"]):
-        return f"its files do not hold {lacking[0]} as its configuration describes it, which transformers would draw at random"
+        return (
+            f"its files do not hold {lacking[0]} as its configuration describes it, which"
+            " transformers would draw at random"
+        )
     return model.eval()
 
 

@@ -1,8 +1,7 @@
 """Parts of a page that loads nothing: its templates, links, tables that sort, inlined drawings.
 
-There is no network, no font, and no script but sort.js and those that a page is given. A content security policy in the page forbids
-everything else.
-"""
+There is no network, no font, and no script but sort.js and those that a page is given. A content
+security policy in the page forbids everything else."""
 
 import base64
 import hashlib
@@ -25,7 +24,9 @@ TINTS = {GAINS: "0,158,115", FAILS: "213,94,0", LEVEL: "120,120,120"}
 
 @dataclass(frozen=True)
 class Grid:
-    """Table of a page. A head that is Markup does not sort; columns with an index in `numeric` sort by number, aligned right."""
+    """Table of a page. A head that is Markup does not sort; columns with an index in `numeric` sort
+    by number, aligned right.
+    """
 
     columns: Sequence[object]
     rows: Sequence[Sequence[object]]
@@ -34,9 +35,17 @@ class Grid:
 
 
 def template(name: str) -> Template:
-    """Template of report/templates. All that enters it is escaped, without unprintable characters; Markup is HTML already."""
+    """Template of report/templates. All that enters it is escaped, without unprintable characters;
+    Markup is HTML already.
+    """
     loader = PackageLoader("posbench.report")
-    environment = Environment(loader=loader, autoescape=True, trim_blocks=True, undefined=StrictUndefined, finalize=_printable)
+    environment = Environment(
+        loader=loader,
+        autoescape=True,
+        trim_blocks=True,
+        undefined=StrictUndefined,
+        finalize=_printable,
+    )
     environment.filters |= {"link": link, "tint": tint, "sha256": _sha256}
     return environment.get_template(name)
 
@@ -60,7 +69,9 @@ def anchored(text: object, anchor: str) -> Markup:
 
 
 def tint(cell: object) -> str:
-    """Style of a cell: green below the floor, orange above, grey if the interval contains zero. Deeper if larger, up to 1 nat/token."""
+    """Style of a cell: green below the floor, orange above, grey if the interval contains zero.
+    Deeper if larger, up to 1 nat/token.
+    """
     if not isinstance(cell, TableCell) or cell.value is None or cell.mark not in TINTS:
         return ""
     depth = 0.12 + 0.4 * min(1.0, abs(round(cell.value, 3))) ** 0.5 if cell.mark != LEVEL else 0.08
@@ -68,7 +79,9 @@ def tint(cell: object) -> str:
 
 
 def svg(text: str, prefix: str, label: str) -> Markup:
-    """Figure's svg for use inside a page: no comments, metadata or fixed size, ids with `prefix`, at a width that can be read."""
+    """Figure's svg for use inside a page: no comments, metadata or fixed size, ids with `prefix`,
+    at a width that can be read.
+    """
     root = ElementTree.fromstring(re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffe\uffff]", "", text))
     for metadata in root.findall("{*}metadata"):
         root.remove(metadata)
@@ -77,7 +90,13 @@ def svg(text: str, prefix: str, label: str) -> Markup:
         attributes = {name.split("}")[-1]: value for name, value in element.attrib.items()}
         element.attrib.clear()
         for name, value in attributes.items():
-            value = prefix + value if name == "id" else re.sub(r"^#", f"#{prefix}", value) if name == "href" else value
+            value = (
+                prefix + value
+                if name == "id"
+                else re.sub(r"^#", f"#{prefix}", value)
+                if name == "href"
+                else value
+            )
             element.set(name, re.sub(r"url\(#", f"url(#{prefix}", value))
     width = float(root.get("viewBox", "0 0 600 400").split()[2])
     for name in ("width", "height", "version"):

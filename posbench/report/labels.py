@@ -1,4 +1,6 @@
-"""Labels of methods and trainings, with no more words than are needed to tell them apart, and the values that they are made of."""
+"""Labels of methods and trainings, with no more words than are needed to tell them apart, and the
+values that they are made of.
+"""
 
 import json
 from collections import defaultdict
@@ -17,7 +19,9 @@ MANY = 8  # numbers of a list from which a label has the first, the last and fou
 
 @dataclass(frozen=True)
 class Facts:
-    """Values behind the labels of a method. `encoding` and `extension` are names of yamls in configs/."""
+    """Values behind the labels of a method. `encoding` and `extension` are names of yamls in
+    configs/.
+    """
 
     encoding: str
     extension: str
@@ -32,14 +36,17 @@ class Facts:
 class Labels:
     """Labels (encoding, extension, scale_attention) of rows among `rows`.
 
-    Methods are named by `called`. An argument appears only if two of `rows` differ in it, and not at its value in configs/: beside
-    `ntk multiplier=2.0` the default is plain `ntk`. `variants` ({run_id: {key: words}}) tells apart trainings of one encoding, whose
-    `steps` are given by run_id. A fine-tuned run names its parent's family, and the extension that it was fine-tuned with: `yarn (trained
-    in)`.
-    """
+    Methods are named by `called`. An argument appears only if two of `rows` differ in it, and not
+    at its value in configs/: beside `ntk multiplier=2.0` the default is plain `ntk`. `variants`
+    ({run_id: {key: words}}) tells apart trainings of one encoding, whose `steps` are given by
+    run_id. A fine-tuned run names its parent's family, and the extension that it was fine-tuned
+    with: `yarn (trained in)`."""
 
     def __init__(
-        self, rows: Iterable[dict], variants: Mapping[str, Mapping[str, str]] | None = None, steps: Mapping[str, int] | None = None
+        self,
+        rows: Iterable[dict],
+        variants: Mapping[str, Mapping[str, str]] | None = None,
+        steps: Mapping[str, int] | None = None,
     ):
         self.variants = variants or {}
         named = (run for run, words in self.variants.items() if STEPS in words)
@@ -54,7 +61,11 @@ class Labels:
     def __call__(self, given: dict) -> tuple[str, str, str]:
         row = moved(given)
         task = f" ({row['task']})" if row["task"] and row["protocol"] != "accuracy" else ""
-        extension = self._method("extension", row) + " (trained in)" * (row["extension"] != given["extension"]) + task
+        extension = (
+            self._method("extension", row)
+            + " (trained in)" * (row["extension"] != given["extension"])
+            + task
+        )
         return self._encoding(row), extension, row["scale_attention"]
 
     def facts(self, given: dict, setting: Setting | str | None = None) -> Facts:
@@ -74,9 +85,15 @@ class Labels:
 
     def _encoding(self, row: dict, without: str | None = None) -> str:
         """Label of an encoding, and what tells its trainings apart, all or `without` one key."""
-        trained = "" if row["trained_scale"] in (None, "none") else f" trained with {row['trained_scale']}"
+        trained = (
+            ""
+            if row["trained_scale"] in (None, "none")
+            else f" trained with {row['trained_scale']}"
+        )
         tuned = f" tuned from {family(row['finetune'])}" if row["finetune"] else ""
-        rest = (words for key, words in self.variants.get(row["run_id"], {}).items() if key != without)
+        rest = (
+            words for key, words in self.variants.get(row["run_id"], {}).items() if key != without
+        )
         return "".join([self._method("encoding", row), trained, tuned, *rest])
 
     def _method(self, name: str, row: dict) -> str:
@@ -84,7 +101,11 @@ class Labels:
         method = called(name, row[name], args)
         usual = nodes(name).get(method, {})
         changed = [key for key in sorted(args) if usual.get(key, absent) != args[key]]
-        differ = [key for key in changed if any(other.get(key, absent) != args[key] for other in self.known[name, method])]
+        differ = [
+            key
+            for key in changed
+            if any(other.get(key, absent) != args[key] for other in self.known[name, method])
+        ]
         return " ".join([method, *(f"{key}={_brief(args[key])}" for key in differ)])
 
 
@@ -97,17 +118,26 @@ def _brief(value: object) -> str:
 
 
 def moved(row: dict) -> dict:
-    """`row` of a fine-tuned run with what was trained into its encoding as its extension; beside another extension as a trained part."""
+    """`row` of a fine-tuned run with what was trained into its encoding as its extension; beside
+    another extension as a trained part.
+    """
     args = row["encoding_args"] or {}
     inner = args["base"] if isinstance(args.get("base"), dict) else args
     if not row["finetune"]:
         return row
     node = inner.get("scaling")
-    gone = {key for key in ("scaling", "scaling_len", "amplitude") if node or inner.get(key) is None}
+    gone = {
+        key for key in ("scaling", "scaling_len", "amplitude") if node or inner.get(key) is None
+    }
     left = {key: value for key, value in inner.items() if key not in gone}
     row = {**row, "encoding_args": left if inner is args else {**args, "base": left}}
     if not node:
         return row
     if row["extension"] == "none":
         return {**row, "extension": method_name(node), "extension_args": method_args(node)}
-    return {**row, "trained_scale": " and ".join([method_name(node), *({row["trained_scale"]} - {None, "none"})])}
+    return {
+        **row,
+        "trained_scale": " and ".join(
+            [method_name(node), *({row["trained_scale"]} - {None, "none"})]
+        ),
+    }

@@ -1,13 +1,15 @@
-"""Mean reciprocal rank of methods over tasks and lengths: one number for each method, as in Kazemnejad et al. 2023 (arXiv 2305.19466).
+"""Mean reciprocal rank of methods over tasks and lengths: one number for each method, as in
+Kazemnejad et al. 2023 (arXiv 2305.19466).
 
-A cell is a task at a length beyond training. In each, the methods that learned the task are ranked by accuracy: 1 is the best, and alike
-ones share the mean of their ranks. A method's number is the mean of 1 / rank over its cells. Cells in which all methods are alike say
-nothing, such as those where none is ever right, and are left out. So are questions that another task of the table holds already
-(inside or outside of a window). A method that never learned a task has no rank in it: `unlearned` counts these tasks.
+A cell is a task at a length beyond training. In each, the methods that learned the task are ranked
+by accuracy: 1 is the best, and alike ones share the mean of their ranks. A method's number is the
+mean of 1 / rank over its cells. Cells in which all methods are alike say nothing, such as those
+where none is ever right, and are left out. So are questions that another task of the table holds
+already (inside or outside of a window). A method that never learned a task has no rank in it:
+`unlearned` counts these tasks.
 
-The number depends on which methods are compared and on which lengths were read, and it has no interval: it sums up a table, and it
-tests nothing.
-"""
+The number depends on which methods are compared and on which lengths were read, and it has no
+interval: it sums up a table, and it tests nothing."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,8 +21,9 @@ from posbench.report.tables import METHOD, Table, TableCell
 
 FEWEST_TASKS, FEWEST_METHODS = 2, 3  # fewer are read more easily in their own tables
 RANKED = (
-    "1 / rank by accuracy among the methods that learned a task, the mean over tasks and lengths beyond training; alike ones share the "
-    "mean of their ranks, and cells in which all are alike are left out"
+    "1 / rank by accuracy among the methods that learned a task, the mean over tasks and lengths"
+    " beyond training; alike ones share the mean of their ranks, and cells in which all are alike"
+    " are left out"
 )
 
 
@@ -39,11 +42,15 @@ class MethodRank:
 
 
 def method_ranks(sections: Iterable[Sequence[Score]]) -> list[MethodRank]:
-    """Ranks of all methods of a report, the best first; empty for too few tasks or methods to need them."""
+    """Ranks of all methods of a report, the best first; empty for too few tasks or methods to need
+    them.
+    """
     tasks = [
         cells
         for section in sections
-        for task, cells in by_task([score for score in section if score.extension != "recompute_window"]).items()
+        for task, cells in by_task(
+            [score for score in section if score.extension != "recompute_window"]
+        ).items()
         if learned_by(task) == task
     ]
     methods = list(dict.fromkeys(method for cells in tasks for method in cells))
@@ -60,20 +67,40 @@ def method_ranks(sections: Iterable[Sequence[Score]]) -> list[MethodRank]:
         unlearned = sum(not any(score.learned for score in scores.values()) for scores in asked)
         own = reciprocal[method]
         first = sum(value == 1 for value in own)
-        found.append(MethodRank(*method[:3], fmean(own) if own else None, len(own), first, len(asked), unlearned))
+        found.append(
+            MethodRank(
+                *method[:3], fmean(own) if own else None, len(own), first, len(asked), unlearned
+            )
+        )
     return sorted(found, key=lambda line: -(line.reciprocal_rank or 0))
 
 
 def _ranks_by_length(cells: dict[tuple, dict[int, Score]]) -> list[dict[tuple, float]]:
-    """{method: rank} for each length beyond training at which the methods that learned the task differ."""
-    lengths = {length for scores in cells.values() for length, score in scores.items() if length > score.train_len}
+    """{method: rank} for each length beyond training at which the methods that learned the task
+    differ.
+    """
+    lengths = {
+        length
+        for scores in cells.values()
+        for length, score in scores.items()
+        if length > score.train_len
+    }
     found = []
     for length in sorted(lengths):
-        accuracy = {method: scores[length].accuracy for method, scores in cells.items() if length in scores and scores[length].learned}
+        accuracy = {
+            method: scores[length].accuracy
+            for method, scores in cells.items()
+            if length in scores and scores[length].learned
+        }
         if len({*accuracy.values()}) < 2:
             continue
         values = list(accuracy.values())
-        found.append({method: 0.5 + sum(other > own for other in values) + 0.5 * values.count(own) for method, own in accuracy.items()})
+        found.append(
+            {
+                method: 0.5 + sum(other > own for other in values) + 0.5 * values.count(own)
+                for method, own in accuracy.items()
+            }
+        )
     return found
 
 
@@ -84,6 +111,8 @@ def rank_table(ranks: Sequence[MethodRank]) -> Table:
     for line in ranks:
         value = "-" if line.reciprocal_rank is None else f"{line.reciprocal_rank:.2f}"
         names = [TableCell(name) for name in (line.encoding, line.extension, line.scale_attention)]
-        counts = [TableCell(str(count), count) for count in (line.first, line.cells, line.unlearned)]
+        counts = [
+            TableCell(str(count), count) for count in (line.first, line.cells, line.unlearned)
+        ]
         rows.append([*names, TableCell(value, line.reciprocal_rank), *counts])
     return Table("Mean reciprocal rank beyond the training length", columns, rows)

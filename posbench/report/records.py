@@ -1,4 +1,6 @@
-"""Records of a report: points of curves and of contexts, and scores of tasks, each a line of a CSV; and how they are grouped."""
+"""Records of a report: points of curves and of contexts, and scores of tasks, each a line of a CSV;
+and how they are grouped.
+"""
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -13,14 +15,28 @@ from posbench.results.evaluation import Evaluation
 from posbench.statistics.clustered import student_quantile
 
 SECTION = ("protocol", "data", "tokenizer", "train_len", "setting")
-UNWRITTEN = {"default": None, "kw_only": True, "compare": False, "repr": False, "metadata": {"column": False}}  # no column of a CSV
-SEEDS_ALIKE = "examples (seeds alike)"  # units of Wilson's interval over the texts of one seed, where all have the same accuracy
-MOST = {"encodings": 300, "methods": 1_000, "lengths or positions": 1_000, "tables of different data, protocols or settings": 500}
+UNWRITTEN = {
+    "default": None,
+    "kw_only": True,
+    "compare": False,
+    "repr": False,
+    "metadata": {"column": False},
+}  # no column of a CSV
+# units of Wilson's interval over the texts of one seed, where all have the same accuracy
+SEEDS_ALIKE = "examples (seeds alike)"
+MOST = {
+    "encodings": 300,
+    "methods": 1_000,
+    "lengths or positions": 1_000,
+    "tables of different data, protocols or settings": 500,
+}
 
 
 @dataclass(frozen=True)
 class SectionKey:
-    """Columns that must be equal within a table or figure; `what` names the records of a CSV in errors."""
+    """Columns that must be equal within a table or figure; `what` names the records of a CSV in
+    errors.
+    """
 
     what: ClassVar[str]
     protocol: str
@@ -28,12 +44,16 @@ class SectionKey:
     tokenizer: str
     train_len: int
     setting: str | None  # windows, targets and number format in words
-    facts: Facts | None = field(**UNWRITTEN)  # this and `seeds` are unknown of a record that was read from a CSV
+    facts: Facts | None = field(
+        **UNWRITTEN
+    )  # this and `seeds` are unknown of a record that was read from a CSV
     seeds: Sequence[Seed] | None = field(**UNWRITTEN)
 
     @property
     def averaged(self) -> tuple[int, ...] | None:
-        """Seeds that the record is a mean over, ascending; None for a record that was read from a CSV, which has their number alone."""
+        """Seeds that the record is a mean over, ascending; None for a record that was read from a
+        CSV, which has their number alone.
+        """
         return tuple(sorted(seed.row["seed"] for seed in self.seeds)) if self.seeds else None
 
     @property
@@ -43,7 +63,9 @@ class SectionKey:
 
     @property
     def method(self) -> tuple[str, str, str, str | None]:
-        """Key of a line of a figure and of a row of a table: encoding, extension, scale, and the CSV that they were read from."""
+        """Key of a line of a figure and of a row of a table: encoding, extension, scale, and the
+        CSV that they were read from.
+        """
         return self.encoding, self.extension, self.scale_attention, self.source
 
     @property
@@ -57,7 +79,9 @@ Record, Item = TypeVar("Record", bound=SectionKey), TypeVar("Item")
 
 @dataclass(frozen=True, kw_only=True)
 class CurvePoint(SectionKey):
-    """One method at one length. Losses are in nats/token; `half_width` is half of the 95 % interval of `difference`."""
+    """One method at one length. Losses are in nats/token; `half_width` is half of the 95 % interval
+    of `difference`.
+    """
 
     what: ClassVar[str] = "curve points"
     encoding: str
@@ -67,35 +91,55 @@ class CurvePoint(SectionKey):
     length: int  # tokens fed, or the position in `window` for a protocol by position
     window: int | None = None
     n_seeds: int
-    n_targets: int | None = None  # this and the next two are None if the source is somebody else's CSV
+    n_targets: int | None = (
+        None  # this and the next two are None if the source is somebody else's CSV
+    )
     n_units: int | None = None
     sem_unit: str | None = None
     nll: float | None = None
     bpb: float | None = None
     floor: float | None = None  # loss with exactly train_len tokens of context
-    difference: float | None = None  # nll - floor: about 0 holds, above fails, below gains from text beyond the training length
+    difference: float | None = (
+        # nll - floor: about 0 holds, above fails, below gains from text beyond the training length
+        None
+    )
     half_width: float | None = None
-    over: str | None = None  # units of the intervals: "seeds x documents", the sem_unit for one seed, "seeds" if only means are known
+    over: str | None = (
+        # units of the intervals: "seeds x documents", the sem_unit for one seed, "seeds" if only
+        # means are known
+        None
+    )
     gain: float | None = None  # G of the encoding, mean over seeds
     gain_lower: float | None = None  # the lowest of the seeds' lower 95 % bounds of G
-    change: float | None = None  # nll - the loss of the same trainings at this length without an extension
+    change: float | None = (
+        None  # nll - the loss of the same trainings at this length without an extension
+    )
     change_half_width: float | None = None  # of its 95 % interval
     low: float | None = None  # the interval of nll as somebody else's CSV states it
     high: float | None = None
     accuracy: float | None = None  # share of targets whose most likely token was right
-    source: str | None = None  # the CSV that the losses were read from; None if the report is of that file alone, or of runs
-    # Columns of a section that somebody else's CSV lacks, with spaces between: those of its table stand there.
+    source: str | None = (
+        # the CSV that the losses were read from; None if the report is of that file alone, or of
+        # runs
+        None
+    )
+    # Columns of a section that somebody else's CSV lacks, with spaces between: those of its table
+    # stand there.
     unstated: str | None = field(default=None, metadata={"sparse": True})
 
     @property
     def foreign(self) -> bool:
-        """True if the loss is from somebody else's CSV, which tells nothing about targets and documents."""
+        """True if the loss is from somebody else's CSV, which tells nothing about targets and
+        documents.
+        """
         return self.n_units is None
 
 
 @dataclass(frozen=True)
 class ContextPoint(SectionKey):
-    """Means over seeds for one encoding with exactly `context` tokens before every target: losses in nats/token, 95 % half widths."""
+    """Means over seeds for one encoding with exactly `context` tokens before every target: losses
+    in nats/token, 95 % half widths.
+    """
 
     what: ClassVar[str] = "loss against context"
     extension: ClassVar[str] = "none"
@@ -111,10 +155,16 @@ class ContextPoint(SectionKey):
     bpb: float | None
     difference: float | None  # nll - the loss with train_len tokens
     half_width: float | None
-    doubling: float | None  # the loss with context // 2 tokens - nll: the gain by doubling; G if context is train_len
+    doubling: (
+        float | None
+    )  # the loss with context // 2 tokens - nll: the gain by doubling; G if context is train_len
     doubling_half_width: float | None
     over: str | None  # units of the intervals, as in `CurvePoint`
-    source: str | None = None  # the CSV that the losses were read from; None if the report is of that file alone, or of runs
+    source: str | None = (
+        # the CSV that the losses were read from; None if the report is of that file alone, or of
+        # runs
+        None
+    )
 
     @property
     def length(self) -> int:
@@ -124,7 +174,9 @@ class ContextPoint(SectionKey):
 
 @dataclass(frozen=True)
 class Score(SectionKey):
-    """Accuracy of one method at one length, on one part of a task, with both ends of its 95 % interval."""
+    """Accuracy of one method at one length, on one part of a task, with both ends of its 95 %
+    interval.
+    """
 
     what: ClassVar[str] = "scores"
     task: str
@@ -141,14 +193,29 @@ class Score(SectionKey):
     accuracy: float
     low: float
     high: float
-    over: str  # units of the interval: "seeds x examples" or SEEDS_ALIKE, "example" for one seed, "seeds" if only means are known
+    # units of the interval: "seeds x examples" or SEEDS_ALIKE, "example" for one seed, "seeds" if
+    # only means are known
+    over: str
     nll: float | None  # -ln p(answer) in nats per answer
     choice: float | None  # share of answers that were likelier than all other choices in the text
     learned: bool  # a training of this method learned the task
-    inside: float | None  # accuracy inside the window, of a fine-tuned training or its parent, mean over all seeds; None if unknown
-    half_width: float | None = None  # half of the 95 % interval of nll; None in CSVs of earlier versions
-    source: str | None = None  # the CSV that the rows were read from; None if the report is of that file alone, or of runs
-    by_place: float | None = None  # share that the token behind the latest earlier place of what asks gets right, if it is known
+    inside: (
+        float | None
+        # accuracy inside the window, of a fine-tuned training or its parent, mean over all seeds; None
+        # if unknown
+    )
+    half_width: float | None = (
+        None  # half of the 95 % interval of nll; None in CSVs of earlier versions
+    )
+    source: str | None = (
+        # the CSV that the rows were read from; None if the report is of that file alone, or of runs
+        None
+    )
+    by_place: float | None = (
+        # share that the token behind the latest earlier place of what asks gets right, if it is
+        # known
+        None
+    )
     by_value: float | None = None  # share that any of the choices in the text gets right
     learners: Sequence[Seed] | None = field(**UNWRITTEN)  # of `seeds`, those in the mean
 
@@ -163,7 +230,9 @@ class Score(SectionKey):
 
 
 def as_stated(record: SectionKey, column: str) -> str:
-    """Value of a column of `SECTION` in words; "data not stated" for one that the record's CSV does not state."""
+    """Value of a column of `SECTION` in words; "data not stated" for one that the record's CSV does
+    not state.
+    """
     unstated = (getattr(record, "unstated", None) or "").split()
     value = getattr(record, column)
     if column in unstated or value is None:
@@ -179,7 +248,11 @@ def file(source: str | None) -> str:
 def interval_units(units: Iterable[str]) -> str:
     """Units of intervals, `over` of several records, in words; "" for none."""
     return " or ".join(
-        f"over {unit.replace(' x ', ' crossed with ')}" if unit.startswith("seeds") else f"over {unit}s (one seed)"
+        (
+            f"over {unit.replace(' x ', ' crossed with ')}"
+            if unit.startswith("seeds")
+            else f"over {unit}s (one seed)"
+        )
         for unit in sorted({*units})
     )
 
@@ -189,11 +262,16 @@ def two_seeds(found: Iterable[CurvePoint | ContextPoint]) -> list[str]:
     if not any(one.n_seeds == 2 and (one.over or "").startswith("seeds") for one in found):
         return []
     two, three = (student_quantile(0.975, df) for df in (1, 2))
-    return [f"two seeds leave one degree of freedom: Student's t is {two:.1f}, and {three:.1f} with a third seed"]
+    return [
+        f"two seeds leave one degree of freedom: Student's t is {two:.1f}, and {three:.1f} with a"
+        " third seed"
+    ]
 
 
 def sections(found: Iterable[Record]) -> list[list[Record]]:
-    """Group points (or others that are `SectionKey`) by protocol, data, tokenizer, training length and setting."""
+    """Group points (or others that are `SectionKey`) by protocol, data, tokenizer, training length
+    and setting.
+    """
     return list(grouped(found, lambda one: one.section).values())
 
 
@@ -206,7 +284,9 @@ def grouped(found: Iterable[Item], key: Callable[[Item], Hashable]) -> dict[Hash
 
 
 def section_of(evaluation: Evaluation) -> tuple:
-    """Values of the columns of `SectionKey` for an evaluation. Evaluations with equal values share a table."""
+    """Values of the columns of `SectionKey` for an evaluation. Evaluations with equal values share
+    a table.
+    """
     return (*(evaluation.first[name] for name in SECTION[:-1]), evaluation.words)
 
 
@@ -218,7 +298,10 @@ def span(counts: Iterable[int]) -> str:
 
 def methods(found: Iterable[Record]) -> dict[tuple, dict[int, Record]]:
     """Points (or others that are `SectionKey`) by method and length, both in the given order."""
-    return {method: {one.length: one for one in own} for method, own in grouped(found, lambda one: one.method).items()}
+    return {
+        method: {one.length: one for one in own}
+        for method, own in grouped(found, lambda one: one.method).items()
+    }
 
 
 def by_task(section: Iterable[Score]) -> dict[str, dict[tuple, dict[int, Score]]]:
@@ -228,13 +311,21 @@ def by_task(section: Iterable[Score]) -> dict[str, dict[tuple, dict[int, Score]]
 
 
 def tick_lengths(lengths: Iterable[int]) -> list[int]:
-    """Lengths that get a tick or a column: all of up to ten, of more the powers of two and the last."""
+    """Lengths that get a tick or a column: all of up to ten, of more the powers of two and the
+    last.
+    """
     lengths = sorted(set(lengths))
-    return lengths if len(lengths) <= 10 else [n for n in lengths if n & (n - 1) == 0 or n == lengths[-1]]
+    return (
+        lengths
+        if len(lengths) <= 10
+        else [n for n in lengths if n & (n - 1) == 0 or n == lengths[-1]]
+    )
 
 
 def check_size(sections: Sequence[Sequence[CurvePoint]]) -> None:
-    """Raise ConfigError for more encodings, methods, lengths or sections than MOST, which would take hours to draw."""
+    """Raise ConfigError for more encodings, methods, lengths or sections than MOST, which would
+    take hours to draw.
+    """
     points = [point for section in sections for point in section]
     counted = (
         len({point.encoding for point in points}),
@@ -244,9 +335,14 @@ def check_size(sections: Sequence[Sequence[CurvePoint]]) -> None:
     )
     for (what, most), count in zip(MOST.items(), counted, strict=True):
         if count > most:
-            raise ConfigError(f"These runs hold {count:,} {what}, and a report shows at most {most:,}: name fewer with runs=.")
+            raise ConfigError(
+                f"These runs hold {count:,} {what}, and a report shows at most {most:,}: name fewer"
+                " with runs=."
+            )
 
 
 def read_points(path: Path | str, kind: type[Record] = CurvePoint) -> list[Record]:
-    """Read the points of a CSV (or others that are `SectionKey`). Raises RunError for another file."""
+    """Read the points of a CSV (or others that are `SectionKey`). Raises RunError for another
+    file.
+    """
     return from_csv(path, kind, f"a CSV of {kind.what}", "scripts/report.py")

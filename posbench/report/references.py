@@ -1,4 +1,6 @@
-"""References among evaluations (floor, half window, no extension), and paired differences of their losses."""
+"""References among evaluations (floor, half window, no extension), and paired differences of their
+losses.
+"""
 
 import math
 from collections import defaultdict
@@ -43,18 +45,25 @@ class References:
 
     @cached_property
     def floors(self) -> dict[tuple, Evaluation]:
-        """{(key, "floor" | "half"): evaluation}. If several fit, one with the scale that the model was trained with is taken."""
+        """{(key, "floor" | "half"): evaluation}. If several fit, one with the scale that the model
+        was trained with is taken.
+        """
         found: dict[tuple, Evaluation] = {}
         for evaluation in self.evaluations:
             row = evaluation.first
             kind = reference(row)
-            if kind and ((evaluation.key, kind) not in found or row["scale_attention"] == row["trained_scale"]):
+            if kind and (
+                (evaluation.key, kind) not in found
+                or row["scale_attention"] == row["trained_scale"]
+            ):
                 found[evaluation.key, kind] = evaluation
         return found
 
     @cached_property
     def plain(self) -> dict[tuple, dict[int, Evaluation]]:
-        """{key: {length: evaluation of the model as it is}}: several machines may have evaluated different lengths."""
+        """{key: {length: evaluation of the model as it is}}: several machines may have evaluated
+        different lengths.
+        """
         found: dict[tuple, dict[int, Evaluation]] = defaultdict(dict)
         for evaluation in self.evaluations:
             if plain(evaluation.first):
@@ -63,13 +72,22 @@ class References:
 
     @cached_property
     def ladders(self) -> dict[tuple, dict[int, Evaluation]]:
-        """{key: {context: evaluation}} of three or more recompute_window sizes up to train_len; of several that fit, as in `floors`."""
+        """{key: {context: evaluation}} of three or more recompute_window sizes up to train_len; of
+        several that fit, as in `floors`.
+        """
         found: dict[tuple, dict[int, Evaluation]] = defaultdict(dict)
         for evaluation in self.evaluations:
             row, steps = evaluation.first, found[evaluation.key]
             context = exact_context(row)
-            own_floor = getattr(known(row["protocol"]), "floor", None) == row["protocol"]  # every target has its window, but at a start
-            if context is None or context > row["train_len"] or not own_floor or not evaluation.exact_row():
+            own_floor = (
+                getattr(known(row["protocol"]), "floor", None) == row["protocol"]
+            )  # every target has its window, but at a start
+            if (
+                context is None
+                or context > row["train_len"]
+                or not own_floor
+                or not evaluation.exact_row()
+            ):
                 continue
             if context not in steps or row["scale_attention"] == row["trained_scale"]:
                 steps[context] = evaluation
@@ -77,22 +95,37 @@ class References:
 
     @cached_property
     def gains(self) -> dict[tuple, Estimate]:
-        """{key: gain from the second half of the window}, for trainings with sums of both references."""
+        """{key: gain from the second half of the window}, for trainings with sums of both
+        references.
+        """
         found = {}
         for (key, kind), full in self.floors.items():
             half, row = self.floors.get((key, "half")), full.exact_row()
-            if kind == "floor" and half and row and (both := pooled(half, half.exact_row(row["length"]), full, row)):
+            if (
+                kind == "floor"
+                and half
+                and row
+                and (both := pooled(half, half.exact_row(row["length"]), full, row))
+            ):
                 found[key] = gain(both[1], both[0])
         return found
 
 
 def exact_context(row: dict) -> int | None:
-    """Tokens of context that recompute_window gives every target of a row; None for any other method."""
-    return (row["extension_args"] or {}).get("window") or row["train_len"] if row["extension"] == "recompute_window" else None
+    """Tokens of context that recompute_window gives every target of a row; None for any other
+    method.
+    """
+    return (
+        (row["extension_args"] or {}).get("window") or row["train_len"]
+        if row["extension"] == "recompute_window"
+        else None
+    )
 
 
 def reference(row: dict) -> str | None:
-    """`floor` or `half` for a row with exactly train_len or train_len // 2 tokens of context, None for any other."""
+    """`floor` or `half` for a row with exactly train_len or train_len // 2 tokens of context, None
+    for any other.
+    """
     return {row["train_len"]: "floor", row["train_len"] // 2: "half"}.get(exact_context(row))
 
 
@@ -101,8 +134,12 @@ def plain(row: dict) -> bool:
     return row["extension"] == "none" and row["scale_attention"] == (row["trained_scale"] or "none")
 
 
-def pooled(evaluation: Evaluation, row: dict | None, other: Evaluation, at: dict | None) -> tuple[Sums, Sums] | None:
-    """Sums of the losses of two rows over documents, None if unknown or weighed. Raises RunError if the targets are not the same."""
+def pooled(
+    evaluation: Evaluation, row: dict | None, other: Evaluation, at: dict | None
+) -> tuple[Sums, Sums] | None:
+    """Sums of the losses of two rows over documents, None if unknown or weighed. Raises RunError if
+    the targets are not the same.
+    """
     found = None if None in (row, at) else (evaluation.sums(row), other.sums(at))
     if not found or None in found or not (is_mean(found[0], row) and is_mean(found[1], at)):
         return None
@@ -115,13 +152,15 @@ def check_targets(one: Evaluation, other: Evaluation) -> None:
     if not one.same_targets(other):
         a, b = one.first, other.first
         raise RunError(
-            f"{a['run_id']} {a['extension']} (evaluation {a['eval_id']}) and {b['run_id']} {b['extension']} ({b['eval_id']}) "
-            "scored different targets: evaluate both with one evaluate.max_length, evaluate.windows and evaluate.targets."
+            f"{a['run_id']} {a['extension']} (evaluation {a['eval_id']}) and {b['run_id']}"
+            f" {b['extension']} ({b['eval_id']}) scored different targets: evaluate both with one"
+            " evaluate.max_length, evaluate.windows and evaluate.targets."
         )
 
 
 def check_losses(evaluation: Evaluation) -> None:
-    """Raise RunError if a row of an eval json is not the mean of the losses that are kept beside it.
+    """Raise RunError if a row of an eval json is not the mean of the losses that are kept beside
+    it.
 
     A row that weighs its targets has no such mean, nor one of a protocol that is not known here.
     """
@@ -134,26 +173,36 @@ def check_losses(evaluation: Evaluation) -> None:
                 continue
             if not same_number(row[column], mean, SAME_MEAN):
                 raise RunError(
-                    f"{evaluation.path} was changed after it was written ({column} at length {row['length']} is {row[column]}, and the "
-                    f"losses beside it give {mean}): restore it, or delete it and evaluate again."
+                    f"{evaluation.path} was changed after it was written ({column} at length"
+                    f" {row['length']} is {row[column]}, and the losses beside it give {mean}):"
+                    " restore it, or delete it and evaluate again."
                 )
 
 
-def check_one_set(evaluations: Iterable[Evaluation], section: Callable[[Evaluation], tuple]) -> None:
-    """Raise RunError if evaluations of one `section`, whose seeds and methods are set side by side, scored different targets.
+def check_one_set(
+    evaluations: Iterable[Evaluation], section: Callable[[Evaluation], tuple]
+) -> None:
+    """Raise RunError if evaluations of one `section`, whose seeds and methods are set side by side,
+    scored different targets.
 
     Each task is a set of its own, and key tokens that each training chooses for itself may differ.
     """
     first: dict[tuple, Evaluation] = {}
     for one in evaluations:
-        chosen = isinstance(one.setting, Setting) and one.setting.key_context and not one.setting.key_run
+        chosen = (
+            isinstance(one.setting, Setting) and one.setting.key_context and not one.setting.key_run
+        )
         if one.stored and one.stored.targets and not chosen:
             task = (one.first["task"] or "").partition(" ")[0]
             check_targets(one, first.setdefault((section(one), task), one))
 
 
-def compare(evaluation: Evaluation, row: dict, other: Evaluation | None, at: dict | None) -> Paired | None:
-    """Loss of `row` minus that of another's row `at`, of sums if both have them, else of means of equally many targets; else None."""
+def compare(
+    evaluation: Evaluation, row: dict, other: Evaluation | None, at: dict | None
+) -> Paired | None:
+    """Loss of `row` minus that of another's row `at`, of sums if both have them, else of means of
+    equally many targets; else None.
+    """
     if other is None or at is None:
         return None
     if summed := pooled(evaluation, row, other, at):

@@ -1,7 +1,8 @@
-"""Marks of means over other seeds than most means of a table: [seed 0] beside means over seeds 0, 1 and 2.
+"""Marks of means over other seeds than most means of a table: [seed 0] beside means over seeds 0, 1
+and 2.
 
-Trainings differ, so a mean over one seed above a mean over three seeds may be the worse method on the seed that both have.
-"""
+Trainings differ, so a mean over one seed above a mean over three seeds may be the worse method on
+the seed that both have."""
 
 import re
 from collections import Counter
@@ -16,7 +17,9 @@ FEW = 6  # seeds that are listed; of more, only a gapless range is named
 
 @dataclass(frozen=True)
 class Seeds:
-    """Seeds of a mean: their number, and which they are; None where a file states their number alone."""
+    """Seeds of a mean: their number, and which they are; None where a file states their number
+    alone.
+    """
 
     count: int
     numbers: tuple[int, ...] | None
@@ -50,11 +53,14 @@ class Seeds:
 
 
 def usual_seeds(cells: Iterable[dict[int, Record]]) -> Seeds | None:
-    """Seeds that most methods of a table have; of several that equally many have, the most seeds. None without methods.
+    """Seeds that most methods of a table have; of several that equally many have, the most seeds.
+    None without methods.
 
     `cells`: the records of each method by length.
     """
-    counted = Counter(Counter(map(Seeds.of, cell.values())).most_common(1)[0][0] for cell in cells if cell)
+    counted = Counter(
+        Counter(map(Seeds.of, cell.values())).most_common(1)[0][0] for cell in cells if cell
+    )
     return max(counted, key=lambda seeds: (counted[seeds], seeds.count), default=None)
 
 
@@ -73,16 +79,24 @@ def record_mark(record: Record, cell: dict[int, Record], usual: Seeds) -> str:
 
 
 def mark_lines(section: Sequence[Record]) -> list[str]:
-    """Lines below the tables of a section that explain their marks; an empty list where all means are over the same seeds."""
+    """Lines below the tables of a section that explain their marks; an empty list where all means
+    are over the same seeds.
+    """
     by_table = by_task(section).values() if isinstance(section[0], Score) else [methods(section)]
     lines: dict[str, None] = {}
     for cells in by_table:
         usual = usual_seeds(cells.values())
-        others = {str(seeds): None for cell in cells.values() for seeds in map(Seeds.of, cell.values()) if not seeds.same(usual)}
+        others = {
+            str(seeds): None
+            for cell in cells.values()
+            for seeds in map(Seeds.of, cell.values())
+            if not seeds.same(usual)
+        }
         if others:
             marks = ", ".join(f"[{words}]" for words in others)
             lines[
-                f"{marks}: a mean over these seeds; unmarked means are over {usual}. Other seeds are other trainings, "
-                "so compare a marked mean only with means over the same seeds"
+                f"{marks}: a mean over these seeds; unmarked means are over {usual}. Other seeds"
+                " are other trainings, so compare a marked mean only with means over the same"
+                " seeds"
             ] = None
     return list(lines)

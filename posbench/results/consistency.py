@@ -1,8 +1,8 @@
-"""Agreement within evidence: of rows with the sums of their targets, with documents, and with the configuration of their training.
+"""Agreement within evidence: of rows with the sums of their targets, with documents, and with the
+configuration of their training.
 
-A list of hashes (posbench/results/hashes.py) notices every altered file, as long as it is there and was not altered too. These checks need
-none.
-"""
+A list of hashes (posbench/results/hashes.py) notices every altered file, as long as it is there and
+was not altered too. These checks need none."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,9 +16,14 @@ from posbench.runs.columns import SHARED
 from posbench.runs.rows import SETTING, key, same_number
 from posbench.statistics.crossed import Sums, estimate
 
-ASKED = "accuracy"  # the protocol whose units are the texts of questions, several of which may be of one document
+# the protocol whose units are the texts of questions, several of which may be of one document
+ASKED = "accuracy"
 ENGINE = "engine"  # dtype of rows that an engine was asked for, which a setting does not know
-NAMED_PLACES = ("path", "root", "id")  # keys whose values evidence holds without their folders, and ids with them
+NAMED_PLACES = (
+    "path",
+    "root",
+    "id",
+)  # keys whose values evidence holds without their folders, and ids with them
 
 
 def repeated_rows(rows: Iterable[dict]) -> Iterator[str]:
@@ -30,18 +35,29 @@ def repeated_rows(rows: Iterable[dict]) -> Iterator[str]:
         known.add(key(row))
 
 
-def row_faults(row: dict, nll: Sums | None, correct: Sums | None, tolerance: float = 1e-9) -> Iterator[str]:
-    """Faults of a row that is a mean over targets, given the sums by document of its nll and of its right answers."""
+def row_faults(
+    row: dict, nll: Sums | None, correct: Sums | None, tolerance: float = 1e-9
+) -> Iterator[str]:
+    """Faults of a row that is a mean over targets, given the sums by document of its nll and of its
+    right answers.
+    """
     if nll is None or correct is None:
         return
     for column, sums in (("nll", nll), ("accuracy", correct)):
         mean = float(sums.means[0])
-        if row[column] is not None and math.isfinite(mean) and not same_number(row[column], mean, tolerance):
+        if (
+            row[column] is not None
+            and math.isfinite(mean)
+            and not same_number(row[column], mean, tolerance)
+        ):
             yield f"{column} of {row_name(row)} is {row[column]}, and its sums give {mean}"
     if row["protocol"] == ASKED:
         return
     if row["n_units"] != len(nll.documents):
-        yield f"n_units of {row_name(row)} is {row['n_units']}, and its sums are of {len(nll.documents)} documents"
+        yield (
+            f"n_units of {row_name(row)} is {row['n_units']}, and its sums are of"
+            f" {len(nll.documents)} documents"
+        )
     error = standard_error(nll)
     if math.isfinite(float(nll.means[0])) and not same_number(row["nll_sem"], error, 1e-6):
         yield f"nll_sem of {row_name(row)} is {row['nll_sem']}, and its sums give {error}"
@@ -57,7 +73,9 @@ def standard_error(sums: Sums) -> float | None:
 
 
 def training_faults(origin: RunMetadata, expected: str) -> Iterator[str]:
-    """A fault of the training of this id if that does not follow from its configuration. One without all of its configuration has none."""
+    """A fault of the training of this id if that does not follow from its configuration. One
+    without all of its configuration has none.
+    """
     if not origin.whole or not origin.fingerprint:
         return
     try:
@@ -70,11 +88,15 @@ def training_faults(origin: RunMetadata, expected: str) -> Iterator[str]:
 
 
 def setting_faults(evaluation: Evaluation, origin: RunMetadata) -> Iterator[str]:
-    """Faults of rows that say another thing of their training or setting than its configuration does, or than the others."""
+    """Faults of rows that say another thing of their training or setting than its configuration
+    does, or than the others.
+    """
     dtypes = {getattr(evaluation.setting, "dtype", None), ENGINE, None}
     expected = _of_training(origin.nested) if origin.whole else {}
     config = evaluation.config
-    if isinstance(config.get("extension"), dict) and str(config["extension"].get("_target_", "")).startswith(identity.OURS):
+    if isinstance(config.get("extension"), dict) and str(
+        config["extension"].get("_target_", "")
+    ).startswith(identity.OURS):
         expected |= {
             "protocol": config.get("protocol"),
             "extension": identity.method_name(config["extension"]),
@@ -82,15 +104,24 @@ def setting_faults(evaluation: Evaluation, origin: RunMetadata) -> Iterator[str]
         }
     for column in SHARED:
         if len(values := {row[column] for row in evaluation.rows}) > 1:
-            yield f"{column} of evaluation {evaluation.first['eval_id']} is {' and '.join(sorted(map(str, values)))}"
+            yield (
+                f"{column} of evaluation {evaluation.first['eval_id']} is"
+                f" {' and '.join(sorted(map(str, values)))}"
+            )
     for row in evaluation.rows:
         if row["depth"] is not None and row["task"] is None:
             yield f"depth of {row_name(row)} is {row['depth']}, and it has no task"
         for column, value in expected.items():
             if value is not None and _plain(column, row[column]) != _plain(column, value):
-                yield f"{column} of {row_name(row)} is {row[column]}, and in its configuration {value}"
+                yield (
+                    f"{column} of {row_name(row)} is {row[column]}, and in its configuration"
+                    f" {value}"
+                )
         if None not in (evaluation.setting, row["dtype"]) and row["dtype"] not in dtypes:
-            yield f"dtype of {row_name(row)} is {row['dtype']}, and in its setting {evaluation.setting.dtype}"
+            yield (
+                f"dtype of {row_name(row)} is {row['dtype']}, and in its setting"
+                f" {evaluation.setting.dtype}"
+            )
 
 
 def _of_training(config: Mapping) -> dict[str, object]:
@@ -111,21 +142,26 @@ def _of_training(config: Mapping) -> dict[str, object]:
 
 
 def _plain(column: str, value: object) -> object:
-    """A value without what rows of earlier versions lack: no scale is none, and arguments at their default are left out."""
+    """A value without what rows of earlier versions lack: no scale is none, and arguments at their
+    default are left out.
+    """
     if column == "trained_scale":
         return value or "none"
     if column == "finetune":
         return value or ""
     if column.endswith("_args"):
-        return identity.stable(identity.without_later(column.removesuffix("_args"), dict(value or {})))
+        return identity.stable(
+            identity.without_later(column.removesuffix("_args"), dict(value or {}))
+        )
     return value
 
 
 def document_faults(evaluations: Iterable[Evaluation]) -> Iterator[str]:
-    """Faults of rows whose sums are not over the documents of their targets, or that have other bytes than these.
+    """Faults of rows whose sums are not over the documents of their targets, or that have other
+    bytes than these.
 
-    The documents are those of the scored tokens, or of windows of equally many: then each row has so many times their counts.
-    """
+    The documents are those of the scored tokens, or of windows of equally many: then each row has
+    so many times their counts."""
     for evaluation in evaluations:
         documents = {one.document: one for one in evaluation.stored.documents}
         if len(documents) < len(evaluation.stored.documents):
@@ -142,10 +178,20 @@ def document_faults(evaluations: Iterable[Evaluation]) -> Iterator[str]:
                 continue
             if row["protocol"] == ASKED:  # a part of a task is asked in some of the texts
                 continue
-            if any(counts.get(document, 0) * n_targets != row["n_targets"] * one.n_targets for document, one in documents.items()):
-                yield f"{row_name(row)} has other numbers of targets in its documents than they state"
-            elif row["n_targets"] == n_targets and None not in sizes and row["n_bytes"] != sum(sizes):
-                yield f"n_bytes of {row_name(row)} is {row['n_bytes']}, and its documents have {sum(sizes)}"
+            if any(
+                counts.get(document, 0) * n_targets != row["n_targets"] * one.n_targets
+                for document, one in documents.items()
+            ):
+                yield (
+                    f"{row_name(row)} has other numbers of targets in its documents than they state"
+                )
+            elif (
+                row["n_targets"] == n_targets and None not in sizes and row["n_bytes"] != sum(sizes)
+            ):
+                yield (
+                    f"n_bytes of {row_name(row)} is {row['n_bytes']}, and its documents have"
+                    f" {sum(sizes)}"
+                )
 
 
 def row_name(row: dict) -> str:
@@ -163,18 +209,29 @@ def _names_a_place(config: Mapping) -> bool:
 
     def named(node: object) -> bool:
         if isinstance(node, dict):
-            return any(name in NAMED_PLACES and isinstance(item, str) or named(item) for name, item in node.items())
+            return any(
+                name in NAMED_PLACES and isinstance(item, str) or named(item)
+                for name, item in node.items()
+            )
         return isinstance(node, list) and any(map(named, node))
 
-    parts = (config["encoding"], {key: value for key, value in config["model"].items() if key not in identity.NOT_MODEL})
+    parts = (
+        config["encoding"],
+        {key: value for key, value in config["model"].items() if key not in identity.NOT_MODEL},
+    )
     return any(map(named, parts))
 
 
 def evidence_faults(
-    rows: Iterable[dict], evaluations: Iterable[Evaluation], origins: Mapping[Path, RunMetadata], tolerance: float
+    rows: Iterable[dict],
+    evaluations: Iterable[Evaluation],
+    origins: Mapping[Path, RunMetadata],
+    tolerance: float,
 ) -> Iterator[str]:
     """Faults of a folder of evidence, in words; `rows` with their settings as the file has them."""
-    settings = {key(row): row[SETTING] for row in rows if SETTING in row}  # files of earlier versions lack the column
+    settings = {
+        key(row): row[SETTING] for row in rows if SETTING in row
+    }  # files of earlier versions lack the column
     yield from repeated_rows(rows)
     for origin in origins.values():
         if not _names_a_place(origin.nested):
@@ -184,6 +241,11 @@ def evidence_faults(
         yield from setting_faults(evaluation, origins[evaluation.origin])
         for row in evaluation.rows:
             if settings.get(key(row), evaluation.words) != evaluation.words:
-                yield f"setting of {row_name(row)} is {settings[key(row)]}, and that of its evaluation {evaluation.words}"
-            yield from row_faults(row, evaluation.sums(row), evaluation.sums(row, "correct"), tolerance)
+                yield (
+                    f"setting of {row_name(row)} is {settings[key(row)]}, and that of its"
+                    f" evaluation {evaluation.words}"
+                )
+            yield from row_faults(
+                row, evaluation.sums(row), evaluation.sums(row, "correct"), tolerance
+            )
     yield from document_faults(evaluations)

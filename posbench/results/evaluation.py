@@ -18,16 +18,24 @@ from posbench.statistics.crossed import Sums, join_strata
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Rows of one evaluation, from an eval json or a CSV, with its setting, None if it is unknown."""
+    """Rows of one evaluation, from an eval json or a CSV, with its setting, None if it is
+    unknown.
+    """
 
     rows: list[dict]
     path: Path  # the json, or the CSV
     setting: Setting | str | None = None  # a CSV has its words alone
     stored: TargetLosses | PooledLosses | None = None  # None for a CSV
     source: str | None = None  # name of the CSV, if it is to be shown
-    machines: dict = field(default_factory=dict)  # {length: machine that evaluated it}, as far as it is known
-    guesses: dict = field(default_factory=dict)  # {length: {task: {guess: share that it gets right}}}, of accuracy
-    config: dict = field(default_factory=dict)  # protocol, version, extension, scale_attention and evaluate, if they are known
+    machines: dict = field(
+        default_factory=dict
+    )  # {length: machine that evaluated it}, as far as it is known
+    guesses: dict = field(
+        default_factory=dict
+    )  # {length: {task: {guess: share that it gets right}}}, of accuracy
+    config: dict = field(
+        default_factory=dict
+    )  # protocol, version, extension, scale_attention and evaluate, if they are known
 
     @property
     def first(self) -> dict:
@@ -56,18 +64,30 @@ class Evaluation:
 
     @property
     def windows(self) -> tuple:
-        """Training and setting without stride, which evaluations of the same windows share, whatever their protocol."""
-        return self.first["run_id"], self.setting.unstrided if isinstance(self.setting, Setting) else self.setting
+        """Training and setting without stride, which evaluations of the same windows share,
+        whatever their protocol.
+        """
+        return self.first["run_id"], (
+            self.setting.unstrided if isinstance(self.setting, Setting) else self.setting
+        )
 
     @property
     def full_from(self) -> int | None:
-        """Shortest text, in tokens, that gives every target train_len tokens of context; None if unknown."""
-        known = isinstance(self.setting, Setting) and self.setting.targets is not None and not self.rows_alone
+        """Shortest text, in tokens, that gives every target train_len tokens of context; None if
+        unknown.
+        """
+        known = (
+            isinstance(self.setting, Setting)
+            and self.setting.targets is not None
+            and not self.rows_alone
+        )
         return self.setting.shortest_exact(self.first["train_len"]) if known else None
 
     @property
     def exact_from(self) -> int:
-        """Shortest text, in tokens, that counts as giving every target its full window; twice the training length if unknown."""
+        """Shortest text, in tokens, that counts as giving every target its full window; twice the
+        training length if unknown.
+        """
         return self.full_from or 2 * self.first["train_len"]
 
     @property
@@ -103,26 +123,45 @@ class Evaluation:
         """Targets of a window that a row is of: all of them, or those of its bin."""
         if row["position"] is None:
             return slice(None)
-        before = (one["position"] for one in self.rows if one["length"] == row["length"] and one["position"] < row["position"])
+        before = (
+            one["position"]
+            for one in self.rows
+            if one["length"] == row["length"] and one["position"] < row["position"]
+        )
         start = row.get("start", max(before, default=0))
         return slice(start, row["position"])
 
     def sampled_sums(self, row: dict, name: str = "nll") -> Sums | None:
-        """Same as `sums`, for intervals: texts of a task that asks at several depths are drawn anew for each, which is a stratum."""
+        """Same as `sums`, for intervals: texts of a task that asks at several depths are drawn anew
+        for each, which is a stratum.
+        """
         depths = self.rows_by_depth(row)
         parts = [self.sums(of_depth, name) for of_depth in depths]
         return join_strata(parts) if len(depths) > 1 and None not in parts else self.sums(row, name)
 
     def rows_by_depth(self, row: dict) -> list[dict]:
-        """Rows of the depths that a row over all depths is the mean of, in their order; [] for any other row."""
+        """Rows of the depths that a row over all depths is the mean of, in their order; [] for any
+        other row.
+        """
         if row["depth"] is not None or row["task"] is None:
             return []
-        same = [other for other in self.rows if (other["task"], other["length"]) == (row["task"], row["length"])]
-        return sorted((other for other in same if other["depth"] is not None), key=lambda other: other["depth"])
+        same = [
+            other
+            for other in self.rows
+            if (other["task"], other["length"]) == (row["task"], row["length"])
+        ]
+        return sorted(
+            (other for other in same if other["depth"] is not None),
+            key=lambda other: other["depth"],
+        )
 
     def further(self, row: dict) -> bool:
-        """True for a row of a length beside its first, such as the control of protocol repeat: only losses of the first are stored."""
-        return row["position"] is None and part_of(row) is None and row is not self.row(row["length"])
+        """True for a row of a length beside its first, such as the control of protocol repeat: only
+        losses of the first are stored.
+        """
+        return (
+            row["position"] is None and part_of(row) is None and row is not self.row(row["length"])
+        )
 
     def same_targets(self, other: "Evaluation") -> bool:
         """True if both scored the same targets, in the same order."""
@@ -130,10 +169,14 @@ class Evaluation:
 
     def row(self, length: int) -> dict | None:
         """Row of `length`, or None. Protocols by position have no such row."""
-        return next((row for row in self.rows if row["length"] == length and row["position"] is None), None)
+        return next(
+            (row for row in self.rows if row["length"] == length and row["position"] is None), None
+        )
 
     def exact_row(self, length: int = 0) -> dict | None:
-        """Row of `length` if it gives every target its full window, else of the shortest evaluated length that does, or None."""
+        """Row of `length` if it gives every target its full window, else of the shortest evaluated
+        length that does, or None.
+        """
         known = sorted(row["length"] for row in self.rows if row["length"] >= self.exact_from)
         return self.row(length if length in known else known[0]) if known else None
 
@@ -143,8 +186,8 @@ def load_evaluations(
 ) -> tuple[list[Evaluation], list[str]]:
     """(evaluations with their arrays, notes about the damaged ones left out).
 
-    Raises RunError for a damaged file, or as `check`, which is called with each evaluation; with `skip_damaged` only if all are damaged.
-    """
+    Raises RunError for a damaged file, or as `check`, which is called with each evaluation; with
+    `skip_damaged` only if all are damaged."""
     loaded, damaged = [], []
     for path in paths:
         try:
@@ -162,24 +205,39 @@ def load_evaluations(
 
 
 def load_evaluation(path: Path) -> Evaluation:
-    """Evaluation from one eval json. Its arrays are read when they are first needed. Raises RunError for a damaged json."""
+    """Evaluation from one eval json. Its arrays are read when they are first needed. Raises
+    RunError for a damaged json.
+    """
     try:
         stored = read_json(path)
         content = printable(stored)
         rows = eval_rows(content, path)
         check_digest(stored, path)
         config = content.get("config", {})
-        setting = Setting.of(config["evaluate"], config.get("version", 1)) if config.get("evaluate") else None
+        setting = (
+            Setting.of(config["evaluate"], config.get("version", 1))
+            if config.get("evaluate")
+            else None
+        )
     except (TypeError, AttributeError, KeyError) as error:
         raise RunError(f"{path} is damaged ({error!r}): delete it and evaluate again.") from error
     if not rows:
         raise RunError(f"{path} holds no rows: delete it and evaluate again.")
     losses = TargetLosses(path.with_suffix(".npz"), {row["length"] for row in rows})
-    facts = {name: found for name in ("machines", "guesses") if isinstance(found := content.get(name), dict)}
+    facts = {
+        name: found
+        for name in ("machines", "guesses")
+        if isinstance(found := content.get(name), dict)
+    }
     evaluation = Evaluation(rows, path, setting, losses, config=config, **facts)
-    written = replace(evaluation, config=stored.get("config", {}))  # with the line ends of a chat template
+    written = replace(
+        evaluation, config=stored.get("config", {})
+    )  # with the line ends of a chat template
     if fault := next(evaluation_faults(written), None):
-        raise RunError(f"{path} was changed after it was written ({fault}): restore it, or delete it and evaluate again.")
+        raise RunError(
+            f"{path} was changed after it was written ({fault}): restore it, or delete it and"
+            " evaluate again."
+        )
     return evaluation
 
 
@@ -193,15 +251,25 @@ def evaluation_faults(evaluation: Evaluation) -> Iterator[str]:
         return
     try:
         methods = config["extension"], config["scale_attention"]
-        eval_id = identity.eval_id(config["protocol"], *methods, config["evaluate"], row["run_id"], config.get("version", 1))
+        eval_id = identity.eval_id(
+            config["protocol"],
+            *methods,
+            config["evaluate"],
+            row["run_id"],
+            config.get("version", 1),
+        )
     except (KeyError, TypeError, AttributeError):
         return
     if eval_id != row["eval_id"]:
-        yield f"the settings of evaluation {row['eval_id']} of {row['run_id']} are those of {eval_id}"
+        yield (
+            f"the settings of evaluation {row['eval_id']} of {row['run_id']} are those of {eval_id}"
+        )
 
 
 def drop_duplicate_rows(evaluations: list[Evaluation]) -> tuple[list[Evaluation], list[str]]:
-    """(evaluations without rows that an earlier one also holds, notes). Rows repeat when a run lies in two folders."""
+    """(evaluations without rows that an earlier one also holds, notes). Rows repeat when a run lies
+    in two folders.
+    """
     known: dict[tuple, dict] = {}
     kept, again = [], []
     for evaluation in evaluations:
@@ -212,4 +280,8 @@ def drop_duplicate_rows(evaluations: list[Evaluation]) -> tuple[list[Evaluation]
         kept += [replace(evaluation, rows=new)] if new else []
     other = sum(not agree(*both) for both in again)
     differ = f", {other} of them with other numbers" if other else ", with the same numbers"
-    return kept, [f"{len(again)} rows are in more than one folder{differ}: the first found counts."] if again else []
+    return kept, (
+        [f"{len(again)} rows are in more than one folder{differ}: the first found counts."]
+        if again
+        else []
+    )

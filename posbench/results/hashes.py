@@ -1,8 +1,9 @@
-"""hashes.json: the SHA-256 of the files of a report's folder, written last, and compared by every reader of the folder.
+"""hashes.json: the SHA-256 of the files of a report's folder, written last, and compared by every
+reader of the folder.
 
-It holds {"format": 1, "files": {name: SHA-256 as hex}}. Whoever alters a file by accident, or without thinking of the list, is noticed;
-it is no signature, so that whoever writes the list anew vouches for the files. Folders of earlier versions have none.
-"""
+It holds {"format": 1, "files": {name: SHA-256 as hex}}. Whoever alters a file by accident, or
+without thinking of the list, is noticed; it is no signature, so that whoever writes the list anew
+vouches for the files. Folders of earlier versions have none."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -39,7 +40,8 @@ def has_hashes(folder: Path) -> bool:
 
 
 def altered_files(folder: Path) -> dict[str, str]:
-    """{name of a listed file that is another one now, or missing: what is wrong, such as "is missing"}; {} without a list.
+    """{name of a listed file that is another one now, or missing: what is wrong, such as "is
+    missing"}; {} without a list.
 
     Raises RunError for a list that is damaged or of a newer version.
     """
@@ -60,8 +62,14 @@ def _listed(path: Path) -> dict[str, str]:
         if content["format"] != FORMAT:
             raise ValueError(f"its format is {str(content['format'])[:40]}, and {FORMAT} is read")
         files = {str(name): str(digest) for name, digest in content["files"].items()}
-        if strange := [name for name, digest in files.items() if not (NAME.fullmatch(name) and SHA256.fullmatch(digest))]:
+        if strange := [
+            name
+            for name, digest in files.items()
+            if not (NAME.fullmatch(name) and SHA256.fullmatch(digest))
+        ]:
             raise ValueError(f"{strange[0][:80]!r} in it is no file of a report with its SHA-256")
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise RunError(f"{path} is no list of hashes ({error}): restore it, or make the report again.") from error
+        raise RunError(
+            f"{path} is no list of hashes ({error}): restore it, or make the report again."
+        ) from error
     return files

@@ -15,7 +15,15 @@ from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import locked, read_bytes, read_lines
 from posbench.config.identity import CHOICE, method_name
 from posbench.config.names import named
-from posbench.results.run_metadata import ABSENT, RunMetadata, distinguishing_keys, or_nothing, read_metadata, setting_words, text
+from posbench.results.run_metadata import (
+    ABSENT,
+    RunMetadata,
+    distinguishing_keys,
+    or_nothing,
+    read_metadata,
+    setting_words,
+    text,
+)
 from posbench.results.search import files, run_directories
 from posbench.runs.directory import Run
 
@@ -26,9 +34,8 @@ STATES = ("finished", "running", "interrupted", "failed", "unstarted", "damaged"
 class Entry:
     """Run of the inventory: `steps` of `total` are trained, as far as its log says.
 
-    `loss` is the validation loss in nats/token, `size` in bytes, `age` in seconds since the last change. `reason` explains a failure or
-    a damaged file.
-    """
+    `loss` is the validation loss in nats/token, `size` in bytes, `age` in seconds since the last
+    change. `reason` explains a failure or a damaged file."""
 
     path: Path
     state: str
@@ -53,14 +60,20 @@ class Entry:
     @property
     def values(self) -> dict:
         """Values for a script: sizes in bytes, ages in seconds."""
-        return {"run": self.path.name, **asdict(self), "path": str(self.path), "age": round(self.age)}
+        return {
+            "run": self.path.name,
+            **asdict(self),
+            "path": str(self.path),
+            "age": round(self.age),
+        }
 
 
 def list_runs(folder: Path) -> list[Entry]:
-    """Runs directly inside a results folder, sorted by name. A run is recognized by its config.yaml, or by its name.
+    """Runs directly inside a results folder, sorted by name. A run is recognized by its
+    config.yaml, or by its name.
 
-    An unreadable run is listed as such; one that is deleted meanwhile is left out. Raises RunError when the folder cannot be read.
-    """
+    An unreadable run is listed as such; one that is deleted meanwhile is left out. Raises RunError
+    when the folder cannot be read."""
     found: dict[Path, tuple[Entry, RunMetadata]] = {}
     for path in run_directories(folder):
         try:
@@ -68,10 +81,14 @@ def list_runs(folder: Path) -> list[Entry]:
         except FileNotFoundError:
             continue
         except (OSError, RunError) as error:
-            damaged = Entry(path, "damaged", f"cannot be read ({getattr(error, 'strerror', error)})")
+            damaged = Entry(
+                path, "damaged", f"cannot be read ({getattr(error, 'strerror', error)})"
+            )
             found[path] = damaged, RunMetadata(path, {}, {})
     words = _distinguishing_words([origin for _, origin in found.values()])
-    return [replace(entry, encoding=entry.encoding + words[path]) for path, (entry, _) in found.items()]
+    return [
+        replace(entry, encoding=entry.encoding + words[path]) for path, (entry, _) in found.items()
+    ]
 
 
 def describe_run(path: Path, held: bool = False) -> tuple[Entry, RunMetadata]:
@@ -89,7 +106,11 @@ def describe_run(path: Path, held: bool = False) -> tuple[Entry, RunMetadata]:
         damage = "config.yaml is missing"
     if run.finished and not summary:
         damage = damage or "train.json cannot be read"
-    last = {} if run.finished else next((line for line in reversed(read_lines(run.train_log)) if "step" in line), {})
+    last = (
+        {}
+        if run.finished
+        else next((line for line in reversed(read_lines(run.train_log)) if "step" in line), {})
+    )
     begun = "finished" if run.finished else "interrupted" if run.has_state or last else "unstarted"
     state = "damaged" if damage else "failed" if run.failure.exists() else begun
     loss = summary.get("validation_loss", last.get("validation_loss"))
@@ -104,7 +125,10 @@ def describe_run(path: Path, held: bool = False) -> tuple[Entry, RunMetadata]:
         loss=loss if isinstance(loss, float) else None,
         evaluations=len(run.eval_files()),
         size=sum(status.st_size for status in there),
-        age=max(0.0, time.time() - max([status.st_mtime for status in there], default=path.stat().st_mtime)),
+        age=max(
+            0.0,
+            time.time() - max([status.st_mtime for status in there], default=path.stat().st_mtime),
+        ),
         checkpoint=run.has_state,
     )
     return entry, origin
@@ -124,7 +148,9 @@ def _whole_number(value: object) -> int | None:
 
 
 def _encoding_name(config: dict) -> str:
-    """Display name of the encoding; hf for a checkpoint of transformers, served of an engine, - if it is unknown."""
+    """Display name of the encoding; hf for a checkpoint of transformers, served of an engine, - if
+    it is unknown.
+    """
     if config.get("model", {}).get("checkpoint") and not config["model"].get("engine"):
         return "hf"
     try:
@@ -134,21 +160,27 @@ def _encoding_name(config: dict) -> str:
 
 
 def _encoding_settings(config: Mapping[str, object]) -> dict[str, object]:
-    """Settings of an encoding; a method inside it by its name: encoding.scaling=yarn in place of the class behind _target_."""
+    """Settings of an encoding; a method inside it by its name: encoding.scaling=yarn in place of
+    the class behind _target_.
+    """
     settings = {}
     for key, value in config.items():
         place, _, last = key.rpartition(".")
         if not key.startswith("encoding.") or last == CHOICE:
             continue
         if last == "_target_" and isinstance(value, str) and value:
-            settings[place] = method_name({"_target_": value, CHOICE: config.get(f"{place}.{CHOICE}")})
+            settings[place] = method_name(
+                {"_target_": value, CHOICE: config.get(f"{place}.{CHOICE}")}
+            )
         else:
             settings[key] = value
     return settings
 
 
 def _distinguishing_words(origins: Sequence[RunMetadata]) -> dict[Path, str]:
-    """{path: words such as " steps=1000"} that tell trainings of one encoding apart, seeds aside. Long ones omit common values."""
+    """{path: words such as " steps=1000"} that tell trainings of one encoding apart, seeds aside.
+    Long ones omit common values.
+    """
     groups: dict[object, list[RunMetadata]] = defaultdict(list)
     for origin in origins:
         groups[text(origin.config.get("encoding._target_"))].append(origin)
@@ -156,8 +188,13 @@ def _distinguishing_words(origins: Sequence[RunMetadata]) -> dict[Path, str]:
     for group in groups.values():
         own = [_encoding_settings(origin.config) | origin.training for origin in group]
         differ = distinguishing_keys(own)
-        usual = {key: ABSENT if ABSENT in them else statistics.mode(them) if len(differ) > 2 else None for key, them in differ.items()}
+        usual = {
+            key: ABSENT if ABSENT in them else statistics.mode(them) if len(differ) > 2 else None
+            for key, them in differ.items()
+        }
         for i, (origin, config) in enumerate(zip(group, own, strict=True)):
             said = setting_words(config, list(differ))
-            words[origin.path] = "".join(word for key, word in said.items() if differ[key][i] != usual[key])
+            words[origin.path] = "".join(
+                word for key, word in said.items() if differ[key][i] != usual[key]
+            )
     return words

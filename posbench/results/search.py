@@ -14,13 +14,19 @@ from posbench.common.errors import ConfigError, RunError
 from posbench.results.bundle import ENDING, unpacked
 from posbench.runs.directory import Run
 
-ROWS, SUMS, CONFIGS = "rows.csv", "sums.npz", "configs.jsonl"  # files of a report whose rows can be pooled with others
+ROWS, SUMS, CONFIGS = (
+    "rows.csv",
+    "sums.npz",
+    "configs.jsonl",
+)  # files of a report whose rows can be pooled with others
 RUN_ID = re.compile(r"[A-Za-z0-9_]+-\d+(\+\d+)*-s\d+-[0-9a-f]{10}")
 
 
 @dataclass(frozen=True)
 class Found:
-    """Results that were named: run directories, CSVs of losses, and folders of reports that hold evidence."""
+    """Results that were named: run directories, CSVs of losses, and folders of reports that hold
+    evidence.
+    """
 
     runs: list[Path]
     csvs: list[Path]
@@ -38,20 +44,39 @@ class Found:
 
 
 def find_results(asked: Iterable[object]) -> Found:
-    """Results named by paths and globs: a run itself, a folder of runs, the folder of a report, its bundle, a CSV.
+    """Results named by paths and globs: a run itself, a folder of runs, the folder of a report, its
+    bundle, a CSV.
 
-    Raises ConfigError for a name that leads to none of them, RunError for a .zip that is no sound bundle.
-    """
-    named: tuple[dict[Path, Path], ...] = ({}, {}, {})  # runs, CSVs and evidence, each once, by its resolved path
-    ways = "give run directories, a folder of them, the folder or bundle of a report, a CSV of losses, or a quoted glob of these."
+    Raises ConfigError for a name that leads to none of them, RunError for a .zip that is no sound
+    bundle."""
+    named: tuple[dict[Path, Path], ...] = (
+        {},
+        {},
+        {},
+    )  # runs, CSVs and evidence, each once, by its resolved path
+    ways = (
+        "give run directories, a folder of them, the folder or bundle of a report, a CSV of losses,"
+        " or a quoted glob of these."
+    )
     for name in asked:
         name = os.path.expanduser(str(name))
-        paths = [Path(name)] if name and Path(name).exists() else [Path(path) for path in sorted(glob.glob(name))]
-        paths = [unpacked(path) if path.suffix.lower() == ENDING and path.is_file() else path for path in paths]
+        paths = (
+            [Path(name)]
+            if name and Path(name).exists()
+            else [Path(path) for path in sorted(glob.glob(name))]
+        )
+        paths = [
+            unpacked(path) if path.suffix.lower() == ENDING and path.is_file() else path
+            for path in paths
+        ]
         csvs = [path for path in paths if path.is_file() and path.suffix.lower() == ".csv"]
         evidence = [path for path in paths if is_evidence(path)]
-        found = [run for path in paths for run in ([path] if Run(path).has_config else inside(path))]
-        if not (found or csvs or evidence):  # reports of before there was evidence have their rows alone
+        found = [
+            run for path in paths for run in ([path] if Run(path).has_config else inside(path))
+        ]
+        if not (
+            found or csvs or evidence
+        ):  # reports of before there was evidence have their rows alone
             csvs = [path / ROWS for path in paths if os.path.isfile(path / ROWS)]
         if not (found or csvs or evidence):
             raise ConfigError(f"{printable(name)} matches neither a training nor a CSV: {ways}")
@@ -64,7 +89,9 @@ def find_results(asked: Iterable[object]) -> Found:
 
 
 def is_evidence(folder: Path) -> bool:
-    """True for the folder of a report that holds evidence (see posbench/results/evidence.py), and that can be read."""
+    """True for the folder of a report that holds evidence (see posbench/results/evidence.py), and
+    that can be read.
+    """
     return all(os.path.isfile(folder / name) for name in (ROWS, SUMS, CONFIGS))
 
 
@@ -87,19 +114,28 @@ def shortest_endings(paths: Sequence[Path]) -> dict[Path, str]:
 
 
 def run_directories(folder: Path) -> list[Path]:
-    """Run directories in a results folder, without links. Raises RunError when the folder cannot be read."""
+    """Run directories in a results folder, without links. Raises RunError when the folder cannot be
+    read.
+    """
     try:
         with os.scandir(folder) as inside:
-            kept = [Path(item) for item in inside if not item.name.startswith(".") and item.is_dir(follow_symlinks=False)]
+            kept = [
+                Path(item)
+                for item in inside
+                if not item.name.startswith(".") and item.is_dir(follow_symlinks=False)
+            ]
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise RunError(f"{folder} cannot be read ({error.strerror}): fix this, or give another results folder.") from error
+        raise RunError(
+            f"{folder} cannot be read ({error.strerror}): fix this, or give another results folder."
+        ) from error
     return sorted(path for path in kept if RUN_ID.fullmatch(path.name) or Run(path).has_config)
 
 
 def files(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Yield (path, status) of every file below a directory. Links and files deleted meanwhile are skipped.
+    """Yield (path, status) of every file below a directory. Links and files deleted meanwhile are
+    skipped.
 
     Raises OSError for a directory that cannot be read.
     """

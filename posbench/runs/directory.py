@@ -1,4 +1,6 @@
-"""Run: the directory of one training, its files, its lock and the reader of its configuration. Nothing heavy is imported here."""
+"""Run: the directory of one training, its files, its lock and the reader of its configuration.
+Nothing heavy is imported here.
+"""
 
 import contextlib
 import functools
@@ -16,9 +18,14 @@ from posbench.common.files import json_text, read_bytes, read_json, write_atomic
 from posbench.common.locks import hold
 
 LARGEST = 2**20  # bytes; config.yaml of a run has a few thousand
-DEEPEST = 100  # levels of nesting; a run's has about a dozen, and a hundred thousand would end the process
-FLOAT = re.compile(r"[-+]?[0-9]+(_[0-9]+)*(\.[0-9_]*)?[eE][-+]?[0-9]+$|[-+]?[0-9]+(_[0-9]+)*\.[0-9_]*$")  # in addition to YAML 1.1
-PLAIN = {f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int", "float", "str", "seq", "map")}
+# levels of nesting; a run's has about a dozen, and a hundred thousand would end the process
+DEEPEST = 100
+FLOAT = re.compile(
+    r"[-+]?[0-9]+(_[0-9]+)*(\.[0-9_]*)?[eE][-+]?[0-9]+$|[-+]?[0-9]+(_[0-9]+)*\.[0-9_]*$"
+)  # in addition to YAML 1.1
+PLAIN = {
+    f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int", "float", "str", "seq", "map")
+}
 
 
 def previous_generation(state: Path) -> Path:
@@ -43,20 +50,38 @@ class Run:
         self.failure = self.path / "failure.txt"  # last output of a failed job
         self.lock_file = self.path / ".lock"
         self._lock = FileLock(self.lock_file)
-        self._locked_file: tuple[int, int] | None = None  # (device, inode) of the lock file, while `lock` holds it
-        self._later_locks = contextlib.ExitStack()  # of directories that took the place of the locked one
-        self._description: dict[Path, str] = {}  # {config.yaml or provenance.json: its text, as this process wrote it}
+        self._locked_file: tuple[int, int] | None = (
+            None  # (device, inode) of the lock file, while `lock` holds it
+        )
+        self._later_locks = (
+            contextlib.ExitStack()
+        )  # of directories that took the place of the locked one
+        self._description: dict[
+            Path, str
+        ] = {}  # {config.yaml or provenance.json: its text, as this process wrote it}
 
     @property
     def files(self) -> tuple[Path, ...]:
         """Paths of all files directly in the directory, whether they are there or not."""
-        described = (self.config, self.provenance, self.failure, self.lock_file, self.train_log, self.summary)
-        theirs = (self.path / "config.json", self.path / "generation_config.json")  # of a model that transformers builds
+        described = (
+            self.config,
+            self.provenance,
+            self.failure,
+            self.lock_file,
+            self.train_log,
+            self.summary,
+        )
+        theirs = (
+            self.path / "config.json",
+            self.path / "generation_config.json",
+        )  # of a model that transformers builds
         return (*described, self.weights, *theirs, self.state, self.previous_state)
 
     @property
     def finished(self) -> bool:
-        """True when the training is complete, since train.json is written last; False also if it cannot be read."""
+        """True when the training is complete, since train.json is written last; False also if it
+        cannot be read.
+        """
         return os.path.exists(self.summary)
 
     @property
@@ -69,7 +94,9 @@ class Run:
         """True if there is a file of either generation of the training's state, damaged or not."""
         return self.state.exists() or self.previous_state.exists()
 
-    def eval_path(self, protocol: str, extension: str, scale_attention: str, eval_hash: str) -> Path:
+    def eval_path(
+        self, protocol: str, extension: str, scale_attention: str, eval_hash: str
+    ) -> Path:
         """Path of an evaluation's json, from names of methods. Its arrays lie beside it as .npz."""
         return self.evals / protocol / f"{extension}+{scale_attention}-{eval_hash[:8]}.json"
 
@@ -79,25 +106,36 @@ class Run:
 
     @contextlib.contextmanager
     def lock(self, wait: bool = False) -> Iterator[None]:
-        """Hold the lock of the run's directory, and make the directory if it is missing. See `hold`."""
+        """Hold the lock of the run's directory, and make the directory if it is missing. See
+        `hold`.
+        """
         with hold(self._lock, f"working on {self.path}", wait), self._later_locks:
             self._locked_file = _file_number(self.lock_file)
             yield
 
     def hold_place(self) -> None:
-        """Lock the directory again if the locked one was moved or deleted, since another process may then work in this path.
+        """Lock the directory again if the locked one was moved or deleted, since another process
+        may then work in this path.
 
         Raises Busy if one does.
         """
         assert self._lock.is_locked
         if _file_number(self.lock_file) == self._locked_file:
             return
-        self._later_locks.enter_context(hold(FileLock(self.lock_file), f"working on {self.path}", wait=False))
+        self._later_locks.enter_context(
+            hold(FileLock(self.lock_file), f"working on {self.path}", wait=False)
+        )
         self._locked_file = _file_number(self.lock_file)
-        print(f"{self.path} was moved or deleted while it was worked on: it is made again", file=sys.stderr, flush=True)
+        print(
+            f"{self.path} was moved or deleted while it was worked on: it is made again",
+            file=sys.stderr,
+            flush=True,
+        )
 
     def discard(self) -> None:
-        """Delete the directory of a training that was refused before its first step. A directory with other files stays."""
+        """Delete the directory of a training that was refused before its first step. A directory
+        with other files stays.
+        """
         assert self._lock.is_locked
         for path in (self.config, self.provenance, self.lock_file):
             path.unlink(missing_ok=True)
@@ -114,13 +152,17 @@ class Run:
         try:
             config = read_yaml(self.config)
         except OSError as error:
-            raise RunError(f"{self.config} cannot be read ({error.strerror}): is {self.path} a run's directory?") from error
+            raise RunError(
+                f"{self.config} cannot be read ({error.strerror}): is {self.path} a run's"
+                " directory?"
+            ) from error
         if not isinstance(config, dict):
             raise RunError(f"{self.config} has no configuration: is {self.path} a run's directory?")
         return config
 
     def write_provenance(self, provenance: dict, resumed: bool = False) -> None:
-        """Write the result of posbench.runs.provenance.collect; after a resume, append it to the list `resumed`.
+        """Write the result of posbench.runs.provenance.collect; after a resume, append it to the
+        list `resumed`.
 
         Otherwise weights made by two commits or two machines would be attributed to the last one.
         """
@@ -135,13 +177,16 @@ class Run:
     def write_summary(self, summary: dict) -> None:
         """Write train.json. It marks a complete training, so it is written after everything else.
 
-        config.yaml and provenance.json are written again if they were deleted or changed since this process wrote them: a training
-        is of no use without them. Raises Busy as `hold_place`.
-        """
+        config.yaml and provenance.json are written again if they were deleted or changed since this
+        process wrote them: a training is of no use without them. Raises Busy as `hold_place`."""
         self.hold_place()
         for path, text in self._description.items():
             if not _holds(path, text):
-                print(f"{path} was deleted or changed meanwhile: it is written again", file=sys.stderr, flush=True)
+                print(
+                    f"{path} was deleted or changed meanwhile: it is written again",
+                    file=sys.stderr,
+                    flush=True,
+                )
                 write_atomic(path, text)
         write_json(self.summary, summary)
 
@@ -153,15 +198,20 @@ class Run:
     def read_summary(self) -> dict:
         """Content of train.json. Raises RunError when it is damaged."""
         summary = read_json(self.summary)
-        if not isinstance(summary, dict) or not (isinstance(summary.get("sha256"), str) or "engine" in summary):  # an engine has no weights
+        if not isinstance(summary, dict) or not (
+            isinstance(summary.get("sha256"), str) or "engine" in summary
+        ):  # an engine has no weights
             raise RunError(
-                f"{self.summary} is not a summary of a training (it lacks 'sha256'): restore it, or delete {self.path} to retrain."
+                f"{self.summary} is not a summary of a training (it lacks 'sha256'): restore it, or"
+                f" delete {self.path} to retrain."
             )
         return summary
 
 
 def _file_number(path: Path) -> tuple[int, int] | None:
-    """(device, inode) of a file, which a file that takes its place does not share; None if there is none."""
+    """(device, inode) of a file, which a file that takes its place does not share; None if there is
+    none.
+    """
     try:
         status = os.stat(path)
     except OSError:
@@ -177,17 +227,20 @@ def _holds(path: Path, text: str) -> bool:
 
 
 def read_yaml(path: Path | str) -> object:
-    """Content of a YAML file as dicts, lists and plain values, as OmegaConf reads it. Nothing is executed or resolved.
+    """Content of a YAML file as dicts, lists and plain values, as OmegaConf reads it. Nothing is
+    executed or resolved.
 
-    Raises OSError when it cannot be opened, RunError for content that no run writes: aliases (a few bytes may expand to a billion
-    values), tags, duplicate keys, too many levels, and for a file that is damaged, not regular or larger than LARGEST.
-    """
+    Raises OSError when it cannot be opened, RunError for content that no run writes: aliases (a few
+    bytes may expand to a billion values), tags, duplicate keys, too many levels, and for a file
+    that is damaged, not regular or larger than LARGEST."""
     import yaml
 
     content, depth = read_bytes(path, LARGEST), 0
     try:
         for event in yaml.parse(content, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(
+                event, yaml.CollectionEndEvent
+            )
             if isinstance(event, yaml.AliasEvent) or depth > DEEPEST:
                 raise ValueError(f"it holds an alias, or more than {DEEPEST} levels")
         return yaml.load(content, Loader=plain_loader())
@@ -198,7 +251,9 @@ def read_yaml(path: Path | str) -> object:
 
 @functools.cache
 def plain_loader() -> type:
-    """Safe YAML loader class that works like OmegaConf's: 1e-3 is a number, 2026-01-01 is text, duplicate keys are errors."""
+    """Safe YAML loader class that works like OmegaConf's: 1e-3 is a number, 2026-01-01 is text,
+    duplicate keys are errors.
+    """
     import yaml
 
     class PlainLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
@@ -213,5 +268,9 @@ def plain_loader() -> type:
         first: [(tag, form) for tag, form in forms if tag != "tag:yaml.org,2002:timestamp"]
         for first, forms in PlainLoader.yaml_implicit_resolvers.items()
     }
-    PlainLoader.yaml_constructors = {tag: make for tag, make in PlainLoader.yaml_constructors.items() if tag in PLAIN or tag is None}
+    PlainLoader.yaml_constructors = {
+        tag: make
+        for tag, make in PlainLoader.yaml_constructors.items()
+        if tag in PLAIN or tag is None
+    }
     return PlainLoader

@@ -24,17 +24,25 @@ def _git(*args: str) -> bytes | None:
     # In a commit hook GIT_* point git at another repository.
     environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
     try:
-        return subprocess.run(("git", *args), cwd=PACKAGE.parent, env=environment, capture_output=True, check=True, timeout=30).stdout
+        return subprocess.run(
+            ("git", *args),
+            cwd=PACKAGE.parent,
+            env=environment,
+            capture_output=True,
+            check=True,
+            timeout=30,
+        ).stdout
     except (OSError, subprocess.SubprocessError):
         return None
 
 
 @functools.cache
 def code() -> tuple[str | None, str | None]:
-    """(commit, hash of the uncommitted changes or None); (None, None) outside the package's own repository.
+    """(commit, hash of the uncommitted changes or None); (None, None) outside the package's own
+    repository.
 
-    A package that is installed inside another project's repository is not tracked there and counts as outside.
-    """
+    A package that is installed inside another project's repository is not tracked there and counts
+    as outside."""
     if _git("ls-files", "--error-unmatch", f"{PACKAGE.name}/__init__.py") is None:
         return None, None
     commit = _git("rev-parse", "HEAD")
@@ -50,7 +58,9 @@ def code() -> tuple[str | None, str | None]:
 
 
 def commit() -> str | None:
-    """Commit for a row: 12 hex digits, with + appended if the code was changed since; None outside git."""
+    """Commit for a row: 12 hex digits, with + appended if the code was changed since; None outside
+    git.
+    """
     revision, dirty = code()
     return revision and revision[:12] + ("+" if dirty else "")
 
@@ -60,7 +70,11 @@ def machine(device: str) -> dict:
     import torch
 
     return {
-        "versions": {"python": platform.python_version(), "posbench": posbench.__version__, **{name: version(name) for name in LIBRARIES}},
+        "versions": {
+            "python": platform.python_version(),
+            "posbench": posbench.__version__,
+            **{name: version(name) for name in LIBRARIES},
+        },
         "platform": platform.platform(),
         "processor": processor(),
         "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else device,
@@ -68,8 +82,12 @@ def machine(device: str) -> dict:
     }
 
 
-def collect_provenance(seed: int, device: str, data_fingerprint: str, n_parameters: int | None) -> dict:
-    """Content of provenance.json: code, command, versions, machine, data and size of one training."""
+def collect_provenance(
+    seed: int, device: str, data_fingerprint: str, n_parameters: int | None
+) -> dict:
+    """Content of provenance.json: code, command, versions, machine, data and size of one
+    training.
+    """
     revision, dirty = code()
     return {
         "commit": revision,

@@ -1,4 +1,6 @@
-"""Result rows: one set of numbers per evaluated length, with one schema for all eval jsons and CSVs."""
+"""Result rows: one set of numbers per evaluated length, with one schema for all eval jsons and
+CSVs.
+"""
 
 import csv
 import io
@@ -13,12 +15,28 @@ from posbench.common.csv_records import MOST_NATS, MOST_TOKENS, repeated
 from posbench.common.errors import RunError
 from posbench.common.files import finite, read_bytes, read_json, sha256_json, write_atomic
 from posbench.config.identity import without_later
-from posbench.runs.columns import COLUMNS, COUNTED, DERIVED, KEY, SHARED, STATED, TABLE, VOLATILE, Column
+from posbench.runs.columns import (
+    COLUMNS,
+    COUNTED,
+    DERIVED,
+    KEY,
+    SHARED,
+    STATED,
+    TABLE,
+    VOLATILE,
+    Column,
+)
 
 SCHEMA = 1
 MOST = 20_000  # rows of one eval json; protocols by position have about 50 per length
-SETTING = "setting"  # extra column of a report and its CSV: settings of windows and targets, in words
-LARGEST = {"tokens": MOST_TOKENS, "bytes": MOST_TOKENS, "nats/token": MOST_NATS}  # value of a column, by its unit
+SETTING = (  # extra column of a report and its CSV: settings of windows and targets, in words
+    "setting"
+)
+LARGEST = {
+    "tokens": MOST_TOKENS,
+    "bytes": MOST_TOKENS,
+    "nats/token": MOST_NATS,
+}  # value of a column, by its unit
 LARGEST_EXPONENT = 709.0  # exp() of more exceeds a double
 DIGEST = "digest"  # key of an eval json: SHA-256 of all else in it
 KINDS = {column.name: column.kind for column in TABLE}
@@ -30,7 +48,9 @@ def key(row: dict) -> tuple:
 
 
 def agree(one: dict, two: dict) -> bool:
-    """True if two rows are equal in all columns but VOLATILE. A missing argument of identity.LATER counts as its default."""
+    """True if two rows are equal in all columns but VOLATILE. A missing argument of identity.LATER
+    counts as its default.
+    """
 
     def said(row: dict) -> dict:
         args = {group: row[f"{group}_args"] for group in ("encoding", "extension")}
@@ -41,19 +61,29 @@ def agree(one: dict, two: dict) -> bool:
 
 
 def make_row(**values: Any) -> dict:
-    """Complete row in the order of TABLE, from all columns but `schema`, `ppl` and `bpb`, which are derived.
+    """Complete row in the order of TABLE, from all columns but `schema`, `ppl` and `bpb`, which are
+    derived.
 
-    numpy numbers become Python numbers. Numbers that are not finite become None, so that json, CSV and memory agree.
-    Raises TypeError for a missing, unknown or wrongly typed column, and ValueError for a mean over targets that were not all scored
-    (nan): both are errors of the code, not of the user.
-    """
+    numpy numbers become Python numbers. Numbers that are not finite become None, so that json, CSV
+    and memory agree. Raises TypeError for a missing, unknown or wrongly typed column, and
+    ValueError for a mean over targets that were not all scored (nan): both are errors of the code,
+    not of the user."""
     missing = [name for name in COLUMNS if name not in values and name not in DERIVED]
     unknown = [name for name in values if name not in COLUMNS or name in DERIVED]
     if missing or unknown:
-        raise TypeError(f"a row lacks {missing or 'nothing'} and may not be given {unknown or 'anything else'}")
+        raise TypeError(
+            f"a row lacks {missing or 'nothing'} and may not be given {unknown or 'anything else'}"
+        )
     if any(values[name] is not None and math.isnan(values[name]) for name in ("nll", "accuracy")):
-        raise ValueError(f"nll={values['nll']} and accuracy={values['accuracy']} are means over targets that were not all scored")
-    row = {column.name: _typed(column, values[column.name]) for column in TABLE if column.name not in DERIVED}
+        raise ValueError(
+            f"nll={values['nll']} and accuracy={values['accuracy']} are means over targets that"
+            " were not all scored"
+        )
+    row = {
+        column.name: _typed(column, values[column.name])
+        for column in TABLE
+        if column.name not in DERIVED
+    }
     row |= {"schema": SCHEMA, "ppl": perplexity(row), "bpb": bits_per_byte(row)}
     return {name: row[name] for name in COLUMNS}
 
@@ -65,7 +95,11 @@ def perplexity(row: dict) -> float | None:
 
 def bits_per_byte(row: dict) -> float | None:
     """nll of a row in bits per byte of its targets; None without nll or bytes."""
-    return row["nll"] * row["n_targets"] / math.log(2) / row["n_bytes"] if row["nll"] is not None and row["n_bytes"] else None
+    return (
+        row["nll"] * row["n_targets"] / math.log(2) / row["n_bytes"]
+        if row["nll"] is not None and row["n_bytes"]
+        else None
+    )
 
 
 def _typed(column: Column, value: Any) -> Any:
@@ -80,7 +114,9 @@ def _typed(column: Column, value: Any) -> Any:
 
 
 def read_eval(path: Path | str) -> list[dict]:
-    """Rows of one eval json. Raises RunError when the file is damaged, was changed, or was written by a newer posbench."""
+    """Rows of one eval json. Raises RunError when the file is damaged, was changed, or was written
+    by a newer posbench.
+    """
     content = read_json(path)
     rows = eval_rows(content, path)
     check_digest(content, path)
@@ -88,9 +124,14 @@ def read_eval(path: Path | str) -> list[dict]:
 
 
 def check_digest(content: dict, path: Path | str) -> None:
-    """Raise RunError if the content of an eval json was changed after it was written. Earlier versions wrote no digest."""
+    """Raise RunError if the content of an eval json was changed after it was written. Earlier
+    versions wrote no digest.
+    """
     if DIGEST in content and content[DIGEST] != _digest(content):
-        raise RunError(f"{path} was changed after it was written: restore it, or delete it and run the same command again.")
+        raise RunError(
+            f"{path} was changed after it was written: restore it, or delete it and run the same"
+            " command again."
+        )
 
 
 def _digest(content: dict) -> str:
@@ -98,7 +139,9 @@ def _digest(content: dict) -> str:
 
 
 def eval_rows(content: dict, path: Path | str) -> list[dict]:
-    """Rows of the parsed content of an eval json. Raises RunError when it is damaged or was written by a newer posbench."""
+    """Rows of the parsed content of an eval json. Raises RunError when it is damaged or was written
+    by a newer posbench.
+    """
     try:
         rows = [_checked(row, content["schema"], path) for row in content["rows"][:MOST]]
         if several := [name for name in SHARED if len({row[name] for row in rows}) > 1]:
@@ -109,15 +152,24 @@ def eval_rows(content: dict, path: Path | str) -> list[dict]:
     except RunError:
         raise
     except (TypeError, ValueError, KeyError, AttributeError) as error:
-        raise RunError(f"{path} has invalid rows ({error}): delete it and run the same command again.") from error
+        raise RunError(
+            f"{path} has invalid rows ({error}): delete it and run the same command again."
+        ) from error
 
 
 def _checked(row: dict, schema: int, path: Path | str) -> dict:
-    """Row of checked types. Raises RunError for a newer schema, ValueError, TypeError, KeyError or AttributeError for what is no row."""
+    """Row of checked types. Raises RunError for a newer schema, ValueError, TypeError, KeyError or
+    AttributeError for what is no row.
+    """
     if schema > SCHEMA:
-        raise RunError(f"{path} has row schema {schema}, this posbench reads up to {SCHEMA}: update posbench, or evaluate again.")
+        raise RunError(
+            f"{path} has row schema {schema}, this posbench reads up to {SCHEMA}: update posbench,"
+            " or evaluate again."
+        )
     if set(row) != set(COLUMNS):
-        raise ValueError(f"columns that differ from schema {SCHEMA}: {sorted(set(row) ^ set(COLUMNS))}")
+        raise ValueError(
+            f"columns that differ from schema {SCHEMA}: {sorted(set(row) ^ set(COLUMNS))}"
+        )
     typed = {column.name: _typed(column, row[column.name]) for column in TABLE}
     for name in STATED:
         if typed[name] is None or name in COUNTED and typed[name] < 1:
@@ -129,19 +181,26 @@ def _checked(row: dict, schema: int, path: Path | str) -> dict:
             raise ValueError(f"{column.name}={value:g}, and at most {most:g} is possible")
     for name, derive in (("ppl", perplexity), ("bpb", bits_per_byte)):
         if not same_number(typed[name], derive(typed), 1e-6):
-            raise ValueError(f"{name}={typed[name]} does not follow from nll={typed['nll']}, which gives {derive(typed)}")
+            raise ValueError(
+                f"{name}={typed[name]} does not follow from nll={typed['nll']}, which gives"
+                f" {derive(typed)}"
+            )
     return typed
 
 
 def same_number(one: float | None, other: float | None, tolerance: float) -> bool:
-    """True for two numbers that differ by at most this part of them (near zero, by this), and for None twice."""
+    """True for two numbers that differ by at most this part of them (near zero, by this), and for
+    None twice.
+    """
     if one is None or other is None:
         return one is other
     return math.isclose(one, other, rel_tol=tolerance, abs_tol=tolerance)
 
 
 def eval_content(rows: list[dict], config: dict, **by_length: dict) -> dict:
-    """Content of an eval json. `rows` belong to one evaluation and are not empty; each of `by_length` is {length: what is known of it}."""
+    """Content of an eval json. `rows` belong to one evaluation and are not empty; each of
+    `by_length` is {length: what is known of it}.
+    """
     first = rows[0]
     ids = {"schema": SCHEMA, "eval_id": first["eval_id"], "run_id": first["run_id"]}
     content = {**ids, "config": config, **by_length, "rows": rows}
@@ -175,17 +234,32 @@ def read_csv(path: Path | str) -> list[dict]:
     try:
         lines = csv.DictReader(io.StringIO(read_bytes(path).decode(), newline=""))
         if "schema" not in (lines.fieldnames or ()):
-            raise RunError(f"{path} has no column schema, which rows have: give a report's rows.csv.")
+            raise RunError(
+                f"{path} has no column schema, which rows have: give a report's rows.csv."
+            )
         if name := repeated(lines.fieldnames):
-            raise RunError(f"{path} has two columns named {defuse.printable(name)}: remove one, or make the file again.")
+            raise RunError(
+                f"{path} has two columns named {defuse.printable(name)}: remove one, or make the"
+                " file again."
+            )
         table = list(whole_lines(lines, path))
-        settings = [{SETTING: defuse.uncell(row.pop(SETTING) or "") or None} if SETTING in row else {} for row in table]
-        rows = [_checked({name: _parsed(name, text) for name, text in row.items()}, int(row["schema"]), path) for row in table]
+        settings = [
+            {SETTING: defuse.uncell(row.pop(SETTING) or "") or None} if SETTING in row else {}
+            for row in table
+        ]
+        rows = [
+            _checked(
+                {name: _parsed(name, text) for name, text in row.items()}, int(row["schema"]), path
+            )
+            for row in table
+        ]
         return [{**row, **setting} for row, setting in zip(rows, settings, strict=True)]
     except RunError:
         raise
     except (KeyError, TypeError, ValueError, csv.Error) as error:
-        raise RunError(f"{path} is not a CSV of rows ({error!r}): recreate it with scripts/report.py.") from error
+        raise RunError(
+            f"{path} is not a CSV of rows ({error!r}): recreate it with scripts/report.py."
+        ) from error
 
 
 def whole_lines(table: csv.DictReader, path: Path | str) -> Iterator[dict]:
@@ -193,7 +267,10 @@ def whole_lines(table: csv.DictReader, path: Path | str) -> Iterator[dict]:
     for row in table:
         if lacking := [defuse.printable(name) for name, text in row.items() if text is None]:
             more = ", nor any after it" if len(lacking) > 1 else ""
-            raise RunError(f"{path}, line {table.line_num}, has no column {lacking[0]}{more}: complete the line, or make the file again.")
+            raise RunError(
+                f"{path}, line {table.line_num}, has no column {lacking[0]}{more}: complete the"
+                " line, or make the file again."
+            )
         yield row
 
 
@@ -201,4 +278,10 @@ def _parsed(name: str, text: str) -> Any:
     kind = KINDS.get(name, str)
     if text == "":
         return None
-    return json.loads(text) if kind in (dict, bool) else defuse.uncell(text) if kind is str else kind(text)
+    return (
+        json.loads(text)
+        if kind in (dict, bool)
+        else defuse.uncell(text)
+        if kind is str
+        else kind(text)
+    )

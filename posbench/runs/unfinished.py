@@ -1,10 +1,11 @@
-"""Texts already read at an unfinished length of an evaluation, so that the same command resumes after them.
+"""Texts already read at an unfinished length of an evaluation, so that the same command resumes
+after them.
 
-NAME.part.npz (PART) beside an evaluation's NAME.json. It holds `made`, the JSON of code and machine as bytes, and of each batch of texts,
-under the digest of what was read, the arrays of Scorer.read (nll_DIGEST, correct_DIGEST, rank_DIGEST, among_DIGEST), and
-`spent_DIGEST`, its seconds and the peak memory in MiB. A file of other code or another machine is not used, since
-a row names one of each. Short lengths have no such file, and the others none once their rows are written.
-"""
+NAME.part.npz (PART) beside an evaluation's NAME.json. It holds `made`, the JSON of code and machine
+as bytes, and of each batch of texts, under the digest of what was read, the arrays of Scorer.read
+(nll_DIGEST, correct_DIGEST, rank_DIGEST, among_DIGEST), and `spent_DIGEST`, its seconds and the
+peak memory in MiB. A file of other code or another machine is not used, since a row names one of
+each. Short lengths have no such file, and the others none once their rows are written."""
 
 import hashlib
 import json
@@ -23,7 +24,8 @@ FIELDS = ("nll", "correct", "rank", "among")
 
 
 class Unfinished:
-    """Batches of one evaluation, in a file that is written every `every` seconds. `made` is the code and the machine that make them.
+    """Batches of one evaluation, in a file that is written every `every` seconds. `made` is the
+    code and the machine that make them.
 
     `seconds` is the time of those that were found again, and `peak_mib` their peak memory.
     """
@@ -37,7 +39,9 @@ class Unfinished:
 
     @staticmethod
     def key(length: int, asked: tuple[np.ndarray | None, ...]) -> str:
-        """Digest of a batch: the length of its plan, and the tokens, targets and choices of its texts."""
+        """Digest of a batch: the length of its plan, and the tokens, targets and choices of its
+        texts.
+        """
         found = hashlib.sha256(str(length).encode())
         for array in asked:
             found.update(str(array is not None and (array.shape, array.dtype.str)).encode())
@@ -54,15 +58,24 @@ class Unfinished:
 
     def add(self, key: str, arrays: list[np.ndarray], seconds: float, peak_mib: float) -> None:
         """Keep the arrays of a batch, with its seconds and the peak memory so far."""
-        self.batches[key] = {**dict(zip(FIELDS, arrays, strict=False)), "spent": np.array([seconds, peak_mib])}
+        self.batches[key] = {
+            **dict(zip(FIELDS, arrays, strict=False)),
+            "spent": np.array([seconds, peak_mib]),
+        }
         if time.monotonic() - self.written >= self.every:
             self.write()
 
     def write(self) -> None:
         """Write the batches that are not in the file yet, with all others."""
-        fields = {f"{name}_{key}": array for key, batch in self.batches.items() for name, array in batch.items()}
+        fields = {
+            f"{name}_{key}": array
+            for key, batch in self.batches.items()
+            for name, array in batch.items()
+        }
         with atomic_path(self.path) as temporary, open(temporary, "wb") as file:
-            np.savez_compressed(file, made=np.frombuffer(json.dumps(self.made).encode(), np.uint8), **fields)
+            np.savez_compressed(
+                file, made=np.frombuffer(json.dumps(self.made).encode(), np.uint8), **fields
+            )
         self.written = time.monotonic()
 
     def end(self) -> None:
@@ -72,7 +85,9 @@ class Unfinished:
         self.written = time.monotonic()
 
     def _stored(self) -> dict[str, dict[str, np.ndarray]]:
-        """{key: arrays of the batch} of the file; {} if other code or another machine made it, or if it is damaged."""
+        """{key: arrays of the batch} of the file; {} if other code or another machine made it, or
+        if it is damaged.
+        """
         found: dict[str, dict[str, np.ndarray]] = {}
         try:
             fields = read_npz(self.path)
@@ -81,7 +96,13 @@ class Unfinished:
             for name, array in fields.items():
                 field, _, key = name.partition("_")
                 found.setdefault(key, {})[field] = array
-        except Exception as error:  # zipfile, zlib and numpy raise a dozen kinds of errors for damage
-            print(f"{self.path} cannot be used ({error}): its texts are read again", file=sys.stderr, flush=True)
+        except (
+            Exception
+        ) as error:  # zipfile, zlib and numpy raise a dozen kinds of errors for damage
+            print(
+                f"{self.path} cannot be used ({error}): its texts are read again",
+                file=sys.stderr,
+                flush=True,
+            )
             return {}
         return found

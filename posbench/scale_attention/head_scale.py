@@ -1,8 +1,9 @@
-"""Head scale: logits times a factor learned for each head, or one for the whole model, with the other weights frozen (finetune=head_scale).
+"""Head scale: logits times a factor learned for each head, or one for the whole model, with the
+other weights frozen (finetune=head_scale).
 
-Wang et al. 2024, arXiv 2404.12224, for models without positions, whose attention fades as texts grow: learned at the longer length, at
-every length the same. `shared: true` is the paper's uniform scale. Deviation: every factor starts at 1, where the model is as it was.
-"""
+Wang et al. 2024, arXiv 2404.12224, for models without positions, whose attention fades as texts
+grow: learned at the longer length, at every length the same. `shared: true` is the paper's uniform
+scale. Deviation: every factor starts at 1, where the model is as it was."""
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +20,9 @@ class HeadScale(ScaleAttention):
     def __init__(self, shape: Shape, shared: bool = False):
         super().__init__(shape)
         self.n_head, self.shared = shape.n_head, shared
-        self.scale_LH = nn.Parameter(torch.ones((1, 1) if shared else (shape.n_layer, shape.n_head)))
+        self.scale_LH = nn.Parameter(
+            torch.ones((1, 1) if shared else (shape.n_layer, shape.n_head))
+        )
 
     def forward(self, n_T: Tensor, span: Span, layer: int) -> Tensor:
         factor_H = self.scale_LH[0 if self.shared else layer].expand(self.n_head)

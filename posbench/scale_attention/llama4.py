@@ -1,8 +1,9 @@
-"""Llama 4's temperature: the logits of the query that sees n keys are multiplied by 1 + beta ln(1 + floor(n / floor_scale)).
+"""Llama 4's temperature: the logits of the query that sees n keys are multiplied by 1 + beta ln(1 +
+floor(n / floor_scale)).
 
-Meta 2025 (Llama 4; transformers models/llama4), beta = 0.1 and floor_scale = 8192, on its layers without positions; after Nakanishi 2025,
-arXiv 2501.19399. Default floor_scale = train_len: the factor is 1 for all but the last query of training, and grows beyond.
-"""
+Meta 2025 (Llama 4; transformers models/llama4), beta = 0.1 and floor_scale = 8192, on its layers
+without positions; after Nakanishi 2025, arXiv 2501.19399. Default floor_scale = train_len: the
+factor is 1 for all but the last query of training, and grows beyond."""
 
 from torch import Tensor
 
@@ -13,7 +14,10 @@ from posbench.position.interfaces import ScaleAttention
 class Llama4(ScaleAttention):
     """Factor that grows in steps of floor_scale keys."""
 
-    tested_with = {"none": "the layers without positions of Llama 4 (Meta 2025)", "hybrid": "Llama 4 (Meta 2025)"}
+    tested_with = {
+        "none": "the layers without positions of Llama 4 (Meta 2025)",
+        "hybrid": "Llama 4 (Meta 2025)",
+    }
 
     def __init__(self, shape: Shape, beta: float = 0.1, floor_scale: Tokens | None = None):
         super().__init__(shape)

@@ -1,10 +1,10 @@
-"""Scale-invariant attention: the content score z at distance d becomes a z + m, a = sqrt(1 + 2 ln(1 + d / tau)), m = -2 ln(1 + d / tau).
+"""Scale-invariant attention: the content score z at distance d becomes a z + m, a = sqrt(1 + 2 ln(1
++ d / tau)), m = -2 ln(1 + d / tau).
 
-Anson et al. 2025, arXiv 2505.17083, tau = 10. For Gaussian scores every decade of distance then has the same total weight, and
-attention within it the same sparsity, at all lengths. d counts tokens, whatever an extension does to coordinates. m is a bias
-much like ALiBi's, so the paper trains with it (train.scale_attention) and with p-RoPE; at evaluation alone it changes short texts
-too.
-"""
+Anson et al. 2025, arXiv 2505.17083, tau = 10. For Gaussian scores every decade of distance then has
+the same total weight, and attention within it the same sparsity, at all lengths. d counts tokens,
+whatever an extension does to coordinates. m is a bias much like ALiBi's, so the paper trains with
+it (train.scale_attention) and with p-RoPE; at evaluation alone it changes short texts too."""
 
 from torch import Tensor
 

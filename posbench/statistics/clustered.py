@@ -1,4 +1,5 @@
-"""Standard errors over documents, intervals over seeds and of shares, and the gain G of a model from its window. numpy alone.
+"""Standard errors over documents, intervals over seeds and of shares, and the gain G of a model
+from its window. numpy alone.
 
 n targets, g clusters (documents, else windows), all one-dimensional arrays.
 """
@@ -15,27 +16,35 @@ TINY = 1e-30  # stands for zero in a continued fraction
 def clustered_mean(values: np.ndarray, clusters: np.ndarray) -> tuple[float, float, int]:
     """Mean, standard error and number of clusters of n values that are correlated within clusters.
 
-    The mean weighs every target alike, so it is the ratio estimator sum(cluster totals) / sum(cluster sizes). With e_c the sum of
-    (value - mean) over cluster c, its variance is g / (g - 1) * sum_c e_c^2 / n^2: the ratio estimator of Cochran, Sampling Techniques
-    (3rd ed. 1977, chapters 6 and 9A), which is also the cluster-robust variance of Liang and Zeger (1986) for a regression on a
-    constant. For clusters of one size it equals the variance of the cluster means over g. The error is nan for one cluster.
-    """
+    The mean weighs every target alike, so it is the ratio estimator sum(cluster totals) /
+    sum(cluster sizes). With e_c the sum of (value - mean) over cluster c, its variance is g / (g -
+    1) * sum_c e_c^2 / n^2: the ratio estimator of Cochran, Sampling Techniques (3rd ed. 1977,
+    chapters 6 and 9A), which is also the cluster-robust variance of Liang and Zeger (1986) for a
+    regression on a constant. For clusters of one size it equals the variance of the cluster means
+    over g. The error is nan for one cluster."""
     values = np.asarray(values, dtype=np.float64)
     if values.shape != np.shape(clusters) or values.ndim != 1 or not values.size:
-        raise ValueError(f"values {values.shape} and clusters {np.shape(clusters)} must be equally many, and at least one")
+        raise ValueError(
+            f"values {values.shape} and clusters {np.shape(clusters)} must be equally many, and at"
+            " least one"
+        )
     _, member = np.unique(clusters, return_inverse=True)
     with np.errstate(invalid="ignore"):
         mean = values.mean()
         residual = np.bincount(member, weights=values - mean)
     g = len(residual)
-    sem = math.sqrt(g / (g - 1) * float(np.square(residual).sum())) / len(values) if g > 1 else math.nan
+    sem = (
+        math.sqrt(g / (g - 1) * float(np.square(residual).sum())) / len(values)
+        if g > 1
+        else math.nan
+    )
     return float(mean), sem, g
 
 
 def student_cdf(t: float, df: float) -> float:
-    """P(T <= t) of Student's t: for whole degrees of freedom the finite series of Abramowitz and Stegun 26.7.3-4, else the incomplete beta
-    function I_x(df / 2, 1 / 2) at x = df / (df + t^2), which is P(|T| > |t|) (26.7.1).
-    """
+    """P(T <= t) of Student's t: for whole degrees of freedom the finite series of Abramowitz and
+    Stegun 26.7.3-4, else the incomplete beta function I_x(df / 2, 1 / 2) at x = df / (df + t^2),
+    which is P(|T| > |t|) (26.7.1)."""
     if df != int(df):
         tail = _beta_ratio(df / (df + t * t), df / 2, 0.5) / 2
         return tail if t < 0 else 1 - tail
@@ -52,7 +61,9 @@ def student_cdf(t: float, df: float) -> float:
 
 
 def _beta_ratio(x: float, a: float, b: float) -> float:
-    """Regularised incomplete beta function I_x(a, b), by the continued fraction of Abramowitz and Stegun 26.5.8 in Lentz's form."""
+    """Regularised incomplete beta function I_x(a, b), by the continued fraction of Abramowitz and
+    Stegun 26.5.8 in Lentz's form.
+    """
     if x <= 0 or x >= 1:
         return min(max(x, 0.0), 1.0)
     if x > (a + 1) / (a + b + 2):  # beyond it the fraction of the complement converges faster
@@ -67,13 +78,17 @@ def _beta_ratio(x: float, a: float, b: float) -> float:
         ratio *= below * above
         if n and abs(below * above - 1) < 1e-15:
             break
-    logarithm = a * math.log(x) + b * math.log1p(-x) + math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+    logarithm = (
+        a * math.log(x) + b * math.log1p(-x) + math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+    )
     return math.exp(logarithm) / a * ratio
 
 
 @functools.lru_cache(maxsize=4096)
 def student_quantile(probability: float, df: float) -> float:
-    """Quantile t with P(T <= t) = probability, for probability in (0.5, 1) and df >= 1; the normal's above 1000 degrees of freedom."""
+    """Quantile t with P(T <= t) = probability, for probability in (0.5, 1) and df >= 1; the
+    normal's above 1000 degrees of freedom.
+    """
     if df > 1000:
         return NormalDist().inv_cdf(probability)
     low, high = 0.0, 1.0
@@ -86,7 +101,9 @@ def student_quantile(probability: float, df: float) -> float:
 
 
 def student_interval(values: list[float] | np.ndarray) -> tuple[float, float | None, int]:
-    """Mean, half width of the 95 % t interval, and n of independent values such as seeds; the half width is None for one value."""
+    """Mean, half width of the 95 % t interval, and n of independent values such as seeds; the half
+    width is None for one value.
+    """
     values = np.asarray(values, dtype=np.float64)
     n = len(values)
     mean = float(values.mean())
@@ -96,8 +113,12 @@ def student_interval(values: list[float] | np.ndarray) -> tuple[float, float | N
 
 
 def wilson(share: float, n: int) -> tuple[float, float]:
-    """Two-sided 95 % interval of a share of `n` independent trials, by Wilson (1927): it holds near 0 and 1, and for few."""
+    """Two-sided 95 % interval of a share of `n` independent trials, by Wilson (1927): it holds near
+    0 and 1, and for few.
+    """
     z2 = NormalDist().inv_cdf(0.975) ** 2
     centre = (share + z2 / (2 * n)) / (1 + z2 / n)
     half = math.sqrt(z2 * (share * (1 - share) / n + z2 / (4 * n * n))) / (1 + z2 / n)
-    return max(0.0, min(share, centre - half)), min(1.0, max(share, centre + half))  # rounding may not exclude the share itself
+    return max(0.0, min(share, centre - half)), min(
+        1.0, max(share, centre + half)
+    )  # rounding may not exclude the share itself

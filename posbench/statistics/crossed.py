@@ -1,4 +1,5 @@
-"""The deciding interval: seeds crossed with documents, because every seed is measured on the same documents. numpy alone.
+"""The deciding interval: seeds crossed with documents, because every seed is measured on the same
+documents. numpy alone.
 
 Letters: S seeds, C documents (else windows), H strata of a design.
 """
@@ -11,15 +12,18 @@ import numpy as np
 
 from posbench.statistics.clustered import student_cdf, student_quantile
 
-ANOVA_FROM = 5  # seeds from which the variance is that of `anova`; with fewer it is that of `clustered`
+ANOVA_FROM = (
+    5  # seeds from which the variance is that of `anova`; with fewer it is that of `clustered`
+)
 
 
 @dataclass(frozen=True)
 class Sums:
-    """Parts of a mean over targets: sorted `documents` [C], `counts` of targets in each [C], `totals` of each seed [S, C].
+    """Parts of a mean over targets: sorted `documents` [C], `counts` of targets in each [C],
+    `totals` of each seed [S, C].
 
-    `strata` [C], if any, number the stratum of each document: values that were chosen, such as depths, and not drawn.
-    """
+    `strata` [C], if any, number the stratum of each document: values that were chosen, such as
+    depths, and not drawn."""
 
     documents: np.ndarray
     counts: np.ndarray
@@ -38,24 +42,38 @@ class Sums:
 
 
 def sums(values_ST: Sequence[np.ndarray] | np.ndarray, clusters_T: np.ndarray) -> Sums:
-    """Sum the values of the same targets under each seed by cluster. Raises ValueError unless shapes are [S, T] and [T], T > 0."""
+    """Sum the values of the same targets under each seed by cluster. Raises ValueError unless
+    shapes are [S, T] and [T], T > 0.
+    """
     values_ST = np.asarray(values_ST, dtype=np.float64)
     if values_ST.ndim != 2 or values_ST.shape[1:] != np.shape(clusters_T) or not values_ST.size:
-        raise ValueError(f"values {values_ST.shape} must be [seeds, targets] of the targets in clusters {np.shape(clusters_T)}")
+        raise ValueError(
+            f"values {values_ST.shape} must be [seeds, targets] of the targets in clusters"
+            f" {np.shape(clusters_T)}"
+        )
     documents, member = np.unique(clusters_T, return_inverse=True)
-    totals = np.stack([np.bincount(member, weights=values_T, minlength=len(documents)) for values_T in values_ST])
+    totals = np.stack(
+        [np.bincount(member, weights=values_T, minlength=len(documents)) for values_T in values_ST]
+    )
     return Sums(documents, np.bincount(member), totals)
 
 
 def across(seeds: Sequence[Sums]) -> Sums | None:
-    """Join the `sums` of several seeds; None unless they have equally many targets in the same documents."""
+    """Join the `sums` of several seeds; None unless they have equally many targets in the same
+    documents.
+    """
     first = seeds[0]
-    alike = all(np.array_equal(one.documents, first.documents) and np.array_equal(one.counts, first.counts) for one in seeds)
+    alike = all(
+        np.array_equal(one.documents, first.documents) and np.array_equal(one.counts, first.counts)
+        for one in seeds
+    )
     return replace(first, totals=np.concatenate([one.totals for one in seeds])) if alike else None
 
 
 def join_strata(parts: Sequence[Sums]) -> Sums:
-    """Join the `sums` of the strata of a design, none of whose documents is a document of another one; they get new numbers."""
+    """Join the `sums` of the strata of a design, none of whose documents is a document of another
+    one; they get new numbers.
+    """
     counts = np.concatenate([part.counts for part in parts])
     totals = np.concatenate([part.totals for part in parts], axis=1)
     strata = np.repeat(np.arange(len(parts)), [len(part.counts) for part in parts])
@@ -94,22 +112,28 @@ class Estimate:
         return self.interval()[0]
 
     def p_above(self, bound: float) -> float:
-        """Smallest alpha at which the two-sided (1 - alpha) interval lies above `bound`; 1 if none does."""
+        """Smallest alpha at which the two-sided (1 - alpha) interval lies above `bound`; 1 if none
+        does.
+        """
         if not math.isfinite(self.sem) or self.value <= bound:
             return 1.0
         return 2 * student_cdf((bound - self.value) / self.sem, self.df) if self.sem else 0.0
 
     def p_below(self, bound: float) -> float:
-        """Smallest alpha at which the two-sided (1 - alpha) interval lies below `bound`; 1 if none does."""
+        """Smallest alpha at which the two-sided (1 - alpha) interval lies below `bound`; 1 if none
+        does.
+        """
         return replace(self, value=-self.value).p_above(-bound)
 
 
 def estimate(terms: Sequence[tuple[float, Sums]], anova_from: float = ANOVA_FROM) -> Estimate:
-    """Estimate of the sum of weight x mean over (weight, Sums), all of the same seeds in the same order.
+    """Estimate of the sum of weight x mean over (weight, Sums), all of the same seeds in the same
+    order.
 
-    Its variance is that of `clustered`, and from `anova_from` seeds on that of `anova`; of documents in strata that of `stratified`. One
-    seed: documents alone, documents - 1 degrees of freedom. Terms may have different targets in the same documents: each enters with its
-    own residuals (sum - mean x count) / targets, which for equal targets is the paired difference.
+    Its variance is that of `clustered`, and from `anova_from` seeds on that of `anova`; of
+    documents in strata that of `stratified`. One seed: documents alone, documents - 1 degrees of
+    freedom. Terms may have different targets in the same documents: each enters with its own
+    residuals (sum - mean x count) / targets, which for equal targets is the paired difference.
 
     Raises ValueError if the terms do not have equally many seeds, or not the same strata.
     """
@@ -119,16 +143,27 @@ def estimate(terms: Sequence[tuple[float, Sums]], anova_from: float = ANOVA_FROM
     documents = np.unique(np.concatenate([one.documents for _, one in terms]))
     s, c = n_seeds.pop(), len(documents)
     strata_C = _shared_strata([one for _, one in terms])
-    residual_SC, between_SC, share_C, by_seed_S = np.zeros((s, c)), np.zeros((s, c)), np.zeros(c), np.zeros(s)
+    residual_SC, between_SC, share_C, by_seed_S = (
+        np.zeros((s, c)),
+        np.zeros((s, c)),
+        np.zeros(c),
+        np.zeros(s),
+    )
     with np.errstate(invalid="ignore"):
         for weight, one in terms:
-            at, mean, n = np.searchsorted(documents, one.documents), one.means.mean(), one.counts.sum()
+            at, mean, n = (
+                np.searchsorted(documents, one.documents),
+                one.means.mean(),
+                one.counts.sum(),
+            )
             residual_SC[:, at] += weight * (one.totals - mean * one.counts) / n
             between_SC[:, at] += weight * (one.means - mean)[:, None] * one.counts / n
             share_C[at] += abs(weight) * one.counts / n
             by_seed_S += weight * one.means
         if strata_C is not None:
-            variance, df = stratified(residual_SC - between_SC, by_seed_S, share_C, strata_C, anova_from)
+            variance, df = stratified(
+                residual_SC - between_SC, by_seed_S, share_C, strata_C, anova_from
+            )
         elif s == 1:
             variance, df = _variance(residual_SC[0], c), c - 1
         elif s < anova_from or c == 1:
@@ -137,48 +172,65 @@ def estimate(terms: Sequence[tuple[float, Sums]], anova_from: float = ANOVA_FROM
             variance, df = anova(residual_SC - between_SC, by_seed_S, share_C)
         value = float(by_seed_S.mean())
     n_targets = max(int(one.counts.sum()) for _, one in terms)
-    return Estimate(value, math.sqrt(variance) if math.isfinite(variance) else math.nan, df, tuple(map(float, by_seed_S)), c, n_targets)
+    return Estimate(
+        value,
+        math.sqrt(variance) if math.isfinite(variance) else math.nan,
+        df,
+        tuple(map(float, by_seed_S)),
+        c,
+        n_targets,
+    )
 
 
 def clustered(residual_SC: np.ndarray) -> tuple[float, int]:
     """Variance and degrees of freedom, min(S, C) - 1, by clustering on both sides.
 
-    Cameron, Gelbach and Miller (2011): V_seeds + V_documents - V_seeds&documents, each with its g / (g - 1). By chance it can fall below
-    one of its parts, or below zero. So the largest of it and its parts is taken (the max-se of MacKinnon, Nielsen and Webb 2024,
-    arXiv 2406.08880, who take the one-way variances), since in expectation no part exceeds it. Where documents decide, the few degrees of
-    freedom make the interval wider than it needs to be.
-    """
+    Cameron, Gelbach and Miller (2011): V_seeds + V_documents - V_seeds&documents, each with its g /
+    (g - 1). By chance it can fall below one of its parts, or below zero. So the largest of it and
+    its parts is taken (the max-se of MacKinnon, Nielsen and Webb 2024, arXiv 2406.08880, who take
+    the one-way variances), since in expectation no part exceeds it. Where documents decide, the few
+    degrees of freedom make the interval wider than it needs to be."""
     s, c = residual_SC.shape
     by_seeds, by_document = _variance(residual_SC.sum(1) / s, s), _variance(residual_SC.mean(0), c)
     both = _variance(residual_SC.ravel() / s, s * c)
-    return max(by_seeds + by_document - both, by_seeds, by_document, both) if c > 1 else math.nan, min(s, c) - 1
+    return (
+        max(by_seeds + by_document - both, by_seeds, by_document, both) if c > 1 else math.nan
+    ), min(s, c) - 1
 
 
-def anova(residual_SC: np.ndarray, by_seed_S: np.ndarray, share_C: np.ndarray) -> tuple[float, float]:
-    """Variance and degrees of freedom by the analysis of variance of seeds crossed with documents, both random.
+def anova(
+    residual_SC: np.ndarray, by_seed_S: np.ndarray, share_C: np.ndarray
+) -> tuple[float, float]:
+    """Variance and degrees of freedom by the analysis of variance of seeds crossed with documents,
+    both random.
 
-    Model: the mean of document c under seed s is m + a_s + b_c + e_sc, with independent a, b and e of variances A, B and E, and w_c is the
-    document's share of the targets. What is estimated is the mean over seeds of sum_c w_c d_sc, so its variance is
-    A / S + sum w^2 B + sum w^2 E / S. With the residuals r_sc = w_c (d_sc - d_s) from each seed's own mean d_s, three sums estimate it:
+    Model: the mean of document c under seed s is m + a_s + b_c + e_sc, with independent a, b and e
+    of variances A, B and E, and w_c is the document's share of the targets. What is estimated is
+    the mean over seeds of sum_c w_c d_sc, so its variance is A / S + sum w^2 B + sum w^2 E / S.
+    With the residuals r_sc = w_c (d_sc - d_s) from each seed's own mean d_s, three sums estimate
+    it:
 
-    seeds = sum_s (d_s - d)^2 / (S (S - 1)), of expectation A / S + sum w^2 E / S
-    documents = sum_c (mean_s r_sc)^2 / f, of expectation sum w^2 (B + E / S), with f = 1 + sum w^2 - 2 sum w^3 / sum w^2
-    both = sum_sc (r_sc - mean_s r_sc)^2 / f / (S (S - 1)), of expectation sum w^2 E / S
+    seeds = sum_s (d_s - d)^2 / (S (S - 1)), of expectation A / S + sum w^2 E / S documents = sum_c
+    (mean_s r_sc)^2 / f, of expectation sum w^2 (B + E / S), with f = 1 + sum w^2 - 2 sum w^3 / sum
+    w^2 both = sum_sc (r_sc - mean_s r_sc)^2 / f / (S (S - 1)), of expectation sum w^2 E / S
 
-    and the variance is seeds + documents - both. For documents of equally many targets f is (C - 1) / C, and these are the mean squares of
-    the two-way layout without replication, each over S C (Searle, Casella and McCulloch, Variance Components, 1992, chapter 4). All three
-    are unbiased for any numbers of targets as long as B and E are the same in every document. Where E falls with the number of targets,
-    `seeds` and its share in the sum remain exact, and f is right up to the share of the largest documents. If several terms have other
-    targets, w is the mean of their shares by |weight|.
+    and the variance is seeds + documents - both. For documents of equally many targets f is (C - 1)
+    / C, and these are the mean squares of the two-way layout without replication, each over S C
+    (Searle, Casella and McCulloch, Variance Components, 1992, chapter 4). All three are unbiased
+    for any numbers of targets as long as B and E are the same in every document. Where E falls with
+    the number of targets, `seeds` and its share in the sum remain exact, and f is right up to the
+    share of the largest documents. If several terms have other targets, w is the mean of their
+    shares by |weight|.
 
-    Degrees of freedom are Satterthwaite's (1946, Biometrics Bulletin 2, 110-114): variance^2 over the sum of each part^2 / its own. Those
-    of `seeds` are S - 1. Those of `documents` are C - 1 only if all documents vary alike; here one may hold a twentieth of the targets. So
-    they are taken from its terms x_c = mean_s r_sc: for normal x_c of any variances v_c, (sum v)^2 / sum v^2 is estimated by 3 (sum x^2)^2
-    / sum x^4, less 1 for the mean. Of equal variances that is about 3 too many (a mean of 16.5 for 13 with 14 documents, of 103 for 99 with
-    100, in 20,000 draws), so that an interval over 14 documents is 2 % too narrow; what was judged by it stays. `both` has S - 1 times as
-    many. If by chance `both` exceeds another part, that source does not show, and the larger of the two others stands alone with its own
-    degrees.
-    """
+    Degrees of freedom are Satterthwaite's (1946, Biometrics Bulletin 2, 110-114): variance^2 over
+    the sum of each part^2 / its own. Those of `seeds` are S - 1. Those of `documents` are C - 1
+    only if all documents vary alike; here one may hold a twentieth of the targets. So they are
+    taken from its terms x_c = mean_s r_sc: for normal x_c of any variances v_c, (sum v)^2 / sum v^2
+    is estimated by 3 (sum x^2)^2 / sum x^4, less 1 for the mean. Of equal variances that is about 3
+    too many (a mean of 16.5 for 13 with 14 documents, of 103 for 99 with 100, in 20,000 draws), so
+    that an interval over 14 documents is 2 % too narrow; what was judged by it stays. `both` has S
+    - 1 times as many. If by chance `both` exceeds another part, that source does not show, and the
+    larger of the two others stands alone with its own degrees."""
     s, w_C = len(by_seed_S), share_C / share_C.sum()
     square, cube = float((w_C**2).sum()), float((w_C**3).sum())
     x_C, f = residual_SC.mean(0), 1 + square - 2 * cube / square
@@ -188,24 +240,33 @@ def anova(residual_SC: np.ndarray, by_seed_S: np.ndarray, share_C: np.ndarray) -
     if not both < min(seeds, documents):
         return max((seeds, float(s - 1)), (documents, df))
     variance = seeds + documents - both
-    return variance, variance**2 / (seeds**2 / (s - 1) + documents**2 / df + both**2 / ((s - 1) * df))
+    return variance, variance**2 / (
+        seeds**2 / (s - 1) + documents**2 / df + both**2 / ((s - 1) * df)
+    )
 
 
 def stratified(
-    residual_SC: np.ndarray, by_seed_S: np.ndarray, share_C: np.ndarray, strata_C: np.ndarray, anova_from: float = ANOVA_FROM
+    residual_SC: np.ndarray,
+    by_seed_S: np.ndarray,
+    share_C: np.ndarray,
+    strata_C: np.ndarray,
+    anova_from: float = ANOVA_FROM,
 ) -> tuple[float, float]:
-    """Variance and degrees of freedom of seeds crossed with documents that were drawn within the strata of a design.
+    """Variance and degrees of freedom of seeds crossed with documents that were drawn within the
+    strata of a design.
 
-    Needles stand at five depths because somebody chose these. Another draw has other texts and the same depths, so what differs between
-    depths is no error, and the interval says nothing of other depths (Cochran, Sampling Techniques, 3rd ed. 1977, chapter 5). With e_sc the
-    residual of document c under seed s from the mean of its stratum h, which has C_h documents,
+    Needles stand at five depths because somebody chose these. Another draw has other texts and the
+    same depths, so what differs between depths is no error, and the interval says nothing of other
+    depths (Cochran, Sampling Techniques, 3rd ed. 1977, chapter 5). With e_sc the residual of
+    document c under seed s from the mean of its stratum h, which has C_h documents,
 
-    documents = sum_h C_h / (C_h - 1) sum_c (mean_s e_sc)^2, with C - H degrees of freedom
-    both = sum_h C_h / (C_h - 1) sum_sc (e_sc - mean_s e_sc)^2 / (S (S - 1)), with S - 1 times as many
+    documents = sum_h C_h / (C_h - 1) sum_c (mean_s e_sc)^2, with C - H degrees of freedom both =
+    sum_h C_h / (C_h - 1) sum_sc (e_sc - mean_s e_sc)^2 / (S (S - 1)), with S - 1 times as many
     seeds = as in `anova`, with S - 1
 
-    and the variance is seeds + documents - both, of one seed documents alone. If by chance `both` exceeds another part, the larger of the
-    two others stands alone. Degrees of freedom are Satterthwaite's; with fewer than `anova_from` seeds the least of a part.
+    and the variance is seeds + documents - both, of one seed documents alone. If by chance `both`
+    exceeds another part, the larger of the two others stands alone. Degrees of freedom are
+    Satterthwaite's; with fewer than `anova_from` seeds the least of a part.
 
     nan if a stratum has one document, whose error nobody can know.
     """
@@ -213,7 +274,10 @@ def stratified(
     if size_H.min() < 2:
         return math.nan, 1.0
     share_H = np.bincount(stratum_C, weights=share_C)
-    mean_SH = np.stack([np.bincount(stratum_C, weights=residual_C) for residual_C in residual_SC]) / share_H
+    mean_SH = (
+        np.stack([np.bincount(stratum_C, weights=residual_C) for residual_C in residual_SC])
+        / share_H
+    )
     error_SC = residual_SC - share_C * mean_SH[:, stratum_C]
     factor_C = (size_H / (size_H - 1))[stratum_C]
     mean_C = error_SC.mean(0)
@@ -226,14 +290,18 @@ def stratified(
     both = float((factor_C * (error_SC - mean_C) ** 2).sum()) / (s * (s - 1))
     if both < min(seeds, documents):
         variance = seeds + documents - both
-        satterthwaite = variance**2 / (seeds**2 / (s - 1) + documents**2 / df + both**2 / ((s - 1) * df))
+        satterthwaite = variance**2 / (
+            seeds**2 / (s - 1) + documents**2 / df + both**2 / ((s - 1) * df)
+        )
     else:
         variance, satterthwaite = max((seeds, float(s - 1)), (documents, df))
     return variance, satterthwaite if s >= anova_from else min(s - 1.0, df)
 
 
 def _shared_strata(terms: Sequence[Sums]) -> np.ndarray | None:
-    """Strata [C] of terms of the same documents; None without any. Raises ValueError if terms differ in them."""
+    """Strata [C] of terms of the same documents; None without any. Raises ValueError if terms
+    differ in them.
+    """
     first = terms[0]
     for term in terms[1:]:
         both_without = term.strata is None and first.strata is None
@@ -250,7 +318,7 @@ def _variance(total_G: np.ndarray, g: int) -> float:
 def gain(full: Sums, half: Sums) -> Estimate:
     """Gain G of a model from the second half of its window, in nats/token.
 
-    It is the loss with exactly train_len / 2 tokens of context (`half`) minus that with exactly train_len (`full`), on the same targets.
-    With `lower` above 0 the model demonstrably uses its window, without which a comparison of extensions means nothing.
-    """
+    It is the loss with exactly train_len / 2 tokens of context (`half`) minus that with exactly
+    train_len (`full`), on the same targets. With `lower` above 0 the model demonstrably uses its
+    window, without which a comparison of extensions means nothing."""
     return estimate([(1.0, half.minus(full))])

@@ -1,8 +1,9 @@
-"""Verdicts: an interval against a given margin, and corrections over all questions of one family: Holm's, Benjamini and Hochberg's.
+"""Verdicts: an interval against a given margin, and corrections over all questions of one family:
+Holm's, Benjamini and Hochberg's.
 
-One 95 % interval decides everything. "Flat" and "no loss" are equivalences: the whole interval inside +-margin, which is stricter than two
-one-sided tests at 5 % (their interval is the 90 % one) and leaves one interval to be read.
-"""
+One 95 % interval decides everything. "Flat" and "no loss" are equivalences: the whole interval
+inside +-margin, which is stricter than two one-sided tests at 5 % (their interval is the 90 % one)
+and leaves one interval to be read."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -19,10 +20,11 @@ Judged = Estimate | Usable
 
 @dataclass(frozen=True)
 class Rule:
-    """Place where the interval must lie: `above 0.1`, `below -0.1`, `within 0.02` (of zero), `between 1.1 1.3`, `outside 1.1 1.5`.
+    """Place where the interval must lie: `above 0.1`, `below -0.1`, `within 0.02` (of zero),
+    `between 1.1 1.3`, `outside 1.1 1.5`.
 
-    With `G` at the end (`above 0.5 G`) bounds are shares of what the model gains from the second half of its window.
-    """
+    With `G` at the end (`above 0.5 G`) bounds are shares of what the model gains from the second
+    half of its window."""
 
     kind: str
     bounds: tuple[float, ...]
@@ -37,23 +39,35 @@ class Rule:
             bounds = tuple(float(number) for number in numbers[: len(numbers) - of_gain])
         except ValueError:
             bounds = ()
-        if KINDS.get(kind) != len(bounds) or list(bounds) != sorted(bounds) or kind == "within" and bounds[0] <= 0:
+        if (
+            KINDS.get(kind) != len(bounds)
+            or list(bounds) != sorted(bounds)
+            or kind == "within"
+            and bounds[0] <= 0
+        ):
             raise ConfigError(
-                f"the rule '{text}' must be one of: above X, below X, within X, between X Y, outside X Y, each with G or without."
+                f"the rule '{text}' must be one of: above X, below X, within X, between X Y,"
+                " outside X Y, each with G or without."
             )
         return cls(kind, (-bounds[0], bounds[0]) if kind == "within" else bounds, of_gain)
 
     def __str__(self) -> str:
         bounds = self.bounds[1:] if self.kind == "within" else self.bounds
-        return " ".join([self.kind, *(f"{bound:g}" for bound in bounds), *(["G"] if self.of_gain else [])])
+        return " ".join(
+            [self.kind, *(f"{bound:g}" for bound in bounds), *(["G"] if self.of_gain else [])]
+        )
 
     def holds(self, x: float) -> bool:
         """True if the number `x` lies where the interval must."""
         low, high = self.bounds[0], self.bounds[-1]
-        return {"above": x > low, "below": x < high, "outside": x < low or x > high}.get(self.kind, low < x < high)
+        return {"above": x > low, "below": x < high, "outside": x < low or x > high}.get(
+            self.kind, low < x < high
+        )
 
     def p(self, judged: Callable[[float], tuple[Judged, float]]) -> float:
-        """Smallest alpha at which the (1 - alpha) interval obeys the rule. `judged(bound)` returns (what to compare, with which number)."""
+        """Smallest alpha at which the (1 - alpha) interval obeys the rule. `judged(bound)` returns
+        (what to compare, with which number).
+        """
 
         def beyond(side: str, bound: float) -> float:
             thing, number = judged(bound)
@@ -71,37 +85,47 @@ def exclusive(confirm: Rule, refute: Rule) -> bool:
     """True if no number satisfies both rules."""
     edges = sorted({*confirm.bounds, *refute.bounds})
     inside = [(a + b) / 2 for a, b in itertools.pairwise(edges)]
-    return not any(confirm.holds(x) and refute.holds(x) for x in (edges[0] - 1, *edges, *inside, edges[-1] + 1))
+    return not any(
+        confirm.holds(x) and refute.holds(x) for x in (edges[0] - 1, *edges, *inside, edges[-1] + 1)
+    )
 
 
 def sides(confirm: Rule, refute: Rule) -> int:
     """1 if the rules are the two sides of one bound, else 2.
 
-    Whatever is true, then only one of the two verdicts can be wrong, so that each may use all of alpha. With a gap between the rules both
-    are wrong in it.
-    """
-    return 1 if {confirm.kind, refute.kind} == {"above", "below"} and confirm.bounds == refute.bounds else 2
+    Whatever is true, then only one of the two verdicts can be wrong, so that each may use all of
+    alpha. With a gap between the rules both are wrong in it."""
+    return (
+        1
+        if {confirm.kind, refute.kind} == {"above", "below"} and confirm.bounds == refute.bounds
+        else 2
+    )
 
 
-def decide(confirm: Rule, refute: Rule, judged: Callable[[float], tuple[Judged, float]], of_sides: int = 2) -> tuple[str, float]:
-    """(confirmed, refuted or undecided; p, the smallest alpha at which it is decided), by the 95 % interval or, of one side, the 90 % one.
+def decide(
+    confirm: Rule, refute: Rule, judged: Callable[[float], tuple[Judged, float]], of_sides: int = 2
+) -> tuple[str, float]:
+    """(confirmed, refuted or undecided; p, the smallest alpha at which it is decided), by the 95 %
+    interval or, of one side, the 90 % one.
 
-    p is the smaller of both rules' p: each rule costs half of alpha on its side, so p is two-sided. With `of_sides` 1 it is half of that.
-    """
+    p is the smaller of both rules' p: each rule costs half of alpha on its side, so p is two-sided.
+    With `of_sides` 1 it is half of that."""
     p, word = min((confirm.p(judged), "confirmed"), (refute.p(judged), "refuted"))
     p = p / 2 if of_sides == 1 and p < 1 else p
     return word if p < ALPHA else "undecided", p
 
 
 def holm(ps: Sequence[float], groups: Sequence | None = None) -> list[float]:
-    """Holm's (1979) adjusted p-values, in the given order. Those below alpha are decided with the family's error held at alpha.
+    """Holm's (1979) adjusted p-values, in the given order. Those below alpha are decided with the
+    family's error held at alpha.
 
-    `groups`: equal values mark questions that are read off one interval. If the interval holds the truth, all its readings are right, so a
-    group costs alpha once: the factor of a p is the number of groups of which it or a larger p is left. Until the first wrong verdict no
-    group with a wrong one to offer is used up, so the factor is at least the number of such groups, as in Holm's own proof.
-    The argument by the interval is of two-sided p. A p of one side, of rules that are the two sides of one bound, is a group of its own: at
-    most one of its two verdicts is wrong, and its p is below alpha in a share alpha of the draws, so it costs alpha once as well.
-    """
+    `groups`: equal values mark questions that are read off one interval. If the interval holds the
+    truth, all its readings are right, so a group costs alpha once: the factor of a p is the number
+    of groups of which it or a larger p is left. Until the first wrong verdict no group with a wrong
+    one to offer is used up, so the factor is at least the number of such groups, as in Holm's own
+    proof. The argument by the interval is of two-sided p. A p of one side, of rules that are the
+    two sides of one bound, is a group of its own: at most one of its two verdicts is wrong, and its
+    p is below alpha in a share alpha of the draws, so it costs alpha once as well."""
     order = sorted(range(len(ps)), key=ps.__getitem__)
     groups = range(len(ps)) if groups is None else groups
     adjusted, worst = [0.0] * len(ps), 0.0
@@ -113,8 +137,14 @@ def holm(ps: Sequence[float], groups: Sequence | None = None) -> list[float]:
 
 
 def benjamini_hochberg(ps: Sequence[float]) -> list[float]:
-    """q-values of Benjamini and Hochberg (1995), in the given order: deciding all below q errs in a share of q of them on average."""
-    order, adjusted, least = sorted(range(len(ps)), key=ps.__getitem__, reverse=True), [0.0] * len(ps), 1.0
+    """q-values of Benjamini and Hochberg (1995), in the given order: deciding all below q errs in a
+    share of q of them on average.
+    """
+    order, adjusted, least = (
+        sorted(range(len(ps)), key=ps.__getitem__, reverse=True),
+        [0.0] * len(ps),
+        1.0,
+    )
     for place, index in enumerate(order):
         least = min(least, ps[index] * len(ps) / (len(ps) - place))
         adjusted[index] = least

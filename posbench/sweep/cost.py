@@ -1,12 +1,13 @@
-"""Cost of jobs: the size of a model and its floating-point operations (FLOP), and an estimate of time and disk.
+"""Cost of jobs: the size of a model and its floating-point operations (FLOP), and an estimate of
+time and disk.
 
-Time is computed FLOP times the seconds per FLOP of stored runs: of trainings of the same model size if there are any, of texts of the
-same model size, method, number format and about the same length. Work that took less than LEAST seconds is left out: most of it was
-beginning, which more work does not repeat.
+Time is computed FLOP times the seconds per FLOP of stored runs: of trainings of the same model size
+if there are any, of texts of the same model size, method, number format and about the same length.
+Work that took less than LEAST seconds is left out: most of it was beginning, which more work does
+not repeat.
 
-Where no such text is stored, those of a checkpoint are told by one layer measured now (posbench/evaluation/probe.py), those of other
-models by the rate of trainings.
-"""
+Where no such text is stored, those of a checkpoint are told by one layer measured now
+(posbench/evaluation/probe.py), those of other models by the rate of trainings."""
 
 import contextlib
 import functools
@@ -31,8 +32,18 @@ from posbench.runs.directory import Run
 from posbench.sweep.cells import RECOMPUTE, Cell
 from posbench.sweep.jobs import Job
 
-DAMAGED = (ConfigError, RunError, OSError, KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError)  # raised by damaged files
-LEAST = 1  # seconds from which the time of work is about proportional to it; below, what is done once decides
+DAMAGED = (
+    ConfigError,
+    RunError,
+    OSError,
+    KeyError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    ZeroDivisionError,
+)  # raised by damaged files
+# seconds from which the time of work is about proportional to it; below, what is done once decides
+LEAST = 1
 STEP_FLOP = 5e11  # largest training step that is made to measure its time
 BYTES, BYTES_PER_LOSS = 4, 8  # on disk, of a parameter and of a scored token
 
@@ -41,7 +52,8 @@ Missing = Sequence[tuple[Job, Cell, list[int]]]  # evaluations, each with its mi
 
 @dataclass(frozen=True)
 class ModelSize:
-    """Size of a model for arithmetic: parameters of one layer and of the output head, and the channels of all heads.
+    """Size of a model for arithmetic: parameters of one layer and of the output head, and the
+    channels of all heads.
 
     The few parameters of position are left out.
     """
@@ -57,7 +69,8 @@ class ModelSize:
         return self.n_layer * self.layer + (1 if self.tied else 2) * self.head
 
     def forward(self, read: ReadVolume) -> float:
-        """FLOP of a forward pass: 2 per parameter and token, and 4 per channel and causal pair (scores and values).
+        """FLOP of a forward pass: 2 per parameter and token, and 4 per channel and causal pair
+        (scores and values).
 
         The last layer is computed only for the scored rows.
         """
@@ -77,7 +90,9 @@ class ModelSize:
 def model_size(cfg: JobConfig) -> ModelSize:
     """Size of the model of a training's configuration. Raises ConfigError for an illegal one."""
     model, head = cfg.model, vocabulary(cfg) * cfg.model.d_model
-    return ModelSize(model.layer_parameters, model.n_layer, head, model.tied, model.head_width * model.n_head)
+    return ModelSize(
+        model.layer_parameters, model.n_layer, head, model.tied, model.head_width * model.n_head
+    )
 
 
 def vocabulary(cfg: JobConfig) -> int:
@@ -87,22 +102,37 @@ def vocabulary(cfg: JobConfig) -> int:
     tokenizer, size = cfg.data["tokenizer"], cfg.data.get("vocab_size", 0)
     own = {"bytes": 256, "bpe": size, TASK: size}
     mixed = (cfg.data.get("mix") or {}).get("vocab_size", 0)
-    return (own[tokenizer] if tokenizer in own else _entries(tokenizer)) + bool(cfg.data.get("bos")) + mixed
+    return (
+        (own[tokenizer] if tokenizer in own else _entries(tokenizer))
+        + bool(cfg.data.get("bos"))
+        + mixed
+    )
 
 
 @functools.cache
 def _entries(tokenizer: str) -> int:
     from posbench.data.tokenizers import pretrained_file
 
-    with contextlib.suppress(Exception):  # any error of a hub or a file: a foreign run may name either
+    with contextlib.suppress(
+        Exception
+    ):  # any error of a hub or a file: a foreign run may name either
         content = read_json(pretrained_file(tokenizer)) if Path(tokenizer).exists() else {}
         return len(content["model"]["vocab"]) + len(content.get("added_tokens") or [])
     return 0
 
 
-def texts_read(name: str, config: EvaluateConfig, train_len: int, crop: float, lengths: Iterable[int]) -> list[ReadVolume]:
-    """Texts that a protocol reads for some lengths. Beyond `crop` tokens each target has a text of its own, shared by all lengths."""
-    return list(dict.fromkeys(protocol(name).reading(config, train_len, length, min(crop, length)) for length in lengths))
+def texts_read(
+    name: str, config: EvaluateConfig, train_len: int, crop: float, lengths: Iterable[int]
+) -> list[ReadVolume]:
+    """Texts that a protocol reads for some lengths. Beyond `crop` tokens each target has a text of
+    its own, shared by all lengths.
+    """
+    return list(
+        dict.fromkeys(
+            protocol(name).reading(config, train_len, length, min(crop, length))
+            for length in lengths
+        )
+    )
 
 
 def texts_left(missing: Missing) -> list[list[ReadVolume]]:
@@ -120,24 +150,38 @@ def texts_left(missing: Missing) -> list[list[ReadVolume]]:
 
 
 def _lengths_read(job: Job, cell: Cell, lengths: list[int]) -> Iterable[int]:
-    """Lengths of the texts that a nested protocol reads for `lengths`, as its evaluation finds them."""
+    """Lengths of the texts that a nested protocol reads for `lengths`, as its evaluation finds
+    them.
+    """
     from posbench.model.build import make_encoding, make_trained_scale
     from posbench.position.effect import together
     from posbench.position.plan import make_plan
 
     encoding, extension = make_encoding(job.cfg), make(cell.extension)
-    scales = {"scale": make(cell.scale_attention, encoding.shape), "trained_scale": make_trained_scale(job.cfg, encoding)}
+    scales = {
+        "scale": make(cell.scale_attention, encoding.shape),
+        "trained_scale": make_trained_scale(job.cfg, encoding),
+    }
     return together(lambda length: make_plan(encoding, extension, **scales, length=length), lengths)
 
 
 class Timing:
-    """Times of trainings and texts: by stored runs of the jobs' folders of results, else by what is measured when it is first asked for."""
+    """Times of trainings and texts: by stored runs of the jobs' folders of results, else by what is
+    measured when it is first asked for.
+    """
 
     def __init__(self, jobs: Iterable[Job]) -> None:
-        self.training: dict[ModelSize, list[float]] = defaultdict(list)  # seconds per FLOP of trainings
-        self.text: dict[tuple[Hashable, ...], list[float]] = defaultdict(list)  # and of texts, by `_text_key`
+        self.training: dict[ModelSize, list[float]] = defaultdict(
+            list
+        )  # seconds per FLOP of trainings
+        self.text: dict[tuple[Hashable, ...], list[float]] = defaultdict(
+            list
+        )  # and of texts, by `_text_key`
         self.probes = {}  # {(run, number format): Probe}
-        self.stepped, self.bases = False, dict[str, None]()  # words for what was told, in their order
+        self.stepped, self.bases = (
+            False,
+            dict[str, None](),
+        )  # words for what was told, in their order
         for folder in {Path(job.cfg.results_dir) for job in jobs}:
             for path in run_directories(folder):
                 with contextlib.suppress(*DAMAGED):
@@ -149,7 +193,9 @@ class Timing:
         return " and ".join(self.bases)
 
     def of_training(self, job: Job, at_once: int) -> float:
-        """Seconds of a training beside others. Raises ConfigError if nothing was measured, and a step takes long."""
+        """Seconds of a training beside others. Raises ConfigError if nothing was measured, and a
+        step takes long.
+        """
         model, train = model_size(job.cfg), job.cfg.train
         step = model.training(train.train_len) * train.tokens_per_step
         if not self.training and step <= STEP_FLOP:
@@ -159,11 +205,25 @@ class Timing:
                 seconds = step_seconds(job.cfg, vocabulary(job.cfg), max(1, cores() // at_once))
                 self.training[model].append(seconds / step)
                 self.stepped = True
-        basis = "some steps made just now" if self.stepped else f"runs of {'this model size' if model in self.training else 'other sizes'}"
+        basis = (
+            "some steps made just now"
+            if self.stepped
+            else f"runs of {'this model size' if model in self.training else 'other sizes'}"
+        )
         return self._trained(model, basis) * step * train.steps
 
-    def of_text(self, job: Job, dtype: str, extension: dict, scale: dict, text: ReadVolume, probes: bool = True) -> float:
-        """Seconds of a text. Raises ConfigError for a device that cannot be measured here; without `probes` where no training was."""
+    def of_text(
+        self,
+        job: Job,
+        dtype: str,
+        extension: dict,
+        scale: dict,
+        text: ReadVolume,
+        probes: bool = True,
+    ) -> float:
+        """Seconds of a text. Raises ConfigError for a device that cannot be measured here; without
+        `probes` where no training was.
+        """
         model = model_size(job.cfg)
         if rates := self.text.get(_text_key(model, dtype, extension, text)):
             self.bases["stored evaluations of texts like these"] = None
@@ -178,8 +238,12 @@ class Timing:
         return self.probes[key].seconds(text, extension, scale)
 
     def _trained(self, model: ModelSize, basis: str) -> float:
-        """Seconds per FLOP of trainings, of this size if there are any; `basis` is noted. Raises ConfigError without any."""
-        rates = self.training.get(model) or [rate for each in self.training.values() for rate in each]
+        """Seconds per FLOP of trainings, of this size if there are any; `basis` is noted. Raises
+        ConfigError without any.
+        """
+        rates = self.training.get(model) or [
+            rate for each in self.training.values() for rate in each
+        ]
         if not rates:
             raise ConfigError(f"nothing of {LEAST} s or more was measured here yet")
         self.bases[basis] = None
@@ -190,31 +254,49 @@ class Timing:
         cfg = JobConfig.of({key: nested[key] for key in ("model", "data", "train")})
         model, train_len, summary = model_size(cfg), cfg.train.train_len, run.read_summary()
         if summary["tokens_per_second"] and summary["seconds"] >= LEAST:
-            self.training[model].append(1 / (summary["tokens_per_second"] * model.training(train_len)))
+            self.training[model].append(
+                1 / (summary["tokens_per_second"] * model.training(train_len))
+            )
         for path in run.eval_files():
             with contextlib.suppress(*DAMAGED):
                 content = read_json(path)
                 self._add_texts(content["config"], _seconds(content["rows"]), model, train_len)
 
-    def _add_texts(self, config: dict, seconds: dict[int, float], model: ModelSize, train_len: int) -> None:
-        """Add the texts of one evaluation. `seconds` of a length are next to none where it was read as a part of another."""
+    def _add_texts(
+        self, config: dict, seconds: dict[int, float], model: ModelSize, train_len: int
+    ) -> None:
+        """Add the texts of one evaluation. `seconds` of a length are next to none where it was read
+        as a part of another.
+        """
         extension, evaluate = config["extension"], typed("evaluate", config["evaluate"])
         if not extension["_target_"].startswith("posbench."):
             return  # its readings are unknown without running it
-        crop = (extension.get("window") or train_len) if extension["_target_"] == RECOMPUTE else math.inf
+        crop = (
+            (extension.get("window") or train_len)
+            if extension["_target_"] == RECOMPUTE
+            else math.inf
+        )
         for length, took in seconds.items():
             if took >= LEAST:
                 (text,) = texts_read(config["protocol"], evaluate, train_len, crop, [length])
-                self.text[_text_key(model, evaluate.dtype, extension, text)].append(took / model.forward(text))
+                self.text[_text_key(model, evaluate.dtype, extension, text)].append(
+                    took / model.forward(text)
+                )
 
 
-def _text_key(model: ModelSize, dtype: str, extension: dict, text: ReadVolume) -> tuple[Hashable, ...]:
-    """Key of texts that take about as long per FLOP: their lengths have the same nearest power of two."""
+def _text_key(
+    model: ModelSize, dtype: str, extension: dict, text: ReadVolume
+) -> tuple[Hashable, ...]:
+    """Key of texts that take about as long per FLOP: their lengths have the same nearest power of
+    two.
+    """
     return model, dtype, method_name(extension), round(math.log2(text.tokens))
 
 
 def _seconds(rows: list[dict]) -> dict[int, float]:
-    """Wall time of each length. A task counts once: the row of a depth has its share alone, that of the choice the same time again."""
+    """Wall time of each length. A task counts once: the row of a depth has its share alone, that of
+    the choice the same time again.
+    """
     took: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for row in rows:
         task = (row.get("task") or "").removesuffix(" choice")
@@ -222,8 +304,11 @@ def _seconds(rows: list[dict]) -> dict[int, float]:
     return {length: sum(tasks.values()) for length, tasks in took.items()}
 
 
-def cost(jobs: list[Job], fresh: list[Job], missing: Missing, first: int | None = None) -> list[str]:
-    """Lines with the cost of the trainings (and checkpoints) of `fresh` and of the missing lengths of evaluations.
+def cost(
+    jobs: list[Job], fresh: list[Job], missing: Missing, first: int | None = None
+) -> list[str]:
+    """Lines with the cost of the trainings (and checkpoints) of `fresh` and of the missing lengths
+    of evaluations.
 
     Of more than `first` trainings, a first picture of so many is announced.
     """
@@ -231,19 +316,40 @@ def cost(jobs: list[Job], fresh: list[Job], missing: Missing, first: int | None 
     fresh = [job for job in fresh if job.cfg.trains]
     trainings, left = sum(job.cfg.trains for job in jobs), texts_left(missing)
     tokens = sum(job.cfg.train.steps * job.cfg.train.tokens_per_step for job in fresh)
-    words = [f"{len(fresh)} of {trainings} trainings to make, {_in_tokens(tokens)} tokens"] if trainings else []
-    words += [f"{len(taken)} of {len(jobs) - trainings} checkpoints to take"] if trainings < len(jobs) else []
+    words = (
+        [f"{len(fresh)} of {trainings} trainings to make, {_in_tokens(tokens)} tokens"]
+        if trainings
+        else []
+    )
+    words += (
+        [f"{len(taken)} of {len(jobs) - trainings} checkpoints to take"]
+        if trainings < len(jobs)
+        else []
+    )
     tokens = sum(text.texts * text.tokens for texts in left for text in texts)
     line = "; ".join([*words, f"{len(left)} evaluations, {_in_tokens(tokens)} tokens"])
     if not fresh and not missing:
         return [line]
-    at_once = min(jobs[0].cfg.jobs, len({job.run.path for job in [*fresh, *(job for job, _, _ in missing)]}))
+    at_once = min(
+        jobs[0].cfg.jobs, len({job.run.path for job in [*fresh, *(job for job, _, _ in missing)]})
+    )
     time, told, picture = Timing(jobs), [], ""
-    texts = [(job, cell, text) for (job, cell, _), reads in zip(missing, left, strict=True) for text in reads]
+    texts = [
+        (job, cell, text)
+        for (job, cell, _), reads in zip(missing, left, strict=True)
+        for text in reads
+    ]
     parts = {
         "training": (time.of_training(job, at_once) for job in fresh),
         "evaluation": (
-            time.of_text(job, cell.evaluate.dtype, cell.extension, cell.scale_attention, text, probes=not job.cfg.trains)
+            time.of_text(
+                job,
+                cell.evaluate.dtype,
+                cell.extension,
+                cell.scale_attention,
+                text,
+                probes=not job.cfg.trains,
+            )
             for job, cell, text in texts
         ),
     }
@@ -257,8 +363,14 @@ def cost(jobs: list[Job], fresh: list[Job], missing: Missing, first: int | None 
                     picture = f"; a first picture, of {first} models, after about {after}"
         except ConfigError as error:
             told.append(f"unknown time of {what} ({error})")
-    shared = f"; jobs={at_once} divides the time as far as the machine has cores for it" if at_once > 1 else ""
-    bytes_ = sum(BYTES * model_size(job.cfg).parameters for job in fresh)  # the weights of a checkpoint stay where they are
+    shared = (
+        f"; jobs={at_once} divides the time as far as the machine has cores for it"
+        if at_once > 1
+        else ""
+    )
+    bytes_ = sum(
+        BYTES * model_size(job.cfg).parameters for job in fresh
+    )  # the weights of a checkpoint stay where they are
     for job, cell, lengths in missing:
         reads = texts_read(cell.protocol, cell.evaluate, job.cfg.train.train_len, math.inf, lengths)
         bytes_ += BYTES_PER_LOSS * sum(text.losses for text in reads)
@@ -274,4 +386,10 @@ def duration_words(seconds: float) -> str:
     if seconds < 5400:
         return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
     hours = seconds / 3600
-    return f"{hours:.1f} h" if hours < 48 else f"{hours / 24:.0f} days" if hours < 24 * 730 else f"{hours / 24 / 365:.0f} years"
+    return (
+        f"{hours:.1f} h"
+        if hours < 48
+        else f"{hours / 24:.0f} days"
+        if hours < 24 * 730
+        else f"{hours / 24 / 365:.0f} years"
+    )

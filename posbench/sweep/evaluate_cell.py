@@ -24,7 +24,9 @@ from posbench.sweep.jobs import Job
 
 
 def cell_evaluation(model: GPT | EngineModel, corpus: Corpus, cell: Cell, device: str) -> Scorer:
-    """Inputs of the protocol of a cell: model, text, methods and settings, and the model that chooses the targets if it is another."""
+    """Inputs of the protocol of a cell: model, text, methods and settings, and the model that
+    chooses the targets if it is another.
+    """
     scale, chooser = make(cell.scale_attention, model.encoding.shape), cell.evaluate.key_run
     kind = AskingScorer if isinstance(model, EngineModel) else Scorer
     given = kind(model, corpus, make(cell.extension), scale, cell.evaluate, device)
@@ -35,7 +37,9 @@ def cell_evaluation(model: GPT | EngineModel, corpus: Corpus, cell: Cell, device
 
 
 def progress_of(job: Job, evaluators: list[Protocol], lengths: list[list[int]]) -> Progress:
-    """Progress of evaluations in tokens. Remaining time is estimated by FLOP, since short texts predict long ones badly."""
+    """Progress of evaluations in tokens. Remaining time is estimated by FLOP, since short texts
+    predict long ones badly.
+    """
     total, work = 0, 0.0
     for one, own in zip(evaluators, lengths, strict=True):
         first = one.cost_first()
@@ -50,8 +54,11 @@ def per_token(job: Job, evaluator: Protocol, length: int) -> float:
     return model_size(job.cfg).per_token(evaluator.evaluation.fed(length))
 
 
-def evaluate(job: Job, evaluator: Protocol, cell: Cell, untested: bool, progress: Progress) -> list[dict]:
-    """Evaluate the missing lengths of a cell and return the new rows. After each length the file is written with all rows so far.
+def evaluate(
+    job: Job, evaluator: Protocol, cell: Cell, untested: bool, progress: Progress
+) -> list[dict]:
+    """Evaluate the missing lengths of a cell and return the new rows. After each length the file is
+    written with all rows so far.
 
     Texts of a long length are kept as they come, so that the same command goes on after them.
     """
@@ -60,23 +67,39 @@ def evaluate(job: Job, evaluator: Protocol, cell: Cell, untested: bool, progress
     kept = read_json(cell.path) if cell.path.exists() else {}
     table = rows.eval_rows(kept, cell.path) if kept else []
     rows.check_digest(kept, cell.path)
-    known = {name: dict(kept.get(name) or {}) for name in ("machines", "texts", "depths", "guesses")}
+    known = {
+        name: dict(kept.get(name) or {}) for name in ("machines", "texts", "depths", "guesses")
+    }
     arrays = load_arrays(arrays_path) if table else {}
     machine = provenance.machine(given.device)
-    given.kept = Unfinished(cell.path.with_suffix(PART), {"code": list(provenance.code()), "machine": machine})
+    given.kept = Unfinished(
+        cell.path.with_suffix(PART), {"code": list(provenance.code()), "machine": machine}
+    )
     method = f"{identity.method_name(cell.extension)}+{identity.method_name(cell.scale_attention)}"
     settings = {"protocol": cell.protocol, "version": evaluator.version_of(cell.evaluate)}
-    settings |= {"extension": cell.extension, "scale_attention": cell.scale_attention, "evaluate": vars(cell.evaluate)}
+    settings |= {
+        "extension": cell.extension,
+        "scale_attention": cell.scale_attention,
+        "evaluate": vars(cell.evaluate),
+    }
     if evaluator.nested and len(passes) > 1:
-        each = f"a pass for each of {', '.join(map(str, passes))} tokens, since the method depends on the length"
+        each = (
+            f"a pass for each of {', '.join(map(str, passes))} tokens, since the method depends on"
+            " the length"
+        )
         print(f"{cell.protocol} {method}: {each}", file=sys.stderr, flush=True)
     for text, length in [(text, length) for text, lengths in passes.items() for length in lengths]:
-        tokens, each = evaluator.cost(text) * (text == length) + evaluator.cost_first(), per_token(job, evaluator, text)
+        tokens, each = (
+            evaluator.cost(text) * (text == length) + evaluator.cost_first(),
+            per_token(job, evaluator, text),
+        )
         until = progress.done + tokens
         given.progress = functools.partial(progress.update, each=each, method=method, length=length)
         values, arrays[length] = evaluator.run(length)
         settings |= evaluator.stated()
-        progress.update(until - progress.done, each=each, spared=True)  # where the evaluator reused earlier results
+        progress.update(
+            until - progress.done, each=each, spared=True
+        )  # where the evaluator reused earlier results
         found = make_rows(values, job, cell, untested, given, length)
         new += found
         table = sorted(table + found, key=row_order)
@@ -85,9 +108,18 @@ def evaluate(job: Job, evaluator: Protocol, cell: Cell, untested: bool, progress
             shared = {**shared, "unit": evaluator.windows.unit_D[shared["document"]]}
         # Arrays come first, since a json without arrays would count as done.
         save_arrays(arrays_path, shared, arrays)
-        for name, fact in ({"machines": machine} | ({"texts": text} if evaluator.nested else {}) | evaluator.known()).items():
+        for name, fact in (
+            {"machines": machine}
+            | ({"texts": text} if evaluator.nested else {})
+            | evaluator.known()
+        ).items():
             known[name][str(length)] = fact
-        write_json(cell.path, rows.eval_content(table, settings, **{name: found for name, found in known.items() if found}))
+        write_json(
+            cell.path,
+            rows.eval_content(
+                table, settings, **{name: found for name, found in known.items() if found}
+            ),
+        )
         given.kept.end()
     return sorted(new, key=row_order)
 
@@ -97,7 +129,9 @@ def row_order(row: dict) -> tuple[int, int]:
     return row["length"], row["position"] or 0
 
 
-def make_rows(values: list[dict], job: Job, cell: Cell, untested: bool, evaluation: Scorer, length: int) -> list[dict]:
+def make_rows(
+    values: list[dict], job: Job, cell: Cell, untested: bool, evaluation: Scorer, length: int
+) -> list[dict]:
     """Complete rows from what a protocol measured at one length (`values` of Protocol.run)."""
     shared = {
         "run_id": job.run.id,
@@ -121,4 +155,6 @@ def make_rows(values: list[dict], job: Job, cell: Cell, untested: bool, evaluati
         "depth": None,
         "commit": provenance.commit(),
     }
-    return [rows.make_row(**{**shared, "position": None, "task": None, **value}) for value in values]
+    return [
+        rows.make_row(**{**shared, "position": None, "task": None, **value}) for value in values
+    ]

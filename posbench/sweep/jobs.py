@@ -1,4 +1,6 @@
-"""Jobs planned from configurations: one training each, with the evaluations of it. Nothing heavy is imported here."""
+"""Jobs planned from configurations: one training each, with the evaluations of it. Nothing heavy is
+imported here.
+"""
 
 import json
 from collections import defaultdict
@@ -22,7 +24,9 @@ BUSY = 75  # exit code of a job whose run another process holds (EX_TEMPFAIL)
 
 @dataclass(frozen=True)
 class Outcome:
-    """Outcome of one evaluation: done, exists, noop, refused, failed or interrupted, with the reason; before it, legal or untested."""
+    """Outcome of one evaluation: done, exists, noop, refused, failed or interrupted, with the
+    reason; before it, legal or untested.
+    """
 
     label: str
     status: str
@@ -48,7 +52,9 @@ class Job:
 
 @dataclass
 class Result:
-    """Result of one job: its exit code, the outcomes of its cells, its wall time in seconds, and its failure file or None."""
+    """Result of one job: its exit code, the outcomes of its cells, its wall time in seconds, and
+    its failure file or None.
+    """
 
     job: Job
     code: int
@@ -62,11 +68,11 @@ class Result:
 
 
 def plan_jobs(cfgs: list[dict], auto: str | None = None) -> list[Job]:
-    """Jobs of all configurations, in their order: distinct trainings, each with its distinct evaluations.
+    """Jobs of all configurations, in their order: distinct trainings, each with its distinct
+    evaluations.
 
-    `auto` is what dtype=auto means; None: the format that this machine multiplies fastest. Raises ConfigError for a wrong configuration,
-    and for one training on two devices.
-    """
+    `auto` is what dtype=auto means; None: the format that this machine multiplies fastest. Raises
+    ConfigError for a wrong configuration, and for one training on two devices."""
     jobs: dict[Path, Job] = {}
     fingerprints: dict[str, str] = {}
     for cfg in cfgs:
@@ -74,11 +80,21 @@ def plan_jobs(cfgs: list[dict], auto: str | None = None) -> list[Job]:
         job = jobs.setdefault(made.run.path, made)
         if made.cfg.device != job.cfg.device:
             raise ConfigError(
-                f"device={job.cfg.device} and device={made.cfg.device} are given for one training, {job.run.id}, which is made "
-                "only once: give one of them, or another results_dir to each."
+                f"device={job.cfg.device} and device={made.cfg.device} are given for one training,"
+                f" {job.run.id}, which is made only once: give one of them, or another results_dir"
+                " to each."
             )
-        # The process of the job plans it again, perhaps on a node of a cluster with another processor.
-        job.cfgs.append({**cfg, **{group: {**cfg[group], "dtype": getattr(made.cfg, group).dtype} for group in ("train", "evaluate")}})
+        # The process of the job plans it again, perhaps on a node of a cluster with another
+        # processor.
+        job.cfgs.append(
+            {
+                **cfg,
+                **{
+                    group: {**cfg[group], "dtype": getattr(made.cfg, group).dtype}
+                    for group in ("train", "evaluate")
+                },
+            }
+        )
         _merge(job, cells(job.run, made.cfg))
     return list(jobs.values())
 
@@ -105,27 +121,39 @@ def some_there(jobs: list[Job]) -> bool:
     return any(cell.path.exists() for job in jobs for cell in job.cells)
 
 
-def plan_existing(cfgs: list[dict], found: Callable[[list[Job]], bool] = some_there) -> tuple[list[Job], str]:
-    """Jobs as `plan_jobs` plans them, and "". Their results may have been made on another machine, where dtype=auto meant another format.
+def plan_existing(
+    cfgs: list[dict], found: Callable[[list[Job]], bool] = some_there
+) -> tuple[list[Job], str]:
+    """Jobs as `plan_jobs` plans them, and "". Their results may have been made on another machine,
+    where dtype=auto meant another format.
 
-    If `found` is false for them and true for the jobs in that format, the latter are returned, with a sentence that says so.
-    """
+    If `found` is false for them and true for the jobs in that format, the latter are returned, with
+    a sentence that says so."""
     usual = fast_dtype(cfgs[0]["device"])
     other = "fp32" if usual == "bf16" else "bf16"
     jobs = plan_jobs(cfgs, usual)
     if not found(jobs) and found(others := plan_jobs(cfgs, other)):
-        return others, f"dtype=auto means {usual} on this machine, and {other} where these results were made"
+        return (
+            others,
+            f"dtype=auto means {usual} on this machine, and {other} where these results were made",
+        )
     return jobs, ""
 
 
 def _merge(job: Job, cells: list[Cell]) -> None:
-    """Add cells to a job. Cells of one file are merged: lengths are united, and the user's cell replaces a reference."""
+    """Add cells to a job. Cells of one file are merged: lengths are united, and the user's cell
+    replaces a reference.
+    """
     known = {cell.path: cell for cell in job.cells}
     for cell in cells:
         if cell.path in known:
             other = known[cell.path]
             lengths = sorted({*cell.evaluate.lengths, *other.evaluate.lengths})
-            cell = replace(cell, evaluate=replace(cell.evaluate, lengths=lengths), reference=cell.reference and other.reference)
+            cell = replace(
+                cell,
+                evaluate=replace(cell.evaluate, lengths=lengths),
+                reference=cell.reference and other.reference,
+            )
         known[cell.path] = cell
     job.cells = list(known.values())
 
@@ -149,8 +177,8 @@ def _job(given: dict, fingerprints: dict[str, str], auto: str | None) -> Job:
     run_id = identity.run_id(cfg.as_dict(), found)
     if run and run_id != run.id:
         raise ConfigError(
-            f"run={cfg.run} is not the training that its config.yaml and its data describe now (that would be {run_id}): restore "
-            "config.yaml, or the text it was trained on."
+            f"run={cfg.run} is not the training that its config.yaml and its data describe now"
+            f" (that would be {run_id}): restore config.yaml, or the text it was trained on."
         )
     job = Job(cfg, run, found) if run else _new_or_existing(cfg, found)
     if not tuning:
@@ -158,14 +186,17 @@ def _job(given: dict, fingerprints: dict[str, str], auto: str | None) -> Job:
     tuning = typed("finetune", tuning)
     if outlined(cfg) and (tuning.encoding or tuning.scale_attention):
         raise ConfigError(
-            f"model.path={cfg.model.path} is built by transformers, whose positions and logits are its own: choose finetune=longer."
+            f"model.path={cfg.model.path} is built by transformers, whose positions and logits are"
+            " its own: choose finetune=longer."
         )
     child = child_config(job.cfg, job.run.id, tuning)
     return replace(_new_or_existing(child, found), parent=job)
 
 
 def _new_or_existing(cfg: JobConfig, fingerprint: str) -> Job:
-    """Job of a training whose folder its id names; of one from before own methods were named by their yamls, with the names in it."""
+    """Job of a training whose folder its id names; of one from before own methods were named by
+    their yamls, with the names in it.
+    """
     results_dir = Path(cfg.results_dir)
     run = Run(results_dir / identity.run_id(cfg.as_dict(), fingerprint))
     named = {"encoding": cfg.encoding, "scale_attention": cfg.train.scale_attention}
@@ -180,30 +211,41 @@ def _new_or_existing(cfg: JobConfig, fingerprint: str) -> Job:
 
 
 def resolved_chooser(given: str | dict | None, fingerprint: str) -> dict | None:
-    """A `given` evaluate.key_run, the run whose model chooses the key tokens of longppl, with its id, weights and training length.
+    """A `given` evaluate.key_run, the run whose model chooses the key tokens of longppl, with its
+    id, weights and training length.
 
-    None for none. `fingerprint` is that of the evaluated text.
-    Raises ConfigError for a folder without a finished training, and for a training on another text or in other tokens.
-    """
+    None for none. `fingerprint` is that of the evaluated text. Raises ConfigError for a folder
+    without a finished training, and for a training on another text or in other tokens."""
     if given is None:
         return None
     path = given.get("path") if isinstance(given, dict) else given
     run = Run(path) if isinstance(path, str) else None
     if run is None or not run.has_config or not run.finished:
         raise ConfigError(
-            f"evaluate.key_run={path} holds no finished training: give the folder of one, such as results/runs/rope-64-s0-1a2b3c4d5e."
+            f"evaluate.key_run={path} holds no finished training: give the folder of one, such as"
+            " results/runs/rope-64-s0-1a2b3c4d5e."
         )
     trained = trained_config(run)
-    if identity.run_id(trained.as_dict(), fingerprint) != run.id:  # an id stands for text and tokens too
+    if (
+        identity.run_id(trained.as_dict(), fingerprint) != run.id
+    ):  # an id stands for text and tokens too
         raise ConfigError(
-            f"evaluate.key_run={path} was trained on another text or in other tokens (or its folder was "
-            "renamed): name a training on the same text, since a model can only choose among tokens that it knows."
+            f"evaluate.key_run={path} was trained on another text or in other tokens (or its folder"
+            " was renamed): name a training on the same text, since a model can only choose among"
+            " tokens that it knows."
         )
-    return {"path": str(run.path), "run_id": run.id, "sha256": run.read_summary()["sha256"], "train_len": trained.train.train_len}
+    return {
+        "path": str(run.path),
+        "run_id": run.id,
+        "sha256": run.read_summary()["sha256"],
+        "train_len": trained.train.train_len,
+    }
 
 
 def _with_training(given: dict, run: Run | None) -> dict:
-    """Configuration with the training of `run`, or else with the model of its checkpoint if it names one."""
+    """Configuration with the training of `run`, or else with the model of its checkpoint if it
+    names one.
+    """
     from posbench.engines.engine import adopt_engine
     from posbench.pretrained.import_config import adopt
 
@@ -214,12 +256,19 @@ def _with_training(given: dict, run: Run | None) -> dict:
         trained = trusted_config(run)
         if engine := trained["model"].get("engine"):
             kind = identity.method_name(engine)
-            raise ConfigError(f"run={given['run']} was asked of an engine, whose address a run does not decide: give model={kind} again.")
+            raise ConfigError(
+                f"run={given['run']} was asked of an engine, whose address a run does not decide:"
+                f" give model={kind} again."
+            )
         cfg = {**given, **{key: trained[key] for key in TRAINING}}
     else:
         raise ConfigError(
-            f"run={given['run']} holds no training (no config.yaml there): give a directory such as results/runs/rope-64-s0-1a2b3c4d5e."
+            f"run={given['run']} holds no training (no config.yaml there): give a directory such as"
+            " results/runs/rope-64-s0-1a2b3c4d5e."
         )
     if cfg["data"].get("mix") and cfg["model"].get("checkpoint"):
-        raise ConfigError("data.mix is for training, and a checkpoint is evaluated as it is: leave data.mix out, or choose evaluate.tasks.")
+        raise ConfigError(
+            "data.mix is for training, and a checkpoint is evaluated as it is: leave data.mix out,"
+            " or choose evaluate.tasks."
+        )
     return cfg

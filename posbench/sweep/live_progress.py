@@ -15,7 +15,8 @@ ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class Live(Progress):
-    """Progress line of a sweep: jobs done, running and failed, and the time left, followed by the progress line of one job.
+    """Progress line of a sweep: jobs done, running and failed, and the time left, followed by the
+    progress line of one job.
 
     A single job shows only its own line. Several threads may call this.
     """
@@ -37,7 +38,9 @@ class Live(Progress):
             self._tell(0)
 
     def finish(self, result: Result) -> None:
-        """Register the end of a job; an interrupted one is not done. Of a sweep, a failure is printed."""
+        """Register the end of a job; an interrupted one is not done. Of a sweep, a failure is
+        printed.
+        """
         failures = [f"{result.job.run.id}: {outcome.reason}" for outcome in result.failures]
         interrupted = any(outcome.status == "interrupted" for outcome in result.outcomes)
         with self.lock:
@@ -55,7 +58,9 @@ class Live(Progress):
             self._tell(0)
 
     def feed(self, raw: bytes, job: str) -> str | None:
-        """Show a line of a job's stderr, by name among several. Returns its text, or None for a progress that the next one replaces."""
+        """Show a line of a job's stderr, by name among several. Returns its text, or None for a
+        progress that the next one replaces.
+        """
         text, left, stays = told(raw)
         text = masked(text)  # of a traceback, which may quote a server
         now, line = time.monotonic(), f"[{job}] {text}" if self.parallel > 1 else text
@@ -72,16 +77,18 @@ class Live(Progress):
     def remaining(self) -> float | None:
         """Estimated seconds to go; None before any job ended or gave an estimate.
 
-        A job takes the mean time of the ended ones, or its own estimate if that is longer: jobs differ, and the estimate of a
-        training does not include its evaluations.
-        """
+        A job takes the mean time of the ended ones, or its own estimate if that is longer: jobs
+        differ, and the estimate of a training does not include its evaluations."""
         now = time.monotonic()
         told = [self.ends[job] - began for job, began in self.started.items() if job in self.ends]
         known = self.seconds or told
         if not known:
             return None
         each = sum(known) / len(known)
-        left = [max(0.0, began + each - now, self.ends.get(job, now) - now) for job, began in self.started.items()]
+        left = [
+            max(0.0, began + each - now, self.ends.get(job, now) - now)
+            for job, began in self.started.items()
+        ]
         waiting = self.total - self.done - len(self.started)
         return max([(sum(left) + each * waiting) / self.parallel, *left])
 
@@ -95,27 +102,38 @@ class Live(Progress):
                 self._print("\r", end="")
 
     def _tell(self, n: int) -> None:
-        # A plain line is printed between two jobs, so the number of running jobs is only shown on a terminal.
-        self.update(n, **({"running": len(self.started)} if self.terminal else {}), failed=self.failed)
+        # A plain line is printed between two jobs, so the number of running jobs is only shown on a
+        # terminal.
+        self.update(
+            n, **({"running": len(self.started)} if self.terminal else {}), failed=self.failed
+        )
 
     def _print(self, line: str, end: str = "\n") -> None:
         # A closed terminal must not end the jobs.
         with contextlib.suppress(OSError):
-            print(f"\r\x1b[K{line}" if self.terminal else line, end=end, file=sys.stderr, flush=True)
+            print(
+                f"\r\x1b[K{line}" if self.terminal else line, end=end, file=sys.stderr, flush=True
+            )
 
     def _show(self, now: float, last: bool = False) -> None:
         with contextlib.suppress(OSError):
             super()._show(now, last)
 
     def _text(self, now: float, last: bool) -> str:
-        return "  ".join(filter(None, (super()._text(now, last) if self.total > 1 else "", self.drawing)))
+        return "  ".join(
+            filter(None, (super()._text(now, last) if self.total > 1 else "", self.drawing))
+        )
 
 
 def told(raw: bytes) -> tuple[str, float | None, bool]:
-    """(text, seconds left, True if it stays) of a line on a child's stderr: JSON of its Progress, or text without colours and redrawing."""
+    """(text, seconds left, True if it stays) of a line on a child's stderr: JSON of its Progress,
+    or text without colours and redrawing.
+    """
     line = ESCAPES.sub("", raw.decode("utf-8", "replace").rstrip("\r\n").rpartition("\r")[2])
     if line.startswith('{"progress": '):
-        with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):  # it was cut short, or it is another program's
+        with contextlib.suppress(
+            ValueError, KeyError, TypeError, RecursionError
+        ):  # it was cut short, or it is another program's
             progress = json.loads(line)
             left = None if progress["left"] is None else float(progress["left"])
             return str(progress["progress"]), left, bool(progress["stays"])

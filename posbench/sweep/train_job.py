@@ -1,4 +1,6 @@
-"""Training of a job: its text, its weights or those that it begins with, and its parent before it."""
+"""Training of a job: its text, its weights or those that it begins with, and its parent before
+it.
+"""
 
 import sys
 from dataclasses import replace
@@ -31,17 +33,23 @@ if TYPE_CHECKING:
 
 
 def corpus_of(job: Job) -> Corpus:
-    """Corpus of a job; for a finished training, only the scored splits. Raises RunError when the text does not match the run's id."""
+    """Corpus of a job; for a finished training, only the scored splits. Raises RunError when the
+    text does not match the run's id.
+    """
     scored = {"test" if cell.evaluate.text else cell.evaluate.split for cell in job.cells}
     splits = SPLITS if job.cfg.trains and not job.run.finished else scored or SPLITS
     corpus = prepare(job.cfg.data, job.cfg.cache_dir, splits)
     if corpus.fingerprint != job.fingerprint:
-        raise RunError(f"The text of data={corpus.name} changed after {job.run.id} was named by it: run the same command again.")
+        raise RunError(
+            f"The text of data={corpus.name} changed after {job.run.id} was named by it: run the"
+            " same command again."
+        )
     return fit_corpus(corpus, job.cfg)
 
 
 def finish_parent(job: Job, wait: bool, world: World) -> None:
-    """Train the parent of a child that has yet to begin. Raises Busy when another process trains it (unless `wait`).
+    """Train the parent of a child that has yet to begin. Raises Busy when another process trains it
+    (unless `wait`).
 
     Raises ConfigError for several processes, which share one training alone.
     """
@@ -52,7 +60,10 @@ def finish_parent(job: Job, wait: bool, world: World) -> None:
         tidy(parent.run)
         return
     if world.size > 1:
-        raise ConfigError(f"processes={world.size} share one training, and the parent {parent.run.id} is not trained: train it first.")
+        raise ConfigError(
+            f"processes={world.size} share one training, and the parent {parent.run.id} is not"
+            " trained: train it first."
+        )
     with parent.run.lock(wait):
         if parent.run.finished:
             return
@@ -62,35 +73,53 @@ def finish_parent(job: Job, wait: bool, world: World) -> None:
 
 
 def tidy(run: runs.Run) -> None:
-    """Delete the state of a finished training, left by a process that was killed between its summary and this."""
+    """Delete the state of a finished training, left by a process that was killed between its
+    summary and this.
+    """
     if run.finished:
         remove_state(run.state)
 
 
 def restore_config(job: Job) -> None:
-    """Write config.yaml of a finished training again if it is missing, since a training is of no use without.
+    """Write config.yaml of a finished training again if it is missing, since a training is of no
+    use without.
 
     The caller holds the lock of the run.
     """
     if not job.run.finished or job.run.has_config:
         return
-    parent = or_nothing(read_json, job.run.provenance).get("parent") or job.cfg.train.parent  # which names the parent's weights too
+    parent = (
+        or_nothing(read_json, job.run.provenance).get("parent") or job.cfg.train.parent
+    )  # which names the parent's weights too
     job.run.write_config(replace(job.cfg, train=replace(job.cfg.train, parent=parent)).as_dict())
     print(f"{job.run.config} was missing: it is written again", file=sys.stderr, flush=True)
 
 
 def recorded_config(job: Job, cells: list[Cell]) -> dict:
-    """Configuration for wandb: all methods of the evaluations, the data fingerprint and the commit."""
+    """Configuration for wandb: all methods of the evaluations, the data fingerprint and the
+    commit.
+    """
     chosen = {}
     for part in ("extension", "scale_attention"):
-        nodes = [getattr(cell, part) for cell in cells if not cell.reference] or [getattr(job.cfg, part)]
+        nodes = [getattr(cell, part) for cell in cells if not cell.reference] or [
+            getattr(job.cfg, part)
+        ]
         distinct = [node for i, node in enumerate(nodes) if node not in nodes[:i]]
         chosen[part] = distinct if len(distinct) > 1 else distinct[0]
-    return {**job.cfg.as_dict(), **chosen, "data_fingerprint": job.fingerprint, "commit": provenance.commit()}
+    return {
+        **job.cfg.as_dict(),
+        **chosen,
+        "data_fingerprint": job.fingerprint,
+        "commit": provenance.commit(),
+    }
 
 
-def train(job: Job, corpus: Corpus, device: str, recorder: Recorder | None, world: World) -> "GPT | Reader":
-    """Model of a job: its checkpoint, or its training made or finished. Only the main process has a `recorder`."""
+def train(
+    job: Job, corpus: Corpus, device: str, recorder: Recorder | None, world: World
+) -> "GPT | Reader":
+    """Model of a job: its checkpoint, or its training made or finished. Only the main process has a
+    `recorder`.
+    """
     if not job.cfg.trains:
         hf_weights.take_checkpoint(job.run, job.cfg, corpus.vocab_size, device, job.fingerprint)
         return load_model(job.run, job.cfg, corpus.vocab_size, device)
@@ -99,7 +128,12 @@ def train(job: Job, corpus: Corpus, device: str, recorder: Recorder | None, worl
         n_parameters = sum(parameter.numel() for parameter in model.parameters())
         job.run.write_config(replace(job.cfg, train=replace(job.cfg.train, parent=begun)).as_dict())
         found = provenance.collect_provenance(job.cfg.seed, device, job.fingerprint, n_parameters)
-        found = {**found, "processes": world.size, "backend": world.backend(device), **({"parent": begun} if begun else {})}
+        found = {
+            **found,
+            "processes": world.size,
+            "backend": world.backend(device),
+            **({"parent": begun} if begun else {}),
+        }
         job.run.write_provenance(found, resumed=job.run.has_state)
     fit(
         model,
@@ -117,21 +151,34 @@ def train(job: Job, corpus: Corpus, device: str, recorder: Recorder | None, worl
 
 
 def _begin(job: Job, vocab_size: int, device: str) -> tuple["GPT | Reader", dict | None]:
-    """(model before its first step, what is noted of its parent). Raises RunError without the parent that a child began with."""
+    """(model before its first step, what is noted of its parent). Raises RunError without the
+    parent that a child began with.
+    """
     noted = job.cfg.train.parent
     if not noted:
         return make_model(job.cfg, vocab_size).to(device), None
     run = job.parent.run if job.parent else runs.Run(job.run.path.parent / noted["run_id"])
     if not run.finished:
-        raise RunError(f"{job.run.id} begins with the weights of {run.path}, which holds no finished training: train that first.")
-    known = (job.run.read_config()["train"].get("parent") or {}).get("sha256") if job.run.has_config else None
+        raise RunError(
+            f"{job.run.id} begins with the weights of {run.path}, which holds no finished training:"
+            " train that first."
+        )
+    known = (
+        (job.run.read_config()["train"].get("parent") or {}).get("sha256")
+        if job.run.has_config
+        else None
+    )
     found = run.read_summary()["sha256"]
     if known not in (None, found):
         raise RunError(
-            f"{run.path} has changed since {job.run.id} began with its weights (SHA-256 {found[:12]}..., {known[:12]}... then): "
-            f"restore it, or delete {job.run.path} to fine-tune anew."
+            f"{run.path} has changed since {job.run.id} began with its weights (SHA-256"
+            f" {found[:12]}..., {known[:12]}... then): restore it, or delete {job.run.path} to"
+            " fine-tune anew."
         )
-    noted, parent_cfg = {**noted, "sha256": found}, job.parent.cfg if job.parent else trained_config(run)
+    noted, parent_cfg = (
+        {**noted, "sha256": found},
+        job.parent.cfg if job.parent else trained_config(run),
+    )
     if outlined(job.cfg):
         return read_theirs(files_of(run, parent_cfg), job.cfg, device).requires_grad_(True), noted
     model = make_model(job.cfg, vocab_size)

@@ -1,7 +1,8 @@
-"""Verdict on a job: which of its evaluations may run, judged once from its configuration, and if all that may run is there.
+"""Verdict on a job: which of its evaluations may run, judged once from its configuration, and if
+all that may run is there.
 
-A job that needs no process is settled here: nothing is missing, or everything missing is refused or a no-op.
-"""
+A job that needs no process is settled here: nothing is missing, or everything missing is refused or
+a no-op."""
 
 import contextlib
 from collections.abc import Collection
@@ -16,7 +17,9 @@ from posbench.sweep.jobs import Job, Outcome, Result
 
 @dataclass(frozen=True)
 class JobVerdict:
-    """Verdict on a job: `refused`, the reason if all of it is, else {cell: verdict}: legal, untested (and legal), noop or refused."""
+    """Verdict on a job: `refused`, the reason if all of it is, else {cell: verdict}: legal,
+    untested (and legal), noop or refused.
+    """
 
     job: Job
     refused: str = ""
@@ -25,16 +28,22 @@ class JobVerdict:
     @property
     def legal(self) -> list[Cell]:
         """Cells that may run."""
-        return [cell for cell, verdict in self.cells.items() if verdict.status in ("legal", "untested")]
+        return [
+            cell for cell, verdict in self.cells.items() if verdict.status in ("legal", "untested")
+        ]
 
     @property
     def runs(self) -> bool:
-        """True if a cell that the user asked for may run; references alone are not worth a training."""
+        """True if a cell that the user asked for may run; references alone are not worth a
+        training.
+        """
         return not all(cell.reference for cell in self.legal)
 
     @cached_property
     def missing(self) -> dict[Cell, list[int]]:
-        """Missing lengths of each legal cell. Raises RunError for a damaged file, as the job would."""
+        """Missing lengths of each legal cell. Raises RunError for a damaged file, as the job
+        would.
+        """
         return {cell: cell.missing() for cell in self.legal}
 
     @property
@@ -45,21 +54,37 @@ class JobVerdict:
     @property
     def work(self) -> list[tuple[Job, Cell, list[int]]]:
         """Evaluations to make, each with its missing lengths."""
-        return [(self.job, cell, lengths) for cell, lengths in self.missing.items() if lengths and self.runs]
+        return [
+            (self.job, cell, lengths)
+            for cell, lengths in self.missing.items()
+            if lengths and self.runs
+        ]
 
     @property
     def refusals(self) -> list[str]:
         """Reasons for which the job, or an evaluation that the user asked for, is refused."""
-        return [self.refused] if self.refused else [one.reason for one in self.outcomes() if one.status == "refused"]
+        return (
+            [self.refused]
+            if self.refused
+            else [one.reason for one in self.outcomes() if one.status == "refused"]
+        )
 
     def outcomes(self, made: Collection[Cell] = ()) -> list[Outcome]:
-        """Outcomes of the user's cells when the legal ones are there, those in `made` since just now."""
-        there = {cell: Outcome(cell.label, "done" if cell in made else "exists") for cell in self.legal}
-        return [there.get(cell, verdict) for cell, verdict in self.cells.items() if not cell.reference]
+        """Outcomes of the user's cells when the legal ones are there, those in `made` since just
+        now.
+        """
+        there = {
+            cell: Outcome(cell.label, "done" if cell in made else "exists") for cell in self.legal
+        }
+        return [
+            there.get(cell, verdict) for cell, verdict in self.cells.items() if not cell.reference
+        ]
 
 
 def judge_job(job: Job, known: dict[str, Outcome] | None = None) -> JobVerdict:
-    """Judge a job by its configuration alone. `known` keeps verdicts for other jobs that share methods, such as the other seeds."""
+    """Judge a job by its configuration alone. `known` keeps verdicts for other jobs that share
+    methods, such as the other seeds.
+    """
     from posbench.evaluation.protocol import protocol
     from posbench.model.build import make_encoding, make_trained_scale
     from posbench.model.inherit import check_beginning
@@ -79,7 +104,12 @@ def judge_job(job: Job, known: dict[str, Outcome] | None = None) -> JobVerdict:
         if job.cfg.trains and not job.run.finished:
             check_graph(job.cfg.train, job.cfg.device)
             check_batch(job.cfg.model, job.cfg.train.tokens_per_step, job.cfg.device)
-        if job.cfg.model.checkpoint and not job.cfg.model.engine and not job.run.finished and not job.parent:
+        if (
+            job.cfg.model.checkpoint
+            and not job.cfg.model.engine
+            and not job.run.finished
+            and not job.parent
+        ):
             check_whole(job.cfg, job.cfg.model.checkpoint["vocab_size"])
     except ConfigError as error:
         return JobVerdict(job, str(error))
@@ -87,13 +117,24 @@ def judge_job(job: Job, known: dict[str, Outcome] | None = None) -> JobVerdict:
     trained = encoding.node, encoding.shape, job.cfg.seed if encoding.state_dict() else None
     cells = {}
     for cell in job.cells:
-        key = repr((trained, cell.protocol, cell.extension, cell.scale_attention, cell.evaluate, cell.allow_untested))
+        key = repr(
+            (
+                trained,
+                cell.protocol,
+                cell.extension,
+                cell.scale_attention,
+                cell.evaluate,
+                cell.allow_untested,
+            )
+        )
         if key not in known:
             try:
                 extension = make(cell.extension, kind=Extension)
                 scale = make(cell.scale_attention, encoding.shape, kind=ScaleAttention)
                 protocol(cell.protocol).check(extension, cell.evaluate, encoding.shape.train_len)
-                found = check(encoding, extension, scale, cell.evaluate.lengths, cell.allow_untested)
+                found = check(
+                    encoding, extension, scale, cell.evaluate.lengths, cell.allow_untested
+                )
                 status = "noop" if found.noop else "untested" if found.untested else "legal"
                 known[key] = Outcome(cell.label, status, found.noop or "")
             except ConfigError as error:
@@ -105,9 +146,9 @@ def judge_job(job: Job, known: dict[str, Outcome] | None = None) -> JobVerdict:
 def settle(job: Job, known: dict[str, Outcome], trained: bool = True) -> Result | None:
     """Result of a job that needs no process, None for any other job. `known` as in `judge_job`.
 
-    With `trained`, an unfinished training gives None too, since to judge it runs the user's code. For a cluster, a whole task would be
-    too expensive for a refusal. A missing training below existing evaluations is made again, so such a job also gives None.
-    """
+    With `trained`, an unfinished training gives None too, since to judge it runs the user's code.
+    For a cluster, a whole task would be too expensive for a refusal. A missing training below
+    existing evaluations is made again, so such a job also gives None."""
     if there := already_done(job):
         return there
     try:
@@ -116,8 +157,14 @@ def settle(job: Job, known: dict[str, Outcome], trained: bool = True) -> Result 
         judged = judge_job(job, known)
         if judged.refused:
             return Result(job, 2, [Outcome("", "refused", judged.refused)])
-        config_lost = job.run.finished and not job.run.has_config  # the process of the job writes it again
-        return None if judged.trains or judged.work or config_lost else Result(job, 0, judged.outcomes())
+        config_lost = (
+            job.run.finished and not job.run.has_config
+        )  # the process of the job writes it again
+        return (
+            None
+            if judged.trains or judged.work or config_lost
+            else Result(job, 0, judged.outcomes())
+        )
     except (Exception, SystemExit):
         return None  # the process of the job will report the reason
 
@@ -128,7 +175,11 @@ def already_done(job: Job) -> Result | None:
     Damaged files are left to the job's own process to report.
     """
     with contextlib.suppress(RunError):
-        if job.run.finished and job.run.has_config and not any(cell.missing() for cell in job.cells):
+        if (
+            job.run.finished
+            and job.run.has_config
+            and not any(cell.missing() for cell in job.cells)
+        ):
             return Result(job, 0, [Outcome(cell.label, "exists") for cell in job.user_cells])
     return None
 

@@ -1,7 +1,7 @@
 """Resumable state of a training on disk: verified when read, never half-written.
 
-There are two generations, state.pt and state.previous.pt. The older one is replaced only after the newer one was read back.
-"""
+There are two generations, state.pt and state.previous.pt. The older one is replaced only after the
+newer one was read back."""
 
 import hashlib
 import io
@@ -22,15 +22,23 @@ from posbench.runs.directory import previous_generation
 HEADER = 65  # the body's SHA-256 in hex and a newline
 
 
-def save_state(path: Path, model: nn.Module, optimizers: list[torch.optim.Optimizer], step: int, extra: dict) -> None:
-    """Write everything for an exact resume: weights, optimizer states, the number of finished steps, `extra` (plain values, tensors).
+def save_state(
+    path: Path, model: nn.Module, optimizers: list[torch.optim.Optimizer], step: int, extra: dict
+) -> None:
+    """Write everything for an exact resume: weights, optimizer states, the number of finished
+    steps, `extra` (plain values, tensors).
 
-    The file holds the SHA-256 of the body as a line of hex, then the body: torch.save's bytes. It is read back before it replaces the
-    existing state, which becomes the previous one. Raises RunError if the disk is full or returns other bytes; both existing states
-    are then unchanged.
+    The file holds the SHA-256 of the body as a line of hex, then the body: torch.save's bytes. It
+    is read back before it replaces the existing state, which becomes the previous one. Raises
+    RunError if the disk is full or returns other bytes; both existing states are then unchanged.
     """
     body = io.BytesIO()
-    state = {"model": model.state_dict(), "optimizers": [o.state_dict() for o in optimizers], "step": step, "extra": extra}
+    state = {
+        "model": model.state_dict(),
+        "optimizers": [o.state_dict() for o in optimizers],
+        "step": step,
+        "extra": extra,
+    }
     torch.save(state, body)
     with atomic_path(path) as temporary:
         with open(temporary, "wb") as file:
@@ -39,38 +47,47 @@ def save_state(path: Path, model: nn.Module, optimizers: list[torch.optim.Optimi
             file.flush()
             os.fsync(file.fileno())
             if hasattr(os, "posix_fadvise"):
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # empty the page cache, so that reading back reads the disk
+                os.posix_fadvise(
+                    file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED
+                )  # empty the page cache, so that reading back reads the disk
         if damage := _damage(temporary):
-            raise RunError(f"The state written to {path} {damage}: the previous state is kept; check the disk, then run again.")
+            raise RunError(
+                f"The state written to {path} {damage}: the previous state is kept; check the disk,"
+                " then run again."
+            )
         if path.exists():
             os.replace(path, previous_generation(path))
 
 
-def load_state(path: Path, model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> tuple[int, dict]:
+def load_state(
+    path: Path, model: nn.Module, optimizers: list[torch.optim.Optimizer]
+) -> tuple[int, dict]:
     """Load `path` into `model` and `optimizers`. Returns the number of finished steps and `extra`.
 
-    If it is damaged or missing, the previous state replaces it, with one line on stderr. Raises RunError, and leaves the files as they
-    are, if neither is whole. Raises RunError too if the content is no state of this model.
-    """
+    If it is damaged or missing, the previous state replaces it, with one line on stderr. Raises
+    RunError, and leaves the files as they are, if neither is whole. Raises RunError too if the
+    content is no state of this model."""
     older = previous_generation(path)
     if damage := _damage(path):
         if not older.exists():
             raise RunError(f"{path} {damage}: delete it, and training restarts from the beginning.")
         if older_damage := _damage(older):
             raise RunError(
-                f"{path} {damage}, and {older.name} {older_damage}: restore one of them, or delete both, and training starts again from "
-                "the beginning."
+                f"{path} {damage}, and {older.name} {older_damage}: restore one of them, or delete"
+                " both, and training starts again from the beginning."
             )
         print(f"{path} {damage}: going on from the state before it", file=sys.stderr, flush=True)
         os.replace(older, path)
     content = memoryview(path.read_bytes())[HEADER:]
     remedy = f"delete it and {older.name}, and training starts again from the beginning"
-    # Load on the CPU: load_state_dict moves each tensor to its parameter's device, and AdamW's step counters to where they belong.
+    # Load on the CPU: load_state_dict moves each tensor to its parameter's device, and AdamW's step
+    # counters to where they belong.
     try:
         state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
         raise RunError(
-            f"{path} holds more than tensors and plain values, which weights_only refuses, or is not a state: {remedy}."
+            f"{path} holds more than tensors and plain values, which weights_only refuses, or is"
+            f" not a state: {remedy}."
         ) from error
     try:
         model.load_state_dict(state["model"])
@@ -83,8 +100,14 @@ def load_state(path: Path, model: nn.Module, optimizers: list[torch.optim.Optimi
 
 
 def remove_state(path: Path) -> None:
-    """Delete both generations, and temporary files of a process that was killed while writing one."""
-    for file in (path, previous_generation(path), *path.parent.glob(f".{path.stem}-*{path.suffix}")):
+    """Delete both generations, and temporary files of a process that was killed while writing
+    one.
+    """
+    for file in (
+        path,
+        previous_generation(path),
+        *path.parent.glob(f".{path.stem}-*{path.suffix}"),
+    ):
         file.unlink(missing_ok=True)
 
 
@@ -99,11 +122,17 @@ def _damage(path: Path) -> str:
         return "is not a regular file"
     except OSError as error:
         return f"cannot be read ({error.strerror})"
-    return "" if noted == found.encode() + b"\n" else "is damaged (its content does not match its checksum)"
+    return (
+        ""
+        if noted == found.encode() + b"\n"
+        else "is damaged (its content does not match its checksum)"
+    )
 
 
 def truncate_log(path: Path, step: int) -> None:
-    """Delete the lines of a JSON-lines log that are later than `step` or broken, so that a resumed run logs each step once."""
+    """Delete the lines of a JSON-lines log that are later than `step` or broken, so that a resumed
+    run logs each step once.
+    """
     if not path.is_file():
         return
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)

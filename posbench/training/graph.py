@@ -1,10 +1,13 @@
-"""A training step as one CUDA graph. The launches of a small step take 40 ms on a GPU whose arithmetic takes 2: a graph is one launch.
+"""A training step as one CUDA graph. The launches of a small step take 40 ms on a GPU whose
+arithmetic takes 2: a graph is one launch.
 
-The first steps of each shape are made eagerly, since they make what a step allocates once: states of optimizers, tables of plans. Then
-a step is recorded, which executes nothing, and replayed from there on: its inputs are copied into the tensors it was recorded with. A
-resumed training makes its first steps eagerly again, with the same kernels.
+The first steps of each shape are made eagerly, since they make what a step allocates once: states
+of optimizers, tables of plans. Then a step is recorded, which executes nothing, and replayed from
+there on: its inputs are copied into the tensors it was recorded with. A resumed training makes its
+first steps eagerly again, with the same kernels.
 
-What is written here has never run on a GPU; tests/training/test_graph.py has the tests for one, and drives it on a CPU by a stand-in.
+What is written here has never run on a GPU; tests/training/test_graph.py has the tests for one, and
+drives it on a CPU by a stand-in.
 
 Letters: B sequences, T tokens.
 """
@@ -24,17 +27,28 @@ from posbench.training.distributed import World
 
 EAGER = 3  # steps of a shape before it is recorded
 Step = Callable[..., tuple[Tensor, Tensor]]
-Recorded = tuple[Callable[[], None], Sequence[Tensor], Sequence[Tensor]]  # makes a step with what inputs hold, into outputs
+Recorded = tuple[
+    Callable[[], None], Sequence[Tensor], Sequence[Tensor]
+]  # makes a step with what inputs hold, into outputs
 
 
 def check_graph(config: TrainConfig, device: str) -> None:
     """Raise ConfigError for train.graph=true without a GPU. `device` may be auto."""
-    if config.graph and not (device.startswith("cuda") or device == "auto" and torch.cuda.is_available()):
-        raise ConfigError(f"train.graph=true needs a GPU, but device={device} is not one: leave it out, or choose device=cuda.")
+    if config.graph and not (
+        device.startswith("cuda") or device == "auto" and torch.cuda.is_available()
+    ):
+        raise ConfigError(
+            f"train.graph=true needs a GPU, but device={device} is not one: leave it out, or choose"
+            " device=cuda."
+        )
 
 
-def why_eager(config: TrainConfig, encoding: Encoding | None, device: torch.device, world: World) -> str | None:
-    """Reason why the steps of a training cannot be a graph, None if they can. Raises ConfigError as `check_graph` does."""
+def why_eager(
+    config: TrainConfig, encoding: Encoding | None, device: torch.device, world: World
+) -> str | None:
+    """Reason why the steps of a training cannot be a graph, None if they can. Raises ConfigError as
+    `check_graph` does.
+    """
     check_graph(config, device.type)
     if device.type != "cuda":
         return "there is no GPU"
@@ -50,16 +64,24 @@ def why_eager(config: TrainConfig, encoding: Encoding | None, device: torch.devi
 
 
 class StepGraphs:
-    """A training's step by the shape of its inputs: eager for EAGER steps, then recorded as a CUDA graph and replayed.
+    """A training's step by the shape of its inputs: eager for EAGER steps, then recorded as a CUDA
+    graph and replayed.
 
-    `step(*inputs)` makes one step on tensors of the device, leaves no gradients, and returns its loss and the norm of its gradient; what
-    else it depends on must not change from step to step, but for tensors that are changed in place. `recover` undoes what a failed
-    record leaves. A step that cannot be recorded stays eager, with one line on stderr.
-    """
+    `step(*inputs)` makes one step on tensors of the device, leaves no gradients, and returns its
+    loss and the norm of its gradient; what else it depends on must not change from step to step,
+    but for tensors that are changed in place. `recover` undoes what a failed record leaves. A step
+    that cannot be recorded stays eager, with one line on stderr."""
 
-    def __init__(self, step: Step, recover: Callable[[], None], record: Callable[[Step, Sequence[Tensor]], Recorded] | None = None) -> None:
+    def __init__(
+        self,
+        step: Step,
+        recover: Callable[[], None],
+        record: Callable[[Step, Sequence[Tensor]], Recorded] | None = None,
+    ) -> None:
         self.step, self.recover, self.record = step, recover, record or self._capture
-        self.pool = None  # memory that all graphs share: one is replayed after the other, and outputs are copied at once
+        # memory that all graphs share: one is replayed after the other, and outputs are copied at
+        # once
+        self.pool = None
         self.made: Counter[tuple] = Counter()
         self.recorded: dict[tuple, Recorded] = {}
         self.refused = False
@@ -86,11 +108,15 @@ class StepGraphs:
         return graph.replay, inputs, outputs
 
     def _record(self, shape: tuple, inputs: Sequence[Tensor]) -> None:
-        # Any exception counts, as of a compiler: the eager step raises one with another cause again.
+        # Any exception counts, as of a compiler: the eager step raises one with another cause
+        # again.
         try:
             self.recorded[shape] = self.record(self.step, [one.clone() for one in inputs])
         except Exception as error:
             self.refused = True
             self.recover()
-            said = f"train.graph: a step cannot be recorded ({first_line(error)}): training goes on without a graph"
+            said = (
+                f"train.graph: a step cannot be recorded ({first_line(error)}): training goes on"
+                " without a graph"
+            )
             print(said, file=sys.stderr, flush=True)

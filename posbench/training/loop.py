@@ -1,4 +1,6 @@
-"""The training loop: a pure function of weights, data and configuration, so an interrupted run ends with the same bytes."""
+"""The training loop: a pure function of weights, data and configuration, so an interrupted run ends
+with the same bytes.
+"""
 
 import sys
 from collections.abc import Callable
@@ -30,20 +32,31 @@ def fit(
     plan_for: Callable[[int, int | None], object],
     world: World | None = None,
 ) -> dict:
-    """Train `model` (already on `device`), write run.weights and run.summary, and return the summary.
+    """Train `model` (already on `device`), write run.weights and run.summary, and return the
+    summary.
 
-    Training resumes from a saved state if there is one. `recorder.train(step, **figures)` is called every `log_every` steps.
-    `plan_for(length, step)` returns the plan of a step (None: of validation). Losses are nats per token. All processes of `world` call
-    this; only the main one writes and records, and the others return {}.
+    Training resumes from a saved state if there is one. `recorder.train(step, **figures)` is called
+    every `log_every` steps. `plan_for(length, step)` returns the plan of a step (None: of
+    validation). Losses are nats per token. All processes of `world` call this; only the main one
+    writes and records, and the others return {}.
 
-    Raises RunError if a file is damaged, Stopped on SIGINT and SIGTERM (in all processes after the same step), and Diverged if training
-    diverges: then the last line of run.train_log has the reason, and the last good state is kept.
-    """
+    Raises RunError if a file is damaged, Stopped on SIGINT and SIGTERM (in all processes after the
+    same step), and Diverged if training diverges: then the last line of run.train_log has the
+    reason, and the last good state is kept."""
     world = world or World()
     try:
         with Signals() as signals:
-            where = device if world.size == 1 else f"{torch.device(device).type} in {world.size} processes"
-            print(f"training {run.id}: {sum(map(torch.numel, model.parameters())):,} parameters on {where}", file=sys.stderr, flush=True)
+            where = (
+                device
+                if world.size == 1
+                else f"{torch.device(device).type} in {world.size} processes"
+            )
+            print(
+                f"training {run.id}: {sum(map(torch.numel, model.parameters())):,} parameters on"
+                f" {where}",
+                file=sys.stderr,
+                flush=True,
+            )
             trainer = Trainer(model, corpus, config, seed, torch.device(device), plan_for, world)
             _take_up(trainer, run)
             peak = Peak(device)
@@ -53,13 +66,21 @@ def fit(
                 while trainer.step < config.steps and not stop:
                     trainer.advance()
                     bar.update(1, **trainer.shown())
-                    if trainer.step < config.steps and (figures := trainer.figures_due()) and world.main:
+                    if (
+                        trainer.step < config.steps
+                        and (figures := trainer.figures_due())
+                        and world.main
+                    ):
                         recorder.train(trainer.step, **figures)
                     stop = world.largest(signals.received or 0)
                     if stop or due(trainer.step, config.checkpoint_every):
                         trainer.save(run)
                 if stop:
-                    raise Stopped(stop, f"stopped after step {trainer.step} of {config.steps}: the same command goes on from there")
+                    raise Stopped(
+                        stop,
+                        f"stopped after step {trainer.step} of {config.steps}: the same command"
+                        " goes on from there",
+                    )
                 summary = _finish(trainer, run, recorder, peak)
             signals.check("stopped when training was complete")
     except Diverged as error:
@@ -70,7 +91,9 @@ def fit(
 
 
 def _take_up(trainer: Trainer, run: Run) -> None:
-    """Resume from the state on disk, if there is one, in every process. The main one is first, since it repairs a damaged state."""
+    """Resume from the state on disk, if there is one, in every process. The main one is first,
+    since it repairs a damaged state.
+    """
     world, steps = trainer.world, trainer.config.steps
     if world.main and run.has_state:
         trainer.resume(run)
@@ -78,13 +101,16 @@ def _take_up(trainer: Trainer, run: Run) -> None:
     if world.largest(trainer.step) and not world.main:
         trainer.resume(run)
     world.copy_weights(trainer.model)
-    # Only the end of training writes the last step's line, so a state saved after the last step has no such line yet.
+    # Only the end of training writes the last step's line, so a state saved after the last step has
+    # no such line yet.
     if world.main:
         checkpoint.truncate_log(run.train_log, min(trainer.step, steps - 1))
 
 
 def _finish(trainer: Trainer, run: Run, recorder: object, peak: Peak) -> dict:
-    """Log the last step, write the weights, then the summary that marks the run complete, and delete the state."""
+    """Log the last step, write the weights, then the summary that marks the run complete, and
+    delete the state.
+    """
     figures = trainer.figures() | {"validation_loss": trainer.validate()}
     if trainer.world.main:
         recorder.train(trainer.step, **figures)

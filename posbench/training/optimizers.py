@@ -14,7 +14,8 @@ from posbench.position.interfaces import Encoding, ScaleAttention
 
 
 class Muon(torch.optim.Muon):
-    """torch.optim.Muon with the same arguments, state and results up to rounding, without `adjust_lr_fn` (Jordan et al. 2024).
+    """torch.optim.Muon with the same arguments, state and results up to rounding, without
+    `adjust_lr_fn` (Jordan et al. 2024).
 
     Matrices of one shape are stacked and made orthogonal together; there they are taken one by one.
     """
@@ -33,22 +34,33 @@ class Muon(torch.optim.Muon):
                 self._update(weights, group)
 
     def _update(self, weights: list[Tensor], group: dict) -> None:
-        gradients, momentum, lr = [weight.grad for weight in weights], group["momentum"], group["lr"]
+        gradients, momentum, lr = (
+            [weight.grad for weight in weights],
+            group["momentum"],
+            group["lr"],
+        )
         for weight in weights:
             if "momentum_buffer" not in self.state[weight]:
                 self.state[weight]["momentum_buffer"] = torch.zeros_like(weight.grad)
         averages = [self.state[weight]["momentum_buffer"] for weight in weights]
         torch._foreach_lerp_(averages, gradients, 1 - momentum)
-        updates = torch._foreach_lerp(gradients, averages, momentum) if group["nesterov"] else averages
-        updates_MRC = orthogonal(torch.stack(updates), group["ns_coefficients"], group["ns_steps"], group["eps"])
+        updates = (
+            torch._foreach_lerp(gradients, averages, momentum) if group["nesterov"] else averages
+        )
+        updates_MRC = orthogonal(
+            torch.stack(updates), group["ns_coefficients"], group["ns_steps"], group["eps"]
+        )
         rows, columns = weights[0].shape
         torch._foreach_mul_(weights, 1 - lr * group["weight_decay"])
         updates_MRC = updates_MRC.to(weights[0].dtype) * (-lr * math.sqrt(max(1, rows / columns)))
         torch._foreach_add_(weights, list(updates_MRC))
 
 
-def orthogonal(x_MRC: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:
-    """Each matrix with its singular values near 1, by steps of Newton and Schulz in bf16: [M, R, C].
+def orthogonal(
+    x_MRC: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float
+) -> Tensor:
+    """Each matrix with its singular values near 1, by steps of Newton and Schulz in bf16: [M, R,
+    C].
 
     The method `bfloat16` is what posbench.model.precision.Float32 replaces.
     """
@@ -63,23 +75,47 @@ def orthogonal(x_MRC: Tensor, coefficients: tuple[float, float, float], steps: i
     return x.mT if tall else x
 
 
-def build(model: nn.Module, config: TrainConfig, muon: type[torch.optim.Muon] = Muon) -> list[torch.optim.Optimizer]:
-    """Make the optimizers of `config.optimizer`. Every trainable parameter is in exactly one group of one of them.
+def build(
+    model: nn.Module, config: TrainConfig, muon: type[torch.optim.Muon] = Muon
+) -> list[torch.optim.Optimizer]:
+    """Make the optimizers of `config.optimizer`. Every trainable parameter is in exactly one group
+    of one of them.
 
-    `muon` updates the weights of the nn.Linear modules inside `model.layers` by Muon, and the rest (embeddings, head, norms,
-    positional parameters) by AdamW. `adamw` updates everything by AdamW. Weight decay acts only on nn.Linear weights, and not on one
-    that is shared with an embedding or belongs to an encoding or a scale.
-    """
+    `muon` updates the weights of the nn.Linear modules inside `model.layers` by Muon, and the rest
+    (embeddings, head, norms, positional parameters) by AdamW. `adamw` updates everything by AdamW.
+    Weight decay acts only on nn.Linear weights, and not on one that is shared with an embedding or
+    belongs to an encoding or a scale."""
     inside, matrices = _linear_weights(model)
     hidden, decayed, rest = [], [], []
     for p in filter(lambda p: p.requires_grad, model.parameters()):
-        (hidden if config.optimizer == "muon" and id(p) in inside else decayed if id(p) in matrices else rest).append(p)
-    groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": rest, "weight_decay": 0.0}]
+        (
+            hidden
+            if config.optimizer == "muon" and id(p) in inside
+            else decayed
+            if id(p) in matrices
+            else rest
+        ).append(p)
+    groups = [
+        {"params": decayed, "weight_decay": config.weight_decay},
+        {"params": rest, "weight_decay": 0.0},
+    ]
     optimizers: list[torch.optim.Optimizer] = []
     if hidden:
-        optimizers.append(muon(hidden, lr=config.muon_lr, momentum=config.momentum, weight_decay=config.weight_decay))
-    # Fused takes a third of the time of the other two implementations on a CPU, and is no slower on a GPU.
-    optimizers.append(torch.optim.AdamW([g for g in groups if g["params"]], lr=config.lr, betas=tuple(config.betas), fused=True))
+        optimizers.append(
+            muon(
+                hidden,
+                lr=config.muon_lr,
+                momentum=config.momentum,
+                weight_decay=config.weight_decay,
+            )
+        )
+    # Fused takes a third of the time of the other two implementations on a CPU, and is no slower on
+    # a GPU.
+    optimizers.append(
+        torch.optim.AdamW(
+            [g for g in groups if g["params"]], lr=config.lr, betas=tuple(config.betas), fused=True
+        )
+    )
     for group in _groups(optimizers):
         group["peak_lr"] = group["lr"]
     place_rates(optimizers)
@@ -87,17 +123,22 @@ def build(model: nn.Module, config: TrainConfig, muon: type[torch.optim.Muon] = 
 
 
 def place_rates(optimizers: list[torch.optim.Optimizer]) -> None:
-    """Put the rate of parameters on a GPU into a tensor there, which a recorded step reads anew; a loaded state may have it elsewhere."""
+    """Put the rate of parameters on a GPU into a tensor there, which a recorded step reads anew; a
+    loaded state may have it elsewhere.
+    """
     for group in _groups(optimizers):
         device = group["params"][0].device
         on_gpu = device.type == "cuda"
-        group["lr"] = torch.tensor(float(group["lr"]), device=device) if on_gpu else float(group["lr"])
+        group["lr"] = (
+            torch.tensor(float(group["lr"]), device=device) if on_gpu else float(group["lr"])
+        )
         if "capturable" in group:
             group["capturable"] = on_gpu
 
 
 def rate(step: int, config: TrainConfig) -> float:
-    """Share of the peak learning rate at `step` (0 for the first): linear up to 1 over `warmup` steps, then down to 0 at `steps`.
+    """Share of the peak learning rate at `step` (0 for the first): linear up to 1 over `warmup`
+    steps, then down to 0 at `steps`.
 
     With schedule=constant it stays 1, so that a shorter training is the beginning of a longer one.
     """
@@ -124,10 +165,21 @@ def _groups(optimizers: list[torch.optim.Optimizer]) -> list[dict]:
 
 
 def _linear_weights(model: nn.Module) -> tuple[set[int], set[int]]:
-    """Ids of the nn.Linear weights inside `layers`, and of all those that no embedding shares; weights of methods are in neither."""
-    positional = {id(part) for module in model.modules() if isinstance(module, Encoding | ScaleAttention) for part in module.modules()}
-    modules = [(name, module) for name, module in model.named_modules() if id(module) not in positional]
+    """Ids of the nn.Linear weights inside `layers`, and of all those that no embedding shares;
+    weights of methods are in neither.
+    """
+    positional = {
+        id(part)
+        for module in model.modules()
+        if isinstance(module, Encoding | ScaleAttention)
+        for part in module.modules()
+    }
+    modules = [
+        (name, module) for name, module in model.named_modules() if id(module) not in positional
+    ]
     linear = [(name, module.weight) for name, module in modules if isinstance(module, nn.Linear)]
-    embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    embeddings = {
+        id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)
+    }
     inside = {id(weight) for name, weight in linear if "layers" in name.split(".")}
     return inside, {id(weight) for _, weight in linear} - embeddings

@@ -1,7 +1,7 @@
 """The command line as a user meets it: a tiny text, exit codes and sentences.
 
-`cli` runs a script in this process, where a command's imports cost nothing again; `processes` starts real ones (forked.py), for signals,
-locks, limits, and all that a process may leave behind.
+`cli` runs a script in this process, where a command's imports cost nothing again; `processes`
+starts real ones (forked.py), for signals, locks, limits, and all that a process may leave behind.
 """
 
 import contextlib
@@ -37,9 +37,28 @@ from posbench.runs.rows import VOLATILE
 from posbench.tools.run import command as commands
 
 ROOT = CONFIGS.parent
-TINY = ["data=local", "data.tokenizer=bytes", "model.d_model=16", "model.n_layer=1", "model.n_head=2", "model.d_ff=32"]
-TINY += ["train.length=16", "train.steps=4", "train.tokens_per_step=64", "train.warmup=1", "train.validate_windows=4"]
-TINY += ["evaluate.windows=12", "evaluate.lengths=[16,32]", "evaluate.max_length=128", "log.mode=disabled", "device=cpu"]
+TINY = [
+    "data=local",
+    "data.tokenizer=bytes",
+    "model.d_model=16",
+    "model.n_layer=1",
+    "model.n_head=2",
+    "model.d_ff=32",
+]
+TINY += [
+    "train.length=16",
+    "train.steps=4",
+    "train.tokens_per_step=64",
+    "train.warmup=1",
+    "train.validate_windows=4",
+]
+TINY += [
+    "evaluate.windows=12",
+    "evaluate.lengths=[16,32]",
+    "evaluate.max_length=128",
+    "log.mode=disabled",
+    "device=cpu",
+]
 
 
 FIRST = """
@@ -55,16 +74,39 @@ class Cli:
 
     def __init__(self, folder: Path, text: Path):
         self.folder = folder
-        self.common = [*TINY, f"data.path={text}", f"results_dir={folder}/runs", f"cache_dir={folder}/cache", f"report_dir={folder}/report"]
+        self.common = [
+            *TINY,
+            f"data.path={text}",
+            f"results_dir={folder}/runs",
+            f"cache_dir={folder}/cache",
+            f"report_dir={folder}/report",
+        ]
 
-    def command(self, *overrides: str, script: str = "run", common: bool = True, first: str = "") -> list[str]:
+    def command(
+        self, *overrides: str, script: str = "run", common: bool = True, first: str = ""
+    ) -> list[str]:
         """What would be typed; `first` is code that the process runs before the script."""
         path = str(ROOT / "scripts" / f"{script}.py")
-        return [sys.executable, *(["-c", FIRST.format(first)] if first else []), path, *with_usual(*overrides, usual=self.common * common)]
+        return [
+            sys.executable,
+            *(["-c", FIRST.format(first)] if first else []),
+            path,
+            *with_usual(*overrides, usual=self.common * common),
+        ]
 
-    def __call__(self, *overrides: str, code: int = 0, start: Callable = forked.run, **options) -> subprocess.CompletedProcess:
-        done = start(self.command(*overrides, **options), capture_output=True, text=True, cwd=self.folder, timeout=120)
-        assert done.returncode == code, f"exit {done.returncode}, wanted {code}\n{done.stdout}\n{done.stderr}"
+    def __call__(
+        self, *overrides: str, code: int = 0, start: Callable = forked.run, **options
+    ) -> subprocess.CompletedProcess:
+        done = start(
+            self.command(*overrides, **options),
+            capture_output=True,
+            text=True,
+            cwd=self.folder,
+            timeout=120,
+        )
+        assert done.returncode == code, (
+            f"exit {done.returncode}, wanted {code}\n{done.stdout}\n{done.stderr}"
+        )
         assert "Traceback" not in done.stderr + done.stdout
         return done
 
@@ -83,11 +125,15 @@ class InProcess(Cli):
         super().__init__(folder, text)
         self.capfd = capfd
 
-    def __call__(self, *overrides: str, code: int = 0, script: str = "run", **options) -> subprocess.CompletedProcess:
+    def __call__(
+        self, *overrides: str, code: int = 0, script: str = "run", **options
+    ) -> subprocess.CompletedProcess:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sources, "_seen", {})  # what a process remembers of the texts it has read
             done = call(self.capfd, self.folder, script, *self.command(*overrides, **options)[2:])
-        assert done.returncode == code, f"exit {done.returncode}, wanted {code}\n{done.stdout}\n{done.stderr}"
+        assert done.returncode == code, (
+            f"exit {done.returncode}, wanted {code}\n{done.stdout}\n{done.stderr}"
+        )
         assert "Traceback" not in done.stderr + done.stdout
         return done
 
@@ -104,9 +150,17 @@ def processes(tmp_path: Path, text_folder: Path) -> Cli:
 
 def test_configuration_is_printed_without_importing_anything_heavy():
     heavy = ("numpy", "torch", "datasets", "wandb", "matplotlib", "transformers", "tokenizers")
-    code = "import sys, runpy; sys.argv = ['run.py', '--cfg', 'job']\ntry: runpy.run_path('scripts/run.py', run_name='__main__')\n"
-    code += f"except SystemExit: pass\nprint('HEAVY', [name for name in {heavy} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    code = (
+        "import sys, runpy; sys.argv = ['run.py', '--cfg', 'job']\ntry:"
+        " runpy.run_path('scripts/run.py', run_name='__main__')\n"
+    )
+    code += (
+        f"except SystemExit: pass\nprint('HEAVY', [name for name in {heavy} if name in"
+        " sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60
+    )
     assert "HEAVY []" in done.stdout and "posbench.encodings.rope.Rope" in done.stdout, done.stderr
 
 
@@ -117,12 +171,20 @@ def test_a_value_that_must_be_given_is_named(cli):
 def test_a_run_is_made_once_and_grows_by_lengths_without_moving_a_point(cli):
     cli("extension=pi", "scale_attention=log_n")
     (run,) = cli.runs()
-    for name in ("config.yaml", "provenance.json", "train.jsonl", "model.safetensors", "train.json"):
+    for name in (
+        "config.yaml",
+        "provenance.json",
+        "train.jsonl",
+        "model.safetensors",
+        "train.json",
+    ):
         assert (run / name).exists(), name
     assert not (run / "state.pt").exists()
     before = cli.rows("pi+log_n-*.json")
     assert [row["length"] for row in before] == [16, 32]
-    assert all(row["data"] == "local" and row["n_targets"] == 24 and row["nll_sem"] > 0 for row in before)
+    assert all(
+        row["data"] == "local" and row["n_targets"] == 24 and row["nll_sem"] > 0 for row in before
+    )
     assert not list(run.glob("evals/*/none+none-*"))  # only what was asked for, and the references
     assert len(list(run.glob("evals/*/recompute_window+none-*.json"))) == 2
 
@@ -139,16 +201,26 @@ def test_a_run_is_made_once_and_grows_by_lengths_without_moving_a_point(cli):
         assert stored["bytes"].sum() == after[0]["n_bytes"]
 
 
-def test_a_finished_training_without_its_configuration_is_said_to_be_damaged_and_mended_by_its_command(cli):
+def test_a_finished_training_without_its_configuration_is_said_to_be_damaged_and_mended_by_its_command(
+    cli,
+):
     cli("extension=pi")
     (run,) = cli.runs()
     config = (run / "config.yaml").read_text()
     (run / "config.yaml").unlink()
-    assert "damaged: config.yaml is missing" in cli("list", f"results_dir={run.parent}", script="runs", common=False).stdout
+    assert (
+        "damaged: config.yaml is missing"
+        in cli("list", f"results_dir={run.parent}", script="runs", common=False).stdout
+    )
     cli("extension=pi")
     assert (run / "config.yaml").read_text() == config
     assert "nothing to do" in cli("extension=pi").stdout
-    assert cli(f"run={run}", "extension=pi", "evaluate.lengths=[16,32]", "evaluate.windows=12").returncode == 0
+    assert (
+        cli(
+            f"run={run}", "extension=pi", "evaluate.lengths=[16,32]", "evaluate.windows=12"
+        ).returncode
+        == 0
+    )
 
 
 def test_the_gain_is_known_whichever_lengths_are_asked_for(cli):
@@ -157,16 +229,28 @@ def test_the_gain_is_known_whichever_lengths_are_asked_for(cli):
 
 
 def test_two_runs_of_one_command_agree_on_every_column_but_the_volatile(processes, tmp_path):
-    processes("extension=rerope", start=subprocess.run)  # from the first import on, with hashes of another seed
+    processes(
+        "extension=rerope", start=subprocess.run
+    )  # from the first import on, with hashes of another seed
     processes("extension=rerope", f"results_dir={tmp_path}/again")
-    first, second = (json.loads(next(tmp_path.glob(f"{d}/*/evals/*/rerope+none-*.json")).read_text())["rows"] for d in ("runs", "again"))
+    first, second = (
+        json.loads(next(tmp_path.glob(f"{d}/*/evals/*/rerope+none-*.json")).read_text())["rows"]
+        for d in ("runs", "again")
+    )
     for a, b in zip(first, second, strict=True):
-        assert {k: v for k, v in a.items() if k not in VOLATILE} == {k: v for k, v in b.items() if k not in VOLATILE}
+        assert {k: v for k, v in a.items() if k not in VOLATILE} == {
+            k: v for k, v in b.items() if k not in VOLATILE
+        }
 
 
 def test_a_sweep_trains_once_per_training_and_counts_refusals_and_noops_as_done(cli):
     dry = cli("-m", "encoding=none,alibi", "extension=none,pi,ntk", "dry=true").stdout
-    assert not cli.runs() and dry.count("to train") == 2 and dry.count("no-op: ") == 2 and dry.count("refused: ") == 1
+    assert (
+        not cli.runs()
+        and dry.count("to train") == 2
+        and dry.count("no-op: ") == 2
+        and dry.count("refused: ") == 1
+    )
     assert "2 of 2 trainings to make" in dry
     done = cli("-m", "encoding=none,alibi", "extension=none,pi,ntk")
     assert len(cli.runs()) == 2
@@ -177,7 +261,9 @@ def test_a_sweep_trains_once_per_training_and_counts_refusals_and_noops_as_done(
     assert cli("-m", "encoding=alibi", "extension=ntk").stdout.startswith("1 refused")
 
 
-def test_a_notebook_elsewhere_reads_the_same_tokens_and_no_other_text(cli, tmp_path_factory, monkeypatch):
+def test_a_notebook_elsewhere_reads_the_same_tokens_and_no_other_text(
+    cli, tmp_path_factory, monkeypatch
+):
     cli("extension=pi", "data.path=text")
     (run,) = cli.runs()
     elsewhere = tmp_path_factory.mktemp("elsewhere")
@@ -185,14 +271,23 @@ def test_a_notebook_elsewhere_reads_the_same_tokens_and_no_other_text(cli, tmp_p
     assert posbench.load(run, device="cpu").corpus.folder.parent == cli.folder / "cache"
     assert not list(elsewhere.iterdir())
     provenance = run / "provenance.json"
-    provenance.write_text(json.dumps({**json.loads(provenance.read_text()), "data_fingerprint": "f" * 64}))
-    with pytest.raises(RunError, match=f"has changed since {run.name} was trained on it: restore it"):
+    provenance.write_text(
+        json.dumps({**json.loads(provenance.read_text()), "data_fingerprint": "f" * 64})
+    )
+    with pytest.raises(
+        RunError, match=f"has changed since {run.name} was trained on it: restore it"
+    ):
         assert posbench.load(run, device="cpu").corpus
 
 
 def begun(processes: Cli, *typed: str, first: str = "", **options) -> tuple[subprocess.Popen, Run]:
     """A command whose first training has saved a state, and that training."""
-    process = forked.Popen(processes.command(*typed, first=first), cwd=processes.folder, stderr=subprocess.PIPE, **options)
+    process = forked.Popen(
+        processes.command(*typed, first=first),
+        cwd=processes.folder,
+        stderr=subprocess.PIPE,
+        **options,
+    )
     deadline = time.time() + 60
     while not (states := list(processes.folder.glob("runs/*/state.pt"))) and time.time() < deadline:
         time.sleep(0.05)
@@ -206,9 +301,14 @@ def test_an_interrupted_command_goes_on_to_the_same_weights(processes, tmp_path)
     assert not processes.runs()
     processes("train.steps=400", "train.checkpoint_every=10")
     processes("train.steps=400", f"results_dir={tmp_path}/whole")
-    (run,), (whole,) = processes.runs(), [path.parent for path in tmp_path.glob("whole/*/train.json")]
+    (run,), (whole,) = (
+        processes.runs(),
+        [path.parent for path in tmp_path.glob("whole/*/train.json")],
+    )
     assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
-    first, unbroken = (json.loads((folder / "provenance.json").read_text()) for folder in (run, whole))
+    first, unbroken = (
+        json.loads((folder / "provenance.json").read_text()) for folder in (run, whole)
+    )
     (again,) = first.pop("resumed")
     assert set(first) == set(again) == set(unbroken) and first["started"] <= again["started"]
 
@@ -239,7 +339,9 @@ def test_the_readmes_own_method_runs_from_its_two_files(cli, tmp_path):
     assert row["encoding"] == "learned_alibi" and row["encoding_args"] == {"slope": 0.2}
     assert "no spectrum" in cli(*own, "encoding=learned_alibi", "extension=ntk", code=2).stderr
     cli(*own, "-m", "encoding=learned_alibi,alibi", "extension=none,window")
-    drawn = cli(*own, "-m", "encoding=learned_alibi,alibi", "extension=none,window", script="report").stdout
+    drawn = cli(
+        *own, "-m", "encoding=learned_alibi,alibi", "extension=none,window", script="report"
+    ).stdout
     assert "learned_alibi" in drawn and (cli.folder / "report" / "curve.svg").exists()
     table = cli(f"config_dir={mine}", script="compat", common=False).stdout
     assert "| learned_alibi |" in table.splitlines()[0]
@@ -252,9 +354,13 @@ def test_a_scale_is_trained_in_and_stays(cli):
     from safetensors.torch import load_file
 
     assert any(name.startswith("scale.") for name in load_file(run / "model.safetensors"))
-    assert "trained in with train.scale_attention=ssmax" in cli("scale_attention=ssmax", code=2).stderr
+    assert (
+        "trained in with train.scale_attention=ssmax" in cli("scale_attention=ssmax", code=2).stderr
+    )
     assert "training never meets it" in cli("train.scale_attention=log_n", code=2).stderr
-    assert "training never meets it" in cli("train.scale_attention=log_n", "dry=true", code=2).stdout
+    assert (
+        "training never meets it" in cli("train.scale_attention=log_n", "dry=true", code=2).stdout
+    )
     cli("train.scale_attention=log_n", "train.scale_attention.clamp=false")
 
 
@@ -267,9 +373,13 @@ def test_the_report_is_made_from_files_alone(cli):
     assert "rerope" in done.stdout and "G rope" in done.stdout
     for name in ("rows.csv", "curve.csv", "table.md"):
         assert (cli.folder / "report" / name).exists()
-    assert list((cli.folder / "report").glob("*.png")) and list((cli.folder / "report").glob("*.svg"))
+    assert list((cli.folder / "report").glob("*.png")) and list(
+        (cli.folder / "report").glob("*.svg")
+    )
     cli(*grid, "evaluate.lengths=[16,32]", "report_dir=null", script="report")
-    assert len(list((cli.folder / "report").glob("sweep-????????/table.md"))) == 2  # another grid, another report
+    assert (
+        len(list((cli.folder / "report").glob("sweep-????????/table.md"))) == 2
+    )  # another grid, another report
 
 
 def test_an_experiment_is_a_grid_and_what_is_typed_wins(cli, tmp_path):
@@ -280,17 +390,36 @@ def test_an_experiment_is_a_grid_and_what_is_typed_wins(cli, tmp_path):
         "  - {encoding: rope, extension: [pi, ntk], extension.target_len: null}\n"
     )
     listed = cli("--config-dir", str(mine), "experiment=mini", "train.steps=2", "dry=true").stdout
-    assert listed.count("to train") == 2 and listed.count("pi {") == 1 and listed.count("recompute_window") == 4
+    assert (
+        listed.count("to train") == 2
+        and listed.count("pi {") == 1
+        and listed.count("recompute_window") == 4
+    )
     cli("--config-dir", str(mine), "experiment=mini", "train.steps=2")
     assert {json.loads((run / "train.json").read_text())["steps"] for run in cli.runs()} == {2}
-    assert "nothing to do" in cli("--config-dir", str(mine), "experiment=mini", "train.steps=2").stdout
-    assert "ntk" in cli("--config-dir", str(mine), "experiment=mini", "train.steps=2", script="report").stdout
+    assert (
+        "nothing to do" in cli("--config-dir", str(mine), "experiment=mini", "train.steps=2").stdout
+    )
+    assert (
+        "ntk"
+        in cli(
+            "--config-dir", str(mine), "experiment=mini", "train.steps=2", script="report"
+        ).stdout
+    )
 
 
 def test_threads_are_told_not_to_spin_before_torch_is_loaded():
-    code = "import posbench, os, sys; assert 'torch' not in sys.modules; print(os.environ['GOMP_SPINCOUNT'])"
+    code = (
+        "import posbench, os, sys; assert 'torch' not in sys.modules;"
+        " print(os.environ['GOMP_SPINCOUNT'])"
+    )
     environment = {key: value for key, value in os.environ.items() if key != "GOMP_SPINCOUNT"}
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=ROOT).stdout == "1000\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=ROOT
+        ).stdout
+        == "1000\n"
+    )
 
 
 FAULTS = '''
@@ -329,37 +458,60 @@ def test_every_way_to_fail_costs_one_job_and_one_command_finishes_the_rest(proce
     (mine / "faulty.py").write_text(FAULTS)
     (mine / "encoding" / "faulty.yaml").write_text("_target_: faulty.Faulty\nhow: exception\n")
     (mine / "experiment" / "mixed.yaml").write_text(
-        "name: mixed\nbase: {train.steps: 2}\ngrid:\n  - {encoding: faulty, encoding.how: [exception, memory, kill, exit]}\n"
-        "  - {encoding: [none, alibi], extension: [none, ntk]}\n"
+        "name: mixed\nbase: {train.steps: 2}\ngrid:\n  - {encoding: faulty, encoding.how:"
+        " [exception, memory, kill, exit]}\n  - {encoding: [none, alibi], extension: [none, ntk]}\n"
     )
-    command = processes.command("--config-dir", str(mine), "experiment=mixed", "train.steps=2", "jobs=2")
+    command = processes.command(
+        "--config-dir", str(mine), "experiment=mixed", "train.steps=2", "jobs=2"
+    )
     done = forked.run(command, capture_output=True, text=True, cwd=processes.folder, timeout=120)
     assert done.returncode == 1, done.stderr
     assert len(processes.runs()) == 2 and "4 failed" in done.stdout
 
     entries = read_ledger(processes.folder / "runs")
     assert {entry["command"] for entry in entries} == {shlex.join(command)}
-    assert sorted(entry["status"] for entry in entries) == ["failed"] * 4 + ["noop"] + ["ok"] * 2 + ["refused"]
+    assert sorted(entry["status"] for entry in entries) == ["failed"] * 4 + ["noop"] + [
+        "ok"
+    ] * 2 + ["refused"]
     failed = [entry for entry in entries if entry["status"] == "failed"]
-    wanted = {"ValueError: something", "out of memory: MemoryError", "ended by SIGKILL", "exit code 3"}
+    wanted = {
+        "ValueError: something",
+        "out of memory: MemoryError",
+        "ended by SIGKILL",
+        "exit code 3",
+    }
     assert all(any(part in entry["reason"] for entry in failed) for part in wanted)
     told = done.stderr[done.stderr.index("reason and file") :]
     for entry in failed:
-        assert entry["run_id"] in told and entry["reason"] in told and entry["file"] in told and entry["seconds"] > 0
+        assert (
+            entry["run_id"] in told
+            and entry["reason"] in told
+            and entry["file"] in told
+            and entry["seconds"] > 0
+        )
         kept = Path(entry["file"]).read_text()
         assert entry["reason"] in kept and "about to leave" in kept
         assert ("Traceback" in kept) == ("Error" in entry["reason"])
     assert f"  {shlex.join(command)}\n" in told
 
     (mine / "cured").touch()
-    resumed = forked.run(shlex.split(told.splitlines()[-1]), capture_output=True, text=True, cwd=processes.folder, timeout=120)
+    resumed = forked.run(
+        shlex.split(told.splitlines()[-1]),
+        capture_output=True,
+        text=True,
+        cwd=processes.folder,
+        timeout=120,
+    )
     assert resumed.returncode == 0, resumed.stderr
     assert len(processes.runs()) == 6 and not list(processes.folder.glob("runs/*/failure.txt"))
     later = read_ledger(processes.folder / "runs")[len(entries) :]
-    assert [entry["status"] for entry in later].count("ok") == 4 and "failed" not in {entry["status"] for entry in later}
+    assert [entry["status"] for entry in later].count("ok") == 4 and "failed" not in {
+        entry["status"] for entry in later
+    }
 
 
-# As in a terminal, also where the tests run under nohup, whose children inherit that the signal is ignored.
+# As in a terminal, also where the tests run under nohup, whose children inherit that the signal is
+# ignored.
 HEEDS_HANGUP = "import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL)"
 
 
@@ -371,13 +523,18 @@ def test_an_interrupted_sweep_says_of_each_job_how_far_it_came(processes):
     assert process.returncode == 128 + signal.SIGHUP and "the same command goes on" in said
     entries = read_ledger(processes.folder / "runs")
     assert [entry["status"] for entry in entries] == ["interrupted"] * 3
-    assert "SIGTERM" in entries[0]["reason"] and all("not started" in entry["reason"] for entry in entries[1:])
+    assert "SIGTERM" in entries[0]["reason"] and all(
+        "not started" in entry["reason"] for entry in entries[1:]
+    )
     assert not list(processes.folder.glob("runs/*/failure.txt"))
 
 
 def test_two_sweeps_of_one_grid_make_each_training_once(processes):
     command = processes.command("-m", "seed=0,1", "train.steps=40")
-    started = [forked.Popen(command, cwd=processes.folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(2)]
+    started = [
+        forked.Popen(command, cwd=processes.folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+        for _ in range(2)
+    ]
     said = [process.communicate(timeout=120) for process in started]
     assert [process.returncode for process in started] == [0, 0], said
     assert b"".join(err for _, err in said).count(b"training rope") == len(processes.runs()) == 2
@@ -389,7 +546,10 @@ def test_two_sweeps_of_one_grid_make_each_training_once(processes):
 def test_the_state_of_a_training_that_was_killed_after_its_end_goes_with_the_next_command(cli):
     cli()
     (run,) = cli.runs()
-    for words in (["extension=pi"], ["finetune=longer", "finetune.steps=2", "finetune.warmup=1", "extension=yarn"]):
+    for words in (
+        ["extension=pi"],
+        ["finetune=longer", "finetune.steps=2", "finetune.warmup=1", "extension=yarn"],
+    ):
         for name in ("state.pt", "state.previous.pt", ".state-0.pt"):
             (run / name).write_bytes(b"left")
         cli(*words)
@@ -398,19 +558,35 @@ def test_the_state_of_a_training_that_was_killed_after_its_end_goes_with_the_nex
 
 
 def test_a_sweep_on_a_device_that_is_not_there_is_refused_whole(cli):
-    dtype = "train.dtype=fp32"  # what auto means depends on the device, and with it which training is asked for
+    # what auto means depends on the device, and with it which training is asked for
+    dtype = "train.dtype=fp32"
     done = cli("-m", "seed=0,1", dtype, "device=cuda:99", code=2)
-    assert done.stderr.count("device=cuda:99 is not available") == 1 and "choose device=cpu" in done.stderr and not cli.runs()
+    assert (
+        done.stderr.count("device=cuda:99 is not available") == 1
+        and "choose device=cpu" in done.stderr
+        and not cli.runs()
+    )
     cli("seed=0", dtype)
-    assert "nothing to do" in cli("-m", "seed=0", dtype, "device=cuda:99").stdout  # what is there needs no device
-    assert "device=foo must be auto, cpu, cuda" in cli("seed=0", dtype, "device=foo", code=2).stderr  # but no device has that name
+    assert (
+        "nothing to do" in cli("-m", "seed=0", dtype, "device=cuda:99").stdout
+    )  # what is there needs no device
+    assert (
+        "device=foo must be auto, cpu, cuda" in cli("seed=0", dtype, "device=foo", code=2).stderr
+    )  # but no device has that name
 
 
 def test_on_a_terminal_a_sweep_has_one_line_with_the_running_jobs_own_in_it(processes):
-    steps = 400  # the line is drawn anew every 0.2 s: far fewer steps end before that on a fast machine
+    steps = (
+        400  # the line is drawn anew every 0.2 s: far fewer steps end before that on a fast machine
+    )
     parent, child = pty.openpty()
     fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 120, 0, 0))
-    process = forked.Popen(processes.command("-m", "seed=0,1", f"train.steps={steps}"), cwd=processes.folder, stdout=child, stderr=child)
+    process = forked.Popen(
+        processes.command("-m", "seed=0,1", f"train.steps={steps}"),
+        cwd=processes.folder,
+        stdout=child,
+        stderr=child,
+    )
     os.close(child)
     said = b""
     with contextlib.suppress(OSError):
@@ -418,16 +594,27 @@ def test_on_a_terminal_a_sweep_has_one_line_with_the_running_jobs_own_in_it(proc
             said += chunk
     os.close(parent)
     assert process.wait(60) == 0
-    assert re.search(rb"\r\x1b\[Ksweep 0/2 jobs  running 1  failed 0  \d+s left  train \d+/%d steps  loss" % steps, said), said
+    assert re.search(
+        rb"\r\x1b\[Ksweep 0/2 jobs  running 1  failed 0  \d+s left  train \d+/%d steps  loss"
+        % steps,
+        said,
+    ), said
     assert re.search(rb"sweep 2/2 jobs  running 0  failed 0  took \d+s", said), said
     assert said.count(b"train %d/%d steps" % (steps, steps)) >= 2
 
 
 def test_a_first_report_is_made_as_soon_as_two_models_can_be_compared(tmp_path, monkeypatch, capfd):
-    """By the command's own words, once, and not where all were there before it began or the sweep ended first."""
+    """By the command's own words, once, and not where all were there before it began or the sweep
+    ended first.
+    """
     found, asked = [tmp_path / name for name in "abc"], []
-    jobs = [SimpleNamespace(cells=[SimpleNamespace(reference=False, path=path, missing=list)]) for path in found]
-    said = subprocess.CompletedProcess([], 0, "csv  rows.csv\npng  there/curve.png\npng  there/map.png\n", "")
+    jobs = [
+        SimpleNamespace(cells=[SimpleNamespace(reference=False, path=path, missing=list)])
+        for path in found
+    ]
+    said = subprocess.CompletedProcess(
+        [], 0, "csv  rows.csv\npng  there/curve.png\npng  there/map.png\n", ""
+    )
     monkeypatch.setattr(commands, "FIRST_SECONDS", 0.01)
     monkeypatch.setattr(commands.subprocess, "run", lambda words, **_: asked.append(words) or said)
     monkeypatch.setattr(sys, "argv", ["run.py", "experiment=demo", "seed=3"])
@@ -439,5 +626,7 @@ def test_a_first_report_is_made_as_soon_as_two_models_can_be_compared(tmp_path, 
             if number == 2:
                 found[1].touch()
                 time.sleep(0.5)
-    assert [words[1:] for words in asked] == [["-m", "posbench", "report", "experiment=demo", "seed=3"]]
+    assert [words[1:] for words in asked] == [
+        ["-m", "posbench", "report", "experiment=demo", "seed=3"]
+    ]
     assert capfd.readouterr().err == "a first picture, of 2 of 3 models: there/curve.png\n"

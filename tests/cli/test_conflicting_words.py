@@ -5,7 +5,11 @@ from script_calls import call
 from spoils import PLACES, SMALL, with_usual
 
 TEXT = [word for word in [*SMALL, *PLACES] if word.startswith(("data", "results", "cache", "log"))]
-BOTH = (["encoding=alibi", "train.steps=500"], "encoding=rope train.steps=6", "encoding=alibi train.steps=500")
+BOTH = (
+    ["encoding=alibi", "train.steps=500"],
+    "encoding=rope train.steps=6",
+    "encoding=alibi train.steps=500",
+)
 
 
 @pytest.mark.parametrize(
@@ -21,22 +25,40 @@ BOTH = (["encoding=alibi", "train.steps=500"], "encoding=rope train.steps=6", "e
         ("run", ["--config-dir", "mine", "experiment=other"], "encoding=rope", "encoding=alibi"),
     ],
 )
-def test_words_that_describe_another_training_are_refused(world, capfd, script, words, there, given):
+def test_words_that_describe_another_training_are_refused(
+    world, capfd, script, words, there, given
+):
     (world.root / "mine/experiment").mkdir(parents=True)
-    (world.root / "mine/experiment/other.yaml").write_text("name: other\ngrid: [{encoding: [alibi], extension: [none]}]\n")
+    (world.root / "mine/experiment/other.yaml").write_text(
+        "name: other\ngrid: [{encoding: [alibi], extension: [none]}]\n"
+    )
     before = world.files()
     done = call(capfd, world.root, script, *words, f"run=runs/{world.run(0).name}", *PLACES[1:])
     assert done.returncode == 2, done.stderr
     known, _, asked = done.stderr.partition(" cannot change: leave out")[0].partition(", which ")
-    assert there in known and given in asked and done.stderr.startswith("refused: run=runs/rope-16-s0-") and done.stderr.count("\n") == 1
+    assert (
+        there in known
+        and given in asked
+        and done.stderr.startswith("refused: run=runs/rope-16-s0-")
+        and done.stderr.count("\n") == 1
+    )
     assert world.files() == before
 
 
 def test_what_equals_the_trainings_own_passes(world, capfd):
-    same = [f"run=runs/{world.run(0).name}", "encoding=rope", "encoding.base=1e4", "train.length=[16]", "seed=0", "data.path=text"]
+    same = [
+        f"run=runs/{world.run(0).name}",
+        "encoding=rope",
+        "encoding.base=1e4",
+        "train.length=[16]",
+        "seed=0",
+        "data.path=text",
+    ]
     assert "nothing to do" in call(capfd, world.root, "run", *with_usual(*same)).stdout
     (world.run(0) / "config.yaml").unlink()
-    assert "holds no training" in call(capfd, world.root, "run", *same[:-1], "train.steps=500").stderr
+    assert (
+        "holds no training" in call(capfd, world.root, "run", *same[:-1], "train.steps=500").stderr
+    )
 
 
 @pytest.mark.parametrize(
@@ -49,28 +71,49 @@ def test_what_equals_the_trainings_own_passes(world, capfd):
 def test_words_without_effect_on_a_checkpoint_are_refused(tmp_path, capfd, words, named):
     done = call(capfd, tmp_path, "run", "model=hf", "model.path=llama", *words, *PLACES[1:])
     assert done.returncode == 2, done.stderr
-    assert done.stderr.startswith(f"refused: model.path=llama is trained already, so {named} would have no effect: leave it out")
+    assert done.stderr.startswith(
+        f"refused: model.path=llama is trained already, so {named} would have no effect: leave"
+        " it out"
+    )
     assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("engine", ["server", "llama_cpp"])
 def test_a_number_format_is_the_engines_own(tmp_path, capfd, engine):
     done = call(capfd, tmp_path, "run", f"model={engine}", "evaluate.dtype=fp32", *PLACES[1:])
-    assert done.returncode == 2 and done.stderr.startswith(f"refused: model={engine} computes in a number format of its own"), done
+    assert done.returncode == 2 and done.stderr.startswith(
+        f"refused: model={engine} computes in a number format of its own"
+    ), done
 
 
-@pytest.mark.parametrize(("word", "kind"), [([], "hf-32-"), (["train.length=64"], "hf-64-"), (["train.length=16"], "hf-16-")])
-def test_the_training_length_of_a_checkpoint_counts_also_where_it_is_the_default(world, capfd, word, kind):
+@pytest.mark.parametrize(
+    ("word", "kind"),
+    [([], "hf-32-"), (["train.length=64"], "hf-64-"), (["train.length=16"], "hf-16-")],
+)
+def test_the_training_length_of_a_checkpoint_counts_also_where_it_is_the_default(
+    world, capfd, word, kind
+):
     pytest.importorskip("transformers")
     from hf_models import checkpoint
 
     path = checkpoint(world.root, vocab_size=256)
-    done = call(capfd, world.root, "run", "model=hf", f"model.path={path}", *word, "dry=true", *TEXT)
+    done = call(
+        capfd, world.root, "run", "model=hf", f"model.path={path}", *word, "dry=true", *TEXT
+    )
     assert done.returncode == 0 and kind in done.stdout, done
 
 
 def test_the_training_length_of_a_checkpoint_may_be_given(tmp_path, capfd):
-    done = call(capfd, tmp_path, "run", "model=hf", "model.path=llama", "train.length=2048", "seed=0", *PLACES[1:])
+    done = call(
+        capfd,
+        tmp_path,
+        "run",
+        "model=hf",
+        "model.path=llama",
+        "train.length=2048",
+        "seed=0",
+        *PLACES[1:],
+    )
     assert "model.path=llama" in done.stderr and "no effect" not in done.stderr
 
 
@@ -79,8 +122,16 @@ def test_a_tokenizer_of_ours_beside_a_checkpoint_with_its_own_is_refused(world, 
     from hf_models import checkpoint
 
     path = checkpoint(world.root, vocab_size=256)
-    words = ["run", "model=hf", f"model.path={path}", "dry=true", *(word for word in TEXT if "tokenizer" not in word)]
+    words = [
+        "run",
+        "model=hf",
+        f"model.path={path}",
+        "dry=true",
+        *(word for word in TEXT if "tokenizer" not in word),
+    ]
     assert call(capfd, world.root, *words, "data.tokenizer=bytes").returncode == 0
     (path / "tokenizer.json").write_text("{}")
     said = call(capfd, world.root, *words, "data.tokenizer=bytes").stderr
-    assert said.startswith(f"refused: model.path={path} has its own tokenizer, so data.tokenizer=bytes has no effect")
+    assert said.startswith(
+        f"refused: model.path={path} has its own tokenizer, so data.tokenizer=bytes has no effect"
+    )

@@ -14,11 +14,19 @@ GROUPS = ("encoding", "extension", "scale_attention", "finetune", "task", "data"
 
 
 def test_every_key_of_a_job_is_explained():
-    files = {"train.": "train/default", "evaluate.": "evaluate/default", "model.": "model/small", "log.": "log/default", "": "run"}
+    files = {
+        "train.": "train/default",
+        "evaluate.": "evaluate/default",
+        "model.": "model/small",
+        "log.": "log/default",
+        "": "run",
+    }
     for prefix, file in files.items():
         for key in set(OmegaConf.load(CONFIGS / f"{file}.yaml")) - {"defaults", "hydra"}:
             first, *said = explain_words([f"{prefix}{key}"]).splitlines()
-            assert first.startswith(f"{prefix}{key} = ") and (said or prefix not in ("train.", "evaluate.")), key
+            assert first.startswith(f"{prefix}{key} = ") and (
+                said or prefix not in ("train.", "evaluate.")
+            ), key
 
 
 @pytest.mark.parametrize("group", GROUPS)
@@ -27,7 +35,9 @@ def test_every_choice_is_explained_with_its_keys(group):
     for name in choices(group):
         assert f"  {group}={name} " in listed
         found = explain_words([f"{group}={name}"])
-        for key, value in OmegaConf.to_container(OmegaConf.load(CONFIGS / group / f"{name}.yaml")).items():
+        for key, value in OmegaConf.to_container(
+            OmegaConf.load(CONFIGS / group / f"{name}.yaml")
+        ).items():
             if key not in ("_target_", "defaults") and not isinstance(value, dict | list):
                 assert f"{group}.{key} = " in found, key
 
@@ -36,15 +46,21 @@ def test_every_option_of_a_script_is_explained():
     for name in ("advise", "identify", "look", "search_factors", "harness", "anatomy"):
         first, *said = explain_words([name]).splitlines()
         own = set(OmegaConf.load(CONFIGS / f"{name}.yaml")) - {"defaults", "hydra", "evaluate"}
-        assert f"scripts/{name}.py" in first and own <= {line.partition(" ")[0] for line in said}, name
+        assert f"scripts/{name}.py" in first and own <= {line.partition(" ")[0] for line in said}, (
+            name
+        )
 
 
 def test_a_script_without_options_of_its_own_says_where_it_is_described():
-    assert explain_words(["plot"]).startswith("Draw one figure") and "posbench plot --help" in explain_words(["plot"])
+    assert explain_words(["plot"]).startswith(
+        "Draw one figure"
+    ) and "posbench plot --help" in explain_words(["plot"])
 
 
 def test_defaults_and_comments_are_those_of_the_yaml():
-    assert explain_words(["extension.beta"]).startswith("extension.beta = 4.0   (extension=llama3)\n    turns from which a pair is kept")
+    assert explain_words(["extension.beta"]).startswith(
+        "extension.beta = 4.0   (extension=llama3)\n    turns from which a pair is kept"
+    )
     found = explain_words(["seed"])
     assert found.startswith("seed = 0\n") and "\nevaluate.seed = 0\n    places the windows" in found
 
@@ -57,7 +73,9 @@ def test_an_unknown_word_is_answered_with_the_nearest():
 
 
 def keys_of(node: dict, prefix: str = ""):
-    """(dotted key, value) of a composed configuration, without what lies deeper than a source's own keys."""
+    """(dotted key, value) of a composed configuration, without what lies deeper than a source's own
+    keys.
+    """
     for key, value in node.items():
         if isinstance(value, dict) and prefix.count(".") < 2:
             yield from keys_of(value, f"{prefix}{key}.")
@@ -69,7 +87,9 @@ def test_the_first_default_is_that_of_a_plain_run():
     with initialize_config_dir(str(CONFIGS), job_name="run", version_base="1.3"):
         composed = loader(None).load_configuration("run", [], RunMode.RUN)
     values = OmegaConf.to_container(composed, resolve=False)
-    keys = dict(keys_of({key: node for key, node in values.items() if key not in ("hydra", "experiment")}))
+    keys = dict(
+        keys_of({key: node for key, node in values.items() if key not in ("hydra", "experiment")})
+    )
     assert len(keys) > 90 and keys["model.d_model"] == 128 and keys["data.tokenizer"] == "bpe"
     for key, value in keys.items():
         first = explain_words([key]).splitlines()[0]
@@ -88,16 +108,27 @@ def test_every_default_of_a_key_is_listed_with_its_choices():
 @pytest.mark.parametrize("group", [*GROUPS, "experiment"])
 def test_no_text_is_cut_within_a_sentence(group):
     for line in explain_words([group]).splitlines():
-        assert not line.endswith(("et al.", "e.g.", "i.e.", "vs.")) and line.count("(") == line.count(")"), line
+        assert not line.endswith(("et al.", "e.g.", "i.e.", "vs.")) and line.count(
+            "("
+        ) == line.count(")"), line
 
 
 def test_own_yamls_are_explained(tmp_path):
     (tmp_path / "encoding").mkdir()
-    (tmp_path / "encoding" / "mine.yaml").write_text("_target_: my_file.Mine\nslope: 0.1 # at the start\n")
+    (tmp_path / "encoding" / "mine.yaml").write_text(
+        "_target_: my_file.Mine\nslope: 0.1 # at the start\n"
+    )
     (tmp_path / "my_file.py").write_text('"""Mine: a bias of my own."""\n')
-    for words in (["--config-dir", str(tmp_path), "encoding=mine"], ["encoding=mine", f"--config-dir={tmp_path}"]):
+    for words in (
+        ["--config-dir", str(tmp_path), "encoding=mine"],
+        ["encoding=mine", f"--config-dir={tmp_path}"],
+    ):
         said = explain_words(*own_folders(words))
-        assert said == "encoding=mine: Mine: a bias of my own.\nencoding.slope = 0.1   (encoding=mine)\n    at the start"
+        assert (
+            said
+            == "encoding=mine: Mine: a bias of my own.\nencoding.slope = 0.1   (encoding=mine)\n   "
+            " at the start"
+        )
     words, folders = own_folders(["--config-dir", str(tmp_path), "encoding"])
     said = explain_words(words, folders)
     assert "encoding=mine " in said and "encoding=rope " in said

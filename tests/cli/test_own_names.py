@@ -1,4 +1,6 @@
-"""Methods of the user's own are named by the yaml by which they were chosen: in ids, folders, rows, tables and reports."""
+"""Methods of the user's own are named by the yaml by which they were chosen: in ids, folders, rows,
+tables and reports.
+"""
 
 import json
 
@@ -49,7 +51,9 @@ YAMLS = {
     "encoding/gentle.yaml": "_target_: brk.Gentle\n",
     "encoding/steep.yaml": "_target_: brk.Steep\nslope_scale: 16.0\n",
     "scale_attention/sharp.yaml": "_target_: sharp.Sharp\nfactor: 1.2\n",
-    "experiment/mine.yaml": "name: mine\ngrid:\n  - {encoding: [gentle, steep], extension: [none, half, tenth]}\n",
+    "experiment/mine.yaml": (
+        "name: mine\ngrid:\n  - {encoding: [gentle, steep], extension: [none, half, tenth]}\n"
+    ),
 }
 SCALE = """
 import torch
@@ -70,7 +74,9 @@ UNTESTED = "allow_untested=true"
 
 @pytest.fixture
 def mine(tmp_path):
-    """Words that declare a folder with two classes in each of two modules, and a yaml for each class."""
+    """Words that declare a folder with two classes in each of two modules, and a yaml for each
+    class.
+    """
     folder = tmp_path / "mine"
     for name, text in YAMLS.items():
         path = folder / name
@@ -95,8 +101,14 @@ def test_two_extensions_of_one_file_are_two_lines_of_a_report(cli, mine):  # noq
     assert lines_of(cli) == wanted
     (run,) = cli.runs()
     evaluations = {path.name.rpartition("-")[0] for path in run.glob("evals/fixed_targets/*.json")}
-    assert evaluations == {"none+none", "half+none", "tenth+none", "fifth+none", "recompute_window+none"}
-    (row, *_) = cli.rows("fifth+none-*.json")
+    assert evaluations == {
+        "none+none",
+        "half+none",
+        "tenth+none",
+        "fifth+none",
+        "recompute_window+none",
+    }
+    row, *_ = cli.rows("fifth+none-*.json")
     assert (row["extension"], row["extension_args"]) == ("fifth", {"by": 5.0})
     cli(f"run={run}", script="report")  # from files alone: the folder of the yamls is not declared
     assert lines_of(cli) == wanted
@@ -105,9 +117,17 @@ def test_two_extensions_of_one_file_are_two_lines_of_a_report(cli, mine):  # noq
 def test_seeds_of_own_encodings_are_pooled_under_the_name_of_their_yaml(cli, mine):  # noqa: F811
     words = (*mine, "-m", "encoding=gentle,steep", "seed=0,1")
     cli(*words)
-    assert sorted(run.name[:-11] for run in cli.runs()) == ["gentle-16-s0", "gentle-16-s1", "steep-16-s0", "steep-16-s1"]
+    assert sorted(run.name[:-11] for run in cli.runs()) == [
+        "gentle-16-s0",
+        "gentle-16-s1",
+        "steep-16-s0",
+        "steep-16-s1",
+    ]
     report = cli(*words, script="report")
-    assert lines_of(cli) == {("gentle", "none", 2), ("steep", "none", 2)} and "run=" not in report.stdout
+    assert (
+        lines_of(cli) == {("gentle", "none", 2), ("steep", "none", 2)}
+        and "run=" not in report.stdout
+    )
     checked = cli(str(cli.folder / "report"), "check=true", script="bundle", common=False)
     assert "4 trainings; all tables are those of rows and sums" in checked.stdout
     assert "nothing to do" in cli(*words).stdout
@@ -119,14 +139,26 @@ def test_the_cells_of_an_experiment_and_a_scale_are_named_alike(cli, mine):  # n
     cli(*mine, "experiment=mine", UNTESTED)
     assert sorted(run.name[:-11] for run in cli.runs()) == ["gentle-16-s0", "steep-16-s0"]
     cli(*mine, "experiment=mine", UNTESTED, script="report")
-    assert lines_of(cli) == {(encoding, extension, 1) for encoding in ("gentle", "steep") for extension in ("none", "half", "tenth")}
+    assert lines_of(cli) == {
+        (encoding, extension, 1)
+        for encoding in ("gentle", "steep")
+        for extension in ("none", "half", "tenth")
+    }
     cli(*mine, "encoding=steep", "scale_attention=sharp", UNTESTED)
-    (row, *_) = cli.rows("none+sharp-*.json")
+    row, *_ = cli.rows("none+sharp-*.json")
     assert row["scale_attention"] == 'sharp {"factor":1.2}' and row["encoding"] == "steep"
 
 
 def test_a_child_keeps_the_names_that_were_trained_into_it(cli, mine):  # noqa: F811
-    words = (*mine, "encoding=rope", "extension=half", "finetune=longer", "finetune.steps=1", "evaluate.lengths=64", UNTESTED)
+    words = (
+        *mine,
+        "encoding=rope",
+        "extension=half",
+        "finetune=longer",
+        "finetune.steps=1",
+        "evaluate.lengths=64",
+        UNTESTED,
+    )
     cli(*words)
     (child,) = (run for run in cli.runs() if "to" in run.name)
     assert child.name.startswith("rope+half-16to64-s0-")
@@ -135,7 +167,9 @@ def test_a_child_keeps_the_names_that_were_trained_into_it(cli, mine):  # noqa: 
 
 def test_runs_of_before_keep_their_names(cli, mine, monkeypatch):  # noqa: F811
     with monkeypatch.context() as before:
-        before.setattr(compose, "with_choices", lambda values, choices: values)  # as long as a module gave the name
+        before.setattr(
+            compose, "with_choices", lambda values, choices: values
+        )  # as long as a module gave the name
         cli(*mine, "encoding=steep", "extension=half", UNTESTED)
     (old,) = cli.runs()
     assert old.name.startswith("brk-16-s0-")
@@ -144,7 +178,9 @@ def test_runs_of_before_keep_their_names(cli, mine, monkeypatch):  # noqa: F811
     assert cli.runs() == [old]
     (path,) = old.glob("evals/fixed_targets/two+none-*.json")
     rows = json.loads(path.read_text())["rows"]
-    assert [(row["length"], row["encoding"], row["extension"]) for row in rows] == [(n, "brk", "two") for n in (16, 32, 64)]
+    assert [(row["length"], row["encoding"], row["extension"]) for row in rows] == [
+        (n, "brk", "two") for n in (16, 32, 64)
+    ]
     cli(*mine, "encoding=steep", "extension=tenth", UNTESTED)  # what is new in it has the new name
     assert {row["encoding"] for row in cli.rows("tenth+none-*.json")} == {"brk"}
 
@@ -154,7 +190,9 @@ def test_a_name_changes_no_hash_and_is_no_argument():
     named = {**plain, "_name_": "half"}
     assert (method_name(plain), method_name(named)) == ("two", "half")
     assert method_args(named) == {"by": 2.0}
-    assert stable({"extension": named, "inner": [named]}) == stable({"extension": plain, "inner": [plain]})
+    assert stable({"extension": named, "inner": [named]}) == stable(
+        {"extension": plain, "inner": [plain]}
+    )
     training = {"model": {}, "train": {"length": 64}, "seed": 0}
     old, new = (run_id({**training, "encoding": node}, "f") for node in (plain, named))
     assert (old.partition("-")[0], new.partition("-")[0]) == ("two", "half")
@@ -167,10 +205,20 @@ def test_a_name_that_is_no_name_of_a_file_is_not_taken(name):
 
 
 def test_posbench_s_own_classes_keep_their_names():
-    """Whatever yaml chose them: two spellings of one setting are one line, and what is checked by name stays what it is."""
-    assert method_name({"_target_": "posbench.extensions.none.NoExtension", "_name_": "half"}) == "none"
-    nodes = {"extension": {"_target_": "posbench.extensions.pi.Pi"}, "encoding": {"_target_": "mine.Rope"}}
-    assert compose.with_choices(nodes, {"extension": "half", "encoding": "rope"}) == nodes  # a name of posbench's is not another's
+    """Whatever yaml chose them: two spellings of one setting are one line, and what is checked by
+    name stays what it is.
+    """
+    assert (
+        method_name({"_target_": "posbench.extensions.none.NoExtension", "_name_": "half"})
+        == "none"
+    )
+    nodes = {
+        "extension": {"_target_": "posbench.extensions.pi.Pi"},
+        "encoding": {"_target_": "mine.Rope"},
+    }
+    assert (
+        compose.with_choices(nodes, {"extension": "half", "encoding": "rope"}) == nodes
+    )  # a name of posbench's is not another's
     named = compose.with_choices(nodes, {"extension": "half", "encoding": "other way"})
     assert named["encoding"] == {"_target_": "mine.Rope", "_name_": "other_way"}
     assert "_name_" not in nodes["encoding"]

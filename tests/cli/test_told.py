@@ -1,4 +1,6 @@
-"""What a script says at its edges: help of its own, flags anywhere, near misses, and errors that nobody foresaw."""
+"""What a script says at its edges: help of its own, flags anywhere, near misses, and errors that
+nobody foresaw.
+"""
 
 import re
 import runpy
@@ -13,7 +15,19 @@ from posbench.common.errors import ConfigError, RunError
 from posbench.config import command_line as key_values
 from posbench.runs.directory import Run
 
-HYDRA = ("run", "report", "anatomy", "prepare_data", "export_hf", "reproduce", "claims", "look", "advise", "search_factors", "identify")
+HYDRA = (
+    "run",
+    "report",
+    "anatomy",
+    "prepare_data",
+    "export_hf",
+    "reproduce",
+    "claims",
+    "look",
+    "advise",
+    "search_factors",
+    "identify",
+)
 PLAIN = ("runs", "compat", "gallery", "benchmark", "explain", "explore", "plot")
 
 
@@ -21,7 +35,11 @@ def test_every_script_has_a_help_of_its_own(tmp_path, capfd, monkeypatch):
     said = {}
     for name in HYDRA:
         done = call(capfd, tmp_path, name, "--help")
-        assert done.returncode == 0 and f"python scripts/{name}.py" in done.stdout and "_base" not in done.stdout, done
+        assert (
+            done.returncode == 0
+            and f"python scripts/{name}.py" in done.stdout
+            and "_base" not in done.stdout
+        ), done
         said[name] = done.stdout
     for name in PLAIN:
         monkeypatch.setattr(sys, "argv", [name, "--help"])
@@ -35,13 +53,26 @@ def test_every_script_has_a_help_of_its_own(tmp_path, capfd, monkeypatch):
 
 def test_a_flag_may_stand_anywhere_and_an_unknown_one_is_one_sentence(tmp_path, capfd):
     write_text(tmp_path / "text")
-    done = call(capfd, tmp_path, "run", *with_usual("seed=0", "-m", "extension=none,pi", "dry=true"))
+    done = call(
+        capfd, tmp_path, "run", *with_usual("seed=0", "-m", "extension=none,pi", "dry=true")
+    )
     assert done.returncode == 0 and " pi " in done.stdout and " none " in done.stdout, done
-    job = call(capfd, tmp_path, "run", "seed=7", "--cfg", "job", "-p", "train", "train.steps=7").stdout
+    job = call(
+        capfd, tmp_path, "run", "seed=7", "--cfg", "job", "-p", "train", "train.steps=7"
+    ).stdout
     assert "steps: 7\n" in job and "seed:" not in job.replace("seed_data", "")
-    for flags, named in ((["--foo"], "--foo is not a flag"), (["--cfg", "everything"], "everything"), (["--resolve"], "--resolve")):
+    for flags, named in (
+        (["--foo"], "--foo is not a flag"),
+        (["--cfg", "everything"], "everything"),
+        (["--resolve"], "--resolve"),
+    ):
         done = call(capfd, tmp_path, "run", "seed=0", *flags)
-        assert done.returncode == 2 and done.stderr.count("\n") == 1 and done.stderr.startswith("refused: ") and named in done.stderr
+        assert (
+            done.returncode == 2
+            and done.stderr.count("\n") == 1
+            and done.stderr.startswith("refused: ")
+            and named in done.stderr
+        )
 
 
 @pytest.mark.parametrize(
@@ -58,19 +89,30 @@ def test_a_flag_may_stand_anywhere_and_an_unknown_one_is_one_sentence(tmp_path, 
         ("train.seed=1", "(did you mean seed?)"),
         ("encoding=yarn", "(did you mean extension=yarn?)"),
         ("extension=linear", "(did you mean pi?)"),
-        ("extension=yarn extension.beta_slow=2", "(did you mean extension.alpha?)"),  # beta is their beta_fast
+        (
+            "extension=yarn extension.beta_slow=2",
+            "(did you mean extension.alpha?)",
+        ),  # beta is their beta_fast
         ("encoding=null", "encoding=null does not name a choice of its group"),
         ("log=offline", "log=offline is unknown: choose from default; "),
         ("encoding", "encoding is not NAME=VALUE: write it without spaces"),
-        ("evaluate.lengths=[64,", "evaluate.lengths=[64, cannot be read to its end: quote words with brackets"),
-        ("seed=0,1", "seed=0,1 names several values: add -m to take each, or type 'seed=[0,1]' for one list"),
+        (
+            "evaluate.lengths=[64,",
+            "evaluate.lengths=[64, cannot be read to its end: quote words with brackets",
+        ),
+        (
+            "seed=0,1",
+            "seed=0,1 names several values: add -m to take each, or type 'seed=[0,1]' for one list",
+        ),
         ("train.scale_attention=5", "refused: train.scale_attention=5 does not name"),
         ("log.mode=off", "(did you mean disabled?)"),
     ],
 )
 def test_a_near_miss_is_told_what_was_meant(tmp_path, capfd, words, meant):
     done = call(capfd, tmp_path, "run", *words.split(), "dry=true")
-    assert done.returncode == 2 and done.stderr.count("\n") == 1 and meant in done.stderr, done.stderr
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and meant in done.stderr, (
+        done.stderr
+    )
 
 
 def test_a_sweep_over_choices_sets_a_key_that_they_alone_have(tmp_path, capfd):
@@ -78,9 +120,15 @@ def test_a_sweep_over_choices_sets_a_key_that_they_alone_have(tmp_path, capfd):
     write_text(tmp_path / "text")
     for mode in (["-m"], ["hydra.mode=MULTIRUN"]):
         said = call(capfd, tmp_path, "run", *mode, "extension=yarn,pi", *words).stdout
-        assert all(re.search(rf' {name} {{.*"mode":"fixed".*"target_len":64[,}}].*: lengths', said) for name in ("yarn", "pi")), said
+        assert all(
+            re.search(rf' {name} {{.*"mode":"fixed".*"target_len":64[,}}].*: lengths', said)
+            for name in ("yarn", "pi")
+        ), said
     said = call(capfd, tmp_path, "run", "-m", "seed=0,1", "extension=none,pi", *words).stderr
-    assert said.startswith("refused: extension=none: Could not override 'extension.mode': there is no such key (it is of extension=")
+    assert said.startswith(
+        "refused: extension=none: Could not override 'extension.mode': there is no such key (it is"
+        " of extension="
+    )
     said = call(capfd, tmp_path, "run", "-m", "extension=pi,yrn", *words).stderr
     assert said.startswith("refused: extension=yrn is unknown (did you mean yarn?)")
 
@@ -88,31 +136,70 @@ def test_a_sweep_over_choices_sets_a_key_that_they_alone_have(tmp_path, capfd):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("-m +jbos=1,2", "refused: +jbos=1 adds a key that nothing reads (did you mean jobs?): --cfg job prints all keys.\n"),
-        ("+model.checkpoint={a:1}", "refused: +model.checkpoint={a:1} sets a value that posbench fills in"),
+        (
+            "-m +jbos=1,2",
+            (
+                "refused: +jbos=1 adds a key that nothing reads (did you mean jobs?): --cfg job"
+                " prints all keys.\n"
+            ),
+        ),
+        (
+            "+model.checkpoint={a:1}",
+            "refused: +model.checkpoint={a:1} sets a value that posbench fills in",
+        ),
         ("~seed", "~seed removes a key that posbench needs"),
-        ("+hydra.launcher._target_=somebody.Else", "refused: somebody.Else is not supported for trainings: choose hydra/launcher=grid"),
+        (
+            "+hydra.launcher._target_=somebody.Else",
+            "refused: somebody.Else is not supported for trainings: choose hydra/launcher=grid",
+        ),
         ("--config-dir nowhere", "refused: --config-dir nowhere is not a folder"),
     ],
 )
 def test_a_word_that_would_do_nothing_is_refused(tmp_path, capfd, words, said):
     write_text(tmp_path / "text")
     done = call(capfd, tmp_path, "run", *words.split(), "dry=true", *with_usual())
-    assert done.returncode == 2 and done.stderr.count("\n") == 1 and said in done.stderr, done.stderr
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and said in done.stderr, (
+        done.stderr
+    )
 
 
 def test_a_key_that_a_yaml_reads_may_be_added(tmp_path, capfd):
     write_text(tmp_path / "text")
-    done = call(capfd, tmp_path, "run", "+width=2", "train.steps=${width}", "dry=true", *with_usual("train.steps=0")[1:])
+    done = call(
+        capfd,
+        tmp_path,
+        "run",
+        "+width=2",
+        "train.steps=${width}",
+        "dry=true",
+        *with_usual("train.steps=0")[1:],
+    )
     assert done.returncode == 0 and "128 tokens" in done.stdout, done
 
 
 def test_off_in_a_yaml_is_false_and_still_understood(tmp_path, capfd):
     (tmp_path / "log").mkdir()
-    (tmp_path / "log" / "quiet.yaml").write_text("mode: off\nproject: 2024\nentity: null\ngroup: 5\n")
-    assert "disabled" in call(capfd, tmp_path, "run", "--config-dir", ".", "log=quiet", "dry=true").stderr
+    (tmp_path / "log" / "quiet.yaml").write_text(
+        "mode: off\nproject: 2024\nentity: null\ngroup: 5\n"
+    )
+    assert (
+        "disabled"
+        in call(capfd, tmp_path, "run", "--config-dir", ".", "log=quiet", "dry=true").stderr
+    )
     write_text(tmp_path / "text")
-    assert call(capfd, tmp_path, "run", "--config-dir", ".", "log=quiet", "dry=true", *with_usual("log.mode=disabled")).returncode == 0
+    assert (
+        call(
+            capfd,
+            tmp_path,
+            "run",
+            "--config-dir",
+            ".",
+            "log=quiet",
+            "dry=true",
+            *with_usual("log.mode=disabled"),
+        ).returncode
+        == 0
+    )
 
 
 EXPERIMENTS = {
@@ -121,7 +208,10 @@ EXPERIMENTS = {
     "plain": "name: plain\nbase: {train.steps: 3}\n",
     "empty": "name: empty\ngrid: []\n",
     "nameless": "grid: [{seed: [0, 1]}]\n",
-    "whole": "# @package _global_\ndefaults:\n  - override /encoding: alibi\ntrain:\n  steps: 3\nseed: 8\n",
+    "whole": (
+        "# @package _global_\ndefaults:\n  - override /encoding: alibi\ntrain:\n  steps:"
+        " 3\nseed: 8\n"
+    ),
     "stray": "# @package _global_\ntrain:\n  steps: 3\nsead: 8\n",
 }
 
@@ -134,15 +224,26 @@ def test_an_experiment_is_understood_or_refused_in_words(tmp_path, capfd):
 
     def dry(name: str, *words: str):
         asked = with_usual("train.steps=0", *words)[1:]
-        return call(capfd, tmp_path, "run", "--config-dir", ".", f"experiment={name}", "dry=true", *asked)
+        return call(
+            capfd, tmp_path, "run", "--config-dir", ".", f"experiment={name}", "dry=true", *asked
+        )
 
-    for name, said in (("typo", "gird is not a key of experiments (did you mean grid?)"), ("plain", "add grid"), ("empty", "needs a grid"),
-                       ("nameless", "add `name:`"),
-                       ("soon", "first=two must be a whole number"), ("stray", "sead is not a key (did you mean seed?)")):  # fmt: skip
+    for name, said in (
+        ("typo", "gird is not a key of experiments (did you mean grid?)"),
+        ("plain", "add grid"),
+        ("empty", "needs a grid"),
+        ("nameless", "add `name:`"),  # fmt: skip
+        ("soon", "first=two must be a whole number"),
+        ("stray", "sead is not a key (did you mean seed?)"),
+    ):
         done = dry(name)
-        assert done.returncode == 2 and done.stderr.count("\n") == 1 and said in done.stderr, done.stderr
+        assert done.returncode == 2 and done.stderr.count("\n") == 1 and said in done.stderr, (
+            done.stderr
+        )
     done = dry("whole")
-    assert done.returncode == 0 and "alibi-16-s8-" in done.stdout and "192 tokens" in done.stdout, done
+    assert done.returncode == 0 and "alibi-16-s8-" in done.stdout and "192 tokens" in done.stdout, (
+        done
+    )
     assert "alibi-16-s5-" in dry("whole", "seed=5").stdout
 
 
@@ -163,7 +264,9 @@ def raising(error: Exception):
         (RecursionError("deep\ndeeper"), 1, "failed: unforeseen RecursionError"),
     ],
 )
-def test_scripts_without_hydra_end_in_one_sentence(capsys, monkeypatch, tmp_path, error, code, said):
+def test_scripts_without_hydra_end_in_one_sentence(
+    capsys, monkeypatch, tmp_path, error, code, said
+):
     monkeypatch.setattr(key_values.tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(sys, "argv", ["script.py"])
     with pytest.raises(SystemExit) as ended:
@@ -176,10 +279,16 @@ def test_a_list_that_cannot_be_written_is_a_failure_and_no_refusal(tmp_path, cap
     (tmp_path / "file").touch()
     (tmp_path / "runs").mkdir()
     done = call(capfd, tmp_path, "runs", "list", "results_dir=runs", "json=file/x.json")
-    assert done.returncode == 1 and done.stderr.startswith("failed: ") and "Not a directory" in done.stderr
+    assert (
+        done.returncode == 1
+        and done.stderr.startswith("failed: ")
+        and "Not a directory" in done.stderr
+    )
 
 
-def test_what_nobody_foresaw_keeps_the_traceback_in_a_file_or_prints_it(tmp_path, capfd, monkeypatch):
+def test_what_nobody_foresaw_keeps_the_traceback_in_a_file_or_prints_it(
+    tmp_path, capfd, monkeypatch
+):
     def spoilt(self):
         raise IndexError("list index out of range")
 
@@ -189,7 +298,12 @@ def test_what_nobody_foresaw_keeps_the_traceback_in_a_file_or_prints_it(tmp_path
     monkeypatch.setattr(Run, "eval_files", spoilt)
     monkeypatch.setattr(key_values.tempfile, "tempdir", str(tmp_path))
     said = told()
-    assert said.startswith("failed: unforeseen IndexError (list index out of range): the traceback is in ") and said.count("\n") == 1
+    assert (
+        said.startswith(
+            "failed: unforeseen IndexError (list index out of range): the traceback is in "
+        )
+        and said.count("\n") == 1
+    )
     assert "in spoilt" in (tmp_path / said.split(" is in ")[1].strip().rstrip(".")).read_text()
     monkeypatch.setattr(key_values.tempfile, "tempdir", str(tmp_path / "gone"))
     assert "in spoilt" in told()
@@ -201,14 +315,20 @@ def test_what_nobody_foresaw_keeps_the_traceback_in_a_file_or_prints_it(tmp_path
 @pytest.mark.parametrize("script", ["report", "anatomy", "prepare_data", "export_hf"])
 def test_dry_is_refused_by_scripts_that_would_go_on_all_the_same(tmp_path, capfd, script):
     done = call(capfd, tmp_path, script, "dry=true")
-    assert done.returncode == 2 and f"dry=true has no effect on scripts/{script}.py" in done.stderr, done.stderr
+    assert (
+        done.returncode == 2 and f"dry=true has no effect on scripts/{script}.py" in done.stderr
+    ), done.stderr
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
     ("script", "words", "said"),
     [
-        ("compat", ["lengths=64,99999999999999999999999"], "lengths=64,99999999999999999999999 must be a list of positive whole numbers"),
+        (
+            "compat",
+            ["lengths=64,99999999999999999999999"],
+            "lengths=64,99999999999999999999999 must be a list of positive whole numbers",
+        ),
         ("compat", ["lengths=64,-1"], "lengths=64,-1 must be a list of positive whole numbers"),
         ("compat", ["lengths=0"], "lengths=0 must be a list of positive whole numbers"),
         ("compat", ["train_len=-4", "reasons"], "train_len=-4 must be a positive whole number"),
@@ -217,9 +337,13 @@ def test_dry_is_refused_by_scripts_that_would_go_on_all_the_same(tmp_path, capfd
         ("runs", ["gc", "older=9999999999d"], "older=9999999999d must be minutes"),
     ],
 )
-def test_values_that_cannot_be_are_one_sentence_that_quotes_them(tmp_path, capfd, script, words, said):
+def test_values_that_cannot_be_are_one_sentence_that_quotes_them(
+    tmp_path, capfd, script, words, said
+):
     done = call(capfd, tmp_path, script, *words)
-    assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1, done.stderr
+    assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1, (
+        done.stderr
+    )
 
 
 @pytest.mark.parametrize("words", ["lengths=64,2k only=yarn,pi", "lengths=[64,2K] only=[yarn,pi]"])
@@ -246,27 +370,56 @@ def test_a_list_has_two_spellings_where_nothing_is_swept(tmp_path, capfd, script
 def test_several_values_that_are_no_list_are_still_refused_and_a_sweep_stays_one(tmp_path, capfd):
     assert call(capfd, tmp_path, "run", "train.length=32,64", "--cfg", "job").returncode == 2
     write_text(tmp_path / "text")
-    done = call(capfd, tmp_path, "run", "-m", "evaluate.lengths=16,32", "dry=true", *with_usual("data=local", f"data.path={tmp_path}/text"))
+    done = call(
+        capfd,
+        tmp_path,
+        "run",
+        "-m",
+        "evaluate.lengths=16,32",
+        "dry=true",
+        *with_usual("data=local", f"data.path={tmp_path}/text"),
+    )
     assert "[16,32]" not in done.stdout + done.stderr and done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["evaluate.protocol=sliding", "evaluate.targets=2"], "evaluate.targets=2 sets the last tokens of each window, and"),
-        (["evaluate.protocol=by_position", "evaluate.floor_block=2"], "evaluate.floor_block=2 sets texts of recompute_window"),
-        (["evaluate.protocol=accuracy", "evaluate.tasks=passkey", "evaluate.documents=a*"], "evaluate.documents=a* sets documents"),
-        (["out=there"], "out=there has no effect on scripts/run.py, only on export_hf, search_factors"),
+        (
+            ["evaluate.protocol=sliding", "evaluate.targets=2"],
+            "evaluate.targets=2 sets the last tokens of each window, and",
+        ),
+        (
+            ["evaluate.protocol=by_position", "evaluate.floor_block=2"],
+            "evaluate.floor_block=2 sets texts of recompute_window",
+        ),
+        (
+            ["evaluate.protocol=accuracy", "evaluate.tasks=passkey", "evaluate.documents=a*"],
+            "evaluate.documents=a* sets documents",
+        ),
+        (
+            ["out=there"],
+            "out=there has no effect on scripts/run.py, only on export_hf, search_factors",
+        ),
     ],
 )
 def test_a_setting_that_nothing_uses_is_refused(tmp_path, capfd, words, said):
     write_text(tmp_path / "text")
     done = call(capfd, tmp_path, "run", *with_usual(*words))
-    assert done.returncode == 2 and done.stderr.startswith(f"refused: {said}") and done.stderr.count("\n") == 1, done
+    assert (
+        done.returncode == 2
+        and done.stderr.startswith(f"refused: {said}")
+        and done.stderr.count("\n") == 1
+    ), done
     assert not list(tmp_path.glob("runs/*/config.yaml"))
 
 
 def test_a_setting_that_one_of_the_protocols_uses_counts(tmp_path, capfd):
     write_text(tmp_path / "text")
-    done = call(capfd, tmp_path, "run", *with_usual("evaluate.protocol=[sliding,fixed_targets]", "evaluate.targets=2", "dry=true"))
+    done = call(
+        capfd,
+        tmp_path,
+        "run",
+        *with_usual("evaluate.protocol=[sliding,fixed_targets]", "evaluate.targets=2", "dry=true"),
+    )
     assert done.returncode == 0, done

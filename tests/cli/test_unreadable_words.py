@@ -1,4 +1,6 @@
-"""Words that Hydra cannot read, and sweeps that are too large, are one sentence with the way out."""
+"""Words that Hydra cannot read, and sweeps that are too large, are one sentence with the way
+out.
+"""
 
 import re
 import shlex
@@ -20,9 +22,15 @@ from script_calls import call
         ("encoding='rope", "rope"),
     ],
 )
-def test_a_word_with_a_quotation_mark_is_shown_as_it_can_be_typed(tmp_path, capfd, word, value, multirun):
+def test_a_word_with_a_quotation_mark_is_shown_as_it_can_be_typed(
+    tmp_path, capfd, word, value, multirun
+):
     done = call(capfd, tmp_path, "run", *multirun, word, "dry=true")
-    assert done.returncode == 2 and done.stderr.startswith(f"refused: {word} has ") and "Lexer" not in done.stderr
+    assert (
+        done.returncode == 2
+        and done.stderr.startswith(f"refused: {word} has ")
+        and "Lexer" not in done.stderr
+    )
     assert len(done.stderr.splitlines()) == 1
     typed = re.search(r"(?:type|as in) (.*)\.$", done.stderr.strip())[1]
     (read,) = shlex.split(typed)
@@ -41,7 +49,9 @@ def test_no_word_of_the_grammar_reaches_the_user(tmp_path, capfd, word, multirun
     done = call(capfd, tmp_path, "run", *multirun, word, "dry=true")
     assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
     assert done.stderr.startswith(f"refused: {word} ")
-    assert not re.search(r"Lexer|EOF|mismatched|extraneous|Exception|TypeError|ValueError", done.stderr)
+    assert not re.search(
+        r"Lexer|EOF|mismatched|extraneous|Exception|TypeError|ValueError", done.stderr
+    )
 
 
 @pytest.mark.parametrize("bound", ["inf", "nan"])
@@ -59,7 +69,9 @@ def test_a_range_without_an_end_is_refused(tmp_path, capfd, bound):
         (["seed=range(0,6000)", "encoding=rope,alibi"], "12,000"),
     ],
 )
-def test_a_sweep_of_too_many_jobs_is_refused_before_it_is_composed(tmp_path, capfd, script, words, jobs):
+def test_a_sweep_of_too_many_jobs_is_refused_before_it_is_composed(
+    tmp_path, capfd, script, words, jobs
+):
     done = call(capfd, tmp_path, script, "-m", *words)
     assert done.returncode == 2 and f"has {jobs} jobs, and one command takes 10,000" in done.stderr
     assert words[0] in done.stderr
@@ -69,6 +81,12 @@ def test_a_grid_of_too_many_cells_is_refused(tmp_path, capfd):
     folder = tmp_path / "experiment"
     folder.mkdir()
     seeds = list(range(5001))
-    (folder / "vast.yaml").write_text(f"name: vast\nbase: {{}}\ngrid:\n  - encoding: [rope, alibi]\n    seed: {seeds}\n")
+    (folder / "vast.yaml").write_text(
+        f"name: vast\nbase: {{}}\ngrid:\n  - encoding: [rope, alibi]\n    seed: {seeds}\n"
+    )
     done = call(capfd, tmp_path, "run", "--config-dir", ".", "experiment=vast", "dry=true")
-    assert done.returncode == 2 and "has 10,002 jobs" in done.stderr and "experiment.grid's seed" in done.stderr
+    assert (
+        done.returncode == 2
+        and "has 10,002 jobs" in done.stderr
+        and "experiment.grid's seed" in done.stderr
+    )

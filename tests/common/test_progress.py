@@ -53,7 +53,10 @@ def test_the_time_left_follows_the_work_of_the_units_to_come(clock):
 
 def test_parts_of_a_piece_are_shown_and_count_for_the_speed_together(clock, capsys):
     with Progress(100, "evaluate", "windows") as progress:
-        for seconds, left in ((6, 6 / 5 * 95), (1, 7 / 10 * 90)):  # before a whole piece is known, by what is done of it
+        for seconds, left in (
+            (6, 6 / 5 * 95),
+            (1, 7 / 10 * 90),
+        ):  # before a whole piece is known, by what is done of it
             clock.now += seconds
             progress.update(5, part=True)
             assert progress.remaining() == pytest.approx(left)

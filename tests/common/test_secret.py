@@ -37,7 +37,10 @@ SPELLINGS = {
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_every_spelling_is_hidden(spelling):
     text = masked(f"the key {SPELLINGS[spelling]} is wrong; ask 1,000 times")
-    assert text.replace('"', "").replace("'", "").replace("\\", "") == "the key ... is wrong; ask 1,000 times"
+    assert (
+        text.replace('"', "").replace("'", "").replace("\\", "")
+        == "the key ... is wrong; ask 1,000 times"
+    )
 
 
 def test_no_piece_of_eight_letters_is_left_wherever_the_text_is_cut(monkeypatch):

@@ -5,7 +5,10 @@ import sys
 
 import pytest
 
-CHILD = "import time; from posbench.common import signals; {late}signals.die_with_parent(); print('watching', flush=True); time.sleep(60)"
+CHILD = (
+    "import time; from posbench.common import signals; {late}signals.die_with_parent();"
+    " print('watching', flush=True); time.sleep(60)"
+)
 PARENT = """
 import os, signal, subprocess, sys
 from posbench.common.signals import name_parent
@@ -20,6 +23,12 @@ os.kill(os.getpid(), signal.SIGKILL)
 @pytest.mark.parametrize("told", ["watching", ""])
 def test_a_child_ends_with_its_parent_also_with_one_that_died_before_the_child_could_look(told):
     code = CHILD.format(late="" if told else "time.sleep(0.3); ")
-    with subprocess.Popen([sys.executable, "-c", PARENT, code, told], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as parent:
-        _, said = parent.communicate(timeout=20)  # the end of stderr is that of the child, which holds it too
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT, code, told],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    ) as parent:
+        _, said = parent.communicate(
+            timeout=20
+        )  # the end of stderr is that of the child, which holds it too
     assert parent.returncode == -9 and not said

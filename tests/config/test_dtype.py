@@ -1,4 +1,6 @@
-"""dtype=auto: what the machine multiplies fastest, known without torch, and settled when a job is planned."""
+"""dtype=auto: what the machine multiplies fastest, known without torch, and settled when a job is
+planned.
+"""
 
 import itertools
 import os
@@ -20,8 +22,17 @@ from posbench.config.identity import run_id
 from posbench.runs.rows import read_csv
 from posbench.sweep.jobs import plan_jobs
 
-LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS")
-LAPTOP = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
+LIMITS = (
+    "ONEDNN_MAX_CPU_ISA",
+    "DNNL_MAX_CPU_ISA",
+    "ATEN_CPU_CAPABILITY",
+    "MKL_ENABLE_INSTRUCTIONS",
+)
+LAPTOP = {
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+}
 BOTH = """
 import sys
 from posbench.common.machine import multiplies_bf16
@@ -32,16 +43,34 @@ print(found, native())
 """
 
 
-@pytest.mark.parametrize("limits", [{}, LAPTOP, {"ONEDNN_MAX_CPU_ISA": "avx512_core"}, {"DNNL_MAX_CPU_ISA": "AVX2"}], ids=str)
+@pytest.mark.parametrize(
+    "limits",
+    [{}, LAPTOP, {"ONEDNN_MAX_CPU_ISA": "avx512_core"}, {"DNNL_MAX_CPU_ISA": "AVX2"}],
+    ids=str,
+)
 def test_what_is_known_without_torch_is_what_torch_says(limits):
     environment = {name: value for name, value in os.environ.items() if name not in LIMITS} | limits
-    done = subprocess.run([sys.executable, "-c", BOTH], env=environment, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", BOTH],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
     found, torchs = done.stdout.split()
-    assert found == torchs and (found == "False" or "AVX2" not in limits.get("ONEDNN_MAX_CPU_ISA", ""))
+    assert found == torchs and (
+        found == "False" or "AVX2" not in limits.get("ONEDNN_MAX_CPU_ISA", "")
+    )
 
 
 def test_arm_says_bf16_in_another_word_and_other_systems_nothing(monkeypatch):
-    for flags, limit, found in (("fp asimd bf16", "", True), ("fp asimd", "", False), ("", "", False), ("avx2 avx512_bf16", "", False)):
+    for flags, limit, found in (
+        ("fp asimd bf16", "", True),
+        ("fp asimd", "", False),
+        ("", "", False),
+        ("avx2 avx512_bf16", "", False),
+    ):
         monkeypatch.setattr(machine, "_cpu_flags", lambda flags=flags: frozenset(flags.split()))
         monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
         assert machine.multiplies_bf16() is found, flags
@@ -79,7 +108,9 @@ def test_a_processor_is_named_with_what_multiplies_bf16_numbers(info, named, mon
 
 @pytest.fixture
 def on(monkeypatch):
-    """Function that makes this a machine with or without bf16 products on its CPU, with some GPUs."""
+    """Function that makes this a machine with or without bf16 products on its CPU, with some
+    GPUs.
+    """
 
     def on(cpu: bool, gpus: int = 0) -> None:
         monkeypatch.setattr(machine, "multiplies_bf16", lambda: cpu)
@@ -90,7 +121,9 @@ def on(monkeypatch):
 
 
 def test_auto_is_the_format_of_the_device_at_hand(on):
-    for (cpu, gpus), device in itertools.product(itertools.product((True, False), (0, 1)), ("auto", "cpu", "cuda", "cuda:1")):
+    for (cpu, gpus), device in itertools.product(
+        itertools.product((True, False), (0, 1)), ("auto", "cpu", "cuda", "cuda:1")
+    ):
         on(cpu, gpus)
         bf16 = cpu or device.startswith("cuda") or (device == "auto" and gpus > 0)
         assert machine.fast_dtype(device) == ("bf16" if bf16 else "fp32"), (cpu, gpus, device)
@@ -110,10 +143,17 @@ def formats(cfg: dict, auto: str | None = None) -> tuple[str, str]:
 def test_ids_hold_the_word_that_auto_became(on, cpu, auto):
     on(cpu)
     (short,), (long,), (asked,) = jobs(), jobs("train.length=8192"), jobs("evaluate.dtype=auto")
-    assert (formats(short), formats(long), formats(asked)) == ((auto, "fp32"), (auto, auto), (auto, auto))
+    assert (formats(short), formats(long), formats(asked)) == (
+        (auto, "fp32"),
+        (auto, auto),
+        (auto, auto),
+    )
     (plain,) = jobs(f"train.dtype={auto}")
     assert run_id(resolve(short).as_dict(), "f") == run_id(resolve(plain).as_dict(), "f")
-    assert formats({**short, "device": "cuda"}) == ("bf16", "fp32") and formats(short, "fp32") == ("fp32", "fp32")
+    assert formats({**short, "device": "cuda"}) == ("bf16", "fp32") and formats(short, "fp32") == (
+        "fp32",
+        "fp32",
+    )
     for word in ("bf16", "fp32"):
         (typed,) = jobs(f"train.dtype={word}", f"evaluate.dtype={word}", "train.length=8192")
         assert formats(typed) == (word, word)
@@ -126,16 +166,30 @@ def test_a_job_runs_in_the_format_that_was_planned_on_whatever_machine(on, monke
     on(True)
     again = [plan_jobs(job.cfgs) for job in planned]
     assert [job.run.id for job in planned] == [job.run.id for (job,) in again]
-    assert [[cell.eval_id for cell in job.cells] for job in planned] == [[cell.eval_id for cell in job.cells] for (job,) in again]
+    assert [[cell.eval_id for cell in job.cells] for job in planned] == [
+        [cell.eval_id for cell in job.cells] for (job,) in again
+    ]
     assert {cell.evaluate.dtype for job in planned for cell in job.cells} == {"fp32"}
 
 
-def test_results_of_another_machine_are_reported_and_made_again_in_their_format(tmp_path, text_folder, capfd, on):
+def test_results_of_another_machine_are_reported_and_made_again_in_their_format(
+    tmp_path, text_folder, capfd, on
+):
     (tmp_path / "mine" / "experiment").mkdir(parents=True)
-    grid = "name: mini\nbase: {evaluate.dtype: auto}\ngrid: [{extension: [none, window]}]\ntolerance: {nll: 0.01, share: 0.1}\n"
+    grid = (
+        "name: mini\nbase: {evaluate.dtype: auto}\ngrid: [{extension: [none, window]}]\ntolerance:"
+        " {nll: 0.01, share: 0.1}\n"
+    )
     (tmp_path / "mine" / "experiment" / "mini.yaml").write_text(grid)
     folder = tmp_path / "results" / "reported" / "mini"
-    words = ["--config-dir", str(tmp_path / "mine"), *TINY, f"data.path={text_folder}", f"cache_dir={tmp_path}/cache", "experiment=mini"]
+    words = [
+        "--config-dir",
+        str(tmp_path / "mine"),
+        *TINY,
+        f"data.path={text_folder}",
+        f"cache_dir={tmp_path}/cache",
+        "experiment=mini",
+    ]
     on(False)
     assert "nothing to report" in call(capfd, tmp_path, "report", *words).stderr
     assert call(capfd, tmp_path, "run", *words).returncode == 0
@@ -145,7 +199,13 @@ def test_results_of_another_machine_are_reported_and_made_again_in_their_format(
     assert done.returncode == 0 and told in done.stdout
     assert {row["dtype"] for row in read_csv(folder / "rows.csv")} == {"fp32"}
     again = call(capfd, tmp_path, "reproduce", *words)
-    assert again.returncode == 0 and told in again.stderr and "all of them bit for bit" in again.stdout
+    assert (
+        again.returncode == 0 and told in again.stderr and "all of them bit for bit" in again.stdout
+    )
     on(False)
     again = call(capfd, tmp_path, "reproduce", *words)
-    assert again.returncode == 0 and "dtype" not in again.stderr and "all of them bit for bit" in again.stdout
+    assert (
+        again.returncode == 0
+        and "dtype" not in again.stderr
+        and "all of them bit for bit" in again.stdout
+    )

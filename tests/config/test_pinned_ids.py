@@ -1,4 +1,6 @@
-"""Ids of runs and evaluations that are reported: whatever moves or is checked anew, the same command must find the same files."""
+"""Ids of runs and evaluations that are reported: whatever moves or is checked anew, the same
+command must find the same files.
+"""
 
 import csv
 
@@ -37,6 +39,13 @@ def test_run_ids_of_the_demo_stay(jobs):
 
 def test_ids_of_the_demos_evaluations_stay(jobs):
     with open(REPORTED / "demo" / "rows.csv", newline="") as lines:
-        reported = {(row["run_id"], row["eval_id"], int(row["length"])) for row in csv.DictReader(lines)}
-    asked = {(job.run.id, cell.eval_id, length) for job in jobs for cell in job.cells for length in cell.evaluate.lengths}
+        reported = {
+            (row["run_id"], row["eval_id"], int(row["length"])) for row in csv.DictReader(lines)
+        }
+    asked = {
+        (job.run.id, cell.eval_id, length)
+        for job in jobs
+        for cell in job.cells
+        for length in cell.evaluate.lengths
+    }
     assert reported and asked >= reported

@@ -1,4 +1,6 @@
-"""Wrong types and forms anywhere in the configuration: one sentence with the key, the value and what is legal, before anything is built."""
+"""Wrong types and forms anywhere in the configuration: one sentence with the key, the value and
+what is legal, before anything is built.
+"""
 
 import inspect
 import math
@@ -24,7 +26,13 @@ from posbench.position.instantiate import make
 from posbench.position.interfaces import Encoding
 from posbench.sweep.jobs import plan_jobs
 
-WHOLE, NUMBER, TEXT, MAPPING, TRUTH = "a whole number", "a finite number", "text", "a mapping", "true or false"
+WHOLE, NUMBER, TEXT, MAPPING, TRUTH = (
+    "a whole number",
+    "a finite number",
+    "text",
+    "a mapping",
+    "true or false",
+)
 LENGTHS = "a whole number or a list of whole numbers"
 WRONG = [  # words, what is named, what is legal
     *((f"{key}={value}", TEXT) for key in ("results_dir", "cache_dir", "device") for value in ("5", "null", "[a]", "{a: 1}")),
@@ -88,7 +96,10 @@ def judge(text, *words: str) -> None:
     """What run.py does with a command before any job begins."""
     usual = [*SMALL, f"data.path={text}", f"results_dir={text}/runs", f"cache_dir={text}/cache"]
     typed_words = [composition.long_name(word) for word in with_usual(*words, usual=usual)]
-    cfgs = [check_config(cfg) for cfg in composition.expand(unresolved(compose("run", typed_words)), typed_words)]
+    cfgs = [
+        check_config(cfg)
+        for cfg in composition.expand(unresolved(compose("run", typed_words)), typed_words)
+    ]
     jobs = plan_jobs(cfgs)
     check_methods(cfgs)
     for job in jobs:
@@ -100,14 +111,21 @@ def test_a_wrong_type_is_one_sentence_with_key_value_and_what_is_legal(text, cho
     with pytest.raises(ConfigError) as refusal:
         judge(text, chosen, wrong)
     said = str(refusal.value)
-    assert "\n" not in said and legal in said and (wrong in said or "nobody.Here cannot be imported" in said), said
+    assert (
+        "\n" not in said
+        and legal in said
+        and (wrong in said or "nobody.Here cannot be imported" in said)
+    ), said
 
 
 @pytest.mark.parametrize(
     ("target", "said"),
     [
         ("nobody.Mine", "cannot be imported (ModuleNotFoundError: No module named 'nobody'): "),
-        ("own_ext.Mien", "cannot be imported (AttributeError: module 'own_ext' has no attribute 'Mien'): "),
+        (
+            "own_ext.Mien",
+            "cannot be imported (AttributeError: module 'own_ext' has no attribute 'Mien'): ",
+        ),
         ("own_bad.Mine", "cannot be imported (RuntimeError: two lines): "),
         ("own_ext..Mine", "cannot be imported (ValueError: invalid format: 'own_ext..Mine'): "),
         ("own_ext.value", "is of type int and is not a class"),
@@ -124,7 +142,11 @@ def test_a_class_that_cannot_be_had_is_one_sentence(tmp_path, monkeypatch, targe
     sys.modules.pop("own_ext", None)
 
 
-@pytest.mark.parametrize(("name", "key", "value", "said"), SOURCES, ids=[f"{name} {key}={value}" for name, key, value, _ in SOURCES])
+@pytest.mark.parametrize(
+    ("name", "key", "value", "said"),
+    SOURCES,
+    ids=[f"{name} {key}={value}" for name, key, value, _ in SOURCES],
+)
 def test_a_wrong_argument_of_a_source_is_named(text, name, key, value, said):
     data = composition.resolved_values(unresolved(compose("run", [f"data={name}"])))["data"]
     *way, last = key.split(".")
@@ -144,7 +166,11 @@ def test_every_argument_of_every_method_is_refused_by_name_where_its_type_is_wro
     for key in written:
         if key == "_target_":
             continue
-        wrong = [[["x"]], math.nan, 5 if key == "scaling" or isinstance(written[key], dict) else {"a": 1}]
+        wrong = [
+            [["x"]],
+            math.nan,
+            5 if key == "scaling" or isinstance(written[key], dict) else {"a": 1},
+        ]
         wrong += ["abc"] if not isinstance(parameters[key].default, str) else [5]
         for value in wrong:
             with pytest.raises(ConfigError, match=rf"^{group}\.{key}=.* must be ") as refusal:
@@ -162,48 +188,104 @@ Half = Annotated[int, Must("even", lambda number: number % 2 == 0)]
 
 
 class Own(Encoding):
-    """A user's method: mostly without annotations, with a default of None, and with whatever else it may be given."""
+    """A user's method: mostly without annotations, with a default of None, and with whatever else
+    it may be given.
+    """
 
     def __init__(
-        self, shape, slope=4, name="x", on=True, free=None, width: int = None, kind: Literal["a", "b"] = "a", n: Half = 2, **others
+        self,
+        shape,
+        slope=4,
+        name="x",
+        on=True,
+        free=None,
+        width: int = None,
+        kind: Literal["a", "b"] = "a",
+        n: Half = 2,
+        **others,
     ):  # noqa: RUF013
         super().__init__(shape)
 
 
 def test_a_users_own_class_is_held_to_what_it_says_and_no_more():
-    given = {"slope": 4.5, "name": "y", "on": False, "free": [1], "width": None, "kind": "b", "n": 4, "unheard": object()}
+    given = {
+        "slope": 4.5,
+        "name": "y",
+        "on": False,
+        "free": [1],
+        "width": None,
+        "kind": "b",
+        "n": 4,
+        "unheard": object(),
+    }
     assert arguments("encoding", Own, given, ("shape",)) == given
-    for key, value in (("slope", "abc"), ("name", 5), ("on", "abc"), ("width", "abc"), ("width", 4.5)):
+    for key, value in (
+        ("slope", "abc"),
+        ("name", 5),
+        ("on", "abc"),
+        ("width", "abc"),
+        ("width", 4.5),
+    ):
         with pytest.raises(ConfigError, match=rf"encoding\.{key}={value} must be "):
             arguments("encoding", Own, {key: value}, ("shape",))
-    for key, value, legal in (("kind", "c", "one of a, b"), ("n", 3, "even"), ("n", "x", "a whole number")):
+    for key, value, legal in (
+        ("kind", "c", "one of a, b"),
+        ("n", 3, "even"),
+        ("n", "x", "a whole number"),
+    ):
         with pytest.raises(ConfigError, match=rf"encoding\.{key}={value} must be {legal}"):
             arguments("encoding", Own, {key: value}, ("shape",))
 
 
 def test_an_argument_that_a_class_lacks_is_named_with_the_nearest():
-    with pytest.raises(ConfigError, match=r"encoding\.bass is not an argument of .*Rope \(did you mean base\?\): it takes base, layout"):
+    with pytest.raises(
+        ConfigError,
+        match=(
+            r"encoding\.bass is not an argument of .*Rope \(did you mean base\?\): it takes base,"
+            r" layout"
+        ),
+    ):
         make({**node("encoding", "rope"), "bass": 5}, small_shape())
 
 
 def test_whole_numbers_and_truths_are_taken_however_they_are_written():
     assert fit_value("x", 64.0, int) == 64 and isinstance(fit_value("x", 64.0, int), int)
     assert fit_value("x", 1, bool) is True and fit_value("x", True, int | None | bool) is True
-    assert isinstance(fit_value("x", 10000, float), int)  # as it was given: classes and hashes do not tell 10000 from 10000.0
+    assert isinstance(
+        fit_value("x", 10000, float), int
+    )  # as it was given: classes and hashes do not tell 10000 from 10000.0
     assert fit_value("x", 1, str | int) == 1 and fit_value("x", 2**64 - 1, int) == 2**64 - 1
-    for value, hint in ((True, int), (True, float), ("1", int), (10**400, float), (math.inf, int), ([1, "a"], list[int]), (2, bool)):
+    for value, hint in (
+        (True, int),
+        (True, float),
+        ("1", int),
+        (10**400, float),
+        (math.inf, int),
+        ([1, "a"], list[int]),
+        (2, bool),
+    ):
         with pytest.raises(ConfigError):
             fit_value("x", value, hint)
 
 
 def test_ids_do_not_tell_an_int_from_the_float_it_equals():
-    """What stands in the files of existing runs, too: an integer for a float was written as a float."""
+    """What stands in the files of existing runs, too: an integer for a float was written as a
+    float.
+    """
     as_ints = {"lr": 1, "weight_decay": 0, "betas": [0, 0.95], "length": 64.0, "steps": 1e3}
     as_written = {"lr": 1.0, "weight_decay": 0.0, "betas": [0.0, 0.95], "length": 64, "steps": 1000}
     one, two = (typed("train", values) for values in (as_ints, as_written))
-    assert repr(one) == repr(two) and isinstance(one.lr, float) and isinstance(one.betas[0], float) and isinstance(one.steps, int)
+    assert (
+        repr(one) == repr(two)
+        and isinstance(one.lr, float)
+        and isinstance(one.betas[0], float)
+        and isinstance(one.steps, int)
+    )
     rest = {"model": {}, "seed": 0}
-    first, second = (training_identity({**rest, "encoding": {"base": base}, "train": {"length": 64}}, "f") for base in (10000, 10000.0))
+    first, second = (
+        training_identity({**rest, "encoding": {"base": base}, "train": {"length": 64}}, "f")
+        for base in (10000, 10000.0)
+    )
     assert first == second and type(first["encoding"]["base"]) is type(second["encoding"]["base"])
 
 
@@ -215,24 +297,50 @@ def test_terminal_escapes_and_endless_values_do_not_reach_a_sentence():
 
 
 def test_a_method_of_another_kind_is_refused_inside_another_too():
-    for group, name, key, other in (("encoding", "hybrid", "full", "extension"), ("extension", "compose", "parts", "encoding")):
-        inner = {"_target_": f"posbench.{other}s.none.{'NoExtension' if other == 'extension' else 'NoEncoding'}"}
-        with pytest.raises(ConfigError, match=f"{inner['_target_']} is not of class {group.title()}"):
-            make({**node(group, name), key: [inner] if key == "parts" else inner}, *([small_shape()] if group == "encoding" else []))
+    for group, name, key, other in (
+        ("encoding", "hybrid", "full", "extension"),
+        ("extension", "compose", "parts", "encoding"),
+    ):
+        inner = {
+            "_target_": (
+                f"posbench.{other}s.none.{'NoExtension' if other == 'extension' else 'NoEncoding'}"
+            )
+        }
+        with pytest.raises(
+            ConfigError, match=f"{inner['_target_']} is not of class {group.title()}"
+        ):
+            make(
+                {**node(group, name), key: [inner] if key == "parts" else inner},
+                *([small_shape()] if group == "encoding" else []),
+            )
 
 
 @pytest.mark.parametrize(("short", "long"), [("1k", "1024"), ("16K", "16384"), ("1m", "1048576")])
 def test_a_length_may_be_typed_in_thousands(short, long):
     """And is the same number, so that ids are the same."""
     words = ["encoding=gemma3", "extension=yarn", "extension.mode=fixed", "finetune=longer"]
-    keys = ["extension.target_len", "train.length", "evaluate.max_length", "encoding.window", "finetune.length", "target"]
+    keys = [
+        "extension.target_len",
+        "train.length",
+        "evaluate.max_length",
+        "encoding.window",
+        "finetune.length",
+        "target",
+    ]
     words += [*(f"{key}={{0}}" for key in keys), "evaluate.lengths=[{0},64]"]
-    found = [check_config(unresolved(compose("advise", [word.format(size) for word in words]))) for size in (short, long)]
-    assert found[0] == found[1] and found[0]["target"] == found[0]["evaluate"]["lengths"][0] == int(long)
+    found = [
+        check_config(unresolved(compose("advise", [word.format(size) for word in words])))
+        for size in (short, long)
+    ]
+    assert found[0] == found[1] and found[0]["target"] == found[0]["evaluate"]["lengths"][0] == int(
+        long
+    )
     assert repr(training_identity(found[0], "")) == repr(training_identity(found[1], ""))
 
 
-@pytest.mark.parametrize("word", ["evaluate.lengths=[16kb]", "target=k", "train.steps=1k", "target=1.5k", "seed=1k"])
+@pytest.mark.parametrize(
+    "word", ["evaluate.lengths=[16kb]", "target=k", "train.steps=1k", "target=1.5k", "seed=1k"]
+)
 def test_what_is_no_number_of_tokens_stays_refused(word):
     with pytest.raises(ConfigError, match="a whole number|whole numbers"):
         check_config(unresolved(compose("advise", [word])))
@@ -240,7 +348,11 @@ def test_what_is_no_number_of_tokens_stays_refused(word):
 
 @pytest.mark.parametrize("name", ["gpu", "gpu:0", "GPU", "nvidia", "meta", "cuda:x", "cpu "])
 def test_a_device_is_named_as_torch_names_it(name):
-    said = "did you mean cuda" if name[0] in "gGn" else "auto, cpu, cuda, one GPU such as cuda:1, or another kind"
+    said = (
+        "did you mean cuda"
+        if name[0] in "gGn"
+        else "auto, cpu, cuda, one GPU such as cuda:1, or another kind"
+    )
     with pytest.raises(ConfigError, match=f"device={name} must be .*{said}"):
         check_config(unresolved(compose("run", [f"device='{name}'"])))
     with pytest.raises(ConfigError, match=said):

@@ -1,4 +1,6 @@
-"""Chat templates of checkpoints: read wherever they lie, rendered as transformers does, and questions asked in them."""
+"""Chat templates of checkpoints: read wherever they lie, rendered as transformers does, and
+questions asked in them.
+"""
 
 import json
 import re
@@ -21,13 +23,15 @@ from posbench.gguf.tokenizer import tokenizer_json
 from posbench.runs.rows import read_eval
 
 CHATML = (
-    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|a|>system\nYou are helpful.<|b|>\n' }}"
-    "{% endif %}{{'<|a|>' + message['role'] + '\n' + message['content'] + '<|b|>' + '\n'}}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|a|>assistant\n' }}{% endif %}"
+    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{"
+    " '<|a|>system\nYou are helpful.<|b|>\n' }}{% endif %}{{'<|a|>' + message['role'] + '\n' +"
+    " message['content'] + '<|b|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}{{"
+    " '<|a|>assistant\n' }}{% endif %}"
 )
 TEMPLATES = {
     "chatml": CHATML,
-    "llama": """{{- bos_token }}
+    "llama": (
+        """{{- bos_token }}
 {%- if not date_string is defined %}
     {%- set date_string = "26 Jul 2024" %}
 {%- endif %}
@@ -39,8 +43,10 @@ TEMPLATES = {
 {%- if add_generation_prompt %}
     {{- '<|a|>assistant\\n\\n' }}
 {%- endif %}
-""",
-    "mistral": """{{ bos_token }}
+"""
+    ),
+    "mistral": (
+        """{{ bos_token }}
 {% for message in messages %}
     {% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}
         {{ raise_exception('Roles must alternate') }}
@@ -52,19 +58,26 @@ TEMPLATES = {
     {% generation %}{{ message['content'] + eos_token }}{% endgeneration %}
 {% endfor %}
 {% generation %}{% endgeneration %}
-""",
+"""
+    ),
 }
 OWN = {"bos_token": "<|a|>", "eos_token": "<|b|>"}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return checkpoint(tmp_path_factory.mktemp("chat"), vocab_size=len(VOCABULARY), max_position_embeddings=512)
+    return checkpoint(
+        tmp_path_factory.mktemp("chat"), vocab_size=len(VOCABULARY), max_position_embeddings=512
+    )
 
 
 @pytest.fixture(scope="module")
 def file(folder):
-    more = {"tokenizer.ggml.bos_token_id": 0, "tokenizer.ggml.eos_token_id": 1, "tokenizer.chat_template": CHATML}
+    more = {
+        "tokenizer.ggml.bos_token_id": 0,
+        "tokenizer.ggml.eos_token_id": 1,
+        "tokenizer.chat_template": CHATML,
+    }
     return write_gguf(folder, metadata={**vocabulary(), **more})
 
 
@@ -74,17 +87,26 @@ def tokenizer(file) -> PretrainedTokenizer:
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_a_prompt_is_that_of_transformers(name, file):
-    theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer(file).model, **OWN, chat_template=TEMPLATES[name])
+    theirs = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer(file).model, **OWN, chat_template=TEMPLATES[name]
+    )
     said = "What is the pass key?"
-    expected = theirs.apply_chat_template([{"role": "user", "content": said}], tokenize=False, add_generation_prompt=True)
+    expected = theirs.apply_chat_template(
+        [{"role": "user", "content": said}], tokenize=False, add_generation_prompt=True
+    )
     before, behind = around({"template": TEMPLATES[name], **OWN})
     assert before + said + behind == expected and said in expected
-    ids = theirs.apply_chat_template([{"role": "user", "content": said}], add_generation_prompt=True, return_dict=False)
+    ids = theirs.apply_chat_template(
+        [{"role": "user", "content": said}], add_generation_prompt=True, return_dict=False
+    )
     assert tokenizer(file).encode([before + said + behind])[0][0].tolist() == ids
 
 
 def test_a_date_is_the_same_every_day():
-    assert around({"template": "{{ strftime_now('%d %b %Y') }} {{ messages[0].content }}."}) == ("26 Jul 2024 ", ".")
+    assert around({"template": "{{ strftime_now('%d %b %Y') }} {{ messages[0].content }}."}) == (
+        "26 Jul 2024 ",
+        ".",
+    )
 
 
 def test_a_template_is_read_from_wherever_it_lies(file, tmp_path):
@@ -97,9 +119,16 @@ def test_a_template_is_read_from_wherever_it_lies(file, tmp_path):
         return chat_template(str(tmp_path))
 
     for bos in ("<|a|>", {"content": "<|a|>", "special": True}):
-        assert said(chat_template=CHATML, bos_token=bos, eos_token=None) == {"template": CHATML, "bos_token": "<|a|>"}
+        assert said(chat_template=CHATML, bos_token=bos, eos_token=None) == {
+            "template": CHATML,
+            "bos_token": "<|a|>",
+        }
     named = [{"name": "tool_use", "template": other}, {"name": "default", "template": CHATML}]
-    assert said(chat_template=named) == {"template": CHATML} == chat_template(str(tmp_path / "tokenizer.json"))
+    assert (
+        said(chat_template=named)
+        == {"template": CHATML}
+        == chat_template(str(tmp_path / "tokenizer.json"))
+    )
     (tmp_path / "chat_template.jinja").write_text(other)
     assert said(chat_template=CHATML) == {"template": other}
 
@@ -111,24 +140,40 @@ def test_a_template_is_read_from_wherever_it_lies(file, tmp_path):
         ('{"chat_template": [5]}', "cannot be read"),
         ("{", "cannot be read"),
         (json.dumps({"chat_template": "{% for"}), "cannot be rendered"),
-        (json.dumps({"chat_template": "{{ raise_exception('only with tools') }}"}), "cannot be rendered .only with tools"),
-        (json.dumps({"chat_template": "{{ ''.__class__.__mro__[1].__subclasses__() }}"}), "cannot be rendered"),
-        (json.dumps({"chat_template": "{{ messages[0].content }} {{ messages[0].content }}"}), "writes the message 2 times"),
-        (json.dumps({"chat_template": "{{ messages[0].content | upper }}"}), "writes the message 0 times"),
+        (
+            json.dumps({"chat_template": "{{ raise_exception('only with tools') }}"}),
+            "cannot be rendered .only with tools",
+        ),
+        (
+            json.dumps({"chat_template": "{{ ''.__class__.__mro__[1].__subclasses__() }}"}),
+            "cannot be rendered",
+        ),
+        (
+            json.dumps({"chat_template": "{{ messages[0].content }} {{ messages[0].content }}"}),
+            "writes the message 2 times",
+        ),
+        (
+            json.dumps({"chat_template": "{{ messages[0].content | upper }}"}),
+            "writes the message 0 times",
+        ),
     ],
 )
 def test_what_is_no_template_is_refused_in_one_sentence(config, reason, file, tmp_path):
     (tmp_path / "tokenizer.json").write_bytes(tokenizer_json(file))
     if config is not None:
         (tmp_path / "tokenizer_config.json").write_text(config)
-    with pytest.raises(ConfigError, match=f"evaluate.chat=true: .*{reason}.*leave evaluate.chat out.*[.]$"):
+    with pytest.raises(
+        ConfigError, match=f"evaluate.chat=true: .*{reason}.*leave evaluate.chat out.*[.]$"
+    ):
         chat_template(str(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["passkey", "niah_multiquery"])
 def test_a_question_in_a_chat_has_the_tokens_asked_for(name, file):
     plain = questions(name, tokenizer(file))
-    made = TextQuestions(plain.task, name, "test", plain.file, plain.tokenizer, None, around({"template": CHATML}))
+    made = TextQuestions(
+        plain.task, name, "test", plain.file, plain.tokenizer, None, around({"template": CHATML})
+    )
     for length in (3000, 3001):
         part = made.parts(length)[0]
         assert part.task == f"{name} chat" and plain.parts(length)[0].task == name
@@ -137,25 +182,57 @@ def test_a_question_in_a_chat_has_the_tokens_asked_for(name, file):
         for inputs, targets in zip(examples.inputs_NT, examples.targets_NT, strict=True):
             text = made.tokenizer.model.decode([*inputs, targets[-1]], skip_special_tokens=False)
             found = re.fullmatch(
-                r"<\|a\|>system\nYou are helpful.<\|b\|>\n<\|a\|>user\n(.*)<\|b\|>\n<\|a\|>assistant\n(\S.*)", text, re.DOTALL
+                r"<\|a\|>system\nYou are"
+                r" helpful.<\|b\|>\n<\|a\|>user\n(.*)<\|b\|>\n<\|a\|>assistant\n(\S.*)",
+                text,
+                re.DOTALL,
             )
             assert found[1].endswith(("?", ".")) and MESSAGE not in text
-            assert found[2].endswith(made.tokenizer.decode(targets[targets != IGNORED][-1:].tolist()))
-        answers = [one.targets_NT[one.targets_NT != IGNORED] for one in (examples, plain.draw(length, 2, [0], **part.arguments))]
+            assert found[2].endswith(
+                made.tokenizer.decode(targets[targets != IGNORED][-1:].tolist())
+            )
+        answers = [
+            one.targets_NT[one.targets_NT != IGNORED]
+            for one in (examples, plain.draw(length, 2, [0], **part.arguments))
+        ]
         assert np.array_equal(*answers)
 
 
 def test_a_checkpoint_is_asked_with_and_without_its_template_by_one_word(cli, file, tmp_path):  # noqa: F811
-    words = [word for word in cli.common if not word.startswith(("model.", "train.", "evaluate.", "data.tokenizer"))]
-    words += ["evaluate.lengths=600", "evaluate.protocol=accuracy", "evaluate.tasks=passkey", "evaluate.windows=5"]
+    words = [
+        word
+        for word in cli.common
+        if not word.startswith(("model.", "train.", "evaluate.", "data.tokenizer"))
+    ]
+    words += [
+        "evaluate.lengths=600",
+        "evaluate.protocol=accuracy",
+        "evaluate.tasks=passkey",
+        "evaluate.windows=5",
+    ]
 
     def asked(*more: str, **how):
-        return cli("model=hf", f"model.path={file}", f"data.tokenizer={file}", *words, *more, common=False, **how)
+        return cli(
+            "model=hf",
+            f"model.path={file}",
+            f"data.tokenizer={file}",
+            *words,
+            *more,
+            common=False,
+            **how,
+        )
 
-    assert "Accuracy: passkey chat" in asked("evaluate.chat=true").stdout and "nothing to do" in asked("evaluate.chat=true").stdout
+    assert (
+        "Accuracy: passkey chat" in asked("evaluate.chat=true").stdout
+        and "nothing to do" in asked("evaluate.chat=true").stdout
+    )
     assert "chat" not in asked().stdout.partition("Accuracy")[2]
     found = sorted(tmp_path.rglob("evals/accuracy/*.json"))
-    assert sorted({row["task"] for path in found for row in read_eval(path)}) == ["passkey", "passkey chat"] and len(found) == 2
+    assert (
+        sorted({row["task"] for path in found for row in read_eval(path)})
+        == ["passkey", "passkey chat"]
+        and len(found) == 2
+    )
     chats = [json.loads(path.read_text())["config"]["evaluate"]["chat"] for path in found]
     assert False in chats and {"template": CHATML, **OWN} in chats
 
@@ -163,10 +240,19 @@ def test_a_checkpoint_is_asked_with_and_without_its_template_by_one_word(cli, fi
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["evaluate.protocol=accuracy", "evaluate.tasks=passkey"], "data.tokenizer=bytes is not from a checkpoint"),
+        (
+            ["evaluate.protocol=accuracy", "evaluate.tasks=passkey"],
+            "data.tokenizer=bytes is not from a checkpoint",
+        ),
         ([], "evaluate.chat=true is for questions of evaluate.tasks"),
-        (["evaluate.protocol=accuracy", "evaluate.tasks=passkey", "data.bos=true"], "begins a text as the template says"),
-        (["evaluate.chat={template: x}", "evaluate.protocol=accuracy", "evaluate.tasks=passkey"], "evaluate.chat is a mapping"),
+        (
+            ["evaluate.protocol=accuracy", "evaluate.tasks=passkey", "data.bos=true"],
+            "begins a text as the template says",
+        ),
+        (
+            ["evaluate.chat={template: x}", "evaluate.protocol=accuracy", "evaluate.tasks=passkey"],
+            "evaluate.chat is a mapping",
+        ),
     ],
 )
 def test_a_chat_that_cannot_be_is_refused(words, reason, cli):  # noqa: F811
@@ -176,10 +262,15 @@ def test_a_chat_that_cannot_be_is_refused(words, reason, cli):  # noqa: F811
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_a_prompt_has_one_bos_whoever_writes_it(name, file):
-    plain, template = questions("passkey", tokenizer(file)), around({"template": TEMPLATES[name], **OWN})
+    plain, template = (
+        questions("passkey", tokenizer(file)),
+        around({"template": TEMPLATES[name], **OWN}),
+    )
 
     def begin(bos):
-        made = TextQuestions(plain.task, "passkey", "test", plain.file, plain.tokenizer, bos, template)
+        made = TextQuestions(
+            plain.task, "passkey", "test", plain.file, plain.tokenizer, bos, template
+        )
         return made.draw(3000, 1, [0]).inputs_NT[0, :4].tolist()
 
     assert begin(None)[0] == 0 and begin(0) == begin(None)  # these templates write it themselves

@@ -1,4 +1,6 @@
-"""Training batches: windows inside documents, every one once per epoch, a pure function of (seed, step); and what texts share."""
+"""Training batches: windows inside documents, every one once per epoch, a pure function of (seed,
+step); and what texts share.
+"""
 
 import numpy as np
 import pytest
@@ -12,7 +14,9 @@ def numbered(*lengths):
     """Documents whose token t is its own index in the file, so that a window says where it lies."""
     starts = np.concatenate([[0], np.cumsum(lengths)])
     tokens = np.arange(starts[-1], dtype=np.uint32)
-    return TokenFile(tokens, np.ones(len(tokens), dtype=np.uint8), starts, [str(n) for n in range(len(lengths))])
+    return TokenFile(
+        tokens, np.ones(len(tokens), dtype=np.uint8), starts, [str(n) for n in range(len(lengths))]
+    )
 
 
 def test_windows_lie_inside_one_document_and_targets_follow_inputs():
@@ -30,12 +34,17 @@ def test_windows_lie_inside_one_document_and_targets_follow_inputs():
 def test_an_epoch_holds_every_window_once_and_the_next_has_others():
     windows = WindowSequence(numbered(100, 57, 10), 10, [0, 9])
     windows.first_tokens(0, 40)
-    first, second = (windows.first_tokens(a, b - a) for a, b in zip(windows._ends[:2], windows._ends[1:3], strict=True))
+    first, second = (
+        windows.first_tokens(a, b - a)
+        for a, b in zip(windows._ends[:2], windows._ends[1:3], strict=True)
+    )
     for epoch in (first, second):
         for start, length in ((0, 100), (100, 57), (157, 10)):
             inside = np.sort(epoch[(epoch >= start) & (epoch < start + length)]) - start
             assert (np.diff(inside) == 10).all()  # back to back, so each once
-            assert inside[0] < 10 and 0 <= length - (inside[-1] + 10) < 10  # and as many as fit behind the offset
+            assert (
+                inside[0] < 10 and 0 <= length - (inside[-1] + 10) < 10
+            )  # and as many as fit behind the offset
         assert not (np.sort(epoch) == epoch).all()
     assert set(first) != set(second)
 
@@ -46,7 +55,9 @@ def test_a_batch_may_straddle_epochs_and_loses_no_window():
     drawn = np.concatenate([batches.at(step)[0][:, 0].numpy() for step in range(8)])
     windows = batches.windows[7]
     assert len(set(drawn[: windows._ends[1]])) == windows._ends[1]
-    assert len(set(drawn[windows._ends[1] : windows._ends[2]])) == windows._ends[2] - windows._ends[1]
+    assert (
+        len(set(drawn[windows._ends[1] : windows._ends[2]])) == windows._ends[2] - windows._ends[1]
+    )
 
 
 @pytest.mark.parametrize("lengths", [[15], [7, 15, 31]])
@@ -65,8 +76,12 @@ def test_several_lengths_are_drawn_evenly_and_fill_the_step():
     batches = Batches(numbered(3000), [10, 50], 100, seed=0, bos=None)
     shapes = [tuple(batches.at(step)[0].shape) for step in range(400)]
     assert set(shapes) == {(10, 10), (2, 50)} and 150 < shapes.count((2, 50)) < 250
-    long = np.concatenate([batches.at(step)[0][:, 0].numpy() for step in range(400) if shapes[step] == (2, 50)])
-    first_epoch = batches.windows[50]._ends[1]  # each length goes through its own windows, none skipped at the other's steps
+    long = np.concatenate(
+        [batches.at(step)[0][:, 0].numpy() for step in range(400) if shapes[step] == (2, 50)]
+    )
+    first_epoch = batches.windows[50]._ends[
+        1
+    ]  # each length goes through its own windows, none skipped at the other's steps
     assert long[:first_epoch].tolist() == batches.windows[50].first_tokens(0, first_epoch).tolist()
 
 
@@ -87,22 +102,34 @@ def test_what_cannot_be_drawn_is_refused():
 def tokens(*documents):
     lengths = [len(document) for document in documents]
     joined = np.array([token for document in documents for token in document], np.uint16)
-    return TokenFile(joined, np.ones(len(joined), np.uint8), np.cumsum([0, *lengths]), [str(n) for n in range(len(lengths))])
+    return TokenFile(
+        joined,
+        np.ones(len(joined), np.uint8),
+        np.cumsum([0, *lengths]),
+        [str(n) for n in range(len(lengths))],
+    )
 
 
 def test_overlaps_are_those_counted_by_hand():
     train = tokens([1, 2, 3, 4, 5], [7, 8])
     share, share_D = overlap(tokens([9, 2, 3, 4, 9], [5, 7, 8], [1]), sequences(train, 3), 3)
-    assert share == 1 / 4 and share_D[:2].tolist() == [1 / 3, 0] and np.isnan(share_D[2])  # 5 7 8 stands across two documents only
+    assert (
+        share == 1 / 4 and share_D[:2].tolist() == [1 / 3, 0] and np.isnan(share_D[2])
+    )  # 5 7 8 stands across two documents only
 
 
 def test_overlaps_of_random_text_are_those_of_sets_of_tuples():
     random = np.random.default_rng(0)
-    held, train = ([random.integers(0, 4, length).tolist() for length in (50, 3, 80)] for _ in range(2))
+    held, train = (
+        [random.integers(0, 4, length).tolist() for length in (50, 3, 80)] for _ in range(2)
+    )
 
     def found_by_hand(document):
         return [tuple(document[at : at + 5]) for at in range(len(document) - 4)]
 
     known = {one for document in train for one in found_by_hand(document)}
     found = [one in known for document in held for one in found_by_hand(document)]
-    assert overlap(tokens(*held), sequences(tokens(*train), 5), 5)[0] == pytest.approx(np.mean(found)) and 0 < np.mean(found) < 1
+    assert (
+        overlap(tokens(*held), sequences(tokens(*train), 5), 5)[0] == pytest.approx(np.mean(found))
+        and 0 < np.mean(found) < 1
+    )

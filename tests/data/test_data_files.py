@@ -1,4 +1,6 @@
-"""The user's own files: names and contents of every kind, read as they are or refused in a sentence."""
+"""The user's own files: names and contents of every kind, read as they are or refused in a
+sentence.
+"""
 
 import gzip
 import json
@@ -21,8 +23,14 @@ FORMS = {
     "a list of strings": ('  ["a", "b"]', ["a", "b"]),
     "one object of several lines": ('{\n "text": "a"\n}', ["a"]),
     "dates": ('{"text":"2020-01-01"}\n', ["2020-01-01"]),
-    "other ends of lines": ('{"text":"a\u2028b\x85c"}\n{"text":"d\\u0000"}\n', ["a\u2028b\x85c", "d\0"]),
-    "many keys": ("".join(json.dumps({f"key {n}": 1}) + "\n" for n in range(120)) + '{"text":"a"}', [""] * 120 + ["a"]),
+    "other ends of lines": (
+        '{"text":"a\u2028b\x85c"}\n{"text":"d\\u0000"}\n',
+        ["a\u2028b\x85c", "d\0"],
+    ),
+    "many keys": (
+        "".join(json.dumps({f"key {n}": 1}) + "\n" for n in range(120)) + '{"text":"a"}',
+        [""] * 120 + ["a"],
+    ),
     "nothing": ("", []),
     "an empty list": ("[]", []),
 }
@@ -44,24 +52,48 @@ def rows_of(folder, name, content):
 @pytest.mark.parametrize("form", FORMS)
 def test_json_is_read_in_every_form(tmp_path, form, packed):
     content, expected = FORMS[form]
-    name, content = ("a.jsonl.gz", gzip.compress(content.encode())) if packed else ("a.json", content.encode())
-    assert rows_of(tmp_path, name, content) == [(f"train/{name}:{row}", text) for row, text in enumerate(expected)]
+    name, content = (
+        ("a.jsonl.gz", gzip.compress(content.encode())) if packed else ("a.json", content.encode())
+    )
+    assert rows_of(tmp_path, name, content) == [
+        (f"train/{name}:{row}", text) for row, text in enumerate(expected)
+    ]
 
 
 LINE = b'{"text": "a"}\n'
 BAD = {
-    "two in a line": ("a.jsonl", LINE[:-1] + LINE, r"cannot be read \(row 0: Extra data.*: give one object in each line"),
+    "two in a line": (
+        "a.jsonl",
+        LINE[:-1] + LINE,
+        r"cannot be read \(row 0: Extra data.*: give one object in each line",
+    ),
     "no json": ("a.jsonl", LINE + b"{]\n", r"cannot be read \(row 1: "),
     "not utf-8": ("a.jsonl", LINE + b'{"text": "\xff"}\n', "cannot be read .*utf-8"),
     "deep": ("a.jsonl", b"[" * 200_000, "cannot be read"),
     "a large number": ("a.jsonl", b'{"text": ' + b"9" * 5000 + b"}\n", "cannot be read"),
     "a list in a line": ("a.jsonl", LINE + b"[1]\n", "int instead of an object"),
-    "no text": ("a.jsonl", LINE + b'{"text": 5}\n', "Row 1 of .* has int in text: set data.source.column"),
-    "half a pair": ("a.jsonl", LINE + b'{"text": "\\ud800"}\n', r"cannot be read \(row 1: .*surrogates not allowed"),
-    "no such column": ("a.jsonl", b'{"a\\u001b[31m": 1, "b": 2}\n', "no column text: set data.source.column to one of a.*, b"),
+    "no text": (
+        "a.jsonl",
+        LINE + b'{"text": 5}\n',
+        "Row 1 of .* has int in text: set data.source.column",
+    ),
+    "half a pair": (
+        "a.jsonl",
+        LINE + b'{"text": "\\ud800"}\n',
+        r"cannot be read \(row 1: .*surrogates not allowed",
+    ),
+    "no such column": (
+        "a.jsonl",
+        b'{"a\\u001b[31m": 1, "b": 2}\n',
+        "no column text: set data.source.column to one of a.*, b",
+    ),
     "no gzip": ("a.jsonl.gz", LINE, "cannot be read .*gzip"),
     "gzip cut off": ("a.jsonl.gz", gzip.compress(LINE * 99)[:-9], "cannot be read"),
-    "garbage of a parquet": ("a.parquet", b"PAR1" + b"\xff" * 99 + b"\x20\0\0\0PAR1", "cannot be read"),
+    "garbage of a parquet": (
+        "a.parquet",
+        b"PAR1" + b"\xff" * 99 + b"\x20\0\0\0PAR1",
+        "cannot be read",
+    ),
     "a text that is none": ("a.txt", b"caf\xe9", r"is not UTF-8 text \(byte 3\)"),
 }
 
@@ -96,7 +128,17 @@ def test_a_name_that_is_not_utf8_is_refused(tmp_path, choice):
         fingerprint(data_config(choice) | {"path": str(tmp_path)})
 
 
-@pytest.mark.parametrize("text", ["line\n" * 10_000, "paragraph of words\nand more\n\n" * 5000, "a" * 50_000, "\u00e9\r\n" * 4000, "", "a"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "line\n" * 10_000,
+        "paragraph of words\nand more\n\n" * 5000,
+        "a" * 50_000,
+        "\u00e9\r\n" * 4000,
+        "",
+        "a",
+    ],
+)
 def test_one_text_is_cut_without_a_loss(text):
     parts = cut_text(text)
     assert "".join(parts) == text
@@ -113,9 +155,14 @@ def test_one_large_text_is_dealt_into_splits_and_said(tmp_path, capfd):
     corpus = prepare(local(tmp_path / "input.txt"), tmp_path / "cache")
     said = capfd.readouterr().err
     parts = {split: len(getattr(corpus, split).names) for split in ("test", "validation", "train")}
-    assert all(parts.values()) and sum(len(getattr(corpus, split).tokens) for split in parts) == len(text)
+    assert all(parts.values()) and sum(
+        len(getattr(corpus, split).tokens) for split in parts
+    ) == len(text)
     dealt = ", ".join(f"{count} for {split}" for split, count in parts.items())
-    assert f"input.txt is one text, cut into {sum(parts.values())} documents at line ends, dealt out: {dealt}" in said
+    assert (
+        f"input.txt is one text, cut into {sum(parts.values())} documents at line ends, dealt out:"
+        f" {dealt}" in said
+    )
     assert said.count("is one text") == 1
     corpus = prepare(local(tmp_path / "input.txt"), tmp_path / "cache")
     assert capfd.readouterr().err == ""
@@ -125,7 +172,10 @@ def test_few_test_documents_name_the_share(tmp_path, capfd):
     write(tmp_path / "few", {f"{n}.txt": f"text {n}" for n in range(20)})
     prepare(local(tmp_path / "few"), tmp_path / "cache")
     said = capfd.readouterr().err
-    assert "20 documents, dealt out: 2 for test, 1 for validation, 17 for train" in said and "raise data.source.test_share" in said
+    assert (
+        "20 documents, dealt out: 2 for test, 1 for validation, 17 for train" in said
+        and "raise data.source.test_share" in said
+    )
     prepare(local(tmp_path / "few", "source.test_share=0.4"), tmp_path / "cache")
     assert "test_share" not in capfd.readouterr().err
 

@@ -13,7 +13,12 @@ from posbench.data import prepare
 from posbench.data.pysource import PySource, _version, rows_digest, verified_rows
 
 # A wheel as pip leaves it, with rows that pip adds.
-FILES = {"small/__init__.py": b"", "small/core.py": b"x = 1\n" * 40, "small/geo/shape.py": b"y = 2\n" * 40, "small/_tables.py": b"9" * 200}
+FILES = {
+    "small/__init__.py": b"",
+    "small/core.py": b"x = 1\n" * 40,
+    "small/geo/shape.py": b"y = 2\n" * 40,
+    "small/_tables.py": b"9" * 200,
+}
 
 
 @pytest.fixture
@@ -22,7 +27,13 @@ def wheel(tmp_path, monkeypatch):
     rows = []
     for name, content in FILES.items():
         write(site, {name: content.decode()})
-        rows.append((name, "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()))
+        rows.append(
+            (
+                name,
+                "sha256="
+                + base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode(),
+            )
+        )
     record = "".join(f"{name},{digest},{len(FILES[name])}\n" for name, digest in rows)
     record += "small/__pycache__/core.cpython-311.pyc,,\nsmall-1.0.dist-info/INSTALLER,sha256=abc,4\nsetup_small.py,sha256=abc,4\n"
     metadata = "Metadata-Version: 2.1\nName: small\nVersion: 1.0\n"
@@ -34,7 +45,12 @@ def wheel(tmp_path, monkeypatch):
 
 
 def small(digest, version="1.0", package="small"):
-    return PySource({package: {"version": version, "rows": digest, "split": "train"}}, ["small/geo/*"], ["small/_tables.py"], 64)
+    return PySource(
+        {package: {"version": version, "rows": digest, "split": "train"}},
+        ["small/geo/*"],
+        ["small/_tables.py"],
+        64,
+    )
 
 
 def test_wheel_files_are_split_by_subpackage_without_tables_and_empty_files(wheel):
@@ -47,15 +63,26 @@ def test_wheel_files_are_split_by_subpackage_without_tables_and_empty_files(whee
 def test_an_edited_file_is_refused_when_read(wheel):
     (wheel[0] / "small/core.py").write_text("x = 2\n" * 40)
     small(wheel[1]).fingerprint()
-    with pytest.raises(ConfigError, match=r"small/core.py was edited .*--force-reinstall --no-deps small==1.0"):
+    with pytest.raises(
+        ConfigError, match=r"small/core.py was edited .*--force-reinstall --no-deps small==1.0"
+    ):
         list(small(wheel[1]).documents("train"))
 
 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"package": "no-such-wheel"}, r"not installed here: pip install no-such-wheel==1.0 .*posbench\[corpus\].* data=local"),
-        ({"version": "2.0"}, r"reads small 2.0, but 1.0 is installed: pip install small==2.0 .*posbench\[corpus\].* data=local"),
+        (
+            {"package": "no-such-wheel"},
+            r"not installed here: pip install no-such-wheel==1.0 .*posbench\[corpus\].* data=local",
+        ),
+        (
+            {"version": "2.0"},
+            (
+                r"reads small 2.0, but 1.0 is installed: pip install small==2.0"
+                r" .*posbench\[corpus\].* data=local"
+            ),
+        ),
         ({"digest": "0" * 64}, r"not the released wheel .*000000"),
     ],
 )
@@ -66,8 +93,17 @@ def test_another_wheel_is_refused_at_once(wheel, change, says):
 
 def test_all_wheels_that_lack_are_installed_by_one_command(wheel):
     pin = {"rows": wheel[1], "split": "train"}
-    wheels = {"small": {"version": "1.0", **pin}, "no-such": {"version": "1.0", **pin}, "torch": {"version": "0.1", **pin}}
-    with pytest.raises(ConfigError, match=r"reads no-such 1.0, which is not installed here: pip install no-such==1.0 torch==0.1 "):
+    wheels = {
+        "small": {"version": "1.0", **pin},
+        "no-such": {"version": "1.0", **pin},
+        "torch": {"version": "0.1", **pin},
+    }
+    with pytest.raises(
+        ConfigError,
+        match=(
+            r"reads no-such 1.0, which is not installed here: pip install no-such==1.0 torch==0.1 "
+        ),
+    ):
         PySource(wheels, [], [], 64).fingerprint()
 
 
@@ -82,14 +118,23 @@ def test_default_corpus_is_split_by_package(pysource):
     held = {tuple(name.split("/")[:2]) for name in pysource.validation.names}
     assert held == {("sympy", "geometry"), ("sympy", "ntheory"), ("sympy", "sets")}
     assert not held & {tuple(name.split("/")[:2]) for name in pysource.train.names}
-    size = {split: int(getattr(pysource, split).n_bytes.sum(dtype="int64")) for split in ("train", "validation")}
+    size = {
+        split: int(getattr(pysource, split).n_bytes.sum(dtype="int64"))
+        for split in ("train", "validation")
+    }
     assert 0.03 < size["validation"] / sum(size.values()) < 0.06
 
 
 def test_default_corpus_has_the_test_documents_the_documentation_promises(pysource):
     lengths = {}
-    for name, start, end in zip(pysource.test.names, pysource.test.starts, pysource.test.starts[1:], strict=False):
+    for name, start, end in zip(
+        pysource.test.names, pysource.test.starts, pysource.test.starts[1:], strict=False
+    ):
         file = importlib.metadata.distribution(name.split("/")[0]).locate_file(name)
         lengths[name] = int(pysource.test.n_bytes[start:end].sum(dtype="int64"))
         assert lengths[name] == os.path.getsize(str(file))
-    assert [sum(n >= 2**power + 64 for n in lengths.values()) for power in (14, 15, 16)] == [148, 62, 13]
+    assert [sum(n >= 2**power + 64 for n in lengths.values()) for power in (14, 15, 16)] == [
+        148,
+        62,
+        13,
+    ]

@@ -20,9 +20,20 @@ def splits_of(cfg_data):
 
 def test_dealt_documents_are_disjoint_and_complete(tmp_path):
     rows = [{"text": f"row {n}", "other": n} for n in range(40)]
-    write(tmp_path, {"a.jsonl": "".join(json.dumps(row) + "\n" for row in rows), "b.txt": "one\r\ntwo\r\n", ".git/c.txt": "no"})
+    write(
+        tmp_path,
+        {
+            "a.jsonl": "".join(json.dumps(row) + "\n" for row in rows),
+            "b.txt": "one\r\ntwo\r\n",
+            ".git/c.txt": "no",
+        },
+    )
     found = splits_of(data_config("local", f"path={tmp_path}"))
-    assert {split: len(part) for split, part in found.items()} == {"test": 4, "validation": 2, "train": 35}
+    assert {split: len(part) for split, part in found.items()} == {
+        "test": 4,
+        "validation": 2,
+        "train": 35,
+    }
     merged = found["train"] | found["validation"] | found["test"]
     assert merged == {"b.txt": "one\r\ntwo\r\n", **{f"a.jsonl:{n}": f"row {n}" for n in range(40)}}
 
@@ -32,7 +43,9 @@ def test_parquet_rows_by_named_files(tmp_path):
     import pyarrow.parquet
 
     for split in ("train", "validation", "test"):
-        pyarrow.parquet.write_table(pyarrow.table({"body": [f"{split} text", None]}), tmp_path / f"{split}-00000.parquet")
+        pyarrow.parquet.write_table(
+            pyarrow.table({"body": [f"{split} text", None]}), tmp_path / f"{split}-00000.parquet"
+        )
     found = splits_of(data_config("local", f"path={tmp_path}", "source.column=body"))
     assert found["test"] == {"test-00000.parquet:0": "test text", "test-00000.parquet:1": ""}
     with pytest.raises(ConfigError, match="no column text: set data.source.column to one of body"):
@@ -44,7 +57,10 @@ def test_parquet_rows_by_named_files(tmp_path):
     [
         ({"a.txt": "a", "b.txt": "b"}, "2 documents"),
         ({"train/a.txt": "a", "test/b.txt": "b"}, "no validation"),
-        ({"train/a.txt": "a", "test/b.txt": "b", "validation/c.txt": "c", "d.txt": "d"}, "d.txt is in none"),
+        (
+            {"train/a.txt": "a", "test/b.txt": "b", "validation/c.txt": "c", "d.txt": "d"},
+            "d.txt is in none",
+        ),
         ({"a.csv": "a"}, "no file that ends in"),
     ],
 )
@@ -53,7 +69,12 @@ def test_folders_that_make_no_splits_are_refused(tmp_path, texts, says):
         splits_of(data_config("local", f"path={write(tmp_path, texts)}"))
 
 
-BOOKS = {"train/b.txt": "second\n", "train/a.txt": "first\n", "train-extra/e.txt": "extra\n", "validation/v.txt": "held\n"}
+BOOKS = {
+    "train/b.txt": "second\n",
+    "train/a.txt": "first\n",
+    "train-extra/e.txt": "extra\n",
+    "validation/v.txt": "held\n",
+}
 BOOKS["test/t.txt"] = "Title\nContents\nIt was a dark night.\n"
 
 
@@ -62,18 +83,38 @@ BOOKS_OF = {"train": "a", "validation": "v", "test": "t"}
 
 def manifest(order, books=BOOKS):
     row = {name: hashlib.sha256(books[name].encode()).hexdigest() for name in order}
-    lines = ({"file": f"books/{name}", "order": n, "sha256": digest} for n, (name, digest) in enumerate(row.items()))
+    lines = (
+        {"file": f"books/{name}", "order": n, "sha256": digest}
+        for n, (name, digest) in enumerate(row.items())
+    )
     return "".join(json.dumps(line) + "\n" for line in lines)
 
 
 def test_books_follow_their_manifest_and_skip_title_pages(tmp_path):
     path = f"path={write(tmp_path, BOOKS)}"
     found = splits_of(data_config("books", path, "source.skip_test_bytes=8"))
-    assert list(found["train"].values()) == ["first\n", "second\n"] and list(found["test"].values()) == ["It was a dark night.\n"]
+    assert list(found["train"].values()) == ["first\n", "second\n"] and list(
+        found["test"].values()
+    ) == ["It was a dark night.\n"]
     before = fingerprint(data_config("books", path))
-    write(tmp_path, {"MANIFEST.jsonl": manifest(["train/b.txt", "train-extra/e.txt", "train/a.txt", "validation/v.txt", "test/t.txt"])})
+    write(
+        tmp_path,
+        {
+            "MANIFEST.jsonl": manifest(
+                [
+                    "train/b.txt",
+                    "train-extra/e.txt",
+                    "train/a.txt",
+                    "validation/v.txt",
+                    "test/t.txt",
+                ]
+            )
+        },
+    )
     assert list(splits_of(data_config("books", path))["train"].values()) == ["second\n", "first\n"]
-    assert list(splits_of(data_config("books", path, "source.train_extra=true"))["train"].values()) == ["second\n", "first\n", "extra\n"]
+    assert list(
+        splits_of(data_config("books", path, "source.train_extra=true"))["train"].values()
+    ) == ["second\n", "first\n", "extra\n"]
     assert fingerprint(data_config("books", path)) != before
     (tmp_path / "train/a.txt").write_text("another\n")
     with pytest.raises(ConfigError, match="differs from the book"):
@@ -83,40 +124,79 @@ def test_books_follow_their_manifest_and_skip_title_pages(tmp_path):
 @pytest.mark.parametrize("listed", [False, True])
 @pytest.mark.parametrize("skip", [0, 8])
 def test_a_copy_of_a_test_book_is_in_no_other_split_whatever_is_skipped(tmp_path, skip, listed):
-    copies = {**BOOKS, "train/copy.txt": BOOKS["test/t.txt"], "validation/copy.txt": BOOKS["test/t.txt"]}
+    copies = {
+        **BOOKS,
+        "train/copy.txt": BOOKS["test/t.txt"],
+        "validation/copy.txt": BOOKS["test/t.txt"],
+    }
     copies["train-extra/rest.txt"] = after_line(BOOKS["test/t.txt"], 8)
-    write(tmp_path, {**copies, **({"MANIFEST.jsonl": manifest(sorted(copies), copies)} if listed else {})})
-    config = data_config("books", f"path={tmp_path}", f"source.skip_test_bytes={skip}", "source.train_extra=true")
+    write(
+        tmp_path,
+        {**copies, **({"MANIFEST.jsonl": manifest(sorted(copies), copies)} if listed else {})},
+    )
+    config = data_config(
+        "books", f"path={tmp_path}", f"source.skip_test_bytes={skip}", "source.train_extra=true"
+    )
     corpus = prepare(config, tmp_path / "cache")
-    expected = ["train/a.txt", "train/b.txt", "train-extra/e.txt"] + ["train-extra/rest.txt"] * (skip == 0)
-    assert [corpus.train.names, corpus.validation.names, corpus.test.names] == [expected, ["validation/v.txt"], ["test/t.txt"]]
+    expected = ["train/a.txt", "train/b.txt", "train-extra/e.txt"] + ["train-extra/rest.txt"] * (
+        skip == 0
+    )
+    assert [corpus.train.names, corpus.validation.names, corpus.test.names] == [
+        expected,
+        ["validation/v.txt"],
+        ["test/t.txt"],
+    ]
 
 
 def test_books_are_called_as_before_unless_one_was_in_two_splits(tmp_path):
     config = data_config("books", f"path={write(tmp_path, BOOKS)}", "source.skip_test_bytes=8")
     assert fingerprint(config) == "86def101c16ece9ae831e3ec030cb1d4113787a70f349b1996b2fff5b70eddaf"
-    write(tmp_path, {"MANIFEST.jsonl": manifest(["train/b.txt", "train/a.txt", "validation/v.txt", "test/t.txt"])})
+    write(
+        tmp_path,
+        {
+            "MANIFEST.jsonl": manifest(
+                ["train/b.txt", "train/a.txt", "validation/v.txt", "test/t.txt"]
+            )
+        },
+    )
     assert fingerprint(config) == "5d23513b376330af02c8d1e8ac4943cce8224cd3864d8388668253f10f56e095"
 
 
 def test_extra_books_are_scored_where_their_author_was_not_trained_on(tmp_path):
     texts = {**BOOKS, "train-extra/f.txt": "Title\nby a new author\n"}
     extra = {"train-extra/e.txt": "A", "train-extra/f.txt": "F"}
-    authors = {"train/a.txt": "A", "train/b.txt": "B", **extra, "validation/v.txt": "V", "test/t.txt": "T"}
+    authors = {
+        "train/a.txt": "A",
+        "train/b.txt": "B",
+        **extra,
+        "validation/v.txt": "V",
+        "test/t.txt": "T",
+    }
     path = write(tmp_path, texts)
-    config = data_config("books", f"path={path}", "source.skip_test_bytes=6", "source.test_extra=true")
+    config = data_config(
+        "books", f"path={path}", "source.skip_test_bytes=6", "source.test_extra=true"
+    )
     with pytest.raises(ConfigError, match="needs the author"):
         splits_of(config)
     listed = [json.loads(line) for line in manifest(authors, texts).splitlines()]
-    lines = [line | {"author": author} for line, author in zip(listed, authors.values(), strict=True)]
+    lines = [
+        line | {"author": author} for line, author in zip(listed, authors.values(), strict=True)
+    ]
     write(tmp_path, {"MANIFEST.jsonl": "".join(json.dumps(line) + "\n" for line in lines)})
     found = splits_of(config)
-    assert found["test"] == {"test/t.txt": "Contents\nIt was a dark night.\n", "train-extra/f.txt": "by a new author\n"}
+    assert found["test"] == {
+        "test/t.txt": "Contents\nIt was a dark night.\n",
+        "train-extra/f.txt": "by a new author\n",
+    }
     assert list(found["train"]) == ["train/a.txt", "train/b.txt"]
     usual = data_config("books", f"path={path}", "source.skip_test_bytes=6")
     assert fingerprint(config) != fingerprint(usual)
     with pytest.raises(ConfigError, match="leave one of them out"):
-        splits_of(data_config("books", f"path={path}", "source.train_extra=true", "source.test_extra=true"))
+        splits_of(
+            data_config(
+                "books", f"path={path}", "source.train_extra=true", "source.test_extra=true"
+            )
+        )
     del next(line for line in lines if line["file"].endswith("f.txt"))["author"]
     write(tmp_path, {"MANIFEST.jsonl": "".join(json.dumps(line) + "\n" for line in lines)})
     with pytest.raises(ConfigError, match="has none of train-extra/f.txt"):
@@ -127,19 +207,48 @@ def test_a_stratum_of_the_manifest_is_part_of_the_name(tmp_path):
     write(tmp_path, BOOKS)
     names = [f"{split}/{BOOKS_OF[split]}.txt" for split in BOOKS_OF]
     lines = [json.loads(line) for line in manifest(names).splitlines()]
-    write(tmp_path, {"MANIFEST.jsonl": "".join(json.dumps({**line, "stratum": "novel" * (n != 0)}) + "\n" for n, line in enumerate(lines))})
+    write(
+        tmp_path,
+        {
+            "MANIFEST.jsonl": "".join(
+                json.dumps({**line, "stratum": "novel" * (n != 0)}) + "\n"
+                for n, line in enumerate(lines)
+            )
+        },
+    )
     found = splits_of(data_config("books", f"path={tmp_path}"))
-    assert [list(part) for part in found.values()] == [["train/a.txt"], ["validation/novel/v.txt"], ["test/novel/t.txt"]]
+    assert [list(part) for part in found.values()] == [
+        ["train/a.txt"],
+        ["validation/novel/v.txt"],
+        ["test/novel/t.txt"],
+    ]
 
 
 def test_skipping_ends_at_a_line_and_in_a_book_of_one_line_at_a_character():
     assert after_line("abc\ndef\nghi", 4) == "def\nghi"
     assert after_line("abc\ndef\nghi", 5) == "ghi"
-    assert (after_line("abc\u00e9def", 4), after_line("abc\u00e9def\n", 4), after_line("abc", 4)) == ("def", "def\n", "")
+    assert (
+        after_line("abc\u00e9def", 4),
+        after_line("abc\u00e9def\n", 4),
+        after_line("abc", 4),
+    ) == ("def", "def\n", "")
 
 
 def test_wikitext_lines_become_articles():
-    rows = ["", " = One = \n", "", " text\n", " = not a title = \n", " more\n", "", " = = Part = = \n", "", " = Two = \n", "", " b\n"]
+    rows = [
+        "",
+        " = One = \n",
+        "",
+        " text\n",
+        " = not a title = \n",
+        " more\n",
+        "",
+        " = = Part = = \n",
+        "",
+        " = Two = \n",
+        "",
+        " b\n",
+    ]
     articles = list(join_articles(rows))
     assert [article.splitlines()[0] for article in articles] == [" = One = ", " = Two = "]
     assert "".join(articles) == "".join(rows)
@@ -152,7 +261,9 @@ def test_hub_rows_are_taken_by_number_at_the_pinned_commit(monkeypatch):
 
     def load(repo, config, revision, split, streaming):
         asked.append((repo, config, revision, split, streaming))
-        return datasets.Dataset.from_dict({"text": [f"page {n}" for n in range(6)], "id": list(range(6))}).to_iterable_dataset()
+        return datasets.Dataset.from_dict(
+            {"text": [f"page {n}" for n in range(6)], "id": list(range(6))}
+        ).to_iterable_dataset()
 
     monkeypatch.setattr(datasets, "load_dataset", load)
     config = data_config("fineweb_edu")
@@ -162,15 +273,21 @@ def test_hub_rows_are_taken_by_number_at_the_pinned_commit(monkeypatch):
         "train": {"split": "train", "skip": 3, "take": None},
     }
     found = splits_of(config)
-    pages = {split: [int(page.split()[1]) for page in part.values()] for split, part in found.items()}
+    pages = {
+        split: [int(page.split()[1]) for page in part.values()] for split, part in found.items()
+    }
     assert pages == {"test": [0, 1], "validation": [2], "train": [3, 4, 5]}
-    assert set(asked) == {("HuggingFaceFW/fineweb-edu", "sample-10BT", config["source"]["revision"], "train", True)}
+    assert set(asked) == {
+        ("HuggingFaceFW/fineweb-edu", "sample-10BT", config["source"]["revision"], "train", True)
+    }
 
 
 def test_a_column_that_the_hub_does_not_have_is_refused(monkeypatch):
     import datasets
 
-    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: datasets.Dataset.from_dict({"body": ["page"]}))
+    monkeypatch.setattr(
+        datasets, "load_dataset", lambda *_, **__: datasets.Dataset.from_dict({"body": ["page"]})
+    )
     with pytest.raises(ConfigError, match="emozilla/pg19 cannot be read: .*text"):
         splits_of(data_config("pg19"))
 
@@ -184,7 +301,9 @@ def test_hub_configurations_pin_a_commit(choice):
 
 @pytest.mark.parametrize("offline", [False, True])
 @pytest.mark.parametrize("asked", ["tokenizer", "rows", "rows as a stream"])
-def test_without_a_network_or_told_so_the_hub_is_missed_at_once(tmp_path, monkeypatch, capfd, caplog, asked, offline):
+def test_without_a_network_or_told_so_the_hub_is_missed_at_once(
+    tmp_path, monkeypatch, capfd, caplog, asked, offline
+):
     import socket
 
     import datasets.config
@@ -197,7 +316,15 @@ def test_without_a_network_or_told_so_the_hub_is_missed_at_once(tmp_path, monkey
     def tried_again(_):
         raise AssertionError("the hub is tried again")
 
-    for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+    for name in (
+        "HF_HUB_OFFLINE",
+        "HF_DATASETS_OFFLINE",
+        "TRANSFORMERS_OFFLINE",
+        "https_proxy",
+        "HTTPS_PROXY",
+        "all_proxy",
+        "ALL_PROXY",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
@@ -206,11 +333,24 @@ def test_without_a_network_or_told_so_the_hub_is_missed_at_once(tmp_path, monkey
     monkeypatch.setattr(socket, "getaddrinfo", nowhere)
     monkeypatch.setattr(_http.time, "sleep", tried_again)
     if asked == "tokenizer":
-        config = data_config("local", f"path={write(tmp_path, {'a.txt': 'a'})}", "tokenizer=nobody/nothing-of-this-name")
+        config = data_config(
+            "local",
+            f"path={write(tmp_path, {'a.txt': 'a'})}",
+            "tokenizer=nobody/nothing-of-this-name",
+        )
     else:
-        config = data_config("fineweb_edu" if asked.endswith("stream") else "wikitext103", "source.repo=nobody/nothing-of-this-name")
+        config = data_config(
+            "fineweb_edu" if asked.endswith("stream") else "wikitext103",
+            "source.repo=nobody/nothing-of-this-name",
+        )
     why = "HF_HUB_OFFLINE is set" if offline else "its name has no address: no network"
-    with pytest.raises(ConfigError, match=rf"nobody/nothing-of-this-name .*the caches .*\({why}\).*`unset HF_HUB_OFF.*prepare_data.py"):
+    with pytest.raises(
+        ConfigError,
+        match=(
+            rf"nobody/nothing-of-this-name .*the caches .*\({why}\).*`unset"
+            r" HF_HUB_OFF.*prepare_data.py"
+        ),
+    ):
         prepare(config, tmp_path / "cache")
     said = capfd.readouterr().err + caplog.text
     assert "Retrying" not in said and "thrown while" not in said
@@ -219,7 +359,9 @@ def test_without_a_network_or_told_so_the_hub_is_missed_at_once(tmp_path, monkey
 @pytest.mark.parametrize("name", ["../gpt2", "a b", "/" + "a" * 5000])
 def test_a_path_that_can_be_no_name_of_the_hub_is_a_missing_file(tmp_path, name):
     with pytest.raises(ConfigError, match=".* does not exist: correct the path"):
-        fingerprint(data_config("local", f"path={write(tmp_path, {'a.txt': 'a'})}") | {"tokenizer": name})
+        fingerprint(
+            data_config("local", f"path={write(tmp_path, {'a.txt': 'a'})}") | {"tokenizer": name}
+        )
 
 
 @pytest.mark.parametrize("path", ["/" + "a" * 5000, "/dev/zero"], ids=ascii)

@@ -9,13 +9,24 @@ from test_data import data_config, write
 from posbench.common.errors import ConfigError
 from posbench.data import prepare
 
-TEXTS = {f"{split}/{n}.txt": f"a b {split} {n}\n" * 20 for split in ("train", "validation", "test") for n in range(2)}
+TEXTS = {
+    f"{split}/{n}.txt": f"a b {split} {n}\n" * 20
+    for split in ("train", "validation", "test")
+    for n in range(2)
+}
 WORDS = {"type": "WordLevel", "vocab": {"[UNK]": 0, "a": 1, "b": 2}, "unk_token": "[UNK]"}
 
 
 def tokenizer(**parts):
     nothing = dict.fromkeys(("truncation", "padding", "normalizer", "post_processor", "decoder"))
-    return {"version": "1.0", "added_tokens": [], **nothing, "pre_tokenizer": {"type": "Whitespace"}, "model": WORDS, **parts}
+    return {
+        "version": "1.0",
+        "added_tokens": [],
+        **nothing,
+        "pre_tokenizer": {"type": "Whitespace"},
+        "model": WORDS,
+        **parts,
+    }
 
 
 def words(**vocab):
@@ -44,20 +55,38 @@ def test_a_folder_called_bpe_something_is_no_bpe_of_ours(tmp_path):
 
 
 def charsmap(content):
-    return tokenizer(normalizer={"type": "Precompiled", "precompiled_charsmap": base64.b64encode(content).decode()})
+    return tokenizer(
+        normalizer={
+            "type": "Precompiled",
+            "precompiled_charsmap": base64.b64encode(content).decode(),
+        }
+    )
 
 
 def pattern(regex):
-    return tokenizer(pre_tokenizer={"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False})
+    return tokenizer(
+        pre_tokenizer={
+            "type": "Split",
+            "pattern": {"Regex": regex},
+            "behavior": "Isolated",
+            "invert": False,
+        }
+    )
 
 
 DAMAGED = {
     "nothing": ("", "EOF"),
     "no model": (tokenizer(model=None), "ModelUntagged"),
     "empty": (tokenizer(model={**WORDS, "vocab": {}}), "holds no token"),
-    "a huge id": (words(a=1, b=4_000_000_000), "has the id 4,000,000,000, and 1,048,575 is the largest"),
+    "a huge id": (
+        words(a=1, b=4_000_000_000),
+        "has the id 4,000,000,000, and 1,048,575 is the largest",
+    ),
     "no unknown token": (tokenizer(model={**WORDS, "unk_token": "other"}), "Missing .UNK. token"),
-    "merges of no tokens": (tokenizer(model={"type": "BPE", "vocab": {"a": 0}, "merges": ["a b"]}), "out of range|out of vocabulary"),
+    "merges of no tokens": (
+        tokenizer(model={"type": "BPE", "vocab": {"a": 0}, "merges": ["a b"]}),
+        "out of range|out of vocabulary",
+    ),
     "charsmap of garbage": (charsmap((400).to_bytes(4, "little") + b"\x7f" * 404), "out of bounds"),
     "an endless pattern": (pattern("([ab0-9 trainvlidoes\\n]+)+$x"), "retry-limit"),
 }
@@ -66,7 +95,9 @@ DAMAGED = {
 @pytest.mark.parametrize("name", DAMAGED)
 def test_a_tokenizer_that_cannot_be_used_is_one_sentence(tmp_path, name):
     content, says = DAMAGED[name]
-    with pytest.raises(ConfigError, match=f"data.tokenizer=mine-.*({says}).*: choose another.$") as error:
+    with pytest.raises(
+        ConfigError, match=f"data.tokenizer=mine-.*({says}).*: choose another.$"
+    ) as error:
         prepared(tmp_path, content)
     assert "\n" not in str(error.value)
     assert not list((tmp_path / "cache").glob("*/manifest.json"))

@@ -1,4 +1,6 @@
-"""SentencePiece's BPE from the vocabulary of a GGUF file: the library sentencepiece, which trained the vocabulary, is the judge."""
+"""SentencePiece's BPE from the vocabulary of a GGUF file: the library sentencepiece, which trained
+the vocabulary, is the judge.
+"""
 
 import io
 import json
@@ -17,12 +19,23 @@ from posbench.gguf.tokenizer import tokenizer_json
 
 SIZE = 1000
 PROSE = (Path(__file__).parents[2] / "README.md").read_text().splitlines()
-SAMPLES = ["  two  spaces", "def f(x):\n    return x\n\n\n", "a length <mask>", "aaaaaaa eeeee", " lead", "trail ", "\u2581mark\u2581", "a"]
+SAMPLES = [
+    "  two  spaces",
+    "def f(x):\n    return x\n\n\n",
+    "a length <mask>",
+    "aaaaaaa eeeee",
+    " lead",
+    "trail ",
+    "\u2581mark\u2581",
+    "a",
+]
 
 
 @pytest.fixture(scope="module")
 def spm() -> sentencepiece.SentencePieceProcessor:
-    """A BPE trained as Llama's was: no normalisation, bytes for what it does not know, and one user-defined piece."""
+    """A BPE trained as Llama's was: no normalisation, bytes for what it does not know, and one
+    user-defined piece.
+    """
     kept = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(PROSE), model_writer=kept, model_type="bpe", vocab_size=SIZE, byte_fallback=True, split_digits=True,
@@ -35,9 +48,18 @@ def spm() -> sentencepiece.SentencePieceProcessor:
 def written(spm: sentencepiece.SentencePieceProcessor, **changed) -> dict:
     """The keys of a GGUF file that llama.cpp's converter makes of the vocabulary."""
     kinds = [(spm.is_unknown, 2), (spm.is_control, 3), (spm.is_unused, 5), (spm.is_byte, 6)]
-    types = [next((kind for is_kind, kind in kinds if is_kind(i)), 4 if spm.id_to_piece(i) == "<mask>" else 1) for i in range(SIZE)]
+    types = [
+        next(
+            (kind for is_kind, kind in kinds if is_kind(i)),
+            4 if spm.id_to_piece(i) == "<mask>" else 1,
+        )
+        for i in range(SIZE)
+    ]
     said = {"model": "llama", "pre": "default", "merges": None, "token_type": types}
-    said |= {"tokens": [spm.id_to_piece(i) for i in range(SIZE)], "scores": [float(spm.get_score(i)) for i in range(SIZE)]}
+    said |= {
+        "tokens": [spm.id_to_piece(i) for i in range(SIZE)],
+        "scores": [float(spm.get_score(i)) for i in range(SIZE)],
+    }
     return {f"tokenizer.ggml.{key}": value for key, value in {**said, **changed}.items()}
 
 
@@ -68,7 +90,10 @@ def test_special_tokens_are_found_whole_and_bytes_sum_to_the_text(folder, spm):
         ((ids, widths),) = tokenizer.encode([text])
         assert len(ids) == len(widths) and widths.sum() == len(text.encode())
     inside = continuation_encoder(tokenizer)(" the")
-    assert [tokenizer.decode(ids) for ids in (inside, tokenizer.ids("the"))] == ["the", "the"] and len(inside) == 1
+    assert [tokenizer.decode(ids) for ids in (inside, tokenizer.ids("the"))] == [
+        "the",
+        "the",
+    ] and len(inside) == 1
 
 
 def test_a_file_may_say_that_no_space_stands_before_a_text(folder, spm):
@@ -76,7 +101,10 @@ def test_a_file_may_say_that_no_space_stands_before_a_text(folder, spm):
         Tokenizer.from_buffer(tokenizer_json(write_gguf(folder, metadata=written(spm, **changed))))
         for changed in ({}, {"add_space_prefix": False})
     )
-    assert without.encode(" the").ids == with_space.encode("the").ids and without.encode("the").ids != with_space.encode("the").ids
+    assert (
+        without.encode(" the").ids == with_space.encode("the").ids
+        and without.encode("the").ids != with_space.encode("the").ids
+    )
     assert without.decode(without.encode(" the").ids) == " the"
 
 
@@ -92,10 +120,16 @@ def test_a_vocabulary_that_contradicts_itself_is_refused(folder, spm):
         ({"pre": "spm-of-others"}, "a tokenizer of kind llama, spm-of-others, and llama"),
         ({"tokens": None}, "has no tokenizer.ggml.tokens"),
         ({"scores": None}, "another number of token scores"),
-        ({"scores": swapped(spm, "scores", 5, float("nan"))}, "a token whose score is not a number"),
+        (
+            {"scores": swapped(spm, "scores", 5, float("nan"))},
+            "a token whose score is not a number",
+        ),
         ({"token_type": swapped(spm, "token_type", first, 1)}, "255 tokens for bytes"),
         ({"token_type": swapped(spm, "token_type", SIZE - 1, 2)}, "2 unknown tokens"),
-        ({"tokens": swapped(spm, "tokens", SIZE - 1, spm.id_to_piece(SIZE - 2))}, "holds a token twice"),
+        (
+            {"tokens": swapped(spm, "tokens", SIZE - 1, spm.id_to_piece(SIZE - 2))},
+            "holds a token twice",
+        ),
         ({"add_space_prefix": 1}, "an add_space_prefix"),
     ]
     for changed, said in cases:
@@ -106,4 +140,7 @@ def test_a_vocabulary_that_contradicts_itself_is_refused(folder, spm):
 
 def test_the_same_file_gives_the_same_bytes(folder, spm):
     file = write_gguf(folder, metadata=written(spm))
-    assert tokenizer_json(file) == tokenizer_json(file) and json.loads(tokenizer_json(file))["model"]["byte_fallback"]
+    assert (
+        tokenizer_json(file) == tokenizer_json(file)
+        and json.loads(tokenizer_json(file))["model"]["byte_fallback"]
+    )

@@ -20,17 +20,31 @@ from posbench.data.task import IGNORED, TaskSplit
 from posbench.runs.rows import read_eval
 from posbench.training.trainer import Trainer
 
-WORDS = {"task": "mine", "share": 0.5, "vocab_size": 0, "source": {"_target_": "posbench.data.passkey.Passkey", "haystack": "corpus"}}
+WORDS = {
+    "task": "mine",
+    "share": 0.5,
+    "vocab_size": 0,
+    "source": {"_target_": "posbench.data.passkey.Passkey", "haystack": "corpus"},
+}
 MQAR = {"task": "mqar", "share": 0.25, "vocab_size": 64, "pairs": [2]}
 
 
 def mixed(share: float = 0.3) -> MixedBatches:
-    parts = (batches(split, [8, 16], 64, 5, None) for split in (make_corpus().train, TaskSplit(Copy(20), "train", VOCAB)))
+    parts = (
+        batches(split, [8, 16], 64, 5, None)
+        for split in (make_corpus().train, TaskSplit(Copy(20), "train", VOCAB))
+    )
     return MixedBatches(*parts, share)
 
 
 def data(**changed) -> dict:
-    base = {"name": "local", "tokenizer": "bytes", "vocab_size": 1024, "bos": False, "path": str(CONFIGS.parent / "scripts")}
+    base = {
+        "name": "local",
+        "tokenizer": "bytes",
+        "vocab_size": 1024,
+        "bos": False,
+        "path": str(CONFIGS.parent / "scripts"),
+    }
     return base | {"source": node("data", "local")["source"]} | changed
 
 
@@ -52,18 +66,30 @@ def test_each_sees_the_batches_it_would_see_alone_and_steps_need_no_order():
         seen[asks] += 1
         assert inputs_BT.equal(forward[step][0]) and targets_BT.equal(forward[step][1])
         assert made.n_targets(step) == int((targets_BT != IGNORED).sum())
-        parts = [made.at(step, lambda n, i=i: slice(i * n // 3, (i + 1) * n // 3)) for i in range(3)]  # of three processes
-        assert torch.cat([inputs for inputs, _ in parts]).equal(inputs_BT) and torch.cat([targets for _, targets in parts]).equal(
-            targets_BT
+        parts = [
+            made.at(step, lambda n, i=i: slice(i * n // 3, (i + 1) * n // 3)) for i in range(3)
+        ]  # of three processes
+        assert torch.cat([inputs for inputs, _ in parts]).equal(inputs_BT) and torch.cat(
+            [targets for _, targets in parts]
+        ).equal(targets_BT)
+        assert (
+            (inputs_BT.min() >= VOCAB and inputs_BT.max() < VOCAB + 20)
+            if asks
+            else inputs_BT.max() < VOCAB
         )
-        assert (inputs_BT.min() >= VOCAB and inputs_BT.max() < VOCAB + 20) if asks else inputs_BT.max() < VOCAB
         known = targets_BT[targets_BT != IGNORED]
         assert known.min() >= VOCAB if asks else known.max() < VOCAB
-    assert made.at(19)[0].equal(forward[19][0]) and made.at(2)[0].equal(forward[2][0]) and seen == {True: 6, False: 14}
+    assert (
+        made.at(19)[0].equal(forward[19][0])
+        and made.at(2)[0].equal(forward[2][0])
+        and seen == {True: 6, False: 14}
+    )
 
 
 def mixed_corpus():
-    return make_corpus(mix=Mix(Copy(8), "copy", 0.4, lambda split: TaskSplit(Copy(8), split, VOCAB - 8)))
+    return make_corpus(
+        mix=Mix(Copy(8), "copy", 0.4, lambda split: TaskSplit(Copy(8), split, VOCAB - 8))
+    )
 
 
 def test_an_interrupted_training_on_a_mix_ends_in_the_same_bytes_and_logs_both_losses(tmp_path):
@@ -71,14 +97,21 @@ def test_an_interrupted_training_on_a_mix_ends_in_the_same_bytes_and_logs_both_l
     run_child(tmp_path / "cut", "SIGKILL", 8, corpus="test_mix.mixed_corpus")
     assert not (tmp_path / "cut/train.json").exists()
     train(tmp_path / "cut", config(), model=tiny(seed=9), corpus=mixed_corpus())
-    assert (tmp_path / "cut/model.safetensors").read_bytes() == (tmp_path / "whole/model.safetensors").read_bytes()
+    assert (tmp_path / "cut/model.safetensors").read_bytes() == (
+        tmp_path / "whole/model.safetensors"
+    ).read_bytes()
     assert log_of(tmp_path / "cut") == log_of(tmp_path / "whole")
     train(tmp_path / "each", config(log_every=1), corpus=mixed_corpus())
     lines = log_of(tmp_path / "each")
     kinds = [{"loss", "task_loss"} & set(line) for line in lines]
-    made = Trainer(tiny(), mixed_corpus(), config(), 0, torch.device("cpu"), lambda n, step: n).batches
+    made = Trainer(
+        tiny(), mixed_corpus(), config(), 0, torch.device("cpu"), lambda n, step: n
+    ).batches
     assert kinds == [{"task_loss"} if made.asks(step) else {"loss"} for step in range(12)]
-    pairs = [(line, [one for one in lines if line["step"] - 2 < one["step"] <= line["step"]]) for line in log_of(tmp_path / "whole")]
+    pairs = [
+        (line, [one for one in lines if line["step"] - 2 < one["step"] <= line["step"]])
+        for line in log_of(tmp_path / "whole")
+    ]
     for line, two in pairs:
         for kind in ("loss", "task_loss"):
             own = [one[kind] for one in two if kind in one]
@@ -88,12 +121,22 @@ def test_an_interrupted_training_on_a_mix_ends_in_the_same_bytes_and_logs_both_l
 def test_a_mix_is_another_data_set_on_the_same_token_files(tmp_path):
     plain = prepare(data(), tmp_path)
     corpora = [
-        prepare(data(mix=resolved_data(data(mix={**MQAR, **changed}))["mix"]), tmp_path) for changed in ({}, {"share": 0.5}, {"pairs": [4]})
+        prepare(data(mix=resolved_data(data(mix={**MQAR, **changed}))["mix"]), tmp_path)
+        for changed in ({}, {"share": 0.5}, {"pairs": [4]})
     ]
-    assert len({one.fingerprint for one in (plain, *corpora)}) == 4 and {one.folder for one in corpora} == {plain.folder}
-    assert corpora[0].fingerprint == fingerprint(data(mix=MQAR)) and plain.fingerprint == fingerprint(data(mix=None)) == fingerprint(data())
+    assert len({one.fingerprint for one in (plain, *corpora)}) == 4 and {
+        one.folder for one in corpora
+    } == {plain.folder}
+    assert corpora[0].fingerprint == fingerprint(
+        data(mix=MQAR)
+    ) and plain.fingerprint == fingerprint(data(mix=None)) == fingerprint(data())
     with_bos = prepare(data(mix=MQAR, bos=True), tmp_path)
-    assert (plain.vocab_size, corpora[0].vocab_size, with_bos.vocab_size, with_bos.bos) == (256, 320, 321, 256)
+    assert (plain.vocab_size, corpora[0].vocab_size, with_bos.vocab_size, with_bos.bos) == (
+        256,
+        320,
+        321,
+        256,
+    )
     assert [one.mix.split("train").offset for one in (corpora[0], with_bos)] == [256, 257]
     assert (plain.mix, corpora[0].name) == (None, "local+mqar")
 
@@ -105,20 +148,37 @@ def test_a_mix_is_another_data_set_on_the_same_token_files(tmp_path):
         ({"task": "mqar", "share": 1}, "data.mix.share=1 must"),
         (
             {"task": "mqra", "share": 0.5},
-            "mqra is no task.*mqar.*choose from addition, .*copy, mqar, mqar_uniform, niah.*passkey_ended, reverse, sort",
+            (
+                "mqra is no task.*mqar.*choose from addition, .*copy, mqar, mqar_uniform,"
+                " niah.*passkey_ended, reverse, sort"
+            ),
         ),
-        ({"task": "mqar", "share": 0.5, "steps": 3}, "data.mix.steps is not a key .* it takes task, share, vocab_size, pairs, power"),
-        ({"task": "passkey", "share": 0.5, "vocab_size": 9}, "data.mix.vocab_size is not a key .* it takes task, share, haystack, depths"),
+        (
+            {"task": "mqar", "share": 0.5, "steps": 3},
+            "data.mix.steps is not a key .* it takes task, share, vocab_size, pairs, power",
+        ),
+        (
+            {"task": "passkey", "share": 0.5, "vocab_size": 9},
+            "data.mix.vocab_size is not a key .* it takes task, share, haystack, depths",
+        ),
         ({"task": "passkey", "share": 0.5, "haystack": "hay"}, "haystack=hay of a text task"),
         ({**WORDS, "vocab_size": 9}, "data.mix.vocab_size=9: task=mine is a text task"),
         ({"task": "mqar", "share": 0.5, "vocab_size": 4}, "data.vocab_size=4 cannot hold"),
-        ({"task": "mine", "share": 0.5, "source": {"_target_": "posbench.data.copy.Copy"}}, "data.mix lacks vocab_size"),
+        (
+            {"task": "mine", "share": 0.5, "source": {"_target_": "posbench.data.copy.Copy"}},
+            "data.mix lacks vocab_size",
+        ),
     ],
 )
 def test_a_mix_that_cannot_be_is_refused(mix, said):
     with pytest.raises(ConfigError, match=said):
         fingerprint(data(mix=mix))
-    whole = {"task": "mine", "share": 0.5, "vocab_size": 9, "source": {"_target_": "posbench.data.copy.Copy"}}
+    whole = {
+        "task": "mine",
+        "share": 0.5,
+        "vocab_size": 9,
+        "source": {"_target_": "posbench.data.copy.Copy"},
+    }
     assert resolved_data(data(mix=whole))["mix"] == whole
 
 
@@ -130,72 +190,145 @@ def in_words(tmp_path, length: int, **mix) -> TaskBatches:
 
 
 @pytest.mark.parametrize(("task", "length"), [("niah_multiquery", 900), ("passkey", 400)])
-def test_questions_in_words_are_batches_of_the_texts_own_tokens_with_answers_as_targets(task, length, tmp_path):
+def test_questions_in_words_are_batches_of_the_texts_own_tokens_with_answers_as_targets(
+    task, length, tmp_path
+):
     made, again = (in_words(tmp_path, length, task=task) for _ in range(2))
     again.at(3)
     seen = set()
     for step in (1, 0, 2):
         inputs_BT, targets_BT = made.at(step)
-        assert all(map(torch.equal, made.at(step), again.at(step))) and inputs_BT.shape == targets_BT.shape == (2, length)
+        assert all(
+            map(torch.equal, made.at(step), again.at(step))
+        ) and inputs_BT.shape == targets_BT.shape == (2, length)
         assert made.n_targets(step) == int((targets_BT != IGNORED).sum())
         seen |= {bytes(row.tolist()) for row in inputs_BT}
         for inputs, targets in zip(inputs_BT.tolist(), targets_BT.tolist(), strict=True):
             body = bytes(inputs).decode().partition("\nWhat")[0]
             said = bytes(target for target in targets if target != IGNORED).decode()
-            assert len(said.split()) == (4 if task == "niah_multiquery" else 1) and all(value in body for value in said.split())
+            assert len(said.split()) == (4 if task == "niah_multiquery" else 1) and all(
+                value in body for value in said.split()
+            )
     assert len(seen) == 6
 
 
-def test_a_question_that_does_not_fit_is_refused_before_training_and_one_in_a_thousand_steps_is_drawn_again(tmp_path):
-    with pytest.raises(ConfigError, match=r"data.mix.task=niah_multiquery needs \d+ tokens .*, and train.length=300 has fewer: raise it"):
+def test_a_question_that_does_not_fit_is_refused_before_training_and_one_in_a_thousand_steps_is_drawn_again(
+    tmp_path,
+):
+    with pytest.raises(
+        ConfigError,
+        match=(
+            r"data.mix.task=niah_multiquery needs \d+ tokens .*, and train.length=300 has fewer:"
+            r" raise it"
+        ),
+    ):
         in_words(tmp_path, 300)
-    with pytest.raises(ConfigError, match="data.mix.task=niah_multiquery takes its haystack .* the train split .*: lower train.length"):
+    with pytest.raises(
+        ConfigError,
+        match=(
+            "data.mix.task=niah_multiquery takes its haystack .* the train split .*: lower"
+            " train.length"
+        ),
+    ):
         in_words(tmp_path, 300_000)
     random, asked = np.random.default_rng(0), in_words(tmp_path, 900).split
     needed = [asked._tokenized(random, 900, None)[-1] for _ in range(50)]  # keys of several lengths
     tight = in_words(tmp_path, sorted(needed)[25] + 60).split
-    assert len(set(needed)) > 1 and tight.draw(sorted(needed)[25], 30, [0]).inputs_NT.shape == (30, sorted(needed)[25])
+    assert len(set(needed)) > 1 and tight.draw(sorted(needed)[25], 30, [0]).inputs_NT.shape == (
+        30,
+        sorted(needed)[25],
+    )
 
 
 def test_the_id_of_a_mix_in_words_depends_on_its_arguments_and_other_mixes_keep_theirs(tmp_path):
-    mixes = [{"task": "niah_single_1", "share": 0.5, **more} for more in ({}, {"share": 0.25}, {"value": "uuids"}, {"haystack": "corpus"})]
+    mixes = [
+        {"task": "niah_single_1", "share": 0.5, **more}
+        for more in ({}, {"share": 0.25}, {"value": "uuids"}, {"haystack": "corpus"})
+    ]
     assert len({fingerprint(data(mix=mix)) for mix in mixes}) == 4
-    assert [task.fingerprint()[:8] for task in (Copy(20), Mqar(64, [2]))] == ["4465db22", "59a9b0e9"]
+    assert [task.fingerprint()[:8] for task in (Copy(20), Mqar(64, [2]))] == [
+        "4465db22",
+        "59a9b0e9",
+    ]
     corpus = prepare(data(mix=mixes[0], bos=True), tmp_path)
     assert (corpus.vocab_size, corpus.bos, corpus.name) == (257, 256, "local+niah_single_1")
     assert (corpus.mix.split("train").draw(600, 2, [0]).inputs_NT[:, 0] == 256).all()
 
 
 def test_one_command_trains_on_words_and_asks_them(cli, tmp_path):  # noqa: F811
-    words = ["data.mix={task: niah_multikey_1, share: 0.5}", "train.length=640", "train.tokens_per_step=640", "train.validate_windows=1"]
-    words += ["evaluate.lengths=[640]", "evaluate.max_length=640", "evaluate.windows=5", "evaluate.floor=false", "train.log_every=2"]
+    words = [
+        "data.mix={task: niah_multikey_1, share: 0.5}",
+        "train.length=640",
+        "train.tokens_per_step=640",
+        "train.validate_windows=1",
+    ]
+    words += [
+        "evaluate.lengths=[640]",
+        "evaluate.max_length=640",
+        "evaluate.windows=5",
+        "evaluate.floor=false",
+        "train.log_every=2",
+    ]
     said = cli(*words, "evaluate.rivals=2").stdout
-    assert "Loss (nats/token)" in said and "Accuracy: niah_multikey_1" in said and "data local+niah_multikey_1" in said
+    assert (
+        "Loss (nats/token)" in said
+        and "Accuracy: niah_multikey_1" in said
+        and "data local+niah_multikey_1" in said
+    )
     (run,) = cli.runs()
     lines = [json.loads(line) for line in (run / "train.jsonl").read_text().splitlines()]
     assert {"loss", "task_loss"} <= set(lines[-1])
-    again = cli(f"run={run}", "evaluate.protocol=accuracy", "evaluate.tasks=[passkey]", "evaluate.lengths=[640]", common=False).stdout
+    again = cli(
+        f"run={run}",
+        "evaluate.protocol=accuracy",
+        "evaluate.tasks=[passkey]",
+        "evaluate.lengths=[640]",
+        common=False,
+    ).stdout
     assert "Accuracy: passkey" in again
-    short = cli(words[0], "train.length=64", "evaluate.floor=false", "evaluate.lengths=[640]", "evaluate.max_length=640", code=2)
+    short = cli(
+        words[0],
+        "train.length=64",
+        "evaluate.floor=false",
+        "evaluate.lengths=[640]",
+        "evaluate.max_length=640",
+        code=2,
+    )
     assert "train.length=64 has fewer: raise it" in short.stdout + short.stderr
 
 
 def test_one_command_trains_on_both_and_evaluates_both(cli, tmp_path):  # noqa: F811
     asked = "data.mix={task: mqar, share: 0.5, vocab_size: 64, pairs: [2]}"
     said = cli(asked, "evaluate.floor=false", "train.log_every=2").stdout
-    assert "Loss (nats/token)" in said and "Accuracy: mqar 2 pairs" in said and "data local+mqar" in said
+    assert (
+        "Loss (nats/token)" in said
+        and "Accuracy: mqar 2 pairs" in said
+        and "data local+mqar" in said
+    )
     (run,) = cli.runs()
     lines = [json.loads(line) for line in (run / "train.jsonl").read_text().splitlines()]
-    assert [sorted(set(line) & {"loss", "task_loss"}) for line in lines] == [["loss", "task_loss"]] * 2
+    assert [sorted(set(line) & {"loss", "task_loss"}) for line in lines] == [
+        ["loss", "task_loss"]
+    ] * 2
     found = {path.parent.name: read_eval(path) for path in run.glob("evals/*/*.json")}
     assert {row["task"] for row in found["accuracy"]} == {"mqar 2 pairs", "mqar 2 pairs choice"}
-    assert {row["data"] for rows in found.values() for row in rows} == {"local+mqar"} and len(found) == 2
-    again = cli(f"run={run}", "evaluate.protocol=accuracy", "evaluate.lengths=[16,32,64]", common=False).stdout
+    assert {row["data"] for rows in found.values() for row in rows} == {"local+mqar"} and len(
+        found
+    ) == 2
+    again = cli(
+        f"run={run}", "evaluate.protocol=accuracy", "evaluate.lengths=[16,32,64]", common=False
+    ).stdout
     assert "64" in again and not re.search("refused|failed", again)
     assert "leave data.mix out" in cli(asked, "data=copy", common=False, code=2).stderr
 
 
 def test_every_token_of_a_task_moves_by_the_offset():
-    plain, moved = (TaskSplit(Mqar(64, [4]), "test", offset).draw(64, 1, [0]) for offset in (0, 100))
-    assert np.array_equal(moved.inputs_NT, plain.inputs_NT + 100) and np.array_equal(moved.choices_NK, plain.choices_NK + 100)
-    assert np.array_equal(moved.targets_NT, np.where(plain.targets_NT == IGNORED, IGNORED, plain.targets_NT + 100))
+    plain, moved = (
+        TaskSplit(Mqar(64, [4]), "test", offset).draw(64, 1, [0]) for offset in (0, 100)
+    )
+    assert np.array_equal(moved.inputs_NT, plain.inputs_NT + 100) and np.array_equal(
+        moved.choices_NK, plain.choices_NK + 100
+    )
+    assert np.array_equal(
+        moved.targets_NT, np.where(plain.targets_NT == IGNORED, IGNORED, plain.targets_NT + 100)
+    )

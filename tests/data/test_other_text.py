@@ -15,13 +15,27 @@ from posbench.data.corpus import prepare, read_text_of, resolved_text
 from posbench.data.tokenizers import load_tokenizer
 
 WORDS = "the fox and the hound sat by the fire until the fire was out "
-TRAINED = {f"train/{n}.txt": f"{n} {WORDS * 20}" for n in range(3)} | {"validation/a.txt": WORDS * 9, "test/b.txt": f"b {WORDS * 9}"}
-OTHER = {"one/a.txt": f"an owl, {WORDS * 30}", "two/b.txt": TRAINED["train/0.txt"], "two/c.txt": f"a crow, {WORDS * 30}"}
+TRAINED = {f"train/{n}.txt": f"{n} {WORDS * 20}" for n in range(3)} | {
+    "validation/a.txt": WORDS * 9,
+    "test/b.txt": f"b {WORDS * 9}",
+}
+OTHER = {
+    "one/a.txt": f"an owl, {WORDS * 30}",
+    "two/b.txt": TRAINED["train/0.txt"],
+    "two/c.txt": f"a crow, {WORDS * 30}",
+}
 
 
 def asked(tmp_path, text, tokenizer="bpe", **evaluate):
-    data = data_config("local", f"path={write(tmp_path / 'mine', TRAINED)}", f"tokenizer={tokenizer}", "vocab_size=280")
-    return JobConfig(data=data, evaluate=EvaluateConfig(text=text, **evaluate), cache_dir=str(tmp_path / "cache"))
+    data = data_config(
+        "local",
+        f"path={write(tmp_path / 'mine', TRAINED)}",
+        f"tokenizer={tokenizer}",
+        "vocab_size=280",
+    )
+    return JobConfig(
+        data=data, evaluate=EvaluateConfig(text=text, **evaluate), cache_dir=str(tmp_path / "cache")
+    )
 
 
 def resolved(cfg: JobConfig) -> dict | None:
@@ -30,7 +44,9 @@ def resolved(cfg: JobConfig) -> dict | None:
 
 @pytest.mark.parametrize("tokenizer", ["bpe", "bytes"])
 def test_it_is_read_in_the_tokens_of_the_training_without_what_that_has_read(tmp_path, tokenizer):
-    cfg = asked(tmp_path, {"name": "local", "path": str(write(tmp_path / "other", OTHER))}, tokenizer)
+    cfg = asked(
+        tmp_path, {"name": "local", "path": str(write(tmp_path / "other", OTHER))}, tokenizer
+    )
     trained = prepare(cfg.data, cfg.cache_dir)
     text = resolved(cfg)
     found = read_text_of(trained, cfg, text, "all")
@@ -41,7 +57,10 @@ def test_it_is_read_in_the_tokens_of_the_training_without_what_that_has_read(tmp
     own = load_tokenizer(trained.tokenizer, trained.folder)
     starts = found.all.starts
     for number, name in enumerate(found.all.names):
-        assert own.decode(np.asarray(found.all.tokens[starts[number] : starts[number + 1]]).tolist()) == OTHER[name]
+        assert (
+            own.decode(np.asarray(found.all.tokens[starts[number] : starts[number + 1]]).tolist())
+            == OTHER[name]
+        )
     assert resolved_text(text, cfg.data, cfg.cache_dir) == text
 
 
@@ -58,15 +77,31 @@ def test_a_text_that_changed_after_it_was_resolved_is_refused(tmp_path):
     "text, says",
     [
         ("locl", "evaluate.text=locl is not a text.*did you mean local"),
-        ("books", r"evaluate.text=books needs your own files: give 'evaluate.text=\{name: books, path: PATH\}'"),
-        ({"name": "local", "paht": "x"}, "evaluate.text.paht is not a key of evaluate.text: it takes name, path, source"),
-        ({"name": "local", "path": "{mine}"}, "evaluate.text=local is already the text of the training"),
+        (
+            "books",
+            (
+                r"evaluate.text=books needs your own files: give 'evaluate.text=\{name: books,"
+                r" path: PATH\}'"
+            ),
+        ),
+        (
+            {"name": "local", "paht": "x"},
+            "evaluate.text.paht is not a key of evaluate.text: it takes name, path, source",
+        ),
+        (
+            {"name": "local", "path": "{mine}"},
+            "evaluate.text=local is already the text of the training",
+        ),
         ({"name": "local", "path": "/no/where"}, "/no/where does not exist"),
     ],
 )
 def test_what_is_no_other_text_is_refused(tmp_path, text, says):
     mine = write(tmp_path / "mine", TRAINED)
-    text = {key: value.replace("{mine}", str(mine)) for key, value in text.items()} if isinstance(text, dict) else text
+    text = (
+        {key: value.replace("{mine}", str(mine)) for key, value in text.items()}
+        if isinstance(text, dict)
+        else text
+    )
     with pytest.raises(ConfigError, match=says):
         resolved(asked(tmp_path, text))
 
@@ -86,26 +121,64 @@ def test_an_evaluation_is_named_by_the_content_of_its_text_and_not_by_its_place(
 
 
 def test_a_run_reads_it_beside_its_own_text_with_intervals_over_projects(tmp_path, capfd):
-    mine, other = write(tmp_path / "mine", TRAINED), write(tmp_path / "other", {**OTHER, "three/d.txt": f"a wren, {WORDS * 40}"})
-    common = [*TINY, f"data.path={mine}", "evaluate.floor=false", "results_dir=runs", "cache_dir=cache"]
-    text = [f"evaluate.text={{name: local, path: {other}}}", "evaluate.split=all", "evaluate.unit=project"]
+    mine, other = (
+        write(tmp_path / "mine", TRAINED),
+        write(tmp_path / "other", {**OTHER, "three/d.txt": f"a wren, {WORDS * 40}"}),
+    )
+    common = [
+        *TINY,
+        f"data.path={mine}",
+        "evaluate.floor=false",
+        "results_dir=runs",
+        "cache_dir=cache",
+    ]
+    text = [
+        f"evaluate.text={{name: local, path: {other}}}",
+        "evaluate.split=all",
+        "evaluate.unit=project",
+    ]
     assert call(capfd, tmp_path, "run", *common).returncode == 0
     done = call(capfd, tmp_path, "run", *common, *text)
-    assert done.returncode == 0 and "targets in 3 projects" in done.stdout and "in the text local" in done.stdout
+    assert (
+        done.returncode == 0
+        and "targets in 3 projects" in done.stdout
+        and "in the text local" in done.stdout
+    )
     (run,) = (tmp_path / "runs").glob("rope*")
-    rows = [row for path in run.glob("evals/*/*.json") for row in json.loads(path.read_text())["rows"]]
+    rows = [
+        row for path in run.glob("evals/*/*.json") for row in json.loads(path.read_text())["rows"]
+    ]
     assert {(row["sem_unit"], row["n_units"]) for row in rows} == {("document", 1), ("project", 3)}
     assert "1 evaluation are there already" in call(capfd, tmp_path, "run", *common, *text).stdout
     yaml = tmp_path / "own" / "data" / "owls.yaml"  # the same text as a choice of the user's own
     yaml.parent.mkdir(parents=True)
     shares = "column: text, validation_share: 0.05, test_share: 0.1"
-    yaml.write_text(f"name: owls\npath: {other}\nsource: {{_target_: posbench.data.local.LocalFiles, {shares}}}\n")
+    yaml.write_text(
+        f"name: owls\npath: {other}\nsource: {{_target_: posbench.data.local.LocalFiles,"
+        f" {shares}}}\n"
+    )
     own = ["evaluate.text=owls", *text[1:]]
-    assert "1 evaluation are there already" in call(capfd, tmp_path, "run", "--config-dir", "own", *common, *own).stdout
+    assert (
+        "1 evaluation are there already"
+        in call(capfd, tmp_path, "run", "--config-dir", "own", *common, *own).stdout
+    )
     done = call(capfd, tmp_path, "run", *common, *own)
     assert done.returncode and "evaluate.text=owls is not a text" in done.stderr
-    done = call(capfd, tmp_path, "run", *common, *text, "evaluate.protocol=[accuracy]", "evaluate.tasks=[passkey]")
+    done = call(
+        capfd,
+        tmp_path,
+        "run",
+        *common,
+        *text,
+        "evaluate.protocol=[accuracy]",
+        "evaluate.tasks=[passkey]",
+    )
     assert done.returncode and "evaluate.unit=project sets the unit of windows" in done.stderr
-    for script, said in (("advise", "what scripts/advise.py chooses"), ("search_factors", "of no effect, since scripts/search_factors.py")):
-        done = call(capfd, tmp_path, script, f"run={run}", "evaluate.text=pysource", "cache_dir=cache")
+    for script, said in (
+        ("advise", "what scripts/advise.py chooses"),
+        ("search_factors", "of no effect, since scripts/search_factors.py"),
+    ):
+        done = call(
+            capfd, tmp_path, script, f"run={run}", "evaluate.text=pysource", "cache_dir=cache"
+        )
         assert done.returncode and f"evaluate.text=pysource is {said}" in done.stderr

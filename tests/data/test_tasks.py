@@ -1,4 +1,6 @@
-"""Tasks against their definitions, and their batches: what a text holds, what is asked for, and that seeds decide all of it."""
+"""Tasks against their definitions, and their batches: what a text holds, what is asked for, and
+that seeds decide all of it.
+"""
 
 import subprocess
 import sys
@@ -18,7 +20,9 @@ from posbench.data.reverse import Reverse
 from posbench.data.sort import Sort
 from posbench.data.task import IGNORED, TaskSplit
 
-TASKS = sorted(path.stem for path in (CONFIGS / "data").glob("*.yaml") if "tokenizer: task" in path.read_text())
+TASKS = sorted(
+    path.stem for path in (CONFIGS / "data").glob("*.yaml") if "tokenizer: task" in path.read_text()
+)
 
 
 def data(name: str) -> dict:
@@ -43,8 +47,13 @@ def test_every_task_draws_what_its_vocabulary_holds_and_the_same_for_the_same_se
         and corpus.fingerprint == fingerprint(data(name))
     )
     for part in ({}, *(part.arguments for part in corpus.test.parts(64))):
-        one, again, other = (split.draw(64, 9, [3], **part) for split in (corpus.test, corpus.test, corpus.train))
-        assert all(np.array_equal(getattr(one, key), getattr(again, key)) for key in ("inputs_NT", "targets_NT", "answer_NT"))
+        one, again, other = (
+            split.draw(64, 9, [3], **part) for split in (corpus.test, corpus.test, corpus.train)
+        )
+        assert all(
+            np.array_equal(getattr(one, key), getattr(again, key))
+            for key in ("inputs_NT", "targets_NT", "answer_NT")
+        )
         assert not np.array_equal(one.inputs_NT, other.inputs_NT)  # another split, other examples
         known = one.targets_NT != IGNORED
         assert one.inputs_NT.shape == one.targets_NT.shape == (9, 64) and known.any(1).all()
@@ -52,20 +61,39 @@ def test_every_task_draws_what_its_vocabulary_holds_and_the_same_for_the_same_se
         for ids in (one.inputs_NT, one.targets_NT[known]):
             assert ids.min() >= 0 and ids.max() < corpus.vocab_size
         if part:  # of an evaluation: equally many answers everywhere
-            assert {tuple(np.unique(row[row >= 0])) for row in one.answer_NT} == {tuple(range(one.answer_NT.max() + 1))}
+            assert {tuple(np.unique(row[row >= 0])) for row in one.answer_NT} == {
+                tuple(range(one.answer_NT.max() + 1))
+            }
 
 
 def test_other_arguments_are_another_data_set():
     one = data("mqar")
-    changed = [{**one, "vocab_size": 64}, {**one, "source": {**one["source"], "pairs": [4]}}, data("copy")]
+    changed = [
+        {**one, "vocab_size": 64},
+        {**one, "source": {**one["source"], "pairs": [4]}},
+        data("copy"),
+    ]
     assert len({fingerprint(each) for each in (one, *changed)}) == 4
 
 
 def test_examples_are_the_same_in_another_process():
-    code = "from posbench.data.task import TaskSplit; from posbench.data.mqar import Mqar; print(TaskSplit(Mqar(64, [2, 4]), 'test')"
+    code = (
+        "from posbench.data.task import TaskSplit; from posbench.data.mqar import Mqar;"
+        " print(TaskSplit(Mqar(64, [2, 4]), 'test')"
+    )
     code += ".draw(24, 2, [1, 5]).inputs_NT.tolist())"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=CONFIGS.parent, timeout=60, check=True)
-    assert eval(done.stdout) == TaskSplit(Mqar(64, [2, 4]), "test").draw(24, 2, [1, 5]).inputs_NT.tolist()
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=CONFIGS.parent,
+        timeout=60,
+        check=True,
+    )
+    assert (
+        eval(done.stdout)
+        == TaskSplit(Mqar(64, [2, 4]), "test").draw(24, 2, [1, 5]).inputs_NT.tolist()
+    )
 
 
 @pytest.mark.parametrize("length", [32, 33])
@@ -76,24 +104,35 @@ def test_mqar_asks_each_key_once_more_and_wants_its_value(length):
         n = len(asked(examples, row))
         seen.add(n)
         keys, values = inputs[0 : 2 * n : 2], inputs[1 : 2 * n : 2]
-        assert len(set(keys)) == len(set(values)) == n and 1 <= min(keys) <= max(keys) < 32 <= min(values) <= max(values) < 64
+        assert (
+            len(set(keys)) == len(set(values)) == n
+            and 1 <= min(keys) <= max(keys) < 32 <= min(values) <= max(values) < 64
+        )
         places = np.flatnonzero(examples.targets_NT[row] != IGNORED)
         assert min(places) >= 2 * n and all(place % 2 == 0 for place in places)
         for place in places.tolist():
             number = examples.answer_NT[row, place]
-            assert inputs[place] == keys[number] and examples.targets_NT[row, place] == values[number]
+            assert (
+                inputs[place] == keys[number] and examples.targets_NT[row, place] == values[number]
+            )
             assert examples.choices_NK[row, number] == values[number]
     assert seen == {2, 8}
 
 
 @pytest.mark.parametrize("length, share", [(64, 0.044), (1024, 0.309)])
 def test_a_key_of_mqar_stands_elsewhere_only_with_any_filler(length, share):
-    """By counting in each text; the shares are 1 - (1 - 1/V)^(tokens before the question), averaged, within what so few texts allow."""
+    """By counting in each text; the shares are 1 - (1 - 1/V)^(tokens before the question),
+    averaged, within what so few texts allow.
+    """
     for filler, expected in (("no_key", 0.0), ("any", share)):
         again, questions = 0, 0
         for pairs in (4, 8):
-            examples = Mqar(256, [4, 8], filler=filler).draw(np.random.default_rng(0), length, 500, pairs=pairs)
-            for inputs, targets in zip(examples.inputs_NT.tolist(), examples.targets_NT, strict=True):
+            examples = Mqar(256, [4, 8], filler=filler).draw(
+                np.random.default_rng(0), length, 500, pairs=pairs
+            )
+            for inputs, targets in zip(
+                examples.inputs_NT.tolist(), examples.targets_NT, strict=True
+            ):
                 for at in np.flatnonzero(targets != IGNORED).tolist():
                     again += inputs[at] in inputs[2 * pairs : at]
                     questions += 1
@@ -102,20 +141,34 @@ def test_a_key_of_mqar_stands_elsewhere_only_with_any_filler(length, share):
 
 
 def test_mqar_draws_places_one_after_the_other_by_the_power_law():
-    """Against the law itself: the first place drawn has p ~ g^(a - 1), the second the same among those left."""
+    """Against the law itself: the first place drawn has p ~ g^(a - 1), the second the same among
+    those left.
+    """
     length, n, power = 20, 2, 0.5
     examples = draw(Mqar(64, [n], power), length, 20_000)
     places = (length - 2 * n) // 2
-    gaps = np.stack([[(np.flatnonzero(row == number)[0] - 2 * n) // 2 for number in range(n)] for row in examples.answer_NT])
+    gaps = np.stack(
+        [
+            [(np.flatnonzero(row == number)[0] - 2 * n) // 2 for number in range(n)]
+            for row in examples.answer_NT
+        ]
+    )
     p = np.arange(1, places + 1) ** (power - 1.0)
     p /= p.sum()
     np.testing.assert_allclose(np.bincount(gaps[:, 0], minlength=places) / len(gaps), p, atol=0.012)
-    second = [sum(p[first] * p[g] / (1 - p[first]) for first in range(places) if first != g) for g in range(places)]
-    np.testing.assert_allclose(np.bincount(gaps[:, 1], minlength=places) / len(gaps), second, atol=0.012)
+    second = [
+        sum(p[first] * p[g] / (1 - p[first]) for first in range(places) if first != g)
+        for g in range(places)
+    ]
+    np.testing.assert_allclose(
+        np.bincount(gaps[:, 1], minlength=places) / len(gaps), second, atol=0.012
+    )
 
 
 def in_sight(examples, pairs: int, lead: int, window: int, sinks: int = 4) -> float:
-    """Share of the questions whose pair a method sees that reads the first `sinks` and the last `window` tokens."""
+    """Share of the questions whose pair a method sees that reads the first `sinks` and the last
+    `window` tokens.
+    """
     seen = []
     for targets, answers in zip(examples.targets_NT, examples.answer_NT, strict=True):
         for at in np.flatnonzero(targets != IGNORED).tolist():
@@ -127,12 +180,19 @@ def in_sight(examples, pairs: int, lead: int, window: int, sinks: int = 4) -> fl
 
 @pytest.mark.parametrize("pairs, share", [(4, 0.769), (8, 0.628)])
 def test_sinks_and_a_window_see_most_pairs_of_mqar_and_few_of_the_uniform_one(pairs, share):
-    """The accuracies of StreamingLLM that were reported, 0.760 and 0.621, are these shares: the generator had decided them."""
+    """The accuracies of StreamingLLM that were reported, 0.760 and 0.621, are these shares: the
+    generator had decided them.
+    """
     examples = draw(Mqar(256, [4, 8]), 1024, 3000, pairs=pairs)
     assert in_sight(examples, pairs, 0, 60) == pytest.approx(share, abs=0.01)
     uniform = draw(MqarUniform(256, [4, 8]), 1024, 3000, pairs=pairs)
     places = (1024 - 4 - 2 * pairs) // 2
-    expected = np.mean([len([g for g in range(places) if 2 * pairs + 2 * g - 2 * i < 60]) / places for i in range(pairs)])
+    expected = np.mean(
+        [
+            len([g for g in range(places) if 2 * pairs + 2 * g - 2 * i < 60]) / places
+            for i in range(pairs)
+        ]
+    )
     assert in_sight(uniform, pairs, 4, 60) == pytest.approx(expected, abs=0.01) and expected < 0.06
 
 
@@ -142,19 +202,28 @@ def test_uniform_mqar_asks_at_all_distances_alike_behind_filler(length):
     for n in (2, 8):
         examples, places = draw(task, length, 4000, pairs=n), (length - 3 - 2 * n) // 2
         taken = np.zeros(places)
-        for inputs, targets, answers in zip(examples.inputs_NT.tolist(), examples.targets_NT, examples.answer_NT, strict=True):
+        for inputs, targets, answers in zip(
+            examples.inputs_NT.tolist(), examples.targets_NT, examples.answer_NT, strict=True
+        ):
             keys, values = inputs[3 : 3 + 2 * n : 2], inputs[4 : 3 + 2 * n : 2]
             assert max(keys) < 32 <= min(values) and len({*keys}) == len({*values}) == n
             for at in np.flatnonzero(targets != IGNORED).tolist():
                 assert inputs[at] == keys[answers[at]] and targets[at] == values[answers[at]]
-                assert inputs.count(inputs[at]) == 2  # in its pair and where it is asked for, never in the filler
+                assert (
+                    inputs.count(inputs[at]) == 2
+                )  # in its pair and where it is asked for, never in the filler
                 taken[(at - 3 - 2 * n) // 2] += 1
-        np.testing.assert_allclose(taken / taken.sum(), 1 / places, atol=6 * (1 / places / (n * 4000)) ** 0.5)
+        np.testing.assert_allclose(
+            taken / taken.sum(), 1 / places, atol=6 * (1 / places / (n * 4000)) ** 0.5
+        )
 
 
 def test_questions_inside_and_outside_of_the_window_are_asked_apart():
     task = MqarUniform(64, [2, 4], lead=4, window=16)
-    assert [part.task for part in task.parts(16)] == ["mqar_uniform 2 pairs", "mqar_uniform 2 pairs inside 16"]  # 4 pairs need 20 tokens
+    assert [part.task for part in task.parts(16)] == [
+        "mqar_uniform 2 pairs",
+        "mqar_uniform 2 pairs inside 16",
+    ]  # 4 pairs need 20 tokens
     named = {part.task: part.arguments for part in task.parts(64)}
     assert [*named] == ["mqar_uniform 2 pairs", "mqar_uniform 4 pairs"] + [
         f"mqar_uniform {n} pairs {where} 16" for n in (2, 4) for where in ("inside", "outside")
@@ -169,13 +238,19 @@ def test_questions_inside_and_outside_of_the_window_are_asked_apart():
                 at.max() - 4 + 1,
             )  # from the last value to the first question; from the first pair to the last
         assert spans["inside"] == (2, 15) and spans["outside"][0] == 18 and spans["outside"][1] > 50
-    with pytest.raises(ConfigError, match="data.source.window=12 cannot hold 4 pairs and as many questions: give 16 or more"):
+    with pytest.raises(
+        ConfigError,
+        match="data.source.window=12 cannot hold 4 pairs and as many questions: give 16 or more",
+    ):
         MqarUniform(64, [4], window=12)
     with pytest.raises(ConfigError, match="with 4 pairs needs 20 tokens, not 16"):
         draw(MqarUniform(64, [4]), 16)
 
 
-@pytest.mark.parametrize("task, answer", [(Copy(20), list), (Reverse(20), lambda string: string[::-1]), (Sort(20), sorted)])
+@pytest.mark.parametrize(
+    "task, answer",
+    [(Copy(20), list), (Reverse(20), lambda string: string[::-1]), (Sort(20), sorted)],
+)
 def test_copy_reverse_and_sort_ask_for_the_string_and_its_end(task, answer):
     for full in (False, True):
         examples, sizes = draw(task, full=full), set()
@@ -183,9 +258,17 @@ def test_copy_reverse_and_sort_ask_for_the_string_and_its_end(task, answer):
             n = inputs.index(SEP) - 1
             sizes.add(n)
             string = inputs[1 : n + 1]
-            assert inputs[0] == BOS and min(string) >= SYMBOLS and asked(examples, row) == [*answer(string), EOS]
-            assert inputs[n + 2 :] == [*answer(string), EOS, *[PAD] * 32][: 32 - n - 2]  # what is asked for is fed behind it
-            assert np.flatnonzero(examples.targets_NT[row] != IGNORED).tolist() == list(range(n + 1, 2 * n + 2))
+            assert (
+                inputs[0] == BOS
+                and min(string) >= SYMBOLS
+                and asked(examples, row) == [*answer(string), EOS]
+            )
+            assert (
+                inputs[n + 2 :] == [*answer(string), EOS, *[PAD] * 32][: 32 - n - 2]
+            )  # what is asked for is fed behind it
+            assert np.flatnonzero(examples.targets_NT[row] != IGNORED).tolist() == list(
+                range(n + 1, 2 * n + 2)
+            )
         assert sizes == ({15} if full else set(range(1, 16)))
 
 
@@ -198,8 +281,13 @@ def test_distinct_symbols_stand_once_in_a_string(task):
             assert len(set(string)) == len(string)
             seen[string] += 1
     assert (seen[:SYMBOLS] == 0).all() and seen[SYMBOLS:].min() > 0.8 * seen.max()
-    assert any(len(set(row[1:16])) < 15 for row in draw(task(20), full=True).inputs_NT.tolist())  # otherwise they repeat
-    with pytest.raises(ConfigError, match="has 16 and needs 17 of them at 36 tokens: give data.vocab_size=21 or more"):
+    assert any(
+        len(set(row[1:16])) < 15 for row in draw(task(20), full=True).inputs_NT.tolist()
+    )  # otherwise they repeat
+    with pytest.raises(
+        ConfigError,
+        match="has 16 and needs 17 of them at 36 tokens: give data.vocab_size=21 or more",
+    ):
         draw(task(20, distinct=True), 36)
 
 
@@ -217,7 +305,9 @@ def test_addition_asks_for_the_sum(reverse):
             a, b = ("".join(str(digit - SYMBOLS) for digit in part) for part in parts)
             total = str(int(a) + int(b))
             digits = [SYMBOLS + int(digit) for digit in (total[::-1] if reverse else total)]
-            assert asked(examples, row) == [*digits, EOS] and all(len(part) == 1 or part[0] != "0" for part in (a, b))
+            assert asked(examples, row) == [*digits, EOS] and all(
+                len(part) == 1 or part[0] != "0" for part in (a, b)
+            )
             sizes.append(sorted((len(a), len(b))))
         assert {high for _, high in sizes} == ({9} if full else set(range(1, 10)))
         assert {low for low, _ in sizes} == set(range(1, 10))
@@ -226,10 +316,17 @@ def test_addition_asks_for_the_sum(reverse):
 def test_numbers_may_have_more_digits_than_python_reads():
     total = Addition(15).question(np.full(5000, 9), np.array([1]))[1]
     assert (total - SYMBOLS).tolist() == [1, *[0] * 5000]
-    assert len(asked(draw(Addition(15), 15_004, 1, full=True), 0)) in (5001, 5002)  # EOS behind the sum
+    assert len(asked(draw(Addition(15), 15_004, 1, full=True), 0)) in (
+        5001,
+        5002,
+    )  # EOS behind the sum
 
 
-@pytest.mark.parametrize("task", [Mqar(64, [1, 2, 4]), MqarUniform(64, [1, 2]), Copy(20), Addition(15)], ids=lambda task: task.name)
+@pytest.mark.parametrize(
+    "task",
+    [Mqar(64, [1, 2, 4]), MqarUniform(64, [1, 2]), Copy(20), Addition(15)],
+    ids=lambda task: task.name,
+)
 def test_batches_are_a_function_of_seed_and_step(task):
     def made(seed=0, split="train"):
         return batches(TaskSplit(task, split), [16, 32], 128, seed, None)
@@ -238,11 +335,18 @@ def test_batches_are_a_function_of_seed_and_step(task):
     for step in (11, 0, 5, 5):
         inputs_BT, targets_BT = here.at(step)
         assert inputs_BT.equal(forward[step][0]) and targets_BT.equal(forward[step][1])
-        assert inputs_BT.numel() == 128 and here.n_targets(step) == int((targets_BT != IGNORED).sum())
-        parts = [here.at(step, lambda n, i=i: slice(i * n // 2, (i + 1) * n // 2))[1] for i in (0, 1)]
+        assert inputs_BT.numel() == 128 and here.n_targets(step) == int(
+            (targets_BT != IGNORED).sum()
+        )
+        parts = [
+            here.at(step, lambda n, i=i: slice(i * n // 2, (i + 1) * n // 2))[1] for i in (0, 1)
+        ]
         assert [row for part in parts for row in part.tolist()] == targets_BT.tolist()
     assert {batch[0].shape[1] for batch in forward} == {16, 32}
-    assert not any(made(seed, split).at(1)[0].equal(forward[1][0]) for seed, split in ((1, "train"), (0, "validation")))
+    assert not any(
+        made(seed, split).at(1)[0].equal(forward[1][0])
+        for seed, split in ((1, "train"), (0, "validation"))
+    )
 
 
 @pytest.mark.parametrize(
@@ -251,7 +355,10 @@ def test_batches_are_a_function_of_seed_and_step(task):
         ({"bos": True}, "data.bos=true"),
         ({"vocab_size": 5}, "data.vocab_size=5 cannot hold"),
         ({"tokenizer": "bytes"}, "data.tokenizer=bytes and data=mqar do not go together"),
-        ({"source": {"_target_": "posbench.data.mqar.Mqar", "pairs": [5000]}}, "must lie in 1 .. 4095"),
+        (
+            {"source": {"_target_": "posbench.data.mqar.Mqar", "pairs": [5000]}},
+            "must lie in 1 .. 4095",
+        ),
         ({"source": {"_target_": "posbench.data.mqar.Mqar", "pairs": []}}, "must lie in 1 .. 4095"),
     ],
 )

@@ -1,4 +1,6 @@
-"""model=server: the losses of a running engine are those of its weights, through each dialect; what it cannot give is one sentence."""
+"""model=server: the losses of a running engine are those of its weights, through each dialect; what
+it cannot give is one sentence.
+"""
 
 import json
 import os
@@ -24,9 +26,27 @@ from posbench.results.run_metadata import read_metadata
 from posbench.runs.rows import read_eval
 
 PROTOCOLS = ("fixed_targets", "by_position", "disjoint")
-WORDS = ["data=local", "data.bos=true", "evaluate.lengths=[64,250]", "evaluate.windows=4", "evaluate.max_length=250"]
+WORDS = [
+    "data=local",
+    "data.bos=true",
+    "evaluate.lengths=[64,250]",
+    "evaluate.windows=4",
+    "evaluate.max_length=250",
+]
 WORDS += ["evaluate.floor=false", "log.mode=disabled", "device=cpu"]
-SHARED = ("length", "protocol", "position", "task", "depth", "n_targets", "n_bytes", "n_units", "data", "tokenizer", "train_len")
+SHARED = (
+    "length",
+    "protocol",
+    "position",
+    "task",
+    "depth",
+    "n_targets",
+    "n_bytes",
+    "n_units",
+    "data",
+    "tokenizer",
+    "train_len",
+)
 KEY, SECRET = "POSBENCH_API_KEY", "sk-not-to-be-written"
 
 
@@ -39,7 +59,11 @@ def folder(tmp_path_factory):
 def run(cli):  # noqa: F811
     """A command with the small text: its words after those that all have."""
 
-    places = [word for word in cli.common if word.split("=")[0] in ("data.path", "results_dir", "cache_dir", "report_dir")]
+    places = [
+        word
+        for word in cli.common
+        if word.split("=")[0] in ("data.path", "results_dir", "cache_dir", "report_dir")
+    ]
 
     def typed(*words: str) -> list[str]:
         given = {word.split("=")[0] for word in words}
@@ -71,7 +95,9 @@ def evaluated(root: Path, kind: str) -> dict[str, tuple[list[dict], dict[str, np
 
 
 def assert_same(root: Path, names: tuple[str, ...]) -> None:
-    """Every target's loss and correctness by the server are those of the weights, and so are the rows."""
+    """Every target's loss and correctness by the server are those of the weights, and so are the
+    rows.
+    """
     theirs, ours = evaluated(root, "server"), evaluated(root, "hf")
     assert theirs.keys() == set(names)
     for name, (rows, arrays) in theirs.items():
@@ -81,7 +107,10 @@ def assert_same(root: Path, names: tuple[str, ...]) -> None:
             np.testing.assert_allclose(values, own[key], atol=1e-4, rtol=1e-5)
         for row, same in zip(rows, own_rows, strict=True):
             assert {key: row[key] for key in SHARED} == {key: same[key] for key in SHARED}
-            measured = [{key: one[key] for key in ("nll", "ppl", "bpb", "accuracy") if one[key] is not None} for one in (row, same)]
+            measured = [
+                {key: one[key] for key in ("nll", "ppl", "bpb", "accuracy") if one[key] is not None}
+                for one in (row, same)
+            ]
             assert measured[0] == pytest.approx(measured[1], rel=1e-4)
 
 
@@ -99,7 +128,11 @@ def test_losses_are_those_of_the_weights(run, folder, dialect):
         run(*to(server, folder, protocols(*PROTOCOLS), "model.requests=2"))
         assert len(server.asked) == before
     (listed,) = list_runs(run.root / "runs")
-    assert (listed.state, listed.encoding, listed.evaluations) == ("finished", "served", len(PROTOCOLS))
+    assert (listed.state, listed.encoding, listed.evaluations) == (
+        "finished",
+        "served",
+        len(PROTOCOLS),
+    )
     assert read_metadata(listed.path).training["checkpoint"] == "tiny"
     run("model=hf", f"model.path={folder}", protocols(*PROTOCOLS))
     assert_same(run.root, PROTOCOLS)
@@ -109,7 +142,9 @@ def test_each_length_is_asked_by_itself_since_an_engine_may_scale_by_it(run, fol
     with serving(folder, "vllm") as server:
         said = run(*to(server, folder, protocols("by_position"), "dry=true")).stdout
         run(*to(server, folder, protocols("by_position")))
-        asked = Counter(len(one.body["prompt"]) - 1 for one in server.asked[2:])  # the BOS stands before each text
+        asked = Counter(
+            len(one.body["prompt"]) - 1 for one in server.asked[2:]
+        )  # the BOS stands before each text
     assert asked == {64: 4, 250: 4} and f"{4 * (64 + 250):,} tokens" in said, (asked, said)
 
 
@@ -123,13 +158,17 @@ def test_texts_without_a_bos(run, folder):
 
 @pytest.mark.parametrize("adds_bos", [True, False])
 def test_llama_cpp_takes_text_behind_a_bos(run, folder, tmp_path, adds_bos):
-    """Its tokenizer may or may not write the BOS, and the losses are right either way; the first token's is missing, so no by_position."""
+    """Its tokenizer may or may not write the BOS, and the losses are right either way; the first
+    token's is missing, so no by_position.
+    """
     path = folder if adds_bos else small_checkpoint(tmp_path / "model", bos=False)
     with serving(path, "llama_cpp") as server:
         run(*to(server, path))
         said = run(*to(server, path, protocols("by_position")), code=1).stderr
         assert "gives no probability of token 1 " in said and "fixed_targets" in said
-    with serving(path, "llama_cpp") as server:  # the one before may still answer what the failed job asked
+    with serving(
+        path, "llama_cpp"
+    ) as server:  # the one before may still answer what the failed job asked
         said = run(*to(server, path, "data.bos=false"), code=2).stderr
         assert "data.bos=true" in said and "model=llama_cpp" in said and not server.asked
     run("model=hf", f"model.path={path}")
@@ -138,22 +177,41 @@ def test_llama_cpp_takes_text_behind_a_bos(run, folder, tmp_path, adds_bos):
 
 @pytest.mark.parametrize("dialect", ["vllm", "sglang", "llama_cpp"])
 def test_a_task_in_words(run, folder, dialect):
-    task = ["evaluate.tasks=[passkey]", protocols("accuracy"), "evaluate.lengths=[500]", "evaluate.max_length=500", "evaluate.windows=1"]
+    task = [
+        "evaluate.tasks=[passkey]",
+        protocols("accuracy"),
+        "evaluate.lengths=[500]",
+        "evaluate.max_length=500",
+        "evaluate.windows=1",
+    ]
     with serving(folder, dialect, limit=600) as server:
         run(*to(server, folder, *task))
     run("model=hf", f"model.path={folder}", *task)
     assert_same(run.root, ("accuracy",))
 
 
-STAYS = {"vllm": [*FAULTS, "closed", *SPOILS], "sglang": [name for name in SPOILS if name != "miscounted"], "llama_cpp": list(SPOILS)}
+STAYS = {
+    "vllm": [*FAULTS, "closed", *SPOILS],
+    "sglang": [name for name in SPOILS if name != "miscounted"],
+    "llama_cpp": list(SPOILS),
+}
 
 
 def asking(served, folder: Path, **given: object) -> tuple[server.Server, np.ndarray]:
     """An engine that has looked at its server, and a text."""
     data = {"tokenizer": str(folder), "bos": True, "vocab_size": 300}
     engine = server.Server(served.url, **given)
-    engine.start({"data": data, "cache_dir": "", "model": {"checkpoint": {"bos": 0}}, "evaluate": {"lengths": [64]}})
-    return engine, np.array(Tokenizer.from_file(str(folder / "tokenizer.json")).encode(TEXT).ids[:65])
+    engine.start(
+        {
+            "data": data,
+            "cache_dir": "",
+            "model": {"checkpoint": {"bos": 0}},
+            "evaluate": {"lengths": [64]},
+        }
+    )
+    return engine, np.array(
+        Tokenizer.from_file(str(folder / "tokenizer.json")).encode(TEXT).ids[:65]
+    )
 
 
 @pytest.mark.parametrize("dialect", STAYS)
@@ -164,9 +222,16 @@ def test_a_fault_that_passes_is_asked_again(folder, monkeypatch, dialect):
         expected = engine.losses(text, 20)[0]
         for fault in ("500", "503", "429", "gateway", "garbage", "html", "closed"):
             first = len(served.asked)
-            served.behave = lambda number, fault=fault, first=first: fault if number < first + 2 else None
-            assert np.array_equal(engine.losses(text, 20)[0], expected) and len(served.asked) == first + 3
-            served.behave = lambda number, fault=fault, first=first: fault if number < first + 6 else None
+            served.behave = lambda number, fault=fault, first=first: (
+                fault if number < first + 2 else None
+            )
+            assert (
+                np.array_equal(engine.losses(text, 20)[0], expected)
+                and len(served.asked) == first + 3
+            )
+            served.behave = lambda number, fault=fault, first=first: (
+                fault if number < first + 6 else None
+            )
             with pytest.raises(RunError):
                 engine.losses(text, 20)
 
@@ -189,7 +254,9 @@ def test_a_fault_that_stays_is_one_sentence(folder, dialect):
 def failing(server, folder: Path, run, *words: str, code: int = 2) -> str:
     """The one sentence of a command that fails."""
     done = run(*to(server, folder, *words), code=code)
-    (said,) = [line for line in done.stderr.splitlines() if line.startswith(("failed:", "refused:"))]
+    (said,) = [
+        line for line in done.stderr.splitlines() if line.startswith(("failed:", "refused:"))
+    ]
     assert not evaluated(run.root, "server")
     return said
 
@@ -205,7 +272,9 @@ def test_a_key_is_sent_and_written_nowhere(run, folder, monkeypatch):
         quoting = json.dumps({"error": {"message": f"{'x' * 60} {SECRET}"}}).encode()
         monkeypatch.setitem(FAULTS, "quoting", lambda handler: handler.say(500, quoting))
         server.behave = lambda number: "quoting"
-        server.dialect.unauthorized = {"error": {"message": f"Incorrect API key provided: {SECRET}"}}
+        server.dialect.unauthorized = {
+            "error": {"message": f"Incorrect API key provided: {SECRET}"}
+        }
         done = [done, run(*to(server, folder, "evaluate.lengths=[128]", "model.retries=0"), code=1)]
     files = [path for path in run.root.rglob("*") if path.is_file()]
     assert len(files) > 10 and not any(SECRET[:8].encode() in path.read_bytes() for path in files)
@@ -225,19 +294,27 @@ QUOTING = {  # how a server writes the key into an error
 @pytest.mark.parametrize("status", [200, 400, 500])
 def test_a_server_that_quotes_the_key_does_not_bring_it_into_an_error(folder, monkeypatch, status):
     with serving(folder) as served:
-        for key in ("sk-not-to-be-written", 'sk-"with/\\strange&letters', "sk-" + "0123456789abcdef" * 100):
+        for key in (
+            "sk-not-to-be-written",
+            'sk-"with/\\strange&letters',
+            "sk-" + "0123456789abcdef" * 100,
+        ):
             monkeypatch.setenv(KEY, f"{key}\r\n")  # as a file that Windows wrote gives it
             served.behave = lambda number: None
             engine, text = asking(served, folder, retries=0)
             assert served.asked[-1].headers["Authorization"] == f"Bearer {key}"
             for spelling in QUOTING.values():
                 body = spelling(key).encode()
-                monkeypatch.setitem(FAULTS, "quoting", lambda handler, body=body: handler.say(status, body))
+                monkeypatch.setitem(
+                    FAULTS, "quoting", lambda handler, body=body: handler.say(status, body)
+                )
                 served.behave = lambda number: "quoting"
                 with pytest.raises(RunError) as caught:
                     engine.losses(text, 20)
                 said = str(caught.value)
-                assert "..." in said and not any(key[at : at + 8] in said for at in range(len(key) - 7)), said
+                assert "..." in said and not any(
+                    key[at : at + 8] in said for at in range(len(key) - 7)
+                ), said
 
 
 def test_a_key_in_what_a_server_tells_of_itself_is_written_nowhere(run, folder, monkeypatch):
@@ -251,12 +328,18 @@ def test_a_key_in_what_a_server_tells_of_itself_is_written_nowhere(run, folder, 
     assert SECRET[:8] not in done.stdout + done.stderr and "1.0+..." in done.stderr
 
 
-@pytest.mark.parametrize("key", ["sk-tab\tinside-0123", "sk-\u20ac-0123456789", "sk-zero\x7fwidth", "sk-line\nsk-line"])
-def test_a_key_that_cannot_be_sent_is_refused_before_anything_is_asked(run, folder, monkeypatch, key):
+@pytest.mark.parametrize(
+    "key", ["sk-tab\tinside-0123", "sk-\u20ac-0123456789", "sk-zero\x7fwidth", "sk-line\nsk-line"]
+)
+def test_a_key_that_cannot_be_sent_is_refused_before_anything_is_asked(
+    run, folder, monkeypatch, key
+):
     monkeypatch.setenv(KEY, key)
     with serving(folder) as server:
         said = failing(server, folder, run)
-        assert KEY in said and "printable ASCII" in said and not server.looked_up and not server.asked
+        assert (
+            KEY in said and "printable ASCII" in said and not server.looked_up and not server.asked
+        )
         assert not any(key[at : at + 6] in said for at in range(len(key) - 5))
 
 
@@ -295,7 +378,9 @@ def test_values_of_wrong_types_are_one_sentence(folder, monkeypatch, dialect, pa
         engine, text = asking(served, folder, retries=0)
         served.behave = lambda number: "typed"
         for value in WRONG_TYPES:
-            monkeypatch.setitem(SPOILS, "typed", lambda answer, value=value: with_value(answer, part, value))
+            monkeypatch.setitem(
+                SPOILS, "typed", lambda answer, value=value: with_value(answer, part, value)
+            )
             with pytest.raises(RunError) as caught:
                 engine.losses(text, 20)
             assert served.url in str(caught.value) and len(str(caught.value)) < 500
@@ -303,32 +388,62 @@ def test_values_of_wrong_types_are_one_sentence(folder, monkeypatch, dialect, pa
 
 def with_value(answer: dict, part: str, value: object) -> None:
     """Put a value into the place of a part of an answer, or of one token's."""
-    if part == "both":  # a log-probability and the likeliest ones are compared with each other first
+    if (
+        part == "both"
+    ):  # a log-probability and the likeliest ones are compared with each other first
         with_value(answer, "token_logprobs", value)
-        with_value(answer, "top_logprobs", [[value, 1, None]] if "meta_info" in answer else {"a": value})
+        with_value(
+            answer, "top_logprobs", [[value, 1, None]] if "meta_info" in answer else {"a": value}
+        )
     elif part == "all":
         name = "meta_info" if "meta_info" in answer else "choices"
         answer[name] = value
     elif "meta_info" in answer:
-        entries = answer["meta_info"]["input_top_logprobs" if part == "top_logprobs" else "input_token_logprobs"]
+        entries = answer["meta_info"][
+            "input_top_logprobs" if part == "top_logprobs" else "input_token_logprobs"
+        ]
         if part == "top_logprobs":
             entries[-1] = value
         else:
             entries[-1][1 if part == "tokens" else 0] = value
     else:
-        answer["choices"][0]["logprobs"][part][-2] = f"token_id:{'9' * 5000}" if part == "tokens" else value
+        answer["choices"][0]["logprobs"][part][-2] = (
+            f"token_id:{'9' * 5000}" if part == "tokens" else value
+        )
 
 
-@pytest.mark.parametrize("value", ["300", 300.0, "many", [300], {"a": 1}, True, -1, "9" * 5000, 10**30])
+@pytest.mark.parametrize(
+    "value", ["300", 300.0, "many", [300], {"a": 1}, True, -1, "9" * 5000, 10**30]
+)
 def test_a_length_of_another_type_is_read_or_left_out(folder, value):
     with serving(folder) as served:
-        served.dialect.facts["/v1/models"]["data"][0] |= {"max_model_len": value, "owned_by": "vllm", "meta": [1], "root": [2]}
+        served.dialect.facts["/v1/models"]["data"][0] |= {
+            "max_model_len": value,
+            "owned_by": "vllm",
+            "meta": [1],
+            "root": [2],
+        }
         engine, text = asking(served, folder)
-        assert engine.longest == (300 if value in ("300", 300.0) else value if value == 10**30 else None)
+        assert engine.longest == (
+            300 if value in ("300", 300.0) else value if value == 10**30 else None
+        )
         assert np.isfinite(engine.losses(text, 20)[0]).all()
 
 
-@pytest.mark.parametrize("models", [[], {}, None, 5, "tiny", {"data": {"id": "tiny"}}, {"data": ["tiny"]}, {"data": [[1]]}, {"data": [{}]}])
+@pytest.mark.parametrize(
+    "models",
+    [
+        [],
+        {},
+        None,
+        5,
+        "tiny",
+        {"data": {"id": "tiny"}},
+        {"data": ["tiny"]},
+        {"data": [[1]]},
+        {"data": [{}]},
+    ],
+)
 def test_lists_of_models_of_another_form_are_one_sentence(run, folder, models):
     with serving(folder) as server:
         server.dialect.facts["/v1/models"] = models
@@ -356,16 +471,24 @@ def test_what_a_server_is_not(run, folder, tmp_path):
     assert url in failing(server, folder, run)
     server.url = ""
     assert "add its address, such as model.url=http" in failing(server, folder, run)
-    for server.url in ("localhost:8000", "http://localhost:port", f"http://user:{SECRET}@localhost:8000"):
+    for server.url in (
+        "localhost:8000",
+        "http://localhost:port",
+        f"http://user:{SECRET}@localhost:8000",
+    ):
         said = failing(server, folder, run)
         assert "is no plain http" in said and SECRET not in said
 
 
 @pytest.mark.parametrize("dialect", ["vllm", "sglang", "llama_cpp"])
 def test_a_length_that_the_server_does_not_read(run, folder, dialect):
-    """A text of 250 tokens is asked with the target behind it, and an engine wants room for one more."""
+    """A text of 250 tokens is asked with the target behind it, and an engine wants room for one
+    more.
+    """
     with serving(folder, dialect, limit=251) as server:
-        said = failing(server, folder, run, "evaluate.lengths=[250]", code=2 if dialect != "llama_cpp" else 1)
+        said = failing(
+            server, folder, run, "evaluate.lengths=[250]", code=2 if dialect != "llama_cpp" else 1
+        )
         assert "251" in said and ("250" in said or dialect == "llama_cpp")
     with serving(folder, dialect, limit=252) as server:
         run(*to(server, folder))
@@ -385,16 +508,29 @@ def test_answered_texts_are_not_asked_again(run, folder):
         server.behave, server.asked = lambda number: None, []
         run(*to(server, folder, *words))
         again = prompts(server)
-        assert len(again) == len(set(again)) and len(again) in (5, 6) and not set(again) & set(answered)  # one may have been on its way
+        assert (
+            len(again) == len(set(again))
+            and len(again) in (5, 6)
+            and not set(again) & set(answered)
+        )  # one may have been on its way
     run("model=hf", f"model.path={folder}", *words[2:])
     assert_same(run.root, ("fixed_targets",))
 
 
 def started(run, *words: str) -> forked.Popen:
-    """The command in processes of their own, where an interrupt is not ignored, as it may be where tests run in the background."""
+    """The command in processes of their own, where an interrupt is not ignored, as it may be where
+    tests run in the background.
+    """
     first = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
     typed = run.command(*run.typed(*words), common=False, first=first)
-    return forked.Popen(typed, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=run.root, start_new_session=True)
+    return forked.Popen(
+        typed,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=run.root,
+        start_new_session=True,
+    )
 
 
 def test_an_interrupt_ends_at_once_although_a_server_hangs(run, folder):
@@ -404,7 +540,11 @@ def test_an_interrupt_ends_at_once_although_a_server_hangs(run, folder):
             assert served.hangs.wait(60)
             os.killpg(process.pid, signal.SIGINT)
             said = process.communicate(timeout=60)[1]
-        assert process.returncode == 130 and "the same command goes on from there" in said and "Traceback" not in said
+        assert (
+            process.returncode == 130
+            and "the same command goes on from there" in said
+            and "Traceback" not in said
+        )
         served.behave, served.asked = lambda number: None, []
         with started(run, *to(served, folder, *words)) as process:
             process.communicate(timeout=60)
@@ -423,4 +563,6 @@ def test_a_killed_command_goes_on_where_it_was(run, folder):
         served.seconds, served.asked = 0, []
         with started(run, *to(served, folder, *words)) as process:
             process.communicate(timeout=60)
-        assert process.returncode == 0 and 60 - 44 < len(prompts(served)) < 60 - 5  # without the answers of its last two seconds
+        assert (
+            process.returncode == 0 and 60 - 44 < len(prompts(served)) < 60 - 5
+        )  # without the answers of its last two seconds

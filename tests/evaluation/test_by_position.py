@@ -1,4 +1,6 @@
-"""by_position: windows that begin alike at every length, and lengths that are read together, wherever that gives the same losses."""
+"""by_position: windows that begin alike at every length, and lengths that are read together,
+wherever that gives the same losses.
+"""
 
 import json
 from dataclasses import asdict
@@ -28,7 +30,9 @@ CHOSEN += [(name, "none", "none") for name in choices("encoding") if name != "ro
 
 @pytest.mark.parametrize(("encoding", "extension", "scale"), CHOSEN)
 def test_lengths_that_are_read_together_have_the_losses_of_each_alone(encoding, extension, scale):
-    found = evaluation(make(node("extension", extension)), make(node("scale_attention", scale), small_shape()))
+    found = evaluation(
+        make(node("extension", extension)), make(node("scale_attention", scale), small_shape())
+    )
     found.model = small_model(make(node("encoding", encoding), small_shape()))
     try:
         check(found.model.encoding, found.extension, found.scale, LENGTHS, True)
@@ -44,7 +48,9 @@ def test_lengths_that_are_read_together_have_the_losses_of_each_alone(encoding, 
             assert np.allclose(shared.score(length)[0], alone, atol=2e-5), (text, length)
 
 
-@pytest.mark.parametrize("name", ["pi", "ntk", "yarn", "dynamic_ntk", "string", "longrope", "llama3"])
+@pytest.mark.parametrize(
+    "name", ["pi", "ntk", "yarn", "dynamic_ntk", "string", "longrope", "llama3"]
+)
 def test_a_method_that_depends_on_the_length_takes_a_pass_for_each(name):
     found = evaluation(make(node("extension", name)))
     each = {length: [length] for length in LENGTHS}
@@ -55,10 +61,17 @@ def test_a_method_that_depends_on_the_length_takes_a_pass_for_each(name):
 
 
 def test_of_a_method_that_changes_beyond_the_training_length_alone_the_lengths_below_are_read_together():
-    encoding, scale = make(node("encoding", "rope"), small_shape()), make(node("scale_attention", "log_n"), small_shape())
-    assert together(lambda length: make_plan(encoding, None, scale, length=length), [4, 8, TRAIN_LEN, 64]) == {64: [64, TRAIN_LEN, 8, 4]}
+    encoding, scale = (
+        make(node("encoding", "rope"), small_shape()),
+        make(node("scale_attention", "log_n"), small_shape()),
+    )
+    assert together(
+        lambda length: make_plan(encoding, None, scale, length=length), [4, 8, TRAIN_LEN, 64]
+    ) == {64: [64, TRAIN_LEN, 8, 4]}
     pi = make(node("extension", "pi"))
-    assert together(lambda length: make_plan(encoding, pi, length=length), [4, TRAIN_LEN, 32, 64]) == {16: [16, 4], 32: [32], 64: [64]}
+    assert together(
+        lambda length: make_plan(encoding, pi, length=length), [4, TRAIN_LEN, 32, 64]
+    ) == {16: [16, 4], 32: [32], 64: [64]}
 
 
 @pytest.mark.parametrize("bos", [None, 49])
@@ -72,15 +85,26 @@ def test_every_length_begins_with_the_windows_first_token_and_one_text_serves_al
         rows, arrays = one.run(length)
         first = one.windows.last_N[1] - 64
         for position in (1, 5, length):
-            assert arrays["nll"][1, position - 1] == pytest.approx(naive(found, first + position, position), abs=1e-4)
+            assert arrays["nll"][1, position - 1] == pytest.approx(
+                naive(found, first + position, position), abs=1e-4
+            )
         low, n_bytes = first + 1, found.corpus.test.n_bytes
-        assert rows[0]["n_bytes"] == sum(n_bytes[start + 1] for start in one.start_N) and low - 1 == one.start_N[1]
-        assert sum(row["n_bytes"] for row in rows) == sum(int(n_bytes[s + 1 : s + 1 + length].sum()) for s in one.start_N)
+        assert (
+            rows[0]["n_bytes"] == sum(n_bytes[start + 1] for start in one.start_N)
+            and low - 1 == one.start_N[1]
+        )
+        assert sum(row["n_bytes"] for row in rows) == sum(
+            int(n_bytes[s + 1 : s + 1 + length].sum()) for s in one.start_N
+        )
     assert sum(told) == one.cost(64) and set(texts) == {64}
-    assert (one.shared()["offset"] == one.start_N + 1 - found.file.starts[one.windows.document_N]).all()
+    assert (
+        one.shared()["offset"] == one.start_N + 1 - found.file.starts[one.windows.document_N]
+    ).all()
 
 
-def test_a_run_reads_one_text_adds_lengths_later_and_says_where_it_takes_a_pass_for_each(tmp_path, text_folder, capfd):
+def test_a_run_reads_one_text_adds_lengths_later_and_says_where_it_takes_a_pass_for_each(
+    tmp_path, text_folder, capfd
+):
     cli = InProcess(tmp_path, text_folder, capfd)
     words = ["evaluate.protocol=by_position", "evaluate.max_length=64", "evaluate.windows=4"]
     plain = cli(*words, "evaluate.lengths=[16,32]")
@@ -90,20 +114,35 @@ def test_a_run_reads_one_text_adds_lengths_later_and_says_where_it_takes_a_pass_
     assert json.loads(file.read_text())["texts"] == {"16": 32, "32": 32}
     cli(*words, "evaluate.lengths=[16,24,64]")
     content, after = json.loads(file.read_text()), read_eval(file)
-    assert content["texts"] == {"16": 32, "32": 32, "24": 64, "64": 64} and content["config"]["version"] == 2
+    assert (
+        content["texts"] == {"16": 32, "32": 32, "24": 64, "64": 64}
+        and content["config"]["version"] == 2
+    )
     assert [row for row in after if row["length"] in (16, 32)] == before
     assert [row["length"] for row in after] == sorted(row["length"] for row in after)
     at = {(row["length"], row["position"]): row["nll"] for row in after}
-    assert at[64, 16] == pytest.approx(at[16, 16], abs=1e-5) and at[24, 8] == pytest.approx(at[64, 8], abs=1e-5)
+    assert at[64, 16] == pytest.approx(at[16, 16], abs=1e-5) and at[24, 8] == pytest.approx(
+        at[64, 8], abs=1e-5
+    )
     dynamic = cli(*words, "evaluate.lengths=[16,64]", "extension=pi")
-    assert "by_position pi+none: a pass for each of 16, 64 tokens, since the method depends on the length" in dynamic.stderr
+    assert (
+        "by_position pi+none: a pass for each of 16, 64 tokens, since the method depends on the"
+        " length" in dynamic.stderr
+    )
     (file,) = tmp_path.glob("runs/*/evals/by_position/pi+none-*.json")
     assert json.loads(file.read_text())["texts"] == {"16": 16, "64": 64}
 
 
 def test_an_evaluation_of_before_has_another_id_and_another_setting():
     assert protocol("fixed_targets").version == 1 and ByPosition.version == 2
-    evaluate = {"windows": 4, "targets": 2, "max_length": 64, "split": "test", "dtype": "fp32", "seed": 0}
+    evaluate = {
+        "windows": 4,
+        "targets": 2,
+        "max_length": 64,
+        "split": "test",
+        "dtype": "fp32",
+        "seed": 0,
+    }
     old, new = Setting.of(evaluate), Setting.of(evaluate, 2)
     assert old != new and old.unstrided == new.unstrided
     assert Setting.of(asdict(new)) == new and Setting.of(asdict(old)) == old

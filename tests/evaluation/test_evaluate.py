@@ -1,4 +1,6 @@
-"""Evaluation against the plainest loop that means the same: one target, one feed, one forward pass."""
+"""Evaluation against the plainest loop that means the same: one target, one feed, one forward
+pass.
+"""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -32,34 +34,64 @@ def text(lengths: list[int]) -> TokenFile:
     generator = np.random.default_rng(0)
     tokens = generator.integers(0, 50, sum(lengths)).astype(np.uint16)
     n_bytes = generator.integers(1, 6, sum(lengths)).astype(np.uint8)
-    return TokenFile(tokens, n_bytes, np.cumsum([0, *lengths]), [str(i) for i in range(len(lengths))])
+    return TokenFile(
+        tokens, n_bytes, np.cumsum([0, *lengths]), [str(i) for i in range(len(lengths))]
+    )
 
 
 def evaluation(extension=None, scale=None, bos=None, **options) -> Scorer:
-    config = EvaluateConfig(**{"lengths": [16, 32, 64], "max_length": 64, "windows": 9, "targets": S, "batch_tokens": 100, **options})
+    config = EvaluateConfig(
+        **{
+            "lengths": [16, 32, 64],
+            "max_length": 64,
+            "windows": 9,
+            "targets": S,
+            "batch_tokens": 100,
+            **options,
+        }
+    )
     corpus = SimpleNamespace(test=text([90, 20, 300, 65]), bos=bos)
-    return Scorer(small_model(Rope(small_shape())), corpus, extension or NoExtension(), scale or LogN(small_shape()), config, "cpu")
+    return Scorer(
+        small_model(Rope(small_shape())),
+        corpus,
+        extension or NoExtension(),
+        scale or LogN(small_shape()),
+        config,
+        "cpu",
+    )
 
 
 def naive(found: Scorer, target: int, context: int) -> float:
     """nll of the token at index `target` after `context` tokens."""
-    feed = torch.from_numpy(found.corpus.test.tokens[target - context : target].astype(np.int64))[None].clone()
+    feed = torch.from_numpy(found.corpus.test.tokens[target - context : target].astype(np.int64))[
+        None
+    ].clone()
     if found.corpus.bos is not None:
         feed[0, 0] = found.corpus.bos
     with torch.no_grad():
-        logits = found.model(feed, make_plan(found.model.encoding, found.extension, found.scale, length=context))
-    return -torch.log_softmax(logits[0, -1].double(), -1)[int(found.corpus.test.tokens[target])].item()
+        logits = found.model(
+            feed, make_plan(found.model.encoding, found.extension, found.scale, length=context)
+        )
+    return -torch.log_softmax(logits[0, -1].double(), -1)[
+        int(found.corpus.test.tokens[target])
+    ].item()
 
 
 @pytest.mark.parametrize("extension", [NoExtension(), Rerope()], ids=lambda one: type(one).__name__)
 def test_progress_is_told_while_a_long_text_is_read(extension):
-    found, told = evaluation(extension, lengths=[256], max_length=256, windows=2, batch_tokens=256), []
+    found, told = (
+        evaluation(extension, lengths=[256], max_length=256, windows=2, batch_tokens=256),
+        [],
+    )
     found.progress = lambda n, part=False: told.append((n, part))
     FixedTargets(found).score(256)
     ends = [i for i, (_, part) in enumerate(told) if not part]
     assert len(ends) == 2 and sum(n for n, _ in told) == 512  # a batch for each window
     # A step for each layer; where a kernel works in blocks of 32 queries, for each of these.
-    assert ends[0] >= (2 if isinstance(extension, NoExtension) else 8) and max(n for n, _ in told) <= 128
+    assert (
+        ends[0] >= (2 if isinstance(extension, NoExtension) else 8)
+        and max(n for n, _ in told) <= 128
+    )
 
 
 def test_a_long_text_is_read_two_heads_after_the_other_to_the_same_losses(monkeypatch):
@@ -70,7 +102,9 @@ def test_a_long_text_is_read_two_heads_after_the_other_to_the_same_losses(monkey
     found.progress = lambda n, part=False: told.append(n)
     # Equal bits on a Xeon with AMX; on an EPYC without it the last digit of a float32 differs.
     assert np.allclose(FixedTargets(found).score(256)[0], wanted, rtol=1e-6, atol=0)
-    assert len(told) == 3 + 3 + 1  # pairs of heads and the rest of a layer, few rows of the last, the end of the batch
+    assert (
+        len(told) == 3 + 3 + 1
+    )  # pairs of heads and the rest of a layer, few rows of the last, the end of the batch
 
 
 def test_losses_in_bf16_are_those_of_weights_rounded_in_every_pass(monkeypatch):
@@ -80,7 +114,9 @@ def test_losses_in_bf16_are_those_of_weights_rounded_in_every_pass(monkeypatch):
     monkeypatch.setattr(scorer, "rounded", lambda model: asked.append(model) or model)
     every = FixedTargets(found).score(256)
     exact = FixedTargets(wanted).score(256)
-    assert asked == [found.model] and all(np.array_equal(a, b) for a, b in zip(once, every, strict=True))
+    assert asked == [found.model] and all(
+        np.array_equal(a, b) for a, b in zip(once, every, strict=True)
+    )
     assert not np.array_equal(once[0], exact[0]) and np.abs(once[0] - exact[0]).max() < 0.2
 
 
@@ -88,7 +124,9 @@ def test_logits_of_a_large_vocabulary_are_made_a_few_rows_at_once(monkeypatch):
     found = evaluation(lengths=[64], windows=9)
     whole = FixedTargets(found).score(64)
     monkeypatch.setattr(scorer, "LOSS_LOGITS", 150)
-    assert all(np.array_equal(a, b) for a, b in zip(FixedTargets(found).score(64), whole, strict=True))
+    assert all(
+        np.array_equal(a, b) for a, b in zip(FixedTargets(found).score(64), whole, strict=True)
+    )
     monkeypatch.setattr(scorer, "HEAD_LOGITS", 1)
     few = FixedTargets(found).score(64)
     assert np.allclose(few[0], whole[0], atol=1e-5) and np.array_equal(few[1], whole[1])
@@ -111,9 +149,18 @@ def test_places_are_sampled_evenly_over_all_that_is_long_enough():
 
 
 def test_a_glob_of_names_leaves_windows_in_these_documents_alone():
-    file = replace(text([300, 300, 300, 300]), names=["test/a/one", "test/b/two", "test/a/three", "test/b/four"])
+    file = replace(
+        text([300, 300, 300, 300]),
+        names=["test/a/one", "test/b/two", "test/a/three", "test/b/four"],
+    )
     assert set(choose(file, 64, 40, S, seed=0, documents="test/b/*").document_N) == {1, 3}
-    with pytest.raises(ConfigError, match=r"evaluate.documents=b/\* matches none of the 4 documents, the first of which is test/a/one"):
+    with pytest.raises(
+        ConfigError,
+        match=(
+            r"evaluate.documents=b/\* matches none of the 4 documents, the first of which is"
+            r" test/a/one"
+        ),
+    ):
         choose(file, 64, 40, S, seed=0, documents="b/*")
 
 
@@ -126,9 +173,13 @@ def test_projects_get_as_many_windows_each_and_are_the_units_of_intervals():
     for last, document in zip(windows.last_N, windows.document_N, strict=True):
         assert file.starts[document] <= last - 64 and last < file.starts[document + 1]
     within = np.bincount(windows.document_N, minlength=4)
-    assert within[0] < within[2] and within[1] < within[3]  # each place of a project is equally likely
+    assert (
+        within[0] < within[2] and within[1] < within[3]
+    )  # each place of a project is equally likely
     assert choose(file, 64, 40, S, seed=0).unit_D.tolist() == [0, 1, 2, 3, 4]
-    with pytest.raises(ConfigError, match=r"all documents with 65 tokens are of one \(b\): leave evaluate.unit out"):
+    with pytest.raises(
+        ConfigError, match=r"all documents with 65 tokens are of one \(b\): leave evaluate.unit out"
+    ):
         choose(file, 64, 40, S, seed=0, documents="b/*", unit="project")
 
 
@@ -141,12 +192,19 @@ def test_an_interval_over_projects_is_that_of_their_sums():
     row = mean_row(nll_NS, nll_NS > 3, windows.unit_D[windows.document_N], np.ones(1), "project")
     project = np.array([names[document][0] for document in windows.document_N])
     sums = np.array([(nll_NS[project == one] - nll_NS.mean()).sum() for one in "abc"])
-    assert (row["n_units"], row["sem_unit"], row["nll"]) == (3, "project", pytest.approx(nll_NS.mean()))
+    assert (row["n_units"], row["sem_unit"], row["nll"]) == (
+        3,
+        "project",
+        pytest.approx(nll_NS.mean()),
+    )
     assert row["nll_sem"] == pytest.approx(np.sqrt(3 / 2 * (sums**2).sum()) / nll_NS.size)
 
 
 def test_no_document_long_enough_is_refused_with_the_longest():
-    with pytest.raises(ConfigError, match="the longest has 300: lower evaluate.lengths and evaluate.max_length to 299"):
+    with pytest.raises(
+        ConfigError,
+        match="the longest has 300: lower evaluate.lengths and evaluate.max_length to 299",
+    ):
         choose(text([90, 300]), 300, 5, S, seed=0)
 
 
@@ -159,7 +217,9 @@ def test_fixed_targets_feeds_the_tokens_before_the_last_target(extension, length
     nll_NS = arrays["nll"].reshape(-1, S)
     for n, last in enumerate(FixedTargets(found).windows.last_N[:3]):
         for behind in range(S):
-            assert nll_NS[n, S - 1 - behind] == pytest.approx(naive(found, last - behind, length - behind), abs=1e-4)
+            assert nll_NS[n, S - 1 - behind] == pytest.approx(
+                naive(found, last - behind, length - behind), abs=1e-4
+            )
     assert row["nll"] == pytest.approx(arrays["nll"].mean(), rel=1e-5)
     assert row["n_bytes"] == found.corpus.test.n_bytes[FixedTargets(found).windows.targets_NS].sum()
 
@@ -171,7 +231,9 @@ def test_recompute_window_feeds_exactly_its_window_to_every_target():
     for s in range(S):
         target = evaluator.windows.last_N[1] - S + 1 + s
         assert nll_NS[1, s] == pytest.approx(naive(found, target, TRAIN_LEN), abs=1e-4)
-    assert np.array_equal(evaluator.run(32)[1]["nll"], nll_NS.ravel())  # every longer length is the same floor
+    assert np.array_equal(
+        evaluator.run(32)[1]["nll"], nll_NS.ravel()
+    )  # every longer length is the same floor
     direct = FixedTargets(evaluation()).run(TRAIN_LEN)[1]["nll"]
     assert np.array_equal(evaluator.run(TRAIN_LEN)[1]["nll"], direct)  # nothing to throw away yet
 
@@ -183,14 +245,18 @@ def test_bins_are_single_positions_then_four_per_doubling():
 def test_the_largest_distance_is_the_extensions():
     assert FixedTargets(evaluation()).run(64)[0][0]["max_distance"] == 63
     assert FixedTargets(evaluation(Rerope(5))).run(64)[0][0]["max_distance"] == 5
-    assert FixedTargets(evaluation(RecomputeWindow())).run(64)[0][0]["max_distance"] == TRAIN_LEN - 1
+    assert (
+        FixedTargets(evaluation(RecomputeWindow())).run(64)[0][0]["max_distance"] == TRAIN_LEN - 1
+    )
 
 
 WINDOW, TARGETS, BLOCK = 32, 7, 3  # of blocks of targets that share one text of recompute_window
 
 
 def made(name: str = "fixed_targets", **options):
-    return protocol(name)(evaluation(RecomputeWindow(WINDOW), **{"targets": TARGETS, "stride": 4, **options}))
+    return protocol(name)(
+        evaluation(RecomputeWindow(WINDOW), **{"targets": TARGETS, "stride": 4, **options})
+    )
 
 
 @pytest.mark.parametrize("bos", [None, 49])
@@ -198,17 +264,25 @@ def test_a_block_gives_every_target_the_context_that_is_stated(bos):
     one = made(floor_block=BLOCK, bos=bos)
     nll_NS = one.score(64)[0]
     for s in range(TARGETS):
-        end = min(s // BLOCK * BLOCK + BLOCK, TARGETS) - 1  # the block's last target, which has the whole window
+        end = (
+            min(s // BLOCK * BLOCK + BLOCK, TARGETS) - 1
+        )  # the block's last target, which has the whole window
         target = one.windows.targets_NS[1, s]
-        assert nll_NS[1, s] == pytest.approx(naive(one.evaluation, target, WINDOW - (end - s)), abs=1e-4)
+        assert nll_NS[1, s] == pytest.approx(
+            naive(one.evaluation, target, WINDOW - (end - s)), abs=1e-4
+        )
     exact_NS = made(bos=bos).score(64)[0]
     whole = np.array([BLOCK - 1, 2 * BLOCK - 1, TARGETS - 1])
     assert np.allclose(nll_NS[:, whole], exact_NS[:, whole], atol=1e-5)
-    assert abs(np.delete(nll_NS - exact_NS, whole, axis=1)).min() > 0  # and the others are read with less
+    assert (
+        abs(np.delete(nll_NS - exact_NS, whole, axis=1)).min() > 0
+    )  # and the others are read with less
 
 
 @pytest.mark.parametrize("length", [WINDOW + 1, 64])
-@pytest.mark.parametrize("name", ["fixed_targets", "shuffled_prefix", "repeat", "sliding", "disjoint"])
+@pytest.mark.parametrize(
+    "name", ["fixed_targets", "shuffled_prefix", "repeat", "sliding", "disjoint"]
+)
 def test_one_target_in_a_block_is_bit_for_bit_a_text_for_each(name, length):
     one = made(name, floor_block=1)
     context_NS = one.contexts(length)
@@ -219,11 +293,15 @@ def test_one_target_in_a_block_is_bit_for_bit_a_text_for_each(name, length):
         nll_M[at], correct_M[at] = nll[:, 0], correct[:, 0]
     found_NS, correct_NS = one.score(length)
     assert np.array_equal(found_NS.ravel(), nll_M) and np.array_equal(correct_NS.ravel(), correct_M)
-    assert np.array_equal(made(name).score(length)[0], found_NS)  # as for a configuration that says nothing
+    assert np.array_equal(
+        made(name).score(length)[0], found_NS
+    )  # as for a configuration that says nothing
 
 
 @pytest.mark.parametrize("length", [WINDOW + 1, 50, 64])
-@pytest.mark.parametrize("name", ["fixed_targets", "shuffled_prefix", "repeat", "sliding", "disjoint"])
+@pytest.mark.parametrize(
+    "name", ["fixed_targets", "shuffled_prefix", "repeat", "sliding", "disjoint"]
+)
 def test_no_target_of_a_block_has_more_context_than_its_own_or_less_than_is_stated(name, length):
     one = made(name, floor_block=BLOCK)
     context_M = one.contexts(length).ravel()
@@ -232,14 +310,24 @@ def test_no_target_of_a_block_has_more_context_than_its_own_or_less_than_is_stat
     for last, size in zip(last_B, size_B, strict=True):
         at = np.arange(last - size + 1, last + 1)
         given = context_M[last] - (last - at)
-        assert (given <= context_M[at]).all() and (given > context_M[at] - BLOCK).all() and given.min() >= 1
+        assert (
+            (given <= context_M[at]).all()
+            and (given > context_M[at] - BLOCK).all()
+            and given.min() >= 1
+        )
         assert len(set(at // one.windows.n_targets)) == 1  # within one window or stretch
     assert np.isfinite(one.score(length)[0]).all()
 
 
 def test_a_block_is_at_most_an_eighth_of_the_window():
     config = made(floor_block=100).evaluation.config
-    assert [protocol("sliding").block(config, fed) for fed in (1, 8, TRAIN_LEN, 64, 8192)] == [1, 1, 2, 8, 100]
+    assert [protocol("sliding").block(config, fed) for fed in (1, 8, TRAIN_LEN, 64, 8192)] == [
+        1,
+        1,
+        2,
+        8,
+        100,
+    ]
 
 
 def test_blocks_are_read_shared_and_progress_counts_them():
@@ -250,4 +338,8 @@ def test_blocks_are_read_shared_and_progress_counts_them():
     n_windows = len(one.windows.last_N)
     assert sum(told) == one.cost(64) == n_windows * 3 * WINDOW
     reading = one.reading(one.evaluation.config, TRAIN_LEN, 64, WINDOW)
-    assert (reading.texts, reading.tokens, reading.rows) == (one.evaluation.config.windows * 3, WINDOW, BLOCK)
+    assert (reading.texts, reading.tokens, reading.rows) == (
+        one.evaluation.config.windows * 3,
+        WINDOW,
+        BLOCK,
+    )

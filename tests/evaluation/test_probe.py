@@ -1,4 +1,6 @@
-"""The time of a checkpoint's texts from one layer: exact on a machine whose every pair, token and row takes a known time."""
+"""The time of a checkpoint's texts from one layer: exact on a machine whose every pair, token and
+row takes a known time.
+"""
 
 import functools
 import types
@@ -24,7 +26,11 @@ TOKEN, ROW = 3e-6, 2e-3  # seconds of this machine; a row is compared with VOCAB
 
 
 def config(**encoding) -> JobConfig:
-    parts = {"encoding": {**node("encoding", "rope"), **encoding}, "model": MODEL, "train": {"length": TRAIN_LEN}}
+    parts = {
+        "encoding": {**node("encoding", "rope"), **encoding},
+        "model": MODEL,
+        "train": {"length": TRAIN_LEN},
+    }
     return JobConfig.of({**parts, "device": "cpu"})
 
 
@@ -33,7 +39,9 @@ def pairs(layer) -> int:
 
 
 class Machine:
-    """A clock that only what is asked of the model moves: bands and windows have their own time per pair of a query head."""
+    """A clock that only what is asked of the model moves: bands and windows have their own time per
+    pair of a query head.
+    """
 
     def __init__(self) -> None:
         self.now, self.attended = 0.0, []
@@ -62,7 +70,9 @@ class Machine:
         cfg = config(**encoding)
         made = make(cfg.encoding, make_model(cfg, 50).encoding.shape)
         layers = make_plan(made, make(node("extension", extension)), length=tokens).layers
-        each = [TOKEN * tokens + self.pair(layer) * pairs(layer) * MODEL["n_head"] for layer in layers]
+        each = [
+            TOKEN * tokens + self.pair(layer) * pairs(layer) * MODEL["n_head"] for layer in layers
+        ]
         whole = sum(each) * (len(layers) - 1 + rows / tokens) / len(layers)
         return texts * (whole + ROW * rows)
 
@@ -72,33 +82,55 @@ def machine(monkeypatch):
     machine, made = Machine(), Probe.__dict__["model"]
     monkeypatch.setattr(module, "time", types.SimpleNamespace(perf_counter=lambda: machine.now))
     monkeypatch.setattr(module, "attend", machine.attend)
-    monkeypatch.setattr(Probe, "model", property(functools.cache(lambda probe: machine.block(made.func(probe)))))
+    monkeypatch.setattr(
+        Probe, "model", property(functools.cache(lambda probe: machine.block(made.func(probe))))
+    )
     monkeypatch.setattr(module.F, "cross_entropy", machine.cross_entropy)
     return machine
 
 
-@pytest.mark.parametrize("extension", ["none", "rerope", "dca", "streaming", "recompute_window", "yarn"])
+@pytest.mark.parametrize(
+    "extension", ["none", "rerope", "dca", "streaming", "recompute_window", "yarn"]
+)
 def test_a_text_takes_the_time_of_its_tokens_pairs_and_rows(machine, extension):
     probe = Probe(config(), VOCAB, "fp32")
     for texts, tokens, rows in ((1, 300, 7), (3, 640, 640)):
-        told = probe.seconds(ReadVolume(texts, tokens, rows, 1), node("extension", extension), node("scale_attention", "log_n"))
-        assert told == pytest.approx(machine.seconds(extension, tokens, rows, texts), rel=1e-6), (tokens, rows)
+        told = probe.seconds(
+            ReadVolume(texts, tokens, rows, 1),
+            node("extension", extension),
+            node("scale_attention", "log_n"),
+        )
+        assert told == pytest.approx(machine.seconds(extension, tokens, rows, texts), rel=1e-6), (
+            tokens,
+            rows,
+        )
 
 
 def test_layers_with_windows_are_measured_beside_those_without(machine):
     windows = [64, None, 64, None, None]
-    told = Probe(config(window=windows), VOCAB, "bf16").seconds(ReadVolume(1, 640, 9, 1), node("extension", "none"), PLAIN)
+    told = Probe(config(window=windows), VOCAB, "bf16").seconds(
+        ReadVolume(1, 640, 9, 1), node("extension", "none"), PLAIN
+    )
     assert told == pytest.approx(machine.seconds("none", 640, 9, 1, window=windows), rel=1e-6)
     assert {dtype for _, dtype in machine.attended} == {torch.bfloat16}
 
 
-def test_a_long_text_is_told_by_its_pairs_from_as_much_of_it_as_a_second_allows(machine, monkeypatch):
-    probe, methods = Probe(config(), VOCAB, "fp32"), [node("extension", name) for name in ("none", "yarn", "ntk")]
+def test_a_long_text_is_told_by_its_pairs_from_as_much_of_it_as_a_second_allows(
+    machine, monkeypatch
+):
+    probe, methods = (
+        Probe(config(), VOCAB, "fp32"),
+        [node("extension", name) for name in ("none", "yarn", "ntk")],
+    )
     reading = ReadVolume(1, 30000, 10, 1)
     told = [probe.seconds(reading, method, PLAIN) for method in methods]
     assert told == pytest.approx(3 * [machine.seconds("none", 30000, 10, 1)], rel=1e-6)
-    assert max(length for length, _ in machine.attended) == 1024  # above 1.25 x 512, and one measurement for three methods
-    assert sum(length == 1024 for length, _ in machine.attended) == 3 + 3  # of the whole layer, and of one key head
+    assert (
+        max(length for length, _ in machine.attended) == 1024
+    )  # above 1.25 x 512, and one measurement for three methods
+    assert (
+        sum(length == 1024 for length, _ in machine.attended) == 3 + 3
+    )  # of the whole layer, and of one key head
     monkeypatch.setattr(module, "TOKENS", 256)
     again = Probe(config(), VOCAB, "fp32")
     again.seconds(reading, node("extension", "window"), PLAIN)
@@ -106,14 +138,20 @@ def test_a_long_text_is_told_by_its_pairs_from_as_much_of_it_as_a_second_allows(
 
 
 def test_the_layer_is_run_as_an_evaluation_runs_it(monkeypatch):
-    """Without a pretended machine: what is called is what the model calls, in the format that was asked for."""
+    """Without a pretended machine: what is called is what the model calls, in the format that was
+    asked for.
+    """
     seen = []
     attend = dispatch.attend
-    monkeypatch.setattr(module, "attend", lambda *given: seen.append(given[4].dtype) or attend(*given))
+    monkeypatch.setattr(
+        module, "attend", lambda *given: seen.append(given[4].dtype) or attend(*given)
+    )
     monkeypatch.setattr(module, "TOKENS", 64)
     for dtype, kind in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
         for extension in ("none", "rerope", "window"):
-            told = Probe(config(), VOCAB, dtype).seconds(ReadVolume(1, 80, 8, 1), node("extension", extension), PLAIN)
+            told = Probe(config(), VOCAB, dtype).seconds(
+                ReadVolume(1, 80, 8, 1), node("extension", extension), PLAIN
+            )
             assert 0 < told < 60
         assert set(seen) == {kind}
         seen.clear()

@@ -1,4 +1,6 @@
-"""Protocols on a small GPT: against the plainest loop that means the same, the scripts' own arithmetic, and every one of them in a job."""
+"""Protocols on a small GPT: against the plainest loop that means the same, the scripts' own
+arithmetic, and every one of them in a job.
+"""
 
 import json
 import math
@@ -32,16 +34,25 @@ from posbench.runs.target_losses import load_arrays, save_arrays
 from posbench.sweep.jobs import plan_jobs
 
 ALL = [module.name for module in pkgutil.iter_modules(evaluators.__path__)]
-NAMES = [name for name in ALL if not protocol(name).asks]  # those that read text; test_accuracy.py has the other
+NAMES = [
+    name for name in ALL if not protocol(name).asks
+]  # those that read text; test_accuracy.py has the other
 WHOLE = ("by_position", "yarn_script", "yarn_script_truncate", "lceg_script")
 EXTENSIONS = (NoExtension(), Rerope(), RecomputeWindow())
-RUNS = [(name, one) for name in NAMES for one in EXTENSIONS if name not in WHOLE or not isinstance(one, RecomputeWindow)]
+RUNS = [
+    (name, one)
+    for name in NAMES
+    for one in EXTENSIONS
+    if name not in WHOLE or not isinstance(one, RecomputeWindow)
+]
 COUNTS = {"n_targets", "n_bytes", "n_units"}
 KEYS = {"key_gain": 0.001, "key_loss": 20.0, "key_context": 4}  # which most targets pass
 
 
 @pytest.mark.parametrize("bos", [None, 49])
-@pytest.mark.parametrize(("name", "extension"), RUNS, ids=lambda one: one if isinstance(one, str) else type(one).__name__)
+@pytest.mark.parametrize(
+    ("name", "extension"), RUNS, ids=lambda one: one if isinstance(one, str) else type(one).__name__
+)
 def test_every_protocol_gives_rows_and_arrays_at_every_length(name, extension, bos, tmp_path):
     found = evaluation(extension, bos=bos, stride=4, windows=18, lengths=[16, 24, 64], **KEYS)
     found.corpus.test = text([200, 20, 300, 150])
@@ -55,21 +66,43 @@ def test_every_protocol_gives_rows_and_arrays_at_every_length(name, extension, b
         whole = length == found.fed(length) and name != "repeat"
         assert sum(read) == evaluator.cost(length) + first if whole else 0 <= sum(read)
         for row in rows:
-            assert {"nll", "nll_sem", "sem_unit", "accuracy", "max_distance", "seconds", "peak_mib"} | COUNTS <= set(row)
-            assert 2 < row["nll"] < 20 and 0 <= row["accuracy"] <= 1 and row["n_bytes"] >= row["n_targets"] > 0
+            assert {
+                "nll",
+                "nll_sem",
+                "sem_unit",
+                "accuracy",
+                "max_distance",
+                "seconds",
+                "peak_mib",
+            } | COUNTS <= set(row)
+            assert (
+                2 < row["nll"] < 20
+                and 0 <= row["accuracy"] <= 1
+                and row["n_bytes"] >= row["n_targets"] > 0
+            )
             assert row["sem_unit"] == "document" and 1 < row["n_units"] <= 4 and row["nll_sem"] > 0
         if len(rows) == 1:
-            assert row["accuracy"] == by_length[length]["correct"].mean() and row["n_targets"] == by_length[length]["nll"].size
+            assert (
+                row["accuracy"] == by_length[length]["correct"].mean()
+                and row["n_targets"] == by_length[length]["nll"].size
+            )
     save_arrays(tmp_path / "a.npz", evaluator.shared(), by_length)
     loaded = load_arrays(tmp_path / "a.npz")
-    assert all(np.array_equal(loaded[length]["nll"], by_length[length]["nll"]) for length in by_length)
+    assert all(
+        np.array_equal(loaded[length]["nll"], by_length[length]["nll"]) for length in by_length
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_length_more_moves_no_number(name):
-    few, many = (evaluation(stride=4, windows=18, lengths=lengths, **KEYS) for lengths in ([16, 64], [16, 24, 32, 64]))
+    few, many = (
+        evaluation(stride=4, windows=18, lengths=lengths, **KEYS)
+        for lengths in ([16, 64], [16, 24, 32, 64])
+    )
     (one, ones), (two, twos) = (protocol(name)(found).run(64) for found in (few, many))
-    assert np.array_equal(ones["nll"], twos["nll"]) and [row["nll"] for row in one] == [row["nll"] for row in two]
+    assert np.array_equal(ones["nll"], twos["nll"]) and [row["nll"] for row in one] == [
+        row["nll"] for row in two
+    ]
 
 
 @pytest.mark.parametrize("bos", [None, 49])
@@ -82,10 +115,14 @@ def test_stretches_are_read_as_one_target_after_the_other_would_be(name, stride,
     step = stride or 24
     for place in (0, 7, 8, 22, 23, 24, 47, 48, 63):
         first = evaluator.windows.last_N[1] - 64
-        start = max(first + (place // step + 1) * step - 24, found.file.starts[evaluator.windows.document_N[1]])
+        start = max(
+            first + (place // step + 1) * step - 24,
+            found.file.starts[evaluator.windows.document_N[1]],
+        )
         target = first + 1 + place
         context = min(target - start, found.fed(24))
-        # What lies behind a target is padding to it, and ReRoPE's rows do not depend on the length; log-n counts the keys that are seen.
+        # What lies behind a target is padding to it, and ReRoPE's rows do not depend on the length;
+        # log-n counts the keys that are seen.
         assert nll_NS[1, place] == pytest.approx(naive(found, target, context), abs=1e-4), place
 
 
@@ -106,11 +143,15 @@ def documents(found, size: int) -> list[np.ndarray]:
 @pytest.mark.parametrize("length", [16, 24, 64])
 @pytest.mark.parametrize("truncate", [False, True])
 def test_yarn_script_is_the_mean_of_window_means_of_the_script(length, bos, truncate):
-    """Its loop in other words: windows of text tokens (one less with a BOS, which is put before each), scored where no other has been."""
+    """Its loop in other words: windows of text tokens (one less with a BOS, which is put before
+    each), scored where no other has been.
+    """
     found = evaluation(bos=bos, stride=5, windows=16)
     means = []
     for text_D in documents(found, 64):
-        text_D = text_D[1:] if bos is not None else text_D  # the BOS takes the place of the first token
+        text_D = (
+            text_D[1:] if bos is not None else text_D
+        )  # the BOS takes the place of the first token
         room = length - (bos is not None)
         text_D, step = (text_D[:room], room) if truncate else (text_D, 5)
         done = 0
@@ -121,25 +162,38 @@ def test_yarn_script_is_the_mean_of_window_means_of_the_script(length, bos, trun
             done = end
             if end == len(text_D):
                 break
-    (row,), arrays = protocol("yarn_script_truncate" if truncate else "yarn_script")(found).run(length)
+    (row,), arrays = protocol("yarn_script_truncate" if truncate else "yarn_script")(found).run(
+        length
+    )
     assert row["nll"] == pytest.approx(float(torch.stack(means).mean()), abs=1e-5)
     assert row["n_targets"] == len(documents(found, 64)) * ((length if truncate else 64) - 1)
-    assert (abs(row["nll"] - arrays["nll"].mean()) > 1e-4) == (not truncate and length < 64)  # token-weighted it would be another number
+    assert (abs(row["nll"] - arrays["nll"].mean()) > 1e-4) == (
+        not truncate and length < 64
+    )  # token-weighted it would be another number
 
 
 @pytest.mark.parametrize("bos", [None, 49])
 @pytest.mark.parametrize("length", [16, 64])
 def test_lceg_script_is_the_mean_of_batch_means_of_the_script(length, bos):
     found = evaluation(bos=bos, stride=5, windows=16)
-    stream = np.concatenate([[bos, *one[1:]] if bos is not None else one for one in documents(found, 64)])
+    stream = np.concatenate(
+        [[bos, *one[1:]] if bos is not None else one for one in documents(found, 64)]
+    )
     starts = list(range(0, len(stream) - length, 5))
     starts.pop()
     losses = [predictions(found, stream[start : start + length]).mean() for start in starts]
     batches = [torch.stack(losses[i : i + 32]).mean() for i in range(0, len(losses), 32)]
     (row,), _ = protocol("lceg_script")(found).run(length)
-    assert math.exp(row["nll"]) == pytest.approx(2.71828 ** float(torch.stack(batches).mean()), rel=1e-5)
+    assert math.exp(row["nll"]) == pytest.approx(
+        2.71828 ** float(torch.stack(batches).mean()), rel=1e-5
+    )
     assert len(losses) % 32 and row["n_targets"] == len(losses) * (length - 1)
-    n_bytes = np.concatenate([found.file.n_bytes[last - 64 : last] for last in protocol("disjoint")(found).windows.last_N]).astype(int)
+    n_bytes = np.concatenate(
+        [
+            found.file.n_bytes[last - 64 : last]
+            for last in protocol("disjoint")(found).windows.last_N
+        ]
+    ).astype(int)
     n_bytes[::64] *= bos is None
     assert row["n_bytes"] == sum(n_bytes[start + 1 : start + length].sum() for start in starts)
 
@@ -147,26 +201,77 @@ def test_lceg_script_is_the_mean_of_batch_means_of_the_script(length, bos):
 @pytest.mark.parametrize(
     ("name", "extension", "options", "said"),
     [
-        *((name, RecomputeWindow(), {}, "which extension=recompute_window never does: use 'evaluate.protocol=") for name in WHOLE),
-        ("sliding", NoExtension(), {"stride": 17}, "evaluate.stride=17 leaves tokens unscored .* of evaluate.lengths=.16, 32, 64."),
-        ("yarn_script", NoExtension(), {"stride": 16}, "set evaluate.stride to 15 or less, or leave out the shorter lengths"),
+        *(
+            (
+                name,
+                RecomputeWindow(),
+                {},
+                "which extension=recompute_window never does: use 'evaluate.protocol=",
+            )
+            for name in WHOLE
+        ),
+        (
+            "sliding",
+            NoExtension(),
+            {"stride": 17},
+            "evaluate.stride=17 leaves tokens unscored .* of evaluate.lengths=.16, 32, 64.",
+        ),
+        (
+            "yarn_script",
+            NoExtension(),
+            {"stride": 16},
+            "set evaluate.stride to 15 or less, or leave out the shorter lengths",
+        ),
         ("lceg_script", NoExtension(), {"stride": 17}, "set evaluate.stride to 16 or less"),
-        *((name, NoExtension(), {"lengths": [1, 16]}, "leave out lengths below 2") for name in WHOLE if name != "by_position"),
-        ("repeat", NoExtension(), {"targets": 8}, "evaluate.targets=8 must be below half of the training length 16"),
-        ("repeat", NoExtension(), {"max_length": 15}, "evaluate.max_length=15 is below the training length 16"),
+        *(
+            (name, NoExtension(), {"lengths": [1, 16]}, "leave out lengths below 2")
+            for name in WHOLE
+            if name != "by_position"
+        ),
+        (
+            "repeat",
+            NoExtension(),
+            {"targets": 8},
+            "evaluate.targets=8 must be below half of the training length 16",
+        ),
+        (
+            "repeat",
+            NoExtension(),
+            {"max_length": 15},
+            "evaluate.max_length=15 is below the training length 16",
+        ),
     ],
 )
 def test_what_a_protocol_cannot_do_is_refused_without_text_or_model(name, extension, options, said):
-    config = EvaluateConfig(**{"lengths": [16, 32, 64], "max_length": 64, "windows": 512, "targets": 2, "stride": 4, **options})
+    config = EvaluateConfig(
+        **{
+            "lengths": [16, 32, 64],
+            "max_length": 64,
+            "windows": 512,
+            "targets": 2,
+            "stride": 4,
+            **options,
+        }
+    )
     with pytest.raises(ConfigError, match=said):
         protocol(name).check(extension, config, TRAIN_LEN)
 
 
 def test_the_default_stride_refuses_the_length_it_equals_before_any_training(text_folder):
-    given = ["train.length=64", "evaluate.lengths=[16,64]", "evaluate.max_length=64", "evaluate.protocol=yarn_script"]
+    given = [
+        "train.length=64",
+        "evaluate.lengths=[16,64]",
+        "evaluate.max_length=64",
+        "evaluate.protocol=yarn_script",
+    ]
     ((_, _, stride, lengths, _, _),) = cells(text_folder, *given)
-    with pytest.raises(ConfigError, match="evaluate.stride=16 leaves tokens .* at the shortest of evaluate.lengths=.16, 64."):
-        protocol("yarn_script").check(NoExtension(), EvaluateConfig(lengths=lengths, max_length=64, stride=stride), 64)
+    with pytest.raises(
+        ConfigError,
+        match="evaluate.stride=16 leaves tokens .* at the shortest of evaluate.lengths=.16, 64.",
+    ):
+        protocol("yarn_script").check(
+            NoExtension(), EvaluateConfig(lengths=lengths, max_length=64, stride=stride), 64
+        )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -192,20 +297,32 @@ def test_what_no_window_scores_is_nan_and_not_what_lay_in_memory():
     assert np.isnan(arrays["nll"]).sum() == 4 * 3 and np.isnan(row["nll"])
 
 
-@pytest.mark.parametrize(("name", "dtype"), [*((name, "fp32") for name in NAMES), ("disjoint", "bf16")])
+@pytest.mark.parametrize(
+    ("name", "dtype"), [*((name, "fp32") for name in NAMES), ("disjoint", "bf16")]
+)
 def test_a_model_that_gives_no_numbers_is_one_sentence(name, dtype):
     found = evaluation(stride=4, windows=18, dtype=dtype, **KEYS)
     with torch.no_grad():
         found.model.norm.weight.fill_(torch.nan)
-    with pytest.raises(RunError, match=rf"loss is nan at \d+ of \d+ tokens read at length \d+ with extension=none in {dtype}: ") as refusal:
+    with pytest.raises(
+        RunError,
+        match=(
+            rf"loss is nan at \d+ of \d+ tokens read at length \d+ with extension=none in {dtype}: "
+        ),
+    ) as refusal:
         protocol(name)(found).run(64)
-    assert ("evaluate.dtype=fp32" in str(refusal.value)) == (dtype == "bf16") and "leave this length out" in str(refusal.value)
+    assert ("evaluate.dtype=fp32" in str(refusal.value)) == (
+        dtype == "bf16"
+    ) and "leave this length out" in str(refusal.value)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_documents_too_short_are_named_before_any_training(name):
     config = EvaluateConfig(lengths=[16, 100], max_length=100, windows=512, targets=2, stride=4)
-    with pytest.raises(ConfigError, match="the longest has 90: lower evaluate.lengths and evaluate.max_length to 89"):
+    with pytest.raises(
+        ConfigError,
+        match="the longest has 90: lower evaluate.lengths and evaluate.max_length to 89",
+    ):
         protocol(name).place(text([90, 30]), config, TRAIN_LEN)
 
 
@@ -218,40 +335,88 @@ def test_text_for_one_window_is_too_little_where_the_last_is_dropped():
 def test_a_job_runs_every_protocol(tmp_path, text_folder, capfd):
     cli = InProcess(tmp_path, text_folder, capfd)
     keys = [f"evaluate.{key}={value}" for key, value in KEYS.items()]
-    done = cli(f"evaluate.protocol=[{','.join(NAMES)}]", "evaluate.lengths=[32]", "evaluate.windows=16", *keys)
+    done = cli(
+        f"evaluate.protocol=[{','.join(NAMES)}]",
+        "evaluate.lengths=[32]",
+        "evaluate.windows=16",
+        *keys,
+    )
     (run,) = tmp_path.glob("runs/*-16-*")
-    files = {name: sorted(path.name.split("-")[0] for path in (run / "evals" / name).glob("*.json")) for name in NAMES}
+    files = {
+        name: sorted(path.name.split("-")[0] for path in (run / "evals" / name).glob("*.json"))
+        for name in NAMES
+    }
     with_floor = ("fixed_targets", "sliding", "tiled_targets")
-    assert all(found == ["none+none"] + 2 * ["recompute_window+none"] * (name in with_floor) for name, found in files.items())
+    assert all(
+        found == ["none+none"] + 2 * ["recompute_window+none"] * (name in with_floor)
+        for name, found in files.items()
+    )
     rows = json.loads(next((run / "evals/repeat").glob("*.json")).read_text())["rows"]
-    assert [(row["length"], row["task"]) for row in rows] == [(16, "copies"), (16, "control"), (32, "copies")]
+    assert [(row["length"], row["task"]) for row in rows] == [
+        (16, "copies"),
+        (16, "control"),
+        (32, "copies"),
+    ]
     assert "none (control)" in done.stdout and "advancing by 4" in done.stdout
 
 
 def cells(text_folder, *overrides):
-    """What a command would evaluate: (protocol, extension's window, stride, lengths, whether it was asked for, id)."""
-    given = ["data=local", f"data.path={text_folder}", "data.tokenizer=bytes", "train.length=16", "evaluate.lengths=[32]", *overrides]
+    """What a command would evaluate: (protocol, extension's window, stride, lengths, whether it was
+    asked for, id).
+    """
+    given = [
+        "data=local",
+        f"data.path={text_folder}",
+        "data.tokenizer=bytes",
+        "train.length=16",
+        "evaluate.lengths=[32]",
+        *overrides,
+    ]
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         (job,) = plan_jobs(composition.expand(unresolved(compose("run", given)), given))
     return [
-        (one.protocol, one.extension.get("window", "-"), one.evaluate.stride, one.evaluate.lengths, not one.reference, one.eval_id)
+        (
+            one.protocol,
+            one.extension.get("window", "-"),
+            one.evaluate.stride,
+            one.evaluate.lengths,
+            not one.reference,
+            one.eval_id,
+        )
         for one in job.cells
     ]
 
 
 def test_a_protocol_brings_what_it_is_compared_with(text_folder):
     floors = [("fixed_targets", None, None, [32], False), ("fixed_targets", 8, None, [32], False)]
-    assert [one[:5] for one in cells(text_folder, "evaluate.protocol=disjoint")] == [("disjoint", "-", None, [32], True)]
+    assert [one[:5] for one in cells(text_folder, "evaluate.protocol=disjoint")] == [
+        ("disjoint", "-", None, [32], True)
+    ]
     repeated = [one[:5] for one in cells(text_folder, "evaluate.protocol=repeat")]
-    assert repeated == [("repeat", "-", None, [16, 32], True), ("fixed_targets", "-", None, [32], False), *floors]
-    sliding = [one[:5] for one in cells(text_folder, "evaluate.protocol=sliding", "evaluate.stride=20")]
-    assert sliding == [("sliding", "-", 20, [32], True), ("sliding", None, 20, [36], False), ("sliding", 8, 20, [36], False)]
+    assert repeated == [
+        ("repeat", "-", None, [16, 32], True),
+        ("fixed_targets", "-", None, [32], False),
+        *floors,
+    ]
+    sliding = [
+        one[:5] for one in cells(text_folder, "evaluate.protocol=sliding", "evaluate.stride=20")
+    ]
+    assert sliding == [
+        ("sliding", "-", 20, [32], True),
+        ("sliding", None, 20, [36], False),
+        ("sliding", 8, 20, [36], False),
+    ]
 
 
 @pytest.mark.parametrize(("name", "stride"), [("fixed_targets", None), ("sliding", 5)])
-def test_a_floor_is_exact_from_the_shortest_text_that_holds_the_training_length_before_every_target(name, stride):
+def test_a_floor_is_exact_from_the_shortest_text_that_holds_the_training_length_before_every_target(
+    name, stride
+):
     found = evaluation(RecomputeWindow(), stride=stride, windows=16, targets=3)
-    evaluator, shortest = protocol(name)(found), Setting.of(asdict(found.config)).shortest_exact(TRAIN_LEN)
+    evaluator, shortest = (
+        protocol(name)(found),
+        Setting.of(asdict(found.config)).shortest_exact(TRAIN_LEN),
+    )
     far, exact, short = (evaluator.run(length)[1]["nll"] for length in (64, shortest, shortest - 1))
     assert np.array_equal(far, exact) and not np.array_equal(far, short)
 
@@ -260,35 +425,56 @@ def test_a_floor_is_asked_for_where_the_text_has_room_for_it(text_folder):
     """Two targets with 16 tokens each take 17."""
     for name, two in (("fixed_targets", "evaluate.targets=2"), ("sliding", "evaluate.stride=2")):
         asked = [f"evaluate.protocol={name}", two, "evaluate.lengths=[16]"]
-        little, enough = (cells(text_folder, *asked, f"evaluate.max_length={room}") for room in (16, 17))
-        assert [one[3] for one in little] == [[16]] and [one[3] for one in enough] == [[16], [17], [17]]
+        little, enough = (
+            cells(text_folder, *asked, f"evaluate.max_length={room}") for room in (16, 17)
+        )
+        assert [one[3] for one in little] == [[16]] and [one[3] for one in enough] == [
+            [16],
+            [17],
+            [17],
+        ]
 
 
 def test_without_a_floor_neither_it_nor_the_half_window_is_evaluated_and_no_id_moves(text_folder):
     asked = "evaluate.protocol=[repeat,sliding]"
     everything, alone = cells(text_folder, asked), cells(text_folder, asked, "evaluate.floor=false")
-    assert alone == [one for one in everything if one[1] == "-"] and len(everything) == len(alone) + 4
+    assert (
+        alone == [one for one in everything if one[1] == "-"] and len(everything) == len(alone) + 4
+    )
 
 
 def test_blocks_of_one_change_no_id_and_others_those_of_the_protocols_that_have_them(text_folder):
     both = "evaluate.protocol=[fixed_targets,by_position]"
-    default, one, two = (cells(text_folder, both, *more) for more in ([], ["evaluate.floor_block=1"], ["evaluate.floor_block=2"]))
+    default, one, two = (
+        cells(text_folder, both, *more)
+        for more in ([], ["evaluate.floor_block=1"], ["evaluate.floor_block=2"])
+    )
     assert default == one
-    assert [a[0] for a, b in zip(default, two, strict=True) if a[5] != b[5]] == ["fixed_targets"] * 3
+    assert [a[0] for a, b in zip(default, two, strict=True) if a[5] != b[5]] == [
+        "fixed_targets"
+    ] * 3
 
 
 def test_a_stride_belongs_to_the_protocols_that_have_one(text_folder):
     both = "evaluate.protocol=[fixed_targets,sliding]"
-    default, same, other = (cells(text_folder, both, *more) for more in ([], ["evaluate.stride=4"], ["evaluate.stride=8"]))
+    default, same, other = (
+        cells(text_folder, both, *more)
+        for more in ([], ["evaluate.stride=4"], ["evaluate.stride=8"])
+    )
     assert default == same
     moved = [one[0] for one, two in zip(default, other, strict=True) if one[5] != two[5]]
     assert moved == ["sliding"] * 3
-    with pytest.raises(ConfigError, match="evaluate.stride=8 sets the advance of windows that overlap, and .*by_position"):
+    with pytest.raises(
+        ConfigError,
+        match="evaluate.stride=8 sets the advance of windows that overlap, and .*by_position",
+    ):
         cells(text_folder, "evaluate.protocol=[fixed_targets,by_position]", "evaluate.stride=8")
 
 
 def test_what_a_protocol_says_of_itself_is_known_without_torch():
     asked = f"print([protocol(name).__name__ for name in {ALL}], 'torch' in sys.modules)"
     code = f"import sys; from posbench.evaluation.protocol import protocol; {asked}"
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
     assert "FixedTargets" in said and said.endswith("] False\n")

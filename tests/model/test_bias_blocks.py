@@ -1,4 +1,6 @@
-"""Biases and whole rows, computed in blocks: equal to the dense oracle, to one block, and finite with their gradients."""
+"""Biases and whole rows, computed in blocks: equal to the dense oracle, to one block, and finite
+with their gradients.
+"""
 
 import dense
 import pytest
@@ -21,23 +23,35 @@ DEFINED = [
 
 
 @pytest.mark.parametrize(("variant", "extension"), DEFINED, ids=str)
-def test_blocks_equal_the_oracle_and_so_do_the_gradients_of_the_parameters(variant, extension, monkeypatch):
+def test_blocks_equal_the_oracle_and_so_do_the_gradients_of_the_parameters(
+    variant, extension, monkeypatch
+):
     monkeypatch.setitem(blocks.BLOCK, "cpu", 7)
     monkeypatch.setattr(blocks, "WHOLE", 5)
     # The oracle reads learned numbers without a gradient; here it has one.
-    monkeypatch.setattr(dense.Case, "parameter", lambda case, name: case.module.get_parameter(name).double())
+    monkeypatch.setattr(
+        dense.Case, "parameter", lambda case, name: case.module.get_parameter(name).double()
+    )
     encoding, name = randomised(VARIANTS[variant]()), variant.split("-")[0]
     moved = make_triple("none", extension, "none")[1]
     scale, scale_name = (LogN(SHAPE), "log_n") if encoding.scalable else (None, "none")
     qkv = [t.requires_grad_() for t in inputs(LONG)]
     wide = [t[0].double().repeat_interleave(4 // t.shape[1], dim=0) for t in qkv]
-    expected = dense.attention(name, extension, scale_name, encoding, *wide, torch.zeros(LONG, 32), TRAIN_LEN, layer=1)
+    expected = dense.attention(
+        name, extension, scale_name, encoding, *wide, torch.zeros(LONG, 32), TRAIN_LEN, layer=1
+    )
     found = rows(make_plan(encoding, moved, scale, length=LONG).layers[1], *qkv)[0]
     torch.testing.assert_close(found.double(), expected, rtol=0, atol=3e-5)
-    weigh = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    weigh = torch.randn(
+        expected.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64
+    )
     leaves = [*qkv, *encoding.parameters()]
     wanted = torch.autograd.grad((expected * weigh).sum(), leaves, allow_unused=True)
-    for a, b in zip(torch.autograd.grad((found * weigh.float()).sum(), leaves, allow_unused=True), wanted, strict=True):
+    for a, b in zip(
+        torch.autograd.grad((found * weigh.float()).sum(), leaves, allow_unused=True),
+        wanted,
+        strict=True,
+    ):
         if a is not None or b is not None:
             torch.testing.assert_close(a, b, rtol=1e-3, atol=5e-4)
 
@@ -54,7 +68,12 @@ def test_an_encoding_declares_its_bias_by_the_hooks_that_it_defines(name):
     encoding = make_triple(name, "none", "none")[0]
     assert {layer.encoding.biases for layer in encoding.layers()} == {DECLARED.get(name, Bias(0))}
     assert type("Heir", (type(encoding),), {}).biases == type(encoding).biases
-    assert Bias.PAIRWISE in type("Wider", (type(encoding),), {"bias": lambda self, q_pos_S, k_pos_K, layer: None}).biases
+    assert (
+        Bias.PAIRWISE
+        in type(
+            "Wider", (type(encoding),), {"bias": lambda self, q_pos_S, k_pos_K, layer: None}
+        ).biases
+    )
 
 
 @pytest.mark.parametrize(
@@ -70,11 +89,19 @@ def test_an_encoding_declares_its_bias_by_the_hooks_that_it_defines(name):
     ],
     ids=lambda part: "-".join(part) if isinstance(part, tuple) else part,
 )
-def test_the_plan_and_the_gradient_choose_the_kind_of_blocks(triple, evaluated, trained, monkeypatch):
+def test_the_plan_and_the_gradient_choose_the_kind_of_blocks(
+    triple, evaluated, trained, monkeypatch
+):
     encoding, extension, scale = make_triple(*triple)
     layer, ran = make_plan(encoding, extension, scale, length=LONG).layers[0], []
     for kind in (blocks.Masked, blocks.Weighted):
-        monkeypatch.setattr(kind, "__call__", lambda self, *at, call=kind.__call__: ran.append(type(self).__name__) or call(self, *at))
+        monkeypatch.setattr(
+            kind,
+            "__call__",
+            lambda self, *at, call=kind.__call__: (
+                ran.append(type(self).__name__) or call(self, *at)
+            ),
+        )
     qkv = inputs(LONG)
     with torch.no_grad():
         rows(layer, *qkv)

@@ -1,4 +1,6 @@
-"""Bands in pieces: the pieces hold each pair once, equal the dense oracle and `rows`, run where they should, and take linear memory."""
+"""Bands in pieces: the pieces hold each pair once, equal the dense oracle and `rows`, run where
+they should, and take linear memory.
+"""
 
 from dataclasses import replace
 
@@ -20,9 +22,27 @@ from posbench.position.plan import make_plan
 LONG = 4 * TRAIN_LEN
 DRAWN = "random_keys"  # its intervals hold keys that are not seen, which no piece can leave out
 PAIRS = [pair for pair in legal_pairs(LONG) if pair[0] in ("rope", "alibi", "xpos", "pope", "none")]
-PAIRS = [pair for pair in PAIRS if pair[1] != DRAWN and fed_length(make(node("extension", pair[1])), TRAIN_LEN, LONG) == LONG]
-SIZES = {"many": (7, 2, 3, 2), "wide": (20, 4, 5, 3), "narrow": (20, 4, 99, 6)}  # ROWS, STEP, NARROW, MASKED for short texts
-BANDED = ("rerope", "leaky_rerope", "self_extend", "dca", "string", "lm_infinite", "streaming", "window", "compose")
+PAIRS = [
+    pair
+    for pair in PAIRS
+    if pair[1] != DRAWN and fed_length(make(node("extension", pair[1])), TRAIN_LEN, LONG) == LONG
+]
+SIZES = {
+    "many": (7, 2, 3, 2),
+    "wide": (20, 4, 5, 3),
+    "narrow": (20, 4, 99, 6),
+}  # ROWS, STEP, NARROW, MASKED for short texts
+BANDED = (
+    "rerope",
+    "leaky_rerope",
+    "self_extend",
+    "dca",
+    "string",
+    "lm_infinite",
+    "streaming",
+    "window",
+    "compose",
+)
 
 
 def resize(monkeypatch, sizes: tuple[int, ...]) -> None:
@@ -37,7 +57,12 @@ def layer_of(triple: tuple[str, str, str], length: int, train_len: int = TRAIN_L
 
 def each(one: chunked_sdpa.Series) -> list[chunked_sdpa.Series]:
     """Pieces of a series."""
-    return [replace(one, start=one.start + n * one.row_step, first=one.first + n * one.key_step, count=1) for n in range(one.count)]
+    return [
+        replace(
+            one, start=one.start + n * one.row_step, first=one.first + n * one.key_step, count=1
+        )
+        for n in range(one.count)
+    ]
 
 
 def pairs(found: list[chunked_sdpa.Series], length: int) -> torch.Tensor:
@@ -46,9 +71,15 @@ def pairs(found: list[chunked_sdpa.Series], length: int) -> torch.Tensor:
     for piece in found:
         row_S, key_K = torch.arange(piece.rows)[:, None], torch.arange(piece.keys)
         after, before = piece.kind in ("lower", "diagonal"), piece.kind in ("upper", "diagonal")
-        seen = (key_K <= row_S + piece.keys - piece.rows) if after else torch.ones(piece.rows, piece.keys, dtype=torch.bool)
+        seen = (
+            (key_K <= row_S + piece.keys - piece.rows)
+            if after
+            else torch.ones(piece.rows, piece.keys, dtype=torch.bool)
+        )
         seen = seen & (key_K >= row_S) if before else seen
-        held_TT[piece.start : piece.start + piece.rows, piece.first : piece.first + piece.keys] += seen
+        held_TT[piece.start : piece.start + piece.rows, piece.first : piece.first + piece.keys] += (
+            seen
+        )
     return held_TT
 
 
@@ -60,18 +91,34 @@ def test_the_pieces_of_a_band_hold_each_of_its_pairs_once(extension, sizes, monk
         for band in layer_of(("rope", extension, "none"), length).bands:
             for first in {0, length // 2, length - 1}:
                 index_T = torch.arange(length)
-                wanted = (index_T >= band.first_T[:, None]) & (index_T <= band.last_T[:, None]) & (index_T[:, None] >= first)
+                wanted = (
+                    (index_T >= band.first_T[:, None])
+                    & (index_T <= band.last_T[:, None])
+                    & (index_T[:, None] >= first)
+                )
                 found = chunked_sdpa.cut_band(band.first_T, band.last_T, first)
                 assert torch.equal(pairs(found, length), wanted.long())
-                assert torch.equal(pairs([piece for one in chunked_sdpa.joined(found) for piece in each(one)], length), wanted.long())
+                assert torch.equal(
+                    pairs(
+                        [piece for one in chunked_sdpa.joined(found) for piece in each(one)], length
+                    ),
+                    wanted.long(),
+                )
 
 
 def test_intervals_without_long_runs_are_left_to_rows():
     random, index_T = torch.Generator().manual_seed(0), torch.arange(2000)
-    assert chunked_sdpa.cut_band(torch.randint(0, 2000, (2000,), generator=random).minimum(index_T), index_T, 0) is None
+    assert (
+        chunked_sdpa.cut_band(
+            torch.randint(0, 2000, (2000,), generator=random).minimum(index_T), index_T, 0
+        )
+        is None
+    )
     layer = layer_of(("rope", "window", "none"), 2000)
     jumping = replace(layer.bands[0], first_T=index_T // 2)
-    assert chunked_sdpa.can_chunk(layer, 0) and not chunked_sdpa.can_chunk(replace(layer, bands=(jumping,)), 0)
+    assert chunked_sdpa.can_chunk(layer, 0) and not chunked_sdpa.can_chunk(
+        replace(layer, bands=(jumping,)), 0
+    )
     assert not chunked_sdpa.can_chunk(layer_of(("rope", DRAWN, "none"), 2000), 0)
 
 
@@ -88,14 +135,18 @@ def test_pieces_equal_the_dense_oracle(triple, monkeypatch):
         for band in layer.bands:
             band.kept.clear()
         assert chunked_sdpa.can_chunk(layer, 0)
-        torch.testing.assert_close(chunked_sdpa.chunked_sdpa(layer, q, k, v)[0].double(), expected, rtol=0, atol=2e-5)
+        torch.testing.assert_close(
+            chunked_sdpa.chunked_sdpa(layer, q, k, v)[0].double(), expected, rtol=0, atol=2e-5
+        )
 
 
 @pytest.mark.parametrize("train_len", [100, 1200, 3000])
 @pytest.mark.parametrize("extension", BANDED)
 @torch.no_grad()
 def test_long_texts_equal_rows(extension, train_len):
-    """Windows below and above a block, two texts, a factor on the scores, and the last queries alone."""
+    """Windows below and above a block, two texts, a factor on the scores, and the last queries
+    alone.
+    """
     length = 2500
     layer = layer_of(("rope", extension, "log_n"), length, train_len)
     (q, k, v), _ = attention_inputs(layer.encoding, length)
@@ -107,7 +158,11 @@ def test_long_texts_equal_rows(extension, train_len):
         torch.testing.assert_close(found, wanted[:, :, first:], rtol=0, atol=2e-5)
 
 
-@pytest.mark.parametrize("pair", [("rope", "dca"), ("rope", "lm_infinite"), ("alibi", "streaming"), ("alibi", "window")], ids="-".join)
+@pytest.mark.parametrize(
+    "pair",
+    [("rope", "dca"), ("rope", "lm_infinite"), ("alibi", "streaming"), ("alibi", "window")],
+    ids="-".join,
+)
 @torch.no_grad()
 def test_bf16_deviates_by_its_rounding(pair, monkeypatch):
     monkeypatch.setattr(precision, "amx", lambda: True)
@@ -152,7 +207,11 @@ def test_the_plan_the_length_and_the_gradient_choose_the_kernel(case, monkeypatc
     length, ran = given.get("length", precision.SHORT + 1), []
     for name in ("fused", "chunked_sdpa", "rows"):
         kernel = getattr(dispatch, name)
-        monkeypatch.setattr(dispatch, name, lambda *a, name=name, kernel=kernel, **k: ran.append(name) or kernel(*a, **k))
+        monkeypatch.setattr(
+            dispatch,
+            name,
+            lambda *a, name=name, kernel=kernel, **k: ran.append(name) or kernel(*a, **k),
+        )
     layer = layer_of(triple, length)
     leaves, x = attention_inputs(layer.encoding, length)
     with torch.set_grad_enabled(given.get("learns", False)):
@@ -167,5 +226,9 @@ def test_memory_grows_with_the_length_alone(extension):
         layer = layer_of(("rope", extension, "none"), length, 1500)
         (q, k, v), _ = attention_inputs(Rope(small_shape()), length)
         with torch.inference_mode():
-            mib.append(tensor_mib(lambda layer=layer, q=q, k=k, v=v: chunked_sdpa.chunked_sdpa(layer, q, k, v)))
+            mib.append(
+                tensor_mib(
+                    lambda layer=layer, q=q, k=k, v=v: chunked_sdpa.chunked_sdpa(layer, q, k, v)
+                )
+            )
     assert mib[1] < 2.2 * mib[0]

@@ -1,4 +1,5 @@
-"""What only a real GPU shows: FlexAttention's compiled kernel beside `rows`, memory that grows with the length, a training that goes on.
+"""What only a real GPU shows: FlexAttention's compiled kernel beside `rows`, memory that grows with
+the length, a training that goes on.
 
 `make test-gpu` runs these and those of test_devices.py. Without a GPU nothing here is run.
 """
@@ -22,10 +23,22 @@ from posbench.training.trainer import Trainer
 
 pytestmark = pytest.mark.gpu
 LENGTH, TRAIN_LEN = 700, 128  # no multiple of the kernel's blocks, and bands that cut them
-LEGAL = legal_pairs(LENGTH, TRAIN_LEN) if torch.cuda.is_available() else []  # they take a second to judge
+LEGAL = (
+    legal_pairs(LENGTH, TRAIN_LEN) if torch.cuda.is_available() else []
+)  # they take a second to judge
 PAIRS = [pair for pair in LEGAL if pair[0] == "rope" or pair[1] in ("none", "window", "rerope")]
-SCALED = [("rope", "rerope", "log_n"), ("rope", "none", "scale_invariant"), ("rope", "window", "off_by_one")]
-KINDS = [("rope", "none"), ("alibi", "none"), ("rope", "rerope"), ("rope", "window"), ("cope", "none")]
+SCALED = [
+    ("rope", "rerope", "log_n"),
+    ("rope", "none", "scale_invariant"),
+    ("rope", "window", "off_by_one"),
+]
+KINDS = [
+    ("rope", "none"),
+    ("alibi", "none"),
+    ("rope", "rerope"),
+    ("rope", "window"),
+    ("cope", "none"),
+]
 DEVIATION = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
 
 
@@ -45,7 +58,10 @@ def test_the_compiled_kernel_gives_what_rows_gives(triple, dtype):
     if not flex.possible(layer):
         pytest.skip("`rows` runs it")
     q, k, v, x = inputs(encoding, LENGTH, dtype)
-    found, wanted = attend_in(flex.flex, layer, q, k, v, x), attend_in(rows, layer, q, k, v.float(), x)
+    found, wanted = (
+        attend_in(flex.flex, layer, q, k, v, x),
+        attend_in(rows, layer, q, k, v.float(), x),
+    )
     assert found.dtype == torch.float32 and not found.isnan().any()
     assert (found - wanted).norm() / wanted.norm() < DEVIATION[dtype]
 
@@ -60,7 +76,11 @@ def test_memory_grows_with_the_length_alone(pair, dtype):
         layer = make_plan(encoding, extension, scale, length=length, device="cuda").layers[0]
         q, k, v, x = inputs(encoding, length, dtype)
         dispatch.attend(layer, x, q, k, v)
-        mib.append(tensor_mib(lambda layer=layer, given=(x, q, k, v): dispatch.attend(layer, *given), "cuda"))
+        mib.append(
+            tensor_mib(
+                lambda layer=layer, given=(x, q, k, v): dispatch.attend(layer, *given), "cuda"
+            )
+        )
         assert flex.GIVEN_UP not in layer.bands[0].kept
     assert mib[1] < min(2.5 * mib[0], 4 * 8192**2 * 4 / 2**20)  # four heads of 8,192 x 8,192 scores
 
@@ -69,12 +89,27 @@ def test_memory_grows_with_the_length_alone(pair, dtype):
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("encoding", ["rope", "fox"])
 def test_a_training_that_was_stopped_ends_as_one_that_was_not(encoding, dtype, compiled, tmp_path):
-    config = TrainConfig(length=16, steps=8, tokens_per_step=64, validate_windows=4, dtype=dtype, warmup=1, compile=compiled)
+    config = TrainConfig(
+        length=16,
+        steps=8,
+        tokens_per_step=64,
+        validate_windows=4,
+        dtype=dtype,
+        warmup=1,
+        compile=compiled,
+    )
     run, losses = Run(tmp_path), []
 
     def trainer() -> Trainer:
         model = small_model(make_triple(encoding, "none", "none")[0]).cuda()
-        return Trainer(model, CORPUS, config, 0, torch.device("cuda"), training_plans(model.encoding, model.scale, "cuda", 0))
+        return Trainer(
+            model,
+            CORPUS,
+            config,
+            0,
+            torch.device("cuda"),
+            training_plans(model.encoding, model.scale, "cuda", 0),
+        )
 
     whole, before, after = trainer(), trainer(), trainer()
     for _ in range(4):
@@ -87,13 +122,21 @@ def test_a_training_that_was_stopped_ends_as_one_that_was_not(encoding, dtype, c
             one.advance()
         assert one.step == 8 and one.compiled == compiled
         losses.append([one.figures()["loss"], one.validate()])
-    torch.testing.assert_close(*map(torch.tensor, losses), rtol=0, atol=1e-3 if dtype == "fp32" else 3e-2)
+    torch.testing.assert_close(
+        *map(torch.tensor, losses), rtol=0, atol=1e-3 if dtype == "fp32" else 3e-2
+    )
 
 
 def test_benchmarks_run_and_measure_there(tmp_path):
     figures = measure.training(64, 2, ["fox"], "cuda")
-    assert {one.case for one in figures} == {"rope", "fox"} and all(one.mib > 0 and one.ratio > 0 for one in figures)
+    assert {one.case for one in figures} == {"rope", "fox"} and all(
+        one.mib > 0 and one.ratio > 0 for one in figures
+    )
     (figures,) = measure.evaluation(64, [256], 2, ["rerope", "fox"], "cuda")
     assert {one.case for one in figures} == {"rope", "fox"} and all(one.mib > 0 for one in figures)
-    (figures,) = bench.measure_checkpoint(str(checkpoint(tmp_path)), "bf16", [80], 2, ["rerope", "window"], "cuda")
-    assert {one.case for one in figures} == {"none", "rerope", "window", "transformers"} and all(one.mib > 0 for one in figures)
+    (figures,) = bench.measure_checkpoint(
+        str(checkpoint(tmp_path)), "bf16", [80], 2, ["rerope", "window"], "cuda"
+    )
+    assert {one.case for one in figures} == {"none", "rerope", "window", "transformers"} and all(
+        one.mib > 0 for one in figures
+    )

@@ -1,7 +1,8 @@
-"""FlexAttention's kernel as far as a CPU shows it: its block masks, how often these and compiled forms are made, what runs when it fails.
+"""FlexAttention's kernel as far as a CPU shows it: its block masks, how often these and compiled
+forms are made, what runs when it fails.
 
-That its results are those of `rows` is in test_methods.py. Tests import torch's compiler themselves: it takes a second.
-"""
+That its results are those of `rows` is in test_methods.py. Tests import torch's compiler
+themselves: it takes a second."""
 
 from dataclasses import replace
 
@@ -22,7 +23,11 @@ from posbench.position.plan import make_plan
 
 CPU = torch.device("cpu")
 LENGTHS = (1, 127, 129, 300, 512)
-EXTENSIONS = [name for name in choices("extension") if type(make(node("extension", name))).bands is not Extension.bands]
+EXTENSIONS = [
+    name
+    for name in choices("extension")
+    if type(make(node("extension", name))).bands is not Extension.bands
+]
 PAIRS = [*(("rope", extension) for extension in EXTENSIONS), ("gemma3", "none"), ("hybrid", "none")]
 
 
@@ -31,17 +36,32 @@ def band_of(first_T: torch.Tensor, last_T: torch.Tensor) -> BandPlan:
 
 
 def assert_same_blocks(band: BandPlan) -> None:
-    """The block mask is the one that torch makes of the whole [T, T] mask. Keys drawn by lot are masked in every block of the interval."""
+    """The block mask is the one that torch makes of the whole [T, T] mask. Keys drawn by lot are
+    masked in every block of the interval.
+    """
     from torch.nn.attention.flex_attention import create_block_mask
 
     length, (first_T, last_T) = len(band.first_T), (band.first_T, band.last_T)
-    wanted = create_block_mask(lambda b, h, i, j: (j >= first_T[i]) & (j <= last_T[i]), None, None, length, length, device="cpu")
+    wanted = create_block_mask(
+        lambda b, h, i, j: (j >= first_T[i]) & (j <= last_T[i]),
+        None,
+        None,
+        length,
+        length,
+        device="cpu",
+    )
     *found, mask = flex.block_mask(band, CPU).as_tuple()
     index_T = torch.arange(length)
     assert torch.equal(mask(0, 0, index_T[:, None], index_T), band.seen(index_T, index_T))
     if band.lot_T is not None:
-        blocks = [flex.block_mask(replace(band, **lots), CPU) for lots in ({}, {"lot_T": None, "share_T": None})]
-        assert torch.equal(*(one.to_dense() for one in blocks)) and not blocks[0].full_kv_num_blocks.any()
+        blocks = [
+            flex.block_mask(replace(band, **lots), CPU)
+            for lots in ({}, {"lot_T": None, "share_T": None})
+        ]
+        assert (
+            torch.equal(*(one.to_dense() for one in blocks))
+            and not blocks[0].full_kv_num_blocks.any()
+        )
         return
     for a, b in zip(found, wanted.as_tuple()[:-1], strict=True):
         assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
@@ -49,7 +69,10 @@ def assert_same_blocks(band: BandPlan) -> None:
 
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)
 def test_block_masks_are_those_of_the_whole_mask(pair):
-    for train_len in (TRAIN_LEN, 128):  # blocks of 128 that bands cut, and bands that are whole blocks
+    for train_len in (
+        TRAIN_LEN,
+        128,
+    ):  # blocks of 128 that bands cut, and bands that are whole blocks
         encoding, extension, scale = make_triple(*pair, "none", train_len=train_len)
         for length in LENGTHS:
             for layer in make_plan(encoding, extension, scale, length=length).layers:
@@ -62,13 +85,17 @@ def test_block_masks_of_any_intervals_are_those_of_the_whole_mask():
     for length in (*LENGTHS, 640):
         index_T = torch.arange(length)
         for _ in range(5):
-            first_T, last_T = (torch.randint(0, length, (length,), generator=random) for _ in range(2))
+            first_T, last_T = (
+                torch.randint(0, length, (length,), generator=random) for _ in range(2)
+            )
             assert_same_blocks(band_of(first_T, torch.minimum(last_T, index_T)))
 
 
 def test_a_block_mask_takes_no_memory_by_the_square_of_the_tokens():
     index_T = torch.arange(8192)
-    assert tensor_mib(lambda: flex.block_mask(band_of(index_T * 0, index_T), CPU)) < 2  # 10 T^2 bytes would be 640 MiB
+    assert (
+        tensor_mib(lambda: flex.block_mask(band_of(index_T * 0, index_T), CPU)) < 2
+    )  # 10 T^2 bytes would be 640 MiB
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
@@ -76,10 +103,12 @@ def test_a_block_mask_is_made_once_for_a_plan(monkeypatch):
     from torch.nn.attention.flex_attention import BlockMask
 
     made, make = [], BlockMask.from_kv_blocks
-    monkeypatch.setattr(BlockMask, "from_kv_blocks", lambda *args, **kwargs: made.append(1) or make(*args, **kwargs))
+    monkeypatch.setattr(
+        BlockMask, "from_kv_blocks", lambda *args, **kwargs: made.append(1) or make(*args, **kwargs)
+    )
     encoding, extension, scale = make_triple("rope", "rerope", "none")
     plan = make_plan(encoding, extension, scale, length=48)
-    (*leaves, x) = (*attention_inputs(encoding, 48)[0], attention_inputs(encoding, 48)[1])
+    *leaves, x = (*attention_inputs(encoding, 48)[0], attention_inputs(encoding, 48)[1])
     with torch.no_grad():
         for layer in [*plan.layers, *plan.layers]:
             attend_in(flex.flex, layer, *leaves, x)
@@ -101,7 +130,9 @@ def test_every_shape_is_compiled_however_many_and_never_run_as_it_is(monkeypatch
     from torch._dynamo.exc import FailOnRecompileLimitHit
 
     compiled = []
-    double = flex.compiled(lambda x: x + x, backend=lambda graph, _: compiled.append(1) or graph.forward)
+    double = flex.compiled(
+        lambda x: x + x, backend=lambda graph, _: compiled.append(1) or graph.forward
+    )
     for length in range(2, 22):
         assert double(torch.ones(length)).sum() == 2 * length
     assert len(compiled) == 20  # torch's own limit is 8
@@ -114,15 +145,21 @@ def test_what_is_asked_of_the_kernel_compiles_as_one_graph(monkeypatch):
     from torch.nn.attention.flex_attention import flex_attention
 
     graphs = []
-    one = flex.compiled(flex_attention, fullgraph=True, backend=lambda graph, _: graphs.append(1) or graph.forward)
+    one = flex.compiled(
+        flex_attention, fullgraph=True, backend=lambda graph, _: graphs.append(1) or graph.forward
+    )
     monkeypatch.setattr(flex, "_attention", lambda device: one)
     encoding, extension, scale = make_triple("fox_rope", "lm_infinite", "log_n")
     layer = make_plan(encoding, extension, scale, length=40).layers[0]
     leaves, x = attention_inputs(encoding, 40)
     with torch.no_grad():
-        found, again, wanted = (attend_in(kernel, layer, *leaves, x) for kernel in (flex.flex, flex.flex, rows))
+        found, again, wanted = (
+            attend_in(kernel, layer, *leaves, x) for kernel in (flex.flex, flex.flex, rows)
+        )
     torch.testing.assert_close(found, wanted, rtol=0, atol=2e-5)
-    assert torch.equal(found, again) and len(layer.bands) > 1 and len(graphs) == 1  # the bands share one compiled form
+    assert (
+        torch.equal(found, again) and len(layer.bands) > 1 and len(graphs) == 1
+    )  # the bands share one compiled form
 
 
 class OnCuda(torch.Tensor):
@@ -132,9 +169,13 @@ class OnCuda(torch.Tensor):
 
 
 @pytest.mark.parametrize(
-    "error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("no such compiler")], ids=["memory", "compiler"]
+    "error",
+    [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("no such compiler")],
+    ids=["memory", "compiler"],
 )
-def test_rows_runs_where_flex_fails_and_it_is_not_tried_again_with_that_plan(error, monkeypatch, capsys):
+def test_rows_runs_where_flex_fails_and_it_is_not_tried_again_with_that_plan(
+    error, monkeypatch, capsys
+):
     tried = []
 
     def fail(*_):
@@ -149,6 +190,12 @@ def test_rows_runs_where_flex_fails_and_it_is_not_tried_again_with_that_plan(err
     with torch.no_grad():
         wanted = attend_in(rows, plans[0].layers[0], q, k, v, x)
         for layer in [*plans[0].layers, *plans[1].layers]:
-            assert torch.equal(kernels.attend(layer, x, q, k, v.as_subclass(OnCuda)).as_subclass(torch.Tensor), wanted)
+            assert torch.equal(
+                kernels.attend(layer, x, q, k, v.as_subclass(OnCuda)).as_subclass(torch.Tensor),
+                wanted,
+            )
     assert len(tried) == len(plans)
-    assert capsys.readouterr().err == f"FlexAttention failed ({error}): the slower kernel runs instead\n"
+    assert (
+        capsys.readouterr().err
+        == f"FlexAttention failed ({error}): the slower kernel runs instead\n"
+    )

@@ -28,10 +28,18 @@ def test_a_rope_model_is_transformers_llama(tied):
         rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
     )
     llama = transformers.LlamaForCausalLM(config).eval()
-    weights = {(name if name.startswith("lm_head") else f"model.{name}"): value for name, value in model.state_dict().items()}
+    weights = {
+        (name if name.startswith("lm_head") else f"model.{name}"): value
+        for name, value in model.state_dict().items()
+    }
     assert not llama.load_state_dict(weights, strict=True).missing_keys
     text_BT = torch.randint(0, 50, (2, 40))
-    torch.testing.assert_close(model(text_BT, make_plan(model.encoding, length=40)), llama(text_BT).logits, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        model(text_BT, make_plan(model.encoding, length=40)),
+        llama(text_BT).logits,
+        rtol=1e-4,
+        atol=1e-4,
+    )
 
 
 @pytest.mark.parametrize("qk_norm", ["rms", "l2", "key_l2"])
@@ -53,7 +61,9 @@ def test_the_last_positions_are_those_of_the_whole(last, encoding):
     """Also more of them than there are."""
     model = small_model(encoding(small_shape()))
     plan, text_BT = make_plan(model.encoding, length=20), torch.randint(0, 50, (3, 20))
-    torch.testing.assert_close(model(text_BT, plan, last), model(text_BT, plan)[:, -last:], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        model(text_BT, plan, last), model(text_BT, plan)[:, -last:], rtol=1e-4, atol=1e-4
+    )
 
 
 def test_a_fresh_model_guesses_uniformly():
@@ -61,7 +71,9 @@ def test_a_fresh_model_guesses_uniformly():
 
     model = make_model(JobConfig(), 100)
     text_BT = torch.randint(0, 100, (2, 16))
-    assert model.loss(text_BT, text_BT, make_plan(model.encoding, length=16)).item() == pytest.approx(4.60517, abs=1e-4)
+    assert model.loss(
+        text_BT, text_BT, make_plan(model.encoding, length=16)
+    ).item() == pytest.approx(4.60517, abs=1e-4)
 
 
 def test_weights_depend_on_the_seed_alone_and_not_on_the_encoding():
@@ -71,9 +83,19 @@ def test_weights_depend_on_the_seed_alone_and_not_on_the_encoding():
         target = f"posbench.encodings.{encoding}.{encoding.title()}"
         return make_model(JobConfig(encoding={"_target_": target}, seed=seed), 100).state_dict()
 
-    rope, again, learned, other = weights("rope", 0), weights("rope", 0), weights("learned", 0), weights("rope", 1)
-    assert all(torch.equal(value, again[name]) and torch.equal(value, learned[name]) for name, value in rope.items())
-    assert not torch.equal(rope["layers.0.mlp.up_proj.weight"], other["layers.0.mlp.up_proj.weight"])
+    rope, again, learned, other = (
+        weights("rope", 0),
+        weights("rope", 0),
+        weights("learned", 0),
+        weights("rope", 1),
+    )
+    assert all(
+        torch.equal(value, again[name]) and torch.equal(value, learned[name])
+        for name, value in rope.items()
+    )
+    assert not torch.equal(
+        rope["layers.0.mlp.up_proj.weight"], other["layers.0.mlp.up_proj.weight"]
+    )
 
 
 @pytest.mark.parametrize(("d_model", "n_head", "n_kv_head"), [(30, 4, None), (32, 4, 3)])

@@ -1,4 +1,6 @@
-"""posbench.extend on random tiny models of every family: as they came, and under each extension as attention on whole matrices."""
+"""posbench.extend on random tiny models of every family: as they came, and under each extension as
+attention on whole matrices.
+"""
 
 import pytest
 import torch
@@ -8,12 +10,27 @@ import posbench
 from posbench.common.errors import ConfigError
 from posbench.model.inplace.reader import Reader
 
-EXTENSIONS = ("pi", "ntk", "yarn", "rerope", "self_extend", "dca", "streaming", "lm_infinite", "dynamic_ntk", "window")
+EXTENSIONS = (
+    "pi",
+    "ntk",
+    "yarn",
+    "rerope",
+    "self_extend",
+    "dca",
+    "streaming",
+    "lm_infinite",
+    "dynamic_ntk",
+    "window",
+)
 SAME = 1e-4  # standard deviations of the logits
 BEYOND = 100
-# Layers that see the whole text turn nothing, or none sees it and windows end before the extension begins.
+# Layers that see the whole text turn nothing, or none sees it and windows end before the extension
+# begins.
 CHANGES_NOTHING = ("changes nothing", "sees every pair")
-PAIRS = [*((extension, "none") for extension in EXTENSIONS), *((extension, "log_n") for extension in ("none", "yarn", "rerope"))]
+PAIRS = [
+    *((extension, "none") for extension in EXTENSIONS),
+    *((extension, "log_n") for extension in ("none", "yarn", "rerope")),
+]
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
@@ -37,7 +54,9 @@ def test_a_family_is_unchanged_without_an_extension_and_exact_with_each(kind):
     for pair, logits in found.items():
         with densely(model, kind, *pair):
             assert difference(logits, model(beyond[:1]).logits) < SAME, pair
-    assert len(found) >= (0 if kind in LEARNED else 4), "families whose extended layers do not turn are masked and scaled all the same"
+    assert len(found) >= (0 if kind in LEARNED else 4), (
+        "families whose extended layers do not turn are masked and scaled all the same"
+    )
     assert torch.equal(model(inside).logits, own[0])
     assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
 

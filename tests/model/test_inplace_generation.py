@@ -1,4 +1,6 @@
-"""A model with methods in place goes on as a model of transformers: cache, padding, generate, saving, several at once."""
+"""A model with methods in place goes on as a model of transformers: cache, padding, generate,
+saving, several at once.
+"""
 
 import copy
 import functools
@@ -17,7 +19,18 @@ from posbench.extensions.rerope import Rerope
 SAME, BEYOND, TARGET = 1e-4, 96, 128
 FIXED = ("pi", "ntk", "yarn", "dynamic_ntk", "self_extend")  # with target_len
 OTHER = ("rerope", "dca", "streaming", "lm_infinite", "window")
-SOME = ("llama", "gemma2", "gemma3_text", "gpt_oss", "deepseek_v3", "glm4", "llama4_text", "smollm3", "falcon_h1", "qwen3_next")
+SOME = (
+    "llama",
+    "gemma2",
+    "gemma3_text",
+    "gpt_oss",
+    "deepseek_v3",
+    "glm4",
+    "llama4_text",
+    "smollm3",
+    "falcon_h1",
+    "qwen3_next",
+)
 GREEDY = {"max_new_tokens": 10, "do_sample": False}
 
 
@@ -50,10 +63,18 @@ def test_a_token_after_a_cache_has_the_logits_of_the_whole_text(kind, extension)
         if model is None:
             continue
         ids, cache = text(2, BEYOND), None
-        for start, stop in ((0, 20), (20, 90), (90, 91), (91, BEYOND)):  # prefill, in parts, and token by token
+        for start, stop in (
+            (0, 20),
+            (20, 90),
+            (90, 91),
+            (91, BEYOND),
+        ):  # prefill, in parts, and token by token
             found = model(ids[:, start:stop], past_key_values=cache, use_cache=True)
             cache = found.past_key_values
-            assert difference(found.logits, model(ids[:, :stop]).logits[:, start:]) < SAME, (scale, start)
+            assert difference(found.logits, model(ids[:, :stop]).logits[:, start:]) < SAME, (
+                scale,
+                start,
+            )
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
@@ -99,18 +120,25 @@ def test_a_factor_of_each_length_needs_a_target_or_no_cache():
     with pytest.raises(ConfigError, match="target_len=TOKENS, or generate with use_cache=False"):
         model.generate(ids, **GREEDY)
     short = text(1, 40)  # within the training length the factor is 1
-    assert torch.equal(model.generate(short, **GREEDY), model.generate(short, use_cache=False, **GREEDY))
+    assert torch.equal(
+        model.generate(short, **GREEDY), model.generate(short, use_cache=False, **GREEDY)
+    )
     posbench.extend(model, "pi", target_len=TARGET)
     assert not torch.equal(found, model.generate(ids, **GREEDY))
 
 
-@pytest.mark.parametrize(("extension", "scale"), [("compose", "none"), ("rerope", "log_n_global"), ("rerope", "yarn_temperature")])
+@pytest.mark.parametrize(
+    ("extension", "scale"),
+    [("compose", "none"), ("rerope", "log_n_global"), ("rerope", "yarn_temperature")],
+)
 def test_whatever_treats_earlier_tokens_otherwise_later_needs_no_cache(extension, scale):
     model, ids = posbench.extend(tiny("llama"), extension, scale), text(1, BEYOND)
     cache = model(ids[:, :90], use_cache=True).past_key_values
     with pytest.raises(ConfigError, match="generate with use_cache=False"):
         for token in range(90, BEYOND):
-            cache = model(ids[:, token : token + 1], past_key_values=cache, use_cache=True).past_key_values
+            cache = model(
+                ids[:, token : token + 1], past_key_values=cache, use_cache=True
+            ).past_key_values
 
 
 @pytest.mark.parametrize("scaling", [
@@ -127,13 +155,19 @@ def test_a_scaling_that_was_trained_in_is_measured_also_one_of_each_length(scali
     for length in (20, 120, 80):
         assert difference(model(text(1, length)).logits, expected[length]) < SAME
     if scaling["rope_type"] == "dynamic":
-        with pytest.raises(ConfigError, match="frequencies that depend on the text's length already"):
+        with pytest.raises(
+            ConfigError, match="frequencies that depend on the text's length already"
+        ):
             posbench.extend(model, "yarn")
 
 
 def test_two_models_do_not_disturb_each_other():
     def registered():
-        return {name for name in transformers.AttentionInterface._global_mapping if name.startswith("posbench")}
+        return {
+            name
+            for name in transformers.AttentionInterface._global_mapping
+            if name.startswith("posbench")
+        }
 
     gc.collect()
     before = registered()
@@ -147,7 +181,9 @@ def test_two_models_do_not_disturb_each_other():
     assert torch.equal(posbench.restore(second)(ids).logits, own)
     assert torch.equal(first(ids).logits, one)
     for copied in (copy.deepcopy, pickle.dumps):
-        with pytest.raises(ConfigError, match=r"cannot be copied or pickled: posbench\.restore it first"):
+        with pytest.raises(
+            ConfigError, match=r"cannot be copied or pickled: posbench\.restore it first"
+        ):
             copied(first)
     assert torch.equal(copy.deepcopy(posbench.restore(first))(ids).logits, own)
     del first, second
@@ -160,13 +196,17 @@ def test_extending_again_changes_the_methods_alone_and_a_refused_one_leaves_the_
     found = model(ids).logits
     assert torch.equal(posbench.extend(model, "rerope")(ids).logits, found)
     assert torch.equal(posbench.extend(model, Rerope())(ids).logits, found)
-    assert torch.equal(posbench.extend(model, {"name": "rerope", "window": TRAIN_LEN // 2})(ids).logits, found)
+    assert torch.equal(
+        posbench.extend(model, {"name": "rerope", "window": TRAIN_LEN // 2})(ids).logits, found
+    )
     with pytest.raises(ConfigError, match="learned table"):
         posbench.extend(model, "table_linear")
     with pytest.raises(ConfigError, match="unknown"):
         posbench.extend(model, "yarm")
     for length in ("64", 32.5, 0, True):
-        with pytest.raises(ConfigError, match=f"train_len={length!r} must be a whole number of tokens, at least 2"):
+        with pytest.raises(
+            ConfigError, match=f"train_len={length!r} must be a whole number of tokens, at least 2"
+        ):
             posbench.extend(model, "rerope", train_len=length)
     assert torch.equal(model(ids).logits, found)
     assert difference(posbench.extend(model, "rerope", train_len=32)(ids).logits, found) > 1e-4
@@ -178,12 +218,16 @@ def test_saving_while_extended_saves_the_model_as_it_came(kind, tmp_path):
     model.save_pretrained(tmp_path / "before")
     posbench.extend(model, "pi", target_len=TARGET)
     longest = "n_positions" if kind == "gpt2" else "max_position_embeddings"
-    assert getattr(model.config, longest) == TARGET, "what reads the longest text off the configuration, such as lm-eval, sees the target"
+    assert getattr(model.config, longest) == TARGET, (
+        "what reads the longest text off the configuration, such as lm-eval, sees the target"
+    )
     ids = text(1, 70)
     found = model.generate(ids, **GREEDY)
     model.save_pretrained(tmp_path / "after")
     assert torch.equal(model.generate(ids, **GREEDY), found)
-    before, after = (json.loads((tmp_path / name / "config.json").read_text()) for name in ("before", "after"))
+    before, after = (
+        json.loads((tmp_path / name / "config.json").read_text()) for name in ("before", "after")
+    )
     assert before == after
     for one in (tmp_path / "after").glob("*.safetensors"):
         assert one.read_bytes() == (tmp_path / "before" / one.name).read_bytes()
@@ -207,12 +251,22 @@ def refusals():
         layer.self_attn.forward = lambda hidden_states, **given: (hidden_states, None)
     yield patched, "has no attention layer that asks"
     odd = tiny("llama")
-    odd.model.rotary_emb.register_forward_hook(lambda module, args, answer: (answer[0].flip(-1) * answer[1], answer[1]))
+    odd.model.rotary_emb.register_forward_hook(
+        lambda module, args, answer: (answer[0].flip(-1) * answer[1], answer[1])
+    )
     yield odd, "does not turn q and k|differ by"
     bent = tiny("llama")
-    bent.model.layers[2].self_attn.register_forward_hook(lambda module, args, answer: (answer[0] * 1.0, None))
+    bent.model.layers[2].self_attn.register_forward_hook(
+        lambda module, args, answer: (answer[0] * 1.0, None)
+    )
     bent.model.layers[2].register_forward_pre_hook(
-        lambda module, args, given: (args, {**given, "position_embeddings": tuple(one + 0.1 for one in given["position_embeddings"])}),
+        lambda module, args, given: (
+            args,
+            {
+                **given,
+                "position_embeddings": tuple(one + 0.1 for one in given["position_embeddings"]),
+            },
+        ),
         with_kwargs=True,
     )
     yield bent, "does not turn q and k|differ by"
@@ -225,12 +279,16 @@ def test_a_model_that_cannot_be_changed_in_place_is_left_as_it_came():
     for model, said in refusals():
         config = getattr(model, "config", None)
         before = config and (config.to_dict(), config._attn_implementation)
-        hooks = sum(len(one._forward_hooks) + len(one._forward_pre_hooks) for one in model.modules())
+        hooks = sum(
+            len(one._forward_hooks) + len(one._forward_pre_hooks) for one in model.modules()
+        )
         with pytest.raises(ConfigError, match=said) as error:
             posbench.extend(model, "yarn")
         assert "\n" not in str(error.value)
         assert before == (config and (config.to_dict(), config._attn_implementation))
-        assert hooks == sum(len(one._forward_hooks) + len(one._forward_pre_hooks) for one in model.modules())
+        assert hooks == sum(
+            len(one._forward_hooks) + len(one._forward_pre_hooks) for one in model.modules()
+        )
         with pytest.raises(ConfigError, match="no posbench methods"):
             posbench.restore(model)
 
@@ -251,7 +309,10 @@ def test_prefill_of_a_long_text_takes_linear_memory():
     from posbench.model.memory import tensor_mib
 
     model = posbench.extend(tiny("llama", num_hidden_layers=1), "rerope", target_len=16384)
-    peaks = [tensor_mib(lambda length=length: model(text(1, length), logits_to_keep=1)) for length in (2048, 4096, 8192)]
+    peaks = [
+        tensor_mib(lambda length=length: model(text(1, length), logits_to_keep=1))
+        for length in (2048, 4096, 8192)
+    ]
     assert peaks[2] / peaks[1] < 2.2, peaks
     assert peaks[1] / peaks[0] < 2.2, peaks
 
@@ -263,7 +324,9 @@ def test_windows_keep_a_cache_of_their_size():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("kind", ["llama", "gemma3_text", "gpt_oss", "deepseek_v3", "llama4_text", "gpt2"])
+@pytest.mark.parametrize(
+    "kind", ["llama", "gemma3_text", "gpt_oss", "deepseek_v3", "llama4_text", "gpt2"]
+)
 def test_on_a_gpu_the_logits_are_those_of_the_cpu(kind):
     extension = {"gpt2": "table_linear", "llama4_text": "none"}.get(kind, "yarn")
     ids, found = text(2, BEYOND), []
@@ -271,7 +334,10 @@ def test_on_a_gpu_the_logits_are_those_of_the_cpu(kind):
         model = posbench.extend(tiny(kind).to(device), extension, "log_n", target_len=TARGET)
         whole = model(ids.to(device)).logits
         part = model(ids[:, :90].to(device), use_cache=True).past_key_values
-        assert difference(model(ids[:, 90:].to(device), past_key_values=part).logits, whole[:, 90:]) < 1e-3
+        assert (
+            difference(model(ids[:, 90:].to(device), past_key_values=part).logits, whole[:, 90:])
+            < 1e-3
+        )
         found.append(whole.cpu())
     assert difference(found[1], found[0]) < 1e-3
 
@@ -284,13 +350,23 @@ def test_a_model_is_trained_with_methods_in_place(kind):
         if place:
             posbench.extend(model)
         model(ids, labels=ids, use_cache=False).loss.backward()
-        found.append({name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None})
+        found.append(
+            {
+                name: parameter.grad
+                for name, parameter in model.named_parameters()
+                if parameter.grad is not None
+            }
+        )
     assert found[0].keys() == found[1].keys()
     for name, expected in found[0].items():
         assert (found[1][name] - expected).norm() < 1e-4 * expected.norm() + 1e-8, name
     posbench.extend(model, "rerope", "log_n")
     model(ids, labels=ids, use_cache=False).loss.backward()
-    assert all(parameter.grad.isfinite().all() for parameter in model.parameters() if parameter.grad is not None)
+    assert all(
+        parameter.grad.isfinite().all()
+        for parameter in model.parameters()
+        if parameter.grad is not None
+    )
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt_oss", "gpt2"])

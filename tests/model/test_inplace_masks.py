@@ -1,4 +1,6 @@
-"""Rules of masks as transformers makes them, told from what they let a query see; others are refused."""
+"""Rules of masks as transformers makes them, told from what they let a query see; others are
+refused.
+"""
 
 import pytest
 import torch
@@ -21,17 +23,24 @@ def test_windows_and_chunks_of_any_size(size):
     assert rule(masking_utils.causal_mask_function) == (None, None)
     assert rule(masking_utils.sliding_window_causal_mask_function(size)) == (size, None)
     if size > 1:
-        assert rule(masking_utils.chunked_causal_mask_function(size, torch.zeros(2, dtype=torch.long))) == (None, size)
+        assert rule(
+            masking_utils.chunked_causal_mask_function(size, torch.zeros(2, dtype=torch.long))
+        ) == (None, size)
         padding = torch.ones(2, 10, dtype=torch.bool)
         padding[0, :3] = False
         shifted = masking_utils.chunked_causal_mask_function(size, torch.tensor([3, 0]))
-        assert rule(shifted, padding) == (None, size), "chunks are counted from the first token of a row"
+        assert rule(shifted, padding) == (
+            None,
+            size,
+        ), "chunks are counted from the first token of a row"
 
 
 def test_other_rules_are_refused():
     packed = masking_utils.packed_sequence_mask_function(torch.tensor([[0, 0, 1, 1]]))
     prefix = masking_utils.or_masks(masking_utils.causal_mask_function, lambda b, h, q, k: k < 4)
-    holes = masking_utils.and_masks(masking_utils.causal_mask_function, lambda b, h, q, k: (q - k) % 2 == 0)
+    holes = masking_utils.and_masks(
+        masking_utils.causal_mask_function, lambda b, h, q, k: (q - k) % 2 == 0
+    )
     for function in (masking_utils.bidirectional_mask_function, packed, prefix, holes):
         with pytest.raises(ConfigError, match="another rule"):
             rule(function)
@@ -40,7 +49,11 @@ def test_other_rules_are_refused():
 def test_packed_texts_and_masks_of_four_dimensions_are_refused():
     model, ids = posbench.extend(tiny("llama"), "yarn"), text(1, 20)
     packed = torch.cat((torch.arange(10), torch.arange(10)))[None]
-    for given in ({"position_ids": packed}, {"position_ids": packed, "use_cache": False}, {"position_ids": 2 * torch.arange(20)[None]}):
+    for given in (
+        {"position_ids": packed},
+        {"position_ids": packed, "use_cache": False},
+        {"position_ids": 2 * torch.arange(20)[None]},
+    ):
         with pytest.raises(ConfigError, match="restart within a row"):
             model(ids, **given)
     assert torch.equal(model(ids, position_ids=torch.arange(7, 27)[None]).logits, model(ids).logits)

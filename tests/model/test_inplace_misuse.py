@@ -1,4 +1,6 @@
-"""What a user may do with an extended model: the logits are right, or a sentence says why there are none."""
+"""What a user may do with an extended model: the logits are right, or a sentence says why there are
+none.
+"""
 
 import copy
 
@@ -47,7 +49,9 @@ def test_a_model_made_from_the_configuration_of_an_extended_one_is_refused():
     with pytest.raises(ConfigError, match="another model"):
         posbench.extend(made, "rerope")
     posbench.restore(model)
-    assert torch.equal(made(ids).logits, posbench.restore(posbench.extend(made, "rerope"))(ids).logits)
+    assert torch.equal(
+        made(ids).logits, posbench.restore(posbench.extend(made, "rerope"))(ids).logits
+    )
 
 
 def filled(model, ids):
@@ -104,14 +108,18 @@ def test_a_mask_shorter_than_the_text_is_refused_unless_it_hides_nothing():
     mask = torch.ones(2, LENGTH - 20, dtype=torch.long)
     assert torch.equal(model(ids, attention_mask=mask).logits, model(ids).logits)
     mask[0, :3] = 0
-    with pytest.raises(ConfigError, match="attention_mask has 70 columns and the text has 90 tokens"):
+    with pytest.raises(
+        ConfigError, match="attention_mask has 70 columns and the text has 90 tokens"
+    ):
         model(ids, attention_mask=mask)
     whole = torch.ones(2, LENGTH, dtype=torch.long)
     whole[0, :3] = 0
     cache = model(ids[:, :KNOWN], attention_mask=whole[:, :KNOWN], use_cache=True).past_key_values
     new = torch.ones(2, LENGTH - KNOWN, dtype=torch.long)
     new[0, :2] = 0
-    with pytest.raises(ConfigError, match="attention_mask has 10 columns and the text has 90 tokens"):
+    with pytest.raises(
+        ConfigError, match="attention_mask has 10 columns and the text has 90 tokens"
+    ):
         model(ids[:, KNOWN:], attention_mask=new, past_key_values=cache)
     found = model(ids[:, KNOWN:], attention_mask=whole, past_key_values=cache).logits
     assert difference(found, model(ids, attention_mask=whole).logits[:, KNOWN:]) < SAME
@@ -123,7 +131,11 @@ def test_torch_compile_leaves_the_attention_as_it_is():
     compiled = torch.compile(model, backend="eager")
     mask = torch.ones(1, LENGTH, dtype=torch.long)
     mask[0, :3] = 0
-    for ids, keywords in ((text(1, LENGTH), {}), (text(1, KNOWN), {}), (text(1, LENGTH), {"attention_mask": mask})):
+    for ids, keywords in (
+        (text(1, LENGTH), {}),
+        (text(1, KNOWN), {}),
+        (text(1, LENGTH), {"attention_mask": mask}),
+    ):
         assert difference(compiled(ids, **keywords).logits, model(ids, **keywords).logits) < SAME
     cache = compiled(ids[:, :KNOWN], use_cache=True).past_key_values
     found = compiled(ids[:, KNOWN:], past_key_values=cache).logits
@@ -132,9 +144,13 @@ def test_torch_compile_leaves_the_attention_as_it_is():
 
 
 @pytest.mark.parametrize("name", ["target_len", "train_len"])
-@pytest.mark.parametrize("length", [10**8, 10**30, 10**5000, -(10**5000)], ids=["1e8", "1e30", "1e5000", "-1e5000"])
+@pytest.mark.parametrize(
+    "length", [10**8, 10**30, 10**5000, -(10**5000)], ids=["1e8", "1e30", "1e5000", "-1e5000"]
+)
 def test_a_length_that_nobody_can_plan_is_named(name, length):
-    with pytest.raises(ConfigError, match=f"{name}=.*(1e|10000).* (is longer than any text|must be)") as error:
+    with pytest.raises(
+        ConfigError, match=f"{name}=.*(1e|10000).* (is longer than any text|must be)"
+    ) as error:
         posbench.extend(tiny("llama"), "yarn", **{name: length})
     assert len(str(error.value)) < 200
 
@@ -142,7 +158,9 @@ def test_a_length_that_nobody_can_plan_is_named(name, length):
 def test_a_configuration_without_a_usable_length_is_named():
     model = tiny("llama")
     model.config.max_position_embeddings = int(1e30)
-    with pytest.raises(ConfigError, match="configuration has a training length of .*: give train_len=TOKENS"):
+    with pytest.raises(
+        ConfigError, match="configuration has a training length of .*: give train_len=TOKENS"
+    ):
         posbench.extend(model, "yarn")
 
 
@@ -157,17 +175,24 @@ def test_damaged_weights_are_told_as_such(value):
     model = tiny("llama")
     model.model.layers[1].mlp.up_proj.weight[0, 0] = value
     weights = "model.layers.1.mlp.up_proj.weight"
-    with pytest.raises(ConfigError, match=f"NaN or infinite logits after 24 random tokens: so has its weight {weights}"):
+    with pytest.raises(
+        ConfigError,
+        match=f"NaN or infinite logits after 24 random tokens: so has its weight {weights}",
+    ):
         posbench.extend(model, "rerope")
 
 
-@pytest.mark.parametrize(("kind", "method"), [("llama", "pi"), ("gemma3_text", "pi"), ("gpt2", "table_linear")])
+@pytest.mark.parametrize(
+    ("kind", "method"), [("llama", "pi"), ("gemma3_text", "pi"), ("gpt2", "table_linear")]
+)
 def test_a_refused_second_call_keeps_the_first_methods_and_their_caches(kind, method):
     model, ids = posbench.extend(tiny(kind), method, target_len=128), text(1, LENGTH)
     logits, cache = model(ids).logits, filled(model, ids)
     for keywords in ({}, {"train_len": 32}):
         with pytest.raises(ConfigError):
-            posbench.extend(model, "table_linear" if kind != "gpt2" else "yarn", target_len=256, **keywords)
+            posbench.extend(
+                model, "table_linear" if kind != "gpt2" else "yarn", target_len=256, **keywords
+            )
         with pytest.raises(ConfigError, match="unknown"):
             posbench.extend(model, "yarm", **keywords)
         assert torch.equal(model(ids).logits, logits)

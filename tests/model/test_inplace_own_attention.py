@@ -1,4 +1,6 @@
-"""BLOOM, MPT, Falcon, GPT-J and CodeGen compute attention themselves: posbench.extend on random tiny models of each."""
+"""BLOOM, MPT, Falcon, GPT-J and CodeGen compute attention themselves: posbench.extend on random
+tiny models of each.
+"""
 
 import copy
 import functools
@@ -15,10 +17,20 @@ from posbench.encodings.alibi import Alibi
 from posbench.model.inplace.reader import Reader
 from posbench.model.kernels.dispatch import attention_weights
 
-SAME, BEYOND = 1e-4, 128  # standard deviations of the logits; tokens: twice the training length, so that PI halves positions
+SAME, BEYOND = (
+    1e-4,
+    128,
+    # standard deviations of the logits; tokens: twice the training length, so that PI halves positions
+)
 CLOSE = 1e-5  # without an extension
 GREEDY = {"max_new_tokens": 8, "do_sample": False}
-FOR_ALL = (("pi", "none"), ("rerope", "log_n"), ("streaming", "none"), ("lm_infinite", "none"), ("none", "log_n"))
+FOR_ALL = (
+    ("pi", "none"),
+    ("rerope", "log_n"),
+    ("streaming", "none"),
+    ("lm_infinite", "none"),
+    ("none", "log_n"),
+)
 FOR_TURNED = (("yarn", "log_n"), ("ntk", "none"), ("self_extend", "none"))
 PAIRS = [
     *((kind, *pair) for kind in OWN for pair in FOR_ALL),
@@ -41,7 +53,9 @@ def test_logits_without_an_extension_are_those_of_transformers_and_restored_to_t
     model = tiny_own(kind)
     attributes = [set(vars(module)) for module in model.modules()]
     weights = {name: value.clone() for name, value in model.state_dict().items()}
-    texts = [text(2, length) for length in (20, TRAIN_LEN, BEYOND if kind in UNLIMITED else TRAIN_LEN)]
+    texts = [
+        text(2, length) for length in (20, TRAIN_LEN, BEYOND if kind in UNLIMITED else TRAIN_LEN)
+    ]
     expected = [model(ids).logits for ids in texts]
     posbench.extend(model)
     for ids, logits in zip(texts, expected, strict=True):
@@ -50,7 +64,9 @@ def test_logits_without_an_extension_are_those_of_transformers_and_restored_to_t
     assert difference(model(text(1, BEYOND)).logits, expected[-1][:1, :1]) > SAME
     posbench.restore(model)
     assert [set(vars(module)) for module in model.modules()] == attributes
-    assert all(torch.equal(model(ids).logits, logits) for ids, logits in zip(texts, expected, strict=True))
+    assert all(
+        torch.equal(model(ids).logits, logits) for ids, logits in zip(texts, expected, strict=True)
+    )
     assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
 
 
@@ -75,7 +91,12 @@ def test_a_token_after_a_cache_has_the_logits_of_the_whole_text(kind, extension)
     model = posbench.extend(taken(kind), extension, **fixed)
     ids, cache = text(2, BEYOND), None
     whole = model(ids).logits
-    for start, stop in ((0, 20), (20, 90), (90, 91), (91, BEYOND)):  # prefill, in parts, and one token
+    for start, stop in (
+        (0, 20),
+        (20, 90),
+        (90, 91),
+        (91, BEYOND),
+    ):  # prefill, in parts, and one token
         answer = model(ids[:, start:stop], past_key_values=cache, use_cache=True)
         cache = answer.past_key_values
         assert difference(answer.logits, whole[:, start:stop]) < SAME, start
@@ -89,8 +110,13 @@ def test_generation_with_padding_is_that_of_whole_texts_read_anew(kind):
     found = model.generate(ids, attention_mask=mask, **GREEDY)
     assert torch.equal(found, model.generate(ids, attention_mask=mask, use_cache=False, **GREEDY))
     assert torch.equal(found[1, 9:], model.generate(ids[1:, 9:], **GREEDY)[0])
-    assert torch.equal(found, model.generate(ids, attention_mask=mask, cache_implementation="static", **GREEDY))
-    beams = [model.generate(ids, attention_mask=mask, use_cache=cached, num_beams=3, **GREEDY) for cached in (True, False)]
+    assert torch.equal(
+        found, model.generate(ids, attention_mask=mask, cache_implementation="static", **GREEDY)
+    )
+    beams = [
+        model.generate(ids, attention_mask=mask, use_cache=cached, num_beams=3, **GREEDY)
+        for cached in (True, False)
+    ]
     assert torch.equal(*beams)
     mask[0, 70:] = 0
     logits = model(ids, attention_mask=mask).logits
@@ -99,19 +125,29 @@ def test_generation_with_padding_is_that_of_whole_texts_read_anew(kind):
 
 
 def test_the_cache_of_grouped_queries_holds_each_key_head_once():
-    for kind, heads in (("falcon", 1), ("falcon of two key heads", 2), ("falcon of four key heads", 4)):
+    for kind, heads in (
+        ("falcon", 1),
+        ("falcon of two key heads", 2),
+        ("falcon of four key heads", 4),
+    ):
         cache = taken(kind)(text(1, 20), use_cache=True).past_key_values
         assert cache.layers[0].keys.shape[1] == heads
 
 
 def test_falcon_rounds_its_biases_beyond_256_tokens_as_transformers_does():
-    sixteen = {"hidden_size": 128, "num_attention_heads": 16, "num_hidden_layers": 2}  # slopes that are no powers of two
+    sixteen = {
+        "hidden_size": 128,
+        "num_attention_heads": 16,
+        "num_hidden_layers": 2,
+    }  # slopes that are no powers of two
     model, ids = tiny_own("falcon_rw", max_position_embeddings=600, **sixteen), text(1, 700)
     expected = model(ids).logits
     assert difference(posbench.extend(model)(ids).logits, expected) < SAME
     for layer in layers_of(model):
         layer.encoding.rounded = None
-    assert difference(model(ids).logits, expected) > 10 * SAME, "without the rounding it would be seen"
+    assert difference(model(ids).logits, expected) > 10 * SAME, (
+        "without the rounding it would be seen"
+    )
 
 
 def test_bloom_in_bfloat16_has_the_logits_of_float32_where_transformers_rounds_its_biases():
@@ -119,11 +155,16 @@ def test_bloom_in_bfloat16_has_the_logits_of_float32_where_transformers_rounds_i
     expected = tiny_own("bloom of six heads")(ids).logits
     model = tiny_own("bloom of six heads", seq_length=1000).to(torch.bfloat16)
     as_it_came, extended = model(ids).logits, posbench.extend(model)(ids).logits
-    errors = [float((logits.float() - expected).abs().mean() / expected.std()) for logits in (as_it_came, extended)]
+    errors = [
+        float((logits.float() - expected).abs().mean() / expected.std())
+        for logits in (as_it_came, extended)
+    ]
     assert errors[1] < 0.01 and errors[0] > 0.05, "transformers adds biases of 500 in steps of 2"
 
 
-@pytest.mark.parametrize("kind", ["bloom", "mpt of six heads", "falcon of two key heads", "gptj", "codegen"])
+@pytest.mark.parametrize(
+    "kind", ["bloom", "mpt of six heads", "falcon of two key heads", "gptj", "codegen"]
+)
 def test_heads_are_seen_as_transformers_computes_their_weights(kind):
     model, ids, found = tiny_own(kind, attn_implementation="eager"), text(1, 60), {}
     expected = model(ids, output_attentions=True, use_cache=False).attentions
@@ -147,10 +188,15 @@ def test_heads_are_seen_as_transformers_computes_their_weights(kind):
 def test_on_a_gpu_the_logits_are_those_of_the_cpu(kind):
     ids, found = text(2, BEYOND), []
     for device in ("cpu", "cuda"):
-        model = posbench.extend(tiny_own(kind), "rerope", "log_n").to(device)  # what was measured moves with the model
+        model = posbench.extend(tiny_own(kind), "rerope", "log_n").to(
+            device
+        )  # what was measured moves with the model
         whole = model(ids.to(device)).logits
         cache = model(ids[:, :90].to(device), use_cache=True).past_key_values
-        assert difference(model(ids[:, 90:].to(device), past_key_values=cache).logits, whole[:, 90:]) < 1e-3
+        assert (
+            difference(model(ids[:, 90:].to(device), past_key_values=cache).logits, whole[:, 90:])
+            < 1e-3
+        )
         found.append(whole.cpu())
     assert difference(found[1], found[0]) < 1e-3
 
@@ -167,7 +213,9 @@ def test_models_of_16_bits_are_taken_within_their_rounding(kind, dtype):
     assert (found.float() - expected).abs().mean() < 0.02 * expected.std()
 
 
-@pytest.mark.parametrize("kind", ["bloom", "mpt", "falcon of two key heads", "falcon_rw", "gptj", "codegen"])
+@pytest.mark.parametrize(
+    "kind", ["bloom", "mpt", "falcon of two key heads", "falcon_rw", "gptj", "codegen"]
+)
 def test_a_model_is_trained_with_methods_in_place(kind):
     ids, gradients = text(2, TRAIN_LEN), []
     for in_place in (False, True):
@@ -200,11 +248,15 @@ def test_saving_while_extended_saves_the_model_as_it_came(kind, tmp_path):
     found = model.generate(text(1, 70), **GREEDY)
     model.save_pretrained(tmp_path / "after")
     assert torch.equal(model.generate(text(1, 70), **GREEDY), found)
-    before, after = (json.loads((tmp_path / name / "config.json").read_text()) for name in ("before", "after"))
+    before, after = (
+        json.loads((tmp_path / name / "config.json").read_text()) for name in ("before", "after")
+    )
     assert before == after
     with pytest.raises(ConfigError, match="cannot be copied"):
         copy.deepcopy(model)
-    assert torch.equal(copy.deepcopy(posbench.restore(model))(text(1, 20)).logits, model(text(1, 20)).logits)
+    assert torch.equal(
+        copy.deepcopy(posbench.restore(model))(text(1, 20)).logits, model(text(1, 20)).logits
+    )
 
 
 def test_two_models_of_a_family_do_not_disturb_each_other():
@@ -244,10 +296,14 @@ def test_eager_falcon_adds_its_biases_twice_in_transformers(monkeypatch):
     from transformers.models.falcon import modeling_falcon
 
     ids = text(1, 30)
-    once, twice = (tiny_own("falcon_rw", attn_implementation=name)(ids).logits for name in ("sdpa", "eager"))
+    once, twice = (
+        tiny_own("falcon_rw", attn_implementation=name)(ids).logits for name in ("sdpa", "eager")
+    )
     assert difference(twice, once) > SAME
     build = modeling_falcon.build_alibi_tensor
-    monkeypatch.setattr(modeling_falcon, "build_alibi_tensor", lambda *args, **options: build(*args, **options) / 2)
+    monkeypatch.setattr(
+        modeling_falcon, "build_alibi_tensor", lambda *args, **options: build(*args, **options) / 2
+    )
     assert difference(tiny_own("falcon_rw", attn_implementation="eager")(ids).logits, once) < CLOSE
 
 

@@ -1,4 +1,6 @@
-"""posbench.extend on every causal family of transformers' registry: exact with a cache, or refused in a sentence."""
+"""posbench.extend on every causal family of transformers' registry: exact with a cache, or refused
+in a sentence.
+"""
 
 import re
 
@@ -26,7 +28,9 @@ def test_a_family_is_exact_or_refused_in_a_sentence_and_left_as_it_came(kind):
     if kind in EXACT:
         assert result.exact
     assert "\n" not in result.refused
-    assert "does not hand its attention" not in result.refused, "a reason that says what the model does"
+    assert "does not hand its attention" not in result.refused, (
+        "a reason that says what the model does"
+    )
 
 
 def text(length):
@@ -43,19 +47,25 @@ def test_a_module_that_attends_several_times_is_one_layer(kind):
     logits = model(text(BEYOND)).logits
     assert difference(logits, expected) > 10 * SAME
     cache = model(text(BEYOND)[:, :-1], use_cache=True).past_key_values
-    assert difference(model(text(BEYOND)[:, -1:], past_key_values=cache).logits, logits[:, -1:]) < SAME
+    assert (
+        difference(model(text(BEYOND)[:, -1:], past_key_values=cache).logits, logits[:, -1:]) < SAME
+    )
 
 
 @pytest.mark.parametrize("kind", ["bert", "bart", "roberta", "opt"])
 def test_a_learned_table_is_lengthened_with_all_that_counts_its_rows(kind):
     model = tiny(kind)
-    rows = TRAIN_LEN if kind != "roberta" else TRAIN_LEN - 2  # as many as RoBERTa's configuration counts, with two that no token has
+    rows = (
+        TRAIN_LEN if kind != "roberta" else TRAIN_LEN - 2
+    )  # as many as RoBERTa's configuration counts, with two that no token has
     expected = model(text(rows)).logits
     posbench.extend(model, "table_linear", target_len=TARGET)
     assert difference(model(text(rows)).logits, expected) > 100 * SAME
     logits = model(text(BEYOND)).logits
     cache = model(text(BEYOND)[:, :-1], use_cache=True).past_key_values
-    assert difference(model(text(BEYOND)[:, -1:], past_key_values=cache).logits, logits[:, -1:]) < SAME
+    assert (
+        difference(model(text(BEYOND)[:, -1:], past_key_values=cache).logits, logits[:, -1:]) < SAME
+    )
     posbench.restore(model)
     assert torch.equal(model(text(rows)).logits, expected)
 
@@ -76,7 +86,9 @@ def test_a_refusal_says_what_the_model_does(kind, words):
 def test_a_model_without_positions_takes_scales_and_masks(kind):
     model = tiny(kind)
     expected = model(text(BEYOND)).logits
-    with pytest.raises(ConfigError, match="has no positions.*choose scale_attention=log_n, or extension=streaming"):
+    with pytest.raises(
+        ConfigError, match="has no positions.*choose scale_attention=log_n, or extension=streaming"
+    ):
         posbench.extend(model, "rerope")
     for methods in ((None, "log_n"), ("streaming", None), ("lm_infinite", None), ("window", None)):
         posbench.extend(model, *methods)
@@ -116,10 +128,17 @@ def test_a_refused_extension_names_what_the_model_has_and_what_works(kind, words
 
 
 def test_the_example_of_the_documentation_runs():
-    example = [line.strip() for line in posbench.extend.__doc__.splitlines() if line.strip().startswith(("posbench.", "model.g"))]
+    example = [
+        line.strip()
+        for line in posbench.extend.__doc__.splitlines()
+        if line.strip().startswith(("posbench.", "model.g"))
+    ]
     assert len(example) == 5 and any('{"name"' in line for line in example)
     model = tiny("llama")
     inputs = {"input_ids": text(80), "max_new_tokens": 2}
     for line in example:
-        exec(line.replace("16384", str(TARGET)), {"posbench": posbench, "model": model, "inputs": inputs})
+        exec(
+            line.replace("16384", str(TARGET)),
+            {"posbench": posbench, "model": model, "inputs": inputs},
+        )
     assert posbench.extend(model) is model

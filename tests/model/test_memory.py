@@ -1,4 +1,6 @@
-"""Long evaluation in little memory: a process of its own for each legal combination, its peak read by the system."""
+"""Long evaluation in little memory: a process of its own for each legal combination, its peak read
+by the system.
+"""
 
 import json
 import os
@@ -50,7 +52,9 @@ def peak_mib(triple: tuple[str, str, str], last: int, length: int = LENGTH) -> f
 
 
 def test_memory_grows_with_the_length_alone():
-    """Tensors that live at once, counted exactly: twice the tokens, twice the memory, for every second pair and a sample of the triples."""
+    """Tensors that live at once, counted exactly: twice the tokens, twice the memory, for every
+    second pair and a sample of the triples.
+    """
     shape = {"d_model": 32, "n_layer": 1, "n_head": 4, "n_kv_head": 2}
     counted = 0
     for triple in legal_pairs(1024, 16)[::2] + scaled_sample(1024, 20, 16):
@@ -59,9 +63,16 @@ def test_memory_grows_with_the_length_alone():
             continue
         model, mib = small_model(encoding, **shape), []
         for length in (512, 1024):
-            plan, text_BT = make_plan(encoding, extension, scale, length=length), torch.randint(0, 50, (1, length))
+            plan, text_BT = (
+                make_plan(encoding, extension, scale, length=length),
+                torch.randint(0, 50, (1, length)),
+            )
             with torch.inference_mode():
-                mib.append(tensor_mib(lambda model=model, text_BT=text_BT, plan=plan: model(text_BT, plan, 8)))
+                mib.append(
+                    tensor_mib(
+                        lambda model=model, text_BT=text_BT, plan=plan: model(text_BT, plan, 8)
+                    )
+                )
         assert mib[1] < 2.2 * mib[0], f"{triple}: {mib} MiB"
         counted += 1
     assert counted > 75
@@ -70,14 +81,24 @@ def test_memory_grows_with_the_length_alone():
 @pytest.mark.slow
 @pytest.mark.parametrize("encoding", choices("encoding"))
 def test_16384_tokens_of_the_demo_model_fit_in_2_gib(encoding):
-    """Of each encoding every pair and its part of a sample of triples, but for those without a position so far out."""
-    triples = [triple for triple in legal_pairs(1024, 64) + scaled_sample(1024, 20, 64) if triple[0] == encoding]
-    peaks = {triple: peak_mib(triple, last=LENGTH) for triple in triples if legal(triple, LENGTH, 64)}
+    """Of each encoding every pair and its part of a sample of triples, but for those without a
+    position so far out.
+    """
+    triples = [
+        triple
+        for triple in legal_pairs(1024, 64) + scaled_sample(1024, 20, 64)
+        if triple[0] == encoding
+    ]
+    peaks = {
+        triple: peak_mib(triple, last=LENGTH) for triple in triples if legal(triple, LENGTH, 64)
+    }
     assert not {triple: peak for triple, peak in peaks.items() if peak >= LIMIT_MIB}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("triple", [("rope", "rerope", "none"), ("t5", "none", "none")], ids="-".join)
+@pytest.mark.parametrize(
+    "triple", [("rope", "rerope", "none"), ("t5", "none", "none")], ids="-".join
+)
 def test_65536_tokens_fit_in_4_gib(triple):
     assert peak_mib(triple, last=8, length=65536) < 2 * LIMIT_MIB
 
@@ -108,8 +129,14 @@ print(tuned is not None, before[-1], after[-1])
 @pytest.mark.parametrize("own", [{}, {"MALLOC_ARENA_MAX": "4"}])
 def test_freed_memory_is_kept_for_the_next_pass_unless_the_environment_tunes_malloc(own):
     """160 MB are 39,000 pages of 4 KiB, or 76 huge ones."""
-    there = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
-    said = subprocess.run([sys.executable, "-c", PAGES], env=there | own, capture_output=True, text=True, check=True).stdout.split()
+    there = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("MALLOC_", "GLIBC_"))
+    }
+    said = subprocess.run(
+        [sys.executable, "-c", PAGES], env=there | own, capture_output=True, text=True, check=True
+    ).stdout.split()
     tuned, before, after = said[0] == "True", int(said[1]), int(said[2])
     assert tuned == (not own) and before > 40 and (after < 10) == tuned
 

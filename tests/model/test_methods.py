@@ -1,4 +1,6 @@
-"""Every legal combination: causal, finite, and equal to the dense oracle however it is cut into blocks."""
+"""Every legal combination: causal, finite, and equal to the dense oracle however it is cut into
+blocks.
+"""
 
 import dense
 import pytest
@@ -13,28 +15,41 @@ from posbench.position.instantiate import make
 from posbench.position.legality import fed_length
 from posbench.position.plan import make_plan
 
-TRIPLES = legal_pairs(LONG) + scaled_sample(LONG)  # every pair, and a sample of the triples: the default suite ends in minutes
+TRIPLES = legal_pairs(LONG) + scaled_sample(
+    LONG
+)  # every pair, and a sample of the triples: the default suite ends in minutes
 
 
 @pytest.mark.parametrize("triple", TRIPLES, ids="-".join)
 @torch.no_grad()
 def test_legal_triples_are_causal_and_finite_at_4x(triple):
-    """Two texts, and each again with another token at its second place, in its middle and at its end: read side by side."""
+    """Two texts, and each again with another token at its second place, in its middle and at its
+    end: read side by side.
+    """
     encoding, extension, scale = make_triple(*triple)
     length = fed_length(extension, TRAIN_LEN, LONG)
     places, text_BT = (1, length // 2, length - 1), tokens(length)
     texts = [text_BT, *(text_BT.clone() for _ in places)]
     for place, other_BT in zip(places, texts[1:], strict=True):
         other_BT[:, place] = (other_BT[:, place] + 1) % 50
-    logits, *others = small_model(encoding)(torch.cat(texts), make_plan(encoding, extension, scale, length=length)).chunk(4)
+    logits, *others = small_model(encoding)(
+        torch.cat(texts), make_plan(encoding, extension, scale, length=length)
+    ).chunk(4)
     assert logits.isfinite().all()
     for place, other in zip(places, others, strict=True):
-        # Gates are summed from the middle of the text, so a later token moves their float32 rounding.
-        torch.testing.assert_close(other[:, :place], logits[:, :place], rtol=0, atol=5e-5 if "fox" in triple[0] else 1e-5)
+        # Gates are summed from the middle of the text, so a later token moves their float32
+        # rounding.
+        torch.testing.assert_close(
+            other[:, :place], logits[:, :place], rtol=0, atol=5e-5 if "fox" in triple[0] else 1e-5
+        )
         assert (other[:, place] - logits[:, place]).abs().max() > 1e-3
 
 
-WHOLE = [name for name in choices("extension") if fed_length(make(node("extension", name)), TRAIN_LEN, LONG) == LONG]
+WHOLE = [
+    name
+    for name in choices("extension")
+    if fed_length(make(node("extension", name)), TRAIN_LEN, LONG) == LONG
+]
 ORACLE = [triple for triple in TRIPLES if triple[1] in WHOLE]
 
 
@@ -47,27 +62,41 @@ def test_kernels_and_their_gradients_equal_the_dense_oracle(triple, monkeypatch)
     monkeypatch.setitem(blocks.MASKED, "cpu", 7)
     monkeypatch.setattr(blocks, "WHOLE", 5)
     if triple[1] != "none" and triple[2] == "none":
-        # Tracing takes most of a second, and an extension adds no rule to trace: those of its encoding are traced without it.
-        monkeypatch.setattr(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True, raising=False)
+        # Tracing takes most of a second, and an extension adds no rule to trace: those of its
+        # encoding are traced without it.
+        monkeypatch.setattr(
+            flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True, raising=False
+        )
     encoding, extension, scale = make_triple(*triple)
     w = TRAIN_LEN // 2
-    around = (1, 2, w - 1, w, 3 * w + 1) if triple[2] == "none" else ()  # a scale moves no band: its pair is here, at every length
+    around = (
+        (1, 2, w - 1, w, 3 * w + 1) if triple[2] == "none" else ()
+    )  # a scale moves no band: its pair is here, at every length
     for length in (*around, w + 1, 3 * TRAIN_LEN + 1):
         layer = make_plan(encoding, extension, scale, length=length).layers[0]
         leaves, x = attention_inputs(encoding, length)
         wide = [t[0].double().requires_grad_() for t in leaves]
         repeated = [t.repeat_interleave(4 // t.shape[0], dim=0) for t in wide]
         expected = dense.attention(*triple, layer.encoding, *repeated, x[0].double(), TRAIN_LEN)
-        weigh = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+        weigh = torch.randn(
+            expected.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64
+        )
         wanted = torch.autograd.grad((expected * weigh).sum(), wide)
         with torch.no_grad():
             for kernel in [rows, flex.flex] if flex.possible(layer) and length == w + 1 else [rows]:
-                torch.testing.assert_close(attend_in(kernel, layer, *leaves, x)[0].double(), expected.detach(), rtol=0, atol=3e-5)
+                torch.testing.assert_close(
+                    attend_in(kernel, layer, *leaves, x)[0].double(),
+                    expected.detach(),
+                    rtol=0,
+                    atol=3e-5,
+                )
         for kernel in [rows, kernels.fused] if kernels.fusible(layer) else [rows]:
             found = [t.clone().requires_grad_() for t in leaves]
             y = attend_in(kernel, layer, *found, x)
             torch.testing.assert_close(y[0].double(), expected, rtol=0, atol=3e-5)
-            for a, b in zip(torch.autograd.grad((y[0] * weigh.float()).sum(), found), wanted, strict=True):
+            for a, b in zip(
+                torch.autograd.grad((y[0] * weigh.float()).sum(), found), wanted, strict=True
+            ):
                 torch.testing.assert_close(a[0].double(), b, rtol=1e-4, atol=2e-4)
 
 
@@ -75,7 +104,18 @@ def test_kernels_and_their_gradients_equal_the_dense_oracle(triple, monkeypatch)
 @pytest.mark.parametrize("encoding", ["rope", "alibi", "sinusoidal"])
 def test_factor_one_changes_nothing(name, encoding):
     encoding, extension, scale = make_triple(encoding, name, "log_n")
-    within = ("rerope", "abf", "dca", "string", "compose")  # without a factor: these change texts of any length
+    within = (
+        "rerope",
+        "abf",
+        "dca",
+        "string",
+        "compose",
+    )  # without a factor: these change texts of any length
     if extension.needs & ~encoding.traits or name in within:
         return
-    torch.testing.assert_close(outputs(encoding, extension, scale, TRAIN_LEN), outputs(encoding, length=TRAIN_LEN), rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        outputs(encoding, extension, scale, TRAIN_LEN),
+        outputs(encoding, length=TRAIN_LEN),
+        rtol=0,
+        atol=1e-5,
+    )

@@ -1,4 +1,6 @@
-"""Attention in bf16 on a CPU: where it is chosen, where float32 stays, and that it is as exact as bf16 allows."""
+"""Attention in bf16 on a CPU: where it is chosen, where float32 stays, and that it is as exact as
+bf16 allows.
+"""
 
 import pytest
 import torch
@@ -18,7 +20,11 @@ LONG = precision.SHORT + 1
 def formats(monkeypatch) -> list[torch.dtype]:
     """Formats in which torch's fused kernel was called."""
     found, fused = [], F.scaled_dot_product_attention
-    monkeypatch.setattr(F, "scaled_dot_product_attention", lambda q, *args, **kwargs: found.append(q.dtype) or fused(q, *args, **kwargs))
+    monkeypatch.setattr(
+        F,
+        "scaled_dot_product_attention",
+        lambda q, *args, **kwargs: found.append(q.dtype) or fused(q, *args, **kwargs),
+    )
     return found
 
 
@@ -26,7 +32,9 @@ def attended(encoding: str, length: int, dtype: torch.dtype = torch.bfloat16) ->
     """Output of a layer whose v comes in `dtype`."""
     one, extension, scale = make_triple(encoding, "none", "none")
     (q, k, v), x = attention_inputs(one, length)
-    return dispatch.attend(make_plan(one, extension, scale, length=length).layers[0], x, q, k, v.to(dtype))
+    return dispatch.attend(
+        make_plan(one, extension, scale, length=length).layers[0], x, q, k, v.to(dtype)
+    )
 
 
 @pytest.mark.parametrize(
@@ -42,9 +50,21 @@ def attended(encoding: str, length: int, dtype: torch.dtype = torch.bfloat16) ->
         ("rope", LONG, torch.float32, True, True, None),
         ("fox", LONG, torch.bfloat16, True, False, torch.float32),
     ],
-    ids=["long", "columns", "short", "evaluated in float32", "no AMX", "no AMX and longer", "training", "training in float32", "gates"],
+    ids=[
+        "long",
+        "columns",
+        "short",
+        "evaluated in float32",
+        "no AMX",
+        "no AMX and longer",
+        "training",
+        "training in float32",
+        "gates",
+    ],
 )
-def test_torchs_kernel_is_for_float32_and_long_texts_with_amx(encoding, length, dtype, amx, learns, wanted, formats, monkeypatch):
+def test_torchs_kernel_is_for_float32_and_long_texts_with_amx(
+    encoding, length, dtype, amx, learns, wanted, formats, monkeypatch
+):
     monkeypatch.setattr(precision, "amx", lambda: amx)
     monkeypatch.setattr(precision, "native", lambda: True)
     with torch.set_grad_enabled(learns):
@@ -52,7 +72,10 @@ def test_torchs_kernel_is_for_float32_and_long_texts_with_amx(encoding, length, 
     assert set(formats) == ({wanted} if wanted else set())  # else causal.py attends
 
 
-@pytest.mark.parametrize(("tiles", "used", "wanted"), [(True, "AVX512", True), (False, "AVX512", False), (True, "AVX2", False)])
+@pytest.mark.parametrize(
+    ("tiles", "used", "wanted"),
+    [(True, "AVX512", True), (False, "AVX512", False), (True, "AVX2", False)],
+)
 def test_amx_must_be_there_and_torch_must_use_it(tiles, used, wanted, monkeypatch):
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: tiles)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: used)
@@ -65,21 +88,28 @@ def test_short_texts_are_the_same_bit_for_bit_with_amx_and_without(monkeypatch):
     for amx in (True, False):
         monkeypatch.setattr(precision, "amx", lambda amx=amx: amx)
         found[amx] = [attended("rope", length) for length in (64, LONG - 1, LONG)]
-    same = [torch.equal(with_it, without) for with_it, without in zip(found[True], found[False], strict=True)]
+    same = [
+        torch.equal(with_it, without)
+        for with_it, without in zip(found[True], found[False], strict=True)
+    ]
     assert same == [True, True, False]
 
 
 @pytest.mark.parametrize("encoding", ["rope", "alibi", "xpos", "pope"])
 @torch.no_grad()
 def test_bf16_deviates_by_its_rounding(encoding, monkeypatch):
-    """Of q, k, the weights and the result, each by up to 2^-9. Positions in columns keep float32's exactness: in bf16 257 is 256 or 258."""
+    """Of q, k, the weights and the result, each by up to 2^-9. Positions in columns keep float32's
+    exactness: in bf16 257 is 256 or 258.
+    """
     monkeypatch.setattr(precision, "amx", lambda: True)
     one, extension, scale = make_triple(encoding, "none", "none", train_len=1024)
     (q, k, v), x = attention_inputs(one, 2 * LONG)
     layer = make_plan(one, extension, scale, length=2 * LONG).layers[0]
     assert dispatch.fusible(layer)
     wanted = attend_in(dispatch.fused, layer, q, k, v.bfloat16().float(), x)
-    deviation_BHT = (attend_in(dispatch.fused, layer, q, k, v.bfloat16(), x) - wanted).norm(dim=-1) / wanted.norm(dim=-1)
+    deviation_BHT = (attend_in(dispatch.fused, layer, q, k, v.bfloat16(), x) - wanted).norm(
+        dim=-1
+    ) / wanted.norm(dim=-1)
     assert 1e-4 < deviation_BHT.mean() < 0.006 and deviation_BHT.max() < 0.03
 
 
@@ -88,9 +118,16 @@ def test_bf16_deviates_by_its_rounding(encoding, monkeypatch):
 def test_a_scale_that_is_left_to_the_kernel_changes_no_digit(width, inside, monkeypatch):
     """Beside heads of another width, a scale or a sink q is scaled before."""
     asked, fused = [], F.scaled_dot_product_attention
-    monkeypatch.setattr(F, "scaled_dot_product_attention", lambda *args, **kwargs: asked.append(kwargs["scale"]) or fused(*args, **kwargs))
+    monkeypatch.setattr(
+        F,
+        "scaled_dot_product_attention",
+        lambda *args, **kwargs: asked.append(kwargs["scale"]) or fused(*args, **kwargs),
+    )
     one, extension, scale = make_triple("rope", "none", "none", d_model=4 * width)
-    layer, random = make_plan(one, extension, scale, length=100).layers[0], torch.Generator().manual_seed(0)
+    layer, random = (
+        make_plan(one, extension, scale, length=100).layers[0],
+        torch.Generator().manual_seed(0),
+    )
     given = [torch.randn(1, heads, 100, width, generator=random) for heads in (4, 2, 2)]
     found = []
     for bare in (True, False):
@@ -100,7 +137,13 @@ def test_a_scale_that_is_left_to_the_kernel_changes_no_digit(width, inside, monk
 
 
 def test_only_scores_without_anything_more_are_bare():
-    triples = {("rope", "none", "none"): True, ("rope", "rerope", "none"): True, ("rope", "none", "log_n"): False}
-    triples |= {(name, "none", "none"): False for name in ("alibi", "xpos", "fox", "t5")} | {("rope", "none", "off_by_one"): False}
+    triples = {
+        ("rope", "none", "none"): True,
+        ("rope", "rerope", "none"): True,
+        ("rope", "none", "log_n"): False,
+    }
+    triples |= {(name, "none", "none"): False for name in ("alibi", "xpos", "fox", "t5")} | {
+        ("rope", "none", "off_by_one"): False
+    }
     for triple, bare in triples.items():
         assert make_plan(*make_triple(*triple), length=LONG).layers[0].bare == bare, triple

@@ -1,4 +1,6 @@
-"""The gate on the output of attention: Qwen3-Next's own attention, the formula by heads, and what it leaves as it is."""
+"""The gate on the output of attention: Qwen3-Next's own attention, the formula by heads, and what
+it leaves as it is.
+"""
 
 import pytest
 import torch
@@ -16,7 +18,9 @@ LENGTH, WIDTH = 21, 8
 
 def made(kind: str, **changed) -> Attention:
     torch.manual_seed(0)
-    attention = Attention(ModelConfig(d_model=32, n_layer=1, n_head=4, n_kv_head=2, output_gate=kind, **changed))
+    attention = Attention(
+        ModelConfig(d_model=32, n_layer=1, n_head=4, n_kv_head=2, output_gate=kind, **changed)
+    )
     with torch.no_grad():
         for name, parameter in attention.named_parameters():
             parameter.normal_(mean=float("gain" in name), std=0.3)
@@ -27,7 +31,12 @@ def made(kind: str, **changed) -> Attention:
 def test_the_elementwise_gate_is_that_of_qwen3_next():
     qwen = pytest.importorskip("transformers.models.qwen3_next.modeling_qwen3_next")
     config = qwen.Qwen3NextConfig(
-        hidden_size=32, num_attention_heads=4, num_key_value_heads=2, head_dim=WIDTH, rms_norm_eps=1e-5, attn_implementation="eager"
+        hidden_size=32,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=WIDTH,
+        rms_norm_eps=1e-5,
+        attn_implementation="eager",
     )
     theirs, ours = qwen.Qwen3NextAttention(config, 0), made("elementwise", qk_norm="rms")
     for name in ("k_proj", "v_proj", "o_proj"):
@@ -50,9 +59,15 @@ def test_the_elementwise_gate_is_that_of_qwen3_next():
 @pytest.mark.parametrize("kind", ["elementwise", "headwise"])
 @torch.no_grad()
 def test_a_gate_multiplies_each_channel_or_each_head(kind, last):
-    gated, x_BTC, plan = made(kind), torch.randn(2, LENGTH, 32), make_plan(Rope(small_shape(n_layer=1)), length=LENGTH).layers[0]
+    gated, x_BTC, plan = (
+        made(kind),
+        torch.randn(2, LENGTH, 32),
+        make_plan(Rope(small_shape(n_layer=1)), length=LENGTH).layers[0],
+    )
     plain = made("none")
-    plain.load_state_dict({name: value for name, value in gated.state_dict().items() if "gate" not in name})
+    plain.load_state_dict(
+        {name: value for name, value in gated.state_dict().items() if "gate" not in name}
+    )
     gate_BTN = 1 / (1 + torch.exp(-(x_BTC @ gated.gate_proj.weight.T)))
     gate_BTC = gate_BTN if kind == "elementwise" else gate_BTN.repeat_interleave(WIDTH, dim=-1)
     plain.o_proj = torch.nn.Identity()
@@ -71,4 +86,6 @@ def test_a_gated_model_rounds_its_gates_and_is_causal():
     other_BT[:, 10] = (other_BT[:, 10] + 1) % 50
     torch.testing.assert_close(model(other_BT, plan)[:, :10], whole[:, :10], rtol=0, atol=1e-5)
     with torch.autocast("cpu", torch.bfloat16):
-        torch.testing.assert_close(rounded(model)(text_BT, plan), model(text_BT, plan), rtol=0, atol=0)
+        torch.testing.assert_close(
+            rounded(model)(text_BT, plan), model(text_BT, plan), rtol=0, atol=0
+        )

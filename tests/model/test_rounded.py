@@ -1,4 +1,6 @@
-"""Evaluation in bf16: weights rounded once, and sums in place, give what autocast gives with gradients."""
+"""Evaluation in bf16: weights rounded once, and sums in place, give what autocast gives with
+gradients.
+"""
 
 import gc
 import weakref
@@ -30,7 +32,11 @@ KINDS = {
 
 def made(kind: str = "plain") -> GPT:
     encoding, changed = KINDS[kind]
-    node = nodes("encoding")[encoding] if isinstance(encoding, str) else {**nodes("encoding")["rope"], **encoding}
+    node = (
+        nodes("encoding")[encoding]
+        if isinstance(encoding, str)
+        else {**nodes("encoding")["rope"], **encoding}
+    )
     config = ModelConfig(d_model=32, n_head=2, n_layer=2, d_ff=48, **changed)
     torch.manual_seed(0)
     model = GPT(config, make(node, make_shape(config, 64)), VOCAB)
@@ -40,7 +46,9 @@ def made(kind: str = "plain") -> GPT:
     return model.eval()
 
 
-def logits(model: GPT, text_BT: torch.Tensor, dtype: str = "bf16", last: int | None = None) -> torch.Tensor:
+def logits(
+    model: GPT, text_BT: torch.Tensor, dtype: str = "bf16", last: int | None = None
+) -> torch.Tensor:
     plan = make_plan(model.encoding, length=text_BT.shape[1])
     with bf16.autocast("cpu", dtype):
         return model(text_BT, plan, last).detach()
@@ -49,12 +57,16 @@ def logits(model: GPT, text_BT: torch.Tensor, dtype: str = "bf16", last: int | N
 @pytest.mark.parametrize("piece", [cache.PIECE, 40])  # a piece of 40 numbers is one token
 @pytest.mark.parametrize("kind", KINDS)
 def test_logits_are_those_with_gradients(kind, piece, monkeypatch):
-    """To rounding where gradients take another kernel, whose scores and weights are float32 as well; else bit for bit."""
+    """To rounding where gradients take another kernel, whose scores and weights are float32 as
+    well; else bit for bit.
+    """
     model, text_BT = made(kind), torch.randint(0, VOCAB, (2, 33))
     for dtype in ("bf16", "fp32"):
         bound = 2**-6 if dtype == "bf16" else 1e-5
         same = dtype == "bf16" and kind != "gates" and bf16.native()
-        within = torch.equal if same else lambda a, b, bound=bound: (a - b).norm() <= bound * b.norm()
+        within = (
+            torch.equal if same else lambda a, b, bound=bound: (a - b).norm() <= bound * b.norm()
+        )
         expected, of_last = logits(model, text_BT, dtype), logits(model, text_BT, dtype, last=20)
         monkeypatch.setattr(cache, "PIECE", piece)
         with torch.inference_mode():
@@ -67,12 +79,17 @@ def test_logits_are_those_with_gradients(kind, piece, monkeypatch):
 
 def test_the_model_stays_as_it_was():
     model, text_BT = made("tied"), torch.randint(0, VOCAB, (1, 20))
-    before, state = logits(model, text_BT, "fp32"), {name: value.clone() for name, value in model.state_dict().items()}
+    before, state = (
+        logits(model, text_BT, "fp32"),
+        {name: value.clone() for name, value in model.state_dict().items()},
+    )
     other = rounded(model)
     with torch.inference_mode():
         logits(other, text_BT)
     assert torch.equal(logits(model, text_BT, "fp32"), before)
-    assert list(model.state_dict()) == list(state) and all(value.equal(state[name]) for name, value in model.state_dict().items())
+    assert list(model.state_dict()) == list(state) and all(
+        value.equal(state[name]) for name, value in model.state_dict().items()
+    )
     assert not any(value.dtype == torch.bfloat16 for value in model.parameters())
 
 
@@ -94,7 +111,9 @@ def test_it_is_made_once_and_again_when_a_weight_changed():
         model.layers[1].mlp.up_proj.weight.mul_(2)
     assert rounded(model) is not first
     assert torch.equal(logits(rounded(model), text_BT), logits(model, text_BT))
-    model.load_state_dict({name: torch.ones_like(value) for name, value in model.state_dict().items()}, assign=True)
+    model.load_state_dict(
+        {name: torch.ones_like(value) for name, value in model.state_dict().items()}, assign=True
+    )
     assert torch.equal(logits(rounded(model), text_BT), logits(model, text_BT))
 
 
@@ -108,7 +127,14 @@ def test_it_leaves_with_the_model():
 
 def test_pieces_are_all_of_it(monkeypatch):
     monkeypatch.setattr(cache, "PIECE", 10)
-    for shape, dim in (((3, 7, 2), 1), ((1, 1), 0), ((2, 4, 999), 1), ((0, 5), 1), ((5, 0), 0), ((4, 0), 1)):
+    for shape, dim in (
+        ((3, 7, 2), 1),
+        ((1, 1), 0),
+        ((2, 4, 999), 1),
+        ((0, 5), 1),
+        ((5, 0), 0),
+        ((4, 0), 1),
+    ):
         found = cache.pieces(torch.zeros(shape), dim)
         assert [i for some in found for i in range(shape[dim])[some]] == list(range(shape[dim]))
     assert len(cache.pieces(torch.zeros(100, 10), 0)) == 100

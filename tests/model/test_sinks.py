@@ -1,4 +1,6 @@
-"""Sinks: every kernel and its gradients beside the formula, gpt-oss's own attention, and the layers that a sink acts in."""
+"""Sinks: every kernel and its gradients beside the formula, gpt-oss's own attention, and the layers
+that a sink acts in.
+"""
 
 import dense
 import pytest
@@ -27,7 +29,10 @@ from posbench.scale_attention.off_by_one import OffByOne
 PAIRS = [
     *(("rope", extension) for extension in ("none", "rerope", "streaming", "window", "yarn")),
     *(("alibi", extension) for extension in ("none", "window", "pi")),
-    *((encoding, "none") for encoding in ("xpos", "t5", "sandwich", "fire", "fox", "fox_rope", "hybrid")),
+    *(
+        (encoding, "none")
+        for encoding in ("xpos", "t5", "sandwich", "fire", "fox", "fox_rope", "hybrid")
+    ),
     *((encoding, "window") for encoding in ("t5", "fox")),
 ]
 
@@ -36,7 +41,9 @@ def learned(layers: int = 2) -> LearnedSink:
     """A sink whose logits are far apart, some above all scores."""
     scale = LearnedSink(small_shape(n_layer=layers))
     with torch.no_grad():
-        scale.logit_LH.copy_(torch.tensor([-2.0, 0.5, 1.7, 6.0]) + torch.arange(float(layers))[:, None])
+        scale.logit_LH.copy_(
+            torch.tensor([-2.0, 0.5, 1.7, 6.0]) + torch.arange(float(layers))[:, None]
+        )
     return scale
 
 
@@ -55,19 +62,27 @@ def test_kernels_and_their_gradients_equal_the_formula(pair, monkeypatch):
     wide = [t[0].double().requires_grad_() for t in leaves]
     sink_H = scale.logit_LH[0].detach().double().requires_grad_()
     repeated = [t.repeat_interleave(4 // t.shape[0], dim=0) for t in wide]
-    expected = dense.attention(*pair, "none", layer.encoding, *repeated, x[0].double(), TRAIN_LEN, sink_H=sink_H)
-    weigh = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    expected = dense.attention(
+        *pair, "none", layer.encoding, *repeated, x[0].double(), TRAIN_LEN, sink_H=sink_H
+    )
+    weigh = torch.randn(
+        expected.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64
+    )
     wanted = torch.autograd.grad((expected * weigh).sum(), [*wide, sink_H])
     with torch.no_grad():
         cut = [chunked_sdpa.chunked_sdpa] if chunked_sdpa.can_chunk(layer, 0) else []
         for kernel in [rows, *cut, *([flex.flex] if flex.possible(layer) else [])]:
-            found = kernel(layer, *leaves) if kernel in cut else attend_in(kernel, layer, *leaves, x)
+            found = (
+                kernel(layer, *leaves) if kernel in cut else attend_in(kernel, layer, *leaves, x)
+            )
             torch.testing.assert_close(found[0].double(), expected.detach(), rtol=0, atol=3e-5)
     for kernel in [rows, kernels.fused] if kernels.fusible(layer) else [rows]:
         found = [t.clone().requires_grad_() for t in leaves]
         y = attend_in(kernel, layer, *found, x)
         torch.testing.assert_close(y[0].double(), expected, rtol=0, atol=3e-5)
-        *gradients, of_sinks = torch.autograd.grad((y[0] * weigh.float()).sum(), [*found, scale.logit_LH])
+        *gradients, of_sinks = torch.autograd.grad(
+            (y[0] * weigh.float()).sum(), [*found, scale.logit_LH]
+        )
         for a, b in zip([*(one[0] for one in gradients), of_sinks[0]], wanted, strict=True):
             torch.testing.assert_close(a.double(), b, rtol=1e-4, atol=3e-4)
         assert not of_sinks[1].any()  # another layer's
@@ -84,7 +99,11 @@ def test_a_layer_equals_that_of_gpt_oss(window):
         ),
         0,
     )  # fmt: skip
-    ours, scale, length = Attention(ModelConfig(d_model=32, n_layer=1, n_head=4, n_kv_head=2)), learned(1), 21
+    ours, scale, length = (
+        Attention(ModelConfig(d_model=32, n_layer=1, n_head=4, n_kv_head=2)),
+        learned(1),
+        21,
+    )
     with torch.no_grad():
         for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
             getattr(ours, name).weight.normal_(std=0.3)
@@ -96,15 +115,23 @@ def test_a_layer_equals_that_of_gpt_oss(window):
         behind = index_T[:, None] - index_T
         hidden = (behind < 0) | (behind >= (window or length))
         mask = torch.zeros(1, 1, length, length).masked_fill(hidden, torch.finfo(torch.float32).min)
-        wanted, _ = theirs(x_BTC, (angle_TF.cos().float()[None], angle_TF.sin().float()[None]), mask)
+        wanted, _ = theirs(
+            x_BTC, (angle_TF.cos().float()[None], angle_TF.sin().float()[None]), mask
+        )
         found = ours(x_BTC, make_plan(encoding, length=length, trained_scale=scale).layers[0])
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_a_sink_acts_in_local_layers_and_a_scale_does_not():
     hybrid = make_triple("hybrid", "none", "none")[0]
-    plans = [make_plan(hybrid, None, scale, length=LONG).layers for scale in (OffByOne(small_shape()), LogN(small_shape(), clamp=False))]
-    assert [[layer.has_sink for layer in layers] for layers in plans] == [[True, True], [False, False]]
+    plans = [
+        make_plan(hybrid, None, scale, length=LONG).layers
+        for scale in (OffByOne(small_shape()), LogN(small_shape(), clamp=False))
+    ]
+    assert [[layer.has_sink for layer in layers] for layers in plans] == [
+        [True, True],
+        [False, False],
+    ]
     assert [layer.factor is not None for layer in plans[1]] == [False, True]
 
 
@@ -115,18 +142,26 @@ def test_bf16_keeps_the_logit_of_the_sink(monkeypatch):
     scale, length = LearnedSink(small_shape(), init=10.01), 1100
     layer = make_plan(Rope(small_shape()), length=length, trained_scale=scale).layers[0]
     (q, k, v), x = attention_inputs(layer.encoding, length)
-    wanted, found = (kernels.fused(layer, q, k, one) for one in (v.bfloat16().float(), v.bfloat16()))
+    wanted, found = (
+        kernels.fused(layer, q, k, one) for one in (v.bfloat16().float(), v.bfloat16())
+    )
     share = found.float().norm(dim=-1) / wanted.norm(dim=-1)
     assert found.dtype == torch.bfloat16 and (share.mean() - 1).abs() < 0.005
 
 
-@pytest.mark.parametrize("pair", [("rope", "none"), ("alibi", "none"), ("rope", "rerope"), ("alibi", "window")], ids="-".join)
+@pytest.mark.parametrize(
+    "pair",
+    [("rope", "none"), ("alibi", "none"), ("rope", "rerope"), ("alibi", "window")],
+    ids="-".join,
+)
 @torch.no_grad()
 def test_long_texts_of_an_evaluation_equal_rows(pair, monkeypatch):
     """fused by two heads a call, and pieces: beyond 1,024 tokens."""
     monkeypatch.setattr(kernels, "CALL", 0)
     encoding, extension, _ = make_triple(*pair, "none", train_len=400)
-    layer = make_plan(encoding, extension, length=precision.SHORT + 76, trained_scale=learned()).layers[0]
+    layer = make_plan(
+        encoding, extension, length=precision.SHORT + 76, trained_scale=learned()
+    ).layers[0]
     leaves, x = attention_inputs(encoding, precision.SHORT + 76)
     wanted = rows(layer, *leaves)
     for last in (None, 9):
@@ -141,9 +176,15 @@ def test_where_a_sink_may_stand():
             check_trained_scale(make_triple(name, "none", "none")[0], LearnedSink(shape))
     local = {"_target_": "posbench.encodings.stick_breaking.StickBreaking"}
     with pytest.raises(ConfigError, match="in its stick_breaking layers, weights whole rows"):
-        check_trained_scale(Hybrid(shape, local, {"_target_": "posbench.encodings.none.NoEncoding"}), OffByOne(shape))
+        check_trained_scale(
+            Hybrid(shape, local, {"_target_": "posbench.encodings.none.NoEncoding"}),
+            OffByOne(shape),
+        )
     with pytest.raises(ConfigError, match=r"train\.scale_attention=learned_sink"):
         check(Rope(shape), NoExtension(), LearnedSink(shape), [16, 64])
     check_trained_scale(Rope(shape), OffByOne(shape))
-    assert check(NoEncoding(shape), NoExtension(), OffByOne(shape), [8, 16], allow_untested=True).noop is None
+    assert (
+        check(NoEncoding(shape), NoExtension(), OffByOne(shape), [8, 16], allow_untested=True).noop
+        is None
+    )
     assert check(NoEncoding(shape), NoExtension(), plain, [8, 16]).noop is None

@@ -1,4 +1,6 @@
-"""Numbers do not depend on how many threads a job got: the same bits with one thread and with two."""
+"""Numbers do not depend on how many threads a job got: the same bits with one thread and with
+two.
+"""
 
 import itertools
 from functools import partial
@@ -35,7 +37,9 @@ def same_bits(compute) -> bool:
 
 
 def read(model, methods, length, batch=3, dtype="fp32"):
-    """Losses of the last rows of texts of one length, as evaluations score them; for each number of rows."""
+    """Losses of the last rows of texts of one length, as evaluations score them; for each number of
+    rows.
+    """
     encoding, extension, scale = methods
     texts_BT = torch.randint(0, 50, (batch, length + 1), generator=torch.Generator().manual_seed(2))
     plan = make_plan(encoding, extension, scale=scale, trained_scale=scale, length=length)
@@ -43,7 +47,9 @@ def read(model, methods, length, batch=3, dtype="fp32"):
     for n_rows in (n_rows for n_rows in ROWS if n_rows <= length):
         with torch.inference_mode(), bf16.autocast("cpu", dtype):
             logits_NV = model(texts_BT[:, :-1], plan, n_rows).float().flatten(0, 1)
-            losses.append(F.cross_entropy(logits_NV, texts_BT[:, -n_rows:].flatten(), reduction="none"))
+            losses.append(
+                F.cross_entropy(logits_NV, texts_BT[:, -n_rows:].flatten(), reduction="none")
+            )
     return losses
 
 
@@ -52,7 +58,11 @@ def test_losses_of_every_encoding_and_of_its_extensions(encoding):
     plain = (encoding, "none", "none")
     long = 4 * TRAIN_LEN
     tried = [(plain, 2), (plain, TRAIN_LEN)]
-    tried += [(pair, long) for pair in legal_pairs(long) if pair[0] == encoding and pair[1] in ("none", "ntk", "window", "rerope")]
+    tried += [
+        (pair, long)
+        for pair in legal_pairs(long)
+        if pair[0] == encoding and pair[1] in ("none", "ntk", "window", "rerope")
+    ]
     for triple, length in tried:
         methods = make_triple(*triple)
         model = small_model(methods[0])
@@ -61,9 +71,13 @@ def test_losses_of_every_encoding_and_of_its_extensions(encoding):
 
 @pytest.fixture(scope="module")
 def usual():
-    """Model and methods of the usual width, heads 64 wide, which MKL multiplies otherwise than those of tests."""
+    """Model and methods of the usual width, heads 64 wide, which MKL multiplies otherwise than
+    those of tests.
+    """
     config = ModelConfig(d_model=128, n_layer=2, n_head=2, n_kv_head=None, d_ff=320)
-    encoding, extension, scale = make_triple("rope", "none", "none", d_model=128, n_head=2, n_kv_head=None)
+    encoding, extension, scale = make_triple(
+        "rope", "none", "none", d_model=128, n_head=2, n_kv_head=None
+    )
     torch.manual_seed(0)
     model = GPT(config, encoding, 256)
     with torch.no_grad():
@@ -75,35 +89,49 @@ def usual():
 
 @pytest.mark.parametrize("length", [2, 3, 32, 64, 129, 1100])
 def test_losses_of_texts_that_are_read_for_their_last_tokens(usual, length):
-    """recompute_window reads so: with one query of the last layer the losses of two threads were others in the eighth digit."""
+    """recompute_window reads so: with one query of the last layer the losses of two threads were
+    others in the eighth digit.
+    """
     model, methods = usual
     assert same_bits(partial(read, model, methods, length, batch=2 if length > 1000 else 5))
 
 
 def test_torchs_kernel_with_whole_groups_and_its_mask():
     generator = torch.Generator().manual_seed(0)
-    for heads, width, keys, rows in itertools.product((2, 5), (16, 17, 64, 66), (1, 16, 64, 129), (1, 2, 3, 4, 5)):
+    for heads, width, keys, rows in itertools.product(
+        (2, 5), (16, 17, 64, 66), (1, 16, 64, 129), (1, 2, 3, 4, 5)
+    ):
         q, k, v = (torch.randn(1, heads, n, width, generator=generator) for n in (rows, keys, keys))
         mask = torch.randn(1, 1, rows, keys, generator=generator)
         queries, masks = whole_groups(q, mask)
 
         def attend(queries=queries, masks=masks, k=k, v=v, rows=rows):
-            return [F.scaled_dot_product_attention(queries, k, v, attn_mask=masks, scale=1.0)[:, :, :rows]]
+            return [
+                F.scaled_dot_product_attention(queries, k, v, attn_mask=masks, scale=1.0)[
+                    :, :, :rows
+                ]
+            ]
 
         assert same_bits(attend), (heads, width, keys, rows)
         wanted = ((q.double() @ k.double().mT) + mask).softmax(-1) @ v.double()
-        assert queries.shape[-2] == -(-rows // TOGETHER) * TOGETHER and torch.allclose(attend()[0].double(), wanted, atol=1e-5)
+        assert queries.shape[-2] == -(-rows // TOGETHER) * TOGETHER and torch.allclose(
+            attend()[0].double(), wanted, atol=1e-5
+        )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_a_linear_layer_of_any_number_of_rows(dtype):
     layer = Linear(128, 96).to(dtype)
     for n_rows in range(1, 53):
-        x_NC = torch.randn(1, n_rows, 128, generator=torch.Generator().manual_seed(n_rows)).to(dtype)
+        x_NC = torch.randn(1, n_rows, 128, generator=torch.Generator().manual_seed(n_rows)).to(
+            dtype
+        )
         with torch.inference_mode():
             assert same_bits(lambda x_NC=x_NC: [layer(x_NC)]), n_rows
             wanted = F.linear(x_NC.double(), layer.weight.double(), layer.bias.double())
-            assert torch.allclose(layer(x_NC).double(), wanted, atol=0.1 if dtype == torch.bfloat16 else 1e-5)
+            assert torch.allclose(
+                layer(x_NC).double(), wanted, atol=0.1 if dtype == torch.bfloat16 else 1e-5
+            )
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])

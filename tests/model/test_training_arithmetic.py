@@ -1,4 +1,6 @@
-"""What makes a training step fast equals the plain form: the loss of the head, norms, the causal triangle, and Muon."""
+"""What makes a training step fast equals the plain form: the loss of the head, norms, the causal
+triangle, and Muon.
+"""
 
 import pytest
 import torch
@@ -16,9 +18,14 @@ from posbench.position.plan import make_plan
 from posbench.training.optimizers import Muon
 
 
-def rows(vocab: int, ignored: float, dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def rows(
+    vocab: int, ignored: float, dtype: torch.dtype = torch.float64
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     random = torch.Generator().manual_seed(0)
-    x_BTC, weight_VC = torch.randn(3, 70, 16, generator=random, dtype=dtype), torch.randn(vocab, 16, generator=random, dtype=dtype)
+    x_BTC, weight_VC = (
+        torch.randn(3, 70, 16, generator=random, dtype=dtype),
+        torch.randn(vocab, 16, generator=random, dtype=dtype),
+    )
     targets_BT = torch.randint(0, vocab, (3, 70), generator=random)
     targets_BT[torch.rand(3, 70, generator=random) < ignored] = IGNORED
     return x_BTC.requires_grad_(), weight_VC.requires_grad_(), targets_BT
@@ -26,32 +33,41 @@ def rows(vocab: int, ignored: float, dtype: torch.dtype = torch.float64) -> tupl
 
 def plain(x_BTC: torch.Tensor, weight_VC: torch.Tensor, targets_BT: torch.Tensor) -> torch.Tensor:
     scores_NV = F.linear(x_BTC, weight_VC).flatten(0, 1)
-    return F.cross_entropy(scores_NV if scores_NV.dtype == torch.float64 else scores_NV.float(), targets_BT.flatten())
+    return F.cross_entropy(
+        scores_NV if scores_NV.dtype == torch.float64 else scores_NV.float(), targets_BT.flatten()
+    )
 
 
 @pytest.mark.parametrize("block", [64, 100, 2**20])
 @pytest.mark.parametrize("ignored", [0.0, 0.9])
 @pytest.mark.parametrize("vocab", [3, 1000])
 def test_the_loss_and_its_gradients_are_those_of_cross_entropy(vocab, ignored, block, monkeypatch):
-    """In blocks of 64 rows and more, and with probabilities kept for some of them at a time; times a factor, as of a micro-batch."""
+    """In blocks of 64 rows and more, and with probabilities kept for some of them at a time; times
+    a factor, as of a micro-batch.
+    """
     monkeypatch.setattr(heads, "_rows", lambda *given: block)
     monkeypatch.setattr(heads, "KEPT", 100 * vocab)
     x, weight, targets = rows(vocab, ignored)
     found, wanted = (
-        [loss, *torch.autograd.grad(0.3 * loss, (x, weight))] for loss in (of(x, weight, targets) for of in (head_loss, plain))
+        [loss, *torch.autograd.grad(0.3 * loss, (x, weight))]
+        for loss in (of(x, weight, targets) for of in (head_loss, plain))
     )
     for one, other in zip(found, wanted, strict=True):
         assert one.dtype == torch.float64
         torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
     with torch.no_grad():
-        torch.testing.assert_close(head_loss(x, weight, targets), wanted[0].detach(), rtol=0, atol=1e-12)
+        torch.testing.assert_close(
+            head_loss(x, weight, targets), wanted[0].detach(), rtol=0, atol=1e-12
+        )
 
 
 def test_the_loss_in_bf16_is_that_of_cross_entropy_up_to_its_rounding():
     x, weight, targets = rows(1000, 0.5, torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
         losses = [of(x, weight, targets) for of in (head_loss, plain)]
-    (loss, *found), (other, *wanted) = ([loss, *torch.autograd.grad(loss, (x, weight))] for loss in losses)
+    (loss, *found), (other, *wanted) = (
+        [loss, *torch.autograd.grad(loss, (x, weight))] for loss in losses
+    )
     torch.testing.assert_close(loss, other, rtol=1e-6, atol=0)
     for one, two in zip(found, wanted, strict=True):
         assert one.dtype == torch.float32 and (one - two).norm() < 5e-3 * two.norm()
@@ -74,7 +90,10 @@ def test_the_models_loss_is_that_of_its_logits(tied):
     torch.nn.init.normal_(model.lm_head.weight)
     found, wanted = (
         [loss, *torch.autograd.grad(loss, list(model.parameters()))]
-        for loss in (model.loss(text, text, plan), F.cross_entropy(model(text, plan).flatten(0, 1), text.flatten()))
+        for loss in (
+            model.loss(text, text, plan),
+            F.cross_entropy(model(text, plan).flatten(0, 1), text.flatten()),
+        )
     )
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
@@ -82,10 +101,16 @@ def test_the_models_loss_is_that_of_its_logits(tied):
 
 def test_a_norm_with_gradients_is_torchs():
     random = torch.Generator().manual_seed(0)
-    norm, x, weigh = torch.nn.RMSNorm(12, eps=1e-5), *(torch.randn(4, 7, 12, generator=random) for _ in range(2))
+    norm, x, weigh = (
+        torch.nn.RMSNorm(12, eps=1e-5),
+        *(torch.randn(4, 7, 12, generator=random) for _ in range(2)),
+    )
     torch.nn.init.normal_(norm.weight)
     norm, x, weigh = norm.double(), x.double().requires_grad_(), weigh.double()
-    found, wanted = ([y, *torch.autograd.grad((y * weigh).sum(), (x, norm.weight))] for y in (normed(norm, x), norm(x)))
+    found, wanted = (
+        [y, *torch.autograd.grad((y * weigh).sum(), (x, norm.weight))]
+        for y in (normed(norm, x), norm(x))
+    )
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
     with torch.autocast("cpu", torch.bfloat16):
@@ -94,26 +119,39 @@ def test_a_norm_with_gradients_is_torchs():
 
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 2e-6), (torch.bfloat16, 1e-2)])
 @pytest.mark.parametrize("length", [5, triangle.BLOCK, 2 * triangle.BLOCK + 7])
-@pytest.mark.parametrize(("kept", "scores"), [(0, triangle.SCORES), (triangle.KEPT, triangle.SCORES), (triangle.KEPT, 1)])
+@pytest.mark.parametrize(
+    ("kept", "scores"), [(0, triangle.SCORES), (triangle.KEPT, triangle.SCORES), (triangle.KEPT, 1)]
+)
 def test_the_causal_triangle_and_its_gradients(length, kept, scores, dtype, bound, monkeypatch):
-    """By whole matrices in float64, with weights kept for the way back or computed again. Queries and keys may be wider than values."""
+    """By whole matrices in float64, with weights kept for the way back or computed again. Queries
+    and keys may be wider than values.
+    """
     monkeypatch.setattr(triangle, "KEPT", kept)
     monkeypatch.setattr(triangle, "SCORES", scores)
     random = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(2, 3, length, width, generator=random).requires_grad_() for width in (20, 20, 16))
+    q, k, v = (
+        torch.randn(2, 3, length, width, generator=random).requires_grad_()
+        for width in (20, 20, 16)
+    )
     weigh = torch.randn(2, 3, length, 16, generator=random)
     y = causal(q, k, v.to(dtype)).float()
     found = [y, *torch.autograd.grad((y * weigh).sum(), (q, k, v))]
     wide = [one.detach().double().requires_grad_() for one in (q, k, v)]
-    scores = (wide[0] @ wide[1].mT).masked_fill(torch.ones(length, length).triu(1).bool(), -torch.inf)
+    scores = (wide[0] @ wide[1].mT).masked_fill(
+        torch.ones(length, length).triu(1).bool(), -torch.inf
+    )
     y = scores.softmax(dim=-1) @ wide[2]
-    for one, other in zip(found, [y, *torch.autograd.grad((y * weigh.double()).sum(), wide)], strict=True):
+    for one, other in zip(
+        found, [y, *torch.autograd.grad((y * weigh.double()).sum(), wide)], strict=True
+    ):
         assert (one - other).norm() <= bound * other.norm() + 1e-6
 
 
 @pytest.mark.parametrize("nesterov", [True, False])
 def test_muon_is_torchs_also_when_it_goes_on_from_a_state_of_torchs(nesterov):
-    """Of matrices that are square, tall, wide, alone in their shape, and without a gradient, with weight decay."""
+    """Of matrices that are square, tall, wide, alone in their shape, and without a gradient, with
+    weight decay.
+    """
     shapes = [(8, 8), (12, 8), (8, 12), (8, 8), (12, 8), (5, 3), (8, 8)]
     random = torch.Generator().manual_seed(0)
     start, steps = [torch.randn(shape, generator=random) for shape in shapes], 6

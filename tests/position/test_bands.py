@@ -1,4 +1,6 @@
-"""Extensions that say which keys a query sees and how far they seem: their limits, their corner cases, their identities."""
+"""Extensions that say which keys a query sees and how far they seem: their limits, their corner
+cases, their identities.
+"""
 
 import pytest
 import torch
@@ -54,7 +56,9 @@ def test_limits_that_equal_no_extension(extension):
             same(outputs(encoding, extension), outputs(encoding))
 
 
-@pytest.mark.parametrize("name", ["self_extend", "streaming", "lm_infinite", "leaky_rerope", "random_keys"])
+@pytest.mark.parametrize(
+    "name", ["self_extend", "streaming", "lm_infinite", "leaky_rerope", "random_keys"]
+)
 def test_nothing_changes_within_the_training_length(name):
     for length in (1, 2, TRAIN_LEN):
         equal(distances(make(node("extension", name)), length), plain(length))
@@ -63,7 +67,9 @@ def test_nothing_changes_within_the_training_length(name):
 @pytest.mark.parametrize("name", ["self_extend", "streaming", "dca", "leaky_rerope", "rerope"])
 @pytest.mark.parametrize("train_len", [4, 8, 20, 64])
 def test_distances_of_the_defaults_were_seen_in_training(name, train_len):
-    if name == "streaming" and train_len == 4:  # 4 sinks, a neighbour and the query itself need 6 tokens
+    if (
+        name == "streaming" and train_len == 4
+    ):  # 4 sinks, a neighbour and the query itself need 6 tokens
         with pytest.raises(ConfigError, match="sinks=4 leaves no recent key within train_len=4"):
             distances(make(node("extension", name)), 8, train_len)
         return
@@ -78,22 +84,36 @@ def test_self_extends_default_group_divides_its_window_and_covers_the_length():
     for length, group in ((64, 1), (128, 4), (256, 8), (512, 16)):
         _, far = SelfExtend().bands(Span(64, length, length))
         equal(far.k(shift), (shift / group).floor())
-    _, far = SelfExtend(window=16).bands(Span(64, 512, 512))  # a window of one's own: the smallest group
+    _, far = SelfExtend(window=16).bands(
+        Span(64, 512, 512)
+    )  # a window of one's own: the smallest group
     equal(far.k(shift), (shift / 11).floor())
-    with pytest.raises(ConfigError, match="window=64 leaves no trained distance below train_len=64"):
+    with pytest.raises(
+        ConfigError, match="window=64 leaves no trained distance below train_len=64"
+    ):
         SelfExtend(window=64).bands(Span(64, 65, 65))
 
 
-@pytest.mark.parametrize(("size", "local"), [(10, 3), (10, 9), (10, 10), (4, 4), (6, 0), (1, 1), (1, 0)])
+@pytest.mark.parametrize(
+    ("size", "local"), [(10, 3), (10, 9), (10, 10), (4, 4), (6, 0), (1, 1), (1, 0)]
+)
 def test_dca_looks_up_the_authors_tables(size, local):
-    """Keys at their place in a chunk; queries by their place in one of two tables, those of older chunks at the end of the second."""
+    """Keys at their place in a chunk; queries by their place in one of two tables, those of older
+    chunks at the end of the second.
+    """
     own = list(range(size))
     beyond = [min(place + size, size + local) for place in own]
     found = distances(Dca(size, local), 35)
     for i in range(35):
         for j in range(i + 1):
             chunks = i // size - j // size
-            q = own[i % size] if chunks == 0 else beyond[i % size] if chunks == 1 else beyond[size - 1]
+            q = (
+                own[i % size]
+                if chunks == 0
+                else beyond[i % size]
+                if chunks == 1
+                else beyond[size - 1]
+            )
             assert found[i, j] == q - j % size, (i, j)
 
 
@@ -109,7 +129,9 @@ def test_lm_infinite_sees_a_window_and_the_start_at_one_distance():
 
 
 def test_random_keys_are_those_of_plain_attention_or_of_rerope_and_about_as_many_as_in_training():
-    """The two causes apart: the same keys at both distances, so that either pair of methods differs in one thing."""
+    """The two causes apart: the same keys at both distances, so that either pair of methods differs
+    in one thing.
+    """
     real, clamped = (distances(RandomKeys(clamp=clamp), 1024, 64) for clamp in (False, True))
     seen = ~real.isnan()
     equal(real, torch.where(seen, plain(1024), torch.nan))
@@ -117,9 +139,14 @@ def test_random_keys_are_those_of_plain_attention_or_of_rerope_and_about_as_many
     assert (real[1023, -32:] == plain(32)[31]).all() and seen[:64].sum() == 64 * 65 / 2
     count = seen[64:].sum(dim=1).double()
     assert abs(count.mean() - 64) < 8 and count.max() < 64 + 4 * 32**0.5
-    assert not (seen[1:, :-32] & ~seen[:-1, :-32]).tril(-32).any()  # what was dropped does not come back
+    assert (
+        not (seen[1:, :-32] & ~seen[:-1, :-32]).tril(-32).any()
+    )  # what was dropped does not come back
     equal(distances(RandomKeys(), 300, 64), real[:300, :300])
-    plans = {length: make_plan(Rope(small_shape(64)), RandomKeys(), length=length) for length in (300, 1024)}
+    plans = {
+        length: make_plan(Rope(small_shape(64)), RandomKeys(), length=length)
+        for length in (300, 1024)
+    }
     near, far = plans[1024].layers[0].bands
     assert torch.equal(near.seen_T + far.seen_T, seen.sum(dim=1))
     assert torch.equal(far.farthest_T[64:], seen[64:].int().argmax(dim=1))
@@ -130,5 +157,7 @@ def test_random_keys_without_room_beyond_the_window_are_a_window():
     equal(distances(RandomKeys(keys=8, window=8), 50), distances(Window(8), 50))
     other = distances(RandomKeys(draw=1), 200)
     assert not torch.equal(other.isnan(), distances(RandomKeys(), 200).isnan())
-    with pytest.raises(ConfigError, match="extension.window=20 leaves no room for random keys among keys=8"):
+    with pytest.raises(
+        ConfigError, match="extension.window=20 leaves no room for random keys among keys=8"
+    ):
         distances(RandomKeys(keys=8, window=20), 50)

@@ -24,7 +24,9 @@ def test_composed_frequencies_follow_each_other_and_temperatures_multiply():
     both = Compose([part("ntk"), part("llama3")])
     equal(freq(both), Llama3().spectrum(Ntk().spectrum(ROPE, SPAN), SPAN).freq_F, atol=1e-15)
     warm = Compose({"a": part("yarn"), "b": part("longrope")})
-    assert warm.temperature(SPAN) == pytest.approx(Yarn().temperature(SPAN) * Longrope().temperature(SPAN))
+    assert warm.temperature(SPAN) == pytest.approx(
+        Yarn().temperature(SPAN) * Longrope().temperature(SPAN)
+    )
 
 
 def test_composed_distances_are_mapped_before_they_are_interpolated():
@@ -35,7 +37,9 @@ def test_composed_distances_are_mapped_before_they_are_interpolated():
 
 
 def test_composed_parts_keep_their_own_target():
-    extension = Compose([part("pi", mode="fixed", target_len=128), part("ntk", mode="fixed", target_len=640)])
+    extension = Compose(
+        [part("pi", mode="fixed", target_len=128), part("ntk", mode="fixed", target_len=640)]
+    )
     assert extension.target_len(256) == 640
     span = Span(64, 256, extension.target_len(256))
     equal(freq(extension, span=span), freq(Ntk(), span=Span(64, 640, 640)))
@@ -47,7 +51,9 @@ def test_one_part_composed_is_that_part():
     encoding = Rope(small_shape())
     for name in ("yarn", "pi", "streaming", "dca", "none", "ntk"):
         composed, alone = Compose([part(name)]), make(part(name))
-        torch.testing.assert_close(outputs(encoding, composed), outputs(encoding, alone), rtol=0, atol=1e-5)
+        torch.testing.assert_close(
+            outputs(encoding, composed), outputs(encoding, alone), rtol=0, atol=1e-5
+        )
         assert composed.needs == alone.needs and composed.tested_with == alone.tested_with
     nested = Compose([part("compose"), part("pi")])
     assert len(nested.bands(SPAN)) == 3
@@ -59,7 +65,10 @@ def test_one_part_composed_is_that_part():
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ([part("rerope"), part("dca")], "Rerope and Dca, and each of them says which keys a query sees"),
+        (
+            [part("rerope"), part("dca")],
+            "Rerope and Dca, and each of them says which keys a query sees",
+        ),
         ([part("window"), part("compose")], "Window and Compose"),
         ([part("recompute_window"), part("recompute_window")], "crops the text"),
         ({}, "parts is empty"),

@@ -20,12 +20,16 @@ from posbench.position.plan import make_plan
 
 @torch.no_grad()
 def gated(encoding: Fox, log_f_H: list[float], other) -> tuple[torch.Tensor, torch.Tensor]:
-    """What a model says where every gate of a head is the same, and the same model with another encoding."""
+    """What a model says where every gate of a head is the same, and the same model with another
+    encoding.
+    """
     models = small_model(encoding), small_model(other)
     models[1].load_state_dict(models[0].state_dict(), strict=False)
     for linear in encoding.gate:
         linear.weight.zero_()
-        linear.bias.copy_(torch.tensor([-math.log(math.expm1(-log_f)) if log_f else 100.0 for log_f in log_f_H]))
+        linear.bias.copy_(
+            torch.tensor([-math.log(math.expm1(-log_f)) if log_f else 100.0 for log_f in log_f_H])
+        )
     text_BT = torch.randint(0, 50, (2, LONG), generator=torch.Generator().manual_seed(3))
     return tuple(model(text_BT, make_plan(model.encoding, length=LONG)) for model in models)
 
@@ -51,7 +55,11 @@ def test_fox_gates_are_float32_under_autocast():
     with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
         seen = []
         encoding.gate[0].register_forward_hook(lambda module, args, y: seen.append(y.dtype))
-        assert model(torch.zeros(1, 8, dtype=torch.long), make_plan(encoding, length=8)).isfinite().all()
+        assert (
+            model(torch.zeros(1, 8, dtype=torch.long), make_plan(encoding, length=8))
+            .isfinite()
+            .all()
+        )
     assert seen == [torch.float32]
 
 
@@ -64,10 +72,22 @@ def test_fox_is_exact_after_4096_tokens_of_strong_forgetting(log_f):
     q = torch.randn(1, 2, length, 8, generator=random)
     k, v = torch.randn(2, 1, 1, length, 8, generator=random)
     c_BHT = (log_f * 2 * torch.rand(1, 2, length, generator=random)).double().cumsum(dim=-1)
-    scores = q[0, :, -64:].double() @ k[0].double().mT / math.sqrt(8) + c_BHT[0, :, -64:, None] - c_BHT[0, :, None]
+    scores = (
+        q[0, :, -64:].double() @ k[0].double().mT / math.sqrt(8)
+        + c_BHT[0, :, -64:, None]
+        - c_BHT[0, :, None]
+    )
     seen = torch.arange(length) <= torch.arange(length - 64, length)[:, None]
     expected = scores.masked_fill(~seen, -math.inf).softmax(dim=-1) @ v[0].double()
     # float32 keeps 2^-24 of what is summed: a block's forgetting here, half the text's in one call.
-    same(rows(layer, q, k, v, c_BHT, first=length - 64)[0].double(), expected, 1e-5 + abs(log_f) * 64 * 2**-24)
+    same(
+        rows(layer, q, k, v, c_BHT, first=length - 64)[0].double(),
+        expected,
+        1e-5 + abs(log_f) * 64 * 2**-24,
+    )
     assert kernels.fusible(layer)
-    same(kernels.fused(layer, q, k, v, c_BHT)[0, :, -64:].double(), expected, 1e-5 + abs(log_f) * length * 2**-24)
+    same(
+        kernels.fused(layer, q, k, v, c_BHT)[0, :, -64:].double(),
+        expected,
+        1e-5 + abs(log_f) * length * 2**-24,
+    )

@@ -17,7 +17,13 @@ from posbench.position.instantiate import make
 from posbench.position.plan import make_plan
 from posbench.scale_attention.ssmax import Ssmax
 
-YARN = {"_target_": "posbench.extensions.yarn.Yarn", "beta": 32.0, "temperature": False, "mode": "fixed", "target_len": 512 * 2048}
+YARN = {
+    "_target_": "posbench.extensions.yarn.Yarn",
+    "beta": 32.0,
+    "temperature": False,
+    "mode": "fixed",
+    "target_len": 512 * 2048,
+}
 
 
 def moved(encoding: LeRope) -> LeRope:
@@ -27,7 +33,9 @@ def moved(encoding: LeRope) -> LeRope:
 
 
 def test_angles_are_those_of_mistral_large_4():
-    """YaRN from 512 tokens to a million, without a magnitude, and a learned factor; their angles are float32."""
+    """YaRN from 512 tokens to a million, without a magnitude, and a learned factor; their angles
+    are float32.
+    """
     theirs = pytest.importorskip("transformers.models.mistral_large4.modeling_mistral_large4")
     rotary = theirs.MistralLarge4TextRotaryEmbedding(theirs.MistralLarge4TextConfig())
     shape = Shape(d_model=64, n_layer=1, n_head=1, n_kv_head=1, train_len=512 * 2048)
@@ -64,7 +72,11 @@ def test_it_starts_as_rope_and_an_extension_changes_its_grid():
     plain, encoding = Rope(small_shape()), moved(LeRope(small_shape()))
     for extension in (None, Yarn()):
         pos_T = torch.arange(9).double()
-        spectrum = plain.spectrum() if extension is None else extension.spectrum(plain.spectrum(), Span(TRAIN_LEN, LONG, LONG))
+        spectrum = (
+            plain.spectrum()
+            if extension is None
+            else extension.spectrum(plain.spectrum(), Span(TRAIN_LEN, LONG, LONG))
+        )
         angle_TF = pos_T[:, None] * spectrum.freq_F * encoding.log_scale_F.detach().double().exp()
         layer = make_plan(encoding, extension, length=LONG).layers[0]
         found = encoding._turns(layer.bands[0].q_table[:, :9]).detach()
@@ -75,7 +87,12 @@ def test_it_starts_as_rope_and_an_extension_changes_its_grid():
 def test_the_learned_factor_has_the_gradient_of_the_formula(kernel):
     encoding, length = moved(LeRope(small_shape())), TRAIN_LEN + 3
     leaves, x = attention_inputs(encoding, length)
-    y = attend_in(kernel, make_plan(encoding, length=length).layers[0], *(t.requires_grad_() for t in leaves), x)
+    y = attend_in(
+        kernel,
+        make_plan(encoding, length=length).layers[0],
+        *(t.requires_grad_() for t in leaves),
+        x,
+    )
     weigh = torch.randn(y.shape, generator=torch.Generator().manual_seed(1))
     (found_F,) = torch.autograd.grad((y * weigh).sum(), encoding.log_scale_F)
 
@@ -96,6 +113,8 @@ def test_the_whole_recipe_reads_a_long_text():
     encoding, extension, _ = make_triple("mistral_large4", "yarn", "none")
     model = small_model(encoding)
     with torch.no_grad():
-        plan = make_plan(encoding, extension, length=LONG, trained_scale=Ssmax(small_shape(), bias=True))
+        plan = make_plan(
+            encoding, extension, length=LONG, trained_scale=Ssmax(small_shape(), bias=True)
+        )
         assert model(tokens(LONG), plan).isfinite().all()
     assert [layer.bands[0].q_table is None for layer in plan.layers] == [False, True]

@@ -26,27 +26,49 @@ def shape(dim: int, train_len: int) -> Shape:
     return Shape(d_model=dim, n_layer=1, n_head=1, n_kv_head=1, train_len=train_len)
 
 
-def reference(kind: str, dim: int, base: float, train_len: int, length: int, **parameters) -> tuple[np.ndarray, float]:
+def reference(
+    kind: str, dim: int, base: float, train_len: int, length: int, **parameters
+) -> tuple[np.ndarray, float]:
     """transformers' frequencies and factor of cos and sin."""
     rope_utils = pytest.importorskip("transformers.modeling_rope_utils")
     from transformers import LlamaConfig
 
     longest = train_len
     if kind in ("yarn", "longrope", "llama3"):
-        parameters["original_max_position_embeddings"], longest = train_len, round(train_len * parameters["factor"])
+        parameters["original_max_position_embeddings"], longest = (
+            train_len,
+            round(train_len * parameters["factor"]),
+        )
     parameters = {"rope_type": kind, "rope_theta": base, **parameters}
-    config = LlamaConfig(hidden_size=dim, num_attention_heads=1, max_position_embeddings=longest, rope_parameters=parameters)
+    config = LlamaConfig(
+        hidden_size=dim,
+        num_attention_heads=1,
+        max_position_embeddings=longest,
+        rope_parameters=parameters,
+    )
     freq_F, factor = rope_utils.ROPE_INIT_FUNCTIONS[kind](config, "cpu", seq_len=length)
     return freq_F.double().numpy(), factor
 
 
-def ours(extension: Extension, dim: int, base: float, train_len: int, length: int) -> tuple[np.ndarray, float]:
+def ours(
+    extension: Extension, dim: int, base: float, train_len: int, length: int
+) -> tuple[np.ndarray, float]:
     """Frequencies and factor on the logits."""
     span = Span(train_len, length, extension.target_len(length))
-    return extension.spectrum(Rope(shape(dim, train_len), base).spectrum(), span).freq_F.numpy(), extension.temperature(span)
+    return extension.spectrum(
+        Rope(shape(dim, train_len), base).spectrum(), span
+    ).freq_F.numpy(), extension.temperature(span)
 
 
-def compare(extension: Extension, kind: str, dim: int, base: float, train_len: int, length: int, **parameters) -> None:
+def compare(
+    extension: Extension,
+    kind: str,
+    dim: int,
+    base: float,
+    train_len: int,
+    length: int,
+    **parameters,
+) -> None:
     freq_F, temperature = ours(extension, dim, base, train_len, length)
     wanted_F, factor = reference(kind, dim, base, train_len, length, **parameters)
     # The library's ramps are float32 too, which shows as a share of the frequency that they divide.
@@ -76,10 +98,19 @@ def test_dynamic_ntk(f):
 def test_dynamic_ntk_beside_a_cache_turns_each_piece_as_transformers_does_at_its_end(fed, length):
     dim, base, train_len = 16, 1e4, 16
     span = Span(train_len, length, length)
-    angle_TF = DynamicNtk(4.0, fed=fed).spectrum(Rope(shape(dim, train_len), base).spectrum(), span).angles(torch.arange(length)).numpy()
+    angle_TF = (
+        DynamicNtk(4.0, fed=fed)
+        .spectrum(Rope(shape(dim, train_len), base).spectrum(), span)
+        .angles(torch.arange(length))
+        .numpy()
+    )
     for token in range(length):
         end = min(length, (token // fed + 1) * fed)
-        np.testing.assert_allclose(angle_TF[token], token * reference("dynamic", dim, base, train_len, end, factor=4.0)[0], rtol=2e-6)
+        np.testing.assert_allclose(
+            angle_TF[token],
+            token * reference("dynamic", dim, base, train_len, end, factor=4.0)[0],
+            rtol=2e-6,
+        )
 
 
 @pytest.mark.parametrize("truncate", [True, False])
@@ -87,8 +118,15 @@ def test_dynamic_ntk_beside_a_cache_turns_each_piece_as_transformers_does_at_its
 def test_yarn(truncate, alpha, beta):
     for dim, base, train_len, factor in GRID:
         length = int(factor * train_len)
-        parameters = {"factor": length / train_len, "beta_fast": beta, "beta_slow": alpha, "truncate": truncate}
-        compare(Yarn(alpha, beta, truncate=truncate), "yarn", dim, base, train_len, length, **parameters)
+        parameters = {
+            "factor": length / train_len,
+            "beta_fast": beta,
+            "beta_slow": alpha,
+            "truncate": truncate,
+        }
+        compare(
+            Yarn(alpha, beta, truncate=truncate), "yarn", dim, base, train_len, length, **parameters
+        )
 
 
 def test_longrope_with_given_factors():
@@ -106,7 +144,11 @@ def test_longrope_with_given_factors():
 def test_llama3(alpha, beta):
     for dim, base, train_len, factor in GRID:
         length = int(factor * train_len)
-        parameters = {"factor": length / train_len, "low_freq_factor": alpha, "high_freq_factor": beta}
+        parameters = {
+            "factor": length / train_len,
+            "low_freq_factor": alpha,
+            "high_freq_factor": beta,
+        }
         compare(Llama3(alpha, beta), "llama3", dim, base, train_len, length, **parameters)
         compare(NtkByParts(alpha, beta), "llama3", dim, base, train_len, length, **parameters)
 

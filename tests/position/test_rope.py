@@ -1,4 +1,6 @@
-"""RoPE in both layouts, in part and in resonance, and p-RoPE: identities that hold exactly, and other people's code."""
+"""RoPE in both layouts, in part and in resonance, and p-RoPE: identities that hold exactly, and
+other people's code.
+"""
 
 import math
 
@@ -17,7 +19,10 @@ from posbench.position.plan import make_plan
 
 
 def test_interleaved_is_half_after_permuting_the_output_channels():
-    half, interleaved = small_model(Rope(small_shape())), small_model(Rope(small_shape(), layout="interleaved"))
+    half, interleaved = (
+        small_model(Rope(small_shape())),
+        small_model(Rope(small_shape(), layout="interleaved")),
+    )
     order = torch.cat((torch.arange(0, 8, 2), torch.arange(1, 8, 2)))
     with torch.no_grad():
         for a, b in zip(half.layers, interleaved.layers, strict=True):
@@ -26,7 +31,9 @@ def test_interleaved_is_half_after_permuting_the_output_channels():
                 getattr(a.self_attn, name).weight.copy_(weight[:, order].flatten(0, 1))
     text_BT = tokens(LONG)
     plans = [make_plan(model.encoding, length=LONG) for model in (half, interleaved)]
-    torch.testing.assert_close(half(text_BT, plans[0]), interleaved(text_BT, plans[1]), rtol=0, atol=1e-4)
+    torch.testing.assert_close(
+        half(text_BT, plans[0]), interleaved(text_BT, plans[1]), rtol=0, atol=1e-4
+    )
 
 
 def test_partial_rope_is_that_of_gpt_neox():
@@ -38,11 +45,15 @@ def test_partial_rope_is_that_of_gpt_neox():
     q, k = torch.randn(2, 1, 2, 40, 32)
     cos, sin = neox.GPTNeoXRotaryEmbedding(config)(q, torch.arange(40)[None])
     assert cos.shape[-1] == 8
-    same(turned(Rope(wide(32), fraction=0.25), q), neox.apply_rotary_pos_emb(q, k, cos, sin)[0], 1e-5)
+    same(
+        turned(Rope(wide(32), fraction=0.25), q), neox.apply_rotary_pos_emb(q, k, cos, sin)[0], 1e-5
+    )
 
 
 def test_partial_interleaved_is_half_after_permuting_the_turned_channels():
-    half, interleaved = (Rope(wide(16), layout=layout, fraction=0.5) for layout in ("half", "interleaved"))
+    half, interleaved = (
+        Rope(wide(16), layout=layout, fraction=0.5) for layout in ("half", "interleaved")
+    )
     order = torch.tensor([0, 2, 4, 6, 1, 3, 5, 7, 8, 9, 10, 11, 12, 13, 14, 15])
     x = torch.randn(1, 2, 20, 16)
     same(turned(half, x[..., order]), turned(interleaved, x)[..., order], 1e-6)
@@ -64,7 +75,9 @@ def test_p_rope_turns_as_transformers_proportional(p, head_dim):
     from transformers import LlamaConfig
 
     parameters = {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": p}
-    config = LlamaConfig(hidden_size=2 * head_dim, num_attention_heads=2, rope_parameters=parameters)
+    config = LlamaConfig(
+        hidden_size=2 * head_dim, num_attention_heads=2, rope_parameters=parameters
+    )
     expected = rope_utils.ROPE_INIT_FUNCTIONS["proportional"](config, "cpu")[0].double().numpy()
     spectrum = PRope(wide(head_dim), p=p, base=1e6).spectrum()
     found = np.zeros(0) if spectrum is None else spectrum.freq_F.numpy()
@@ -75,10 +88,14 @@ def test_p_rope_between_rope_and_nope():
     same(outputs(PRope(small_shape(), p=1)), outputs(Rope(small_shape())))
     same(outputs(PRope(small_shape(), p=0)), outputs(NoEncoding(small_shape())))
     same(outputs(PRope(small_shape(), p=0), Ntk()), outputs(NoEncoding(small_shape())))
-    assert (outputs(PRope(small_shape(), p=0.25)) - outputs(NoEncoding(small_shape()))).abs().max() > 0.1
+    assert (
+        outputs(PRope(small_shape(), p=0.25)) - outputs(NoEncoding(small_shape()))
+    ).abs().max() > 0.1
 
 
-@pytest.mark.parametrize(("train_len", "active"), [(6, 0), (7, 1), (128, 11), (256, 13), (512, 16), (4096, 23)])
+@pytest.mark.parametrize(
+    ("train_len", "active"), [(6, 0), (7, 1), (128, 11), (256, 13), (512, 16), (4096, 23)]
+)
 def test_full_turns_keeps_the_pairs_with_one(train_len, active):
     assert PRope(wide(64, train_len), cut="full_turns").active == active
 
@@ -90,4 +107,6 @@ def test_ntk_takes_the_last_active_pair_to_its_full_factor():
     assert changed[0] == plain[0]
     assert (plain[-1] / changed[-1]).item() == pytest.approx(8)
     one = outputs(PRope(small_shape(), p=0.25), Ntk())
-    same(one, outputs(PRope(small_shape(), p=0.25)))  # a single pair has no slower one to stretch to
+    same(
+        one, outputs(PRope(small_shape(), p=0.25))
+    )  # a single pair has no slower one to stretch to

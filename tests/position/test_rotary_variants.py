@@ -28,7 +28,11 @@ def test_xpos_scores_are_those_of_x_transformers(layout):
     theirs_q = x_transformers.apply_rotary_pos_emb(q, freqs, power)
     theirs_k = x_transformers.apply_rotary_pos_emb(k, freqs, power**-1)
     encoding = Xpos(wide(16), B=64, layout=layout)
-    order = torch.cat((torch.arange(0, 16, 2), torch.arange(1, 16, 2))) if layout == "half" else torch.arange(16)
+    order = (
+        torch.cat((torch.arange(0, 16, 2), torch.arange(1, 16, 2)))
+        if layout == "half"
+        else torch.arange(16)
+    )
     ours_q, ours_k = (turned(encoding, t[..., order]) for t in (q, k))
     pos_T = torch.arange(90, dtype=torch.float64)
     ours_q, ours_k = damp(ours_q, ours_k, encoding.decay(), pos_T, pos_T, pos_T[20])
@@ -78,16 +82,30 @@ def test_fope_mixtures_are_seeded_kept_and_of_each_head():
     assert noise.std().item() == pytest.approx(0.3 * math.sqrt(2 / 22), rel=0.15)
     assert seeded(pairs=4).cos_GMF.shape == (2, 11, 4)
     assert Fope(wide(64, 128), gain=0, pairs=4).cos_GMF[0].argmax(dim=0).tolist() == [0, 2, 5, 8]
-    assert Fope(wide(64, 128), gain=0, pairs=8).cos_GMF[0].argmax(dim=0).tolist() == [0, 1, 2, 4, 5, 6, 8, 9]
+    assert Fope(wide(64, 128), gain=0, pairs=8).cos_GMF[0].argmax(dim=0).tolist() == [
+        0,
+        1,
+        2,
+        4,
+        5,
+        6,
+        8,
+        9,
+    ]
 
 
 def test_pope_scores_are_those_of_x_transformers():
     x_transformers = pytest.importorskip("x_transformers.x_transformers")
     reference = x_transformers.PolarEmbedding(16, 2)
-    reference.learned_bias.data.uniform_(-7, 1, generator=torch.Generator().manual_seed(2))  # beyond both ends of -2 pi..0
+    reference.learned_bias.data.uniform_(
+        -7, 1, generator=torch.Generator().manual_seed(2)
+    )  # beyond both ends of -2 pi..0
     freqs, bias = reference(torch.arange(70))
     q, k = torch.randn(2, 1, 2, 70, 16)
-    expected = x_transformers.apply_polar_pos_emb(q, freqs) @ x_transformers.apply_polar_pos_emb(k, freqs + bias).mT
+    expected = (
+        x_transformers.apply_polar_pos_emb(q, freqs)
+        @ x_transformers.apply_polar_pos_emb(k, freqs + bias).mT
+    )
     encoding = Pope(wide(16))
     assert not encoding.phase_H1D.any()
     with torch.no_grad():
@@ -101,8 +119,13 @@ def test_pope_scores_are_those_of_x_transformers():
 def test_clipping_fades_the_slowest_20_of_64_pairs():
     shape = wide(128, train_len=4096)
     soft, hard, rope = ClippedRope(shape), ClippedRope(shape, clip="hard"), Rope(shape)
-    soft_F, hard_F, rope_F = (one.table(torch.ones(1).double(), one.spectrum())[1, 0].double().asin() for one in (soft, hard, rope))
-    assert torch.equal(soft_F[:45], rope_F[:45]) and soft_F[-1].abs() < 1e-9  # pair 44 is the first that is clipped
+    soft_F, hard_F, rope_F = (
+        one.table(torch.ones(1).double(), one.spectrum())[1, 0].double().asin()
+        for one in (soft, hard, rope)
+    )
+    assert (
+        torch.equal(soft_F[:45], rope_F[:45]) and soft_F[-1].abs() < 1e-9
+    )  # pair 44 is the first that is clipped
     assert (soft_F / rope_F)[54].item() == pytest.approx(math.cos(5 * math.pi / 19) ** 2, rel=1e-6)
     assert ((soft_F / rope_F)[44:].diff() < 0).all()
     assert torch.equal(hard_F[:44], rope_F[:44]) and not hard_F[44:].any()

@@ -43,15 +43,26 @@ def test_temperatures_in_steps():
     assert (llama4[:7] == 1).all() and (ministral[:8] == 1).all()
     equal(llama4[:-1], ministral[1:])  # the one counts keys, the other indices
     assert llama4[31].item() == pytest.approx(1 + 0.1 * math.log(5))
-    published_T = Llama4(small_shape(8), floor_scale=8192)(torch.tensor([8191.0, 8192.0, 10 * 8192.0]), span, 0)
-    torch.testing.assert_close(published_T, torch.tensor([1, 1 + 0.1 * math.log(2), 1 + 0.1 * math.log(11)]), rtol=0, atol=1e-6)
+    published_T = Llama4(small_shape(8), floor_scale=8192)(
+        torch.tensor([8191.0, 8192.0, 10 * 8192.0]), span, 0
+    )
+    torch.testing.assert_close(
+        published_T,
+        torch.tensor([1, 1 + 0.1 * math.log(2), 1 + 0.1 * math.log(11)]),
+        rtol=0,
+        atol=1e-6,
+    )
 
 
 def test_ssmax_starts_at_one_on_average():
     for train_len, s in ((1024, 0.1685), (512, 0.1906)):
         scale = Ssmax(small_shape(train_len), bias=True)
-        factor_HT = scale(torch.arange(1, train_len + 1).double(), Span(train_len, train_len, train_len), 1)
-        assert factor_HT.shape == (4, train_len) and scale.scale_LH[0, 0].item() == pytest.approx(s, abs=5e-5)
+        factor_HT = scale(
+            torch.arange(1, train_len + 1).double(), Span(train_len, train_len, train_len), 1
+        )
+        assert factor_HT.shape == (4, train_len) and scale.scale_LH[0, 0].item() == pytest.approx(
+            s, abs=5e-5
+        )
         assert factor_HT.mean().item() == pytest.approx(1, abs=1e-5)
     assert Ssmax(small_shape(1)).scale_LH.isfinite().all() and Ssmax(small_shape()).bias_LH is None
 
@@ -59,7 +70,9 @@ def test_ssmax_starts_at_one_on_average():
 def test_ssmax_learns_through_the_model():
     encoding, scale = Rope(small_shape()), Ssmax(small_shape(), bias=True)
     model = small_model(encoding)
-    model(tokens(TRAIN_LEN), make_plan(encoding, length=TRAIN_LEN, trained_scale=scale)).square().mean().backward()
+    model(
+        tokens(TRAIN_LEN), make_plan(encoding, length=TRAIN_LEN, trained_scale=scale)
+    ).square().mean().backward()
     for parameter in scale.parameters():
         assert parameter.grad.isfinite().all() and (parameter.grad != 0).all()
 
@@ -71,8 +84,15 @@ def test_ssmax_scales_the_heads_of_nape_that_have_no_position():
     assert (scale.scale_LH.grad[:, :2] == 0).all() and (scale.scale_LH.grad[:, 2:] != 0).all()
     factor_HT = plan.layers[0].factor
     assert (factor_HT[:2] == 1).all()
-    equal(factor_HT[2:].detach().double(), (scale.scale_LH[0, 2:, None] * torch.arange(1, TRAIN_LEN + 1).log()).detach().double())
-    whole = make_plan(Nape(small_shape(), scaled_heads="all"), length=TRAIN_LEN, trained_scale=scale).layers[0].factor
+    equal(
+        factor_HT[2:].detach().double(),
+        (scale.scale_LH[0, 2:, None] * torch.arange(1, TRAIN_LEN + 1).log()).detach().double(),
+    )
+    whole = (
+        make_plan(Nape(small_shape(), scaled_heads="all"), length=TRAIN_LEN, trained_scale=scale)
+        .layers[0]
+        .factor
+    )
     equal(whole, scale(plan.layers[0].n_T, plan.layers[0].span, 0).float())
     with pytest.raises(ConfigError, match="by distance"):
         check_trained_scale(encoding, ScaleInvariant(small_shape()))
@@ -81,10 +101,14 @@ def test_ssmax_scales_the_heads_of_nape_that_have_no_position():
 
 
 def test_scale_invariant_weights_every_decade_alike():
-    """E exp(a z + m) of z ~ N(0, 1), summed over a decade, tends to sqrt(e) tau ln 10 (2.22, 2.29, 2.30 for decades 2 to 4)."""
+    """E exp(a z + m) of z ~ N(0, 1), summed over a decade, tends to sqrt(e) tau ln 10 (2.22, 2.29,
+    2.30 for decades 2 to 4).
+    """
     scale = ScaleInvariant(small_shape())
     for decade, wanted in ((2, 2.22), (3, 2.29), (4, 2.30)):
         a, m = scale.distance(torch.arange(10**decade, 10 ** (decade + 1), dtype=torch.float64))
-        assert ((a**2 / 2 + m).exp().sum() / (10 * math.exp(0.5))).item() == pytest.approx(wanted, abs=5e-3)
+        assert ((a**2 / 2 + m).exp().sum() / (10 * math.exp(0.5))).item() == pytest.approx(
+            wanted, abs=5e-3
+        )
     a, m = scale.distance(torch.zeros(1).double())
     assert a.item() == 1 and m.item() == 0

@@ -1,4 +1,6 @@
-"""Extensions that change frequencies, and their temperatures: what holds exactly between them, and their corner cases."""
+"""Extensions that change frequencies, and their temperatures: what holds exactly between them, and
+their corner cases.
+"""
 
 import math
 
@@ -51,7 +53,10 @@ def test_factors_slow_every_pair_by_at_most_the_factor_and_the_last_by_all_of_it
         assert (slower_F.diff() > -1e-9).all()
 
 
-@pytest.mark.parametrize("name", [n for n in choices("extension") if make_triple("rope", n, "none")[1].needs & Trait.SPECTRUM])
+@pytest.mark.parametrize(
+    "name",
+    [n for n in choices("extension") if make_triple("rope", n, "none")[1].needs & Trait.SPECTRUM],
+)
 @pytest.mark.parametrize("pairs", [0, 1, 2, 16])
 @pytest.mark.parametrize("train_len", [1, 2, 6, 64])
 def test_any_number_of_pairs_at_any_length_gives_finite_frequencies(name, pairs, train_len):
@@ -97,20 +102,38 @@ def test_mixed_with_kappa_one_is_fixed():
 
 
 def test_yarn_by_turns_is_by_parts_and_by_index_extrapolates_far_more_of_the_middle():
-    """2.30 times faster at pair 36 of 64 (base 10000, train_len 4096, s = 8, the published 1 and 32 turns)."""
+    """2.30 times faster at pair 36 of 64 (base 10000, train_len 4096, s = 8, the published 1 and 32
+    turns).
+    """
     spectrum, span = Rope(small_shape(4096, d_model=512)).spectrum(), Span(4096, 8 * 4096, 8 * 4096)
-    turns, index = freq(Yarn(1, 32, ramp="turns"), spectrum, span), freq(Yarn(1, 32), spectrum, span)
+    turns, index = (
+        freq(Yarn(1, 32, ramp="turns"), spectrum, span),
+        freq(Yarn(1, 32), spectrum, span),
+    )
     assert torch.equal(turns, freq(NtkByParts(1, 32), spectrum, span))
-    assert (index / turns).argmax() == 36 and (index / turns)[36].item() == pytest.approx(2.30, abs=5e-3)
+    assert (index / turns).argmax() == 36 and (index / turns)[36].item() == pytest.approx(
+        2.30, abs=5e-3
+    )
 
 
 def test_in_short_training_many_betas_are_one():
-    """The index at which a pair makes beta turns is rounded down: 0 for every beta above 64 / 2 pi x 10^4^(-2 / 64)."""
+    """The index at which a pair makes beta turns is rounded down: 0 for every beta above 64 / 2 pi
+    x 10^4^(-2 / 64).
+    """
     span, bound = Span(64, 256, 256), 64 / (2 * math.pi) * 10000 ** (-2 / 64)
     published = freq(Yarn(beta=32), span=span)
-    assert bound == pytest.approx(7.64, abs=5e-3) and (published < ROPE.freq_F).tolist() == [False] + [True] * 31
-    assert all(torch.equal(freq(Yarn(beta=beta), span=span), published) for beta in (1.001 * bound, 10, 31))
-    for other in (Yarn(beta=0.999 * bound), Yarn(beta=10, truncate=False), Yarn(beta=10, ramp="turns")):
+    assert (
+        bound == pytest.approx(7.64, abs=5e-3)
+        and (published < ROPE.freq_F).tolist() == [False] + [True] * 31
+    )
+    assert all(
+        torch.equal(freq(Yarn(beta=beta), span=span), published) for beta in (1.001 * bound, 10, 31)
+    )
+    for other in (
+        Yarn(beta=0.999 * bound),
+        Yarn(beta=10, truncate=False),
+        Yarn(beta=10, ramp="turns"),
+    ):
         assert not torch.equal(freq(other, span=span), published)
 
 
@@ -132,7 +155,11 @@ def test_another_base_is_ntk_by_the_effective_factor():
 
 def test_dynamic_ntk_with_factor_one_is_ntk():
     assert torch.equal(freq(DynamicNtk(1)), freq(Ntk()))
-    equal(freq(DynamicNtk(4), span=Span(64, 512, 512)), freq(Ntk(29 / 8), span=Span(64, 512, 512)), atol=1e-15)
+    equal(
+        freq(DynamicNtk(4), span=Span(64, 512, 512)),
+        freq(Ntk(29 / 8), span=Span(64, 512, 512)),
+        atol=1e-15,
+    )
 
 
 def test_longrope_keeps_the_first_angles_and_takes_short_factors_within_the_training_length():
@@ -151,7 +178,9 @@ def test_longrope_keeps_the_first_angles_and_takes_short_factors_within_the_trai
 @pytest.mark.parametrize("encoding", [Rope, PRope])
 @torch.no_grad()
 def test_longropes_first_positions_carry_no_magnitude(encoding, kernel):
-    """As in the authors' table: cos and sin times m, the first rows of it those of training; here what does not turn has m as well."""
+    """As in the authors' table: cos and sin times m, the first rows of it those of training; here
+    what does not turn has m as well.
+    """
     made, length, n = encoding(small_shape()), 40, 3
     (q, k, v), x = attention_inputs(made, length)
     extension = Longrope([4.0] * len(made.spectrum().freq_F), exact_first=n)
@@ -168,14 +197,20 @@ def test_longropes_first_positions_carry_no_magnitude(encoding, kernel):
 
 
 def test_an_anatomy_sees_the_first_positions_without_magnitude():
-    """Content scores are those before the temperature m^2, which is said apart: 1/m of them are left towards the first tokens."""
+    """Content scores are those before the temperature m^2, which is said apart: 1/m of them are
+    left towards the first tokens.
+    """
     encoding, length = Rope(small_shape()), 40
     (q, k, _), _ = attention_inputs(encoding, length)
     found = []
     for sharper in (True, False):
         extension = Longrope([4.0] * 4, exact_first=3, temperature=sharper)
         (kind,) = kinds(encoding, extension, length)
-        found.append(content_score(kind, length - 1, torch.arange(length), q[:, :, [-1]].expand(-1, -1, length, -1), k))
+        found.append(
+            content_score(
+                kind, length - 1, torch.arange(length), q[:, :, [-1]].expand(-1, -1, length, -1), k
+            )
+        )
     share_K = (found[0] / found[1])[0, 0]
     m = math.sqrt(math.log(length) / math.log(16))
     equal(share_K, torch.tensor([1 / m] * 3 + [1.0] * (length - 3)).double(), atol=1e-5)
@@ -186,11 +221,17 @@ def test_a_base_on_the_fast_pairs_alone_is_that_of_the_whole_grid():
     shape = small_shape(64, d_model=256)
     trained = PRope(shape, p=0.75).spectrum()
     for base in (10000.0, 500000.0):
-        np.testing.assert_allclose(freq(Abf(base), trained).numpy(), PRope(shape, p=0.75, base=base).spectrum().freq_F.numpy(), rtol=1e-12)
+        np.testing.assert_allclose(
+            freq(Abf(base), trained).numpy(),
+            PRope(shape, p=0.75, base=base).spectrum().freq_F.numpy(),
+            rtol=1e-12,
+        )
 
 
 def test_yarn_radix_stretches_each_digit_more_than_the_one_before():
-    """Llama 2's 64 pairs from 4,096 to 32,768 tokens: pairs 20 to 46, e of pair 33 by hand: 13 x 14 / (26 x 27)."""
+    """Llama 2's 64 pairs from 4,096 to 32,768 tokens: pairs 20 to 46, e of pair 33 by hand: 13 x 14
+    / (26 x 27).
+    """
     spectrum, span = Rope(small_shape(4096, d_model=512)).spectrum(), Span(4096, 8 * 4096, 8 * 4096)
     extension = YarnRadix(1, 32)
     assert extension.bounds(spectrum, 4096) == (20, 46)
@@ -200,6 +241,10 @@ def test_yarn_radix_stretches_each_digit_more_than_the_one_before():
     digits_F = slower_F[1:] / slower_F[:-1]
     assert (digits_F[20:46].diff() > 0).all()
     uniform_F = spectrum.freq_F / freq(YarnRadix(1, 32, "uniform"), spectrum, span)
-    equal((uniform_F[1:] / uniform_F[:-1])[20:46], torch.full((26,), 8 ** (1 / 26), dtype=torch.float64), atol=1e-12)
+    equal(
+        (uniform_F[1:] / uniform_F[:-1])[20:46],
+        torch.full((26,), 8 ** (1 / 26), dtype=torch.float64),
+        atol=1e-12,
+    )
     assert torch.equal(freq(extension, spectrum, Span(4096, 4096, 4096)), spectrum.freq_F)
     assert extension.temperature(span) == Yarn().temperature(span)

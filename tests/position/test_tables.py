@@ -22,7 +22,9 @@ def test_a_stretched_table_ends_on_its_last_row():
         if length % 2:
             wanted_C = encoding.weight[int(middle) : int(middle) + 2].mean(0)
             torch.testing.assert_close(added_TC[length // 2], wanted_C)
-    torch.testing.assert_close(outputs(encoding, TableLinear(), length=TRAIN_LEN), outputs(encoding, length=TRAIN_LEN))
+    torch.testing.assert_close(
+        outputs(encoding, TableLinear(), length=TRAIN_LEN), outputs(encoding, length=TRAIN_LEN)
+    )
 
 
 def test_a_hierarchical_table_keeps_its_first_rows_and_counts_in_two_digits():

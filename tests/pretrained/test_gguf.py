@@ -1,4 +1,6 @@
-"""GGUF files: written by the package gguf; transformers' own reader and the checkpoints they were made of are the judges."""
+"""GGUF files: written by the package gguf; transformers' own reader and the checkpoints they were
+made of are the judges.
+"""
 
 import os
 import struct
@@ -20,7 +22,13 @@ from posbench.pretrained.checkpoint import find_checkpoint
 from posbench.pretrained.weights import checked_tensors
 
 VOCAB = 130
-WIDE = {"vocab_size": VOCAB, "hidden_size": 256, "intermediate_size": 256, "num_attention_heads": 8, "num_key_value_heads": 2}
+WIDE = {
+    "vocab_size": VOCAB,
+    "hidden_size": 256,
+    "intermediate_size": 256,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+}
 KINDS = "F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K".split()
 
 
@@ -33,7 +41,10 @@ def weights(path: Path) -> dict[str, torch.Tensor]:
     cfg = adopted(path)
     with torch.device("meta"):
         model = make_model(cfg, cfg.model.checkpoint["vocab_size"])
-    return {name: one.read() for name, one in checked_tensors(find_checkpoint(str(path)), model, cfg.model.tied).items()}
+    return {
+        name: one.read()
+        for name, one in checked_tensors(find_checkpoint(str(path)), model, cfg.model.tied).items()
+    }
 
 
 @pytest.fixture(scope="module")
@@ -45,11 +56,15 @@ def wide(tmp_path_factory) -> Path:
 def test_every_type_gives_the_tensors_and_logits_of_transformers(wide, kind):
     pytest.importorskip("accelerate")
     file = write_gguf(wide, Kind[kind])
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32).eval()
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(
+        file.parent, gguf_file=file.name, dtype=torch.float32
+    ).eval()
     run = imported(file)
     ours = load_model(run, trained_config(run), VOCAB, "cpu").state_dict()
     named = {name.removeprefix("model."): value for name, value in theirs.state_dict().items()}
-    assert ours.keys() == named.keys() and all(torch.equal(value, named[name]) for name, value in ours.items())
+    assert ours.keys() == named.keys() and all(
+        torch.equal(value, named[name]) for name, value in ours.items()
+    )
     assert_equal_logits(run, theirs, vocab_size=VOCAB, relative=True)
 
 
@@ -58,39 +73,79 @@ def test_a_file_of_float32_is_the_checkpoint_it_was_made_of(tmp_path, kind):
     path = small(tmp_path, kind)
     file = write_gguf(path)
     before, after = weights(path), weights(file)
-    assert before.keys() == after.keys() and all(torch.equal(value, after[name]) for name, value in before.items())
-    assert_equal_logits(imported(file), transformers.AutoModelForCausalLM.from_pretrained(path).eval(), vocab_size=VOCAB)
-    assert adopted(file).encoding == adopted(path).encoding and adopted(file).model.path == str(file)
+    assert before.keys() == after.keys() and all(
+        torch.equal(value, after[name]) for name, value in before.items()
+    )
+    assert_equal_logits(
+        imported(file),
+        transformers.AutoModelForCausalLM.from_pretrained(path).eval(),
+        vocab_size=VOCAB,
+    )
+    assert adopted(file).encoding == adopted(path).encoding and adopted(file).model.path == str(
+        file
+    )
 
 
 def test_llama_31_is_read_by_the_divisors_that_its_file_holds(tmp_path):
-    scaling = {"rope_type": "llama3", "rope_theta": 100.0, "factor": 8.0, "low_freq_factor": 0.5, "high_freq_factor": 1.5}
-    path = small(tmp_path, head_dim=16, rope_parameters={**scaling, "original_max_position_embeddings": 12})
+    scaling = {
+        "rope_type": "llama3",
+        "rope_theta": 100.0,
+        "factor": 8.0,
+        "low_freq_factor": 0.5,
+        "high_freq_factor": 1.5,
+    }
+    path = small(
+        tmp_path, head_dim=16, rope_parameters={**scaling, "original_max_position_embeddings": 12}
+    )
     theirs = transformers.AutoModelForCausalLM.from_pretrained(path).eval()
     plain = 100.0 ** -(np.arange(8) / 8)
     divisors = (plain / theirs.model.rotary_emb.inv_freq.double().numpy()).astype(np.float32)
     file = write_gguf(path, extra={"rope_freqs.weight": divisors})
     assert_equal_logits(imported(file), theirs, vocab_size=VOCAB)
-    for wrong in (divisors - 1, divisors * np.float32(np.nan), divisors.reshape(2, 4), divisors.astype(np.float16)):
+    for wrong in (
+        divisors - 1,
+        divisors * np.float32(np.nan),
+        divisors.reshape(2, 4),
+        divisors.astype(np.float16),
+    ):
         with pytest.raises(ConfigError, match="not a list of divisors"):
             adopted(write_gguf(path, extra={"rope_freqs.weight": wrong}))
     with pytest.raises(ConfigError, match="beside rope_freqs.weight, which is not read"):
-        adopted(write_gguf(path, extra={"rope_freqs.weight": divisors}, metadata={"llama.rope.scaling.type": "linear"}))
+        adopted(
+            write_gguf(
+                path,
+                extra={"rope_freqs.weight": divisors},
+                metadata={"llama.rope.scaling.type": "linear"},
+            )
+        )
 
 
 ROPES = {
-    "linear": ({"scaling.type": "linear", "scaling.factor": 2.5}, {"rope_type": "linear", "factor": 2.5}),
+    "linear": (
+        {"scaling.type": "linear", "scaling.factor": 2.5},
+        {"rope_type": "linear", "factor": 2.5},
+    ),
     "linear without a type": ({"scaling.factor": 2.5}, {"rope_type": "linear", "factor": 2.5}),
     "none": ({"scaling.type": "none", "scaling.factor": 2.5}, {"rope_type": "default"}),
-    "a factor of 0": ({"scaling.factor": 0.0, "scaling.attn_factor": 1.0}, {"rope_type": "default"}),
+    "a factor of 0": (
+        {"scaling.factor": 0.0, "scaling.attn_factor": 1.0},
+        {"rope_type": "default"},
+    ),
     "yarn": (  # llama.cpp passes over the last two in this family
         {
-            **{"scaling.type": "yarn", "scaling.factor": 4.0, "scaling.original_context_length": 12},
+            **{
+                "scaling.type": "yarn",
+                "scaling.factor": 4.0,
+                "scaling.original_context_length": 12,
+            },
             **{"scaling.yarn_beta_fast": 1.5, "scaling.yarn_attn_factor": 1.5},
         },
         {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 12},
     ),
-    "no base": ({"freq_base": None}, {"rope_type": "default", "rope_theta": 10000.0}),  # llama.cpp's
+    "no base": (
+        {"freq_base": None},
+        {"rope_type": "default", "rope_theta": 10000.0},
+    ),  # llama.cpp's
 }
 
 
@@ -99,18 +154,33 @@ def test_rope_is_read(tmp_path, name):
     said, theirs = ROPES[name]
     path = small(tmp_path, head_dim=16, rope_parameters={"rope_theta": 100.0, **theirs})
     file = write_gguf(path, metadata={f"llama.rope.{key}": value for key, value in said.items()})
-    assert_equal_logits(imported(file), transformers.AutoModelForCausalLM.from_pretrained(path).eval(), vocab_size=VOCAB)
+    assert_equal_logits(
+        imported(file),
+        transformers.AutoModelForCausalLM.from_pretrained(path).eval(),
+        vocab_size=VOCAB,
+    )
 
 
 def test_yarn_is_that_of_llama_cpp_whatever_else_the_file_says_of_it(tmp_path):
     llama_cpp = pytest.importorskip("llama_cpp")
     said = {"type": "yarn", "factor": 4.0, "original_context_length": 12, "attn_factor": 1.5}
-    said |= {"yarn_beta_fast": 1.5, "yarn_beta_slow": 0.5, "yarn_attn_factor": 1.3, "yarn_ext_factor": 0.5}
-    path = small(tmp_path, head_dim=16, rope_parameters={"rope_theta": 100.0, "rope_type": "default"})
-    file = write_gguf(path, metadata={f"llama.rope.scaling.{key}": value for key, value in said.items()})
+    said |= {
+        "yarn_beta_fast": 1.5,
+        "yarn_beta_slow": 0.5,
+        "yarn_attn_factor": 1.3,
+        "yarn_ext_factor": 0.5,
+    }
+    path = small(
+        tmp_path, head_dim=16, rope_parameters={"rope_theta": 100.0, "rope_type": "default"}
+    )
+    file = write_gguf(
+        path, metadata={f"llama.rope.scaling.{key}": value for key, value in said.items()}
+    )
     run, text_T = imported(file), torch.randint(3, VOCAB, (40,))
     found_TV = load_model(run, trained_config(run), VOCAB, "cpu")(text_T[None])[0].detach().numpy()
-    theirs = llama_cpp.Llama(str(file), n_ctx=64, logits_all=True, verbose=False, type_k=0, type_v=0)  # 0 is float32
+    theirs = llama_cpp.Llama(
+        str(file), n_ctx=64, logits_all=True, verbose=False, type_k=0, type_v=0
+    )  # 0 is float32
     theirs.eval(text_T.tolist())
     np.testing.assert_allclose(found_TV, theirs.scores[:40], rtol=0, atol=1e-4 * found_TV.std())
     theirs.close()
@@ -176,23 +246,48 @@ def assert_one_sentence(error: Exception, file: Path) -> None:
 def test_a_file_that_ends_early_is_refused_wherever_it_ends(tmp_path):
     whole = write_gguf(small(tmp_path)).read_bytes()
     file = tmp_path / "cut.gguf"
-    ends = {0, 3, 4, 7, 8, 15, 16, 23, 24, len(whole) - 40, len(whole) // 2, *range(30, len(whole), len(whole) // 30)}
+    ends = {
+        0,
+        3,
+        4,
+        7,
+        8,
+        15,
+        16,
+        23,
+        24,
+        len(whole) - 40,
+        len(whole) // 2,
+        *range(30, len(whole), len(whole) // 30),
+    }
     for end in sorted(ends):
         file.write_bytes(whole[:end])
-        with pytest.raises(ConfigError, match=r"not a complete GGUF file|is not supported") as error:
+        with pytest.raises(
+            ConfigError, match=r"not a complete GGUF file|is not supported"
+        ) as error:
             weights(file)
         assert_one_sentence(error.value, file)
 
 
 def header(*pairs: bytes, tensors: int = 0, keys: int | None = None, version: int = 3) -> bytes:
-    return b"GGUF" + struct.pack("<IQQ", version, tensors, len(pairs) if keys is None else keys) + b"".join(pairs)
+    return (
+        b"GGUF"
+        + struct.pack("<IQQ", version, tensors, len(pairs) if keys is None else keys)
+        + b"".join(pairs)
+    )
 
 
 def text(content: bytes, size: int | None = None) -> bytes:
     return struct.pack("<Q", len(content) if size is None else size) + content
 
 
-def tensor(name: bytes = b"t", dimensions: tuple[int, ...] = (32,), kind: int = 0, offset: int = 0, count: int | None = None) -> bytes:
+def tensor(
+    name: bytes = b"t",
+    dimensions: tuple[int, ...] = (32,),
+    kind: int = 0,
+    offset: int = 0,
+    count: int | None = None,
+) -> bytes:
     count = len(dimensions) if count is None else count
     return text(name) + struct.pack(f"<I{len(dimensions)}QIQ", count, *dimensions, kind, offset)
 
@@ -204,12 +299,24 @@ FALSE = {
     "big endian": (header(version=3 << 24), "its version is 50331648"),
     "keys": (header(keys=2**60), "it ends early"),
     "long key": (header(text(b"a", 2**62) + bytes(99)), "a length in it is false"),
-    "long list": (header(text(b"a") + struct.pack("<IIQ", 9, 8, 2**50) + bytes(99)), "it ends early"),
-    "list of lists": (header(text(b"a") + struct.pack("<IIQ", 9, 9, 2) + bytes(99)), "a is an array of type 9"),
+    "long list": (
+        header(text(b"a") + struct.pack("<IIQ", 9, 8, 2**50) + bytes(99)),
+        "it ends early",
+    ),
+    "list of lists": (
+        header(text(b"a") + struct.pack("<IIQ", 9, 9, 2) + bytes(99)),
+        "a is an array of type 9",
+    ),
     "twice": (header(NUMBER, NUMBER), "holds a twice"),
     "utf8": (header(text(b"\xff\xfe") + bytes(99)), "no UTF-8"),
-    "alignment": (header(text(b"general.alignment") + struct.pack("<II", 4, 0)), "general.alignment=0"),
-    "dimensions": (header(tensor(count=2**31), tensors=1, keys=0) + bytes(99), "t has 2,147,483,648 dimensions"),
+    "alignment": (
+        header(text(b"general.alignment") + struct.pack("<II", 4, 0)),
+        "general.alignment=0",
+    ),
+    "dimensions": (
+        header(tensor(count=2**31), tensors=1, keys=0) + bytes(99),
+        "t has 2,147,483,648 dimensions",
+    ),
     "crooked": (header(tensor(offset=5), tensors=1, keys=0) + bytes(999), "t begins at byte"),
     "same tensor": (header(tensor(), tensor(), tensors=2, keys=0) + bytes(999), "tensor t twice"),
 }
@@ -260,18 +367,33 @@ def test_a_damaged_header_raises_nothing_but_its_sentence(tmp_path):
 def test_what_is_no_regular_file_is_refused(tmp_path):
     (tmp_path / "folder.gguf").mkdir()
     os.mkfifo(tmp_path / "pipe.gguf")
-    for name, said in (("folder.gguf", "not a regular file"), ("pipe.gguf", "not a regular file"), ("none.gguf", "cannot be read")):
+    for name, said in (
+        ("folder.gguf", "not a regular file"),
+        ("pipe.gguf", "not a regular file"),
+        ("none.gguf", "cannot be read"),
+    ):
         with pytest.raises(ConfigError, match=said):
             adopted(tmp_path / name)
 
 
 def test_the_tokenizer_of_the_file_is_the_default(tmp_path):
     file = write_gguf(small(tmp_path))
-    data = {"tokenizer": "bpe", "vocab_size": 1024, "bos": False, "name": "local", "path": "/nowhere", "source": {"_target_": "x.Y"}}
+    data = {
+        "tokenizer": "bpe",
+        "vocab_size": 1024,
+        "bos": False,
+        "name": "local",
+        "path": "/nowhere",
+        "source": {"_target_": "x.Y"},
+    }
     assert adopted(file, data=data).data["tokenizer"] == str(file)
-    assert adopted(file, data={**data, "vocab_size": VOCAB}).data["tokenizer"] == str(file)  # ids that fit may be others
+    assert adopted(file, data={**data, "vocab_size": VOCAB}).data["tokenizer"] == str(
+        file
+    )  # ids that fit may be others
     assert adopted(file, data={**data, "tokenizer": "bytes"}).data["tokenizer"] == str(file)
     assert adopted(file, data={**data, "tokenizer": "org/other"}).data["tokenizer"] == "org/other"
-    assert adopted(tmp_path / "Llama", data=data).data["tokenizer"] == "bpe"  # a folder without a tokenizer
+    assert (
+        adopted(tmp_path / "Llama", data=data).data["tokenizer"] == "bpe"
+    )  # a folder without a tokenizer
     (tmp_path / "Llama/tokenizer.json").touch()
     assert adopted(tmp_path / "Llama", data=data).data["tokenizer"] == str(tmp_path / "Llama")

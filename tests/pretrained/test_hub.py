@@ -21,13 +21,17 @@ def cache(tmp_path, monkeypatch) -> Path:
     """An empty cache of the hub, and no network."""
     folder = tmp_path / "hub"
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(folder))
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", huggingface_hub.constants.HF_HUB_OFFLINE)
+    monkeypatch.setattr(
+        huggingface_hub.constants, "HF_HUB_OFFLINE", huggingface_hub.constants.HF_HUB_OFFLINE
+    )
     monkeypatch.setattr(data_hub, "_why_offline", lambda: "its name has no address: no network")
     return folder
 
 
 def mirrored(cache: Path, path: Path, commit: str = COMMIT, ref: str = "main") -> Path:
-    """A checkpoint in the layout of the hub's cache: blobs by digest, links to them by commit, and the commit of a branch."""
+    """A checkpoint in the layout of the hub's cache: blobs by digest, links to them by commit, and
+    the commit of a branch.
+    """
     repository = cache / "models--org--tiny"
     snapshot = repository / "snapshots" / commit
     for folder in (repository / "blobs", repository / "refs", snapshot):
@@ -41,7 +45,10 @@ def mirrored(cache: Path, path: Path, commit: str = COMMIT, ref: str = "main") -
 
 
 def test_a_name_is_the_checkpoint_of_its_commit(cache, tmp_path):
-    path, older = checkpoint(tmp_path / "a", shard="10KB"), checkpoint(tmp_path / "b", rms_norm_eps=1e-2)
+    path, older = (
+        checkpoint(tmp_path / "a", shard="10KB"),
+        checkpoint(tmp_path / "b", rms_norm_eps=1e-2),
+    )
     mirrored(cache, path)
     mirrored(cache, older, OLDER, "old")
     for name, commit, source in (
@@ -64,19 +71,31 @@ def test_a_run_of_a_name_reads_the_cache_alone(cache, tmp_path, monkeypatch):
     assert_equal_logits(run, transformers.AutoModelForCausalLM.from_pretrained(path).eval())
     (snapshot / "model.safetensors").unlink()
     monkeypatch.setattr(data_hub, "quiet_hub", lambda: pytest.fail("a run asked the hub"))
-    with pytest.raises(RunError, match="are no longer in model.path=org/tiny@ab.* incomplete in the hub's cache: run once with"):
+    with pytest.raises(
+        RunError,
+        match=(
+            "are no longer in model.path=org/tiny@ab.* incomplete in the hub's cache: run once with"
+        ),
+    ):
         load_model(run, trained_config(run), VOCAB, "cpu")
 
 
-@pytest.mark.parametrize("left", [[], ["config.json"], ["config.json", "model.safetensors.index.json"]])
-def test_what_the_cache_does_not_hold_whole_is_told_in_one_sentence_without_a_network(cache, tmp_path, left):
+@pytest.mark.parametrize(
+    "left", [[], ["config.json"], ["config.json", "model.safetensors.index.json"]]
+)
+def test_what_the_cache_does_not_hold_whole_is_told_in_one_sentence_without_a_network(
+    cache, tmp_path, left
+):
     if left:
         path = checkpoint(tmp_path, shard="10KB")
         for file in path.iterdir():
             if file.name not in left:
                 file.unlink()
         mirrored(cache, path)
-    with pytest.raises(ConfigError, match="model.path=org/tiny .* the hub was not reached .*no network.*copy that cache") as error:
+    with pytest.raises(
+        ConfigError,
+        match="model.path=org/tiny .* the hub was not reached .*no network.*copy that cache",
+    ) as error:
         find_checkpoint("org/tiny")
     assert "\n" not in str(error.value) and str(error.value).endswith(".")
 
@@ -87,6 +106,18 @@ def test_a_folder_of_that_name_comes_first(cache, tmp_path, monkeypatch):
     assert find_checkpoint("org/tiny").name == str(tmp_path / "org/tiny")
 
 
-@pytest.mark.parametrize("name", ["org", "/org/tiny", "../org/tiny", "org/tiny/deeper", "org/..", "org/tiny@", "org/tiny@-x", ""])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "org",
+        "/org/tiny",
+        "../org/tiny",
+        "org/tiny/deeper",
+        "org/..",
+        "org/tiny@",
+        "org/tiny@-x",
+        "",
+    ],
+)
 def test_what_is_no_name_is_not_asked_for(name):
     assert not HUB_NAME.fullmatch(name)

@@ -1,4 +1,6 @@
-"""Checkpoints that transformers builds: taken, evaluated and kept like any other, with methods in place."""
+"""Checkpoints that transformers builds: taken, evaluated and kept like any other, with methods in
+place.
+"""
 
 import importlib.util
 import json
@@ -16,7 +18,12 @@ from posbench.position.plan import make_plan
 from posbench.pretrained.outline import outline
 
 KINDS = ("gpt_neox", "gemma3_text", "gpt_oss", "gpt2", "opt", "deepseek_v3")
-CHANGED = {"attention_bias": True, "hidden_act": "gelu", "mlp_bias": True, "partial_rotary_factor": 0.5}
+CHANGED = {
+    "attention_bias": True,
+    "hidden_act": "gelu",
+    "mlp_bias": True,
+    "partial_rotary_factor": 0.5,
+}
 
 
 def saved(tmp_path, kind, **changed):
@@ -55,7 +62,13 @@ def test_a_checkpoint_that_attends_by_itself_is_read_as_transformers_reads_it(tm
 
 
 def test_the_first_falcons_and_blooms_are_outlined_by_their_older_configurations(tmp_path):
-    falcon = {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2, "multi_query": True, "alibi": False}
+    falcon = {
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 2,
+        "multi_query": True,
+        "alibi": False,
+    }
     bloom = {"n_embed": 64, "num_attention_heads": 4, "n_layer": 2, "seq_length": 2048}
     for kind, config, expected in (("falcon", falcon, "turned"), ("bloom", bloom, "alibi")):
         described = {**config, "model_type": kind, "vocab_size": VOCAB}
@@ -76,7 +89,10 @@ def test_a_plan_acts_in_evaluation_as_in_the_model_itself(tmp_path):
     path, own = saved(tmp_path, "gpt_neox")
     model = loaded(path)
     plan = make_plan(model.encoding, Rerope(), length=90)
-    assert difference(model(text(1, 90), plan), posbench.extend(own, "rerope")(text(1, 90)).logits) < 1e-4
+    assert (
+        difference(model(text(1, 90), plan), posbench.extend(own, "rerope")(text(1, 90)).logits)
+        < 1e-4
+    )
 
 
 def without(tensor):
@@ -84,19 +100,35 @@ def without(tensor):
         from safetensors.torch import load_file, save_file
 
         content = load_file(path / "model.safetensors")
-        save_file({name: value for name, value in content.items() if name != tensor}, path / "model.safetensors", {"format": "pt"})
+        save_file(
+            {name: value for name, value in content.items() if name != tensor},
+            path / "model.safetensors",
+            {"format": "pt"},
+        )
 
     return damage
 
 
 DAMAGES = {
-    "a tensor is missing": (without("gpt_neox.layers.1.attention.dense.weight"), "do not hold gpt_neox.layers.1.attention.dense.weight"),
-    "no weights": (lambda path: (path / "model.safetensors").unlink(), "holds no model.safetensors"),
+    "a tensor is missing": (
+        without("gpt_neox.layers.1.attention.dense.weight"),
+        "do not hold gpt_neox.layers.1.attention.dense.weight",
+    ),
+    "no weights": (
+        lambda path: (path / "model.safetensors").unlink(),
+        "holds no model.safetensors",
+    ),
     "a damaged index": (
-        lambda path: ((path / "model.safetensors").unlink(), (path / "model.safetensors.index.json").write_text("[")),
+        lambda path: (
+            (path / "model.safetensors").unlink(),
+            (path / "model.safetensors.index.json").write_text("["),
+        ),
         "is not JSON",
     ),
-    "half a file": (lambda path: (path / "model.safetensors").write_bytes(b"\1" * 100), "cannot be read"),
+    "half a file": (
+        lambda path: (path / "model.safetensors").write_bytes(b"\1" * 100),
+        "cannot be read",
+    ),
 }
 
 
@@ -115,7 +147,10 @@ def test_code_in_a_folder_is_not_run(tmp_path):
     config = json.loads((path / "config.json").read_text())
     trap = tmp_path / "ran"
     (path / "own.py").write_text(f"open({str(trap)!r}, 'w')\n")
-    config |= {"model_type": "own_family", "auto_map": {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}}
+    config |= {
+        "model_type": "own_family",
+        "auto_map": {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"},
+    }
     (path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ConfigError, match="transformers does not read it"):
         loaded(path)
@@ -138,6 +173,9 @@ def test_a_checkpoint_is_read_once_a_job_and_again_when_it_changed(tmp_path, mon
     monkeypatch.setattr(sources, "sha256_file", lambda file: read.append(file) or hashed(file))
     loaded(path)
     assert len(read) == 2, "once for the id, by the cache, and once now"
-    first, content = imported(path).read_summary()["sha256"], (path / "model.safetensors").read_bytes()
+    first, content = (
+        imported(path).read_summary()["sha256"],
+        (path / "model.safetensors").read_bytes(),
+    )
     (path / "model.safetensors").write_bytes(content[:-4] + b"\1\2\3\4")
     assert imported(path).read_summary()["sha256"] != first and len(read) > 2

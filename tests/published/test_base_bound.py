@@ -1,9 +1,10 @@
-"""The smallest base of RoPE at which similar tokens keep a score above that of random ones up to a length (claim S01).
+"""The smallest base of RoPE at which similar tokens keep a score above that of random ones up to a
+length (claim S01).
 
-Su 2024 (kexue.fm/archives/10122) and Men et al. 2024 (arXiv 2405.14591): for d = 128 the smallest b with sum_i cos(m b^(-2i/d)) >= 0
-for all m < L. The property is not monotone in b, so what is found depends on the grid: bases are tried upwards from 100 in steps of
-0.05 %. A thousand tokens are 1,024.
-"""
+Su 2024 (kexue.fm/archives/10122) and Men et al. 2024 (arXiv 2405.14591): for d = 128 the smallest b
+with sum_i cos(m b^(-2i/d)) >= 0 for all m < L. The property is not monotone in b, so what is found
+depends on the grid: bases are tried upwards from 100 in steps of 0.05 %. A thousand tokens are
+1,024."""
 
 import functools
 
@@ -31,7 +32,10 @@ def smallest_base(length, start=100.0, step=1.0005):
     while True:
         freq_F = base**-exponent_F
         for first in (failed, *range(0, length, CHUNK)):
-            if np.cos(np.outer(np.arange(first, min(length, first + CHUNK)), freq_F)).sum(1).min() < 0:
+            if (
+                np.cos(np.outer(np.arange(first, min(length, first + CHUNK)), freq_F)).sum(1).min()
+                < 0
+            ):
                 failed = first
                 break
         else:
@@ -43,7 +47,9 @@ def two_digits(number):
     return float(f"{number:.1e}")
 
 
-@pytest.mark.parametrize("thousands", [1, 2, 4, *(pytest.param(k, marks=pytest.mark.slow) for k in (8, 16, 32))])
+@pytest.mark.parametrize(
+    "thousands", [1, 2, 4, *(pytest.param(k, marks=pytest.mark.slow) for k in (8, 16, 32))]
+)
 def test_the_smallest_bases_are_sus(thousands):
     assert two_digits(smallest_base(1024 * thousands)) == SU[thousands]
 
@@ -52,7 +58,9 @@ def test_the_sum_is_that_of_posbenchs_frequencies_and_not_monotone_in_the_base()
     base, length = smallest_base(1024), np.arange(1024)
     assert np.cos(np.outer(length, frequencies(base))).sum(1).min() >= 0
     assert np.cos(np.outer(length, frequencies(base / 1.0005))).sum(1).min() < 0
-    assert np.cos(np.outer(length, frequencies(base * 1.06))).sum(1).min() < 0  # a coarse search may end above the smallest
+    assert (
+        np.cos(np.outer(length, frequencies(base * 1.06))).sum(1).min() < 0
+    )  # a coarse search may end above the smallest
 
 
 def test_the_papers_column_is_looser_where_the_two_differ():

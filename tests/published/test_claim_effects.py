@@ -1,4 +1,6 @@
-"""Every effect of the ledger follows from committed rows: recomputed from means alone, without the code that judged it."""
+"""Every effect of the ledger follows from committed rows: recomputed from means alone, without the
+code that judged it.
+"""
 
 import functools
 import math
@@ -22,9 +24,15 @@ ROWS = {  # folders with the rows of a stage
     5: ("claims5", "claims2", "frontier"),
 }
 LEDGER = load_all(CONFIGS.parent / "results" / "claims")
-FINDINGS = [finding for finding in read_findings(REPORTED / "claims" / "claims.csv") if finding.effect is not None]
+FINDINGS = [
+    finding
+    for finding in read_findings(REPORTED / "claims" / "claims.csv")
+    if finding.effect is not None
+]
 ENDPOINTS = {
-    (claim.stage, claim.id, endpoint.name, str(endpoint)): endpoint for claim in LEDGER for endpoint in (*claim.primary, *claim.secondary)
+    (claim.stage, claim.id, endpoint.name, str(endpoint)): endpoint
+    for claim in LEDGER
+    for endpoint in (*claim.primary, *claim.secondary)
 }
 
 
@@ -36,7 +44,9 @@ def rows_of(folder: str) -> list[dict]:
 
 @functools.cache
 def tables(stage: int) -> tuple[dict[str, dict], dict[str, list[dict]]]:
-    """({eval_id: {(length, task): row}}, {run_id: its rows of recompute_window with the whole window}) of a stage."""
+    """({eval_id: {(length, task): row}}, {run_id: its rows of recompute_window with the whole
+    window}) of a stage.
+    """
     evaluations: dict[str, dict] = defaultdict(dict)
     floors: dict[str, list[dict]] = defaultdict(list)
     for row in (row for folder in ROWS[stage] for row in rows_of(folder)):
@@ -53,12 +63,18 @@ def bits_per_byte(row: dict) -> float:
 def floor_of(row: dict, floors: dict[str, list[dict]]) -> dict:
     """Row of the same targets of the same training with exactly the trained window of context."""
     of_targets = row["n_targets"], row["n_bytes"]
-    same = [floor for floor in floors[row["run_id"]] if (floor["n_targets"], floor["n_bytes"]) == of_targets]
+    same = [
+        floor
+        for floor in floors[row["run_id"]]
+        if (floor["n_targets"], floor["n_bytes"]) == of_targets
+    ]
     return min(same, key=lambda floor: floor["length"])
 
 
 def evaluations_of(finding: Finding, endpoint: Endpoint) -> list[list[str]]:
-    """The eval ids of each cell by seed. A finding lists them cell by cell, those of a cell that comes again once."""
+    """The eval ids of each cell by seed. A finding lists them cell by cell, those of a cell that
+    comes again once.
+    """
     ids = iter(finding.evaluations.split())
     methods: dict[str, list[str]] = {}
     found = []
@@ -71,14 +87,20 @@ def evaluations_of(finding: Finding, endpoint: Endpoint) -> list[list[str]]:
     return found
 
 
-def values_of(finding: Finding, endpoint: Endpoint, cell: ClaimCell, eval_ids: list[str], at: float) -> list[float]:
+def values_of(
+    finding: Finding, endpoint: Endpoint, cell: ClaimCell, eval_ids: list[str], at: float
+) -> list[float]:
     """The measure of one cell at a multiple of the training length, by seed."""
     evaluations, floors = tables(finding.stage)
     values = []
     for eval_id, seed in zip(eval_ids, finding.seeds.split(), strict=True):
         any_row = next(iter(evaluations[eval_id].values()))
         row = evaluations[eval_id][round(at * any_row["train_len"]), cell.task]
-        assert (row["seed"], row["protocol"], bool(row["finetune"])) == (int(seed), cell.protocol, cell.finetuned)
+        assert (row["seed"], row["protocol"], bool(row["finetune"])) == (
+            int(seed),
+            cell.protocol,
+            cell.finetuned,
+        )
         if endpoint.measure == "accuracy":
             values.append(row["accuracy"])
         elif endpoint.measure == "loss":
@@ -102,22 +124,36 @@ def recomputed(finding: Finding) -> tuple[float, list[float]]:
 
 
 def usable_length(finding: Finding, endpoint: Endpoint, eval_ids: list[str]) -> float:
-    """First multiple of the training length at which the mean rise exceeds the margin; inf if none does."""
+    """First multiple of the training length at which the mean rise exceeds the margin; inf if none
+    does.
+    """
     ((_, cell),) = endpoint.cells
     rows = tables(finding.stage)[0][eval_ids[0]]
-    for at in sorted({length / row["train_len"] for (length, _), row in rows.items() if length >= row["train_len"]}):
+    for at in sorted(
+        {
+            length / row["train_len"]
+            for (length, _), row in rows.items()
+            if length >= row["train_len"]
+        }
+    ):
         rises = values_of(finding, endpoint, cell, eval_ids, at)
         if sum(rises) / len(rises) > endpoint.margin:
             return at
     return math.inf
 
 
-@pytest.mark.parametrize("finding", FINDINGS, ids=lambda one: f"stage{one.stage}-{one.claim}-{one.endpoint}".replace(" ", "_"))
+@pytest.mark.parametrize(
+    "finding",
+    FINDINGS,
+    ids=lambda one: f"stage{one.stage}-{one.claim}-{one.endpoint}".replace(" ", "_"),
+)
 def test_an_effect_follows_from_committed_rows(finding):
     effect, by_seed = recomputed(finding)
     assert effect == pytest.approx(finding.effect, abs=1e-6)
     if by_seed:
-        assert by_seed == pytest.approx([float(value) for value in finding.by_seed.split()], abs=2e-5)
+        assert by_seed == pytest.approx(
+            [float(value) for value in finding.by_seed.split()], abs=2e-5
+        )
 
 
 def test_no_effect_is_left_out():

@@ -1,4 +1,6 @@
-"""Committed evidence holds together: each row is the mean of its sums, and points and tables are those of rows and sums."""
+"""Committed evidence holds together: each row is the mean of its sums, and points and tables are
+those of rows and sums.
+"""
 
 import csv
 import io
@@ -24,24 +26,37 @@ def test_rows_points_and_trainings_are_those_of_the_evidence(folder):
 
 @pytest.mark.parametrize("protocol", ["fixed_targets", "disjoint", "accuracy"])
 def test_seeds_that_scored_other_targets_are_not_pooled(protocol, tmp_path):
-    """A folder with other seeds and, in one protocol, another set of targets is refused, though documents and counts are the same."""
+    """A folder with other seeds and, in one protocol, another set of targets is refused, though
+    documents and counts are the same.
+    """
     name = "claims3" if protocol == "accuracy" else "claims2" if protocol == "disjoint" else "demo"
     shutil.copytree(REPORTED / name, tmp_path / "other")
     rows = list(csv.DictReader(io.StringIO((tmp_path / "other" / "rows.csv").read_text())))
     scored = {row["eval_id"] for row in rows if row["protocol"] == protocol}
-    lines = [json.loads(line) for line in (tmp_path / "other" / "configs.jsonl").read_text().splitlines()]
-    sets = {one["targets"] for line in lines for key, one in line["evaluations"].items() if key in scored}
+    lines = [
+        json.loads(line) for line in (tmp_path / "other" / "configs.jsonl").read_text().splitlines()
+    ]
+    sets = {
+        one["targets"]
+        for line in lines
+        for key, one in line["evaluations"].items()
+        if key in scored
+    }
     assert len(sets) == 1
     for line in lines:  # another training, of another seed
         line["config"]["seed"] += 1000
         line["old_id"] = line["run_id"]
         line["run_id"] = run_id(line["config"], line["provenance"]["data_fingerprint"])
     ids = {line.pop("old_id"): line["run_id"] for line in lines}
-    (tmp_path / "other" / "configs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "other" / "configs.jsonl").write_text(
+        "".join(json.dumps(line) + "\n" for line in lines)
+    )
     with open(tmp_path / "other" / "rows.csv", "w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
-        writer.writerows({**row, "run_id": ids[row["run_id"]], "seed": int(row["seed"]) + 1000} for row in rows)
+        writer.writerows(
+            {**row, "run_id": ids[row["run_id"]], "seed": int(row["seed"]) + 1000} for row in rows
+        )
     (tmp_path / "other" / "hashes.json").unlink(missing_ok=True)
     folders = [REPORTED / name, tmp_path / "other"]
     made = collect([], "pooled", "report.py", evidence=folders)  # with equal targets they are

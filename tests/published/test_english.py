@@ -1,4 +1,6 @@
-"""Docstrings read as plain English: first a noun phrase or an imperative, as one sentence in one line, in ASCII."""
+"""Docstrings read as plain English: first a noun phrase or an imperative, as one sentence in one
+line, in ASCII.
+"""
 
 import ast
 import re
@@ -8,23 +10,33 @@ import pytest
 from conftest import CONFIGS
 
 ROOT = CONFIGS.parent
-FILES = sorted(path.relative_to(ROOT) for folder in ("posbench", "scripts") for path in (ROOT / folder).rglob("*.py"))
+FILES = sorted(
+    path.relative_to(ROOT)
+    for folder in ("posbench", "scripts")
+    for path in (ROOT / folder).rglob("*.py")
+)
 ROOMS = sorted({path.parent.as_posix() for path in FILES})
 QUESTIONS = {"What", "How", "Whether", "Where", "Which", "Why", "Who", "When"}
-EXAMPLE = re.compile(r": python scripts/\w+\.py.*")  # a command line may end the summary of a script
+EXAMPLE = re.compile(
+    r": python scripts/\w+\.py.*"
+)  # a command line may end the summary of a script
 Defined = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def definitions(node: ast.AST, name: str, public: bool = True) -> Iterator[tuple[str, Defined, bool]]:
+def definitions(
+    node: ast.AST, name: str, public: bool = True
+) -> Iterator[tuple[str, Defined, bool]]:
     """(name, node, True if it needs a docstring) of all classes and functions.
 
-    A method needs none where its base class documents it. Neither does anything private or inside of a function.
-    """
+    A method needs none where its base class documents it. Neither does anything private or inside
+    of a function."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, Defined):
             shown = public and not child.name.startswith("_")
             yield f"{name}.{child.name}", child, shown and not isinstance(node, ast.ClassDef)
-            yield from definitions(child, f"{name}.{child.name}", shown and isinstance(child, ast.ClassDef))
+            yield from definitions(
+                child, f"{name}.{child.name}", shown and isinstance(child, ast.ClassDef)
+            )
         else:
             yield from definitions(child, name, public)
 
@@ -53,11 +65,17 @@ def faults(source: str, name: str) -> list[str]:
 @pytest.mark.parametrize("room", ROOMS)
 def test_docstrings_begin_with_a_sentence(room):
     files = [path for path in FILES if path.parent.as_posix() == room]
-    assert not [wrong for path in files for wrong in faults((ROOT / path).read_text(encoding="utf-8"), path.as_posix())]
+    assert not [
+        wrong
+        for path in files
+        for wrong in faults((ROOT / path).read_text(encoding="utf-8"), path.as_posix())
+    ]
 
 
 def test_faults_are_found():
     assert faults('"""What a module holds."""', "a.py") == ["a.py begins with a question word"]
-    assert faults('"""A module\nof two lines."""', "a.py") == ["a.py has no sentence that ends in its first line"]
+    assert faults('"""A module\nof two lines."""', "a.py") == [
+        "a.py has no sentence that ends in its first line"
+    ]
     assert faults('"""A module."""\nclass A:\n    pass', "a.py") == ["a.py.A has no docstring"]
     assert not faults('"""Run a job: python scripts/run.py encoding=rope"""', "a.py")

@@ -16,9 +16,13 @@ ROOT = CONFIGS.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 LINES = [line.split("#")[0].strip() for line in (ROOT / "constraints.txt").read_text().splitlines()]
-PINS = {canonicalize_name(name): version for name, version in (line.split("==") for line in LINES if line)}
-# Requirements of packages that the tests do not install, from the metadata of lm-eval 0.4.13, pytablewriter 1.2.1, tabledata 1.3.5,
-# DataProperty 1.1.1 and typepy 1.3.5, as far as the table of results and the constraints are concerned.
+PINS = {
+    canonicalize_name(name): version
+    for name, version in (line.split("==") for line in LINES if line)
+}
+# Requirements of packages that the tests do not install, from the metadata of lm-eval 0.4.13,
+# pytablewriter 1.2.1, tabledata 1.3.5, DataProperty 1.1.1 and typepy 1.3.5, as far as the table of
+# results and the constraints are concerned.
 NOT_INSTALLED = {
     "lm-eval": [
         "datasets>=2.16.0",
@@ -32,27 +36,47 @@ NOT_INSTALLED = {
         'torch>=1.8; extra == "hf"',
         'transformers>=4.1; extra == "hf"',
     ],
-    "pytablewriter": ["DataProperty<2,>=1.1.0", "tabledata<2,>=1.3.1", "typepy[datetime]<2,>=1.3.2"],
+    "pytablewriter": [
+        "DataProperty<2,>=1.1.0",
+        "tabledata<2,>=1.3.1",
+        "typepy[datetime]<2,>=1.3.2",
+    ],
     "tabledata": ["DataProperty<2,>=1.0.2", "typepy<3,>=1.2.0"],
     "dataproperty": ["typepy[datetime]<3,>=1.3.2"],
-    "typepy": ['python-dateutil<3.0.0,>=2.8.0; extra == "datetime"', 'packaging; extra == "datetime"'],
+    "typepy": [
+        'python-dateutil<3.0.0,>=2.8.0; extra == "datetime"',
+        'packaging; extra == "datetime"',
+    ],
 }
 
 
 def requirements_of(name: str, extras: frozenset[str]) -> list[Requirement]:
-    """Requirements of a package with these extras: of posbench as pyproject.toml has them, of others as they are installed."""
+    """Requirements of a package with these extras: of posbench as pyproject.toml has them, of
+    others as they are installed.
+    """
     if name == "posbench":
-        return [Requirement(text) for text in PROJECT["dependencies"] + [text for extra in sorted(extras) for text in EXTRAS[extra]]]
+        return [
+            Requirement(text)
+            for text in PROJECT["dependencies"]
+            + [text for extra in sorted(extras) for text in EXTRAS[extra]]
+        ]
     try:
         texts = importlib.metadata.requires(name) or []
     except importlib.metadata.PackageNotFoundError:
         texts = NOT_INSTALLED.get(name, [])
     required = map(Requirement, texts)
-    return [one for one in required if one.marker is None or any(one.marker.evaluate({"extra": extra}) for extra in ("", *extras))]
+    return [
+        one
+        for one in required
+        if one.marker is None
+        or any(one.marker.evaluate({"extra": extra}) for extra in ("", *extras))
+    ]
 
 
 def reached(extra: str) -> dict[str, list[tuple[str, Requirement]]]:
-    """{package: [(who requires it, requirement)]} of posbench with an extra, through all packages."""
+    """{package: [(who requires it, requirement)]} of posbench with an extra, through all
+    packages.
+    """
     found: dict[str, list[tuple[str, Requirement]]] = {}
     seen: set[tuple[str, frozenset[str]]] = set()
     waiting = [("posbench", frozenset([extra] if extra else []))]
@@ -85,7 +109,10 @@ def test_every_version_of_the_constraints_is_one_that_the_extra_allows(extra):
 def test_the_harness_is_read_to_the_package_that_decides_its_tables():
     required = reached("harness")
     assert "typepy" in [who for who, _ in required["python-dateutil"]]
-    assert any(who == "posbench" and not requirement.specifier.contains("0.30.0") for who, requirement in required["pytablewriter"])
+    assert any(
+        who == "posbench" and not requirement.specifier.contains("0.30.0")
+        for who, requirement in required["pytablewriter"]
+    )
 
 
 def test_no_package_that_depends_on_posbench_is_bound_to_one_version():
@@ -94,11 +121,15 @@ def test_no_package_that_depends_on_posbench_is_bound_to_one_version():
 
 def test_the_extra_corpus_is_the_default_text_and_make_and_the_readme_install_it():
     wheels = yaml.safe_load((CONFIGS / "data" / "pysource.yaml").read_text())["source"]["wheels"]
-    assert sorted(EXTRAS["corpus"]) == sorted(f"{name}=={pin['version']}" for name, pin in wheels.items())
+    assert sorted(EXTRAS["corpus"]) == sorted(
+        f"{name}=={pin['version']}" for name, pin in wheels.items()
+    )
     assert all(PINS[name] == pin["version"] for name, pin in wheels.items())
     assert "posbench[corpus" in next(text for text in EXTRAS["dev"] if text.startswith("posbench"))
     assert "-e '.[corpus]'" in (ROOT / "Makefile").read_text()
-    assert re.findall(r'pip install "posbench(.*?) @ git', (ROOT / "README.md").read_text()) == ["[corpus]"]
+    assert re.findall(r'pip install "posbench(.*?) @ git', (ROOT / "README.md").read_text()) == [
+        "[corpus]"
+    ]
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
@@ -106,4 +137,8 @@ def test_the_extra_corpus_is_the_default_text_and_make_and_the_readme_install_it
 def test_a_dry_run_of_the_pretrained_model_makes_no_report(words, reports):
     typed = ["make", "--dry-run", "pretrained", f"ARGS={words}"]
     done = subprocess.run(typed, cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0 and done.stdout.count("scripts/run.py") == 1 and done.stdout.count("scripts/report.py") == reports
+    assert (
+        done.returncode == 0
+        and done.stdout.count("scripts/run.py") == 1
+        and done.stdout.count("scripts/report.py") == reports
+    )

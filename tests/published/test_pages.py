@@ -1,4 +1,6 @@
-"""Pages are what their templates give, and a number that the results do not hold is refused with its place."""
+"""Pages are what their templates give, and a number that the results do not hold is refused with
+its place.
+"""
 
 import csv
 import json
@@ -11,7 +13,9 @@ from posbench.report.published import readme_numbers as page_numbers
 from posbench.report.published import readme_pages as pages
 
 
-@pytest.mark.parametrize("template", pages.PAGES, ids=lambda path: path.relative_to(pages.ROOT).as_posix())
+@pytest.mark.parametrize(
+    "template", pages.PAGES, ids=lambda path: path.relative_to(pages.ROOT).as_posix()
+)
 def test_pages_are_what_their_templates_give(template):
     assert pages.PAGES[template].read_text() == pages.filled_page(template), "run make pages"
 
@@ -31,7 +35,10 @@ def test_the_findings_are_all_that_the_ledger_decided_by_measurement():
     shown = re.findall(r"\{ledger: ([^{}]*) verdict s\}", text)
     decided = [row for row in rows if row["verdict"] in ("confirmed", "refuted")]
     assert len({*shown}) == len(shown) == len(decided)
-    assert all(page_numbers.fill("ledger", f"{name} verdict s") in ("confirmed", "refuted") for name in shown)
+    assert all(
+        page_numbers.fill("ledger", f"{name} verdict s") in ("confirmed", "refuted")
+        for name in shown
+    )
 
 
 @pytest.fixture
@@ -39,9 +46,12 @@ def results(tmp_path, monkeypatch):
     monkeypatch.setattr(page_numbers, "REPORTED", tmp_path)
     (tmp_path / "small").mkdir()
     lines = [
-        f"fixed_targets,64,{name},pi,none,{n},{d},0.25,3.5" for name, n, d in [("rope", 64, -0.5), ("rope", 128, 1.5), ("fox", 128, 0.75)]
+        f"fixed_targets,64,{name},pi,none,{n},{d},0.25,3.5"
+        for name, n, d in [("rope", 64, -0.5), ("rope", 128, 1.5), ("fox", 128, 0.75)]
     ]
-    header = "protocol,train_len,encoding,extension,scale_attention,length,difference,half_width,nll"
+    header = (
+        "protocol,train_len,encoding,extension,scale_attention,length,difference,half_width,nll"
+    )
     (tmp_path / "small" / "curve.csv").write_text("\n".join([header, *lines]))
     found = [{"name": "a b", "of": {"8": [1, 0.5, 1.5]}}, {"name": "c", "of": {"8": [3, 3, 3]}}]
     (tmp_path / "small" / "some.json").write_text(json.dumps({"found": found}))
@@ -90,16 +100,28 @@ def test_what_is_no_number_is_refused_with_its_place(results, tmp_path, expressi
     template.write_text(f"One.\n{expression}\n| a | b | c |\n<!-- end of table -->\n")
     with pytest.raises(ConfigError) as refused:
         pages.filled_page(template)
-    assert str(refused.value).startswith(f"small/README.template.md, line 2: {expression}") and said in str(refused.value)
+    assert str(refused.value).startswith(
+        f"small/README.template.md, line 2: {expression}"
+    ) and said in str(refused.value)
 
 
 def test_a_sum_of_losses_of_several_protocols_is_that_of_its_rows():
     rope = "rope|yarn @16x, protocol={0} minus rope|yarn @1x, protocol={0}"
-    gain = {name: fill_number(f"rope|yarn @16x, protocol={name} minus rope|yarn @1x, protocol={name}") for name in ("disjoint", "sliding")}
-    both = f"{rope.format('disjoint')} minus rope|yarn @16x, protocol=sliding plus rope|yarn @1x, protocol=sliding"
+    gain = {
+        name: fill_number(f"rope|yarn @16x, protocol={name} minus rope|yarn @1x, protocol={name}")
+        for name in ("disjoint", "sliding")
+    }
+    both = (
+        f"{rope.format('disjoint')} minus rope|yarn @16x, protocol=sliding plus rope|yarn @1x,"
+        " protocol=sliding"
+    )
     assert fill_number(both) == pytest.approx(gain["disjoint"] - gain["sliding"], abs=2e-5)
     with open(page_numbers.REPORTED / "protocols" / "rows.csv", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if (row["extension"], row["protocol"]) == ("yarn", "disjoint")]
+        rows = [
+            row
+            for row in csv.DictReader(file)
+            if (row["extension"], row["protocol"]) == ("yarn", "disjoint")
+        ]
     nll = {row["length"]: float(row["nll"]) for row in rows}
     assert gain["disjoint"] == pytest.approx(nll["1024"] - nll["64"], abs=1e-5)
 

@@ -20,7 +20,14 @@ from posbench.tools.explanation.changes import read_changes
 from posbench.tools.plot.command import NAMES
 
 ROOT = CONFIGS.parent
-PAGES = sorted({*ROOT.glob("*.md"), ROOT / "configs" / "compat.md", *ROOT.glob("[a-z]*/README.md"), *ROOT.glob("results/**/README.md")})
+PAGES = sorted(
+    {
+        *ROOT.glob("*.md"),
+        ROOT / "configs" / "compat.md",
+        *ROOT.glob("[a-z]*/README.md"),
+        *ROOT.glob("results/**/README.md"),
+    }
+)
 TEXT = {path.relative_to(ROOT).as_posix(): path.read_text() for path in PAGES}
 BENCHMARK = TEXT["results/reported/benchmark/README.md"]
 METHODS = ("encoding", "extension", "scale_attention")
@@ -42,7 +49,9 @@ BY_KEY = {"runs list": "LIST", "runs gc": "GC", "compat": "DEFAULTS", "benchmark
 
 
 def named(page: str, heading: str, column: int = 0) -> set[str]:
-    """Names in backticks (behind `group=`, where that is there) or brackets in one column of a page's tables below a heading."""
+    """Names in backticks (behind `group=`, where that is there) or brackets in one column of a
+    page's tables below a heading.
+    """
     section = f"\n{TEXT[page]}".partition(f"\n{heading}\n")[2].partition("\n## ")[0]
     cells = [line.split("|")[column + 1] for line in section.splitlines() if line.startswith("|")]
     return {word for cell in cells for word in re.findall(r"[`\[](?:[a-z]+=)?([\w./]+)[`\]]", cell)}
@@ -51,28 +60,52 @@ def named(page: str, heading: str, column: int = 0) -> set[str]:
 def test_the_table_of_what_goes_with_what_is_todays():
     from posbench.tools.anatomy.legality_table import judge_all, legality_markdown
 
-    shown = TEXT["configs/compat.md"].split("<!-- end of compat -->")[0].split("<!-- compat:")[1].partition("\n")[2]
-    assert shown.strip() == legality_markdown(list(judge_all([CONFIGS], 64, [64, 1024]))).strip(), "put the output of make compat there"
+    shown = (
+        TEXT["configs/compat.md"]
+        .split("<!-- end of compat -->")[0]
+        .split("<!-- compat:")[1]
+        .partition("\n")[2]
+    )
+    assert shown.strip() == legality_markdown(list(judge_all([CONFIGS], 64, [64, 1024]))).strip(), (
+        "put the output of make compat there"
+    )
 
 
 def test_the_table_of_speeds_is_that_of_the_reported_benchmark():
-    figures = json.loads((ROOT / "results/reported/benchmark/benchmark.json").read_text())["figures"]
+    figures = json.loads((ROOT / "results/reported/benchmark/benchmark.json").read_text())[
+        "figures"
+    ]
     of = {(one["kind"], one["case"], one["length"]): one for one in figures}
-    table = BENCHMARK.partition("| | training speed at 64 tokens |")[2].partition("\n\n")[0].splitlines()[2:]
+    table = (
+        BENCHMARK.partition("| | training speed at 64 tokens |")[2]
+        .partition("\n\n")[0]
+        .splitlines()[2:]
+    )
     assert len(table) > 10
     for line in table:
         names, *said = (cell.strip() for cell in line.strip("|").split("|"))
         cases = names.split("; ")
         far = [of["evaluation", case, 8192] for case in cases]
-        speeds = [1 / of["training", case, 64]["ratio"] for case in cases if ("training", case, 64) in of]
-        times = [of["evaluation", case, 1024]["ratio"] for case in cases], [one["ratio"] for one in far]
-        wanted = [[f"{one:.2f}" for one in values] for values in (speeds, *times)] + [[f"{one['mib']:.0f}" for one in far]]
+        speeds = [
+            1 / of["training", case, 64]["ratio"] for case in cases if ("training", case, 64) in of
+        ]
+        times = (
+            [of["evaluation", case, 1024]["ratio"] for case in cases],
+            [one["ratio"] for one in far],
+        )
+        wanted = [[f"{one:.2f}" for one in values] for values in (speeds, *times)] + [
+            [f"{one['mib']:.0f}" for one in far]
+        ]
         ends = [sorted(set(values), key=float) for values in wanted]
-        assert said == [" to ".join(dict.fromkeys((one[0], one[-1]))) if one else "" for one in ends], names
+        assert said == [
+            " to ".join(dict.fromkeys((one[0], one[-1]))) if one else "" for one in ends
+        ], names
 
 
 def test_the_table_of_trainings_beside_transformers_is_that_of_the_reported_benchmark():
-    figures = json.loads((ROOT / "results/reported/benchmark/benchmark.json").read_text())["figures"]
+    figures = json.loads((ROOT / "results/reported/benchmark/benchmark.json").read_text())[
+        "figures"
+    ]
     of = {(one["kind"], one["length"], one["case"] == "rope"): one for one in figures}
     table = BENCHMARK.partition("| times as fast |")[2].partition("\n\n")[0].splitlines()[2:]
     assert len(table) == 3
@@ -80,7 +113,10 @@ def test_the_table_of_trainings_beside_transformers_is_that_of_the_reported_benc
         named, *said = (cell.strip() for cell in line.strip("|").split("|"))
         kind = f"trained {named.partition(' ')[0].replace(',', '')}"
         wanted = [f"{of[kind, length, False]['ratio']:.2f}" for length in (64, 256, 512)]
-        assert said == [*wanted, "; ".join(f"{of[kind, 512, own]['mib']:.0f}" for own in (True, False))]
+        assert said == [
+            *wanted,
+            "; ".join(f"{of[kind, 512, own]['mib']:.0f}" for own in (True, False)),
+        ]
 
 
 def test_every_choice_script_room_and_folder_stands_in_its_table():
@@ -92,24 +128,39 @@ def test_every_choice_script_room_and_folder_stands_in_its_table():
     assert named("configs/README.md", "## Fine-tuning") == set(choices("finetune"))
     assert named("configs/README.md", "## Data") >= set(choices("data"))
     assert named("configs/README.md", "## Launchers") >= set(choices("hydra/launcher"))
-    scripts = {path.name for path in (ROOT / "scripts").iterdir() if path.suffix in (".py", ".ipynb")}
+    scripts = {
+        path.name for path in (ROOT / "scripts").iterdir() if path.suffix in (".py", ".ipynb")
+    }
     assert scripts == named("scripts/README.md", "# scripts")
-    folders = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and any(path.glob("*.py"))}
+    folders = {
+        path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and any(path.glob("*.py"))
+    }
     assert folders == named("tests/README.md", "## Folders")
-    rooms = {path.parent.relative_to(ROOT / "posbench").as_posix() for path in (ROOT / "posbench").rglob("*.py")} - {"."}
-    assert named("posbench/README.md", "# A map of the code") | named("posbench/README.md", "# A map of the code", 1) >= rooms
+    rooms = {
+        path.parent.relative_to(ROOT / "posbench").as_posix()
+        for path in (ROOT / "posbench").rglob("*.py")
+    } - {"."}
+    assert (
+        named("posbench/README.md", "# A map of the code")
+        | named("posbench/README.md", "# A map of the code", 1)
+        >= rooms
+    )
 
 
 def test_the_readme_is_one_page_and_counts_what_there_is():
     lines = TEXT["README.md"].splitlines()
     assert len(lines) <= 200 and max(map(len, lines)) <= 120
-    said = re.search(r"(\d+) encodings, (\d+) extensions and (\d+) attention scales", TEXT["README.md"]).groups()
+    said = re.search(
+        r"(\d+) encodings, (\d+) extensions and (\d+) attention scales", TEXT["README.md"]
+    ).groups()
     assert [int(number) for number in said] == [len(choices(group)) for group in METHODS]
 
 
 def anchors(page: Path) -> set[str]:
     """Anchors of a page's headings, as GitHub makes them."""
-    headings = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.S), re.M)
+    headings = re.findall(
+        r"^#+ (.*)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.S), re.M
+    )
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
@@ -141,18 +192,31 @@ def test_every_command_composes(command):
         pytest.skip("the example of a user's own method, run by test_cli")
     if name in BY_HYDRA:
         if "-m" in words:
-            overrides = [re.split(r",(?![^[]*\])", override)[0] for override in overrides]  # not at the commas of a list
+            overrides = [
+                re.split(r",(?![^[]*\])", override)[0] for override in overrides
+            ]  # not at the commas of a list
         with initialize_config_dir(str(CONFIGS), version_base="1.3"):
             compose(name, [override for override in overrides if not override.startswith("hydra")])
     elif name == "explain":
         assert read_changes(words[1:]).typed or len(words) == 1
     elif name == "plot":
         assert all((ROOT / word).exists() for word in words if "=" not in word)
-        assert {word.partition("=")[0] for word in overrides if "labels." not in word} <= {*NAMES, "format", "out", *COLUMNS}
+        assert {word.partition("=")[0] for word in overrides if "labels." not in word} <= {
+            *NAMES,
+            "format",
+            "out",
+            *COLUMNS,
+        }
     else:
         kind = f"{name} {words[0]}" if name == "runs" else name
-        known = runpy.run_path(str(ROOT / "scripts" / script))[BY_KEY[kind]] if kind in BY_KEY else {"out": ""}
-        named = overrides if name in ("explore", "bundle") else words  # its other words are folders, CSVs and experiments
+        known = (
+            runpy.run_path(str(ROOT / "scripts" / script))[BY_KEY[kind]]
+            if kind in BY_KEY
+            else {"out": ""}
+        )
+        named = (
+            overrides if name in ("explore", "bundle") else words
+        )  # its other words are folders, CSVs and experiments
         assert {word.partition("=")[0] for word in named} <= {*known, *bundle.OPTIONS, "list", "gc"}
 
 
@@ -160,22 +224,35 @@ def test_tab_completes_choices():
     assert 'eval "$(python scripts/run.py -sc install=bash)"' in TEXT["scripts/README.md"]
     typed = {**os.environ, "COMP_LINE": "python scripts/run.py encoding=ro", "COMP_POINT": "33"}
     query = [sys.executable, str(ROOT / "scripts" / "run.py"), "-sc", "query=bash"]
-    assert subprocess.run(query, env=typed, capture_output=True, text=True, check=True).stdout.split() == ["encoding=rope"]
+    assert subprocess.run(
+        query, env=typed, capture_output=True, text=True, check=True
+    ).stdout.split() == ["encoding=rope"]
 
 
 def test_the_lines_for_a_notebook_run():
     """Those without a run; tests/cli/test_notebook.py has the rest."""
     section = TEXT["README.md"].partition("\n## In a notebook\n")[2]
-    lines = re.search(r"```python\n(.*?)run = posbench.load", section, re.S)[1].replace('"results/', f'"{ROOT}/results/').strip()
+    lines = (
+        re.search(r"```python\n(.*?)run = posbench.load", section, re.S)[1]
+        .replace('"results/', f'"{ROOT}/results/')
+        .strip()
+    )
     *statements, last = lines.splitlines()
     scope: dict = {}
     exec("\n".join(statements), scope)
     table = eval(last, scope)
     with (ROOT / "results" / "reported" / "demo" / "curve.csv").open() as file:
         points = [
-            row for row in csv.DictReader(file) if (row["encoding"], row["extension"], row["scale_attention"]) == ("rope", "ntk", "none")
+            row
+            for row in csv.DictReader(file)
+            if (row["encoding"], row["extension"], row["scale_attention"])
+            == ("rope", "ntk", "none")
         ]
-    assert table.loc["rope", "ntk", "none"].to_dict() == {int(row["length"]): float(row["nll"]) for row in points} and len(points) == 5
+    assert (
+        table.loc["rope", "ntk", "none"].to_dict()
+        == {int(row["length"]): float(row["nll"]) for row in points}
+        and len(points) == 5
+    )
     assert len(table) == 12
 
 
@@ -189,26 +266,39 @@ PASTED = [
 
 @pytest.mark.parametrize("path", PASTED, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_commands_can_be_pasted_into_zsh(path):
-    """Which takes brackets for a pattern, and on a command line no # for the beginning of a comment."""
+    """Which takes brackets for a pattern, and on a command line no # for the beginning of a
+    comment.
+    """
     text = path.read_text()
-    assert not re.findall(r"(?<!['\w.@])[a-z_][\w.@]*=\[", re.sub(r"```python.*?```", "", text, flags=re.S))
+    assert not re.findall(
+        r"(?<!['\w.@])[a-z_][\w.@]*=\[", re.sub(r"```python.*?```", "", text, flags=re.S)
+    )
     if path.suffix == ".md":
         assert not re.findall(r"^(?:python scripts/|make ).* # .*$", text, re.M)
 
 
 def test_the_numbers_of_the_default_text_are_those_of_the_wheels(tmp_path):
-    """1,356 and 642 files: what configs/README.md says of pysource, counted from the wheels' records."""
+    """1,356 and 642 files: what configs/README.md says of pysource, counted from the wheels'
+    records.
+    """
     from posbench.data.sources import make_source
 
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         from omegaconf import OmegaConf
 
         data = OmegaConf.to_container(compose("run").data)
-    counted = {split: [text for _, text in make_source(data, tmp_path).documents(split)] for split in ("train", "test")}
+    counted = {
+        split: [text for _, text in make_source(data, tmp_path).documents(split)]
+        for split in ("train", "test")
+    }
     page = TEXT["configs/README.md"]
     said = re.search(
-        r"sympy\s+\(([\d,]+)\s+files,\s+([\d.]+)\s+MB\).*networkx\s+and\s+mpmath\s+\(([\d,]+)\s+files,\s+([\d.]+)\s+MB\)", page, re.S
+        r"sympy\s+\(([\d,]+)\s+files,\s+([\d.]+)\s+MB\).*networkx\s+and\s+mpmath\s+\(([\d,]+)\s+files,\s+([\d.]+)\s+MB\)",
+        page,
+        re.S,
     ).groups()
     for split, files, size in (("train", *said[:2]), ("test", *said[2:])):
         assert len(counted[split]) == int(files.replace(",", ""))
-        assert sum(len(text.encode()) for text in counted[split]) / 1e6 == pytest.approx(float(size), abs=0.06)
+        assert sum(len(text.encode()) for text in counted[split]) / 1e6 == pytest.approx(
+            float(size), abs=0.06
+        )

@@ -1,4 +1,6 @@
-"""What is committed in results/reported agrees with itself: tables with CSVs, papers with tables, rows with commits."""
+"""What is committed in results/reported agrees with itself: tables with CSVs, papers with tables,
+rows with commits.
+"""
 
 import hashlib
 import json
@@ -31,26 +33,47 @@ def named(folder):
 
 
 def accuracies(folder) -> list[list[Score]]:
-    return sections(read_points(folder / "accuracy.csv", Score)) if (folder / "accuracy.csv").exists() else []
+    return (
+        sections(read_points(folder / "accuracy.csv", Score))
+        if (folder / "accuracy.csv").exists()
+        else []
+    )
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=named)
 def test_tables_are_those_of_the_csv(folder):
-    text, curves = MARK.sub("", (folder / "table.md").read_text()), sections(read_points(folder / "curve.csv"))
-    by_position = sections(read_points(folder / "position.csv")) if any(curve[0].window for curve in curves) else []
-    assert {curve[0].section for curve in curves if curve[0].window} == {stretches[0].section for stretches in by_position}
+    text, curves = (
+        MARK.sub("", (folder / "table.md").read_text()),
+        sections(read_points(folder / "curve.csv")),
+    )
+    by_position = (
+        sections(read_points(folder / "position.csv"))
+        if any(curve[0].window for curve in curves)
+        else []
+    )
+    assert {curve[0].section for curve in curves if curve[0].window} == {
+        stretches[0].section for stretches in by_position
+    }
     shown = [table for curve in curves if not curve[0].window for table in tables(curve)]
     shown += [table for stretches in by_position for table in position_tables(stretches)]
     shown += [table for section in accuracies(folder) for table in score_tables(section)]
-    assert shown and all(MARK.sub("", table.markdown()) in text for table in shown)  # a CSV does not say which seeds a mean is over
+    assert shown and all(
+        MARK.sub("", table.markdown()) in text for table in shown
+    )  # a CSV does not say which seeds a mean is over
 
 
 def changes(folder) -> set[str]:
-    """Hashes of the uncommitted changes that a folder shows in full: of lists of what to run alone, never of code."""
+    """Hashes of the uncommitted changes that a folder shows in full: of lists of what to run alone,
+    never of code.
+    """
     shown = {path.stem: path.read_bytes() for path in (folder / "changes").glob("*.diff")}
     for digest, diff in shown.items():
         assert hashlib.sha256(diff).hexdigest()[:16] == digest
-        assert all(b" b/configs/experiment/" in line for line in diff.splitlines() if line.startswith(b"diff --git"))
+        assert all(
+            b" b/configs/experiment/" in line
+            for line in diff.splitlines()
+            if line.startswith(b"diff --git")
+        )
     return set(shown)
 
 
@@ -58,17 +81,27 @@ def changes(folder) -> set[str]:
 def test_every_row_and_training_leads_to_a_commit_of_this_repository(folder):
     commits = {row["commit"] for row in read_csv(folder / "rows.csv")}
     behind = from_csv(folder / "trainings.csv", Training, "trainings", "scripts/report.py")
-    assert {row["run_id"] for row in read_csv(folder / "rows.csv")} == {one.run_id for one in behind}
+    assert {row["run_id"] for row in read_csv(folder / "rows.csv")} == {
+        one.run_id for one in behind
+    }
     listed = changes(folder)
-    assert not [one.run_id for one in behind if one.changed and one.changed not in listed], "trained by code that was not committed"
-    commits = {commit.removesuffix("+") if listed else commit for commit in commits} | {one.commit for one in behind}
+    assert not [one.run_id for one in behind if one.changed and one.changed not in listed], (
+        "trained by code that was not committed"
+    )
+    commits = {commit.removesuffix("+") if listed else commit for commit in commits} | {
+        one.commit for one in behind
+    }
     git = ("git", "-C", str(ROOT))
-    inside = subprocess.run([*git, "rev-parse", "--is-shallow-repository"], capture_output=True, text=True)
+    inside = subprocess.run(
+        [*git, "rev-parse", "--is-shallow-repository"], capture_output=True, text=True
+    )
     if inside.returncode or inside.stdout.strip() == "true":
         pytest.skip("no history to look into")
     for commit in sorted(commits):
         assert re.fullmatch(r"[0-9a-f]{12,40}", commit), f"{commit} is no commit of clean code"
-        found = subprocess.run([*git, "merge-base", "--is-ancestor", commit, "HEAD"], capture_output=True)
+        found = subprocess.run(
+            [*git, "merge-base", "--is-ancestor", commit, "HEAD"], capture_output=True
+        )
         assert found.returncode == 0, f"{commit} is no ancestor of the code that reports it"
 
 
@@ -81,9 +114,16 @@ def test_figures_show_the_panels_and_lines_of_the_csv(folder):
         said = texts(folder / f"{kind}{'' if counted[kind] == 1 else f'-{counted[kind]}'}.svg")
         names = Names(labelled(curve))
         for panel in groups(names.points):
-            lines = [names.line(next(iter(cell.values())), panel.points) for cell in methods(panel.points).values()]
+            lines = [
+                names.line(next(iter(cell.values())), panel.points)
+                for cell in methods(panel.points).values()
+            ]
             if kind == "position":  # what is shown, or a value that the axis cuts, follows the name
-                assert not [text for text in [panel.heading, *lines] if text and not any(one.startswith(text) for one in said)]
+                assert not [
+                    text
+                    for text in [panel.heading, *lines]
+                    if text and not any(one.startswith(text) for one in said)
+                ]
             else:
                 assert not [text for text in [panel.heading, *lines] if text and text not in said]
 
@@ -93,22 +133,40 @@ def test_figures_of_accuracy_show_the_tasks_and_values_of_the_csv(folder):
     for index, section in enumerate(accuracies(folder)):
         number = "" if index == 0 else f"-{index + 1}"
         curves, cells = texts(folder / f"accuracy{number}.svg"), texts(folder / f"map{number}.svg")
-        assert not [score.task for score in section if not any(f"{text}: ".startswith(f"{score.task}: ") for text in curves)]
+        assert not [
+            score.task
+            for score in section
+            if not any(f"{text}: ".startswith(f"{score.task}: ") for text in curves)
+        ]
         assert Counter(text for text in cells if re.fullmatch(r"[01]\.\d\d", text)) == Counter(
             f"{score.accuracy:.2f}" for score in section if score.shown and score.depth is None
         )
 
 
-@pytest.mark.parametrize("folder", sorted(path.parent.name for path in REPORTED.glob(f"*/{EVIDENCE}")))
+@pytest.mark.parametrize(
+    "folder", sorted(path.parent.name for path in REPORTED.glob(f"*/{EVIDENCE}"))
+)
 def test_evidence_holds_every_row_and_is_written_as_it_was_read(folder, tmp_path):
     found, origins, notes = read_evidence(REPORTED / folder)
-    assert sum(len(one.rows) for one in found) == len(read_csv(REPORTED / folder / "rows.csv")) and not notes
+    assert (
+        sum(len(one.rows) for one in found) == len(read_csv(REPORTED / folder / "rows.csv"))
+        and not notes
+    )
     write_evidence(tmp_path, found, origins)
-    said, before = ([json.loads(line) for line in (one / EVIDENCE).read_text().splitlines()] for one in (tmp_path, REPORTED / folder))
+    said, before = (
+        [json.loads(line) for line in (one / EVIDENCE).read_text().splitlines()]
+        for one in (tmp_path, REPORTED / folder)
+    )
     for line, old in zip(said, before, strict=True):
-        assert (line["run_id"], line["provenance"], line["summary"]) == (old["run_id"], old["provenance"], old["summary"])
+        assert (line["run_id"], line["provenance"], line["summary"]) == (
+            old["run_id"],
+            old["provenance"],
+            old["summary"],
+        )
         assert line["evaluations"].keys() == old["evaluations"].keys()
-        for eval_id, one in line["evaluations"].items():  # files of older code name lengths whose rows another folder had
+        for eval_id, one in line[
+            "evaluations"
+        ].items():  # files of older code name lengths whose rows another folder had
             known = old["evaluations"][eval_id]["machines"]
             assert all(machine == known.get(length) for length, machine in one["machines"].items())
 
@@ -122,4 +180,6 @@ def test_trainings_that_a_reader_may_ask_for_have_their_weights_named():
     for folder in FOLDERS:
         for one in from_csv(folder / "trainings.csv", Training, "trainings", "scripts/report.py"):
             if not (one.encoding or "").startswith("served"):  # an engine shows no weights
-                assert re.fullmatch("[0-9a-f]{64}", one.weights_sha256) and (one.validation_loss or one.run_id.startswith("hf-"))
+                assert re.fullmatch("[0-9a-f]{64}", one.weights_sha256) and (
+                    one.validation_loss or one.run_id.startswith("hf-")
+                )

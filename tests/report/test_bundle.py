@@ -1,4 +1,6 @@
-"""One file of a report: read like its folder, the same for equal results, and refused in a sentence where it is damaged or hostile."""
+"""One file of a report: read like its folder, the same for equal results, and refused in a sentence
+where it is damaged or hostile.
+"""
 
 import io
 import json
@@ -49,7 +51,15 @@ def test_equal_results_give_equal_bytes_and_no_folder_of_the_machine_is_named(ca
         made.append((tmp_path / place / "demo.posbench.zip").read_bytes())
     assert made[0] == made[1]
     files = entries(io.BytesIO(made[0]))
-    assert {"explore.html", "report.html", "rows.csv", "curve.csv", "sums.npz", "configs.jsonl", "trainings.csv"} <= {*files}
+    assert {
+        "explore.html",
+        "report.html",
+        "rows.csv",
+        "curve.csv",
+        "sums.npz",
+        "configs.jsonl",
+        "trainings.csv",
+    } <= {*files}
     assert {"secret.csv", ".env", "README.template.md"}.isdisjoint(files)
     assert not [name for name, content in files.items() if str(tmp_path).encode() in content]
     assert files["curve.csv"] == (DEMO / "curve.csv").read_bytes()
@@ -61,8 +71,13 @@ def test_a_bundle_is_read_like_its_folder(bundle, capfd, tmp_path):
     done = call(capfd, tmp_path, "report", f"runs={bundle.name}", "report_dir=again")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "again" / "curve.csv").read_bytes() == (DEMO / "curve.csv").read_bytes()
-    assert f"{tmp_path.name}/{bundle.name}/rope-64" in (tmp_path / "again" / "report.html").read_text()
-    assert call(capfd, tmp_path, "explore", bundle.name).returncode == 0 and (tmp_path / "explore.html").exists()
+    assert (
+        f"{tmp_path.name}/{bundle.name}/rope-64" in (tmp_path / "again" / "report.html").read_text()
+    )
+    assert (
+        call(capfd, tmp_path, "explore", bundle.name).returncode == 0
+        and (tmp_path / "explore.html").exists()
+    )
     done = call(capfd, tmp_path, "plot", bundle.name, "headline", "lines=rope|none", "out=x.svg")
     assert done.returncode == 0 and f"{bundle.name}: " in done.stdout, done.stderr
 
@@ -105,22 +120,42 @@ def spoiled(path, name, content) -> None:
 HOSTILE = {
     "no zip": (lambda path: path.write_bytes(b"PK\x03\x04 and more"), "not a zip file"),
     "cut": (lambda path: os.truncate(path, path.stat().st_size // 2), "not a zip file"),
-    "foreign": (lambda path: packed(path, [("thesis.docx", b"")]), "'thesis.docx' in it is no file of a report"),
+    "foreign": (
+        lambda path: packed(path, [("thesis.docx", b"")]),
+        "'thesis.docx' in it is no file of a report",
+    ),
     "above": (lambda path: packed(path, [("../rows.csv", b"x")]), "'../rows.csv' in it is no file"),
     "absolute": (lambda path: packed(path, [("/tmp/rows.csv", b"x")]), "in it is no file"),
-    "large": (lambda path: packed(path, [("rows.csv", bytes(LARGEST + 1))]), "it unpacks to 268,435,457 bytes"),
+    "large": (
+        lambda path: packed(path, [("rows.csv", bytes(LARGEST + 1))]),
+        "it unpacks to 268,435,457 bytes",
+    ),
     "bomb": (understated, "Bad CRC-32"),
-    "unlisted": (lambda path: spoiled(path, "more.csv", b"x"), "more.csv is not the file that bundle.json lists"),
-    "altered": (lambda path: spoiled(path, "curve.csv", b"x"), "curve.csv is not the file that bundle.json lists"),
-    "no list": (lambda path: packed(path, [("rows.csv", b"x")]), "is no sound bundle .'bundle.json'"),
-    "newer": (lambda path: spoiled(path, LISTED, b'{"format": 2}'), "its format is 2, and 1 is read"),
+    "unlisted": (
+        lambda path: spoiled(path, "more.csv", b"x"),
+        "more.csv is not the file that bundle.json lists",
+    ),
+    "altered": (
+        lambda path: spoiled(path, "curve.csv", b"x"),
+        "curve.csv is not the file that bundle.json lists",
+    ),
+    "no list": (
+        lambda path: packed(path, [("rows.csv", b"x")]),
+        "is no sound bundle .'bundle.json'",
+    ),
+    "newer": (
+        lambda path: spoiled(path, LISTED, b'{"format": 2}'),
+        "its format is 2, and 1 is read",
+    ),
     "strange list": (lambda path: spoiled(path, LISTED, b"[]"), "list indices"),
     "deep list": (lambda path: spoiled(path, LISTED, b"[" * 100_000), "is no sound bundle"),
 }
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_what_is_no_sound_bundle_is_one_sentence_and_leaves_nothing(name, bundle, tmp_path, monkeypatch):
+def test_what_is_no_sound_bundle_is_one_sentence_and_leaves_nothing(
+    name, bundle, tmp_path, monkeypatch
+):
     spoil, said = HOSTILE[name]
     spoil(bundle)
     (tmp_path / "temporary").mkdir()
@@ -134,7 +169,9 @@ def test_what_is_no_sound_bundle_is_one_sentence_and_leaves_nothing(name, bundle
 def test_a_changed_bundle_is_read_anew(bundle):
     before = find_results([bundle]).evidence
     assert find_results([bundle]).evidence == before
-    files = {name: content for name, content in entries(bundle).items() if name not in (LISTED, HASHES)}
+    files = {
+        name: content for name, content in entries(bundle).items() if name not in (LISTED, HASHES)
+    }
     write_bundle(files | {"rows.csv": b"".join(files["rows.csv"].splitlines(True)[:10])}, bundle)
     assert len(posbench.rows(bundle)) == 9 < 66
     assert json.loads(entries(bundle)[LISTED])["format"] == 1
@@ -142,17 +179,29 @@ def test_a_changed_bundle_is_read_anew(bundle):
 
 def test_the_check_names_what_does_not_follow_from_the_evidence(capfd, tmp_path):
     done = call(capfd, tmp_path, "bundle", "demo", "check=true")
-    assert done.returncode == 0 and "66 rows of 3 trainings; all tables are those of rows and sums." in done.stdout
+    assert (
+        done.returncode == 0
+        and "66 rows of 3 trainings; all tables are those of rows and sums." in done.stdout
+    )
     assert "| rope | leaky_rerope | log_n | 16x+ |" in done.stdout and not list(tmp_path.iterdir())
     shutil.copytree(DEMO, tmp_path / "better")
     curve = (tmp_path / "better" / "curve.csv").read_text()
-    (tmp_path / "better" / "curve.csv").write_text(curve.replace("rope,none,none,False,128", "rope,none,none,False,96", 1))
+    (tmp_path / "better" / "curve.csv").write_text(
+        curve.replace("rope,none,none,False,128", "rope,none,none,False,96", 1)
+    )
     done = call(capfd, tmp_path, "bundle", "better", "check=true")
-    assert done.returncode == 1 and "better does not hold together (curve.csv is not the file that hashes.json lists" in done.stderr
+    assert (
+        done.returncode == 1
+        and "better does not hold together (curve.csv is not the file that hashes.json lists"
+        in done.stderr
+    )
     for damage in (b'"cut', b"\xff\xfe", b""):
         (tmp_path / "better" / "curve.csv").write_bytes(damage)
         done = call(capfd, tmp_path, "bundle", "better", "check=true")
-        assert done.returncode == 1 and "curve.csv is not the file that hashes.json lists" in done.stderr
+        assert (
+            done.returncode == 1
+            and "curve.csv is not the file that hashes.json lists" in done.stderr
+        )
     (tmp_path / "better" / "curve.csv").unlink()
     done = call(capfd, tmp_path, "bundle", "better", "check=true")
     assert done.returncode == 1 and "curve.csv is not what rows and sums give" in done.stderr
@@ -169,4 +218,9 @@ def test_the_check_names_what_does_not_follow_from_the_evidence(capfd, tmp_path)
 )
 def test_mistakes_are_one_sentence(words, said, capfd, tmp_path):
     done = call(capfd, tmp_path, "bundle", *words)
-    assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1 and not list(tmp_path.iterdir())
+    assert (
+        done.returncode == 2
+        and said in done.stderr
+        and done.stderr.count("\n") == 1
+        and not list(tmp_path.iterdir())
+    )

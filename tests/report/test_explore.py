@@ -1,4 +1,6 @@
-"""The explore page: its data are those of the frame, its intervals those of posbench, and what strangers write is text."""
+"""The explore page: its data are those of the frame, its intervals those of posbench, and what
+strangers write is text.
+"""
 
 import base64
 import hashlib
@@ -42,16 +44,32 @@ def headline():
     return report, content("Headline", {"": report})
 
 
-@pytest.mark.parametrize(("name", "what", "kind", "count"), [("headline", "curve", "length", 240), ("tasks", "accuracy", "task", 180)])
+@pytest.mark.parametrize(
+    ("name", "what", "kind", "count"),
+    [("headline", "curve", "length", 240), ("tasks", "accuracy", "task", 180)],
+)
 def test_points_are_those_of_the_frame(name, what, kind, count):
     data, frame = content(name, {"": report_of(name)}), posbench.frame(REPORTED / name, what)
     shown, frame = data["points"], frame[frame.depth.isna()] if kind == "task" else frame
     lines = [data["lines"][number] for number in shown["line"]]
     kept = [i for i, line in enumerate(lines) if line["kind"] == kind]
     assert len(kept) == len(frame) == count
-    for column in {"nll", "bpb", "accuracy", "floor", "difference", "half_width", "change", "low", "n_seeds", "n_units"} & {*frame.columns}:
+    for column in {
+        "nll",
+        "bpb",
+        "accuracy",
+        "floor",
+        "difference",
+        "half_width",
+        "change",
+        "low",
+        "n_seeds",
+        "n_units",
+    } & {*frame.columns}:
         values = [np.nan if shown[column][i] is None else shown[column][i] for i in kept]
-        assert frame[column].astype("float64").tolist() == pytest.approx(values, rel=1e-12, nan_ok=True), column
+        assert frame[column].astype("float64").tolist() == pytest.approx(
+            values, rel=1e-12, nan_ok=True
+        ), column
     for column in ("encoding", "extension", "scale_attention", "data", "setting"):
         assert [lines[i][column] for i in kept] == frame[column].tolist()
     assert [shown["x"][i] for i in kept] == frame.length.tolist()
@@ -61,14 +79,23 @@ def test_the_page_of_headline_fits_in_three_megabytes_and_asks_for_nothing(headl
     page = explore_page("Headline", {"": headline[0]})
     assert len(page.encode()) < 3_000_000 and not headline[1]["notes"]
     policy, scripts = re.search(r'Policy" content="(.*?)"', page)[1], re.findall(r"<script>", page)
-    assert policy.startswith("default-src 'none'") and policy.count("'sha256-") == len(scripts) == 8 and "eval" not in policy
-    own = page.replace((TEMPLATES / "vendor" / "d3.min.js").read_text(), "").replace((TEMPLATES / "vendor" / "plot.min.js").read_text(), "")
+    assert (
+        policy.startswith("default-src 'none'")
+        and policy.count("'sha256-") == len(scripts) == 8
+        and "eval" not in policy
+    )
+    own = page.replace((TEMPLATES / "vendor" / "d3.min.js").read_text(), "").replace(
+        (TEMPLATES / "vendor" / "plot.min.js").read_text(), ""
+    )
     assert not re.findall(r"https?://(?!www\.w3\.org)\S*|src=(?!x)|@import", own)
 
 
 def test_libraries_are_those_of_npm():
     """dist/d3.min.js of d3 7.9.2 and dist/plot.umd.min.js of @observablehq/plot 0.6.17."""
-    found = {name: hashlib.sha256((TEMPLATES / "vendor" / f"{name}.min.js").read_bytes()).hexdigest() for name in ("d3", "plot")}
+    found = {
+        name: hashlib.sha256((TEMPLATES / "vendor" / f"{name}.min.js").read_bytes()).hexdigest()
+        for name in ("d3", "plot")
+    }
     assert found == {
         "d3": "912111098ea99503a6f4967361d2bbdc9dbf58cf9c678c8e27e5b02d1a07f0c1",
         "plot": "4358086467740777dd788d6b27a95cebdbaefdd50c730a3060117073bd7134cb",
@@ -90,7 +117,9 @@ console.log(JSON.stringify(asked.map(terms => {
 def in_node(script, given=""):
     """What the page's own code, with a script behind it, prints."""
     code = (TEMPLATES / "crossed.js").read_text() + script
-    return subprocess.run([NODE, "-e", code], input=given, capture_output=True, text=True, check=True).stdout
+    return subprocess.run(
+        [NODE, "-e", code], input=given, capture_output=True, text=True, check=True
+    ).stdout
 
 
 @pytest.mark.skipif(NODE is None, reason="no node on this machine")
@@ -105,12 +134,19 @@ def in_node(script, given=""):
 def test_paired_intervals_are_those_of_posbench(headline, one, other):
     report, data = headline
     shown, names = data["points"], ("encoding", "extension", "scale_attention")
-    numbers = {tuple(line[name] for name in names): i for i, line in enumerate(data["lines"]) if line["kind"] == "length"}
+    numbers = {
+        tuple(line[name] for name in names): i
+        for i, line in enumerate(data["lines"])
+        if line["kind"] == "length"
+    }
     entries = dict(zip(zip(shown["line"], shown["x"], strict=True), shown["seeds"], strict=True))
     known, floors, asked, wanted = {}, report.references.floors, [], []
     for evaluation in report.evaluations:
         known[report.label(evaluation.first), evaluation.first["seed"]] = evaluation
-    seeds = sorted({seed for name, seed in known if name == one} & {seed for name, seed in known if name == other})
+    seeds = sorted(
+        {seed for name, seed in known if name == one}
+        & {seed for name, seed in known if name == other}
+    )
     for length in (64, 256, 1024):
         raw, above = [], []
         for name in (one, other):
@@ -120,13 +156,24 @@ def test_paired_intervals_are_those_of_posbench(headline, one, other):
             base = [each.sums(each.exact_row(length)) for each in floor]
             raw.append(across(own))
             above.append(across([each.minus(less) for each, less in zip(own, base, strict=True)]))
-        places = [{seed: found for seed, *found in entries[numbers[name], length]} for name in (one, other)]
+        places = [
+            {seed: found for seed, *found in entries[numbers[name], length]}
+            for name in (one, other)
+        ]
         for terms, floored in ((raw, False), (above, True)):
             wanted.append(estimate([(1.0, terms[0]), (-1.0, terms[1])]))
             own = [[[place[seed][i] for seed in seeds] for i in (0, 1)] for place in places]
-            asked.append([[sign, each[0], each[1] if floored else None] for sign, each in zip((1, -1), own, strict=True)])
+            asked.append(
+                [
+                    [sign, each[0], each[1] if floored else None]
+                    for sign, each in zip((1, -1), own, strict=True)
+                ]
+            )
     found = json.loads(in_node(ESTIMATES, json.dumps({"sums": data["sums"], "asked": asked})))
-    assert len(seeds) == (5 if one[0] == other[0] else 3) and max(abs(each.value) for each in wanted) > 0.1
+    assert (
+        len(seeds) == (5 if one[0] == other[0] else 3)
+        and max(abs(each.value) for each in wanted) > 0.1
+    )
     assert [value for value, _ in found] == pytest.approx([each.value for each in wanted], abs=2e-7)
     halves = [(high - low) / 2 for low, high in (each.interval() for each in wanted)]
     assert [half for _, half in found] == pytest.approx(halves, rel=1e-4, abs=2e-7)
@@ -140,17 +187,43 @@ console.log(JSON.stringify(asked.map(terms => { const found = crossed.estimate(t
 @pytest.mark.skipif(NODE is None, reason="no node on this machine")
 def test_intervals_within_strata_are_those_of_posbench():
     rng, asked, wanted = np.random.default_rng(5), [], []
-    for s, noise in ((1, 1.0), (3, 0.1), (6, 0.1), (6, 3.0)):  # with much noise one part stands alone
+    for s, noise in (
+        (1, 1.0),
+        (3, 0.1),
+        (6, 0.1),
+        (6, 3.0),
+    ):  # with much noise one part stands alone
         counts = [rng.integers(1, 5, n) for n in (2, 3, 4)]
-        values = [rng.normal(0, 1, (s, 1)) + rng.normal(9 * h, 2, (2, 1, len(n))) for h, n in enumerate(counts)]
+        values = [
+            rng.normal(0, 1, (s, 1)) + rng.normal(9 * h, 2, (2, 1, len(n)))
+            for h, n in enumerate(counts)
+        ]
         values = [value + rng.normal(0, noise, (2, s, value.shape[-1])) for value in values]
-        parts = [[Sums(np.arange(len(n)), n, n * value[i]) for value, n in zip(values, counts, strict=True)] for i in (0, 1)]
+        parts = [
+            [
+                Sums(np.arange(len(n)), n, n * value[i])
+                for value, n in zip(values, counts, strict=True)
+            ]
+            for i in (0, 1)
+        ]
         terms = list(zip((1.0, -1.0), map(join_strata, parts), strict=True))
         wanted.append(estimate(terms))
-        asked.append([{"weight": w, **{name: getattr(one, name).tolist() for name in ("counts", "totals", "strata")}} for w, one in terms])
+        asked.append(
+            [
+                {
+                    "weight": w,
+                    **{
+                        name: getattr(one, name).tolist() for name in ("counts", "totals", "strata")
+                    },
+                }
+                for w, one in terms
+            ]
+        )
     found = json.loads(in_node(STRATIFIED, json.dumps(asked)))
     halves = [(high - low) / 2 for low, high in (one.interval() for one in wanted)]
-    assert found == [pytest.approx([one.value, half], rel=1e-9) for one, half in zip(wanted, halves, strict=True)]
+    assert found == [
+        pytest.approx([one.value, half], rel=1e-9) for one, half in zip(wanted, halves, strict=True)
+    ]
 
 
 def test_needles_carry_their_depths_as_strata_and_other_lines_have_none(headline):
@@ -162,9 +235,17 @@ def test_needles_carry_their_depths_as_strata_and_other_lines_have_none(headline
 
 @pytest.mark.skipif(NODE is None, reason="no node on this machine")
 def test_quantiles_are_those_of_closed_forms():
-    """Student's t at 0.975: with one degree of freedom a tangent, with two 0.95 sqrt(2 / (1 - 0.95^2)), with many the normal's."""
-    wanted = [math.tan(0.475 * math.pi), 0.95 * math.sqrt(2 / (1 - 0.95**2)), NormalDist().inv_cdf(0.975)]
-    assert json.loads(in_node("console.log(JSON.stringify([1, 2, 2000].map(crossed.quantile)))")) == pytest.approx(wanted, rel=1e-12)
+    """Student's t at 0.975: with one degree of freedom a tangent, with two 0.95 sqrt(2 / (1 -
+    0.95^2)), with many the normal's.
+    """
+    wanted = [
+        math.tan(0.475 * math.pi),
+        0.95 * math.sqrt(2 / (1 - 0.95**2)),
+        NormalDist().inv_cdf(0.975),
+    ]
+    assert json.loads(
+        in_node("console.log(JSON.stringify([1, 2, 2000].map(crossed.quantile)))")
+    ) == pytest.approx(wanted, rel=1e-12)
 
 
 def test_what_a_results_folder_says_is_data(tmp_path):
@@ -176,25 +257,39 @@ def test_what_a_results_folder_says_is_data(tmp_path):
     page = explore_page(EVIL, {EVIL: collect([path], EVIL, "x")})
     assert EVIL not in page and "<img" not in page and page.count("<script") == 9
     data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.S)[1])
-    assert data["lines"][0]["encoding"] == EVIL and data["lines"][0]["source"] == EVIL and data["title"] == EVIL
+    assert (
+        data["lines"][0]["encoding"] == EVIL
+        and data["lines"][0]["source"] == EVIL
+        and data["title"] == EVIL
+    )
 
 
 def test_sums_and_points_beyond_the_limits_are_left_out_and_said(headline, monkeypatch):
     monkeypatch.setattr("posbench.report.explore.SUMS_BYTES", 100_000)
     few = content("Headline", {"": headline[0]})
     assert len(few["sums"]["nll"]) < 110_000 and SUMS_BYTES > 100_000
-    assert re.search(r"^\d+ of 240 points have no paired difference to any line: their sums take more than the 0.1 MB", few["notes"][0])
+    assert re.search(
+        r"^\d+ of 240 points have no paired difference to any line: their sums take more than the"
+        r" 0.1 MB",
+        few["notes"][0],
+    )
     monkeypatch.setattr("posbench.report.explore.MOST_POINTS", 100)
     few = content("Headline", {"": headline[0]})
-    assert len(few["points"]["nll"]) == 100 and few["notes"][0].startswith("182 of 282 points are left out")
+    assert len(few["points"]["nll"]) == 100 and few["notes"][0].startswith(
+        "182 of 282 points are left out"
+    )
 
 
 def test_folders_with_the_same_training_have_lines_of_their_own(tmp_path, capfd):
     shutil.copytree(REPORTED / "demo", tmp_path / "other")
     (tmp_path / "paper.csv").write_text("method,length,nll,train_len\n=cmd,64,2.9,64\n")
-    done = call(capfd, tmp_path, "explore", str(REPORTED / "demo"), "other", "paper.csv", "out=page.html")
+    done = call(
+        capfd, tmp_path, "explore", str(REPORTED / "demo"), "other", "paper.csv", "out=page.html"
+    )
     assert done.returncode == 0 and "page.html" in done.stdout
-    data = json.loads(re.search(r'id="data">(.*?)</script>', (tmp_path / "page.html").read_text(), re.S)[1])
+    data = json.loads(
+        re.search(r'id="data">(.*?)</script>', (tmp_path / "page.html").read_text(), re.S)[1]
+    )
     assert {line["source"] for line in data["lines"]} == {"demo", "other", "paper.csv"}
     assert "3 trainings are in more than one of them" in data["notes"][0]
 
@@ -203,7 +298,9 @@ def test_an_experiment_is_its_runs_or_else_what_is_committed(tmp_path, capfd, mo
     def lines():
         done = call(capfd, tmp_path, "explore", "demo")
         assert done.returncode == 0, done.stderr
-        return json.loads(re.search(r'id="data">(.*?)</script>', (tmp_path / "explore.html").read_text(), re.S)[1])["lines"]
+        return json.loads(
+            re.search(r'id="data">(.*?)</script>', (tmp_path / "explore.html").read_text(), re.S)[1]
+        )["lines"]
 
     assert len(lines()) == 12 and lines()[0]["from"] == ["reported/demo"]
     (tmp_path / "results" / "runs").mkdir(parents=True)
@@ -215,40 +312,82 @@ def test_an_experiment_is_its_runs_or_else_what_is_committed(tmp_path, capfd, mo
     assert [(line["encoding"], line["from"]) for line in lines()] == [("rope", ["results/runs"])]
 
 
-@pytest.mark.parametrize("words", [["headlne"], ["out=x.txt", "demo"], [], ["none.csv"], ["paper.csv", "out=gone/page.html"]])
+@pytest.mark.parametrize(
+    "words",
+    [["headlne"], ["out=x.txt", "demo"], [], ["none.csv"], ["paper.csv", "out=gone/page.html"]],
+)
 def test_mistakes_are_one_sentence(words, tmp_path, capfd):
     (tmp_path / "paper.csv").write_text("method,length\nx,64\n")
     done = call(capfd, tmp_path, "explore", *words)
-    assert done.returncode == 2 and done.stderr.startswith("refused: ") and done.stderr.count("\n") == 1
+    assert (
+        done.returncode == 2
+        and done.stderr.startswith("refused: ")
+        and done.stderr.count("\n") == 1
+    )
     assert not list(tmp_path.glob("**/*.html"))
 
 
-@pytest.mark.parametrize(("name", "seed", "every"), [("headline", 2, 5), ("newer", 0, 1), ("scale", 23, 4)])
+@pytest.mark.parametrize(
+    ("name", "seed", "every"), [("headline", 2, 5), ("newer", 0, 1), ("scale", 23, 4)]
+)
 def test_the_command_of_a_line_makes_the_same_runs_and_evaluations(name, seed, every):
     """Composed again, the words give the ids of the committed rows."""
     report = report_of(name)
-    known = {(section_of(one), report.label(one.first)): one for one in report.evaluations if one.first["seed"] == seed}
+    known = {
+        (section_of(one), report.label(one.first)): one
+        for one in report.evaluations
+        if one.first["seed"] == seed
+    }
     configs = map(json.loads, (REPORTED / name / "configs.jsonl").read_text().splitlines())
     fingerprints = {line["run_id"]: line["provenance"]["data_fingerprint"] for line in configs}
-    lines = [line for line in content(name, {"": report})["lines"] if line["kind"] == "length"][::every]
+    lines = [line for line in content(name, {"": report})["lines"] if line["kind"] == "length"][
+        ::every
+    ]
     with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
         composer = Composer()
         for line in lines:
-            words = [re.sub(r"^seed=.*", f"seed={seed}", word) for word in shlex.split(line["command"])[2:] if word != "-m"]
-            cfg = resolve(resolved_values(composer.values([long_name(word) for word in words]))).as_dict()
+            words = [
+                re.sub(r"^seed=.*", f"seed={seed}", word)
+                for word in shlex.split(line["command"])[2:]
+                if word != "-m"
+            ]
+            cfg = resolve(
+                resolved_values(composer.values([long_name(word) for word in words]))
+            ).as_dict()
             section = tuple(line[column] for column in SECTION)
-            row = known[section, (line["encoding"], line["extension"], line["scale_attention"])].first
+            row = known[
+                section, (line["encoding"], line["extension"], line["scale_attention"])
+            ].first
             assert run_id(cfg, fingerprints[row["run_id"]]) == row["run_id"], line["command"]
-            assert eval_id(row["protocol"], cfg["extension"], cfg["scale_attention"], cfg["evaluate"], row["run_id"]) == row["eval_id"]
+            assert (
+                eval_id(
+                    row["protocol"],
+                    cfg["extension"],
+                    cfg["scale_attention"],
+                    cfg["evaluate"],
+                    row["run_id"],
+                )
+                == row["eval_id"]
+            )
     assert len(lines) >= 10
 
 
 def test_sums_of_answers_are_those_of_the_mean():
     data, summed = content("tasks", {"": report_of("tasks")}), 0
-    sums, right = data["sums"], np.frombuffer(base64.b64decode(data["sums"]["correct"]), f"<u{data['sums']['correct_bytes']}")
-    for number, value, seeds in zip(*(data["points"][name] for name in ("line", "accuracy", "seeds")), strict=True):
+    sums, right = (
+        data["sums"],
+        np.frombuffer(
+            base64.b64decode(data["sums"]["correct"]), f"<u{data['sums']['correct_bytes']}"
+        ),
+    )
+    for number, value, seeds in zip(
+        *(data["points"][name] for name in ("line", "accuracy", "seeds")), strict=True
+    ):
         if data["lines"][number]["kind"] == "task" and seeds:
-            parts = [(at, sums["sets"][of]) for of, at in (sums["entries"][entry] for _, entry, *_ in seeds)]
+            parts = [
+                (at, sums["sets"][of])
+                for of, at in (sums["entries"][entry] for _, entry, *_ in seeds)
+            ]
             means = [right[at : at + len(counts)].sum() / sum(counts) for at, counts in parts]
             assert np.mean(means) == pytest.approx(value)
             summed += 1

@@ -59,31 +59,62 @@ def state(page):
 
 
 def drawn(page):
-    return re.sub(r"plot-clip-\d+", "", page.run("document.getElementById('plot').innerHTML"))  # these are counted up
+    return re.sub(
+        r"plot-clip-\d+", "", page.run("document.getElementById('plot').innerHTML")
+    )  # these are counted up
 
 
 def cells(page, where):
-    return page.run(f"[...document.querySelectorAll('{where} tbody tr')].map(row => [...row.cells].map(cell => cell.textContent))")
+    return page.run(
+        f"[...document.querySelectorAll('{where} tbody tr')].map(row => [...row.cells].map(cell =>"
+        " cell.textContent))"
+    )
 
 
 def identity(page, name):
     return page.run(
-        f"[...document.querySelectorAll('#legend button')].find(one => one.textContent.trim() === {json.dumps(name)}).dataset.line"
+        "[...document.querySelectorAll('#legend button')].find(one => one.textContent.trim() ==="
+        f" {json.dumps(name)}).dataset.line"
     )
 
 
 def test_each_choice_changes_the_figure_and_the_address(page):
-    choices = [("y", "nll"), ("y", "ppl"), ("y", "bpb"), ("y", "accuracy"), ("y", "change"), ("y", "difference"), ("x", "multiple"),
-               ("xscale", "linear"), ("yscale", "linear"), ("panel", ""), ("best", "encoding"), ("theme", "dark")]  # fmt: skip
-    assert page.run("[...document.querySelectorAll('#kind option')].map(one => one.value)") == ["length"]
+    choices = [
+        ("y", "nll"),
+        ("y", "ppl"),
+        ("y", "bpb"),
+        ("y", "accuracy"),
+        ("y", "change"),
+        ("y", "difference"),
+        ("x", "multiple"),
+        # fmt: skip
+        ("xscale", "linear"),
+        ("yscale", "linear"),
+        ("panel", ""),
+        ("best", "encoding"),
+        ("theme", "dark"),
+    ]
+    assert page.run("[...document.querySelectorAll('#kind option')].map(one => one.value)") == [
+        "length"
+    ]
     before = drawn(page)
     for name, value in choices:
         page.choose(name, value)
         after = drawn(page)
         assert after != before and "<svg" in after, (name, value)
         before = after
-    assert state(page) == {"x": "multiple", "xscale": "linear", "yscale": "linear", "panel": "", "best": "encoding", "theme": "dark"}
-    assert lines(page) == 3 and page.run("getComputedStyle(document.body).backgroundColor") == "rgb(22, 24, 28)"
+    assert state(page) == {
+        "x": "multiple",
+        "xscale": "linear",
+        "yscale": "linear",
+        "panel": "",
+        "best": "encoding",
+        "theme": "dark",
+    }
+    assert (
+        lines(page) == 3
+        and page.run("getComputedStyle(document.body).backgroundColor") == "rgb(22, 24, 28)"
+    )
     assert "multiple of the training length" in before
     page.click("#reset")
     assert state(page) == {} and lines(page) == 12
@@ -98,7 +129,9 @@ def test_a_link_shows_the_same(page, made):
     page.open("about:blank")
     page.open(address)
     assert drawn(page) == shown
-    page.events = [event for event in page.events if event["params"].get("documentURL", made[0]) != address]
+    page.events = [
+        event for event in page.events if event["params"].get("documentURL", made[0]) != address
+    ]
     page.open(made[0])
 
 
@@ -107,12 +140,18 @@ def test_the_legend_the_filter_and_the_table_say_the_same(page):
     assert lines(page) == 13 and len(cells(page, "#table")) == 13
     assert "Left out: 1 loss above 1000 nats/token" in text(page, "#notes")
     page.click("#legend button")
-    assert lines(page) == 12 and page.run("document.querySelector('#legend button').getAttribute('aria-pressed')") == "false"
+    assert (
+        lines(page) == 12
+        and page.run("document.querySelector('#legend button').getAttribute('aria-pressed')")
+        == "false"
+    )
     page.click("#none")
     assert lines(page) == 0 and "Nothing is left to draw" in text(page, "#notes")
     page.click("#all")
     page.choose("filter", "extension=ntk length>128")
-    assert [row[0] for row in cells(page, "#table")] == ["rope ntk", "rope ntk log_n"] and len(cells(page, "#table")[0]) == 4
+    assert [row[0] for row in cells(page, "#table")] == ["rope ntk", "rope ntk log_n"] and len(
+        cells(page, "#table")[0]
+    ) == 4
     page.choose("filter", "colour=red")
     assert "no column of this page: colour" in text(page, "#notes") and lines(page) == 13
     page.choose("filter", "")
@@ -121,7 +160,10 @@ def test_the_legend_the_filter_and_the_table_say_the_same(page):
 
 def test_ticks_are_lengths_and_round_values(page):
     def ticks(axis):
-        return page.run(f"[...document.querySelectorAll('#plot [aria-label=\"{axis}-axis tick label\"] text')].map(one => one.textContent)")
+        return page.run(
+            f'[...document.querySelectorAll(\'#plot [aria-label="{axis}-axis tick label"]'
+            " text')].map(one => one.textContent)"
+        )
 
     for chosen in ("encoding=rope", "encoding=alibi"):  # of alibi all values are near 0
         page.choose("filter", chosen)
@@ -134,7 +176,11 @@ def test_intervals_switch_off(page):
     assert page.run("document.querySelectorAll('#plot [aria-label=rule] line').length") > 40
     with_intervals = text(page, "#table")
     page.click("#intervals")
-    assert "[" in with_intervals and "[" not in text(page, "#table") and state(page) == {"intervals": ""}
+    assert (
+        "[" in with_intervals
+        and "[" not in text(page, "#table")
+        and state(page) == {"intervals": ""}
+    )
     page.click("label[for=intervals]")
     assert state(page) == {} and text(page, "#table") == with_intervals
 
@@ -146,11 +192,17 @@ def test_a_point_says_what_it_is(page):
     page.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
     said = text(page, "#said")
     assert re.match(
-        r"rope ntk; 256 tokens fed; loss minus the floor \(nats/token\): -?\d\.\d{3} \[95 %: .* to .*over document\]; seed 0$", said
+        r"rope ntk; 256 tokens fed; loss minus the floor \(nats/token\): -?\d\.\d{3} \[95 %: .* to"
+        r" .*over document\]; seed 0$",
+        said,
     )
     assert "256 tokens fed" in text(page, "#plot [aria-label=tip]")
-    assert "encoding=rope extension=ntk" in text(page, "#command") and "evaluate.lengths=[256]" in text(page, "#command")
-    assert "reported/demo" in text(page, "#from") and re.search("commit [0-9a-f]{12};", text(page, "#from"))
+    assert "encoding=rope extension=ntk" in text(
+        page, "#command"
+    ) and "evaluate.lengths=[256]" in text(page, "#command")
+    assert "reported/demo" in text(page, "#from") and re.search(
+        "commit [0-9a-f]{12};", text(page, "#from")
+    )
     page.run("document.getElementById('figure').focus()")
     page.press("ArrowRight")
     assert "512 tokens fed" in text(page, "#said")
@@ -170,8 +222,15 @@ def test_two_lines_are_compared_as_posbench_does(page, made):
     known = {report.label(one.first): one for one in report.evaluations if not one.rows_alone}
     both = [known["rope", name, "none"] for name in ("ntk", "pi")]
     for row, length in zip(cells(page, "#pair"), (64, 128, 256, 512, 1024), strict=True):
-        found = estimate([(sign, across([one.sums(one.row(length))])) for sign, one in zip((1.0, -1.0), both, strict=True)])
-        value, low, high = (f"{one:.3f}".replace("-0.000", "0.000") for one in (found.value, *found.interval()))
+        found = estimate(
+            [
+                (sign, across([one.sums(one.row(length))]))
+                for sign, one in zip((1.0, -1.0), both, strict=True)
+            ]
+        )
+        value, low, high = (
+            f"{one:.3f}".replace("-0.000", "0.000") for one in (found.value, *found.interval())
+        )
         assert row == [f"{length:,}", value, f"{low} to {high}", "0", str(found.n_documents)]
     page.choose("y", "ppl")
     assert "divided by" in text(page, "#pair") and cells(page, "#pair")[0][1] == "1.000"
@@ -179,7 +238,9 @@ def test_two_lines_are_compared_as_posbench_does(page, made):
     page.choose("y", "nll")
     page.choose("b", identity(page, f"{FORMULA} (paper.csv)"))
     assert (
-        cells(page, "#pair")[0][2] == "no interval: the page has no sums over documents of one of them" and len(cells(page, "#pair")) == 1
+        cells(page, "#pair")[0][2]
+        == "no interval: the page has no sums over documents of one of them"
+        and len(cells(page, "#pair")) == 1
     )
     page.choose("y", "change")
     assert f"{FORMULA} (paper.csv): left out by the choices above" in text(page, "#pair")
@@ -198,7 +259,9 @@ def test_files_hold_what_is_shown(page):
     page.choose("filter", "length<=128")
     page.click("#csv")
     found = list(csv.DictReader(io.StringIO(page.downloaded("explore.csv").decode())))
-    assert {line["line"] for line in found} >= {f"'{FORMULA} (paper.csv)", "rope pi"} and {line["length"] for line in found} == {
+    assert {line["line"] for line in found} >= {f"'{FORMULA} (paper.csv)", "rope pi"} and {
+        line["length"] for line in found
+    } == {
         "64",
         "96",
         "128",
@@ -207,7 +270,9 @@ def test_files_hold_what_is_shown(page):
     assert float(shown[f"'{FORMULA} (paper.csv)", "96"]) == 3.1
     page.click("#svg")
     drawing = ElementTree.fromstring(page.downloaded("explore.svg"))
-    assert "rope pi" in {element.text for element in drawing.iter("{http://www.w3.org/2000/svg}text")}
+    assert "rope pi" in {
+        element.text for element in drawing.iter("{http://www.w3.org/2000/svg}text")
+    }
     page.click("#png")
     assert page.downloaded("explore.png")[:8] == b"\x89PNG\r\n\x1a\n"
 
@@ -218,7 +283,10 @@ def test_dark_follows_the_system_and_positions_have_their_page(tmp_path):
     dark = Browser(tmp_path, dark=True)
     try:
         dark.open(f"file://{tmp_path}/page.html")
-        assert dark.run("getComputedStyle(document.body).backgroundColor") == "rgb(22, 24, 28)" and not dark.problems
+        assert (
+            dark.run("getComputedStyle(document.body).backgroundColor") == "rgb(22, 24, 28)"
+            and not dark.problems
+        )
         assert "position in the window" in drawn(dark) and "12 of 52 places" in text(dark, "#notes")
     finally:
         dark.close()

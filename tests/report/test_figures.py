@@ -1,4 +1,6 @@
-"""Figures of reports: colours that stay, panels of few lines, numbers that are the table's and can be read, intervals in their place."""
+"""Figures of reports: colours that stay, panels of few lines, numbers that are the table's and can
+be read, intervals in their place.
+"""
 
 import itertools
 from dataclasses import replace
@@ -12,7 +14,16 @@ from posbench.report.figures import differences, loss_curves
 from posbench.report.figures.captions import caption
 from posbench.report.figures.lines import Mark, spread
 from posbench.report.figures.method_lines import groups, lines_of, marks_of
-from posbench.report.figures.palette import ENCODINGS, EXTENSIONS, MOST, bases, encoding_look, extension_look, looks, told_apart
+from posbench.report.figures.palette import (
+    ENCODINGS,
+    EXTENSIONS,
+    MOST,
+    bases,
+    encoding_look,
+    extension_look,
+    looks,
+    told_apart,
+)
 from posbench.report.figures.style import OKABE_ITO, save
 from posbench.report.records import CurvePoint
 
@@ -28,7 +39,9 @@ def texts(svg):
     return [element.text.strip() for element in tree.iter() if element.tag is ElementTree.Comment]
 
 
-def point(encoding="rope", extension="none", scale="none", length=64, difference=0.1, half=0.01, **changed):
+def point(
+    encoding="rope", extension="none", scale="none", length=64, difference=0.1, half=0.01, **changed
+):
     known = {
         "protocol": "fixed_targets", "data": "pysource", "tokenizer": "bpe-1024", "train_len": 64, "setting": None, "untested": False,
         "window": None, "n_seeds": 3, "n_targets": 240, "n_units": 20, "sem_unit": "document", "bpb": 2.0, "floor": 3.0, "over": "seeds",
@@ -36,17 +49,33 @@ def point(encoding="rope", extension="none", scale="none", length=64, difference
         "half_width": half, "change": None if extension == "none" or difference is None else difference - 0.5, "change_half_width": 0.02,
     }  # fmt: skip
     (made,) = labelled(
-        [CurvePoint(**{**known, "encoding": encoding, "extension": extension, "scale_attention": scale, "length": length, **changed})]
+        [
+            CurvePoint(
+                **{
+                    **known,
+                    "encoding": encoding,
+                    "extension": extension,
+                    "scale_attention": scale,
+                    "length": length,
+                    **changed,
+                }
+            )
+        ]
     )
     return made
 
 
 def grid(encodings=SIX, extensions=SEVEN, scales=("none", "log_n"), lengths=LENGTHS, explode=1.0):
-    """Points whose differences lie close together, gain or explode: by method, growing with length."""
+    """Points whose differences lie close together, gain or explode: by method, growing with
+    length.
+    """
     found = []
     for index, cell in enumerate(itertools.product(encodings, extensions, scales)):
         slope = (-0.03, 0.02, 0.021, 0.4, 0.41, explode)[index % 6]
-        found += [point(*cell, length=length, difference=slope * (length / 64 - 1) ** 0.7) for length in lengths]
+        found += [
+            point(*cell, length=length, difference=slope * (length / 64 - 1) ** 0.7)
+            for length in lengths
+        ]
     return found
 
 
@@ -55,7 +84,12 @@ def pens_of(curve):
     found, mark = [], lambda one: Mark(one.length, 0.0)
     for group in groups(curve):
         keys = [key for key, *_ in marks_of(group.points, mark)]
-        found.append({key[:2]: (one.pen.colour, one.pen.dash) for key, one in zip(keys, lines_of(group.points, curve, mark), strict=True)})
+        found.append(
+            {
+                key[:2]: (one.pen.colour, one.pen.dash)
+                for key, one in zip(keys, lines_of(group.points, curve, mark), strict=True)
+            }
+        )
     return found
 
 
@@ -64,21 +98,44 @@ def said(figure):
 
 
 def test_methods_with_a_colour_of_their_own_exist_and_extensions_differ():
-    assert set(ENCODINGS) <= {*choices("encoding"), "as_trained"} and set(EXTENSIONS) <= set(choices("extension"))
-    assert len(set(EXTENSIONS.values())) == len(EXTENSIONS) and all(dash for _, dash in EXTENSIONS.values())
+    assert set(ENCODINGS) <= {*choices("encoding"), "as_trained"} and set(EXTENSIONS) <= set(
+        choices("extension")
+    )
+    assert len(set(EXTENSIONS.values())) == len(EXTENSIONS) and all(
+        dash for _, dash in EXTENSIONS.values()
+    )
 
 
 def test_a_method_keeps_its_colour_in_every_panel_of_every_report():
-    encodings = ("alibi", "fire", "rope", "my_own", "sinusoidal", "t5 max_distance=128", "fire threshold=512.0")
+    encodings = (
+        "alibi",
+        "fire",
+        "rope",
+        "my_own",
+        "sinusoidal",
+        "t5 max_distance=128",
+        "fire threshold=512.0",
+    )
     seen: dict = {}
     for order in (encodings, encodings[::-1], encodings[2:4]):
-        for extensions in (("none",), ("none", "pi", "ntk", "yarn beta=10.0", "mine"), ("mine", "none", "yarn", "pi")):
-            for cell, (colour, _) in (one for pens in pens_of(grid(order, extensions, ("none",))) for one in pens.items()):
+        for extensions in (
+            ("none",),
+            ("none", "pi", "ntk", "yarn beta=10.0", "mine"),
+            ("mine", "none", "yarn", "pi"),
+        ):
+            for cell, (colour, _) in (
+                one for pens in pens_of(grid(order, extensions, ("none",))) for one in pens.items()
+            ):
                 if len(order) * len(extensions) <= 6 and cell[1] != "none":
                     continue  # in one panel of several encodings colour is the encoding's
-                of_encoding, key = encoding_look(method_of(cell[0]))[0], method_of(cell[0] if cell[1] == "none" else cell[1])
+                of_encoding, key = (
+                    encoding_look(method_of(cell[0]))[0],
+                    method_of(cell[0] if cell[1] == "none" else cell[1]),
+                )
                 if cell[1] != "none" and extension_look(key)[0] == of_encoding:
-                    assert OKABE_ITO[of_encoding] != colour, "the line without an extension has that colour"
+                    assert OKABE_ITO[of_encoding] != colour, (
+                        "the line without an extension has that colour"
+                    )
                     continue
                 seen.setdefault((cell[1] == "none", key), set()).add(colour)
     assert all(len(found) == 1 for found in seen.values()) and len(seen) == 6 + 4
@@ -87,20 +144,41 @@ def test_a_method_keeps_its_colour_in_every_panel_of_every_report():
 
 @pytest.mark.parametrize("kind", ["encodings", "extensions"])
 def test_no_panel_has_two_methods_of_one_colour_and_others_are_grey(kind):
-    """Twenty methods, some with other arguments: each is drawn once, and stands in grey behind the others of its heading."""
-    names = choices("encoding")[:18] if kind == "encodings" else [name for name in choices("extension") if name != "none"][:18]
+    """Twenty methods, some with other arguments: each is drawn once, and stands in grey behind the
+    others of its heading.
+    """
+    names = (
+        choices("encoding")[:18]
+        if kind == "encodings"
+        else [name for name in choices("extension") if name != "none"][:18]
+    )
     names += [f"{names[0]} base=1.0", f"{names[1]} a=1", f"{names[1]} a=2"]
-    curve = grid(names, ("none",), ("none",)) if kind == "encodings" else grid(("rope",), ("none", *names), ("none",))
+    curve = (
+        grid(names, ("none",), ("none",))
+        if kind == "encodings"
+        else grid(("rope",), ("none", *names), ("none",))
+    )
     shown, at = groups(curve), 0 if kind == "encodings" else 1
-    drawn = [list(dict.fromkeys((one.encoding, one.extension) for one in panel.points)) for panel in shown]
-    assert len(shown) > 2 and all(panel.heading.endswith(f"({n} of {len(shown)})") for n, panel in enumerate(shown, start=1))
-    listed = [cell for panel in drawn for cell in panel if cell != ("rope", "none") or kind == "encodings"]
+    drawn = [
+        list(dict.fromkeys((one.encoding, one.extension) for one in panel.points))
+        for panel in shown
+    ]
+    assert len(shown) > 2 and all(
+        panel.heading.endswith(f"({n} of {len(shown)})") for n, panel in enumerate(shown, start=1)
+    )
+    listed = [
+        cell for panel in drawn for cell in panel if cell != ("rope", "none") or kind == "encodings"
+    ]
     assert sorted(cell[at] for cell in listed) == sorted(names)
     for panel, pens in zip(shown, pens_of(curve), strict=True):
-        own = {cell: look for cell, look in pens.items() if kind == "encodings" or cell[1] != "none"}
+        own = {
+            cell: look for cell, look in pens.items() if kind == "encodings" or cell[1] != "none"
+        }
         methods = {method_of(cell[at]) for cell in own}
         assert len({colour for colour, _ in own.values()}) == len(methods) and len(own) <= MOST
-        assert len({str(look) for look in pens.values()}) == len(pens)  # variants of one method by their dashes
+        assert len({str(look) for look in pens.values()}) == len(
+            pens
+        )  # variants of one method by their dashes
         assert len(panel.points) + len(panel.others) == len(curve)
     axes = loss_curves.figure(curve, "t").axes[0]
     grey = [line for line in axes.lines if line.get_color() == "#cfcfcf"]
@@ -108,23 +186,41 @@ def test_no_panel_has_two_methods_of_one_colour_and_others_are_grey(kind):
 
 
 def test_extensions_are_never_solid_and_a_method_comes_before_its_arguments():
-    wanted = {name: extension_look("ntk") for name in ("ntk multiplier=2.0", "ntk", *(f"ntk a={n}" for n in range(4)))}
+    wanted = {
+        name: extension_look("ntk")
+        for name in ("ntk multiplier=2.0", "ntk", *(f"ntk a={n}" for n in range(4)))
+    }
     found = told_apart(wanted, {name: "ntk" for name in wanted})
-    assert found["ntk"] == EXTENSIONS["ntk"] and len(set(found.values())) == 6 and all(dash for _, dash in found.values())
+    assert (
+        found["ntk"] == EXTENSIONS["ntk"]
+        and len(set(found.values())) == 6
+        and all(dash for _, dash in found.values())
+    )
 
 
 def test_an_extension_takes_another_colour_than_an_encoding_of_the_same_figure_has():
-    methods = [("rope", "none", "none"), ("fox", "none", "none"), ("rope", "yarn", "none"), ("rope", "rerope", "log_n")]
+    methods = [
+        ("rope", "none", "none"),
+        ("fox", "none", "none"),
+        ("rope", "yarn", "none"),
+        ("rope", "rerope", "log_n"),
+    ]
     names = {name: name for name in ("rope", "fox", "none", "yarn", "rerope")}
     pens = looks(methods, names, by_extension=True)
-    assert EXTENSIONS["rerope"][0] == ENCODINGS["fox"] and len({pen.colour for pen in pens.values()}) == 4
+    assert (
+        EXTENSIONS["rerope"][0] == ENCODINGS["fox"]
+        and len({pen.colour for pen in pens.values()}) == 4
+    )
     alone = looks(methods[2:], names, by_extension=True)
     assert alone["rope", "rerope", "log_n"].colour == OKABE_ITO[EXTENSIONS["rerope"][0]]
 
 
 def test_the_floor_behind_losses_by_context_is_no_name_of_none():
     one = point("none")
-    assert bases([replace(one, facts=replace(one.facts, extension="recompute_window"))])["none"] == "none"
+    assert (
+        bases([replace(one, facts=replace(one.facts, extension="recompute_window"))])["none"]
+        == "none"
+    )
 
 
 def test_each_encoding_has_a_panel_and_panels_share_their_axes():
@@ -138,7 +234,12 @@ def bars(axes):
     """[(x in points, bottom, top)] of every interval."""
     from matplotlib.collections import LineCollection
 
-    segments = [part for lines in axes.collections if isinstance(lines, LineCollection) for part in lines.get_segments()]
+    segments = [
+        part
+        for lines in axes.collections
+        if isinstance(lines, LineCollection)
+        for part in lines.get_segments()
+    ]
     place = axes.transData.transform
     return [(place(part[0])[0] * 72 / axes.figure.dpi, part[0][1], part[1][1]) for part in segments]
 
@@ -146,23 +247,35 @@ def bars(axes):
 @pytest.mark.parametrize("lines", [1, 2, 8])
 def test_intervals_at_one_length_stand_side_by_side(lines):
     names = ["none", *(f"e{n}" for n in range(lines - 1))]
-    curve = [point(extension=name, length=length, difference=0.05, half=0.03) for name in names for length in LENGTHS]
+    curve = [
+        point(extension=name, length=length, difference=0.05, half=0.03)
+        for name in names
+        for length in LENGTHS
+    ]
     (axes,) = loss_curves.figure(curve, "t").axes
     xs = sorted(x for x, *_ in bars(axes))
     assert len(xs) == lines * len(LENGTHS)
     apart = 2.4 if lines < 4 else 0.9  # a bar is 2.4 wide; many are closer, to stay at their length
     assert all(after - before > apart for before, after in itertools.pairwise(xs))
     tick = [axes.transData.transform((length, 0))[0] * 72 / axes.figure.dpi for length in LENGTHS]
-    assert [sum(xs[n * lines : (n + 1) * lines]) / lines for n in range(len(LENGTHS))] == pytest.approx(tick, abs=0.1)
+    assert [
+        sum(xs[n * lines : (n + 1) * lines]) / lines for n in range(len(LENGTHS))
+    ] == pytest.approx(tick, abs=0.1)
     assert tick[0] - xs[0] <= (tick[1] - tick[0]) / 10  # a tenth of an octave
 
 
 def test_an_interval_that_overlaps_no_other_stands_at_its_length():
     heights = {"none": 0.05, "pi": 0.06, "yarn": 0.3}
-    curve = [point(extension=name, length=length, difference=high, half=0.02) for name, high in heights.items() for length in LENGTHS]
+    curve = [
+        point(extension=name, length=length, difference=high, half=0.02)
+        for name, high in heights.items()
+        for length in LENGTHS
+    ]
     (axes,) = loss_curves.figure(curve, "t").axes
     ticks = [axes.transData.transform((length, 0))[0] * 72 / axes.figure.dpi for length in LENGTHS]
-    placed = {high: sorted(x for x, low, top in bars(axes) if low < high < top) for high in (0.05, 0.3)}
+    placed = {
+        high: sorted(x for x, low, top in bars(axes) if low < high < top) for high in (0.05, 0.3)
+    }
     assert placed[0.3] == pytest.approx(ticks) and not any(
         x == pytest.approx(tick) for x, tick in zip(placed[0.05][::2], ticks, strict=True)
     )
@@ -170,31 +283,61 @@ def test_an_interval_that_overlaps_no_other_stands_at_its_length():
 
 def test_exploding_values_are_printed_and_many_are_counted():
     cells = [(f"e{n}", scale) for n in range(MOST) for scale in ("none", "log_n", "yarn")]
-    curve = [point("rope", *cell, length, 0.01 * n) for n, cell in enumerate(cells) for length in (64, 128)]
-    many = [replace(one, difference=50.0 + n) if one.length == 128 and n % 6 == 1 else one for n, one in enumerate(curve)]
+    curve = [
+        point("rope", *cell, length, 0.01 * n)
+        for n, cell in enumerate(cells)
+        for length in (64, 128)
+    ]
+    many = [
+        replace(one, difference=50.0 + n) if one.length == 128 and n % 6 == 1 else one
+        for n, one in enumerate(curve)
+    ]
     found = said(loss_curves.figure(many, "t"))
-    assert "8 here" in found and "to +93" in found and not any(text.startswith("+") for text in found)
-    assert "+57" in said(loss_curves.figure([*curve[:-1], replace(curve[-1], difference=57.0)], "t"))
+    assert (
+        "8 here" in found and "to +93" in found and not any(text.startswith("+") for text in found)
+    )
+    assert "+57" in said(
+        loss_curves.figure([*curve[:-1], replace(curve[-1], difference=57.0)], "t")
+    )
 
 
-@pytest.mark.parametrize("wanted", [[5.0, 5.0, 5.0], [0.0, 100.0, 50.0], [99.0, 98.0, 100.0, 3.0], [1.0], [], [-40.0, 140.0]])
+@pytest.mark.parametrize(
+    "wanted",
+    [[5.0, 5.0, 5.0], [0.0, 100.0, 50.0], [99.0, 98.0, 100.0, 3.0], [1.0], [], [-40.0, 140.0]],
+)
 def test_labels_do_not_overlap_and_keep_their_order(wanted):
     placed = spread(wanted, gap=10.0, low=0.0, high=100.0)
-    ascending = [placed[index] for index in sorted(range(len(wanted)), key=lambda index: wanted[index])]
+    ascending = [
+        placed[index] for index in sorted(range(len(wanted)), key=lambda index: wanted[index])
+    ]
     assert all(b - a >= 10.0 - 1e-9 for a, b in itertools.pairwise(ascending))
     assert all(-1e-9 <= place <= 100.0 + 1e-9 for place in placed)
 
 
 def test_the_caption_says_which_gate_failed():
-    points = [point(name, gain_lower=-0.01 if name == "alibi" else 0.1) for name in ("rope", "alibi", "sinusoidal")]
+    points = [
+        point(name, gain_lower=-0.01 if name == "alibi" else 0.1)
+        for name in ("rope", "alibi", "sinusoidal")
+    ]
     (line,) = [line for line in caption(points, relative=True) if "gate failed" in line]
     assert [("gate failed" in part, part.split()[0]) for part in line.split("): ")[1].split("; ")] == [
         (False, "rope"), (True, "alibi"), (False, "sinusoidal")]  # fmt: skip
 
 
 def test_the_map_holds_every_number_once():
-    curve = [one for one in grid(SIX[:2], explode=30.0) if (one.encoding, one.extension, one.length) != ("rope", "pi", 512)]
-    curve = [replace(one, difference=None, nll=None) if (one.encoding, one.length) == ("alibi", 1024) else one for one in curve]
+    curve = [
+        one
+        for one in grid(SIX[:2], explode=30.0)
+        if (one.encoding, one.extension, one.length) != ("rope", "pi", 512)
+    ]
+    curve = [
+        (
+            replace(one, difference=None, nll=None)
+            if (one.encoding, one.length) == ("alibi", 1024)
+            else one
+        )
+        for one in curve
+    ]
     figure = differences.heatmap(curve, "t")
     found = [float(text.strip("^~")) for text in said(figure) if text.strip("^~")[:1] in ("+", "-")]
     known = [one.difference for one in curve if one.difference is not None]
@@ -204,14 +347,23 @@ def test_the_map_holds_every_number_once():
 
 
 def test_what_an_interval_does_not_decide_is_marked(tmp_path):
-    curve = [point(extension=name, difference=0.05, half=half) for name, half in (("a", 0.06), ("b", 0.04), ("c", None))]
+    curve = [
+        point(extension=name, difference=0.05, half=half)
+        for name, half in (("a", 0.06), ("b", 0.04), ("c", None))
+    ]
     files = save(differences.heatmap(curve, "t"), tmp_path / "map.v2")
-    assert [path.name for path in files] == ["map.v2.png", "map.v2.svg"] == sorted(path.name for path in tmp_path.iterdir())
+    assert (
+        [path.name for path in files]
+        == ["map.v2.png", "map.v2.svg"]
+        == sorted(path.name for path in tmp_path.iterdir())
+    )
     assert "<image" not in files[1].read_text()  # the page's policy lets none be shown
     assert (texts(files[1]).count("+0.050~"), texts(files[1]).count("+0.050")) == (1, 2)
 
 
-@pytest.mark.parametrize(("sizes", "wanted"), [([3], [3]), ([14] * 6, [42, 42]), ([50, 10], [50, 10])])
+@pytest.mark.parametrize(
+    ("sizes", "wanted"), [([3], [3]), ([14] * 6, [42, 42]), ([50, 10], [50, 10])]
+)
 def test_a_tall_map_is_set_side_by_side(sizes, wanted):
     rows = [(f"e{n}", index) for n, size in enumerate(sizes) for index in range(size)]
     found = differences.blocks(rows)
@@ -224,18 +376,33 @@ def test_intervals_are_drawn_from_end_to_end():
     assert [axes.get_title() for axes in figure.axes] == ["2x (128)", "8x (512)", "16x (1024)"] * 2
 
     def drawn(panels):
-        lines = [line for axes in panels for line in axes.lines if len(line.get_xdata()) == 2 and line.get_linewidth() == 1.6]
+        lines = [
+            line
+            for axes in panels
+            for line in axes.lines
+            if len(line.get_xdata()) == 2 and line.get_linewidth() == 1.6
+        ]
         return sorted(list(line.get_xdata()) for line in lines)
 
-    wanted = [[one.difference - 0.01, one.difference + 0.01] for one in curve if one.length in (128, 512, 1024)]
+    wanted = [
+        [one.difference - 0.01, one.difference + 0.01]
+        for one in curve
+        if one.length in (128, 512, 1024)
+    ]
     assert sum(drawn(figure.axes[:3]), []) == pytest.approx(sum(sorted(wanted), []))
     assert len(drawn(figure.axes[3:])) == 6  # none is its own reference
     rare = [replace(one, change=one.change if one.length == 256 else None) for one in curve]
     assert len(differences.intervals(rare, "t").axes) == 3  # a change at a length that is not shown
 
 
-@pytest.mark.parametrize(("value", "ticks"), [(0.01, ["-0.05", "0", "+0.05"]), (2.0, ["0", "+0.1", "+1"])])
+@pytest.mark.parametrize(
+    ("value", "ticks"), [(0.01, ["-0.05", "0", "+0.05"]), (2.0, ["0", "+0.1", "+1"])]
+)
 def test_differences_of_any_size_have_several_ticks(value, ticks):
-    curve = [point(extension=name, length=length, difference=value) for name in ("none", "pi", "ntk") for length in LENGTHS]
+    curve = [
+        point(extension=name, length=length, difference=value)
+        for name in ("none", "pi", "ntk")
+        for length in LENGTHS
+    ]
     axes = differences.intervals([replace(one, change=None) for one in curve], "t").axes[0]
     assert [text.get_text() for text in axes.get_xticklabels()] == ticks

@@ -1,4 +1,6 @@
-"""Somebody else's CSV beside our runs: what it does not state is not stated, and its lines have colours of their own."""
+"""Somebody else's CSV beside our runs: what it does not state is not stated, and its lines have
+colours of their own.
+"""
 
 import pytest
 from synthetic import CURVES, write_run
@@ -16,7 +18,11 @@ from posbench.report.report import collect
 from posbench.report.write_report import write
 
 FEW = {cell: CURVES[cell] for cell in (("rope", "none", "none"), ("rope", "pi", "none"))}
-LINES = "".join(f"{method},{length},{ppl},64\n" for method, ppl in (("rope", 20), ("pi", 25), ("theirs", 30)) for length in (64, 512))
+LINES = "".join(
+    f"{method},{length},{ppl},64\n"
+    for method, ppl in (("rope", 20), ("pi", 25), ("theirs", 30))
+    for length in (64, 512)
+)
 
 
 @pytest.fixture
@@ -40,51 +46,75 @@ def test_a_caption_gives_nothing_of_ours_to_somebody_elses_numbers(curve):
     figure, lines = draw_figure(frame(curve, CurvePoint), Options(y="ppl"))
     theirs = [line for line in lines() if line.startswith("paper.csv: ")]
     assert theirs == [
-        "paper.csv: data not stated, tokenizer not stated | protocol not stated: which targets were scored is not stated | 1 seed."
+        "paper.csv: data not stated, tokenizer not stated | protocol not stated: which targets were"
+        " scored is not stated | 1 seed."
     ]
-    ours = [line for line in lines() if line.startswith("pysource, bpe-1024 | protocol fixed_targets")]
+    ours = [
+        line for line in lines() if line.startswith("pysource, bpe-1024 | protocol fixed_targets")
+    ]
     assert len(ours) == 1
     assert figure
 
 
 def test_a_report_says_what_a_csv_beside_it_does_not_state(tmp_path, curve, csv):
-    said = "paper.csv: protocol, data, tokenizer not stated, so its lines may be of another text or protocol"
+    said = (
+        "paper.csv: protocol, data, tokenizer not stated, so its lines may be of another text or"
+        " protocol"
+    )
     report = collect(write_run(tmp_path / "runs", "rope", curves=FEW), "t", "x", [csv])
     assert f"- {said}\n" in report.markdown() and said in report.table_text()
     assert f"P{said[1:]}." in caption(curve, relative=False)
     write(report, tmp_path / "out")
-    (*_, last) = read_points(tmp_path / "out" / "curve.csv")
+    *_, last = read_points(tmp_path / "out" / "curve.csv")
     assert (last.source, last.unstated) == ("paper.csv", "protocol data tokenizer")
 
 
 def test_what_a_csv_states_is_said_as_stated(tmp_path):
     csv = tmp_path / "paper.csv"
-    csv.write_text("method,length,ppl,train_len,data,protocol\ntheirs,64,20,64,pysource,fixed_targets\n")
+    csv.write_text(
+        "method,length,ppl,train_len,data,protocol\ntheirs,64,20,64,pysource,fixed_targets\n"
+    )
     (curve,) = collect(write_run(tmp_path / "runs", "rope", curves=FEW), "t", "x", [csv]).sections
     assert curve[-1].unstated == "tokenizer"
     _, lines = draw_figure(frame(curve, CurvePoint), Options(y="ppl"))
-    assert any(line.startswith("paper.csv: pysource, tokenizer not stated | protocol fixed_targets: ") for line in lines())
+    assert any(
+        line.startswith("paper.csv: pysource, tokenizer not stated | protocol fixed_targets: ")
+        for line in lines()
+    )
 
 
 def test_a_csv_alone_states_nothing_more(csv):
     (curve,) = collect([], "t", "x", [csv]).sections
-    assert caption(curve, relative=False)[0].startswith("data not stated, tokenizer not stated | protocol not stated: ")
-    assert "- data not stated, tokenizer not stated, trained at 64 tokens" in collect([], "t", "x", [csv]).markdown()
+    assert caption(curve, relative=False)[0].startswith(
+        "data not stated, tokenizer not stated | protocol not stated: "
+    )
+    assert (
+        "- data not stated, tokenizer not stated, trained at 64 tokens"
+        in collect([], "t", "x", [csv]).markdown()
+    )
 
 
 def test_no_line_of_others_has_a_colour_of_ours(curve):
     pens = {(line.name, line.pen.thin): line.pen for line in lines_of(curve, curve, mark)}
-    ours, theirs = ([pen for (_, thin), pen in pens.items() if thin == of_others] for of_others in (False, True))
+    ours, theirs = (
+        [pen for (_, thin), pen in pens.items() if thin == of_others] for of_others in (False, True)
+    )
     assert len(ours) == 2 and {pen.colour for pen in ours} <= set(OKABE_ITO)
-    assert len(theirs) == 3 == len({pen.colour for pen in theirs}) and {pen.colour for pen in theirs} <= set(FOREIGN)
+    assert len(theirs) == 3 == len({pen.colour for pen in theirs}) and {
+        pen.colour for pen in theirs
+    } <= set(FOREIGN)
     assert not set(FOREIGN) & set(OKABE_ITO) and {pen.marker for pen in theirs} == {"x"}
     again = records(frame(curve, CurvePoint))
-    assert [line.pen for line in lines_of(again, again, mark)] == [line.pen for line in lines_of(curve, curve, mark)]
+    assert [line.pen for line in lines_of(again, again, mark)] == [
+        line.pen for line in lines_of(curve, curve, mark)
+    ]
 
 
 def test_lines_of_others_do_not_change_the_looks_of_ours(curve):
     alone = [point for point in curve if not point.foreign]
-    assert [line.pen for line in lines_of(alone, alone, mark)] == [line.pen for line in lines_of(curve, curve, mark)][: len(FEW)]
+    assert [line.pen for line in lines_of(alone, alone, mark)] == [
+        line.pen for line in lines_of(curve, curve, mark)
+    ][: len(FEW)]
 
 
 def test_many_lines_of_others_differ_by_dashes():

@@ -12,7 +12,10 @@ from posbench.runs.rows import COLUMNS
 REPORTED = CONFIGS.parent / "results" / "reported"
 
 
-@pytest.mark.parametrize(("folder", "what"), [("demo", "curve"), ("headline", "context"), ("tasks", "accuracy"), ("gemma3", "position")])
+@pytest.mark.parametrize(
+    ("folder", "what"),
+    [("demo", "curve"), ("headline", "context"), ("tasks", "accuracy"), ("gemma3", "position")],
+)
 def test_a_frame_holds_the_lines_of_the_csv(folder, what):
     found = posbench.frame(REPORTED / folder, what)
     with open(REPORTED / folder / f"{what}.csv", newline="") as lines:
@@ -21,15 +24,24 @@ def test_a_frame_holds_the_lines_of_the_csv(folder, what):
     for name, dtype in found.dtypes.items():
         if name in table[0] and str(dtype) in ("float64", "Int64"):
             known = [float(line[name] or "nan") for line in table]
-            assert found[name].astype("float64").tolist() == pytest.approx(known, rel=1e-12, nan_ok=True), name
+            assert found[name].astype("float64").tolist() == pytest.approx(
+                known, rel=1e-12, nan_ok=True
+            ), name
 
 
 def test_labels_have_their_values_beside_them():
     found = posbench.frame(REPORTED / "finetune")
     tuned = found[found.tuned_from == "rope-64"]
-    assert set(tuned.train_steps) == {0, 10, 30, 100} and set(tuned.encoding_name) >= {"rope", "none", "pose"}
+    assert set(tuned.train_steps) == {0, 10, 30, 100} and set(tuned.encoding_name) >= {
+        "rope",
+        "none",
+        "pose",
+    }
     assert set(tuned[tuned.trained_in].extension_name) >= {"pi", "ntk", "yarn", "longrope"}
-    assert (tuned[tuned.trained_in].extension == tuned[tuned.trained_in].extension_name + " (trained in)").all()
+    assert (
+        tuned[tuned.trained_in].extension
+        == tuned[tuned.trained_in].extension_name + " (trained in)"
+    ).all()
 
 
 def test_what_is_no_table_is_refused():

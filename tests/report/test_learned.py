@@ -1,4 +1,6 @@
-"""What a training had learned is asked of its parent too, so that a method that broke it is not left out of its own mean."""
+"""What a training had learned is asked of its parent too, so that a method that broke it is not
+left out of its own mean.
+"""
 
 import json
 
@@ -14,22 +16,52 @@ from posbench.runs.rows import eval_content, make_row, read_csv
 
 FINETUNE = CONFIGS.parent / "results" / "reported" / "finetune"
 PI = {"_target_": "posbench.extensions.pi.Pi", "mode": "fixed", "target_len": 256}
-EVALUATE = {"windows": 512, "targets": None, "max_length": None, "split": "test", "dtype": "fp32", "seed": 0}
+EVALUATE = {
+    "windows": 512,
+    "targets": None,
+    "max_length": None,
+    "split": "test",
+    "dtype": "fp32",
+    "seed": 0,
+}
 
 
 def write_answers(root, seed, accuracies, finetune=None, scaling=None, steps=None, train_len=64):
-    """Eval json of one training, and its configuration if it is a child; accuracies: {length: share}."""
+    """Eval json of one training, and its configuration if it is a child; accuracies: {length:
+    share}.
+    """
     kind = f"rope{'+pi' if scaling else ''}-64{'to256' if finetune else ''}"
     run = root / f"{kind}-s{seed}-{steps or 0:010d}"
-    row = {**VALUES, "run_id": run.name, "eval_id": f"{seed:016x}", "extension": "none", "extension_args": {}, "seed": seed}
-    row |= {"encoding_args": {"base": 10000.0, "scaling": scaling}, "train_len": train_len, "protocol": "accuracy", "task": "mqar"}
+    row = {
+        **VALUES,
+        "run_id": run.name,
+        "eval_id": f"{seed:016x}",
+        "extension": "none",
+        "extension_args": {},
+        "seed": seed,
+    }
+    row |= {
+        "encoding_args": {"base": 10000.0, "scaling": scaling},
+        "train_len": train_len,
+        "protocol": "accuracy",
+        "task": "mqar",
+    }
     row |= {"finetune": finetune, "sem_unit": "example", "n_bytes": 0}
-    rows = [make_row(**{**row, "length": length, "accuracy": share}) for length, share in accuracies.items()]
+    rows = [
+        make_row(**{**row, "length": length, "accuracy": share})
+        for length, share in accuracies.items()
+    ]
     path = run / "evals" / "accuracy" / "none.json"
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(eval_content(rows, {"evaluate": EVALUATE})))
     if finetune:
-        config = {"train": {"steps": steps, "length": train_len, "parent": {"run_id": finetune, "reach": 64}}}
+        config = {
+            "train": {
+                "steps": steps,
+                "length": train_len,
+                "parent": {"run_id": finetune, "reach": 64},
+            }
+        }
         (run / "config.yaml").write_text(yaml.safe_dump(config))
     return path
 
@@ -41,7 +73,12 @@ def child(root, seed, accuracies, scaling=None, steps=0):
 def of_pi(paths, length=1024):
     """Score of PI over all seeds, and the text of the report."""
     report = collect(paths, "finetune", "")
-    (score,) = [one for section in report.scores for one in section if one.extension == "pi (trained in)" and one.length == length]
+    (score,) = [
+        one
+        for section in report.scores
+        for one in section
+        if one.extension == "pi (trained in)" and one.length == length
+    ]
     return score, report.markdown()
 
 
@@ -51,7 +88,9 @@ SOUND = {64: 0.9, 256: 0.8, 1024: 0.7}
 
 @pytest.mark.parametrize("asked", ["the parent", "a child of no steps"])
 def test_a_seed_that_its_method_broke_counts_if_its_parent_had_learned_the_task(tmp_path, asked):
-    paths = [child(tmp_path, seed, values, PI) for seed, values in enumerate((SOUND, SOUND, BROKEN))]
+    paths = [
+        child(tmp_path, seed, values, PI) for seed, values in enumerate((SOUND, SOUND, BROKEN))
+    ]
     for seed in range(3):
         if asked == "the parent":
             paths.append(write_answers(tmp_path, seed, {64: 0.99, 1024: 0.2}))
@@ -63,18 +102,30 @@ def test_a_seed_that_its_method_broke_counts_if_its_parent_had_learned_the_task(
     assert "left out of the means" not in text and PARENT_UNASKED not in text
 
 
-def test_a_child_of_a_parent_that_had_not_learned_the_task_is_left_out_unless_it_learned_it_itself(tmp_path):
-    paths = [child(tmp_path, seed, values, PI, steps=100) for seed, values in enumerate((SOUND, SOUND, BROKEN))]
-    paths += [write_answers(tmp_path, seed, {64: share}) for seed, share in enumerate((0.99, 0.3, 0.3))]
+def test_a_child_of_a_parent_that_had_not_learned_the_task_is_left_out_unless_it_learned_it_itself(
+    tmp_path,
+):
+    paths = [
+        child(tmp_path, seed, values, PI, steps=100)
+        for seed, values in enumerate((SOUND, SOUND, BROKEN))
+    ]
+    paths += [
+        write_answers(tmp_path, seed, {64: share}) for seed, share in enumerate((0.99, 0.3, 0.3))
+    ]
     score, text = of_pi(paths)
     assert (score.n_seeds, score.n_trained, score.accuracy) == (2, 3, pytest.approx(0.7))
-    assert "left out of the means (accuracy at the longest length inside the window below 0.5, the parent's too): mqar: " in text
+    assert (
+        "left out of the means (accuracy at the longest length inside the window below 0.5, the"
+        " parent's too): mqar: " in text
+    )
     never, text = of_pi([paths[2], paths[5]])
     assert not never.learned and "| never learned |" in text
 
 
 def test_a_child_that_fails_counts_and_is_named_if_nobody_asked_its_parent(tmp_path):
-    paths = [child(tmp_path, seed, values, PI, steps=100) for seed, values in enumerate((SOUND, BROKEN))]
+    paths = [
+        child(tmp_path, seed, values, PI, steps=100) for seed, values in enumerate((SOUND, BROKEN))
+    ]
     paths += [child(tmp_path, 1, {64: 0.99}, steps=30)]  # has other weights than the parent
     score, text = of_pi(paths)
     assert (score.n_seeds, score.inside) == (2, None) and score.accuracy == pytest.approx(0.4)
@@ -89,22 +140,36 @@ def finetune():
 
 
 def by_hand(length):
-    """Shares of right answers [seeds, texts] of PI without fine-tuning at MQAR with 8 pairs, from the committed files alone."""
+    """Shares of right answers [seeds, texts] of PI without fine-tuning at MQAR with 8 pairs, from
+    the committed files alone.
+    """
     stored = np.load(FINETUNE / "sums.npz")
     shares = {}
     for number, row in enumerate(read_csv(FINETUNE / "rows.csv")):
         trained_in = str((row["encoding_args"].get("scaling") or {}).get("_target_"))
         if trained_in.endswith("Pi") and (row["task"], row["length"]) == ("mqar 8 pairs", length):
             entries = stored["row"] == number
-            shares[row["run_id"], row["seed"]] = stored["correct"][entries] / stored["n_targets"][entries]
+            shares[row["run_id"], row["seed"]] = (
+                stored["correct"][entries] / stored["n_targets"][entries]
+            )
     lines = [json.loads(line) for line in (FINETUNE / "configs.jsonl").read_text().splitlines()]
     untuned = {line["run_id"] for line in lines if line["config"]["train"]["steps"] == 0}
-    return np.stack([share for (run, seed), share in sorted(shares.items(), key=lambda item: item[0][1]) if run in untuned])
+    return np.stack(
+        [
+            share
+            for (run, seed), share in sorted(shares.items(), key=lambda item: item[0][1])
+            if run in untuned
+        ]
+    )
 
 
-@pytest.mark.parametrize(("length", "mean", "low", "high"), [(1024, 0.598, 0.448, 0.748), (64, 0.710, 0.532, 0.889)])
+@pytest.mark.parametrize(
+    ("length", "mean", "low", "high"), [(1024, 0.598, 0.448, 0.748), (64, 0.710, 0.532, 0.889)]
+)
 def test_the_mean_of_pi_before_fine_tuning_has_all_five_seeds(length, mean, low, high, finetune):
-    """Seed 14 answers 0.44 of the questions with PI at 256 tokens; the same weights without PI answer 0.9998 of them at 64."""
+    """Seed 14 answers 0.44 of the questions with PI at 256 tokens; the same weights without PI
+    answer 0.9998 of them at 64.
+    """
     share_SC = by_hand(length)
     s, c = share_SC.shape
     grand = share_SC.mean()
@@ -117,9 +182,12 @@ def test_the_mean_of_pi_before_fine_tuning_has_all_five_seeds(length, mean, low,
         one
         for section in finetune.scores
         for one in section
-        if (one.task, one.extension, one.length, one.behind.steps) == ("mqar 8 pairs", "pi (trained in)", length, 0)
+        if (one.task, one.extension, one.length, one.behind.steps)
+        == ("mqar 8 pairs", "pi (trained in)", length, 0)
     ]
     assert (s, score.n_seeds, score.n_trained) == (5, 5, 5)
     assert score.accuracy == pytest.approx(grand) and round(grand, 3) == mean
     assert (round(score.low, 3), round(score.high, 3)) == (low, high)
-    assert 2.57 < (score.high - score.accuracy) / error < 2.78  # Student's t of 4 to 5 degrees of freedom: seeds decide
+    assert (
+        2.57 < (score.high - score.accuracy) / error < 2.78
+    )  # Student's t of 4 to 5 degrees of freedom: seeds decide

@@ -1,4 +1,6 @@
-"""Figures of one's own: the numbers drawn are the frame's in the unit asked for, every word does what it says, and nothing overlaps."""
+"""Figures of one's own: the numbers drawn are the frame's in the unit asked for, every word does
+what it says, and nothing overlaps.
+"""
 
 import re
 import shlex
@@ -22,7 +24,9 @@ from posbench.report.plot import Options, draw_figure
 
 ROOT = CONFIGS.parent
 REPORTED = ROOT / "results" / "reported"
-SHOWN = "\n".join((ROOT / page / "README.md").read_text() for page in ("scripts", "results/reported"))
+SHOWN = "\n".join(
+    (ROOT / page / "README.md").read_text() for page in ("scripts", "results/reported")
+)
 EXAMPLES = re.findall(r"^python scripts/plot.py (.* out=\S+)$", SHOWN, re.M)
 
 
@@ -32,7 +36,9 @@ def headline():
 
 
 def find(axes, xs, ys):
-    """The line that is drawn through these values; lines stand side by side within half an octave of x."""
+    """The line that is drawn through these values; lines stand side by side within half an octave
+    of x.
+    """
     for line in axes.lines:
         x, y = map(np.asarray, line.get_data())
         if (
@@ -45,15 +51,28 @@ def find(axes, xs, ys):
 
 
 def bars(axes):
-    return {tuple(np.round(segment[:, 1], 9)) for one in axes.collections if hasattr(one, "get_segments") for segment in one.get_segments()}
+    return {
+        tuple(np.round(segment[:, 1], 9))
+        for one in axes.collections
+        if hasattr(one, "get_segments")
+        for segment in one.get_segments()
+    }
 
 
 def texts_of(svg):
-    return [" ".join(node.itertext()) for node in ElementTree.parse(svg).iter() if node.tag.endswith("}text")]
+    return [
+        " ".join(node.itertext())
+        for node in ElementTree.parse(svg).iter()
+        if node.tag.endswith("}text")
+    ]
 
 
 def line_of(frame, encoding, extension="none", scale="none"):
-    own = frame[(frame.encoding == encoding) & (frame.extension == extension) & (frame.scale_attention == scale)]
+    own = frame[
+        (frame.encoding == encoding)
+        & (frame.extension == extension)
+        & (frame.scale_attention == scale)
+    ]
     return own.sort_values("length")
 
 
@@ -68,20 +87,36 @@ UNITS = {  # (y, reference): value, end of the interval
     ("bpb", "none"): (lambda one: one.bpb, None),
     ("difference", None): (DIFFERENCE, DIFFERENCE),
     ("change", None): (CHANGE, CHANGE),
-    ("ppl", "floor"): (lambda one: np.exp(one.nll) / np.exp(one.floor), lambda one, sign: np.exp(DIFFERENCE(one, sign))),
-    ("bpb", "floor"): (lambda one: one.bpb * (1 - one.floor / one.nll), lambda one, sign: DIFFERENCE(one, sign) * one.bpb / one.nll),
+    ("ppl", "floor"): (
+        lambda one: np.exp(one.nll) / np.exp(one.floor),
+        lambda one, sign: np.exp(DIFFERENCE(one, sign)),
+    ),
+    ("bpb", "floor"): (
+        lambda one: one.bpb * (1 - one.floor / one.nll),
+        lambda one, sign: DIFFERENCE(one, sign) * one.bpb / one.nll,
+    ),
     ("ppl", "rope"): (lambda one: np.exp(one.change), lambda one, sign: np.exp(CHANGE(one, sign))),
 }
 
 
 @pytest.mark.parametrize(("y", "reference"), UNITS)
 def test_values_and_intervals_are_those_of_the_frame_in_every_unit(headline, y, reference):
-    axes = posbench.plot(headline, y=y, reference=reference, lines="rope|yarn|none, rope|rerope|none", ylim=(-20, 300))
+    axes = posbench.plot(
+        headline,
+        y=y,
+        reference=reference,
+        lines="rope|yarn|none, rope|rerope|none",
+        ylim=(-20, 300),
+    )
     value, end = UNITS[y, reference]
     for extension in ("yarn", "rerope"):
         own = line_of(headline, "rope", extension)
         find(axes, own.length.astype(float), value(own).to_numpy())
-        wanted = {tuple(np.round(pair, 9)) for pair in zip(end(own, -1), end(own, 1), strict=True)} if end else set()
+        wanted = (
+            {tuple(np.round(pair, 9)) for pair in zip(end(own, -1), end(own, 1), strict=True)}
+            if end
+            else set()
+        )
         assert wanted <= bars(axes) and bool(bars(axes)) == bool(end)
 
 
@@ -95,7 +130,9 @@ def test_a_line_of_other_trainings_is_subtracted_without_an_interval(headline):
 def test_x_is_length_a_multiple_of_the_training_length_or_the_middle_of_bins_of_positions():
     frame = posbench.frame(REPORTED / "frontier")
     panels = posbench.plot(frame, x="multiple", panel="train_len", lines="rope|none|none")
-    assert [axes.get_title("left") for axes in panels] == [f"trained at {length}" for length in frame.train_len.unique()]
+    assert [axes.get_title("left") for axes in panels] == [
+        f"trained at {length}" for length in frame.train_len.unique()
+    ]
     for axes, length in zip(panels, frame.train_len.unique(), strict=True):
         own = line_of(frame[frame.train_len == length], "rope")
         find(axes, own.length.astype(float) / length, own.difference.to_numpy())
@@ -113,14 +150,19 @@ def test_without_words_names_colours_and_panels_are_those_of_the_report(headline
     curve = records(headline)
     for axes, group in zip(posbench.plot(headline), groups(curve), strict=True):
         assert axes.get_title("left") == group.heading
-        wanted = {line.name: line.pen.colour for line in lines_of(group.points, curve, lambda point: Mark(point.length, 0.0))}
+        wanted = {
+            line.name: line.pen.colour
+            for line in lines_of(group.points, curve, lambda point: Mark(point.length, 0.0))
+        }
         said = {text.get_text().replace("\n", " "): text.get_color() for text in axes.texts}
         assert {name: said.get(name) for name in wanted} == wanted
 
 
 def test_lines_are_chosen_by_name_in_order_and_renamed(headline):
     labels = {"alibi": "ALiBi", "rope|yarn": "ours"}
-    options = Options(lines="alibi|none|none, rope + yarn|none, *|streaming", panel="encoding", labels=labels)
+    options = Options(
+        lines="alibi|none|none, rope + yarn|none, *|streaming", panel="encoding", labels=labels
+    )
     made, caption = draw_figure(headline, options)
     assert [axes.get_title("left") for axes in made.axes][:2] == ["ALiBi", "rope"]
     names = [{text.get_text() for text in axes.texts} for axes in made.axes]
@@ -129,33 +171,64 @@ def test_lines_are_chosen_by_name_in_order_and_renamed(headline):
 
 
 def test_two_sweeps_are_told_apart_and_a_paper_stands_beside_them(tmp_path, capfd):
-    (tmp_path / "paper.csv").write_text("encoding,length,ppl,low,high,train_len\nrope,64,20,18,23,64\nrope,128,30,25,31,64\n")
+    (tmp_path / "paper.csv").write_text(
+        "encoding,length,ppl,low,high,train_len\nrope,64,20,18,23,64\nrope,128,30,25,31,64\n"
+    )
     folders = [REPORTED / name for name in ("demo", "headline")]
     words = "lines=rope|none|none y=ppl panel=none out=here format=svg,pdf,png size=column"
     told = call(capfd, tmp_path, "plot", "demo", str(folders[1]), "paper.csv", *words.split())
     assert told.returncode == 0, told.stderr
     files = sorted((tmp_path / "here").iterdir())
-    assert [path.name for path in files] == [f"demo-ppl.{ending}" for ending in ("pdf", "png", "svg")]
+    assert [path.name for path in files] == [
+        f"demo-ppl.{ending}" for ending in ("pdf", "png", "svg")
+    ]
     assert f"svg  {files[2].relative_to(tmp_path)}" in told.stdout
     said = texts_of(files[2])
-    assert all(f"({name})" in " ".join(said) for name in ("demo", "headline", "paper.csv")) and "perplexity" in said
+    assert (
+        all(f"({name})" in " ".join(said) for name in ("demo", "headline", "paper.csv"))
+        and "perplexity" in said
+    )
     assert files[0].read_bytes().startswith(b"%PDF") and b"/FontFile2" in files[0].read_bytes()
     from PIL import Image
 
     assert Image.open(files[1]).width == 3.3 * 400
-    frames = [posbench.frame(folders[0]).assign(source="demo"), posbench.frame(folders[1]).assign(source="headline")]
+    frames = [
+        posbench.frame(folders[0]).assign(source="demo"),
+        posbench.frame(folders[1]).assign(source="headline"),
+    ]
     frames.append(posbench.frame([folders[0], tmp_path / "paper.csv"]).dropna(subset="source"))
     axes = posbench.plot(pandas.concat(frames), y="ppl", lines="rope|none|none", panel="none")
-    found = [find(axes, own.length.astype(float), np.exp(own.nll.to_numpy())) for own in (line_of(frame, "rope") for frame in frames)]
+    found = [
+        find(axes, own.length.astype(float), np.exp(own.nll.to_numpy()))
+        for own in (line_of(frame, "rope") for frame in frames)
+    ]
     ours, again, theirs = (to_hex(line.get_color()) for line in found)
     assert ours == again and theirs in FOREIGN
-    assert len({(str(line._dash_pattern), line.get_marker()) for line in found}) == 3 and found[2].get_marker() == "x"
+    assert (
+        len({(str(line._dash_pattern), line.get_marker()) for line in found}) == 3
+        and found[2].get_marker() == "x"
+    )
     assert bars(axes) == {(18.0, 23.0), (25.0, 31.0)}
 
 
 def test_a_folder_without_tasks_is_named_beside_one_with_them(tmp_path, capfd):
-    told = call(capfd, tmp_path, "plot", "tasks", "demo", "y=accuracy", "panel=task", "lines=rope", "format=svg", "out=here.svg")
-    assert told.returncode == 0 and "nothing of this kind: demo" in told.stdout and (tmp_path / "here.svg").exists()
+    told = call(
+        capfd,
+        tmp_path,
+        "plot",
+        "tasks",
+        "demo",
+        "y=accuracy",
+        "panel=task",
+        "lines=rope",
+        "format=svg",
+        "out=here.svg",
+    )
+    assert (
+        told.returncode == 0
+        and "nothing of this kind: demo" in told.stdout
+        and (tmp_path / "here.svg").exists()
+    )
 
 
 def test_accuracy_has_its_own_intervals():
@@ -164,7 +237,9 @@ def test_accuracy_has_its_own_intervals():
     for axes, task in zip(panels, frame.task.unique(), strict=True):
         own = line_of(frame[frame.task == task], "rope", "rerope")
         find(axes, own.length.astype(float), own.accuracy.to_numpy())
-        assert {tuple(np.round(pair, 9)) for pair in zip(own.low, own.high, strict=True)} == bars(axes)
+        assert {tuple(np.round(pair, 9)) for pair in zip(own.low, own.high, strict=True)} == bars(
+            axes
+        )
 
 
 REFUSED = {
@@ -185,19 +260,27 @@ REFUSED = {
     "ylim=4,1": "two numbers, the smaller first",
     "out=a.jpg": "choose from png, svg, pdf",
     "size=slide panel=encoding,extension,scale_attention": "has no room for 12 panels",
-    "size=column 'labels.rope|ntk=a_name_that_is_much_too_long_for_it'": "has no room for a line beside",
+    "size=column 'labels.rope|ntk=a_name_that_is_much_too_long_for_it'": (
+        "has no room for a line beside"
+    ),
 }
 
 
 @pytest.mark.parametrize("words", REFUSED)
 def test_what_does_not_exist_is_answered_with_what_does(words, tmp_path, capfd):
     told = call(capfd, tmp_path, "plot", str(REPORTED / "demo"), *shlex.split(words))
-    assert told.returncode == 2 and told.stderr.startswith("refused: ") and REFUSED[words] in told.stderr
+    assert (
+        told.returncode == 2
+        and told.stderr.startswith("refused: ")
+        and REFUSED[words] in told.stderr
+    )
     assert not list(tmp_path.iterdir())
 
 
 def test_a_frame_of_few_columns_is_drawn_and_one_without_lengths_refused():
-    frame = pandas.DataFrame({"encoding": "rope", "length": [64, 128], "train_len": 64, "nll": [3.0, 3.5]})
+    frame = pandas.DataFrame(
+        {"encoding": "rope", "length": [64, 128], "train_len": 64, "nll": [3.0, 3.5]}
+    )
     find(posbench.plot(frame), frame.length.astype(float), frame.nll)
     exploded = posbench.plot(frame.assign(nll=[3.0, 900.0]), y="ppl", log="x,y")
     assert 3 <= len(exploded.get_yticks()) <= 10
@@ -208,7 +291,9 @@ def test_a_frame_of_few_columns_is_drawn_and_one_without_lengths_refused():
 
 
 def test_two_values_at_one_place_are_refused(headline):
-    with pytest.raises(ConfigError, match="several values at 64: tell them apart by a column source"):
+    with pytest.raises(
+        ConfigError, match="several values at 64: tell them apart by a column source"
+    ):
         posbench.plot(pandas.concat([headline, headline], ignore_index=True))
 
 
@@ -216,10 +301,23 @@ def overlaps(made):
     """Texts that leave the figure, and pairs of them that lie over each other."""
     made.canvas.draw()
     renderer = made.canvas.get_renderer()
-    texts = [one for one in made.findobj(lambda one: hasattr(one, "get_text")) if one.get_text().strip() and one.get_visible()]
+    texts = [
+        one
+        for one in made.findobj(lambda one: hasattr(one, "get_text"))
+        if one.get_text().strip() and one.get_visible()
+    ]
     boxes = [(one.get_text(), one.get_window_extent(renderer)) for one in texts]
-    out = [text for text, box in boxes if box.x0 < -1 or box.y0 < -1 or box.x1 > made.bbox.x1 + 1 or box.y1 > made.bbox.y1 + 1]
-    crossing = [(a, b) for n, (a, one) in enumerate(boxes) for b, two in boxes[:n] if one.padded(-1.5).overlaps(two.padded(-1.5))]
+    out = [
+        text
+        for text, box in boxes
+        if box.x0 < -1 or box.y0 < -1 or box.x1 > made.bbox.x1 + 1 or box.y1 > made.bbox.y1 + 1
+    ]
+    crossing = [
+        (a, b)
+        for n, (a, one) in enumerate(boxes)
+        for b, two in boxes[:n]
+        if one.padded(-1.5).overlaps(two.padded(-1.5))
+    ]
     return out, crossing
 
 
@@ -228,23 +326,41 @@ def overlaps(made):
 @pytest.mark.parametrize(
     ("folder", "options"),
     [
-        ("demo", {"lines": "rope|none, rope|rerope|none, alibi", "title": "A title that takes more than one line of a column"}),
+        (
+            "demo",
+            {
+                "lines": "rope|none, rope|rerope|none, alibi",
+                "title": "A title that takes more than one line of a column",
+            },
+        ),
         ("demo", {"y": "ppl", "log": "x,y"}),
         ("demo", {"ylim": (-0.1, 0.1), "xlim": (64, 600)}),
-        ("smollm2_books", {"y": "bpb", "lines": "rope|none, rope|dca, rope|rerope", "panel": "none"}),
+        (
+            "smollm2_books",
+            {"y": "bpb", "lines": "rope|none, rope|dca, rope|rerope", "panel": "none"},
+        ),
         ("pretrained", {"y": "change"}),
     ],
 )
 def test_no_text_overlaps_or_leaves_a_figure(folder, options, size, style):
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    made, _ = draw_figure(posbench.frame(REPORTED / folder), Options(size=size, style=style, **options))
+    made, _ = draw_figure(
+        posbench.frame(REPORTED / folder), Options(size=size, style=style, **options)
+    )
     FigureCanvasAgg(made)
     assert overlaps(made) == ([], [])
-    leaders = [line.get_xdata() for axes in made.axes for line in axes.lines if line.get_transform() == axes.transAxes]
+    leaders = [
+        line.get_xdata()
+        for axes in made.axes
+        for line in axes.lines
+        if line.get_transform() == axes.transAxes
+    ]
     assert leaders and all(max(xs) == xs[-1] for xs in leaders)
     width, height = SIZES[size]
-    assert made.get_figwidth() * 72 == pytest.approx(width) and (height is None or made.get_figheight() * 72 == pytest.approx(height))
+    assert made.get_figwidth() * 72 == pytest.approx(width) and (
+        height is None or made.get_figheight() * 72 == pytest.approx(height)
+    )
     ground = to_rgb(made.get_facecolor())
     assert (sum(ground) < 0.5) == (style == "dark")
     for text in made.findobj(lambda one: hasattr(one, "get_text") and one.get_text().strip()):

@@ -23,7 +23,9 @@ EVIL = "<img src=x onerror=alert(1)>\"'&|$\\frac{\x1b[31m\x00\ud800--!>"
 
 
 class Page(HTMLParser):
-    """What a browser would find: tags with their attributes, and the text outside figures, style and script. Refuses crossed tags."""
+    """What a browser would find: tags with their attributes, and the text outside figures, style
+    and script. Refuses crossed tags.
+    """
 
     def __init__(self, path):
         super().__init__()
@@ -53,8 +55,13 @@ class Page(HTMLParser):
 
 def describe(run, steps=1000, provenance=None, **changed):
     """The config.yaml and provenance.json of a run that write_eval made."""
-    train = "".join(f"\n  {key}: {value}" for key, value in {"length": 64, "steps": steps, "lr": 0.01, **changed}.items())
-    (run / "config.yaml").write_text(f"seed: 0\ndevice: auto\nresults_dir: {run}\nmodel:\n  d_model: 128\ntrain:{train}\n")
+    train = "".join(
+        f"\n  {key}: {value}"
+        for key, value in {"length": 64, "steps": steps, "lr": 0.01, **changed}.items()
+    )
+    (run / "config.yaml").write_text(
+        f"seed: 0\ndevice: auto\nresults_dir: {run}\nmodel:\n  d_model: 128\ntrain:{train}\n"
+    )
     said = {"commit": "f" * 40, "device": "NVIDIA H200", "platform": "Linux-6", "processor": "Xeon, amx_bf16", "threads": 4,
             "versions": {"torch": "2.13.0"}, "data_fingerprint": "18273dee" * 8,
             "n_parameters": 1016960, "started": "2026-01-01T00:00:00+00:00"}  # fmt: skip
@@ -66,7 +73,12 @@ def describe(run, steps=1000, provenance=None, **changed):
 def written(tmp_path_factory):
     """A report over three encodings and two seeds; returns its folder."""
     root = tmp_path_factory.mktemp("page")
-    paths = [path for encoding in ("rope", "alibi") for seed in (0, 1) for path in write_run(root, encoding, seed)]
+    paths = [
+        path
+        for encoding in ("rope", "alibi")
+        for seed in (0, 1)
+        for path in write_run(root, encoding, seed)
+    ]
     for run in {path.parents[2] for path in paths}:
         describe(run, lr=0.02 if run.name.startswith("alibi") else 0.01)
     Built(paths, root / "out", "Title & more", "x", pictures=True)
@@ -79,18 +91,34 @@ def test_the_page_needs_nothing_but_itself(written):
     assert (written / links.pop(0)).is_file()  # explore.html, the only link to another file
     assert len(ids) == len(set(ids)) and links and {link[1:] for link in links} <= set(ids)
     assert "//" not in page.source.replace("// ", "") and not page.values("src")
-    assert {tag for tag, _ in page.tags} & {"script", "iframe", "object", "link", "img"} == {"script"}
+    assert {tag for tag, _ in page.tags} & {"script", "iframe", "object", "link", "img"} == {
+        "script"
+    }
     assert "default-src 'none'" in page.values("content")[0]
     assert [tag for tag, _ in page.tags].count("svg") == 3
 
 
 def test_the_page_shows_every_number_and_where_it_comes_from(written):
     page, markdown = Page(written / "report.html"), (written / "table.md").read_text()
-    cells = [cell for line in markdown.splitlines() if line.startswith("| rope") for cell in line.strip("| ").split(" | ")]
+    cells = [
+        cell
+        for line in markdown.splitlines()
+        if line.startswith("| rope")
+        for cell in line.strip("| ").split(" | ")
+    ]
     assert len(cells) > 80 and all(cell.replace("+-", "\u00b1") in page.text for cell in cells)
-    for part in ("rope-64-s0-0123456789", "ffffffffffff", "NVIDIA H200, Xeon, amx_bf16, Linux-6", "18273dee", "gate: ok", "train.lr"):
+    for part in (
+        "rope-64-s0-0123456789",
+        "ffffffffffff",
+        "NVIDIA H200, Xeon, amx_bf16, Linux-6",
+        "18273dee",
+        "gate: ok",
+        "train.lr",
+    ):
         assert part in page.text
-    assert "train.steps" not in page.text and "results_dir" not in page.text  # the same in all; where files lie
+    assert (
+        "train.steps" not in page.text and "results_dir" not in page.text
+    )  # the same in all; where files lie
 
 
 def test_equal_reports_are_equal_files(written, tmp_path):
@@ -105,17 +133,38 @@ def test_what_a_results_folder_says_is_text(tmp_path):
     path = write_eval(tmp_path, "rope", "none", "none", [np.full(TARGETS, 3.0)] * 4, LENGTHS)
     content = json.loads(path.read_text())
     for row in content["rows"]:
-        row.update(encoding=EVIL, data=EVIL, extension_args={EVIL: EVIL}, run_id=EVIL, commit=EVIL, scale_attention="a\nb")
+        row.update(
+            encoding=EVIL,
+            data=EVIL,
+            extension_args={EVIL: EVIL},
+            run_id=EVIL,
+            commit=EVIL,
+            scale_attention="a\nb",
+        )
     path.write_text(json.dumps(content))
-    run = describe(path.parents[2], provenance={"commit": EVIL, "device": [EVIL], "versions": EVIL, "n_parameters": {EVIL: 1}})
-    (run / "config.yaml").write_text(f"model: {{_target_: os.system, x: {json.dumps(EVIL[:20])}, y: '${{oc.env:HOME}}'}}\n")
+    run = describe(
+        path.parents[2],
+        provenance={"commit": EVIL, "device": [EVIL], "versions": EVIL, "n_parameters": {EVIL: 1}},
+    )
+    (run / "config.yaml").write_text(
+        f"model: {{_target_: os.system, x: {json.dumps(EVIL[:20])}, y: '${{oc.env:HOME}}'}}\n"
+    )
     run = run.rename(tmp_path / "<b onclick=x>&'\x1b[0m")
     assert find_results([str(tmp_path)]) == Found([run], [], [])
-    report = Built(sorted((run / "evals").glob("*/*.json")), tmp_path / "out", EVIL, "x", pictures=True)
+    report = Built(
+        sorted((run / "evals").glob("*/*.json")), tmp_path / "out", EVIL, "x", pictures=True
+    )
     page = Page(tmp_path / "out" / "report.html")
-    assert not {tag for tag, _ in page.tags} & {"img", "b"} and not any(name.startswith("on") for _, has in page.tags for name in has)
+    assert not {tag for tag, _ in page.tags} & {"img", "b"} and not any(
+        name.startswith("on") for _, has in page.tags for name in has
+    )
     assert "<img src=x onerror=alert(1)>" in page.text and "<b onclick=x>&'" in page.text
-    for text in (page.source, report.markdown(), report.table_text(), (tmp_path / "out" / "table.tex").read_text()):
+    for text in (
+        page.source,
+        report.markdown(),
+        report.table_text(),
+        (tmp_path / "out" / "table.tex").read_text(),
+    ):
         assert not {"\x1b", "\x00"} & set(text)
     assert (tmp_path / "out" / "curve.svg").stat().st_size > 0
 
@@ -125,7 +174,9 @@ def test_a_run_that_lies_in_two_folders_counts_once(tmp_path):
         write_run(tmp_path / name, "alibi")
     files = [sorted((tmp_path / name).glob("*/evals/*/*.json")) for name in ("a", "b")]
     once, twice = (collect(paths, "t", "x") for paths in (files[0], files[0] + files[1]))
-    assert once.rows == twice.rows and [line for line in twice.notes if "10 rows are in more than one folder, with the same" in line]
+    assert once.rows == twice.rows and [
+        line for line in twice.notes if "10 rows are in more than one folder, with the same" in line
+    ]
     changed = json.loads(files[1][0].read_text())
     changed["rows"][0]["dtype"] = "bf16"
     files[1][0].write_text(json.dumps(changed))
@@ -155,13 +206,24 @@ def test_the_script_reports_any_runs(tmp_path, capfd):
     (tmp_path / "one" / "rope-bare").mkdir()
     (tmp_path / "one" / "rope-bare" / "config.yaml").write_text("seed: 0\n")
     done = call(capfd, tmp_path, "report", "runs=[one/rope-*,two]", "report_dir=out")
-    assert done.returncode == 0 and "report.html" in done.stdout and "1 of 3 runs have no evaluation: rope-bare" in done.stdout
+    assert (
+        done.returncode == 0
+        and "report.html" in done.stdout
+        and "1 of 3 runs have no evaluation: rope-bare" in done.stdout
+    )
     page = Page(tmp_path / "out" / "report.html")
-    assert "Runs of one/rope-*, two" in page.text and "rope-64-s0" in page.text and "alibi-64-s0" in page.text
+    assert (
+        "Runs of one/rope-*, two" in page.text
+        and "rope-64-s0" in page.text
+        and "alibi-64-s0" in page.text
+    )
     pooled = call(capfd, tmp_path, "report", "experiment=demo", "runs=[one/rope-*,two]")
     assert pooled.returncode == 0 and "next:" not in pooled.stdout
     page = Page(tmp_path / "results" / "report" / "demo" / "report.html")
-    assert "rope-64-s0" in page.text and yaml.safe_load((CONFIGS / "experiment" / "demo.yaml").read_text())["title"] in page.text
+    assert (
+        "rope-64-s0" in page.text
+        and yaml.safe_load((CONFIGS / "experiment" / "demo.yaml").read_text())["title"] in page.text
+    )
     for wrong, said in (
         ("runs=three/*", "matches neither a training"),
         ("runs=one run=one/rope-bare", "give one of them"),
@@ -170,7 +232,9 @@ def test_the_script_reports_any_runs(tmp_path, capfd):
         ("experiment=demo runs=one seed=0", "seed=0 has no effect beside runs="),
     ):
         refused = call(capfd, tmp_path, "report", *wrong.split())
-        assert refused.returncode == 2 and said in refused.stderr and refused.stderr.count("\n") == 1
+        assert (
+            refused.returncode == 2 and said in refused.stderr and refused.stderr.count("\n") == 1
+        )
 
 
 def test_differences_of_configurations():
@@ -180,7 +244,9 @@ def test_differences_of_configurations():
     ]
     assert differing(configs) == {"train.length": ["[32, 64]", "[32]"], "x": [ABSENT, "{}"]}
     later = [{"model.head_dim": None}, {}, {"model.head_dim": 64}]
-    assert differing(later[:2]) == {} and differing(later) == {"model.head_dim": ["null", ABSENT, "64"]}
+    assert differing(later[:2]) == {} and differing(later) == {
+        "model.head_dim": ["null", ABSENT, "64"]
+    }
 
 
 def test_latex_says_what_the_tables_say(written):
@@ -188,7 +254,12 @@ def test_latex_says_what_the_tables_say(written):
     rows = re.findall(r"^(?!%)(.*) \\\\$", text, re.M)
     columns = {row.count("&") + 1 for row in rows}
     assert columns == {6, 7}
-    assert r"rope & leaky\_rerope & log\_n & " in text and r"$\pm$" in text and r"$>$" in text and "$-$0." in text
+    assert (
+        r"rope & leaky\_rerope & log\_n & " in text
+        and r"$\pm$" in text
+        and r"$>$" in text
+        and "$-$0." in text
+    )
     assert escape("a_b & 50% #1 {x} ~ ^ \\ $ < \n*[") == (
         r"a\_b \& 50\% \#1 \{x\} $\sim$ \textasciicircum{} \textbackslash{} \$ $<$  {*}{[}"
     )  # fmt: skip
@@ -203,7 +274,10 @@ def test_a_browser_shows_the_page_and_sorts(written, tmp_path, width):
         assert not page.problems and page.run("document.documentElement.scrollWidth <= innerWidth")
         for order in (1, -1):
             page.run(f"{button}.click()")
-            shown = page.run(f"[...{button}.closest('table').tBodies[0].rows].map(row => parseFloat(row.cells[6].textContent))")
+            shown = page.run(
+                f"[...{button}.closest('table').tBodies[0].rows].map(row =>"
+                " parseFloat(row.cells[6].textContent))"
+            )
             assert len(shown) == 11 and shown == sorted(shown)[::order]
     finally:
         page.close()

@@ -1,4 +1,6 @@
-"""Scores of tasks: intervals against published ones, the bound of what was learned, and what tables and figures show of it."""
+"""Scores of tasks: intervals against published ones, the bound of what was learned, and what tables
+and figures show of it.
+"""
 
 import json
 from dataclasses import replace
@@ -23,18 +25,42 @@ TEXTS, DEPTHS = 40, (0.0, 0.5, 1.0)
 
 
 def write_scores(root, encoding, extension, seed, share, task="needle", beyond=None):
-    """Evaluation whose answers are right in `share`[length] of the texts: rows of all depths and of each, and their arrays."""
+    """Evaluation whose answers are right in `share`[length] of the texts: rows of all depths and of
+    each, and their arrays.
+    """
     run, eval_id = f"{encoding}-64-s{seed}-0123456789", f"{extension}{seed}"
     random, rows, arrays = np.random.default_rng([seed, len(encoding), len(extension)]), [], {}
     for length in share:
         correct_NA = random.random((TEXTS, len(DEPTHS))) < share[length]
         nll_NA = np.where(correct_NA, 0.1, 3.0).astype(np.float32)
         columns = []
-        for depth, part in ((None, slice(None)), *((depth, slice(i, i + 1)) for i, depth in enumerate(DEPTHS))):
+        for depth, part in (
+            (None, slice(None)),
+            *((depth, slice(i, i + 1)) for i, depth in enumerate(DEPTHS)),
+        ):
             right, nll = correct_NA[:, part], nll_NA[:, part]
-            values = {"nll": float(nll.mean()), "accuracy": float(right.mean()), "n_targets": right.size, "n_units": TEXTS, "nll_sem": 0.1}
-            own = {"run_id": run, "eval_id": eval_id, "encoding": encoding, "extension": extension, "seed": seed, "protocol": "accuracy"}
-            own |= {"encoding_args": {}, "extension_args": {}, "scale_attention": "none", "trained_scale": "none", "position": None}
+            values = {
+                "nll": float(nll.mean()),
+                "accuracy": float(right.mean()),
+                "n_targets": right.size,
+                "n_units": TEXTS,
+                "nll_sem": 0.1,
+            }
+            own = {
+                "run_id": run,
+                "eval_id": eval_id,
+                "encoding": encoding,
+                "extension": extension,
+                "seed": seed,
+                "protocol": "accuracy",
+            }
+            own |= {
+                "encoding_args": {},
+                "extension_args": {},
+                "scale_attention": "none",
+                "trained_scale": "none",
+                "position": None,
+            }
             own |= {
                 "train_len": 64,
                 "length": length,
@@ -46,27 +72,43 @@ def write_scores(root, encoding, extension, seed, share, task="needle", beyond=N
             rows.append(make_row(**{**VALUES, **own, **values}))
             columns.append((nll, right, np.full((1, right.shape[1]), part_of(rows[-1]))))
         names = ("nll", "correct", "part")
-        arrays[length] = {name: np.concatenate([one[i] for one in columns], axis=1) for i, name in enumerate(names)}
+        arrays[length] = {
+            name: np.concatenate([one[i] for one in columns], axis=1)
+            for i, name in enumerate(names)
+        }
     path = root / run / "evals" / "accuracy" / f"{extension}-{eval_id}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, rows, {"seed": seed})
-    save_arrays(path.with_suffix(".npz"), {"document": np.arange(TEXTS), "offset": np.zeros(TEXTS, int)}, arrays)
+    save_arrays(
+        path.with_suffix(".npz"),
+        {"document": np.arange(TEXTS), "offset": np.zeros(TEXTS, int)},
+        arrays,
+    )
     return path, arrays
 
 
 @pytest.mark.parametrize(
     ("right", "n", "low", "high"),
-    [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)],
+    [
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0.0, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+    ],
 )
 def test_intervals_of_shares_are_those_of_newcombe_1998(right, n, low, high):
-    """Table I of Newcombe, Statistics in Medicine 17, 857-872, method 3 (score, without continuity correction)."""
+    """Table I of Newcombe, Statistics in Medicine 17, 857-872, method 3 (score, without continuity
+    correction).
+    """
     assert wilson(right / n, n) == pytest.approx((low, high), abs=6e-5)
     mirrored = wilson(1 - right / n, n)
     assert mirrored == pytest.approx((1 - high, 1 - low), abs=6e-5)
 
 
 def crossed_within_depths(values_SND):
-    """Mean and half of its interval over three seeds and the texts of each depth, which are other texts at every depth."""
+    """Mean and half of its interval over three seeds and the texts of each depth, which are other
+    texts at every depth.
+    """
     s, n, d = values_SND.shape
     by_seed_S = values_SND.mean((1, 2))
     within_SND = values_SND - values_SND.mean(1, keepdims=True)  # of a seed and a depth
@@ -82,56 +124,102 @@ def crossed_within_depths(values_SND):
 def found(tmp_path):
     good = {64: 1.0, 128: 0.6}
     paths = [write_scores(tmp_path / "runs", "rope", "none", seed, good)[0] for seed in (0, 1, 2)]
-    paths += [write_scores(tmp_path / "runs", "rope", "ntk", seed, {64: 1.0, 128: 0.8})[0] for seed in (0, 1, 2)]
+    paths += [
+        write_scores(tmp_path / "runs", "rope", "ntk", seed, {64: 1.0, 128: 0.8})[0]
+        for seed in (0, 1, 2)
+    ]
     paths += [write_scores(tmp_path / "runs", "alibi", "none", 0, {64: 0.3, 128: 0.4})[0]]
-    paths += [write_scores(tmp_path / "runs", "none", "none", seed, {64: (1.0, 0.3)[seed], 128: 0.7})[0] for seed in (0, 1)]
+    paths += [
+        write_scores(tmp_path / "runs", "none", "none", seed, {64: (1.0, 0.3)[seed], 128: 0.7})[0]
+        for seed in (0, 1)
+    ]
     return paths, Built(paths, tmp_path / "report", "needles", "")
 
 
 def test_the_mean_is_over_seeds_that_learned_the_task_and_its_interval_is_crossed(found):
-    scores = {(one.encoding, one.extension, one.length, one.depth): one for section in found[1].scores for one in section}
+    scores = {
+        (one.encoding, one.extension, one.length, one.depth): one
+        for section in found[1].scores
+        for one in section
+    }
     one = scores["rope", "none", 128, None]
     by_seed = [np.load(path.with_suffix(".npz")) for path in found[0][:3]]
-    first = [npz["correct_128"][:, : len(DEPTHS)].astype(float) for npz in by_seed]  # the first columns are those of all depths
+    first = [
+        npz["correct_128"][:, : len(DEPTHS)].astype(float) for npz in by_seed
+    ]  # the first columns are those of all depths
     mean, half = crossed_within_depths(np.array(first))
-    assert one.accuracy == pytest.approx(mean) and (one.low, one.high) == pytest.approx((mean - half, mean + half))
+    assert one.accuracy == pytest.approx(mean) and (one.low, one.high) == pytest.approx(
+        (mean - half, mean + half)
+    )
     assert (one.n_seeds, one.over, one.learned, one.inside) == (3, "seeds x examples", True, 1.0)
-    mean, half = crossed_within_depths(np.array([npz["nll_128"][:, : len(DEPTHS)].astype(float) for npz in by_seed]))
+    mean, half = crossed_within_depths(
+        np.array([npz["nll_128"][:, : len(DEPTHS)].astype(float) for npz in by_seed])
+    )
     assert (one.nll, one.half_width) == pytest.approx((mean, half))
-    exact = scores["rope", "none", 64, None]  # all seeds are right everywhere, and still the interval has a width
+    exact = scores[
+        "rope", "none", 64, None
+    ]  # all seeds are right everywhere, and still the interval has a width
     assert exact.accuracy == exact.high == 1.0 and exact.low == wilson(1.0, TEXTS)[0] < 1
-    assert exact.over == SEEDS_ALIKE and "Wilson's over examples where all seeds have the same accuracy" in found[1].markdown()
+    assert (
+        exact.over == SEEDS_ALIKE
+        and "Wilson's over examples where all seeds have the same accuracy" in found[1].markdown()
+    )
     single = scores["alibi", "none", 128, None]
     assert (single.low, single.high) == wilson(single.accuracy, TEXTS) and single.over == "example"
     half = scores["none", "none", 128, None]
-    assert (half.n_seeds, half.n_trained, half.learned) == (1, 2, True) and half.inside == pytest.approx(0.65, abs=0.08)
+    assert (half.n_seeds, half.n_trained, half.learned) == (
+        1,
+        2,
+        True,
+    ) and half.inside == pytest.approx(0.65, abs=0.08)
 
 
 def test_the_loss_of_answers_stands_in_a_table_of_its_own(found):
     lines = found[1].markdown().splitlines()
     at = lines.index("**-ln p of an answer (nats): needle**")
     rows = [line for line in lines[at + 4 : at + 8] if line.startswith("| ")]
-    beyond = {score.method[:2]: score for section in found[1].scores for score in section if (score.length, score.depth) == (128, None)}
+    beyond = {
+        score.method[:2]: score
+        for section in found[1].scores
+        for score in section
+        if (score.length, score.depth) == (128, None)
+    }
     one = beyond["rope", "ntk"]
-    assert one.nll > 0.1 and any(f"| {one.nll:.2f} +- {one.half_width:.2f} |" in row for row in rows), rows
-    # Of one seed and three depths of 40 texts, each with an error of 0.1: Student's t of 117 degrees of freedom is 1.98045 in tables.
+    assert one.nll > 0.1 and any(
+        f"| {one.nll:.2f} +- {one.half_width:.2f} |" in row for row in rows
+    ), rows
+    # Of one seed and three depths of 40 texts, each with an error of 0.1: Student's t of 117
+    # degrees of freedom is 1.98045 in tables.
     assert beyond["none", "none"].half_width == pytest.approx(1.98045 * 0.1 / 3**0.5, abs=1e-5)
 
 
 def test_questions_outside_of_the_window_are_learned_where_the_whole_task_is(tmp_path):
-    """At the training length there are none: what was learned there is asked of the task without the window's name."""
+    """At the training length there are none: what was learned there is asked of the task without
+    the window's name.
+    """
     names = {"task": "pairs", "beyond": "pairs outside 64"}
-    paths = [write_scores(tmp_path / "runs", "rope", "none", seed, {64: 1.0, 128: 0.2}, **names)[0] for seed in (0, 1)]
+    paths = [
+        write_scores(tmp_path / "runs", "rope", "none", seed, {64: 1.0, 128: 0.2}, **names)[0]
+        for seed in (0, 1)
+    ]
     paths += [write_scores(tmp_path / "runs", "alibi", "none", 0, {64: 0.3, 128: 0.2}, **names)[0]]
     built = collect(paths, "pairs", "")
-    beyond = {one.encoding: one for section in built.scores for one in section if (one.task, one.depth) == ("pairs outside 64", None)}
+    beyond = {
+        one.encoding: one
+        for section in built.scores
+        for one in section
+        if (one.task, one.depth) == ("pairs outside 64", None)
+    }
     assert (beyond["rope"].learned, beyond["alibi"].learned) == (True, False)
     assert beyond["rope"].inside == 1.0 and beyond["alibi"].inside == pytest.approx(0.3, abs=0.1)
     assert UNASKED not in built.markdown()
 
 
 def test_a_task_that_was_not_asked_inside_the_window_is_told(tmp_path):
-    paths = [write_scores(tmp_path / "runs", "rope", extension, 0, {128: 0.1})[0] for extension in ("none", "ntk")]
+    paths = [
+        write_scores(tmp_path / "runs", "rope", extension, 0, {128: 0.1})[0]
+        for extension in ("none", "ntk")
+    ]
     paths += [write_scores(tmp_path / "runs", "alibi", "none", 0, {64: 1.0, 128: 0.1})[0]]
     text = collect(paths, "needles", "").markdown()
     said = f"{UNASKED}: needle: rope"
@@ -139,29 +227,61 @@ def test_a_task_that_was_not_asked_inside_the_window_is_told(tmp_path):
 
 
 def test_files_hold_what_is_shown_and_evidence_pools(found, tmp_path):
-    files = {path.name for path in Built(found[0], tmp_path / "report", "needles", "", pictures=True).files}
-    assert {"accuracy.csv", "accuracy.png", "accuracy.svg", "depth.png", "depth.svg", "map.png", "map.svg", "report.html"} <= files
+    files = {
+        path.name
+        for path in Built(found[0], tmp_path / "report", "needles", "", pictures=True).files
+    }
+    assert {
+        "accuracy.csv",
+        "accuracy.png",
+        "accuracy.svg",
+        "depth.png",
+        "depth.svg",
+        "map.png",
+        "map.svg",
+        "report.html",
+    } <= files
     (section,) = found[1].scores
     assert read_points(tmp_path / "report" / "accuracy.csv", Score) == section
     assert [len(cells) for cells in by_task(section).values()] == [4]
     again = collect([], "needles", "", evidence=[tmp_path / "report"])
     assert read_evidence(tmp_path / "report")[0] and again.scores == found[1].scores
     page = (tmp_path / "report" / "report.html").read_text()
-    assert "Accuracy by length and depth" in page and "Accuracy by method and length" in page and "needles" in page
+    assert (
+        "Accuracy by length and depth" in page
+        and "Accuracy by method and length" in page
+        and "needles" in page
+    )
 
 
-def test_what_guesses_get_right_is_a_line_in_the_figure_and_in_the_text_and_stays_in_evidence(found, tmp_path):
+def test_what_guesses_get_right_is_a_line_in_the_figure_and_in_the_text_and_stays_in_evidence(
+    found, tmp_path
+):
     by_place = {64: 0.95, 128: 0.7}
-    said = {str(length): {"needle": {"by place": place, "by value": 0.25, "by heart": "much"}} for length, place in by_place.items()}
+    said = {
+        str(length): {"needle": {"by place": place, "by value": 0.25, "by heart": "much"}}
+        for length, place in by_place.items()
+    }
     for path in found[0]:
         path.write_text(json.dumps(json.loads(path.read_text()) | {"guesses": said}))
     built = Built(found[0], tmp_path / "guessed", "needles", "")
-    for scores in (built.scores, collect([], "needles", "", evidence=[tmp_path / "guessed"]).scores):
-        guessed = {(score.length, score.by_place, score.by_value) for score in scores[0] if score.depth is None}
+    for scores in (
+        built.scores,
+        collect([], "needles", "", evidence=[tmp_path / "guessed"]).scores,
+    ):
+        guessed = {
+            (score.length, score.by_place, score.by_value)
+            for score in scores[0]
+            if score.depth is None
+        }
         assert guessed == {(64, 0.95, 0.25), (128, 0.7, 0.25)}
         assert {score.by_value for score in scores[0] if score.depth is not None} == {None}
     assert "needle: 0.950 at 64 tokens, 0.700 at 128" in built.markdown()
-    drawn = [line.get_ydata().tolist() for line in accuracy.figure(built.scores[0], "").axes[0].lines if line.get_linestyle() == ":"]
+    drawn = [
+        line.get_ydata().tolist()
+        for line in accuracy.figure(built.scores[0], "").axes[0].lines
+        if line.get_linestyle() == ":"
+    ]
     assert drawn == [[0.95, 0.7], [0.25, 0.25]]
     named = [
         texts(save(accuracy.figure(one.scores[0], ""), tmp_path / name, ["svg"])[0])
@@ -171,12 +291,21 @@ def test_what_guesses_get_right_is_a_line_in_the_figure_and_in_the_text_and_stay
 
 
 def test_a_line_of_accuracies_is_broken_where_only_other_methods_were_asked(found):
-    rope = [score for score in found[1].scores[0] if score.encoding == "rope" and score.depth is None]
-    asked = [replace(score, length=length) for score in rope for length in (64, 128, 256) if score.length == 64]
+    rope = [
+        score for score in found[1].scores[0] if score.encoding == "rope" and score.depth is None
+    ]
+    asked = [
+        replace(score, length=length)
+        for score in rope
+        for length in (64, 128, 256)
+        if score.length == 64
+    ]
 
     def lines(scores: list[Score]) -> list[list[bool]]:
         return sorted(
-            [y == y for y in line.get_ydata()] for line in accuracy.figure(scores, "").axes[0].lines if line.get_marker() != "None"
+            [y == y for y in line.get_ydata()]
+            for line in accuracy.figure(scores, "").axes[0].lines
+            if line.get_marker() != "None"
         )
 
     gone = [score for score in asked if (score.extension, score.length) != ("ntk", 128)]

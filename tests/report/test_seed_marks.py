@@ -1,4 +1,6 @@
-"""Means over other seeds than most of a table are marked, in every table and in every form of it."""
+"""Means over other seeds than most of a table are marked, in every table and in every form of
+it.
+"""
 
 import re
 from dataclasses import replace
@@ -26,7 +28,9 @@ def evaluation(root, extension, seed, shift=0.0, lengths=LENGTHS):
 
 
 def line_of(markdown: str, extension: str) -> str:
-    return next(line for line in markdown.splitlines() if line.startswith(f"| rope | {extension} |"))
+    return next(
+        line for line in markdown.splitlines() if line.startswith(f"| rope | {extension} |")
+    )
 
 
 def test_a_method_with_one_seed_beside_three_is_marked_wherever_it_stands(tmp_path):
@@ -37,7 +41,11 @@ def test_a_method_with_one_seed_beside_three_is_marked_wherever_it_stands(tmp_pa
     markdown = (tmp_path / "out" / "table.md").read_text()
     assert line_of(markdown, "pi").startswith("| rope | pi | none [seed 0] | 3.905 |")
     assert line_of(markdown, "ntk").startswith("| rope | ntk | none | 3.910 |")
-    assert len(re.findall(r"^\| rope \| pi \| none \[seed 0\] \|", markdown, re.M)) == len(tables(report.sections[0])) == 2
+    assert (
+        len(re.findall(r"^\| rope \| pi \| none \[seed 0\] \|", markdown, re.M))
+        == len(tables(report.sections[0]))
+        == 2
+    )
     said = "- [seed 0]: a mean over these seeds; unmarked means are over seeds 0 to 2."
     assert markdown.count(said) == 1 and said[2:] in report.table_text()
     assert "none [seed 0]" in report.table_text() and "none {[}seed 0]" in report.latex()
@@ -49,7 +57,9 @@ def test_a_method_with_one_seed_beside_three_is_marked_wherever_it_stands(tmp_pa
 def test_maps_and_intervals_of_methods_are_marked(tmp_path):
     """Figures whose rows are ranked as those of a table are."""
     paths = [path for seed in (0, 1, 2) for path in write_run(tmp_path / "a", "rope", seed)]
-    kept = [path for path in paths if not (path.name.startswith("pi+none") and "-s0-" not in str(path))]
+    kept = [
+        path for path in paths if not (path.name.startswith("pi+none") and "-s0-" not in str(path))
+    ]
     (curve,) = collect(kept, "t", "command").sections
     for figure in (heatmap(curve, "t"), intervals(curve, "t")):
         save(figure, tmp_path / "figure", ("svg",))
@@ -59,7 +69,11 @@ def test_maps_and_intervals_of_methods_are_marked(tmp_path):
 
 
 def test_equal_seeds_have_no_mark(tmp_path):
-    report = collect([evaluation(tmp_path, name, seed) for name in ("none", "ntk") for seed in (0, 1, 2)], "t", "command")
+    report = collect(
+        [evaluation(tmp_path, name, seed) for name in ("none", "ntk") for seed in (0, 1, 2)],
+        "t",
+        "command",
+    )
     assert not NO_SEED.search(report.markdown() + report.table_text())
 
 
@@ -72,23 +86,39 @@ def test_as_many_other_seeds_are_other_trainings(tmp_path):
 def test_a_length_that_fewer_seeds_have_is_marked_alone(tmp_path):
     paths = [evaluation(tmp_path, name, seed) for name in ("none", "ntk") for seed in (0, 1)]
     paths += [evaluation(tmp_path, "pi", 0), evaluation(tmp_path, "pi", 1, lengths=LENGTHS[:2])]
-    cells = [cell.strip() for cell in line_of(collect(paths, "t", "command").markdown(), "pi").split("|")][1:-1]
+    cells = [
+        cell.strip() for cell in line_of(collect(paths, "t", "command").markdown(), "pi").split("|")
+    ][1:-1]
     assert cells == ["rope", "pi", "none", "3.905", "3.905", "3.900 [seed 0]", "3.900 [seed 0]"]
 
 
 def test_tables_by_position_are_marked(tmp_path):
     losses = np.full((8, 256), 3.0)
-    paths = [write_positions(tmp_path, name, losses, seed=seed) for name in ("none", "ntk") for seed in (0, 1)]
+    paths = [
+        write_positions(tmp_path, name, losses, seed=seed)
+        for name in ("none", "ntk")
+        for seed in (0, 1)
+    ]
     paths.append(write_positions(tmp_path, "pi", losses, seed=1))
     assert "| rope | pi | none [seed 1] |" in collect(paths, "t", "command").markdown()
 
 
 def test_scores_over_the_seeds_that_learned_are_marked(tmp_path):
     good, bad = {64: 1.0, 128: 0.9}, {64: 0.1, 128: 0.1}
-    paths = [write_scores(tmp_path, "rope", name, seed, good)[0] for name in ("none", "ntk") for seed in (0, 1)]
-    paths += [write_scores(tmp_path, "alibi", "none", seed, share)[0] for seed, share in ((0, good), (1, bad))]
+    paths = [
+        write_scores(tmp_path, "rope", name, seed, good)[0]
+        for name in ("none", "ntk")
+        for seed in (0, 1)
+    ]
+    paths += [
+        write_scores(tmp_path, "alibi", "none", seed, share)[0]
+        for seed, share in ((0, good), (1, bad))
+    ]
     report = collect(paths, "t", "command")
-    assert "| alibi | none | none [seed 0] |" in report.markdown() and "| rope | ntk | none | 1.000" in report.markdown()
+    assert (
+        "| alibi | none | none [seed 0] |" in report.markdown()
+        and "| rope | ntk | none | 1.000" in report.markdown()
+    )
     assert any(line.startswith("[seed 0]: ") for line in report.parts[0].lines)
 
 
@@ -96,7 +126,9 @@ def test_points_of_a_csv_are_told_apart_by_their_number_of_seeds(tmp_path):
     paths = [evaluation(tmp_path, name, seed) for name in ("none", "ntk") for seed in (0, 1, 2)]
     (curve,) = collect([*paths, evaluation(tmp_path, "pi", 0)], "t", "command").sections
     read = [replace(point, seeds=None) for point in curve]  # as a CSV gives them
-    assert mark_lines(read)[0].startswith("[1 seed]: a mean over these seeds; unmarked means are over 3 seeds")
+    assert mark_lines(read)[0].startswith(
+        "[1 seed]: a mean over these seeds; unmarked means are over 3 seeds"
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""Figures of trainings of several lengths or steps, and of fine-tunings by steps: what stands in them, and when there are none."""
+"""Figures of trainings of several lengths or steps, and of fine-tunings by steps: what stands in
+them, and when there are none.
+"""
 
 from dataclasses import replace
 
@@ -10,15 +12,25 @@ from posbench.report.figures import trainings
 from posbench.report.records import CurvePoint, Score, sections
 from posbench.report.write_report import draw
 
-PLACE = {"protocol": "fixed_targets", "data": "pysource", "tokenizer": "bpe-1024", "setting": None, "scale_attention": "none"}
+PLACE = {
+    "protocol": "fixed_targets",
+    "data": "pysource",
+    "tokenizer": "bpe-1024",
+    "setting": None,
+    "scale_attention": "none",
+}
 SEEN = {"n_seeds": 3, "n_targets": 4096, "n_units": 120, "sem_unit": "document", "over": "seeds x documents", "half_width": 0.02,
         "untested": False, "floor": 2.4}  # fmt: skip
 G = {32: 0.2, 64: 0.1, 128: 0.05}
 RATES = {"none": 0.5, "pi (trained in)": 0.3, "yarn (trained in)": 0.1}
 
 
-def trained(encoding="rope", extension="none", lengths=(32, 64, 128), multiples=(1, 2, 4), steps=(1500,)):
-    """Points of one method on trainings of several lengths; the difference is G times the multiple, so that every value is known."""
+def trained(
+    encoding="rope", extension="none", lengths=(32, 64, 128), multiples=(1, 2, 4), steps=(1500,)
+):
+    """Points of one method on trainings of several lengths; the difference is G times the multiple,
+    so that every value is known.
+    """
     return [
         CurvePoint(**PLACE, **SEEN, train_len=train_len, encoding=encoding if count == 1500 else f"{encoding} train.steps={count}",
               extension=extension, length=multiple * train_len, nll=2.5, gain=G[train_len] * count / 1500,
@@ -28,36 +40,79 @@ def trained(encoding="rope", extension="none", lengths=(32, 64, 128), multiples=
 
 
 def test_points_stand_at_the_largest_multiple_that_every_training_was_read_at_in_the_order_of_g():
-    points = trained(steps=(500, 1500)) + trained(extension="yarn", multiples=(2, 4, 8)) + trained("alibi", multiples=(1, 2))
+    points = (
+        trained(steps=(500, 1500))
+        + trained(extension="yarn", multiples=(2, 4, 8))
+        + trained("alibi", multiples=(1, 2))
+    )
     multiple, cells = trainings.at_multiple(labelled(points))
-    assert multiple == 2 and set(cells) == {("rope", "none", "none"), ("rope", "yarn", "none"), ("alibi", "none", "none")}
-    assert [point.gain for point in cells["rope", "none", "none"]] == pytest.approx(sorted([*G.values(), *(one / 3 for one in G.values())]))
+    assert multiple == 2 and set(cells) == {
+        ("rope", "none", "none"),
+        ("rope", "yarn", "none"),
+        ("alibi", "none", "none"),
+    }
+    assert [point.gain for point in cells["rope", "none", "none"]] == pytest.approx(
+        sorted([*G.values(), *(one / 3 for one in G.values())])
+    )
     assert all(point.length == 2 * point.train_len for point in sum(cells.values(), []))
 
 
 def test_trainings_of_one_length_and_several_numbers_of_steps_stand_against_these(tmp_path):
-    points = trained(lengths=(64,), steps=(500, 3000)) + trained(extension="pi", lengths=(64,), steps=(500, 3000))
-    points += [replace(one, encoding="rope n_layer=1 steps=3000", gain=0.01) for one in trained(lengths=(64,), steps=(3000,))]
+    points = trained(lengths=(64,), steps=(500, 3000)) + trained(
+        extension="pi", lengths=(64,), steps=(500, 3000)
+    )
+    points += [
+        replace(one, encoding="rope n_layer=1 steps=3000", gain=0.01)
+        for one in trained(lengths=(64,), steps=(3000,))
+    ]
     multiple, cells = trainings.at_multiple(labelled(points), trainings.STEPS)
-    assert multiple == 4 and set(cells) == {("rope", "none", "none"), ("rope", "pi", "none"), ("rope n_layer=1", "none", "none")}
+    assert multiple == 4 and set(cells) == {
+        ("rope", "none", "none"),
+        ("rope", "pi", "none"),
+        ("rope n_layer=1", "none", "none"),
+    }
     draw(sections(labelled(points)), tmp_path, "Steps")
     said = texts(tmp_path / "gain.svg")
-    assert {"Against G (nats/token)", "Against the steps of training", "rope + pi", "rope n_layer=1"} <= set(said)
+    assert {
+        "Against G (nats/token)",
+        "Against the steps of training",
+        "rope + pi",
+        "rope n_layer=1",
+    } <= set(said)
     assert "disc 500, diamond 3000 steps" in " ".join(said)
 
 
 def test_lines_join_what_only_the_knob_or_the_training_changes():
     def joined(points):
         panels = trainings.gain(labelled(points), "t").axes
-        drawn = [[line for line in axes.lines if line.get_zorder() == 3 and line.get_linestyle() != "None"] for axes in panels]
+        drawn = [
+            [
+                line
+                for line in axes.lines
+                if line.get_zorder() == 3 and line.get_linestyle() != "None"
+            ]
+            for axes in panels
+        ]
         return [sorted(len(line.get_xdata()) for line in lines) for lines in drawn]
 
-    assert joined(trained(steps=(500, 1500))) == [[2, 2, 2], [3, 3]]  # against G those of one length, against the length those of one name
+    assert joined(trained(steps=(500, 1500))) == [
+        [2, 2, 2],
+        [3, 3],
+    ]  # against G those of one length, against the length those of one name
     assert joined(trained(lengths=(64,), steps=(500, 1000, 3000))) == [[3], [3]]
     slopes = [replace(one, encoding=f"alibi slope={one.train_len}") for one in trained("alibi")]
-    assert joined(trained() + trained(lengths=(64,), steps=(500,))) == [[1, 1, 2], [3]]  # 500 steps at one length are no line
-    assert joined(slopes) == [[1, 1, 1], [3]]  # an argument that follows the length is the same method
-    assert joined(trained() + [replace(one, encoding="rope base=2.0") for one in trained()]) == [[2, 2, 2], [3, 3]]
+    assert joined(trained() + trained(lengths=(64,), steps=(500,))) == [
+        [1, 1, 2],
+        [3],
+    ]  # 500 steps at one length are no line
+    assert joined(slopes) == [
+        [1, 1, 1],
+        [3],
+    ]  # an argument that follows the length is the same method
+    assert joined(trained() + [replace(one, encoding="rope base=2.0") for one in trained()]) == [
+        [2, 2, 2],
+        [3, 3],
+    ]
 
 
 def read_at(extension="none", lengths=(32, 64, 256), read=(32, 64, 128, 256)):
@@ -70,14 +125,30 @@ def read_at(extension="none", lengths=(32, 64, 256), read=(32, 64, 128, 256)):
 
 
 def test_all_trainings_stand_at_the_longest_length_that_they_were_read_at():
-    length, cells = trainings.at_length(read_at() + read_at("yarn", lengths=(32, 64)) + read_at("none", read=(512,), lengths=(64,)))
-    assert length == 256 and set(cells) == {("rope", "none", "none"), ("rope", "yarn", "none"), trainings.FLOOR}
-    assert {train_len: point.nll for train_len, point in cells["rope", "none", "none"].items()} == {32: 2.08, 64: 2.04, 256: 2.01}
-    assert set(cells["rope", "yarn", "none"]) == {32, 64} and set(cells[trainings.FLOOR]) == {32, 64, 256}
+    length, cells = trainings.at_length(
+        read_at() + read_at("yarn", lengths=(32, 64)) + read_at("none", read=(512,), lengths=(64,))
+    )
+    assert length == 256 and set(cells) == {
+        ("rope", "none", "none"),
+        ("rope", "yarn", "none"),
+        trainings.FLOOR,
+    }
+    assert {train_len: point.nll for train_len, point in cells["rope", "none", "none"].items()} == {
+        32: 2.08,
+        64: 2.04,
+        256: 2.01,
+    }
+    assert set(cells["rope", "yarn", "none"]) == {32, 64} and set(cells[trainings.FLOOR]) == {
+        32,
+        64,
+        256,
+    }
 
 
 def tuned(extension="none", encoding="rope", numbers=(0, 10, 100), lengths=(64, 256, 1024)):
-    """Children whose loss falls from 3 + its rate in proportion to 1 / (1 + steps / 10), the same at every length."""
+    """Children whose loss falls from 3 + its rate in proportion to 1 / (1 + steps / 10), the same
+    at every length.
+    """
     return [
         CurvePoint(**PLACE, **SEEN, train_len=256, encoding=f"{encoding} tuned from rope-64 steps={number}", extension=extension,
               length=length, nll=3 + RATES[extension] / (1 + number / 10), difference=0.6 + RATES[extension] / (1 + number / 10), gain=0.1)
@@ -86,35 +157,57 @@ def tuned(extension="none", encoding="rope", numbers=(0, 10, 100), lengths=(64, 
 
 
 def curves(axes):
-    return [line for line in axes.lines if len(line.get_xdata()) == 3 and line.get_transform() == axes.transData]
+    return [
+        line
+        for line in axes.lines
+        if len(line.get_xdata()) == 3 and line.get_transform() == axes.transData
+    ]
 
 
 def rules(axes):
     """Heights of the lines across a panel."""
-    return [float(line.get_ydata()[0]) for line in axes.lines if line.get_transform() == axes.get_yaxis_transform(which="grid")]
+    return [
+        float(line.get_ydata()[0])
+        for line in axes.lines
+        if line.get_transform() == axes.get_yaxis_transform(which="grid")
+    ]
 
 
 def test_each_fine_tuned_method_is_a_line_over_its_steps_and_the_model_before_a_line_at_its_own_length():
-    points = labelled([point for extension in RATES for point in tuned(extension, lengths=(64, 128, 256, 1024))])
+    points = labelled(
+        [point for extension in RATES for point in tuned(extension, lengths=(64, 128, 256, 1024))]
+    )
     made = trainings.steps(points, "Fine-tuned")
-    assert [axes.get_title(loc="left") for axes in made.axes] == [f"Loss minus before at {length} tokens" for length in (64, 256, 1024)]
+    assert [axes.get_title(loc="left") for axes in made.axes] == [
+        f"Loss minus before at {length} tokens" for length in (64, 256, 1024)
+    ]
     before = RATES["none"]  # above 3, without an extension, after 0 steps
     for axes in made.axes:
         for line, rate in zip(curves(axes), RATES.values(), strict=True):
             assert list(line.get_xdata()) == [0, 10, 100]
-            assert list(line.get_ydata()) == pytest.approx([rate / (1 + number / 10) - before for number in (0, 10, 100)])
+            assert list(line.get_ydata()) == pytest.approx(
+                [rate / (1 + number / 10) - before for number in (0, 10, 100)]
+            )
     names = [{text.get_text() for text in axes.texts} for axes in made.axes]
     assert names[:2] == [set(), set()] and names[2] == {"no extension", "pi", "yarn"}
     assert list(map(rules, made.axes)) == [[0.0], [0.0], [0.0]]
     bare = [point for point in points if point.extension != "none"]
-    dropped = labelled(tuned(encoding="none"))  # 0 steps is then no longer the model that was trained
+    dropped = labelled(
+        tuned(encoding="none")
+    )  # 0 steps is then no longer the model that was trained
     for found in (bare, dropped):
         assert not any(rules(axes) for axes in trainings.steps(found, "Fine-tuned").axes)
 
 
 def asked(extension, numbers=(0, 10, 100), tasks=("copy",), depths=(None, 0.5), learned=2):
     """Children whose accuracy rises with the steps, in a task and a share of it."""
-    shared = PLACE | {"protocol": "accuracy", "train_len": 256, "n_texts": 50, "n_answers": 400, "over": "seeds x examples"}
+    shared = PLACE | {
+        "protocol": "accuracy",
+        "train_len": 256,
+        "n_texts": 50,
+        "n_answers": 400,
+        "over": "seeds x examples",
+    }
     return [
         Score(**shared, task=task, encoding=f"rope tuned from rope-64 steps={number}", extension=extension, untested=False, length=length,
               depth=depth, n_seeds=learned, n_trained=2, accuracy=number / 200, low=number / 250, high=number / 150, nll=1.0, choice=None,
@@ -124,50 +217,97 @@ def asked(extension, numbers=(0, 10, 100), tasks=("copy",), depths=(None, 0.5), 
 
 
 def test_accuracy_has_a_row_of_panels_for_each_part_of_a_task(tmp_path):
-    scores = labelled([score for extension in ("none", "yarn (trained in)") for score in asked(extension, tasks=("copy", "copy last"))])
+    scores = labelled(
+        [
+            score
+            for extension in ("none", "yarn (trained in)")
+            for score in asked(extension, tasks=("copy", "copy last"))
+        ]
+    )
     made = trainings.accuracy_steps(scores, "Fine-tuned")
     assert [axes.get_title(loc="left") for axes in made.axes] == [
-        f"{task}: accuracy at {length} tokens (share of answers)" for task in ("copy", "copy last") for length in (64, 256)
+        f"{task}: accuracy at {length} tokens (share of answers)"
+        for task in ("copy", "copy last")
+        for length in (64, 256)
     ]
     for axes in made.axes:
-        assert [(list(line.get_xdata()), list(line.get_ydata())) for line in curves(axes)] == [([0, 10, 100], [0, 0.05, 0.5])] * 2
-        (bars, _) = axes.collections
+        assert [(list(line.get_xdata()), list(line.get_ydata())) for line in curves(axes)] == [
+            ([0, 10, 100], [0, 0.05, 0.5])
+        ] * 2
+        bars, _ = axes.collections
         ends = [value for segment in bars.get_segments() for value in segment[:, 1]]
         assert ends == pytest.approx([0, 0, 0.04, 10 / 150, 0.4, 100 / 150])
     (drawn,) = draw(sections(scores), tmp_path, "Fine-tuned")
-    assert [path.name for path in drawn["accuracy_steps"]] == ["accuracy_steps.png", "accuracy_steps.svg"]
+    assert [path.name for path in drawn["accuracy_steps"]] == [
+        "accuracy_steps.png",
+        "accuracy_steps.svg",
+    ]
     some = trainings.accuracy_steps([replace(score, n_seeds=1) for score in scores], "Fine-tuned")
-    assert [any("Means leave out seeds" in text.get_text() for text in figure.texts) for figure in (made, some)] == [False, True]
+    assert [
+        any("Means leave out seeds" in text.get_text() for text in figure.texts)
+        for figure in (made, some)
+    ] == [False, True]
 
 
 def test_without_trainings_or_fine_tunings_that_differ_there_is_no_figure():
     def from_file(points):
         return [replace(point, source="paper.csv") for point in points]
 
-    apart = [point for point in trained() if point.length == {32: 64, 64: 256, 128: 256}[point.train_len]]  # no multiple in common
+    apart = [
+        point for point in trained() if point.length == {32: 64, 64: 256, 128: 256}[point.train_len]
+    ]  # no multiple in common
     unknown = [replace(point, gain=None) for point in trained()]
-    child = [replace(one, encoding="rope", train_len=64) for one in tuned(numbers=(0,), lengths=(64, 128))] + tuned(lengths=(256, 512))
-    for found in ([], trained(lengths=(64,)) + trained("alibi", lengths=(128,)), unknown, from_file(trained()), apart, child):
+    child = [
+        replace(one, encoding="rope", train_len=64)
+        for one in tuned(numbers=(0,), lengths=(64, 128))
+    ] + tuned(lengths=(256, 512))
+    for found in (
+        [],
+        trained(lengths=(64,)) + trained("alibi", lengths=(128,)),
+        unknown,
+        from_file(trained()),
+        apart,
+        child,
+    ):
         assert trainings.gain(labelled(found), "t") is None
     short = read_at(read=(32, 64, 128))  # shorter than the longest training
     other = [replace(point, setting=f"{point.train_len // 8} targets") for point in read_at()]
     children = [replace(point, encoding="rope tuned from rope") for point in read_at()]
     for found in ([], read_at(lengths=(64,)), short, other, children, from_file(read_at())):
         assert trainings.frontier(labelled(found), "t") is None
-    scratch = [replace(point, encoding=point.encoding.replace(" tuned from rope-64", "")) for point in tuned()]
+    scratch = [
+        replace(point, encoding=point.encoding.replace(" tuned from rope-64", ""))
+        for point in tuned()
+    ]
     for found in ([], tuned(numbers=(30,)), from_file(tuned()), scratch):
         assert trainings.steps(labelled(found), "t") is None
-    for found in (asked("none", numbers=(30,)), [replace(score, encoding="rope") for score in asked("none")]):
+    for found in (
+        asked("none", numbers=(30,)),
+        [replace(score, encoding="rope") for score in asked("none")],
+    ):
         assert trainings.accuracy_steps(labelled(found), "t") is None
 
 
 def test_loss_and_floor_stand_beside_each_other_over_the_steps_of_one_length():
-    both = trained(lengths=(64,), steps=(500, 3000)) + trained(extension="pi", lengths=(64,), steps=(500, 3000))
-    points = labelled([replace(one, nll=4.0 + one.difference - number / 9, floor=3.0 + number / 7) for number, one in enumerate(both)])
+    both = trained(lengths=(64,), steps=(500, 3000)) + trained(
+        extension="pi", lengths=(64,), steps=(500, 3000)
+    )
+    points = labelled(
+        [
+            replace(one, nll=4.0 + one.difference - number / 9, floor=3.0 + number / 7)
+            for number, one in enumerate(both)
+        ]
+    )
     made = trainings.floors(points, "t")
     assert [axes.get_title(loc="left") for axes in made.axes] == ["rope", "rope + pi"]
     for axes, extension in zip(made.axes, ("none", "pi"), strict=True):
         last = [one for one in points if one.extension == extension and one.length == 256]
-        nll, floor = (line for line in axes.lines if line.get_transform() == axes.transData and len(line.get_xdata()) == 2)
-        assert list(nll.get_ydata()) == [one.nll for one in last] and list(floor.get_ydata()) == [one.floor for one in last]
+        nll, floor = (
+            line
+            for line in axes.lines
+            if line.get_transform() == axes.transData and len(line.get_xdata()) == 2
+        )
+        assert list(nll.get_ydata()) == [one.nll for one in last] and list(floor.get_ydata()) == [
+            one.floor for one in last
+        ]
     assert trainings.floors(labelled(trained()), "t") is None  # lengths differ, and no steps

@@ -1,4 +1,6 @@
-"""A stored evaluation: its setting, which is its key and is read back from no words, and arrays that are read when they are needed."""
+"""A stored evaluation: its setting, which is its key and is read back from no words, and arrays
+that are read when they are needed.
+"""
 
 import numpy as np
 import pytest
@@ -11,7 +13,9 @@ from posbench.runs.setting import Setting
 
 def stored(folder, **evaluate):
     """An evaluation whose json holds this configuration."""
-    return asked(write_eval(folder, "rope", "none", "none", np.full((4, TARGETS), 3.0), LENGTHS), **evaluate)
+    return asked(
+        write_eval(folder, "rope", "none", "none", np.full((4, TARGETS), 3.0), LENGTHS), **evaluate
+    )
 
 
 def test_keys_of_later_versions_and_lengths_tell_no_settings_apart(tmp_path):
@@ -23,17 +27,29 @@ def test_keys_of_later_versions_and_lengths_tell_no_settings_apart(tmp_path):
 
 
 def test_a_stride_tells_settings_apart_but_not_their_windows(tmp_path):
-    one, strided = load_evaluation(stored(tmp_path / "a")), load_evaluation(stored(tmp_path / "b", stride=16))
+    one, strided = (
+        load_evaluation(stored(tmp_path / "a")),
+        load_evaluation(stored(tmp_path / "b", stride=16)),
+    )
     assert one.key != strided.key and one.windows == strided.windows
     assert (one.full_from, strided.full_from) == (64 + 7, 64 + 15)
-    assert strided.words == str(strided.setting) and "advancing by 16" in strided.words and one.words != strided.words
+    assert (
+        strided.words == str(strided.setting)
+        and "advancing by 16" in strided.words
+        and one.words != strided.words
+    )
 
 
 def test_blocks_of_the_floor_tell_settings_apart_and_are_named(tmp_path):
     one, exact, blocks = (
-        load_evaluation(stored(tmp_path / str(n), **more)) for n, more in enumerate(({}, {"floor_block": 1}, {"floor_block": 16}))
+        load_evaluation(stored(tmp_path / str(n), **more))
+        for n, more in enumerate(({}, {"floor_block": 1}, {"floor_block": 16}))
     )
-    assert one.key == exact.key != blocks.key and one.words == exact.words and one.windows == blocks.windows
+    assert (
+        one.key == exact.key != blocks.key
+        and one.words == exact.words
+        and one.windows == blocks.windows
+    )
     assert "recompute_window in blocks of 16" in blocks.words
 
 
@@ -57,7 +73,12 @@ def test_arrays_are_read_when_they_are_first_needed(tmp_path):
     assert found.first["length"] == 64
     with pytest.raises(RunError, match=r"\.npz is damaged"):
         found.losses(64)
-    fields = {"nll": np.ones((1, 4)), "length": np.array([64]), "document": np.zeros(4, int), "offset": np.arange(4)}
+    fields = {
+        "nll": np.ones((1, 4)),
+        "length": np.array([64]),
+        "document": np.zeros(4, int),
+        "offset": np.arange(4),
+    }
     for wrong in ({"correct": np.array(1)}, {"correct": np.ones(0)}):
         np.savez(path.with_suffix(".npz"), **fields, **wrong)
         found = load_evaluation(path)

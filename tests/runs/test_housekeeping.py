@@ -1,4 +1,6 @@
-"""scripts/runs.py: what is listed of a results folder in every state a run can be in, and what gc deletes and leaves alone."""
+"""scripts/runs.py: what is listed of a results folder in every state a run can be in, and what gc
+deletes and leaves alone.
+"""
 
 import fcntl
 import json
@@ -21,20 +23,41 @@ from posbench.results.cleanup import find_waste, foreign_files, unused_tokens
 from posbench.results.inventory import list_runs
 
 SCRIPT = CONFIGS.parent / "scripts" / "runs.py"
-PARTS = {"encoding": {"_target_": "posbench.encodings.rope.Rope", "base": 10000.0}, "model": {"d_model": 16}, "seed": 0}
-DATA = {"name": "books", "source": {"_target_": "posbench.data.books.Books"}, "tokenizer": "bytes", "vocab_size": 256}
+PARTS = {
+    "encoding": {"_target_": "posbench.encodings.rope.Rope", "base": 10000.0},
+    "model": {"d_model": 16},
+    "seed": 0,
+}
+DATA = {
+    "name": "books",
+    "source": {"_target_": "posbench.data.books.Books"},
+    "tokenizer": "bytes",
+    "vocab_size": 256,
+}
 SUMMARY = {"steps": 9, "validation_loss": 2.5, "sha256": "0" * 64}
 
 
 def make(folder: Path, digit: str, steps: int = 9, age: float = 0.0, **files: str | dict) -> Path:
-    """A run's directory; `files` are its files by stem (config, train, state, failure, log), all `age` seconds old."""
+    """A run's directory; `files` are its files by stem (config, train, state, failure, log), all
+    `age` seconds old.
+    """
     path = folder / f"rope-16-s0-{digit * 10}"
     path.mkdir(parents=True)
     (path / ".lock").touch()
-    (path / "config.yaml").write_text(json.dumps({**PARTS, "train": {"steps": steps}, "data": DATA}))
-    names = {"log": "train.jsonl", "train": "train.json", "state": "state.pt", "failure": "failure.txt", "config": "config.yaml"}
+    (path / "config.yaml").write_text(
+        json.dumps({**PARTS, "train": {"steps": steps}, "data": DATA})
+    )
+    names = {
+        "log": "train.jsonl",
+        "train": "train.json",
+        "state": "state.pt",
+        "failure": "failure.txt",
+        "config": "config.yaml",
+    }
     for name, content in files.items():
-        (path / names[name]).write_text(content if isinstance(content, str) else json.dumps(content))
+        (path / names[name]).write_text(
+            content if isinstance(content, str) else json.dumps(content)
+        )
     for file in path.iterdir():
         os.utime(file, (time.time() - age, time.time() - age))
     return path
@@ -45,7 +68,13 @@ def results(tmp_path) -> Path:
     """One run of every state, by the first digit of its hash."""
     folder = tmp_path / "runs"
     make(folder, "1", train=SUMMARY)
-    make(folder, "2", log='{"step": 3}\n{"step": 6, "loss": 1.0}\n{"step": 7, "lo', state="x" * 100, age=7200)
+    make(
+        folder,
+        "2",
+        log='{"step": 3}\n{"step": 6, "loss": 1.0}\n{"step": 7, "lo',
+        state="x" * 100,
+        age=7200,
+    )
     make(folder, "3", failure="ValueError: boom\ncommand: x\n", state="x")
     make(folder, "4")
     make(folder, "5", config="a: [")
@@ -58,13 +87,20 @@ def results(tmp_path) -> Path:
 
 
 def runs(results: Path, *words: str, code: int = 0) -> subprocess.CompletedProcess:
-    done = forked.run([sys.executable, SCRIPT, *words, f"results_dir={results}"], capture_output=True, text=True, timeout=60)
+    done = forked.run(
+        [sys.executable, SCRIPT, *words, f"results_dir={results}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == code and "Traceback" not in done.stderr, done.stderr
     return done
 
 
 def names(results: Path) -> set[str]:
-    return {path.relative_to(results).as_posix() for path in results.rglob("*") if path.name != ".lock"}
+    return {
+        path.relative_to(results).as_posix() for path in results.rglob("*") if path.name != ".lock"
+    }
 
 
 def test_every_state_is_told(results):
@@ -79,18 +115,46 @@ def test_every_state_is_told(results):
         "7": "interrupted, no checkpoint yet",
         "8": "unstarted",
     }
-    assert (found["1"].loss, found["1"].steps, found["7"].steps, found["7"].total) == (2.5, 9, 5, 20)
-    assert found["7"].encoding == "rope steps=20" and found["1"].encoding == "rope steps=9" and found["8"].encoding == "-"
-    assert 7190 < found["2"].age < 7300 and found["2"].size == sum(path.stat().st_size for path in found["2"].path.iterdir())
+    assert (found["1"].loss, found["1"].steps, found["7"].steps, found["7"].total) == (
+        2.5,
+        9,
+        5,
+        20,
+    )
+    assert (
+        found["7"].encoding == "rope steps=20"
+        and found["1"].encoding == "rope steps=9"
+        and found["8"].encoding == "-"
+    )
+    assert 7190 < found["2"].age < 7300 and found["2"].size == sum(
+        path.stat().st_size for path in found["2"].path.iterdir()
+    )
     with open(results / "rope-16-s0-2222222222" / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert [(entry.state, entry.steps) for entry in list_runs(results) if entry.path.name.endswith("2")] == [("running", 6)]
+        assert [
+            (entry.state, entry.steps)
+            for entry in list_runs(results)
+            if entry.path.name.endswith("2")
+        ] == [("running", 6)]
 
 
 def test_an_encoding_is_listed_by_the_name_of_its_yaml(tmp_path):
     for digit, name in enumerate(("gemma3", "hybrid", "fox_rope")):
-        make(tmp_path, str(digit), config={**PARTS, "encoding": node("encoding", name), "train": {"steps": 9}, "data": DATA})
-    assert [entry.encoding.split(" ")[0] for entry in list_runs(tmp_path)] == ["gemma3", "hybrid", "fox_rope"]
+        make(
+            tmp_path,
+            str(digit),
+            config={
+                **PARTS,
+                "encoding": node("encoding", name),
+                "train": {"steps": 9},
+                "data": DATA,
+            },
+        )
+    assert [entry.encoding.split(" ")[0] for entry in list_runs(tmp_path)] == [
+        "gemma3",
+        "hybrid",
+        "fox_rope",
+    ]
 
 
 def test_the_list_is_filtered_sorted_and_given_to_scripts(results):
@@ -98,10 +162,16 @@ def test_the_list_is_filtered_sorted_and_given_to_scripts(results):
     assert [line.split()[0][-1] for line in done.stdout.splitlines()[1:]] == ["2", "1"]
     assert done.stderr.startswith("2 runs (1 finished, 1 interrupted), ")
     found = json.loads(runs(results, "list", "state=failed", "json=-").stdout)
-    assert [(run["run"], run["reason"], run["total"]) for run in found] == [("rope-16-s0-3333333333", "ValueError: boom", 9)]
+    assert [(run["run"], run["reason"], run["total"]) for run in found] == [
+        ("rope-16-s0-3333333333", "ValueError: boom", 9)
+    ]
     assert runs(results, "list", "encoding=ali*").stdout.count("\n") == 1
     assert "results_dir=" in runs(results, "list", f"runs={results}/*", code=2).stderr
-    for words, said in ((["list", "state=done"], "state=done"), (["gc", "older=soon"], "older=soon"), (["rm"], "neither list nor gc")):
+    for words, said in (
+        (["list", "state=done"], "state=done"),
+        (["gc", "older=soon"], "older=soon"),
+        (["rm"], "neither list nor gc"),
+    ):
         assert said in runs(results, *words, code=2).stderr
 
 
@@ -115,7 +185,11 @@ def test_gc_is_dry_until_told_and_takes_what_is_not_needed(results):
     (finished / "mine.txt").write_text("mine")
     before = names(results)
     dry = runs(results, "gc")
-    assert names(results) == before and "nothing was deleted: add delete=true" in dry.stderr and "1.5 MiB  " in dry.stdout
+    assert (
+        names(results) == before
+        and "nothing was deleted: add delete=true" in dry.stderr
+        and "1.5 MiB  " in dry.stdout
+    )
     runs(results, "gc", "delete=true")
     assert before - names(results) == {
         "rope-16-s0-1111111111/state.previous.pt",
@@ -127,9 +201,15 @@ def test_gc_is_dry_until_told_and_takes_what_is_not_needed(results):
         "rope-16-s0-8888888888",
     }
     runs(results, "gc", "failed=true", "interrupted=true", "older=1h", "delete=true")
-    assert not interrupted.exists() and (results / "rope-16-s0-3333333333").exists() and (results / "rope-16-s0-7777777777").exists()
+    assert (
+        not interrupted.exists()
+        and (results / "rope-16-s0-3333333333").exists()
+        and (results / "rope-16-s0-7777777777").exists()
+    )
     runs(results, "gc", "failed=true", "interrupted=true", "delete=true")
-    assert {path.name[-1] for path in results.glob("rope-*")} == {"1", "5", "6"} and (finished / "mine.txt").exists()
+    assert {path.name[-1] for path in results.glob("rope-*")} == {"1", "5", "6"} and (
+        finished / "mine.txt"
+    ).exists()
 
 
 def test_gc_leaves_alone_what_lives_and_what_is_not_its_own(results):
@@ -146,8 +226,13 @@ def test_gc_leaves_alone_what_lives_and_what_is_not_its_own(results):
         assert names(results) == before and "1 run at work left alone" in done.stderr
 
 
-MEANWHILE = {  # waste -> where it lies, and what another process does to the run between the listing and the deletion
-    "arrays": ("1/evals/p/pi+none-1.npz", lambda run: (run / "evals/p/pi+none-1.json").write_text("{}")),
+# waste -> where it lies, and what another process does to the run between the listing and the
+# deletion
+MEANWHILE = {
+    "arrays": (
+        "1/evals/p/pi+none-1.npz",
+        lambda run: (run / "evals/p/pi+none-1.json").write_text("{}"),
+    ),
     "checkpoint": ("1/state.pt", lambda run: (run / "train.json").unlink()),
     "unstarted": ("4", lambda run: (run / "thesis.tex").touch()),
     "begun": ("4", lambda run: (run / "train.jsonl").write_text('{"step": 1}')),
@@ -164,7 +249,12 @@ def test_what_a_process_makes_of_it_between_the_list_and_the_deletion_is_kept(re
     if inside:
         (run / inside).parent.mkdir(parents=True, exist_ok=True)
         (run / inside).write_text("x" * 50)
-    asked = results, list_runs(results), ["interrupted"] * (digit == "2"), 3600.0 * (kind == "interrupted")
+    asked = (
+        results,
+        list_runs(results),
+        ["interrupted"] * (digit == "2"),
+        3600.0 * (kind == "interrupted"),
+    )
     assert run / inside in {waste.path for waste in find_waste(*asked)}
     act(run)
     wastes = {waste.path for waste in find_waste(*asked, delete=True)}
@@ -182,13 +272,25 @@ def test_what_cannot_be_locked_is_kept_and_named_with_the_reason(results, monkey
     with open(results / "rope-16-s0-7777777777" / ".lock", "w") as lock:
         wanted = list_runs(results)
         fcntl.flock(lock, fcntl.LOCK_EX)
-        wastes = {waste.path.name[-1]: waste for waste in find_waste(results, wanted, ["failed", "interrupted"], delete=True)}
-    assert set(wastes) == {"2", "3", "4", "8"} and wastes["2"].path.exists() and wastes["2"].why == "interrupted"
-    assert "[Errno 13] Permission denied" in wastes["2"].kept and not any(wastes[digit].kept for digit in "348")
+        wastes = {
+            waste.path.name[-1]: waste
+            for waste in find_waste(results, wanted, ["failed", "interrupted"], delete=True)
+        }
+    assert (
+        set(wastes) == {"2", "3", "4", "8"}
+        and wastes["2"].path.exists()
+        and wastes["2"].why == "interrupted"
+    )
+    assert "[Errno 13] Permission denied" in wastes["2"].kept and not any(
+        wastes[digit].kept for digit in "348"
+    )
 
 
 def test_gc_takes_wandbs_folders_once_they_are_uploaded_and_follows_no_link(results, tmp_path):
-    kept, gone = (results / ".wandb" / "wandb" / f"offline-run-20260101_000000-rope-16-s0-{digit * 10}" for digit in "12")
+    kept, gone = (
+        results / ".wandb" / "wandb" / f"offline-run-20260101_000000-rope-16-s0-{digit * 10}"
+        for digit in "12"
+    )
     for folder in (kept, gone):
         (folder / "files").mkdir(parents=True)
     (gone / "run-rope-16-s0-2222222222.wandb.synced").touch()
@@ -206,21 +308,42 @@ def test_gc_takes_wandbs_folders_once_they_are_uploaded_and_follows_no_link(resu
 
 
 def test_gc_takes_tokens_that_no_run_was_trained_on(results, tmp_path, monkeypatch):
-    used, unused, later, foreign_folder = (tmp_path / "cache" / name for name in ("a" * 24, "b" * 24, "c" * 24 + "_test", "thesis"))
-    for folder, tokenizer in ((used, "bytes"), (unused, "bpe-512"), (later, "bpe-513"), (foreign_folder, "bpe-512")):
+    used, unused, later, foreign_folder = (
+        tmp_path / "cache" / name for name in ("a" * 24, "b" * 24, "c" * 24 + "_test", "thesis")
+    )
+    for folder, tokenizer in (
+        (used, "bytes"),
+        (unused, "bpe-512"),
+        (later, "bpe-513"),
+        (foreign_folder, "bpe-512"),
+    ):
         folder.mkdir(parents=True)
-        (folder / "manifest.json").write_text(json.dumps({"name": "books", "source": DATA["source"], "tokenizer": tokenizer}))
+        (folder / "manifest.json").write_text(
+            json.dumps({"name": "books", "source": DATA["source"], "tokenizer": tokenizer})
+        )
     runs(results, "gc", "delete=true")
     assert {waste.path for waste in unused_tokens(tmp_path / "cache", results)} == {unused, later}
 
-    def lock(path: Path, timeout: float) -> FileLock:  # before it is held, another process begins a training on these tokens
+    def lock(
+        path: Path, timeout: float
+    ) -> FileLock:  # before it is held, another process begins a training on these tokens
         if not list(results.glob("*9999999999/config.yaml")):
-            make(results, "9", config={**PARTS, "train": {"steps": 9}, "data": {**DATA, "tokenizer": "bpe", "vocab_size": 513}})
+            make(
+                results,
+                "9",
+                config={
+                    **PARTS,
+                    "train": {"steps": 9},
+                    "data": {**DATA, "tokenizer": "bpe", "vocab_size": 513},
+                },
+            )
         return FileLock(path, timeout=timeout)
 
     (results / "elsewhere-16-s0-9999999999").unlink()
     monkeypatch.setattr("posbench.results.cleanup.FileLock", lock)
-    assert [waste.path for waste in unused_tokens(tmp_path / "cache", results, delete=True)] == [unused]
+    assert [waste.path for waste in unused_tokens(tmp_path / "cache", results, delete=True)] == [
+        unused
+    ]
     assert used.exists() and later.exists() and foreign_folder.exists() and not unused.exists()
 
 
@@ -237,30 +360,72 @@ def test_a_run_that_cannot_be_read_or_goes_away_costs_no_other(results, monkeypa
         return real(path)
 
     monkeypatch.setattr(os, "scandir", scandir)
-    monkeypatch.setattr(Path, "stat", lambda path, stat=Path.stat, **how: stat(path / ("none" if path.name == gone else ""), **how))
+    monkeypatch.setattr(
+        Path,
+        "stat",
+        lambda path, stat=Path.stat, **how: stat(
+            path / ("none" if path.name == gone else ""), **how
+        ),
+    )
     found = {entry.path.name: entry for entry in list_runs(results)}
-    assert found[unreadable].told == "damaged: cannot be read (Permission denied)" and gone not in found and len(found) == 7
+    assert (
+        found[unreadable].told == "damaged: cannot be read (Permission denied)"
+        and gone not in found
+        and len(found) == 7
+    )
     wastes = list(find_waste(results, [*found.values()], ["failed", "interrupted"]))
     assert unreadable not in {waste.path.name for waste in wastes} and len(wastes) == 3
-    monkeypatch.setattr(os, "scandir", lambda path: (_ for _ in ()).throw(PermissionError(13, "Permission denied", str(path))))
+    monkeypatch.setattr(
+        os,
+        "scandir",
+        lambda path: (_ for _ in ()).throw(PermissionError(13, "Permission denied", str(path))),
+    )
     with pytest.raises(RunError, match="cannot be read"):
         list_runs(results)
 
 
 def test_all_that_a_real_run_writes_is_known(tmp_path, text_folder, capfd):
-    call(capfd, tmp_path, "run", *TINY, f"data.path={text_folder}", "results_dir=runs", "cache_dir=cache", "extension=pi")
+    call(
+        capfd,
+        tmp_path,
+        "run",
+        *TINY,
+        f"data.path={text_folder}",
+        "results_dir=runs",
+        "cache_dir=cache",
+        "extension=pi",
+    )
     listed = call(capfd, tmp_path, "runs", "list", "results_dir=runs", "json=-")
     (run,) = json.loads(listed.stdout)
-    assert (run["state"], run["steps"], run["total"], run["evaluations"], run["encoding"]) == ("finished", 4, 4, 3, "rope")
-    assert foreign_files(tmp_path / run["path"]) == [] and not (tmp_path / "runs" / ".wandb").exists()
+    assert (run["state"], run["steps"], run["total"], run["evaluations"], run["encoding"]) == (
+        "finished",
+        4,
+        4,
+        3,
+        "rope",
+    )
+    assert (
+        foreign_files(tmp_path / run["path"]) == [] and not (tmp_path / "runs" / ".wandb").exists()
+    )
     (evaluation,) = (tmp_path / run["path"]).glob("evals/fixed_targets/pi+none-*.json")
     machines = json.loads(evaluation.read_text())["machines"]
-    assert set(machines) == {"16", "32"} and machines["16"]["versions"]["torch"] and machines["16"]["device"] == "cpu"
+    assert (
+        set(machines) == {"16", "32"}
+        and machines["16"]["versions"]["torch"]
+        and machines["16"]["device"] == "cpu"
+    )
     assert call(capfd, tmp_path, "runs", "gc", "results_dir=runs", "cache=cache").stdout == ""
 
 
 def test_a_thousand_runs_are_listed_in_seconds_without_torch(tmp_path):
-    config = json.dumps({**PARTS, "train": {"steps": 9}, "data": DATA, "evaluate": {f"key{i}": [i] for i in range(60)}})
+    config = json.dumps(
+        {
+            **PARTS,
+            "train": {"steps": 9},
+            "data": DATA,
+            "evaluate": {f"key{i}": [i] for i in range(60)},
+        }
+    )
     for i in range(1000):
         path = tmp_path / f"rope-16-s{i}-{i:010x}"
         (path / "evals" / "fixed_targets").mkdir(parents=True)
@@ -268,8 +433,13 @@ def test_a_thousand_runs_are_listed_in_seconds_without_torch(tmp_path):
         (path / "train.json").write_text(json.dumps(SUMMARY))
     code = f"import sys, runpy; sys.argv = ['runs.py', 'list', 'results_dir={tmp_path}']\n"
     code += f"try: runpy.run_path({str(SCRIPT)!r}, run_name='__main__')\nexcept SystemExit: pass\n"
-    code += "print([name for name in ('torch', 'hydra', 'wandb', 'matplotlib', 'numpy') if name in sys.modules])"
+    code += (
+        "print([name for name in ('torch', 'hydra', 'wandb', 'matplotlib', 'numpy') if name in"
+        " sys.modules])"
+    )
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.stdout.splitlines()[-1] == "[]" and done.stdout.count("finished") == 1000
-    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 10  # seconds of one core; between one and two
+    assert (
+        resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 10
+    )  # seconds of one core; between one and two

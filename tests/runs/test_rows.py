@@ -39,7 +39,9 @@ def test_columns_are_the_contract_in_its_order():
 def test_readme_shows_the_table_of_the_code():
     text = (CONFIGS.parent / "results" / "README.md").read_text()
     shown = [line for line in text.split("## A row")[1].splitlines() if line.startswith("| `")]
-    assert shown == [f"| `{c.name}` | {c.kind.__name__} | {c.unit} | {c.meaning} |" for c in rows.TABLE]
+    assert shown == [
+        f"| `{c.name}` | {c.kind.__name__} | {c.unit} | {c.meaning} |" for c in rows.TABLE
+    ]
 
 
 def test_derived_columns():
@@ -57,7 +59,10 @@ def test_a_mean_over_targets_that_were_not_scored_makes_no_row(name):
         rows.make_row(**{**VALUES, name: np.float32("nan")})
 
 
-@pytest.mark.parametrize("change", [{"extra": 1}, {"ppl": 3.0}, {"seed": "0"}, {"length": 128.0}, {"untested": 1}, {"seed": True}])
+@pytest.mark.parametrize(
+    "change",
+    [{"extra": 1}, {"ppl": 3.0}, {"seed": "0"}, {"length": 128.0}, {"untested": 1}, {"seed": True}],
+)
 def test_a_row_refuses_what_is_no_column_or_of_another_type(change):
     with pytest.raises(TypeError, match=next(iter(change))):
         rows.make_row(**{**VALUES, **change})
@@ -69,25 +74,41 @@ def test_a_row_refuses_a_missing_column():
 
 
 def test_numpy_numbers_become_plain_ones():
-    row = rows.make_row(**{**VALUES, "nll": np.float32(2.5), "n_targets": np.int64(7), "accuracy": 1})
+    row = rows.make_row(
+        **{**VALUES, "nll": np.float32(2.5), "n_targets": np.int64(7), "accuracy": 1}
+    )
     assert [type(row[name]) for name in ("nll", "n_targets", "accuracy")] == [float, int, float]
 
 
 def test_csv_and_json_give_back_what_was_written(tmp_path):
     made = [
         rows.make_row(**VALUES),
-        rows.make_row(**{**VALUES, "position": 64, "task": "copy", "depth": 0.5, "untested": True, "nll": 999.0}),
+        rows.make_row(
+            **{
+                **VALUES,
+                "position": 64,
+                "task": "copy",
+                "depth": 0.5,
+                "untested": True,
+                "nll": 999.0,
+            }
+        ),
     ]
     rows.write_csv(made, tmp_path / "rows.csv")
     back = rows.read_csv(tmp_path / "rows.csv")
     assert back == made
-    assert [[type(value) for value in row.values()] for row in back] == [[type(value) for value in row.values()] for row in made]
+    assert [[type(value) for value in row.values()] for row in back] == [
+        [type(value) for value in row.values()] for row in made
+    ]
     (tmp_path / "eval.json").write_text(json.dumps(rows.eval_content(made, {})))
     assert rows.read_eval(tmp_path / "eval.json") == made
 
 
 def test_a_csv_keeps_the_setting_of_its_rows_and_one_of_before_it_is_read(tmp_path):
-    made = [{**rows.make_row(**VALUES), "setting": setting} for setting in ("2 windows asked for", "512 windows asked for", None)]
+    made = [
+        {**rows.make_row(**VALUES), "setting": setting}
+        for setting in ("2 windows asked for", "512 windows asked for", None)
+    ]
     rows.write_csv(made, tmp_path / "rows.csv")
     assert rows.read_csv(tmp_path / "rows.csv") == made
     rows.write_csv([rows.make_row(**VALUES)], tmp_path / "before.csv")
@@ -101,7 +122,16 @@ def test_a_newer_schema_and_a_missing_column_are_refused(tmp_path):
     path.write_text(json.dumps({**content, "schema": rows.SCHEMA + 1}))
     with pytest.raises(RunError, match=f"row schema {rows.SCHEMA + 1}"):
         rows.read_eval(path)
-    path.write_text(json.dumps({**content, "rows": [{key: value for key, value in content["rows"][0].items() if key != "commit"}]}))
+    path.write_text(
+        json.dumps(
+            {
+                **content,
+                "rows": [
+                    {key: value for key, value in content["rows"][0].items() if key != "commit"}
+                ],
+            }
+        )
+    )
     with pytest.raises(RunError, match="commit"):
         rows.read_eval(path)
 
@@ -126,5 +156,7 @@ def test_rows_agree_but_for_what_no_two_runs_agree_on_and_arguments_that_came_la
     assert rows.agree(row, {**row, "seconds": 9.0, "commit": "ba"})
     assert rows.agree(row, {**row, "encoding_args": {**row["encoding_args"], "fraction": 1.0}})
     assert not rows.agree(row, {**row, "encoding_args": {**row["encoding_args"], "fraction": 0.5}})
-    assert not rows.agree(row, {**row, "extension_args": {**row["extension_args"], "fraction": 1.0}})
+    assert not rows.agree(
+        row, {**row, "extension_args": {**row["extension_args"], "fraction": 1.0}}
+    )
     assert not rows.agree(row, {**row, "nll": row["nll"] + 1e-16})

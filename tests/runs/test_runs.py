@@ -46,7 +46,10 @@ EVALUATE = {
     "lengths": [64],
     "batch_tokens": 8192,
 }
-NONE, LOG_N = {"_target_": "posbench.scale_attention.none.NoScale"}, {"_target_": "posbench.scale_attention.log_n.LogN", "clamp": True}
+NONE, LOG_N = (
+    {"_target_": "posbench.scale_attention.none.NoScale"},
+    {"_target_": "posbench.scale_attention.log_n.LogN", "clamp": True},
+)
 
 
 def changed(path, value):
@@ -60,13 +63,17 @@ def changed(path, value):
 
 
 def test_a_readable_prefix_and_ten_hex_digits():
-    assert run_id(CFG, "f").startswith("rope-64-s0-") and len(run_id(CFG, "f").rsplit("-", 1)[1]) == 10
+    assert (
+        run_id(CFG, "f").startswith("rope-64-s0-") and len(run_id(CFG, "f").rsplit("-", 1)[1]) == 10
+    )
     assert run_id(changed("train.length", [128, 64]), "f").startswith("rope-64+128-s0-")
 
 
 def test_the_id_of_the_first_release_never_changes():
-    # coreutils' sha256sum of {"data_fingerprint":"f","encoding":{"_target_":"posbench.encodings.rope.Rope","base":10000},
-    # "model":{"d_model":128,"n_layer":4},"seed":0,"train":{"length":64,"lr":0.006,"steps":1000}} without the line break
+    # coreutils' sha256sum of
+    # {"data_fingerprint":"f","encoding":{"_target_":"posbench.encodings.rope.Rope","base":10000},
+    # "model":{"d_model":128,"n_layer":4},"seed":0,"train":{"length":64,"lr":0.006,"steps":1000}}
+    # without the line break
     assert run_id(CFG, "f") == "rope-64-s0-80bb07c1f9"
 
 
@@ -103,10 +110,27 @@ def test_an_evaluation_is_its_targets_and_methods_not_its_lengths():
     assert len(base) == 16 and int(base, 16) >= 0
     for same in ({"lengths": [64, 128]}, {"batch_tokens": 1}, {"floor": False}, {"floor_block": 1}):
         assert eval_id("fixed_targets", NONE, NONE, {**EVALUATE, **same}, "r") == base
-    changed = {"max_length": 1024, "windows": 9, "targets": 4, "split": "validation", "dtype": "bf16", "seed": 1, "floor_block": 2}
-    others = {eval_id("fixed_targets", NONE, NONE, {**EVALUATE, name: value}, "r") for name, value in changed.items()}
-    others |= {eval_id("disjoint", NONE, NONE, EVALUATE, "r"), eval_id("fixed_targets", LOG_N, NONE, EVALUATE, "r")}
-    others |= {eval_id("fixed_targets", NONE, LOG_N, EVALUATE, "r"), eval_id("fixed_targets", NONE, NONE, EVALUATE, "q")}
+    changed = {
+        "max_length": 1024,
+        "windows": 9,
+        "targets": 4,
+        "split": "validation",
+        "dtype": "bf16",
+        "seed": 1,
+        "floor_block": 2,
+    }
+    others = {
+        eval_id("fixed_targets", NONE, NONE, {**EVALUATE, name: value}, "r")
+        for name, value in changed.items()
+    }
+    others |= {
+        eval_id("disjoint", NONE, NONE, EVALUATE, "r"),
+        eval_id("fixed_targets", LOG_N, NONE, EVALUATE, "r"),
+    }
+    others |= {
+        eval_id("fixed_targets", NONE, LOG_N, EVALUATE, "r"),
+        eval_id("fixed_targets", NONE, NONE, EVALUATE, "q"),
+    }
     assert len({base, *others}) == 1 + len(changed) + 4
 
 
@@ -165,10 +189,17 @@ with Run(sys.argv[1]).lock():
 
 def test_a_run_that_another_process_holds(tmp_path, capsys):
     command = [sys.executable, "-c", HOLD, str(tmp_path / "run")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
         assert other.stdout.readline() == "held\n"
         who = f" (pid {other.pid} on {socket.gethostname()})"
-        with pytest.raises(Busy, match=re.escape(f"Another process{who} is working on {tmp_path / 'run'}: wait for it, or leave")):
+        with pytest.raises(
+            Busy,
+            match=re.escape(
+                f"Another process{who} is working on {tmp_path / 'run'}: wait for it, or leave"
+            ),
+        ):
             Run(tmp_path / "run").lock(wait=False).__enter__()
         assert capsys.readouterr().err == ""
         run = Run(tmp_path / "run")
@@ -183,7 +214,10 @@ def test_a_run_that_another_process_holds(tmp_path, capsys):
         run._lock.acquire = release_the_other_and_wait
         with run.lock(wait=True):
             assert other.wait(10) == 0
-    assert capsys.readouterr().err == f"another process{who} is working on {tmp_path / 'run'}; waiting\n"
+    assert (
+        capsys.readouterr().err
+        == f"another process{who} is working on {tmp_path / 'run'}; waiting\n"
+    )
     with Run(tmp_path / "run").lock():
         assert holder(run.lock_file)[0] == f" (pid {os.getpid()} on {socket.gethostname()})"
 
@@ -193,7 +227,9 @@ def test_provenance_names_the_commit_and_what_was_changed_since(tmp_path, monkey
 
     def git(*args):
         identity = ("-c", "user.name=n", "-c", "user.email=e@example.org")
-        return subprocess.run(["git", *identity, *args], cwd=tmp_path, check=True, capture_output=True, text=True).stdout.strip()
+        return subprocess.run(
+            ["git", *identity, *args], cwd=tmp_path, check=True, capture_output=True, text=True
+        ).stdout.strip()
 
     def now():
         provenance.code.cache_clear()

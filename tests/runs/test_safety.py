@@ -1,4 +1,6 @@
-"""Somebody else's results folder is data: what it names is not executed, and its names lead nowhere."""
+"""Somebody else's results folder is data: what it names is not executed, and its names lead
+nowhere.
+"""
 
 import ast
 import json
@@ -33,11 +35,24 @@ ROPE = "posbench.encodings.rope.Rope"
 RANDOMIZED = "posbench.encodings.randomized.Randomized"
 PLACES = {  # where a class may be named, and an encoding that has such a place
     "encoding._target_": {"_target_": ROPE},
-    "encoding.local._target_": {"_target_": "posbench.encodings.hybrid.Hybrid", "local": {"_target_": ROPE}, "full": {"_target_": ROPE}},
+    "encoding.local._target_": {
+        "_target_": "posbench.encodings.hybrid.Hybrid",
+        "local": {"_target_": ROPE},
+        "full": {"_target_": ROPE},
+    },
     "encoding.base._target_": {"_target_": RANDOMIZED, "base": {"_target_": ROPE}},
-    "encoding.base.local._target_": {"_target_": RANDOMIZED, "base": {"_target_": ROPE, "local": {"_target_": ROPE}}},
-    "encoding.scaling._target_": {"_target_": ROPE, "scaling": {"_target_": "posbench.extensions.pi.Pi"}},
-    "encoding.parts.0._target_": {"_target_": "posbench.extensions.compose.Compose", "parts": [{"_target_": ROPE}]},
+    "encoding.base.local._target_": {
+        "_target_": RANDOMIZED,
+        "base": {"_target_": ROPE, "local": {"_target_": ROPE}},
+    },
+    "encoding.scaling._target_": {
+        "_target_": ROPE,
+        "scaling": {"_target_": "posbench.extensions.pi.Pi"},
+    },
+    "encoding.parts.0._target_": {
+        "_target_": "posbench.extensions.compose.Compose",
+        "parts": [{"_target_": ROPE}],
+    },
     "train.scale_attention._target_": None,
     "data.source._target_": None,
     "model.checkpoint._target_": None,
@@ -46,7 +61,10 @@ PLACES = {  # where a class may be named, and an encoding that has such a place
 
 @pytest.fixture(autouse=True)
 def nothing_declared(monkeypatch):
-    for name in (DECLARED, "PYTHONPATH"):  # set and not deleted, so that what the code sets goes with the test
+    for name in (
+        DECLARED,
+        "PYTHONPATH",
+    ):  # set and not deleted, so that what the code sets goes with the test
         monkeypatch.setenv(name, "")
 
 
@@ -62,7 +80,9 @@ def trained(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def foreign(trained, tmp_path, monkeypatch) -> Run:
-    """A copy of the run with a module beside its files that would be found by whoever imports it, and that tells when it is."""
+    """A copy of the run with a module beside its files that would be found by whoever imports it,
+    and that tells when it is.
+    """
     shutil.copytree(trained, tmp_path / "runs" / trained.name)
     (tmp_path / "evil.py").write_text(EVIL)
     monkeypatch.chdir(tmp_path)
@@ -79,7 +99,11 @@ def change(run: Run, **values) -> None:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
 @pytest.mark.parametrize(
@@ -95,11 +119,18 @@ def test_a_class_of_a_results_folder_is_not_imported_wherever_it_is_named(foreig
     change(foreign, **{place: target})
     cfg = {**foreign.read_config(), "run": str(foreign.path)}
     before = files(foreign.path.parent.parent)
-    for read in (lambda: trusted_config(foreign), lambda: plan_jobs([cfg]), lambda: load(foreign.path, "cpu")):
+    for read in (
+        lambda: trusted_config(foreign),
+        lambda: plan_jobs([cfg]),
+        lambda: load(foreign.path, "cpu"),
+    ):
         with pytest.raises(ConfigError) as error:
             read()
         said = str(error.value)
-        assert all(word in said for word in (place, target, "--config-dir", "trusted=")) and "\n" not in said
+        assert (
+            all(word in said for word in (place, target, "--config-dir", "trusted="))
+            and "\n" not in said
+        )
     assert "evil" not in sys.modules and files(foreign.path.parent.parent) == before
 
 
@@ -124,7 +155,12 @@ def test_every_method_and_source_of_ours_is_trusted(foreign):
 
 
 def test_the_command_line_refuses_declares_and_refuses_again(foreign, trained, tmp_path, capfd):
-    typed = [*TINY, f"data.path={trained.parent.parent}/text", f"results_dir={tmp_path}/mine", f"cache_dir={tmp_path}/cache"]
+    typed = [
+        *TINY,
+        f"data.path={trained.parent.parent}/text",
+        f"results_dir={tmp_path}/mine",
+        f"cache_dir={tmp_path}/cache",
+    ]
     mine = tmp_path / "own"
     (mine / "encoding").mkdir(parents=True)
     (mine / "my_code.py").write_text(EVIL.replace("Evil", "Mine"))
@@ -133,11 +169,23 @@ def test_the_command_line_refuses_declares_and_refuses_again(foreign, trained, t
     assert call(capfd, tmp_path, "run", *declared, "encoding=own", *typed).returncode == 0
     (run,) = (tmp_path / "mine").glob("*/train.json")
     sys.modules.pop("my_code"), os.environ.pop(DECLARED, None), (mine / "executed").unlink()
-    evaluate = (f"run={run.parent}", "extension=pi", "allow_untested=true", *TINY[-6:], f"cache_dir={tmp_path}/cache")
+    evaluate = (
+        f"run={run.parent}",
+        "extension=pi",
+        "allow_untested=true",
+        *TINY[-6:],
+        f"cache_dir={tmp_path}/cache",
+    )
     before = files(tmp_path)
     refused = call(capfd, tmp_path, "run", *evaluate)
-    assert refused.returncode == 2 and "encoding._target_=my_code.Mine" in refused.stderr and "Traceback" not in refused.stderr
-    assert files(tmp_path / "mine") == {name[5:]: content for name, content in before.items() if name.startswith("mine/")}
+    assert (
+        refused.returncode == 2
+        and "encoding._target_=my_code.Mine" in refused.stderr
+        and "Traceback" not in refused.stderr
+    )
+    assert files(tmp_path / "mine") == {
+        name[5:]: content for name, content in before.items() if name.startswith("mine/")
+    }
     assert not (mine / "executed").exists()
     allowed = call(capfd, tmp_path, "run", *declared, *evaluate)
     assert allowed.returncode == 0, allowed.stderr
@@ -147,14 +195,26 @@ def test_the_command_line_refuses_declares_and_refuses_again(foreign, trained, t
     # A typed target is the user's own word, whatever it names.
     (mine / "executed").unlink()
     sys.modules.pop("my_code"), os.environ.pop(DECLARED)
-    assert call(capfd, tmp_path, "run", "encoding._target_=my_code.Mine", "dry=true", *typed).returncode == 0
+    assert (
+        call(
+            capfd, tmp_path, "run", "encoding._target_=my_code.Mine", "dry=true", *typed
+        ).returncode
+        == 0
+    )
 
 
-@pytest.mark.parametrize(("script", "typed"), [("anatomy", ["length=32", "json=a.json"]), ("export_hf", ["out=exported"])])
+@pytest.mark.parametrize(
+    ("script", "typed"),
+    [("anatomy", ["length=32", "json=a.json"]), ("export_hf", ["out=exported"])],
+)
 def test_anatomy_and_export_refuse_it_too(foreign, tmp_path, capfd, script, typed):
     change(foreign, **{"encoding._target_": "evil.Evil"})
     refused = call(capfd, tmp_path, script, f"run={foreign.path}", *typed)
-    assert refused.returncode == 2 and "evil.Evil" in refused.stderr and "--config-dir" in refused.stderr, refused.stderr
+    assert (
+        refused.returncode == 2
+        and "evil.Evil" in refused.stderr
+        and "--config-dir" in refused.stderr
+    ), refused.stderr
     assert {path.name for path in tmp_path.iterdir()} == {"runs", "evil.py"}
 
 
@@ -164,7 +224,9 @@ def test_an_index_of_weights_leads_no_file_out_of_its_folder(tmp_path, name):
 
     (tmp_path / "secret.safetensors").touch()
     (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": name}}))
+    (tmp_path / "model" / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": {"x": name}})
+    )
     with pytest.raises(ConfigError, match="outside its folder"):
         weight_names(tmp_path / "model")
 
@@ -172,7 +234,9 @@ def test_an_index_of_weights_leads_no_file_out_of_its_folder(tmp_path, name):
 def test_a_notebook_trusts_packages_by_name(foreign):
     package = foreign.path.parent.parent / "my_package"
     package.mkdir()
-    (package / "__init__.py").write_text("from .inner import Mine as Own\nfrom subprocess import Popen\n")
+    (package / "__init__.py").write_text(
+        "from .inner import Mine as Own\nfrom subprocess import Popen\n"
+    )
     (package / "inner.py").write_text(EVIL.replace("Evil", "Mine"))
     change(foreign, **{"encoding._target_": "my_package.Own"})
     with pytest.raises(ConfigError, match="my_package"):
@@ -181,7 +245,10 @@ def test_a_notebook_trusts_packages_by_name(foreign):
         load(foreign.path, "cpu", trusted=("evil",))
     assert not (package / "executed").exists()
     cache = foreign.path.parent.parent / "cache"
-    assert type(load(foreign.path, "cpu", cache, trusted=("my_package",)).model.encoding).__name__ == "Mine"
+    assert (
+        type(load(foreign.path, "cpu", cache, trusted=("my_package",)).model.encoding).__name__
+        == "Mine"
+    )
     for target in ("my_package.Popen", "my_package.inner.Path", "evil.Evil"):
         change(foreign, **{"encoding._target_": target})
         with pytest.raises(ConfigError, match="neither a class"):
@@ -207,10 +274,36 @@ def test_a_config_that_no_run_writes_is_one_sentence(foreign, text):
 @pytest.mark.parametrize("name", ["../../../out", "/tmp/out", "\n"])
 def test_names_in_foreign_rows_lead_no_file_out_of_the_report(tmp_path, name):
     losses = [np.full(TARGETS, 3.0)] * 4
-    paths = [write_eval(tmp_path / "foreign", "rope", "recompute_window", "none", losses[1:], LENGTHS[1:], args={"window": None})]
+    paths = [
+        write_eval(
+            tmp_path / "foreign",
+            "rope",
+            "recompute_window",
+            "none",
+            losses[1:],
+            LENGTHS[1:],
+            args={"window": None},
+        )
+    ]
     paths.append(write_eval(tmp_path / "foreign", "rope", "none", "none", losses, LENGTHS, seed=1))
-    named = ("run_id", "eval_id", "encoding", "extension", "scale_attention", "data", "tokenizer", "trained_scale", "dtype", "commit")
-    edit(paths[1], lambda content: [row.update(dict.fromkeys((*named, "finetune"), name)) for row in content["rows"]])
+    named = (
+        "run_id",
+        "eval_id",
+        "encoding",
+        "extension",
+        "scale_attention",
+        "data",
+        "tokenizer",
+        "trained_scale",
+        "dtype",
+        "commit",
+    )
+    edit(
+        paths[1],
+        lambda content: [
+            row.update(dict.fromkeys((*named, "finetune"), name)) for row in content["rows"]
+        ],
+    )
     before, report = files(tmp_path), tmp_path / "report" / "deep"
     try:
         made = Built(paths, report, name, "", pictures=True).files
@@ -218,25 +311,60 @@ def test_names_in_foreign_rows_lead_no_file_out_of_the_report(tmp_path, name):
         assert "\n" not in str(error)
         made = []
     assert all(Path(path).resolve().is_relative_to(report) for path in made)
-    assert {path: content for path, content in files(tmp_path).items() if not path.startswith("report/deep/")} == before
+    assert {
+        path: content
+        for path, content in files(tmp_path).items()
+        if not path.startswith("report/deep/")
+    } == before
 
 
-READERS = ("load", "loads", "unsafe_load", "read_array")  # names of functions that may make objects of a file
+READERS = (
+    "load",
+    "loads",
+    "unsafe_load",
+    "read_array",
+)  # names of functions that may make objects of a file
 
 
 def test_nothing_is_unpickled():
-    """torch.load only with weights_only=True, numpy's arrays never with pickles, yaml by safe loaders alone (OmegaConf's is one)."""
+    """torch.load only with weights_only=True, numpy's arrays never with pickles, yaml by safe
+    loaders alone (OmegaConf's is one).
+    """
     seen = set()
-    for path in (path for folder in ("posbench", "scripts") for path in (CONFIGS.parent / folder).rglob("*.py")):
+    for path in (
+        path
+        for folder in ("posbench", "scripts")
+        for path in (CONFIGS.parent / folder).rglob("*.py")
+    ):
         for found in ast.walk(ast.parse(path.read_bytes())):
-            if not isinstance(found, ast.Call) or ast.unparse(found.func).rpartition(".")[2] not in READERS:
+            if (
+                not isinstance(found, ast.Call)
+                or ast.unparse(found.func).rpartition(".")[2] not in READERS
+            ):
                 continue
-            owner, given = ast.unparse(found.func), {keyword.arg: ast.unparse(keyword.value) for keyword in found.keywords}
+            owner, given = (
+                ast.unparse(found.func),
+                {keyword.arg: ast.unparse(keyword.value) for keyword in found.keywords},
+            )
             seen.add(owner)
-            known = ("load", "torch.load", "np.load", "np.lib.format.read_array", "json.loads", "OmegaConf.load", "yaml.load")
+            known = (
+                "load",
+                "torch.load",
+                "np.load",
+                "np.lib.format.read_array",
+                "json.loads",
+                "OmegaConf.load",
+                "yaml.load",
+            )
             assert owner in known, f"{path.name}: {owner}"
-            assert owner != "yaml.load" or "SafeLoader" in ast.unparse(found) or given["Loader"] == "plain_loader()", path
-            assert owner != "OmegaConf.load" or path.name == "names.py", f"{path.name}: not for files of a results folder"
+            assert (
+                owner != "yaml.load"
+                or "SafeLoader" in ast.unparse(found)
+                or given["Loader"] == "plain_loader()"
+            ), path
+            assert owner != "OmegaConf.load" or path.name == "names.py", (
+                f"{path.name}: not for files of a results folder"
+            )
             assert owner != "torch.load" or given["weights_only"] == "True", path
             assert given.get("allow_pickle") in (None, "False"), path
     assert {"torch.load", "np.lib.format.read_array", "yaml.load"} <= seen

@@ -1,4 +1,6 @@
-"""Results folders of others, whatever lies in them: one sentence, and no run costs another. What is executed: test_safety.py."""
+"""Results folders of others, whatever lies in them: one sentence, and no run costs another. What is
+executed: test_safety.py.
+"""
 
 import csv
 import io
@@ -48,8 +50,12 @@ def text(content: str | bytes):
 def folder(tmp_path) -> Path:
     """Two runs with an evaluation each."""
     for seed in (0, 1):
-        path = write_eval(tmp_path / "runs", "rope", "none", "none", [FLOOR + seed] * 4, LENGTHS, seed=seed)
-        (path.parents[2] / "config.yaml").write_text(json.dumps({"encoding": {}, "model": {}, "train": {"steps": 9}, "data": {}}))
+        path = write_eval(
+            tmp_path / "runs", "rope", "none", "none", [FLOOR + seed] * 4, LENGTHS, seed=seed
+        )
+        (path.parents[2] / "config.yaml").write_text(
+            json.dumps({"encoding": {}, "model": {}, "train": {"steps": 9}, "data": {}})
+        )
     return tmp_path / "runs"
 
 
@@ -57,21 +63,47 @@ def evals(folder: Path) -> list[Path]:
     return sorted(folder.glob("*/evals/*/*.json"))
 
 
-PLAIN = {"a": 1, "b": [1.5, 1e-05, -0.0, float("inf"), 1e22], "c": {"d": None, "e": [], "f": {}},
-         "g": True, "h": "", "i": "no", "j": "1e-3",
-         "k": "2026-01-01", "l": "0x1f", "m": "1_000", "n": "${x}", "o": "~", "p": "a: b", "q": "1:30", "r": "\u00e9\u4e2d", "s": 2**63,
-         "t": ["posbench.encodings.rope.Rope"], "u": "'", "v": "=1", "w": "null", "x": "12e03", "y": "a\nb", "z": "&a *b"}  # fmt: skip
+PLAIN = {
+    "a": 1,
+    "b": [1.5, 1e-05, -0.0, float("inf"), 1e22],
+    "c": {"d": None, "e": [], "f": {}},
+    "g": True,
+    "h": "",
+    "i": "no",
+    "j": "1e-3",
+    "k": "2026-01-01",
+    "l": "0x1f",
+    "m": "1_000",
+    "n": "${x}",
+    "o": "~",
+    "p": "a: b",
+    "q": "1:30",
+    "r": "\u00e9\u4e2d",
+    "s": 2**63,  # fmt: skip
+    "t": ["posbench.encodings.rope.Rope"],
+    "u": "'",
+    "v": "=1",
+    "w": "null",
+    "x": "12e03",
+    "y": "a\nb",
+    "z": "&a *b",
+}
 
 
 def test_a_plain_config_says_what_omegaconf_reads(tmp_path):
     (tmp_path / "written.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(PLAIN)))
-    words = "1e-3 12e03 1.5e3 2026-01-01 1_000 0x1f yes .5 1:30 .inf -.5e+3 1. 1_0.5 0o17 017 +1 1e5 e5 1.e+3 1:30.5 .5e3 1_0e2 0b1 ~"
+    words = (
+        "1e-3 12e03 1.5e3 2026-01-01 1_000 0x1f yes .5 1:30 .inf -.5e+3 1. 1_0.5 0o17 017 +1 1e5 e5"
+        " 1.e+3 1:30.5 .5e3 1_0e2 0b1 ~"
+    )
     typed = "".join(f"k{i}: {word}\n" for i, word in enumerate(words.split()))
     (tmp_path / "typed.yaml").write_text(typed + "7: 8\no: {<<: {p: 1}, q: 2}\n")
     for path in tmp_path.iterdir():
         expected = OmegaConf.to_container(OmegaConf.load(path))
         assert repr(read_yaml(path)) == repr(expected)
-    assert {key: value for key, value in read_yaml(tmp_path / "written.yaml").items() if value == value} == PLAIN
+    assert {
+        key: value for key, value in read_yaml(tmp_path / "written.yaml").items() if value == value
+    } == PLAIN
 
 
 def in_rows(**values):
@@ -87,9 +119,14 @@ def in_all(**values):
 
 
 def bomb(path: Path) -> None:
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed, packed.open("nll.npy", "w", force_zip64=True) as file:
+    with (
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed,
+        packed.open("nll.npy", "w", force_zip64=True) as file,
+    ):
         header = io.BytesIO()
-        np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": (2**30, 2)})
+        np.lib.format.write_array_header_1_0(
+            header, {"descr": "<f4", "fortran_order": False, "shape": (2**30, 2)}
+        )
         file.write(header.getvalue())
     content = path.read_bytes()
     at = content.rindex(b"PK\x01\x02")
@@ -126,7 +163,9 @@ SPOILED = [  # what the sentence names, what is spoiled, how
 ]
 
 
-@pytest.mark.parametrize(("named", "kind", "spoil"), SPOILED, ids=lambda one: one if isinstance(one, str) else "")
+@pytest.mark.parametrize(
+    ("named", "kind", "spoil"), SPOILED, ids=lambda one: one if isinstance(one, str) else ""
+)
 def test_a_spoiled_file_is_a_sentence_and_costs_no_other_run(folder, named, kind, spoil):
     run, sound = map(Run, sorted(folder.iterdir()))
     path, _ = evals(folder)
@@ -136,7 +175,9 @@ def test_a_spoiled_file_is_a_sentence_and_costs_no_other_run(folder, named, kind
     spoil(path)
     with pytest.raises(RunError) as error:
         run.read_config() if named == CONFIG else load_evaluation(evals(folder)[0]).arrays
-    assert named in str(error.value) and "\n" not in str(error.value) and len(str(error.value)) < 800
+    assert (
+        named in str(error.value) and "\n" not in str(error.value) and len(str(error.value)) < 800
+    )
     found = collect(evals(folder), "", "", skip_damaged=True)
     if named == CONFIG:
         assert {entry.path: entry.told for entry in list_runs(folder)} == {
@@ -145,7 +186,11 @@ def test_a_spoiled_file_is_a_sentence_and_costs_no_other_run(folder, named, kind
         }
         assert len(found.rows) == 2 * len(LENGTHS)
     else:
-        assert len(found.rows) == len(LENGTHS) and found.notes[0].startswith("Left out: ") and "\n" not in found.notes[0]
+        assert (
+            len(found.rows) == len(LENGTHS)
+            and found.notes[0].startswith("Left out: ")
+            and "\n" not in found.notes[0]
+        )
 
 
 STRANGE = [None, [], {}, "x", 1e308, 10**30, True, "\x1b[31m", {"a": {"b": None}}, float("nan")]
@@ -154,11 +199,27 @@ STRANGE = [None, [], {}, "x", 1e308, 10**30, True, "\x1b[31m", {"a": {"b": None}
 def test_strange_values_anywhere_in_a_run_are_listed_and_reported(folder, capfd):
     """Of every file of a run's directory, each field with each of many values, a run each."""
     strange = min(folder.iterdir())
-    base = {"encoding": {"_target_": "x.Rope"}, "model": {"checkpoint": None}, "seed": 0, "train": {"steps": 9}, "data": {"name": "x"}}
-    files = {"config.yaml": base, "train.json": {"sha256": "0", "steps": 9, "validation_loss": 2.5, "tokens": 3},
-             "provenance.json": {"seed": 0, "versions": {"torch": "2"}, "commit": "a", "threads": 2},
-             "train.jsonl": {"step": 3, "tokens": 3, "loss": 2.0, "validation_loss": 2.0}}  # fmt: skip
-    keys = [(name, key) for name, content in files.items() for key in content] + [("config.yaml", "encoding._target_")]
+    base = {
+        "encoding": {"_target_": "x.Rope"},
+        "model": {"checkpoint": None},
+        "seed": 0,
+        "train": {"steps": 9},
+        "data": {"name": "x"},
+    }
+    files = {
+        "config.yaml": base,
+        "train.json": {"sha256": "0", "steps": 9, "validation_loss": 2.5, "tokens": 3},
+        "provenance.json": {
+            "seed": 0,
+            "versions": {"torch": "2"},
+            "commit": "a",
+            "threads": 2,
+        },  # fmt: skip
+        "train.jsonl": {"step": 3, "tokens": 3, "loss": 2.0, "validation_loss": 2.0},
+    }
+    keys = [(name, key) for name, content in files.items() for key in content] + [
+        ("config.yaml", "encoding._target_")
+    ]
     made = []
     for name, key in keys:
         for i, value in enumerate(STRANGE):
@@ -177,20 +238,32 @@ def test_strange_values_anywhere_in_a_run_are_listed_and_reported(folder, capfd)
     assert report.markdown() and report.latex() and len(report.rows) == len(made) * len(LENGTHS)
 
 
-@pytest.mark.parametrize("name", ["=cmd|' /C calc'!A0", "+1", "@SUM(1)", "''-x", "a=b", "\t=1", "-"])
+@pytest.mark.parametrize(
+    "name", ["=cmd|' /C calc'!A0", "+1", "@SUM(1)", "''-x", "a=b", "\t=1", "-"]
+)
 def test_names_are_no_formulas_in_a_csv_and_come_back(folder, name):
     strange, sound = evals(folder)
     in_rows(encoding=name, data=name)(strange)
     made = collect([strange, sound], "t", "")
     points = [point for section in made.sections for point in section]
-    line = Training(**{one.name: name if one.type in (str, str | None) else None for one in fields(Training)})
+    line = Training(
+        **{one.name: name if one.type in (str, str | None) else None for one in fields(Training)}
+    )
     write_csv(made.rows, folder / "rows.csv")
     (folder / "curve.csv").write_text(to_csv(points, CurvePoint))
     (folder / "trainings.csv").write_text(to_csv([line], Training))
     for path in folder.glob("*.csv"):
-        cells = [cell for line in csv.reader(io.StringIO(path.read_text(), newline="")) for cell in line]
-        assert not [cell for cell in cells if cell.startswith(tuple("=+-@\t")) and not re.fullmatch(r"[-+]?[0-9.e+-]+", cell)]
-    assert read_csv(folder / "rows.csv") == made.rows and read_points(folder / "curve.csv") == points
+        cells = [
+            cell for line in csv.reader(io.StringIO(path.read_text(), newline="")) for cell in line
+        ]
+        assert not [
+            cell
+            for cell in cells
+            if cell.startswith(tuple("=+-@\t")) and not re.fullmatch(r"[-+]?[0-9.e+-]+", cell)
+        ]
+    assert (
+        read_csv(folder / "rows.csv") == made.rows and read_points(folder / "curve.csv") == points
+    )
     assert from_csv(folder / "trainings.csv", Training, "", "") == [line]
     again, _ = read_foreign(folder / "rows.csv", "x")
     assert {one.rows[0]["encoding"] for one in again} == {name.replace("\t", "\ufffd"), "rope"}
@@ -200,13 +273,21 @@ def test_names_are_no_html_in_markdown(folder):
     strange, sound = evals(folder)
     in_rows(encoding="<script>alert(1)</script>")(strange)
     words = collect([strange, sound], "<img src=x>", "").markdown()
-    assert "<script" not in words and "</script" not in words and "<img" not in words and "&lt;script>" in words
+    assert (
+        "<script" not in words
+        and "</script" not in words
+        and "<img" not in words
+        and "&lt;script>" in words
+    )
     assert defuse.markdown("< gains, 1<2, a <b") == "< gains, 1<2, a &lt;b"
 
 
 def test_words_of_others_move_no_cursor():
     for kind in (ConfigError, RunError):
-        assert str(kind("train.steps=\x1b]0;x\x07\x1b[2J refused\nnext")) == "train.steps=\ufffd]0;x\ufffd\ufffd[2J refused\nnext"
+        assert (
+            str(kind("train.steps=\x1b]0;x\x07\x1b[2J refused\nnext"))
+            == "train.steps=\ufffd]0;x\ufffd\ufffd[2J refused\nnext"
+        )
 
 
 def test_more_rows_than_are_read_are_a_sentence(folder, monkeypatch):
@@ -218,7 +299,10 @@ def test_more_rows_than_are_read_are_a_sentence(folder, monkeypatch):
 def test_what_no_report_can_show_is_a_sentence(folder, monkeypatch):
     path, _ = evals(folder)
     monkeypatch.setitem(MOST, "lengths or positions", 3)
-    with pytest.raises(ConfigError, match="hold 4 lengths or positions, and a report shows at most 3: name fewer with runs="):
+    with pytest.raises(
+        ConfigError,
+        match="hold 4 lengths or positions, and a report shows at most 3: name fewer with runs=",
+    ):
         collect([path], "", "")
     monkeypatch.setitem(MOST, "encodings", 1)
     in_rows(encoding="other")(path)
@@ -234,10 +318,20 @@ ABSURD = {
     "low": ("-1e308",),
     "high": ("1e308",),
 }
-FOREIGN = {"method": "a", "length": "128", "nll": "3.0", "train_len": "64", "floor": "2.9", "low": "2.5", "high": "3.5"}
+FOREIGN = {
+    "method": "a",
+    "length": "128",
+    "nll": "3.0",
+    "train_len": "64",
+    "floor": "2.9",
+    "low": "2.5",
+    "high": "3.5",
+}
 
 
-@pytest.mark.parametrize(("column", "value"), [(column, value) for column, values in ABSURD.items() for value in values])
+@pytest.mark.parametrize(
+    ("column", "value"), [(column, value) for column, values in ABSURD.items() for value in values]
+)
 def test_an_absurd_value_in_a_csv_of_others_is_a_sentence(tmp_path, column, value):
     line = FOREIGN | {column: value}
     text(f"{','.join(line)}\n{','.join(line.values())}\n")(tmp_path / "a.csv")
@@ -246,10 +340,22 @@ def test_an_absurd_value_in_a_csv_of_others_is_a_sentence(tmp_path, column, valu
 
 
 def test_the_largest_values_are_reported_and_drawn(tmp_path, capfd):
-    line = FOREIGN | {"length": "1e12", "train_len": "1e12", "nll": "1e9", "low": "-1e9", "high": "1e9"}
+    line = FOREIGN | {
+        "length": "1e12",
+        "train_len": "1e12",
+        "nll": "1e9",
+        "low": "-1e9",
+        "high": "1e9",
+    }
     other = line | {"length": "1", "nll": "-1e9"}
-    text(f"{','.join(line)}\n{','.join(line.values())}\n{','.join(other.values())}\n")(tmp_path / "a.csv")
-    for script, *words in (("report", "runs=a.csv", "report_dir=a"), ("plot", "a.csv", "out=a.svg"), ("explore", "a.csv", "out=a.html")):
+    text(f"{','.join(line)}\n{','.join(line.values())}\n{','.join(other.values())}\n")(
+        tmp_path / "a.csv"
+    )
+    for script, *words in (
+        ("report", "runs=a.csv", "report_dir=a"),
+        ("plot", "a.csv", "out=a.svg"),
+        ("explore", "a.csv", "out=a.html"),
+    ):
         done = call(capfd, tmp_path, script, *words)
         assert done.returncode == 0 and "unforeseen" not in done.stderr, done.stderr
 
@@ -257,13 +363,26 @@ def test_the_largest_values_are_reported_and_drawn(tmp_path, capfd):
 def test_an_absurd_value_in_rows_is_a_sentence(folder):
     path, _ = evals(folder)
     made = load_evaluation(path)
-    for column, value in (("length", 10**20), ("train_len", 10**20), ("target_len", 10**20), ("n_bytes", 10**20), ("nll", -1e308)):
+    for column, value in (
+        ("length", 10**20),
+        ("train_len", 10**20),
+        ("target_len", 10**20),
+        ("n_bytes", 10**20),
+        ("nll", -1e308),
+    ):
         write_csv([made.rows[0] | {column: value}], folder / "rows.csv")
         with pytest.raises(RunError, match=rf"rows\.csv .*{column}="):
             read_csv(folder / "rows.csv")
 
 
-@pytest.mark.parametrize("names", ["method,length,nll,nll,train_len", "method,length,nll, NLL ,train_len", "length,method,length,nll,x"])
+@pytest.mark.parametrize(
+    "names",
+    [
+        "method,length,nll,nll,train_len",
+        "method,length,nll, NLL ,train_len",
+        "length,method,length,nll,x",
+    ],
+)
 def test_two_columns_of_one_name_are_a_sentence(tmp_path, names):
     text(f"{names}\n1,2,3,4,5\n")(tmp_path / "a.csv")
     with pytest.raises(ConfigError, match=r"a\.csv has two columns named (nll|length): "):
@@ -273,12 +392,16 @@ def test_two_columns_of_one_name_are_a_sentence(tmp_path, names):
 def test_two_columns_of_one_name_in_a_table_of_posbench_are_a_sentence(folder):
     made = load_evaluation(evals(folder)[0])
     write_csv(made.rows, folder / "rows.csv")
-    spoilt = "".join(f"{line},{line.split(',')[0]}\n" for line in (folder / "rows.csv").read_text().splitlines())
+    spoilt = "".join(
+        f"{line},{line.split(',')[0]}\n" for line in (folder / "rows.csv").read_text().splitlines()
+    )
     (folder / "rows.csv").write_text(spoilt)
     with pytest.raises(RunError, match="two columns named schema"):
         read_csv(folder / "rows.csv")
     line = Training(**dict.fromkeys(field.name for field in fields(Training)))
-    (folder / "trainings.csv").write_text("".join(f"{one},{one.split(',')[0]}\n" for one in to_csv([line], Training).splitlines()))
+    (folder / "trainings.csv").write_text(
+        "".join(f"{one},{one.split(',')[0]}\n" for one in to_csv([line], Training).splitlines())
+    )
     with pytest.raises(RunError, match="two columns named"):
         from_csv(folder / "trainings.csv", Training, "a list", "x.py")
 
@@ -286,7 +409,9 @@ def test_two_columns_of_one_name_in_a_table_of_posbench_are_a_sentence(folder):
 def lying(path: Path) -> None:
     """An npz with 64 MiB of zeros in 64 KiB, whose entry states another size."""
     header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": (16 * 2**20,)})
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": "<f4", "fortran_order": False, "shape": (16 * 2**20,)}
+    )
     content = {"array": header.getvalue() + bytes(64 * 2**20), "no array": bytes(64 * 2**20)}
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
         for name, whole in content.items():

@@ -16,7 +16,10 @@ from posbench.runs.target_losses import load_arrays
 from posbench.runs.unfinished import PART, Unfinished
 
 ASKED = (np.arange(8).reshape(2, 4), np.arange(4).reshape(2, 2), None)
-READ = [np.array([[0.5, 1.5], [2.5, np.inf]], np.float32), np.array([[True, False], [False, False]])]
+READ = [
+    np.array([[0.5, 1.5], [2.5, np.inf]], np.float32),
+    np.array([[True, False], [False, False]]),
+]
 MADE = {"code": "a commit", "machine": {"threads": 2}}
 
 
@@ -31,7 +34,9 @@ def test_a_batch_is_found_again_with_its_time_and_memory(tmp_path):
     found = Unfinished(path, MADE)
     assert found.seconds == found.peak_mib == 0
     again = found.find(key)
-    assert len(again) == 2 and all(np.array_equal(a, b) and a.dtype == b.dtype for a, b in zip(again, READ, strict=True))
+    assert len(again) == 2 and all(
+        np.array_equal(a, b) and a.dtype == b.dtype for a, b in zip(again, READ, strict=True)
+    )
     assert (found.seconds, found.peak_mib) == (7.0, 300.0)
     found.end()
     assert not path.exists() and found.find(key) is None
@@ -46,7 +51,9 @@ def test_a_batch_is_another_by_its_length_tokens_targets_or_choices():
         (4, (fed, targets, targets)),
         (4, (fed.T, targets, None)),
     ]
-    assert len({Unfinished.key(4, ASKED), *(Unfinished.key(*one) for one in others)}) == 1 + len(others)
+    assert len({Unfinished.key(4, ASKED), *(Unfinished.key(*one) for one in others)}) == 1 + len(
+        others
+    )
 
 
 def test_nothing_is_written_of_what_is_quickly_read(tmp_path, monkeypatch):
@@ -56,7 +63,9 @@ def test_nothing_is_written_of_what_is_quickly_read(tmp_path, monkeypatch):
     assert not path.exists()
 
 
-@pytest.mark.parametrize(("spoil", "why"), [("code", "of other code or another machine"), ("bytes", "zip file")])
+@pytest.mark.parametrize(
+    ("spoil", "why"), [("code", "of other code or another machine"), ("bytes", "zip file")]
+)
 def test_a_file_of_other_code_and_a_damaged_one_are_told_and_not_used(tmp_path, capsys, spoil, why):
     path, key = tmp_path / PART, Unfinished.key(4, ASKED)
     Unfinished(path, MADE).add(key, READ, 7.0, 300.0)
@@ -73,7 +82,9 @@ def test_gc_leaves_them(tmp_path):
     for name in (f"evals/fixed_targets/ntk+none-1{PART}", "evals/fixed_targets/pi+none-1.npz"):
         (run / name).parent.mkdir(parents=True, exist_ok=True)
         (run / name).touch()
-    assert [waste.path.name for waste in find_waste(tmp_path / "runs", list_runs(tmp_path / "runs"))] == ["pi+none-1.npz"]
+    assert [
+        waste.path.name for waste in find_waste(tmp_path / "runs", list_runs(tmp_path / "runs"))
+    ] == ["pi+none-1.npz"]
 
 
 @pytest.mark.parametrize(
@@ -81,19 +92,41 @@ def test_gc_leaves_them(tmp_path):
     [
         ["evaluate.lengths=[64]", "extension=ntk"],  # 9 windows, each a batch
         ["evaluate.lengths=[16,64]", "evaluate.protocol=by_position", "evaluate.windows=9"],
-        ["evaluate.lengths=[64]", "evaluate.protocol=longppl", "evaluate.key_gain=0.0001", "evaluate.key_loss=20"],
+        [
+            "evaluate.lengths=[64]",
+            "evaluate.protocol=longppl",
+            "evaluate.key_gain=0.0001",
+            "evaluate.key_loss=20",
+        ],
     ],
     ids=["fixed_targets", "by_position", "longppl"],
 )
-def test_an_evaluation_goes_on_after_the_texts_that_were_read(tmp_path, text_folder, capfd, monkeypatch, words):
-    monkeypatch.setattr(provenance, "code", lambda: ("the same", None))  # a test is no reason not to write code meanwhile
-    whole, stopped = (InProcess(tmp_path / name, text_folder, capfd) for name in ("whole", "stopped"))
-    words = ["evaluate.floor=false", "evaluate.max_length=64", "evaluate.windows=9", "evaluate.batch_tokens=64", *words]
+def test_an_evaluation_goes_on_after_the_texts_that_were_read(
+    tmp_path, text_folder, capfd, monkeypatch, words
+):
+    monkeypatch.setattr(
+        provenance, "code", lambda: ("the same", None)
+    )  # a test is no reason not to write code meanwhile
+    whole, stopped = (
+        InProcess(tmp_path / name, text_folder, capfd) for name in ("whole", "stopped")
+    )
+    words = [
+        "evaluate.floor=false",
+        "evaluate.max_length=64",
+        "evaluate.windows=9",
+        "evaluate.batch_tokens=64",
+        *words,
+    ]
     calls, read = [], scorer._read_batch
     monkeypatch.setattr(scorer, "_read_batch", lambda *given: calls.append(given) or read(*given))
     for cli in (whole, stopped):
         cli.folder.mkdir()
-        cli("evaluate.floor=false", "evaluate.max_length=64", "evaluate.windows=9", "evaluate.lengths=[16]")
+        cli(
+            "evaluate.floor=false",
+            "evaluate.max_length=64",
+            "evaluate.windows=9",
+            "evaluate.lengths=[16]",
+        )
     calls.clear()
     whole(*words)
     needed = len(calls)
@@ -118,7 +151,9 @@ def test_an_evaluation_goes_on_after_the_texts_that_were_read(tmp_path, text_fol
     assert [_steady(row) for row in read_eval(one)] == [_steady(row) for row in read_eval(other)]
     assert all(row["seconds"] > 0 and row["peak_mib"] > 0 for row in read_eval(other))
     arrays = [load_arrays(path.with_suffix(".npz")) for path in (one, other)]
-    assert all(np.array_equal(arrays[0][length]["nll"], arrays[1][length]["nll"]) for length in arrays[0])
+    assert all(
+        np.array_equal(arrays[0][length]["nll"], arrays[1][length]["nll"]) for length in arrays[0]
+    )
     assert json.loads(other.read_text())["machines"].keys() == {str(length) for length in arrays[1]}
 
 

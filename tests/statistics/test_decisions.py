@@ -1,4 +1,6 @@
-"""What decides: Student's t, clustered errors, the crossed interval, usable length, rules, Holm. On fabricated data of known truth."""
+"""What decides: Student's t, clustered errors, the crossed interval, usable length, rules, Holm. On
+fabricated data of known truth.
+"""
 
 import math
 
@@ -9,7 +11,14 @@ from posbench.common.errors import ConfigError
 from posbench.statistics.clustered import clustered_mean, student_interval, student_quantile
 from posbench.statistics.crossed import Estimate, estimate, gain, sums
 from posbench.statistics.usable_length import Usable
-from posbench.statistics.verdict_rules import Rule, benjamini_hochberg, decide, exclusive, holm, sides
+from posbench.statistics.verdict_rules import (
+    Rule,
+    benjamini_hochberg,
+    decide,
+    exclusive,
+    holm,
+    sides,
+)
 
 
 def crossed(values_ST, clusters_T, *anova_from):
@@ -20,8 +29,13 @@ def crossed(values_ST, clusters_T, *anova_from):
 def fabricated(rng, n_seeds, of_seed=0.0, of_document=0.0, of_both=0.0, n_documents=30):
     """d [S, T] and the document of each target: documents of 1 to 15 targets."""
     document_T = np.repeat(np.arange(n_documents), 1 + np.arange(n_documents) % 15)
-    d_ST = 0.25 + rng.normal(0, 1, (n_seeds, len(document_T))) + rng.normal(0, of_seed, (n_seeds, 1))
-    d_ST += rng.normal(0, of_document, n_documents)[document_T] + rng.normal(0, of_both, (n_seeds, n_documents))[:, document_T]
+    d_ST = (
+        0.25 + rng.normal(0, 1, (n_seeds, len(document_T))) + rng.normal(0, of_seed, (n_seeds, 1))
+    )
+    d_ST += (
+        rng.normal(0, of_document, n_documents)[document_T]
+        + rng.normal(0, of_both, (n_seeds, n_documents))[:, document_T]
+    )
     return d_ST, document_T
 
 
@@ -30,7 +44,10 @@ def test_the_variance_is_the_sandwich_of_cameron_gelbach_and_miller(n_seeds):
     """Pairs of observations, all of them: e e' where they share a seed, a document, or both."""
     d_ST, document_T = fabricated(np.random.default_rng(0), n_seeds, 0.5, 0.5, 0.2, n_documents=6)
     e_N = (d_ST - d_ST.mean()).ravel()
-    seed_N, document_N = np.repeat(np.arange(n_seeds), len(document_T)), np.tile(document_T, n_seeds)
+    seed_N, document_N = (
+        np.repeat(np.arange(n_seeds), len(document_T)),
+        np.tile(document_T, n_seeds),
+    )
     both_N = seed_N * 1000 + document_N
     parts = []
     for cluster_N in (seed_N, document_N, both_N):
@@ -49,24 +66,45 @@ def test_one_seed_is_the_interval_over_documents():
     found = crossed(d_ST, document_T)
     mean, sem, g = clustered_mean(d_ST[0], document_T)
     assert (found.value, found.sem, found.df) == pytest.approx((mean, sem, g - 1))
-    assert found.over == "documents (one seed)" and crossed(np.repeat(d_ST, 2, 0), document_T).over == "seeds x documents"
+    assert (
+        found.over == "documents (one seed)"
+        and crossed(np.repeat(d_ST, 2, 0), document_T).over == "seeds x documents"
+    )
 
 
 def test_degenerate_cases():
     same = crossed(np.full((3, 8), 0.5), np.arange(8) // 2)
-    assert same.sem == 0 and same.interval() == (0.5, 0.5) and same.p_above(0.4) == 0 and same.p_above(0.5) == 1
-    for lost in (crossed(np.ones((3, 8)), np.zeros(8)), crossed([[1.0, math.inf], [0.0, 1.0]], [0, 1])):
+    assert (
+        same.sem == 0
+        and same.interval() == (0.5, 0.5)
+        and same.p_above(0.4) == 0
+        and same.p_above(0.5) == 1
+    )
+    for lost in (
+        crossed(np.ones((3, 8)), np.zeros(8)),
+        crossed([[1.0, math.inf], [0.0, 1.0]], [0, 1]),
+    ):
         assert math.isnan(lost.interval()[0]) and lost.p_above(-1e9) == lost.p_below(1e9) == 1
-    assert crossed(np.random.default_rng(0).normal(size=(9, 4)), np.arange(4), math.inf).df == 3  # fewer documents than seeds
-    for values, clusters in ((np.ones(3), np.arange(3)), (np.ones((2, 3)), np.arange(2)), (np.ones((0, 3)), np.arange(3))):
+    assert (
+        crossed(np.random.default_rng(0).normal(size=(9, 4)), np.arange(4), math.inf).df == 3
+    )  # fewer documents than seeds
+    for values, clusters in (
+        (np.ones(3), np.arange(3)),
+        (np.ones((2, 3)), np.arange(2)),
+        (np.ones((0, 3)), np.arange(3)),
+    ):
         with pytest.raises(ValueError, match="targets"):
             crossed(values, clusters)
     with pytest.raises(ValueError, match="paired"):
-        estimate([(1, sums(np.ones((2, 3)), np.arange(3))), (-1, sums(np.ones((3, 3)), np.arange(3)))])
+        estimate(
+            [(1, sums(np.ones((2, 3)), np.arange(3))), (-1, sums(np.ones((3, 3)), np.arange(3)))]
+        )
 
 
 def test_errors_that_cancel_are_no_certainty():
-    """One-way variances 0, so their sum less the third is negative; 4/3 of the mean square of four cells is what is known of the noise."""
+    """One-way variances 0, so their sum less the third is negative; 4/3 of the mean square of four
+    cells is what is known of the noise.
+    """
     d_ST = np.array([[1.0, -1.0], [-1.0, 1.0]])
     assert crossed(d_ST, np.arange(2)).sem == pytest.approx(math.sqrt(4 / 3 / 4))
 
@@ -77,12 +115,20 @@ def test_terms_of_the_same_targets_are_the_paired_difference_and_of_others_the_r
     b_ST = a_ST - 0.4 + rng.normal(0, 0.1, a_ST.shape)
     both = estimate([(1, sums(a_ST, document_T)), (-1, sums(b_ST, document_T))])
     paired = crossed(a_ST - b_ST, document_T)
-    assert (both.value, both.sem, both.by_seed) == (pytest.approx(paired.value), pytest.approx(paired.sem), pytest.approx(paired.by_seed))
-    # Other targets of the same documents, and a document that only one of the two has: 2 - 1 = 1 exactly, whatever their numbers.
+    assert (both.value, both.sem, both.by_seed) == (
+        pytest.approx(paired.value),
+        pytest.approx(paired.sem),
+        pytest.approx(paired.by_seed),
+    )
+    # Other targets of the same documents, and a document that only one of the two has: 2 - 1 = 1
+    # exactly, whatever their numbers.
     two, one = sums(np.full((2, 5), 2.0), [0, 0, 1, 2, 2]), sums(np.ones((2, 3)), [0, 1, 1])
     assert (estimate([(1, two), (-1, one)]).value, estimate([(1, two), (-1, one)]).sem) == (1, 0)
-    # By hand, one seed: documents 0 and 1 have sums 1 and 5 of 2 and 1 targets, mean 2; e / n = (-1, 1); g / (g - 1) = 2
-    assert estimate([(3, sums([[0.0, 1.0, 5.0]], [0, 0, 1]))]).sem == pytest.approx(3 * math.sqrt(2 * 2))
+    # By hand, one seed: documents 0 and 1 have sums 1 and 5 of 2 and 1 targets, mean 2; e / n =
+    # (-1, 1); g / (g - 1) = 2
+    assert estimate([(3, sums([[0.0, 1.0, 5.0]], [0, 0, 1]))]).sem == pytest.approx(
+        3 * math.sqrt(2 * 2)
+    )
 
 
 def exact(value, sem=0.01, df=4):
@@ -124,7 +170,9 @@ def test_verdicts_come_from_the_interval_and_never_from_the_point():
     assert verdict(0.075, 0.001) == "undecided"  # between the two margins, however well known
 
 
-@pytest.mark.parametrize("text", ["above x", "near 0.1", "between 2 1", "within 0", "above 1 2", "above 0.1 H"])
+@pytest.mark.parametrize(
+    "text", ["above x", "near 0.1", "between 2 1", "within 0", "above 1 2", "above 0.1 H"]
+)
 def test_rules_that_are_none(text):
     with pytest.raises(ConfigError, match="must be one of: above X"):
         Rule.parse(text)
@@ -134,31 +182,48 @@ def test_rules_exclude_each_other_or_are_refused():
     def ok(a, b):
         return exclusive(Rule.parse(a), Rule.parse(b))
 
-    assert ok("above 0.1", "below 0.1") and ok("within 0.02", "outside -0.05 0.05") and ok("between 1 2", "outside 1 2")
-    assert not ok("above 0.1", "below 0.2") and not ok("within 0.02", "above 0.01") and not ok("above 1", "outside 1 2")
+    assert (
+        ok("above 0.1", "below 0.1")
+        and ok("within 0.02", "outside -0.05 0.05")
+        and ok("between 1 2", "outside 1 2")
+    )
+    assert (
+        not ok("above 0.1", "below 0.2")
+        and not ok("within 0.02", "above 0.01")
+        and not ok("above 1", "outside 1 2")
+    )
 
 
 def test_holm_by_hand():
-    # Sorted 0.005, 0.01, 0.03, 0.04: times 4, 3, 2, 1 = 0.02, 0.03, 0.06, 0.04 -> running maximum (textbook example of p.adjust)
+    # Sorted 0.005, 0.01, 0.03, 0.04: times 4, 3, 2, 1 = 0.02, 0.03, 0.06, 0.04 -> running maximum
+    # (textbook example of p.adjust)
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([]) == [] and holm([0.2]) == [0.2] and holm([0.9, 0.8]) == [1.0, 1.0]
 
 
 def test_readings_of_one_comparison_cost_holms_correction_one_question():
-    # Groups a (0.005 and 0.03), b (0.01), c (0.04): sorted factors 3 (a, b, c are left), 3, 2 (a's other reading and c), 1
+    # Groups a (0.005 and 0.03), b (0.01), c (0.04): sorted factors 3 (a, b, c are left), 3, 2 (a's
+    # other reading and c), 1
     assert holm([0.01, 0.04, 0.03, 0.005], "bcaa") == pytest.approx([0.03, 0.06, 0.06, 0.015])
     assert holm([0.01, 0.04, 0.03, 0.005], "bcad") == holm([0.01, 0.04, 0.03, 0.005])
     assert holm([0.02, 0.03], "aa") == [0.02, 0.03]
 
 
 def test_q_by_its_definition():
-    """Deciding all with q below a level is deciding the k smallest p, for the largest k with p_k <= level k / n."""
+    """Deciding all with q below a level is deciding the k smallest p, for the largest k with p_k <=
+    level k / n.
+    """
     ps = np.random.default_rng(8).beta(0.3, 1, 40).tolist()
     for level in (0.01, 0.05, 0.2, 0.5):
         k = max((k for k in range(1, 41) if sorted(ps)[k - 1] <= level * k / 40), default=0)
-        assert {p for p, q in zip(ps, benjamini_hochberg(ps), strict=True) if q <= level} == set(sorted(ps)[:k])
+        assert {p for p, q in zip(ps, benjamini_hochberg(ps), strict=True) if q <= level} == set(
+            sorted(ps)[:k]
+        )
     # R: p.adjust(c(0.01, 0.04, 0.03, 0.005), "BH")
-    assert benjamini_hochberg([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.02, 0.04, 0.04, 0.02]) and benjamini_hochberg([]) == []
+    assert (
+        benjamini_hochberg([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.02, 0.04, 0.04, 0.02])
+        and benjamini_hochberg([]) == []
+    )
 
 
 def test_one_side_where_the_rules_are_the_two_sides_of_one_bound():
@@ -166,20 +231,37 @@ def test_one_side_where_the_rules_are_the_two_sides_of_one_bound():
         return sides(Rule.parse(a), Rule.parse(b))
 
     assert of("above 0.1", "below 0.1") == of("below -0.1 G", "above -0.1 G") == 1
-    assert of("above 0.1", "below 0") == of("within 0.1", "outside -0.1 0.1") == of("between 1 2", "outside 1 2") == 2
+    assert (
+        of("above 0.1", "below 0")
+        == of("within 0.1", "outside -0.1 0.1")
+        == of("between 1 2", "outside 1 2")
+        == 2
+    )
     rules = Rule.parse("above 0"), Rule.parse("below 0")
     word, p = decide(*rules, lambda bound: (exact(0.02, 0.01, 10), bound))
-    assert (word, decide(*rules, lambda bound: (exact(0.02, 0.01, 10), bound), 1)) == ("undecided", ("confirmed", p / 2))
+    assert (word, decide(*rules, lambda bound: (exact(0.02, 0.01, 10), bound), 1)) == (
+        "undecided",
+        ("confirmed", p / 2),
+    )
     assert decide(*rules, lambda bound: (exact(0.0), bound), 1) == ("undecided", 1.0)
 
 
 def test_usable_length_by_hand():
     """Not monotone: what dips back under the margin later is not usable again."""
-    curve = {64: exact(0.0), 72: exact(0.005), 80: exact(0.03), 96: exact(0.2), 128: exact(0.01)}  # half width 0.0278
+    curve = {
+        64: exact(0.0),
+        72: exact(0.005),
+        80: exact(0.03),
+        96: exact(0.2),
+        128: exact(0.01),
+    }  # half width 0.0278
     found = Usable(curve, 0.05)
     assert found.interval() == (80, 96) and found.value == 96
     assert Usable(curve, 0.001).interval() == (64, 80)
-    assert Usable(curve, 1.0).interval() == (math.inf, math.inf) and Usable(curve, 1.0).value == math.inf
+    assert (
+        Usable(curve, 1.0).interval() == (math.inf, math.inf)
+        and Usable(curve, 1.0).value == math.inf
+    )
 
 
 def test_a_loss_that_is_not_finite_is_beyond_any_margin_and_one_document_proves_nothing():
@@ -197,12 +279,26 @@ def test_p_of_a_usable_length_is_where_its_interval_leaves_the_bound():
         ):
             assert p == 1 or left(*curve.interval(1 - p * 1.001))
             assert p < 1e-8 or not left(*curve.interval(1 - p * 0.999))
-    assert curve.p_above(64) < 0.05 < curve.p_above(96) and curve.p_below(200) < 0.05 < curve.p_below(96)
+    assert curve.p_above(64) < 0.05 < curve.p_above(96) and curve.p_below(
+        200
+    ) < 0.05 < curve.p_below(96)
 
 
 # Printed tables of Student's t (two decimals of the tail: 97.5 % and 95 %).
-PRINTED = {1: (12.706, 6.314), 2: (4.303, 2.920), 3: (3.182, 2.353), 4: (2.776, 2.132), 5: (2.571, 2.015), 7: (2.365, 1.895),
-           10: (2.228, 1.812), 29: (2.045, 1.699), 30: (2.042, 1.697), 120: (1.980, 1.658), 10**6: (1.960, 1.645)}  # fmt: skip
+PRINTED = {
+    1: (12.706, 6.314),
+    2: (4.303, 2.920),
+    3: (3.182, 2.353),
+    4: (2.776, 2.132),
+    5: (2.571, 2.015),
+    7: (2.365, 1.895),
+    # fmt: skip
+    10: (2.228, 1.812),
+    29: (2.045, 1.699),
+    30: (2.042, 1.697),
+    120: (1.980, 1.658),
+    10**6: (1.960, 1.645),
+}
 
 
 @pytest.mark.parametrize("df", PRINTED)
@@ -225,7 +321,9 @@ def test_one_cluster_has_no_error_and_shapes_must_agree():
 
 
 def gained(full, half, clusters):
-    return gain(*(sums([np.asarray(values, dtype=np.float64)], clusters) for values in (full, half)))
+    return gain(
+        *(sums([np.asarray(values, dtype=np.float64)], clusters) for values in (full, half))
+    )
 
 
 def test_what_is_not_finite_stays_so():
@@ -249,6 +347,8 @@ def test_gain_and_its_gate():
     full, clusters = np.zeros(4), np.arange(4)
     found = gained(full, [0.1, 0.2, 0.3, 0.4], clusters)
     assert found.value == pytest.approx(0.25) and found.lower > 0
-    assert found.lower == pytest.approx(0.25 - 3.182 * np.std([0.1, 0.2, 0.3, 0.4], ddof=1) / 2, abs=1e-4)
+    assert found.lower == pytest.approx(
+        0.25 - 3.182 * np.std([0.1, 0.2, 0.3, 0.4], ddof=1) / 2, abs=1e-4
+    )
     assert gained(full, [-0.1, 0.2, 0.3, 0.1], clusters).lower < 0
     assert math.isnan(gained(full, full + 0.1, np.zeros(4)).lower)  # one document proves nothing

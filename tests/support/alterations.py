@@ -1,4 +1,5 @@
-"""Alterations of a folder of evidence, as somebody may make who wants another result, or by accident.
+"""Alterations of a folder of evidence, as somebody may make who wants another result, or by
+accident.
 
 ALTERATIONS is {name: function of the folder}.
 """
@@ -41,7 +42,9 @@ def edit_sums(folder, change):
 
 
 def edit_lines(folder, name, change):
-    """Rewrite a text file after `change(lines)`, which edits its lines in place or returns others."""
+    """Rewrite a text file after `change(lines)`, which edits its lines in place or returns
+    others.
+    """
     lines = (folder / name).read_text().splitlines()
     changed = change(lines)
     (folder / name).write_text("\n".join(lines if changed is None else changed) + "\n")
@@ -51,7 +54,9 @@ def edit_configs(folder, change):
     """Rewrite configs.jsonl after `change(lines)`, which edits a list of parsed lines in place."""
     lines = [json.loads(line) for line in (folder / "configs.jsonl").read_text().splitlines()]
     change(lines)
-    (folder / "configs.jsonl").write_text("".join(json.dumps(line, sort_keys=True) + "\n" for line in lines))
+    (folder / "configs.jsonl").write_text(
+        "".join(json.dumps(line, sort_keys=True) + "\n" for line in lines)
+    )
 
 
 def add(name, editor, change):
@@ -198,7 +203,10 @@ def one_other_document(arrays):
 
 def renumbered_rows(arrays):
     """The sums of rows 3 and 4 exchanged."""
-    order = np.argsort(np.where(arrays["row"] == 3, 4, np.where(arrays["row"] == 4, 3, arrays["row"])), kind="stable")
+    order = np.argsort(
+        np.where(arrays["row"] == 3, 4, np.where(arrays["row"] == 4, 3, arrays["row"])),
+        kind="stable",
+    )
     return {name: array if name == "row" else array[order] for name, array in arrays.items()}
 
 
@@ -219,7 +227,9 @@ for name, change in {
     "an entry removed": without(lambda arrays: np.arange(len(arrays["row"])) == 5),
     "a row removed": without(lambda arrays: arrays["row"] == 4),
     "all entries removed": without(lambda arrays: arrays["row"] >= 0),
-    "an array removed": lambda arrays: {key: array for key, array in arrays.items() if key != "correct"},
+    "an array removed": lambda arrays: {
+        key: array for key, array in arrays.items() if key != "correct"
+    },
     "single precision": lambda arrays: {**arrays, "nll": arrays["nll"].astype(np.float32)},
 }.items():
     add(f"sums: {name}", edit_sums, change)
@@ -247,9 +257,14 @@ for name, change in {
     "a line twice": lambda lines: lines.append(lines[3]),
     "a line more": lambda lines: lines.append(lines[3].replace(lines[3].split(",")[1], "5000", 1)),
     "no lines": lambda lines: lines[:1],
-    "another name of all targets": lambda lines: [lines[0], *("f" * 64 + line[64:] for line in lines[1:])],
+    "another name of all targets": lambda lines: [
+        lines[0],
+        *("f" * 64 + line[64:] for line in lines[1:]),
+    ],
 }.items():
-    add(f"documents: {name}", lambda folder, edit: edit_lines(folder, "documents.csv", edit), change)
+    add(
+        f"documents: {name}", lambda folder, edit: edit_lines(folder, "documents.csv", edit), change
+    )
 
 
 # configs.jsonl
@@ -275,8 +290,15 @@ for name, change in {
     "learning rate": at("config", "train", "lr", value=0.02),
     "number format of the training": at("config", "train", "dtype", value="fp32"),
     "optimizer": at("config", "train", "optimizer", value="adamw"),
-    "trained scale": at("config", "train", "scale_attention", value={"_target_": "posbench.scale_attention.log_n.LogN"}),
-    "parent": at("config", "train", "parent", value={"run_id": "rope-64-s0-0123456789", "reach": 64}),
+    "trained scale": at(
+        "config",
+        "train",
+        "scale_attention",
+        value={"_target_": "posbench.scale_attention.log_n.LogN"},
+    ),
+    "parent": at(
+        "config", "train", "parent", value={"run_id": "rope-64-s0-0123456789", "reach": 64}
+    ),
     "name of the data": at("config", "data", "name", value="pg19"),
     "seed of the windows, in the configuration": at("config", "evaluate", "seed", value=5),
     "no configuration": at("config", value={}),
@@ -304,7 +326,9 @@ for name, change in {
     "no evaluations": at("evaluations", value={}),
     "a training removed": lambda lines: lines.pop(0),
     "a training twice": lambda lines: lines.append(lines[0]),
-    "trainings exchanged": lambda lines: [one.__setitem__("config", other) for one, other in _exchanged(lines)],
+    "trainings exchanged": lambda lines: [
+        one.__setitem__("config", other) for one, other in _exchanged(lines)
+    ],
 }.items():
     add(f"configs: {name}", edit_configs, change)
 
@@ -328,22 +352,54 @@ def table_cell(column, value):
 
 
 for name, values in {
-    "curve.csv": {"nll": "2.5", "difference": "-0.5", "half_width": "0.001", "gain": "0.5", "n_seeds": "9", "length": "96"},
-    "trainings.csv": {"validation_loss": "1.0", "commit": "f" * 40, "weights_sha256": "0" * 64, "parameters": "7"},
+    "curve.csv": {
+        "nll": "2.5",
+        "difference": "-0.5",
+        "half_width": "0.001",
+        "gain": "0.5",
+        "n_seeds": "9",
+        "length": "96",
+    },
+    "trainings.csv": {
+        "validation_loss": "1.0",
+        "commit": "f" * 40,
+        "weights_sha256": "0" * 64,
+        "parameters": "7",
+    },
 }.items():
     for column, value in values.items():
-        add(f"{name}: {column}", lambda folder, edit, name=name: edit_lines(folder, name, edit), table_cell(column, value))
-    add(f"{name}: a line removed", lambda folder, edit, name=name: edit_lines(folder, name, edit), lambda lines: lines.pop(2))
+        add(
+            f"{name}: {column}",
+            lambda folder, edit, name=name: edit_lines(folder, name, edit),
+            table_cell(column, value),
+        )
+    add(
+        f"{name}: a line removed",
+        lambda folder, edit, name=name: edit_lines(folder, name, edit),
+        lambda lines: lines.pop(2),
+    )
 
 
 def other_number(lines):
-    number = next(i for i, line in enumerate(lines) if line.startswith("| rope") and any(c.isdigit() for c in line))
+    number = next(
+        i
+        for i, line in enumerate(lines)
+        if line.startswith("| rope") and any(c.isdigit() for c in line)
+    )
     lines[number] = lines[number].replace("1", "2").replace("3", "4")
 
 
 add("table.md: numbers", lambda folder, edit: edit_lines(folder, "table.md", edit), other_number)
-add("table.md: a line removed", lambda folder, edit: edit_lines(folder, "table.md", edit), lambda lines: lines.pop(6))
-add("curve.svg: a number", lambda folder, edit: edit_lines(folder, "curve.svg", edit), lambda lines: lines.insert(1, "<!-- 9 -->"))
+add(
+    "table.md: a line removed",
+    lambda folder, edit: edit_lines(folder, "table.md", edit),
+    lambda lines: lines.pop(6),
+)
+add(
+    "curve.svg: a number",
+    lambda folder, edit: edit_lines(folder, "curve.svg", edit),
+    lambda lines: lines.insert(1, "<!-- 9 -->"),
+)
 
 
 # The list itself

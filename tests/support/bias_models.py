@@ -1,4 +1,6 @@
-"""Encodings that bias scores or weigh whole rows, with every parameter moved, and attention under them."""
+"""Encodings that bias scores or weigh whole rows, with every parameter moved, and attention under
+them.
+"""
 
 import torch
 from conftest import TRAIN_LEN, small_shape
@@ -44,9 +46,13 @@ def inputs(length: int, batch: int = 1, spread: float = 1.0) -> list[torch.Tenso
     return [spread * torch.randn(batch, heads, length, 8, generator=random) for heads in (4, 2, 2)]
 
 
-def attend(encoding, *qkv: torch.Tensor, extension=None, scale=None, layer: int = 0) -> torch.Tensor:
+def attend(
+    encoding, *qkv: torch.Tensor, extension=None, scale=None, layer: int = 0
+) -> torch.Tensor:
     with torch.no_grad():
-        return rows(make_plan(encoding, extension, scale, length=qkv[0].shape[2]).layers[layer], *qkv)
+        return rows(
+            make_plan(encoding, extension, scale, length=qkv[0].shape[2]).layers[layer], *qkv
+        )
 
 
 def profile_of(encoding, length: int = LONG) -> torch.Tensor:

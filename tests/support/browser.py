@@ -1,7 +1,8 @@
-"""A real headless Chromium, driven over its debugging pipe: no package is needed beside the browser itself.
+"""A real headless Chromium, driven over its debugging pipe: no package is needed beside the browser
+itself.
 
-Where none is installed, `npm pack @sparticuz/chromium` holds one; a script named chromium on PATH that starts it will do.
-"""
+Where none is installed, `npm pack @sparticuz/chromium` holds one; a script named chromium on PATH
+that starts it will do."""
 
 import json
 import os
@@ -11,14 +12,24 @@ import subprocess
 import time
 from pathlib import Path
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe", "--disable-background-networking")
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--remote-debugging-pipe",
+    "--disable-background-networking",
+)
 
 PROBLEMS = ("Runtime.exceptionThrown", "Log.entryAdded", "Runtime.consoleAPICalled")
 
 
 class Browser:
-    """One page of a browser. `requests` and `problems` hold every address asked for, and every error and blocked script."""
+    """One page of a browser. `requests` and `problems` hold every address asked for, and every
+    error and blocked script.
+    """
 
     def __init__(self, folder: Path, width: int = 1200, dark: bool = False):
         (ours, theirs), (reads, writes) = os.pipe(), os.pipe()  # we read `ours`, and write `writes`
@@ -26,22 +37,39 @@ class Browser:
         self.downloads = folder / "downloads"
         launch = f'exec "$0" "$@" 3<&{reads} 4>&{theirs}'
         command = ["bash", "-c", launch, CHROMIUM, *FLAGS, f"--user-data-dir={folder}/profile"]
-        self.process = subprocess.Popen(command, pass_fds=(reads, theirs), stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+        self.process = subprocess.Popen(
+            command, pass_fds=(reads, theirs), stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL
+        )
         os.close(theirs)
         os.close(reads)
         self.session = None
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)[
+            "sessionId"
+        ]
         for part in ("Page", "Runtime", "Network", "Log"):
             self.call(f"{part}.enable")
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
-        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}])
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=900,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
+        self.call(
+            "Emulation.setEmulatedMedia",
+            features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}],
+        )
         self.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(self.downloads))
 
     def call(self, method: str, **parameters: object) -> dict:
         self.number += 1
         message = {"id": self.number, "method": method, "params": parameters}
-        own = {"sessionId": self.session} if self.session and not method.startswith("Browser.") else {}
+        own = (
+            {"sessionId": self.session}
+            if self.session and not method.startswith("Browser.")
+            else {}
+        )
         os.write(self.writes, json.dumps(message | own).encode() + b"\0")
         while (answer := self._read()).get("id") != self.number:
             self.events.append(answer)
@@ -63,7 +91,9 @@ class Browser:
 
     def run(self, script: str) -> object:
         """Value of an expression in the page, awaited."""
-        found = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        found = self.call(
+            "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
+        )
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
@@ -71,13 +101,19 @@ class Browser:
         """Choose an option as a user's change of a select or an input does."""
         kind = "input" if name == "filter" else "change"
         at = f"document.getElementById({json.dumps(name)})"
-        self.run(f"{at}.value = {json.dumps(value)}; {at}.dispatchEvent(new Event({json.dumps(kind)}, {{bubbles: true}}))")
+        self.run(
+            f"{at}.value = {json.dumps(value)}; {at}.dispatchEvent(new Event({json.dumps(kind)},"
+            " {bubbles: true}))"
+        )
 
     def click(self, selector: str) -> None:
         """A mouse click on the middle of an element."""
         element = f"document.querySelector({json.dumps(selector)})"
         middle = "(box => [box.x + box.width / 2, box.y + box.height / 2])"
-        x, y = self.run(f"{element}.scrollIntoView({{block: 'center'}}), {middle}({element}.getBoundingClientRect())")
+        x, y = self.run(
+            f"{element}.scrollIntoView({{block: 'center'}}),"
+            f" {middle}({element}.getBoundingClientRect())"
+        )
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
@@ -98,7 +134,11 @@ class Browser:
 
     @property
     def requests(self) -> list[str]:
-        asked = [event["params"]["request"]["url"] for event in self.events if event.get("method") == "Network.requestWillBeSent"]
+        asked = [
+            event["params"]["request"]["url"]
+            for event in self.events
+            if event.get("method") == "Network.requestWillBeSent"
+        ]
         return [address for address in asked if not address.startswith("blob:")]
 
     @property

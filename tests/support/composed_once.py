@@ -1,8 +1,9 @@
-"""Hydra's composition, remembered: the same choices from the same yamls give the same configuration, of which each caller gets a copy.
+"""Hydra's composition, remembered: the same choices from the same yamls give the same
+configuration, of which each caller gets a copy.
 
-Hydra spends a tenth of a second on the yamls of one command line, and the tests type thousands. What is typed for single values (a=3) is
-applied by Hydra itself to the copy. A refusal is not remembered. The content of a yaml is remembered by its text.
-"""
+Hydra spends a tenth of a second on the yamls of one command line, and the tests type thousands.
+What is typed for single values (a=3) is applied by Hydra itself to the copy. A refusal is not
+remembered. The content of a yaml is remembered by its text."""
 
 import copy
 from pathlib import Path
@@ -18,7 +19,10 @@ CONFIGS = str(Path(__file__).parents[2] / "configs")  # which no test changes
 _known: dict[tuple, tuple[DefaultsList, list[DictConfig]]] = {}
 _by_list: dict[int, list[DictConfig]] = {}
 _contents: dict[str, dict | list] = {}
-_create, _compose = loader.create_defaults_list, loader.ConfigLoaderImpl._compose_config_from_defaults_list
+_create, _compose = (
+    loader.create_defaults_list,
+    loader.ConfigLoaderImpl._compose_config_from_defaults_list,
+)
 _load = OmegaConf.load
 
 
@@ -26,7 +30,9 @@ def install() -> None:
     loader.create_defaults_list = _remembered_list
     loader.ConfigLoaderImpl._compose_config_from_defaults_list = _remembered_config
     OmegaConf.load = staticmethod(_remembered_content)
-    config_repository.copy = SimpleNamespace(deepcopy=copy.copy)  # its list of sources is made anew and never changed
+    config_repository.copy = SimpleNamespace(
+        deepcopy=copy.copy
+    )  # its list of sources is made anew and never changed
 
 
 def _remembered_content(file) -> DictConfig | ListConfig:
@@ -38,11 +44,23 @@ def _remembered_content(file) -> DictConfig | ListConfig:
     return OmegaConf.create(_contents[text])
 
 
-def _remembered_list(repo, config_name, overrides_list, prepend_hydra, skip_missing) -> DefaultsList:
+def _remembered_list(
+    repo, config_name, overrides_list, prepend_hydra, skip_missing
+) -> DefaultsList:
     asked = Overrides(repo=repo, overrides_list=overrides_list)
     single = {id(override) for override in asked.config_overrides}
-    groups = [override for override in overrides_list if id(override) not in single and not override.is_sweep_override()]
-    key = (config_name, tuple(override.input_line for override in groups), prepend_hydra, skip_missing, _sources(repo))
+    groups = [
+        override
+        for override in overrides_list
+        if id(override) not in single and not override.is_sweep_override()
+    ]
+    key = (
+        config_name,
+        tuple(override.input_line for override in groups),
+        prepend_hydra,
+        skip_missing,
+        _sources(repo),
+    )
     if key not in _known:
         found = _create(repo, config_name, groups, prepend_hydra, skip_missing)
         _known[key] = found, _by_list.setdefault(id(found.defaults), [])
@@ -71,5 +89,7 @@ def _sources(repo) -> tuple:
         found.append((source.provider, source.path))
         if source.scheme() == "file" and source.path != CONFIGS:
             files = sorted(Path(source.path).rglob("*.yaml"))
-            found.append(tuple((str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in files))
+            found.append(
+                tuple((str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in files)
+            )
     return tuple(found)

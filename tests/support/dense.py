@@ -1,10 +1,11 @@
-"""The oracle: each method from its paper's formula on whole [L, L] matrices in float64, sharing no code with posbench.
+"""The oracle: each method from its paper's formula on whole [L, L] matrices in float64, sharing no
+code with posbench.
 
-An extension says at which coordinates each pair (i, j) is seen, which pairs are visible, and what becomes of frequencies; an
-encoding turns that into attention weights. Everything is plain torch in float64, so gradients are the oracle's too.
-Learned numbers are read from the module under test; formulas are not. Methods register themselves in the tables below
-(dense_bias.py, dense_rotary.py, dense_extensions.py).
-"""
+An extension says at which coordinates each pair (i, j) is seen, which pairs are visible, and what
+becomes of frequencies; an encoding turns that into attention weights. Everything is plain torch in
+float64, so gradients are the oracle's too. Learned numbers are read from the module under test;
+formulas are not. Methods register themselves in the tables below (dense_bias.py, dense_rotary.py,
+dense_extensions.py)."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-# extension -> (length, train_len) -> coordinate of query [L, L], of key [L, L], visible [L, L]; default parameters
+# extension -> (length, train_len) -> coordinate of query [L, L], of key [L, L], visible [L, L];
+# default parameters
 COORDINATES: dict[str, Callable[[int, int], tuple[Tensor, Tensor, Tensor]]] = {}
 # extension -> (theta_c for c = 0.., base, rotary dimension, length, train_len) -> theta'_c
 FREQUENCIES: dict[str, Callable[[list[float], float, int, int, int], list[float]]] = {}
@@ -33,7 +35,9 @@ SINKS: dict[str, float] = {}
 
 @dataclass
 class Case:
-    """One attention layer: q and k [H, L, D] as projected (heads of k repeated), x [L, C] they came from."""
+    """One attention layer: q and k [H, L, D] as projected (heads of k repeated), x [L, C] they came
+    from.
+    """
 
     module: nn.Module
     q_HTD: Tensor
@@ -66,9 +70,14 @@ class Case:
         change = FREQUENCIES.get(self.extension)
         return change(theta, base, dim, self.length, self.train_len) if change else theta
 
-    def content(self, q_HTD: Tensor | None = None, k_HTD: Tensor | None = None, dim: int | None = None) -> Tensor:
+    def content(
+        self, q_HTD: Tensor | None = None, k_HTD: Tensor | None = None, dim: int | None = None
+    ) -> Tensor:
         """q . k / sqrt(D), times the factor of each query."""
-        q_HTD, k_HTD = self.q_HTD if q_HTD is None else q_HTD, self.k_HTD if k_HTD is None else k_HTD
+        q_HTD, k_HTD = (
+            self.q_HTD if q_HTD is None else q_HTD,
+            self.k_HTD if k_HTD is None else k_HTD,
+        )
         dim = dim or self.q_HTD.shape[-1]
         return self.scaled(torch.einsum("hid,hjd->hij", q_HTD, k_HTD) / math.sqrt(dim))
 
@@ -85,7 +94,9 @@ class Case:
         scores = torch.where(self.visible, scores, torch.tensor(-math.inf, dtype=torch.float64))
         if self.sink_H is None:
             return scores.softmax(dim=-1)
-        return scores.softmax(dim=-1) * torch.sigmoid(scores.logsumexp(dim=-1) - self.sink_H[:, None]).unsqueeze(-1)
+        return scores.softmax(dim=-1) * torch.sigmoid(
+            scores.logsumexp(dim=-1) - self.sink_H[:, None]
+        ).unsqueeze(-1)
 
     def parameter(self, name: str) -> Tensor:
         """A learned number of the module, in float64."""
@@ -97,17 +108,47 @@ def plain(case: Case) -> Tensor:
 
 
 def attention(
-    encoding: str, extension: str, scale: str, module: nn.Module, q_HTD, k_HTD, v_HTD, x_TC, train_len: int, layer: int = 0, sink_H=None
+    encoding: str,
+    extension: str,
+    scale: str,
+    module: nn.Module,
+    q_HTD,
+    k_HTD,
+    v_HTD,
+    x_TC,
+    train_len: int,
+    layer: int = 0,
+    sink_H=None,
 ) -> Tensor:
-    """The method's attention [H, L, D]; a scale multiplies the content score, never a bias. `sink_H`: logits of learned sinks."""
+    """The method's attention [H, L, D]; a scale multiplies the content score, never a bias.
+    `sink_H`: logits of learned sinks.
+    """
     length = q_HTD.shape[1]
     q_pos, k_pos, visible = COORDINATES.get(extension, everything)(length, train_len)
-    factor_T = SCALES[scale](visible.sum(dim=1).double(), length, train_len) if scale in SCALES else torch.ones(length).double()
+    factor_T = (
+        SCALES[scale](visible.sum(dim=1).double(), length, train_len)
+        if scale in SCALES
+        else torch.ones(length).double()
+    )
     if extension in TEMPERATURE:
         factor_T = factor_T * TEMPERATURE[extension](length, train_len)
     if scale in SINKS:
         sink_H = torch.full((len(q_HTD),), SINKS[scale], dtype=torch.float64)
-    case = Case(module, q_HTD, k_HTD, x_TC, q_pos, k_pos, visible, factor_T, train_len, extension, layer, RULES.get(scale), sink_H)
+    case = Case(
+        module,
+        q_HTD,
+        k_HTD,
+        x_TC,
+        q_pos,
+        k_pos,
+        visible,
+        factor_T,
+        train_len,
+        extension,
+        layer,
+        RULES.get(scale),
+        sink_H,
+    )
     return ENCODINGS[encoding](case) @ v_HTD
 
 
@@ -122,7 +163,9 @@ def everything(length: int, train_len: int) -> tuple[Tensor, Tensor, Tensor]:
     return i, j, j <= i
 
 
-def by_distance(change: Callable[[Tensor, int, int], Tensor]) -> Callable[[int, int], tuple[Tensor, Tensor, Tensor]]:
+def by_distance(
+    change: Callable[[Tensor, int, int], Tensor],
+) -> Callable[[int, int], tuple[Tensor, Tensor, Tensor]]:
     """Coordinates of an extension that is a map of the distance alone."""
 
     def coordinates(length: int, train_len: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -155,7 +198,9 @@ def turned(case: Case, theta: list[float]) -> Tensor:
 
 
 def alibi(case: Case) -> Tensor:
-    slope = torch.tensor([2.0 ** (-8 * (h + 1) / case.n_head) for h in range(case.n_head)], dtype=torch.float64)
+    slope = torch.tensor(
+        [2.0 ** (-8 * (h + 1) / case.n_head) for h in range(case.n_head)], dtype=torch.float64
+    )
     return case.softmax(case.content() - slope[:, None, None] * case.distance)
 
 
@@ -177,7 +222,12 @@ COORDINATES |= {
     "leaky_rerope": by_distance(leaky_rerope),
     "window": window,
 }
-RULES |= {"scale_invariant": lambda d: (torch.sqrt(1 + 2 * torch.log(1 + d / 10)), -2 * torch.log(1 + d / 10))}
+RULES |= {
+    "scale_invariant": lambda d: (
+        torch.sqrt(1 + 2 * torch.log(1 + d / 10)),
+        -2 * torch.log(1 + d / 10),
+    )
+}
 SINKS |= {"off_by_one": 0.0}
 SCALES |= {"log_n": lambda n, length, train_len: (n.log() / math.log(train_len)).clamp(min=1)}
 

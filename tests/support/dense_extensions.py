@@ -11,24 +11,32 @@ Pairs = tuple[Tensor, Tensor, Tensor]
 
 
 def bases(base: float, s: float, dim: int, count: int) -> list[float]:
-    """NTK by the changed base, b s^((dim / 2) / (m - 1)) for m pairs that turn (methods 4.3); one pair has no slower one to stretch to."""
+    """NTK by the changed base, b s^((dim / 2) / (m - 1)) for m pairs that turn (methods 4.3); one
+    pair has no slower one to stretch to.
+    """
     if count > 1:
         base = base * s ** (dim / 2 / (count - 1))
     return [base ** (-2 * c / dim) for c in range(count)]
 
 
-def dynamic_ntk(theta: list[float], base: float, dim: int, length: int, train_len: int) -> list[float]:
+def dynamic_ntk(
+    theta: list[float], base: float, dim: int, length: int, train_len: int
+) -> list[float]:
     s = 2 * length / train_len - 1 if length > train_len else 1.0
     return bases(base, s, dim, len(theta))
 
 
-def ntk_fixed(theta: list[float], base: float, dim: int, length: int, train_len: int) -> list[float]:
+def ntk_fixed(
+    theta: list[float], base: float, dim: int, length: int, train_len: int
+) -> list[float]:
     """A step of s^(1/m) more for each of m pairs, the first included."""
     step = factor(length, train_len) ** (1 / len(theta))
     return [speed / step ** (c + 1) for c, speed in enumerate(theta)]
 
 
-def ntk_mixed(theta: list[float], base: float, dim: int, length: int, train_len: int) -> list[float]:
+def ntk_mixed(
+    theta: list[float], base: float, dim: int, length: int, train_len: int
+) -> list[float]:
     a = math.log(factor(length, train_len)) / len(theta) ** 0.75
     return [speed * math.exp(-a * (c + 1) ** 0.75) for c, speed in enumerate(theta)]
 
@@ -38,7 +46,14 @@ def default_beta(theta: list[float], train_len: int) -> float:
     return max(2.0, min(32.0, turns / 4))
 
 
-def ntk_by_parts(theta: list[float], base: float, dim: int, length: int, train_len: int, beta: float | None = None) -> list[float]:
+def ntk_by_parts(
+    theta: list[float],
+    base: float,
+    dim: int,
+    length: int,
+    train_len: int,
+    beta: float | None = None,
+) -> list[float]:
     """By wavelength: the number of waves that fit into the training length."""
     beta, s, result = beta or default_beta(theta, train_len), factor(length, train_len), []
     for speed in theta:
@@ -58,8 +73,13 @@ def llama3(theta: list[float], base: float, dim: int, length: int, train_len: in
 
 
 def bounds(theta: list[float], base: float, dim: int, train_len: int) -> tuple[int, int]:
-    """The (real) indices c at which base^(-2c/dim) makes the default number of turns and one, rounded outwards."""
-    low, high = (dim / 2 * math.log(train_len / turns / 2 / math.pi, base) for turns in (default_beta(theta, train_len), 1))
+    """The (real) indices c at which base^(-2c/dim) makes the default number of turns and one,
+    rounded outwards.
+    """
+    low, high = (
+        dim / 2 * math.log(train_len / turns / 2 / math.pi, base)
+        for turns in (default_beta(theta, train_len), 1)
+    )
     return max(0, math.floor(low)), min(dim - 1, math.ceil(high))
 
 
@@ -68,12 +88,19 @@ def yarn(theta: list[float], base: float, dim: int, length: int, train_len: int)
     if s == 1:
         return theta
     low, high = bounds(theta, base, dim, train_len)
-    ramp = [min(1.0, max(0.0, (c - low) / (high - low if high > low else 1e-3))) for c in range(len(theta))]
+    ramp = [
+        min(1.0, max(0.0, (c - low) / (high - low if high > low else 1e-3)))
+        for c in range(len(theta))
+    ]
     return [speed / s * r + speed * (1 - r) for speed, r in zip(theta, ramp, strict=True)]
 
 
-def yarn_radix(theta: list[float], base: float, dim: int, length: int, train_len: int) -> list[float]:
-    """Digit by digit: the base of digit n after `low` grows by a factor whose logarithm is n times that of the first."""
+def yarn_radix(
+    theta: list[float], base: float, dim: int, length: int, train_len: int
+) -> list[float]:
+    """Digit by digit: the base of digit n after `low` grows by a factor whose logarithm is n times
+    that of the first.
+    """
     s, (low, high) = factor(length, train_len), bounds(theta, base, dim, train_len)
     first = s ** (1 / sum(range(1, high - low + 1)))
     result, slower = [], 1.0
@@ -88,7 +115,9 @@ def abf(theta: list[float], base: float, dim: int, length: int, train_len: int) 
 
 
 def self_extend(d: Tensor, length: int, train_len: int) -> Tensor:
-    """The group is found by trying: the first divisor of the window, else the first number, that leaves no untrained distance."""
+    """The group is found by trying: the first divisor of the window, else the first number, that
+    leaves no untrained distance.
+    """
     i, j = grid(length)
     w = max(1, train_len // 4)
 
@@ -104,8 +133,12 @@ def dca(d: Tensor, length: int, train_len: int) -> Tensor:
     size = 3 * train_len // 4 - w
     i, j = grid(length)
     apart = (i / size).floor() - (j / size).floor()
-    beyond = (torch.arange(size) + size).clamp(max=size + w).double()  # of each place in a chunk, towards earlier chunks
-    return torch.where(apart == 0, d, torch.where(apart == 1, beyond[(i % size).long()], beyond[-1]) - j % size)
+    beyond = (
+        (torch.arange(size) + size).clamp(max=size + w).double()
+    )  # of each place in a chunk, towards earlier chunks
+    return torch.where(
+        apart == 0, d, torch.where(apart == 1, beyond[(i % size).long()], beyond[-1]) - j % size
+    )
 
 
 def string(d: Tensor, length: int, train_len: int) -> Tensor:
@@ -135,21 +168,29 @@ def lm_infinite(length: int, train_len: int) -> Pairs:
 
 
 def random_keys(length: int, train_len: int) -> Pairs:
-    """A cache that, with each token that leaves the window, drops the keys whose number is too large for the room that is left."""
+    """A cache that, with each token that leaves the window, drops the keys whose number is too
+    large for the room that is left.
+    """
     i, j = grid(length)
-    number = np.random.default_rng(0).random(length)  # of each key: this draw is a part of the definition
+    number = np.random.default_rng(0).random(
+        length
+    )  # of each key: this draw is a part of the definition
     w, visible = train_len // 2, torch.zeros(length, length, dtype=torch.bool)
     far: list[int] = []
     for token in range(length):
         visible[token, max(0, token - w + 1) : token + 1] = True
         if token >= w:
-            far = [key for key in (*far, token - w) if number[key] * (token + 1 - w) < train_len - w]
+            far = [
+                key for key in (*far, token - w) if number[key] * (token + 1 - w) < train_len - w
+            ]
         visible[token, far] = True
     return i, j, visible
 
 
 FREQUENCIES |= {
-    "ntk": lambda theta, base, dim, length, train_len: bases(base, factor(length, train_len), dim, len(theta)),
+    "ntk": lambda theta, base, dim, length, train_len: bases(
+        base, factor(length, train_len), dim, len(theta)
+    ),
     "dynamic_ntk": dynamic_ntk,
     "ntk_fixed": ntk_fixed,
     "ntk_mixed": ntk_mixed,
@@ -184,9 +225,15 @@ def steps(keys: Tensor, train_len: int) -> Tensor:
 
 
 SCALES |= {
-    "log_n_global": lambda n, length, train_len: torch.full_like(n, max(1.0, math.log(n.max()) / math.log(train_len))),
-    "yarn_temperature": lambda n, length, train_len: torch.full_like(n, (0.1 * math.log(factor(length, train_len)) + 1) ** 2),
-    "drope_temperature": lambda n, length, train_len: torch.full_like(n, math.log(math.e * factor(length, train_len) ** 0.412)),
+    "log_n_global": lambda n, length, train_len: torch.full_like(
+        n, max(1.0, math.log(n.max()) / math.log(train_len))
+    ),
+    "yarn_temperature": lambda n, length, train_len: torch.full_like(
+        n, (0.1 * math.log(factor(length, train_len)) + 1) ** 2
+    ),
+    "drope_temperature": lambda n, length, train_len: torch.full_like(
+        n, math.log(math.e * factor(length, train_len) ** 0.412)
+    ),
     "llama4": lambda n, length, train_len: steps(n, train_len),
     "ministral": lambda n, length, train_len: steps(n - 1, train_len),
     "ssmax": lambda n, length, train_len: n.log() * train_len / math.lgamma(train_len + 1),

@@ -1,4 +1,6 @@
-"""The oracle's formulas (see dense.py): rotary, gated, wrapped and hybrid encodings at the defaults of their yamls."""
+"""The oracle's formulas (see dense.py): rotary, gated, wrapped and hybrid encodings at the defaults
+of their yamls.
+"""
 
 import math
 from dataclasses import replace
@@ -29,20 +31,34 @@ def p_rope(case: Case) -> Tensor:
 def lerope(case: Case) -> Tensor:
     dim, scale_F = case.q_HTD.shape[-1], case.parameter("log_scale_F").exp()
     theta = case.frequencies(grid_of(dim), 10000.0, dim)
-    return case.softmax(case.scaled(turned(case, [speed * float(a) for speed, a in zip(theta, scale_F, strict=True)]) / math.sqrt(dim)))
+    return case.softmax(
+        case.scaled(
+            turned(case, [speed * float(a) for speed, a in zip(theta, scale_F, strict=True)])
+            / math.sqrt(dim)
+        )
+    )
 
 
 def mistral_large4(case: Case) -> Tensor:
-    """Neighbouring channels of the first half of a head are pairs; the second of two layers does not turn."""
+    """Neighbouring channels of the first half of a head are pairs; the second of two layers does
+    not turn.
+    """
     if case.layer:
         return plain(case)
     dim, part = case.q_HTD.shape[-1], case.q_HTD.shape[-1] // 2
     theta = case.frequencies(grid_of(part), 10000.0, part)
-    theta = [speed * float(a) for speed, a in zip(theta, case.parameter("log_scale_F").exp(), strict=True)]
-    (q, q_rest), (k, k_rest) = (one.split([part, dim - part], dim=-1) for one in (case.q_HTD, case.k_HTD))
+    theta = [
+        speed * float(a)
+        for speed, a in zip(theta, case.parameter("log_scale_F").exp(), strict=True)
+    ]
+    (q, q_rest), (k, k_rest) = (
+        one.split([part, dim - part], dim=-1) for one in (case.q_HTD, case.k_HTD)
+    )
     halves = (torch.cat((one[..., 0::2], one[..., 1::2]), dim=-1) for one in (q, k))
     moved = turned(replace(case, **dict(zip(("q_HTD", "k_HTD"), halves, strict=True))), theta)
-    return case.softmax(case.scaled((moved + torch.einsum("hid,hjd->hij", q_rest, k_rest)) / math.sqrt(dim)))
+    return case.softmax(
+        case.scaled((moved + torch.einsum("hid,hjd->hij", q_rest, k_rest)) / math.sqrt(dim))
+    )
 
 
 def clipped_rope(case: Case) -> Tensor:
@@ -68,19 +84,33 @@ def xpos(case: Case) -> Tensor:
 
 
 def fope(case: Case) -> Tensor:
-    """Each side turned by its own mixture: absolute coordinates, since scores are no function of their difference."""
+    """Each side turned by its own mixture: absolute coordinates, since scores are no function of
+    their difference.
+    """
     dim = case.q_HTD.shape[-1]
     active = sum(speed >= 2 * math.pi / case.train_len for speed in grid_of(dim))
     theta = torch.tensor(case.frequencies(grid_of(dim), 10000.0, dim)[:active], dtype=torch.float64)
-    t = torch.arange(case.length, dtype=torch.float64) / (factor(case.length, case.train_len) if case.extension == "pi" else 1)
+    t = torch.arange(case.length, dtype=torch.float64) / (
+        factor(case.length, case.train_len) if case.extension == "pi" else 1
+    )
     cosine, sine = (case.module.get_buffer(name).double() for name in ("cos_GMF", "sin_GMF"))
     total = torch.zeros(case.n_head, case.length, case.length, dtype=torch.float64)
     for h in range(case.n_head):
         g = h * len(cosine) // case.n_head
-        q, k = (torch.complex(x[h, :, : dim // 2], x[h, :, dim // 2 :]) for x in (case.q_HTD, case.k_HTD))
+        q, k = (
+            torch.complex(x[h, :, : dim // 2], x[h, :, dim // 2 :])
+            for x in (case.q_HTD, case.k_HTD)
+        )
         for c in range(dim // 2):
             if c < active:
-                mixed = torch.stack([torch.complex((w * theta).cos() @ cosine[g, :, c], (w * theta).sin() @ sine[g, :, c]) for w in t])
+                mixed = torch.stack(
+                    [
+                        torch.complex(
+                            (w * theta).cos() @ cosine[g, :, c], (w * theta).sin() @ sine[g, :, c]
+                        )
+                        for w in t
+                    ]
+                )
             else:
                 mixed = torch.ones(case.length, dtype=torch.complex128)
             total[h] = total[h] + torch.outer(q[:, c] * mixed, (k[:, c] * mixed).conj()).real
@@ -94,13 +124,20 @@ def pope(case: Case) -> Tensor:
     q, k = (1 + case.q_HTD.exp()).log(), (1 + case.k_HTD.exp()).log()
     total = torch.zeros(case.n_head, case.length, case.length, dtype=torch.float64)
     for c, speed in enumerate(theta):
-        total = total + q[:, :, None, c] * k[:, None, :, c] * (case.distance * speed - phase[:, :, c, None]).cos()
+        total = (
+            total
+            + q[:, :, None, c]
+            * k[:, None, :, c]
+            * (case.distance * speed - phase[:, :, c, None]).cos()
+        )
     return case.softmax(case.scaled(total / math.sqrt(dim)))
 
 
 def forgotten(case: Case) -> Tensor:
     """Sum of log f over j < t <= i, by a loop over t: [H, L, L]."""
-    logit_TH = case.x_TC @ case.parameter(f"gate.{case.layer}.weight").T + case.parameter(f"gate.{case.layer}.bias")
+    logit_TH = case.x_TC @ case.parameter(f"gate.{case.layer}.weight").T + case.parameter(
+        f"gate.{case.layer}.bias"
+    )
     gate_TH = -(1 + (-logit_TH).exp()).log()
     i, j = grid(case.length)
     total = torch.zeros(case.n_head, case.length, case.length, dtype=torch.float64)
@@ -119,10 +156,15 @@ def fox_rope(case: Case) -> Tensor:
 
 def randomized(case: Case, rounded=math.floor) -> Tensor:
     """RoPE over 16 train_len positions, evenly; extensions count tokens only where they mask."""
-    spread = torch.tensor([rounded(t * 16 * case.train_len / case.length) for t in range(case.length)], dtype=torch.float64)
+    spread = torch.tensor(
+        [rounded(t * 16 * case.train_len / case.length) for t in range(case.length)],
+        dtype=torch.float64,
+    )
     if case.extension == "pi":
         spread = spread / factor(case.length, case.train_len)
-    case = replace(case, q_pos=spread[:, None].expand_as(case.q_pos), k_pos=spread[None].expand_as(case.k_pos))
+    case = replace(
+        case, q_pos=spread[:, None].expand_as(case.q_pos), k_pos=spread[None].expand_as(case.k_pos)
+    )
     return case.softmax(rope_scores(case))
 
 
@@ -141,7 +183,20 @@ def alternating(full):
 
 
 ENCODINGS |= {"clipped_rope": clipped_rope, "lerope": lerope, "mistral_large4": mistral_large4}
-ENCODINGS |= {"p_rope": p_rope, "xpos": xpos, "fope": fope, "pope": pope, "fox": fox, "fox_rope": fox_rope, "randomized": randomized}
+ENCODINGS |= {
+    "p_rope": p_rope,
+    "xpos": xpos,
+    "fope": fope,
+    "pope": pope,
+    "fox": fox,
+    "fox_rope": fox_rope,
+    "randomized": randomized,
+}
 ENCODINGS |= {"random_float": lambda case: randomized(case, float)}
-ENCODINGS |= {"smollm3": lambda case: rope(case) if case.layer == 0 else plain(case)}  # two layers are one period
-ENCODINGS |= {"hybrid": alternating(plain), "gemma3": alternating(lambda case: case.softmax(rope_scores(case, 1e6)))}
+ENCODINGS |= {
+    "smollm3": lambda case: rope(case) if case.layer == 0 else plain(case)
+}  # two layers are one period
+ENCODINGS |= {
+    "hybrid": alternating(plain),
+    "gemma3": alternating(lambda case: case.softmax(rope_scores(case, 1e6))),
+}

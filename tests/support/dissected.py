@@ -17,20 +17,38 @@ from posbench.tools.anatomy.dissect import Anatomy, dissect
 SHAPE = Shape(d_model=128, n_layer=4, n_head=2, n_kv_head=2, train_len=256)
 
 
-def anatomy(encoding="rope", extension="none", scale="none", length=4096, shape=SHAPE, **arguments) -> Anatomy:
+def anatomy(
+    encoding="rope", extension="none", scale="none", length=4096, shape=SHAPE, **arguments
+) -> Anatomy:
     """A triple; arguments are the extension's."""
     torch.manual_seed(0)
-    parts = make(node("encoding", encoding), shape), make({**node("extension", extension), **arguments})
+    parts = (
+        make(node("encoding", encoding), shape),
+        make({**node("extension", extension), **arguments}),
+    )
     return dissect(*parts, make(node("scale_attention", scale), shape), length)
 
 
 def trained_t5(path: Path, factor: float = 1.0) -> Run:
-    """A finished training of 16 tokens whose biases are the numbers from 0 to 63, times a factor."""
-    config, train = ModelConfig(d_model=16, n_layer=1, n_head=2, d_ff=32), {**asdict(TrainConfig()), "length": 16}
+    """A finished training of 16 tokens whose biases are the numbers from 0 to 63, times a
+    factor.
+    """
+    config, train = (
+        ModelConfig(d_model=16, n_layer=1, n_head=2, d_ff=32),
+        {**asdict(TrainConfig()), "length": 16},
+    )
     model, run = GPT(config, make(node("encoding", "t5"), Shape(16, 1, 2, 2, 16)), 50), Run(path)
     with torch.no_grad():
         model.encoding.weight.copy_(factor * torch.arange(64).view(1, 32, 2))
     with run.lock():
-        run.write_config({"encoding": node("encoding", "t5"), "model": asdict(config), "train": train, "data": {}, "seed": 0})
+        run.write_config(
+            {
+                "encoding": node("encoding", "t5"),
+                "model": asdict(config),
+                "train": train,
+                "data": {},
+                "seed": 0,
+            }
+        )
         run.write_summary({"sha256": save_weights(run.weights, model)})
     return run

@@ -1,4 +1,6 @@
-"""Random tiny models of transformers' families, what is known of their positions, and attention on whole matrices in float64."""
+"""Random tiny models of transformers' families, what is known of their positions, and attention on
+whole matrices in float64.
+"""
 
 import math
 from collections.abc import Callable, Iterator
@@ -18,7 +20,12 @@ SIZES = {
     "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": TRAIN_LEN,
 }  # fmt: skip
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
-LINEAR = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 16}
+LINEAR = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+}
 LATENT = {
     "num_key_value_heads": 4, "q_lora_rank": 32, "kv_lora_rank": 32, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 16,
     "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "moe_intermediate_size": 32, "first_k_dense_replace": 1,
@@ -29,7 +36,9 @@ MAMBA = {"mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_sta
 
 @dataclass(frozen=True)
 class Family:
-    """Configuration of a tiny model, and where it turns: the share of a head, in halves or neighbours, of its first or last channels."""
+    """Configuration of a tiny model, and where it turns: the share of a head, in halves or
+    neighbours, of its first or last channels.
+    """
 
     config: dict = field(default_factory=dict)
     share: float = 1.0
@@ -89,7 +98,9 @@ def tiny(kind: str, **changed: object) -> nn.Module:
     torch.manual_seed(0)
     given = {"vocab_size": VOCAB} if kind == "gpt2" else SIZES
     given = {**given, **FAMILIES[kind].config, **changed}
-    config = transformers.AutoConfig.for_model(kind, **{key: value for key, value in given.items() if value is not None})
+    config = transformers.AutoConfig.for_model(
+        kind, **{key: value for key, value in given.items() if value is not None}
+    )
     for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
         if isinstance(value := getattr(config, name, None), int) and value >= config.vocab_size:
             setattr(config, name, 1)
@@ -107,7 +118,9 @@ def text(batch: int, length: int) -> Tensor:
 
 @dataclass
 class Dense:
-    """Attention of a family under an extension and a scale, from queries and keys that were not turned."""
+    """Attention of a family under an extension and a scale, from queries and keys that were not
+    turned.
+    """
 
     family: Family
     extension: str
@@ -120,7 +133,10 @@ class Dense:
         softcap: float | None = None, s_aux: Tensor | None = None, **unused: object,
     ) -> tuple[Tensor, None]:  # fmt: skip
         (heads, length, width), theta = query.shape[1:], self.theta.get(module.layer_idx)
-        q, k, v = (one[0].double().repeat_interleave(heads // one.shape[1], dim=0) for one in (query, key, value))
+        q, k, v = (
+            one[0].double().repeat_interleave(heads // one.shape[1], dim=0)
+            for one in (query, key, value)
+        )
         seen = attention_mask[0, 0] == 0
         acts = not self.whole or bool(seen[-1, 0])
         extension, scale = (self.extension, self.scale) if acts else ("none", "none")
@@ -140,7 +156,9 @@ class Dense:
                 theta = change(theta, base, turned, length, TRAIN_LEN)
             pairs = a[:, :, None] * b[:, None].conj()
             angle = (q_pos - k_pos)[..., None] * torch.tensor(theta, dtype=torch.float64)
-            rotated = (pairs * torch.polar(torch.ones_like(angle), angle)).real.sum(-1) * self.family.amplitude**2
+            rotated = (pairs * torch.polar(torch.ones_like(angle), angle)).real.sum(
+                -1
+            ) * self.family.amplitude**2
             scores = scores - torch.einsum("hid,hjd->hij", q[:, :, part], k[:, :, part]) + rotated
         scores = scores * (width**-0.5 if scaling is None else scaling)
         if scale in SCALES:
@@ -151,7 +169,9 @@ class Dense:
             scores = softcap * torch.tanh(scores / softcap)
         scores = scores.masked_fill(~visible, -math.inf)
         if s_aux is not None:
-            scores = torch.cat((scores, s_aux.double()[:, None, None].expand(-1, length, 1)), dim=-1)
+            scores = torch.cat(
+                (scores, s_aux.double()[:, None, None].expand(-1, length, 1)), dim=-1
+            )
         weights = scores.softmax(dim=-1)[..., :length]
         return (weights @ v).transpose(0, 1)[None].to(value.dtype).contiguous(), None
 
@@ -171,15 +191,26 @@ def frequencies(model: nn.Module) -> dict[int, list[float]]:
     found = {}
     for module in _rotary(model):
         for layer in range(model.config.num_hidden_layers):
-            name = next((one for one in (f"{types[layer]}_inv_freq" if types else "", "inv_freq") if hasattr(module, one)), None)
+            name = next(
+                (
+                    one
+                    for one in (f"{types[layer]}_inv_freq" if types else "", "inv_freq")
+                    if hasattr(module, one)
+                ),
+                None,
+            )
             if name:
                 found[layer] = getattr(module, name).double().tolist()
     return found
 
 
 @contextmanager
-def densely(model: nn.Module, kind: str, extension: str = "none", scale: str = "none") -> Iterator[None]:
-    """Context in which a model attends by `Dense`, with the masks that transformers makes for its own eager attention."""
+def densely(
+    model: nn.Module, kind: str, extension: str = "none", scale: str = "none"
+) -> Iterator[None]:
+    """Context in which a model attends by `Dense`, with the masks that transformers makes for its
+    own eager attention.
+    """
     from transformers import AttentionInterface
     from transformers.masking_utils import AttentionMaskInterface, eager_mask
 
@@ -187,12 +218,28 @@ def densely(model: nn.Module, kind: str, extension: str = "none", scale: str = "
     model.config._attn_implementation = "eager"
     masks: list[bool] = []
 
-    def look(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor, **unused: object) -> tuple[Tensor, None]:
+    def look(
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor,
+        **unused: object,
+    ) -> tuple[Tensor, None]:
         masks.append(bool(attention_mask[0, 0, -1, 0] == 0))
-        return value.repeat_interleave(query.shape[1] // value.shape[1], dim=1).transpose(1, 2).contiguous(), None
+        return (
+            value.repeat_interleave(query.shape[1] // value.shape[1], dim=1)
+            .transpose(1, 2)
+            .contiguous(),
+            None,
+        )
 
     def straight(module: nn.Module, args: tuple, answer: object) -> object:
-        return torch.ones_like(answer) if isinstance(answer, Tensor) else (torch.ones_like(answer[0]), torch.zeros_like(answer[1]))
+        return (
+            torch.ones_like(answer)
+            if isinstance(answer, Tensor)
+            else (torch.ones_like(answer[0]), torch.zeros_like(answer[1]))
+        )
 
     def through(function: Callable) -> None:
         AttentionInterface.register("dense_test", function)

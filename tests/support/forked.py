@@ -1,11 +1,13 @@
-"""Processes of Python that fork from one which has loaded torch: an interpreter of their own spends three to five seconds on that.
+"""Processes of Python that fork from one which has loaded torch: an interpreter of their own spends
+three to five seconds on that.
 
-`Popen` and `run` stand in for subprocess's. A command that begins with sys.executable becomes a process of its own, with its own
-arguments, environment, folder, streams, signals and end, and so do the processes that it starts; only the imports are there already.
-What cannot be had in this way (another program, preexec_fn, a system other than Linux) is started as subprocess starts it.
+`Popen` and `run` stand in for subprocess's. A command that begins with sys.executable becomes a
+process of its own, with its own arguments, environment, folder, streams, signals and end, and so do
+the processes that it starts; only the imports are there already. What cannot be had in this way
+(another program, preexec_fn, a system other than Linux) is started as subprocess starts it.
 
-All forks share what a test of it must not: the seed of Python's hashes, and what is imported when. Such a test uses subprocess.
-"""
+All forks share what a test of it must not: the seed of Python's hashes, and what is imported when.
+Such a test uses subprocess."""
 
 import atexit
 import concurrent.futures.thread
@@ -30,7 +32,11 @@ import weakref
 from pathlib import Path
 from typing import NoReturn
 
-PRELOADED = ("torch._dynamo", "hydra.main", "posbench.sweep.job_process")  # the optimizers of torch load torch._dynamo
+PRELOADED = (
+    "torch._dynamo",
+    "hydra.main",
+    "posbench.sweep.job_process",
+)  # the optimizers of torch load torch._dynamo
 SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
 
@@ -52,7 +58,12 @@ class Popen(subprocess.Popen):
         self._close_pipe_fds(*(given[name] for name in PIPES))
 
 
-def run(command: list[str], timeout: float | None = None, capture_output: bool = False, **options: object) -> subprocess.CompletedProcess:
+def run(
+    command: list[str],
+    timeout: float | None = None,
+    capture_output: bool = False,
+    **options: object,
+) -> subprocess.CompletedProcess:
     """subprocess.run, with a fork."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} if capture_output else {}
     with Popen(command, **pipes, **options) as process:
@@ -67,7 +78,11 @@ def run(command: list[str], timeout: float | None = None, capture_output: bool =
 def _spec(given: dict) -> dict | None:
     """What a child is to be, from the arguments of Popen; None if it cannot be forked."""
     args = given["args"]
-    if sys.platform != "linux" or isinstance(args, (str, bytes)) or os.fspath(args[0]) != sys.executable:
+    if (
+        sys.platform != "linux"
+        or isinstance(args, (str, bytes))
+        or os.fspath(args[0]) != sys.executable
+    ):
         return None
     words = [os.fspath(word) for word in args[1:]]
     flags = list(itertools.takewhile(("-P", "-u").__contains__, words))
@@ -75,13 +90,24 @@ def _spec(given: dict) -> dict | None:
     flagged = words[0].startswith("-") and words[0] not in ("-c", "-m")
     if flagged or given["shell"] or given["executable"] or given["preexec_fn"] or given["pass_fds"]:
         return None
-    folder, environment = os.fspath(given["cwd"] or os.getcwd()), dict(os.environ if given["env"] is None else given["env"])
+    folder, environment = (
+        os.fspath(given["cwd"] or os.getcwd()),
+        dict(os.environ if given["env"] is None else given["env"]),
+    )
     group = 0 if given["start_new_session"] else given["process_group"]
-    return {"words": words, "safe": safe, "folder": folder, "environment": environment, "group": group}
+    return {
+        "words": words,
+        "safe": safe,
+        "folder": folder,
+        "environment": environment,
+        "group": group,
+    }
 
 
 def _ask(spec: dict, streams: list[int]) -> int:
-    """The server forks a process whose parent ends at once, so that it becomes a child of this one, which can wait for it."""
+    """The server forks a process whose parent ends at once, so that it becomes a child of this one,
+    which can wait for it.
+    """
     control, libc = _server(), ctypes.CDLL(None)
     libc.prctl(SUBREAPER, 1, 0, 0, 0)
     try:
@@ -95,7 +121,13 @@ def _ask(spec: dict, streams: list[int]) -> int:
 def _server() -> socket.socket:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     command = [sys.executable, __file__, str(theirs.fileno())]
-    subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    subprocess.Popen(
+        command,
+        pass_fds=[theirs.fileno()],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     theirs.close()
     return ours
 
@@ -133,7 +165,14 @@ def _fork(spec: dict, streams: list[int]) -> int:
     return pid
 
 
-def _become(streams: list[int], words: list[str], safe: bool, folder: str, environment: dict[str, str], group: int | None) -> NoReturn:
+def _become(
+    streams: list[int],
+    words: list[str],
+    safe: bool,
+    folder: str,
+    environment: dict[str, str],
+    group: int | None,
+) -> NoReturn:
     """Make a forked process what Popen was asked for, run it, and end it as an interpreter ends."""
     import torch
 
@@ -164,7 +203,9 @@ def _as_after_exec() -> None:
     """Nothing that the process before it had to do at a signal or at its end is this one's."""
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
-            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+            signal.signal(
+                number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+            )
     atexit._clear()
     concurrent.futures.thread._threads_queues.clear()
     weakref.finalize._registry.clear()  # temporary folders
@@ -177,13 +218,18 @@ def _outcome(words: list[str], safe: bool) -> int:
     sys.orig_argv = [sys.executable, *filter(None, [flag]), *words]
     sys.argv = ["-c", *words[1:]] if flag == "-c" else words
     first = {"-c": "", "-m": os.getcwd(), "": str(Path(words[0]).absolute().parent)}[flag]
-    own = [*([] if safe else [first]), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    own = [
+        *([] if safe else [first]),
+        *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)),
+    ]
     sys.path[:] = [*own, *(folder for folder in sys.path if folder not in own)]
     try:
         if flag == "-c":
             exec(compile(words[0], "<string>", "exec"), {"__name__": "__main__"})
         elif flag == "-m":
-            warnings.filterwarnings("ignore", category=RuntimeWarning, module="runpy")  # the module is there already
+            warnings.filterwarnings(
+                "ignore", category=RuntimeWarning, module="runpy"
+            )  # the module is there already
             runpy.run_module(words[0], run_name="__main__", alter_sys=True)
         else:
             runpy.run_path(words[0], run_name="__main__")

@@ -1,4 +1,6 @@
-"""Small trainings, and small checkpoints in Hugging Face format, for the tests of both directions."""
+"""Small trainings, and small checkpoints in Hugging Face format, for the tests of both
+directions.
+"""
 
 from pathlib import Path
 
@@ -33,12 +35,26 @@ def method(group: str, name: str, **changed) -> dict:
 def job(encoding: dict | None = None, model: dict | None = None, **changed) -> dict:
     """A configuration as Hydra would compose it."""
     source = {"_target_": "posbench.data.local.LocalFiles"}
-    data = {"tokenizer": "bytes", "vocab_size": 1024, "bos": False, "name": "local", "path": "/nowhere", "source": source}
+    data = {
+        "tokenizer": "bytes",
+        "vocab_size": 1024,
+        "bos": False,
+        "name": "local",
+        "path": "/nowhere",
+        "source": source,
+    }
     return {
         "encoding": encoding or node("encoding", "rope"),
         "extension": node("extension", "none"),
         "scale_attention": node("scale_attention", "none"),
-        "model": {"d_model": 32, "n_layer": 2, "n_head": 2, "n_kv_head": 1, "d_ff": 48, **(model or {})},
+        "model": {
+            "d_model": 32,
+            "n_layer": 2,
+            "n_head": 2,
+            "n_kv_head": 1,
+            "d_ff": 48,
+            **(model or {}),
+        },
         "data": data,
         "train": {"length": TRAIN_LEN},
         "evaluate": {},
@@ -69,16 +85,29 @@ def trained(folder: Path, cfg: dict | JobConfig) -> Run:
 
 def exported(training: Run, extension: dict | None = None, **changed) -> Path:
     out = training.path.parent / "out"
-    cfg = {"run": str(training.path), "out": str(out), "extension": extension or node("extension", "none"), "cache_dir": str(training.path)}
-    export(Request([{**cfg, "scale_attention": node("scale_attention", "none"), **changed}], {}, False))
+    cfg = {
+        "run": str(training.path),
+        "out": str(out),
+        "extension": extension or node("extension", "none"),
+        "cache_dir": str(training.path),
+    }
+    export(
+        Request([{**cfg, "scale_attention": node("scale_attention", "none"), **changed}], {}, False)
+    )
     return out
 
 
 @torch.no_grad()
 def assert_equal_logits(
-    run: Run, theirs: torch.nn.Module, extension: dict | None = None, vocab_size: int = VOCAB, relative: bool = False
+    run: Run,
+    theirs: torch.nn.Module,
+    extension: dict | None = None,
+    vocab_size: int = VOCAB,
+    relative: bool = False,
 ) -> None:
-    """Compare at all LENGTHS: each logit, or with `relative` all of a length together, where large weights make single ones chaotic."""
+    """Compare at all LENGTHS: each logit, or with `relative` all of a length together, where large
+    weights make single ones chaotic.
+    """
     ours = load_model(run, trained_config(run), vocab_size, "cpu")
     for length in LENGTHS:  # ascending: their dynamic type remembers the longest text
         text_BT = torch.randint(0, vocab_size, (2, length))
@@ -96,16 +125,32 @@ SIZES = {
 }  # fmt: skip
 THEIRS = {
     "Llama": {"tie_word_embeddings": True, "rms_norm_eps": 1e-3},
-    "Mistral": {"head_dim": 12, "sliding_window": None, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}},
+    "Mistral": {
+        "head_dim": 12,
+        "sliding_window": None,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
+    },
     "Ministral": {"head_dim": 12, "sliding_window": 7},
     "Qwen2": {"bos_token_id": None},
     "Qwen3": {"head_dim": 16},
-    "SmolLM3": {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None, "num_hidden_layers": 5, "tie_word_embeddings": True},
+    "SmolLM3": {
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "pad_token_id": None,
+        "num_hidden_layers": 5,
+        "tie_word_embeddings": True,
+    },
     "Phi3": {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None},
 }
 
 
-def checkpoint(folder: Path, kind: str = "Llama", shard: str = "1GB", dtype: torch.dtype = torch.float32, **changed) -> Path:
+def checkpoint(
+    folder: Path,
+    kind: str = "Llama",
+    shard: str = "1GB",
+    dtype: torch.dtype = torch.float32,
+    **changed,
+) -> Path:
     """A random model of theirs, on disk."""
     config = getattr(transformers, f"{kind}Config")(**{**SIZES, **THEIRS[kind], **changed})
     model = getattr(transformers, f"{kind}ForCausalLM")(config)
@@ -120,7 +165,14 @@ def theirs(path: Path) -> torch.nn.Module:
 
 
 def adopted(path: Path, **changed) -> JobConfig:
-    cfg = {**job(model={"path": str(path)}, train={"length": TrainConfig().length}, cache_dir=str(path.parent)), **changed}
+    cfg = {
+        **job(
+            model={"path": str(path)},
+            train={"length": TrainConfig().length},
+            cache_dir=str(path.parent),
+        ),
+        **changed,
+    }
     return resolve(adopt(cfg))
 
 

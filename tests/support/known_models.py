@@ -1,4 +1,6 @@
-"""Models whose probabilities are known, in place of a GPT: what a protocol must find on texts made for them."""
+"""Models whose probabilities are known, in place of a GPT: what a protocol must find on texts made
+for them.
+"""
 
 from types import SimpleNamespace
 
@@ -23,7 +25,9 @@ class Head(torch.nn.Identity):
 
 
 class Known:
-    """Gives the token that `predict` names the probability it says, and all others the rest in equal parts; `fed` keeps what it was fed."""
+    """Gives the token that `predict` names the probability it says, and all others the rest in
+    equal parts; `fed` keeps what it was fed.
+    """
 
     scale = None
 
@@ -37,13 +41,16 @@ class Known:
     def hidden(self, feed_NL, plan, n_rows):
         assert feed_NL.shape[1] == plan.length
         self.fed.append(feed_NL.numpy().copy())
-        next_NR, p_NR = (torch.from_numpy(part)[:, -n_rows:, None] for part in self.predict(feed_NL.numpy()))
+        next_NR, p_NR = (
+            torch.from_numpy(part)[:, -n_rows:, None] for part in self.predict(feed_NL.numpy())
+        )
         rest_NRV = torch.log((1 - p_NR) / VOCAB).expand(-1, -1, VOCAB + 1)
         return rest_NRV.scatter(2, next_NR, torch.log(p_NR))
 
 
 class Counter(Known):
-    """Of texts that count up by `step` (modulo VOCAB): -log p = curve(c) after c tokens that counted up without a break, the last included.
+    """Of texts that count up by `step` (modulo VOCAB): -log p = curve(c) after c tokens that
+    counted up without a break, the last included.
 
     After a BOS it has seen 0 tokens, and expects token 0.
     """
@@ -58,11 +65,15 @@ class Counter(Known):
         fresh_NL[:, 1:] = feed_NL[:, 1:] != (feed_NL[:, :-1] + self.step) % VOCAB
         fresh_NL[:, 1:] |= bos_NL[:, :-1]
         count_NL = index_L - np.maximum.accumulate(np.where(fresh_NL, index_L, 0), axis=1) + 1
-        return np.where(bos_NL, 0, (feed_NL + self.step) % VOCAB), np.exp(-self.curve(np.where(bos_NL, 0, count_NL)))
+        return np.where(bos_NL, 0, (feed_NL + self.step) % VOCAB), np.exp(
+            -self.curve(np.where(bos_NL, 0, count_NL))
+        )
 
 
 class Copier(Known):
-    """Knows nothing but the text: after a token it expects what followed that token's last occurrence, with p = 0.9, else token 0."""
+    """Knows nothing but the text: after a token it expects what followed that token's last
+    occurrence, with p = 0.9, else token 0.
+    """
 
     def predict(self, feed_NL):
         next_NL, p_NL = np.zeros(feed_NL.shape, np.int64), np.full(feed_NL.shape, 0.02)
@@ -92,11 +103,32 @@ def counting(lengths: list[int]) -> TokenFile:
 
 def file(tokens: np.ndarray, lengths: list[int]) -> TokenFile:
     n_bytes = (1 + np.arange(len(tokens)) % 5).astype(np.uint8)
-    return TokenFile(tokens.astype(np.uint16), n_bytes, np.cumsum([0, *lengths]), [str(i) for i in range(len(lengths))])
+    return TokenFile(
+        tokens.astype(np.uint16),
+        n_bytes,
+        np.cumsum([0, *lengths]),
+        [str(i) for i in range(len(lengths))],
+    )
 
 
 def evaluation(model, text: TokenFile, extension=None, bos: bool = False, **options) -> Scorer:
-    """Nine windows of 64 tokens, two targets each, and a stride of 4, unless `options` of `evaluate` say otherwise."""
-    asked = {"lengths": [16, 32, 64], "max_length": 64, "windows": 9, "targets": 2, "stride": 4, **options}
+    """Nine windows of 64 tokens, two targets each, and a stride of 4, unless `options` of
+    `evaluate` say otherwise.
+    """
+    asked = {
+        "lengths": [16, 32, 64],
+        "max_length": 64,
+        "windows": 9,
+        "targets": 2,
+        "stride": 4,
+        **options,
+    }
     corpus = SimpleNamespace(test=text, bos=VOCAB if bos else None)
-    return Scorer(model, corpus, extension or NoExtension(), NoScale(model.encoding.shape), EvaluateConfig(**asked), "cpu")
+    return Scorer(
+        model,
+        corpus,
+        extension or NoExtension(),
+        NoScale(model.encoding.shape),
+        EvaluateConfig(**asked),
+        "cpu",
+    )

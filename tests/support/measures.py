@@ -1,4 +1,6 @@
-"""What several test files measure of methods: a small model's outputs, one layer's attention, distances and frequencies."""
+"""What several test files measure of methods: a small model's outputs, one layer's attention,
+distances and frequencies.
+"""
 
 import torch
 from conftest import TRAIN_LEN, small_model, small_shape
@@ -19,7 +21,9 @@ def tokens(length: int, batch: int = 2) -> torch.Tensor:
 
 def outputs(encoding, extension=None, scale=None, length: int = LONG) -> torch.Tensor:
     with torch.no_grad():
-        return small_model(encoding)(tokens(length), make_plan(encoding, extension, scale, length=length))
+        return small_model(encoding)(
+            tokens(length), make_plan(encoding, extension, scale, length=length)
+        )
 
 
 def attention_inputs(encoding, length: int) -> tuple[list[torch.Tensor], torch.Tensor]:
@@ -43,7 +47,9 @@ def distances(extension: Extension, length: int, train_len: int = TRAIN_LEN) -> 
     found = torch.full((length, length), torch.nan, dtype=torch.float64)
     for band in make_plan(Rope(small_shape(train_len)), extension, length=length).layers[0].bands:
         index_T = torch.arange(length)
-        found = torch.where(band.seen(index_T, index_T), band.q_pos_T[:, None] - band.k_pos_T, found)
+        found = torch.where(
+            band.seen(index_T, index_T), band.q_pos_T[:, None] - band.k_pos_T, found
+        )
     return found
 
 

@@ -1,8 +1,8 @@
-"""Random tiny models of the families that compute attention themselves, and their own code with dense attention in float64.
+"""Random tiny models of the families that compute attention themselves, and their own code with
+dense attention in float64.
 
-Biases of ALiBi are handed to a model's own code as whole matrices [H, L, L]. A rotary model has its angles taken away, and
-its softmax replaced by `families.Dense`. Nothing of posbench takes part.
-"""
+Biases of ALiBi are handed to a model's own code as whole matrices [H, L, L]. A rotary model has its
+angles taken away, and its softmax replaced by `families.Dense`. Nothing of posbench takes part."""
 
 import sys
 from collections.abc import Iterator
@@ -20,7 +20,9 @@ MASKED = torch.finfo(torch.float32).min
 
 @dataclass(frozen=True)
 class Own:
-    """A family's model_type and configuration, the slopes of its heads (None: rotary), and where it turns."""
+    """A family's model_type and configuration, the slopes of its heads (None: rotary), and where it
+    turns.
+    """
 
     model_type: str
     config: dict
@@ -28,17 +30,29 @@ class Own:
     turned: Family | None = None
 
 
-FALCON = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "max_position_embeddings": TRAIN_LEN}
+FALCON = {
+    "hidden_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "max_position_embeddings": TRAIN_LEN,
+}
 GPTJ = {"n_embd": 64, "n_layer": 3, "n_head": 4, "rotary_dim": 8, "n_positions": TRAIN_LEN}
 RW = {"alibi": True, "multi_query": False, "parallel_attn": False, "bias": True}
 FOUR = (2**-2, 2**-4, 2**-6, 2**-8)
 BY_EIGHT = tuple(2.0**-h for h in range(1, 9))
-# Six heads: of the slopes of eight, BLOOM has those of four and then the 1st and 3rd; MPT every second, then the 1st and 3rd.
+# Six heads: of the slopes of eight, BLOOM has those of four and then the 1st and 3rd; MPT every
+# second, then the 1st and 3rd.
 SIX_OF_BLOOM = (*FOUR, BY_EIGHT[0], BY_EIGHT[2])
 SIX_OF_MPT = (BY_EIGHT[1], BY_EIGHT[3], BY_EIGHT[5], BY_EIGHT[7], BY_EIGHT[0], BY_EIGHT[2])
 OWN = {
-    "bloom": Own("bloom", {"hidden_size": 64, "n_layer": 3, "n_head": 4, "seq_length": TRAIN_LEN}, FOUR),
-    "bloom of six heads": Own("bloom", {"hidden_size": 96, "n_layer": 3, "n_head": 6, "seq_length": TRAIN_LEN}, SIX_OF_BLOOM),
+    "bloom": Own(
+        "bloom", {"hidden_size": 64, "n_layer": 3, "n_head": 4, "seq_length": TRAIN_LEN}, FOUR
+    ),
+    "bloom of six heads": Own(
+        "bloom",
+        {"hidden_size": 96, "n_layer": 3, "n_head": 6, "seq_length": TRAIN_LEN},
+        SIX_OF_BLOOM,
+    ),
     "mpt": Own("mpt", {"d_model": 64, "n_layers": 3, "n_heads": 4, "max_seq_len": TRAIN_LEN}, FOUR),
     "mpt of six heads": Own(
         "mpt",
@@ -52,15 +66,25 @@ OWN = {
         SIX_OF_MPT,
     ),
     "falcon": Own("falcon", FALCON, turned=Family()),
-    "falcon of two key heads": Own("falcon", {**FALCON, "new_decoder_architecture": True, "num_kv_heads": 2}, turned=Family()),
-    "falcon of four key heads": Own("falcon", {**FALCON, "multi_query": False, "parallel_attn": False, "bias": True}, turned=Family()),
+    "falcon of two key heads": Own(
+        "falcon", {**FALCON, "new_decoder_architecture": True, "num_kv_heads": 2}, turned=Family()
+    ),
+    "falcon of four key heads": Own(
+        "falcon",
+        {**FALCON, "multi_query": False, "parallel_attn": False, "bias": True},
+        turned=Family(),
+    ),
     "falcon_rw": Own("falcon", {**FALCON, **RW}, tuple(slope / 4 for slope in FOUR)),
     "gptj": Own("gptj", GPTJ, turned=Family(share=0.5, neighbours=True)),
-    "codegen": Own("codegen", {**GPTJ, "n_ctx": TRAIN_LEN}, turned=Family(share=0.5, neighbours=True)),
+    "codegen": Own(
+        "codegen", {**GPTJ, "n_ctx": TRAIN_LEN}, turned=Family(share=0.5, neighbours=True)
+    ),
 }
 SLOPED = tuple(kind for kind, own in OWN.items() if own.slopes)
 TURNED = tuple(kind for kind, own in OWN.items() if own.turned)
-UNLIMITED = tuple(kind for kind, own in OWN.items() if own.model_type in ("bloom", "falcon"))  # read longer texts as they came
+UNLIMITED = tuple(
+    kind for kind, own in OWN.items() if own.model_type in ("bloom", "falcon")
+)  # read longer texts as they came
 
 
 def tiny_own(kind: str, attn_implementation: str | None = None, **changed: object) -> nn.Module:
@@ -70,7 +94,9 @@ def tiny_own(kind: str, attn_implementation: str | None = None, **changed: objec
     ids = {"vocab_size": VOCAB, "bos_token_id": 1, "eos_token_id": 1, "pad_token_id": 0}
     config = transformers.AutoConfig.for_model(own.model_type, **ids, **{**own.config, **changed})
     chosen = {"attn_implementation": attn_implementation} if attn_implementation else {}
-    model = transformers.AutoModelForCausalLM.from_config(config, **chosen).eval().requires_grad_(False)
+    model = (
+        transformers.AutoModelForCausalLM.from_config(config, **chosen).eval().requires_grad_(False)
+    )
     for name, parameter in model.named_parameters():
         if parameter.ndim == 1:
             parameter.add_(0.2 * torch.randn_like(parameter))
@@ -81,7 +107,9 @@ def tiny_own(kind: str, attn_implementation: str | None = None, **changed: objec
 
 
 @torch.no_grad()
-def dense_logits(kind: str, ids_1T: Tensor, extension: str = "none", scale: str = "none", **changed: object) -> Tensor:
+def dense_logits(
+    kind: str, ids_1T: Tensor, extension: str = "none", scale: str = "none", **changed: object
+) -> Tensor:
     """Logits [1, T, V] of a tiny model, in float64, by its own code."""
     model, own = tiny_own(kind, **changed).double(), OWN[kind]
     length = ids_1T.shape[1]
@@ -94,15 +122,21 @@ def dense_logits(kind: str, ids_1T: Tensor, extension: str = "none", scale: str 
         context = _turned_densely(model, own, extension, scale, length)
     else:
         distance_TT = (q_pos - k_pos).double()
-        bias_HTT = torch.stack([-slope * distance_TT for slope in own.slopes]).masked_fill(~visible, MASKED)
+        bias_HTT = torch.stack([-slope * distance_TT for slope in own.slopes]).masked_fill(
+            ~visible, MASKED
+        )
         context = _biased_densely(model, own.model_type, bias_HTT, factor_T)
     with context:
         return model(ids_1T, attention_mask=torch.ones_like(ids_1T), use_cache=False).logits
 
 
 @contextmanager
-def _biased_densely(model: nn.Module, model_type: str, bias_HTT: Tensor, factor_T: Tensor) -> Iterator[None]:
-    """Context in which a model adds whole matrices to its scores, whose other part is multiplied by a factor of each query."""
+def _biased_densely(
+    model: nn.Module, model_type: str, bias_HTT: Tensor, factor_T: Tensor
+) -> Iterator[None]:
+    """Context in which a model adds whole matrices to its scores, whose other part is multiplied by
+    a factor of each query.
+    """
     base = model.base_model
     layers = base.blocks if model_type == "mpt" else base.h
     if model_type == "mpt":
@@ -136,19 +170,27 @@ def _multiply_queries(module: nn.Module, factor_T: Tensor) -> None:
 
 
 @contextmanager
-def _turned_densely(model: nn.Module, own: Own, extension: str, scale: str, length: int) -> Iterator[None]:
+def _turned_densely(
+    model: nn.Module, own: Own, extension: str, scale: str, length: int
+) -> Iterator[None]:
     base = model.base_model
     width = model.config.hidden_size // model.config.num_attention_heads
     channels = round(own.turned.share * width)
     theta = [10000.0 ** (-2 * c / channels) for c in range(channels // 2)]
-    dense = Dense(own.turned, extension, scale, dict.fromkeys(range(len(base.h)), theta), whole=True)
-    causal = torch.zeros(1, 1, length, length).masked_fill(torch.ones(length, length).triu(1).bool(), -1.0)
+    dense = Dense(
+        own.turned, extension, scale, dict.fromkeys(range(len(base.h)), theta), whole=True
+    )
+    causal = torch.zeros(1, 1, length, length).masked_fill(
+        torch.ones(length, length).triu(1).bool(), -1.0
+    )
 
     def attention(module: nn.Module, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return dense(module, query, key, value, causal)[0].transpose(1, 2)
 
     if own.model_type == "falcon":
-        base.rotary_emb.register_forward_hook(lambda module, args, answer: (torch.ones_like(answer[0]), torch.zeros_like(answer[1])))
+        base.rotary_emb.register_forward_hook(
+            lambda module, args, answer: (torch.ones_like(answer[0]), torch.zeros_like(answer[1]))
+        )
         layer = base.h[0].self_attention
         function = mock.patch.object(
             torch.nn.functional,
@@ -162,5 +204,8 @@ def _turned_densely(model: nn.Module, own: Own, extension: str, scale: str, leng
         module = layer.attn
         sin = torch.zeros(length, channels // 2, dtype=torch.float64)
         module.embed_positions = torch.cat((sin, torch.ones_like(sin)), dim=1)
-        module._attn = lambda query, key, value, mask, module=module: (attention(module, query, key, value), None)
+        module._attn = lambda query, key, value, mask, module=module: (
+            attention(module, query, key, value),
+            None,
+        )
     yield

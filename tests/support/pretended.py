@@ -1,4 +1,5 @@
-"""A pretended GPU: tensors that say they are on `cuda` and refuse those of the CPU as real ones do, while all is computed on the CPU.
+"""A pretended GPU: tensors that say they are on `cuda` and refuse those of the CPU as real ones do,
+while all is computed on the CPU.
 
 `with Pretended(): ...` sees every call of torch, but not what torch does within one.
 """
@@ -12,13 +13,38 @@ from torch.autograd.graph import _engine_run_backward
 from torch.overrides import TorchFunctionMode
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
-# What takes a tensor of the other device: as source of a copy, or as indices into a tensor of the GPU.
-COPIES, INDEXES = {"copy_", "__setitem__", "_has_compatible_shallow_copy_type"}, {"__getitem__", "index_put_", "index_put"}
+# What takes a tensor of the other device: as source of a copy, or as indices into a tensor of the
+# GPU.
+COPIES, INDEXES = (
+    {"copy_", "__setitem__", "_has_compatible_shallow_copy_type"},
+    {"__getitem__", "index_put_", "index_put"},
+)
 # What takes not even a single number of the CPU among tensors of the GPU.
-WHOLE = {"cat", "stack", "matmul", "mm", "bmm", "einsum", "linear", "embedding", "scaled_dot_product_attention", "cross_entropy"}
+WHOLE = {
+    "cat",
+    "stack",
+    "matmul",
+    "mm",
+    "bmm",
+    "einsum",
+    "linear",
+    "embedding",
+    "scaled_dot_product_attention",
+    "cross_entropy",
+}
 
 # What waits for all that the GPU has to do, to tell a number.
-WAITING = {"item", "tolist", "nonzero", "__bool__", "__float__", "__int__", "__index__", "equal", "masked_select"}
+WAITING = {
+    "item",
+    "tolist",
+    "nonzero",
+    "__bool__",
+    "__float__",
+    "__int__",
+    "__index__",
+    "equal",
+    "masked_select",
+}
 
 
 class Mixed(RuntimeError):
@@ -26,15 +52,21 @@ class Mixed(RuntimeError):
 
 
 class Pretended(TorchFunctionMode):
-    """Keeps the two devices apart. On the way back gradients come without a mark, so that there only results are marked."""
+    """Keeps the two devices apart. On the way back gradients come without a mark, so that there
+    only results are marked.
+    """
 
     back = False
 
     def __init__(self) -> None:
         super().__init__()
-        self.copies: list[str] = []  # between the devices: "to cuda", "to cpu", or the name of what waits for a number
+        self.copies: list[
+            str
+        ] = []  # between the devices: "to cuda", "to cpu", or the name of what waits for a number
 
-    def __torch_function__(self, func: Callable, types: tuple, args: tuple = (), kwargs: dict | None = None) -> object:
+    def __torch_function__(
+        self, func: Callable, types: tuple, args: tuple = (), kwargs: dict | None = None
+    ) -> object:
         name, kwargs = _name(func), dict(kwargs or {})
         first = args[0] if args else None
         if on_cuda(first) and name in ("device", "is_cuda", "is_cpu", "get_device"):
@@ -53,7 +85,13 @@ class Pretended(TorchFunctionMode):
             try:
                 with self:  # what is computed again meanwhile is seen too
                     return _engine_run_backward(
-                        (first,), (torch.ones_like(first),), False, False, (), allow_unreachable=True, accumulate_grad=True
+                        (first,),
+                        (torch.ones_like(first),),
+                        False,
+                        False,
+                        (),
+                        allow_unreachable=True,
+                        accumulate_grad=True,
                     )
             finally:
                 self.back = False
@@ -98,7 +136,9 @@ def _name(func: Callable) -> str:
 
 def _there(name: str, tensors: list[Tensor]) -> bool:
     """Whether what a call returns is on the GPU."""
-    return on_cuda(tensors[0]) if tensors and name in COPIES | INDEXES else any(map(on_cuda, tensors))
+    return (
+        on_cuda(tensors[0]) if tensors and name in COPIES | INDEXES else any(map(on_cuda, tensors))
+    )
 
 
 def _check(name: str, tensors: list[Tensor]) -> None:
@@ -107,7 +147,9 @@ def _check(name: str, tensors: list[Tensor]) -> None:
     if not there or name in COPIES or name == "data" or (name in INDEXES and on_cuda(tensors[0])):
         return
     if any(tensor.ndim or name in WHOLE for tensor in here):
-        raise Mixed(f"{name}: expected all tensors to be on the same device, but found cuda:0 and cpu")
+        raise Mixed(
+            f"{name}: expected all tensors to be on the same device, but found cuda:0 and cpu"
+        )
 
 
 def _moved(name: str, tensor: Tensor, *words: object, **kwargs: object) -> Tensor:
@@ -139,11 +181,15 @@ def attention(
     enable_gqa: bool,
     **_: object,
 ) -> tuple[Tensor, SimpleNamespace]:
-    """What FlexAttention computes, by the whole [T, T], with every index on the GPU: no kernel of its own could be compiled here."""
+    """What FlexAttention computes, by the whole [T, T], with every index on the GPU: no kernel of
+    its own could be compiled here.
+    """
     assert all(map(on_cuda, (t for t in block_mask.as_tuple() if isinstance(t, Tensor))))
     B, H, T, _ = q_BHTD.shape
     assert enable_gqa == (k_BGTD.shape[1] != H)
-    b, h, i, j = torch.meshgrid(*(torch.arange(n, device="cuda") for n in (B, H, T, T)), indexing="ij")
+    b, h, i, j = torch.meshgrid(
+        *(torch.arange(n, device="cuda") for n in (B, H, T, T)), indexing="ij"
+    )
     k_BHTD, v_BHTD = (t.repeat_interleave(H // t.shape[1], dim=1) for t in (k_BGTD, v_BGTD))
     scores = q_BHTD.float() @ k_BHTD.float().mT * scale
     scores = scores if score_mod is None else score_mod(scores, b, h, i, j)

@@ -1,4 +1,5 @@
-"""Every causal family in transformers' registry: a random tiny model of each, and what posbench.extend does with it.
+"""Every causal family in transformers' registry: a random tiny model of each, and what
+posbench.extend does with it.
 
 `python tests/support/registry.py [KIND ...]` prints the table, a line for each family.
 """
@@ -111,8 +112,12 @@ def _small(config: object) -> dict[str, object]:
             small[name] = size
     if "head_dim" in settings and settings["head_dim"] is None:
         small["head_dim"] = SIZES["head_dim"]
-    if "qk_rope_head_dim" in small:  # of latent attention: the part that turns, and every head has keys
-        small.update(head_dim=SIZES["qk_rope_head_dim"], num_key_value_heads=SIZES["num_attention_heads"])
+    if (
+        "qk_rope_head_dim" in small
+    ):  # of latent attention: the part that turns, and every head has keys
+        small.update(
+            head_dim=SIZES["qk_rope_head_dim"], num_key_value_heads=SIZES["num_attention_heads"]
+        )
     for name in TOKENS:
         if type(settings.get(name)) is int:
             small[name] = 1
@@ -138,7 +143,9 @@ def _merged(settings: dict, others: dict) -> dict:
 def tiny(kind: str) -> nn.Module:
     """A model of a family of the registry, of random weights."""
     torch.manual_seed(0)
-    model_class = transformers.AutoModelForCausalLM._model_mapping[type(transformers.AutoConfig.for_model(kind))]
+    model_class = transformers.AutoModelForCausalLM._model_mapping[
+        type(transformers.AutoConfig.for_model(kind))
+    ]
     config_class = model_class.config_class or type(transformers.AutoConfig.for_model(kind))
     config = config_class(**_merged(_small(config_class()), OTHERS.get(kind, {})))
     model = model_class._from_config(config).eval().requires_grad_(False)
@@ -154,9 +161,9 @@ def tiny(kind: str) -> nn.Module:
 class Outcome:
     """What posbench.extend does with a family.
 
-    `exact` names the methods under which a cache gives the logits of the whole text, `refused` the sentence that refuses
-    the model, or the methods, `fault` what is neither. `parameters` is a number, `seconds` the time that it took.
-    """
+    `exact` names the methods under which a cache gives the logits of the whole text, `refused` the
+    sentence that refuses the model, or the methods, `fault` what is neither. `parameters` is a
+    number, `seconds` the time that it took."""
 
     kind: str
     exact: list[str] = field(default_factory=list)
@@ -181,7 +188,9 @@ class Outcome:
 
 
 def _ids(length: int) -> Tensor:
-    return torch.randint(FIRST_TOKEN, VOCAB, (1, length), generator=torch.Generator().manual_seed(1))
+    return torch.randint(
+        FIRST_TOKEN, VOCAB, (1, length), generator=torch.Generator().manual_seed(1)
+    )
 
 
 def _whole(model: nn.Module, ids: Tensor) -> Tensor:
@@ -206,11 +215,15 @@ def difference(logits: Tensor, expected: Tensor) -> float:
 
 
 def _hooks(model: nn.Module) -> int:
-    return sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules())
+    return sum(
+        len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules()
+    )
 
 
 def _own_difference(model: nn.Module, ids: Tensor) -> float:
-    """Difference of a cache of the model as it came to the whole text; infinite where it has none that goes on."""
+    """Difference of a cache of the model as it came to the whole text; infinite where it has none
+    that goes on.
+    """
     try:
         return difference(_cached(model, ids), _whole(model, ids))
     except Exception:  # whatever a model's own code raises
@@ -275,7 +288,10 @@ def _extended(model: nn.Module, result: Outcome) -> None:
             continue
         allowed = max(SAME, 2 * result.own) if math.isfinite(result.own) else SAME
         if not cached_difference <= allowed:
-            result.fault = f"{name}: a cache differs by {cached_difference:.1e}, as it came by {result.own:.1e}"
+            result.fault = (
+                f"{name}: a cache differs by {cached_difference:.1e}, as it came by"
+                f" {result.own:.1e}"
+            )
             return
         result.exact.append(name)
 

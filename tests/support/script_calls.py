@@ -1,4 +1,6 @@
-"""A script as typed on the command line, run in this process: a child would spend more than a second on its imports alone."""
+"""A script as typed on the command line, run in this process: a child would spend more than a
+second on its imports alone.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from posbench.sweep import job_process as job
 
 
 class Here:
-    """Stands in for subprocess and for the child that a job is started in: the same spec file, the same exit code."""
+    """Stands in for subprocess and for the child that a job is started in: the same spec file, the
+    same exit code.
+    """
 
     DEVNULL = PIPE = None
 
@@ -32,16 +36,25 @@ class Here:
         return self.code
 
 
-def call(capfd: pytest.CaptureFixture, folder: Path, name: str, *overrides: str) -> subprocess.CompletedProcess:
+def call(
+    capfd: pytest.CaptureFixture, folder: Path, name: str, *overrides: str
+) -> subprocess.CompletedProcess:
     """scripts/NAME.py with these overrides, in `folder`: its exit code and what it said."""
     typed = [str(CONFIGS.parent / "scripts" / f"{name}.py"), *overrides]
     capfd.readouterr()
-    Plugins.instance()  # puts Hydra's own launchers where the script takes them away, which other tests must not see
+    # puts Hydra's own launchers where the script takes them away, which other tests must not see
+    Plugins.instance()
     with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
-        patch.setitem(ConfigStore.instance().repo["hydra"], "launcher", dict(ConfigStore.instance().repo["hydra"]["launcher"]))
+        patch.setitem(
+            ConfigStore.instance().repo["hydra"],
+            "launcher",
+            dict(ConfigStore.instance().repo["hydra"]["launcher"]),
+        )
         patch.chdir(folder)
         patch.setattr(sys, "argv", list(typed))
         patch.setattr(worker, "subprocess", Here)
-        patch.setattr(child_processes, "NOTED_SECONDS", 0)  # parent and child are one process, so both have noted a signal
+        patch.setattr(
+            child_processes, "NOTED_SECONDS", 0
+        )  # parent and child are one process, so both have noted a signal
         runpy.run_path(typed[0], run_name="__main__")
     return subprocess.CompletedProcess(typed, ended.value.code or 0, *capfd.readouterr())

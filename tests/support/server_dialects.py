@@ -1,9 +1,11 @@
-"""What three completions servers take and answer, as far as posbench asks it to score texts; small_server.py is the HTTP around it.
+"""What three completions servers take and answer, as far as posbench asks it to score texts;
+small_server.py is the HTTP around it.
 
-Requests and answers are those of vLLM 0.33.0 (vllm/entrypoints/openai/completion), SGLang 0.5.23 (sglang/srt/entrypoints) and
-llama-cpp-python 0.3.36 (llama_cpp/server/app.py, and `_create_completion` in llama_cpp/llama.py), their oddities included:
-llama-cpp-python pairs each echoed token with the logits after it, which are the right ones only behind a BOS, whose entry it drops.
-"""
+Requests and answers are those of vLLM 0.33.0 (vllm/entrypoints/openai/completion), SGLang 0.5.23
+(sglang/srt/entrypoints) and llama-cpp-python 0.3.36 (llama_cpp/server/app.py, and
+`_create_completion` in llama_cpp/llama.py), their oddities included: llama-cpp-python pairs each
+echoed token with the logits after it, which are the right ones only behind a BOS, whose entry it
+drops."""
 
 import threading
 import time
@@ -21,7 +23,9 @@ BYTES = {letter: byte for byte, letter in bytes_to_unicode().items()}
 
 @dataclass
 class Token:
-    """One entry of an answer: a token, its log-probability and the likeliest ones at its place, none of both at the first."""
+    """One entry of an answer: a token, its log-probability and the likeliest ones at its place,
+    none of both at the first.
+    """
 
     id: int
     logprob: float | None = None
@@ -30,7 +34,9 @@ class Token:
 
 @dataclass
 class Scored:
-    """A prompt as it was read, what was generated behind it, and the log-probabilities [T, V] after each token of the prompt."""
+    """A prompt as it was read, what was generated behind it, and the log-probabilities [T, V] after
+    each token of the prompt.
+    """
 
     ids: list[int]
     new: list[int]
@@ -38,7 +44,10 @@ class Scored:
 
     def tokens(self, most: int) -> list[Token]:
         first, *others = self.ids + self.new
-        return [Token(first), *(entry(row, token, most) for row, token in zip(self.rows, others, strict=False))]
+        return [
+            Token(first),
+            *(entry(row, token, most) for row, token in zip(self.rows, others, strict=False)),
+        ]
 
 
 def entry(row: np.ndarray, token: int, most: int) -> Token:
@@ -52,22 +61,36 @@ class Refusal(Exception):
 
 
 class Dialect:
-    """What the three servers share. `limit` is the model's length, `fields` False a version that does not know a request's newer fields."""
+    """What the three servers share. `limit` is the model's length, `fields` False a version that
+    does not know a request's newer fields.
+    """
 
     guarded, unauthorized = "/v1", {"error": "Unauthorized"}
 
     def __init__(self, folder: Path, engine: Engine, name: str, limit: int, fields: bool):
-        self.folder, self.engine, self.name, self.limit, self.fields = folder, engine, name, limit, fields
+        self.folder, self.engine, self.name, self.limit, self.fields = (
+            folder,
+            engine,
+            name,
+            limit,
+            fields,
+        )
         self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self.bos, self.eos = (self.tokenizer.token_to_id(one) for one in (BOS, EOS))
         self.routes: dict[str, Callable[[dict], dict]] = {}
         self.facts: dict[str, dict] = {}
 
     def refuse(self, status: int, message: str, kind: str = "BadRequestError") -> None:
-        raise Refusal(status, {"error": {"message": message, "type": kind, "param": None, "code": status}})
+        raise Refusal(
+            status, {"error": {"message": message, "type": kind, "param": None, "code": status}}
+        )
 
     def encoded(self, prompt: str | list[int], special: bool = True) -> list[int]:
-        return self.tokenizer.encode(prompt, add_special_tokens=special).ids if isinstance(prompt, str) else prompt
+        return (
+            self.tokenizer.encode(prompt, add_special_tokens=special).ids
+            if isinstance(prompt, str)
+            else prompt
+        )
 
     def scored(self, ids: list[int]) -> Scored:
         if len(ids) + 1 > self.limit:
@@ -77,16 +100,35 @@ class Dialect:
         return Scored(ids, [int(rows[-1].argmax())], rows)
 
     def too_long(self, length: int) -> None:
-        self.refuse(400, f"The decoder prompt (length {length}) is longer than the maximum model length of {self.limit}.")
+        self.refuse(
+            400,
+            f"The decoder prompt (length {length}) is longer than the maximum model length of"
+            f" {self.limit}.",
+        )
 
     def answer(self, one: Scored, text: str, logprobs: dict, **more: object) -> dict:
-        usage = {"prompt_tokens": len(one.ids), "completion_tokens": len(one.new), "total_tokens": len(one.ids) + len(one.new)}
+        usage = {
+            "prompt_tokens": len(one.ids),
+            "completion_tokens": len(one.new),
+            "total_tokens": len(one.ids) + len(one.new),
+        }
         choice = {"index": 0, "text": text, "logprobs": logprobs, "finish_reason": "length", **more}
-        said = {"id": "cmpl-1", "object": "text_completion", "created": int(time.time()), "model": self.name}
+        said = {
+            "id": "cmpl-1",
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": self.name,
+        }
         return {**said, "choices": [choice], "usage": usage}
 
     def card(self, owner: str, **more: object) -> dict:
-        card = {"id": self.name, "object": "model", "owned_by": owner, "root": str(self.folder), "max_model_len": self.limit}
+        card = {
+            "id": self.name,
+            "object": "model",
+            "owned_by": owner,
+            "root": str(self.folder),
+            "max_model_len": self.limit,
+        }
         return {"object": "list", "data": [{**card, **more}]}
 
 
@@ -102,17 +144,41 @@ class Vllm(Dialect):
         numbered = self.fields and body.get("return_tokens_as_token_ids")
 
         def named(token: int) -> str:
-            return f"token_id:{token}" if numbered else self.tokenizer.decode([token], skip_special_tokens=False)
+            return (
+                f"token_id:{token}"
+                if numbered
+                else self.tokenizer.decode([token], skip_special_tokens=False)
+            )
 
-        one, most = self.scored(self.encoded(body["prompt"], body.get("add_special_tokens", True))), body["logprobs"]
+        one, most = (
+            self.scored(self.encoded(body["prompt"], body.get("add_special_tokens", True))),
+            body["logprobs"],
+        )
         tokens = one.tokens(most)
         names, tops = [named(token.id) for token in tokens], [None]
         for token in tokens[1:]:
             own = (token.id, token.logprob)
-            tops.append({named(i): p for i, p in [own, *(pair for pair in token.top if pair[0] != token.id)][: most + 1]})
+            tops.append(
+                {
+                    named(i): p
+                    for i, p in [own, *(pair for pair in token.top if pair[0] != token.id)][
+                        : most + 1
+                    ]
+                }
+            )
         offsets = np.cumsum([0, *map(len, names)])[:-1].tolist()
-        said = {"text_offset": offsets, "token_logprobs": [token.logprob for token in tokens], "tokens": names, "top_logprobs": tops}
-        return self.answer(one, self.tokenizer.decode(one.ids + one.new, skip_special_tokens=False), said, prompt_logprobs=None)
+        said = {
+            "text_offset": offsets,
+            "token_logprobs": [token.logprob for token in tokens],
+            "tokens": names,
+            "top_logprobs": tops,
+        }
+        return self.answer(
+            one,
+            self.tokenizer.decode(one.ids + one.new, skip_special_tokens=False),
+            said,
+            prompt_logprobs=None,
+        )
 
 
 class Sglang(Dialect):
@@ -125,19 +191,38 @@ class Sglang(Dialect):
         self.facts = {"/v1/models": self.card("sglang"), "/get_server_info": server}
 
     def refuse(self, status: int, message: str, kind: str = "BadRequestError") -> None:
-        raise Refusal(status, {"object": "error", "message": message, "type": kind, "param": None, "code": status})
+        raise Refusal(
+            status,
+            {"object": "error", "message": message, "type": kind, "param": None, "code": status},
+        )
 
     def too_long(self, length: int) -> None:
-        self.refuse(400, f"The input ({length} tokens) is longer than the model's context length ({self.limit} tokens).")
+        self.refuse(
+            400,
+            f"The input ({length} tokens) is longer than the model's context length ({self.limit}"
+            " tokens).",
+        )
 
     def generate(self, body: dict) -> dict:
         one = self.scored(self.encoded(body.get("input_ids") or body["text"]))
-        said = {"id": "1", "prompt_tokens": len(one.ids), "completion_tokens": len(one.new), "finish_reason": {"type": "length"}}
+        said = {
+            "id": "1",
+            "prompt_tokens": len(one.ids),
+            "completion_tokens": len(one.new),
+            "finish_reason": {"type": "length"},
+        }
         tokens = one.tokens(body["top_logprobs_num"])
         for name, part in (("input", tokens[: len(one.ids)]), ("output", tokens[len(one.ids) :])):
             said[f"{name}_token_logprobs"] = [[token.logprob, token.id, None] for token in part]
-            said[f"{name}_top_logprobs"] = [None if token.top is None else [[p, i, None] for i, p in token.top] for token in part]
-        return {"text": self.tokenizer.decode(one.new, skip_special_tokens=False), "output_ids": one.new, "meta_info": said}
+            said[f"{name}_top_logprobs"] = [
+                None if token.top is None else [[p, i, None] for i, p in token.top]
+                for token in part
+            ]
+        return {
+            "text": self.tokenizer.decode(one.new, skip_special_tokens=False),
+            "output_ids": one.new,
+            "meta_info": said,
+        }
 
 
 class LlamaCpp(Dialect):
@@ -145,40 +230,72 @@ class LlamaCpp(Dialect):
 
     def __init__(self, *given: object):
         super().__init__(*given)
-        self.routes = {"/v1/completions": self.completions, "/extras/tokenize": lambda body: {"tokens": self.encoded(body["input"])}}
-        self.facts = {"/v1/models": {"object": "list", "data": [{"id": self.name, "object": "model", "owned_by": "me", "permissions": []}]}}
+        self.routes = {
+            "/v1/completions": self.completions,
+            "/extras/tokenize": lambda body: {"tokens": self.encoded(body["input"])},
+        }
+        self.facts = {
+            "/v1/models": {
+                "object": "list",
+                "data": [{"id": self.name, "object": "model", "owned_by": "me", "permissions": []}],
+            }
+        }
         self.turn = threading.Lock()
 
     def too_long(self, length: int) -> None:
-        said = f"This model's maximum context length is {self.limit} tokens, however you requested {length} tokens."
-        error = {"message": said, "type": "invalid_request_error", "param": "messages", "code": "context_length_exceeded"}
+        said = (
+            f"This model's maximum context length is {self.limit} tokens, however you requested"
+            f" {length} tokens."
+        )
+        error = {
+            "message": said,
+            "type": "invalid_request_error",
+            "param": "messages",
+            "code": "context_length_exceeded",
+        }
         raise Refusal(400, {"error": error})
 
     def completions(self, body: dict) -> dict:
         prompt, most = body["prompt"], body["logprobs"]
         if not isinstance(prompt, str):
-            said = "[{'type': 'string_type', 'loc': ('body', 'prompt', 'str'), 'msg': 'Input should be a valid string'}]"
+            said = (
+                "[{'type': 'string_type', 'loc': ('body', 'prompt', 'str'), 'msg': 'Input should be"
+                " a valid string'}]"
+            )
             self.refuse(500, said, "internal_server_error")
         with self.turn:
             one = self.scored(self.encoded(prompt))
         if one.new == [self.eos]:
             one.new = []
         every = one.ids[one.ids[0] == self.bos :] + one.new
-        pairs = [(token, row) for token, row in zip(every, one.rows, strict=False) if token != self.bos]
+        pairs = [
+            (token, row) for token, row in zip(every, one.rows, strict=False) if token != self.bos
+        ]
         tokens = [entry(row, token, most) for token, row in pairs]
         tokens[0] = Token(tokens[0].id)
         names = [self.text([token.id]) for token in tokens]
         tops = [
-            None if token.top is None else {**{self.text([i]): p for i, p in token.top}, name: token.logprob}
+            (
+                None
+                if token.top is None
+                else {**{self.text([i]): p for i, p in token.top}, name: token.logprob}
+            )
             for token, name in zip(tokens, names, strict=True)
         ]
         offsets = [len(self.text([token for token, _ in pairs[:at]])) for at in range(len(pairs))]
-        logprobs = {"tokens": names, "text_offset": offsets, "token_logprobs": [token.logprob for token in tokens], "top_logprobs": tops}
+        logprobs = {
+            "tokens": names,
+            "text_offset": offsets,
+            "token_logprobs": [token.logprob for token in tokens],
+            "top_logprobs": tops,
+        }
         return self.answer(one, prompt + self.text(one.new), logprobs)
 
     def text(self, ids: list[int]) -> str:
         """Text of tokens, of which each may be a part of a character."""
-        words = [self.tokenizer.id_to_token(token) for token in ids if token not in (self.bos, self.eos)]
+        words = [
+            self.tokenizer.id_to_token(token) for token in ids if token not in (self.bos, self.eos)
+        ]
         return bytes(BYTES[letter] for letter in "".join(words)).decode(errors="ignore")
 
 

@@ -1,10 +1,11 @@
-"""A real SLURM of one node on 127.0.0.1, everything of it in one folder, for as long as a `with` lasts.
+"""A real SLURM of one node on 127.0.0.1, everything of it in one folder, for as long as a `with`
+lasts.
 
     with Cluster() as cluster:
         subprocess.run(["sbatch", ...], env={**os.environ, **cluster.environment})
 
-Debian: apt-get install slurm-wlm munge. The daemons are children of this process, run as its user (root or not), and die with it.
-"""
+Debian: apt-get install slurm-wlm munge. The daemons are children of this process, run as its user
+(root or not), and die with it."""
 
 from __future__ import annotations
 
@@ -60,7 +61,11 @@ PartitionName=main Nodes={host} Default=YES MaxTime=INFINITE State=UP OverSubscr
 def missing() -> str:
     """Why there can be no cluster here; empty when there can."""
     lacking = [name for name in NEEDED if not shutil.which(name, path=PATH)]
-    return f"SLURM is not installed (no {lacking[0]}): apt-get install slurm-wlm munge" if lacking else ""
+    return (
+        f"SLURM is not installed (no {lacking[0]}): apt-get install slurm-wlm munge"
+        if lacking
+        else ""
+    )
 
 
 class Unavailable(Exception):
@@ -71,7 +76,9 @@ class Cluster:
     """Starts munged, slurmctld and slurmd; `environment` is what their clients need."""
 
     def __init__(self, cpus: int = 2) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="slurm-"))  # short: a socket's path has at most 108 characters
+        self.folder = Path(
+            tempfile.mkdtemp(prefix="slurm-")
+        )  # short: a socket's path has at most 108 characters
         self.cpus = cpus
         self.environment = {"SLURM_CONF": str(self.folder / "slurm.conf"), "PATH": PATH}
         self.daemons: list[subprocess.Popen] = []
@@ -96,7 +103,14 @@ class Cluster:
 
     def call(self, *command: str, check: bool = True) -> str:
         """What a client such as squeue says."""
-        done = subprocess.run(command, env={**os.environ, **self.environment}, capture_output=True, text=True, check=check, timeout=30)
+        done = subprocess.run(
+            command,
+            env={**os.environ, **self.environment},
+            capture_output=True,
+            text=True,
+            check=check,
+            timeout=30,
+        )
         return done.stdout.strip()
 
     def empty(self) -> None:
@@ -113,10 +127,24 @@ class Cluster:
         key.chmod(0o400)
         folder.chmod(0o755)
         (folder / "slurm.conf").write_text(
-            CONF.format(folder=folder, host=host, user=getpass.getuser(), ports=_free_ports(2), cpus=self.cpus)
+            CONF.format(
+                folder=folder,
+                host=host,
+                user=getpass.getuser(),
+                ports=_free_ports(2),
+                cpus=self.cpus,
+            )
         )
-        munge = [f"--key-file={key}", f"--socket={folder}/munge.socket", f"--pid-file={folder}/munged.pid", "--force", "--foreground"]
-        self._run("munged", *munge, f"--seed-file={folder}/munge.seed", f"--log-file={folder}/munged.log")
+        munge = [
+            f"--key-file={key}",
+            f"--socket={folder}/munge.socket",
+            f"--pid-file={folder}/munged.pid",
+            "--force",
+            "--foreground",
+        ]
+        self._run(
+            "munged", *munge, f"--seed-file={folder}/munge.seed", f"--log-file={folder}/munged.log"
+        )
         self._until((folder / "munge.socket").exists, "munged")
         self._run("slurmctld", "-D", "-i")
         self._until(lambda: "UP" in self.call("scontrol", "ping", check=False), "slurmctld")
@@ -133,7 +161,9 @@ class Cluster:
                     stdout=said,
                     stderr=said,
                     start_new_session=True,  # a Ctrl-C to the tests is not meant for it
-                    preexec_fn=lambda: ctypes.CDLL(None).prctl(1, signal.SIGTERM),  # PR_SET_PDEATHSIG
+                    preexec_fn=lambda: ctypes.CDLL(None).prctl(
+                        1, signal.SIGTERM
+                    ),  # PR_SET_PDEATHSIG
                 )
             )
 
@@ -142,7 +172,9 @@ class Cluster:
         while not ready():
             dead = [daemon.args[0] for daemon in self.daemons if daemon.poll() is not None]
             if dead or time.monotonic() > deadline:
-                said = "\n".join(path.read_text(errors="replace")[-500:] for path in self.folder.glob("*.said"))
+                said = "\n".join(
+                    path.read_text(errors="replace")[-500:] for path in self.folder.glob("*.said")
+                )
                 raise Unavailable(f"no {what} ({dead or f'within {STARTS_WITHIN:.0f} s'}): {said}")
             time.sleep(0.1)
 

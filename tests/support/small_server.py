@@ -1,4 +1,5 @@
-"""A completions server of the standard library around a tiny Llama: it counts what it is asked, and can be told to misbehave.
+"""A completions server of the standard library around a tiny Llama: it counts what it is asked, and
+can be told to misbehave.
 
 with serving(small_checkpoint(tmp_path), "vllm", wrong="ignored") as server:
     ...  # server.url, server.asked
@@ -16,7 +17,10 @@ from pathlib import Path
 from server_dialects import DIALECTS, Refusal
 from small_engine import FACTOR, TRAINED, engine
 
-NAME, HTML = "tiny", b"<!DOCTYPE html><html><head><title>Bad gateway</title></head><body>nginx</body></html>"
+NAME, HTML = (
+    "tiny",
+    b"<!DOCTYPE html><html><head><title>Bad gateway</title></head><body>nginx</body></html>",
+)
 AT = -5  # the token that a spoiled answer spoils, among those that a protocol scores
 
 
@@ -30,11 +34,12 @@ class Asked:
 
 
 class SmallServer(ThreadingHTTPServer):
-    """`behave` names the fault (of FAULTS or SPOILS) of the completion of a number, counted from zero, or None.
+    """`behave` names the fault (of FAULTS or SPOILS) of the completion of a number, counted from
+    zero, or None.
 
-    `asked` are the requests for completions in the order of arrival, `most_at_once` the largest number of them in work,
-    `seconds` how long each takes at least. `hangs` is set once a request is left without an answer.
-    """
+    `asked` are the requests for completions in the order of arrival, `most_at_once` the largest
+    number of them in work, `seconds` how long each takes at least. `hangs` is set once a request is
+    left without an answer."""
 
     daemon_threads = True
 
@@ -78,7 +83,11 @@ class Handler(BaseHTTPRequestHandler):
 
     def say(self, status: int, body: bytes, kind: str = "application/json", **headers: str) -> None:
         self.send_response(status)
-        for name, value in {"Content-Type": kind, "Content-Length": str(len(body)), **headers}.items():
+        for name, value in {
+            "Content-Type": kind,
+            "Content-Length": str(len(body)),
+            **headers,
+        }.items():
             self.send_header(name.replace("_", "-"), value)
         self.end_headers()
         self.wfile.write(body)
@@ -88,7 +97,11 @@ class Handler(BaseHTTPRequestHandler):
 
     def refused(self) -> bool:
         key, dialect = self.server.key, self.server.dialect
-        if key is None or not self.path.startswith(dialect.guarded) or self.headers.get("Authorization") == f"Bearer {key}":
+        if (
+            key is None
+            or not self.path.startswith(dialect.guarded)
+            or self.headers.get("Authorization") == f"Bearer {key}"
+        ):
             return False
         self.say_json(401, dialect.unauthorized)
         return True
@@ -107,7 +120,11 @@ class Handler(BaseHTTPRequestHandler):
         if route is None or self.path.startswith("/extras"):
             self.server.looked_up.append(asked)
             if not self.refused():
-                self.say_json(404, {"detail": "Not Found"}) if route is None else self.say_json(200, route(body))
+                (
+                    self.say_json(404, {"detail": "Not Found"})
+                    if route is None
+                    else self.say_json(200, route(body))
+                )
             return
         with self.server.counted(asked) as number:
             if self.refused():
@@ -144,7 +161,14 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def failed(status: int, **headers: str) -> Callable[[Handler], None]:
-    body = {"error": {"message": "The engine is not well.", "type": "server_error", "param": None, "code": status}}
+    body = {
+        "error": {
+            "message": "The engine is not well.",
+            "type": "server_error",
+            "param": None,
+            "code": status,
+        }
+    }
     return lambda handler: handler.say(status, json.dumps(body).encode(), **headers)
 
 
@@ -201,7 +225,9 @@ def shifted(answer: dict) -> None:
 
 
 def merged(answer: dict) -> None:
-    """Two tokens in one, the log-probabilities summed: the text is the same, the tokenization is not."""
+    """Two tokens in one, the log-probabilities summed: the text is the same, the tokenization is
+    not.
+    """
     if "choices" in answer:
         said = answer["choices"][0]["logprobs"]
         for name in ("tokens", "token_logprobs"):

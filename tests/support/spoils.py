@@ -1,8 +1,8 @@
 """A small world, and the ways to spoil it that tests/system/test_spoils.py makes its list of.
 
-The world: `text/` in three splits, `cache/` with its tokens, `runs/` with one finished run (seed 0) and one that was ended in the middle
-of its training (seed 1, two states), `mine/` with a user's own yamls.
-"""
+The world: `text/` in three splits, `cache/` with its tokens, `runs/` with one finished run (seed 0)
+and one that was ended in the middle of its training (seed 1, two states), `mine/` with a user's own
+yamls."""
 
 import json
 import shutil
@@ -15,15 +15,35 @@ from script_calls import call
 
 from posbench.training import loop as train
 
-SMALL = ["data=local", "data.tokenizer=bytes", "model.d_model=16", "model.n_layer=1", "model.n_head=2", "model.d_ff=32"]
-SMALL += ["train.length=16", "train.steps=6", "train.tokens_per_step=64", "train.warmup=1", "train.validate_windows=4"]
-SMALL += ["train.checkpoint_every=2", "evaluate.windows=12", "evaluate.lengths=[16,32]", "evaluate.max_length=128"]
+SMALL = [
+    "data=local",
+    "data.tokenizer=bytes",
+    "model.d_model=16",
+    "model.n_layer=1",
+    "model.n_head=2",
+    "model.d_ff=32",
+]
+SMALL += [
+    "train.length=16",
+    "train.steps=6",
+    "train.tokens_per_step=64",
+    "train.warmup=1",
+    "train.validate_windows=4",
+]
+SMALL += [
+    "train.checkpoint_every=2",
+    "evaluate.windows=12",
+    "evaluate.lengths=[16,32]",
+    "evaluate.max_length=128",
+]
 SMALL += ["log.mode=disabled", "device=cpu"]
 PLACES = ["data.path=text", "results_dir=runs", "cache_dir=cache", "report_dir=report"]
 
 
 def with_usual(*words: str, usual: Iterable[str] = (*SMALL, *PLACES)) -> list[str]:
-    """Words of a command line: `words`, and of the `usual` ones those whose keys they do not set."""
+    """Words of a command line: `words`, and of the `usual` ones those whose keys they do not
+    set.
+    """
     given = {word.split("=")[0] for word in words}
     return [*words, *(word for word in usual if word.split("=")[0] not in given)]
 
@@ -49,7 +69,9 @@ class World:
     def files(self) -> dict[str, bytes]:
         """Every file's content, but for what records the command itself."""
         own = ("ledger.jsonl", "failure.txt", ".lock", "digests.json", "provenance.json")
-        paths = [path for path in sorted(self.root.rglob("*")) if path.is_file() and path.name not in own]
+        paths = [
+            path for path in sorted(self.root.rglob("*")) if path.is_file() and path.name not in own
+        ]
         return {path.relative_to(self.root).as_posix(): path.read_bytes() for path in paths}
 
 
@@ -70,7 +92,9 @@ def write_text(folder: Path, train: int = 6, validation: int = 2, test: int = 3)
     for split, count in (("train", train), ("validation", validation), ("test", test)):
         (folder / split).mkdir(parents=True)
         for i in range(count):
-            words = " ".join(f"{split} document {i} says word {n * (i + 3) % 37}." for n in range(40))
+            words = " ".join(
+                f"{split} document {i} says word {n * (i + 3) % 37}." for n in range(40)
+            )
             (folder / split / f"{i}.txt").write_text(words)
     return folder
 
@@ -144,5 +168,7 @@ def yaml_line(world: World, old: str, new: str) -> None:
 def overrides(kind: Kind, world: World) -> list[str]:
     """What is typed: the kind's own words, and the small world's for all it says nothing of."""
     own = [word.format(run=f"runs/{world.run(0).name}") for word in kind.typed]
-    pooling = kind.script == "report" and any(word.startswith("runs=") for word in own)  # runs= stands in place of the others
+    pooling = kind.script == "report" and any(
+        word.startswith("runs=") for word in own
+    )  # runs= stands in place of the others
     return with_usual(*own, usual=PLACES[1:]) if pooling else with_usual(*own)

@@ -37,7 +37,9 @@ TARGETS, DOCUMENTS = 240, 20
 
 
 def write_eval(root, encoding, extension, scale, losses_LN, lengths, seed=0, args=None, **changed):
-    """Write one evaluation (json + npz) of losses [n_length, n_targets]; returns the json's path."""
+    """Write one evaluation (json + npz) of losses [n_length, n_targets]; returns the json's
+    path.
+    """
     document = np.arange(TARGETS) % DOCUMENTS
     n_bytes = np.full(TARGETS, 2)
     run = f"{encoding}-64-s{seed}-0123456789"
@@ -52,7 +54,18 @@ def write_eval(root, encoding, extension, scale, losses_LN, lengths, seed=0, arg
     rows = []
     for length, loss_N in zip(lengths, losses_LN, strict=True):
         mean, sem, _ = clustered_mean(np.asarray(loss_N, dtype=np.float32), document)
-        rows.append(make_row(**{**row, "length": length, "target_len": length, "nll": mean, "nll_sem": sem, **changed}))
+        rows.append(
+            make_row(
+                **{
+                    **row,
+                    "length": length,
+                    "target_len": length,
+                    "nll": mean,
+                    "nll_sem": sem,
+                    **changed,
+                }
+            )
+        )
     path = root / run / "evals" / "fixed_targets" / f"{extension}+{scale}-{eval_id[:8]}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, rows, {"seed": seed})
@@ -70,18 +83,32 @@ def derived(row):
 
 
 def write_json(path, rows, config):
-    """Write an eval json as earlier versions did, without a digest of its content, so that a test may edit it."""
+    """Write an eval json as earlier versions did, without a digest of its content, so that a test
+    may edit it.
+    """
     content = eval_content(rows, config)
     path.write_text(json.dumps({name: value for name, value in content.items() if name != DIGEST}))
 
 
-ASKED = {"windows": 512, "targets": 8, "max_length": 512, "split": "test", "dtype": "fp32", "seed": 0}
+ASKED = {
+    "windows": 512,
+    "targets": 8,
+    "max_length": 512,
+    "split": "test",
+    "dtype": "fp32",
+    "seed": 0,
+}
 
 
 def asked(path, copy="", **evaluate):
-    """State these settings in an evaluation's file, or in a copy of that name with an eval_id of its own; returns the path."""
+    """State these settings in an evaluation's file, or in a copy of that name with an eval_id of
+    its own; returns the path.
+    """
     content, arrays = json.loads(path.read_text()), path.with_suffix(".npz").read_bytes()
-    rows = [{**row, "eval_id": f"{row['eval_id']}-{copy}" if copy else row["eval_id"]} for row in content["rows"]]
+    rows = [
+        {**row, "eval_id": f"{row['eval_id']}-{copy}" if copy else row["eval_id"]}
+        for row in content["rows"]
+    ]
     path = path.with_name(f"{copy}-{path.name}") if copy else path
     write_json(path, rows, {"evaluate": {**ASKED, **evaluate}})
     path.with_suffix(".npz").write_bytes(arrays)
@@ -91,24 +118,57 @@ def asked(path, copy="", **evaluate):
 def write_run(root, encoding, seed=0, curves=None):
     """Floor, half window and every curve of one encoding and seed; returns the paths."""
     noise = np.random.default_rng([seed, len(encoding)])
-    floor_N = FLOORS[encoding] + noise.normal(0, 0.5, TARGETS) + noise.normal(0, 0.3, DOCUMENTS)[np.arange(TARGETS) % DOCUMENTS]
+    floor_N = (
+        FLOORS[encoding]
+        + noise.normal(0, 0.5, TARGETS)
+        + noise.normal(0, 0.3, DOCUMENTS)[np.arange(TARGETS) % DOCUMENTS]
+    )
     floor_N += FLOORS[encoding] - floor_N.mean() + noise.normal(0, 0.01)
 
     def near(shift):
-        return floor_N + shift + noise.normal(0, 0.02 + 0.03 * abs(shift), TARGETS) + noise.normal(0, 0.04 * abs(shift))
+        return (
+            floor_N
+            + shift
+            + noise.normal(0, 0.02 + 0.03 * abs(shift), TARGETS)
+            + noise.normal(0, 0.04 * abs(shift))
+        )
 
     paths = [
-        write_eval(root, encoding, "recompute_window", "none", [floor_N] * 3, LENGTHS[1:], seed, {"window": None}),
-        write_eval(root, encoding, "recompute_window", "none", [near(GAINS[encoding])] * 3, LENGTHS[1:], seed, {"window": 32}),
+        write_eval(
+            root,
+            encoding,
+            "recompute_window",
+            "none",
+            [floor_N] * 3,
+            LENGTHS[1:],
+            seed,
+            {"window": None},
+        ),
+        write_eval(
+            root,
+            encoding,
+            "recompute_window",
+            "none",
+            [near(GAINS[encoding])] * 3,
+            LENGTHS[1:],
+            seed,
+            {"window": 32},
+        ),
     ]
     for (name, extension, scale), shifts in (curves or CURVES).items():
         if name == encoding:
-            paths.append(write_eval(root, name, extension, scale, [near(shift) for shift in shifts], LENGTHS, seed))
+            paths.append(
+                write_eval(
+                    root, name, extension, scale, [near(shift) for shift in shifts], LENGTHS, seed
+                )
+            )
     return paths
 
 
 class Built:
-    """A report that was collected and written: its own attributes, and the files. Without `pictures` it takes a third of the time."""
+    """A report that was collected and written: its own attributes, and the files. Without
+    `pictures` it takes a third of the time.
+    """
 
     def __init__(self, paths, out_dir, title, command, pictures=False):
         self.report = collect(paths, title, command)
@@ -121,18 +181,26 @@ class Built:
 
 
 def mean_and_error(losses_NS, document_N):
-    """Mean of the losses of windows, as float32 holds them, and its standard error over documents."""
-    mean, sem, _ = clustered_mean(losses_NS.astype(np.float32).ravel(), np.repeat(document_N, losses_NS.shape[1]))
+    """Mean of the losses of windows, as float32 holds them, and its standard error over
+    documents.
+    """
+    mean, sem, _ = clustered_mean(
+        losses_NS.astype(np.float32).ravel(), np.repeat(document_N, losses_NS.shape[1])
+    )
     return mean, sem
 
 
 def write_positions(root, extension, losses_NL, document_N=None, shorter=(), **changed):
-    """Write one evaluation by position (json + npz) of the losses of whole windows and of `shorter` texts; returns the json's path."""
+    """Write one evaluation by position (json + npz) of the losses of whole windows and of `shorter`
+    texts; returns the json's path.
+    """
     changed |= {"protocol": "by_position"}
     texts, n = [*shorter, losses_NL], len(losses_NL)
     lengths = [text.shape[1] for text in texts]
     document_N = np.arange(n) if document_N is None else document_N
-    path = write_eval(root, "rope", extension, "none", [np.zeros(TARGETS)], [lengths[-1]], **changed)
+    path = write_eval(
+        root, "rope", extension, "none", [np.zeros(TARGETS)], [lengths[-1]], **changed
+    )
     content = json.loads(path.read_text())
     values = [
         {
@@ -141,7 +209,9 @@ def write_positions(root, extension, losses_NL, document_N=None, shorter=(), **c
             "n_targets": n * (high - low),
             "n_bytes": 2 * n * (high - low),
             "n_units": len(set(document_N.tolist())),
-            **dict(zip(("nll", "nll_sem"), mean_and_error(text[:, low:high], document_N), strict=True)),
+            **dict(
+                zip(("nll", "nll_sem"), mean_and_error(text[:, low:high], document_N), strict=True)
+            ),
             "accuracy": 0.0,
         }
         for text in texts
@@ -152,6 +222,9 @@ def write_positions(root, extension, losses_NL, document_N=None, shorter=(), **c
     arrays = {"length": np.array(lengths), "document": document_N, "offset": np.arange(n)}
     for text in texts:
         nll = text.astype(np.float32)
-        arrays |= {f"nll_{text.shape[1]}": nll, f"correct_{text.shape[1]}": np.zeros_like(nll, bool)}
+        arrays |= {
+            f"nll_{text.shape[1]}": nll,
+            f"correct_{text.shape[1]}": np.zeros_like(nll, bool),
+        }
     np.savez(path.with_suffix(".npz"), **arrays)
     return path

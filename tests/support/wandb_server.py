@@ -1,4 +1,6 @@
-"""As much of a wandb server as a run, or `wandb sync`, needs: it keeps what it is told, and can be told to misbehave."""
+"""As much of a wandb server as a run, or `wandb sync`, needs: it keeps what it is told, and can be
+told to misbehave.
+"""
 
 import contextlib
 import gzip
@@ -11,10 +13,11 @@ OWNER = {"id": "p", "name": "posbench", "entity": {"id": "e", "name": "me"}}
 
 
 class WandbServer(ThreadingHTTPServer):
-    """`runs` maps a run's id to what arrived of it: settings, history (lines), files (name -> bytes), artifacts, exitcode.
+    """`runs` maps a run's id to what arrived of it: settings, history (lines), files (name ->
+    bytes), artifacts, exitcode.
 
-    `behave` is called with each request's path and may sleep, raise to break the connection, or return another HTTP status.
-    """
+    `behave` is called with each request's path and may sleep, raise to break the connection, or
+    return another HTTP status."""
 
     daemon_threads = True
 
@@ -29,7 +32,17 @@ class WandbServer(ThreadingHTTPServer):
         pass  # a client that was killed, or a connection broken on purpose
 
     def run(self, name: str) -> dict:
-        return self.runs.setdefault(name, {"settings": {}, "history": [], "summary": {}, "files": {}, "artifacts": [], "exitcode": None})
+        return self.runs.setdefault(
+            name,
+            {
+                "settings": {},
+                "history": [],
+                "summary": {},
+                "files": {},
+                "artifacts": [],
+                "exitcode": None,
+            },
+        )
 
     def answer(self, path: str, body: bytes) -> dict:
         if path.endswith("/graphql"):
@@ -56,18 +69,51 @@ class WandbServer(ThreadingHTTPServer):
             fresh = values["name"] not in self.runs
             run = self.run(values["name"])
             run["settings"] |= {key: value for key, value in values.items() if value is not None}
-            bucket = {"id": "b", "name": values["name"], "displayName": "", "description": "", "config": "{}", "sweepName": None}
-            return {"upsertBucket": {"bucket": {**bucket, "historyLineCount": 0, "project": OWNER}, "inserted": fresh}}
+            bucket = {
+                "id": "b",
+                "name": values["name"],
+                "displayName": "",
+                "description": "",
+                "config": "{}",
+                "sweepName": None,
+            }
+            return {
+                "upsertBucket": {
+                    "bucket": {**bucket, "historyLineCount": 0, "project": OWNER},
+                    "inserted": fresh,
+                }
+            }
         if "query RunResumeStatus" in text:
             return {"model": {**OWNER, "bucket": self.known(values["name"])}}
         if "mutation CreateArtifact " in text:
-            self.run(values["input"]["runName"])["artifacts"].append(values["input"]["artifactCollectionName"])
-            return {"createArtifact": {"artifact": {"id": "a", "state": "COMMITTED", "artifactSequence": {"latestArtifact": None}}}}
+            self.run(values["input"]["runName"])["artifacts"].append(
+                values["input"]["artifactCollectionName"]
+            )
+            return {
+                "createArtifact": {
+                    "artifact": {
+                        "id": "a",
+                        "state": "COMMITTED",
+                        "artifactSequence": {"latestArtifact": None},
+                    }
+                }
+            }
         if "mutation CreateRunFiles" in text:
-            files = [{"name": name, "uploadUrl": f"{self.url}/upload/{values['run']}/{name}"} for name in values["files"]]
+            files = [
+                {"name": name, "uploadUrl": f"{self.url}/upload/{values['run']}/{name}"}
+                for name in values["files"]
+            ]
             return {"createRunFiles": {"runID": "b", "uploadHeaders": [], "files": files}}
         if "viewer" in text:
-            return {"viewer": {"id": "u", "entity": "me", "username": "me", "flags": "{}", "teams": {"edges": []}}}
+            return {
+                "viewer": {
+                    "id": "u",
+                    "entity": "me",
+                    "username": "me",
+                    "flags": "{}",
+                    "teams": {"edges": []},
+                }
+            }
         return {"serverInfo": {"features": [], "cliVersionInfo": {"max_cli_version": "9.9.9"}}}
 
     def known(self, name: str) -> dict | None:
@@ -76,8 +122,17 @@ class WandbServer(ThreadingHTTPServer):
             return None
         run = self.runs[name]
         counts = {"logLineCount": 0, "historyLineCount": len(run["history"]), "eventsLineCount": 0}
-        tails = {"historyTail": json.dumps([json.dumps(line) for line in run["history"][-1:]]), "eventsTail": "[]"}
-        texts = {"summaryMetrics": json.dumps(run["summary"]), "config": "{}", "wandbConfig": '{"t": 1}', "notes": "", "displayName": name}
+        tails = {
+            "historyTail": json.dumps([json.dumps(line) for line in run["history"][-1:]]),
+            "eventsTail": "[]",
+        }
+        texts = {
+            "summaryMetrics": json.dumps(run["summary"]),
+            "config": "{}",
+            "wandbConfig": '{"t": 1}',
+            "notes": "",
+            "displayName": name,
+        }
         return {"id": "b", "name": name, "tags": [], **counts, **tails, **texts}
 
 
@@ -103,7 +158,11 @@ class Handler(BaseHTTPRequestHandler):
         body = self._body()
         self.server.requests += 1
         status = self.server.behave(self.path)
-        said = json.dumps(self.server.answer(self.path, body) if status == 200 else {"errors": [{"message": "no"}]}).encode()
+        said = json.dumps(
+            self.server.answer(self.path, body)
+            if status == 200
+            else {"errors": [{"message": "no"}]}
+        ).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(said)))

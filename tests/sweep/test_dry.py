@@ -32,12 +32,26 @@ MODEL, OTHER = {"d_model": 16, "d_ff": 32}, {"d_model": 512, "d_ff": 1376, "n_la
 NONE = {"_target_": "posbench.scale_attention.none.NoScale"}
 NTK, PI = {"_target_": "posbench.extensions.ntk.Ntk"}, {"_target_": "posbench.extensions.pi.Pi"}
 DATA = {"tokenizer": "bytes", "bos": False}
-EVALUATE = {"windows": 10, "targets": 2, "max_length": 1000, "stride": 4, "lengths": [100], "dtype": "fp32"}
+EVALUATE = {
+    "windows": 10,
+    "targets": 2,
+    "max_length": 1000,
+    "stride": 4,
+    "lengths": [100],
+    "dtype": "fp32",
+}
 
 
 def job(folder: Path, name: str, jobs: int = 1, model: dict = MODEL, **changed) -> Job:
     train = TrainConfig(steps=100, tokens_per_step=6000, length=TRAIN_LEN)
-    cfg = JobConfig(train=train, model=ModelConfig(**model), data=DATA, results_dir=str(folder), jobs=jobs, **changed)
+    cfg = JobConfig(
+        train=train,
+        model=ModelConfig(**model),
+        data=DATA,
+        results_dir=str(folder),
+        jobs=jobs,
+        **changed,
+    )
     return Job(cfg, Run(folder / name), "")
 
 
@@ -46,14 +60,27 @@ def cell(extension: dict, protocol: str = "fixed_targets") -> Cell:
 
 
 def measured(folder: Path, name: str, speed: float, model: dict, **seconds: float) -> None:
-    """A finished run of that speed (tokens/s) with one evaluation of 10 windows at length 100 for each extension in `seconds`."""
+    """A finished run of that speed (tokens/s) with one evaluation of 10 windows at length 100 for
+    each extension in `seconds`.
+    """
     path = folder / name
     (path / "evals" / "fixed_targets").mkdir(parents=True)
-    (path / "config.yaml").write_text(json.dumps({"encoding": {}, "model": model, "train": {"length": TRAIN_LEN}, "data": DATA}))
-    (path / "train.json").write_text(json.dumps({"sha256": "x", "tokens_per_second": speed, "seconds": 60.0}))
+    (path / "config.yaml").write_text(
+        json.dumps({"encoding": {}, "model": model, "train": {"length": TRAIN_LEN}, "data": DATA})
+    )
+    (path / "train.json").write_text(
+        json.dumps({"sha256": "x", "tokens_per_second": speed, "seconds": 60.0})
+    )
     for extension, took in seconds.items():
         node = {"ntk": NTK, "pi": PI, "floor": {"_target_": RECOMPUTE, "window": None}}[extension]
-        content = {"config": {"protocol": "fixed_targets", "extension": node, "scale_attention": NONE, "evaluate": EVALUATE}}
+        content = {
+            "config": {
+                "protocol": "fixed_targets",
+                "extension": node,
+                "scale_attention": NONE,
+                "evaluate": EVALUATE,
+            }
+        }
         content["rows"] = [{"length": 100, "seconds": took}]
         file = path / "evals" / "fixed_targets" / f"{extension}+none-1.json"
         file.write_text(json.dumps(content))
@@ -64,22 +91,35 @@ def test_nothing_measured_is_said_to_be_unknown(tmp_path):
     first, second = cost(fresh, fresh, [(fresh[0], cell(PI), [100, 900])])
     assert first == "1 of 1 trainings to make, 0.6 M tokens; 1 evaluations, 10,000 tokens"
     reason = "(nothing of 1 s or more was measured here yet)"
-    assert second == f"unknown time of training {reason}, unknown time of evaluation {reason}; 0.1 MiB of disk"
+    assert (
+        second
+        == f"unknown time of training {reason}, unknown time of evaluation {reason}; 0.1 MiB of"
+        " disk"
+    )
     assert cost(fresh, [], []) == ["0 of 1 trainings to make, 0 tokens; 0 evaluations, 0 tokens"]
 
 
 def test_a_first_training_takes_as_long_as_steps_made_now(tmp_path, monkeypatch):
     asked = []
-    monkeypatch.setattr("posbench.training.probe.step_seconds", lambda cfg, vocab_size, threads: asked.append(vocab_size) or 0.5)
+    monkeypatch.setattr(
+        "posbench.training.probe.step_seconds",
+        lambda cfg, vocab_size, threads: asked.append(vocab_size) or 0.5,
+    )
     fresh, own = [job(tmp_path, "a-16-s0-0000000000")], size(MODEL)
     said = cost(fresh, fresh, [(fresh[0], cell(PI), [100])])[1]
     reading = 0.5 * own.forward(ReadVolume(10, 100, 2, 20)) / (6000 * own.training(TRAIN_LEN))
-    assert said.startswith("about 50 s of training by some steps made just now, ") and seconds(said) == round(reading)
+    assert said.startswith("about 50 s of training by some steps made just now, ") and seconds(
+        said
+    ) == round(reading)
     assert " of evaluation by arithmetic from trainings" in said
     large = [job(tmp_path, "a-16-s0-0000000001", model={"d_model": 4096, "d_ff": 16384})]
-    assert "unknown time of training" in cost(large, large, [])[1] and asked == [256]  # a step of it would take long itself
+    assert "unknown time of training" in cost(large, large, [])[1] and asked == [
+        256
+    ]  # a step of it would take long itself
     measured(tmp_path, "a-16-s0-0000000002", 5000.0, MODEL)
-    assert "about 2 min of training by runs" in cost(fresh, fresh, [])[1] and asked == [256]  # a stored training is known better
+    assert "about 2 min of training by runs" in cost(fresh, fresh, [])[1] and asked == [
+        256
+    ]  # a stored training is known better
 
 
 def test_steps_made_to_measure_leave_nothing_behind():
@@ -101,18 +141,28 @@ def test_time_and_disk_are_those_of_the_same_model_and_method(tmp_path):
     (tmp_path / "a-16-s0-0000000002" / "train.json").with_name("failure.txt").touch()
     fresh = [job(tmp_path, "a-16-s0-0000000003", jobs=2)]
     _, said = cost(fresh, fresh, [(fresh[0], cell(PI), [100])])
-    # 600,000 tokens at 5,000 a second; the same length of the same method; jobs=2 has nothing to divide
+    # 600,000 tokens at 5,000 a second; the same length of the same method; jobs=2 has nothing to
+    # divide
     training, evaluation = said.split(", ")
     assert training == "about 2 min of training by runs of this model size"
-    assert evaluation == "about 1 s of evaluation by stored evaluations of texts like these; 0.1 MiB of disk"
+    assert (
+        evaluation
+        == "about 1 s of evaluation by stored evaluations of texts like these; 0.1 MiB of disk"
+    )
     both = [*fresh, job(tmp_path, "a-16-s0-0000000005", jobs=2)]
-    assert "; jobs=2 divides the time as far as the machine has cores for it; " in cost(both, both, [])[1]
+    assert (
+        "; jobs=2 divides the time as far as the machine has cores for it; "
+        in cost(both, both, [])[1]
+    )
     assert "picture" not in cost(both, both, [], 2)[1]
     assert "a first picture, of 2 models, after about 2 min; " in cost(both * 2, both * 2, [], 2)[1]
     _, said = cost(fresh, [], [(fresh[0], cell(NTK), [100])])
     assert said.startswith("about 2 min of evaluation")  # 100 s
     other = job(tmp_path, "a-16-s0-0000000004", model=OTHER)
-    assert "about 3.3 h of training by runs of this model size; 145.8 MiB" in cost([other], [other], [])[1]
+    assert (
+        "about 3.3 h of training by runs of this model size; 145.8 MiB"
+        in cost([other], [other], [])[1]
+    )
 
 
 def size(model: dict) -> ModelSize:
@@ -128,58 +178,122 @@ def seconds(line: str) -> float:
 def test_another_size_of_model_is_told_by_its_arithmetic(tmp_path):
     measured(tmp_path, "a-16-s0-0000000001", 5000.0, MODEL, pi=1.0)
     large = job(tmp_path, "a-16-s0-0000000002", model=OTHER)
-    (_, said), (_, alike) = (cost([one], [one], [(one, cell(PI), [100])]) for one in (large, job(tmp_path, "a-16-s0-0000000003")))
-    assert "of training by runs of other sizes, " in said and "of evaluation by arithmetic from trainings; " in said
+    (_, said), (_, alike) = (
+        cost([one], [one], [(one, cell(PI), [100])])
+        for one in (large, job(tmp_path, "a-16-s0-0000000003"))
+    )
+    assert (
+        "of training by runs of other sizes, " in said
+        and "of evaluation by arithmetic from trainings; " in said
+    )
     few, many = size(MODEL), size(OTHER)
     one = ReadVolume(10, 100, 2, 20)
-    assert seconds(said) == pytest.approx(many.forward(one) / (5000 * few.training(TRAIN_LEN)), abs=30) and seconds(alike) == 1
+    assert (
+        seconds(said) == pytest.approx(many.forward(one) / (5000 * few.training(TRAIN_LEN)), abs=30)
+        and seconds(alike) == 1
+    )
     assert f"{(4 * many.parameters + 8 * 20) / 2**20:.1f} MiB" in said
-    measured(tmp_path / "other", "a-16-s0-0000000003", 5000.0, MODEL, pi=0.9)  # over at once: no measure of long work
+    measured(
+        tmp_path / "other", "a-16-s0-0000000003", 5000.0, MODEL, pi=0.9
+    )  # over at once: no measure of long work
     there = [job(tmp_path / "other", "a-16-s0-0000000004")]
-    assert "of evaluation by arithmetic from trainings; " in cost(there, [], [(there[0], cell(PI), [900])])[1]
+    assert (
+        "of evaluation by arithmetic from trainings; "
+        in cost(there, [], [(there[0], cell(PI), [900])])[1]
+    )
 
 
 def test_the_floor_is_counted_as_it_is_run(tmp_path):
-    """Every target is read from a text of its own: 10 windows of 2 targets, each with the last 16 tokens."""
+    """Every target is read from a text of its own: 10 windows of 2 targets, each with the last 16
+    tokens.
+    """
     measured(tmp_path, "a-16-s0-0000000001", 5000.0, MODEL, pi=1.0)
-    known, floor = job(tmp_path, "a-16-s0-0000000001"), cell({"_target_": RECOMPUTE, "window": None})
+    known, floor = (
+        job(tmp_path, "a-16-s0-0000000001"),
+        cell({"_target_": RECOMPUTE, "window": None}),
+    )
     first, said = cost([known], [], [(known, floor, [100, 900])])
     assert first.endswith("1 evaluations, 320 tokens")  # both lengths read the same, once
     model = size(MODEL)
-    assert seconds(said) == round(model.forward(ReadVolume(20, 16, 1, 20)) / model.forward(ReadVolume(10, 100, 2, 20)))
+    assert seconds(said) == round(
+        model.forward(ReadVolume(20, 16, 1, 20)) / model.forward(ReadVolume(10, 100, 2, 20))
+    )
     measured(tmp_path, "a-16-s0-0000000002", 5000.0, MODEL, floor=60.0)
-    assert cost([known], [], [(known, floor, [100])])[1].startswith("about 60 s of evaluation by stored")
+    assert cost([known], [], [(known, floor, [100])])[1].startswith(
+        "about 60 s of evaluation by stored"
+    )
 
 
-@pytest.mark.parametrize(("extension", "read"), [("none", {900: 900, 100: 900, 50: 900}), ("pi", {900: 900, 100: 100, 50: 50})])
+@pytest.mark.parametrize(
+    ("extension", "read"),
+    [("none", {900: 900, 100: 900, 50: 900}), ("pi", {900: 900, 100: 100, 50: 50})],
+)
 def test_lengths_of_by_position_that_are_read_together_are_counted_once(tmp_path, extension, read):
     known = job(tmp_path, "b", encoding=node("encoding", "rope"))
-    one = replace(cell(node("extension", extension), "by_position"), scale_attention=node("scale_attention", "none"))
+    one = replace(
+        cell(node("extension", extension), "by_position"),
+        scale_attention=node("scale_attention", "none"),
+    )
     first = cost([known], [], [(known, one, [50, 100, 900])])[0]
     assert first.endswith(f"1 evaluations, {10 * sum(set(read.values())):,} tokens")
 
     measured(tmp_path, "a-16-s0-0000000001", 5000.0, MODEL)
     path = tmp_path / "a-16-s0-0000000001/evals/by_position/x+none-1.json"
     path.parent.mkdir()
-    rows = [{"length": length, "position": 1, "seconds": length / 20 if text == length else 0.0} for length, text in read.items()]
-    config = {"protocol": "by_position", "extension": one.extension, "scale_attention": NONE, "evaluate": EVALUATE}
-    path.write_text(json.dumps({"config": config, "texts": {str(key): value for key, value in read.items()}, "rows": rows}))
+    rows = [
+        {"length": length, "position": 1, "seconds": length / 20 if text == length else 0.0}
+        for length, text in read.items()
+    ]
+    config = {
+        "protocol": "by_position",
+        "extension": one.extension,
+        "scale_attention": NONE,
+        "evaluate": EVALUATE,
+    }
+    path.write_text(
+        json.dumps(
+            {
+                "config": config,
+                "texts": {str(key): value for key, value in read.items()},
+                "rows": rows,
+            }
+        )
+    )
     again = cost([known], [], [(known, one, [50, 100, 900])])[1]
     assert seconds(again) == pytest.approx(sum(set(read.values())) / 20, abs=1)
 
 
 def test_parameters_are_those_of_the_model(tmp_path):
-    for model, bos in (({"n_kv_head": 1, "tied": True}, True), ({"d_ff": 48, "head_dim": 24, "n_layer": 3}, False), ({}, False),
-                       ({"output_gate": "headwise"}, False), ({"output_gate": "elementwise", "head_dim": 24}, False)):  # fmt: skip
-        cfg = JobConfig(model=ModelConfig(d_model=64, **model), data={"tokenizer": "bytes", "bos": bos})
+    for model, bos in (
+        ({"n_kv_head": 1, "tied": True}, True),
+        ({"d_ff": 48, "head_dim": 24, "n_layer": 3}, False),
+        ({}, False),
+        # fmt: skip
+        ({"output_gate": "headwise"}, False),
+        ({"output_gate": "elementwise", "head_dim": 24}, False),
+    ):
+        cfg = JobConfig(
+            model=ModelConfig(d_model=64, **model), data={"tokenizer": "bytes", "bos": bos}
+        )
         made = make_model(cfg, 256 + bos)
-        assert model_size(cfg).parameters == sum(one.numel() for name, one in made.named_parameters() if "norm" not in name)
+        assert model_size(cfg).parameters == sum(
+            one.numel() for name, one in made.named_parameters() if "norm" not in name
+        )
 
 
 @pytest.mark.parametrize("floor", [0, 1, 2], ids=["whole", "floor", "blocks"])
-@pytest.mark.parametrize("name", [one.name for one in pkgutil.iter_modules(evaluators.__path__) if not protocol(one.name).asks])
+@pytest.mark.parametrize(
+    "name",
+    [one.name for one in pkgutil.iter_modules(evaluators.__path__) if not protocol(one.name).asks],
+)
 def test_what_a_protocol_reads_is_told_before_there_is_text(name, floor):
-    found = evaluation(RecomputeWindow() if floor else None, windows=64, stride=4, floor_block=floor or None, key_context=4)
+    found = evaluation(
+        RecomputeWindow() if floor else None,
+        windows=64,
+        stride=4,
+        floor_block=floor or None,
+        key_context=4,
+    )
     found.corpus.test = text([3000] * 6)
     evaluator = protocol(name)(found)
     for length in (16, 24, 64):
@@ -189,31 +303,68 @@ def test_what_a_protocol_reads_is_told_before_there_is_text(name, floor):
         told = type(evaluator).reading(found.config, TRAIN_LEN, length, fed)
         twice = 2 if name == "repeat" and length == TRAIN_LEN else 1  # with its control
         assert told.texts * told.tokens == pytest.approx(twice * evaluator.cost(length), rel=0.1)
-        first = sum(one.texts * one.tokens for one in type(evaluator).reading_first(found.config, TRAIN_LEN))
-        assert first == pytest.approx(evaluator.cost_first(), rel=0.1) and bool(first) == (name == "longppl")
-        if fed == length and name not in ("repeat", "longppl"):  # of these there are at most so many: longppl keeps its key tokens
+        first = sum(
+            one.texts * one.tokens for one in type(evaluator).reading_first(found.config, TRAIN_LEN)
+        )
+        assert first == pytest.approx(evaluator.cost_first(), rel=0.1) and bool(first) == (
+            name == "longppl"
+        )
+        if fed == length and name not in (
+            "repeat",
+            "longppl",
+        ):  # of these there are at most so many: longppl keeps its key tokens
             assert told.losses == pytest.approx(evaluator.run(length)[1]["nll"].size, rel=0.1)
 
 
 def test_a_checkpoint_is_taken_and_not_trained(tmp_path, capfd, typed):
     written(tmp_path, vocab_size=300, max_position_embeddings=16, bos_token_id=0)
-    words = [word for word in typed if word.startswith("train.length=") or not word.startswith(("model.", "train."))]
+    words = [
+        word
+        for word in typed
+        if word.startswith("train.length=") or not word.startswith(("model.", "train."))
+    ]
     said = call(capfd, tmp_path, "run", "model=hf", "model.path=Llama", *words).stdout
-    none = call(capfd, tmp_path, "run", "model=hf", "model.path=Llama", "extension=yarn", "extension.target_len=3", *words).stdout
+    none = call(
+        capfd,
+        tmp_path,
+        "run",
+        "model=hf",
+        "model.path=Llama",
+        "extension=yarn",
+        "extension.target_len=3",
+        *words,
+    ).stdout
     assert "  no checkpoint to take, since nothing is left to evaluate" in none
     assert "to train" not in said and "trainings" not in said and "checkpoint to take" in said
-    assert "\n1 of 1 checkpoints to take; 3 evaluations" in said and said.endswith("by one layer measured just now; 0.0 MiB of disk\n")
+    assert "\n1 of 1 checkpoints to take; 3 evaluations" in said and said.endswith(
+        "by one layer measured just now; 0.0 MiB of disk\n"
+    )
 
 
-def checkpoint(folder: Path, dtype: str = "fp32", device: str = "cpu") -> tuple[Job, EvaluateConfig]:
+def checkpoint(
+    folder: Path, dtype: str = "fp32", device: str = "cpu"
+) -> tuple[Job, EvaluateConfig]:
     """A job on a checkpoint, and the settings of its evaluations."""
     model = {**MODEL, "checkpoint": {"sha256": "x", "vocab_size": 300, "bos": None}}
     settings = EvaluateConfig(**{**EVALUATE, "dtype": dtype})
-    return job(folder, "hf-16-s0-0000000000", model=model, encoding=node("encoding", "rope"), device=device), settings
+    return (
+        job(
+            folder,
+            "hf-16-s0-0000000000",
+            model=model,
+            encoding=node("encoding", "rope"),
+            device=device,
+        ),
+        settings,
+    )
 
 
-def test_a_checkpoints_texts_are_told_by_stored_ones_and_else_by_a_layer_measured_now(tmp_path, monkeypatch):
-    measured(tmp_path, "hf-16-s0-0000000001", 0.0, {**MODEL, "checkpoint": {"vocab_size": 300}}, ntk=0.5)  # over at once
+def test_a_checkpoints_texts_are_told_by_stored_ones_and_else_by_a_layer_measured_now(
+    tmp_path, monkeypatch
+):
+    measured(
+        tmp_path, "hf-16-s0-0000000001", 0.0, {**MODEL, "checkpoint": {"vocab_size": 300}}, ntk=0.5
+    )  # over at once
     asked = []
 
     class Probe:
@@ -231,37 +382,84 @@ def test_a_checkpoints_texts_are_told_by_stored_ones_and_else_by_a_layer_measure
     def told(extension: dict, lengths: list[int], dtype: str = "fp32") -> str:
         job, settings = checkpoint(tmp_path, dtype)
         asked.clear()
-        cells = [Cell("fixed_targets", extension, NONE, replace(settings, lengths=lengths), False, "", Path("nowhere"))]
+        cells = [
+            Cell(
+                "fixed_targets",
+                extension,
+                NONE,
+                replace(settings, lengths=lengths),
+                False,
+                "",
+                Path("nowhere"),
+            )
+        ]
         return cost([job], [job], [(job, one, lengths) for one in cells])[1]
 
-    assert told(NTK, [100]).startswith("about 60 min of evaluation by one layer measured just now; ")
-    assert told(PI, [120, 200]).startswith("about 3.2 h of evaluation by one layer measured just now; ")
+    assert told(NTK, [100]).startswith(
+        "about 60 min of evaluation by one layer measured just now; "
+    )
+    assert told(PI, [120, 200]).startswith(
+        "about 3.2 h of evaluation by one layer measured just now; "
+    )
     assert asked == [(300, "fp32"), (120, 10, "pi"), (200, 10, "pi")]
 
     # The texts of its floor are short.
-    measured(tmp_path, "hf-16-s0-0000000002", 0.0, {**MODEL, "checkpoint": {"vocab_size": 300}}, pi=72.0, floor=5.0)
-    assert told(PI, [100]).startswith("about 72 s of evaluation by stored evaluations of texts like these; ") and not asked
+    measured(
+        tmp_path,
+        "hf-16-s0-0000000002",
+        0.0,
+        {**MODEL, "checkpoint": {"vocab_size": 300}},
+        pi=72.0,
+        floor=5.0,
+    )
+    assert (
+        told(PI, [100]).startswith(
+            "about 72 s of evaluation by stored evaluations of texts like these; "
+        )
+        and not asked
+    )
     assert told(NTK, [200]).startswith("about 2.0 h of evaluation by one layer measured just now; ")
     assert asked == [(300, "fp32"), (200, 10, "ntk")]
-    assert told(PI, [100], "bf16").startswith("about 60 min of evaluation by one layer") and asked[0] == (300, "bf16")
+    assert told(PI, [100], "bf16").startswith("about 60 min of evaluation by one layer") and asked[
+        0
+    ] == (300, "bf16")
 
 
 def test_a_task_counts_once_however_many_rows_it_has(tmp_path):
-    measured(tmp_path, "hf-16-s0-0000000001", 0.0, {**MODEL, "checkpoint": {"vocab_size": 300}}, pi=7.0)
+    measured(
+        tmp_path, "hf-16-s0-0000000001", 0.0, {**MODEL, "checkpoint": {"vocab_size": 300}}, pi=7.0
+    )
     (file,) = tmp_path.rglob("pi+none-1.json")
     content = json.loads(file.read_text())
-    took = [("niah", None, 40.0), ("niah", 0.5, 20.0), ("niah", 1.0, 20.0), ("niah choice", None, 40.0), ("niah choice", 1.0, 20.0)]
+    took = [
+        ("niah", None, 40.0),
+        ("niah", 0.5, 20.0),
+        ("niah", 1.0, 20.0),
+        ("niah choice", None, 40.0),
+        ("niah choice", 1.0, 20.0),
+    ]
     took += [("passkey", None, 20.0), ("passkey", 1.0, 10.0)]
-    content["rows"] = [{"length": 100, "task": task, "depth": depth, "seconds": seconds} for task, depth, seconds in took]
+    content["rows"] = [
+        {"length": 100, "task": task, "depth": depth, "seconds": seconds}
+        for task, depth, seconds in took
+    ]
     file.write_text(json.dumps(content))
     asked, settings = checkpoint(tmp_path)
-    line = cost([asked], [asked], [(asked, Cell("fixed_targets", PI, NONE, settings, False, "", Path("nowhere")), [100])])[1]
+    line = cost(
+        [asked],
+        [asked],
+        [(asked, Cell("fixed_targets", PI, NONE, settings, False, "", Path("nowhere")), [100])],
+    )[1]
     assert line.startswith("about 60 s of evaluation by stored evaluations of texts like these; ")
 
 
 def test_a_checkpoint_on_a_device_that_is_not_there_has_an_unknown_time(tmp_path):
     job, settings = checkpoint(tmp_path, device="cuda:99")
-    line = cost([job], [job], [(job, Cell("fixed_targets", PI, NONE, settings, False, "", Path("nowhere")), [100])])[1]
+    line = cost(
+        [job],
+        [job],
+        [(job, Cell("fixed_targets", PI, NONE, settings, False, "", Path("nowhere")), [100])],
+    )[1]
     assert "unknown time of evaluation (device=" in line
 
 
@@ -274,8 +472,14 @@ def test_few_evaluations_are_listed_and_many_are_counted(tmp_path, capfd, typed,
     asked = ["-m", "encoding=none,alibi", "extension=ntk,none", "evaluate.lengths=[16]", *typed]
     asked.remove("evaluate.lengths=[16,32]")
     few = call(capfd, tmp_path, "run", *asked).stdout.splitlines()
-    assert sum("to train" in line for line in few) == 2 and sum(": lengths 16" in line for line in few) == 2
-    assert sum("no-op: encoding=none" in line for line in few) == 1 and sum("refused: encoding=alibi" in line for line in few) == 1
+    assert (
+        sum("to train" in line for line in few) == 2
+        and sum(": lengths 16" in line for line in few) == 2
+    )
+    assert (
+        sum("no-op: encoding=none" in line for line in few) == 1
+        and sum("refused: encoding=alibi" in line for line in few) == 1
+    )
     monkeypatch.setattr(dry, "MANY", 5)
     many = call(capfd, tmp_path, "run", *asked).stdout.splitlines()
     assert len(many) == 2 + 2 + 2 and many[-2] == few[-2]
@@ -287,34 +491,71 @@ def test_few_evaluations_are_listed_and_many_are_counted(tmp_path, capfd, typed,
     ("words", "code", "said"),
     [
         (["encoding=alibi", "extension=ntk"], 2, "encoding=alibi"),
-        (["extension=recompute_window", "evaluate.protocol=[fixed_targets,by_position]"], 2, "evaluate.protocol=by_position reads one"),
+        (
+            ["extension=recompute_window", "evaluate.protocol=[fixed_targets,by_position]"],
+            2,
+            "evaluate.protocol=by_position reads one",
+        ),
         (["encoding=none", "extension=ntk"], 0, ""),  # a no-op
         (["-m", "seed=0,1", "device=cuda:99"], 2, "device=cuda:99 is not available"),
-        (["-m", "device=cpu,cuda", "train.dtype=fp32"], 2, "device=cpu and device=cuda are given for one training"),
+        (
+            ["-m", "device=cpu,cuda", "train.dtype=fp32"],
+            2,
+            "device=cpu and device=cuda are given for one training",
+        ),
         (["encoding=none", "extension=ntk", "device=cuda:99"], 0, ""),  # nothing is done there
     ],
 )
 def test_it_ends_as_the_command_without_it_would(tmp_path, capfd, typed, words, code, said):
     done = call(capfd, tmp_path, "run", *with_usual(*words, usual=typed))
     assert done.returncode == code, done
-    assert done.stderr.count("\n") == done.stderr.count("refused: ") == bool(said) and said in done.stderr
+    assert (
+        done.stderr.count("\n") == done.stderr.count("refused: ") == bool(said)
+        and said in done.stderr
+    )
 
 
-def test_a_length_without_room_for_a_question_is_refused_as_the_command_without_it_would(tmp_path, capfd, typed):
+def test_a_length_without_room_for_a_question_is_refused_as_the_command_without_it_would(
+    tmp_path, capfd, typed
+):
     typed = [word for word in typed if not word.startswith("evaluate.lengths=")]
     asked = ["evaluate.protocol=accuracy", "evaluate.tasks=[passkey]", "evaluate.lengths=[16,120]"]
-    dry, run = (call(capfd, tmp_path, "run", *asked, *typed, f"dry={word}") for word in ("true", "false"))
-    assert dry.returncode == run.returncode == 2 and "passkey needs" in dry.stderr and "holds 16: leave it out" in dry.stderr
+    dry, run = (
+        call(capfd, tmp_path, "run", *asked, *typed, f"dry={word}") for word in ("true", "false")
+    )
+    assert (
+        dry.returncode == run.returncode == 2
+        and "passkey needs" in dry.stderr
+        and "holds 16: leave it out" in dry.stderr
+    )
     assert dry.stderr.splitlines()[-1] in run.stderr
 
 
 def test_devices_of_a_cluster_are_not_asked_for_here(tmp_path, capfd, typed):
     words = [word for word in typed if not word.startswith("device=")]
-    assert call(capfd, tmp_path, "run", "hydra/launcher=submitit_slurm", "device=cuda:99", *words).returncode == 0
+    assert (
+        call(
+            capfd, tmp_path, "run", "hydra/launcher=submitit_slurm", "device=cuda:99", *words
+        ).returncode
+        == 0
+    )
 
 
 def test_an_encoding_that_is_refused_costs_no_other_job(tmp_path, capfd, typed):
     typed.remove("model.d_model=16")
-    done = call(capfd, tmp_path, "run", "-m", "encoding=rope,none", "model.d_model=18", "model.n_head=2", *typed)
+    done = call(
+        capfd,
+        tmp_path,
+        "run",
+        "-m",
+        "encoding=rope,none",
+        "model.d_model=18",
+        "model.n_head=2",
+        *typed,
+    )
     assert done.returncode == 0, done.stderr
-    assert "1 of 2 trainings to make" in done.stdout and done.stdout.count("to train") == 1 and done.stdout.count("  refused: ") == 1
+    assert (
+        "1 of 2 trainings to make" in done.stdout
+        and done.stdout.count("to train") == 1
+        and done.stdout.count("  refused: ") == 1
+    )

@@ -10,12 +10,16 @@ from posbench.evaluation.protocol import protocol
 from posbench.extensions.recompute_window import RecomputeWindow
 from posbench.sweep.evaluate_cell import per_token, progress_of
 
-JOB = SimpleNamespace(cfg=JobConfig(model=ModelConfig(d_model=64, n_layer=2, n_head=2), data={"tokenizer": "bytes"}))
+JOB = SimpleNamespace(
+    cfg=JobConfig(model=ModelConfig(d_model=64, n_layer=2, n_head=2), data={"tokenizer": "bytes"})
+)
 
 
 @pytest.mark.parametrize("name", ["fixed_targets", "by_position", "longppl"])
 def test_work_is_that_of_the_tokens_at_their_lengths(name):
-    one = protocol(name)(evaluation(windows=18, lengths=[16, 64], key_gain=0.001, key_loss=20.0, key_context=4))
+    one = protocol(name)(
+        evaluation(windows=18, lengths=[16, 64], key_gain=0.001, key_loss=20.0, key_context=4)
+    )
     told = progress_of(JOB, [one], [[16, 64]])
     texts, first = one.texts([16, 64]), one.cost_first()
     assert told.total == sum(map(one.cost, texts)) + first

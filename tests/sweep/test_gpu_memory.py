@@ -12,7 +12,9 @@ from posbench.sweep.child_processes import CONTEXT, fitting_on_gpu, needed
 
 @pytest.fixture
 def job():
-    def made(device: str = "cuda", finished: bool = False, **changes: ModelConfig | TrainConfig) -> SimpleNamespace:
+    def made(
+        device: str = "cuda", finished: bool = False, **changes: ModelConfig | TrainConfig
+    ) -> SimpleNamespace:
         cfg = JobConfig(data={"tokenizer": "bpe", "vocab_size": 1024}, device=device, **changes)
         return SimpleNamespace(cfg=cfg, run=SimpleNamespace(finished=finished))
 
@@ -29,7 +31,9 @@ def card(monkeypatch, mib: str | Exception) -> None:
     monkeypatch.setattr(child_processes.subprocess, "run", run)
 
 
-def test_more_trainings_than_fit_are_reduced_to_the_largest_number_that_does(job, monkeypatch, capsys):
+def test_more_trainings_than_fit_are_reduced_to_the_largest_number_that_does(
+    job, monkeypatch, capsys
+):
     one = job()
     card(monkeypatch, f"{4 * needed(one) // 2**20 + 1}\n81559\n")
     assert fitting_on_gpu([one], 4) == 4 and not capsys.readouterr().err
@@ -38,13 +42,24 @@ def test_more_trainings_than_fit_are_reduced_to_the_largest_number_that_does(job
     assert fitting_on_gpu([job(device="cpu")], 9) == 9 and fitting_on_gpu([one], 1) == 1
 
 
-@pytest.mark.parametrize("said", ["[N/A]", "", OSError("no such program"), subprocess.TimeoutExpired("nvidia-smi", 20)])
+@pytest.mark.parametrize(
+    "said", ["[N/A]", "", OSError("no such program"), subprocess.TimeoutExpired("nvidia-smi", 20)]
+)
 def test_a_card_that_tells_nothing_changes_nothing(job, monkeypatch, said):
     card(monkeypatch, said)
     assert fitting_on_gpu([job()], 64) == 64
 
 
 def test_the_estimate_grows_with_what_a_step_keeps(job):
-    small, wide, long = job(), job(model=ModelConfig(d_model=512)), job(train=TrainConfig(tokens_per_step=65536))
-    parted, done = job(train=TrainConfig(tokens_per_step=65536, micro_batches=8)), job(finished=True)
-    assert CONTEXT < needed(done) < needed(small) < needed(wide) and needed(small) < needed(parted) < needed(long)
+    small, wide, long = (
+        job(),
+        job(model=ModelConfig(d_model=512)),
+        job(train=TrainConfig(tokens_per_step=65536)),
+    )
+    parted, done = (
+        job(train=TrainConfig(tokens_per_step=65536, micro_batches=8)),
+        job(finished=True),
+    )
+    assert CONTEXT < needed(done) < needed(small) < needed(wide) and needed(small) < needed(
+        parted
+    ) < needed(long)

@@ -1,4 +1,6 @@
-"""hydra/launcher=NAME: whichever it is, whole trainings are handed over, each is made once, and a failure costs no other."""
+"""hydra/launcher=NAME: whichever it is, whole trainings are handed over, each is made once, and a
+failure costs no other.
+"""
 
 import json
 import os
@@ -30,7 +32,12 @@ def cli(tmp_path: Path, text_folder: Path) -> Cli:
 
 
 def settings(name: str, folder: Path = Path("/nowhere")) -> dict:
-    yaml = OmegaConf.create({"results_dir": str(folder), "hydra": {"launcher": OmegaConf.load(LAUNCHERS / f"{name}.yaml")}})
+    yaml = OmegaConf.create(
+        {
+            "results_dir": str(folder),
+            "hydra": {"launcher": OmegaConf.load(LAUNCHERS / f"{name}.yaml")},
+        }
+    )
     return {"n_jobs": 3, **OmegaConf.to_container(yaml, resolve=True)["hydra"]["launcher"]}
 
 
@@ -45,30 +52,58 @@ def ended(cli: Cli) -> dict[str, list[str]]:
 def test_joblib_makes_each_training_of_24_cells_once_and_for_an_experiment_too(cli):
     (cli.folder / "mine" / "experiment").mkdir(parents=True)
     extensions = "none, pi, rerope, leaky_rerope, ntk, window"
-    grid = f"name: grid\ngrid:\n  - {{encoding: [rope, none], extension: [{extensions}], scale_attention: [none, log_n]}}\n"
+    grid = (
+        f"name: grid\ngrid:\n  - {{encoding: [rope, none], extension: [{extensions}],"
+        " scale_attention: [none, log_n]}\n"
+    )
     (cli.folder / "mine" / "experiment" / "grid.yaml").write_text(grid)
-    typed = ("--config-dir", str(cli.folder / "mine"), "experiment=grid", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
+    typed = (
+        "--config-dir",
+        str(cli.folder / "mine"),
+        "experiment=grid",
+        "hydra/launcher=joblib",
+        "hydra.launcher.n_jobs=2",
+    )
     done = cli(*typed)
     assert len(cli.runs()) == 2 and done.stderr.count("train 4/4 steps") == 2
     statuses = [status for statuses in ended(cli).values() for status in statuses]
-    assert len(statuses) == 24 and set(statuses) <= {"ok", "noop", "refused"} and statuses.count("ok") >= 14
+    assert (
+        len(statuses) == 24
+        and set(statuses) <= {"ok", "noop", "refused"}
+        and statuses.count("ok") >= 14
+    )
     for run in cli.runs():
-        assert json.loads((run / "provenance.json").read_text())["command"] == shlex.join(cli.command(*typed))
+        assert json.loads((run / "provenance.json").read_text())["command"] == shlex.join(
+            cli.command(*typed)
+        )
 
 
-@pytest.mark.parametrize("launcher", ["basic", pytest.param("submitit_local", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "launcher", ["basic", pytest.param("submitit_local", marks=pytest.mark.slow)]
+)
 def test_a_failing_training_costs_no_other(cli, launcher):
-    grid = ("-m", "train.lr=1e30,1e-3", "extension=none,pi", "train.optimizer=adamw", "train.clip=0")
+    grid = (
+        "-m",
+        "train.lr=1e30,1e-3",
+        "extension=none,pi",
+        "train.optimizer=adamw",
+        "train.clip=0",
+    )
     done = cli(*grid, f"hydra/launcher={launcher}", "jobs=2", code=1)
     assert len(cli.runs()) == 1 and sorted(map(len, ended(cli).values())) == [1, 2]
     assert "try a lower train.lr" in done.stderr.split("reason and file")[1]
     assert f"hydra/launcher={launcher}" in done.stderr.rstrip().splitlines()[-1]
-    assert "nothing to do" in cli(*grid[:1], "train.lr=1e-3", *grid[2:], f"hydra/launcher={launcher}").stdout
+    assert (
+        "nothing to do"
+        in cli(*grid[:1], "train.lr=1e-3", *grid[2:], f"hydra/launcher={launcher}").stdout
+    )
 
 
 def test_a_launcher_says_how_many_run_at_a_time(monkeypatch):
     asked = []
-    monkeypatch.setattr(launching, "run_jobs", lambda jobs, parallel, command, done: asked.append(parallel) or [])
+    monkeypatch.setattr(
+        launching, "run_jobs", lambda jobs, parallel, command, done: asked.append(parallel) or []
+    )
     monkeypatch.setattr("joblib.effective_n_jobs", lambda n_jobs: 8 if n_jobs == -1 else n_jobs)
     for name in ("grid", "basic", "joblib"):
         launch([], settings(name), "")
@@ -78,7 +113,9 @@ def test_a_launcher_says_how_many_run_at_a_time(monkeypatch):
 @pytest.mark.parametrize("name", MODULES)
 def test_a_launcher_that_is_not_installed_says_how_to_get_it(monkeypatch, tmp_path, name):
     monkeypatch.setitem(sys.modules, MODULES[name], None)
-    with pytest.raises(ConfigError, match=f"hydra/launcher={name} needs .*: pip install {MODULES[name]}"):
+    with pytest.raises(
+        ConfigError, match=f"hydra/launcher={name} needs .*: pip install {MODULES[name]}"
+    ):
         launch([], settings(name, tmp_path), "")
 
 
@@ -96,7 +133,9 @@ def test_settings_that_cannot_be_are_refused(tmp_path, name):
 
 
 class Pretended:
-    """Commands named as SLURM's, on a PATH of their own: sbatch keeps its file, squeue prints what a test says."""
+    """Commands named as SLURM's, on a PATH of their own: sbatch keeps its file, squeue prints what
+    a test says.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -122,18 +161,31 @@ def slurm(tmp_path, monkeypatch) -> Pretended:
 
 
 def test_an_array_has_a_task_for_each_training_and_every_setting_of_the_yaml(slurm):
-    queue = cluster_queue.Queue({**settings("submitit_slurm", slurm.folder), "partition": "gpu", "mem_gb": 8}, "the command")
+    queue = cluster_queue.Queue(
+        {**settings("submitit_slurm", slurm.folder), "partition": "gpu", "mem_gb": 8}, "the command"
+    )
     tasks = queue.submit([slurm.job(name) for name in ("a", "b", "c")])
     assert [task.id for task in tasks] == ["7_0", "7_1", "7_2"]
     sent = (slurm.folder / "sent").read_text()
-    wanted = ("array=0-2%3", "partition=gpu", "mem=8GB", "requeue\n", "signal=USR2@120", "time=240", "cpus-per-task=4")
+    wanted = (
+        "array=0-2%3",
+        "partition=gpu",
+        "mem=8GB",
+        "requeue\n",
+        "signal=USR2@120",
+        "time=240",
+        "cpus-per-task=4",
+    )
     assert [line for line in wanted if f"#SBATCH --{line}" not in sent] == []
     assert "srun" in sent and sent.count("--cpus-per-task=4") == 2
 
 
 def test_a_task_in_the_queue_is_not_submitted_again(slurm):
-    launcher, jobs = settings("submitit_slurm", slurm.folder), [slurm.job(name) for name in ("a", "b")]
-    (first, _) = cluster_queue.Queue(launcher, "the command").submit(jobs)
+    launcher, jobs = (
+        settings("submitit_slurm", slurm.folder),
+        [slurm.job(name) for name in ("a", "b")],
+    )
+    first, _ = cluster_queue.Queue(launcher, "the command").submit(jobs)
     (slurm.folder / "queue").write_text("7_0|PENDING\n7_1|CANCELLED\n3_N/A|RUNNING\n")
     left = list(jobs)
     (found,) = cluster_queue.Queue(launcher, "the command").attach(left)
@@ -163,7 +215,10 @@ def test_what_is_refused_or_changes_nothing_needs_no_task(slurm, text_folder):
     cli = Cli(slurm.folder, text_folder)
     done = cli("-m", "encoding=alibi,none", "extension=ntk", "hydra/launcher=submitit_slurm")
     assert done.stdout.startswith("1 refused, 1 no-op") and "alibi has no spectrum" in done.stderr
-    assert sorted(line["status"] for line in read_ledger(slurm.folder / "runs")) == ["noop", "refused"]
+    assert sorted(line["status"] for line in read_ledger(slurm.folder / "runs")) == [
+        "noop",
+        "refused",
+    ]
     assert not (slurm.folder / "sent").exists() and not cli.runs()
 
 
@@ -177,7 +232,11 @@ def test_a_cluster_that_takes_no_jobs_is_one_sentence(slurm):
 
 def test_a_task_that_cannot_run_says_so(tmp_path):
     spec = tmp_path / "spec.json"
-    spec.write_text(json.dumps({"cfgs": [{"run": str(tmp_path / "none")}], "command": "the command", "environment": {}}))
+    spec.write_text(
+        json.dumps(
+            {"cfgs": [{"run": str(tmp_path / "none")}], "command": "the command", "environment": {}}
+        )
+    )
     Task()(str(spec))
     said = json.loads((tmp_path / "spec.json.outcome").read_text())
     assert said["code"] == 2 and "holds no training" in said["outcomes"][0]["reason"]

@@ -26,29 +26,65 @@ from posbench.sweep.jobs import BUSY, Job, Outcome, Result
 from posbench.sweep.launch import launch
 
 
-def result(folder: Path, *outcomes: Outcome, code: int = 0, run_id: str = "rope-16-s0-0123456789") -> Result:
-    return Result(Job(JobConfig(results_dir=str(folder)), Run(folder / run_id), ""), code, list(outcomes), 1.23456)
+def result(
+    folder: Path, *outcomes: Outcome, code: int = 0, run_id: str = "rope-16-s0-0123456789"
+) -> Result:
+    return Result(
+        Job(JobConfig(results_dir=str(folder)), Run(folder / run_id), ""),
+        code,
+        list(outcomes),
+        1.23456,
+    )
 
 
 def test_each_cell_is_one_line_with_all_that_the_ledger_knows(tmp_path):
-    outcomes = [Outcome("a", "done"), Outcome("b", "exists"), Outcome("c", "noop", "Nothing changes."), Outcome("d", "refused", "No.")]
+    outcomes = [
+        Outcome("a", "done"),
+        Outcome("b", "exists"),
+        Outcome("c", "noop", "Nothing changes."),
+        Outcome("d", "refused", "No."),
+    ]
     ledger.record([result(tmp_path / "runs", *outcomes)], "python scripts/run.py 'a b'")
     ledger.record([result(tmp_path / "runs", Outcome("", "failed", "Why."))], "again")
     found = read_ledger(tmp_path / "runs")
     assert [values["status"] for values in found] == ["ok", "skipped", "noop", "refused", "failed"]
-    assert set(found[0]) == {"time", "command", "run_id", "cell", "status", "reason", "seconds", "file"}
-    assert found[0]["seconds"] == 1.235 and found[0]["time"].endswith("+00:00") and found[0]["command"].endswith("'a b'")
-    assert (found[4]["command"], found[4]["run_id"], found[4]["reason"]) == ("again", "rope-16-s0-0123456789", "Why.")
+    assert set(found[0]) == {
+        "time",
+        "command",
+        "run_id",
+        "cell",
+        "status",
+        "reason",
+        "seconds",
+        "file",
+    }
+    assert (
+        found[0]["seconds"] == 1.235
+        and found[0]["time"].endswith("+00:00")
+        and found[0]["command"].endswith("'a b'")
+    )
+    assert (found[4]["command"], found[4]["run_id"], found[4]["reason"]) == (
+        "again",
+        "rope-16-s0-0123456789",
+        "Why.",
+    )
     assert found[4]["file"] == str(tmp_path / "runs" / "rope-16-s0-0123456789" / "failure.txt")
 
 
 def _write(folder: str, writer: int) -> None:
     for number in range(200):
-        append_lines(Path(folder) / ledger.NAME, [{"writer": writer, "number": number, "padding": "x" * (37 * number % 5000)}], sync=True)
+        append_lines(
+            Path(folder) / ledger.NAME,
+            [{"writer": writer, "number": number, "padding": "x" * (37 * number % 5000)}],
+            sync=True,
+        )
 
 
 def test_lines_of_several_writers_never_mix(tmp_path):
-    writers = [multiprocessing.get_context("fork").Process(target=_write, args=(str(tmp_path), i)) for i in range(4)]
+    writers = [
+        multiprocessing.get_context("fork").Process(target=_write, args=(str(tmp_path), i))
+        for i in range(4)
+    ]
     for writer in writers:
         writer.start()
     for writer in writers:
@@ -84,10 +120,16 @@ def test_ledger_and_failure_txt_are_not_followed_as_links(tmp_path, capsys, name
     link.symlink_to(tmp_path / "mine")
     ledger.record([failed], ""), ledger.keep(failed, [], "")
     assert (tmp_path / "mine").read_text() == "mine" and link.is_symlink()
-    assert f"{name} was not written: {link} is a link, or no regular file" in capsys.readouterr().err
+    assert (
+        f"{name} was not written: {link} is a link, or no regular file" in capsys.readouterr().err
+    )
 
 
-TRACEBACK = ["Traceback (most recent call last):", '  File "x.py", line 1, in <module>', "    boom()"]
+TRACEBACK = [
+    "Traceback (most recent call last):",
+    '  File "x.py", line 1, in <module>',
+    "    boom()",
+]
 
 
 @pytest.mark.parametrize(
@@ -97,9 +139,20 @@ TRACEBACK = ["Traceback (most recent call last):", '  File "x.py", line 1, in <m
         (139, ["Fatal Python error: Segmentation fault"], "ended by SIGSEGV"),
         (128 + 250, [], "ended by signal 250"),
         (3, ["a line"], "ended with exit code 3"),
-        (1, [*TRACEBACK, "ValueError: the first", "", *TRACEBACK, "KeyError: 'second'", "a note"], "KeyError: 'second'"),
+        (
+            1,
+            [*TRACEBACK, "ValueError: the first", "", *TRACEBACK, "KeyError: 'second'", "a note"],
+            "KeyError: 'second'",
+        ),
         (1, [*TRACEBACK, "MemoryError"], "out of memory: MemoryError"),
-        (1, [*TRACEBACK, "RuntimeError: [enforce fail] . DefaultCPUAllocator: can't allocate memory"], "out of memory: RuntimeError"),
+        (
+            1,
+            [
+                *TRACEBACK,
+                "RuntimeError: [enforce fail] . DefaultCPUAllocator: can't allocate memory",
+            ],
+            "out of memory: RuntimeError",
+        ),
     ],
 )
 def test_why_a_child_ended(code, tail, said):
@@ -110,7 +163,10 @@ def test_failure_txt_lives_until_a_later_attempt_succeeds(tmp_path):
     failed = result(tmp_path, Outcome("", "failed", "ValueError: boom"), code=1)
     ledger.keep(failed, ["one", "two"], "python scripts/run.py seed=1")
     assert failed.file == failed.job.run.path / "failure.txt"
-    assert failed.file.read_text() == "ValueError: boom\ncommand: python scripts/run.py seed=1\n\none\ntwo\n"
+    assert (
+        failed.file.read_text()
+        == "ValueError: boom\ncommand: python scripts/run.py seed=1\n\none\ntwo\n"
+    )
     ledger.keep(result(tmp_path, Outcome("", "interrupted", "SIGTERM"), code=143), [], "")
     assert failed.file.exists()
     ledger.keep(result(tmp_path, Outcome("a", "done")), [], "")
@@ -120,7 +176,12 @@ def test_failure_txt_lives_until_a_later_attempt_succeeds(tmp_path):
 def test_failures_are_listed_with_run_what_why_and_file(tmp_path):
     first = result(tmp_path, Outcome("", "failed", "ValueError: boom"), code=1)
     ledger.keep(first, [], "")
-    second = result(tmp_path, Outcome("a", "done"), Outcome("fixed_targets pi + none", "failed", "Too long."), run_id="alibi")
+    second = result(
+        tmp_path,
+        Outcome("a", "done"),
+        Outcome("fixed_targets pi + none", "failed", "Too long."),
+        run_id="alibi",
+    )
     assert ledger.failure_lines([first, result(tmp_path, Outcome("a", "done")), second])[1:] == [
         "  rope-16-s0-0123456789  training: ValueError: boom",
         f"    {first.file}",
@@ -154,7 +215,11 @@ def test_without_a_terminal_a_sweep_says_where_it_stands_in_plain_lines(clock, c
         shown.finish(ended("rope", 60.0, *[Outcome("", "failed", "no luck")] * (i == 1)))
     shown.close()
     said = capsys.readouterr().err.splitlines()
-    assert said[:3] == ["[rope] line of 0", "sweep 3/6 jobs  failed 0  1m30s left", "[rope] line of 1"]
+    assert said[:3] == [
+        "[rope] line of 0",
+        "sweep 3/6 jobs  failed 0  1m30s left",
+        "[rope] line of 1",
+    ]
     assert said[3:5] == ["failed: rope: no luck", "sweep 4/6 jobs  failed 1  1m00s left"]
     assert len(said) == 9 and said[-1] == "sweep 6/6 jobs  failed 1  took 2m00s"
 
@@ -199,7 +264,9 @@ def test_one_job_says_nothing_of_a_sweep(clock, capsys):
 
 
 @pytest.mark.parametrize("place", ["terminal", "lines"])
-def test_a_child_tells_its_progress_as_json_and_its_parent_shows_it(clock, capsys, monkeypatch, place):
+def test_a_child_tells_its_progress_as_json_and_its_parent_shows_it(
+    clock, capsys, monkeypatch, place
+):
     monkeypatch.setenv(SHOWN, place)
     with Progress(20, "train", "steps") as bar:
         for _ in range(20):
@@ -207,7 +274,10 @@ def test_a_child_tells_its_progress_as_json_and_its_parent_shows_it(clock, capsy
             bar.update(1, loss=2.5)
     said = [live.told(line.encode()) for line in capsys.readouterr().err.split("\n")[:-1]]
     assert said[-1] == ("train 20/20 steps  loss 2.5  took 1m00s", None, True)
-    assert said[-2][1:] == ({"terminal": 0, "lines": 6}[place], place == "lines") and len(said) == {"terminal": 21, "lines": 10}[place]
+    assert (
+        said[-2][1:] == ({"terminal": 0, "lines": 6}[place], place == "lines")
+        and len(said) == {"terminal": 21, "lines": 10}[place]
+    )
 
 
 @pytest.mark.parametrize(
@@ -225,7 +295,9 @@ def test_any_other_line_of_a_child_stays_as_text(raw, said):
 
 
 class Ends:
-    """Stands in for subprocess: children that end with the code chosen for their run, without a word on their cells."""
+    """Stands in for subprocess: children that end with the code chosen for their run, without a
+    word on their cells.
+    """
 
     DEVNULL = PIPE = None
     codes: ClassVar[dict[int, object]] = {}
@@ -247,27 +319,45 @@ class Ends:
 
 
 @pytest.mark.parametrize("parallel", [1, 3])
-def test_a_child_that_says_nothing_has_failed_whatever_its_exit_code(tmp_path, monkeypatch, capsys, parallel):
+def test_a_child_that_says_nothing_has_failed_whatever_its_exit_code(
+    tmp_path, monkeypatch, capsys, parallel
+):
     monkeypatch.setattr(worker, "subprocess", Ends)
     monkeypatch.setattr(Ends, "started", [])
-    monkeypatch.setattr(Ends, "codes", {0: 0, 1: BUSY, 2: 2, 3: -11, 4: OSError("no more processes")})
+    monkeypatch.setattr(
+        Ends, "codes", {0: 0, 1: BUSY, 2: 2, 3: -11, 4: OSError("no more processes")}
+    )
     cfg = JobConfig(results_dir=str(tmp_path))
     jobs = [Job(cfg, Run(tmp_path / f"rope-{seed}"), "", [{"seed": seed}]) for seed in Ends.codes]
     results = launch(jobs, {"n_jobs": parallel}, "the command")
-    assert [result.job for result in results] == jobs and all(result.failures and result.code for result in results)
+    assert [result.job for result in results] == jobs and all(
+        result.failures and result.code for result in results
+    )
     assert sorted(Ends.started) == [0, 1, 1, 2, 3, 4]
-    assert parallel > 1 or Ends.started[-1] == 1  # a busy one has a second turn, taken from the queue after all others
+    assert (
+        parallel > 1 or Ends.started[-1] == 1
+    )  # a busy one has a second turn, taken from the queue after all others
     said = {values["run_id"]: values["reason"] for values in read_ledger(tmp_path)}
-    codes = {f"rope-{seed}": f"ended with exit code {code} before it was done" for seed, code in ((0, 0), (1, BUSY), (2, 2))}
-    assert said.pop("rope-3").startswith("ended by SIGSEGV;") and said == {**codes, "rope-4": "could not be run: no more processes"}
+    codes = {
+        f"rope-{seed}": f"ended with exit code {code} before it was done"
+        for seed, code in ((0, 0), (1, BUSY), (2, 2))
+    }
+    assert said.pop("rope-3").startswith("ended by SIGSEGV;") and said == {
+        **codes,
+        "rope-4": "could not be run: no more processes",
+    }
     assert capsys.readouterr().err.count("failed: rope-") == 5
 
 
 @pytest.mark.timeout(60)
-def test_a_signal_that_reaches_another_thread_is_noted_and_what_it_ends_is_no_failure(tmp_path, monkeypatch):
+def test_a_signal_that_reaches_another_thread_is_noted_and_what_it_ends_is_no_failure(
+    tmp_path, monkeypatch
+):
     class Stops(Ends):
         def wait(self) -> int:
-            signal.pthread_kill(threading.get_ident(), signal.SIGTERM)  # as the kernel does where the main thread is busy with a signal
+            signal.pthread_kill(
+                threading.get_ident(), signal.SIGTERM
+            )  # as the kernel does where the main thread is busy with a signal
             return -signal.SIGTERM
 
         def send_signal(self, number: int) -> None:
@@ -279,8 +369,14 @@ def test_a_signal_that_reaches_another_thread_is_noted_and_what_it_ends_is_no_fa
     jobs = [Job(cfg, Run(tmp_path / f"rope-{seed}"), "", [{"seed": seed}]) for seed in (0, 1)]
     with pytest.raises(KeyboardInterrupt):
         sweep.run_jobs(jobs, 1, "the command")
-    found = {values["run_id"]: (values["status"], values["reason"].split(":")[0].split(";")[0]) for values in read_ledger(tmp_path)}
-    assert found == {"rope-0": ("interrupted", "ended by SIGTERM"), "rope-1": ("interrupted", "not started")}
+    found = {
+        values["run_id"]: (values["status"], values["reason"].split(":")[0].split(";")[0])
+        for values in read_ledger(tmp_path)
+    }
+    assert found == {
+        "rope-0": ("interrupted", "ended by SIGTERM"),
+        "rope-1": ("interrupted", "not started"),
+    }
 
 
 def test_a_full_tmpdir_is_named(tmp_path, monkeypatch):
@@ -291,4 +387,6 @@ def test_a_full_tmpdir_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "write_text", full)
     job = Job(JobConfig(results_dir=str(tmp_path)), Run(tmp_path / "rope-0"), "", [{}])
     (result,) = sweep.run_jobs([job], 1, "the command")
-    assert result.failures[0].reason.startswith(f"could not be run: No space left to write {tmp_path}/posbench-")
+    assert result.failures[0].reason.startswith(
+        f"could not be run: No space left to write {tmp_path}/posbench-"
+    )

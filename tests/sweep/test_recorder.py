@@ -22,7 +22,13 @@ CONFIG = {"encoding": {"_target_": "posbench.encodings.rope.Rope"}, "seed": 0}
 
 @pytest.fixture(autouse=True)
 def logged_out(monkeypatch, tmp_path):
-    for name in ("WANDB_MODE", "WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE", "WANDB_BASE_URL", "NETRC"):
+    for name in (
+        "WANDB_MODE",
+        "WANDB_API_KEY",
+        "WANDB_IDENTITY_TOKEN_FILE",
+        "WANDB_BASE_URL",
+        "NETRC",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
 
@@ -37,7 +43,14 @@ class FakeRun:
     """Stands in for a wandb run and remembers what it was told."""
 
     def __init__(self):
-        self.logged, self.steps, self.exit_code, self.dir, self.summary, self.tags = [], [], None, "nowhere/files", {}, ("train",)
+        self.logged, self.steps, self.exit_code, self.dir, self.summary, self.tags = (
+            [],
+            [],
+            None,
+            "nowhere/files",
+            {},
+            ("train",),
+        )
 
     def define_metric(self, *names, **options):
         pass
@@ -52,14 +65,22 @@ class FakeRun:
 
 @pytest.fixture
 def fake(monkeypatch):
-    """A wandb whose init can be replaced; `started` holds the runs it began, `asked` what they were asked for."""
+    """A wandb whose init can be replaced; `started` holds the runs it began, `asked` what they were
+    asked for.
+    """
     monkeypatch.setattr(recorder, "_connect", lambda server: None)
     module = types.ModuleType("wandb")
     module.started, module.asked = [], []
-    module.Settings = type("Settings", (), {"model_fields": {"silent": 0}, "__init__": lambda self, **values: None})
-    module.setup = lambda settings: types.SimpleNamespace(settings=types.SimpleNamespace(base_url="http://127.0.0.1"))
+    module.Settings = type(
+        "Settings", (), {"model_fields": {"silent": 0}, "__init__": lambda self, **values: None}
+    )
+    module.setup = lambda settings: types.SimpleNamespace(
+        settings=types.SimpleNamespace(base_url="http://127.0.0.1")
+    )
     module.Table = lambda **content: content
-    module.plot = types.SimpleNamespace(line_series=lambda xs, ys, keys, *titles, **how: {"xs": xs, "ys": ys, "keys": keys})
+    module.plot = types.SimpleNamespace(
+        line_series=lambda xs, ys, keys, *titles, **how: {"xs": xs, "ys": ys, "keys": keys}
+    )
 
     def init(**options):
         module.asked.append(options)
@@ -72,7 +93,11 @@ def fake(monkeypatch):
 
 
 def test_modes(monkeypatch, tmp_path):
-    assert (wandb_mode(None), wandb_mode("online"), wandb_mode("disabled")) == ("offline", "online", "disabled")
+    assert (wandb_mode(None), wandb_mode("online"), wandb_mode("disabled")) == (
+        "offline",
+        "online",
+        "disabled",
+    )
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / ".netrc").write_text("machine elsewhere.org login user password x\n")
     assert wandb_mode(None) == "offline"
@@ -88,22 +113,32 @@ def test_modes(monkeypatch, tmp_path):
 
 def test_the_demo_is_offline_where_a_key_is_set(monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", "x")
-    assert wandb_mode(read_yaml(CONFIGS / "experiment" / "demo.yaml")["base"]["log.mode"]) == "offline"
+    assert (
+        wandb_mode(read_yaml(CONFIGS / "experiment" / "demo.yaml")["base"]["log.mode"]) == "offline"
+    )
 
 
 def test_disabled_does_not_import_wandb(run):
     code = (
-        "import sys; from posbench.sweep.recorder import Recorder\n"
-        "from posbench.config.schema import LogConfig; from posbench.runs.directory import Run\n"
-        f"with Recorder(Run({str(run.path)!r}), LogConfig(mode='disabled'), {{}}, 'train') as recorder: recorder.train(1, loss=2.5)\n"
-        "print('wandb' in sys.modules)"
+        "import sys; from posbench.sweep.recorder import Recorder\nfrom posbench.config.schema"
+        " import LogConfig; from posbench.runs.directory import Run\nwith"
+        f" Recorder(Run({str(run.path)!r}), LogConfig(mode='disabled'), {{}}, 'train') as recorder:"
+        " recorder.train(1, loss=2.5)\nprint('wandb' in sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "False\n"
+    )
     assert json.loads(run.train_log.read_text()) == {"step": 1, "loss": 2.5}
 
 
 def test_names_of_curves():
-    windows = [{"extension": "recompute_window", "extension_args": {"window": window}} for window in (None, 32)]
+    windows = [
+        {"extension": "recompute_window", "extension_args": {"window": window}}
+        for window in (None, 32)
+    ]
     changes = [*windows, *({"data": name} for name in ("pysource", "pysource+mqar", "books"))]
     assert [recorder.curve_name(make_row(**VALUES | change), "pysource") for change in changes] == [
         "fixed_targets/recompute_window+none",
@@ -121,25 +156,65 @@ def test_an_evaluation_online_adds_to_what_the_server_has(run, fake):
     with Recorder(run, LogConfig(mode="online", group="g"), config, "evaluate") as job:
         job.rows([make_row(**VALUES)])
     (asked,), (told,) = fake.asked, fake.started
-    assert (asked["id"], asked["group"], asked["tags"], asked["config"]) == (run.id, None, None, CONFIG)
+    assert (asked["id"], asked["group"], asked["tags"], asked["config"]) == (
+        run.id,
+        None,
+        None,
+        CONFIG,
+    )
     assert told.tags == ("train", "encoding=rope", "extension=ntk")
-    assert [set(logged) & {"train/loss", "eval/length", "eval_rows"} for logged in told.logged] == [{"eval/length"}, {"eval_rows"}]
-    Recorder(run, LogConfig(mode="offline"), CONFIG, "evaluate").finish(ok=True)  # cannot add to it from a file
+    assert [set(logged) & {"train/loss", "eval/length", "eval_rows"} for logged in told.logged] == [
+        {"eval/length"},
+        {"eval_rows"},
+    ]
+    Recorder(run, LogConfig(mode="offline"), CONFIG, "evaluate").finish(
+        ok=True
+    )  # cannot add to it from a file
     assert fake.asked[1]["id"].startswith(run.id + "-evaluate-") and not fake.started[1].logged
 
 
 def test_the_summary_has_each_length_and_its_difference_to_the_floor(tmp_path):
     floor_N = np.full(TARGETS, 3.0)
-    paths = [write_eval(tmp_path, "rope", "recompute_window", "none", [floor_N] * 3, LENGTHS[1:], args={"window": None})]
-    paths.append(write_eval(tmp_path, "rope", "ntk", "none", [floor_N + 0.25 * i for i in range(4)], LENGTHS, args={"multiplier": 2.0}))
+    paths = [
+        write_eval(
+            tmp_path,
+            "rope",
+            "recompute_window",
+            "none",
+            [floor_N] * 3,
+            LENGTHS[1:],
+            args={"window": None},
+        )
+    ]
+    paths.append(
+        write_eval(
+            tmp_path,
+            "rope",
+            "ntk",
+            "none",
+            [floor_N + 0.25 * i for i in range(4)],
+            LENGTHS,
+            args={"multiplier": 2.0},
+        )
+    )
     found = report_summary(collect(paths, "", ""))
-    shown = {key: value for key, value in found.items() if "/ntk_multiplier2+none/" in key and key.endswith(f"_{LENGTHS[-1]}")}
+    shown = {
+        key: value
+        for key, value in found.items()
+        if "/ntk_multiplier2+none/" in key and key.endswith(f"_{LENGTHS[-1]}")
+    }
     name = "eval/fixed_targets/ntk_multiplier2+none"
-    assert shown == {f"{name}/nll_at_{LENGTHS[-1]}": 3.75, f"{name}/above_floor_at_{LENGTHS[-1]}": 0.75}
+    assert shown == {
+        f"{name}/nll_at_{LENGTHS[-1]}": 3.75,
+        f"{name}/above_floor_at_{LENGTHS[-1]}": 0.75,
+    }
 
 
 def test_a_failing_job_is_marked_failed_and_its_error_goes_on(run, fake):
-    with pytest.raises(ZeroDivisionError), Recorder(run, LogConfig(mode="offline"), CONFIG, "train"):
+    with (
+        pytest.raises(ZeroDivisionError),
+        Recorder(run, LogConfig(mode="offline"), CONFIG, "train"),
+    ):
         _ = 1 / 0
     assert fake.started[0].exit_code == 1
 
@@ -154,7 +229,9 @@ def hanging(**options):
 
 @pytest.mark.parametrize("mode", ["online", "offline"])
 @pytest.mark.parametrize(("init", "reason"), [(raising, "no key"), (hanging, "no answer in 0.2 s")])
-def test_a_wandb_that_does_not_start_costs_a_line(run, fake, monkeypatch, capfd, init, reason, mode):
+def test_a_wandb_that_does_not_start_costs_a_line(
+    run, fake, monkeypatch, capfd, init, reason, mode
+):
     monkeypatch.setattr(recorder, "PATIENCE", 0.1)
     fake.init = init
     with Recorder(run, LogConfig(mode=mode), CONFIG, "train") as job:
@@ -163,15 +240,23 @@ def test_a_wandb_that_does_not_start_costs_a_line(run, fake, monkeypatch, capfd,
         job.image("nothing.png")
     said = capfd.readouterr().err.splitlines()
     if (mode, init) == ("online", raising):  # one that hangs is not asked again
-        assert said.pop(0) == f"wandb could not start online ({reason}); going on offline, for wandb sync, in {run.path.parent}/.wandb"
+        assert (
+            said.pop(0)
+            == f"wandb could not start online ({reason}); going on offline, for wandb sync, in"
+            f" {run.path.parent}/.wandb"
+        )
         mode = "offline"
-    assert said == [f"wandb could not start {mode} ({reason}); going on with files only in {run.path}"]
+    assert said == [
+        f"wandb could not start {mode} ({reason}); going on with files only in {run.path}"
+    ]
     assert json.loads(run.train_log.read_text()) == {"step": 1, "loss": 2.0}
 
 
 def test_tags_name_every_method_of_a_job(run, fake):
     methods = [{"_target_": f"posbench.extensions.{name}.Any"} for name in ("pi", "ntk", "pi")]
-    Recorder(run, LogConfig(mode="offline"), {**CONFIG, "extension": methods}, "train").finish(ok=True)
+    Recorder(run, LogConfig(mode="offline"), {**CONFIG, "extension": methods}, "train").finish(
+        ok=True
+    )
     assert fake.asked[0]["tags"] == ["train", "encoding=rope", "extension=pi", "extension=ntk"]
 
 
@@ -189,4 +274,8 @@ def test_a_wandb_that_fails_midway_costs_one_line(run, fake, capfd, method):
     sent, failed = capfd.readouterr().err.splitlines()
     assert sent.startswith("wandb sends this run to ")
     assert failed == f"wandb could not {method} (gone); going on with files only in {run.path}"
-    assert [json.loads(line)["step"] for line in run.train_log.read_text().splitlines()] == [1, 2, 3]
+    assert [json.loads(line)["step"] for line in run.train_log.read_text().splitlines()] == [
+        1,
+        2,
+        3,
+    ]

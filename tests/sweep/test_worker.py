@@ -1,4 +1,6 @@
-"""Workers: one process for job after job, whose lines, exit codes and ends are those of each job."""
+"""Workers: one process for job after job, whose lines, exit codes and ends are those of each
+job.
+"""
 
 import json
 import os
@@ -20,7 +22,8 @@ from posbench.sweep.jobs import Job
 from posbench.sweep.live_progress import Live, told
 from posbench.sweep.worker import Worker, ended
 
-# A child that does as its spec says: a JSON list of what it writes, and of the code and the life that it ends with.
+# A child that does as its spec says: a JSON list of what it writes, and of the code and the life
+# that it ends with.
 CHILD = """
 import json, os, signal, sys
 spec = sys.argv[1]
@@ -38,10 +41,19 @@ while spec:
 
 @pytest.fixture
 def order(tmp_path):
-    def write(name: str, lines: list[str], code: int = 0, stays: bool = True, kill: bool = False, end: str | None = None) -> Path:
+    def write(
+        name: str,
+        lines: list[str],
+        code: int = 0,
+        stays: bool = True,
+        kill: bool = False,
+        end: str | None = None,
+    ) -> Path:
         path = tmp_path / name
         end = ended("SECRET", code, stays) if end is None else end
-        path.write_text(json.dumps({"lines": lines, "code": code, "stays": stays, "kill": kill, "end": end}))
+        path.write_text(
+            json.dumps({"lines": lines, "code": code, "stays": stays, "kill": kill, "end": end})
+        )
         return path
 
     return write
@@ -71,7 +83,9 @@ def test_each_job_has_its_own_lines_and_code_and_the_process_stays(order):
         ({"stays": False}, (0, False)),  # it has kept too much
     ],
 )
-def test_a_job_that_ends_its_process_has_all_its_lines_and_the_code_of_the_process(order, fate, found):
+def test_a_job_that_ends_its_process_has_all_its_lines_and_the_code_of_the_process(
+    order, fate, found
+):
     first, last = order("a", ["before"]), order("b", ["the last words"], **fate)
     worker, said = begin(first), []
     assert worker.run(first, lambda raw: None) == (0, True)
@@ -100,12 +114,20 @@ def test_the_end_of_a_job_is_found_behind_a_line_that_was_not_ended(order):
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     "line",
-    ['data.path=/tmp/{"ended": ', '{"ended": {"code": 0, "stays": true}}', ended("", 0, True), ended("0" * 32, 0, True)],
+    [
+        'data.path=/tmp/{"ended": ',
+        '{"ended": {"code": 0, "stays": true}}',
+        ended("", 0, True),
+        ended("0" * 32, 0, True),
+    ],
 )
 def test_no_other_line_is_taken_for_the_end_of_a_job(order, line):
     first = order("a", [line, "more"], code=75)
     worker, lines = begin(first), []
-    assert worker.run(first, lines.append) == (75, True) and lines == [f"{line}\n".encode(), b"more\n"]
+    assert worker.run(first, lines.append) == (75, True) and lines == [
+        f"{line}\n".encode(),
+        b"more\n",
+    ]
     worker.close()
 
 
@@ -117,9 +139,17 @@ def test_a_line_that_only_begins_like_a_progress_is_shown_as_it_is(line):
     assert told(line.encode()) == (line, None, True)
 
 
-def test_a_sweep_of_one_process_makes_the_same_bytes_as_a_process_for_each_job(tmp_path, text_folder, monkeypatch):
+def test_a_sweep_of_one_process_makes_the_same_bytes_as_a_process_for_each_job(
+    tmp_path, text_folder, monkeypatch
+):
     shared, apart = (Cli(tmp_path / name, text_folder) for name in ("shared", "apart"))
-    grid = ("-m", "encoding=rope,alibi,randomized", "extension=none,ntk", "seed=0,1", "allow_untested=true")
+    grid = (
+        "-m",
+        "encoding=rope,alibi,randomized",
+        "extension=none,ntk",
+        "seed=0,1",
+        "allow_untested=true",
+    )
     for cli in (shared, apart):
         cli.folder.mkdir()
     stderr = shared(*grid, code=0).stderr
@@ -129,9 +159,14 @@ def test_a_sweep_of_one_process_makes_the_same_bytes_as_a_process_for_each_job(t
             apart(f"encoding={encoding}", f"seed={seed}", start=forked.run)
     for one in apart.runs():
         other = shared.folder / "runs" / one.name
-        assert (one / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
+        assert (one / "model.safetensors").read_bytes() == (
+            other / "model.safetensors"
+        ).read_bytes()
         for path in one.glob("evals/*/*.json"):
-            rows, same = (json.loads((run / path.relative_to(one)).read_text())["rows"] for run in (one, other))
+            rows, same = (
+                json.loads((run / path.relative_to(one)).read_text())["rows"]
+                for run in (one, other)
+            )
             assert [row["nll"] for row in rows] == [row["nll"] for row in same]
 
 
@@ -141,7 +176,9 @@ def test_a_worker_that_died_while_it_was_idle_costs_no_job(tmp_path, monkeypatch
             self.process = process
 
         def run(self, spec: Path, feed) -> tuple[int, bool]:
-            Path(f"{spec}.outcome").write_text('{"outcomes": [{"label": "a cell", "status": "done"}]}')
+            Path(f"{spec}.outcome").write_text(
+                '{"outcomes": [{"label": "a cell", "status": "done"}]}'
+            )
             return 0, True
 
     fresh, dead = Works(process=None), Works(process=SimpleNamespace(poll=lambda: -signal.SIGKILL))
@@ -150,7 +187,11 @@ def test_a_worker_that_died_while_it_was_idle_costs_no_job(tmp_path, monkeypatch
     children.running.add(dead)
     job = Job(JobConfig(results_dir=str(tmp_path)), Run(tmp_path / "rope-0"), "", [{}])
     result = children.call(job, True, idle)
-    assert [outcome.status for outcome in result.outcomes] == ["done"] and idle == [fresh] and not children.running
+    assert (
+        [outcome.status for outcome in result.outcomes] == ["done"]
+        and idle == [fresh]
+        and not children.running
+    )
 
 
 PROCESS = """
@@ -195,10 +236,17 @@ def test_a_killed_job_costs_its_worker_and_no_other_job(tmp_path, text_folder):
     cli, mine = Cli(tmp_path, text_folder), tmp_path / "mine"
     (mine / "encoding").mkdir(parents=True)
     (mine / "marked.py").write_text(PROCESS)
-    (mine / "encoding" / "marked.yaml").write_text("_target_: marked.Marked\nseed: 0\nkill: false\n")
+    (mine / "encoding" / "marked.yaml").write_text(
+        "_target_: marked.Marked\nseed: 0\nkill: false\n"
+    )
     (mine / "experiment").mkdir()
-    arms = ", ".join(f"{{encoding: marked, encoding.seed: {seed}, encoding.kill: {str(seed == 2).lower()}}}" for seed in range(5))
-    (mine / "experiment" / "five.yaml").write_text(f"name: five\nbase: {{train.steps: 2}}\ngrid: [{arms}]\n")
+    arms = ", ".join(
+        f"{{encoding: marked, encoding.seed: {seed}, encoding.kill: {str(seed == 2).lower()}}}"
+        for seed in range(5)
+    )
+    (mine / "experiment" / "five.yaml").write_text(
+        f"name: five\nbase: {{train.steps: 2}}\ngrid: [{arms}]\n"
+    )
     done = cli("--config-dir", str(mine), "experiment=five", "jobs=1", code=1)
     pids = [int((mine / f"process{seed}").read_text()) for seed in range(5)]
     assert len(cli.runs()) == 4, done.stderr

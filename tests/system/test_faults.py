@@ -1,4 +1,6 @@
-"""The fault campaign, `make faults`: posbench is killed at random moments, and must come to the same all the same."""
+"""The fault campaign, `make faults`: posbench is killed at random moments, and must come to the
+same all the same.
+"""
 
 import contextlib
 import csv
@@ -21,13 +23,27 @@ from spoils import SMALL, with_usual, write_text
 
 from posbench.runs.rows import VOLATILE
 
-SITE = CONFIGS.parent / "tests" / "support" / "faults"  # its sitecustomize is what finds the moments
+SITE = (
+    CONFIGS.parent / "tests" / "support" / "faults"
+)  # its sitecustomize is what finds the moments
 DEADLINE = 120.0  # seconds for one attempt, on a busy machine
 TIMED = {"seconds", "tokens_per_second", "peak_mib"}
-PLAN = {"data": 2, "training": 1, "checkpoint": 2, "weights": 1, "evaluation": 3, "report": 1}  # kills in the life of one lineage
+PLAN = {
+    "data": 2,
+    "training": 1,
+    "checkpoint": 2,
+    "weights": 1,
+    "evaluation": 3,
+    "report": 1,
+}  # kills in the life of one lineage
 PARTS = {"results": "runs", "cache": "cache", "report": "report"}
 SEED = 0
-TRAIN = ["train.steps=12", "train.log_every=1", "train.validate_every=4", "evaluate.lengths=[16,32,64]"]
+TRAIN = [
+    "train.steps=12",
+    "train.log_every=1",
+    "train.validate_every=4",
+    "evaluate.lengths=[16,32,64]",
+]
 TINY = tuple(with_usual(*TRAIN, usual=SMALL))
 COMMANDS = {
     "muon, bytes": TINY,
@@ -55,7 +71,9 @@ class Moment:
 
 @dataclass
 class Lineage:
-    """A folder in which one command is killed and repeated until it is done, then a report is made the same way."""
+    """A folder in which one command is killed and repeated until it is done, then a report is made
+    the same way.
+    """
 
     folder: Path
     text: Path
@@ -65,10 +83,17 @@ class Lineage:
 
     def command(self, script: str) -> list[str]:
         places = [f"data.path={self.text}", *(f"{name}_dir={part}" for name, part in PARTS.items())]
-        return [sys.executable, str(CONFIGS.parent / "scripts" / f"{script}.py"), *self.typed, *places]
+        return [
+            sys.executable,
+            str(CONFIGS.parent / "scripts" / f"{script}.py"),
+            *self.typed,
+            *places,
+        ]
 
     def attempt(self, script: str, fault: dict) -> int:
-        """Run the command to its end, or until it stops at the moment of `fault` and is killed with all its children; the exit code."""
+        """Run the command to its end, or until it stops at the moment of `fault` and is killed with
+        all its children; the exit code.
+        """
         flag = self.folder / "stopped-here"
         flag.unlink(missing_ok=True)
         (self.folder / "tmp").mkdir(parents=True, exist_ok=True)
@@ -81,7 +106,13 @@ class Lineage:
         }
         with open(self.folder / "said", "wb") as said:
             streams = {"stdin": subprocess.DEVNULL, "stdout": said, "stderr": said}
-            process = subprocess.Popen(self.command(script), cwd=self.folder, env=environment, **streams, start_new_session=True)
+            process = subprocess.Popen(
+                self.command(script),
+                cwd=self.folder,
+                env=environment,
+                **streams,
+                start_new_session=True,
+            )
         deadline = time.monotonic() + DEADLINE
         while process.poll() is None and not flag.exists():
             assert time.monotonic() < deadline, (self.folder / "said").read_text()
@@ -103,7 +134,9 @@ class Lineage:
     def finish(self) -> None:
         """The attempts that nothing disturbs."""
         for script in ("run", "report"):
-            assert self.attempt(script, {"note": str(self.folder / "writes")}) == 0, (self.folder / "said").read_text()
+            assert self.attempt(script, {"note": str(self.folder / "writes")}) == 0, (
+                self.folder / "said"
+            ).read_text()
 
     def writes(self) -> dict[str, list[float]]:
         """When each phase wrote, in order, in the attempts of `finish`."""
@@ -118,20 +151,32 @@ class Lineage:
         found: dict[str, object] = {}
         for path in filter(Path.is_file, self.files()):
             name = path.relative_to(self.folder).as_posix()
-            if path.suffix == ".safetensors" or name.startswith("cache") or path.name in ("curve.csv", "table.md", "table.tex"):
-                own = path.name == "digests.json" or path.suffix == ".lock"  # times of files, and the process that held a lock
+            if (
+                path.suffix == ".safetensors"
+                or name.startswith("cache")
+                or path.name in ("curve.csv", "table.md", "table.tex")
+            ):
+                own = (
+                    path.name == "digests.json" or path.suffix == ".lock"
+                )  # times of files, and the process that held a lock
                 found[name] = None if own else path.read_bytes()
             elif "evals" in path.parts and path.suffix == ".json":
-                found[name] = [without(row, VOLATILE) for row in json.loads(path.read_text())["rows"]]
+                found[name] = [
+                    without(row, VOLATILE) for row in json.loads(path.read_text())["rows"]
+                ]
             elif path.suffix == ".npz":
                 with np.load(path) as stored:
                     found[name] = {field: stored[field].tobytes() for field in stored}
             elif path.name == "train.json":
                 found[name] = without(json.loads(path.read_text()), TIMED)
             elif path.name == "train.jsonl":
-                found[name] = [without(json.loads(line), TIMED) for line in path.read_text().splitlines()]
+                found[name] = [
+                    without(json.loads(line), TIMED) for line in path.read_text().splitlines()
+                ]
             elif path.name == "rows.csv":
-                found[name] = [without(row, VOLATILE) for row in csv.DictReader(path.read_text().splitlines())]
+                found[name] = [
+                    without(row, VOLATILE) for row in csv.DictReader(path.read_text().splitlines())
+                ]
         return found
 
     def files(self) -> list[Path]:
@@ -148,9 +193,8 @@ def without(values: dict, names: tuple | set) -> dict:
 
 
 def moments(writes: dict[str, list[float]], draw: random.Random) -> list[Moment]:
-    """Half of them exactly before a write, half at any time in the three writes after it; early enough in a phase that a run which has
-    been killed in it before still comes by.
-    """
+    """Half of them exactly before a write, half at any time in the three writes after it; early
+    enough in a phase that a run which has been killed in it before still comes by."""
     found = []
     for phase, kills in PLAN.items():
         times = writes[phase]
@@ -162,8 +206,12 @@ def moments(writes: dict[str, list[float]], draw: random.Random) -> list[Moment]
 
 
 def kill_all(mark: str) -> None:
-    """SIGKILL to every process whose environment bears `mark`, until there is none: the command, its children and their helpers."""
-    while victims := [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if bears(pid, mark)]:
+    """SIGKILL to every process whose environment bears `mark`, until there is none: the command,
+    its children and their helpers.
+    """
+    while victims := [
+        pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if bears(pid, mark)
+    ]:
         for pid in victims:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -183,16 +231,26 @@ def test_kills_at_random_moments_cost_nothing(tmp_path, capsys):
     text, began = write_text(tmp_path / "text"), time.monotonic()
     with ThreadPoolExecutor(2) as pool:
         reports = [
-            line for lines in pool.map(lambda one: campaign(tmp_path / f"{one[0]}", text, *one), enumerate(COMMANDS)) for line in lines
+            line
+            for lines in pool.map(
+                lambda one: campaign(tmp_path / f"{one[0]}", text, *one), enumerate(COMMANDS)
+            )
+            for line in lines
         ]
     kills = sum((report["kills"] for report in reports), Counter())
     with capsys.disabled():
-        print(f"\nseed {SEED}: {sum(kills.values())} kills in {len(reports)} lineages, {time.monotonic() - began:.0f} s")
+        print(
+            f"\nseed {SEED}: {sum(kills.values())} kills in {len(reports)} lineages,"
+            f" {time.monotonic() - began:.0f} s"
+        )
         for phase in PLAN:
             print(f"  {phase:12} {kills[phase]:3}")
         for report in reports:
-            print(f"  {report['name']}: {sum(report['kills'].values())} kills, {report['missed']} moments not reached, "
-                  f"equal: {report['equal']}, left over: {report['left'] or 'nothing'}, in TMPDIR: {report['tmp']}")  # fmt: skip
+            print(
+                f"  {report['name']}: {sum(report['kills'].values())} kills, {report['missed']} moments not reached, "
+                # fmt: skip
+                f"equal: {report['equal']}, left over: {report['left'] or 'nothing'}, in TMPDIR: {report['tmp']}"
+            )
     assert sum(kills.values()) >= 50 and min(kills[phase] for phase in PLAN) >= 4
     assert all(report["equal"] and not report["left"] for report in reports)
 

@@ -1,4 +1,6 @@
-"""What machines do to a run: full disks, dead owners, clocks that jump, text that goes away, directories of an older version."""
+"""What machines do to a run: full disks, dead owners, clocks that jump, text that goes away,
+directories of an older version.
+"""
 
 import hashlib
 import io
@@ -28,7 +30,9 @@ TIMED = {"seconds", "tokens_per_second", "peak_mib"}
 BOTH = ["-m", "seed=0,1"]
 
 
-def run(capfd: pytest.CaptureFixture, world: World, *words: str, code: int = 0) -> subprocess.CompletedProcess:
+def run(
+    capfd: pytest.CaptureFixture, world: World, *words: str, code: int = 0
+) -> subprocess.CompletedProcess:
     done = call(capfd, world.root, "run", *with_usual(*words))
     assert done.returncode == code, done.stderr
     return done
@@ -42,7 +46,10 @@ def results(world: World) -> dict[str, object]:
         if path.suffix == ".safetensors":
             found[name] = path.read_bytes()
         elif "evals" in path.parts and path.suffix == ".json":
-            found[name] = [{key: row[key] for key in row if key not in VOLATILE} for row in json.loads(path.read_text())["rows"]]
+            found[name] = [
+                {key: row[key] for key in row if key not in VOLATILE}
+                for row in json.loads(path.read_text())["rows"]
+            ]
         elif path.name == "train.jsonl":
             lines = [json.loads(line) for line in path.read_text().splitlines()]
             found[name] = [{key: line[key] for key in line if key not in TIMED} for line in lines]
@@ -54,7 +61,9 @@ def undisturbed(tmp_path_factory, small_world) -> dict[str, object]:
     return {}
 
 
-def whole(capfd: pytest.CaptureFixture, world: World, undisturbed: dict[str, object]) -> dict[str, object]:
+def whole(
+    capfd: pytest.CaptureFixture, world: World, undisturbed: dict[str, object]
+) -> dict[str, object]:
     """The results of both seeds when nothing goes wrong, made once."""
     if not undisturbed:
         other = World(world.root / "undisturbed")
@@ -77,9 +86,13 @@ with hold(FileLock(sys.argv[1]), "holding", wait=True):
 def test_locks_of_a_run_and_of_tokens_do_not_outlive_their_owner(world, capfd):
     (whole,) = (world.root / "cache").glob("*/")
     shutil.rmtree(whole)
-    folder = whole.with_name(f"{whole.name}_test")  # all that an evaluation of a finished training reads
+    folder = whole.with_name(
+        f"{whole.name}_test"
+    )  # all that an evaluation of a finished training reads
     for lock in (world.run(0) / ".lock", folder.with_name(f"{folder.name}.lock")):
-        with subprocess.Popen([sys.executable, "-c", HOLD, str(lock)], stdout=subprocess.PIPE) as owner:
+        with subprocess.Popen(
+            [sys.executable, "-c", HOLD, str(lock)], stdout=subprocess.PIPE
+        ) as owner:
             assert owner.stdout.read(1) == b"\n"
             owner.kill()
         assert lock.exists()
@@ -91,7 +104,17 @@ def test_locks_of_a_run_and_of_tokens_do_not_outlive_their_owner(world, capfd):
     assert sorted(path.name for path in (world.root / "cache").iterdir()) == sorted(known)
 
 
-@pytest.mark.parametrize("name", ["config.yaml", "state.pt", "model.safetensors", "none+none-*.npz", "none+none-*.json", "test.tokens.bin"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "config.yaml",
+        "state.pt",
+        "model.safetensors",
+        "none+none-*.npz",
+        "none+none-*.json",
+        "test.tokens.bin",
+    ],
+)
 def test_a_full_disk_costs_nothing_but_the_attempt(world, capfd, monkeypatch, undisturbed, name):
     expected = whole(capfd, world, undisturbed)
     shutil.rmtree(world.root / "runs"), shutil.rmtree(world.root / "cache")
@@ -108,7 +131,11 @@ def test_a_full_disk_costs_nothing_but_the_attempt(world, capfd, monkeypatch, un
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", fsync)
         done = run(capfd, world, code=1)
-    assert met and "failed: No space left to write" in done.stderr and done.stderr.count("failed: ") == 1
+    assert (
+        met
+        and "failed: No space left to write" in done.stderr
+        and done.stderr.count("failed: ") == 1
+    )
     left = [path.name for path in world.root.rglob(".*") if path.name not in (".lock", ".hydra")]
     assert not left
     run(capfd, world)
@@ -122,7 +149,10 @@ def test_a_full_disk_under_the_log_is_one_sentence(world, capfd, monkeypatch):
         return real(handle, content)
 
     monkeypatch.setattr(os, "write", write)
-    assert re.search(r"failed: No space left to write .*train\.jsonl", run(capfd, world, "seed=1", "train.log_every=1", code=1).stderr)
+    assert re.search(
+        r"failed: No space left to write .*train\.jsonl",
+        run(capfd, world, "seed=1", "train.log_every=1", code=1).stderr,
+    )
 
 
 class Jumps:
@@ -144,7 +174,9 @@ def test_a_clock_that_jumps_disturbs_nothing(world, capfd, monkeypatch, undistur
             patch.setattr(time, name, Jumps(getattr(time, name)))
         said = run(capfd, world, *BOTH, "train.log_every=1").stderr
         again = run(capfd, world, *BOTH)
-    assert "nothing to do" in again.stdout and not re.search(r"-\d+(\.\d+)?(s|m|h)\b|\bleft -", said)
+    assert "nothing to do" in again.stdout and not re.search(
+        r"-\d+(\.\d+)?(s|m|h)\b|\bleft -", said
+    )
     found = results(world)
     assert {name: value for name, value in found.items() if "jsonl" not in name} == {
         name: value for name, value in expected.items() if "jsonl" not in name
@@ -160,7 +192,9 @@ def test_text_that_went_away_is_missed_by_name_and_nothing_is_lost(world, capfd)
     (world.root / "text").rename(world.root / "elsewhere")
     for typed in ((), ("extension=pi",), (f"run=runs/{world.run(0).name}", "extension=pi")):
         said = run(capfd, world, *typed, code=2).stderr
-        assert re.fullmatch(r"refused: data\.path=text does not exist .*: correct data\.path\.\n", said)
+        assert re.fullmatch(
+            r"refused: data\.path=text does not exist .*: correct data\.path\.\n", said
+        )
     assert results(world) == before
     # Where the text lies is no part of what it is.
     assert "nothing to do" in run(capfd, world, "data.path=elsewhere").stdout
@@ -176,14 +210,19 @@ def test_a_run_of_before_later_keys_is_found_and_evaluated(world, capfd):
     assert gone and "fraction" not in cfg["encoding"] and "scale_attention" not in cfg["train"]
     (old / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(cfg)))
     run(capfd, world, f"run=runs/{old.name}", "extension=pi")
-    assert list(old.glob("evals/*/pi+none-*.json")) and len(list(world.root.glob("runs/*/train.json"))) == 1
+    assert (
+        list(old.glob("evals/*/pi+none-*.json"))
+        and len(list(world.root.glob("runs/*/train.json"))) == 1
+    )
 
 
 def test_a_state_of_before_a_key_was_kept_goes_on(world, capfd, undisturbed):
     expected = whole(capfd, world, undisturbed)
     path = world.run(1) / "state.pt"
     state = torch.load(io.BytesIO(path.read_bytes()[HEADER:]), weights_only=True)
-    state["extra"] = {key: state["extra"][key] for key in ("tokens", "seconds", "recent")}  # what the first release kept
+    state["extra"] = {
+        key: state["extra"][key] for key in ("tokens", "seconds", "recent")
+    }  # what the first release kept
     body = io.BytesIO()
     torch.save(state, body)
     path.write_bytes(hashlib.sha256(body.getvalue()).hexdigest().encode() + b"\n" + body.getvalue())
@@ -226,12 +265,16 @@ def test_what_only_reads_makes_no_folder(world, capfd, name):
     """So none has to be writable; what a report or anatomy makes goes where it was told to."""
     (world.root / "read").mkdir()
     before = sorted(world.root.rglob("*"))
-    small = ["cache_dir=cache"] if name == "report" else [*SMALL, "data.path=text", "cache_dir=cache"]
+    small = (
+        ["cache_dir=cache"] if name == "report" else [*SMALL, "data.path=text", "cache_dir=cache"]
+    )
     typed = [*READING[name], *small]
     typed += ["report_dir=read", *["results_dir=nowhere"] * ("results_dir=runs" not in typed)]
     done = call(capfd, world.root, name.split(",")[0], *typed)
     assert done.returncode == 0, done.stderr
-    after = [path for path in sorted(world.root.rglob("*")) if world.root / "read" not in path.parents]
+    after = [
+        path for path in sorted(world.root.rglob("*")) if world.root / "read" not in path.parents
+    ]
     assert after == before
 
 
@@ -245,6 +288,9 @@ def test_what_only_reads_makes_no_folder(world, capfd, name):
 def test_a_refused_training_leaves_no_directory(world, capfd, said, typed):
     before = sorted((world.root / "runs").iterdir())
     assert said in run(capfd, world, "seed=3", *typed, code=2).stderr
-    assert sorted(path for path in (world.root / "runs").iterdir() if path.name != ledger.NAME) == before
+    assert (
+        sorted(path for path in (world.root / "runs").iterdir() if path.name != ledger.NAME)
+        == before
+    )
     run(capfd, world, "seed=1", "evaluate.lengths=[5000]", "evaluate.max_length=5000", code=2)
     assert world.run(1) in before  # it holds more than a refusal leaves

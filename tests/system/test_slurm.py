@@ -1,4 +1,6 @@
-"""Sweeps through a real SLURM of one node; skipped, with the reason, where it is not installed or does not start."""
+"""Sweeps through a real SLURM of one node; skipped, with the reason, where it is not installed or
+does not start.
+"""
 
 import json
 import re
@@ -55,18 +57,27 @@ class Started:
                 cwd=cli.folder,
                 stdout=said,
                 stderr=said,
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored where the tests run in the background
+                preexec_fn=lambda: signal.signal(
+                    signal.SIGINT, signal.SIG_DFL
+                ),  # ignored where the tests run in the background
             )
 
     def until(self, true: Callable[[], object], seconds: float = 120) -> None:
         deadline = time.monotonic() + seconds
         while not true():
-            assert time.monotonic() < deadline and self.process.poll() is None, self.said.read_text() + self.logs()
+            assert time.monotonic() < deadline and self.process.poll() is None, (
+                self.said.read_text() + self.logs()
+            )
             time.sleep(0.05)
 
     def reaches(self, step: int, runs: str) -> None:
         """Until a run's log has a step."""
-        self.until(lambda: any(f'"step": {step},' in path.read_text() for path in self.cli.folder.glob(f"runs/{runs}/train.jsonl")))
+        self.until(
+            lambda: any(
+                f'"step": {step},' in path.read_text()
+                for path in self.cli.folder.glob(f"runs/{runs}/train.jsonl")
+            )
+        )
 
     def array(self) -> str:
         self.until(lambda: re.search(r"as job (\d+)", self.said.read_text()))
@@ -77,12 +88,21 @@ class Started:
         return self.said.read_text()
 
     def logs(self) -> str:
-        return "\n".join(path.read_text() for path in sorted((self.cli.folder / "runs" / ".hydra" / ".submitit").glob("*/*_log.*")))
+        return "\n".join(
+            path.read_text()
+            for path in sorted(
+                (self.cli.folder / "runs" / ".hydra" / ".submitit").glob("*/*_log.*")
+            )
+        )
 
 
 def start_again(cluster: Cluster, started: Started, task: str) -> None:
     """A task in the queue that SLURM would let wait two minutes before its next turn."""
-    started.until(lambda: cluster.call("squeue", "-h", "-r", "-o", "%i %T").splitlines().count(f"{task} PENDING"))
+    started.until(
+        lambda: (
+            cluster.call("squeue", "-h", "-r", "-o", "%i %T").splitlines().count(f"{task} PENDING")
+        )
+    )
     cluster.call("scontrol", "update", f"JobId={task}", "StartTime=now", check=False)
 
 
@@ -103,7 +123,9 @@ def test_a_sweep_in_slurm_survives_a_requeue_and_a_failure(cli, cluster):
     cluster.call("scontrol", "requeue", task)
     start_again(cluster, started, task)
     said = started.ends(1)
-    assert "SIGTERM: stopped after step" in started.logs() and "going on from step" in started.logs()
+    assert (
+        "SIGTERM: stopped after step" in started.logs() and "going on from step" in started.logs()
+    )
     assert "try a lower train.lr" in said.split("reason and file")[1] and "Traceback" not in said
     lines = read_ledger(cli.folder / "runs")
     assert sorted(line["status"] for line in lines) == ["failed", "interrupted", "ok", "ok"]
@@ -129,7 +151,12 @@ def test_a_task_told_to_make_room_ends_with_the_weights_of_an_undisturbed_one(cl
 
 @pytest.mark.slow
 def test_ctrl_c_leaves_tasks_to_the_cluster_and_the_same_command_waits_for_them(cli, cluster):
-    typed = ("-m", "seed=0,1", *LONG[1:], "train.steps=5000")  # still at it when the second command comes
+    typed = (
+        "-m",
+        "seed=0,1",
+        *LONG[1:],
+        "train.steps=5000",
+    )  # still at it when the second command comes
     started = Started(cli, *typed)
     started.reaches(100, "*")
     array = started.array()
@@ -137,7 +164,9 @@ def test_ctrl_c_leaves_tasks_to_the_cluster_and_the_same_command_waits_for_them(
     assert f"2 trainings go on by themselves (scancel {array} ends them" in started.ends(130)
     said = Started(cli, *typed).ends(0)
     assert "2 of 2 trainings are in the queue already" in said and "submitted" not in said
-    assert len(cli.runs()) == 2 and [line["status"] for line in read_ledger(cli.folder / "runs")] == ["ok", "ok"]
+    assert len(cli.runs()) == 2 and [
+        line["status"] for line in read_ledger(cli.folder / "runs")
+    ] == ["ok", "ok"]
 
 
 @pytest.mark.slow

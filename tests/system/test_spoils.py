@@ -4,7 +4,19 @@ import logging
 
 import pytest
 from script_calls import call
-from spoils import Kind, edit, file_instead, flip, folder_instead, half, mine, other_state, overrides, own, yaml_line
+from spoils import (
+    Kind,
+    edit,
+    file_instead,
+    flip,
+    folder_instead,
+    half,
+    mine,
+    other_state,
+    overrides,
+    own,
+    yaml_line,
+)
 
 OWN = ("--config-dir", "mine")
 GOES_ON = ("seed=1",)
@@ -95,11 +107,15 @@ def test_the_world_has_a_finished_run_and_one_that_can_go_on(world):
 def test_one_sentence_and_nothing_lost(world, capfd, monkeypatch, kind):
     typed = overrides(kind, world)
     kind.spoil(world)
-    monkeypatch.setattr(logging, "raiseExceptions", False)  # of libraries that log to a stream pytest has closed
+    monkeypatch.setattr(
+        logging, "raiseExceptions", False
+    )  # of libraries that log to a stream pytest has closed
     before = world.files()
     done = call(capfd, world.root, kind.script, *typed)
     assert done.returncode == kind.code
-    (sentence,) = [line for line in done.stderr.splitlines() if line.startswith(("refused: ", "failed: "))]
+    (sentence,) = [
+        line for line in done.stderr.splitlines() if line.startswith(("refused: ", "failed: "))
+    ]
     assert kind.said in sentence
     assert "Traceback" not in done.stderr
     after = world.files()

@@ -1,4 +1,6 @@
-"""The first stop waits for a saved state, the second ends everything at once, wherever the process is; no child outlives its parent."""
+"""The first stop waits for a saved state, the second ends everything at once, wherever the process
+is; no child outlives its parent.
+"""
 
 import os
 import signal
@@ -18,7 +20,8 @@ from posbench.common.signals import PATIENT, SAME_SECONDS
 from posbench.runs.directory import Run
 
 PATIENCE = 20  # seconds, of a busy machine
-LONG_CALL = "__import__('hashlib').pbkdf2_hmac('sha256', b'', b'', 10**9)"  # minutes in C, before any handler of Python's can run
+# minutes in C, before any handler of Python's can run
+LONG_CALL = "__import__('hashlib').pbkdf2_hmac('sha256', b'', b'', 10**9)"
 PLACES = {
     "a loop": "while True: pass",
     "a call into C": LONG_CALL,
@@ -48,7 +51,9 @@ class Slow(Rope):
 
 
 @contextmanager
-def started(command: list[str], start: type = subprocess.Popen, **options) -> Iterator[subprocess.Popen]:
+def started(
+    command: list[str], start: type = subprocess.Popen, **options
+) -> Iterator[subprocess.Popen]:
     """A process that does not outlive the test, in the environment of a terminal."""
     environment = {name: value for name, value in os.environ.items() if name != PATIENT}
     with start(command, env=environment, **options) as process:
@@ -74,7 +79,9 @@ def until(met, seconds: float = PATIENCE) -> bool:
     return bool(found)
 
 
-@pytest.mark.parametrize(("place", "number"), zip(PLACES, [signal.SIGTERM, signal.SIGINT] * 2, strict=True))
+@pytest.mark.parametrize(
+    ("place", "number"), zip(PLACES, [signal.SIGTERM, signal.SIGINT] * 2, strict=True)
+)
 def test_a_second_signal_ends_a_child_wherever_it_is(place, number):
     code = "from posbench.common.signals import Signals, end_at_second\nend_at_second()\n"
     code += f"with Signals():\n    print(flush=True)\n    {PLACES[place]}\n"
@@ -90,10 +97,20 @@ def test_a_second_signal_ends_a_child_wherever_it_is(place, number):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_child_without_its_parent_ends_also_in_a_long_call(tmp_path):
-    child = "import os\nfrom posbench.common import signals\nsignals.ORPHAN_SECONDS = 0.5\nsignals.die_with_parent()\n"
-    child += f"with signals.Signals():\n    open('pid', 'w').write(str(os.getpid()))\n    {LONG_CALL}\n"
-    parent = "import os, subprocess, sys, time\nfrom posbench.common.signals import name_parent\nname_parent(os.environ)\n"
-    parent += f"subprocess.Popen([sys.executable, '-c', {child!r}], process_group=0)\ntime.sleep(600)\n"
+    child = (
+        "import os\nfrom posbench.common import signals\nsignals.ORPHAN_SECONDS ="
+        " 0.5\nsignals.die_with_parent()\n"
+    )
+    child += (
+        f"with signals.Signals():\n    open('pid', 'w').write(str(os.getpid()))\n    {LONG_CALL}\n"
+    )
+    parent = (
+        "import os, subprocess, sys, time\nfrom posbench.common.signals import"
+        " name_parent\nname_parent(os.environ)\n"
+    )
+    parent += (
+        f"subprocess.Popen([sys.executable, '-c', {child!r}], process_group=0)\ntime.sleep(600)\n"
+    )
     with started([sys.executable, "-c", parent], cwd=tmp_path) as process:
         assert until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
         process.kill()
@@ -105,11 +122,27 @@ def test_a_second_signal_to_a_command_ends_its_jobs_in_a_step_or_an_evaluation(t
     write_text(tmp_path / "text")
     (tmp_path / "mine" / "encoding").mkdir(parents=True)
     (tmp_path / "mine" / "slow.py").write_text(SLOW)
-    (tmp_path / "mine" / "encoding" / "slow.yaml").write_text(f"_target_: slow.Slow\ntrains: {str(trains).lower()}\n")
-    words = [*SMALL, "data.path=text", "results_dir=runs", "cache_dir=cache", "encoding=slow", "train.checkpoint_every=2"]
+    (tmp_path / "mine" / "encoding" / "slow.yaml").write_text(
+        f"_target_: slow.Slow\ntrains: {str(trains).lower()}\n"
+    )
+    words = [
+        *SMALL,
+        "data.path=text",
+        "results_dir=runs",
+        "cache_dir=cache",
+        "encoding=slow",
+        "train.checkpoint_every=2",
+    ]
     script = str(CONFIGS.parent / "scripts" / "run.py")
     command = [sys.executable, script, "--config-dir", "mine", *words]
-    with started(command, forked.Popen, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
+    with started(
+        command,
+        forked.Popen,
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    ) as process:
         assert until(lambda: (tmp_path / "within").exists(), 60)
         process.send_signal(signal.SIGTERM)
         time.sleep(SAME_SECONDS + 0.3)

@@ -1,4 +1,6 @@
-"""What wandb really stores and sends: its own `wandb sync` and `wandb leet inspect` read the files, a local server takes what they send."""
+"""What wandb really stores and sends: its own `wandb sync` and `wandb leet inspect` read the files,
+a local server takes what they send.
+"""
 
 import json
 import os
@@ -46,9 +48,19 @@ print("finish took", time.monotonic() - began)
 @pytest.fixture
 def environment(tmp_path):
     """Nobody's account and nobody's home."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("WANDB_") and not key.lower().endswith("_proxy")}
+    kept = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith("WANDB_") and not key.lower().endswith("_proxy")
+    }
     (tmp_path / "home").mkdir()
-    return {**kept, "HOME": str(tmp_path / "home"), "WANDB_API_KEY": "0" * 40, "OMP_NUM_THREADS": "1", "WANDB_MODE": "offline"}
+    return {
+        **kept,
+        "HOME": str(tmp_path / "home"),
+        "WANDB_API_KEY": "0" * 40,
+        "OMP_NUM_THREADS": "1",
+        "WANDB_MODE": "offline",
+    }
 
 
 @pytest.fixture
@@ -57,9 +69,30 @@ def run(tmp_path):
     return Run(tmp_path / "runs" / ID)
 
 
-def start(run, environment, first=1, last=3, *, job_type="train", pause=0.0, rows=(), image=None, ok=True, patience=60.0):
-    asked = json.dumps([str(run.path), job_type, first, last, pause, list(rows), image, ok, patience])
-    return forked.Popen([sys.executable, "-c", JOB, asked], env=environment, cwd=environment["HOME"], stdout=-1, stderr=-1, text=True)
+def start(
+    run,
+    environment,
+    first=1,
+    last=3,
+    *,
+    job_type="train",
+    pause=0.0,
+    rows=(),
+    image=None,
+    ok=True,
+    patience=60.0,
+):
+    asked = json.dumps(
+        [str(run.path), job_type, first, last, pause, list(rows), image, ok, patience]
+    )
+    return forked.Popen(
+        [sys.executable, "-c", JOB, asked],
+        env=environment,
+        cwd=environment["HOME"],
+        stdout=-1,
+        stderr=-1,
+        text=True,
+    )
 
 
 def end(job: subprocess.Popen) -> tuple[str, str]:
@@ -82,8 +115,13 @@ def folders(run) -> list[Path]:
 
 
 def sync(environment, server, *paths) -> subprocess.CompletedProcess:
-    typed, there = [WANDB, "sync", "--include-online", *map(str, paths)], {**environment, "WANDB_BASE_URL": server.url}
-    return subprocess.run(typed, env=there, cwd=environment["HOME"], capture_output=True, text=True, timeout=120)
+    typed, there = (
+        [WANDB, "sync", "--include-online", *map(str, paths)],
+        {**environment, "WANDB_BASE_URL": server.url},
+    )
+    return subprocess.run(
+        typed, env=there, cwd=environment["HOME"], capture_output=True, text=True, timeout=120
+    )
 
 
 def steps(server, run_id=ID) -> list[int]:
@@ -92,8 +130,13 @@ def steps(server, run_id=ID) -> list[int]:
 
 def test_wandb_sync_shows_everything_of_an_offline_run(run, environment, tmp_path):
     image = tmp_path / "curve.png"
-    image.write_bytes(bytes.fromhex("89504e470d0a1a0a0000000d4948445200000001000000010804000000b51c0c02"
-                                    "0000000b4944415478da6364600000000600023081d02f0000000049454e44ae426082"))  # fmt: skip
+    image.write_bytes(
+        bytes.fromhex(
+            "89504e470d0a1a0a0000000d4948445200000001000000010804000000b51c0c02"
+            # fmt: skip
+            "0000000b4944415478da6364600000000600023081d02f0000000049454e44ae426082"
+        )
+    )
     rows = [make_row(**VALUES), make_row(**{**VALUES, "length": 256, "nll": 2.25})]
     rows.append(make_row(**{**VALUES, "length": 512, "position": 9, "nll": 2.5}))
     _, said = end(start(run, environment, rows=rows, image=str(image)))
@@ -103,26 +146,61 @@ def test_wandb_sync_shows_everything_of_an_offline_run(run, environment, tmp_pat
     assert list(server.runs) == [ID]
     shown = server.runs[ID]
     config = json.loads(shown["settings"]["config"])
-    assert config["encoding"]["value"] == {"_target_": "posbench.encodings.rope.Rope", "base": 10000.0}
-    assert (shown["settings"]["groupName"], shown["settings"]["tags"]) == ("grid", ["train", "encoding=rope"])
-    assert [(line["_step"], line["train/loss"]) for line in shown["history"][:3]] == [(1, 1.0), (2, 0.5), (3, 1 / 3)]
-    curve = [(line["eval/length"], line["eval/fixed_targets/yarn+none/nll"]) for line in shown["history"] if "eval/length" in line]
+    assert config["encoding"]["value"] == {
+        "_target_": "posbench.encodings.rope.Rope",
+        "base": 10000.0,
+    }
+    assert (shown["settings"]["groupName"], shown["settings"]["tags"]) == (
+        "grid",
+        ["train", "encoding=rope"],
+    )
+    assert [(line["_step"], line["train/loss"]) for line in shown["history"][:3]] == [
+        (1, 1.0),
+        (2, 0.5),
+        (3, 1 / 3),
+    ]
+    curve = [
+        (line["eval/length"], line["eval/fixed_targets/yarn+none/nll"])
+        for line in shown["history"]
+        if "eval/length" in line
+    ]
     assert curve == [(128, VALUES["nll"]), (256, 2.25)]
     name = "position/fixed_targets/yarn+none/512/nll"
     bins = [(line["position/tokens"], line[name]) for line in shown["history"] if name in line]
     assert bins == [(9, 2.5)]
-    assert shown["summary"]["train/loss"] == 1 / 3 and shown["summary"]["eval/fixed_targets/yarn+none/nll"] == 2.25
-    assert [name for name in shown["files"] if name.startswith("media/images/curve")] and f"run-{ID}-eval_rows" in shown["artifacts"]
-    (table,) = (json.loads(body) for name, body in shown["files"].items() if name.startswith("media/table/eval_rows"))
-    assert [line[table["columns"].index("nll")] for line in table["data"]] == [VALUES["nll"], 2.25, 2.5]
+    assert (
+        shown["summary"]["train/loss"] == 1 / 3
+        and shown["summary"]["eval/fixed_targets/yarn+none/nll"] == 2.25
+    )
+    assert [
+        name for name in shown["files"] if name.startswith("media/images/curve")
+    ] and f"run-{ID}-eval_rows" in shown["artifacts"]
+    (table,) = (
+        json.loads(body)
+        for name, body in shown["files"].items()
+        if name.startswith("media/table/eval_rows")
+    )
+    assert [line[table["columns"].index("nll")] for line in table["data"]] == [
+        VALUES["nll"],
+        2.25,
+        2.5,
+    ]
     assert shown["exitcode"] == 0
-    assert not list((tmp_path / "home").rglob("*.table.json")) and not list((tmp_path / "home").rglob("staging/*"))
+    assert not list((tmp_path / "home").rglob("*.table.json")) and not list(
+        (tmp_path / "home").rglob("staging/*")
+    )
 
 
 def test_a_chart_over_length_draws_the_lines_of_all_runs_that_are_shown(run, environment):
-    lengths = {length: make_row(**{**VALUES, "length": length, "nll": nll}) for length, nll in ((256, 2.25), (64, 2.0), (128, 2.125))}
+    lengths = {
+        length: make_row(**{**VALUES, "length": length, "nll": nll})
+        for length, nll in ((256, 2.25), (64, 2.0), (128, 2.125))
+    }
     once = make_row(**{**VALUES, "extension": "pi", "extension_args": {}})  # one length is no line
-    solved = [make_row(**{**VALUES, "protocol": "accuracy", "task": "mqar", "length": n, "accuracy": 0.5}) for n in (64, 128)]
+    solved = [
+        make_row(**{**VALUES, "protocol": "accuracy", "task": "mqar", "length": n, "accuracy": 0.5})
+        for n in (64, 128)
+    ]
     end(start(run, environment, rows=[*lengths.values(), once, *solved]))
     with serving() as server:
         done = sync(environment, server, *folders(run))
@@ -131,14 +209,19 @@ def test_a_chart_over_length_draws_the_lines_of_all_runs_that_are_shown(run, env
     charts = json.loads(shown["settings"]["config"])["_wandb"]["value"]["visualize"]
     assert {*charts} == {"loss_by_length/fixed_targets", "accuracy_by_length/accuracy_mqar"}
     chart = charts["loss_by_length/fixed_targets"]["panel_config"]
-    assert (chart["panelDefId"], chart["stringSettings"]["xname"]) == ("wandb/lineseries/v0", "tokens")
+    assert (chart["panelDefId"], chart["stringSettings"]["xname"]) == (
+        "wandb/lineseries/v0",
+        "tokens",
+    )
     (runs,) = chart["userQuery"]["queryFields"]
     assert runs["name"] == "runSets"  # every run that the page shows, not this one alone
     (table,) = [one["args"][0]["value"] for one in runs["fields"] if one["name"] == "summaryTable"]
     assert shown["summary"][table]["_type"] == "table-file"
     drawn = json.loads(shown["files"][quote(shown["summary"][table]["path"])])
     assert drawn["columns"] == ["step", "lineKey", "lineVal"]
-    assert drawn["data"] == [[n, "rope yarn+none s0 0123", nll] for n, nll in ((64, 2.0), (128, 2.125), (256, 2.25))]
+    assert drawn["data"] == [
+        [n, "rope yarn+none s0 0123", nll] for n, nll in ((64, 2.0), (128, 2.125), (256, 2.25))
+    ]
 
 
 def test_evaluations_of_later_commands_are_in_the_trainings_own_run(run, environment):
@@ -152,12 +235,31 @@ def test_evaluations_of_later_commands_are_in_the_trainings_own_run(run, environ
     with serving() as server:
         done = sync(environment, server, folder)
     shown = server.runs[ID]
-    assert "ERROR" not in done.stderr and list(server.runs) == [ID] and (steps(server), shown["exitcode"]) == ([1, 2, 3], 0)
-    assert shown["settings"]["groupName"] == "later" and shown["settings"]["tags"] == ["train", "encoding=rope", "extension=pi"]
+    assert (
+        "ERROR" not in done.stderr
+        and list(server.runs) == [ID]
+        and (steps(server), shown["exitcode"]) == ([1, 2, 3], 0)
+    )
+    assert shown["settings"]["groupName"] == "later" and shown["settings"]["tags"] == [
+        "train",
+        "encoding=rope",
+        "extension=pi",
+    ]
     for name in ("pi", "yarn"):
-        assert [line["eval/length"] for line in shown["history"] if f"eval/fixed_targets/{name}+none/nll" in line] == [128]
-    assert shown["summary"]["train/loss"] == 1 / 3 and shown["summary"]["eval/fixed_targets/pi+none/nll"] == VALUES["nll"]
-    (table,) = (json.loads(body) for name, body in shown["files"].items() if name.startswith("media/table/eval_rows"))
+        assert [
+            line["eval/length"]
+            for line in shown["history"]
+            if f"eval/fixed_targets/{name}+none/nll" in line
+        ] == [128]
+    assert (
+        shown["summary"]["train/loss"] == 1 / 3
+        and shown["summary"]["eval/fixed_targets/pi+none/nll"] == VALUES["nll"]
+    )
+    (table,) = (
+        json.loads(body)
+        for name, body in shown["files"].items()
+        if name.startswith("media/table/eval_rows")
+    )
     assert len(table["data"]) == 2
 
 
@@ -165,11 +267,15 @@ def test_a_killed_file_is_readable_and_the_resumed_one_says_all_once(run, enviro
     kill_after(start(run, environment, last=10_000, pause=0.05), 40)
     (killed,) = folders(run)
     typed = [WANDB, "leet", "inspect", "--json", killed]
-    read = subprocess.run(typed, env=environment, cwd=environment["HOME"], capture_output=True, text=True, timeout=60)
+    read = subprocess.run(
+        typed, env=environment, cwd=environment["HOME"], capture_output=True, text=True, timeout=60
+    )
     records = [json.loads(line) for line in read.stdout.splitlines()]
     found = [record["history"]["step"]["num"] for record in records if record["type"] == "history"]
     told = [json.loads(line)["step"] for line in run.train_log.read_text().splitlines()]
-    assert found == told[: len(found)] and len(found) >= 10  # at 0.05 s a step, all but the last second or so
+    assert (
+        found == told[: len(found)] and len(found) >= 10
+    )  # at 0.05 s a step, all but the last second or so
     assert [record["run"]["run_group"] for record in records if record["type"] == "run"] == ["grid"]
     assert not [record for record in records if record["type"] == "exit"]
     run.train_log.unlink()
@@ -180,7 +286,11 @@ def test_a_killed_file_is_readable_and_the_resumed_one_says_all_once(run, enviro
     assert whole != killed
     with serving() as server:
         done = sync(environment, server, whole)
-    assert "ERROR" not in done.stderr and steps(server) == list(range(1, 61)) and server.runs[ID]["exitcode"] == 0
+    assert (
+        "ERROR" not in done.stderr
+        and steps(server) == list(range(1, 61))
+        and server.runs[ID]["exitcode"] == 0
+    )
 
 
 @pytest.mark.slow
@@ -195,7 +305,11 @@ def test_a_training_resumed_offline_leaves_alone_what_a_server_was_given(run, en
         assert len(folders(run)) == 2 and len(run_ids) == 1
         sync(environment, server, *run_ids)
     (other,) = (name for name in server.runs if name != ID)
-    assert len(steps(server)) == before and sorted(set(steps(server, other))) == steps(server, other) and steps(server, other)[-1] == 90
+    assert (
+        len(steps(server)) == before
+        and sorted(set(steps(server, other))) == steps(server, other)
+        and steps(server, other)[-1] == 90
+    )
 
 
 def test_a_run_that_is_sent_says_so_in_one_line_with_its_address(run, environment):
@@ -204,7 +318,11 @@ def test_a_run_that_is_sent_says_so_in_one_line_with_its_address(run, environmen
         del environment["WANDB_MODE"]
         _, err = end(start(run, environment))
     (line,) = err.splitlines()
-    assert line.startswith(f"wandb sends this run to {server.url}/") and f"/{ID};" in line and "log.mode=offline" in line, line
+    assert (
+        line.startswith(f"wandb sends this run to {server.url}/")
+        and f"/{ID};" in line
+        and "log.mode=offline" in line
+    ), line
     assert steps(server) == [1, 2, 3]
 
 
@@ -222,7 +340,9 @@ def test_a_network_lost_midway_costs_seconds_and_nothing_else(run, environment):
     (folder,) = folders(run)
     assert line == f"wandb could not upload everything in 3 s: wandb sync --include-online {folder}"
     assert float(out.split()[-1]) < 6.0
-    assert [json.loads(line)["step"] for line in run.train_log.read_text().splitlines()] == list(range(1, 41))
+    assert [json.loads(line)["step"] for line in run.train_log.read_text().splitlines()] == list(
+        range(1, 41)
+    )
     with serving() as other:
         sync(environment, other, folder)
     assert steps(other) == list(range(1, 41)) and other.runs[ID]["exitcode"] == 0
@@ -237,7 +357,9 @@ def test_a_server_that_cannot_be_used_leaves_an_offline_run(run, environment, tr
         _, err = end(start(run, environment))
     assert time.monotonic() - began < 20
     (line,) = err.splitlines()
-    assert line.startswith("wandb could not start online (") and line.endswith(f"offline, for wandb sync, in {run.path.parent}/.wandb")
+    assert line.startswith("wandb could not start online (") and line.endswith(
+        f"offline, for wandb sync, in {run.path.parent}/.wandb"
+    )
     (folder,) = (folder for folder in folders(run) if folder.name.startswith("offline-run-"))
     with serving() as other:
         sync(environment, other, folder)

@@ -1,4 +1,6 @@
-"""The wheel holds all that its commands need: installed without a checkout in sight, they do their work in another folder."""
+"""The wheel holds all that its commands need: installed without a checkout in sight, they do their
+work in another folder.
+"""
 
 import os
 import subprocess
@@ -17,15 +19,29 @@ def installed(tmp_path_factory):
     """Folder of site-packages that holds the wheel alone."""
     out, target = tmp_path_factory.mktemp("wheel"), tmp_path_factory.mktemp("site")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
-    subprocess.run([*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", out, ROOT], check=True, timeout=120)
+    subprocess.run(
+        [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", out, ROOT],
+        check=True,
+        timeout=120,
+    )
     (wheel,) = out.glob("posbench-*.whl")
     held = set(zipfile.ZipFile(wheel).namelist())
     for folder in ("configs", "scripts", "posbench"):
-        tracked = subprocess.run(["git", "ls-files", folder], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
-        kept = [name for name in tracked if name.endswith((".py", ".yaml")) or "/templates/" in name]
-        assert kept and {name if folder == "posbench" else f"posbench/{name}" for name in kept} <= held
-    assert not [name for name in held if name.startswith(("configs/", "scripts/", "tests/", "results/"))]
-    subprocess.run([*pip, "install", "--no-deps", "--target", target, wheel], check=True, timeout=120)
+        tracked = subprocess.run(
+            ["git", "ls-files", folder], cwd=ROOT, check=True, capture_output=True, text=True
+        ).stdout.split()
+        kept = [
+            name for name in tracked if name.endswith((".py", ".yaml")) or "/templates/" in name
+        ]
+        assert (
+            kept and {name if folder == "posbench" else f"posbench/{name}" for name in kept} <= held
+        )
+    assert not [
+        name for name in held if name.startswith(("configs/", "scripts/", "tests/", "results/"))
+    ]
+    subprocess.run(
+        [*pip, "install", "--no-deps", "--target", target, wheel], check=True, timeout=120
+    )
     return target
 
 
@@ -33,28 +49,53 @@ def posbench(installed, folder, *words) -> subprocess.CompletedProcess:
     """`python -m posbench WORDS` of the installed package, in a folder that is no checkout."""
     environment = {**os.environ, "PYTHONPATH": str(installed), "WANDB_MODE": "disabled"}
     return subprocess.run(
-        [sys.executable, "-m", "posbench", *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=280
+        [sys.executable, "-m", "posbench", *words],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=280,
     )
 
 
 def test_an_installed_package_runs_its_commands_and_writes_where_it_was_typed(installed, tmp_path):
-    where = "import posbench, posbench.config.names as names; print(posbench.__file__, names.CONFIGS)"
-    found = subprocess.run(
-        [sys.executable, "-c", where], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(installed)}, capture_output=True, text=True
+    where = (
+        "import posbench, posbench.config.names as names; print(posbench.__file__, names.CONFIGS)"
     )
-    assert found.stdout.split() == [str(installed / "posbench" / "__init__.py"), str(installed / "posbench" / "configs")]
+    found = subprocess.run(
+        [sys.executable, "-c", where],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(installed)},
+        capture_output=True,
+        text=True,
+    )
+    assert found.stdout.split() == [
+        str(installed / "posbench" / "__init__.py"),
+        str(installed / "posbench" / "configs"),
+    ]
     assert posbench(installed, tmp_path, "--version").stdout.startswith("posbench ")
     (tmp_path / "mine" / "extension").mkdir(parents=True)
-    (tmp_path / "mine" / "extension" / "half.yaml").write_text("_target_: posbench.extensions.pi.Pi\n")
-    done = posbench(installed, tmp_path, "run", "--config-dir", "mine", "--cfg", "job", "extension=half")
+    (tmp_path / "mine" / "extension" / "half.yaml").write_text(
+        "_target_: posbench.extensions.pi.Pi\n"
+    )
+    done = posbench(
+        installed, tmp_path, "run", "--config-dir", "mine", "--cfg", "job", "extension=half"
+    )
     assert "Pi" in done.stdout, done.stderr
     write_text(tmp_path / "text")
     words = ["data.path=text"] + [word for word in SMALL if not word.startswith("evaluate.lengths")]
     done = posbench(installed, tmp_path, "demo", *words, "evaluate.lengths=[16,32]", "jobs=1")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "posbench run run=results/runs/rope-" in done.stdout and "scripts/" not in done.stdout + done.stderr
+    assert (
+        "posbench run run=results/runs/rope-" in done.stdout
+        and "scripts/" not in done.stdout + done.stderr
+    )
     assert len(list((tmp_path / "results" / "runs").glob("*/train.json"))) == 3
     assert (tmp_path / "results" / "report" / "demo" / "curve.svg").exists()
     assert "rope" in posbench(installed, tmp_path, "runs", "list").stdout
     refused = posbench(installed, tmp_path, "claims")
-    assert refused.returncode == 2 and "run this command in a clone" in refused.stderr and "Traceback" not in refused.stderr
+    assert (
+        refused.returncode == 2
+        and "run this command in a clone" in refused.stderr
+        and "Traceback" not in refused.stderr
+    )

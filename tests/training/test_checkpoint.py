@@ -41,7 +41,10 @@ def test_a_state_comes_back_bit_by_bit(tmp_path):
     checkpoint.save_state(tmp_path / "state.pt", model, optimizers, 7, {"recent": [(1.5, 64, 0.1)]})
     other = tiny(seed=3)
     others = optim.build(other, config())
-    assert checkpoint.load_state(tmp_path / "state.pt", other, others) == (7, {"recent": [(1.5, 64, 0.1)]})
+    assert checkpoint.load_state(tmp_path / "state.pt", other, others) == (
+        7,
+        {"recent": [(1.5, 64, 0.1)]},
+    )
     for name, value in model.state_dict().items():
         assert torch.equal(other.state_dict()[name], value)
     for a, b in zip(optimizers, others, strict=True):
@@ -65,7 +68,9 @@ def test_one_flipped_bit_and_a_cut_are_found(tmp_path, damage):
 
 
 def signed(path: Path, state: object) -> Path:
-    """A state's file of any content with the checksum that belongs to it: whoever can write one can write the other."""
+    """A state's file of any content with the checksum that belongs to it: whoever can write one can
+    write the other.
+    """
     body = io.BytesIO()
     torch.save(state, body)
     path.write_bytes(hashlib.sha256(body.getvalue()).hexdigest().encode() + b"\n" + body.getvalue())
@@ -78,10 +83,19 @@ def test_a_state_of_something_else_is_refused_in_one_sentence(tmp_path, monkeypa
     checkpoint.save_state(path, model, optimizers, 1, {})
     monkeypatch.setattr("test_train.WIDTH", 24)
     other = Tiny()
-    cases = [(path, other, optim.build(other, config()), r" \(size mismatch for embed_tokens.*16.*24.*delete it")]
+    cases = [
+        (
+            path,
+            other,
+            optim.build(other, config()),
+            r" \(size mismatch for embed_tokens.*16.*24.*delete it",
+        )
+    ]
     cases += [(path, model, optim.build(model, config(optimizer="adamw")), "")]
     parts = ([], {"model": {}, "optimizers": [], "step": 1})
-    cases += [(signed(tmp_path / f"{at}.pt", one), model, optimizers, "") for at, one in enumerate(parts)]
+    cases += [
+        (signed(tmp_path / f"{at}.pt", one), model, optimizers, "") for at, one in enumerate(parts)
+    ]
     for file, into, with_, said in cases:
         with pytest.raises(RunError, match=f"belongs to another model{said}") as error:
             checkpoint.load_state(file, into, with_)
@@ -92,8 +106,21 @@ def test_the_file_is_what_safetensors_would_write(tmp_path):
     from safetensors.torch import save, save_model
 
     torch.manual_seed(0)
-    kinds = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-    tensors = {f"{'ba'[i % 2]}.{kind}": torch.randn(3, 5).mul(9).to(kind) for i, kind in enumerate((*kinds, torch.bool))}
+    kinds = (
+        torch.float32,
+        torch.bfloat16,
+        torch.float16,
+        torch.float64,
+        torch.int64,
+        torch.int32,
+        torch.int16,
+        torch.int8,
+        torch.uint8,
+    )
+    tensors = {
+        f"{'ba'[i % 2]}.{kind}": torch.randn(3, 5).mul(9).to(kind)
+        for i, kind in enumerate((*kinds, torch.bool))
+    }
     tensors |= {
         "turned": torch.randn(4, 3).T,
         "part": torch.randn(9)[2:5],
@@ -103,13 +130,17 @@ def test_the_file_is_what_safetensors_would_write(tmp_path):
     }
     for i, metadata in enumerate(({}, {"format": "pt"})):
         write_safetensors(tmp_path / f"{i}.safetensors", tensors, metadata)
-        expected = save({name: tensor.contiguous() for name, tensor in tensors.items()}, metadata or None)
+        expected = save(
+            {name: tensor.contiguous() for name, tensor in tensors.items()}, metadata or None
+        )
         assert (tmp_path / f"{i}.safetensors").read_bytes() == expected
     for tied in (False, True):
         model, _ = stepped(tied=tied)
         save_model(model, str(tmp_path / "theirs"))
         sha256 = weights.save_weights(tmp_path / "ours", model)
-        assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes() and sha256 == sha256_file(tmp_path / "ours")
+        assert (tmp_path / "ours").read_bytes() == (
+            tmp_path / "theirs"
+        ).read_bytes() and sha256 == sha256_file(tmp_path / "ours")
         other = tiny(seed=3, tied=tied)
         weights.load_weights(tmp_path / "ours", other, sha256)
         assert all(map(torch.equal, other.state_dict().values(), model.state_dict().values()))
@@ -126,9 +157,13 @@ def test_no_file_of_another_name_is_made_while_weights_are_written(tmp_path):
     events = os.read(watch, 65536)
     os.close(watch)
     made = [name for name in re.split(rb"[\x00-\x1f]+", events) if len(name) > 3]
-    assert made and all(TEMPORARY.fullmatch(name.decode()) and name.startswith(b".model-") for name in made), made
+    assert made and all(
+        TEMPORARY.fullmatch(name.decode()) and name.startswith(b".model-") for name in made
+    ), made
     for path in Path(posbench.__file__).parent.rglob("*.py"):
-        assert not re.search(r"\bsave_(file|model)\(", path.read_text()), f"{path.name}: safetensors' own writer"
+        assert not re.search(r"\bsave_(file|model)\(", path.read_text()), (
+            f"{path.name}: safetensors' own writer"
+        )
 
 
 def test_damaged_missing_and_foreign_weights_are_refused(tmp_path, monkeypatch):
@@ -162,7 +197,9 @@ def test_a_failed_write_leaves_the_state_before_it(tmp_path, monkeypatch):
 
 
 def two_generations(folder):
-    """States of steps 1 and 2, the second with other weights; returns the newer one's path, model and optimizers."""
+    """States of steps 1 and 2, the second with other weights; returns the newer one's path, model
+    and optimizers.
+    """
     model, optimizers = stepped()
     path = folder / "state.pt"
     checkpoint.save_state(path, model, optimizers, 1, {})
@@ -181,7 +218,9 @@ def test_a_damaged_state_gives_way_to_the_one_before_it(tmp_path, capfd, damage)
     assert checkpoint.load_state(path, model, optimizers) == (1, {})
     assert torch.equal(model.norm.weight, newer - 1)
     said = capfd.readouterr().err.splitlines()
-    assert len(said) == 1 and str(path) in said[0] and "going on from the state before it" in said[0]
+    assert (
+        len(said) == 1 and str(path) in said[0] and "going on from the state before it" in said[0]
+    )
     checkpoint.save_state(path, model, optimizers, 3, {})
     flip(path)
     assert checkpoint.load_state(path, model, optimizers)[0] == 1
@@ -192,10 +231,15 @@ def test_two_damaged_states_are_one_sentence_and_stay(tmp_path):
     for file in tmp_path.iterdir():
         flip(file)
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
-    with pytest.raises(RunError, match=r"state\.pt is damaged.*state\.previous\.pt is damaged.*restore one.*delete both") as error:
+    with pytest.raises(
+        RunError,
+        match=r"state\.pt is damaged.*state\.previous\.pt is damaged.*restore one.*delete both",
+    ) as error:
         checkpoint.load_state(path, model, optimizers)
     assert "\n" not in str(error.value)
-    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before and len(before) == 2
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before and len(
+        before
+    ) == 2
     checkpoint.remove_state(path)
     assert not list(tmp_path.iterdir()) and not Run(path.parent).has_state
 
@@ -262,7 +306,9 @@ def test_a_state_of_another_program_executes_nothing(tmp_path):
 
     model, optimizers = stepped()
     with pytest.raises(RunError, match="which weights_only refuses"):
-        checkpoint.load_state(signed(tmp_path / "state.pt", {"model": Hostile()}), model, optimizers)
+        checkpoint.load_state(
+            signed(tmp_path / "state.pt", {"model": Hostile()}), model, optimizers
+        )
     assert not (tmp_path / "executed").exists()
 
 

@@ -1,7 +1,8 @@
-"""One training in several processes: the same curve as in one, no row read twice, one writer, and an end for all when one ends.
+"""One training in several processes: the same curve as in one, no row read twice, one writer, and
+an end for all when one ends.
 
-This file is also what torchrun starts for the tests that look into the processes: `torchrun tests/training/test_distributed.py FOLDER`.
-"""
+This file is also what torchrun starts for the tests that look into the processes: `torchrun
+tests/training/test_distributed.py FOLDER`."""
 
 import contextlib
 import hashlib
@@ -24,7 +25,17 @@ from script_calls import call
 from spoils import with_usual
 from test_cli import TINY, Cli
 from test_mix import mixed_corpus
-from test_train import Log, Tiny, config, failing, log_of, make_corpus, not_a_number, tiny, token_file
+from test_train import (
+    Log,
+    Tiny,
+    config,
+    failing,
+    log_of,
+    make_corpus,
+    not_a_number,
+    tiny,
+    token_file,
+)
 from torch import nn
 
 from posbench.common import machine
@@ -90,7 +101,9 @@ def corpus_of(name: str):
 
 
 def encoding_case(name: str) -> tuple[nn.Module, object, object, Callable]:
-    """Model, corpus, configuration and plans of two steps of a small GPT with an encoding of configs/encoding."""
+    """Model, corpus, configuration and plans of two steps of a small GPT with an encoding of
+    configs/encoding.
+    """
     torch.manual_seed(0)  # for biases of an encoding, whatever test ran before
     model = small_model(make(node("encoding", name), small_shape()))
     corpus = make_corpus(train=token_file(3000, 4), validation=token_file(600, 2), vocab_size=50)
@@ -99,12 +112,24 @@ def encoding_case(name: str) -> tuple[nn.Module, object, object, Callable]:
 
 
 def fitted(folder: Path, world: World, model, cfg, corpus, plan_for=lambda n, step: n) -> dict:
-    """What became of a training in this process: the hash of its weights, and how it was stopped if it was."""
+    """What became of a training in this process: the hash of its weights, and how it was stopped if
+    it was.
+    """
     run, ended = Run(folder), ""
     try:
         with run.lock() if world.main else contextlib.nullcontext():
             recorder = Log(run.train_log) if world.main else None
-            fit(model, corpus, cfg, seed=0, device="cpu", run=run, recorder=recorder, plan_for=plan_for, world=world)
+            fit(
+                model,
+                corpus,
+                cfg,
+                seed=0,
+                device="cpu",
+                run=run,
+                recorder=recorder,
+                plan_for=plan_for,
+                world=world,
+            )
     except (Diverged, Stopped) as error:
         ended = str(error) if isinstance(error, Diverged) else error.message
     bits = b"".join(tensor.numpy().tobytes() for tensor in model.state_dict().values())
@@ -132,10 +157,30 @@ def work(folder: Path, world: World) -> dict:
 def together(tmp_path_factory) -> tuple[Path, list[dict]]:
     """The folder in which three processes trained all cases together, and what each of them saw."""
     folder = tmp_path_factory.mktemp("together")
-    assert "after step 12 of 30" in fitted(folder / "resumed", World(), failing(stop_me, STOP), thirty(), make_corpus())["ended"]
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(SIZE), __file__, str(folder)]
+    assert (
+        "after step 12 of 30"
+        in fitted(folder / "resumed", World(), failing(stop_me, STOP), thirty(), make_corpus())[
+            "ended"
+        ]
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        str(SIZE),
+        __file__,
+        str(folder),
+    ]
     paths = os.pathsep.join(filter(None, sys.path))
-    done = forked.run(command, env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}, capture_output=True, text=True, timeout=300)
+    done = forked.run(
+        command,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr
     return folder, [read_json(folder / f"{rank}.json") for rank in range(SIZE)]
 
@@ -143,9 +188,12 @@ def together(tmp_path_factory) -> tuple[Path, list[dict]]:
 def same_curve(found: list[dict], wanted: list[dict]) -> None:
     assert [line.keys() for line in found] == [line.keys() for line in wanted]
     for key in ("step", "tokens", "lr", "loss", "task_loss", "grad_norm", "validation_loss"):
-        # Muon orthogonalizes in bfloat16, where another order of a sum in the gradient can be another digit of the update.
+        # Muon orthogonalizes in bfloat16, where another order of a sum in the gradient can be
+        # another digit of the update.
         tolerance = {"rel": 1e-3} if key == "grad_norm" else {"rel": 1e-4, "abs": 1e-6}
-        assert [line.get(key, 0) for line in found] == pytest.approx([line.get(key, 0) for line in wanted], **tolerance), key
+        assert [line.get(key, 0) for line in found] == pytest.approx(
+            [line.get(key, 0) for line in wanted], **tolerance
+        ), key
 
 
 @pytest.mark.parametrize("name", CURVES)
@@ -154,14 +202,20 @@ def test_the_curve_is_that_of_one_process(together, tmp_path, name):
     assert len({one[name]["weights"] for one in told}) == 1
     model, cfg = CURVES[name]
     fitted(tmp_path, World(), model(), cfg, corpus_of(name))
-    if name == "cut":  # three processes went as far as step 12, where one was told to stop; this one goes on
-        assert {one[name]["ended"] for one in told} == {"stopped after step 12 of 30: the same command goes on from there"}
+    if (
+        name == "cut"
+    ):  # three processes went as far as step 12, where one was told to stop; this one goes on
+        assert {one[name]["ended"] for one in told} == {
+            "stopped after step 12 of 30: the same command goes on from there"
+        }
         assert [line["step"] for line in log_of(folder / name)] == list(range(1, STOP + 1))
         assert not fitted(folder / name, World(), tiny(seed=9), cfg, corpus_of(name))["ended"]
     same_curve(log_of(folder / name), log_of(tmp_path))
     if name == "lengths, unused":
         for made in (folder / name, tmp_path):
-            assert torch.equal(load_file(made / "model.safetensors")["never.weight"], partly().never.weight)
+            assert torch.equal(
+                load_file(made / "model.safetensors")["never.weight"], partly().never.weight
+            )
 
 
 @pytest.mark.parametrize("name", choices("encoding"))
@@ -177,19 +231,33 @@ def test_a_loss_that_breaks_in_one_process_ends_all_with_one_record(together):
     folder, told = together
     (reason,) = {one["diverged"]["ended"] for one in told}
     assert "loss is nan at step 4 with learning rate" in reason
-    assert [line.get("stopped") for line in log_of(folder / "diverged")] == [None, None, None, reason]
+    assert [line.get("stopped") for line in log_of(folder / "diverged")] == [
+        None,
+        None,
+        None,
+        reason,
+    ]
 
 
 def test_one_process_writes(together):
     folder, _ = together
     for name in set(CURVES) - {"cut"}:
-        assert {path.name for path in (folder / name).iterdir()} - {".lock"} == {"model.safetensors", "train.json", "train.jsonl"}
+        assert {path.name for path in (folder / name).iterdir()} - {".lock"} == {
+            "model.safetensors",
+            "train.json",
+            "train.jsonl",
+        }
         assert [line["step"] for line in log_of(folder / name)] == list(range(1, 31))
 
 
 def test_more_processes_than_windows_are_refused():
-    with pytest.raises(ConfigError, match=r"processes=9 cannot share a step of 8 windows .*tokens_per_step=64, train\.length=8"):
-        Trainer(tiny(), make_corpus(), thirty(), 0, torch.device("cpu"), lambda n, step: n, World(0, 9))
+    with pytest.raises(
+        ConfigError,
+        match=r"processes=9 cannot share a step of 8 windows .*tokens_per_step=64, train\.length=8",
+    ):
+        Trainer(
+            tiny(), make_corpus(), thirty(), 0, torch.device("cpu"), lambda n, step: n, World(0, 9)
+        )
 
 
 def test_each_process_has_a_gpu_of_its_own(monkeypatch):
@@ -204,7 +272,10 @@ def test_each_process_has_a_gpu_of_its_own(monkeypatch):
     for device in ("auto", "cuda"):
         with pytest.raises(ConfigError, match="processes=3 exceed the 2 GPUs .*: choose fewer"):
             pick_device(device, 0, 3)
-    with pytest.raises(ConfigError, match="device=cuda:1 is a single device, but processes=2 need one each: give device=cuda"):
+    with pytest.raises(
+        ConfigError,
+        match="device=cuda:1 is a single device, but processes=2 need one each: give device=cuda",
+    ):
         pick_device("cuda:1", 0, 2)
 
 
@@ -229,10 +300,15 @@ def unstarted(folder: Path, **changes) -> Job:
         ({"processes": 1000}, "processes=1000 exceed the 4 cores .*: give processes=4 or fewer"),
         ({"processes": 5, "device": "auto"}, "processes=5 exceed the 4 cores"),
         ({"processes": 2, "device": "cuda"}, "processes=2 exceed the 0 GPUs .*: choose fewer"),
-        ({"processes": 3, "train": TrainConfig(tokens_per_step=32, length=16)}, "processes=3 cannot share a step of 2 windows"),
+        (
+            {"processes": 3, "train": TrainConfig(tokens_per_step=32, length=16)},
+            "processes=3 cannot share a step of 2 windows",
+        ),
     ],
 )
-def test_more_processes_than_the_machine_serves_are_refused_before_one_is_started(tmp_path, monkeypatch, asked, said):
+def test_more_processes_than_the_machine_serves_are_refused_before_one_is_started(
+    tmp_path, monkeypatch, asked, said
+):
     monkeypatch.setattr(machine, "cores", lambda: 4)
     monkeypatch.setattr(machine, "gpus", lambda: 0)
     monkeypatch.setattr(worker.subprocess, "Popen", None)
@@ -245,7 +321,14 @@ def test_more_processes_than_the_machine_serves_are_refused_before_one_is_starte
 
 def test_a_dry_run_refuses_them_too(tmp_path, text_folder, capfd, monkeypatch):
     monkeypatch.setattr(machine, "cores", lambda: 3)
-    usual = [*TINY, f"data.path={text_folder}", "results_dir=runs", "cache_dir=cache", "processes=4", "dry=true"]
+    usual = [
+        *TINY,
+        f"data.path={text_folder}",
+        "results_dir=runs",
+        "cache_dir=cache",
+        "processes=4",
+        "dry=true",
+    ]
 
     def said(code: int, *more: str) -> str:
         done = call(capfd, tmp_path, "run", *with_usual(*more, usual=usual))
@@ -253,15 +336,24 @@ def test_a_dry_run_refuses_them_too(tmp_path, text_folder, capfd, monkeypatch):
         return done.stderr
 
     assert "refused: processes=4 exceed the 3 cores" in said(2)
-    cluster = "hydra/launcher=submitit_slurm"  # what its task is asked to have counts, and not this machine
+    # what its task is asked to have counts, and not this machine
+    cluster = "hydra/launcher=submitit_slurm"
     said(0, cluster, "hydra.launcher.cpus_per_task=4"), said(0, cluster, "device=auto")
-    assert "processes=4 are more than hydra.launcher.cpus_per_task=3" in said(2, cluster, "hydra.launcher.cpus_per_task=3")
-    assert "or hydra.launcher.gpus_per_node=4" in said(2, cluster, "device=cuda", "hydra.launcher.gpus_per_node=2")
+    assert "processes=4 are more than hydra.launcher.cpus_per_task=3" in said(
+        2, cluster, "hydra.launcher.cpus_per_task=3"
+    )
+    assert "or hydra.launcher.gpus_per_node=4" in said(
+        2, cluster, "device=cuda", "hydra.launcher.gpus_per_node=2"
+    )
 
 
 def test_as_many_trainings_run_at_a_time_as_there_are_cores(monkeypatch, capsys):
     monkeypatch.setattr(machine, "cores", lambda: 4)
-    assert [machine.check_jobs(4), machine.check_jobs(2, processes=2), machine.check_jobs(1, processes=9)] == [4, 2, 1]
+    assert [
+        machine.check_jobs(4),
+        machine.check_jobs(2, processes=2),
+        machine.check_jobs(1, processes=9),
+    ] == [4, 2, 1]
     assert capsys.readouterr().err == ""
     assert [machine.check_jobs(1000), machine.check_jobs(3, processes=2)] == [4, 2]
     assert capsys.readouterr().err.splitlines() == [
@@ -278,10 +370,14 @@ def cli(tmp_path: Path, text_folder: Path) -> Cli:
 LONG = ["train.steps=400", "train.log_every=10", "train.checkpoint_every=10"]
 
 
-def started(cli: Cli, *overrides: str, popen: type[subprocess.Popen] = forked.Popen) -> tuple[subprocess.Popen, Run]:
+def started(
+    cli: Cli, *overrides: str, popen: type[subprocess.Popen] = forked.Popen
+) -> tuple[subprocess.Popen, Run]:
     """A command in two processes, once it has left a checkpoint."""
     command = cli.command("processes=2", *overrides)
-    process = popen(command, cwd=cli.folder, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    process = popen(
+        command, cwd=cli.folder, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    )
     deadline = time.monotonic() + 100
     while not (states := list(cli.folder.glob("runs/*/state.pt"))) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -292,7 +388,9 @@ def of_rank(rank: int, folder: Path) -> int:
     """The process id of one process of the training that a command in `folder` started."""
     for path in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
-            if f"RANK={rank}" in path.read_text().split("\0") and os.readlink(path.parent / "cwd") == str(folder):
+            if f"RANK={rank}" in path.read_text().split("\0") and os.readlink(
+                path.parent / "cwd"
+            ) == str(folder):
                 return int(path.parent.name)
     raise AssertionError(f"no process of rank {rank}")
 
@@ -302,7 +400,14 @@ def test_a_signal_ends_all_with_a_checkpoint_and_one_process_goes_on(cli):
     process.send_signal(signal.SIGTERM)
     said = process.communicate(timeout=100)[1]
     assert process.returncode == 128 + signal.SIGTERM, said
-    assert len(re.findall(r"SIGTERM: stopped after step \d+ of 400: the same command goes on from there", said)) == 1, said
+    assert (
+        len(
+            re.findall(
+                r"SIGTERM: stopped after step \d+ of 400: the same command goes on from there", said
+            )
+        )
+        == 1
+    ), said
     assert said.count("on cpu in 2 processes") == 1 and "Traceback" not in said
     provenance = read_json(run.provenance)
     assert (provenance["processes"], provenance["backend"]) == (2, "gloo")
@@ -324,11 +429,15 @@ def test_torchrun_in_front_of_the_command_is_refused_once(cli, monkeypatch):
 @pytest.mark.skipif(sys.platform != "linux", reason="finds the processes in /proc")
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_process_that_is_killed_ends_the_others_and_the_same_command_goes_on(cli, rank):
-    process, run = started(cli, *LONG, popen=subprocess.Popen)  # /proc shows no environment of a fork
+    process, run = started(
+        cli, *LONG, popen=subprocess.Popen
+    )  # /proc shows no environment of a fork
     os.kill(of_rank(rank, cli.folder), signal.SIGKILL)
     said = process.communicate(timeout=100)[1]
     assert process.returncode == 1 and "Traceback" not in said, said
-    assert said.splitlines()[-1].startswith("failed: ended by SIGKILL (the system may have run out of memory)"), said
+    assert said.splitlines()[-1].startswith(
+        "failed: ended by SIGKILL (the system may have run out of memory)"
+    ), said
     with pytest.raises(AssertionError, match="no process"):
         of_rank(1 - rank, cli.folder)
     assert "going on from step" in cli("processes=2", *LONG).stderr

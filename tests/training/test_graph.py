@@ -1,4 +1,6 @@
-"""Steps recorded as graphs: on a GPU against eager steps, and on a CPU with a stand-in for the recorder that replays by calling."""
+"""Steps recorded as graphs: on a GPU against eager steps, and on a CPU with a stand-in for the
+recorder that replays by calling.
+"""
 
 import itertools
 import time
@@ -21,7 +23,9 @@ from posbench.training.trainer import Trainer
 
 
 class Calls:
-    """Records a step as a call of it with the recorded tensors, which is made when it is replayed."""
+    """Records a step as a call of it with the recorded tensors, which is made when it is
+    replayed.
+    """
 
     def __init__(self) -> None:
         self.recorded = 0
@@ -38,7 +42,14 @@ class Calls:
 
 
 def trainer(graph: bool, corpus=None, record=None, **changes) -> Trainer:
-    made = Trainer(tiny(), corpus or make_corpus(), config(steps=30, **changes), 0, torch.device("cpu"), lambda n, step: n)
+    made = Trainer(
+        tiny(),
+        corpus or make_corpus(),
+        config(steps=30, **changes),
+        0,
+        torch.device("cpu"),
+        lambda n, step: n,
+    )
     assert made.graphs is None
     if graph:
         made.graphs = StepGraphs(made._step, made.model.zero_grad, record or Calls())
@@ -79,8 +90,12 @@ def test_recorded_steps_are_the_eager_ones_and_each_shape_is_recorded_once(corpu
     calls, made = Calls(), [corpus and corpus() for _ in range(2)]
     eager, recorded = trainer(False, made[0], **changes), trainer(True, made[1], calls, **changes)
     assert followed(eager, 30) == followed(recorded, 30) and same(eager, recorded)
-    assert calls.recorded == shapes and all(count == EAGER for count in recorded.graphs.made.values())
-    assert eager.figures() | {"tokens_per_second": 0} == recorded.figures() | {"tokens_per_second": 0}
+    assert calls.recorded == shapes and all(
+        count == EAGER for count in recorded.graphs.made.values()
+    )
+    assert eager.figures() | {"tokens_per_second": 0} == recorded.figures() | {
+        "tokens_per_second": 0
+    }
 
 
 @pytest.mark.usefixtures("one_thread")
@@ -99,30 +114,45 @@ def test_a_training_resumed_from_a_recorded_step_ends_with_the_same_bits(tmp_pat
 @pytest.mark.usefixtures("one_thread")
 def test_a_step_that_cannot_be_recorded_stays_eager_and_is_said_once(capsys):
     def fails(step, inputs):
-        raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nmore of it")
+        raise RuntimeError(
+            "CUDA error: operation not permitted when stream is capturing\nmore of it"
+        )
 
     eager, other = trainer(False, length=[4, 8]), trainer(True, record=fails, length=[4, 8])
     assert followed(eager, 30) == followed(other, 30) and same(eager, other)
     said = [line for line in capsys.readouterr().err.splitlines() if "train.graph" in line]
-    assert len(said) == 1 and "(CUDA error: operation not permitted when stream is capturing): training goes on" in said[0]
+    assert (
+        len(said) == 1
+        and "(CUDA error: operation not permitted when stream is capturing): training goes on"
+        in said[0]
+    )
 
 
 def test_when_a_step_is_a_graph():
-    cpu, gpu, rope = torch.device("cpu"), torch.device("cuda"), small_model(make_triple("rope", "none", "none")[0]).encoding
+    cpu, gpu, rope = (
+        torch.device("cpu"),
+        torch.device("cuda"),
+        small_model(make_triple("rope", "none", "none")[0]).encoding,
+    )
     drawn = make_triple("randomized", "none", "none")[0]
-    assert why_eager(TrainConfig(), rope, gpu, World()) is None and why_eager(TrainConfig(graph=True), rope, gpu, World()) is None
+    assert (
+        why_eager(TrainConfig(), rope, gpu, World()) is None
+        and why_eager(TrainConfig(graph=True), rope, gpu, World()) is None
+    )
     assert why_eager(TrainConfig(), rope, cpu, World()) == "there is no GPU"
     assert why_eager(TrainConfig(graph=False), rope, gpu, World()) == "train.graph=false"
-    assert "processes=2" in why_eager(TrainConfig(), rope, gpu, World(0, 2)) and "new positions" in why_eager(
-        TrainConfig(), drawn, gpu, World()
-    )
-    with pytest.raises(ConfigError, match="train.graph=true needs a GPU, but device=cpu is not one"):
+    assert "processes=2" in why_eager(
+        TrainConfig(), rope, gpu, World(0, 2)
+    ) and "new positions" in why_eager(TrainConfig(), drawn, gpu, World())
+    with pytest.raises(
+        ConfigError, match="train.graph=true needs a GPU, but device=cpu is not one"
+    ):
         why_eager(TrainConfig(graph=True), rope, cpu, World())
 
 
 def test_rates_stay_where_a_recorded_step_reads_them():
     made = trainer(False)
-    (group, *_) = made.optimizers[0].param_groups
+    group, *_ = made.optimizers[0].param_groups
     group["lr"] = kept = torch.tensor(0.5)  # as on a GPU
     optim.set_rate(made.optimizers, 0.25)
     assert group["lr"] is kept and float(kept) == pytest.approx(0.25 * group["peak_lr"])
@@ -133,15 +163,29 @@ def test_rates_stay_where_a_recorded_step_reads_them():
 def on_gpu(encoding: str, graph: bool, **changes) -> Trainer:
     torch.manual_seed(0)
     model = small_model(make_triple(encoding, "none", "none")[0]).to("cuda")
-    small = {"length": TRAIN_LEN, "tokens_per_step": 64, "steps": 30, "validate_windows": 4, "dtype": "bf16", "warmup": 3, "graph": graph}
+    small = {
+        "length": TRAIN_LEN,
+        "tokens_per_step": 64,
+        "steps": 30,
+        "validate_windows": 4,
+        "dtype": "bf16",
+        "warmup": 3,
+        "graph": graph,
+    }
     plans = training_plans(model.encoding, model.scale, "cuda", 0)
-    return Trainer(model, make_corpus(), TrainConfig(**small | changes), 0, torch.device("cuda"), plans)
+    return Trainer(
+        model, make_corpus(), TrainConfig(**small | changes), 0, torch.device("cuda"), plans
+    )
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("encoding", "optimizer"), list(itertools.product(choices("encoding"), ["muon", "adamw"])))
+@pytest.mark.parametrize(
+    ("encoding", "optimizer"), list(itertools.product(choices("encoding"), ["muon", "adamw"]))
+)
 def test_graphs_on_a_gpu_are_the_eager_steps(encoding, optimizer, tmp_path):
-    """30 steps of two lengths in two micro-batches, and the last half of them again from a saved state."""
+    """30 steps of two lengths in two micro-batches, and the last half of them again from a saved
+    state.
+    """
     changes = {"length": [TRAIN_LEN // 2, TRAIN_LEN], "micro_batches": 2, "optimizer": optimizer}
     eager, made, rest = (on_gpu(encoding, graph, **changes) for graph in (False, None, None))
     wanted = followed(eager, 30)

@@ -1,16 +1,20 @@
 """by_position: the loss against the position in one long window; it shows where a method breaks.
 
-A window is a text of max_length tokens; at length L its first L tokens are read, and every one of them predicts the next. So all lengths
-begin with the same token. A row is a bin of positions p (tokens of context), named by its largest: every position up to 8, then four bins
-per doubling. The first position follows the BOS, if there is one, else the token before it.
+A window is a text of max_length tokens; at length L its first L tokens are read, and every one of
+them predicts the next. So all lengths begin with the same token. A row is a bin of positions p
+(tokens of context), named by its largest: every position up to 8, then four bins per doubling. The
+first position follows the BOS, if there is one, else the token before it.
 
-Where a method treats the first L tokens of a longer text as it treats a text of L tokens, the losses are the same but for rounding (in
-bf16 a short text may be attended in float32, a long one not), and all such lengths are read at once, as the longest of them. Its rows
-have the seconds of that pass, the others next to none. It is decided by comparing the plans of the lengths (keys seen, coordinates,
-tables, factors). A dynamic method uses the factor of L at every position, so each length takes a pass of its own and has another curve,
-also at positions that a shorter one holds. The evaluation's json has, under `texts`, the length of the text that each was read from.
+Where a method treats the first L tokens of a longer text as it treats a text of L tokens, the
+losses are the same but for rounding (in bf16 a short text may be attended in float32, a long one
+not), and all such lengths are read at once, as the longest of them. Its rows have the seconds of
+that pass, the others next to none. It is decided by comparing the plans of the lengths (keys seen,
+coordinates, tables, factors). A dynamic method uses the factor of L at every position, so each
+length takes a pass of its own and has another curve, also at positions that a shorter one holds.
+The evaluation's json has, under `texts`, the length of the text that each was read from.
 
-Version 2. In version 1 the windows of all lengths ended, not began, with the same token; at L = max_length it is the same.
+Version 2. In version 1 the windows of all lengths ended, not began, with the same token; at L =
+max_length it is the same.
 
 References: none, since the floor is the same number for every position.
 """
@@ -39,7 +43,9 @@ class ByPosition(Protocol):
 
     def __init__(self, evaluation: "Scorer"):
         super().__init__(evaluation)
-        self.read: tuple[Plan, np.ndarray, np.ndarray] | None = None  # the latest text: its plan, losses and correctness
+        self.read: tuple[Plan, np.ndarray, np.ndarray] | None = (
+            None  # the latest text: its plan, losses and correctness
+        )
 
     @classmethod
     def reading(cls, config: EvaluateConfig, train_len: int, length: int, fed: int) -> ReadVolume:
@@ -51,7 +57,9 @@ class ByPosition(Protocol):
         return self.windows.last_N - self.evaluation.config.max_length
 
     def score(self, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """nll and correctness [N, L], column p - 1 for p tokens of context. The latest text is not read again for its first tokens."""
+        """nll and correctness [N, L], column p - 1 for p tokens of context. The latest text is not
+        read again for its first tokens.
+        """
         from posbench.position.effect import begins_alike
 
         plan = self.evaluation.plan(length)
@@ -62,16 +70,23 @@ class ByPosition(Protocol):
 
     def rows(self, length: int, nll_NS: np.ndarray, correct_NS: np.ndarray) -> list[dict]:
         windows, edges, rows = self.windows, bins(length), []
-        bytes_NS = np.asarray(windows.file.n_bytes)[self.start_N[:, None] + np.arange(1, length + 1)]
+        bytes_NS = np.asarray(windows.file.n_bytes)[
+            self.start_N[:, None] + np.arange(1, length + 1)
+        ]
         for low, high in zip([0, *edges[:-1]], edges, strict=True):
             nll, correct, n_bytes = (part[:, low:high] for part in (nll_NS, correct_NS, bytes_NS))
             rows.append({"position": high, **self.mean(nll, correct, windows.document_N, n_bytes)})
         return rows
 
     def shared(self) -> dict[str, np.ndarray]:
-        """Arrays [N] that all lengths share: the document of each window, and the position of its first target there."""
+        """Arrays [N] that all lengths share: the document of each window, and the position of its
+        first target there.
+        """
         windows = self.windows
-        return {"document": windows.document_N, "offset": windows.offset_NS()[:, -1] - self.evaluation.config.max_length + 1}
+        return {
+            "document": windows.document_N,
+            "offset": windows.offset_NS()[:, -1] - self.evaluation.config.max_length + 1,
+        }
 
 
 def bins(length: int) -> list[int]:

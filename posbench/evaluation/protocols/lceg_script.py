@@ -1,19 +1,21 @@
-"""lceg_script: for comparison only, what Leooyii/LCEG eval_perplexity/eval_yarn.py and its siblings compute (commit 685eb8a).
+"""lceg_script: for comparison only, what Leooyii/LCEG eval_perplexity/eval_yarn.py and its siblings
+compute (commit 685eb8a).
 
-Windows of L tokens start every evaluate.stride tokens (256 there) of one long text, and all L - 1 predictions of each count: a token is
-scored up to L / S times, most often with less context than was there. Windows run across the ends of documents, the last one is dropped,
-and the result is the mean over batches of 32 windows of the batch's mean, a smaller last batch weighing as much. Do not use it for
-conclusions: it is close to `disjoint`, with text from other documents in the context.
+Windows of L tokens start every evaluate.stride tokens (256 there) of one long text, and all L - 1
+predictions of each count: a token is scored up to L / S times, most often with less context than
+was there. Windows run across the ends of documents, the last one is dropped, and the result is the
+mean over batches of 32 windows of the batch's mean, a smaller last batch weighing as much. Do not
+use it for conclusions: it is close to `disjoint`, with text from other documents in the context.
 
-As there, a BOS, if there is one, is at the start of each document and nowhere else, and is predicted like any token.
-The text is the stretches of yarn_script one after the other (the script takes the first ten documents). Deviation: accuracy is the share of
-scored tokens, where the script divides the hits of a batch by L alone.
+As there, a BOS, if there is one, is at the start of each document and nowhere else, and is
+predicted like any token. The text is the stretches of yarn_script one after the other (the script
+takes the first ten documents). Deviation: accuracy is the share of scored tokens, where the script
+divides the hits of a batch by L alone.
 
-The script's perplexity is 2.71828 ** loss. nll is loss x ln 2.71828, so that the column ppl = exp(nll) holds that number; it is 7e-7 below
-the loss, relatively. n_targets and n_bytes count a token each time it is scored. Arrays are [windows, L - 1] for each length,
-of no document, since windows run across them: differences are of means.
-References: none.
-"""
+The script's perplexity is 2.71828 ** loss. nll is loss x ln 2.71828, so that the column ppl =
+exp(nll) holds that number; it is 7e-7 below the loss, relatively. n_targets and n_bytes count a
+token each time it is scored. Arrays are [windows, L - 1] for each length, of no document, since
+windows run across them: differences are of means. References: none."""
 
 import math
 
@@ -42,8 +44,9 @@ class LcegScript(YarnScript):
         size = len(windows.last_N) * (windows.n_targets + 1)
         if size - max(config.lengths) <= config.stride:
             raise ConfigError(
-                f"evaluate.protocol=lceg_script drops its last window and has no other at length {max(config.lengths)}, for its text has "
-                f"only {size} tokens: raise evaluate.windows={config.windows}."
+                "evaluate.protocol=lceg_script drops its last window and has no other at length"
+                f" {max(config.lengths)}, for its text has only {size} tokens: raise"
+                f" evaluate.windows={config.windows}."
             )
         return windows
 
@@ -60,7 +63,11 @@ class LcegScript(YarnScript):
 
     def starts(self, length: int) -> np.ndarray:
         """Index in the text where each window starts: [W]."""
-        return np.arange(0, len(self.windows.last_N) * (self.windows.n_targets + 1) - length, self.evaluation.config.stride)[:-1]
+        return np.arange(
+            0,
+            len(self.windows.last_N) * (self.windows.n_targets + 1) - length,
+            self.evaluation.config.stride,
+        )[:-1]
 
     def cost(self, length: int) -> int:
         return len(self.starts(length)) * length
@@ -69,7 +76,10 @@ class LcegScript(YarnScript):
         """nll and correctness [W, L - 1]."""
         evaluation, text_M = self.evaluation, self.text_M
         score = evaluation.score(
-            evaluation.plan(length), self.starts(length), length, lambda start_n, n: text_M[start_n[:, None] + np.arange(n + 1)]
+            evaluation.plan(length),
+            self.starts(length),
+            length,
+            lambda start_n, n: text_M[start_n[:, None] + np.arange(n + 1)],
         )
         return score[0][:, :-1].astype(np.float32), score[1][:, :-1]
 
@@ -81,4 +91,11 @@ class LcegScript(YarnScript):
         bytes_M = np.where(self.text_M == BOS, 0, np.asarray(windows.file.n_bytes)[self.text_M])
         before_M = np.concatenate([[0], np.cumsum(bytes_M, dtype=np.int64)])
         document_W = windows.document_N[start_W // (windows.n_targets + 1)]
-        return [self.mean((weight_W * loss_W)[:, None], correct_NS, document_W, before_M[start_W + length] - before_M[start_W + 1])]
+        return [
+            self.mean(
+                (weight_W * loss_W)[:, None],
+                correct_NS,
+                document_W,
+                before_M[start_W + length] - before_M[start_W + 1],
+            )
+        ]

@@ -1,26 +1,30 @@
 """longppl: fixed_targets on key tokens only, whose loss falls much with the model's longer context.
 
-Most tokens need no far context, so their mean says little about it. LongPPL (Fang et al. 2024, arXiv 2410.23771, code PKU-ML/LongPPL) is
-the perplexity of those that do. With l(c) the loss after c tokens of context, a target is a key token if
+Most tokens need no far context, so their mean says little about it. LongPPL (Fang et al. 2024,
+arXiv 2410.23771, code PKU-ML/LongPPL) is the perplexity of those that do. With l(c) the loss after
+c tokens of context, a target is a key token if
 
     l(short) - l(long) > evaluate.key_gain      (the paper's LPG, threshold alpha = 2 nats)
     l(long) < evaluate.key_loss                 (its LPC, log p > beta = -2: the model can predict it)
 
-Both losses are of one reference arm: the model of the training as it was trained, without extension and scale, which reads exactly
-`long` = train_len tokens before a target (the floor of fixed_targets) or exactly `short` = evaluate.key_context of them. So the key tokens
-of a training are the same for every extension, scale and length, and no method chooses its own. Of another training they are others: to
-compare encodings, let one model choose for all, that of the training evaluate.key_run (its train_len is `long` then). Column ppl of a row
-is LongPPL, and n_targets the number of key tokens.
+Both losses are of one reference arm: the model of the training as it was trained, without extension
+and scale, which reads exactly `long` = train_len tokens before a target (the floor of
+fixed_targets) or exactly `short` = evaluate.key_context of them. So the key tokens of a training
+are the same for every extension, scale and length, and no method chooses its own. Of another
+training they are others: to compare encodings, let one model choose for all, that of the training
+evaluate.key_run (its train_len is `long` then). Column ppl of a row is LongPPL, and n_targets the
+number of key tokens.
 
-Deviations: in the paper one large model chooses for all, the long context is the whole text, and the short one has 4,096 to 5,119 tokens
-(windows that advance by 1,024); here it has train_len // 8 unless evaluate.key_context says otherwise. In windows of evaluate.floor_block
-targets a context has a few tokens less (fixed_targets). A BOS, if there is one, replaces the first token of every context. Where a small
-model has few key tokens, lower key_gain.
+Deviations: in the paper one large model chooses for all, the long context is the whole text, and
+the short one has 4,096 to 5,119 tokens (windows that advance by 1,024); here it has train_len // 8
+unless evaluate.key_context says otherwise. In windows of evaluate.floor_block targets a context has
+a few tokens less (fixed_targets). A BOS, if there is one, replaces the first token of every
+context. Where a small model has few key tokens, lower key_gain.
 
-References: none. The floor of the reference arm decides which tokens are scored, so on these it is below evaluate.key_loss by choice and
-no fair reference; its losses are in the arrays. Arrays, of the M key tokens alone: nll and correct of each length, and `key_long`,
-`key_short`, the losses that made them key tokens. The evaluation's json has the share under `config.key_tokens`.
-"""
+References: none. The floor of the reference arm decides which tokens are scored, so on these it is
+below evaluate.key_loss by choice and no fair reference; its losses are in the arrays. Arrays, of
+the M key tokens alone: nll and correct of each length, and `key_long`, `key_short`, the losses that
+made them key tokens. The evaluation's json has the share under `config.key_tokens`."""
 
 from dataclasses import replace
 from functools import cached_property
@@ -48,8 +52,15 @@ class Longppl(FixedTargets):
 
     @classmethod
     def settings(cls, asked: "EvaluateConfig", train_len: int) -> dict:
-        usual = {"key_gain": GAIN, "key_loss": LOSS, "key_context": max(1, _long(asked.key_run, train_len) // 8), "key_run": None}
-        return {key: usual[key] if getattr(asked, key) is None else getattr(asked, key) for key in usual}
+        usual = {
+            "key_gain": GAIN,
+            "key_loss": LOSS,
+            "key_context": max(1, _long(asked.key_run, train_len) // 8),
+            "key_run": None,
+        }
+        return {
+            key: usual[key] if getattr(asked, key) is None else getattr(asked, key) for key in usual
+        }
 
     @classmethod
     def check(cls, extension: "Extension", config: "EvaluateConfig", train_len: int) -> None:
@@ -57,25 +68,35 @@ class Longppl(FixedTargets):
         train_len = _long(config.key_run, train_len)
         if config.key_context >= train_len:
             raise ConfigError(
-                f"evaluate.key_context={config.key_context} must be below the training length {train_len}, the long context of which "
-                "evaluate.protocol=longppl looks for the gain: leave it null, for an eighth."
+                f"evaluate.key_context={config.key_context} must be below the training length"
+                f" {train_len}, the long context of which evaluate.protocol=longppl looks for the"
+                " gain: leave it null, for an eighth."
             )
         if config.max_length < train_len + config.targets - 1:
             raise ConfigError(
-                f"evaluate.max_length={config.max_length} leaves the first of evaluate.targets={config.targets} without the {train_len} "
-                f"tokens of context by which evaluate.protocol=longppl chooses: set it to {train_len + config.targets - 1} or more."
+                f"evaluate.max_length={config.max_length} leaves the first of"
+                f" evaluate.targets={config.targets} without the {train_len} tokens of context by"
+                " which evaluate.protocol=longppl chooses: set it to"
+                f" {train_len + config.targets - 1} or more."
             )
 
     @classmethod
     def reading_first(cls, config: "EvaluateConfig", train_len: int) -> list[ReadVolume]:
-        beyond, long = config.max_length + 1, _long(config.key_run, train_len)  # so that each target has a text of its own, as in the floor
-        return [cls.reading(config, long, beyond, context) for context in (long, config.key_context)]
+        beyond, long = (
+            config.max_length + 1,
+            _long(config.key_run, train_len),
+        )  # so that each target has a text of its own, as in the floor
+        return [
+            cls.reading(config, long, beyond, context) for context in (long, config.key_context)
+        ]
 
     def cost_first(self) -> int:
         if "judged" in vars(self):
             return 0
         shape = self.windows.targets_NS.shape
-        return sum(context * len(self.blocks(np.full(shape, context))[0]) for context in self._contexts)
+        return sum(
+            context * len(self.blocks(np.full(shape, context))[0]) for context in self._contexts
+        )
 
     @property
     def _contexts(self) -> tuple[int, int]:
@@ -88,23 +109,34 @@ class Longppl(FixedTargets):
         from posbench.scale_attention.none import NoScale
 
         model = self.evaluation.chooser or self.evaluation.model
-        return replace(self.evaluation, model=model, extension=NoExtension(), scale=NoScale(model.encoding.shape))
+        return replace(
+            self.evaluation,
+            model=model,
+            extension=NoExtension(),
+            scale=NoScale(model.encoding.shape),
+        )
 
     @cached_property
     def judged(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Losses [N, S] of all targets after the long and the short context in the reference arm, and True for the key tokens.
+        """Losses [N, S] of all targets after the long and the short context in the reference arm,
+        and True for the key tokens.
 
         Raises RunError if there is none.
         """
         config, reference = self.evaluation.config, FixedTargets(self._arm)
-        long_NS, short_NS = (reference.each(np.full(self.windows.targets_NS.shape, context))[0] for context in self._contexts)
+        long_NS, short_NS = (
+            reference.each(np.full(self.windows.targets_NS.shape, context))[0]
+            for context in self._contexts
+        )
         # A loss that is nan, because nothing was scored, makes a key token and so no row.
         key_NS = ~(short_NS - long_NS <= config.key_gain) & ~(long_NS >= config.key_loss)
         if not key_NS.any():
             raise RunError(
-                f"None of the {key_NS.size} targets is a key token: no loss below {config.key_loss:g} nats falls by more than "
-                f"{config.key_gain:g} from {config.key_context} to {self._contexts[0]} tokens of context; lower evaluate.key_gain "
-                f"(the largest fall is {float((short_NS - long_NS).max()):.2f}), or raise evaluate.key_loss or evaluate.windows."
+                f"None of the {key_NS.size} targets is a key token: no loss below"
+                f" {config.key_loss:g} nats falls by more than {config.key_gain:g} from"
+                f" {config.key_context} to {self._contexts[0]} tokens of context; lower"
+                f" evaluate.key_gain (the largest fall is {float((short_NS - long_NS).max()):.2f}),"
+                " or raise evaluate.key_loss or evaluate.windows."
             )
         return long_NS, short_NS, key_NS
 
@@ -119,7 +151,9 @@ class Longppl(FixedTargets):
 
     def rows(self, length: int, nll_NS: np.ndarray, correct_NS: np.ndarray) -> list[dict]:
         shared = self.shared()
-        return [self.mean(nll_NS.astype(np.float64), correct_NS, shared["document"], shared["bytes"])]
+        return [
+            self.mean(nll_NS.astype(np.float64), correct_NS, shared["document"], shared["bytes"])
+        ]
 
     def shared(self) -> dict[str, np.ndarray]:
         """Arrays [M] that all lengths share."""
@@ -129,7 +163,13 @@ class Longppl(FixedTargets):
 
     def stated(self) -> dict:
         key_NS = self.judged[2]
-        return {"key_tokens": {"share": float(key_NS.mean()), "number": int(key_NS.sum()), "of": key_NS.size}}
+        return {
+            "key_tokens": {
+                "share": float(key_NS.mean()),
+                "number": int(key_NS.sum()),
+                "of": key_NS.size,
+            }
+        }
 
 
 def _long(key_run: dict | None, train_len: int) -> int:

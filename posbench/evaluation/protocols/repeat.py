@@ -1,20 +1,24 @@
-"""repeat: a text of train_len tokens, repeated; a model that copies finds every target train_len tokens earlier.
+"""repeat: a text of train_len tokens, repeated; a model that copies finds every target train_len
+tokens earlier.
 
-Targets and windows are those of fixed_targets. The text is the train_len tokens up to a window's last target. For length L its copies
-fill the L tokens that are fed (the first copy is cut), and the last copy's last S tokens are scored. The distance to copy from is
-train_len at every length; only the number of copies grows. At L = train_len there is one copy and nothing to copy from. This is the
-baseline, equal to fixed_targets at that length.
-(Su 2023, kexue.fm 9708, evaluates accuracy on repeated text; there the window of 4096 holds eight copies of 512 tokens.)
+Targets and windows are those of fixed_targets. The text is the train_len tokens up to a window's
+last target. For length L its copies fill the L tokens that are fed (the first copy is cut), and the
+last copy's last S tokens are scored. The distance to copy from is train_len at every length; only
+the number of copies grows. At L = train_len there is one copy and nothing to copy from. This is the
+baseline, equal to fixed_targets at that length. (Su 2023, kexue.fm 9708, evaluates accuracy on
+repeated text; there the window of 4096 holds eight copies of 512 tokens.)
 
-The control, task `control`, is read at L = train_len: the text's last train_len // 2 tokens twice, with the same targets scored, all
-within the training length. If the control is no better than the baseline, the model does not copy, and the longer lengths mean nothing.
-Look at accuracy, which is in each row.
+The control, task `control`, is read at L = train_len: the text's last train_len // 2 tokens twice,
+with the same targets scored, all within the training length. If the control is no better than the
+baseline, the model does not copy, and the longer lengths mean nothing. Look at accuracy, which is
+in each row.
 
-A BOS, if there is one, replaces the first of the fed tokens. recompute_window gives each target its last w tokens: up to w = train_len
-these are natural text, one copy. Arrays `control_nll` and `control_correct` [N * S] are the control's.
+A BOS, if there is one, replaces the first of the fed tokens. recompute_window gives each target its
+last w tokens: up to w = train_len these are natural text, one copy. Arrays `control_nll` and
+`control_correct` [N * S] are the control's.
 
-References: fixed_targets of the same method, which is natural text before the same targets, and its floor.
-"""
+References: fixed_targets of the same method, which is natural text before the same targets, and its
+floor."""
 
 from dataclasses import replace
 from functools import cached_property
@@ -49,20 +53,23 @@ class Repeat(FixedTargets):
     def check(cls, extension: "Extension", config: "EvaluateConfig", train_len: int) -> None:
         if config.targets >= train_len // 2:
             raise ConfigError(
-                f"evaluate.targets={config.targets} must be below half of the training length {train_len}, the text of which "
-                "evaluate.protocol=repeat makes its control: leave it null, for an eighth."
+                f"evaluate.targets={config.targets} must be below half of the training length"
+                f" {train_len}, the text of which evaluate.protocol=repeat makes its control: leave"
+                " it null, for an eighth."
             )
         if config.max_length < train_len:
             raise ConfigError(
-                f"evaluate.max_length={config.max_length} is below the training length {train_len}, the length of the text that "
-                "evaluate.protocol=repeat repeats: raise it."
+                f"evaluate.max_length={config.max_length} is below the training length {train_len},"
+                " the length of the text that evaluate.protocol=repeat repeats: raise it."
             )
 
     @classmethod
     def reading(cls, config: "EvaluateConfig", train_len: int, length: int, fed: int) -> ReadVolume:
         one = super().reading(config, train_len, length, fed)
         # At the training length the control is read too.
-        return replace(one, texts=2 * one.texts, losses=2 * one.losses) if length == train_len else one
+        return (
+            replace(one, texts=2 * one.texts, losses=2 * one.losses) if length == train_len else one
+        )
 
     def index(self, at_n: np.ndarray, length: int) -> np.ndarray:
         if length <= self.period:
@@ -70,7 +77,9 @@ class Repeat(FixedTargets):
         n_targets = self.windows.n_targets
         back_n = n_targets - 1 - at_n % n_targets
         behind_nL = back_n[:, None] + np.arange(length, -1, -1)
-        return self.evaluation.opened(self.windows.last_N[at_n // n_targets][:, None] - behind_nL % self.period)
+        return self.evaluation.opened(
+            self.windows.last_N[at_n // n_targets][:, None] - behind_nL % self.period
+        )
 
     def run(self, length: int) -> tuple[list[dict], dict[str, np.ndarray]]:
         rows, arrays = super().run(length)
@@ -85,4 +94,7 @@ class Repeat(FixedTargets):
         return [{**row, "task": "control"} for row in rows], arrays
 
     def shared(self) -> dict[str, np.ndarray]:
-        return {**super().shared(), **{f"control_{name}": array for name, array in self.control[1].items()}}
+        return {
+            **super().shared(),
+            **{f"control_{name}": array for name, array in self.control[1].items()},
+        }

@@ -1,18 +1,22 @@
-"""yarn_script: for comparison only, what jquesnelle/yarn eval/perplexity.py computes (commit b1d7076), the "sliding window" of its paper.
+"""yarn_script: for comparison only, what jquesnelle/yarn eval/perplexity.py computes (commit
+b1d7076), the "sliding window" of its paper.
 
-Windows of L tokens advance by evaluate.stride (256 there) and score the tokens that no window before them scored, but the result is the
-mean over windows of each window's mean: the first window, L - 1 tokens most of which have short contexts, weighs as much as a window of
-S tokens. Do not use it for conclusions: tokens weigh unequally, by an amount that changes with L. `sliding` weighs them alike.
-S is below every L, for a window predicts all its tokens but the first.
+Windows of L tokens advance by evaluate.stride (256 there) and score the tokens that no window
+before them scored, but the result is the mean over windows of each window's mean: the first window,
+L - 1 tokens most of which have short contexts, weighs as much as a window of S tokens. Do not use
+it for conclusions: tokens weigh unequally, by an amount that changes with L. `sliding` weighs them
+alike. S is below every L, for a window predicts all its tokens but the first.
 
-As there, a window is L tokens, the first replaced by the BOS if there is one. The last of them predicts nothing, so a target has at most
-L - 1 tokens before it. The last window ends with the text. Documents are stretches of max_length tokens (EveryTokenProtocol), as in
-disjoint and sliding. Set evaluate.max_length well above the longest length, because at L = max_length there is only one window.
-Deviation: the last window, which is shorter, is read with the geometry of L; a dynamic method would see its own length there.
+As there, a window is L tokens, the first replaced by the BOS if there is one. The last of them
+predicts nothing, so a target has at most L - 1 tokens before it. The last window ends with the
+text. Documents are stretches of max_length tokens (EveryTokenProtocol), as in disjoint and sliding.
+Set evaluate.max_length well above the longest length, because at L = max_length there is only one
+window. Deviation: the last window, which is shorter, is read with the geometry of L; a dynamic
+method would see its own length there.
 
-nll is that mean of means and ppl = exp(nll) the script's perplexity; bpb divides that nll by the bytes of a token; accuracy weighs tokens
-alike. Arrays are [N, max_length - 1] for each length. References: none.
-"""
+nll is that mean of means and ppl = exp(nll) the script's perplexity; bpb divides that nll by the
+bytes of a token; accuracy weighs tokens alike. Arrays are [N, max_length - 1] for each length.
+References: none."""
 
 from dataclasses import replace
 
@@ -37,20 +41,28 @@ class YarnScript(EveryTokenProtocol):
     @classmethod
     def place(cls, file: TokenFile, config: EvaluateConfig, train_len: int) -> Windows:
         stretches = super().place(file, config, train_len)
-        # A document of max_length tokens, its first (or the BOS) included: so many fit one window of L = max_length.
+        # A document of max_length tokens, its first (or the BOS) included: so many fit one window
+        # of L = max_length.
         return replace(stretches, last_N=stretches.last_N - 1, n_targets=stretches.n_targets - 1)
 
     @classmethod
     def reading(cls, config: EvaluateConfig, train_len: int, length: int, fed: int) -> ReadVolume:
         count, step = cls.count(config, train_len), config.stride or length
-        return ReadVolume(count * (1 + -(-(config.max_length - length) // step)), length, step, count * (config.max_length - 1))
+        return ReadVolume(
+            count * (1 + -(-(config.max_length - length) // step)),
+            length,
+            step,
+            count * (config.max_length - 1),
+        )
 
     def window_bounds(self, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         first_N = self.windows.last_N - self.windows.n_targets
         start_K, end_K = self._windows(length)
         low_K = np.maximum(0, np.concatenate([[0], end_K[:-1]]) - start_K - 1)
         spans = (start_K + first_N[:, None], low_K, end_K - start_K - 1)
-        start_W, low_W, high_W = (np.broadcast_to(part, (len(first_N), len(start_K))).ravel() for part in spans)
+        start_W, low_W, high_W = (
+            np.broadcast_to(part, (len(first_N), len(start_K))).ravel() for part in spans
+        )
         return start_W, low_W, high_W
 
     def weights(self, length: int) -> np.ndarray:
@@ -59,7 +71,9 @@ class YarnScript(EveryTokenProtocol):
         return np.repeat(self.windows.n_targets / len(new_K) / new_K, new_K)
 
     def _windows(self, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """First token and end of each window of one document. The last window ends with the document."""
+        """First token and end of each window of one document. The last window ends with the
+        document.
+        """
         size = self.windows.n_targets + 1
         stride = self.evaluation.config.stride or length
         start_K = stride * np.arange(1 + -(-(size - length) // stride))

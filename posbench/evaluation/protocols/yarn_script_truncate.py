@@ -1,8 +1,10 @@
-"""yarn_script_truncate: for comparison only, what eval/perplexity.py of jquesnelle/yarn computes with --truncate (commit b1d7076).
+"""yarn_script_truncate: for comparison only, what eval/perplexity.py of jquesnelle/yarn computes
+with --truncate (commit b1d7076).
 
-eval.sh makes the paper's Proof-pile curve this way: each document is cut to its first L tokens and read as one window. Nothing slides,
-whatever the stride, and every length scores other targets. The result is the mean over documents of the mean over L - 1 tokens. It has the
-early-token curse of `disjoint`, on text that changes with L. Do not use it for conclusions: take fixed_targets.
+eval.sh makes the paper's Proof-pile curve this way: each document is cut to its first L tokens and
+read as one window. Nothing slides, whatever the stride, and every length scores other targets. The
+result is the mean over documents of the mean over L - 1 tokens. It has the early-token curse of
+`disjoint`, on text that changes with L. Do not use it for conclusions: take fixed_targets.
 
 Documents, BOS, columns and references as in yarn_script; arrays are [N, L - 1].
 """
@@ -33,5 +35,7 @@ class YarnScriptTruncate(YarnScript):
 
     def run(self, length: int) -> tuple[list[dict], dict[str, np.ndarray]]:
         script, windows = YarnScript(self.evaluation), self.windows
-        script.windows = replace(windows, last_N=windows.last_N - windows.n_targets + length - 1, n_targets=length - 1)
+        script.windows = replace(
+            windows, last_N=windows.last_N - windows.n_targets + length - 1, n_targets=length - 1
+        )
         return script.run(length)

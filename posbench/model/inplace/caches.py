@@ -1,9 +1,8 @@
 """Caches of keys and values of a model whose methods are in place.
 
-A cache holds unturned keys, and states that one choice of methods made of the text. So each is marked with that choice
-when the model fills it, and another one is refused: it would give wrong logits in silence. A mark is copied with its
-cache.
-"""
+A cache holds unturned keys, and states that one choice of methods made of the text. So each is
+marked with that choice when the model fills it, and another one is refused: it would give wrong
+logits in silence. A mark is copied with its cache."""
 
 import uuid
 import weakref
@@ -22,7 +21,9 @@ MARK = "_posbench_methods"
 
 
 class Caches:
-    """The caches that one model filled. `methods` names the present choice, and no other one in any process."""
+    """The caches that one model filled. `methods` names the present choice, and no other one in any
+    process.
+    """
 
     def __init__(self) -> None:
         self.methods = uuid.uuid4().hex
@@ -33,10 +34,13 @@ class Caches:
         self.methods = uuid.uuid4().hex
 
     def admit(self, cache: "Cache") -> None:
-        """Mark a cache that is about to be filled. Raises ConfigError for one that is filled by other methods."""
+        """Mark a cache that is about to be filled. Raises ConfigError for one that is filled by
+        other methods.
+        """
         if _holds_tokens(cache) and getattr(cache, MARK, None) != self.methods:
             raise ConfigError(
-                "This cache was filled before the present methods were put in place, so it cannot be read: start without past_key_values."
+                "This cache was filled before the present methods were put in place, so it cannot"
+                " be read: start without past_key_values."
             )
         self.mark(cache)
 
@@ -45,14 +49,18 @@ class Caches:
         self.filled.add(cache)
 
     def close(self) -> None:
-        """Have the caches refuse further tokens, since the model that is as it came would take their keys for its own."""
+        """Have the caches refuse further tokens, since the model that is as it came would take
+        their keys for its own.
+        """
         for cache in self.filled:
             cache.update = _refuse
         self.filled.clear()
 
     @contextmanager
     def watch(self, model: nn.Module) -> Iterator[None]:
-        """Context in which the caches of a model, and of its decoder alone, are admitted and marked."""
+        """Context in which the caches of a model, and of its decoder alone, are admitted and
+        marked.
+        """
         from transformers import PreTrainedModel
 
         def entered(module: nn.Module, args: tuple, keywords: dict) -> None:
@@ -88,6 +96,6 @@ def _holds_tokens(cache: "Cache") -> bool:
 
 def _refuse(*args: object, **keywords: object) -> None:
     raise ConfigError(
-        "This cache was filled while posbench's methods were in place, and the restored model cannot read it: "
-        "start without past_key_values."
+        "This cache was filled while posbench's methods were in place, and the restored model"
+        " cannot read it: start without past_key_values."
     )

@@ -1,8 +1,8 @@
 """Configurations of one model alone, while its methods are in place.
 
-Models may share a configuration object, such as two that were made from it. What a model's methods need of its
-configuration, its attention function and its longest text, must not reach another model.
-"""
+Models may share a configuration object, such as two that were made from it. What a model's methods
+need of its configuration, its attention function and its longest text, must not reach another
+model."""
 
 import copy
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,7 +16,9 @@ ATTENTION = "_attn_implementation_internal"
 
 
 class Place(NamedTuple):
-    """Attribute of a module that holds a configuration: `shared` as the model came, `own` a copy of it."""
+    """Attribute of a module that holds a configuration: `shared` as the model came, `own` a copy of
+    it.
+    """
 
     module: nn.Module
     attribute: str
@@ -25,11 +27,11 @@ class Place(NamedTuple):
 
 
 class OwnConfigs:
-    """Context in which a model's modules hold copies of their configurations; equal objects stay one object.
+    """Context in which a model's modules hold copies of their configurations; equal objects stay
+    one object.
 
-    At its end the shared ones are back, with whatever the user set meanwhile. Nothing happens to a model that is
-    forgotten before the end.
-    """
+    At its end the shared ones are back, with whatever the user set meanwhile. Nothing happens to a
+    model that is forgotten before the end."""
 
     def __init__(self, model: nn.Module):
         self.model = model
@@ -54,7 +56,9 @@ def _configs(module: nn.Module) -> list[tuple[str, "PreTrainedConfig"]]:
     """(attribute, configuration) of a module."""
     from transformers import PreTrainedConfig
 
-    return [(name, value) for name, value in vars(module).items() if isinstance(value, PreTrainedConfig)]
+    return [
+        (name, value) for name, value in vars(module).items() if isinstance(value, PreTrainedConfig)
+    ]
 
 
 def _settings(config: "PreTrainedConfig") -> dict[str, object]:
@@ -62,11 +66,17 @@ def _settings(config: "PreTrainedConfig") -> dict[str, object]:
     from transformers import PreTrainedConfig
 
     settings = vars(config).items()
-    return {key: value for key, value in settings if key != ATTENTION and not isinstance(value, PreTrainedConfig)}
+    return {
+        key: value
+        for key, value in settings
+        if key != ATTENTION and not isinstance(value, PreTrainedConfig)
+    }
 
 
 def _adopt(place: Place, before: dict[str, object]) -> None:
-    """Put a shared configuration back, with the settings that its copy has now and had not `before`."""
+    """Put a shared configuration back, with the settings that its copy has now and had not
+    `before`.
+    """
     for key, value in _settings(place.own).items():
         if key not in before or before[key] != value:
             vars(place.shared)[key] = value

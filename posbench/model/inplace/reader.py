@@ -1,8 +1,10 @@
-"""A transformers model for evaluations: hidden states of a text under a plan, and its own output head.
+"""A transformers model for evaluations: hidden states of a text under a plan, and its own output
+head.
 
-The decoder runs once over the text and the head over the rows that are scored, by the model's own code: the head's caps, scales and
-multipliers are what its forward does to hidden states that are handed to it in place of the decoder's. A fine-tuning trains all weights,
-without dropout and without the losses that a mixture of experts has for its router.
+The decoder runs once over the text and the head over the rows that are scored, by the model's own
+code: the head's caps, scales and multipliers are what its forward does to hidden states that are
+handed to it in place of the decoder's. A fine-tuning trains all weights, without dropout and
+without the losses that a mixture of experts has for its router.
 
 Letters: B batch, T tokens, C width, N all rows, R scored rows, V vocabulary.
 """
@@ -28,7 +30,9 @@ BLOCK = 2**25  # scores that a training holds at once
 
 
 class Head:
-    """Output head: hidden states [R, C] to logits [R, V]. Before it stands the model's `decoder`; the reader holds the weights of both."""
+    """Output head: hidden states [R, C] to logits [R, V]. Before it stands the model's `decoder`;
+    the reader holds the weights of both.
+    """
 
     def __init__(self, model: nn.Module, decoder: nn.Module, kind: type, out_features: int):
         self.model, self.decoder, self.kind, self.out_features = model, decoder, kind, out_features
@@ -41,19 +45,28 @@ class Head:
         rows = hidden_RC.reshape(1, -1, hidden_RC.shape[-1])
         self.decoder.forward = lambda *args, **given: self.kind(last_hidden_state=rows)
         try:
-            logits_RV = self.model(input_ids=rows.new_zeros(rows.shape[:2], dtype=torch.long), use_cache=False).logits[0]
+            logits_RV = self.model(
+                input_ids=rows.new_zeros(rows.shape[:2], dtype=torch.long), use_cache=False
+            ).logits[0]
         finally:
             del self.decoder.forward
         return logits_RV.unflatten(0, hidden_RC.shape[:-1])
 
 
 class Reader(nn.Module):
-    """A model of transformers with the interface of posbench's GPT, with an extension trained in by `scaling` and `scaling_len`.
+    """A model of transformers with the interface of posbench's GPT, with an extension trained in by
+    `scaling` and `scaling_len`.
 
-    Raises ConfigError as `extend` does, for an unusual head, and for a scaling that its layers cannot have.
-    """
+    Raises ConfigError as `extend` does, for an unusual head, and for a scaling that its layers
+    cannot have."""
 
-    def __init__(self, model: nn.Module, train_len: int, scaling: dict | None = None, scaling_len: float | None = None):
+    def __init__(
+        self,
+        model: nn.Module,
+        train_len: int,
+        scaling: dict | None = None,
+        scaling_len: float | None = None,
+    ):
         super().__init__()
         self.model, self.scale = model, None
         self.door = take(model, train_len)
@@ -90,7 +103,8 @@ class Reader(nn.Module):
             close = {"rtol": 1e-3, "atol": 1e-3 * float(expected.std())}
             if kind is None or not torch.allclose(head(head.decoded(ids_BT)[0]), expected, **close):
                 raise ConfigError(
-                    f"{type(self.model).__name__} computes its logits from more than its last hidden states, which is not supported."
+                    f"{type(self.model).__name__} computes its logits from more than its last"
+                    " hidden states, which is not supported."
                 )
         return head
 
@@ -115,13 +129,20 @@ class Reader(nn.Module):
         return own_TC.shape == rows_TC.shape and torch.equal(own_TC, rows_TC.to(own_TC))
 
     def loss(self, tokens_BT: Tensor, targets_BT: Tensor, plan: Plan) -> Tensor:
-        """Mean loss of the targets that are not IGNORED, in nats (scalar, float32). Scores are made again for their gradients."""
+        """Mean loss of the targets that are not IGNORED, in nats (scalar, float32). Scores are made
+        again for their gradients.
+        """
 
         def summed(hidden_RC: Tensor, target_R: Tensor) -> Tensor:
-            return cross_entropy(self.lm_head(hidden_RC).float(), target_R, ignore_index=IGNORED, reduction="sum")
+            return cross_entropy(
+                self.lm_head(hidden_RC).float(), target_R, ignore_index=IGNORED, reduction="sum"
+            )
 
         hidden_NC, target_N = self.hidden(tokens_BT, plan).flatten(0, 1), targets_BT.flatten()
-        rows, total = max(1, BLOCK // self.lm_head.out_features), hidden_NC.new_zeros((), dtype=torch.float32)
+        rows, total = (
+            max(1, BLOCK // self.lm_head.out_features),
+            hidden_NC.new_zeros((), dtype=torch.float32),
+        )
         for hidden_RC, target_R in zip(hidden_NC.split(rows), target_N.split(rows), strict=True):
             total = total + checkpoint(summed, hidden_RC, target_R, use_reentrant=False)
         return total / (target_N != IGNORED).sum().clamp(min=1)
@@ -131,7 +152,9 @@ class Reader(nn.Module):
         return super().train(False)
 
     def save(self, file: Path) -> str:
-        """Write weights and configuration by the model's own save_pretrained. Returns the SHA-256 of the weights, `file`, in hex."""
+        """Write weights and configuration by the model's own save_pretrained. Returns the SHA-256
+        of the weights, `file`, in hex.
+        """
         with disk_errors(file):
             self.model.save_pretrained(file.parent, max_shard_size="100000GB")
         return sha256_file(file)

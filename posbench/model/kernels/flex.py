@@ -1,8 +1,11 @@
-"""`flex`: torch's FlexAttention on CUDA without gradients, for windows, several bands, biases by distance, and gates.
+"""`flex`: torch's FlexAttention on CUDA without gradients, for windows, several bands, biases by
+distance, and gates.
 
-It cannot run encodings that weigh whole rows, decays, or biases that depend on more than the distance. `rows` runs these, and trains.
+It cannot run encodings that weigh whole rows, decays, or biases that depend on more than the
+distance. `rows` runs these, and trains.
 
-Each band is one call. Merging disjoint bands by their log-sum-exp gives the softmax over all of them.
+Each band is one call. Merging disjoint bands by their log-sum-exp gives the softmax over all of
+them.
 
 Letters: B batch, T tokens, H heads, G key heads, D head width.
 """
@@ -31,31 +34,54 @@ def possible(layer: LayerPlan) -> bool:
     encoding = layer.encoding
     if GIVEN_UP in layer.bands[0].kept:
         return False
-    if layer.softcap is not None or encoding.decay() is not None or encoding.biases & (Bias.ROWS | Bias.PAIRWISE):
+    if (
+        layer.softcap is not None
+        or encoding.decay() is not None
+        or encoding.biases & (Bias.ROWS | Bias.PAIRWISE)
+    ):
         return False
     return Bias.PROFILE not in encoding.biases or all(band.line is not None for band in layer.bands)
 
 
-def flex(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gates_BHT: Tensor | None = None) -> Tensor:
-    """Run all bands of a layer and merge them: [B, H, T, D], float32. q and k are float32, v has the model's format, gates float64 sums."""
+def flex(
+    layer: LayerPlan,
+    q_BHTD: Tensor,
+    k_BGTD: Tensor,
+    v_BGTD: Tensor,
+    gates_BHT: Tensor | None = None,
+) -> Tensor:
+    """Run all bands of a layer and merge them: [B, H, T, D], float32. q and k are float32, v has
+    the model's format, gates float64 sums.
+    """
     outs, sums = [], []
     for band in layer.bands:
-        sees_T = band.once(("sees", q_BHTD.device), lambda band=band: (band.seen_T > 0).to(q_BHTD.device) if band.seen_T.any() else None)
+        sees_T = band.once(
+            ("sees", q_BHTD.device),
+            lambda band=band: (band.seen_T > 0).to(q_BHTD.device) if band.seen_T.any() else None,
+        )
         if sees_T is not None:
             y_BHTD, lse_BHT = _band(layer, band, q_BHTD, k_BGTD, v_BGTD, gates_BHT)
             outs.append(y_BHTD)
-            # A query that sees no key of a band gets no weight there; its row of the kernel's output is undefined.
+            # A query that sees no key of a band gets no weight there; its row of the kernel's
+            # output is undefined.
             sums.append(torch.where(sees_T, lse_BHT, -torch.inf))
     if layer.has_sink:
         sums.append(layer.sink(q_BHTD)[:, None].expand_as(sums[0]))
     if len(sums) == 1:
         return outs[0].float()
     share = torch.stack(sums).softmax(dim=0).unsqueeze(-1)
-    return sum(part * y_BHTD.float() for part, y_BHTD in zip(share, outs, strict=False))  # a sink has a share and no value
+    return sum(
+        part * y_BHTD.float() for part, y_BHTD in zip(share, outs, strict=False)
+    )  # a sink has a share and no value
 
 
 def _band(
-    layer: LayerPlan, band: BandPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gates_BHT: Tensor | None
+    layer: LayerPlan,
+    band: BandPlan,
+    q_BHTD: Tensor,
+    k_BGTD: Tensor,
+    v_BGTD: Tensor,
+    gates_BHT: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     device, width, scored = q_BHTD.device, v_BGTD.shape[-1], q_BHTD.shape[-1]
     q_BHTD, k_BGTD = layer.turned(band, q_BHTD, k_BGTD)
@@ -79,29 +105,47 @@ def _band(
     return y_BHTD[..., :width], aux.lse
 
 
-def _score_mods(layer: LayerPlan, band: BandPlan, gates_BHT: Tensor | None, device: torch.device) -> list[Callable]:
-    """Changes of a score s of query i and key j: rules by distance, columns of a bias, its profile, and gates."""
+def _score_mods(
+    layer: LayerPlan, band: BandPlan, gates_BHT: Tensor | None, device: torch.device
+) -> list[Callable]:
+    """Changes of a score s of query i and key j: rules by distance, columns of a bias, its profile,
+    and gates.
+    """
     delta_T, mods = torch.arange(len(layer.n_T), dtype=torch.float64), []
     for rule in layer.distance_rules:
         factor_T, add_T = (part.float().to(device) for part in rule.distance(delta_T))
-        mods.append(lambda s, b, h, i, j, f=factor_T, a=add_T: s * f[(i - j).clamp(min=0)] + a[(i - j).clamp(min=0)])
+        mods.append(
+            lambda s, b, h, i, j, f=factor_T, a=add_T: (
+                s * f[(i - j).clamp(min=0)] + a[(i - j).clamp(min=0)]
+            )
+        )
     if (columns := layer.encoding.columns(*band.positions(device), row_constant=True)) is not None:
         q_HTR, k_TR = columns
         # One column at a time: the kernel compiles a function of a single pair.
-        mods += [lambda s, b, h, i, j, r=r: s + q_HTR[h, i, r] * k_TR[j, r] for r in range(k_TR.shape[-1])]
+        mods += [
+            lambda s, b, h, i, j, r=r: s + q_HTR[h, i, r] * k_TR[j, r]
+            for r in range(k_TR.shape[-1])
+        ]
     if Bias.PROFILE in layer.encoding.biases:
         table_HT = layer.profile(band, delta_T.to(device))
         mods.append(lambda s, b, h, i, j: s + table_HT[h, (i - j).clamp(min=0)])
     if gates_BHT is not None:
-        # Two float32 numbers hold a float64 sum, so that the small difference of two large sums stays accurate.
+        # Two float32 numbers hold a float64 sum, so that the small difference of two large sums
+        # stays accurate.
         high_BHT = gates_BHT.float()
         low_BHT = (gates_BHT - high_BHT.double()).float()
-        mods.append(lambda s, b, h, i, j: s + (high_BHT[b, h, i] - high_BHT[b, h, j]) + (low_BHT[b, h, i] - low_BHT[b, h, j]))
+        mods.append(
+            lambda s, b, h, i, j: (
+                s + (high_BHT[b, h, i] - high_BHT[b, h, j]) + (low_BHT[b, h, i] - low_BHT[b, h, j])
+            )
+        )
     return mods
 
 
 def block_mask(band: BandPlan, device: torch.device):
-    """BlockMask of a band: the blocks that the kernel skips, runs whole or masks. Made from intervals, never from [T, T]."""
+    """BlockMask of a band: the blocks that the kernel skips, runs whole or masks. Made from
+    intervals, never from [T, T].
+    """
     from torch.nn.attention.flex_attention import BlockMask
 
     first_T, last_T = band.first_T, band.last_T
@@ -109,21 +153,35 @@ def block_mask(band: BandPlan, device: torch.device):
     row_T = torch.arange(length) // BLOCK
 
     def count(low_T: Tensor, high_T: Tensor) -> Tensor:
-        """Number of queries, for each row of blocks, that have each block of keys between their `low` and `high`: [Q, K]."""
+        """Number of queries, for each row of blocks, that have each block of keys between their
+        `low` and `high`: [Q, K].
+        """
         some_T = (first_T <= last_T) & (low_T <= high_T)
         edges_QK = torch.zeros(number, number + 1, dtype=torch.int32)
         for at_T, step in ((low_T, 1), (high_T + 1, -1)):
-            edges_QK.index_put_((row_T[some_T], at_T[some_T]), torch.tensor(step, dtype=torch.int32), accumulate=True)
+            edges_QK.index_put_(
+                (row_T[some_T], at_T[some_T]),
+                torch.tensor(step, dtype=torch.int32),
+                accumulate=True,
+            )
         return edges_QK.cumsum(dim=-1)[:, :-1]
 
     def listed(blocks_QK: Tensor) -> tuple[Tensor, Tensor]:
-        """Number of blocks in each row, and all block numbers with the row's own first: [1, 1, Q] and [1, 1, Q, K]."""
+        """Number of blocks in each row, and all block numbers with the row's own first: [1, 1, Q]
+        and [1, 1, Q, K].
+        """
         blocks_QK = blocks_QK.int()[None, None]
-        return blocks_QK.sum(dim=-1).int(), blocks_QK.argsort(dim=-1, descending=True, stable=True).int()
+        return (
+            blocks_QK.sum(dim=-1).int(),
+            blocks_QK.argsort(dim=-1, descending=True, stable=True).int(),
+        )
 
     touched_QK = count(first_T // BLOCK, last_T // BLOCK) > 0
-    # A last block that the text does not fill has fewer queries or keys, so it is masked and not run whole.
-    whole_QK = (count(-(-first_T // BLOCK), (last_T + 1) // BLOCK - 1) == BLOCK) & (band.lot_T is None)
+    # A last block that the text does not fill has fewer queries or keys, so it is masked and not
+    # run whole.
+    whole_QK = (count(-(-first_T // BLOCK), (last_T + 1) // BLOCK - 1) == BLOCK) & (
+        band.lot_T is None
+    )
     first_T, last_T = first_T.to(device), last_T.to(device)
 
     def inside(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
@@ -134,25 +192,37 @@ def block_mask(band: BandPlan, device: torch.device):
         lot_T, share_T = band.lot_T.to(device), band.share_T.to(device)
         seen = lambda b, h, i, j: inside(b, h, i, j) & (lot_T[j] < share_T[i])  # noqa: E731
     mask = BlockMask.from_kv_blocks(
-        *listed(touched_QK & ~whole_QK), *listed(whole_QK), BLOCK_SIZE=BLOCK, seq_lengths=(length, length), mask_mod=seen
+        *listed(touched_QK & ~whole_QK),
+        *listed(whole_QK),
+        BLOCK_SIZE=BLOCK,
+        seq_lengths=(length, length),
+        mask_mod=seen,
     )
     return mask.to(device)
 
 
 @functools.cache
 def _attention(device: str) -> Callable:
-    """FlexAttention, compiled on CUDA. On a CPU the compiled form returns no log-sum-exp, so the plain form runs, which builds [T, T]."""
+    """FlexAttention, compiled on CUDA. On a CPU the compiled form returns no log-sum-exp, so the
+    plain form runs, which builds [T, T].
+    """
     from torch.nn.attention.flex_attention import flex_attention
 
     return compiled(flex_attention, fullgraph=True) if device == "cuda" else flex_attention
 
 
 def compiled(function: Callable, **options: object) -> Callable:
-    """Compile `function` for each new shape. Raises at SHAPES shapes; torch's default limit is low and then runs it uncompiled."""
+    """Compile `function` for each new shape. Raises at SHAPES shapes; torch's default limit is low
+    and then runs it uncompiled.
+    """
     run = torch.compile(function, dynamic=False, **options)
 
     def call(*args: object, **kwargs: object) -> object:
-        limits = {"recompile_limit": SHAPES, "accumulated_recompile_limit": SHAPES, "fail_on_recompile_limit_hit": True}
+        limits = {
+            "recompile_limit": SHAPES,
+            "accumulated_recompile_limit": SHAPES,
+            "fail_on_recompile_limit_hit": True,
+        }
         with torch._dynamo.config.patch(limits):
             return run(*args, **kwargs)
 

@@ -1,7 +1,7 @@
 """Decays, low-rank biases and gates as a part of q and k, so that any kernel can run them.
 
-Letters: B batch, T tokens, H heads, G key heads, D head width, R columns of a bias, W width with columns.
-"""
+Letters: B batch, T tokens, H heads, G key heads, D head width, R columns of a bias, W width with
+columns."""
 
 import torch
 import torch.nn.functional as F
@@ -9,8 +9,16 @@ from torch import Tensor
 
 from posbench.position.layer_plan import BandPlan, LayerPlan
 
-DECAY = 60.0  # largest exponent of a decay counted from the middle of the text: its products stay within float32
-TERMS = ((0, 0), (0, 1), (1, 0), (0, 2), (1, 1), (2, 0))  # products of bf16 pieces down to 2^-24 of the largest
+# largest exponent of a decay counted from the middle of the text: its products stay within float32
+DECAY = 60.0
+TERMS = (
+    (0, 0),
+    (0, 1),
+    (1, 0),
+    (0, 2),
+    (1, 1),
+    (2, 0),
+)  # products of bf16 pieces down to 2^-24 of the largest
 
 
 def foldable(layer: LayerPlan, band: BandPlan) -> bool:
@@ -38,12 +46,17 @@ def operands(
     sink_H: Tensor | None = None,
     values: torch.dtype | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """q, k and v of a band as a fused kernel takes them: rotated, scaled, with all biases as columns, of one format and width W.
+    """q, k and v of a band as a fused kernel takes them: rotated, scaled, with all biases as
+    columns, of one format and width W.
 
-    `scaled=False` leaves 1 / sqrt(D) to the kernel. `values` is a format of v alone. With `sink_H` they have a token more, in front: see
-    `front`.
-    """
-    encoding, width, device, scored = layer.encoding, v_BGTD.shape[-1], v_BGTD.device, q_BHTD.shape[-1]
+    `scaled=False` leaves 1 / sqrt(D) to the kernel. `values` is a format of v alone. With `sink_H`
+    they have a token more, in front: see `front`."""
+    encoding, width, device, scored = (
+        layer.encoding,
+        v_BGTD.shape[-1],
+        v_BGTD.device,
+        q_BHTD.shape[-1],
+    )
     q_BHTD, k_BGTD = layer.turned(band, q_BHTD, k_BGTD)
     q_pos_T, k_pos_T = band.positions(device)
     decay_D = encoding.decay()
@@ -52,14 +65,17 @@ def operands(
     if scaled:
         q_BHTD = layer.scaled(q_BHTD, scored)
     q_BHTD, k_BGTD, v_BGTD = q_BHTD.to(dtype), k_BGTD.to(dtype), v_BGTD.to(values or dtype)
-    columns = encoding.columns(q_pos_T, k_pos_T, row_constant=len(layer.bands) > 1 or layer.has_sink)
+    columns = encoding.columns(
+        q_pos_T, k_pos_T, row_constant=len(layer.bands) > 1 or layer.has_sink
+    )
     if columns is not None:
         q_BHTD, k_BGTD = fold(q_BHTD, k_BGTD, *columns)
     if gates_BHT is not None:
         q_BHTD, k_BGTD = fold_gates(q_BHTD, k_BGTD, gates_BHT)
     if sink_H is not None:
         q_BHTD, k_BGTD, v_BGTD = front(q_BHTD, k_BGTD, v_BGTD, sink_logit(sink_H, gates_BHT))
-    # The fused kernels need q, k and v of equal width (CUDA's: a multiple of 8); otherwise torch silently builds the [T, T] matrix.
+    # The fused kernels need q, k and v of equal width (CUDA's: a multiple of 8); otherwise torch
+    # silently builds the [T, T] matrix.
     wide = max(q_BHTD.shape[-1], width)
     wide += -wide % 8 if wide > width else 0
     return tuple(padded(t, wide) for t in (q_BHTD, k_BGTD, v_BGTD))
@@ -70,8 +86,17 @@ def padded(x_BHTW: Tensor, wide: int) -> Tensor:
     return F.pad(x_BHTW, (0, wide - x_BHTW.shape[-1])) if x_BHTW.shape[-1] < wide else x_BHTW
 
 
-def damp(q_BHTD: Tensor, k_BGTD: Tensor, decay_D: Tensor, q_pos_T: Tensor, k_pos_T: Tensor, origin: Tensor) -> tuple[Tensor, Tensor]:
-    """q and k whose products contain exp(-rate (q_pos - k_pos)); both positions are counted from `origin` to stay within float32."""
+def damp(
+    q_BHTD: Tensor,
+    k_BGTD: Tensor,
+    decay_D: Tensor,
+    q_pos_T: Tensor,
+    k_pos_T: Tensor,
+    origin: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """q and k whose products contain exp(-rate (q_pos - k_pos)); both positions are counted from
+    `origin` to stay within float32.
+    """
     q_TD = torch.exp(-decay_D.double() * (q_pos_T - origin)[:, None]).float()
     k_TD = torch.exp(decay_D.double() * (k_pos_T - origin)[:, None]).float()
     return q_BHTD * q_TD, k_BGTD * k_TD
@@ -80,9 +105,9 @@ def damp(q_BHTD: Tensor, k_BGTD: Tensor, decay_D: Tensor, q_pos_T: Tensor, k_pos
 def fold(q_BHTD: Tensor, k_BGTD: Tensor, q_HTR: Tensor, k_TR: Tensor) -> tuple[Tensor, Tensor]:
     """Append a bias's columns to q and k.
 
-    One bf16 number cannot hold a position (257 is already rounded). So in bf16 each factor becomes three bf16 pieces with an exact
-    sum, and the products of pieces down to 2^-24 of the largest become columns. The bias is then as exact as in float32.
-    """
+    One bf16 number cannot hold a position (257 is already rounded). So in bf16 each factor becomes
+    three bf16 pieces with an exact sum, and the products of pieces down to 2^-24 of the largest
+    become columns. The bias is then as exact as in float32."""
     if q_BHTD.dtype == torch.bfloat16:
         q_pieces, k_pieces = split_bf16(q_HTR), split_bf16(k_TR)
         q_HTR = torch.cat([q_pieces[a] for a, _ in TERMS], dim=-1)
@@ -93,10 +118,11 @@ def fold(q_BHTD: Tensor, k_BGTD: Tensor, q_HTR: Tensor, k_TR: Tensor) -> tuple[T
 
 
 def fold_gates(q_BHTD: Tensor, k_BGTD: Tensor, gates_BHT: Tensor) -> tuple[Tensor, Tensor]:
-    """Append columns to q and k (float32) that add the gates' sums to the scores: one for each query head of a key head.
+    """Append columns to q and k (float32) that add the gates' sums to the scores: one for each
+    query head of a key head.
 
-    The score of key j gets c_middle - c_j of the query's head. This differs from c_i - c_j by a constant per row, which softmax ignores.
-    """
+    The score of key j gets c_middle - c_j of the query's head. This differs from c_i - c_j by a
+    constant per row, which softmax ignores."""
     groups = q_BHTD.shape[1] // k_BGTD.shape[1]
     middle = gates_BHT.shape[-1] // 2
     k_BGTR = (gates_BHT[..., middle, None] - gates_BHT).float().unflatten(1, (-1, groups)).mT
@@ -105,21 +131,35 @@ def fold_gates(q_BHTD: Tensor, k_BGTD: Tensor, gates_BHT: Tensor) -> tuple[Tenso
     return torch.cat((q_BHTD, q_extra), dim=-1), torch.cat((k_BGTD, k_BGTR), dim=-1)
 
 
-def sink_logit(sink_H: Tensor, gates_BHT: Tensor | None, rows: slice = slice(None), origin: int | None = None) -> Tensor:
-    """Logit of the sink beside scores whose gates are summed from `origin` (the middle) and not from the query: [1 or B, H, 1 or S]."""
+def sink_logit(
+    sink_H: Tensor, gates_BHT: Tensor | None, rows: slice = slice(None), origin: int | None = None
+) -> Tensor:
+    """Logit of the sink beside scores whose gates are summed from `origin` (the middle) and not
+    from the query: [1 or B, H, 1 or S].
+    """
     if gates_BHT is None:
         return sink_H[None, :, None]
     origin = gates_BHT.shape[-1] // 2 if origin is None else origin
     return (sink_H[:, None] - (gates_BHT[..., rows] - gates_BHT[..., origin, None])).float()
 
 
-def front(q_BHTW: Tensor, k_BGTW: Tensor, v_BGTW: Tensor, sink_BHT: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """q, k and v with a sink as the first token: a key that each query scores by `sink_BHT`, whose value is 0, and a query to leave out."""
+def front(
+    q_BHTW: Tensor, k_BGTW: Tensor, v_BGTW: Tensor, sink_BHT: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """q, k and v with a sink as the first token: a key that each query scores by `sink_BHT`, whose
+    value is 0, and a query to leave out.
+    """
     pieces = split_bf16(sink_BHT) if q_BHTW.dtype == torch.bfloat16 else [sink_BHT]
     extra = torch.stack(pieces, dim=-1).to(q_BHTW.dtype).expand(*q_BHTW.shape[:3], -1)
-    q_BHTW, k_BGTW, v_BGTW = (F.pad(t, (0, 0, 1, 0)) for t in (torch.cat((q_BHTW, extra), dim=-1), k_BGTW, v_BGTW))
+    q_BHTW, k_BGTW, v_BGTW = (
+        F.pad(t, (0, 0, 1, 0)) for t in (torch.cat((q_BHTW, extra), dim=-1), k_BGTW, v_BGTW)
+    )
     key_T = F.pad(k_BGTW.new_ones(1), (0, k_BGTW.shape[2] - 1))
-    return q_BHTW, torch.cat((k_BGTW, key_T[:, None].expand(*k_BGTW.shape[:3], len(pieces))), dim=-1), v_BGTW
+    return (
+        q_BHTW,
+        torch.cat((k_BGTW, key_T[:, None].expand(*k_BGTW.shape[:3], len(pieces))), dim=-1),
+        v_BGTW,
+    )
 
 
 def split_bf16(x: Tensor) -> list[Tensor]:

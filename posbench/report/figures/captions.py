@@ -1,28 +1,48 @@
-"""Names of lines, and the lines of a caption: what was measured, on what text, and what bars and marks mean."""
+"""Names of lines, and the lines of a caption: what was measured, on what text, and what bars and
+marks mean.
+"""
 
 from collections.abc import Iterable, Sequence
 
 from posbench.report.footnotes import targets_of, unstated_lines
-from posbench.report.records import ContextPoint, CurvePoint, as_stated, file, interval_units, span, two_seeds
+from posbench.report.records import (
+    ContextPoint,
+    CurvePoint,
+    as_stated,
+    file,
+    interval_units,
+    span,
+    two_seeds,
+)
 
 LONGEST = 60  # characters of a name
 
 
 def extension_name(method: tuple, points: Iterable[CurvePoint]) -> str:
-    """Name of a `CurvePoint.method` without its encoding: extension and scale; * marks an untested pair."""
+    """Name of a `CurvePoint.method` without its encoding: extension and scale; * marks an untested
+    pair.
+    """
     _, extension, scale, source = method
     parts = ["no extension" if extension == "none" else extension, *([scale] * (scale != "none"))]
-    return shortened(" + ".join(parts) + file(source) + "*" * any(point.untested for point in points))
+    return shortened(
+        " + ".join(parts) + file(source) + "*" * any(point.untested for point in points)
+    )
 
 
 def line_name(encoding: str, *others: str) -> str:
-    """Name of a line of several encodings: the encoding (or nothing), then extension and scale where there are any."""
-    return shortened(" + ".join([encoding] * bool(encoding) + [other for other in others if other != "none"]))
+    """Name of a line of several encodings: the encoding (or nothing), then extension and scale
+    where there are any.
+    """
+    return shortened(
+        " + ".join([encoding] * bool(encoding) + [other for other in others if other != "none"])
+    )
 
 
 def shortened(text: str) -> str:
     """Name of at most LONGEST characters: both ends of a longer one."""
-    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} ... {text[5 - LONGEST // 2 :]}"
+    return (
+        text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} ... {text[5 - LONGEST // 2 :]}"
+    )
 
 
 def sentences(notes: Iterable[str]) -> list[str]:
@@ -35,15 +55,28 @@ def caption(curve: list[CurvePoint], relative: bool) -> list[str]:
     first, bars = curve[0], of_intervals(curve)
     lines = [data_line(curve, targets_of(first))]
     if relative:
-        lines.append("Scale: linear to 0.1, logarithmic beyond." + (f" Bars: {bars}." if bars else ""))
-    known = {point.encoding + file(point.source): point for point in curve if point.floor is not None and not point.foreign}
+        lines.append(
+            "Scale: linear to 0.1, logarithmic beyond." + (f" Bars: {bars}." if bars else "")
+        )
+    known = {
+        point.encoding + file(point.source): point
+        for point in curve
+        if point.floor is not None and not point.foreign
+    }
     if known:
         said = []
         for encoding, point in known.items():
             passed = point.gain_lower is not None and point.gain_lower > 0
-            gain = "" if point.gain is None else f" (G {point.gain:.3f}{'' if passed else ', gate failed'})"
+            gain = (
+                ""
+                if point.gain is None
+                else f" (G {point.gain:.3f}{'' if passed else ', gate failed'})"
+            )
             said.append(f"{encoding} {point.floor:.3f}{gain}")
-        lines.append(f"Loss with exactly {first.train_len} tokens, and G, the gain from their second half (nats/token): {'; '.join(said)}.")
+        lines.append(
+            f"Loss with exactly {first.train_len} tokens, and G, the gain from their second half"
+            f" (nats/token): {'; '.join(said)}."
+        )
     lines += sentences(two_seeds(curve))
     if any(point.untested for point in curve):
         lines.append("* a pair its authors have not tested")
@@ -53,8 +86,12 @@ def caption(curve: list[CurvePoint], relative: bool) -> list[str]:
 def data_line(section: "Sequence[CurvePoint | ContextPoint]", targets: str) -> str:
     """Line on the data, the protocol and its targets, and the number of seeds."""
     first, seeds = section[0], span(one.n_seeds for one in section)
-    data, tokenizer, protocol = (as_stated(first, column) for column in ("data", "tokenizer", "protocol"))
-    return f"{data}, {tokenizer} | {protocol}: {targets} | {seeds} seed{'s' if seeds != '1' else ''}"
+    data, tokenizer, protocol = (
+        as_stated(first, column) for column in ("data", "tokenizer", "protocol")
+    )
+    return (
+        f"{data}, {tokenizer} | {protocol}: {targets} | {seeds} seed{'s' if seeds != '1' else ''}"
+    )
 
 
 def of_intervals(points: Iterable[CurvePoint]) -> str:
@@ -69,10 +106,20 @@ def of_files(curve: list[CurvePoint], relative: bool) -> list[str]:
     stated = sorted({point.source for point in curve if point.source and point.foreign})
     lines = [f"Rows read from {', '.join(read)}."] if read else []
     if stated:
-        lines.append(f"Thin lines and their bars: as {' and '.join(stated)} states them, or over its seeds; not paired.")
+        lines.append(
+            f"Thin lines and their bars: as {' and '.join(stated)} states them, or over its seeds;"
+            " not paired."
+        )
     lines += sentences(unstated_lines(curve))
-    lacking = sorted({point.source for point in curve if point.foreign and point.source and point.floor is None})
+    lacking = sorted(
+        {point.source for point in curve if point.foreign and point.source and point.floor is None}
+    )
     others = [point for point in curve if point.source not in lacking]
-    if lacking and not relative and all(point.difference is not None or point.nll is None for point in others) and others:
+    if (
+        lacking
+        and not relative
+        and all(point.difference is not None or point.nll is None for point in others)
+        and others
+    ):
         lines.append(f"Losses, not differences: {', '.join(lacking)} states no floor.")
     return lines

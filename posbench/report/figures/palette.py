@@ -1,7 +1,8 @@
-"""Looks of methods: one colour in every panel of every report, and a dash if colour alone is not enough.
+"""Looks of methods: one colour in every panel of every report, and a dash if colour alone is not
+enough.
 
-There are fewer colours than methods, so some methods share one. Panels of many methods are split so that none has two of one colour.
-"""
+There are fewer colours than methods, so some methods share one. Panels of many methods are split so
+that none has two of one colour."""
 
 import zlib
 from collections import Counter
@@ -11,12 +12,16 @@ from dataclasses import dataclass
 from posbench.report.figures.style import DASHES, FOREIGN, MARKERS, OKABE_ITO
 from posbench.report.records import SectionKey, grouped
 
-MOST, VARIANTS = 8, 4  # names in a panel; in a divided panel at most so many are one method with different arguments
+MOST, VARIANTS = (
+    8,
+    4,
+)  # names in a panel; in a divided panel at most so many are one method with different arguments
 PANELS = 12  # panels at most; with more methods, some share a colour in one panel
 BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK = range(len(OKABE_ITO))
 Look = tuple[int, int]  # numbers of a colour and of a dash; solid is 0
 
-# Methods that are often compared have different colours. Any other method gets one by a hash of its name.
+# Methods that are often compared have different colours. Any other method gets one by a hash of its
+# name.
 ENCODINGS = {
     "rope": BLUE, "as_trained": BLUE, "pope": BLUE, "alibi": VERMILLION, "dape": VERMILLION, "fox_rope": VERMILLION, "sinusoidal": GREEN,
     "xpos": GREEN, "stick_breaking": GREEN, "p_rope": PURPLE, "t5": PURPLE, "fope": PURPLE, "fox": ORANGE, "kerple": ORANGE, "fire": ORANGE,
@@ -52,7 +57,9 @@ def bases(records: Iterable[SectionKey]) -> Bases:
     for one in records:
         facts = one.behind
         found |= dict.fromkeys((facts.encoding, facts.line, one.encoding), facts.encoding)
-        if one.extension != "none":  # of losses by context the label is none, and what is behind it the floor's
+        if (
+            one.extension != "none"
+        ):  # of losses by context the label is none, and what is behind it the floor's
             found[one.extension] = facts.extension
     return found
 
@@ -65,31 +72,52 @@ def encoding_look(name: str) -> Look:
 def extension_look(name: str) -> Look:
     """Colour and dash of an extension, never solid."""
     number = zlib.crc32(name.encode())
-    return EXTENSIONS.get(name, (number % len(OKABE_ITO), 1 + number // len(OKABE_ITO) % (len(DASHES) - 1)))
+    return EXTENSIONS.get(
+        name, (number % len(OKABE_ITO), 1 + number // len(OKABE_ITO) % (len(DASHES) - 1))
+    )
 
 
-def looks(cells: Iterable[tuple], base: Bases, extensions: Iterable[str] = (), by_extension: bool = False) -> dict[tuple, Pen]:
-    """Pen of each (encoding, extension, ...) of one panel, no two of one colour and dash; `extensions`: those of the whole figure.
+def looks(
+    cells: Iterable[tuple], base: Bases, extensions: Iterable[str] = (), by_extension: bool = False
+) -> dict[tuple, Pen]:
+    """Pen of each (encoding, extension, ...) of one panel, no two of one colour and dash;
+    `extensions`: those of the whole figure.
 
-    A line without an extension has its encoding's colour. In a panel of one encoding, and `by_extension`, each extension has its own
-    colour, or another if an encoding has that; in a panel of several, that of its encoding.
-    """
+    A line without an extension has its encoding's colour. In a panel of one encoding, and
+    `by_extension`, each extension has its own colour, or another if an encoding has that; in a
+    panel of several, that of its encoding."""
     cells = list(cells)
-    alone = by_extension or len({cell[0] for cell in cells}) == 1 and any(cell[1] != "none" for cell in cells)
-    own = told_apart({name: extension_look(base[name]) for name in extensions if name != "none"}, base)
+    alone = (
+        by_extension
+        or len({cell[0] for cell in cells}) == 1
+        and any(cell[1] != "none" for cell in cells)
+    )
+    own = told_apart(
+        {name: extension_look(base[name]) for name in extensions if name != "none"}, base
+    )
     wanted: dict[tuple, Look] = {}
     for cell in cells:
         encoding, extension = cell[:2]
         colour, solid = encoding_look(base[encoding])
         of_extension = own.get(extension) or extension_look(base[extension])
-        wanted[cell] = (colour, solid) if extension == "none" else of_extension if alone else (colour, of_extension[1])
+        wanted[cell] = (
+            (colour, solid)
+            if extension == "none"
+            else of_extension
+            if alone
+            else (colour, of_extension[1])
+        )
     if alone:
         _recolour_extensions(wanted, base)
-    return {cell: Pen(OKABE_ITO[colour], DASHES[dash], MARKERS[dash]) for cell, (colour, dash) in told_apart(wanted, base).items()}
+    return {
+        cell: Pen(OKABE_ITO[colour], DASHES[dash], MARKERS[dash])
+        for cell, (colour, dash) in told_apart(wanted, base).items()
+    }
 
 
 def foreign_pens(lines: Iterable[Hashable]) -> dict[Hashable, Pen]:
-    """Pen of each line of somebody else's numbers: a colour of FOREIGN by a hash of its name, or the next free one; then dashes.
+    """Pen of each line of somebody else's numbers: a colour of FOREIGN by a hash of its name, or
+    the next free one; then dashes.
 
     None is a colour that a method of posbench has, so that nobody takes one for the other.
     """
@@ -106,9 +134,15 @@ def foreign_pens(lines: Iterable[Hashable]) -> dict[Hashable, Pen]:
 
 
 def _recolour_extensions(wanted: dict[tuple[str, ...], Look], base: Bases) -> None:
-    """Give each extension whose colour an encoding of `wanted` has a colour that nothing else has, as long as there are any."""
+    """Give each extension whose colour an encoding of `wanted` has a colour that nothing else has,
+    as long as there are any.
+    """
     of_encodings = {colour for method, (colour, _) in wanted.items() if method[1] == "none"}
-    free = [colour for colour in range(len(OKABE_ITO)) if colour not in {colour for colour, _ in wanted.values()}]
+    free = [
+        colour
+        for colour in range(len(OKABE_ITO))
+        if colour not in {colour for colour, _ in wanted.values()}
+    ]
     given: dict[str, int] = {}
     for method, (colour, dash) in wanted.items():
         name = base[method[1]]
@@ -118,10 +152,17 @@ def _recolour_extensions(wanted: dict[tuple[str, ...], Look], base: Bases) -> No
 
 
 def told_apart(wanted: Mapping[Hashable, Look], base: Bases) -> dict[Hashable, Look]:
-    """Each look as wanted, or with the next free dash of its colour. A method chooses before its variants with arguments."""
+    """Each look as wanted, or with the next free dash of its colour. A method chooses before its
+    variants with arguments.
+    """
     found: dict[Hashable, Look] = {}
     taken: set[Look] = set()
-    for key in sorted(wanted, key=lambda key: any(base.get(name, name) != name for name in ([key] if isinstance(key, str) else key))):
+    for key in sorted(
+        wanted,
+        key=lambda key: any(
+            base.get(name, name) != name for name in ([key] if isinstance(key, str) else key)
+        ),
+    ):
         colour, dash = wanted[key]
         turned = sorted(range(1 if dash else 0, len(DASHES)), key=lambda one: one < dash)
         found[key] = colour, next((one for one in turned if (colour, one) not in taken), dash)
@@ -130,10 +171,11 @@ def told_apart(wanted: Mapping[Hashable, Look], base: Bases) -> dict[Hashable, L
 
 
 def apart(names: Sequence[str], look: Callable[[str], Look], base: Bases) -> list[list[str]]:
-    """Divide names into few groups, for panels of about MOST names in which no two methods have one colour; PANELS groups at most.
+    """Divide names into few groups, for panels of about MOST names in which no two methods have one
+    colour; PANELS groups at most.
 
-    A method's variants stay together, in units of at most VARIANTS. The order is kept within each group.
-    """
+    A method's variants stay together, in units of at most VARIANTS. The order is kept within each
+    group."""
     if len(names) <= MOST:
         return [list(names)]
     units = []
@@ -141,11 +183,15 @@ def apart(names: Sequence[str], look: Callable[[str], Look], base: Bases) -> lis
         size = -(-len(own) // -(-len(own) // VARIANTS))
         units += [own[start : start + size] for start in range(0, len(own), size)]
     colours = {name: look(base[name])[0] for name in names}
-    count = min(PANELS, max(-(-len(names) // MOST), *Counter(colours[unit[0]] for unit in units).values()))
+    count = min(
+        PANELS, max(-(-len(names) // MOST), *Counter(colours[unit[0]] for unit in units).values())
+    )
     room = -(-len(names) // count)
     groups: list[list[str]] = [[] for _ in range(count)]
     for unit in units:
-        free = [group for group in groups if all(colours[name] != colours[unit[0]] for name in group)] or groups
+        free = [
+            group for group in groups if all(colours[name] != colours[unit[0]] for name in group)
+        ] or groups
         roomy = [group for group in free if len(group) + len(unit) <= room]
         chosen = roomy[0] if roomy else min(free, key=len)
         chosen.extend(unit)

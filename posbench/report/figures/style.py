@@ -1,4 +1,6 @@
-"""Parts shared by the figures: colours, dashes and sizes, the frame of panels with title and caption, axes, and the writing of files."""
+"""Parts shared by the figures: colours, dashes and sizes, the frame of panels with title and
+caption, axes, and the writing of files.
+"""
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,16 +9,45 @@ from pathlib import Path
 from posbench.common.files import atomic_path
 
 OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-FOREIGN = ("#7f7f7f", "#8c510a", "#7b5fc9", "#7a8b00", "#4f9d9d")  # of numbers of others; none is a colour of a method of posbench
+FOREIGN = (
+    "#7f7f7f",
+    "#8c510a",
+    "#7b5fc9",
+    "#7a8b00",
+    "#4f9d9d",
+)  # of numbers of others; none is a colour of a method of posbench
 GAIN, FAIL = OKABE_ITO[2], OKABE_ITO[1]  # below the floor, above it
-DASHES = ("-", (0, (5, 1.6)), (0, (1.2, 1.4)), (0, (6, 1.5, 1.2, 1.5)), (0, (3, 1.2)), (0, (8, 2, 1, 2, 1, 2)), (0, (2, 2.5)))
+DASHES = (
+    "-",
+    (0, (5, 1.6)),
+    (0, (1.2, 1.4)),
+    (0, (6, 1.5, 1.2, 1.5)),
+    (0, (3, 1.2)),
+    (0, (8, 2, 1, 2, 1, 2)),
+    (0, (2, 2.5)),
+)
 MARKERS = ("o", "D", "s", "^", "v", "P", "X")
-INKS, CONTRAST = ("#484848", "#1a1a1a", "#000000"), 4.5  # the first ink is for undecided differences
+INKS, CONTRAST = (
+    ("#484848", "#1a1a1a", "#000000"),
+    4.5,
+)  # the first ink is for undecided differences
 UNKNOWN = "#ececec"  # a cell of a map without a value
 GREY, RULE, FONT = "#5a5a5a", "#e6e6e6", 8.5
-FEW, ENOUGH = 6, 3  # at most so many curves share one panel; at least so many methods for a heat map and a plot of differences
-EARLY = 8  # the loss of the first positions, up to this part of the training length, is high in every model and would flatten the rest
-BEND, BROKEN = 0.1, 4.0  # nats/token: start of the logarithmic part of the scale, and a difference at which a model knows nothing
+FEW, ENOUGH = (
+    6,
+    3,
+    # at most so many curves share one panel; at least so many methods for a heat map and a plot of
+    # differences
+)
+# the loss of the first positions, up to this part of the training length, is high in every model
+# and would flatten the rest
+EARLY = 8
+BEND, BROKEN = (
+    0.1,
+    4.0,
+    # nats/token: start of the logarithmic part of the scale, and a difference at which a model knows
+    # nothing
+)
 TICKS = (0, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 4, 8, 16)
 
 
@@ -28,13 +59,23 @@ FORMATS = {  # file formats, with what gives equal bytes for equal figures
 TIGHT = {"bbox_inches": "tight", "pad_inches": 0.15, "facecolor": "white"}
 
 
-def save(figure, stem: Path, formats: Iterable[str] = ("png", "svg"), how: Mapping[str, object] = TIGHT, fonts: str = "path") -> list[Path]:
-    """Write a figure in these formats, and return their paths. `fonts="none"` keeps the text of an svg as text."""
+def save(
+    figure,
+    stem: Path,
+    formats: Iterable[str] = ("png", "svg"),
+    how: Mapping[str, object] = TIGHT,
+    fonts: str = "path",
+) -> list[Path]:
+    """Write a figure in these formats, and return their paths. `fonts="none"` keeps the text of an
+    svg as text.
+    """
     import matplotlib
 
     written = []
     for one in formats:
-        written.append(stem.with_name(f"{stem.name}.{one}"))  # with_suffix would replace .v2 in rope.v2
+        written.append(
+            stem.with_name(f"{stem.name}.{one}")
+        )  # with_suffix would replace .v2 in rope.v2
         rc = {"svg.hashsalt": "posbench", "svg.fonttype": fonts, "pdf.fonttype": 42}
         with atomic_path(written[-1]) as path, matplotlib.rc_context(rc):
             figure.savefig(path, **FORMATS[one] | how)
@@ -54,23 +95,47 @@ class Frame:
         self.figure.text(0, 1, "\n".join(titles), fontsize=13, fontweight="bold", va="top")
 
     def axes(self, left: float, top: float, width: float, height: float):
-        """Axes whose upper left corner is `left` and `top` points from that of the space below the title."""
+        """Axes whose upper left corner is `left` and `top` points from that of the space below the
+        title.
+        """
         bottom = 1 - (self.above + top + height) / self.height
-        return self.figure.add_axes([left / self.width, bottom, width / self.width, height / self.height])
+        return self.figure.add_axes(
+            [left / self.width, bottom, width / self.width, height / self.height]
+        )
 
     def caption(self, lines: Iterable[str], up: float = 0, least: int = 0) -> None:
-        """Write the caption from `up` points above the lower edge, in lines as wide as the figure, or of `least` characters."""
-        parts = [part for line in lines for part in textwrap.wrap(line, max(least, int(self.width / 3.9)))]
-        self.figure.text(0, up / self.height, "\n".join(parts), fontsize=7.8, color=GREY, linespacing=1.35, va="top")
+        """Write the caption from `up` points above the lower edge, in lines as wide as the figure,
+        or of `least` characters.
+        """
+        parts = [
+            part
+            for line in lines
+            for part in textwrap.wrap(line, max(least, int(self.width / 3.9)))
+        ]
+        self.figure.text(
+            0,
+            up / self.height,
+            "\n".join(parts),
+            fontsize=7.8,
+            color=GREY,
+            linespacing=1.35,
+            va="top",
+        )
 
 
-def note(axes, text: str, at: tuple[float, float], offset: tuple[float, float], **style: object) -> None:
+def note(
+    axes, text: str, at: tuple[float, float], offset: tuple[float, float], **style: object
+) -> None:
     """Write a text `offset` points from a place of the axes, outside of them as well."""
-    axes.annotate(text, at, xytext=offset, textcoords="offset points", annotation_clip=False, **style)
+    axes.annotate(
+        text, at, xytext=offset, textcoords="offset points", annotation_clip=False, **style
+    )
 
 
 def octaves(axes, lengths: Sequence[int], train_len: int | None = None, label: str = "") -> None:
-    """Set up an x axis of octaves with ticks at `lengths`, a line at the training length if it is given, and horizontal rules."""
+    """Set up an x axis of octaves with ticks at `lengths`, a line at the training length if it is
+    given, and horizontal rules.
+    """
     axes.set_xlabel(label, fontsize=FONT)
     axes.set_xscale("log", base=2)
     axes.set_xticks(lengths, map(str, lengths))
@@ -81,7 +146,9 @@ def octaves(axes, lengths: Sequence[int], train_len: int | None = None, label: s
 
 
 def floor_axis(axes, bottom: float, top: float) -> None:
-    """Set up a y axis of differences: linear to BEND, logarithmic beyond; a line at zero, and green below it."""
+    """Set up a y axis of differences: linear to BEND, logarithmic beyond; a line at zero, and green
+    below it.
+    """
     axes.set_yscale("symlog", linthresh=BEND, linscale=1.3)
     axes.set_yticks(*ticks(bottom, top))
     axes.set_yticks([], minor=True)
@@ -100,7 +167,9 @@ def difference_axis(axes, values: Iterable[float]) -> None:
 
 
 def ruled(axes) -> None:
-    """Draw horizontal rules behind everything, small labels, and no frame above and on the right."""
+    """Draw horizontal rules behind everything, small labels, and no frame above and on the
+    right.
+    """
     axes.tick_params(labelsize=FONT, color=GREY)
     axes.grid(axis="y", color=RULE, linewidth=0.6, zorder=0)
     axes.set_axisbelow(True)
@@ -109,26 +178,48 @@ def ruled(axes) -> None:
 
 def ticks(low: float, high: float, sizes: Iterable[float] = TICKS) -> tuple[list[float], list[str]]:
     """Ticks of a scale of differences from `low` to `high`, and their labels."""
-    places = [tick for tick in sorted({sign * size for size in sizes for sign in (1, -1)}) if low <= tick <= high]
+    places = [
+        tick
+        for tick in sorted({sign * size for size in sizes for sign in (1, -1)})
+        if low <= tick <= high
+    ]
     return places, [f"{tick:+g}" if tick else "0" for tick in places]
 
 
-def draw_cell(axes, place: int, line: int, ground: object, text: str, inks: Sequence[str], border: float = 0.5, size: float = 7.4) -> None:
+def draw_cell(
+    axes,
+    place: int,
+    line: int,
+    ground: object,
+    text: str,
+    inks: Sequence[str],
+    border: float = 0.5,
+    size: float = 7.4,
+) -> None:
     """Draw a cell of a map, with a text that can be read on its ground."""
     from matplotlib.patches import Rectangle
 
-    axes.add_patch(Rectangle((place, line), 1, 1, facecolor=ground, edgecolor="white", linewidth=border))
+    axes.add_patch(
+        Rectangle((place, line), 1, 1, facecolor=ground, edgecolor="white", linewidth=border)
+    )
     style = {"ha": "center", "va": "center", "fontsize": size, "color": legible(ground, inks)}
     axes.text(place + 0.5, line + 0.52, text, **style)
 
 
 def legible(ground: object, inks: Sequence[str]) -> str:
-    """First ink with contrast CONTRAST (4.5 to 1, as in WCAG 2) to a ground (any colour of matplotlib), else the best ink."""
+    """First ink with contrast CONTRAST (4.5 to 1, as in WCAG 2) to a ground (any colour of
+    matplotlib), else the best ink.
+    """
     from matplotlib.colors import to_rgb
 
     def luminance(colour: object) -> float:
-        linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in to_rgb(colour)]
-        return sum(weight * value for weight, value in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+        linear = [
+            value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4
+            for value in to_rgb(colour)
+        ]
+        return sum(
+            weight * value for weight, value in zip((0.2126, 0.7152, 0.0722), linear, strict=True)
+        )
 
     def contrast(ink: str) -> float:
         low, high = sorted((luminance(ground), luminance(ink)))

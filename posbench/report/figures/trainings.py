@@ -1,20 +1,25 @@
 """Figures of trainings of one encoding that differ in their length or their number of steps.
 
-`gain`: the loss beyond the training length against G of the training, and against its length or its steps. A mark is one method on the
-trainings of one length and configuration, all at the same multiple of their training length. Lines join marks of one length against G, and
-against the length those of equal steps, so that what only the knob changes is one line. Marks without such a line stand against G alone.
+`gain`: the loss beyond the training length against G of the training, and against its length or its
+steps. A mark is one method on the trainings of one length and configuration, all at the same
+multiple of their training length. Lines join marks of one length against G, and against the length
+those of equal steps, so that what only the knob changes is one line. Marks without such a line
+stand against G alone.
 
-`floors`: the loss at that multiple, and the floor, against the steps of trainings of one length, a panel for each method: how much of
-a difference to the floor is a higher loss, and how much a lower floor.
+`floors`: the loss at that multiple, and the floor, against the steps of trainings of one length, a
+panel for each method: how much of a difference to the floor is a higher loss, and how much a lower
+floor.
 
-`frontier`: the loss at one length against the length of training: how well short sequences, extended, take the place of long ones. It is
-drawn where all trainings of an encoding were scored on the same targets at one length, which is at least the longest training length.
-If that is the longest training length, the loss is drawn minus that of the models trained on it, with paired intervals.
+`frontier`: the loss at one length against the length of training: how well short sequences,
+extended, take the place of long ones. It is drawn where all trainings of an encoding were scored on
+the same targets at one length, which is at least the longest training length. If that is the
+longest training length, the loss is drawn minus that of the models trained on it, with paired
+intervals.
 
-`steps` and `accuracy_steps`: loss and accuracy against the steps of a fine-tuning, where children of one training have several numbers
-of steps: panels for the shortest length, that of the fine-tuning (or a middle one) and the longest. A loss is drawn minus that of the
-model before, at its own length, with paired intervals.
-"""
+`steps` and `accuracy_steps`: loss and accuracy against the steps of a fine-tuning, where children
+of one training have several numbers of steps: panels for the shortest length, that of the
+fine-tuning (or a middle one) and the longest. A loss is drawn minus that of the model before, at
+its own length, with paired intervals."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -26,13 +31,29 @@ from posbench.report.figures.accuracy import caption_lines
 from posbench.report.figures.captions import data_line, line_name, of_intervals, sentences
 from posbench.report.figures.lines import Line, Mark, Panel, draw, names_at_the_end, with_interval
 from posbench.report.figures.palette import Pen, bases, looks
-from posbench.report.figures.style import FONT, GREY, MARKERS, OKABE_ITO, difference_axis, octaves, ruled
+from posbench.report.figures.style import (
+    FONT,
+    GREY,
+    MARKERS,
+    OKABE_ITO,
+    difference_axis,
+    octaves,
+    ruled,
+)
 from posbench.report.learned import LEARNED
 from posbench.report.records import CurvePoint, Score, grouped, span, two_seeds
 from posbench.report.references import Paired, Seed, compare
 from posbench.statistics.clustered import student_interval
 
-NAMES = ("disc", "diamond", "square", "triangle", "triangle that points down", "plus", "cross")  # of MARKERS
+NAMES = (
+    "disc",
+    "diamond",
+    "square",
+    "triangle",
+    "triangle that points down",
+    "plus",
+    "cross",
+)  # of MARKERS
 FLOOR = ("", "its last tokens alone", "none")
 BARS = "Bars: 95 % t interval of the paired difference, over seeds crossed with documents."
 ASIDE, NARROW = 0.2, 170  # octaves over which marks stand side by side; points of a panel by steps
@@ -40,15 +61,22 @@ Record = CurvePoint | Score
 Method = tuple[str, str, str]  # encoding without what tells its trainings apart, extension, scale
 
 
-steps_of, length_of, encoding_of = attrgetter("behind.steps"), attrgetter("train_len"), attrgetter("behind.encoding")
-method_of = attrgetter("behind.line", "extension", "scale_attention")  # the encoding without its steps
+steps_of, length_of, encoding_of = (
+    attrgetter("behind.steps"),
+    attrgetter("train_len"),
+    attrgetter("behind.encoding"),
+)
+method_of = attrgetter(
+    "behind.line", "extension", "scale_attention"
+)  # the encoding without its steps
 
 
 class Knob(NamedTuple):
-    """Setting in which the trainings of an encoding differ: `of(point)` is its value or None, `line(point)` the encoding's name without it.
+    """Setting in which the trainings of an encoding differ: `of(point)` is its value or None,
+    `line(point)` the encoding's name without it.
 
-    Points with equal `joined` form one line. A line with two points at one value is divided by the encoding's arguments.
-    """
+    Points with equal `joined` form one line. A line with two points at one value is divided by the
+    encoding's arguments."""
 
     heading: str
     told: str  # what the mark shows
@@ -57,16 +85,30 @@ class Knob(NamedTuple):
     joined: Callable[[CurvePoint], object]
 
 
-LENGTH = Knob("Against the training length (tokens)", "which the mark shows: {} tokens", length_of, encoding_of, steps_of)
+LENGTH = Knob(
+    "Against the training length (tokens)",
+    "which the mark shows: {} tokens",
+    length_of,
+    encoding_of,
+    steps_of,
+)
 STEPS = Knob(
-    "Against the steps of training", "after the steps that the mark shows: {} steps", steps_of, attrgetter("behind.line"), length_of
+    "Against the steps of training",
+    "after the steps that the mark shows: {} steps",
+    steps_of,
+    attrgetter("behind.line"),
+    length_of,
 )
 
 
 def gain(points: list[CurvePoint], title: str):
-    """Figure of the points of all sections; None if no encoding was trained in several values of a knob and read at a common multiple."""
+    """Figure of the points of all sections; None if no encoding was trained in several values of a
+    knob and read at a common multiple.
+    """
     found = [(knob, *at_multiple(points, knob)) for knob in (LENGTH, STEPS)]
-    knob, multiple, cells = next((one for one in found if one[2]), found[0])  # the first in which the trainings of an encoding differ
+    knob, multiple, cells = next(
+        (one for one in found if one[2]), found[0]
+    )  # the first in which the trainings of an encoding differ
     if not cells:
         return None
     shown = [point for own in cells.values() for point in own]
@@ -75,20 +117,38 @@ def gain(points: list[CurvePoint], title: str):
     pens = looks(cells, bases(shown), by_extension=True)
 
     def mark(place: float, point: CurvePoint) -> Mark:
-        return replace(with_interval(place, point.difference, point.half_width), marker=marks[knob.of(point)])
+        return replace(
+            with_interval(place, point.difference, point.half_width), marker=marks[knob.of(point)]
+        )
 
-    def lines(place: Callable[[CurvePoint], float], parts: Callable[[list[CurvePoint]], list[list[CurvePoint]]]) -> list[Line]:
+    def lines(
+        place: Callable[[CurvePoint], float],
+        parts: Callable[[list[CurvePoint]], list[list[CurvePoint]]],
+    ) -> list[Line]:
         found = []
         for method, own in cells.items():
             pen = replace(pens[method], hollow=method[2] != "none", thin=True)
             divided = [sorted(part, key=place) for part in parts(own)]
             last = max((point for part in divided for point in part), key=place)
             for part in divided:
-                found.append(Line(line_name(*method) if last in part else "", [mark(place(one), one) for one in part], pen))
+                found.append(
+                    Line(
+                        line_name(*method) if last in part else "",
+                        [mark(place(one), one) for one in part],
+                        pen,
+                    )
+                )
         return found
 
     def scales(axes) -> None:
-        difference_axis(axes, [point.difference + sign * (point.half_width or 0.0) for point in shown for sign in (1, -1)])
+        difference_axis(
+            axes,
+            [
+                point.difference + sign * (point.half_width or 0.0)
+                for point in shown
+                for sign in (1, -1)
+            ],
+        )
         ruled(axes)
         axes.axhline(0, color="black", linewidth=0.9, zorder=1)
 
@@ -101,16 +161,30 @@ def gain(points: list[CurvePoint], title: str):
     by_knob = lines(knob.of, lambda own: joined_by(knob, own))
     shapes = ", ".join(f"{NAMES[index % len(NAMES)]} {value}" for index, value in enumerate(values))
     said = [
-        f"Loss minus the floor (nats/token) at {multiple} times the training length, {knob.told.format(shapes)}.",
+        (
+            f"Loss minus the floor (nats/token) at {multiple} times the training length,"
+            f" {knob.told.format(shapes)}."
+        ),
         data_line(shown, f"{span(point.n_targets for point in shown)} targets"),
         f"G: the gain from the second half of the window. Bars: {of_intervals(shown)}.",
         *sentences(two_seeds(shown)),
     ]
-    return draw(title, [[Panel("Against G (nats/token)", by_gain, scales), Panel(knob.heading, by_knob, with_knob)]], said)
+    return draw(
+        title,
+        [
+            [
+                Panel("Against G (nats/token)", by_gain, scales),
+                Panel(knob.heading, by_knob, with_knob),
+            ]
+        ],
+        said,
+    )
 
 
 def floors(points: list[CurvePoint], title: str):
-    """Figure of the points of all sections; None unless trainings of one length differ in their steps."""
+    """Figure of the points of all sections; None unless trainings of one length differ in their
+    steps.
+    """
     multiple, cells = at_multiple(points, STEPS)
     by_length = grouped((point for own in cells.values() for point in own), length_of)
     several = {length: own for length, own in by_length.items() if len({*map(steps_of, own)}) > 1}
@@ -121,11 +195,24 @@ def floors(points: list[CurvePoint], title: str):
     panels = []
     for method, own in grouped(shown, method_of).items():
         ordered = sorted(own, key=steps_of)
-        marks = [_over_seeds(point, [seed.row["nll"] for seed in point.seeds or ()], point.nll) for point in ordered]
+        marks = [
+            _over_seeds(point, [seed.row["nll"] for seed in point.seeds or ()], point.nll)
+            for point in ordered
+        ]
         floor = [_over_seeds(point, _floor_losses(point), point.floor) for point in ordered]
-        lines = [Line(f"at {multiple}x", marks, Pen(OKABE_ITO[0], marker=MARKERS[0])), Line("floor", floor, Pen(GREY, marker=MARKERS[2]))]
+        lines = [
+            Line(f"at {multiple}x", marks, Pen(OKABE_ITO[0], marker=MARKERS[0])),
+            Line("floor", floor, Pen(GREY, marker=MARKERS[2])),
+        ]
         panels.append((line_name(*method), lines))
-    ends = [end for _, lines in panels for line in lines for mark in line.marks for end in (mark.y, mark.low, mark.high) if end is not None]
+    ends = [
+        end
+        for _, lines in panels
+        for line in lines
+        for mark in line.marks
+        for end in (mark.y, mark.low, mark.high)
+        if end is not None
+    ]
     margin = 0.06 * (max(ends) - min(ends))
 
     def scales(axes) -> None:
@@ -137,8 +224,10 @@ def floors(points: list[CurvePoint], title: str):
     made = [Panel(name, lines, scales) for name, lines in panels]
     rows = [made[start : start + row_length] for start in range(0, len(made), row_length)]
     caption = [
-        f"Loss (nats/token) at {multiple} times the training length of {shown[0].train_len} tokens, "
-        "and the floor: the loss with exactly that context.",
+        (
+            f"Loss (nats/token) at {multiple} times the training length of {shown[0].train_len}"
+            " tokens, and the floor: the loss with exactly that context."
+        ),
         data_line(shown, f"{span(point.n_targets for point in shown)} targets"),
         "Bars: 95 % t interval over seeds.",
     ]
@@ -157,20 +246,39 @@ def _over_seeds(point: CurvePoint, losses: Sequence[float], mean: float) -> Mark
     return with_interval(point.behind.steps, value, half_width)
 
 
-def at_multiple(points: list[CurvePoint], knob: Knob = LENGTH) -> tuple[int, dict[Method, list[CurvePoint]]]:
-    """The largest multiple of the training length that all trainings were read at, and the points there by method, in the order of G.
+def at_multiple(
+    points: list[CurvePoint], knob: Knob = LENGTH
+) -> tuple[int, dict[Method, list[CurvePoint]]]:
+    """The largest multiple of the training length that all trainings were read at, and the points
+    there by method, in the order of G.
 
     Only encodings whose trainings differ in the knob are kept; without any the multiple is 0.
     """
     known = [one for one in trained(points) if None not in (one.gain, one.difference, knob.of(one))]
-    beyond = [point for point in known if point.length > point.train_len and point.length % point.train_len == 0]
-    read = {encoding: grouped(own, knob.of) for encoding, own in grouped(beyond, encoding_of).items()}
+    beyond = [
+        point
+        for point in known
+        if point.length > point.train_len and point.length % point.train_len == 0
+    ]
+    read = {
+        encoding: grouped(own, knob.of) for encoding, own in grouped(beyond, encoding_of).items()
+    }
     kept = {encoding: values.values() for encoding, values in read.items() if len(values) > 1}
-    multiples = [{point.length // point.train_len for point in own} for values in kept.values() for own in values]
+    multiples = [
+        {point.length // point.train_len for point in own}
+        for values in kept.values()
+        for own in values
+    ]
     multiple = max(set.intersection(*multiples), default=0) if multiples else 0
-    there = [point for point in beyond if point.length == multiple * point.train_len and encoding_of(point) in kept]
+    there = [
+        point
+        for point in beyond
+        if point.length == multiple * point.train_len and encoding_of(point) in kept
+    ]
     ordered = sorted(there, key=lambda point: point.gain)
-    return multiple, grouped(ordered, lambda point: (knob.line(point), point.extension, point.scale_attention))
+    return multiple, grouped(
+        ordered, lambda point: (knob.line(point), point.extension, point.scale_attention)
+    )
 
 
 def trained(points: list[CurvePoint]) -> list[CurvePoint]:
@@ -179,7 +287,9 @@ def trained(points: list[CurvePoint]) -> list[CurvePoint]:
 
 
 def joined_by(knob: Knob, own: list[CurvePoint]) -> list[list[CurvePoint]]:
-    """Lines of a method against the knob; single points are left out if there are lines of several."""
+    """Lines of a method against the knob; single points are left out if there are lines of
+    several.
+    """
     found = []
     for line in grouped(sorted(own, key=knob.of), knob.joined).values():
         crossed = len({knob.of(point) for point in line}) < len(line)
@@ -188,11 +298,15 @@ def joined_by(knob: Knob, own: list[CurvePoint]) -> list[list[CurvePoint]]:
 
 
 def frontier(points: list[CurvePoint], title: str):
-    """Figure of the points of all sections; None unless an encoding was trained at several lengths and read at one of the same targets."""
+    """Figure of the points of all sections; None unless an encoding was trained at several lengths
+    and read at one of the same targets.
+    """
     length, cells = at_length(points)
     if not cells:
         return None
-    pens = looks((method for method in cells if method != FLOOR), bases(points), by_extension=True) | {FLOOR: Pen(GREY)}
+    pens = looks(
+        (method for method in cells if method != FLOOR), bases(points), by_extension=True
+    ) | {FLOOR: Pen(GREY)}
     shown = [point for own in cells.values() for point in own.values()]
     lengths = sorted({point.train_len for point in shown})
     base = _trained_on(length, cells)
@@ -215,7 +329,11 @@ def frontier(points: list[CurvePoint], title: str):
             axes.axhline(0, color="black", linewidth=0.9, zorder=1)
 
     heading = f"Loss at {length} tokens (nats/token)"
-    caption = [data_line(shown, f"{span(point.n_targets for point in shown)} targets, the same of every training")]
+    caption = [
+        data_line(
+            shown, f"{span(point.n_targets for point in shown)} targets, the same of every training"
+        )
+    ]
     if base is not None:
         heading = f"Loss at {length} tokens minus that of models trained on {length} (nats/token)"
         caption.append(BARS)
@@ -223,7 +341,9 @@ def frontier(points: list[CurvePoint], title: str):
 
 
 def _trained_on(length: int, cells: dict[Method, dict[int, CurvePoint]]) -> CurvePoint | None:
-    """Point without an extension of the models trained on that length; None if there is none, or several encodings have one."""
+    """Point without an extension of the models trained on that length; None if there is none, or
+    several encodings have one.
+    """
     bases = []
     for method, own in cells.items():
         if method != FLOOR and method[1:] == ("none", "none") and length in own:
@@ -231,11 +351,14 @@ def _trained_on(length: int, cells: dict[Method, dict[int, CurvePoint]]) -> Curv
     return bases[0] if len(bases) == 1 else None
 
 
-def _minus(point: CurvePoint, base: CurvePoint, at_floor: bool = False) -> tuple[float, float | None]:
-    """(loss of a point, or its floor, minus that of another, half of the 95 % interval) on the same targets.
+def _minus(
+    point: CurvePoint, base: CurvePoint, at_floor: bool = False
+) -> tuple[float, float | None]:
+    """(loss of a point, or its floor, minus that of another, half of the 95 % interval) on the same
+    targets.
 
-    The interval is over the seeds that both have, crossed with documents; None where these sums are unknown.
-    """
+    The interval is over the seeds that both have, crossed with documents; None where these sums are
+    unknown."""
     bases = {seed.row["seed"]: seed for seed in base.seeds or ()}
     pairs = []
     for seed in point.seeds or ():
@@ -260,18 +383,29 @@ def _paired(seed: Seed | None, base: Seed | None) -> Paired | None:
 
 
 def at_length(points: list[CurvePoint]) -> tuple[int, dict[Method, dict[int, CurvePoint]]]:
-    """(longest length that all trainings of an encoding were read at, points there by method and training length); (0, {}) for none."""
+    """(longest length that all trainings of an encoding were read at, points there by method and
+    training length); (0, {}) for none.
+    """
     best: tuple[int, dict[Method, dict[int, CurvePoint]]] = (0, {})
     known = [point for point in trained(points) if point.nll is not None and not point.window]
-    for own in grouped(known, lambda one: (*one.section[:3], one.setting, encoding_of(one))).values():
-        read = {train_len: {point.length for point in same} for train_len, same in grouped(own, length_of).items()}
-        length = max((one for one in set.intersection(*read.values()) if one >= max(read)), default=0)
+    for own in grouped(
+        known, lambda one: (*one.section[:3], one.setting, encoding_of(one))
+    ).values():
+        read = {
+            train_len: {point.length for point in same}
+            for train_len, same in grouped(own, length_of).items()
+        }
+        length = max(
+            (one for one in set.intersection(*read.values()) if one >= max(read)), default=0
+        )
         if len(read) < 2 or length <= best[0]:
             continue
         cells: dict[Method, dict[int, CurvePoint]] = {}
         for point in own:
             if point.length == length:
-                cells.setdefault((encoding_of(point), point.extension, point.scale_attention), {})[point.train_len] = point
+                cells.setdefault((encoding_of(point), point.extension, point.scale_attention), {})[
+                    point.train_len
+                ] = point
                 if point.floor is not None:
                     cells.setdefault(FLOOR, {}).setdefault(point.train_len, point)
         best = length, cells
@@ -279,28 +413,57 @@ def at_length(points: list[CurvePoint]) -> tuple[int, dict[Method, dict[int, Cur
 
 
 def steps(points: list[CurvePoint], title: str):
-    """Figure of the losses of a section; None if no method was fine-tuned by several numbers of steps."""
+    """Figure of the losses of a section; None if no method was fine-tuned by several numbers of
+    steps.
+    """
     shown = tuned([point for point in points if point.nll is not None])
     told = data_line(shown, f"{span(point.n_targets for point in shown)} targets") if shown else ""
     return _by_steps({"Loss": shown}, "nll", "nats/token", title, [told])
 
 
 def accuracy_steps(section: list[Score], title: str):
-    """The same of the accuracies of a section, a row of panels for each part of a task; None as `steps`."""
-    found = {task: tuned(own) for task, own in grouped((one for one in section if one.depth is None), lambda one: one.task).items()}
+    """The same of the accuracies of a section, a row of panels for each part of a task; None as
+    `steps`.
+    """
+    found = {
+        task: tuned(own)
+        for task, own in grouped(
+            (one for one in section if one.depth is None), lambda one: one.task
+        ).items()
+    }
     told = [f"{caption_lines(section)[0]} Bars: 95 % intervals."]
     if any(one.n_seeds < one.n_trained for own in found.values() for one in own):
-        told.append(f"Means leave out seeds right in less than {LEARNED:g} of their answers at the longest length inside the window.")
-    return _by_steps({f"{task}: accuracy": own for task, own in found.items()}, "accuracy", "share of answers", title, told)
+        told.append(
+            f"Means leave out seeds right in less than {LEARNED:g} of their answers at the longest"
+            " length inside the window."
+        )
+    return _by_steps(
+        {f"{task}: accuracy": own for task, own in found.items()},
+        "accuracy",
+        "share of answers",
+        title,
+        told,
+    )
 
 
 def tuned(records: Sequence[Record]) -> list[Record]:
     """Records of the methods that were fine-tuned by several numbers of steps."""
-    children = [one for one in records if one.behind.steps is not None and one.behind.tuned_from and not one.source]
-    return [one for own in grouped(children, method_of).values() if len({one.behind.steps for one in own}) > 1 for one in own]
+    children = [
+        one
+        for one in records
+        if one.behind.steps is not None and one.behind.tuned_from and not one.source
+    ]
+    return [
+        one
+        for own in grouped(children, method_of).values()
+        if len({one.behind.steps for one in own}) > 1
+        for one in own
+    ]
 
 
-def _by_steps(parts: dict[str, list[Record]], value: str, unit: str, title: str, told: Sequence[str]):
+def _by_steps(
+    parts: dict[str, list[Record]], value: str, unit: str, title: str, told: Sequence[str]
+):
     parts = {name: own for name, own in parts.items() if own}
     shown = [record for own in parts.values() for record in own]
     if not shown:
@@ -308,21 +471,34 @@ def _by_steps(parts: dict[str, list[Record]], value: str, unit: str, title: str,
     lengths = sorted({record.length for record in shown})
     middle = lengths[len(lengths) // 2] if shown[0].train_len == lengths[0] else shown[0].train_len
     lengths = sorted({lengths[0], lengths[-1], *({middle} & set(lengths))})
-    parents = [one for one in shown if one.length == lengths[0] and one.behind.steps == 0 and one.behind.keeps_encoding]
-    parents = [one for one in parents if one.extension == one.scale_attention == "none"]  # the models that were fine-tuned
+    parents = [
+        one
+        for one in shown
+        if one.length == lengths[0] and one.behind.steps == 0 and one.behind.keeps_encoding
+    ]
+    parents = [
+        one for one in parents if one.extension == one.scale_attention == "none"
+    ]  # the models that were fine-tuned
     before = {one.behind.tuned_from: one for one in parents} if value == "nll" else {}
     relative = bool(before) and all(one.behind.tuned_from in before for one in shown)
     short = _short_names(shown)
 
     def mark(record: Record) -> Mark:
         if relative:
-            return with_interval(record.behind.steps, *_minus(record, before[record.behind.tuned_from]))
+            return with_interval(
+                record.behind.steps, *_minus(record, before[record.behind.tuned_from])
+            )
         return Mark(record.behind.steps, getattr(record, value), record.low, record.high)
 
     def panel(name: str, own: list[Record], length: int) -> Panel:
-        pens, numbers = looks(grouped(own, method_of), bases(own), by_extension=True), sorted({one.behind.steps for one in own})
+        pens, numbers = (
+            looks(grouped(own, method_of), bases(own), by_extension=True),
+            sorted({one.behind.steps for one in own}),
+        )
         lines = []
-        for method, records in grouped((one for one in own if one.length == length), method_of).items():
+        for method, records in grouped(
+            (one for one in own if one.length == length), method_of
+        ).items():
             marks = [mark(one) for one in sorted(records, key=steps_of)]
             lines.append(Line(short[method], marks, pens[method]))
 
@@ -348,14 +524,23 @@ def _by_steps(parts: dict[str, list[Record]], value: str, unit: str, title: str,
     rows = [[panel(name, own, length) for length in lengths] for name, own in parts.items()]
     line = "Dashed line: the model before, at its own length. " if parents else ""
     if relative:
-        line = f"Losses are in nats/token, minus that of the model before at its own length ({lengths[0]} tokens; dashed). {BARS}"
-    zero = "; 0 steps is the same method without fine-tuning" if any(one.behind.steps == 0 for one in shown) else ""
+        line = (
+            "Losses are in nats/token, minus that of the model before at its own length"
+            f" ({lengths[0]} tokens; dashed). {BARS}"
+        )
+    zero = (
+        "; 0 steps is the same method without fine-tuning"
+        if any(one.behind.steps == 0 for one in shown)
+        else ""
+    )
     said = f"Fine-tuned at {shown[0].train_len} tokens{zero}. {line}".rstrip()
     return draw(title, [names_at_the_end(row) for row in rows], [said, *told], NARROW, 260)
 
 
 def _short_names(shown: Sequence[Record]) -> dict[Method, str]:
-    """Names of lines by method, without words that all share: "yarn" for "rope tuned from rope-64 + yarn (trained in)"."""
+    """Names of lines by method, without words that all share: "yarn" for "rope tuned from rope-64 +
+    yarn (trained in)".
+    """
     encodings = {record.behind.line for record in shown}
     parents = {record.behind.tuned_from for record in shown}
     extended = [record for record in shown if record.extension != "none"]

@@ -1,4 +1,5 @@
-"""results/reported/leaderboard.md: the methods that hold longest, of every folder of evidence, by their usable length.
+"""results/reported/leaderboard.md: the methods that hold longest, of every folder of evidence, by
+their usable length.
 
 What a folder measured and is not ranked stands below the tables, with the reason.
 """
@@ -25,8 +26,12 @@ FEWEST = 3  # lengths from the training length on
 SHOWN = 10  # lines of a table, beside all that hold to the longest length
 COLUMNS = ("encoding", "extension", "scale", "holds to", "perhaps to", "loss there", "loss minus floor there", "cost at 1x", "seeds",
            "measured in", "commit")  # fmt: skip
-TEMPLATE = Path(__file__).parents[2] / "results" / "reported" / "leaderboard.template.md"  # what stands before the tables
-ONE_SEED = "With one seed: the intervals are over documents alone and say nothing of other trainings."
+TEMPLATE = (
+    Path(__file__).parents[2] / "results" / "reported" / "leaderboard.template.md"
+)  # what stands before the tables
+ONE_SEED = (
+    "With one seed: the intervals are over documents alone and say nothing of other trainings."
+)
 
 Corpus = tuple[str, str, int]  # text, tokenizer, training length in tokens
 Method = tuple[str, str, str]  # encoding, extension, scale
@@ -34,17 +39,23 @@ Method = tuple[str, str, str]  # encoding, extension, scale
 
 @dataclass(frozen=True)
 class Line:
-    """One method in one folder: lengths as multiples of the training length, differences to the floor in nats/token."""
+    """One method in one folder: lengths as multiples of the training length, differences to the
+    floor in nats/token.
+    """
 
     corpus: Corpus
     method: Method
     folder: Path
-    surely: float  # the longest measured length up to which it demonstrably holds; 0: not even at the training length
+    # the longest measured length up to which it demonstrably holds; 0: not even at the training
+    # length
+    surely: float
     perhaps: float
     longest: float
     there: CurvePoint  # at the length that it surely holds to, else at the training length
     first: CurvePoint  # at the training length
-    uppers: tuple[float, ...]  # upper ends of the intervals from the training length on; nan without one
+    uppers: tuple[
+        float, ...
+    ]  # upper ends of the intervals from the training length on; nan without one
     runs: frozenset[str]
     commits: tuple[str, ...]
 
@@ -54,7 +65,9 @@ class Line:
         return min(self.there.n_seeds, self.first.n_seeds)
 
     def holds_beyond(self, margin: float) -> bool:
-        """True if it holds, with this margin, at the training length and at the next measured one."""
+        """True if it holds, with this margin, at the training length and at the next measured
+        one.
+        """
         return all(upper <= margin for upper in self.uppers[:2])
 
     @property
@@ -63,15 +76,33 @@ class Line:
         return self.surely == self.longest
 
     def cells(self) -> list[str]:
-        reached = [f"{length:g}x{'+' if length == self.longest else ''}" if length else "-" for length in (self.surely, self.perhaps)]
-        commits = ", ".join(self.commits) if len(self.commits) < 3 else f"{self.commits[0]} and {len(self.commits) - 1} others"
+        reached = [
+            f"{length:g}x{'+' if length == self.longest else ''}" if length else "-"
+            for length in (self.surely, self.perhaps)
+        ]
+        commits = (
+            ", ".join(self.commits)
+            if len(self.commits) < 3
+            else f"{self.commits[0]} and {len(self.commits) - 1} others"
+        )
         difference = f"{self.there.difference:+.3f} +- {self.there.half_width:.3f}"
         seeds = str(self.there.n_seeds)
         folder = f"[{self.folder.name}]({self.folder.name})"
-        return [*self.method, *reached, f"{self.there.nll:.3f}", difference, self.cost(), seeds, folder, commits]
+        return [
+            *self.method,
+            *reached,
+            f"{self.there.nll:.3f}",
+            difference,
+            self.cost(),
+            seeds,
+            folder,
+            commits,
+        ]
 
     def cost(self) -> str:
-        """Loss at the training length minus that of the same trainings without extension; "-" for these themselves, or if unknown."""
+        """Loss at the training length minus that of the same trainings without extension; "-" for
+        these themselves, or if unknown.
+        """
         change, half_width = self.first.change, self.first.change_half_width
         if change is None or half_width is None:
             return "-"
@@ -109,7 +140,9 @@ def read_folder(folder: Path) -> Read:
     runs = grouped(csv_lines(folder / "trainings.csv"), lambda row: row.get("encoding", ""))
     commits: dict[str, dict[str, None]] = defaultdict(dict)
     for row in csv_lines(folder / ROWS):
-        commits[row["run_id"]][row["commit"][:7] + "+" * row["commit"].endswith("+") or "outside git"] = None
+        commits[row["run_id"]][
+            row["commit"][:7] + "+" * row["commit"].endswith("+") or "outside git"
+        ] = None
     lines, exclusions = [], []
     for section in sections(read_points(folder / "curve.csv")):
         if section[0].protocol != PROTOCOL:
@@ -117,22 +150,32 @@ def read_folder(folder: Path) -> Read:
         for (*method, source), by_length in methods(section).items():
             point = next(iter(by_length.values()))
             corpus = point.data, point.tokenizer, point.train_len
-            grid = {n: point for n, point in sorted(by_length.items()) if n >= point.train_len and point.difference is not None}
+            grid = {
+                n: point
+                for n, point in sorted(by_length.items())
+                if n >= point.train_len and point.difference is not None
+            }
             if reason := "numbers of somebody else's CSV" if source else _fault(by_length, grid):
                 exclusions.append(Exclusion(corpus, tuple(method), folder, reason))
                 continue
             run_ids = frozenset(row["run_id"] for row in runs.get(method[0], ()))
-            known = tuple(dict.fromkeys(commit for run in sorted(run_ids) for commit in commits[run]))
+            known = tuple(
+                dict.fromkeys(commit for run in sorted(run_ids) for commit in commits[run])
+            )
             lines.append(_line(corpus, tuple(method), folder, grid, run_ids, known))
     return Read(lines, exclusions)
 
 
 def _fault(by_length: Mapping[int, CurvePoint], grid: Mapping[int, CurvePoint]) -> str:
-    """Reason why a method cannot be ranked, "" if it can. `grid`: its points that have a floor, from the training length on."""
+    """Reason why a method cannot be ranked, "" if it can. `grid`: its points that have a floor,
+    from the training length on.
+    """
     point = next(iter(by_length.values()))
     train_len, gain = point.train_len, point.gain_lower
     if gain is not None and not gain > 0:
-        return f"gate failed: G of {point.encoding} is {point.gain:.3f}, its lowest bound {gain:+.3f}"
+        return (
+            f"gate failed: G of {point.encoding} is {point.gain:.3f}, its lowest bound {gain:+.3f}"
+        )
     if all(one.difference is None for one in by_length.values()):
         return "no floor was measured at its lengths"
     if gain is None:
@@ -140,7 +183,10 @@ def _fault(by_length: Mapping[int, CurvePoint], grid: Mapping[int, CurvePoint]) 
     if train_len not in grid:
         return "not measured at the training length"
     if len(grid) < FEWEST:
-        return f"measured at {len(grid)} length{'s' if len(grid) != 1 else ''} from the training length on, and {FEWEST} are needed"
+        return (
+            f"measured at {len(grid)} length{'s' if len(grid) != 1 else ''} from the training"
+            f" length on, and {FEWEST} are needed"
+        )
     if grid[train_len].half_width is None:
         return "no interval at the training length"
     return ""
@@ -157,21 +203,46 @@ def _line(
     """Line of a method by its points from the training length on, in the order of their lengths."""
     train_len = corpus[2]
     # Without an interval a method does not surely hold there, and perhaps it does.
-    ends = [(n, one.difference, math.nan if one.half_width is None else one.half_width) for n, one in grid.items()]
-    surely = max((n for n, *_ in itertools.takewhile(lambda end: end[1] + end[2] <= MARGIN, ends)), default=0)
-    perhaps = max((n for n, *_ in itertools.takewhile(lambda end: not end[1] - end[2] > MARGIN, ends)), default=0)
+    ends = [
+        (n, one.difference, math.nan if one.half_width is None else one.half_width)
+        for n, one in grid.items()
+    ]
+    surely = max(
+        (n for n, *_ in itertools.takewhile(lambda end: end[1] + end[2] <= MARGIN, ends)), default=0
+    )
+    perhaps = max(
+        (n for n, *_ in itertools.takewhile(lambda end: not end[1] - end[2] > MARGIN, ends)),
+        default=0,
+    )
     first = grid[train_len]
     multiples = (n / train_len for n in (surely, perhaps, max(grid)))
     uppers = tuple(difference + half_width for _, difference, half_width in ends)
-    return Line(corpus, method, folder, *multiples, grid.get(surely, first), first, uppers, runs, commits)
+    return Line(
+        corpus, method, folder, *multiples, grid.get(surely, first), first, uppers, runs, commits
+    )
 
 
 def kept(lines: Iterable[Line]) -> Read:
-    """Lines by rank; excluded are those of which another line of the same method has all trainings, or several seeds instead of one."""
+    """Lines by rank; excluded are those of which another line of the same method has all trainings,
+    or several seeds instead of one.
+    """
     chosen: list[Line] = []
     exclusions = []
-    for line in sorted(lines, key=lambda line: (-len(line.runs), -line.longest, -(line.first.n_targets or 0), line.folder.name)):
-        same = [one for one in chosen if (one.corpus, one.method) == (line.corpus, line.method) and one.longest >= line.longest]
+    for line in sorted(
+        lines,
+        key=lambda line: (
+            -len(line.runs),
+            -line.longest,
+            -(line.first.n_targets or 0),
+            line.folder.name,
+        ),
+    ):
+        same = [
+            one
+            for one in chosen
+            if (one.corpus, one.method) == (line.corpus, line.method)
+            and one.longest >= line.longest
+        ]
         whole = next((one for one in same if line.runs <= one.runs), None)
         several = next((one for one in same if line.first.n_seeds == 1 < one.first.n_seeds), None)
         if whole:
@@ -182,12 +253,22 @@ def kept(lines: Iterable[Line]) -> Read:
             chosen.append(line)
             continue
         exclusions.append(Exclusion(line.corpus, line.method, line.folder, reason))
-    ranked = sorted(chosen, key=lambda line: (-line.surely, -line.perhaps, line.there.difference, line.method, line.folder.name))
+    ranked = sorted(
+        chosen,
+        key=lambda line: (
+            -line.surely,
+            -line.perhaps,
+            line.there.difference,
+            line.method,
+            line.folder.name,
+        ),
+    )
     return Read(ranked, exclusions)
 
 
 def tables(reads: Iterable[Read]) -> str:
-    """Markdown: for each corpus and training length the lines of several seeds, those of one, and what is not ranked.
+    """Markdown: for each corpus and training length the lines of several seeds, those of one, and
+    what is not ranked.
 
     Text of others cannot end a cell.
     """
@@ -202,7 +283,11 @@ def tables(reads: Iterable[Read]) -> str:
         own = lines.get(corpus, [])
         parts.append(f"## {_plain(f'{text} ({tokenizer})')}, trained on {train_len:,} tokens\n")
         beyond = [line for line in own if line.surely > 1]
-        counted = f"{len(beyond)} of {len(own)} ranked methods hold beyond the training length." if own else "No method is ranked."
+        counted = (
+            f"{len(beyond)} of {len(own)} ranked methods hold beyond the training length."
+            if own
+            else "No method is ranked."
+        )
         parts.append(f"{counted}\n")
         parts += _table([line for line in beyond if line.n_seeds > 1])
         of_one_seed = [line for line in beyond if line.n_seeds == 1]
@@ -213,14 +298,18 @@ def tables(reads: Iterable[Read]) -> str:
 
 
 def _table(lines: list[Line]) -> list[str]:
-    """Table of lines that hold beyond the training length: all that hold to the end, others up to SHOWN; and how many more there are."""
+    """Table of lines that hold beyond the training length: all that hold to the end, others up to
+    SHOWN; and how many more there are.
+    """
     shown = [line for place, line in enumerate(lines) if place < SHOWN or line.to_the_end]
     if not shown:
         return []
     rows = [[_plain(cell) for cell in line.cells()] for line in shown]
     table = "".join(f"{markdown_row(row)}\n" for row in [COLUMNS, [":---"] * len(COLUMNS), *rows])
     more = len(lines) - len(shown)
-    return [table, f"And {more} more, which fail before their longest length.\n"] if more else [table]
+    return (
+        [table, f"And {more} more, which fail before their longest length.\n"] if more else [table]
+    )
 
 
 def _not_ranked(exclusions: list[Exclusion]) -> list[str]:
@@ -236,7 +325,9 @@ def _not_ranked(exclusions: list[Exclusion]) -> list[str]:
 
 
 def _name(method: Method) -> str:
-    """Name of a method, such as `rope + yarn + log_n`; of one without extension and scale its encoding."""
+    """Name of a method, such as `rope + yarn + log_n`; of one without extension and scale its
+    encoding.
+    """
     encoding, *others = method
     return " + ".join([encoding, *(part for part in others if part != "none")])
 
@@ -250,7 +341,9 @@ def leaderboard(reported: Path) -> str:
 
 
 def _counts(reads: Iterable[Read]) -> str:
-    """Number of ranked methods that hold beyond the training length, by margin: "33 with 0.05, 30 with 0.03"."""
+    """Number of ranked methods that hold beyond the training length, by margin: "33 with 0.05, 30
+    with 0.03".
+    """
     ranked = kept(line for read in reads for line in read.lines).lines
     parts = []
     for margin in (MARGIN, *OTHER_MARGINS):

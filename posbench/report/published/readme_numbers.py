@@ -15,8 +15,8 @@
     {matched by seed: alibi minus rope @1x +- .2f}         from rows.csv: differences of the seeds, the interval over them alone
     {advice/advice.json: search, name=cut, nll, 8192 .2f}  a place in a json
 
-An expression ends in words of `WORDS` or a column, and a format of Python (`s` for text). Multiples are of the training length.
-"""
+An expression ends in words of `WORDS` or a column, and a format of Python (`s` for text). Multiples
+are of the training length."""
 
 import csv
 import itertools
@@ -45,10 +45,22 @@ ONE_OF = {"lowest": min, "highest": max, "mean": fmean, "total": sum}  # of seve
 FACTORS = {"negated": -1, "percent": 100, "hours": 1 / 3600}
 ENDS = {"low": 1, "high": 2}
 WORDS = {*ONE_OF, *ENDS, "+-", "[]", "count", "distinct", "seeds", *FACTORS, "nats"}
-USUAL = {"curve": "difference", "accuracy": "accuracy", "claims": "effect"}  # column of a CSV where none is named
-HALF = {"difference": "half_width", "change": "change_half_width", "doubling": "doubling_half_width"}
+USUAL = {
+    "curve": "difference",
+    "accuracy": "accuracy",
+    "claims": "effect",
+}  # column of a CSV where none is named
+HALF = {
+    "difference": "half_width",
+    "change": "change_half_width",
+    "doubling": "doubling_half_width",
+}
 BOUNDS = {"accuracy": ("low", "high"), "effect": ("lower", "upper")}
-LEDGER = ("verdict", "documents", "compared")  # columns that may be asked for; other names end in words of the ledger's header
+LEDGER = (
+    "verdict",
+    "documents",
+    "compared",
+)  # columns that may be asked for; other names end in words of the ledger's header
 STAGES = {None: "1", "two": "2", "three": "3", "five": "5", "seven": "7", "eight": "8", "nine": "9"}
 
 
@@ -65,7 +77,9 @@ class Value(NamedTuple):
 
 
 class Key(NamedTuple):
-    """Conditions on lines: name of a task or claim, methods at multiples of the training length, and cells of columns."""
+    """Conditions on lines: name of a task or claim, methods at multiples of the training length,
+    and cells of columns.
+    """
 
     name: str
     methods: list[list[str]]  # of ENCODING|EXTENSION|SCALE, the last two of which may be left out
@@ -82,7 +96,9 @@ class Key(NamedTuple):
                 cells.append(cell.groups())
             elif " @" in part:
                 several, _, times = part.rpartition(" @")
-                methods = [[*method.split("|"), "none", "none"][:3] for method in several.split(" & ")]
+                methods = [
+                    [*method.split("|"), "none", "none"][:3] for method in several.split(" & ")
+                ]
                 multiples = [Fraction(one.rstrip("x")) for one in times.split(",")]
             elif part:
                 names.append(part)
@@ -94,10 +110,18 @@ class Key(NamedTuple):
 
 
 def fill(source: str, text: str) -> str:
-    """Text in place of the expression {source: text}. Raises ConfigError if the files hold no such number, or several."""
+    """Text in place of the expression {source: text}. Raises ConfigError if the files hold no such
+    number, or several.
+    """
     *words, form = text.split()
     path, kind = _file(source)
-    columns = LEDGER if source == "ledger" else csv_lines(path)[0].keys() if path.suffix == ".csv" and not kind else ()
+    columns = (
+        LEDGER
+        if source == "ledger"
+        else csv_lines(path)[0].keys()
+        if path.suffix == ".csv" and not kind
+        else ()
+    )
     taken = []
     while words and (words[-1] in WORDS or words[-1] in columns):
         taken.append(words.pop())
@@ -122,11 +146,17 @@ def fill(source: str, text: str) -> str:
         if form == "s":
             return _one(rows[0])[column]
         values = _minus([[_value(row, column, "nats" in taken) for row in found] for found in rows])
-    return _shown([one.times(math.prod(FACTORS.get(word, 1) for word in taken)) for one in values], taken, form)
+    return _shown(
+        [one.times(math.prod(FACTORS.get(word, 1) for word in taken)) for one in values],
+        taken,
+        form,
+    )
 
 
 def _file(source: str) -> tuple[Path, str]:
-    """The file of a source, and how two methods are compared in it ("" for values as they stand there)."""
+    """The file of a source, and how two methods are compared in it ("" for values as they stand
+    there).
+    """
     place, _, kind = source.partition(" ")
     if kind not in ("", "paired", "above floor", "by seed"):
         raise ConfigError(f"{kind} is not a comparison: use paired, above floor or by seed")
@@ -149,7 +179,9 @@ def _shown(values: list[Value], words: list[str], form: str) -> str:
     if math.isnan(low) and {"+-", "[]"} & {*words}:
         raise ConfigError("it has no interval")
     half = f" +- {(high - low) / 2:{ends.lstrip('+')}}"
-    return f"{numbers[0]:{form}}" + (half if "+-" in words else f" [{low:{ends}}, {high:{ends}}]" if "[]" in words else "")
+    return f"{numbers[0]:{form}}" + (
+        half if "+-" in words else f" [{low:{ends}}, {high:{ends}}]" if "[]" in words else ""
+    )
 
 
 def _one(found: list[Any]) -> Any:
@@ -175,25 +207,46 @@ def _rows(path: Path, text: str) -> list[dict[str, str]]:
     key = Key.read(text, rows[0])
     if key.name and path.stem == "claims":
         stage, name = re.fullmatch(r"(?:stage (\w+): )?(.*)", key.name).groups()
-        rows = [row for row in rows if (row["stage"], f"{row['claim']} {row['endpoint']}".strip()) == (STAGES[stage], name)]
+        rows = [
+            row
+            for row in rows
+            if (row["stage"], f"{row['claim']} {row['endpoint']}".strip()) == (STAGES[stage], name)
+        ]
     elif key.name:
         rows = [row for row in rows if row.get("task") in key.name.split(" & ")]
     if key.methods:
-        rows = [row for row in rows if [row["encoding"], row["extension"], row["scale_attention"]] in key.methods]
-        rows = [row for row in rows if Fraction(int(row["length"]), int(row["train_len"])) in key.multiples and not row.get("depth")]
+        rows = [
+            row
+            for row in rows
+            if [row["encoding"], row["extension"], row["scale_attention"]] in key.methods
+        ]
+        rows = [
+            row
+            for row in rows
+            if Fraction(int(row["length"]), int(row["train_len"])) in key.multiples
+            and not row.get("depth")
+        ]
         rows = [row for row in rows if path.stem != "curve" or row["protocol"] == "fixed_targets"]
     return [row for row in rows if key.fits(row)]
 
 
 def _value(row: Mapping[str, str], column: str, nats: bool) -> Value:
-    of = "half_width" if column == "nll" and "task" in row else HALF.get(column, "")  # of accuracy.csv it is that of nll
+    of = (
+        "half_width" if column == "nll" and "task" in row else HALF.get(column, "")
+    )  # of accuracy.csv it is that of nll
     value, half = float(row[column]), row.get(of)
-    ends = [value - float(half), value + float(half)] if half else [float(row[end]) for end in BOUNDS.get(column, ()) if row.get(end)]
+    ends = (
+        [value - float(half), value + float(half)]
+        if half
+        else [float(row[end]) for end in BOUNDS.get(column, ()) if row.get(end)]
+    )
     return Value(value, *ends).times(float(row["nats"]) if nats else 1)
 
 
 def _place(path: Path, text: str) -> Value:
-    """A number, or [value, low, high], of a json: fields from the outermost on, and key=value for the element of a list."""
+    """A number, or [value, low, high], of a json: fields from the outermost on, and key=value for
+    the element of a list.
+    """
     found = read_json(path)
     for part in text.split(", "):
         name, _, value = part.partition("=")
@@ -205,7 +258,8 @@ def _place(path: Path, text: str) -> Value:
 
 
 def _sum_of_losses(folder: Path, text: str, above_floor: bool) -> list[Value]:
-    """Sum of the losses in "A minus B plus C" over the seeds that all have, and then that of each seed.
+    """Sum of the losses in "A minus B plus C" over the seeds that all have, and then that of each
+    seed.
 
     With `above_floor` each loss is what it is above its own floor.
     """
@@ -226,7 +280,9 @@ def _sum_of_losses(folder: Path, text: str, above_floor: bool) -> list[Value]:
 
 
 def _by_seed(folder: Path, terms: list[str]) -> list[Value]:
-    """Difference of two methods over the seeds that both have, of their rows alone, and then that of each seed."""
+    """Difference of two methods over the seeds that both have, of their rows alone, and then that
+    of each seed.
+    """
     one, other = (_seeds(folder, text) for text in terms)
     seeds = sorted(one.keys() & other.keys())
     differences = [_one(one[seed]).row["nll"] - _one(other[seed]).row["nll"] for seed in seeds]
@@ -241,7 +297,9 @@ def _report(folder: Path) -> Report:
 
 
 def _seeds(folder: Path, text: str) -> dict[int, list[Seed]]:
-    """{seed: what it has at the length of a key}. A method is named as in a table or in trainings.csv."""
+    """{seed: what it has at the length of a key}. A method is named as in a table or in
+    trainings.csv.
+    """
     key = Key.read(text, ("data", "train_len", "protocol"))
     report, found = _report(folder), defaultdict(list)
     listed = {row["run_id"]: row.get("encoding") for row in csv_lines(folder / "trainings.csv")}
@@ -254,7 +312,9 @@ def _seeds(folder: Path, text: str) -> dict[int, list[Seed]]:
         if asked and point.length == key.multiples[0] * point.train_len and key.fits(vars(point)):
             for one in point.seeds:
                 names = (point.encoding, listed.get(one.row["run_id"]))
-                if any([name, point.extension, point.scale_attention] in key.methods for name in names):
+                if any(
+                    [name, point.extension, point.scale_attention] in key.methods for name in names
+                ):
                     found[one.row["seed"]].append(one)
     return found or _one([])
 

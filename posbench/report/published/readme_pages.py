@@ -1,9 +1,10 @@
-"""Pages of results from their templates, filled with the numbers of results/reported: python -m posbench.report.published.readme_pages
+"""Pages of results from their templates, filled with the numbers of results/reported: python -m
+posbench.report.published.readme_pages
 
-Each README.template.md makes the README.md beside it. {expressions} are numbers (readme_numbers.py). Between the marks
-`<!-- table: FILE n -->` and `<!-- end of table -->` comes the n-th table of a file: all of it, or the lines that begin as those there.
-At the end of a template `<!-- let name = words -->` defines what $name stands for in expressions.
-"""
+Each README.template.md makes the README.md beside it. {expressions} are numbers
+(readme_numbers.py). Between the marks `<!-- table: FILE n -->` and `<!-- end of table -->` comes
+the n-th table of a file: all of it, or the lines that begin as those there. At the end of a
+template `<!-- let name = words -->` defines what $name stands for in expressions."""
 
 import re
 import sys
@@ -18,7 +19,10 @@ from posbench.report.tables import METHOD
 from posbench.report.write_report import list_again
 
 ROOT = Path(__file__).parents[2]
-PAGES = {template: template.with_name("README.md") for template in sorted((ROOT / "results" / "reported").rglob("README.template.md"))}
+PAGES = {
+    template: template.with_name("README.md")
+    for template in sorted((ROOT / "results" / "reported").rglob("README.template.md"))
+}
 LEADERBOARD = ROOT / "results" / "reported" / "leaderboard.md"
 EXPRESSION = re.compile(r"\{(\w[\w/. ]*): ((?:[^{}]|\{[^{}]*\})+)\}")
 TABLE = re.compile(r"(<!-- table: (\S+) (\d+) -->\n)(.*?)(<!-- end of table -->)", re.S)
@@ -26,7 +30,9 @@ LET = re.compile(r"<!-- let (\w+) = (.*) -->\n")
 
 
 def filled_page(template: Path) -> str:
-    """Text of the page. Raises ConfigError, with file and line, for what the results do not hold."""
+    """Text of the page. Raises ConfigError, with file and line, for what the results do not
+    hold.
+    """
     text = template.read_text(encoding="utf-8")
     words = dict(LET.findall(text))
 
@@ -38,7 +44,10 @@ def filled_page(template: Path) -> str:
         except (ConfigError, KeyError, ValueError, TypeError, IndexError, OSError) as error:
             line, shown = match.string.count("\n", 0, match.start()) + 1, match[0].splitlines()[0]
             said = error if isinstance(error, ConfigError) else repr(error)
-            raise ConfigError(f"{template.parent.name}/{template.name}, line {line}: {shown} cannot be filled in: {said}.") from error
+            raise ConfigError(
+                f"{template.parent.name}/{template.name}, line {line}: {shown} cannot be filled in:"
+                f" {said}."
+            ) from error
 
     filled = TABLE.sub(made, EXPRESSION.sub(made, text))
     return f"<!-- made of {template.name} by `make pages` -->\n{LET.sub('', filled).rstrip()}\n"
@@ -50,10 +59,23 @@ def filled_table(match: re.Match) -> str:
     tables = re.findall(r"(?:^\|.*\n)+", (ROOT / path).read_text(encoding="utf-8"), re.M)
     header, rule, *lines = tables[int(number) - 1].splitlines()
     columns = 1 + sum(cell.strip() in METHOD for cell in header.split("|"))
-    begun = ["|".join(MARK.sub("", line).split("|")[:columns]) + "|" for line in given.splitlines() if line not in (header, rule)]
-    chosen = [next((line for line in lines if MARK.sub("", line).startswith(start)), None) for start in begun] if begun else lines
+    begun = [
+        "|".join(MARK.sub("", line).split("|")[:columns]) + "|"
+        for line in given.splitlines()
+        if line not in (header, rule)
+    ]
+    chosen = (
+        [
+            next((line for line in lines if MARK.sub("", line).startswith(start)), None)
+            for start in begun
+        ]
+        if begun
+        else lines
+    )
     if None in chosen:
-        raise ConfigError(f"table {number} of {path} has no line that begins `{begun[chosen.index(None)]}`")
+        raise ConfigError(
+            f"table {number} of {path} has no line that begins `{begun[chosen.index(None)]}`"
+        )
     return "\n".join([opening.strip(), header, rule, *chosen, closing])
 
 

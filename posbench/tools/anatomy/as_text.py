@@ -11,7 +11,10 @@ PROPERTIES = {
     "bounded": "no unseen distance",
 }
 DIMENSIONLESS = {  # {number: (heading of its column, meaning)}
-    "share_full_turns": ("share of full turns", "share of the pairs that make a full turn in training"),
+    "share_full_turns": (
+        "share of full turns",
+        "share of the pairs that make a full turn in training",
+    ),
     "share_full_turns_after": ("share after", "the same share of the changed frequencies"),
     "r_max": ("turns", "turns of the fastest pair"),
     "beta_over_r_max": ("beta/turns", "beta / turns of the fastest pair"),
@@ -37,7 +40,11 @@ def title(numbers: dict) -> str:
 def lengths_asked(numbers: dict) -> str:
     """Lengths of training and evaluation, in words."""
     fed = "" if numbers["fed"] == numbers["length"] else f", fed {numbers['fed']} at a time"
-    target = "" if numbers["target_len"] in (numbers["length"], numbers["fed"]) else f", configured for {numbers['target_len']}"
+    target = (
+        ""
+        if numbers["target_len"] in (numbers["length"], numbers["fed"])
+        else f", configured for {numbers['target_len']}"
+    )
     return f"trained at {numbers['train_len']} tokens, asked for {numbers['length']}{target}{fed}"
 
 
@@ -47,7 +54,10 @@ def reader_notes(numbers: dict) -> list[str]:
     if numbers.get("noop"):
         lines.append(f"No-op: {numbers['noop']}.")
     if numbers["n_parameters"]:
-        lines.append(f"{numbers['n_parameters']:,} learned numbers, {'as trained' if numbers.get('run') else 'at their initial values'}.")
+        lines.append(
+            f"{numbers['n_parameters']:,} learned numbers,"
+            f" {'as trained' if numbers.get('run') else 'at their initial values'}."
+        )
     if "gates" in numbers["depends_on_content"]:
         lines.append("Gates depend on content: shown for a token of zeros.")
     if "weights" in numbers["depends_on_content"]:
@@ -59,7 +69,11 @@ def reader_notes(numbers: dict) -> list[str]:
 
 def named_values(names: dict[str, str], values: dict) -> str:
     """Text of the form name: value; name: value; ..."""
-    return "; ".join(f"{name}: {_value_in_words(key, values[key])}" for key, name in names.items() if key in values)
+    return "; ".join(
+        f"{name}: {_value_in_words(key, values[key])}"
+        for key, name in names.items()
+        if key in values
+    )
 
 
 def _value_in_words(key: str, value: float | bool | None) -> str:
@@ -71,14 +85,23 @@ def _value_in_words(key: str, value: float | bool | None) -> str:
 
 
 def summary(numbers: dict) -> list[str]:
-    """Lines of the terminal: title, each kind of layer, properties, dimensionless numbers, notes."""
+    """Lines of the terminal: title, each kind of layer, properties, dimensionless numbers,
+    notes.
+    """
     lines = [f"{title(numbers)}: {lengths_asked(numbers)}"]
     for layer in numbers["layers"]:
         seen = [value for value in layer["distance"] if value is not None]
         said = [f"the last query sees {len(seen)} keys, the farthest at {max(seen):.6g}"]
         if layer["sink"]:
-            said.append("a sink of logit " + " ".join(f"{logit:.3g}" for logit in dict.fromkeys(layer["sink"])))
-        who = f"{len(layer['numbers'])} layer{'s' * (len(layer['numbers']) > 1)} of {layer['name']}: " if len(numbers["layers"]) > 1 else ""
+            said.append(
+                "a sink of logit "
+                + " ".join(f"{logit:.3g}" for logit in dict.fromkeys(layer["sink"]))
+            )
+        who = (
+            f"{len(layer['numbers'])} layer{'s' * (len(layer['numbers']) > 1)} of {layer['name']}: "
+            if len(numbers["layers"]) > 1
+            else ""
+        )
         lines.append(f"  {who}{'; '.join(said)}")
     lines.append(f"  {named_values(PROPERTIES, numbers['properties'])}")
     meanings = {key: meaning for key, (_, meaning) in DIMENSIONLESS.items()}

@@ -1,7 +1,8 @@
-"""Attention of a trained model, head by head: entropy, weight by distance, on the first token and on no key.
+"""Attention of a trained model, head by head: entropy, weight by distance, on the first token and
+on no key.
 
-A text is read as an evaluation reads it, by the kernel that it would choose; beside it the weights of the last S queries are computed a
-block at a time. Memory grows with the length alone.
+A text is read as an evaluation reads it, by the kernel that it would choose; beside it the weights
+of the last S queries are computed a block at a time. Memory grows with the length alone.
 
 Letters: B batch, T tokens, H heads, S queries, K keys, U buckets of distance, N windows, C width.
 """
@@ -37,38 +38,64 @@ class LayerAttention:
     far_NH: list[Tensor] = field(default_factory=list)
     mass_NHU: list[Tensor] = field(default_factory=list)  # last bucket: the first token
 
-    def add(self, plan: LayerPlan, x_BTC: Tensor | None, q_BHTD: Tensor, k_BGTD: Tensor, queries: int) -> None:
-        """Add the last queries of a batch of windows, from queries and keys, and the input that gates are made from, if there are any."""
+    def add(
+        self, plan: LayerPlan, x_BTC: Tensor | None, q_BHTD: Tensor, k_BGTD: Tensor, queries: int
+    ) -> None:
+        """Add the last queries of a batch of windows, from queries and keys, and the input that
+        gates are made from, if there are any.
+        """
         batch, heads, length, _ = q_BHTD.shape
-        index_T, first = torch.arange(length, device=q_BHTD.device), len(buckets(length))  # the bucket of the first token
+        index_T, first = (
+            torch.arange(length, device=q_BHTD.device),
+            len(buckets(length)),
+        )  # the bucket of the first token
         entropy_BH, far_BH = (q_BHTD.new_zeros(batch, heads, dtype=torch.float64) for _ in range(2))
         mass_BHU = q_BHTD.new_zeros(batch, heads, first + 1, dtype=torch.float64)
         for start, bands in attention_weights(plan, x_BTC, q_BHTD, k_BGTD, queries):
             given_BHS = 0.0
             for keys, weights_BHSK in bands:
                 weights_BHSK = weights_BHSK.double()
-                distance_SK = (index_T[start : start + weights_BHSK.shape[2], None] - index_T[keys]).clamp(min=0)
-                bucket_SK = torch.frexp(distance_SK.double()).exponent.long().masked_fill(index_T[keys] == 0, first)
+                distance_SK = (
+                    index_T[start : start + weights_BHSK.shape[2], None] - index_T[keys]
+                ).clamp(min=0)
+                bucket_SK = (
+                    torch.frexp(distance_SK.double())
+                    .exponent.long()
+                    .masked_fill(index_T[keys] == 0, first)
+                )
                 each_BHSU = mass_BHU.new_zeros(*weights_BHSK.shape[:3], mass_BHU.shape[-1])
                 each_BHSU.scatter_add_(-1, bucket_SK.expand_as(weights_BHSK), weights_BHSK)
                 mass_BHU += each_BHSU.sum(dim=2)
                 entropy_BH += torch.special.entr(weights_BHSK).sum(dim=(2, 3))
-                far_BH += (weights_BHSK * ((distance_SK >= plan.span.train_len) & (bucket_SK < first))).sum(dim=(2, 3))
+                far_BH += (
+                    weights_BHSK * ((distance_SK >= plan.span.train_len) & (bucket_SK < first))
+                ).sum(dim=(2, 3))
                 given_BHS = given_BHS + each_BHSU.sum(dim=-1)
             entropy_BH += torch.special.entr(_spared(given_BHS)).sum(dim=2)
-        for kept, new in ((self.entropy_NH, entropy_BH), (self.far_NH, far_BH), (self.mass_NHU, mass_BHU)):
+        for kept, new in (
+            (self.entropy_NH, entropy_BH),
+            (self.far_NH, far_BH),
+            (self.mass_NHU, mass_BHU),
+        ):
             kept.extend((new / queries).cpu())
         self.keys, self.seen_U = float(plan.n_T[-queries:].mean()), _seen_keys(plan, queries)
 
     def summary(self, document_N: np.ndarray) -> dict:
-        """Values of `measure_attention` for this layer, whose windows lie in the documents document_N."""
+        """Values of `measure_attention` for this layer, whose windows lie in the documents
+        document_N.
+        """
         mass_HU = torch.stack(self.mass_NHU).mean(dim=0)
-        means = [clustered_mean(entropy_N, document_N) for entropy_N in torch.stack(self.entropy_NH).T.numpy()]
+        means = [
+            clustered_mean(entropy_N, document_N)
+            for entropy_N in torch.stack(self.entropy_NH).T.numpy()
+        ]
         return {
             "keys": self.keys,
             "seen": self.seen_U.tolist(),
             "entropy": [mean for mean, _, _ in means],
-            "entropy_half": [student_quantile(0.975, g - 1) * sem if g > 1 else None for _, sem, g in means],
+            "entropy_half": [
+                student_quantile(0.975, g - 1) * sem if g > 1 else None for _, sem, g in means
+            ],
             "first": mass_HU[:, -1].tolist(),
             "sink": _spared(mass_HU.sum(dim=-1)).tolist(),
             "far": torch.stack(self.far_NH).mean(dim=0).tolist(),
@@ -77,14 +104,16 @@ class LayerAttention:
 
 
 def measure_attention(evaluation: Scorer, length: int) -> dict:
-    """Attention of the last evaluate.targets queries of every window of fixed_targets, in texts of `length` tokens, and their loss.
+    """Attention of the last evaluate.targets queries of every window of fixed_targets, in texts of
+    `length` tokens, and their loss.
 
-    `layers`: for each layer the keys that a query sees, of these in each bucket (`seen`), and for each head the entropy in nats with the
-    half width of its 95 % interval over documents (None for one document), and the shares of weight on the first token (`first`), on no
-    key (`sink`: a sink's column, the remainder of stick-breaking) and in each bucket of `buckets` (`mass`), which do not hold the first
-    token; so first + sink + mass is 1. `far`: the part of the mass at distances of the training length and more, which training had not.
-    The entropy is that of a query's keys and, as one outcome more, the sink.
-    """
+    `layers`: for each layer the keys that a query sees, of these in each bucket (`seen`), and for
+    each head the entropy in nats with the half width of its 95 % interval over documents (None for
+    one document), and the shares of weight on the first token (`first`), on no key (`sink`: a
+    sink's column, the remainder of stick-breaking) and in each bucket of `buckets` (`mass`), which
+    do not hold the first token; so first + sink + mass is 1. `far`: the part of the mass at
+    distances of the training length and more, which training had not. The entropy is that of a
+    query's keys and, as one outcome more, the sink."""
     protocol = FixedTargets(evaluation)
     with _watched(evaluation, protocol.windows.n_targets) as layers:
         nll_NS, _ = protocol.score(length)
@@ -99,7 +128,10 @@ def measure_attention(evaluation: Scorer, length: int) -> dict:
 
 def buckets(length: int) -> list[list[int]]:
     """First and last index distance of each bucket of a text: 0, 1, 2-3, 4-7, and so on."""
-    return [[0, 0], *([2**power, 2 ** (power + 1) - 1] for power in range((length - 1).bit_length()))]
+    return [
+        [0, 0],
+        *([2**power, 2 ** (power + 1) - 1] for power in range((length - 1).bit_length())),
+    ]
 
 
 @contextmanager
@@ -109,9 +141,13 @@ def _watched(evaluation: Scorer, queries: int) -> Iterator[list[LayerAttention]]
     layers = [LayerAttention() for _ in model.encoding.layers()]
     with ExitStack() as stack:
         if isinstance(model, Reader):
-            model.door.watch = lambda index, plan, q_BHTD, k_BGTD: layers[index].add(plan, None, q_BHTD, k_BGTD, queries)
+            model.door.watch = lambda index, plan, q_BHTD, k_BGTD: layers[index].add(
+                plan, None, q_BHTD, k_BGTD, queries
+            )
             stack.callback(setattr, model.door, "watch", None)
-        for block, layer in zip(model.layers, layers, strict=True) if isinstance(model, GPT) else ():
+        for block, layer in (
+            zip(model.layers, layers, strict=True) if isinstance(model, GPT) else ()
+        ):
 
             def add(module: Attention, given: tuple, layer: LayerAttention = layer) -> None:
                 x_BTC, plan = given[:2]
@@ -130,10 +166,15 @@ def _seen_keys(plan: LayerPlan, queries: int) -> Tensor:
         for query in range(length - queries, length):
             key_K = torch.arange(1, query + 1)
             (seen_K,) = band.seen(torch.tensor([query]), key_K)
-            seen_U += torch.frexp((query - key_K[seen_K]).double()).exponent.bincount(minlength=len(seen_U))
+            seen_U += torch.frexp((query - key_K[seen_K]).double()).exponent.bincount(
+                minlength=len(seen_U)
+            )
         return seen_U
 
-    return sum(band.once(("buckets", queries), lambda band=band: of_band(band)) for band in plan.bands) / queries
+    return (
+        sum(band.once(("buckets", queries), lambda band=band: of_band(band)) for band in plan.bands)
+        / queries
+    )
 
 
 def _spared(given: Tensor) -> Tensor:

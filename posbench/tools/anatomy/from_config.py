@@ -16,7 +16,8 @@ from posbench.runs.directory import Run
 
 
 def whole(cfg: dict) -> JobConfig:
-    """Resolve a configuration. With run=DIR the encoding, model, text, training and seed are those of that run.
+    """Resolve a configuration. With run=DIR the encoding, model, text, training and seed are those
+    of that run.
 
     Raises ConfigError for a run that is not finished, and as `resolve` does.
     """
@@ -24,13 +25,16 @@ def whole(cfg: dict) -> JobConfig:
         return resolve(adopt(cfg))
     run = Run(cfg["run"])
     if not run.finished:
-        raise ConfigError(f"run={cfg['run']} has no finished training: train it with scripts/run.py first.")
+        raise ConfigError(
+            f"run={cfg['run']} has no finished training: train it with scripts/run.py first."
+        )
     trained = trusted_config(run)
     return resolve({**cfg, **{key: trained[key] for key in TRAINING}})
 
 
 def parts(cfg: JobConfig) -> tuple[Encoding, ScaleAttention | None]:
-    """Encoding and trained scale (or None) of a configuration from `whole`: fresh, or those of run=DIR.
+    """Encoding and trained scale (or None) of a configuration from `whole`: fresh, or those of
+    run=DIR.
 
     Raises RunError if that run has no weights.
     """
@@ -44,7 +48,9 @@ def parts(cfg: JobConfig) -> tuple[Encoding, ScaleAttention | None]:
         with safe_open(run.weights, "pt") as weights:
             vocab_size = weights.get_slice("embed_tokens.weight").get_shape()[0]
     else:
-        raise RunError(f"{run.weights} is missing: give another run=, or train this one to its end.")
+        raise RunError(
+            f"{run.weights} is missing: give another run=, or train this one to its end."
+        )
     model = load_model(run, cfg, vocab_size, "cpu")
     return model.encoding, model.scale
 
@@ -53,7 +59,10 @@ def method_in_words(group: str, chosen: dict) -> str:
     """Name of a method's yaml, and the arguments that differ from it: rope base=27."""
     name = named(group, chosen)
     default = nodes(group).get(name, {})
-    known, given = flatten(default) if default.get("_target_") == chosen["_target_"] else {}, flatten(chosen)
+    known, given = (
+        flatten(default) if default.get("_target_") == chosen["_target_"] else {},
+        flatten(chosen),
+    )
     parts = [name]
     for key, value in given.items():
         place, _, last = key.rpartition(".")

@@ -16,14 +16,16 @@ from posbench.scale_attention.none import NoScale
 
 WORDS = {"legal": "yes", "opt-in": "opt", "no-op": "0", "refused": "-"}
 LEGEND = (
-    "yes: legal, a source that tests or defines it is known (`compat.py reasons`). opt: defined, but no test of it is known "
-    "(allow_untested=true). 0: provably changes nothing. -: refused."
+    "yes: legal, a source that tests or defines it is known (`compat.py reasons`). opt: defined,"
+    " but no test of it is known (allow_untested=true). 0: provably changes nothing. -: refused."
 )
 
 
 @dataclass(frozen=True)
 class JudgedPair:
-    """Judgement of a pair: `kind` is extension, scale_attention or train.scale_attention, `fate` a key of WORDS, `reason` explains it."""
+    """Judgement of a pair: `kind` is extension, scale_attention or train.scale_attention, `fate` a
+    key of WORDS, `reason` explains it.
+    """
 
     encoding: str
     kind: str
@@ -33,21 +35,34 @@ class JudgedPair:
 
 
 def judge_all(configs: list[Path], train_len: int, lengths: list[int]) -> Iterator[JudgedPair]:
-    """Judge every pair of methods as their yamls define them, evaluated at `lengths` after training on `train_len` tokens."""
+    """Judge every pair of methods as their yamls define them, evaluated at `lengths` after training
+    on `train_len` tokens.
+    """
     shape = make_shape(ModelConfig(), train_len)
     plain = NoExtension(), NoScale(shape)
     extensions = {other: make(node) for other, node in choices(configs, "extension").items()}
-    scales = {other: make(node, shape) for other, node in choices(configs, "scale_attention").items() if other != "none"}
+    scales = {
+        other: make(node, shape)
+        for other, node in choices(configs, "scale_attention").items()
+        if other != "none"
+    }
     for name, node in choices(configs, "encoding").items():
         encoding = make(node, shape)
         for other, extension in extensions.items():
-            yield JudgedPair(name, "extension", other, *_fate(check, encoding, extension, plain[1], lengths))
-        # An encoding with a limit or a learned table may end at train_len without an extension, so scales are judged there.
+            yield JudgedPair(
+                name, "extension", other, *_fate(check, encoding, extension, plain[1], lengths)
+            )
+        # An encoding with a limit or a learned table may end at train_len without an extension, so
+        # scales are judged there.
         reached = lengths if encoding.limit is None and encoding.rows() is None else [train_len]
         for other, scale in scales.items():
-            yield JudgedPair(name, "scale_attention", other, *_fate(check, encoding, plain[0], scale, reached))
+            yield JudgedPair(
+                name, "scale_attention", other, *_fate(check, encoding, plain[0], scale, reached)
+            )
         for other, scale in scales.items():
-            yield JudgedPair(name, "train.scale_attention", other, *_fate(check_trained_scale, encoding, scale))
+            yield JudgedPair(
+                name, "train.scale_attention", other, *_fate(check_trained_scale, encoding, scale)
+            )
 
 
 def _fate(judge: Callable, *args: Any) -> tuple[str, str]:
@@ -68,5 +83,8 @@ def legality_markdown(pairs: list[JudgedPair]) -> str:
     for kind in dict.fromkeys(pair.kind for pair in pairs):
         lines.append(f"| **{kind}** |{' |' * len(encodings)}")
         for other in dict.fromkeys(pair.other for pair in pairs if pair.kind == kind):
-            lines.append(f"| `{other}` | {' | '.join(fates[kind, other, encoding] for encoding in encodings)} |")
+            lines.append(
+                f"| `{other}` |"
+                f" {' | '.join(fates[kind, other, encoding] for encoding in encodings)} |"
+            )
     return "\n".join(lines) + f"\n\n{LEGEND}\n"

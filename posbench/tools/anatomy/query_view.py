@@ -1,7 +1,8 @@
-"""One query and its keys as each kind of layer sees them: distances, biases and content scores, without a trained model.
+"""One query and its keys as each kind of layer sees them: distances, biases and content scores,
+without a trained model.
 
-Letters: N draws of content, C width, H heads, G key heads, K keys, D head width, F frequencies, T tokens, P pictured channels.
-"""
+Letters: N draws of content, C width, H heads, G key heads, K keys, D head width, F frequencies, T
+tokens, P pictured channels."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +21,9 @@ from posbench.position.plan import make_plan
 
 @dataclass(frozen=True)
 class LayerView:
-    """Layers that treat position alike in one text: their indices `numbers`, their frequencies `before` and `after` the extension."""
+    """Layers that treat position alike in one text: their indices `numbers`, their frequencies
+    `before` and `after` the extension.
+    """
 
     layer: Layer
     plan: LayerPlan
@@ -36,7 +39,11 @@ class LayerView:
     @property
     def turning(self) -> tuple[Spectrum, Spectrum] | None:
         """Frequencies at which pairs turn before and after the extension; None without any."""
-        return None if self.before is None else (self.encoding.turning(self.before), self.encoding.turning(self.after))
+        return (
+            None
+            if self.before is None
+            else (self.encoding.turning(self.before), self.encoding.turning(self.after))
+        )
 
     @property
     def length(self) -> int:
@@ -46,9 +53,15 @@ class LayerView:
 
 @torch.no_grad()
 def kinds(
-    encoding: Encoding, extension: Extension, length: int, scale: ScaleAttention | None = None, trained: ScaleAttention | None = None
+    encoding: Encoding,
+    extension: Extension,
+    length: int,
+    scale: ScaleAttention | None = None,
+    trained: ScaleAttention | None = None,
 ) -> list[LayerView]:
-    """Distinct layers in a text of `length` tokens, which a crop leaves the last of; those that the extension may act on come first."""
+    """Distinct layers in a text of `length` tokens, which a crop leaves the last of; those that the
+    extension may act on come first.
+    """
     fed = fed_length(extension, encoding.shape.train_len, length)
     plan = make_plan(encoding, extension, scale, length=fed, trained_scale=trained)
     added_TC = plan.embed()
@@ -63,8 +76,12 @@ def kinds(
     return sorted(found.values(), key=lambda kind: not kind.layer.extended)
 
 
-def each_band(kind: LayerView, query: int, keys_K: Tensor, value: Callable[[BandPlan, Tensor], Tensor]) -> Tensor:
-    """`value(band, seen_K)` of the keys that `query` sees in each band, float64; nan for keys that it sees in none."""
+def each_band(
+    kind: LayerView, query: int, keys_K: Tensor, value: Callable[[BandPlan, Tensor], Tensor]
+) -> Tensor:
+    """`value(band, seen_K)` of the keys that `query` sees in each band, float64; nan for keys that
+    it sees in none.
+    """
     result = None
     for band in kind.plan.bands:
         (seen_K,) = band.seen(torch.tensor([query]), keys_K)
@@ -76,13 +93,19 @@ def each_band(kind: LayerView, query: int, keys_K: Tensor, value: Callable[[Band
 
 
 def distance(kind: LayerView, query: int, keys_K: Tensor) -> Tensor:
-    """Coordinate distance at which `query` sees each key: [K], nan for keys that it does not see."""
-    return each_band(kind, query, keys_K, lambda band, seen_K: band.q_pos_T[query] - band.k_pos_T[keys_K[seen_K]])
+    """Coordinate distance at which `query` sees each key: [K], nan for keys that it does not
+    see.
+    """
+    return each_band(
+        kind, query, keys_K, lambda band, seen_K: band.q_pos_T[query] - band.k_pos_T[keys_K[seen_K]]
+    )
 
 
 @torch.no_grad()
 def key_bias(kind: LayerView, query: int, keys_K: Tensor) -> Tensor | None:
-    """Bias added to the scaled score of each key: [H, K], or None without a bias. Gates are those of a token of zeros."""
+    """Bias added to the scaled score of each key: [H, K], or None without a bias. Gates are those
+    of a token of zeros.
+    """
     encoding = kind.encoding
     if not encoding.biases & ~Bias.ROWS:
         return None
@@ -107,8 +130,12 @@ def key_bias(kind: LayerView, query: int, keys_K: Tensor) -> Tensor | None:
 
 
 @torch.no_grad()
-def content_score(kind: LayerView, query: int, keys_K: Tensor, q_NHKD: Tensor, k_NGKD: Tensor) -> Tensor:
-    """Scaled content score of each key: [N, H, K]. q_NHKD has a copy of the query for each key, rotated as the key's band requires."""
+def content_score(
+    kind: LayerView, query: int, keys_K: Tensor, q_NHKD: Tensor, k_NGKD: Tensor
+) -> Tensor:
+    """Scaled content score of each key: [N, H, K]. q_NHKD has a copy of the query for each key,
+    rotated as the key's band requires.
+    """
     encoding, width = kind.encoding, q_NHKD.shape[-1]
 
     def value(band: BandPlan, seen_K: Tensor) -> Tensor:
@@ -130,30 +157,37 @@ def content_score(kind: LayerView, query: int, keys_K: Tensor, q_NHKD: Tensor, k
 
 @torch.no_grad()
 def even_weights(kind: LayerView) -> Tensor | None:
-    """Weights of the last query by distance, if q and all content scores are 0, of an encoding of whole rows: [H, T], else None."""
+    """Weights of the last query by distance, if q and all content scores are 0, of an encoding of
+    whole rows: [H, T], else None.
+    """
     encoding, shape = kind.encoding, kind.encoding.shape
     if Bias.ROWS not in encoding.biases:
         return None
     query, keys_K = kind.length - 1, torch.arange(kind.length)
-    q_BHSD, scores_BHSK = (torch.zeros(1, shape.n_head, 1, width) for width in (shape.head_dim, kind.length))
+    q_BHSD, scores_BHSK = (
+        torch.zeros(1, shape.n_head, 1, width) for width in (shape.head_dim, kind.length)
+    )
     bias_HK, seen_SK = key_bias(kind, query, keys_K), ~distance(kind, query, keys_K).isnan()[None]
     bias_HSK = None if bias_HK is None else bias_HK.nan_to_num().float()[:, None]
-    # All keys at once: the bands of an extension that changes nothing here are told apart by no weight.
+    # All keys at once: the bands of an extension that changes nothing here are told apart by no
+    # weight.
     weights_BHSK = encoding.weights(q_BHSD, scores_BHSK, bias_HSK, seen_SK, 1.0, kind.layer.index)
     return weights_BHSK[0, :, 0].double().masked_fill(~seen_SK, torch.nan).flip(-1)
 
 
 def channel_scores(kind: LayerView, delta_K: Tensor) -> Tensor:
-    """Score of the keys at the index distances delta_K from the last query, in each channel of the first head: [P, K] in [-1, 1].
+    """Score of the keys at the index distances delta_K from the last query, in each channel of the
+    first head: [P, K] in [-1, 1].
 
-    A row is the score if q and k are 1 in one channel and 0 elsewhere, minus the score of zeros, divided by its largest size. Channels
-    equal to an earlier one are left out.
-    """
+    A row is the score if q and k are 1 in one channel and 0 elsewhere, minus the score of zeros,
+    divided by its largest size. Channels equal to an earlier one are left out."""
     shape, query = kind.encoding.shape, kind.length - 1
     unit_DKD = torch.eye(shape.head_dim)[:, None].expand(-1, len(delta_K), -1)
     score = []
     for one_NKD in (unit_DKD, torch.zeros_like(unit_DKD[:1])):
-        q_NHKD, k_NGKD = (one_NKD[:, None].expand(-1, count, -1, -1) for count in (shape.n_head, shape.n_kv_head))
+        q_NHKD, k_NGKD = (
+            one_NKD[:, None].expand(-1, count, -1, -1) for count in (shape.n_head, shape.n_kv_head)
+        )
         score.append(content_score(kind, query, query - delta_K, q_NHKD, k_NGKD))
     picture_DK = (score[0] - score[1])[:, 0]
     largest_D1 = picture_DK.nan_to_num().abs().amax(dim=-1, keepdim=True)

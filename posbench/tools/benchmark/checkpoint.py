@@ -1,10 +1,11 @@
-"""Speed and memory of a checkpoint: one window without and with extensions, and in transformers' model of the same file.
+"""Speed and memory of a checkpoint: one window without and with extensions, and in transformers'
+model of the same file.
 
-Then one token after a cache of that length in transformers' model, as it is and with the same methods in place (posbench.extend).
-Every case runs once in each round, and its time is divided by those of the plain model and of transformers in the same round.
-Weights are counted apart. Tokens are random, and the last SCORED positions get logits, as in an evaluation with fixed targets.
-Letters: B batch, T tokens.
-"""
+Then one token after a cache of that length in transformers' model, as it is and with the same
+methods in place (posbench.extend). Every case runs once in each round, and its time is divided by
+those of the plain model and of transformers in the same round. Weights are counted apart. Tokens
+are random, and the last SCORED positions get logits, as in an evaluation with fixed targets.
+Letters: B batch, T tokens."""
 
 import copy
 import functools
@@ -35,13 +36,26 @@ from posbench.scale_attention.none import NoScale
 from posbench.tools.benchmark.measure import SCORED, Figure, measure
 
 PLAIN, THEIRS = "none", "transformers"
-FEW = ("yarn", "rerope", "dca", "window", "streaming", "lm_infinite")  # one of each kind of attention
+FEW = (
+    "yarn",
+    "rerope",
+    "dca",
+    "window",
+    "streaming",
+    "lm_infinite",
+)  # one of each kind of attention
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 
 def load(path: str) -> GPT | Reader:
-    """Model of a model.path, in float32. Raises ConfigError for a checkpoint that posbench cannot read."""
-    unread = {"train": asdict(TrainConfig()), "data": {"tokenizer": "none", "vocab_size": 0}, "cache_dir": None}
+    """Model of a model.path, in float32. Raises ConfigError for a checkpoint that posbench cannot
+    read.
+    """
+    unread = {
+        "train": asdict(TrainConfig()),
+        "data": {"tokenizer": "none", "vocab_size": 0},
+        "cache_dir": None,
+    }
     found = adopt({"model": {"path": path}, "encoding": nodes("encoding")["rope"], **unread})
     cfg = JobConfig.of({key: found[key] for key in ("encoding", "model", "train", "seed")})
     checkpoint = cfg.model.checkpoint
@@ -56,18 +70,24 @@ def load(path: str) -> GPT | Reader:
 def measure_checkpoint(
     path: str, dtype: str, lengths: list[int], repeats: int, only: list[str], device: str = "cpu"
 ) -> Iterator[list[Figure]]:
-    """Measure every case at every length. Yields a list for each length; a case that is not defined there, or changes nothing, is left out.
+    """Measure every case at every length. Yields a list for each length; a case that is not defined
+    there, or changes nothing, is left out.
 
     Raises ConfigError for a dtype that is none, and for a checkpoint that posbench cannot read.
     """
     if dtype not in DTYPES:
         raise ConfigError(f"dtype={dtype} must be bf16 or fp32.")
-    model, chosen = load(path).to(device), [name for name in only or FEW if name not in (PLAIN, THEIRS)]
+    model, chosen = (
+        load(path).to(device),
+        [name for name in only or FEW if name not in (PLAIN, THEIRS)],
+    )
     reader = rounded(model) if dtype == "bf16" else model
     other = theirs(find_checkpoint(path, download=False), DTYPES[dtype], attn_implementation="sdpa")
     for length in lengths:
         seeded = torch.Generator().manual_seed(length)
-        text_BT = torch.randint(0, model.lm_head.out_features, (1, length), generator=seeded).to(device)
+        text_BT = torch.randint(0, model.lm_head.out_features, (1, length), generator=seeded).to(
+            device
+        )
         cases, left_out = {}, {}
         for name in (PLAIN, *chosen):
             extension, scale = make(nodes("extension")[name]), NoScale(model.encoding.shape)
@@ -86,36 +106,60 @@ def measure_checkpoint(
         if isinstance(other, str):
             left_out[THEIRS] = other
         else:
-            cases[THEIRS] = functools.partial(other.to(device), use_cache=False, logits_to_keep=SCORED)
+            cases[THEIRS] = functools.partial(
+                other.to(device), use_cache=False, logits_to_keep=SCORED
+            )
         with torch.inference_mode():
             figures = measure("checkpoint", cases, text_BT, repeats, PLAIN, THEIRS)
-            figures += [] if isinstance(other, str) else _tokens(other, list(cases), text_BT, repeats)
-        yield figures + [Figure("checkpoint", name, length, note=note) for name, note in left_out.items()]
+            figures += (
+                [] if isinstance(other, str) else _tokens(other, list(cases), text_BT, repeats)
+            )
+        yield figures + [
+            Figure("checkpoint", name, length, note=note) for name, note in left_out.items()
+        ]
 
 
 def _tokens(other: nn.Module, names: list[str], text_BT: Tensor, repeats: int) -> list[Figure]:
-    """Figures of one token after a cache of random keys and values, in their model and in copies of it with methods in place."""
+    """Figures of one token after a cache of random keys and values, in their model and in copies of
+    it with methods in place.
+    """
     length, cases = text_BT.shape[1], {}
     for name in names:
         model = other
         if name != THEIRS:
-            model = copy.deepcopy(other, {id(one): one for one in other.parameters()})  # shares the weights
+            model = copy.deepcopy(
+                other, {id(one): one for one in other.parameters()}
+            )  # shares the weights
             try:
                 inplace.extend(model, name, target_len=length)
             except ConfigError:
                 continue
-        cases[name] = functools.partial(model, past_key_values=_cache(model, length), use_cache=True)
-    return [replace(one, length=length) for one in measure("token", cases, text_BT[:, :1], repeats, PLAIN, THEIRS)]
+        cases[name] = functools.partial(
+            model, past_key_values=_cache(model, length), use_cache=True
+        )
+    return [
+        replace(one, length=length)
+        for one in measure("token", cases, text_BT[:, :1], repeats, PLAIN, THEIRS)
+    ]
 
 
 def _cache(model: nn.Module, length: int) -> object:
     from transformers import DynamicCache
 
-    cache, ids_BT = DynamicCache(config=model.config), torch.zeros(1, 1, dtype=torch.long, device=model.device)
+    cache, ids_BT = (
+        DynamicCache(config=model.config),
+        torch.zeros(1, 1, dtype=torch.long, device=model.device),
+    )
     model(input_ids=ids_BT, past_key_values=cache, use_cache=True)
     for index, layer in enumerate(cache.layers):
         if getattr(layer, "keys", None) is not None:
-            cache.update(*(torch.randn_like(one.expand(-1, -1, length - 1, -1)) for one in (layer.keys, layer.values)), index)
+            cache.update(
+                *(
+                    torch.randn_like(one.expand(-1, -1, length - 1, -1))
+                    for one in (layer.keys, layer.values)
+                ),
+                index,
+            )
     return cache
 
 

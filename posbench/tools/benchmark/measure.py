@@ -1,10 +1,10 @@
-"""Speed and memory of every method beside plain attention: training steps, and evaluation at many times the training length.
+"""Speed and memory of every method beside plain attention: training steps, and evaluation at many
+times the training length.
 
-Every case runs once in each round, and its time is divided by that of `rope` with `extension=none` in the same round. So other work of
-the machine slows both. The median ratio is reported.
-Memory is that of one window, or of one training step. The model is the default one.
-Letters: B batch, T tokens.
-"""
+Every case runs once in each round, and its time is divided by that of `rope` with `extension=none`
+in the same round. So other work of the machine slows both. The median ratio is reported. Memory is
+that of one window, or of one training step. The model is the default one. Letters: B batch, T
+tokens."""
 
 import copy
 import functools
@@ -34,9 +34,14 @@ from posbench.training.distributed import World
 from posbench.training.graph import StepGraphs, why_eager
 
 MODEL, VOCAB = ModelConfig(), 1024
-VOCABULARIES, TRAINED = (1024, 4096, 50257), (64, 256, 512)  # entries, and tokens of a sequence, beside transformers
+VOCABULARIES, TRAINED = (
+    (1024, 4096, 50257),
+    (64, 256, 512),
+)  # entries, and tokens of a sequence, beside transformers
 SCORED = 8  # positions of each window that get logits, as in evaluation
-BUDGET = 120.0  # seconds: a pass over 16,384 tokens of 135 M parameters takes half of it on two cores
+BUDGET = (
+    120.0  # seconds: a pass over 16,384 tokens of 135 M parameters takes half of it on two cores
+)
 BASE, GATED, LAUNCHED, LLAMA = "rope", "rope, output gate", "rope, launched", "transformers Llama"
 
 Case = Callable[[Tensor], object]  # one training step, or one evaluation pass, over tokens [B, T]
@@ -44,7 +49,8 @@ Case = Callable[[Tensor], object]  # one training step, or one evaluation pass, 
 
 @dataclass(frozen=True)
 class Figure:
-    """One measurement: `ratio` of its time to the base case's in the same rounds, `seconds` of a step or pass, `mib` of tensors.
+    """One measurement: `ratio` of its time to the base case's in the same rounds, `seconds` of a
+    step or pass, `mib` of tensors.
 
     `of_theirs`: ratio of its time to that of transformers' model of the same checkpoint.
     """
@@ -61,7 +67,9 @@ class Figure:
 
 
 def transformers_llama(vocab: int = VOCAB) -> nn.Module | None:
-    """LlamaForCausalLM of the default model's shape with torch's fused attention; None if transformers is not installed."""
+    """LlamaForCausalLM of the default model's shape with torch's fused attention; None if
+    transformers is not installed.
+    """
     try:
         from transformers import LlamaConfig, LlamaForCausalLM
     except ImportError:
@@ -79,9 +87,17 @@ def transformers_llama(vocab: int = VOCAB) -> nn.Module | None:
 
 
 def training(train_len: int, repeats: int, only: list[str], device: str = "cpu") -> list[Figure]:
-    """Measure a training step (2,048 tokens, in dtype=auto, Muon included): each encoding, each scale for training, transformers."""
-    text_BT = torch.randint(0, VOCAB, (TrainConfig().tokens_per_step // train_len, train_len), device=device)
-    cases = {name: _gpt_step(model, device) for name, model in _trainable(train_len).items() if _wanted(name, only)}
+    """Measure a training step (2,048 tokens, in dtype=auto, Muon included): each encoding, each
+    scale for training, transformers.
+    """
+    text_BT = torch.randint(
+        0, VOCAB, (TrainConfig().tokens_per_step // train_len, train_len), device=device
+    )
+    cases = {
+        name: _gpt_step(model, device)
+        for name, model in _trainable(train_len).items()
+        if _wanted(name, only)
+    }
     llama = transformers_llama()
     if llama is not None and _wanted(LLAMA, only):
         cases[LLAMA] = _llama_step(llama, device)
@@ -89,25 +105,41 @@ def training(train_len: int, repeats: int, only: list[str], device: str = "cpu")
 
 
 def _trainable(train_len: int) -> dict[str, GPT]:
-    """Model of each case of training: every encoding alone, and RoPE with every scale that is trained in and with an output gate."""
+    """Model of each case of training: every encoding alone, and RoPE with every scale that is
+    trained in and with an output gate.
+    """
     shape = make_shape(MODEL, train_len)
-    models = {name: GPT(MODEL, make(node, shape), VOCAB) for name, node in nodes("encoding").items()}
+    models = {
+        name: GPT(MODEL, make(node, shape), VOCAB) for name, node in nodes("encoding").items()
+    }
     for name, node in nodes("scale_attention").items():
         scale = make(node, shape)
         if scale.trained or scale.by_distance or scale.sinks:
-            models[f"{BASE}, {name} trained in"] = GPT(MODEL, make(nodes("encoding")[BASE], shape), VOCAB, scale)
-    return models | {GATED: GPT(replace(MODEL, output_gate="elementwise"), make(nodes("encoding")[BASE], shape), VOCAB)}
+            models[f"{BASE}, {name} trained in"] = GPT(
+                MODEL, make(nodes("encoding")[BASE], shape), VOCAB, scale
+            )
+    return models | {
+        GATED: GPT(
+            replace(MODEL, output_gate="elementwise"), make(nodes("encoding")[BASE], shape), VOCAB
+        )
+    }
 
 
 def beside_transformers(repeats: int, device: str = "cpu") -> Iterator[list[Figure]]:
-    """Measure a training step (2,048 tokens) of RoPE and of transformers' model, which takes torch's Muon, by vocabulary and length.
+    """Measure a training step (2,048 tokens) of RoPE and of transformers' model, which takes
+    torch's Muon, by vocabulary and length.
 
-    The kind of a figure is `trained NUMBER` with that of the entries. Yields a list for each pair, none without transformers.
-    """
+    The kind of a figure is `trained NUMBER` with that of the entries. Yields a list for each pair,
+    none without transformers."""
     for vocab, length in itertools.product(VOCABULARIES, TRAINED):
-        llama, rope = transformers_llama(vocab), GPT(MODEL, make(nodes("encoding")[BASE], make_shape(MODEL, length)), vocab)
+        llama, rope = (
+            transformers_llama(vocab),
+            GPT(MODEL, make(nodes("encoding")[BASE], make_shape(MODEL, length)), vocab),
+        )
         if llama is not None:
-            text_BT = torch.randint(0, vocab, (TrainConfig().tokens_per_step // length, length), device=device)
+            text_BT = torch.randint(
+                0, vocab, (TrainConfig().tokens_per_step // length, length), device=device
+            )
             cases = {BASE: _gpt_step(rope, device), LLAMA: _llama_step(llama, device)}
             if text_BT.is_cuda:  # beside the graph
                 cases[LAUNCHED] = _gpt_step(copy.deepcopy(rope), device, graphed=False)
@@ -115,12 +147,20 @@ def beside_transformers(repeats: int, device: str = "cpu") -> Iterator[list[Figu
 
 
 def _wanted(name: str, only: list[str]) -> bool:
-    return not only or name == BASE or name.removesuffix(" trained in").replace(" + ", ", ").rpartition(", ")[2] in only
+    return (
+        not only
+        or name == BASE
+        or name.removesuffix(" trained in").replace(" + ", ", ").rpartition(", ")[2] in only
+    )
 
 
 def _gpt_step(model: GPT, device: str, graphed: bool = True) -> Case:
     plans, steps = training_plans(model.encoding, model.scale, device, 0), itertools.count()
-    step = _step(model, lambda text_BT: model.loss(text_BT, text_BT, plans(text_BT.shape[1], next(steps))), device)
+    step = _step(
+        model,
+        lambda text_BT: model.loss(text_BT, text_BT, plans(text_BT.shape[1], next(steps))),
+        device,
+    )
     if not graphed or why_eager(TrainConfig(), model.encoding, torch.device(device), World()):
         return step
     return StepGraphs(step, model.zero_grad)
@@ -134,9 +174,16 @@ def _llama_step(llama: nn.Module, device: str) -> Case:
     return _step(llama, loss, device, torch.optim.Muon)
 
 
-def _step(model: nn.Module, loss: Callable[[Tensor], Tensor], device: str, muon: type[torch.optim.Muon] = optim.Muon) -> Case:
+def _step(
+    model: nn.Module,
+    loss: Callable[[Tensor], Tensor],
+    device: str,
+    muon: type[torch.optim.Muon] = optim.Muon,
+) -> Case:
     optimizers, dtype = optim.build(model.to(device), TrainConfig(), muon), fast_dtype(device)
-    for group in itertools.chain(*(one.param_groups for one in optimizers)) if muon is not optim.Muon else ():
+    for group in (
+        itertools.chain(*(one.param_groups for one in optimizers)) if muon is not optim.Muon else ()
+    ):
         group["lr"] = float(group["lr"])  # which torch's Muon would wait for if it lay on a GPU
     keep_freed()
 
@@ -154,8 +201,12 @@ def _step(model: nn.Module, loss: Callable[[Tensor], Tensor], device: str, muon:
     return step
 
 
-def evaluation(train_len: int, lengths: list[int], repeats: int, only: list[str], device: str = "cpu") -> Iterator[list[Figure]]:
-    """Measure a pass over 8,192 tokens (or one window, if that is longer) in float32 for each case. Yields a list for each length."""
+def evaluation(
+    train_len: int, lengths: list[int], repeats: int, only: list[str], device: str = "cpu"
+) -> Iterator[list[Figure]]:
+    """Measure a pass over 8,192 tokens (or one window, if that is longer) in float32 for each case.
+    Yields a list for each length.
+    """
     models, llama = _models(train_len, device), transformers_llama()
     for length in lengths:
         text_BT = torch.randint(0, VOCAB, (max(1, 8192 // length), length), device=device)
@@ -167,18 +218,33 @@ def evaluation(train_len: int, lengths: list[int], repeats: int, only: list[str]
                 check(model.encoding, extension, scale, [length], allow_untested=True)
             except ConfigError:
                 continue  # not defined at this length: a learned table has no such position
-            plan = make_plan(model.encoding, extension, scale, length=length, device=device, trained_scale=model.scale)
+            plan = make_plan(
+                model.encoding,
+                extension,
+                scale,
+                length=length,
+                device=device,
+                trained_scale=model.scale,
+            )
             cases[name] = functools.partial(model, plan=plan, last=SCORED)
         if llama is not None and _wanted(LLAMA, only):
-            cases[LLAMA] = functools.partial(llama.to(device), use_cache=False, logits_to_keep=SCORED)
+            cases[LLAMA] = functools.partial(
+                llama.to(device), use_cache=False, logits_to_keep=SCORED
+            )
         with torch.inference_mode():
             yield measure("evaluation", cases, text_BT, repeats, BASE, window_BT=text_BT[:1])
 
 
 def _models(train_len: int, device: str) -> dict[str, tuple]:
-    """Model, extension and scale of each case: those of `_trainable`, then RoPE (or a learned table) with every extension and scale."""
+    """Model, extension and scale of each case: those of `_trainable`, then RoPE (or a learned
+    table) with every extension and scale.
+    """
     plain, unscaled = NoExtension(), NoScale(make_shape(MODEL, train_len))
-    trained = {name: model.eval().to(device) for name, model in _trainable(train_len).items() if model.scale is None or model.scale.trained}
+    trained = {
+        name: model.eval().to(device)
+        for name, model in _trainable(train_len).items()
+        if model.scale is None or model.scale.trained
+    }
     rope = trained[BASE]
     models = {name: (model, plain, unscaled) for name, model in trained.items()}
     for name, node in nodes("extension").items():
@@ -195,33 +261,62 @@ def _models(train_len: int, device: str) -> dict[str, tuple]:
 
 
 def measure(
-    kind: str, cases: dict[str, Case], text_BT: Tensor, repeats: int, base: str, theirs: str = "", window_BT: Tensor | None = None
+    kind: str,
+    cases: dict[str, Case],
+    text_BT: Tensor,
+    repeats: int,
+    base: str,
+    theirs: str = "",
+    window_BT: Tensor | None = None,
 ) -> list[Figure]:
-    """Figures of the cases, with ratios to `base` and to `theirs`, and the memory of `window_BT` (by default of all the tokens).
+    """Figures of the cases, with ratios to `base` and to `theirs`, and the memory of `window_BT`
+    (by default of all the tokens).
 
-    The first pass of a case is for its memory. One that takes longer than BUDGET is the only one of its case, and gives its time.
-    """
+    The first pass of a case is for its memory. One that takes longer than BUDGET is the only one of
+    its case, and gives its time."""
     window_BT, first, mib = text_BT if window_BT is None else window_BT, {}, {}
     for name, case in cases.items():
         if torch.is_grad_enabled():
             case(text_BT)  # makes the states of its optimizers
         weigh = functools.partial(tensor_mib, functools.partial(case, window_BT), window_BT.device)
-        first[name] = timed(lambda _, name=name, weigh=weigh: mib.update({name: weigh()}), window_BT) * len(text_BT) / len(window_BT)
-    rounds: dict[str, list[float]] = {name: [] for name, seconds in first.items() if seconds <= BUDGET}
+        first[name] = (
+            timed(lambda _, name=name, weigh=weigh: mib.update({name: weigh()}), window_BT)
+            * len(text_BT)
+            / len(window_BT)
+        )
+    rounds: dict[str, list[float]] = {
+        name: [] for name, seconds in first.items() if seconds <= BUDGET
+    }
     for _ in range(repeats):
         for name, seconds in rounds.items():
             seconds.append(timed(cases[name], text_BT))
 
     def ratio(name: str, other: str) -> float | None:
         if name in rounds and other in rounds:
-            return statistics.median(one / another for one, another in zip(rounds[name], rounds[other], strict=True))
+            return statistics.median(
+                one / another for one, another in zip(rounds[name], rounds[other], strict=True)
+            )
         return first[name] / first[other] if other in first else None
 
     figures = []
     for name in cases:
-        typical, note = (statistics.median(rounds[name]), "") if name in rounds else (first[name], "one pass")
+        typical, note = (
+            (statistics.median(rounds[name]), "") if name in rounds else (first[name], "one pass")
+        )
         speed = text_BT.numel() / typical
-        figures.append(Figure(kind, name, text_BT.shape[1], ratio(name, base), typical, speed, mib[name], note, ratio(name, theirs)))
+        figures.append(
+            Figure(
+                kind,
+                name,
+                text_BT.shape[1],
+                ratio(name, base),
+                typical,
+                speed,
+                mib[name],
+                note,
+                ratio(name, theirs),
+            )
+        )
     return figures
 
 

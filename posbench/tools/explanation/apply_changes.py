@@ -1,21 +1,30 @@
 """A config.json with changes, as the tool of their words applies them.
 
-A description of text alone: vLLM replaces rope_parameters as a whole, SGLang merges it into the old one; both have moved rope_theta into it
-before. A description with a part for text: both read that part alone, so keys beside it do nothing; inside it vLLM merges, and SGLang
-replaces. vLLM up to 0.11 read --rope-scaling, which replaced the mapping and left the base where it stood.
-"""
+A description of text alone: vLLM replaces rope_parameters as a whole, SGLang merges it into the old
+one; both have moved rope_theta into it before. A description with a part for text: both read that
+part alone, so keys beside it do nothing; inside it vLLM merges, and SGLang replaces. vLLM up to
+0.11 read --rope-scaling, which replaced the mapping and left the base where it stood."""
 
 from typing import NamedTuple
 
 from posbench.tools.explanation.changes import Changes
-from posbench.tools.explanation.config_json import TEXT_PARTS, at_path, flat, nested, rope_words, text_path
+from posbench.tools.explanation.config_json import (
+    TEXT_PARTS,
+    at_path,
+    flat,
+    nested,
+    rope_words,
+    text_path,
+)
 from posbench.tools.explanation.facts import HF, SGLANG, VLLM, of_family
 
 INSIDE = ("rope_theta", "partial_rotary_factor")  # keys that engines move into the mapping
 
 
 class Override(NamedTuple):
-    """Keys of a change: `read` where the tool looks for them, `lost` elsewhere. `merges`: the old mapping stays below the new one."""
+    """Keys of a change: `read` where the tool looks for them, `lost` elsewhere. `merges`: the old
+    mapping stays below the new one.
+    """
 
     read: dict
     lost: list[str]
@@ -31,13 +40,17 @@ def override_of(config: dict, changes: Changes) -> Override:
         return Override({**beside, **inside}, [], False)
     if not path:
         lost = [key for key in given if key in TEXT_PARTS]
-        return Override({key: given[key] for key in given if key not in lost}, lost, changes.reader == SGLANG)
+        return Override(
+            {key: given[key] for key in given if key not in lost}, lost, changes.reader == SGLANG
+        )
     lost = [key for key in given if key != path[0]]
     return Override(at_path(given, path), lost, changes.reader == VLLM)
 
 
 def applied(config: dict, changes: Changes) -> dict:
-    """A description of text alone with the changes; as it is without them, where transformers reads it."""
+    """A description of text alone with the changes; as it is without them, where transformers reads
+    it.
+    """
     override = override_of(config, changes)
     if changes.reader == HF:
         return {**flat(config), **override.read} if override.read else config
@@ -63,7 +76,9 @@ def applied(config: dict, changes: Changes) -> dict:
     return {**text, **given, "rope_parameters": words}
 
 
-def _with_mapping(words: dict, new: dict, override: Override, changes: Changes, family: str) -> dict:
+def _with_mapping(
+    words: dict, new: dict, override: Override, changes: Changes, family: str
+) -> dict:
     """The mapping of RoPE after a new one is given."""
     if changes.reader == VLLM and override.merges:
         return merged(words, new)

@@ -1,7 +1,8 @@
-"""Reader of the parts of a config.json that set positions: its description of text, its length, its mapping of RoPE.
+"""Reader of the parts of a config.json that set positions: its description of text, its length, its
+mapping of RoPE.
 
-A model of text and images describes its text in a part of its own, such as text_config, and every engine takes positions from there.
-"""
+A model of text and images describes its text in a part of its own, such as text_config, and every
+engine takes positions from there."""
 
 from posbench.pretrained.outline import NAMES
 from posbench.tools.explanation.facts import FACTS
@@ -21,7 +22,9 @@ def first_of(config: dict, *keys: str, default: object = None) -> object:
 
 
 def text_path(config: dict) -> tuple[str, ...]:
-    """Keys that lead to the description of text, such as ("text_config",); () where the config.json describes text alone."""
+    """Keys that lead to the description of text, such as ("text_config",); () where the config.json
+    describes text alone.
+    """
     for key in TEXT_PARTS:
         if isinstance(config.get(key), dict):
             return (key, *text_path(config[key]))
@@ -37,7 +40,9 @@ def at_path(config: dict, path: tuple[str, ...]) -> dict:
 
 
 def placed(keys: dict, path: tuple[str, ...]) -> dict:
-    """The mapping below these keys: {"text_config": {"rope_theta": 1e4}} of {"rope_theta": 1e4} and ("text_config",)."""
+    """The mapping below these keys: {"text_config": {"rope_theta": 1e4}} of {"rope_theta": 1e4} and
+    ("text_config",).
+    """
     for key in reversed(path):
         keys = {key: keys}
     return keys
@@ -56,16 +61,31 @@ def flat(config: dict) -> dict:
 
 
 def longest_of(config: dict) -> float | None:
-    """Length that a config.json states. Command R's model_max_length comes before its max_position_embeddings, as engines take it."""
-    return next((length for name in ("model_max_length", *NAMES["length"]) if (length := number(config.get(name)))), None)
+    """Length that a config.json states. Command R's model_max_length comes before its
+    max_position_embeddings, as engines take it.
+    """
+    return next(
+        (
+            length
+            for name in ("model_max_length", *NAMES["length"])
+            if (length := number(config.get(name)))
+        ),
+        None,
+    )
 
 
 def rope_words(config: dict) -> dict:
-    """The mapping of RoPE that transformers reads: rope_scaling, and only without it rope_parameters."""
+    """The mapping of RoPE that transformers reads: rope_scaling, and only without it
+    rope_parameters.
+    """
     mapping = config.get("rope_scaling") or config.get("rope_parameters")
     return mapping if isinstance(mapping, dict) else {}
 
 
 def nested(words: dict) -> list[str]:
     """Kinds of layers that a mapping of RoPE keeps apart."""
-    return [key for key, value in words.items() if isinstance(value, dict) or (value is None and key.endswith("_attention"))]
+    return [
+        key
+        for key, value in words.items()
+        if isinstance(value, dict) or (value is None and key.endswith("_attention"))
+    ]

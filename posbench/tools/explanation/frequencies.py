@@ -1,9 +1,10 @@
-"""Frequencies of RoPE as transformers computes them: radians that each pair turns per token, in float64 and without torch.
+"""Frequencies of RoPE as transformers computes them: radians that each pair turns per token, in
+float64 and without torch.
 
-theta_i = base^(-2i / d) of d turned channels, first divided by `divisors` (rope_freqs.weight of a GGUF file, otherwise none). Types as in
-modeling_rope_utils.py of transformers 5.23; `default` is theta itself. `mix` is llama.cpp's yarn_ext_factor and SGLang's
-extrapolation_factor: how much of theta itself YaRN keeps.
-"""
+theta_i = base^(-2i / d) of d turned channels, first divided by `divisors` (rope_freqs.weight of a
+GGUF file, otherwise none). Types as in modeling_rope_utils.py of transformers 5.23; `default` is
+theta itself. `mix` is llama.cpp's yarn_ext_factor and SGLang's extrapolation_factor: how much of
+theta itself YaRN keeps."""
 
 import math
 from dataclasses import dataclass
@@ -50,7 +51,9 @@ def plain(rope: Rope) -> np.ndarray:
 
 
 def frequencies(rope: Rope, length: float | None = None) -> np.ndarray:
-    """Radians per token of each turned pair, for a text of `length` tokens (dynamic and longrope alone depend on it): [pairs]."""
+    """Radians per token of each turned pair, for a text of `length` tokens (dynamic and longrope
+    alone depend on it): [pairs].
+    """
     theta = plain(rope)
     if rope.divisors:
         theta = theta / np.array(rope.divisors)
@@ -62,13 +65,21 @@ def frequencies(rope: Rope, length: float | None = None) -> np.ndarray:
             return theta * grown ** (-np.arange(len(theta)) * 2 / max(1, rope.turned - 2))
         case "yarn":
             low, high = (
-                rope.turned * math.log(rope.original / (turns * 2 * math.pi)) / (2 * math.log(rope.base))
+                rope.turned
+                * math.log(rope.original / (turns * 2 * math.pi))
+                / (2 * math.log(rope.base))
                 for turns in (rope.beta_fast, rope.beta_slow)
             )
             low, high = (math.floor(low), math.ceil(high)) if rope.truncate else (low, high)
             low, high = max(low, 0), min(high, rope.turned - 1)
-            # Theta itself is kept up to the pair of beta_fast turns, and nothing of it from that of beta_slow turns on.
-            kept = rope.mix * (1 - np.clip((np.arange(len(theta)) - low) / (high - low if high != low else 0.001), 0, 1))
+            # Theta itself is kept up to the pair of beta_fast turns, and nothing of it from that of
+            # beta_slow turns on.
+            kept = rope.mix * (
+                1
+                - np.clip(
+                    (np.arange(len(theta)) - low) / (high - low if high != low else 0.001), 0, 1
+                )
+            )
             return theta * kept + theta / rope.factor * (1 - kept)
         case "longrope":
             return theta / np.array(rope.long if (length or 0) > rope.original else rope.short)
@@ -86,7 +97,9 @@ def yarn_amplitude(factor: float, mscale: float = 1.0) -> float:
 
 def longrope_amplitude(factor: float, original: float) -> float:
     """LongRoPE's factor on cos and sin."""
-    return math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 and original > 1 else 1.0
+    return (
+        math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 and original > 1 else 1.0
+    )
 
 
 def usual_amplitude(rope: Rope) -> float:

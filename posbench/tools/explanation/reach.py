@@ -1,10 +1,11 @@
 """Length that a setting covers, from its pairs of channels.
 
-A model trained on L tokens has seen every angle of a pair that made a full turn in them, and of a slower pair only the angles up to L f. A
-changed setting covers the lengths at which no such slow pair turns farther than in training: N f' <= L f for every pair with L f < 2 pi (or
-for the slowest pair, where all made a turn). That is factor times L for linear, YaRN and Llama 3, and what a raised base gives otherwise.
-Where a pair turns faster than in training, or a key about positions is not understood, no length is named.
-"""
+A model trained on L tokens has seen every angle of a pair that made a full turn in them, and of a
+slower pair only the angles up to L f. A changed setting covers the lengths at which no such slow
+pair turns farther than in training: N f' <= L f for every pair with L f < 2 pi (or for the slowest
+pair, where all made a turn). That is factor times L for linear, YaRN and Llama 3, and what a raised
+base gives otherwise. Where a pair turns faster than in training, or a key about positions is not
+understood, no length is named."""
 
 import math
 from typing import NamedTuple
@@ -19,7 +20,9 @@ FARTHEST = 2.0**40  # tokens; what reaches farther is not bounded by its pairs
 
 
 class Reach(NamedTuple):
-    """Tokens that a setting covers, or None and the reason why no length is named. `limit` says what bounds it."""
+    """Tokens that a setting covers, or None and the reason why no length is named. `limit` says
+    what bounds it.
+    """
 
     tokens: float | None
     limit: str
@@ -29,7 +32,11 @@ def reach_of(setting: Setting, before: Setting) -> Reach:
     """Length that the setting covers on a checkpoint whose own setting is `before`."""
     if setting.unread:
         listed = " and ".join(setting.unread)
-        return Reach(None, f"{listed} {'is' if len(setting.unread) == 1 else 'are'} not a part of what is read here")
+        return Reach(
+            None,
+            f"{listed} {'is' if len(setting.unread) == 1 else 'are'} not a part of what is read"
+            " here",
+        )
     kind, own = setting.turning[0], before.turning[0].rope
     trained = stated(before)
     if same_turns(kind.rope, own):
@@ -39,28 +46,43 @@ def reach_of(setting: Setting, before: Setting) -> Reach:
     if (_slower(kind.rope, own, trained, 1) < 1 - ROUNDING).any():
         return Reach(None, "pairs turn faster than in training")
     tokens = _covered(kind.rope, own, trained)
-    limit = "no pair turns farther than in training" if math.isinf(tokens) else "beyond them a pair turns farther than in training"
+    limit = (
+        "no pair turns farther than in training"
+        if math.isinf(tokens)
+        else "beyond them a pair turns farther than in training"
+    )
     return Reach(tokens, limit)
 
 
 def stated(own: Setting) -> float:
-    """Tokens that a checkpoint states for its own setting; where it states the length before YaRN, that times the factor."""
+    """Tokens that a checkpoint states for its own setting; where it states the length before YaRN,
+    that times the factor.
+    """
     rope = own.turning[0].rope
     scaled = rope.original * rope.factor if rope.kind == "yarn" else 0
     return max(scaled, own.longest)
 
 
 def slows(rope: Rope, own: Rope, trained: float) -> bool:
-    """True if a pair turns slower within the training length than by the checkpoint's own setting."""
+    """True if a pair turns slower within the training length than by the checkpoint's own
+    setting.
+    """
     alike = len(frequencies(rope)) == len(frequencies(own))
     return alike and bool((_slower(rope, own, trained, trained) > 1 + ROUNDING).any())
 
 
 def same_turns(rope: Rope, own: Rope) -> bool:
     """True if all pairs turn alike at any length."""
-    if (rope.kind == "dynamic") != (own.kind == "dynamic") or rope.factor != own.factor and rope.kind == "dynamic":
+    if (
+        (rope.kind == "dynamic") != (own.kind == "dynamic")
+        or rope.factor != own.factor
+        and rope.kind == "dynamic"
+    ):
         return False
-    alike = [_close(frequencies(rope, length), frequencies(own, length)) for length in (1, max(rope.original, own.original) + 1)]
+    alike = [
+        _close(frequencies(rope, length), frequencies(own, length))
+        for length in (1, max(rope.original, own.original) + 1)
+    ]
     return all(alike)
 
 
@@ -72,7 +94,9 @@ def same_setting(setting: Setting, other: Setting) -> bool:
 
 def same_rope(rope: Rope, other: Rope) -> bool:
     """True if pairs turn alike and cos, sin and logits have the same factors."""
-    factors = np.allclose((rope.amplitude, rope.sharper), (other.amplitude, other.sharper), rtol=1e-6, atol=0)
+    factors = np.allclose(
+        (rope.amplitude, rope.sharper), (other.amplitude, other.sharper), rtol=1e-6, atol=0
+    )
     return bool(factors) and same_turns(rope, other)
 
 
@@ -85,7 +109,9 @@ def _close(one: np.ndarray, two: np.ndarray) -> bool:
 
 
 def _slower(rope: Rope, own: Rope, trained: float, length: float) -> np.ndarray:
-    """Times by which each pair turns slower, in a text of `length` tokens, than the checkpoint's own at the end of training: [pairs]."""
+    """Times by which each pair turns slower, in a text of `length` tokens, than the checkpoint's
+    own at the end of training: [pairs].
+    """
     return frequencies(own, trained) / frequencies(rope, length)
 
 

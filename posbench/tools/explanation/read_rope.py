@@ -1,8 +1,8 @@
-"""RoPE of one mapping with its defaults, as transformers 5.23 reads it, or vLLM 0.33.0 or SGLang 0.5.23.
+"""RoPE of one mapping with its defaults, as transformers 5.23 reads it, or vLLM 0.33.0 or SGLang
+0.5.23.
 
-The engines' readings differ where a function asks for the reader, as their layers/rotary_embedding do. A value that cannot be read counts
-as missing, and checks.py says so.
-"""
+The engines' readings differ where a function asks for the reader, as their layers/rotary_embedding
+do. A value that cannot be read counts as missing, and checks.py says so."""
 
 from dataclasses import replace
 
@@ -23,25 +23,44 @@ def base_of(value: object, default: float = 1e4) -> float:
 
 
 def head_width(width: float, name: str) -> int:
-    """Channels of a head. Raises ConfigError for more than any model has, whose pairs would fill the memory."""
+    """Channels of a head. Raises ConfigError for more than any model has, whose pairs would fill
+    the memory.
+    """
     if width > WIDEST:
-        raise ConfigError(f"{name} gives a head {width:,.0f} channels, and {WIDEST:,} is the most that is explained: correct its sizes.")
+        raise ConfigError(
+            f"{name} gives a head {width:,.0f} channels, and {WIDEST:,} is the most that is"
+            " explained: correct its sizes."
+        )
     return int(width)
 
 
 def stated_width(config: dict) -> int | None:
-    """Channels of a head in front of positions: head_dim, or the width of the model by its heads; None where they are not said."""
-    width, heads, head_dim = (size_of(config, name, HERE) for name in ("d_model", "n_head", "head_dim"))
+    """Channels of a head in front of positions: head_dim, or the width of the model by its heads;
+    None where they are not said.
+    """
+    width, heads, head_dim = (
+        size_of(config, name, HERE) for name in ("d_model", "n_head", "head_dim")
+    )
     divides = width and heads and width % heads == 0
     return head_dim or (width // heads if divides else None)
 
 
 def read_rope(said: dict, config: dict, longest: float, reader: str = HF) -> Rope:
-    """RoPE of words with defaults. Raises ConfigError for a model that does not say the width of a head."""
+    """RoPE of words with defaults. Raises ConfigError for a model that does not say the width of a
+    head.
+    """
     family = str(config.get("model_type"))
-    kind = "default" if reader == SGLANG and of_family(family, "unscaled") else _kind(said["rope_type"])
-    original = number(said.get("original_max_position_embeddings"), longest) if kind in LONG else longest
-    factor = number(said.get("factor")) or (longest / original if kind in ("yarn", "longrope") else 1.0)
+    kind = (
+        "default"
+        if reader == SGLANG and of_family(family, "unscaled")
+        else _kind(said["rope_type"])
+    )
+    original = (
+        number(said.get("original_max_position_embeddings"), longest) if kind in LONG else longest
+    )
+    factor = number(said.get("factor")) or (
+        longest / original if kind in ("yarn", "longrope") else 1.0
+    )
     latent = number(config.get("qk_rope_head_dim")) and number(config.get("qk_nope_head_dim"))
     head_dim = number(config.get("qk_rope_head_dim")) or stated_width(config)
     if head_dim is None:
@@ -50,15 +69,34 @@ def read_rope(said: dict, config: dict, longest: float, reader: str = HF) -> Rop
         raise ConfigError(f"{HERE} lacks head_dim, and {sizes}: is it a checkpoint's config.json?")
     head_dim, beside = head_width(head_dim, HERE), head_width(latent or 0, HERE)
     share = min(1.0, number(said.get("partial_rotary_factor"), 1.0))
-    rope = Rope(head_dim, base_of(said.get("rope_theta")), longest, original, kind, share, factor, beside=beside)
+    rope = Rope(
+        head_dim,
+        base_of(said.get("rope_theta")),
+        longest,
+        original,
+        kind,
+        share,
+        factor,
+        beside=beside,
+    )
     match kind:
         case "yarn":
             # transformers looks for truncate beside the kinds of layers, where it is never written.
             by_kind = reader == HF and bool(nested(rope_words(config)))
             deepseek = bool(latent) and reader != HF and not of_family(family, "own_latent")
-            return _read_yarn(rope, said, reader, deepseek, cuts=by_kind or said.get("truncate", True) is not False)
+            return _read_yarn(
+                rope,
+                said,
+                reader,
+                deepseek,
+                cuts=by_kind or said.get("truncate", True) is not False,
+            )
         case "llama3":
-            return replace(rope, low=number(said.get("low_freq_factor"), 1.0), high=number(said.get("high_freq_factor"), 4.0))
+            return replace(
+                rope,
+                low=number(said.get("low_freq_factor"), 1.0),
+                high=number(said.get("high_freq_factor"), 4.0),
+            )
         case "longrope":
             return _read_longrope(rope, said, reader, family)
         case "dynamic":
@@ -76,7 +114,9 @@ def _kind(rope_type: str) -> str:
 
 
 def _read_yarn(rope: Rope, said: dict, reader: str, deepseek: bool, cuts: bool) -> Rope:
-    """YaRN of these words. With `deepseek` by the classes that vLLM and SGLang have for latent attention, which read other keys."""
+    """YaRN of these words. With `deepseek` by the classes that vLLM and SGLang have for latent
+    attention, which read other keys.
+    """
     scale, whole = (number(said.get(key)) for key in ("mscale", "mscale_all_dim"))
     given, mix = number(said.get("attention_factor")), said.get("extrapolation_factor")
     usual = yarn_amplitude(rope.factor)
@@ -95,7 +135,10 @@ def _read_yarn(rope: Rope, said: dict, reader: str, deepseek: bool, cuts: bool) 
     if reader == SGLANG:
         amplitude *= number(said.get("attn_factor"), 1.0)
         rope = replace(rope, mix=mix if isinstance(mix, int | float) else 1.0)
-    bounds = {"beta_fast": number(said.get("beta_fast"), 32.0), "beta_slow": number(said.get("beta_slow"), 1.0)}
+    bounds = {
+        "beta_fast": number(said.get("beta_fast"), 32.0),
+        "beta_slow": number(said.get("beta_slow"), 1.0),
+    }
     return replace(rope, **bounds, truncate=cuts, sharper=sharper, amplitude=amplitude)
 
 
@@ -123,7 +166,11 @@ def _read_dynamic(rope: Rope, said: dict, reader: str, family: str) -> Rope:
     elif reader == HF:
         return rope
     else:
-        trained = number(said.get("max_trained_positions"), rope.longest) if reader == VLLM else rope.longest / rope.factor
+        trained = (
+            number(said.get("max_trained_positions"), rope.longest)
+            if reader == VLLM
+            else rope.longest / rope.factor
+        )
         grown = rope.factor * rope.longest / trained - (rope.factor - 1)
     base = rope.base * grown ** (rope.turned / max(1, rope.turned - 2))
     return replace(rope, kind="default", factor=1.0, base=base)

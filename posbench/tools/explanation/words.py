@@ -16,8 +16,14 @@ from posbench.tools.explanation.settings import Setting
 
 FLAGS, KEYS, POSBENCH = "llama.cpp flags", "GGUF keys", "posbench"
 CONFIG = "config.json: "  # before the words for transformers
-EXTENSIONS = {"linear": "pi", "dynamic": "dynamic_ntk"}  # of posbench, where they are not called like the type
-ENGINES = {VLLM: ("--hf-overrides", "--max-model-len"), SGLANG: ("--json-model-override-args", "--context-length")}
+EXTENSIONS = {
+    "linear": "pi",
+    "dynamic": "dynamic_ntk",
+}  # of posbench, where they are not called like the type
+ENGINES = {
+    VLLM: ("--hf-overrides", "--max-model-len"),
+    SGLANG: ("--json-model-override-args", "--context-length"),
+}
 
 
 @dataclass(frozen=True)
@@ -37,17 +43,24 @@ def in_words(
     config: dict | None = None,
     served: float | None = None,
 ) -> list[ToolWords]:
-    """The setting in the words of each tool, for the checkpoint `what` that has the setting `before` of its own.
+    """The setting in the words of each tool, for the checkpoint `what` that has the setting
+    `before` of its own.
 
-    `config` is its config.json, over which the words are laid; None where it has none. `served` is the
-    length in tokens that the words ask for; None for the length that the setting covers.
-    """
+    `config` is its config.json, over which the words are laid; None where it has none. `served` is
+    the length in tokens that the words ask for; None for the length that the setting covers."""
     config = config or {}
     tokens = reach_of(setting, before).tokens if served is None else served
-    reach = None if tokens is None or math.isinf(tokens) or setting.turning[0].rope.kind == "dynamic" else tokens
+    reach = (
+        None
+        if tokens is None or math.isinf(tokens) or setting.turning[0].rope.kind == "dynamic"
+        else tokens
+    )
     makers = {
         POSBENCH: lambda: _posbench(setting, before, what),
-        HF: lambda: CONFIG + json.dumps(placed(overlay(setting, before, config, HF, reach), text_path(config))),
+        HF: lambda: (
+            CONFIG
+            + json.dumps(placed(overlay(setting, before, config, HF, reach), text_path(config)))
+        ),
         VLLM: lambda: _engine(setting, before, config, VLLM, reach),
         SGLANG: lambda: _engine(setting, before, config, SGLANG, reach),
         FLAGS: lambda: flag_words(setting, before, reach),
@@ -72,7 +85,9 @@ def _engine(setting: Setting, before: Setting, config: dict, tool: str, reach: f
 
 
 def model_path(what: str) -> str | None:
-    """Argument that names the checkpoint to posbench: the folder of a config.json; None for a description of another name."""
+    """Argument that names the checkpoint to posbench: the folder of a config.json; None for a
+    description of another name.
+    """
     file = Path(what)
     if file.suffix == ".json":
         return f"model.path={shlex.quote(str(file.parent))}" if file.name == "config.json" else None
@@ -87,35 +102,79 @@ def _posbench(setting: Setting, before: Setting, what: str) -> str:
     model = f"model=hf {path}"
     if same_setting(setting, before):
         return model
-    usual = rope.kind not in ("yarn", "longrope") or math.isclose(rope.amplitude, usual_amplitude(rope), rel_tol=1e-6)
+    usual = rope.kind not in ("yarn", "longrope") or math.isclose(
+        rope.amplitude, usual_amplitude(rope), rel_tol=1e-6
+    )
     why = {
         "it has one extension for all kinds of layers": len(setting.turning) > 1,
-        f"the checkpoint is scaled already ({own.kind}), and its extensions go on from there": own.kind != "default" or own.divisors,
+        f"the checkpoint is scaled already ({own.kind}), and its extensions go on from there": (
+            own.kind != "default" or own.divisors
+        ),
         "it has no such mixture": rope.divisors or rope.mix != 1 or rope.share != own.share,
         "it has no amplitude without a scaling": rope.kind == "default" and rope.amplitude != 1,
         "it has no factor on all logits": rope.sharper != own.sharper,
         "it has no proportional": rope.kind == "proportional",
-        f"its amplitude is {usual_amplitude(rope):.4g}, or 1 with extension.temperature=false": not usual and rope.amplitude != 1,
+        f"its amplitude is {usual_amplitude(rope):.4g}, or 1 with extension.temperature=false": (
+            not usual and rope.amplitude != 1
+        ),
     }
     for reason, holds in why.items():
         if holds:
             raise Cannot(reason)
     if rope.kind == "default":
-        return model if rope.base == own.base else f"{model} extension=abf extension.base={rope.base:.10g}"
+        return (
+            model
+            if rope.base == own.base
+            else f"{model} extension=abf extension.base={rope.base:.10g}"
+        )
     name, given = EXTENSIONS.get(rope.kind, rope.kind), {"factor": rope.factor}
     if rope.kind != "dynamic":
         model += f" train.length={whole(rope.original)}" if rope.original != before.longest else ""
-        given = {"yarn": {"alpha": rope.beta_slow, "beta": rope.beta_fast}, "llama3": {"alpha": rope.low, "beta": rope.high}}.get(name, {})
-        given |= {"factors": list(rope.long), "short_factors": list(rope.short)} if name == "longrope" else {}
-        given |= ({"truncate": False} if name == "yarn" and not rope.truncate else {}) | ({} if usual else {"temperature": False})
+        given = {
+            "yarn": {"alpha": rope.beta_slow, "beta": rope.beta_fast},
+            "llama3": {"alpha": rope.low, "beta": rope.high},
+        }.get(name, {})
+        given |= (
+            {"factors": list(rope.long), "short_factors": list(rope.short)}
+            if name == "longrope"
+            else {}
+        )
+        given |= ({"truncate": False} if name == "yarn" and not rope.truncate else {}) | (
+            {} if usual else {"temperature": False}
+        )
         given |= {"mode": "fixed", "target_len": whole(rope.factor * rope.original)}
     typed = {
-        key: value if isinstance(value, str) else json.dumps(value) if isinstance(value, bool | list) else f"{value:.10g}"
+        key: (
+            value
+            if isinstance(value, str)
+            else json.dumps(value)
+            if isinstance(value, bool | list)
+            else f"{value:.10g}"
+        )
         for key, value in given.items()
     }
     if rope.base == own.base:
-        return " ".join([f"{model} extension={name}", *(shlex.quote(f"extension.{key}={value}") for key, value in typed.items())])
+        return " ".join(
+            [
+                f"{model} extension={name}",
+                *(shlex.quote(f"extension.{key}={value}") for key, value in typed.items()),
+            ]
+        )
     of_class = f"posbench.extensions.{name}.{''.join(map(str.capitalize, name.split('_')))}"
-    parts = {"base": {"_target_": "posbench.extensions.abf.Abf", "base": f"{rope.base:.10g}"}, "scaling": {"_target_": of_class, **typed}}
-    said = (f"'+extension.parts.{part}={{{', '.join(f'{key}: {value}' for key, value in own.items())}}}'" for part, own in parts.items())
-    return " ".join([f"{model} extension=compose extension.parts.bands=null extension.parts.frequencies=null", *said])
+    parts = {
+        "base": {"_target_": "posbench.extensions.abf.Abf", "base": f"{rope.base:.10g}"},
+        "scaling": {"_target_": of_class, **typed},
+    }
+    said = (
+        f"'+extension.parts.{part}={{{', '.join(f'{key}: {value}' for key, value in own.items())}}}'"
+        for part, own in parts.items()
+    )
+    return " ".join(
+        [
+            (
+                f"{model} extension=compose extension.parts.bands=null"
+                " extension.parts.frequencies=null"
+            ),
+            *said,
+        ]
+    )

@@ -13,7 +13,12 @@ OPTIONS = {"out": "explore.html", "title": ""}
 COMMITTED = CONFIGS.parent / "results" / "reported"
 
 
-Named = dict[str, Any]  # results of one word, as `collect` takes them: eval files, their lengths, CSVs and folders of evidence
+Named = dict[
+    str,
+    Any,
+    # results of one word, as `collect` takes them: eval files, their lengths, CSVs and folders of
+    # evidence
+]
 
 
 def explore_command(words: list[str]) -> None:
@@ -24,12 +29,17 @@ def explore_command(words: list[str]) -> None:
     names = [word for word in words if word.partition("=")[0] not in OPTIONS]
     chosen = options([word for word in words if word not in names], OPTIONS)
     if not names:
-        raise ConfigError("There is nothing to explore: name folders of runs or reports, CSVs, or experiments such as headline.")
+        raise ConfigError(
+            "There is nothing to explore: name folders of runs or reports, CSVs, or experiments"
+            " such as headline."
+        )
     out = Path(chosen["out"])
     if out.suffix.lower() != ".html":
         raise ConfigError(f"out={out} is no page: give it the ending .html.")
     short = ["/".join(Path(name).parts[-2:]) for name in names]
-    title = chosen["title"] or ", ".join(short if len(short) < 5 else [*short[:3], f"and {len(short) - 3} others"])
+    title = chosen["title"] or ", ".join(
+        short if len(short) < 5 else [*short[:3], f"and {len(short) - 3} others"]
+    )
     reports, notes = collected({name: named(name) for name in dict.fromkeys(names)}, title)
     text = explore_page(title, reports, notes)
     write_atomic(out, text)
@@ -45,7 +55,10 @@ def named(word: str) -> Named:
             found = find_results([word])
         except ConfigError as error:
             near = did_you_mean(word, sorted(experiments | committed))
-            raise ConfigError(f"{word} is no folder of runs or of a report, no CSV, and no experiment{near}: give one of these.") from error
+            raise ConfigError(
+                f"{word} is no folder of runs or of a report, no CSV, and no experiment{near}: give"
+                " one of these."
+            ) from error
         return {"paths": found.eval_files(), "csvs": found.csvs, "evidence": found.evidence}
     lengths = of_grid(word) if word in experiments and Path("results/runs").is_dir() else {}
     if any(path.exists() for path in lengths):
@@ -53,7 +66,10 @@ def named(word: str) -> Named:
     if word in committed:
         return {"evidence": [COMMITTED / word]}
     made = as_command(f"python scripts/run.py experiment={word}")
-    raise ConfigError(f"Nothing of experiment {word} is in results/runs yet: run '{made}' first, or name a folder.")
+    raise ConfigError(
+        f"Nothing of experiment {word} is in results/runs yet: run '{made}' first, or name a"
+        " folder."
+    )
 
 
 def of_grid(name: str) -> dict[Path, Sequence[int]]:
@@ -67,23 +83,39 @@ def of_grid(name: str) -> dict[Path, Sequence[int]]:
     word = f"experiment={name}"
     with hydra.initialize_config_dir(str(CONFIGS.resolve()), job_name="report", version_base="1.3"):
         composer = Composer("report")
-        jobs, _ = plan_existing([check_config(cfg) for cfg in expand(composer.values([word]), [word], composer)])
+        jobs, _ = plan_existing(
+            [check_config(cfg) for cfg in expand(composer.values([word]), [word], composer)]
+        )
     return {cell.path: cell.evaluate.lengths for job in jobs for cell in job.cells}
 
 
 def collected(parts: dict[str, Named], title: str) -> tuple[dict[str, object], list[str]]:
-    """({"": the report of everything}, []), or, where the same training is in two of the parts, {name: report} of each and a note."""
+    """({"": the report of everything}, []), or, where the same training is in two of the parts,
+    {name: report} of each and a note.
+    """
     from posbench.report.report import collect
 
     def report(*some: Named) -> object:
-        given = {kind: [path for one in some for path in one.get(kind, ())] for kind in ("paths", "csvs", "evidence")}
+        given = {
+            kind: [path for one in some for path in one.get(kind, ())]
+            for kind in ("paths", "csvs", "evidence")
+        }
         lengths = {path: own for one in some for path, own in one.get("lengths", {}).items()}
-        return collect(title=title, command=as_command("python scripts/run.py"), skip_damaged=True, lengths=lengths, **given)
+        return collect(
+            title=title,
+            command=as_command("python scripts/run.py"),
+            skip_damaged=True,
+            lengths=lengths,
+            **given,
+        )
 
     if len(parts) == 1:
         return {"": report(*parts.values())}, []
     each = {name: report(part) for name, part in parts.items()}
-    known = [{evaluation.first["run_id"] for evaluation in one.evaluations if not evaluation.rows_alone} for one in each.values()]
+    known = [
+        {evaluation.first["run_id"] for evaluation in one.evaluations if not evaluation.rows_alone}
+        for one in each.values()
+    ]
     twice = sum(map(len, known)) - len(set().union(*known))
     if not twice:
         try:
@@ -93,4 +125,6 @@ def collected(parts: dict[str, Named], title: str) -> tuple[dict[str, object], l
     else:
         why = f"{twice} training{'s are' if twice > 1 else ' is'} in more than one of them"
     names = shortest_endings([Path(name) for name in each])
-    return {names[Path(name)]: one for name, one in each.items()}, [f"Each of {', '.join(names.values())} has lines of its own: {why}"]
+    return {names[Path(name)]: one for name, one in each.items()}, [
+        f"Each of {', '.join(names.values())} has lines of its own: {why}"
+    ]

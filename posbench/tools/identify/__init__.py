@@ -1,1 +1,3 @@
-"""Identification of the setting that an engine really runs: candidates, their losses on its tokens, the comparison, output."""
+"""Identification of the setting that an engine really runs: candidates, their losses on its tokens,
+the comparison, output.
+"""

@@ -1,4 +1,6 @@
-"""Output of an identification: text for a terminal, a CSV and a figure, from the content of identify.json alone."""
+"""Output of an identification: text for a terminal, a CSV and a figure, from the content of
+identify.json alone.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,20 +14,36 @@ from posbench.tools.identify.plan import Candidate
 MOST_NAMED, MOST_LENGTHS = 4, 3
 ROW, ACROSS = 14, 300  # points
 AS_WRITTEN = ("pi", "ntk", "yarn", "llama3", "dynamic_ntk", "own")  # right where that was asked for
-COLUMNS = ("candidate", "words", "length", "n_targets", "difference", "low", "high", "rms", "correlation")
+COLUMNS = (
+    "candidate",
+    "words",
+    "length",
+    "n_targets",
+    "difference",
+    "low",
+    "high",
+    "rms",
+    "correlation",
+)
 CAPTION = (
-    "Root mean square of the differences of single tokens' losses between the engine and each candidate, which posbench computed from the "
-    f"weights. The dashed line, {ROUNDING:g} nats, is above what rounding does within the training length."
+    "Root mean square of the differences of single tokens' losses between the engine and each"
+    f" candidate, which posbench computed from the weights. The dashed line, {ROUNDING:g} nats, is"
+    " above what rounding does within the training length."
 )
 
 
 def identify_content(
-    about: dict, judged: dict, rms: Mapping[str, float], points: Mapping[str, list[dict]], equal: Mapping[str, Sequence[Candidate]]
+    about: dict,
+    judged: dict,
+    rms: Mapping[str, float],
+    points: Mapping[str, list[dict]],
+    equal: Mapping[str, Sequence[Candidate]],
 ) -> dict:
-    """Content of identify.json: every number of the comparison, None for one that is not finite. `about` has the engine and the weights.
+    """Content of identify.json: every number of the comparison, None for one that is not finite.
+    `about` has the engine and the weights.
 
-    `judged` and `rms` are of `judge_setting`, `points` of `compare_losses`; `equal` has the candidates with those of the same losses.
-    """
+    `judged` and `rms` are of `judge_setting`, `points` of `compare_losses`; `equal` has the
+    candidates with those of the same losses."""
     found = []
     for name, value in rms.items():
         first, *same = equal[name]
@@ -46,15 +64,27 @@ def verdict_sentence(made: dict) -> str:
         words = [one["words"] for one in others if one["name"] in made["untold"]]
         more = [f"{len(words) - MOST_NAMED} more"] if len(words) > MOST_NAMED else []
         apart = " from ".join([best["words"], " or ".join([*words[:MOST_NAMED], *more])])
-        return f"Cannot tell {apart} by these texts: let the engine read longer ones, or more of them. {_evidence(best)}."
-    said, same = f"This engine runs {best['words']}{' as written' * (best['name'] in AS_WRITTEN)}", ", ".join(best["same"])
+        return (
+            f"Cannot tell {apart} by these texts: let the engine read longer ones, or more of them."
+            f" {_evidence(best)}."
+        )
+    said, same = (
+        f"This engine runs {best['words']}{' as written' * (best['name'] in AS_WRITTEN)}",
+        ", ".join(best["same"]),
+    )
     if best["name"] == "none" and same:
-        said = f"This engine's losses are those of {best['words']}, the same at these lengths as {same}: let it read longer texts"
+        said = (
+            f"This engine's losses are those of {best['words']}, the same at these lengths as"
+            f" {same}: let it read longer texts"
+        )
     elif best["name"] == "none":
         said = f"This engine ignores the setting: its losses are those of {best['words']}"
     elif same:
         said += f" (at these lengths the same as {same})"
-    return f"{said}. {_evidence(best)}; the next, {others[0]['words']}, by {others[0]['points'][-1]['rms']:#.3g} rms."
+    return (
+        f"{said}. {_evidence(best)}; the next, {others[0]['words']}, by"
+        f" {others[0]['points'][-1]['rms']:#.3g} rms."
+    )
 
 
 def _evidence(best: dict) -> str:
@@ -67,11 +97,15 @@ def _evidence(best: dict) -> str:
 def identify_text(made: dict) -> str:
     """Whole text: what was compared, the verdict, the table of the candidates, those left out."""
     left_out = [wrapped(f"left out: {name}: {why}") for name, why in made["left_out"].items()]
-    return "\n\n".join([wrapped(made["asked"]), wrapped(made["verdict"]), candidate_table(made), *left_out])
+    return "\n\n".join(
+        [wrapped(made["asked"]), wrapped(made["verdict"]), candidate_table(made), *left_out]
+    )
 
 
 def candidate_table(made: dict) -> str:
-    """Table of the candidates, the nearest first: rms at a few lengths, mean difference and correlation at the longest."""
+    """Table of the candidates, the nearest first: rms at a few lengths, mean difference and
+    correlation at the longest.
+    """
     every = made["lengths"]
     lengths = every if len(every) <= MOST_LENGTHS else [every[0], *every[1 - MOST_LENGTHS :]]
     rows = [["nats/token", *(f"rms {length}" for length in lengths), f"mean {every[-1]}", "corr."]]
@@ -81,7 +115,14 @@ def candidate_table(made: dict) -> str:
         value, low, high = last["mean"]
         half = f" +-{(high - low) / 2:.4f}" if low is not None and high is not None else ""
         correlation = "-" if last["correlation"] is None else f"{last['correlation']:.3f}"
-        rows.append([one["name"], *(f"{points[length]['rms']:.4f}" for length in lengths), f"{value:+z.4f}{half}", correlation])
+        rows.append(
+            [
+                one["name"],
+                *(f"{points[length]['rms']:.4f}" for length in lengths),
+                f"{value:+z.4f}{half}",
+                correlation,
+            ]
+        )
     return aligned(rows)
 
 
@@ -90,7 +131,15 @@ def candidate_csv(made: dict) -> str:
     import pandas
 
     rows = [
-        [one["name"], one["words"], point["length"], point["n_targets"], *point["mean"], point["rms"], point["correlation"]]
+        [
+            one["name"],
+            one["words"],
+            point["length"],
+            point["n_targets"],
+            *point["mean"],
+            point["rms"],
+            point["correlation"],
+        ]
         for one in made["candidates"]
         for point in one["points"]
     ]
@@ -101,13 +150,27 @@ def candidate_figure(made: dict):
     """Rms of every candidate on a logarithmic axis, a mark for each length, the nearest on top."""
     rows, lengths = made["candidates"], made["lengths"]
     margin = max(width(one["words"], FONT, "bold") for one in rows) + 12
-    frame = Frame(f"{made['name']}: the setting that it runs", margin + ACROSS, 24 + ROW * len(rows) + 62)
+    frame = Frame(
+        f"{made['name']}: the setting that it runs", margin + ACROSS, 24 + ROW * len(rows) + 62
+    )
     axes = frame.axes(margin, 24, ACROSS, ROW * len(rows))
-    least = min((point["rms"] for one in rows for point in one["points"] if point["rms"]), default=1.0)
+    least = min(
+        (point["rms"] for one in rows for point in one["points"] if point["rms"]), default=1.0
+    )
     for index, length in enumerate(lengths):
-        places = [next(point["rms"] for point in one["points"] if point["length"] == length) for one in rows]
+        places = [
+            next(point["rms"] for point in one["points"] if point["length"] == length)
+            for one in rows
+        ]
         look = {"marker": MARKERS[index % len(MARKERS)], "color": OKABE_ITO[index % len(OKABE_ITO)]}
-        axes.plot(places, range(len(rows)), linestyle="", markersize=4.5, label=f"{length:,} tokens", **look)
+        axes.plot(
+            places,
+            range(len(rows)),
+            linestyle="",
+            markersize=4.5,
+            label=f"{length:,} tokens",
+            **look,
+        )
     axes.set_xscale("symlog", linthresh=least, linscale=0.3, subs=[2, 5])  # logarithmic, but for 0
     for axis in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
         axis(lambda value, _: f"{value:g}")
@@ -120,9 +183,24 @@ def candidate_figure(made: dict):
     for index, one in enumerate(rows):
         axes.axhline(index, color="#e6e6e6", linewidth=0.6, zorder=0)
         bold = {"fontweight": "bold"} if made["kind"] == IS and one["name"] == made["best"] else {}
-        note(axes, one["words"], (0, index), (-margin + 4, 0), xycoords=("axes fraction", "data"), va="center", fontsize=FONT, **bold)
+        note(
+            axes,
+            one["words"],
+            (0, index),
+            (-margin + 4, 0),
+            xycoords=("axes fraction", "data"),
+            va="center",
+            fontsize=FONT,
+            **bold,
+        )
     axes.legend(
-        loc="lower left", bbox_to_anchor=(0, 1), ncols=len(lengths), frameon=False, fontsize=FONT, borderaxespad=0.2, handletextpad=0.1
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        ncols=len(lengths),
+        frameon=False,
+        fontsize=FONT,
+        borderaxespad=0.2,
+        handletextpad=0.1,
     )
     frame.caption([made["verdict"], CAPTION], up=26, least=90)
     return frame.figure

@@ -1,7 +1,7 @@
 """LoadedRun: a finished training as a Python object, as posbench.load returns it.
 
-Reading the configuration and the rows needs neither torch nor the text; the text, the tokenizer and the model are loaded on first use.
-"""
+Reading the configuration and the rows needs neither torch nor the text; the text, the tokenizer and
+the model are loaded on first use."""
 
 import contextlib
 import os
@@ -35,28 +35,43 @@ if TYPE_CHECKING:
     from posbench.data.tokenizers import Tokenizer
     from posbench.model.gpt import GPT
 
-MethodChoice = str | dict | None  # a name; {"name": NAME, **arguments}; {"_target_": CLASS, **arguments}; None: none
+MethodChoice = (
+    str | dict | None
+)  # a name; {"name": NAME, **arguments}; {"_target_": CLASS, **arguments}; None: none
 
 
 class LoadedRun:
-    """A finished training: `path`, `id` and `config` (its resolved configuration) at once, all else on first use."""
+    """A finished training: `path`, `id` and `config` (its resolved configuration) at once, all else
+    on first use.
+    """
 
-    def __init__(self, path: str | Path, device: str = "auto", cache_dir: str | Path | None = None, trusted: Iterable[str] = ()):
+    def __init__(
+        self,
+        path: str | Path,
+        device: str = "auto",
+        cache_dir: str | Path | None = None,
+        trusted: Iterable[str] = (),
+    ):
         """Read the configuration of the run in `path`.
 
-        `cache_dir`: folder of tokens; None: `cache` beside the folder of runs (results/runs, results/cache), wherever the notebook runs.
-        Raises RunError where there is no finished training. Of the classes that the configuration names only posbench's own are allowed,
-        and those of the packages `trusted`: raises ConfigError for others.
-        """
+        `cache_dir`: folder of tokens; None: `cache` beside the folder of runs (results/runs,
+        results/cache), wherever the notebook runs. Raises RunError where there is no finished
+        training. Of the classes that the configuration names only posbench's own are allowed, and
+        those of the packages `trusted`: raises ConfigError for others."""
         self.directory = Run(path)
         if not self.directory.finished:
             raise RunError(f"{path} has no finished training: train it with scripts/run.py first.")
-        self.config = self.cfg = trusted_config(self.directory, trusted)  # cfg: its name in earlier versions
+        self.config = self.cfg = trusted_config(
+            self.directory, trusted
+        )  # cfg: its name in earlier versions
         self.path, self.id = self.directory.path, self.directory.id
         self._device, self._cache_dir = device, cache_dir
 
     def __repr__(self) -> str:
-        return f"<run {self.id}: encoding={named('encoding', self.config['encoding'])}, train.length={self.config['train'].get('length')}>"
+        return (
+            f"<run {self.id}: encoding={named('encoding', self.config['encoding'])},"
+            f" train.length={self.config['train'].get('length')}>"
+        )
 
     @property
     def rows(self) -> "pandas.DataFrame":
@@ -72,10 +87,11 @@ class LoadedRun:
 
     @cached_property
     def corpus(self) -> "Corpus":
-        """The tokens of the training's text. Raises RunError when they are damaged or the text changed since the training.
+        """The tokens of the training's text. Raises RunError when they are damaged or the text
+        changed since the training.
 
-        A relative data.path starts at the working directory, or at the nearest folder above the run where it leads to something.
-        """
+        A relative data.path starts at the working directory, or at the nearest folder above the run
+        where it leads to something."""
         return self.prepared(SPLITS)
 
     def prepared(self, splits: Iterable[str]) -> "Corpus":
@@ -84,9 +100,16 @@ class LoadedRun:
         from posbench.data.corpus import fit_corpus
 
         beside = self.path.resolve().parent.parent / "cache"
-        corpus = prepare(self.reached(), self._cache_dir or (beside if beside.is_dir() else "results/cache"), splits)
+        corpus = prepare(
+            self.reached(),
+            self._cache_dir or (beside if beside.is_dir() else "results/cache"),
+            splits,
+        )
         if read_metadata(self.path).fingerprint not in ("", corpus.fingerprint):
-            raise RunError(f"The text of data={corpus.name} has changed since {self.id} was trained on it: restore it.")
+            raise RunError(
+                f"The text of data={corpus.name} has changed since {self.id} was trained on it:"
+                " restore it."
+            )
         return fit_corpus(corpus, self._trained)
 
     def reached(self) -> dict:
@@ -100,13 +123,17 @@ class LoadedRun:
 
     @cached_property
     def tokenizer(self) -> "Tokenizer":
-        """The tokenizer of the training. A checkpoint's is read without the text, where its file still lies there."""
+        """The tokenizer of the training. A checkpoint's is read without the text, where its file
+        still lies there.
+        """
         from posbench.data.corpus import known_tokenizer
         from posbench.data.tokenizers import load_tokenizer
 
         if self.config["data"]["tokenizer"] not in ("bytes", "bpe", TASK):
             with contextlib.suppress(ConfigError):
-                return known_tokenizer(self.config["data"], "")  # such a tokenizer has a file of its own, and needs no cache
+                return known_tokenizer(
+                    self.config["data"], ""
+                )  # such a tokenizer has a file of its own, and needs no cache
         return load_tokenizer(self.corpus.tokenizer, self.corpus.folder)
 
     @cached_property
@@ -117,17 +144,26 @@ class LoadedRun:
     def bos(self) -> int | None:
         """Id of the BOS token that windows of the training begin with, or None."""
         checkpoint = self.config["model"].get("checkpoint")
-        return None if not self.config["data"]["bos"] else checkpoint["bos"] if checkpoint else self.tokenizer.vocab_size
+        return (
+            None
+            if not self.config["data"]["bos"]
+            else checkpoint["bos"]
+            if checkpoint
+            else self.tokenizer.vocab_size
+        )
 
     @cached_property
     def model(self) -> "GPT":
-        """The trained model in evaluation mode, without gradients: model(ids) gives logits [B, T, V] of ids [B, T].
+        """The trained model in evaluation mode, without gradients: model(ids) gives logits [B, T,
+        V] of ids [B, T].
 
         Raises RunError for damaged weights.
         """
         from posbench.model.build import load_model
 
-        return load_model(self.directory, self._trained, self.corpus.vocab_size, self.device).requires_grad_(False)
+        return load_model(
+            self.directory, self._trained, self.corpus.vocab_size, self.device
+        ).requires_grad_(False)
 
     def encode(self, text: str) -> "torch.Tensor":
         """Token ids [1, T] of a text for the model, after the BOS token if the training had one."""
@@ -136,7 +172,10 @@ class LoadedRun:
         from posbench.data.tokenizers import behind_bos
 
         if not isinstance(text, str):
-            raise ConfigError(f"encode takes one text, and text={text!r:.80} is a {type(text).__name__}: give a str.")
+            raise ConfigError(
+                f"encode takes one text, and text={text!r:.80} is a {type(text).__name__}: give a"
+                " str."
+            )
         ids = behind_bos(self.tokenizer.encode(text), self.bos)
         return torch.tensor([list(ids)], dtype=torch.long, device=self.device)
 
@@ -157,10 +196,10 @@ class LoadedRun:
     ) -> "pandas.DataFrame":
         """The rows that scripts/run.py run=DIR would write for one evaluation; nothing is written.
 
-        run.evaluate("yarn", lengths=[512, 1024], beta=16, windows=64): a keyword is a setting of configs/evaluate or an argument of the
-        extension. What is not given is as in the run's own configuration, so that rows compare with `rows`.
-        Raises ConfigError for what the command line refuses, and where the methods change nothing.
-        """
+        run.evaluate("yarn", lengths=[512, 1024], beta=16, windows=64): a keyword is a setting of
+        configs/evaluate or an argument of the extension. What is not given is as in the run's own
+        configuration, so that rows compare with `rows`. Raises ConfigError for what the command
+        line refuses, and where the methods change nothing."""
         from posbench.sweep.evaluate_cell import cell_evaluation, evaluate, progress_of
 
         asked = {"lengths": lengths, "protocol": protocol}
@@ -173,20 +212,41 @@ class LoadedRun:
             if verdict.status == "refused":
                 raise ConfigError(verdict.reason)
             if verdict.status == "noop":
-                raise ConfigError(f"{verdict.label} is a no-op: {verdict.reason}; evaluate without it, or at other lengths.")
+                raise ConfigError(
+                    f"{verdict.label} is a no-op: {verdict.reason}; evaluate without it, or at"
+                    " other lengths."
+                )
         other, split = job.cfg.evaluate.text, job.cfg.evaluate.split
         corpus = self.prepared([ALL]) if split == ALL and not other else self.corpus
-        corpus = read_text_of(corpus, replace(job.cfg, data=self.reached()), other, split) if other else corpus
-        evaluators = [evaluator(cell.protocol)(cell_evaluation(self.model, corpus, cell, self.device)) for cell in cells]
+        corpus = (
+            read_text_of(corpus, replace(job.cfg, data=self.reached()), other, split)
+            if other
+            else corpus
+        )
+        evaluators = [
+            evaluator(cell.protocol)(cell_evaluation(self.model, corpus, cell, self.device))
+            for cell in cells
+        ]
         found = []
-        with tempfile.TemporaryDirectory() as folder, progress_of(job, evaluators, [cell.evaluate.lengths for cell in cells]) as progress:
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            progress_of(job, evaluators, [cell.evaluate.lengths for cell in cells]) as progress,
+        ):
             for one, (cell, verdict) in zip(evaluators, judged.cells.items(), strict=True):
                 elsewhere = replace(cell, path=Path(folder, cell.protocol, cell.path.name))
                 found += evaluate(job, one, elsewhere, verdict.status == "untested", progress)
         return row_frame(found)
 
-    def _planned(self, extension: MethodChoice, scale_attention: MethodChoice, given: dict, allow_untested: bool) -> Job:
-        """The job of the run with these cells, without references; `given`: settings of configs/evaluate and arguments of the extension."""
+    def _planned(
+        self,
+        extension: MethodChoice,
+        scale_attention: MethodChoice,
+        given: dict,
+        allow_untested: bool,
+    ) -> Job:
+        """The job of the run with these cells, without references; `given`: settings of
+        configs/evaluate and arguments of the extension.
+        """
         known = [field.name for field in fields(EvaluateConfig)]
         arguments = {key: _native(value) for key, value in given.items() if key not in known}
         settings = {key: _native(value) for key, value in given.items() if key in known}
@@ -204,7 +264,11 @@ class LoadedRun:
         cfg = replace(cfg, evaluate=replace(cfg.evaluate, text=text, key_run=chooser))
         job = Job(cfg, self.directory, fingerprint="")  # which is read when something is trained
         methods = cfg.extension, cfg.scale_attention
-        job.cells = [make_cell(job.run, each, name, *methods) for name in cfg.evaluate.protocol for each in each_task(cfg, name)]
+        job.cells = [
+            make_cell(job.run, each, name, *methods)
+            for name in cfg.evaluate.protocol
+            for each in each_task(cfg, name)
+        ]
         return job
 
     def generate(
@@ -219,12 +283,12 @@ class LoadedRun:
         seed: int = 0,
         allow_untested: bool = False,
     ) -> str:
-        """`n` (or `max_new_tokens`; else 100) tokens drawn after `text`, as text; temperature=0 takes the most likely one each time.
+        """`n` (or `max_new_tokens`; else 100) tokens drawn after `text`, as text; temperature=0
+        takes the most likely one each time.
 
-        Every token is read with the plan of the length it has reached, so a dynamic extension changes along the way. Each step reads the
-        whole text: no cache of keys is kept.
-        Raises ConfigError for methods that the command line refuses at the final length.
-        """
+        Every token is read with the plan of the length it has reached, so a dynamic extension
+        changes along the way. Each step reads the whole text: no cache of keys is kept. Raises
+        ConfigError for methods that the command line refuses at the final length."""
         import torch
 
         from posbench.position.interfaces import Extension, ScaleAttention
@@ -232,13 +296,21 @@ class LoadedRun:
         from posbench.position.plan import make_plan
 
         if None not in (n, max_new_tokens) and n != max_new_tokens:
-            raise ConfigError(f"n={n} and max_new_tokens={max_new_tokens} are two names for the same number: give one of them.")
+            raise ConfigError(
+                f"n={n} and max_new_tokens={max_new_tokens} are two names for the same number: give"
+                " one of them."
+            )
         n = next((one for one in (n, max_new_tokens) if one is not None), 100)
         if not isinstance(n, int) or n < 1 or temperature < 0:
-            raise ConfigError(f"n={n} must be a whole number of at least 1, and temperature={temperature} at least 0.")
+            raise ConfigError(
+                f"n={n} must be a whole number of at least 1, and temperature={temperature} at"
+                " least 0."
+            )
         encoding, bos = self.model.encoding, self.bos
         extension = make(chosen_node("extension", extension, {}), kind=Extension)
-        scale = make(chosen_node("scale_attention", scale_attention, {}), encoding.shape, kind=ScaleAttention)
+        scale = make(
+            chosen_node("scale_attention", scale_attention, {}), encoding.shape, kind=ScaleAttention
+        )
         ids = self.encode(text)[0].tolist()
         if not ids:
             raise ConfigError("text='' has no token to continue: give some text.")
@@ -249,13 +321,30 @@ class LoadedRun:
             fed = ids[-fed_length(extension, encoding.shape.train_len, len(ids)) :]
             if bos is not None:
                 fed[0] = bos  # as a window begins in training
-            plan = make_plan(encoding, extension, scale, length=len(fed), device=self.device, trained_scale=self.model.scale)
+            plan = make_plan(
+                encoding,
+                extension,
+                scale,
+                length=len(fed),
+                device=self.device,
+                trained_scale=self.model.scale,
+            )
             with torch.inference_mode():
-                logits_V = self.model(torch.tensor([fed], device=self.device), plan, last=1)[0, 0].float().cpu()
+                logits_V = (
+                    self.model(torch.tensor([fed], device=self.device), plan, last=1)[0, 0]
+                    .float()
+                    .cpu()
+                )
                 if bos is not None:
                     logits_V[bos] = -torch.inf  # it stands at the start alone
             if temperature:
-                ids.append(int(torch.multinomial(torch.softmax(logits_V / temperature, 0), 1, generator=generator)))
+                ids.append(
+                    int(
+                        torch.multinomial(
+                            torch.softmax(logits_V / temperature, 0), 1, generator=generator
+                        )
+                    )
+                )
             else:
                 ids.append(int(logits_V.argmax()))
         return self.decode(ids[begun:])

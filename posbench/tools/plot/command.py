@@ -16,26 +16,60 @@ PIXELS = {"column": 400, "page": 300, "slide": 320}  # an inch of a png
 
 def plot_words(words: list[str]) -> None:
     """Draw the figure that the words describe, and print its files and its caption."""
-    paths, given = [word for word in words if "=" not in word], [word for word in words if "=" in word]
+    paths, given = (
+        [word for word in words if "=" not in word],
+        [word for word in words if "=" in word],
+    )
     if not paths:
-        raise ConfigError("Nothing to draw is named: give folders of runs or of reports, CSVs, or reported experiments such as demo.")
-    paths = [str(COMMITTED / path) if not Path(path).exists() and (COMMITTED / path).is_dir() else path for path in paths]
+        raise ConfigError(
+            "Nothing to draw is named: give folders of runs or of reports, CSVs, or reported"
+            " experiments such as demo."
+        )
+    paths = [
+        str(COMMITTED / path) if not Path(path).exists() and (COMMITTED / path).is_dir() else path
+        for path in paths
+    ]
     labels = [word.removeprefix("labels.") for word in given if word.startswith("labels.")]
     chosen = dict(word.partition("=")[::2] for word in given if not word.startswith("labels."))
     limits = {name: _ends(name, chosen.pop(name)) for name in ("xlim", "ylim") if name in chosen}
-    renamed = dict(word.rpartition("=")[::2] for word in labels)  # arguments in a name have a = too, so the last one divides
-    options = Options(**{name: chosen.pop(name) for name in NAMES if name in chosen}, **limits, labels=renamed)
+    renamed = dict(
+        word.rpartition("=")[::2] for word in labels
+    )  # arguments in a name have a = too, so the last one divides
+    options = Options(
+        **{name: chosen.pop(name) for name in NAMES if name in chosen}, **limits, labels=renamed
+    )
     out, formats = chosen.pop("out", None), chosen.pop("format", None)
     asked = by_source(paths, "accuracy") if options.y == "accuracy" else by_source(paths)
-    table = asked if len(asked) else by_source(paths, "curve" if options.y == "accuracy" else "accuracy")
-    empty = [f"Left out, since it holds nothing of this kind: {', '.join(table.attrs['empty'])}."] if table.attrs.get("empty") else []
+    table = (
+        asked
+        if len(asked)
+        else by_source(paths, "curve" if options.y == "accuracy" else "accuracy")
+    )
+    empty = (
+        [f"Left out, since it holds nothing of this kind: {', '.join(table.attrs['empty'])}."]
+        if table.attrs.get("empty")
+        else []
+    )
     for name, value in chosen.items():
         if name not in table:
             known = [*NAMES, "labels.NAME", "format", "out", *table.columns]
-            raise ConfigError(f"{name} is no word of a figure{did_you_mean(name, known)}: choose from {', '.join(known)}.")
-        text = table[name].map(lambda one: "none" if one is None or one != one else f"{one:g}" if isinstance(one, float) else str(one))
+            raise ConfigError(
+                f"{name} is no word of a figure{did_you_mean(name, known)}: choose from"
+                f" {', '.join(known)}."
+            )
+        text = table[name].map(
+            lambda one: (
+                "none"
+                if one is None or one != one
+                else f"{one:g}"
+                if isinstance(one, float)
+                else str(one)
+            )
+        )
         table = table[text.isin([one_of(name, one, text) for one in listed(value)])]
-    stem, formats = _files(out, formats, "-".join([Path(paths[0]).resolve().stem, options.y or "curve"]))
+    stem, formats = _files(
+        out, formats, "-".join([Path(paths[0]).resolve().stem, options.y or "curve"])
+    )
     figure, caption = draw_figure(table, options)
     list_files(save(figure, stem, formats, {"dpi": PIXELS[options.size]}, fonts="none"))
     print(*caption(), *empty, sep="\n")
@@ -48,7 +82,10 @@ def _ends(name: str, text: str) -> tuple[float | None, float | None]:
     except ValueError:
         low, high = 1.0, 0.0
     if low is not None and high is not None and not low < high:
-        raise ConfigError(f"{name}={text} must be two numbers, the smaller first, such as {name}=0,4; {name}=0, sets one end.")
+        raise ConfigError(
+            f"{name}={text} must be two numbers, the smaller first, such as {name}=0,4; {name}=0,"
+            " sets one end."
+        )
     return low, high
 
 

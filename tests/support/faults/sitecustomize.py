@@ -1,8 +1,9 @@
-"""First on PYTHONPATH while test_faults.py is at work: notes each write of a posbench process, or stops it before the chosen one.
+"""First on PYTHONPATH while test_faults.py is at work: notes each write of a posbench process, or
+stops it before the chosen one.
 
-POSBENCH_FAULT is a JSON object: `root`, the folder whose files count; `note`, a file for the list of writes; or `phase`, `n`, `delay` and
-`flag`: `delay` seconds after the n-th write of that phase began, the file `flag` appears and the process stops, for the test to kill it.
-"""
+POSBENCH_FAULT is a JSON object: `root`, the folder whose files count; `note`, a file for the list
+of writes; or `phase`, `n`, `delay` and `flag`: `delay` seconds after the n-th write of that phase
+began, the file `flag` appears and the process stops, for the test to kill it."""
 
 import json
 import os
@@ -71,12 +72,20 @@ def audit(event: str, args: tuple) -> None:
 
 
 def fsync(descriptor: int) -> None:
-    reached(phase_of(os.readlink(f"/proc/self/fd/{descriptor if isinstance(descriptor, int) else descriptor.fileno()}")))
+    reached(
+        phase_of(
+            os.readlink(
+                f"/proc/self/fd/{descriptor if isinstance(descriptor, int) else descriptor.fileno()}"
+            )
+        )
+    )
     real_fsync(descriptor)
 
 
 if FAULT:
     lock, count = threading.Lock(), 0
-    note = os.open(FAULT["note"], os.O_CREAT | os.O_WRONLY | os.O_APPEND) if "note" in FAULT else None
+    note = (
+        os.open(FAULT["note"], os.O_CREAT | os.O_WRONLY | os.O_APPEND) if "note" in FAULT else None
+    )
     real_fsync, os.fsync = os.fsync, fsync
     sys.addaudithook(audit)

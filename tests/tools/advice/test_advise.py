@@ -1,4 +1,6 @@
-"""scripts/advise.py on a small checkpoint: the whole command, what it writes, its plan, and what it refuses."""
+"""scripts/advise.py on a small checkpoint: the whole command, what it writes, its plan, and what it
+refuses.
+"""
 
 import json
 from dataclasses import replace
@@ -58,12 +60,19 @@ def advised(tmp_path_factory):
 
 @pytest.fixture
 def script(advised, capfd):
-    data = ("data=local", f"data.path={advised}/text", "data.tokenizer=bytes", f"model.path={advised}/Llama")
+    data = (
+        "data=local",
+        f"data.path={advised}/text",
+        "data.tokenizer=bytes",
+        f"model.path={advised}/Llama",
+    )
     return lambda *words: call(capfd, advised, "advise", *data, *SMALL, *words)
 
 
 def stored(folder: Path) -> list:
-    return [load_evaluation(path) for path in folder.glob("results/runs/*/evals/fixed_targets/*.json")]
+    return [
+        load_evaluation(path) for path in folder.glob("results/runs/*/evals/fixed_targets/*.json")
+    ]
 
 
 def test_the_whole_command(advised, script):
@@ -73,31 +82,56 @@ def test_the_whole_command(advised, script):
     told = json.loads((out / "advice.json").read_text())
     assert set(told["answers"]) == {"short", "long", "both"}
     assert all(
-        head in done.stdout for head in ("Short texts (to 32 tokens)", "Long texts (128 tokens)", "Both", "usable to", "advice.html")
+        head in done.stdout
+        for head in (
+            "Short texts (to 32 tokens)",
+            "Long texts (128 tokens)",
+            "Both",
+            "usable to",
+            "advice.html",
+        )
     )
-    table = [line for line in done.stdout.splitlines() if line.startswith(("as it is", "yarn", "ntk", "rerope", "streaming"))]
+    table = [
+        line
+        for line in done.stdout.splitlines()
+        if line.startswith(("as it is", "yarn", "ntk", "rerope", "streaming"))
+    ]
     assert table and max(map(len, table)) <= 80
 
     evaluations = stored(advised)
     assert {one.setting.split for one in evaluations} == {"validation", "test"}
-    by_split = {split: [one for one in evaluations if one.setting.split == split] for split in ("validation", "test")}
+    by_split = {
+        split: [one for one in evaluations if one.setting.split == split]
+        for split in ("validation", "test")
+    }
     assert all(len({one.setting.windows for one in found}) == 1 for found in by_split.values())
     chosen_on = {one["name"] for one in told["search"]}
     judged_on = {one["name"] for one in told["options"]}
     assert chosen_on > judged_on  # the test documents see the finalists alone
     assert set(told["ranking"]["long"][:2]) <= judged_on  # and the next best is one of them
     served = told["answers"]["long"]["served"]
-    wins = {one["advised"] for one in told["answers"].values()} | ({served["choice"]} if served else set())
-    assert set(told["settings"]) == wins - {UNCHANGED, CUT}  # nothing that loses is printed as a setting
+    wins = {one["advised"] for one in told["answers"].values()} | (
+        {served["choice"]} if served else set()
+    )
+    assert set(told["settings"]) == wins - {
+        UNCHANGED,
+        CUT,
+    }  # nothing that loses is printed as a setting
 
     page = Page(out / "advice.html")
-    assert "What to set" in page.text and "http" not in "".join(page.values("src") + page.values("href"))
+    assert "What to set" in page.text and "http" not in "".join(
+        page.values("src") + page.values("href")
+    )
     assert (out / "advice.svg").exists() and (out / "advice.png").stat().st_size > 1000
 
-    before = {path: path.stat().st_mtime_ns for path in advised.glob("results/runs/*/evals/*/*.json")}
+    before = {
+        path: path.stat().st_mtime_ns for path in advised.glob("results/runs/*/evals/*/*.json")
+    }
     again = script("target=128")
     assert again.stdout == done.stdout and "to make" not in again.stderr
-    assert before == {path: path.stat().st_mtime_ns for path in advised.glob("results/runs/*/evals/*/*.json")}
+    assert before == {
+        path: path.stat().st_mtime_ns for path in advised.glob("results/runs/*/evals/*/*.json")
+    }
     its_numbers_are_those_of_the_stored_losses(told, by_split["test"])
 
 
@@ -112,11 +146,16 @@ def its_numbers_are_those_of_the_stored_losses(told: dict, test: list) -> None:
         assert point["difference"][0] == pytest.approx(difference, abs=1e-6)
     for factor in told["factors"]:
         (own,) = {one.path: one for one in test if _is(one.first, factor)}.values()
-        assert [point["nll"] for point in factor["points"]] == pytest.approx([own.losses(n).mean() for n in told["short"]], rel=1e-6)
+        assert [point["nll"] for point in factor["points"]] == pytest.approx(
+            [own.losses(n).mean() for n in told["short"]], rel=1e-6
+        )
 
 
 def _is(row: dict, option: dict) -> bool:
-    return row["extension"] == option["family"] and row["extension_args"].get("target_len") == option["factor"] * 32
+    return (
+        row["extension"] == option["family"]
+        and row["extension_args"].get("target_len") == option["factor"] * 32
+    )
 
 
 def test_dry_tells_the_plan_and_writes_nothing(advised, script):
@@ -130,60 +169,114 @@ def test_dry_tells_the_plan_and_writes_nothing(advised, script):
     )
     absent = script("target=64", "dry=true", "device=cuda:99")
     assert absent.returncode == 2 and "device=cuda:99 is not available" in absent.stderr
-    assert not [path for path in set(advised.rglob("*")) - before if path.suffix == ".json" and "evals" in path.parts]
+    assert not [
+        path
+        for path in set(advised.rglob("*")) - before
+        if path.suffix == ".json" and "evals" in path.parts
+    ]
 
 
 def test_each_kind_of_option_says_what_to_set(advised, tmp_path):
-    """Frequencies alone: for engines. A factor that follows the length: two configurations. Anything else: own attention."""
+    """Frequencies alone: for engines. A factor that follows the length: two configurations.
+    Anything else: own attention.
+    """
     cfg = adopted(advised / "Llama")
     found = asked_of(cfg, tmp_path)
     told = {name: setting(found, one, tmp_path) for name, one in (
         ("yarn x4", fixed("yarn", [4.0])[0]), ("yarn by length", follow("yarn")), ("dynamic_ntk", follow("dynamic_ntk")),
         ("rerope+log_n", follow("rerope+log_n")), ("log_n", follow("log_n")),
     )}  # fmt: skip
-    assert told["yarn x4"]["rope_parameters"]["factor"] == 4 and told["dynamic_ntk"]["rope_parameters"]["rope_type"] == "dynamic"
+    assert (
+        told["yarn x4"]["rope_parameters"]["factor"] == 4
+        and told["dynamic_ntk"]["rope_parameters"]["rope_type"] == "dynamic"
+    )
     written = json.loads((tmp_path / "yarn-x4" / "config.json").read_text())
-    assert written["rope_parameters"] == told["yarn x4"]["rope_parameters"] and written["max_position_embeddings"] == 128
-    assert "extension=yarn extension.mode=fixed extension.target_len=128" in told["yarn x4"]["files"][1]
-    assert "serve two configurations, the model as it is up to 32 tokens" in told["yarn by length"]["reason"]
-    assert told["rerope+log_n"]["reason"].endswith("In posbench: extension=rerope scale_attention=log_n.")
+    assert (
+        written["rope_parameters"] == told["yarn x4"]["rope_parameters"]
+        and written["max_position_embeddings"] == 128
+    )
+    assert (
+        "extension=yarn extension.mode=fixed extension.target_len=128"
+        in told["yarn x4"]["files"][1]
+    )
+    assert (
+        "serve two configurations, the model as it is up to 32 tokens"
+        in told["yarn by length"]["reason"]
+    )
+    assert told["rerope+log_n"]["reason"].endswith(
+        "In posbench: extension=rerope scale_attention=log_n."
+    )
     assert "Needs own attention" in told["log_n"]["reason"]
 
 
 def asked_of(cfg: JobConfig, folder: Path) -> Measurements:
-    return Measurements(cfg, {}, "", plan_advice(SMOLLM2, 32, 128, 1.0, FAMILIES), Job(cfg, Run(folder / "hf-32-s0-0000000000"), ""))
+    return Measurements(
+        cfg,
+        {},
+        "",
+        plan_advice(SMOLLM2, 32, 128, 1.0, FAMILIES),
+        Job(cfg, Run(folder / "hf-32-s0-0000000000"), ""),
+    )
 
 
 @pytest.mark.parametrize(("kind", "written"), [("SmolLM3", True), ("Phi3", False)])
 def test_a_model_with_layers_or_channels_that_do_not_turn_has_settings(tmp_path, kind, written):
-    """The half of a head that turns has a place in the config.json of a Phi-3 alone, which scripts/export_hf.py does not write."""
-    half = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}, "hidden_size": 64}
+    """The half of a head that turns has a place in the config.json of a Phi-3 alone, which
+    scripts/export_hf.py does not write.
+    """
+    half = {
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 1e4,
+            "partial_rotary_factor": 0.5,
+        },
+        "hidden_size": 64,
+    }
     cfg = adopted(checkpoint(tmp_path, kind, vocab_size=256, **({} if written else half)))
     told = setting(asked_of(cfg, tmp_path), fixed("pi", [4.0])[0], tmp_path)
     assert told["rope_parameters"]["rope_type"] == ("linear" if written else "longrope")
-    assert [line.startswith("config.json") for line in told["files"]] == [True, False][: 1 + written]
+    assert [line.startswith("config.json") for line in told["files"]] == [True, False][
+        : 1 + written
+    ]
 
 
 def test_an_evaluation_that_failed_ends_the_command_with_its_reason(advised, script, monkeypatch):
     failed = Outcome("fixed_targets yarn + none", "failed", "out of memory")
-    monkeypatch.setattr("posbench.sweep.launch.launch", lambda jobs, launcher, command: [Result(jobs[0], 1, [failed])])
+    monkeypatch.setattr(
+        "posbench.sweep.launch.launch",
+        lambda jobs, launcher, command: [Result(jobs[0], 1, [failed])],
+    )
     done = script("target=96")
-    assert done.returncode == 1 and "failed: fixed_targets yarn + none: out of memory" in done.stderr
+    assert (
+        done.returncode == 1 and "failed: fixed_targets yarn + none: out of memory" in done.stderr
+    )
 
 
 def test_methods_of_which_none_acts_are_refused(advised, script, monkeypatch):
-    monkeypatch.setattr("posbench.tools.advice.measure.Measurements._methods", _nothing_but_references)
+    monkeypatch.setattr(
+        "posbench.tools.advice.measure.Measurements._methods", _nothing_but_references
+    )
     done = script("target=64", "methods=[yarn]")
-    assert done.returncode == 2 and "none of the methods has an effect on this model (yarn by length: changes nothing" in done.stderr
+    assert (
+        done.returncode == 2
+        and "none of the methods has an effect on this model (yarn by length: changes nothing"
+        in done.stderr
+    )
 
 
 def _nothing_but_references(self, option, length):
-    return (json.dumps(option.at(length, 32)), 64) if option == CUT_TEXT and length > 32 else (NO_METHODS, length)
+    return (
+        (json.dumps(option.at(length, 32)), 64)
+        if option == CUT_TEXT and length > 32
+        else (NO_METHODS, length)
+    )
 
 
 REFUSED = {
     "target=32": "is within the model's training length of 32 tokens",
-    "target=5000": "target=5000 in the validation split of data=local: No document has the 5001 tokens",
+    "target=5000": (
+        "target=5000 in the validation split of data=local: No document has the 5001 tokens"
+    ),
     "extension=ntk": "is what scripts/advise.py chooses",
     "evaluate.windows=7": "evaluate.windows=7 is what scripts/advise.py chooses",
     "finetune=longer": "leave finetune= out",
@@ -198,7 +291,9 @@ REFUSED = {
 @pytest.mark.parametrize("word", REFUSED)
 def test_what_it_cannot_do_is_refused_in_a_sentence(script, word):
     done = script(word)
-    assert done.returncode == 2 and REFUSED[word] in done.stderr and done.stderr.count("\n") == 1, done.stderr
+    assert done.returncode == 2 and REFUSED[word] in done.stderr and done.stderr.count("\n") == 1, (
+        done.stderr
+    )
 
 
 @pytest.mark.parametrize("family", SCALED)
@@ -207,17 +302,30 @@ def test_a_factor_that_follows_the_length_is_the_fixed_one_there(family, length)
     """So both forms share evaluations, and nothing is derived that was not measured."""
     encoding = Rope(Shape(16, 1, 2, 2, 16))
     extension, _ = follow(family).at(length, 16)
-    ours, theirs = (position_plan(encoding, make(one), length=length) for one in (extension, node("extension", family)))
+    ours, theirs = (
+        position_plan(encoding, make(one), length=length)
+        for one in (extension, node("extension", family))
+    )
     for a, b in zip(ours.layers, theirs.layers, strict=True):
-        assert all(torch.equal(one.q_table, two.q_table) for one, two in zip(a.bands, b.bands, strict=True))
-        assert (a.factor is None) == (b.factor is None) and (a.factor is None or torch.equal(a.factor, b.factor))
+        assert all(
+            torch.equal(one.q_table, two.q_table) for one, two in zip(a.bands, b.bands, strict=True)
+        )
+        assert (a.factor is None) == (b.factor is None) and (
+            a.factor is None or torch.equal(a.factor, b.factor)
+        )
 
 
 def test_a_factor_that_reaches_an_odd_target_is_the_target_itself():
-    """3,100 / 3,000 * 3,000 is not 3,100 in floating point, which ntk refuses and no row could hold."""
+    """3,100 / 3,000 * 3,000 is not 3,100 in floating point, which ntk refuses and no row could
+    hold.
+    """
     plan = plan_advice(SMOLLM2, 3000, 3100, 1.0, FAMILIES)
     for family in SCALED:
-        at = {one.at(3100, 3000)[0]["target_len"] for one in fixed(family, plan.factors) if one.factor == 3100 / 3000}
+        at = {
+            one.at(3100, 3000)[0]["target_len"]
+            for one in fixed(family, plan.factors)
+            if one.factor == 3100 / 3000
+        }
         assert at == {3100} and all(isinstance(target, int) for target in at)
         assert follow(family).at(3100, 3000)[0]["target_len"] == 3100
 
@@ -230,7 +338,12 @@ def test_a_fixed_factor_stays_at_every_length():
 
 
 def test_the_best_families_go_on_and_sinks_only_beside_another():
-    assert survivors(["yarn", "streaming", "lm_infinite", "rerope", "ntk", "dca", "pi"]) == ["yarn", "ntk", "streaming", "rerope"]
+    assert survivors(["yarn", "streaming", "lm_infinite", "rerope", "ntk", "dca", "pi"]) == [
+        "yarn",
+        "ntk",
+        "streaming",
+        "rerope",
+    ]
     assert survivors(["rerope", "streaming", "pi"]) == ["pi", "rerope"]
     assert survivors(["lm_infinite", "streaming"]) == ["lm_infinite"]
 
@@ -238,7 +351,10 @@ def test_the_best_families_go_on_and_sinks_only_beside_another():
 def test_finalists_are_read_at_all_lengths_and_the_factors_of_their_families_within_the_training_length():
     plan = plan_advice(SMOLLM2, 32, 128, 1.0, FAMILIES)
     options = {one.name: one for one in [AS_IT_IS, CUT_TEXT, *fixed("yarn", plan.factors)]}
-    wanted = {one.name: list(lengths) for one, lengths in plan.judged([UNCHANGED, CUT, "yarn x4"], options)}
+    wanted = {
+        one.name: list(lengths)
+        for one, lengths in plan.judged([UNCHANGED, CUT, "yarn x4"], options)
+    }
     assert wanted[UNCHANGED] == wanted[CUT] == wanted["yarn x4"] == [8, 32, 64, 128]
     assert wanted["yarn x2"] == wanted["yarn x8"] == [8, 32]
 
@@ -258,9 +374,17 @@ def test_the_plan_of_a_real_model():
     assert plan.factors == (2.0, 4.0, 8.0) and plan.targets == 1024
     assert plan.long_factors("ntk") == (4.0, 8.0) and plan.long_factors("yarn") == (4.0,)
     assert plan.windows["test"] >= 3 and plan.flop < 1.4 * BUDGET_FLOP
-    assert plan.told.startswith(f"at most {round(plan.flop / 1e12):,} TFLOP: about 8") and plan.flop > 1e15
-    assert replace(plan, flop=1.234e9).told == "at most 0.00123 TFLOP: less than a minute on two cores with AMX"
-    assert replace(plan, target=16384, probe=16384) != plan_advice(SMOLLM2, 8192, None, 1.0, FAMILIES)
+    assert (
+        plan.told.startswith(f"at most {round(plan.flop / 1e12):,} TFLOP: about 8")
+        and plan.flop > 1e15
+    )
+    assert (
+        replace(plan, flop=1.234e9).told
+        == "at most 0.00123 TFLOP: less than a minute on two cores with AMX"
+    )
+    assert replace(plan, target=16384, probe=16384) != plan_advice(
+        SMOLLM2, 8192, None, 1.0, FAMILIES
+    )
     assert plan_advice(SMOLLM2, 8192, None, 1.0, FAMILIES).target == 16384
     with pytest.raises(ConfigError, match="is within the model's training length"):
         plan_advice(SMOLLM2, 8192, 8192, 1.0, FAMILIES)

@@ -1,4 +1,6 @@
-"""The rule of advice on made-up losses of known truth: a known winner, ties, costs within the window, and what only seems to win."""
+"""The rule of advice on made-up losses of known truth: a known winner, ties, costs within the
+window, and what only seems to win.
+"""
 
 import numpy as np
 import pytest
@@ -37,16 +39,28 @@ TRUTH = {  # loss at 16, 64 and 256 tokens
 }
 
 
-def made_up(seed: int, truth: dict = TRUTH, noise: float = 0.02, documents: int = DOCUMENTS, **changed: tuple) -> Losses:
-    """Losses with one difficulty for each target, which all options share, and an effect of the option on each document."""
+def made_up(
+    seed: int,
+    truth: dict = TRUTH,
+    noise: float = 0.02,
+    documents: int = DOCUMENTS,
+    **changed: tuple,
+) -> Losses:
+    """Losses with one difficulty for each target, which all options share, and an effect of the
+    option on each document.
+    """
     rng = np.random.default_rng(seed)
     document_T = np.repeat(np.arange(documents), TARGETS)
     shared_T, nll = rng.exponential(3.0, len(document_T)), {}
     for name, values in {**truth, **changed}.items():
         nll[name] = {}
         for length, value in zip((16, 64, 256), values, strict=True):
-            effect_T = rng.normal(0, noise, documents)[document_T] + rng.normal(0, noise, len(document_T))
-            nll[name][length] = shared_T + value - (effect_T * 0 if name in (UNCHANGED, CUT) else effect_T)
+            effect_T = rng.normal(0, noise, documents)[document_T] + rng.normal(
+                0, noise, len(document_T)
+            )
+            nll[name][length] = (
+                shared_T + value - (effect_T * 0 if name in (UNCHANGED, CUT) else effect_T)
+            )
     for length in (16, 64):
         nll[CUT][length] = nll[UNCHANGED][length]
         if "yarn by length" in nll:
@@ -63,31 +77,56 @@ def advice(validation: Losses, test: Losses) -> dict:
 
 def test_a_known_winner_is_chosen_and_confirmed():
     found = advice(made_up(0), made_up(1))
-    assert {use: one["choice"] for use, one in found.items()} == {"short": UNCHANGED, "long": "rerope", "both": "yarn by length"}
+    assert {use: one["choice"] for use, one in found.items()} == {
+        "short": UNCHANGED,
+        "long": "rerope",
+        "both": "yarn by length",
+    }
     assert {one["verdict"] for one in found.values()} == {CONFIRMED}
     assert found["long"]["next_best"] == "yarn x4" and found["long"]["over_next"] == CONFIRMED
-    assert not found["both"]["costs"] and found["both"]["against"][CUT][0] == pytest.approx(-0.1, abs=0.03)
+    assert not found["both"]["costs"] and found["both"]["against"][CUT][0] == pytest.approx(
+        -0.1, abs=0.03
+    )
 
 
 def test_what_costs_within_the_window_is_not_advised_for_both():
     without = {name: values for name, values in TRUTH.items() if name != "yarn by length"}
     found = advice(made_up(0, without), made_up(1, without))
-    assert found["both"]["choice"] == CUT  # rerope costs 0.02, yarn x4 0.08 and more, and 0.01 is tolerated
+    assert (
+        found["both"]["choice"] == CUT
+    )  # rerope costs 0.02, yarn x4 0.08 and more, and 0.01 is tolerated
     cheap = {**without, "rerope": (3.4, 3.0005, 2.8)}
     found = advice(made_up(0, cheap, 0.002), made_up(1, cheap, 0.002))["both"]
-    assert (found["choice"], found["verdict"]) == ("rerope", CONFIRMED) and set(found["costs"]) == {"16", "64"}
+    assert (found["choice"], found["verdict"]) == ("rerope", CONFIRMED) and set(found["costs"]) == {
+        "16",
+        "64",
+    }
 
 
 def test_a_tie_is_undecided():
     equal = {**TRUTH, "rerope": (3.4, 3.0, 2.9), "yarn x4": (3.4, 3.0, 2.9)}
-    told = [advice(made_up(2 * seed, equal, 0.05), made_up(2 * seed + 1, equal, 0.05))["long"]["over_next"] for seed in range(40)]
+    told = [
+        advice(made_up(2 * seed, equal, 0.05), made_up(2 * seed + 1, equal, 0.05))["long"][
+            "over_next"
+        ]
+        for seed in range(40)
+    ]
     assert told.count(UNDECIDED) >= 34
 
 
 def test_a_choice_that_is_nothing_but_chance_is_rarely_confirmed():
-    """The winner of validation noise is judged on other documents, so it is confirmed in about one of forty draws."""
-    nothing = {UNCHANGED: TRUTH[UNCHANGED], CUT: TRUTH[CUT], **{f"ntk x{n}": (3.4, 3.0, 3.0) for n in range(2, 8)}}
-    found = [advice(made_up(2 * seed, nothing, 0.1), made_up(2 * seed + 1, nothing, 0.1))["long"] for seed in range(60)]
+    """The winner of validation noise is judged on other documents, so it is confirmed in about one
+    of forty draws.
+    """
+    nothing = {
+        UNCHANGED: TRUTH[UNCHANGED],
+        CUT: TRUTH[CUT],
+        **{f"ntk x{n}": (3.4, 3.0, 3.0) for n in range(2, 8)},
+    }
+    found = [
+        advice(made_up(2 * seed, nothing, 0.1), made_up(2 * seed + 1, nothing, 0.1))["long"]
+        for seed in range(60)
+    ]
     chosen = [one for one in found if one["choice"] not in (UNCHANGED, CUT)]
     assert len(chosen) > 30 and sum(one["verdict"] == CONFIRMED for one in chosen) <= 6
 
@@ -100,15 +139,26 @@ def test_a_choice_that_test_documents_refute_gives_way_to_what_needs_no_setting(
 @pytest.mark.parametrize("choice, other", [(UNCHANGED, CUT), (CUT, UNCHANGED)])
 def test_a_refuted_choice_that_needs_no_setting_stands_if_the_other_is_worse(choice, other):
     for loss, wanted in ((3.3, choice), (2.95, other)):
-        test = made_up(1, {choice: (3.4, 3.0, 3.0), other: (3.4, 3.0, loss), "rerope": (3.4, 3.0, 2.8)})
+        test = made_up(
+            1, {choice: (3.4, 3.0, 3.0), other: (3.4, 3.0, loss), "rerope": (3.4, 3.0, 2.8)}
+        )
         found = judge_choice("long", [choice, "rerope", other], test, PLAN)
         assert (found["choice"], found["verdict"], found["advised"]) == (choice, REFUTED, wanted)
 
 
 def test_cutting_wins_where_no_option_uses_the_longer_text():
-    worse = {**TRUTH, "yarn x4": (3.5, 3.1, 3.2), "yarn by length": (3.4, 3.0, 3.2), "rerope": (3.4, 3.0, 3.1)}
+    worse = {
+        **TRUTH,
+        "yarn x4": (3.5, 3.1, 3.2),
+        "yarn by length": (3.4, 3.0, 3.2),
+        "rerope": (3.4, 3.0, 3.1),
+    }
     found = advice(made_up(0, worse), made_up(1, worse))
-    assert (found["long"]["choice"], found["long"]["verdict"], found["long"]["next_best"]) == (CUT, CONFIRMED, "rerope")
+    assert (found["long"]["choice"], found["long"]["verdict"], found["long"]["next_best"]) == (
+        CUT,
+        CONFIRMED,
+        "rerope",
+    )
 
 
 def test_one_document_tells_nothing():
@@ -120,7 +170,10 @@ def test_one_document_tells_nothing():
 def test_a_loss_that_is_not_finite_is_never_chosen():
     found = rankings(made_up(0, rerope=(3.4, 3.0, np.inf)), PLAN)
     assert "rerope" not in found["long"] and "rerope" not in found["both"]
-    assert verdict([made_up(0, rerope=(3.4, 3.0, np.inf)).difference(CUT, "rerope", [256])], [0.0]) == UNDECIDED
+    assert (
+        verdict([made_up(0, rerope=(3.4, 3.0, np.inf)).difference(CUT, "rerope", [256])], [0.0])
+        == UNDECIDED
+    )
 
 
 def test_what_was_not_measured_within_the_window_counts_as_too_dear():
@@ -129,11 +182,18 @@ def test_what_was_not_measured_within_the_window_counts_as_too_dear():
     assert "yarn by length" not in rankings(losses, PLAN)["both"]
 
 
-SINKS = {**TRUTH, "rerope": (3.4, 3.02, 3.4), "yarn x4": (3.5, 3.1, 3.3), "yarn by length": (3.4, 3.0, 3.3)}
+SINKS = {
+    **TRUTH,
+    "rerope": (3.4, 3.02, 3.4),
+    "yarn x4": (3.5, 3.1, 3.3),
+    "yarn by length": (3.4, 3.0, 3.3),
+}
 
 
 def test_what_is_within_noise_of_the_best_is_judged_and_named():
-    """Streaming is equal to the cut text; the next that was chosen for another reason is 0.3 worse."""
+    """Streaming is equal to the cut text; the next that was chosen for another reason is 0.3
+    worse.
+    """
     validation = made_up(0, SINKS, streaming=(3.4, 3.0, 3.0), lm_infinite=(3.4, 3.0, 3.0))
     options = OPTIONS | {name: Option(name, name) for name in ("streaming", "lm_infinite")}
     ranking = rankings(validation, PLAN)
@@ -146,13 +206,18 @@ def test_what_is_within_noise_of_the_best_is_judged_and_named():
 
 def test_one_document_leaves_the_tolerance_to_tell_what_is_near():
     losses = made_up(0, SINKS, 1e-6, documents=1, streaming=(3.4, 3.0, 3.004))
-    assert list(near(CUT, losses.nll, losses, [256], 0.01)) == ["streaming"] and not near(CUT, losses.nll, losses, [256], 0.001)
+    assert list(near(CUT, losses.nll, losses, [256], 0.01)) == ["streaming"] and not near(
+        CUT, losses.nll, losses, [256], 0.001
+    )
 
 
 def test_doing_nothing_wins_a_tie():
     tie = {**TRUTH, "rerope": (3.399, 2.999, 2.8)}
     found = advice(made_up(0, tie), made_up(1, tie))["short"]
-    assert (found["advised"], found["choice"] == UNCHANGED or found["verdict"] == UNDECIDED) == (UNCHANGED, True)
+    assert (found["advised"], found["choice"] == UNCHANGED or found["verdict"] == UNDECIDED) == (
+        UNCHANGED,
+        True,
+    )
     one = advice(made_up(0, documents=1), made_up(1, documents=1))
     assert (one["long"]["choice"], one["long"]["advised"]) == ("rerope", CUT)
 
@@ -161,12 +226,26 @@ def test_engines_are_told_of_a_fixed_factor_only_if_it_wins():
     ranking = rankings(made_up(0), PLAN)["long"]
     assert served(ranking, OPTIONS, made_up(1), PLAN)["choice"] == "yarn x4"
     for loss in (3.0, 3.2):
-        assert served(ranking, OPTIONS, made_up(1, **{"yarn x4": (3.5, 3.1, loss), "yarn by length": (3.4, 3, loss)}), PLAN) is None
+        assert (
+            served(
+                ranking,
+                OPTIONS,
+                made_up(1, **{"yarn x4": (3.5, 3.1, loss), "yarn by length": (3.4, 3, loss)}),
+                PLAN,
+            )
+            is None
+        )
 
 
 def test_the_finalists_are_the_best_of_each_use_and_form():
     ranking = rankings(made_up(0), PLAN)
-    assert finalists(ranking, OPTIONS, made_up(0), PLAN) == [UNCHANGED, CUT, "rerope", "yarn x4", "yarn by length"]
+    assert finalists(ranking, OPTIONS, made_up(0), PLAN) == [
+        UNCHANGED,
+        CUT,
+        "rerope",
+        "yarn x4",
+        "yarn by length",
+    ]
 
 
 def test_usable_length_counts_cost_within_the_window_and_the_cut_text_beyond():
@@ -181,8 +260,14 @@ def test_ranking_keeps_the_given_order_of_equals():
 
 
 def test_a_verdict_is_of_all_differences_and_their_bounds():
-    point = {value: Estimate(value, 0.001, 10, (value,), 11, 100) for value in (-1.0, 0.0, 0.005, 1.0)}
-    assert [verdict([point[value]], [0.0]) for value in (-1.0, 0.0, 1.0)] == [CONFIRMED, UNDECIDED, REFUTED]
+    point = {
+        value: Estimate(value, 0.001, 10, (value,), 11, 100) for value in (-1.0, 0.0, 0.005, 1.0)
+    }
+    assert [verdict([point[value]], [0.0]) for value in (-1.0, 0.0, 1.0)] == [
+        CONFIRMED,
+        UNDECIDED,
+        REFUTED,
+    ]
     assert verdict([], []) == verdict([point[0.005], point[-1.0]], [0.01, 0.0]) == CONFIRMED
     assert verdict([point[0.005], point[-1.0]], [0.006, 0.0]) == UNDECIDED
     assert verdict([point[0.0], point[1.0]], [0.0, 0.01]) == REFUTED

@@ -1,4 +1,6 @@
-"""scripts/search_factors.py: the evolution on losses with a known least, and the whole command on a small checkpoint."""
+"""scripts/search_factors.py: the evolution on losses with a known least, and the whole command on a
+small checkpoint.
+"""
 
 import itertools
 import json
@@ -13,16 +15,32 @@ from script_calls import call
 from test_advise import checkpoint_and_text
 
 import posbench
-from posbench.tools.factors.factor_search import FACTOR_STEP, HIGHEST, MUTATED, Sizes, crossed, evolve, rising, search_sizes
+from posbench.tools.factors.factor_search import (
+    FACTOR_STEP,
+    HIGHEST,
+    MUTATED,
+    Sizes,
+    crossed,
+    evolve,
+    rising,
+    search_sizes,
+)
 
 PAIRS, FACTOR = 16, 4.0
 BEST = [min(FACTOR, 1 + 3.7 * (pair / (PAIRS - 1)) ** 3) for pair in range(PAIRS)]
-STARTS = [(0, *[FACTOR] * PAIRS), (0, *(FACTOR ** (pair / (PAIRS - 1)) for pair in range(PAIRS)))]  # PI, and NTK-aware scaling
+STARTS = [
+    (0, *[FACTOR] * PAIRS),
+    (0, *(FACTOR ** (pair / (PAIRS - 1)) for pair in range(PAIRS))),
+]  # PI, and NTK-aware scaling
 
 
 def far(one) -> float:
-    """Mean squared distance of the logarithms of the factors to BEST, and something for other exact positions than 4."""
-    return sum(math.log(own / best) ** 2 for own, best in zip(one[1:], BEST, strict=True)) / PAIRS + 0.05 * (one[0] != 4)
+    """Mean squared distance of the logarithms of the factors to BEST, and something for other exact
+    positions than 4.
+    """
+    return sum(
+        math.log(own / best) ** 2 for own, best in zip(one[1:], BEST, strict=True)
+    ) / PAIRS + 0.05 * (one[0] != 4)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -33,23 +51,44 @@ def test_it_finds_a_known_least_and_keeps_the_constraint(seed):
     assert best[0] == 4 and found[best] < start / 20
     assert all(1 <= value <= HIGHEST * FACTOR for one in found for value in one[1:])
     mutants = [one for one in found if one not in STARTS]
-    numbers = {value for one in mutants for value in one[1:]} - {value for one in STARTS for value in one[1:]}
-    assert numbers and all(value == round(round(value / FACTOR_STEP) * FACTOR_STEP, 2) for value in numbers)
+    numbers = {value for one in mutants for value in one[1:]} - {
+        value for one in STARTS for value in one[1:]
+    }
+    assert numbers and all(
+        value == round(round(value / FACTOR_STEP) * FACTOR_STEP, 2) for value in numbers
+    )
     small = evolve(far, STARTS, [0, 1, 2, 4, 8], HIGHEST * FACTOR, search_sizes(0.1), seed)
     assert found[best] < min(small.values()) < start
 
 
 def test_a_space_that_can_be_counted_is_searched_to_its_end():
     grid, exact = [1.0, 1.01, 1.02, 1.03, 1.04, 1.05], [0, 2]
-    every = {(first, *factors) for first in exact for factors in itertools.combinations_with_replacement(grid, 3)}
-    found = evolve(lambda one: one[1] - one[2] + (one[3] - 1.03) ** 2 - one[0], [(0, 1.0, 1.0, 1.0)], exact, 1.05, search_sizes(0.3), 0)
+    every = {
+        (first, *factors)
+        for first in exact
+        for factors in itertools.combinations_with_replacement(grid, 3)
+    }
+    found = evolve(
+        lambda one: one[1] - one[2] + (one[3] - 1.03) ** 2 - one[0],
+        [(0, 1.0, 1.0, 1.0)],
+        exact,
+        1.05,
+        search_sizes(0.3),
+        0,
+    )
     assert set(found) == every and min(found, key=found.get) == (2, 1.0, 1.05, 1.05)
 
 
 def test_sizes_are_the_published_ones_times_the_root_of_the_budget():
-    assert search_sizes(1) == Sizes(population=64, parents=32, mutations=16, crossovers=16, rounds=40)
+    assert search_sizes(1) == Sizes(
+        population=64, parents=32, mutations=16, crossovers=16, rounds=40
+    )
     assert search_sizes(1).total == 1344
-    assert search_sizes(4) == Sizes(128, 64, 32, 32, 80) and search_sizes(1e-9).total == 6 and MUTATED == 0.3
+    assert (
+        search_sizes(4) == Sizes(128, 64, 32, 32, 80)
+        and search_sizes(1e-9).total == 6
+        and MUTATED == 0.3
+    )
     assert search_sizes(0.25).total == pytest.approx(1344 / 4, rel=0.1)
 
 
@@ -58,9 +97,16 @@ def test_a_crossover_has_the_numbers_of_its_parents():
 
     rng, better, other = np.random.default_rng(0), (0, 1.0, 2.0, 3.0), (4, 1.5, 2.5, 3.5)
     children = [crossed(better, other, [better, other], rng) for _ in range(50)]
-    assert set(children) == {(4, 1.0, 2.0, 3.0), (0, 1.5, 2.0, 3.0), (0, 1.0, 2.5, 3.0), (0, 1.0, 2.0, 3.5)}  # the first that is legal
+    assert set(children) == {
+        (4, 1.0, 2.0, 3.0),
+        (0, 1.5, 2.0, 3.0),
+        (0, 1.0, 2.5, 3.0),
+        (0, 1.0, 2.0, 3.5),
+    }  # the first that is legal
     steeper = [crossed((0, 1.0, 2.0, 3.0), (0, 3.5, 3.6, 3.7), [better], rng) for _ in range(50)]
-    assert all(rising(one) for one in steeper if one) and any(one and len({*one} - {*better}) > 1 for one in steeper)
+    assert all(rising(one) for one in steeper if one) and any(
+        one and len({*one} - {*better}) > 1 for one in steeper
+    )
     assert crossed(better, better, [better], rng) is None
 
 
@@ -82,19 +128,39 @@ def test_the_whole_command(world, capfd):
     done = call(capfd, world, "search_factors", *MODEL, *SMALL)
     assert done.returncode == 0, done.stderr
     path, node = found(world)
-    (run,), (log,) = world.glob("results/runs/hf-32-*"), path.parents[1].glob("longrope_128-*.jsonl")
+    (run,), (log,) = (
+        world.glob("results/runs/hf-32-*"),
+        path.parents[1].glob("longrope_128-*.jsonl"),
+    )
     measured = [json.loads(line) for line in log.read_text().splitlines()]
-    losses = {line.split()[0]: float(line.split()[-1]) for line in done.stdout.splitlines() if line.startswith("  ")}
-    assert len(measured) == search_sizes(0.002).total == 8 and all(rising((0, *one["factors"])) for one in measured)
+    losses = {
+        line.split()[0]: float(line.split()[-1])
+        for line in done.stdout.splitlines()
+        if line.startswith("  ")
+    }
+    assert len(measured) == search_sizes(0.002).total == 8 and all(
+        rising((0, *one["factors"])) for one in measured
+    )
     assert {one["exact_first"] for one in measured} <= {0, 1, 2, 4, 8, 12, 16, 20, 24, 28, 32}
     best = min(measured, key=lambda one: one["nll"])
     assert (node["factors"], node["exact_first"]) == (best["factors"], best["exact_first"])
     assert node["mode"] == "fixed" and node["target_len"] == 128
     assert losses["found"] <= min(losses["pi's"], losses["ntk's"], losses["yarn's"])
-    assert [losses[f"{name}'s"] for name in ("pi", "ntk", "yarn")] == [pytest.approx(one["nll"], abs=6e-5) for one in measured[:3]]
-    assert list(world.glob("results/cache/*/validation.tokens.bin")) and not list(world.glob("results/cache/*/test.tokens.bin"))
+    assert [losses[f"{name}'s"] for name in ("pi", "ntk", "yarn")] == [
+        pytest.approx(one["nll"], abs=6e-5) for one in measured[:3]
+    ]
+    assert list(world.glob("results/cache/*/validation.tokens.bin")) and not list(
+        world.glob("results/cache/*/test.tokens.bin")
+    )
     # The same numbers by the way of any other evaluation.
-    asked = {"lengths": [128], "max_length": 128, "split": "validation", "windows": 4, "targets": 16, "floor": False}
+    asked = {
+        "lengths": [128],
+        "max_length": 128,
+        "split": "validation",
+        "windows": 4,
+        "targets": 16,
+        "floor": False,
+    }
     there = posbench.load(run, cache_dir=world / "results" / "cache")
     others = {
         "found": node,
@@ -103,7 +169,9 @@ def test_the_whole_command(world, capfd):
     }
     assert len(node["factors"]) == 4
     for name, extension in others.items():
-        assert float(there.evaluate(extension, **asked).nll[0]) == pytest.approx(losses[name], abs=6e-5), name
+        assert float(there.evaluate(extension, **asked).nll[0]) == pytest.approx(
+            losses[name], abs=6e-5
+        ), name
     assert float(there.evaluate(None, **asked).nll[0]) == pytest.approx(losses["as"], abs=6e-5)
 
 
@@ -112,7 +180,10 @@ def test_it_goes_on_where_it_was_stopped(world, capfd):
     path, node = found(world)
     (log,) = path.parents[1].glob("longrope_128-*.jsonl")
     whole = log.read_text()
-    assert call(capfd, world, "search_factors", *MODEL, *SMALL).returncode == 0 and log.read_text() == whole  # nothing is measured again
+    assert (
+        call(capfd, world, "search_factors", *MODEL, *SMALL).returncode == 0
+        and log.read_text() == whole
+    )  # nothing is measured again
     log.write_text(whole[: len(whole) // 2])  # cut within a line
     path.unlink()
     done = call(capfd, world, "search_factors", *MODEL, *SMALL)
@@ -120,8 +191,16 @@ def test_it_goes_on_where_it_was_stopped(world, capfd):
     lines = log.read_text().splitlines()
     assert len([line for line in lines if line in whole.splitlines()]) == 8 and len(lines) == 9
     log.write_text(whole)
-    better = {"nll": 0.5, "exact_first": 0, "factors": [1.0, 2.0, 3.0, 4.0]}  # as a search with another budget might have found it
-    beyond = {"nll": 0.4, "exact_first": 3, "factors": [1.0, 2.0, 3.0, 4.0]}  # exact_first=3 was not asked for
+    better = {
+        "nll": 0.5,
+        "exact_first": 0,
+        "factors": [1.0, 2.0, 3.0, 4.0],
+    }  # as a search with another budget might have found it
+    beyond = {
+        "nll": 0.4,
+        "exact_first": 3,
+        "factors": [1.0, 2.0, 3.0, 4.0],
+    }  # exact_first=3 was not asked for
     log.write_text("".join(json.dumps(one) + "\n" for one in (better, beyond)) + whole)
     assert call(capfd, world, "search_factors", *MODEL, *SMALL).returncode == 0
     assert (found(world)[1]["factors"], found(world)[1]["exact_first"]) == (better["factors"], 0)
@@ -134,22 +213,55 @@ def test_it_goes_on_where_it_was_stopped(world, capfd):
 
 
 def test_what_it_finds_is_an_extension_for_evaluation_fine_tuning_and_export(world, capfd):
-    assert call(capfd, world, "search_factors", *MODEL, *SMALL, "exact_first=0", "out=exact").returncode == 0
+    assert (
+        call(
+            capfd, world, "search_factors", *MODEL, *SMALL, "exact_first=0", "out=exact"
+        ).returncode
+        == 0
+    )
     node = yaml.safe_load((world / "exact" / "extension" / "longrope_128.yaml").read_text())
     (run,) = world.glob("results/runs/hf-32-*")
-    chosen = ("--config-dir", "exact", f"run={run.relative_to(world)}", "extension=longrope_128", "log.mode=disabled")
+    chosen = (
+        "--config-dir",
+        "exact",
+        f"run={run.relative_to(world)}",
+        "extension=longrope_128",
+        "log.mode=disabled",
+    )
     assert node["exact_first"] == 0
     done = call(
-        capfd, world, "run", *chosen, "evaluate.lengths=128", "evaluate.max_length=128", "evaluate.windows=2", "evaluate.floor=false"
+        capfd,
+        world,
+        "run",
+        *chosen,
+        "evaluate.lengths=128",
+        "evaluate.max_length=128",
+        "evaluate.windows=2",
+        "evaluate.floor=false",
     )
     assert done.returncode == 0, done.stderr
-    child = call(capfd, world, "run", *chosen, "finetune=longer", "dry=true", "evaluate.lengths=128", "evaluate.max_length=128")
-    assert child.returncode == 0 and "hf+longrope-32to128" in child.stdout and "to fine-tune from" in child.stdout, child
+    child = call(
+        capfd,
+        world,
+        "run",
+        *chosen,
+        "finetune=longer",
+        "dry=true",
+        "evaluate.lengths=128",
+        "evaluate.max_length=128",
+    )
+    assert (
+        child.returncode == 0
+        and "hf+longrope-32to128" in child.stdout
+        and "to fine-tune from" in child.stdout
+    ), child
     done = call(capfd, world, "export_hf", *chosen, "out=exported")
     assert done.returncode == 0, done.stderr
     told = json.loads((world / "exported" / "config.json").read_text())
     scaling = told.get("rope_scaling") or told["rope_parameters"]
-    assert scaling["rope_type"] == "longrope" and scaling["long_factor"] == pytest.approx(node["factors"])
+    assert scaling["rope_type"] == "longrope" and scaling["long_factor"] == pytest.approx(
+        node["factors"]
+    )
     shutil.rmtree(world / "exported")
 
 
@@ -157,7 +269,12 @@ def test_exact_positions_that_are_given_are_not_searched(world, capfd):
     for asked, allowed in ((["exact_first=4"], {4}), (["exact_first=[4,8]"], {4, 8})):
         done = call(capfd, world, "search_factors", *MODEL, *SMALL, *asked, "out=given")
         assert done.returncode == 0, done.stderr
-        assert yaml.safe_load((world / "given" / "extension" / "longrope_128.yaml").read_text())["exact_first"] in allowed
+        assert (
+            yaml.safe_load((world / "given" / "extension" / "longrope_128.yaml").read_text())[
+                "exact_first"
+            ]
+            in allowed
+        )
         (log,) = (world / "given").glob("longrope_128-*.jsonl")
         assert {json.loads(line)["exact_first"] for line in log.read_text().splitlines()} <= allowed
         shutil.rmtree(world / "given")
@@ -168,28 +285,45 @@ def test_factors_of_another_search_are_not_overwritten(world, capfd):
     path = world / "shared" / "extension" / "longrope_128.yaml"
     before = path.read_text()
     done = call(capfd, world, "search_factors", *MODEL, *SMALL, "evaluate.windows=2", "out=shared")
-    assert done.returncode == 2 and "longrope_128.yaml holds others (LongRoPE's factors for hf-32-" in done.stderr, done.stderr
+    assert (
+        done.returncode == 2
+        and "longrope_128.yaml holds others (LongRoPE's factors for hf-32-" in done.stderr
+    ), done.stderr
     assert path.read_text() == before
 
 
 def test_a_folder_that_cannot_be_made_is_told_before_anything_is_measured(world, capfd):
     (world / "taken").write_text("a file")
     done = call(capfd, world, "search_factors", *MODEL, *SMALL, "out=taken")
-    assert done.returncode == 1 and "taken" in done.stderr and "search" not in done.stderr, done.stderr
+    assert done.returncode == 1 and "taken" in done.stderr and "search" not in done.stderr, (
+        done.stderr
+    )
 
 
 def test_what_it_prints_can_be_typed(world, capfd):
     done = call(capfd, world, "search_factors", *MODEL, *SMALL, 'results_dir="my results (1)/runs"')
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("evaluate:")]
     _, script, *typed = shlex.split(line.partition(":")[2])
-    done = call(capfd, world, Path(script).stem, *typed, "dry=true", "evaluate.max_length=128", "evaluate.windows=2", "log.mode=disabled")
+    done = call(
+        capfd,
+        world,
+        Path(script).stem,
+        *typed,
+        "dry=true",
+        "evaluate.max_length=128",
+        "evaluate.windows=2",
+        "log.mode=disabled",
+    )
     assert done.returncode == 0 and "longrope" in done.stdout, done.stderr
 
 
 def test_dry_tells_the_work_and_writes_no_factors(world, capfd):
     done = call(capfd, world, "search_factors", *MODEL, "dry=true", "evaluate.windows=2", "out=dry")
     assert done.returncode == 0, done.stderr
-    assert "1,344 sets of factors of 2 windows of 128 tokens (16 targets each)" in done.stdout and "MiB" not in done.stdout
+    assert (
+        "1,344 sets of factors of 2 windows of 128 tokens (16 targets each)" in done.stdout
+        and "MiB" not in done.stdout
+    )
     assert "1344 evaluations, 0.3 M tokens" in done.stdout and not (world / "dry").exists()
 
 
@@ -197,14 +331,23 @@ def test_dry_tells_the_work_and_writes_no_factors(world, capfd):
     ("words", "said"),
     [
         (["target=32"], "target=32 is within the model's training length of 32 tokens"),
-        (["evaluate.split=test"], "evaluate.split=test is of no effect, since scripts/search_factors.py searches"),
+        (
+            ["evaluate.split=test"],
+            "evaluate.split=test is of no effect, since scripts/search_factors.py searches",
+        ),
         (["extension=yarn"], "extension=yarn is of no effect"),
         (["extension.exact_first=4"], "extension.exact_first=4 is of no effect"),
-        (["report_dir=there"], "report_dir=there has no effect on scripts/search_factors.py, which writes into out="),
+        (
+            ["report_dir=there"],
+            "report_dir=there has no effect on scripts/search_factors.py, which writes into out=",
+        ),
         (["finetune=longer"], "leave finetune= out"),
         (["exact_first=[]"], "exact_first=[] must be"),
         (["exact_first=-1"], "exact_first"),
-        (["exact_first=[0,33]", "dry=true"], "exact_first=33 exceeds the model's training length of 32 tokens"),
+        (
+            ["exact_first=[0,33]", "dry=true"],
+            "exact_first=33 exceeds the model's training length of 32 tokens",
+        ),
         (["budget=1e12", "dry=true"], "at most 1,000"),
         (["device=cuda:99", "dry=true"], "device=cuda:99 is not available"),
         (["target=100000"], "No document has the 100001 tokens"),
@@ -212,4 +355,6 @@ def test_dry_tells_the_work_and_writes_no_factors(world, capfd):
 )
 def test_what_is_refused_is_one_sentence(world, capfd, words, said):
     done = call(capfd, world, "search_factors", *MODEL, *words)
-    assert done.returncode == 2 and said in done.stderr and done.stderr.count("refused") == 1, done.stderr
+    assert done.returncode == 2 and said in done.stderr and done.stderr.count("refused") == 1, (
+        done.stderr
+    )

@@ -1,4 +1,6 @@
-"""Pictures of anatomies: a panel for what says something, equal files, and a gallery of every method."""
+"""Pictures of anatomies: a panel for what says something, equal files, and a gallery of every
+method.
+"""
 
 import functools
 from dataclasses import replace
@@ -31,14 +33,23 @@ def test_a_page_has_the_panels_that_say_something(triple, panels):
 
 
 def test_equal_anatomies_are_equal_files(tmp_path):
-    files = [save(anatomy_page(anatomy("rope", "pi", length=128)), tmp_path / name) for name in ("a", "b")]
+    files = [
+        save(anatomy_page(anatomy("rope", "pi", length=128)), tmp_path / name)
+        for name in ("a", "b")
+    ]
     for one, other in zip(*files, strict=True):
         assert one.read_bytes() == other.read_bytes()
 
 
 def test_the_gallery_shows_every_method(monkeypatch):
-    monkeypatch.setattr(gallery, "nodes", functools.cache(gallery.nodes))  # each method is tried with each yaml
+    monkeypatch.setattr(
+        gallery, "nodes", functools.cache(gallery.nodes)
+    )  # each method is tried with each yaml
     monkeypatch.setattr(gallery, "SHAPE", replace(gallery.SHAPE, d_model=64))
-    shown = {group: gallery.dissected(group) for group in ("encoding", "extension", "scale_attention")}
-    assert {group: sorted(name for name, *_ in found) for group, found in shown.items()} == {group: choices(group) for group in shown}
+    shown = {
+        group: gallery.dissected(group) for group in ("encoding", "extension", "scale_attention")
+    }
+    assert {group: sorted(name for name, *_ in found) for group, found in shown.items()} == {
+        group: choices(group) for group in shown
+    }
     assert len(gallery.sheet(shown).axes) == sum(map(len, shown.values()))

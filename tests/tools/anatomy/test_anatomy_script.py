@@ -16,8 +16,12 @@ def test_the_script_writes_numbers_and_picture(tmp_path, script):
     done = script("encoding=rope", "extension=pi", "train.length=32", "length=128")
     assert done.returncode == 0, done.stderr
     folder = tmp_path / "results" / "anatomy"
-    assert {path.name for path in folder.iterdir()} == {f"rope+pi+none.{kind}" for kind in ("json", "png", "svg")}
-    assert all(f"results/anatomy/rope+pi+none.{kind}" in done.stdout for kind in ("json", "png", "svg"))
+    assert {path.name for path in folder.iterdir()} == {
+        f"rope+pi+none.{kind}" for kind in ("json", "png", "svg")
+    }
+    assert all(
+        f"results/anatomy/rope+pi+none.{kind}" in done.stdout for kind in ("json", "png", "svg")
+    )
     numbers = json.loads((folder / "rope+pi+none.json").read_text())
     assert (numbers["train_len"], numbers["length"], numbers["distance"][4]) == (32, 128, 1.0)
 
@@ -27,7 +31,9 @@ def test_the_script_says_a_noop_and_writes_where_it_is_told(tmp_path, script):
     assert done.returncode == 0 and "no-op: encoding=none has no positions" in done.stderr
     assert [path.name for path in tmp_path.rglob("*.[jps]*")] == ["numbers.json"]
     assert script("length=128", "out=there").returncode == 0
-    assert {path.name for path in (tmp_path / "there").iterdir()} == {f"rope+none+none.{kind}" for kind in ("json", "png", "svg")}
+    assert {path.name for path in (tmp_path / "there").iterdir()} == {
+        f"rope+none+none.{kind}" for kind in ("json", "png", "svg")
+    }
 
 
 def test_the_script_refuses_with_the_sentence_of_run(script):
@@ -43,5 +49,7 @@ def test_the_script_shows_a_trained_encoding(tmp_path, script):
     run = trained_t5(tmp_path / "t5-16-s0-0000000000")
     done = script(f"run={run.path}", "length=16", "json=t5.json")
     assert done.returncode == 0, done.stderr
-    assert json.loads((tmp_path / "t5.json").read_text())["bias"][1] == [2.0 * distance + 1 for distance in range(16)]
+    assert json.loads((tmp_path / "t5.json").read_text())["bias"][1] == [
+        2.0 * distance + 1 for distance in range(16)
+    ]
     assert "as trained" in done.stdout

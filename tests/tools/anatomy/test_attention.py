@@ -1,4 +1,6 @@
-"""Where trained heads attend: beside dense weights from the formulas, beside transformers, and scripts/anatomy.py as a user meets it."""
+"""Where trained heads attend: beside dense weights from the formulas, beside transformers, and
+scripts/anatomy.py as a user meets it.
+"""
 
 import csv
 import json
@@ -8,7 +10,16 @@ import dense
 import numpy as np
 import pytest
 import torch
-from conftest import TRAIN_LEN, choices, legal_pairs, make_triple, node, scaled_sample, small_model, small_shape
+from conftest import (
+    TRAIN_LEN,
+    choices,
+    legal_pairs,
+    make_triple,
+    node,
+    scaled_sample,
+    small_model,
+    small_shape,
+)
 from known_models import evaluation, file
 from measures import LONG, attention_inputs
 from script_calls import call
@@ -28,7 +39,11 @@ from posbench.tools.anatomy.attention import LayerAttention, buckets, measure_at
 from posbench.tools.anatomy.attention_figure import attention_page
 
 LENGTH, QUERIES = 3 * TRAIN_LEN + 1, 5
-WHOLE = [name for name in choices("extension") if fed_length(make(node("extension", name)), TRAIN_LEN, LONG) == LONG]
+WHOLE = [
+    name
+    for name in choices("extension")
+    if fed_length(make(node("extension", name)), TRAIN_LEN, LONG) == LONG
+]
 TRIPLES = [triple for triple in legal_pairs(LONG) + scaled_sample(LONG, 20) if triple[1] in WHOLE]
 TEXT = file(np.random.default_rng(0).integers(0, 50, 500), [90, 20, 300, 90])
 
@@ -36,20 +51,29 @@ TEXT = file(np.random.default_rng(0).integers(0, 50, 500), [90, 20, 300, 90])
 def expected(weights_HSK: np.ndarray) -> dict[str, list]:
     """The numbers of a layer, by a loop over the weights of its last queries."""
     heads, queries, length = weights_HSK.shape
-    found = {"entropy": [0.0] * heads, "first": [0.0] * heads, "sink": [0.0] * heads, "far": [0.0] * heads}
+    found = {
+        "entropy": [0.0] * heads,
+        "first": [0.0] * heads,
+        "sink": [0.0] * heads,
+        "far": [0.0] * heads,
+    }
     found["mass"] = [[0.0] * (1 + math.ceil(math.log2(length))) for _ in range(heads)]
     for h in range(heads):
         for s in range(queries):
             given = [weight for weight in weights_HSK[h, s] if weight > 0]
             rest = 1 - sum(given)
             found["sink"][h] += rest / queries
-            found["entropy"][h] -= sum(p * math.log(p) for p in [*given, rest] if p > 1e-9) / queries
+            found["entropy"][h] -= (
+                sum(p * math.log(p) for p in [*given, rest] if p > 1e-9) / queries
+            )
             for key, weight in enumerate(weights_HSK[h, s]):
                 distance = length - queries + s - key
                 if key == 0:
                     found["first"][h] += weight / queries
                 elif weight:
-                    found["mass"][h][0 if distance == 0 else 1 + int(math.log2(distance))] += weight / queries
+                    found["mass"][h][0 if distance == 0 else 1 + int(math.log2(distance))] += (
+                        weight / queries
+                    )
                     found["far"][h] += weight / queries * (distance >= TRAIN_LEN)
     return found
 
@@ -57,18 +81,31 @@ def expected(weights_HSK: np.ndarray) -> dict[str, list]:
 def assert_equal(found: dict, wanted: dict[str, list], atol: float = 2e-5) -> None:
     for key, values in wanted.items():
         # A sink's share below 1e-5 counts as rounding, and is worth ten times as many nats.
-        np.testing.assert_allclose(found[key], values, rtol=0, atol=10 * atol if key == "entropy" else atol, err_msg=key)
-    assert np.allclose(np.sum(found["mass"], axis=1) + found["first"] + found["sink"], 1, atol=1e-9 + 2e-5 * any(found["sink"]))
+        np.testing.assert_allclose(
+            found[key], values, rtol=0, atol=10 * atol if key == "entropy" else atol, err_msg=key
+        )
+    assert np.allclose(
+        np.sum(found["mass"], axis=1) + found["first"] + found["sink"],
+        1,
+        atol=1e-9 + 2e-5 * any(found["sink"]),
+    )
 
 
 def of_layer(triple, trained=None, sink_H=None) -> tuple[dict, dict]:
-    """The numbers of one layer as measured, and from the dense weights of the formulas, whose values are one-hot."""
+    """The numbers of one layer as measured, and from the dense weights of the formulas, whose
+    values are one-hot.
+    """
     encoding, extension, scale = make_triple(*triple)
     layer = make_plan(encoding, extension, scale, length=LENGTH, trained_scale=trained).layers[0]
     module, (_, x) = small_model(encoding).layers[0].self_attn, attention_inputs(encoding, LENGTH)
-    q_HTD, k_GTD = ((x[0] @ proj.weight.T).view(LENGTH, -1, 8).transpose(0, 1).double() for proj in (module.q_proj, module.k_proj))
+    q_HTD, k_GTD = (
+        (x[0] @ proj.weight.T).view(LENGTH, -1, 8).transpose(0, 1).double()
+        for proj in (module.q_proj, module.k_proj)
+    )
     k_HTD, eye = k_GTD.repeat_interleave(2, dim=0), torch.eye(LENGTH, dtype=torch.float64)
-    weights_HTT = dense.attention(*triple, layer.encoding, q_HTD, k_HTD, eye, x[0].double(), TRAIN_LEN, sink_H=sink_H)
+    weights_HTT = dense.attention(
+        *triple, layer.encoding, q_HTD, k_HTD, eye, x[0].double(), TRAIN_LEN, sink_H=sink_H
+    )
     found = LayerAttention()
     found.add(layer, x, *module.queries_and_keys(x), QUERIES)
     assert found.keys == layer.n_T[-QUERIES:].mean() and len(found.seen_U) == len(buckets(LENGTH))
@@ -97,25 +134,44 @@ def test_learned_sinks_take_their_share():
 def test_keys_seen_are_counted_by_distance(name):
     encoding, extension, _ = make_triple("rope", name, "none")
     visible = dense.COORDINATES.get(name, dense.everything)(LENGTH, TRAIN_LEN)[2][-1].tolist()
-    found, x, module = LayerAttention(), attention_inputs(encoding, LENGTH)[1], small_model(encoding).layers[0].self_attn
-    found.add(make_plan(encoding, extension, length=LENGTH).layers[0], x, *module.queries_and_keys(x), 1)
+    found, x, module = (
+        LayerAttention(),
+        attention_inputs(encoding, LENGTH)[1],
+        small_model(encoding).layers[0].self_attn,
+    )
+    found.add(
+        make_plan(encoding, extension, length=LENGTH).layers[0], x, *module.queries_and_keys(x), 1
+    )
     distances = [LENGTH - 1 - key for key, seen in enumerate(visible) if seen and key > 0]
-    assert found.seen_U.tolist() == [sum(low <= each <= high for each in distances) for low, high in buckets(LENGTH)]
+    assert found.seen_U.tolist() == [
+        sum(low <= each <= high for each in distances) for low, high in buckets(LENGTH)
+    ]
     assert found.keys == sum(visible)
 
 
 def test_windows_are_those_of_fixed_targets_and_no_batch_changes_a_number():
-    one, other = (evaluation(small_model(Rope(small_shape())), TEXT, Rerope(window=8), batch_tokens=size) for size in (64, 10_000))
+    one, other = (
+        evaluation(small_model(Rope(small_shape())), TEXT, Rerope(window=8), batch_tokens=size)
+        for size in (64, 10_000)
+    )
     found, again = (measure_attention(each, 64) for each in (one, other))
-    assert found["nll"] == pytest.approx(FixedTargets(one).score(64)[0].mean(), rel=1e-6) and found["documents"] == 3
+    assert (
+        found["nll"] == pytest.approx(FixedTargets(one).score(64)[0].mean(), rel=1e-6)
+        and found["documents"] == 3
+    )
     for layer, same in zip(found["layers"], again["layers"], strict=True):
         for key in layer:
-            np.testing.assert_allclose(np.array(layer[key], float), np.array(same[key], float), rtol=1e-4, atol=1e-6)
+            np.testing.assert_allclose(
+                np.array(layer[key], float), np.array(same[key], float), rtol=1e-4, atol=1e-6
+            )
     assert not any(block.self_attn._forward_pre_hooks for block in one.model.layers)
 
 
 def test_bf16_is_measured_in_the_model_that_it_reads_with():
-    made = [evaluation(small_model(Rope(small_shape())), TEXT, dtype=dtype) for dtype in ("fp32", "bf16")]
+    made = [
+        evaluation(small_model(Rope(small_shape())), TEXT, dtype=dtype)
+        for dtype in ("fp32", "bf16")
+    ]
     plain, rough = (measure_attention(each, 64)["layers"] for each in made)
     for one, other in zip(plain, rough, strict=True):
         np.testing.assert_allclose(one["entropy"], other["entropy"], atol=0.05)
@@ -139,36 +195,74 @@ def test_an_imported_checkpoint_attends_as_transformers_says(tmp_path, kind):
     path = checkpoint(tmp_path, kind)
     run = imported(path)
     made = evaluation(load_model(run, trained_config(run), VOCAB, "cpu"), TEXT, targets=QUERIES)
-    theirs = getattr(transformers, f"{kind}ForCausalLM").from_pretrained(path, attn_implementation="eager").eval()
+    theirs = (
+        getattr(transformers, f"{kind}ForCausalLM")
+        .from_pretrained(path, attn_implementation="eager")
+        .eval()
+    )
     protocol = FixedTargets(made)
-    index_NL = protocol.index(np.arange(1, len(protocol.windows.last_N) + 1) * QUERIES - 1, 64)[:, :-1]
-    attentions = theirs(torch.from_numpy(TEXT.tokens[index_NL].astype(np.int64)), output_attentions=True).attentions
+    index_NL = protocol.index(np.arange(1, len(protocol.windows.last_N) + 1) * QUERIES - 1, 64)[
+        :, :-1
+    ]
+    attentions = theirs(
+        torch.from_numpy(TEXT.tokens[index_NL].astype(np.int64)), output_attentions=True
+    ).attentions
     for layer, weights_NHTT in zip(measure_attention(made, 64)["layers"], attentions, strict=True):
-        each = [expected(weights_HTT[:, -QUERIES:].double().numpy()) for weights_HTT in weights_NHTT]
+        each = [
+            expected(weights_HTT[:, -QUERIES:].double().numpy()) for weights_HTT in weights_NHTT
+        ]
         for key in ("entropy", "first", "mass"):
-            np.testing.assert_allclose(layer[key], np.mean([one[key] for one in each], axis=0), rtol=0, atol=2e-4)
+            np.testing.assert_allclose(
+                layer[key], np.mean([one[key] for one in each], axis=0), rtol=0, atol=2e-4
+            )
 
 
 def test_the_script_writes_numbers_rows_and_a_picture_of_them(world, capfd):
-    asked = [f"run={world.run(0)}", "extension=none,pi", "lengths=[32,16]", "evaluate.max_length=128", "report_dir=out"]
+    asked = [
+        f"run={world.run(0)}",
+        "extension=none,pi",
+        "lengths=[32,16]",
+        "evaluate.max_length=128",
+        "report_dir=out",
+    ]
     done = call(capfd, world.root, "anatomy", "-m", *asked, "results_dir=runs", "cache_dir=cache")
     assert done.returncode == 0, done.stderr
     out = world.root / "out"
-    assert {path.name for path in out.iterdir()} == {f"diagnostics.{kind}" for kind in ("json", "csv", "png", "svg")}
+    assert {path.name for path in out.iterdir()} == {
+        f"diagnostics.{kind}" for kind in ("json", "csv", "png", "svg")
+    }
     found = json.loads((out / "diagnostics.json").read_text())
-    read = [(one["extension"], [text["length"] for text in one["measured"]]) for one in found["arms"]]
+    read = [
+        (one["extension"], [text["length"] for text in one["measured"]]) for one in found["arms"]
+    ]
     assert read == [("none", [16, 32]), ("pi", [16, 32])]
     with open(out / "diagnostics.csv", newline="") as lines:
         rows = list(csv.DictReader(lines))
     assert len(rows) == 2 * 2 * 1 * 2 and all(row["run"] == world.run(0).name for row in rows)
     for row in rows:
-        assert sum(float(row[key] or 0) for key in row if key.startswith("mass_") or key in ("first", "sink")) == pytest.approx(1)
+        assert sum(
+            float(row[key] or 0)
+            for key in row
+            if key.startswith("mass_") or key in ("first", "sink")
+        ) == pytest.approx(1)
     assert "3 documents" in done.stdout and "away or more" in done.stdout
     before = (out / "diagnostics.svg").read_bytes()
     save(attention_page(found), out / "diagnostics")
     assert (out / "diagnostics.svg").read_bytes() == before
-    again = call(capfd, world.root, "anatomy", f"run={world.run(0)}", "lengths=32", "results_dir=runs", "cache_dir=cache", "extension=ntk")
-    assert again.returncode == 0 and (world.root / "anatomy" / f"{world.run(0).name}+ntk+none" / "diagnostics.png").exists(), again.stderr
+    again = call(
+        capfd,
+        world.root,
+        "anatomy",
+        f"run={world.run(0)}",
+        "lengths=32",
+        "results_dir=runs",
+        "cache_dir=cache",
+        "extension=ntk",
+    )
+    assert (
+        again.returncode == 0
+        and (world.root / "anatomy" / f"{world.run(0).name}+ntk+none" / "diagnostics.png").exists()
+    ), again.stderr
 
 
 @pytest.mark.parametrize(
@@ -186,7 +280,9 @@ def test_the_script_writes_numbers_rows_and_a_picture_of_them(world, capfd):
 def test_what_cannot_be_measured_is_refused_in_one_sentence(world, capfd, typed, said):
     typed = [word.replace("RUN", str(world.run(0))) for word in typed]
     done = call(capfd, world.root, "anatomy", *typed, "results_dir=runs", "cache_dir=cache")
-    assert done.returncode == 2 and said in done.stderr and len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert (
+        done.returncode == 2 and said in done.stderr and len(done.stderr.strip().splitlines()) == 1
+    ), done.stderr
 
 
 @pytest.mark.parametrize(("layers", "heads", "sink"), [(1, 1, 0.0), (4, 2, 0.1)])
@@ -194,9 +290,21 @@ def test_a_page_has_a_row_for_every_layer(layers, heads, sink):
     texts = []
     for length in (64, 256):
         shares = 1 + math.ceil(math.log2(length))
-        one = {"keys": 60.0, "seen": [1.0] * shares, "entropy": [1.0] * heads, "entropy_half": [None] * heads, "first": [0.1] * heads}
-        one |= {"sink": [sink] * heads, "far": [0.0] * heads, "mass": [[(0.9 - sink) / shares] * shares] * heads}
-        texts.append({"length": length, "windows": 2, "documents": 1, "nll": 3.0, "layers": [one] * layers})
+        one = {
+            "keys": 60.0,
+            "seen": [1.0] * shares,
+            "entropy": [1.0] * heads,
+            "entropy_half": [None] * heads,
+            "first": [0.1] * heads,
+        }
+        one |= {
+            "sink": [sink] * heads,
+            "far": [0.0] * heads,
+            "mass": [[(0.9 - sink) / shares] * shares] * heads,
+        }
+        texts.append(
+            {"length": length, "windows": 2, "documents": 1, "nll": 3.0, "layers": [one] * layers}
+        )
     words = {"run": "r", "encoding": "rope", "trained_scale": "none", "data": "d", "split": "test"}
     words |= {"train_len": 64, "known": 64, "queries": 8}
     kinds = [{"kind": "rope", "window": None if number % 2 else 32} for number in range(layers)]

@@ -19,7 +19,13 @@ BEYOND = 80  # the checkpoints were trained for 32 tokens
 
 
 def found(path, kind="checkpoint", **changed) -> dict:
-    given = {"dtype": "bf16", "lengths": [BEYOND], "repeats": 2, "only": ["rerope", "window"], **changed}
+    given = {
+        "dtype": "bf16",
+        "lengths": [BEYOND],
+        "repeats": 2,
+        "only": ["rerope", "window"],
+        **changed,
+    }
     measured = (one for figures in bench.measure_checkpoint(str(path), **given) for one in figures)
     return {(one.case, one.length): one for one in measured if one.kind == kind}
 
@@ -27,12 +33,19 @@ def found(path, kind="checkpoint", **changed) -> dict:
 def test_every_case_is_measured_beside_the_plain_model_and_transformers(tmp_path):
     figures = found(checkpoint(tmp_path), only=[])
     assert {case for case, _ in figures} == {"none", "transformers", *bench.FEW}
-    assert all(one.ratio > 0 and one.of_theirs > 0 and one.mib > 0 and one.tokens_per_second > 0 for one in figures.values())
+    assert all(
+        one.ratio > 0 and one.of_theirs > 0 and one.mib > 0 and one.tokens_per_second > 0
+        for one in figures.values()
+    )
     assert figures["none", BEYOND].ratio == figures["transformers", BEYOND].of_theirs == 1
 
 
 def test_what_changes_nothing_or_reads_less_is_left_out_with_a_reason(tmp_path):
-    figures = found(checkpoint(tmp_path), lengths=[16, BEYOND], only=["window", "recompute_window", "table_linear"])
+    figures = found(
+        checkpoint(tmp_path),
+        lengths=[16, BEYOND],
+        only=["window", "recompute_window", "table_linear"],
+    )
     notes = {key: one.note for key, one in figures.items() if one.ratio is None}
     assert notes["window", 16] == "changes nothing" and ("window", BEYOND) not in notes
     assert notes["recompute_window", BEYOND] == "has a text of its own for each target"
@@ -41,13 +54,19 @@ def test_what_changes_nothing_or_reads_less_is_left_out_with_a_reason(tmp_path):
 
 def test_the_passes_are_those_of_the_checkpoint_in_both_libraries(tmp_path, monkeypatch):
     seen = {}
-    monkeypatch.setattr(bench, "measure", lambda _, cases, text_BT, *__: seen.update({k: c(text_BT) for k, c in cases.items()}) or [])
+    monkeypatch.setattr(
+        bench,
+        "measure",
+        lambda _, cases, text_BT, *__: seen.update({k: c(text_BT) for k, c in cases.items()}) or [],
+    )
     monkeypatch.setattr(bench, "_tokens", lambda *_: [])
     pytest.importorskip("accelerate")
     for path in (checkpoint(tmp_path), write_gguf(checkpoint(tmp_path / "other", vocab_size=130))):
         found(path, dtype="fp32")
         theirs = seen["transformers"].logits
-        assert seen["none"].shape == theirs.shape and torch.allclose(seen["none"], theirs, atol=1e-4)
+        assert seen["none"].shape == theirs.shape and torch.allclose(
+            seen["none"], theirs, atol=1e-4
+        )
         assert not torch.allclose(seen["window"], theirs, atol=1e-4)
         assert seen["none"].dtype == torch.float32
         found(path)
@@ -57,7 +76,9 @@ def test_the_passes_are_those_of_the_checkpoint_in_both_libraries(tmp_path, monk
 def test_a_slow_case_is_timed_once(tmp_path, monkeypatch):
     monkeypatch.setattr(measure, "BUDGET", 0.0)
     figures = found(checkpoint(tmp_path))
-    assert all(one.note == "one pass" and one.ratio > 0 and one.of_theirs > 0 for one in figures.values())
+    assert all(
+        one.note == "one pass" and one.ratio > 0 and one.of_theirs > 0 for one in figures.values()
+    )
 
 
 def test_without_transformers_it_says_so(tmp_path, monkeypatch):
@@ -70,10 +91,22 @@ def test_without_transformers_it_says_so(tmp_path, monkeypatch):
 
 def test_files_of_the_script(tmp_path, capfd):
     path = checkpoint(tmp_path)
-    done = call(capfd, tmp_path, "benchmark", f"model.path={path}", f"lengths=16,{BEYOND}", "only=window", "repeats=1", "out=here")
+    done = call(
+        capfd,
+        tmp_path,
+        "benchmark",
+        f"model.path={path}",
+        f"lengths=16,{BEYOND}",
+        "only=window",
+        "repeats=1",
+        "out=here",
+    )
     assert done.returncode == 0, done.stderr
     content = json.loads((tmp_path / "here/benchmark.json").read_text())
-    assert {Figure(**one).kind for one in content["figures"]} == {"checkpoint", "token"} and "1 rounds in bf16" in content["machine"]
+    assert {Figure(**one).kind for one in content["figures"]} == {
+        "checkpoint",
+        "token",
+    } and "1 rounds in bf16" in content["machine"]
     table = (tmp_path / "here/table.md").read_text()
     assert f"| {BEYOND} | window |" in table and "- window (changes nothing) at 16 tokens" in table
 
@@ -99,9 +132,14 @@ def test_words_that_would_do_nothing_are_refused(tmp_path, capfd, words, said):
 
 @pytest.mark.parametrize(
     ("name", "word", "said"),
-    [("compat", "config_dir=nosuch", "config_dir=nosuch is not a folder"), ("gallery", "out", "out= is empty")],
+    [
+        ("compat", "config_dir=nosuch", "config_dir=nosuch is not a folder"),
+        ("gallery", "out", "out= is empty"),
+    ],
 )
-def test_words_of_the_other_plain_scripts_that_would_do_nothing_are_refused(tmp_path, capfd, name, word, said):
+def test_words_of_the_other_plain_scripts_that_would_do_nothing_are_refused(
+    tmp_path, capfd, name, word, said
+):
     done = call(capfd, tmp_path, name, word)
     assert done.returncode == 2 and said in done.stderr and not [*tmp_path.iterdir()]
 
@@ -119,11 +157,19 @@ def test_a_token_after_a_cache_and_a_family_of_transformers_are_measured(tmp_pat
 def test_the_reported_table_is_made_of_the_reported_figures():
     folder = CONFIGS.parent / "results/reported/benchmark"
     content = json.loads((folder / "benchmark.json").read_text())
-    assert speed_table([Figure(**one) for one in content["figures"]], content["machine"]) == (folder / "table.md").read_text()
+    assert (
+        speed_table([Figure(**one) for one in content["figures"]], content["machine"])
+        == (folder / "table.md").read_text()
+    )
 
 
 def test_methods_of_the_small_model_are_chosen_by_their_names():
     figures = [one for some in measure.evaluation(16, [64], 1, ["window", "t5"]) for one in some]
     assert {one.case for one in figures} == {"rope", "t5", "rope + window"}
-    assert {one.case for one in measure.training(16, 1, ["learned_sink"])} == {"rope", "rope, learned_sink trained in"}
-    assert all(one.ratio == 1 and one.seconds > 0 and one.mib > 0 for one in figures if one.case == "rope")
+    assert {one.case for one in measure.training(16, 1, ["learned_sink"])} == {
+        "rope",
+        "rope, learned_sink trained in",
+    }
+    assert all(
+        one.ratio == 1 and one.seconds > 0 and one.mib > 0 for one in figures if one.case == "rope"
+    )

@@ -1,4 +1,6 @@
-"""The files of the ledger: their language, the claims in results/claims, the committed table, the script."""
+"""The files of the ledger: their language, the claims in results/claims, the committed table, the
+script.
+"""
 
 import ast
 import csv
@@ -17,7 +19,15 @@ from script_calls import call
 from posbench.common.errors import ConfigError
 from posbench.report.tables import markdown_row
 from posbench.tools.claims.command import defaults
-from posbench.tools.claims.language import BOTH, STAGES, Claim, ClaimCell, endpoint_name, load, load_all
+from posbench.tools.claims.language import (
+    BOTH,
+    STAGES,
+    Claim,
+    ClaimCell,
+    endpoint_name,
+    load,
+    load_all,
+)
 from posbench.tools.claims.table import ORDER, brief, ledger_markdown, read_findings
 
 LEDGER = load_all(CONFIGS.parent / "results" / "claims")
@@ -35,14 +45,29 @@ REPORTED = CONFIGS.parent / "results" / "reported" / "claims"
         ({"of": {"encoding": "rope", "code": "import os"}}, "code is not among"),
         ({"measure": "luck"}, "measure luck must be one of"),
         ({"seeds": [7, 8]}, "stage must be 1, which uses all seeds"),
-        ({"stage": 2, "drop": "no key"}, "or one of 2, 3, 4, 5, 6, 7, 8, 9, whose primaries name their seeds"),
+        (
+            {"stage": 2, "drop": "no key"},
+            "or one of 2, 3, 4, 5, 6, 7, 8, 9, whose primaries name their seeds",
+        ),
         ({"statement": None, "drop": "statement"}, "lacks 'statement'"),
     ],
 )
 def test_what_is_not_in_the_language_is_refused(tmp_path, change, says):
     endpoint = {"of": ROPE, "at": 4, "confirm": "above 0.2", "refute": "below 0.1"}
-    whole = {"primary": {**endpoint, **change}} if "primary" not in change and "drop" not in change else change
-    text = {"id": "X", "statement": "s", "source": "arXiv 1", "rule": "r", "experiment": "e", "primary": endpoint, **whole}
+    whole = (
+        {"primary": {**endpoint, **change}}
+        if "primary" not in change and "drop" not in change
+        else change
+    )
+    text = {
+        "id": "X",
+        "statement": "s",
+        "source": "arXiv 1",
+        "rule": "r",
+        "experiment": "e",
+        "primary": endpoint,
+        **whole,
+    }
     text.pop(text.pop("drop", ""), None)
     (tmp_path / "X.yaml").write_text(yaml.safe_dump(text))
     with pytest.raises(ConfigError, match=f"X.yaml is not a valid claim: .*{says}"):
@@ -60,30 +85,69 @@ def test_secondary_endpoints_have_no_rules_and_ids_are_one_each(tmp_path):
 
 
 def test_another_reading_of_a_comparison_has_its_cells_and_its_own_rules(tmp_path):
-    endpoint = {"of": ROPE, "at": 4, "gate": "confirmed", "confirm": "above 0.2", "refute": "below 0.2"}
-    text = {"statement": "s", "source": "arXiv 1", "rule": "r", "experiment": "e", "stage": 2, "seeds": [7, 9]}
+    endpoint = {
+        "of": ROPE,
+        "at": 4,
+        "gate": "confirmed",
+        "confirm": "above 0.2",
+        "refute": "below 0.2",
+    }
+    text = {
+        "statement": "s",
+        "source": "arXiv 1",
+        "rule": "r",
+        "experiment": "e",
+        "stage": 2,
+        "seeds": [7, 9],
+    }
     read = {"name": "little", "same_as": "X loud", "confirm": "below 0.1", "refute": "above 0.1"}
-    for id, primary in (("X", {**endpoint, "name": "loud"}), ("Y", read), ("Z", {**read, "same_as": "Y little"})):
+    for id, primary in (
+        ("X", {**endpoint, "name": "loud"}),
+        ("Y", read),
+        ("Z", {**read, "same_as": "Y little"}),
+    ):
         (tmp_path / f"{id}.yaml").write_text(yaml.safe_dump({"id": id, **text, "primary": primary}))
-    with pytest.raises(ConfigError, match="Z little is the same as Y little, which is not a comparison of stage 2"):
+    with pytest.raises(
+        ConfigError, match="Z little is the same as Y little, which is not a comparison of stage 2"
+    ):
         load_all(tmp_path)
     (tmp_path / "Z.yaml").unlink()
     one, other = (claim.primary[0] for claim in load_all(tmp_path))
-    assert (str(one), one.seeds, one.gate) == (str(other), (7, 9), "confirmed") == (str(other), other.seeds, other.gate)
+    assert (
+        (str(one), one.seeds, one.gate)
+        == (str(other), (7, 9), "confirmed")
+        == (str(other), other.seeds, other.gate)
+    )
     assert (str(other.confirm), other.name) == ("below 0.1", "little")
 
 
 def test_every_claim_of_the_ledger_is_sound():
-    """Named as its file, with a source; every cell names methods, arguments and protocols that exist; every test exists."""
+    """Named as its file, with a source; every cell names methods, arguments and protocols that
+    exist; every test exists.
+    """
     for one in LEDGER:
         _check_claim(one)
-    for cell in {str(cell): cell for one in LEDGER for each in (*one.primary, *one.secondary) for _, cell in each.cells}.values():
+    for cell in {
+        str(cell): cell
+        for one in LEDGER
+        for each in (*one.primary, *one.secondary)
+        for _, cell in each.cells
+    }.values():
         _check(cell)
 
 
 def _check_claim(one: Claim):
-    assert (CONFIGS.parent / "results" / "claims" / ("" if one.stage == 1 else f"stage{one.stage}") / f"{one.id}.yaml").exists()
-    assert re.search(r"arXiv \d{4}\.\d{5}|kexue\.fm/archives/\d+|source notes 00\d|Anson et al\. 2025", one.source)
+    assert (
+        CONFIGS.parent
+        / "results"
+        / "claims"
+        / ("" if one.stage == 1 else f"stage{one.stage}")
+        / f"{one.id}.yaml"
+    ).exists()
+    assert re.search(
+        r"arXiv \d{4}\.\d{5}|kexue\.fm/archives/\d+|source notes 00\d|Anson et al\. 2025",
+        one.source,
+    )
     assert one.statement.endswith(".") and (one.test or one.rule.endswith("."))
     if one.test:
         path, _, name = one.test.partition("::")
@@ -97,8 +161,15 @@ def _check(cell: ClaimCell):
         if (group, name) == ("encoding", "pose") and cell.finetuned or name == "recompute_window":
             assert set(args) <= {"draw", "window"}
             continue
-        assert name in choices(group) and (group, name) in defaults() and set(args) <= set(node(group, name))
-    scales = {*choices("scale_attention"), *(["head_scale"] if cell.finetuned else [])}  # which only a child has
+        assert (
+            name in choices(group)
+            and (group, name) in defaults()
+            and set(args) <= set(node(group, name))
+        )
+    scales = {
+        *choices("scale_attention"),
+        *(["head_scale"] if cell.finetuned else []),
+    }  # which only a child has
     assert {cell.scale_attention.split(" ")[0], cell.trained_scale.split(" ")[0]} <= scales
     assert importlib.util.find_spec(f"posbench.evaluation.protocols.{cell.protocol}")
     assert set(cell.config or {}) <= {
@@ -122,47 +193,102 @@ def test_the_committed_table_is_made_of_the_committed_csv_by_todays_claims():
     page = (CONFIGS.parent / "results" / "claims" / "README.md").read_text()
     counted = Counter((STAGES[one.stage], one.verdict) for one in findings if one.primary)
     shown = re.findall(r"^\| \[(\w+)\]\(#stage-\w+\) \|.*?\|(.*)\|$", page, re.M)
-    assert shown == [(stage, "|".join(f" {counted[stage, word] or ''} " for word in ORDER)) for stage in STAGES.values()]
-    rules = {(one.stage, one.claim, one.endpoint): (one.compared, one.confirm, one.refute) for one in findings if one.primary}
-    today = {(one.stage, one.id, each.name): (str(each), str(each.confirm), str(each.refute)) for one in LEDGER for each in one.primary}
+    assert shown == [
+        (stage, "|".join(f" {counted[stage, word] or ''} " for word in ORDER))
+        for stage in STAGES.values()
+    ]
+    rules = {
+        (one.stage, one.claim, one.endpoint): (one.compared, one.confirm, one.refute)
+        for one in findings
+        if one.primary
+    }
+    today = {
+        (one.stage, one.id, each.name): (str(each), str(each.confirm), str(each.refute))
+        for one in LEDGER
+        for each in one.primary
+    }
     judged = {one.stage for one in findings}
-    assert 1 in judged and rules == {key: rule for key, rule in today.items() if key[0] in judged}, (
-        "a claim's rule was changed after it was judged: judge again, and say why"
-    )
+    assert 1 in judged and rules == {
+        key: rule for key, rule in today.items() if key[0] in judged
+    }, "a claim's rule was changed after it was judged: judge again, and say why"
 
 
 def test_the_script_judges_runs_and_executes_nothing_of_them(tmp_path, capfd):
     ladder = make_ladder(World(tmp_path / "runs"))
     for path in ladder.root.glob("*/config.yaml"):
-        path.write_text(path.read_text() + "encoding: {_target_: os.system, command: touch spoiled}\n")
-    done = call(capfd, tmp_path, "claims", f"runs={ladder.root}/rope-*", f"report_dir={tmp_path}/out")
+        path.write_text(
+            path.read_text() + "encoding: {_target_: os.system, command: touch spoiled}\n"
+        )
+    done = call(
+        capfd, tmp_path, "claims", f"runs={ladder.root}/rope-*", f"report_dir={tmp_path}/out"
+    )
     assert done.returncode == 0, done.stderr
     judged = read_findings(tmp_path / "out" / "claims.csv")
     found = {(one.claim, one.endpoint): one for one in judged if one.stage == 1}
     assert {one.verdict for one in judged if one.stage > 1 and one.primary} == {"not measured"}
-    assert found["H14", ""].verdict == "confirmed" and found["H08", ""].verdict == "refuted" and found["C2", ""].verdict == "confirmed"
+    assert (
+        found["H14", ""].verdict == "confirmed"
+        and found["H08", ""].verdict == "refuted"
+        and found["C2", ""].verdict == "confirmed"
+    )
     assert found["H16", ""].verdict == "not measured"
     assert (tmp_path / "out" / "claims.md").read_text() == ledger_markdown(judged)
-    assert "H14" in done.stdout and "confirmed" in done.stdout and not (tmp_path / "spoiled").exists()
+    assert (
+        "H14" in done.stdout and "confirmed" in done.stdout and not (tmp_path / "spoiled").exists()
+    )
     assert "left out" not in done.stdout
     for path in ladder.root.glob("rope-64-s2*/evals/*/*.json"):
         path.write_text(path.read_text().replace('"seed": 2', '"seed": 20'))
-    done = call(capfd, tmp_path, "claims", f"runs={ladder.root}/rope-*", f"report_dir={tmp_path}/out")
-    assert "left out: seeds 20, which a later stage names" in done.stdout and "those from 58 on are free" in done.stdout
+    done = call(
+        capfd, tmp_path, "claims", f"runs={ladder.root}/rope-*", f"report_dir={tmp_path}/out"
+    )
+    assert (
+        "left out: seeds 20, which a later stage names" in done.stdout
+        and "those from 58 on are free" in done.stdout
+    )
     refused = call(capfd, tmp_path, "claims", "experiment=demo")
     assert refused.returncode == 2 and "give it runs= or results_dir=" in refused.stderr
-    refused = call(capfd, tmp_path, "claims", f"runs={ladder.root}/rope-*", "encoding=alibi", "seed=77")
-    assert refused.returncode == 2 and "encoding=alibi has no effect on the verdicts" in refused.stderr
+    refused = call(
+        capfd, tmp_path, "claims", f"runs={ladder.root}/rope-*", "encoding=alibi", "seed=77"
+    )
+    assert (
+        refused.returncode == 2 and "encoding=alibi has no effect on the verdicts" in refused.stderr
+    )
 
 
 def test_what_stage_one_decided_is_frozen():
-    """Numbers and verdicts of its primaries, decided or not, by the hash of them all. No later run or rule may change them."""
-    shown = ("claim", "endpoint", "compared", "confirm", "refute", "effect", "lower", "upper", "seeds", "p", "p_holm", "verdict")
+    """Numbers and verdicts of its primaries, decided or not, by the hash of them all. No later run
+    or rule may change them.
+    """
+    shown = (
+        "claim",
+        "endpoint",
+        "compared",
+        "confirm",
+        "refute",
+        "effect",
+        "lower",
+        "upper",
+        "seeds",
+        "p",
+        "p_holm",
+        "verdict",
+    )
     with open(REPORTED / "claims.csv", newline="") as file:
-        stage_one = [row for row in csv.DictReader(file) if row["primary"] == "True" and row["stage"] == "1"]
+        stage_one = [
+            row for row in csv.DictReader(file) if row["primary"] == "True" and row["stage"] == "1"
+        ]
     rows = [[row[column] for column in shown] for row in stage_one]
-    assert Counter(row[-1] for row in rows) == {"confirmed": 9, "refuted": 2, "undecided": 21, "gated": 2}
-    assert hashlib.sha256(json.dumps(rows).encode()).hexdigest() == "bfbc5bf3ecf9bcda7526d3e5137e6e189289d616f9d75149d4d57420c5648ada"
+    assert Counter(row[-1] for row in rows) == {
+        "confirmed": 9,
+        "refuted": 2,
+        "undecided": 21,
+        "gated": 2,
+    }
+    assert (
+        hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+        == "bfbc5bf3ecf9bcda7526d3e5137e6e189289d616f9d75149d4d57420c5648ada"
+    )
 
 
 GATED = {BOTH: "", "confirmed": " (gated if confirmed)", "none": " (not gated)"}
@@ -182,5 +308,10 @@ def registered(claims):
 def test_the_page_shows_what_is_registered():
     page = (CONFIGS.parent / "results" / "claims" / "README.md").read_text()
     stages = [[one for one in LEDGER if one.stage == stage] for stage in (2, 3, 4, 5, 6, 7, 8, 9)]
-    shown = [part.partition("<!-- end of registered -->")[0].strip() for part in page.split("<!-- registered -->")[1:]]
-    assert shown == [registered(stage).strip() for stage in stages], "put registered of each stage there"
+    shown = [
+        part.partition("<!-- end of registered -->")[0].strip()
+        for part in page.split("<!-- registered -->")[1:]
+    ]
+    assert shown == [registered(stage).strip() for stage in stages], (
+        "put registered of each stage there"
+    )

@@ -33,15 +33,44 @@ def ladder(world):
 
 def test_a_rise_in_bits_per_byte(ladder):
     found = ladder.found(confirm="above 0.2", refute="below 0.1")
-    assert found.effect == pytest.approx(1.2 / NATS, abs=0.03) and found.lower < 1.2 / NATS < found.upper
-    assert (found.verdict, found.by_interval, found.unit, found.over) == ("confirmed", "confirmed", "bits/byte", "seeds x documents")
-    assert (found.seeds, found.documents, found.targets, found.nats) == ("0 1 2", DOCUMENTS, TARGETS, pytest.approx(NATS))
+    assert (
+        found.effect == pytest.approx(1.2 / NATS, abs=0.03)
+        and found.lower < 1.2 / NATS < found.upper
+    )
+    assert (found.verdict, found.by_interval, found.unit, found.over) == (
+        "confirmed",
+        "confirmed",
+        "bits/byte",
+        "seeds x documents",
+    )
+    assert (found.seeds, found.documents, found.targets, found.nats) == (
+        "0 1 2",
+        DOCUMENTS,
+        TARGETS,
+        pytest.approx(NATS),
+    )
     assert found.gain_lower == pytest.approx(0.1 / NATS, abs=0.02)
-    assert np.mean([float(value) for value in found.by_seed.split()]) == pytest.approx(found.effect, rel=1e-4)
-    # The row's own columns say the same: bpb of the cell less bpb of the floor, averaged over seeds.
-    rows = [row for path in ladder.root.glob("*/evals/*/*.json") for row in read_eval(path) if row["encoding"] == "rope"]
-    plain = np.mean([row["bpb"] for row in rows if row["extension"] == "none" and row["length"] == 256])
-    floor = np.mean([row["bpb"] for row in rows if row["extension_args"] == {"window": None} and row["length"] == 128])
+    assert np.mean([float(value) for value in found.by_seed.split()]) == pytest.approx(
+        found.effect, rel=1e-4
+    )
+    # The row's own columns say the same: bpb of the cell less bpb of the floor, averaged over
+    # seeds.
+    rows = [
+        row
+        for path in ladder.root.glob("*/evals/*/*.json")
+        for row in read_eval(path)
+        if row["encoding"] == "rope"
+    ]
+    plain = np.mean(
+        [row["bpb"] for row in rows if row["extension"] == "none" and row["length"] == 256]
+    )
+    floor = np.mean(
+        [
+            row["bpb"]
+            for row in rows
+            if row["extension_args"] == {"window": None} and row["length"] == 128
+        ]
+    )
     assert found.effect == pytest.approx(plain - floor, rel=1e-5)
 
 
@@ -52,9 +81,17 @@ def test_verdicts_both_ways_and_undecided(ladder):
         (4, ROPE, f"above {edge}", f"below {edge}", "undecided"),  # the truth lies on the margin
         (4, {**ROPE, "extension": "rerope"}, "below -0.013", "above -0.013", "confirmed"),
         (8, alibi, "within 0.05", "outside -0.1 0.1", "confirmed"),
-        (8, alibi, "within 0.0005", "outside -0.1 0.1", "undecided"),  # not different from 0, and not shown to be 0
+        (
+            8,
+            alibi,
+            "within 0.0005",
+            "outside -0.1 0.1",
+            "undecided",
+        ),  # not different from 0, and not shown to be 0
     ):
-        assert ladder.found(of=of, at=at, confirm=confirm, refute=refute).verdict == verdict, confirm
+        assert ladder.found(of=of, at=at, confirm=confirm, refute=refute).verdict == verdict, (
+            confirm
+        )
 
 
 def test_contrasts_weights_and_interactions(ladder):
@@ -65,40 +102,69 @@ def test_contrasts_weights_and_interactions(ladder):
     assert effect(of=pi, minus=ROPE) == pytest.approx(0.5 - 1.6, abs=0.06)
     assert effect(of=pi, minus={**ROPE, "times": 0.25}) == pytest.approx(0.5 - 0.4, abs=0.06)
     assert effect(of={**ROPE, "at": 2}, minus={**ROPE, "at": 1}) == pytest.approx(0.8, abs=0.06)
-    assert effect(of=ROPE, minus=pi, against={"of": rerope, "minus": {"encoding": "alibi"}}) == pytest.approx(1.1 + 0.05, abs=0.08)
+    assert effect(
+        of=ROPE, minus=pi, against={"of": rerope, "minus": {"encoding": "alibi"}}
+    ) == pytest.approx(1.1 + 0.05, abs=0.08)
     levels = [ladder.floors[name, seed].mean() for name in ("rope", "alibi") for seed in range(3)]
     raw = effect(measure="loss", of=ROPE, minus={"encoding": "alibi"})
-    assert raw == pytest.approx(1.6 + np.mean(levels[:3]) - np.mean(levels[3:]), abs=0.06)  # levels of trainings do not cancel, rises do
+    assert raw == pytest.approx(
+        1.6 + np.mean(levels[:3]) - np.mean(levels[3:]), abs=0.06
+    )  # levels of trainings do not cancel, rises do
 
 
 def test_usable_length(ladder):
-    one = {"measure": "usable_length", "at": None, "margin": 0.05, "confirm": "between 1.1 1.6", "refute": "outside 1.1 1.6"}
+    one = {
+        "measure": "usable_length",
+        "at": None,
+        "margin": 0.05,
+        "confirm": "between 1.1 1.6",
+        "refute": "outside 1.1 1.6",
+    }
     found = ladder.found(**one)  # 0.05 bits/byte = 0.069 nat: held at 80 (0.03), left at 96 (0.2)
     assert (found.effect, found.lower, found.upper, found.verdict) == (1.5, 1.5, 1.5, "confirmed")
-    flat = ladder.found(**{**one, "of": {"encoding": "alibi"}, "confirm": "above 8", "refute": "below 8"})
+    flat = ladder.found(
+        **{**one, "of": {"encoding": "alibi"}, "confirm": "above 8", "refute": "below 8"}
+    )
     assert flat.lower == math.inf and "beyond" in ledger_markdown([flat])
 
 
 def test_margins_as_shares_of_g(ladder):
     """rerope gains 0.05 nat, G is 0.1: more than a quarter of G, less than four fifths."""
     of = {**ROPE, "extension": "rerope"}
-    few, most = (ladder.found(of=of, confirm=f"below -{share} G", refute=f"above -{share} G") for share in (0.2, 0.8))
-    assert (few.verdict, most.verdict) == ("confirmed", "refuted") and few.effect == pytest.approx(-0.05 / NATS, abs=0.02)
+    few, most = (
+        ladder.found(of=of, confirm=f"below -{share} G", refute=f"above -{share} G")
+        for share in (0.2, 0.8)
+    )
+    assert (few.verdict, most.verdict) == ("confirmed", "refuted") and few.effect == pytest.approx(
+        -0.05 / NATS, abs=0.02
+    )
 
 
 TASK = "mqar 4 pairs"
 
 
 def ask(world, seed, extension, right, lengths=(64, 1024), tasks=(TASK, TASK)):
-    """Answers to four questions in each of 100 texts, of which the shares `right` are right at the lengths."""
+    """Answers to four questions in each of 100 texts, of which the shares `right` are right at the
+    lengths.
+    """
     shape, rng = (100, 4), np.random.default_rng([seed, len(extension)])
     losses = np.zeros((len(lengths), TARGETS))
     said = {"protocol": "accuracy", "task": TASK, "n_bytes": 0, "n_targets": 400, "n_units": 100}
-    made = write_eval(world.root / "elsewhere", "rope", extension, "none", losses, lengths, seed, **said)
-    content, arrays = json.loads(made.read_text()), {"length": np.array(lengths), "document": np.arange(100), "offset": np.zeros(100, int)}
-    for row, length, share, task in zip(content["rows"], lengths, right, tasks[-len(lengths) :], strict=True):
+    made = write_eval(
+        world.root / "elsewhere", "rope", extension, "none", losses, lengths, seed, **said
+    )
+    content, arrays = (
+        json.loads(made.read_text()),
+        {"length": np.array(lengths), "document": np.arange(100), "offset": np.zeros(100, int)},
+    )
+    for row, length, share, task in zip(
+        content["rows"], lengths, right, tasks[-len(lengths) :], strict=True
+    ):
         row |= {"eval_id": f"asked-{row['eval_id']}", "accuracy": share, "task": task}
-        arrays |= {f"nll_{length}": np.zeros(shape, np.float32), f"correct_{length}": rng.permutation(400).reshape(shape) < 400 * share}
+        arrays |= {
+            f"nll_{length}": np.zeros(shape, np.float32),
+            f"correct_{length}": rng.permutation(400).reshape(shape) < 400 * share,
+        }
         arrays[f"part_{length}"] = np.full((1, 4), part_of(row))
     path = world.root / made.parents[2].name / "evals" / "accuracy" / made.name
     path.parent.mkdir(exist_ok=True)
@@ -112,52 +178,107 @@ def test_an_accuracy_at_a_task_is_gated_by_what_was_learned_inside_the_window(wo
         world.train("rope", seed, gain=0.0)
         ask(world, seed, "rerope", (0.97, 0.9))
         ask(world, seed, "streaming", (0.97, 0.6))
-    rerope, streaming = ({**ROPE, "extension": name, "protocol": "accuracy", "task": TASK} for name in ("rerope", "streaming"))
+    rerope, streaming = (
+        {**ROPE, "extension": name, "protocol": "accuracy", "task": TASK}
+        for name in ("rerope", "streaming")
+    )
 
     def found(**edge):
-        return world.judge(second(tmp_path, range(5), measure="accuracy", of=rerope, minus=streaming, at=16, **edge))[0]
+        return world.judge(
+            second(
+                tmp_path, range(5), measure="accuracy", of=rerope, minus=streaming, at=16, **edge
+            )
+        )[0]
 
     one = found(confirm="above 0.1", refute="below 0.1")
-    assert (one.verdict, one.gain_lower, one.nats, one.documents, one.targets) == ("confirmed", None, None, 100, 400)
-    assert one.effect == pytest.approx(0.3, abs=0.05) and "share of targets" in ledger_markdown([one])
+    assert (one.verdict, one.gain_lower, one.nats, one.documents, one.targets) == (
+        "confirmed",
+        None,
+        None,
+        100,
+        400,
+    )
+    assert one.effect == pytest.approx(0.3, abs=0.05) and "share of targets" in ledger_markdown(
+        [one]
+    )
     assert found(confirm="above 0.5", refute="below 0.5").verdict == "refuted"
     ask(world, 3, "streaming", (0.4, 0.1))
     one = found(confirm="above 0.1", refute="below 0.1")
-    assert one.verdict == "gated" and "right in 0.400 of the answers inside its window, below 0.5" in one.note
+    assert (
+        one.verdict == "gated"
+        and "right in 0.400 of the answers inside its window, below 0.5" in one.note
+    )
     ask(world, 3, "streaming", (0.1,), lengths=(1024,))
     assert "lacks length 64" in found(confirm="above 0.1", refute="below 0.1").note
 
 
 def test_questions_outside_of_the_window_are_gated_by_those_inside(world, tmp_path):
-    """Such questions do not exist at the training length: the task without the window's name says what was learned there."""
+    """Such questions do not exist at the training length: the task without the window's name says
+    what was learned there.
+    """
     outside = f"{TASK} outside 64"
     for seed in range(5):
         world.train("rope", seed, gain=0.0)
         ask(world, seed, "rerope", (0.97, 0.9), tasks=(TASK, outside))
         ask(world, seed, "streaming", (0.97, 0.1), tasks=(TASK, outside))
-    rerope, streaming = ({**ROPE, "extension": name, "protocol": "accuracy", "task": outside} for name in ("rerope", "streaming"))
-    rules = {"measure": "accuracy", "of": rerope, "minus": streaming, "at": 16, "confirm": "above 0.1", "refute": "below 0.1"}
+    rerope, streaming = (
+        {**ROPE, "extension": name, "protocol": "accuracy", "task": outside}
+        for name in ("rerope", "streaming")
+    )
+    rules = {
+        "measure": "accuracy",
+        "of": rerope,
+        "minus": streaming,
+        "at": 16,
+        "confirm": "above 0.1",
+        "refute": "below 0.1",
+    }
     (found,) = world.judge(second(tmp_path, range(5), **rules))
     assert found.verdict == "confirmed" and found.effect == pytest.approx(0.8, abs=0.05)
     ask(world, 3, "streaming", (0.4, 0.1), tasks=(TASK, outside))
     (found,) = world.judge(second(tmp_path, range(5), **rules))
-    assert found.verdict == "gated" and "right in 0.400 of the answers inside its window" in found.note
+    assert (
+        found.verdict == "gated" and "right in 0.400 of the answers inside its window" in found.note
+    )
 
 
 @pytest.mark.parametrize("gain, verdict", [(0.1, "confirmed"), (0.0, "gated")])
-def test_g_is_read_by_tiled_targets_where_fixed_targets_were_not_scored(world, tmp_path, gain, verdict):
+def test_g_is_read_by_tiled_targets_where_fixed_targets_were_not_scored(
+    world, tmp_path, gain, verdict
+):
     for seed in range(3):
         floor_N = 3 + world.noise(0.3)
         half_N = floor_N + gain + world.noise(0.01)
         for window, loss_N in ((None, floor_N), (32, half_N)):
             write_eval(
-                world.root, "rope", "recompute_window", "none", [loss_N] * 2, (128, 256), seed, {"window": window}, protocol="tiled_targets"
+                world.root,
+                "rope",
+                "recompute_window",
+                "none",
+                [loss_N] * 2,
+                (128, 256),
+                seed,
+                {"window": window},
+                protocol="tiled_targets",
             )
-        write_eval(world.root, "rope", "none", "none", [floor_N, floor_N + 0.5], (64, 256), seed, protocol="tiled_targets")
+        write_eval(
+            world.root,
+            "rope",
+            "none",
+            "none",
+            [floor_N, floor_N + 0.5],
+            (64, 256),
+            seed,
+            protocol="tiled_targets",
+        )
         run = world.root / f"rope-64-s{seed}-0123456789"
-        (run / "config.yaml").write_text(yaml.safe_dump({"train": {"length": 64}, "model": {"qk_norm": "none"}}))
+        (run / "config.yaml").write_text(
+            yaml.safe_dump({"train": {"length": 64}, "model": {"qk_norm": "none"}})
+        )
     of = {**ROPE, "protocol": "tiled_targets"}
-    (found,) = world.judge(second(tmp_path, range(3), of=of, at=4, confirm="above 0.1", refute="below 0.1"))
+    (found,) = world.judge(
+        second(tmp_path, range(3), of=of, at=4, confirm="above 0.1", refute="below 0.1")
+    )
     assert found.verdict == verdict and found.gain_lower == pytest.approx(gain / NATS, abs=0.04)
 
 
@@ -166,7 +287,12 @@ def test_a_model_that_does_not_use_its_window_is_gated(world):
         world.train("rope", seed, gain=0.0 if seed == 1 else 0.1)
         world.evaluate("rope", seed, "none", 2.0)
     found = world.found(confirm="above 0.2", refute="below 0.1")
-    assert found.verdict == "gated" and found.p is None and found.effect > 1 and found.gain_lower < 0.02
+    assert (
+        found.verdict == "gated"
+        and found.p is None
+        and found.effect > 1
+        and found.gain_lower < 0.02
+    )
 
 
 def test_one_seed_is_over_documents_and_lone_seeds_are_left_out(world):
@@ -174,7 +300,9 @@ def test_one_seed_is_over_documents_and_lone_seeds_are_left_out(world):
         world.train("rope", seed)
         world.evaluate("rope", seed, "none", 1.0)
     world.evaluate("rope", 4, "pi", 0.3)
-    found = world.found(of={**ROPE, "extension": "pi"}, minus=ROPE, at=2, confirm="below 0", refute="above 0")
+    found = world.found(
+        of={**ROPE, "extension": "pi"}, minus=ROPE, at=2, confirm="below 0", refute="above 0"
+    )
     assert (found.seeds, found.over, found.verdict) == ("4", "documents (one seed)", "confirmed")
     assert "seeds 0 have not all cells" in found.note
 
@@ -187,7 +315,9 @@ def test_what_is_not_there_is_said_with_the_way_to_make_it(ladder):
 
     assert note(of={**ROPE, "extension": "yarn"}) == "no evaluation of rope + yarn: make it"
     assert "lacks length 1024: make it" in note(of=ROPE, at=16)
-    assert "no evaluation of rope + model.qk_norm=rms" in note(of={**ROPE, "config": {"model.qk_norm": "rms"}})
+    assert "no evaluation of rope + model.qk_norm=rms" in note(
+        of={**ROPE, "config": {"model.qk_norm": "rms"}}
+    )
     next(ladder.root.glob("alibi-64-s0*/evals/*/none+none*.npz")).unlink()
     assert "is not there, and losses of single targets decide" in note(of={"encoding": "alibi"})
     for path in ladder.root.glob("rope-64-s*/evals/*/recompute*.npz"):
@@ -201,13 +331,27 @@ def test_what_is_not_there_is_said_with_the_way_to_make_it(ladder):
 def test_arguments_that_are_not_named_are_those_of_configs(world, tmp_path):
     for seed in range(2):
         world.train("rope", seed)
-        world.evaluate("rope", seed, "ntk", 0.5, args={"multiplier": 1.0, "mode": "dynamic", "target_len": None})
-        world.evaluate("rope", seed, "ntk", 0.1, args={"multiplier": 2.0, "mode": "dynamic", "target_len": None})
+        world.evaluate(
+            "rope",
+            seed,
+            "ntk",
+            0.5,
+            args={"multiplier": 1.0, "mode": "dynamic", "target_len": None},
+        )
+        world.evaluate(
+            "rope",
+            seed,
+            "ntk",
+            0.1,
+            args={"multiplier": 2.0, "mode": "dynamic", "target_len": None},
+        )
 
     def effect(pool_defaults, **args):
         pool = Pool.read(world.root.glob("*/evals/*/*.json"), pool_defaults)
         cell = {**ROPE, "extension": "ntk", **({"extension_args": args} if args else {})}
-        one = claim(tmp_path, primary={"of": cell, "at": 4, "confirm": "above 0", "refute": "below 0"})
+        one = claim(
+            tmp_path, primary={"of": cell, "at": 4, "confirm": "above 0", "refute": "below 0"}
+        )
         return judge([one], lambda claim: (pool, ""))[0]
 
     assert effect(defaults()).effect * NATS == pytest.approx(0.5, abs=0.05)
@@ -239,10 +383,15 @@ def test_other_targets_are_never_paired(ladder):
 
 
 def test_configurations_tell_trainings_apart(world):
-    """Mixed training lengths and QK-norm are never taken for the plain model, and are found where they are asked for."""
+    """Mixed training lengths and QK-norm are never taken for the plain model, and are found where
+    they are asked for.
+    """
     world.train("rope", 0)
     world.evaluate("rope", 0, "none", 0.5)
-    for name, config in {"norm": {"model": {"qk_norm": "rms"}}, "mixed": {"train": {"length": [16, 32, 64]}}}.items():
+    for name, config in {
+        "norm": {"model": {"qk_norm": "rms"}},
+        "mixed": {"train": {"length": [16, 32, 64]}},
+    }.items():
         other = World(world.root.parent / name)
         other.train("rope", 0, **config)
         other.evaluate("rope", 0, "none", 1.0 if name == "norm" else 2.0)
@@ -251,7 +400,9 @@ def test_configurations_tell_trainings_apart(world):
     for path in world.root.glob("*/evals/*/*.json"):
         text = json.loads(path.read_text())
         run_id = path.parents[2].name
-        path.write_text(json.dumps(eval_content([{**row, "run_id": run_id} for row in text["rows"]], {})))
+        path.write_text(
+            json.dumps(eval_content([{**row, "run_id": run_id} for row in text["rows"]], {}))
+        )
 
     def effect(**config):
         return world.found(of={**ROPE, **({"config": config} if config else {})}).effect * NATS
@@ -262,7 +413,9 @@ def test_configurations_tell_trainings_apart(world):
 
 
 def test_a_child_is_found_by_what_it_was_tuned_with_and_gated_by_its_parent(world):
-    """Never taken for its parent, nor a training of another length for the usual one; its own G, which it may lack, plays no part."""
+    """Never taken for its parent, nor a training of another length for the usual one; its own G,
+    which it may lack, plays no part.
+    """
     world.train("rope", 0)
     world.evaluate("rope", 0, "pi", 1.0)
     for steps, shift in ((30, 0.2), (100, 0.1)):
@@ -271,33 +424,56 @@ def test_a_child_is_found_by_what_it_was_tuned_with_and_gated_by_its_parent(worl
         path = other.evaluate("rope", 0, "none", shift, lengths=(64, 256))
         text = json.loads(path.read_text())
         scaling = {"_target_": "posbench.extensions.pi.Pi", "mode": "fixed"}
-        own = {"run_id": f"rope+pi-s0-{steps}", "train_len": 256, "finetune": "rope-64-s0-0123456789"}
+        own = {
+            "run_id": f"rope+pi-s0-{steps}",
+            "train_len": 256,
+            "finetune": "rope-64-s0-0123456789",
+        }
         own["encoding_args"] = {"scaling": scaling, "scaling_len": 64}
-        path.write_text(json.dumps(eval_content([{**row, **own} for row in text["rows"]], {"seed": 0})))
+        path.write_text(
+            json.dumps(eval_content([{**row, **own} for row in text["rows"]], {"seed": 0}))
+        )
         path.parents[2].rename(world.root / own["run_id"])
         config = {"train": {"length": 256, "steps": steps}, "model": {"qk_norm": "none"}}
         (world.root / own["run_id"] / "config.yaml").write_text(yaml.safe_dump(config))
 
     def found(**cell):
         edges, pi = {"confirm": "below -0.2", "refute": "above -0.2"}, {**ROPE, "extension": "pi"}
-        return world.found(measure="loss", of={**pi, **cell}, minus={**pi, "at": 4}, at=None, **edges)
+        return world.found(
+            measure="loss", of={**pi, **cell}, minus={**pi, "at": 4}, at=None, **edges
+        )
 
     tuned = {"finetuned": True, "extension_args": {"mode": "fixed"}, "at": 1}
     one = found(**tuned, config={"train.length": 256, "train.steps": 100})
     assert one.effect is not None, one.note
-    assert one.effect * NATS == pytest.approx(0.1 - 1.0, abs=0.05) and one.gain_lower > 0 and one.verdict == "confirmed"
-    assert found(**tuned, config={"train.length": 256, "train.steps": 30}).effect * NATS == pytest.approx(0.2 - 1.0, abs=0.05)
+    assert (
+        one.effect * NATS == pytest.approx(0.1 - 1.0, abs=0.05)
+        and one.gain_lower > 0
+        and one.verdict == "confirmed"
+    )
+    assert found(
+        **tuned, config={"train.length": 256, "train.steps": 30}
+    ).effect * NATS == pytest.approx(0.2 - 1.0, abs=0.05)
     assert "fits two evaluations" in found(**tuned, config={"train.length": 256}).note
-    assert found(**{**tuned, "finetuned": False}, config={"train.length": 256}).verdict == "not measured"
+    assert (
+        found(**{**tuned, "finetuned": False}, config={"train.length": 256}).verdict
+        == "not measured"
+    )
     assert found(at=4).effect == 0  # the parent itself
 
 
-def test_a_training_whose_configuration_cannot_be_read_fits_no_cell_and_a_key_that_it_lacks_has_its_default(world):
+def test_a_training_whose_configuration_cannot_be_read_fits_no_cell_and_a_key_that_it_lacks_has_its_default(
+    world,
+):
     for seed, shift in ((0, 0.5), (1, 9.0)):
         world.train("rope", seed)
         path = world.evaluate("rope", seed, "none", shift)
     (path.parents[2] / "config.yaml").write_text("model: [")
-    assert world.found().seeds == world.found(of={**ROPE, "config": {"model.qkv_bias": False}}).seeds == "0"
+    assert (
+        world.found().seeds
+        == world.found(of={**ROPE, "config": {"model.qkv_bias": False}}).seeds
+        == "0"
+    )
     for config in ({"model.qkv_bias": True}, {"train.steps": 1000}):
         assert world.found(of={**ROPE, "config": config}).verdict == "not measured"
 
@@ -309,7 +485,9 @@ def test_the_gate_is_of_the_windows_that_a_claim_is_of(world, tmp_path):
         asked(path, targets=60)
     few = World(tmp_path / "few")
     few.train("rope", 0, gain=-0.5)
-    for path in few.root.glob("*/evals/*/*.json"):  # the same training, by a few windows: first in the order of names
+    for path in few.root.glob(
+        "*/evals/*/*.json"
+    ):  # the same training, by a few windows: first in the order of names
         path = asked(path, "2", windows=2, targets=60)
         for file in (path, path.with_suffix(".npz")):
             file.rename(next(world.root.glob("*/evals/*")) / f"a-{file.name}")
@@ -320,7 +498,9 @@ def test_the_gate_is_of_the_windows_that_a_claim_is_of(world, tmp_path):
 def test_a_claim_has_a_floor_from_the_length_on_from_which_a_report_has_one(world):
     world.train("rope", 0, at=(96,))
     world.evaluate("rope", 0, "none", 0.5, lengths=(64, 96))
-    assert "lacks a length of at least 128 tokens" in world.found(at=1.5).note  # nothing says how many tokens of a window are scored
+    assert (
+        "lacks a length of at least 128 tokens" in world.found(at=1.5).note
+    )  # nothing says how many tokens of a window are scored
     for path in world.root.glob("*/evals/*/*.json"):
         asked(path, max_length=96)  # 64 + 8 - 1 tokens give each of the 8 targets its full window
     found = world.found(at=1.5)
@@ -329,7 +509,9 @@ def test_a_claim_has_a_floor_from_the_length_on_from_which_a_report_has_one(worl
 
 
 def test_holm_takes_a_verdict_back_and_says_so(ladder, tmp_path):
-    """Alone p = 0.03 is enough; among twenty it is not, and the effect, interval and p stay as they are."""
+    """Alone p = 0.03 is enough; among twenty it is not, and the effect, interval and p stay as they
+    are.
+    """
     cell = {"of": {**ROPE, "extension": "rerope"}, "at": 4}
     found = ladder.found(**cell, confirm="below 0", refute="above 0")
     edge = f"{found.effect + 0.6 * (found.upper - found.lower):.5f}"
@@ -337,17 +519,30 @@ def test_holm_takes_a_verdict_back_and_says_so(ladder, tmp_path):
     assert ladder.judge(one)[0].verdict == "confirmed"
     many = ladder.judge(*(replace(one, id=f"X{n}") for n in range(20)))
     assert {(each.by_interval, each.verdict) for each in many} == {("confirmed", "undecided")}
-    assert many[0].p_holm == pytest.approx(min(1, 20 * many[0].p)) and many[0].q == pytest.approx(many[0].p)
-    assert "not after Holm over 20" in many[0].note and f"{many[0].p_holm:.3f}, {many[0].q:.3f} |" in ledger_markdown(many)
+    assert many[0].p_holm == pytest.approx(min(1, 20 * many[0].p)) and many[0].q == pytest.approx(
+        many[0].p
+    )
+    assert "not after Holm over 20" in many[
+        0
+    ].note and f"{many[0].p_holm:.3f}, {many[0].q:.3f} |" in ledger_markdown(many)
     assert brief(many).count("| undecided (confirmed alone) |") == 20
 
 
 def test_claims_that_compare_the_same_are_counted_once(ladder, tmp_path):
     """Three claims on two comparisons: both verdicts on the first are one piece of evidence."""
-    first = claim(tmp_path, primary={"of": ROPE, "at": 4, "confirm": "above 0.2", "refute": "below 0.1"})
-    other = claim(tmp_path, primary={"of": ROPE, "at": 8, "confirm": "above 0.2", "refute": "below 0.1"})
-    text = ledger_markdown(ladder.judge(replace(first, id="X1"), replace(first, id="X2"), replace(other, id="X3")))
-    assert "One comparison each: X1 and X2. So 3 endpoints are 2 comparisons, the 3 confirmed are 2." in text
+    first = claim(
+        tmp_path, primary={"of": ROPE, "at": 4, "confirm": "above 0.2", "refute": "below 0.1"}
+    )
+    other = claim(
+        tmp_path, primary={"of": ROPE, "at": 8, "confirm": "above 0.2", "refute": "below 0.1"}
+    )
+    text = ledger_markdown(
+        ladder.judge(replace(first, id="X1"), replace(first, id="X2"), replace(other, id="X3"))
+    )
+    assert (
+        "One comparison each: X1 and X2. So 3 endpoints are 2 comparisons, the 3 confirmed are 2."
+        in text
+    )
     assert "One comparison" not in ledger_markdown(ladder.judge(first, replace(other, id="X3")))
 
 
@@ -357,14 +552,24 @@ def test_disjoint_windows_of_other_targets_are_compared_by_document(world):
     for seed in range(3):
         world.train("alibi", seed)
         for protocol, shifts in (("fixed_targets", (0, 0)), ("disjoint", (0.3, 0.1))):
-            world.evaluate("alibi", seed, "none", shifts, lengths=lengths, protocol=protocol, args={"of": protocol})
+            world.evaluate(
+                "alibi",
+                seed,
+                "none",
+                shifts,
+                lengths=lengths,
+                protocol=protocol,
+                args={"of": protocol},
+            )
     for path in world.root.glob("*/evals/*/none+none*.json"):
         text = path.read_text()
         path.write_text(re.sub(r'"extension_args": \{[^}]*\}', '"extension_args": {}', text))
     early = {"encoding": "alibi", "protocol": "disjoint"}
     against = {"of": {"encoding": "alibi", "at": 16}, "minus": {"encoding": "alibi", "at": 1}}
     edges = {"confirm": "below -0.0066", "refute": "above -0.0066"}
-    found = world.found(measure="loss", of={**early, "at": 16}, minus={**early, "at": 1}, against=against, **edges)
+    found = world.found(
+        measure="loss", of={**early, "at": 16}, minus={**early, "at": 1}, against=against, **edges
+    )
     assert found.effect * NATS == pytest.approx(-0.2, abs=0.06) and found.verdict == "confirmed"
 
 
@@ -375,45 +580,86 @@ def test_the_csv_keeps_every_digit_and_the_markdown_is_made_of_it(ladder, tmp_pa
             {"name": "c", "of": {**ROPE, "extension": "yarn"}, "at": 4, "confirm": "above 0.2", "refute": "below 0.1"},
         ], secondary=[{"of": ROPE, "at": 8}],
     )  # fmt: skip
-    tested = Claim("T", "s", "arXiv 1", "r", test="tests/statistics/test_decisions.py::test_holm_by_hand", shows="refuted")
+    tested = Claim(
+        "T",
+        "s",
+        "arXiv 1",
+        "r",
+        test="tests/statistics/test_decisions.py::test_holm_by_hand",
+        shows="refuted",
+    )
     findings = ladder.judge(one, tested)
     path = tmp_path / "claims.csv"
     path.write_text(to_csv(findings, Finding))
-    assert read_findings(path) == findings and ledger_markdown(read_findings(path)) == ledger_markdown(findings)
+    assert read_findings(path) == findings and ledger_markdown(
+        read_findings(path)
+    ) == ledger_markdown(findings)
     text = ledger_markdown(findings)
-    assert "2 primary endpoints: 1 confirmed, 1 not measured." in text and "a \\| b" in text and "refuted by test" in text
-    assert f"above 0.2 ({0.2 * NATS:.3g})" in text and "(descriptive)" in text and "[e](../e/rows.csv), eval_id" in text
+    assert (
+        "2 primary endpoints: 1 confirmed, 1 not measured." in text
+        and "a \\| b" in text
+        and "refuted by test" in text
+    )
+    assert (
+        f"above 0.2 ({0.2 * NATS:.3g})" in text
+        and "(descriptive)" in text
+        and "[e](../e/rows.csv), eval_id" in text
+    )
 
 
 def second(tmp_path, seeds=(0, 1, 2), **primary):
     """A claim of stage two, as load_all reads it."""
-    return replace(claim(tmp_path, stage=2, seeds=list(seeds), primary={"of": ROPE, "at": 4, **primary}), id="Y")
+    return replace(
+        claim(tmp_path, stage=2, seeds=list(seeds), primary={"of": ROPE, "at": 4, **primary}),
+        id="Y",
+    )
 
 
 def test_stages_are_families_apart_and_a_comparison_counts_once(ladder, tmp_path):
     edge = {"confirm": "above 0.2", "refute": "below 0.2"}
     one = second(tmp_path, **edge)
     (primary,) = one.primary
-    again = replace(one, id="Z", primary=(replace(primary, confirm=primary.refute, refute=primary.confirm, same_as="Y"),))
+    again = replace(
+        one,
+        id="Z",
+        primary=(replace(primary, confirm=primary.refute, refute=primary.confirm, same_as="Y"),),
+    )
     other = replace(second(tmp_path, **edge, at=8), id="W")
     ladder.train("rope", 3)
     ladder.evaluate("rope", 3, "none", 1.0)
-    first = claim(tmp_path, primary={"of": ROPE, "at": 4, "confirm": "above 0.2", "refute": "below 0.2"})
+    first = claim(
+        tmp_path, primary={"of": ROPE, "at": 4, "confirm": "above 0.2", "refute": "below 0.2"}
+    )
     alone, *found = ladder.judge(first, one, again, other)
-    assert (alone.stage, alone.seeds, alone.sides, alone.p_holm) == (1, "3", 2, alone.p)  # seeds of stage two take no part in stage one
+    assert (alone.stage, alone.seeds, alone.sides, alone.p_holm) == (
+        1,
+        "3",
+        2,
+        alone.p,
+    )  # seeds of stage two take no part in stage one
     assert [(each.stage, each.seeds, each.sides, each.verdict) for each in found] == [
         (2, "0 1 2", 2, "confirmed"), (2, "0 1 2", 2, "refuted"), (2, "0 1 2", 1, "confirmed"),
     ]  # fmt: skip
     # Two comparisons: the smallest p times two, the last as it is.
-    least, most = sorted(found, key=lambda each: each.p)[0], sorted(found, key=lambda each: each.p)[-1]
-    assert least.p_holm == pytest.approx(2 * least.p) and most.p_holm == pytest.approx(max(most.p, least.p_holm))
+    least, most = (
+        sorted(found, key=lambda each: each.p)[0],
+        sorted(found, key=lambda each: each.p)[-1],
+    )
+    assert least.p_holm == pytest.approx(2 * least.p) and most.p_holm == pytest.approx(
+        max(most.p, least.p_holm)
+    )
     text = ledger_markdown([alone, *found])
     assert "## Stage one" in text and "## Stage two" in text and "over the 2 comparisons" in text
-    assert terminal([alone, *found]).count("2: ") == 3 and brief([alone, *found]).count("| claim |") == 2
+    assert (
+        terminal([alone, *found]).count("2: ") == 3
+        and brief([alone, *found]).count("| claim |") == 2
+    )
 
 
 def test_what_is_not_measured_yet_counts_in_the_correction_of_a_later_stage(ladder, tmp_path):
-    """With p = 1, so that no verdict falls when it is measured; the first stage counts what was measured alone."""
+    """With p = 1, so that no verdict falls when it is measured; the first stage counts what was
+    measured alone.
+    """
     edge = {"confirm": "above 0.2", "refute": "below 0.2"}
     one = second(tmp_path, **edge)
     missing = [replace(second(tmp_path, (0, 9), **edge, at=at), id=f"M{at}") for at in (2, 8)]
@@ -421,13 +667,23 @@ def test_what_is_not_measured_yet_counts_in_the_correction_of_a_later_stage(ladd
     assert [each.verdict for each in found] == ["confirmed", "not measured", "not measured"]
     assert (found[0].p_holm, found[0].q) == (pytest.approx(3 * alone.p), pytest.approx(3 * alone.p))
     first = claim(tmp_path, primary={"of": ROPE, "at": 4, **edge})
-    absent = replace(claim(tmp_path, primary={"of": {"encoding": "alibi", "extension": "pi"}, "at": 4, **edge}), id="N")
+    absent = replace(
+        claim(tmp_path, primary={"of": {"encoding": "alibi", "extension": "pi"}, "at": 4, **edge}),
+        id="N",
+    )
     measured, other = ladder.judge(first, absent)
     assert measured.p_holm == measured.p and other.verdict == "not measured"
     text = ledger_markdown(found)
-    assert "over the 3 comparisons" in text and "The 2 that are not measured yet count with p = 1" in text
+    assert (
+        "over the 3 comparisons" in text
+        and "The 2 that are not measured yet count with p = 1" in text
+    )
     third = [replace(each, stage=3) for each in found[1:]]  # a stage of which nothing is there
-    assert ledger_markdown([*found, *third]) == text and brief([*found, *third]) == brief(found) and "3: " not in terminal([*found, *third])
+    assert (
+        ledger_markdown([*found, *third]) == text
+        and brief([*found, *third]) == brief(found)
+        and "3: " not in terminal([*found, *third])
+    )
 
 
 def test_a_registered_endpoint_is_judged_by_all_of_its_seeds_or_not_at_all(ladder, tmp_path):
@@ -452,21 +708,43 @@ def test_a_registered_endpoint_takes_evaluations_of_its_windows_alone(world, tmp
     def found(windows):
         return world.judge(replace(one, primary=(replace(one.primary[0], windows=windows),)))[0]
 
-    assert found(4).verdict == "confirmed" and {name[-2:] for name in found(4).evaluations.split()} == {"-4"}
-    assert "no evaluation of rope with 8 windows" in found(8).note and "fits two evaluations" in found(None).note
+    assert found(4).verdict == "confirmed" and {
+        name[-2:] for name in found(4).evaluations.split()
+    } == {"-4"}
+    assert (
+        "no evaluation of rope with 8 windows" in found(8).note
+        and "fits two evaluations" in found(None).note
+    )
 
 
 def test_a_gate_of_confirmations_lets_refutations_through_and_keeps_the_family(world, tmp_path):
     for seed in range(3):
         world.train("rope", seed, gain=0.0)
         world.evaluate("rope", seed, "none", 2.0)
-    refuted, confirmed = {"confirm": "below 0.2", "refute": "above 0.2"}, {"confirm": "above 0.2", "refute": "below 0.2"}
+    refuted, confirmed = (
+        {"confirm": "below 0.2", "refute": "above 0.2"},
+        {"confirm": "above 0.2", "refute": "below 0.2"},
+    )
     (one,), (other,), (both,), (never,) = (
         world.judge(second(tmp_path, **edge))
-        for edge in ({"gate": "confirmed", **refuted}, {"gate": "confirmed", **confirmed}, refuted, {"gate": "none", **confirmed})
+        for edge in (
+            {"gate": "confirmed", **refuted},
+            {"gate": "confirmed", **confirmed},
+            refuted,
+            {"gate": "none", **confirmed},
+        )
     )
-    assert (one.verdict, other.verdict, both.verdict, never.verdict) == ("refuted", "undecided", "gated", "confirmed")
-    assert one.gain_lower < 0.02 and (other.p, other.p_holm) == (1, 1) and "not confirmed: the lower" in other.note
+    assert (one.verdict, other.verdict, both.verdict, never.verdict) == (
+        "refuted",
+        "undecided",
+        "gated",
+        "confirmed",
+    )
+    assert (
+        one.gain_lower < 0.02
+        and (other.p, other.p_holm) == (1, 1)
+        and "not confirmed: the lower" in other.note
+    )
 
 
 def test_stage_two_takes_the_analysis_of_variance_from_five_seeds_on(world, tmp_path):

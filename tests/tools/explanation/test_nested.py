@@ -1,4 +1,6 @@
-"""A config.json with a part for text: what each engine reads of an override, and what is printed to be copied."""
+"""A config.json with a part for text: what each engine reads of an override, and what is printed to
+be copied.
+"""
 
 import json
 import shlex
@@ -27,32 +29,66 @@ def lines(found) -> dict:
 @pytest.mark.parametrize("tool", FLAG)
 def test_the_published_override_is_applied_and_no_key_of_it_is_called_unread(tmp_path, tool):
     place = described(tmp_path, CHECKPOINTS["qwen3_5"])
-    found = explain_words(place, [FLAG[tool], json.dumps({"text_config": {"rope_parameters": PUBLISHED}})])
+    found = explain_words(
+        place, [FLAG[tool], json.dumps({"text_config": {"rope_parameters": PUBLISHED}})]
+    )
     rope = found.setting.turning[0].rope
-    assert (rope.kind, rope.factor, rope.original, rope.turned, rope.base) == ("yarn", 4.0, TRAINED, 64, 1e7)
-    assert "text_config" not in told(found) and "nobody reads" not in told(found) and "no engine reads" not in told(found)
+    assert (rope.kind, rope.factor, rope.original, rope.turned, rope.base) == (
+        "yarn",
+        4.0,
+        TRAINED,
+        64,
+        1e7,
+    )
+    assert (
+        "text_config" not in told(found)
+        and "nobody reads" not in told(found)
+        and "no engine reads" not in told(found)
+    )
     typed = json.loads(shlex.split(lines(found)[tool].text)[1])
-    assert typed["text_config"]["rope_parameters"].items() >= {"mrope_section": [11, 11, 10], "mrope_interleaved": True}.items()
+    assert (
+        typed["text_config"]["rope_parameters"].items()
+        >= {
+            "mrope_section": [11, 11, 10],
+            "mrope_interleaved": True,
+        }.items()
+    )
     again = json.loads(lines(found)[HF].text.removeprefix(CONFIG))
-    assert set(again) == {"text_config"} and again["text_config"]["max_position_embeddings"] == 4 * TRAINED
-    assert lines(found)[POSBENCH].text.startswith("model=hf ") and "extension=yarn" in lines(found)[POSBENCH].text
+    assert (
+        set(again) == {"text_config"}
+        and again["text_config"]["max_position_embeddings"] == 4 * TRAINED
+    )
+    assert (
+        lines(found)[POSBENCH].text.startswith("model=hf ")
+        and "extension=yarn" in lines(found)[POSBENCH].text
+    )
 
 
 @pytest.mark.parametrize("tool", FLAG)
 def test_an_override_beside_the_part_for_text_does_nothing(tmp_path, tool):
     place = described(tmp_path, CHECKPOINTS["qwen3_5"])
-    found = explain_words(place, [FLAG[tool], json.dumps({"rope_parameters": YARN, "max_position_embeddings": 131072})])
-    assert found.setting.turning == explain_words(place, []).setting.turning and found.setting.longest == TRAINED
+    found = explain_words(
+        place,
+        [FLAG[tool], json.dumps({"rope_parameters": YARN, "max_position_embeddings": 131072})],
+    )
+    assert (
+        found.setting.turning == explain_words(place, []).setting.turning
+        and found.setting.longest == TRAINED
+    )
     assert "rope_parameters, max_position_embeddings beside text_config does nothing" in told(found)
 
 
 def test_inside_the_part_for_text_vllm_merges_and_sglang_replaces(tmp_path):
-    """vLLM's _update_nested keeps the base of the old mapping; SGLang's config.update sets the new one in its place."""
+    """vLLM's _update_nested keeps the base of the old mapping; SGLang's config.update sets the new
+    one in its place.
+    """
     place = described(tmp_path, CHECKPOINTS["qwen3_vl"])
     given = json.dumps({"text_config": {"rope_parameters": YARN}})
     merged, replaced = (explain_words(place, [flag, given]) for flag in FLAG.values())
     assert merged.setting.turning[0].rope.base == 1e7 and "the base falls" not in told(merged)
-    assert replaced.setting.turning[0].rope.base == 1e4 and "the base falls from 10,000,000 to 10,000" in told(replaced)
+    assert replaced.setting.turning[
+        0
+    ].rope.base == 1e4 and "the base falls from 10,000,000 to 10,000" in told(replaced)
     assert "mrope_section, mrope_interleaved of the checkpoint's mapping is lost" in told(replaced)
 
 
@@ -60,20 +96,31 @@ def test_a_description_of_text_alone_is_the_other_way_round(tmp_path):
     place = described(tmp_path, CHECKPOINTS["llama"])
     given = json.dumps({"rope_parameters": YARN})
     replaced, merged = (explain_words(place, [flag, given]) for flag in FLAG.values())
-    assert (replaced.setting.turning[0].rope.base, merged.setting.turning[0].rope.base) == (1e4, 5e5)
-    found = explain_words(place, [FLAG[VLLM], json.dumps({"text_config": {"rope_parameters": YARN}})])
-    assert found.setting.turning[0].rope.kind == "default" and "this config.json has no such part" in told(found)
+    assert (replaced.setting.turning[0].rope.base, merged.setting.turning[0].rope.base) == (
+        1e4,
+        5e5,
+    )
+    found = explain_words(
+        place, [FLAG[VLLM], json.dumps({"text_config": {"rope_parameters": YARN}})]
+    )
+    assert found.setting.turning[
+        0
+    ].rope.kind == "default" and "this config.json has no such part" in told(found)
 
 
 @pytest.mark.parametrize("words", ['text_config={"rope_parameters": %s}', "rope_parameters=%s"])
 def test_a_key_of_config_json_is_meant_for_the_part_for_text(tmp_path, words):
     place = described(tmp_path, CHECKPOINTS["qwen3_5"])
-    assert explain_words(place, [words % json.dumps(PUBLISHED)]).setting.turning[0].rope.kind == "yarn"
+    assert (
+        explain_words(place, [words % json.dumps(PUBLISHED)]).setting.turning[0].rope.kind == "yarn"
+    )
 
 
 def test_behind_dots_the_part_for_text_is_named_too(tmp_path):
     place = described(tmp_path, CHECKPOINTS["qwen3_vl"])
-    dotted = [f"--hf-overrides.text_config.rope_parameters.{key}={value}" for key, value in YARN.items()]
+    dotted = [
+        f"--hf-overrides.text_config.rope_parameters.{key}={value}" for key, value in YARN.items()
+    ]
     assert explain_words(place, dotted).setting.turning[0].rope.factor == 4.0
     with pytest.raises(ConfigError, match="must be a mapping"):
         explain_words(place, ["text_config=4"])

@@ -1,4 +1,6 @@
-"""Covered lengths against the angles of pairs written out, and what is said of lengths and bases that are asked for."""
+"""Covered lengths against the angles of pairs written out, and what is said of lengths and bases
+that are asked for.
+"""
 
 import json
 import math
@@ -11,9 +13,20 @@ from posbench.common.errors import ConfigError
 from posbench.tools.explanation.explain import explain_words
 from posbench.tools.explanation.reach import reach_of
 
-LLAMA2 = {"model_type": "llama", "hidden_size": 4096, "num_attention_heads": 32, "num_hidden_layers": 2, "max_position_embeddings": 4096}
+LLAMA2 = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 2,
+    "max_position_embeddings": 4096,
+}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}
-CODELLAMA = ["--rope-freq-base", "57200", "--rope-freq-scale", "0.75"]  # a public measurement finds 16,384 tokens fine
+CODELLAMA = [
+    "--rope-freq-base",
+    "57200",
+    "--rope-freq-scale",
+    "0.75",
+]  # a public measurement finds 16,384 tokens fine
 
 
 def explained(tmp_path, *words: str, config: dict = LLAMA2):
@@ -29,7 +42,9 @@ def covers(found) -> float | None:
 
 
 def farthest(scaled, trained: int = 4096, base: float = 1e4) -> float:
-    """Longest text in which no pair that made less than one turn in training turns farther than there, pair by pair."""
+    """Longest text in which no pair that made less than one turn in training turns farther than
+    there, pair by pair.
+    """
     lengths = []
     for pair, frequency in enumerate(scaled):
         own = base ** (-pair / 64)
@@ -43,7 +58,10 @@ def test_a_raised_base_and_a_factor_cover_what_the_slow_pairs_do(tmp_path):
     assert covers(found) == math.floor(farthest(0.75 * 57200.0 ** (-np.arange(64) / 64))) == 19128
     assert "is beyond" not in told(found) and "The base rises from 10,000 to 57,200" in told(found)
     assert "on the base 57,200 instead of 10,000" in found.text
-    assert "5461.33" not in found.text.replace("target_len: 5461.33", "") and '"max_position_embeddings": 19128' in found.text
+    assert (
+        "5461.33" not in found.text.replace("target_len: 5461.33", "")
+        and '"max_position_embeddings": 19128' in found.text
+    )
 
 
 @pytest.mark.parametrize(
@@ -52,13 +70,31 @@ def test_a_raised_base_and_a_factor_cover_what_the_slow_pairs_do(tmp_path):
         ({"rope_type": "linear", "factor": 4.0}, 16384),
         (YARN, 16384),
         ({**YARN, "factor": 1.5}, 6144),
-        ({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}, 32768),
-        ({"rope_type": "default", "rope_theta": 1e6}, math.floor(farthest(1e6 ** (-np.arange(64) / 64)))),
-        ({"rope_type": "longrope", "factor": 8.0, "long_factor": [8.0] * 64, "short_factor": [1.0] * 64}, 32768),
+        (
+            {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+            32768,
+        ),
+        (
+            {"rope_type": "default", "rope_theta": 1e6},
+            math.floor(farthest(1e6 ** (-np.arange(64) / 64))),
+        ),
+        (
+            {
+                "rope_type": "longrope",
+                "factor": 8.0,
+                "long_factor": [8.0] * 64,
+                "short_factor": [1.0] * 64,
+            },
+            32768,
+        ),
     ],
 )
 def test_factors_cover_their_multiple_of_the_training_length(tmp_path, words, length):
-    words = {"original_max_position_embeddings": 4096, **words} if words["rope_type"] in ("llama3", "longrope") else words
+    words = (
+        {"original_max_position_embeddings": 4096, **words}
+        if words["rope_type"] in ("llama3", "longrope")
+        else words
+    )
     assert covers(explained(tmp_path, f"rope_parameters={json.dumps(words)}")) == length
 
 
@@ -73,7 +109,10 @@ def test_dynamic_covers_as_long_as_its_base_grows_fast_enough(tmp_path):
 
 def test_pairs_that_turn_faster_than_in_training_leave_no_length_to_name(tmp_path):
     found = explained(tmp_path, "rope_theta=10000", config={**LLAMA2, "rope_theta": 1e6})
-    assert covers(found) is None and "What length it covers is not said: pairs turn faster than in training." in found.text
+    assert (
+        covers(found) is None
+        and "What length it covers is not said: pairs turn faster than in training." in found.text
+    )
     assert "The base falls from 1,000,000 to 10,000: 63 of 64 pairs turn faster" in told(found)
     scaled = {
         "rope_type": "llama3",
@@ -82,14 +121,21 @@ def test_pairs_that_turn_faster_than_in_training_leave_no_length_to_name(tmp_pat
         "high_freq_factor": 4.0,
         "original_max_position_embeddings": 8192,
     }
-    config = {**LLAMA2, "max_position_embeddings": 131072, "rope_theta": 5e5, "rope_scaling": scaled}
+    config = {
+        **LLAMA2,
+        "max_position_embeddings": 131072,
+        "rope_theta": 5e5,
+        "rope_scaling": scaled,
+    }
     assert covers(explained(tmp_path, config=config)) == 131072
     yarn = {**YARN, "original_max_position_embeddings": 131072, "rope_theta": 5e5}
     found = explained(tmp_path, f"rope_scaling={json.dumps(yarn)}", config=config)
     assert covers(found) is None and found.as_json()["covers"] is None
 
 
-@pytest.mark.parametrize("sizes", [{"hidden_size": 60_000_000_000}, {"head_dim": 2**17}, {"qk_rope_head_dim": 2**30}])
+@pytest.mark.parametrize(
+    "sizes", [{"hidden_size": 60_000_000_000}, {"head_dim": 2**17}, {"qk_rope_head_dim": 2**30}]
+)
 def test_sizes_that_would_fill_the_memory_are_refused(tmp_path, sizes):
     with pytest.raises(ConfigError, match="65,536 is the most that is explained"):
         explained(tmp_path, config={**LLAMA2, **sizes})
@@ -101,10 +147,17 @@ def test_a_longer_statement_alone_covers_no_more(tmp_path):
 
 @pytest.mark.parametrize("flag", ["-c", "--max-model-len", "--context-length"])
 def test_within_the_trained_length_scaling_is_said_to_cost_only(tmp_path, flag):
-    engine = {"--max-model-len": "--hf-overrides", "--context-length": "--json-model-override-args"}.get(flag)
-    override = json.dumps({"rope_parameters": {**YARN, "rope_theta": 1e4}, "max_position_embeddings": 16384})
+    engine = {
+        "--max-model-len": "--hf-overrides",
+        "--context-length": "--json-model-override-args",
+    }.get(flag)
+    override = json.dumps(
+        {"rope_parameters": {**YARN, "rope_theta": 1e4}, "max_position_embeddings": 16384}
+    )
     words = [engine, override] if engine else ["--rope-scaling", "yarn", "--rope-scale", "4"]
-    assert "is within the 4,096 tokens of the checkpoint" in told(explained(tmp_path, *words, flag, "4096"))
+    assert "is within the 4,096 tokens of the checkpoint" in told(
+        explained(tmp_path, *words, flag, "4096")
+    )
     assert "is within" not in told(explained(tmp_path, *words, flag, "8192"))
     assert "is within" not in told(explained(tmp_path, flag, "4096"))
 
@@ -128,5 +181,9 @@ def test_the_version_that_no_longer_multiplies_is_named(tmp_path):
     assert "vLLM up to 0.29 served 16,384 tokens here" in told(
         found
     ) and "it stops. VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 lets it start." in told(found)
-    linear = json.dumps({"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4}})
-    assert "it stops" not in told(explained(tmp_path, "--hf-overrides", linear, "--max-model-len", "16384"))
+    linear = json.dumps(
+        {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4}}
+    )
+    assert "it stops" not in told(
+        explained(tmp_path, "--hf-overrides", linear, "--max-model-len", "16384")
+    )

@@ -1,4 +1,6 @@
-"""Every printed line, read as its tool reads it on the same checkpoint, is the same setting, in every family."""
+"""Every printed line, read as its tool reads it on the same checkpoint, is the same setting, in
+every family.
+"""
 
 import json
 import shlex
@@ -13,53 +15,179 @@ from posbench.tools.explanation.frequencies import frequencies
 from posbench.tools.explanation.read_back import DIFFERS
 from posbench.tools.explanation.words import CONFIG, FLAGS, HF, KEYS, SGLANG, VLLM
 
-SIZES = {"hidden_size": 512, "num_attention_heads": 8, "head_dim": 64, "num_hidden_layers": 12, "max_position_embeddings": 32768}
+SIZES = {
+    "hidden_size": 512,
+    "num_attention_heads": 8,
+    "head_dim": 64,
+    "num_hidden_layers": 12,
+    "max_position_embeddings": 32768,
+}
 WINDOWS = {**SIZES, "sliding_window": 512}
-LATENT = {**SIZES, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "kv_lora_rank": 512, "rope_theta": 10000}
-DEEPSEEK = {"factor": 40, "original_max_position_embeddings": 4096, "beta_fast": 32, "beta_slow": 1, "type": "yarn"}
-KINDS = {"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}}
-IMAGES = {"mrope_section": [11, 11, 10], "mrope_interleaved": True, "rope_type": "default", "rope_theta": 1e7}
-QWEN35 = {**SIZES, "head_dim": 256, "layer_types": ["linear_attention", "linear_attention", "linear_attention", "full_attention"] * 3}
-OLD_YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8192, "attention_factor": 1.2, "beta_fast": 16}
+LATENT = {
+    **SIZES,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "kv_lora_rank": 512,
+    "rope_theta": 10000,
+}
+DEEPSEEK = {
+    "factor": 40,
+    "original_max_position_embeddings": 4096,
+    "beta_fast": 32,
+    "beta_slow": 1,
+    "type": "yarn",
+}
+KINDS = {
+    "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+    "sliding_attention": {"rope_theta": 1e4},
+}
+IMAGES = {
+    "mrope_section": [11, 11, 10],
+    "mrope_interleaved": True,
+    "rope_type": "default",
+    "rope_theta": 1e7,
+}
+QWEN35 = {
+    **SIZES,
+    "head_dim": 256,
+    "layer_types": (
+        ["linear_attention", "linear_attention", "linear_attention", "full_attention"] * 3
+    ),
+}
+OLD_YARN = {
+    "type": "yarn",
+    "factor": 4.0,
+    "original_max_position_embeddings": 8192,
+    "attention_factor": 1.2,
+    "beta_fast": 16,
+}
 
 
 def of_text(family: str, text: dict, part: str = "text_config") -> dict:
     return {"model_type": family, part: text, "vision_config": {"hidden_size": 64}}
 
 
-# Checkpoints as they are released: where positions stand, under which names, and with which scaling.
+# Checkpoints as they are released: where positions stand, under which names, and with which
+# scaling.
 CHECKPOINTS = {
     "llama": {"model_type": "llama", **SIZES, "rope_theta": 5e5},
     "scaled llama": {"model_type": "llama", **SIZES, "rope_theta": 5e5, "rope_scaling": OLD_YARN},
-    "llama of 2023": {"model_type": "llama", **SIZES, "rope_scaling": {"type": "linear", "factor": 8.0}},
-    "qwen2": {"model_type": "qwen2", **WINDOWS, "use_sliding_window": False, "rope_parameters": {**OLD_YARN, "rope_theta": 1e6}},
-    "phi3": {"model_type": "phi3", **SIZES, "original_max_position_embeddings": 4096, "partial_rotary_factor": 0.75},
-    "glm4_moe": {"model_type": "glm4_moe", **SIZES, "partial_rotary_factor": 0.5, "rope_theta": 1e6},
+    "llama of 2023": {
+        "model_type": "llama",
+        **SIZES,
+        "rope_scaling": {"type": "linear", "factor": 8.0},
+    },
+    "qwen2": {
+        "model_type": "qwen2",
+        **WINDOWS,
+        "use_sliding_window": False,
+        "rope_parameters": {**OLD_YARN, "rope_theta": 1e6},
+    },
+    "phi3": {
+        "model_type": "phi3",
+        **SIZES,
+        "original_max_position_embeddings": 4096,
+        "partial_rotary_factor": 0.75,
+    },
+    "glm4_moe": {
+        "model_type": "glm4_moe",
+        **SIZES,
+        "partial_rotary_factor": 0.5,
+        "rope_theta": 1e6,
+    },
     "glm": {"model_type": "glm", **SIZES},
     "gpt_neox": {"model_type": "gpt_neox", **SIZES, "rotary_pct": 0.25, "rotary_emb_base": 20000},
-    "chatglm": {"model_type": "chatglm", "kv_channels": 128, "num_layers": 4, "hidden_size": 512, "seq_length": 32768, "rope_ratio": 50},
-    "command r": {"model_type": "cohere", **SIZES, "max_position_embeddings": 8192, "model_max_length": 131072, "rope_theta": 8e6},
+    "chatglm": {
+        "model_type": "chatglm",
+        "kv_channels": 128,
+        "num_layers": 4,
+        "hidden_size": 512,
+        "seq_length": 32768,
+        "rope_ratio": 50,
+    },
+    "command r": {
+        "model_type": "cohere",
+        **SIZES,
+        "max_position_embeddings": 8192,
+        "model_max_length": 131072,
+        "rope_theta": 8e6,
+    },
     "mistral": {"model_type": "mistral", **WINDOWS, "rope_theta": 1e4},
-    "gemma3": of_text("gemma3", {"model_type": "gemma3_text", **WINDOWS, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}),
-    "gemma3 of today": of_text("gemma3", {"model_type": "gemma3_text", **WINDOWS, "rope_parameters": KINDS}),
-    "gemma3 text": {"model_type": "gemma3_text", **WINDOWS, "rope_local_base_freq": 1e4, "rope_theta": 1e6},
-    "qwen3_5": of_text("qwen3_5", {"model_type": "qwen3_5_text", **QWEN35, "rope_parameters": IMAGES | {"partial_rotary_factor": 0.25}}),
-    "qwen3_vl": of_text("qwen3_vl", {"model_type": "qwen3_vl_text", **SIZES, "rope_parameters": IMAGES}),
+    "gemma3": of_text(
+        "gemma3",
+        {
+            "model_type": "gemma3_text",
+            **WINDOWS,
+            "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+        },
+    ),
+    "gemma3 of today": of_text(
+        "gemma3", {"model_type": "gemma3_text", **WINDOWS, "rope_parameters": KINDS}
+    ),
+    "gemma3 text": {
+        "model_type": "gemma3_text",
+        **WINDOWS,
+        "rope_local_base_freq": 1e4,
+        "rope_theta": 1e6,
+    },
+    "qwen3_5": of_text(
+        "qwen3_5",
+        {
+            "model_type": "qwen3_5_text",
+            **QWEN35,
+            "rope_parameters": IMAGES | {"partial_rotary_factor": 0.25},
+        },
+    ),
+    "qwen3_vl": of_text(
+        "qwen3_vl", {"model_type": "qwen3_vl_text", **SIZES, "rope_parameters": IMAGES}
+    ),
     "scaled text": of_text("llava", {"model_type": "llama", **SIZES, "rope_scaling": OLD_YARN}),
-    "internvl": of_text("internvl_chat", {"model_type": "qwen2", **SIZES, "rope_theta": 1e6}, "llm_config"),
-    "deepseek_v3": {"model_type": "deepseek_v3", **LATENT, "rope_scaling": {**DEEPSEEK, "mscale": 1.0, "mscale_all_dim": 1.0}},
-    "deepseek_v2": {"model_type": "deepseek_v2", **LATENT, "rope_scaling": {**DEEPSEEK, "mscale": 0.707, "mscale_all_dim": 0.707}},
-    "deepseek_v32": {"model_type": "deepseek_v32", **LATENT, "rope_scaling": {**DEEPSEEK, "mscale": 1.0, "mscale_all_dim": 0.8}},
+    "internvl": of_text(
+        "internvl_chat", {"model_type": "qwen2", **SIZES, "rope_theta": 1e6}, "llm_config"
+    ),
+    "deepseek_v3": {
+        "model_type": "deepseek_v3",
+        **LATENT,
+        "rope_scaling": {**DEEPSEEK, "mscale": 1.0, "mscale_all_dim": 1.0},
+    },
+    "deepseek_v2": {
+        "model_type": "deepseek_v2",
+        **LATENT,
+        "rope_scaling": {**DEEPSEEK, "mscale": 0.707, "mscale_all_dim": 0.707},
+    },
+    "deepseek_v32": {
+        "model_type": "deepseek_v32",
+        **LATENT,
+        "rope_scaling": {**DEEPSEEK, "mscale": 1.0, "mscale_all_dim": 0.8},
+    },
     "latent": {"model_type": "deepseek_v3", **LATENT},
     "minicpm3": {"model_type": "minicpm3", **LATENT},
-    "ministral3": {"model_type": "ministral3", **SIZES, "rope_parameters": {**DEEPSEEK, "mscale": 1.0, "mscale_all_dim": 1.0}},
-    "hunyuan": {"model_type": "hunyuan_v1_moe", **SIZES, "rope_scaling": {"type": "dynamic", "alpha": 1000.0, "factor": 1.0}},
-    "gpt_oss": {"model_type": "gpt_oss", **WINDOWS, "rope_scaling": {**DEEPSEEK, "factor": 32.0, "truncate": False}},
+    "ministral3": {
+        "model_type": "ministral3",
+        **SIZES,
+        "rope_parameters": {**DEEPSEEK, "mscale": 1.0, "mscale_all_dim": 1.0},
+    },
+    "hunyuan": {
+        "model_type": "hunyuan_v1_moe",
+        **SIZES,
+        "rope_scaling": {"type": "dynamic", "alpha": 1000.0, "factor": 1.0},
+    },
+    "gpt_oss": {
+        "model_type": "gpt_oss",
+        **WINDOWS,
+        "rope_scaling": {**DEEPSEEK, "factor": 32.0, "truncate": False},
+    },
     "olmo3": {"model_type": "olmo3", **WINDOWS, "rope_scaling": {**OLD_YARN}},
     "smollm3": {"model_type": "smollm3", **SIZES},
     "cohere2": {"model_type": "cohere2", **WINDOWS},
 }
-YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 32768, "rope_theta": 5e5}
+YARN = {
+    "rope_type": "yarn",
+    "factor": 2.0,
+    "original_max_position_embeddings": 32768,
+    "rope_theta": 5e5,
+}
 DIVISORS = [1.0 + pair / 8 for pair in range(32)]
 SETTINGS = {
     "as it is": None,
@@ -70,9 +198,21 @@ SETTINGS = {
     "yarn without amplitude": {**YARN, "attention_factor": 1.0},
     "yarn with mscale": {**YARN, "mscale": 0.7, "mscale_all_dim": 0.5},
     "yarn of latent attention": {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0},
-    "llama3": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "rope_theta": 5e5}
+    "llama3": {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "rope_theta": 5e5,
+    }
     | {"original_max_position_embeddings": 8192},
-    "longrope": {"rope_type": "longrope", "factor": 4.0, "long_factor": DIVISORS, "short_factor": DIVISORS, "rope_theta": 5e5}
+    "longrope": {
+        "rope_type": "longrope",
+        "factor": 4.0,
+        "long_factor": DIVISORS,
+        "short_factor": DIVISORS,
+        "rope_theta": 5e5,
+    }
     | {"original_max_position_embeddings": 32768},
 }
 
@@ -109,13 +249,22 @@ def assert_alike(one, two, names):
 
 
 def check_lines(tmp_path, config: dict, words: list[str]) -> set[str]:
-    """Assert that each line gives the same numbers when it is typed on the same checkpoint; the tools that have one."""
+    """Assert that each line gives the same numbers when it is typed on the same checkpoint; the
+    tools that have one.
+    """
     found = explain_words(described(tmp_path, config), words)
     lines = {line.tool: line for line in found.words}
-    assert not [line for line in found.words if DIFFERS in line.text], (words, [line for line in found.words if DIFFERS in line.text])
+    assert not [line for line in found.words if DIFFERS in line.text], (
+        words,
+        [line for line in found.words if DIFFERS in line.text],
+    )
     for tool in (VLLM, SGLANG):
         if lines[tool].serves:
-            assert_alike(found.setting, explain_words(str(tmp_path), shlex.split(lines[tool].text)).setting, None)
+            assert_alike(
+                found.setting,
+                explain_words(str(tmp_path), shlex.split(lines[tool].text)).setting,
+                None,
+            )
     if lines[HF].serves:
         edited = over(config, json.loads(lines[HF].text.removeprefix(CONFIG)))
         assert_alike(found.setting, explain_words(described(tmp_path, edited), []).setting, None)
@@ -135,12 +284,30 @@ def check_lines(tmp_path, config: dict, words: list[str]) -> set[str]:
 def test_every_line_gives_the_same_numbers(tmp_path, name, setting):
     config, words = CHECKPOINTS[name], SETTINGS[setting]
     if words and ("gemma3" in name or name == "olmo3"):
-        words = {"full_attention": words, "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}
-    serving = check_lines(tmp_path, config, [f"rope_parameters={json.dumps(words)}", "rope_scaling=null"] if words else [])
+        words = {
+            "full_attention": words,
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+        }
+    serving = check_lines(
+        tmp_path,
+        config,
+        [f"rope_parameters={json.dumps(words)}", "rope_scaling=null"] if words else [],
+    )
     assert HF in serving
 
 
-OF_TRANSFORMERS = ("llama", "scaled llama", "qwen2", "phi3", "glm4_moe", "deepseek_v3", "deepseek_v2", "ministral3", "gemma3 text", "olmo3")
+OF_TRANSFORMERS = (
+    "llama",
+    "scaled llama",
+    "qwen2",
+    "phi3",
+    "glm4_moe",
+    "deepseek_v3",
+    "deepseek_v2",
+    "ministral3",
+    "gemma3 text",
+    "olmo3",
+)
 
 
 @pytest.mark.parametrize("setting", ["yarn", "yarn with mscale", "llama3", "linear", "as it is"])
@@ -152,8 +319,14 @@ def test_transformers_itself_has_the_numbers_of_its_line(tmp_path, name, setting
 
     config, words = CHECKPOINTS[name], SETTINGS[setting]
     if words and name in ("gemma3 text", "olmo3"):
-        words = {"full_attention": words, "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}
-    found = explain_words(described(tmp_path, config), [f"rope_parameters={json.dumps(words)}", "rope_scaling=null"] if words else [])
+        words = {
+            "full_attention": words,
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+        }
+    found = explain_words(
+        described(tmp_path, config),
+        [f"rope_parameters={json.dumps(words)}", "rope_scaling=null"] if words else [],
+    )
     (line,) = (line.text for line in found.words if line.tool == HF)
     edited = over(config, json.loads(line.removeprefix(CONFIG)))
     family = edited.pop("model_type")
@@ -162,7 +335,9 @@ def test_transformers_itself_has_the_numbers_of_its_line(tmp_path, name, setting
         theirs = transformers.AutoConfig.for_model(family, **json.loads(json.dumps(edited)))
     for kind in found.setting.turning:
         own = theirs.rope_parameters.get(kind.name, theirs.rope_parameters)
-        assert own["rope_type"] == kind.rope.kind or (name == "phi3" and own["rope_type"] == "longrope")
+        assert own["rope_type"] == kind.rope.kind or (
+            name == "phi3" and own["rope_type"] == "longrope"
+        )
         if own["rope_type"] == "default":
             assert own["rope_theta"] == kind.rope.base
             continue
@@ -172,4 +347,7 @@ def test_transformers_itself_has_the_numbers_of_its_line(tmp_path, name, setting
         assert np.isclose(amplitude, kind.rope.amplitude, rtol=1e-6)
         if kind.rope.beside:
             whole = own.get("mscale_all_dim") or 0
-            assert np.isclose(kind.rope.sharper, (0.1 * whole * np.log(own["factor"]) + 1) ** 2 if own["rope_type"] == "yarn" else 1)
+            assert np.isclose(
+                kind.rope.sharper,
+                (0.1 * whole * np.log(own["factor"]) + 1) ** 2 if own["rope_type"] == "yarn" else 1,
+            )

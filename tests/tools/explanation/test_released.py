@@ -1,4 +1,6 @@
-"""Released configurations with keys of positions beside rope_parameters: each is read, or named, and then no length is."""
+"""Released configurations with keys of positions beside rope_parameters: each is read, or named,
+and then no length is.
+"""
 
 import json
 
@@ -17,7 +19,13 @@ from posbench.tools.explanation.rope_parameters import Cannot
 from posbench.tools.explanation.settings import read_setting
 
 CHUNKS = {"chunk_size": 262144, "local_size": 8192, "original_max_position_embeddings": 262144}
-QWEN_1M = {"model_type": "qwen2", **SIZES, "max_position_embeddings": 1010000, "rope_theta": 1e7, "dual_chunk_attention_config": CHUNKS}
+QWEN_1M = {
+    "model_type": "qwen2",
+    **SIZES,
+    "max_position_embeddings": 1010000,
+    "rope_theta": 1e7,
+    "dual_chunk_attention_config": CHUNKS,
+}
 CHATGLM = {
     "model_type": "chatglm",
     "kv_channels": 128,
@@ -35,21 +43,69 @@ QWEN = {
     "rotary_pct": 1.0,
     "use_logn_attn": True,
 }
-DIVISORS = {"long_factor": [4.0] * 32, "short_factor": [1.0] * 32, "original_max_position_embeddings": 32768}
-COMMAND_R = {"model_type": "cohere", **SIZES, "max_position_embeddings": 8192, "model_max_length": 131072, "rope_theta": 8e6}
-GROK = {"original_max_position_embeddings": 8192, "scaling_factor": 16.0, "attn_factor": 1.0, "beta_fast": 8, "beta_slow": 1}
+DIVISORS = {
+    "long_factor": [4.0] * 32,
+    "short_factor": [1.0] * 32,
+    "original_max_position_embeddings": 32768,
+}
+COMMAND_R = {
+    "model_type": "cohere",
+    **SIZES,
+    "max_position_embeddings": 8192,
+    "model_max_length": 131072,
+    "rope_theta": 8e6,
+}
+GROK = {
+    "original_max_position_embeddings": 8192,
+    "scaling_factor": 16.0,
+    "attn_factor": 1.0,
+    "beta_fast": 8,
+    "beta_slow": 1,
+}
 # {checkpoint: (its config.json, keys that are named and leave no length to say)}
 NAMED = {
     "Qwen2.5-1M": (QWEN_1M, ["dual_chunk_attention_config"]),
-    "Qwen-7B": ({**QWEN, "use_dynamic_ntk": True, "use_logn_attn": True}, ["use_dynamic_ntk", "use_logn_attn"]),
-    "MiniCPM without a type": ({"model_type": "minicpm", **SIZES, "rope_scaling": DIVISORS}, ["rope_type"]),
-    "Phi-3-small": ({"model_type": "phi3small", **SIZES, "rope_embedding_base": 1e6, "rope_position_scale": 1.0}, ["rope_embedding_base"]),
-    "OpenELM": ({"model_type": "openelm", **SIZES, "rope_freq_constant": 10000}, ["rope_freq_constant"]),
-    "TeleChat": ({"model_type": "telechat", **SIZES, "base_seqlen": 8192, "training_seqlen": 16384}, ["base_seqlen", "training_seqlen"]),
-    "Grok-2": ({"model_type": "grok-1", **SIZES, "rope_theta": 2e8, **GROK}, ["scaling_factor", "beta_fast"]),
-    "LongChat": ({"model_type": "llama", **SIZES, "rope_condense_ratio": 8}, ["rope_condense_ratio"]),
-    "MiMo": ({"model_type": "mimo_v2", **SIZES, "rope_theta": 5e6, "swa_rope_theta": 10000}, ["swa_rope_theta"]),
-    "Granite SWA": ({"model_type": "granite_swa", **SIZES, "layer_rope_theta": [1e4, 1e6]}, ["layer_rope_theta"]),
+    "Qwen-7B": (
+        {**QWEN, "use_dynamic_ntk": True, "use_logn_attn": True},
+        ["use_dynamic_ntk", "use_logn_attn"],
+    ),
+    "MiniCPM without a type": (
+        {"model_type": "minicpm", **SIZES, "rope_scaling": DIVISORS},
+        ["rope_type"],
+    ),
+    "Phi-3-small": (
+        {
+            "model_type": "phi3small",
+            **SIZES,
+            "rope_embedding_base": 1e6,
+            "rope_position_scale": 1.0,
+        },
+        ["rope_embedding_base"],
+    ),
+    "OpenELM": (
+        {"model_type": "openelm", **SIZES, "rope_freq_constant": 10000},
+        ["rope_freq_constant"],
+    ),
+    "TeleChat": (
+        {"model_type": "telechat", **SIZES, "base_seqlen": 8192, "training_seqlen": 16384},
+        ["base_seqlen", "training_seqlen"],
+    ),
+    "Grok-2": (
+        {"model_type": "grok-1", **SIZES, "rope_theta": 2e8, **GROK},
+        ["scaling_factor", "beta_fast"],
+    ),
+    "LongChat": (
+        {"model_type": "llama", **SIZES, "rope_condense_ratio": 8},
+        ["rope_condense_ratio"],
+    ),
+    "MiMo": (
+        {"model_type": "mimo_v2", **SIZES, "rope_theta": 5e6, "swa_rope_theta": 10000},
+        ["swa_rope_theta"],
+    ),
+    "Granite SWA": (
+        {"model_type": "granite_swa", **SIZES, "layer_rope_theta": [1e4, 1e6]},
+        ["layer_rope_theta"],
+    ),
     "StripedHyena": (
         {
             "model_type": "stripedhyena",
@@ -64,7 +120,12 @@ NAMED = {
 OLD_NAMES = {"d_model": 512, "n_heads": 8, "n_layers": 2, "max_seq_len": 65536}
 # {checkpoint: (its config.json, covered tokens, base, channels that turn)}
 READ = {
-    "Yi-34B-200K": ({"model_type": "llama", **SIZES, "max_position_embeddings": 200000, "rope_theta": 5e6}, 200000, 5e6, 64),
+    "Yi-34B-200K": (
+        {"model_type": "llama", **SIZES, "max_position_embeddings": 200000, "rope_theta": 5e6},
+        200000,
+        5e6,
+        64,
+    ),
     "glm-4-9b-chat-1m": ({**CHATGLM, "rope_ratio": 10000, "seq_length": 1048576}, 1048576, 1e8, 64),
     "chatglm3-6b-32k": ({**CHATGLM, "rope_ratio": 50, "seq_length": 32768}, 32768, 5e5, 64),
     "Command R": (COMMAND_R, 131072, 8e6, 64),
@@ -80,18 +141,56 @@ READ = {
         5e7,
         64,
     ),
-    "Nemotron": ({"model_type": "nemotron", **SIZES, "rope_percent": 0.5, "partial_rotary_factor": 0.5}, 32768, 1e4, 32),
-    "GPT-J": ({"model_type": "gptj", "n_embd": 4096, "n_head": 16, "n_layer": 2, "n_positions": 2048, "rotary_dim": 64}, 2048, 1e4, 64),
-    "MiniMax": ({"model_type": "minimax", **SIZES, "head_dim": 128, "rotary_dim": 64, "rope_theta": 1e7}, 32768, 1e7, 64),
+    "Nemotron": (
+        {"model_type": "nemotron", **SIZES, "rope_percent": 0.5, "partial_rotary_factor": 0.5},
+        32768,
+        1e4,
+        32,
+    ),
+    "GPT-J": (
+        {
+            "model_type": "gptj",
+            "n_embd": 4096,
+            "n_head": 16,
+            "n_layer": 2,
+            "n_positions": 2048,
+            "rotary_dim": 64,
+        },
+        2048,
+        1e4,
+        64,
+    ),
+    "MiniMax": (
+        {"model_type": "minimax", **SIZES, "head_dim": 128, "rotary_dim": 64, "rope_theta": 1e7},
+        32768,
+        1e7,
+        64,
+    ),
     "DBRX": (
-        {"model_type": "dbrx", "d_model": 512, "n_heads": 8, "n_layers": 2, "max_seq_len": 32768, "attn_config": {"rope_theta": 5e5}},
+        {
+            "model_type": "dbrx",
+            "d_model": 512,
+            "n_heads": 8,
+            "n_layers": 2,
+            "max_seq_len": 32768,
+            "attn_config": {"rope_theta": 5e5},
+        },
         32768,
         5e5,
         64,
     ),
-    "gpt-oss": ({"model_type": "gpt_oss", **SIZES, "rope_theta": 150000, "initial_context_length": 4096}, 32768, 150000, 64),
+    "gpt-oss": (
+        {"model_type": "gpt_oss", **SIZES, "rope_theta": 150000, "initial_context_length": 4096},
+        32768,
+        150000,
+        64,
+    ),
     "Hunyuan": (
-        {"model_type": "hunyuan_v1_moe", **SIZES, "rope_scaling": {"type": "dynamic", "alpha": 1000.0, "factor": 1.0}},
+        {
+            "model_type": "hunyuan_v1_moe",
+            **SIZES,
+            "rope_scaling": {"type": "dynamic", "alpha": 1000.0, "factor": 1.0},
+        },
         32768,
         1e4 * 1000 ** (64 / 62),
         64,
@@ -126,7 +225,12 @@ UNTURNED = {
         "max_seq_len": 65536,
         "attn_config": {"alibi": True, "rope": False},
     },
-    "Granite hybrid": {"model_type": "granitemoehybrid", **SIZES, "position_embedding_type": "nope", "rope_theta": 1e4},
+    "Granite hybrid": {
+        "model_type": "granitemoehybrid",
+        **SIZES,
+        "position_embedding_type": "nope",
+        "rope_theta": 1e4,
+    },
     "Falcon": {"model_type": "falcon", **SIZES, "alibi": True},
 }
 
@@ -137,9 +241,15 @@ def test_a_key_about_positions_that_is_not_read_is_named_and_no_length_is(tmp_pa
     found = explain_words(described(tmp_path, config), [])
     said = [finding.text for finding in found.findings]
     assert all(any(key in text for text in said) for key in keys), said
-    assert set(keys) <= set(found.setting.unread) and "Covers" not in found.text and "What length it covers is not said: " in found.text
+    assert (
+        set(keys) <= set(found.setting.unread)
+        and "Covers" not in found.text
+        and "What length it covers is not said: " in found.text
+    )
     assert found.as_json()["covers"] is None and found.as_json()["covers_limit"]
-    assert not [line for line in found.words if "--max-model-len" in line.text or "-c " in line.text]
+    assert not [
+        line for line in found.words if "--max-model-len" in line.text or "-c " in line.text
+    ]
 
 
 @pytest.mark.parametrize("name", READ)
@@ -167,37 +277,66 @@ def test_a_key_whose_value_asks_for_nothing_is_not_named(tmp_path):
         "compression_ratio": 1.0,
     }
     lengths = {"seq_length": 32768, "context_length": 32768}
-    found = explain_words(described(tmp_path, {"model_type": "llama", **SIZES, **off, **lengths}), [])
+    found = explain_words(
+        described(tmp_path, {"model_type": "llama", **SIZES, **off, **lengths}), []
+    )
     assert not found.findings and not found.setting.unread
-    llama4 = {"model_type": "llama4_text", **SIZES, "attn_temperature_tuning": True, "floor_scale": 8192, "attn_scale": 0.1}
+    llama4 = {
+        "model_type": "llama4_text",
+        **SIZES,
+        "attn_temperature_tuning": True,
+        "floor_scale": 8192,
+        "attn_scale": 0.1,
+    }
     found = explain_words(described(tmp_path, llama4), [])
-    assert "Covers 32,768 tokens" in found.text and any("attn_temperature_tuning" in one.text for one in found.findings)
+    assert "Covers 32,768 tokens" in found.text and any(
+        "attn_temperature_tuning" in one.text for one in found.findings
+    )
 
 
 def test_chatglm_reads_its_ratio_alone(tmp_path):
     config = {**CHATGLM, "rope_ratio": 50, "seq_length": 32768}
-    found = explain_words(described(tmp_path, config), ['rope_parameters={"rope_type": "yarn", "factor": 4.0}'])
+    found = explain_words(
+        described(tmp_path, config), ['rope_parameters={"rope_type": "yarn", "factor": 4.0}']
+    )
     assert_alike(found.setting, found.before, None)
     assert any("rope_ratio alone" in one.text for one in found.findings)
     raised = explain_words(str(tmp_path), ["rope_ratio=500"])
-    assert raised.setting.turning[0].rope.base == 5e6 and '{"rope_ratio": 500' in raised.words[1].text
+    assert (
+        raised.setting.turning[0].rope.base == 5e6 and '{"rope_ratio": 500' in raised.words[1].text
+    )
 
 
 def test_a_model_file_that_passes_no_scaling_on_has_no_line_with_one(tmp_path):
-    yarn = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 32768, "rope_theta": 1e6}
+    yarn = {
+        "rope_type": "yarn",
+        "factor": 2.0,
+        "original_max_position_embeddings": 32768,
+        "rope_theta": 1e6,
+    }
     place = described(tmp_path, {"model_type": "mixtral", **SIZES, "rope_theta": 1e6})
     found = explain_words(place, [f"rope_parameters={json.dumps(yarn)}"])
     (line,) = (line for line in found.words if line.tool == "SGLang")
     assert not line.serves and "never passes a scaling on" in line.text
-    there = explain_words(place, ["--json-model-override-args", json.dumps({"rope_parameters": yarn})])
+    there = explain_words(
+        place, ["--json-model-override-args", json.dumps({"rope_parameters": yarn})]
+    )
     assert_alike(there.setting, there.before, None)
     assert any("never passes a scaling on" in finding.text for finding in there.findings)
 
 
 @pytest.mark.parametrize("mscale", [0.5, 1.0, 1.3])
 def test_the_factor_of_mscale_all_dim_is_in_every_line(tmp_path, mscale):
-    """DeepSeek V3: logits times (0.1 ln 40 + 1)^2 = 1.87, which attention_factor alone would lose."""
-    words = {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096, "mscale": mscale, "mscale_all_dim": mscale}
+    """DeepSeek V3: logits times (0.1 ln 40 + 1)^2 = 1.87, which attention_factor alone would
+    lose.
+    """
+    words = {
+        "type": "yarn",
+        "factor": 40,
+        "original_max_position_embeddings": 4096,
+        "mscale": mscale,
+        "mscale_all_dim": mscale,
+    }
     config = {"model_type": "deepseek_v3", **LATENT, "rope_scaling": words}
     found = explain_words(described(tmp_path, config), [])
     rope = found.setting.turning[0].rope
@@ -208,7 +347,13 @@ def test_the_factor_of_mscale_all_dim_is_in_every_line(tmp_path, mscale):
 def test_names_of_architectures_are_llama_cpps():
     unknown = {*FACTS["gguf_families"], *FACTS["gguf_alike"]} - {*gguf.MODEL_ARCH_NAMES.values()}
     assert unknown <= NEWER
-    expected = {"glm4_moe": "glm4moe", "qwen3_5_text": "qwen35", "deepseek_v3": "deepseek2", "mistral": "llama", "phi": "phi2"}
+    expected = {
+        "glm4_moe": "glm4moe",
+        "qwen3_5_text": "qwen35",
+        "deepseek_v3": "deepseek2",
+        "mistral": "llama",
+        "phi": "phi2",
+    }
     assert {family: ARCHITECTURES[family] for family in expected} == expected
     with pytest.raises(Cannot, match="does not know opt"):
         architecture("opt")
@@ -216,33 +361,61 @@ def test_names_of_architectures_are_llama_cpps():
 
 def test_keys_of_another_architecture_do_nothing(tmp_path):
     place = described(tmp_path, {"model_type": "glm4_moe", **SIZES, "partial_rotary_factor": 0.5})
-    found = explain_words(place, ["glm4_moe.rope.freq_base=5e5", "--override-kv", "glm4moe.rope.scaling.factor=float:2"])
+    found = explain_words(
+        place,
+        ["glm4_moe.rope.freq_base=5e5", "--override-kv", "glm4moe.rope.scaling.factor=float:2"],
+    )
     assert found.setting.turning[0].rope.base == 1e4 and found.setting.turning[0].rope.factor == 2
-    assert any("glm4_moe.rope.freq_base does nothing in this file: llama.cpp reads keys of glm4moe" in one.text for one in found.findings)
+    assert any(
+        "glm4_moe.rope.freq_base does nothing in this file: llama.cpp reads keys of glm4moe"
+        in one.text
+        for one in found.findings
+    )
 
 
 @pytest.mark.slow
 def test_every_family_of_transformers_has_lines_that_are_read_back(tmp_path):
-    """All causal families with their default configuration, scaled by YaRN; of those that are refused, the reason is one of four."""
+    """All causal families with their default configuration, scaled by YaRN; of those that are
+    refused, the reason is one of four.
+    """
     import transformers
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     count = 0
     for family in sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES):
         try:
-            config = json.loads(json.dumps(transformers.AutoConfig.for_model(family).to_dict(), default=str))
+            config = json.loads(
+                json.dumps(transformers.AutoConfig.for_model(family).to_dict(), default=str)
+            )
         except Exception:  # a composite that has no default
             continue
         try:
             setting = read_setting(config, family)
             kinds = [kind.name for kind in setting.turning]
         except ConfigError as error:
-            assert any(part in str(error) for part in ("no key of RoPE", "no layer in which", "lacks head_dim", "max_position_embeddings"))
+            assert any(
+                part in str(error)
+                for part in (
+                    "no key of RoPE",
+                    "no layer in which",
+                    "lacks head_dim",
+                    "max_position_embeddings",
+                )
+            )
             continue
         count += 1
-        yarn = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": setting.longest, "rope_theta": 1e6}
+        yarn = {
+            "rope_type": "yarn",
+            "factor": 2.0,
+            "original_max_position_embeddings": setting.longest,
+            "rope_theta": 1e6,
+        }
         check_lines(tmp_path, config, [])
         check_lines(
-            tmp_path, config, [f"rope_parameters={json.dumps(dict.fromkeys(kinds, yarn) if nested(rope_words(flat(config))) else yarn)}"]
+            tmp_path,
+            config,
+            [
+                f"rope_parameters={json.dumps(dict.fromkeys(kinds, yarn) if nested(rope_words(flat(config))) else yarn)}"
+            ],
         )
     assert count > 100

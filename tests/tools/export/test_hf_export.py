@@ -1,4 +1,6 @@
-"""Trainings and extensions written in Hugging Face format: transformers itself is the judge; words for the engines."""
+"""Trainings and extensions written in Hugging Face format: transformers itself is the judge; words
+for the engines.
+"""
 
 import fcntl
 import json
@@ -47,7 +49,11 @@ MODELS = {
     "qk_norm": ({}, {"qk_norm": "rms", "head_dim": 24}, "Qwen3ForCausalLM"),
     "qk_norm interleaved": ({"layout": "interleaved"}, {"qk_norm": "rms"}, "Qwen3ForCausalLM"),
     "unturned": (node("encoding", "smollm3"), {"n_layer": 5, "tied": True}, "SmolLM3ForCausalLM"),
-    "unturned window": ({"unturned": [0], "window": [5, None], "layout": "interleaved"}, {}, "SmolLM3ForCausalLM"),
+    "unturned window": (
+        {"unturned": [0], "window": [5, None], "layout": "interleaved"},
+        {},
+        "SmolLM3ForCausalLM",
+    ),
     "biases": ({"layout": "interleaved"}, {"qkv_bias": True}, "Qwen2ForCausalLM"),
 }
 
@@ -57,7 +63,9 @@ def test_an_exported_training_is_the_same_function(tmp_path, name):
     encoding, model, architecture = MODELS[name]
     run = trained(tmp_path, job(method("encoding", "rope", **encoding), model))
     out = exported(run, method("extension", "pi", **FIXED))
-    theirs, info = getattr(transformers, architecture).from_pretrained(out, output_loading_info=True)
+    theirs, info = getattr(transformers, architecture).from_pretrained(
+        out, output_loading_info=True
+    )
     assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"]
     assert type(transformers.AutoModelForCausalLM.from_pretrained(out)) is type(theirs)
     assert_equal_logits(run, theirs.eval(), method("extension", "pi", **FIXED))
@@ -82,8 +90,14 @@ EXTENSIONS = {
     "yarn_radix": ("longrope", FIXED),
     "llama3": ("llama3", FIXED),
     "longrope": ("longrope", FIXED),
-    "longrope two": ("longrope", {**FIXED, "factors": DIVISORS, "short_factors": [1.0] * 7 + [1.5]}),
-    "compose": ("longrope", {"parts": [method("extension", "pi", **FIXED), method("extension", "yarn", **FIXED)]}),
+    "longrope two": (
+        "longrope",
+        {**FIXED, "factors": DIVISORS, "short_factors": [1.0] * 7 + [1.5]},
+    ),
+    "compose": (
+        "longrope",
+        {"parts": [method("extension", "pi", **FIXED), method("extension", "yarn", **FIXED)]},
+    ),
 }
 
 
@@ -93,20 +107,29 @@ def test_an_extension_is_exported_as_their_own(tmp_path, name):
     extension = method("extension", name.split()[0], **arguments)
     run = trained(tmp_path, job())
     out = exported(run, extension)
-    scaling = json.loads((out / "config.json").read_text())["rope_scaling"] or {"rope_type": "default"}
+    scaling = json.loads((out / "config.json").read_text())["rope_scaling"] or {
+        "rope_type": "default"
+    }
     assert scaling["rope_type"] == kind
     theirs = transformers.LlamaForCausalLM.from_pretrained(out).eval()
     assert_equal_logits(run, theirs, extension)
 
 
 @pytest.mark.parametrize(
-    ("extension", "arguments"), [("none", {"p": 0.7}), ("pi", {"cut": "full_turns", "layout": "interleaved"}), ("ntk", {"p": 0.7})]
+    ("extension", "arguments"),
+    [
+        ("none", {"p": 0.7}),
+        ("pi", {"cut": "full_turns", "layout": "interleaved"}),
+        ("ntk", {"p": 0.7}),
+    ],
 )
 def test_p_rope_is_their_proportional_type(tmp_path, extension, arguments):
     extension = method("extension", extension, **({} if extension == "none" else FIXED))
     run = trained(tmp_path, job(method("encoding", "p_rope", **arguments)))
     out = exported(run, extension)
-    assert json.loads((out / "config.json").read_text())["rope_scaling"]["rope_type"] == "proportional"
+    assert (
+        json.loads((out / "config.json").read_text())["rope_scaling"]["rope_type"] == "proportional"
+    )
     assert_equal_logits(run, transformers.LlamaForCausalLM.from_pretrained(out).eval(), extension)
 
 
@@ -117,24 +140,56 @@ SCALED = {"scaling": method("extension", "pi", **FIXED), "scaling_len": 32}
     ("cfg", "extension", "said"),
     [
         (job(node("encoding", "lerope")), {}, "encoding=lerope"),
-        (job(node("encoding", "smollm3"), {"qk_norm": "rms"}), {}, "encoding.unturned=[1] cannot be exported with model.qk_norm=rms"),
-        (job(node("encoding", "smollm3")), method("extension", "yarn", **FIXED), "add extension.temperature=false"),
-        (job(node("encoding", "alibi")), {}, "encoding=alibi cannot be exported: the format has encoding=rope"),
+        (
+            job(node("encoding", "smollm3"), {"qk_norm": "rms"}),
+            {},
+            "encoding.unturned=[1] cannot be exported with model.qk_norm=rms",
+        ),
+        (
+            job(node("encoding", "smollm3")),
+            method("extension", "yarn", **FIXED),
+            "add extension.temperature=false",
+        ),
+        (
+            job(node("encoding", "alibi")),
+            {},
+            "encoding=alibi cannot be exported: the format has encoding=rope",
+        ),
         (job(method("encoding", "rope", fraction=0.5)), {}, "encoding.fraction=0.5"),
         (job(method("encoding", "rope", resonance=True)), {}, "encoding.resonance=True"),
         (job(method("encoding", "p_rope", p=0.0)), {}, "turns no pair"),
-        (job(method("encoding", "p_rope")), method("extension", "yarn", **FIXED), "choose none, pi, ntk or abf"),
+        (
+            job(method("encoding", "p_rope")),
+            method("extension", "yarn", **FIXED),
+            "choose none, pi, ntk or abf",
+        ),
         (job(model={"qk_norm": "l2"}), {}, "model.qk_norm=l2"),
         (job(model={"output_gate": "headwise"}), {}, "model.output_gate=headwise"),
         (job(model={"qk_norm": "rms", "qkv_bias": True}), {}, "rms or biases"),
         (job(model={"n_head": 3, "head_dim": 8}), {}, "not a multiple of model.n_head=3"),
-        (job(train={"length": 32, "scale_attention": node("scale_attention", "ssmax")}), {}, "train.scale_attention=ssmax"),
+        (
+            job(train={"length": 32, "scale_attention": node("scale_attention", "ssmax")}),
+            {},
+            "train.scale_attention=ssmax",
+        ),
         (job(), node("extension", "rerope"), "extension=rerope does not only change frequencies"),
-        (job(), method("extension", "longrope", **FIXED, exact_first=4), "extension=longrope does not only change frequencies"),
+        (
+            job(),
+            method("extension", "longrope", **FIXED, exact_first=4),
+            "extension=longrope does not only change frequencies",
+        ),
         (job(), method("extension", "dynamic_ntk", fed=4), "does not only change frequencies"),
         (job(), node("extension", "pi"), "add extension.mode=fixed extension.target_len=TOKENS"),
-        (job(method("encoding", "rope", window=[4, None])), {}, "window=[4, None] cannot be exported"),
-        (job(method("encoding", "rope", **SCALED)), node("extension", "dynamic_ntk"), "a factor for each length"),
+        (
+            job(method("encoding", "rope", window=[4, None])),
+            {},
+            "window=[4, None] cannot be exported",
+        ),
+        (
+            job(method("encoding", "rope", **SCALED)),
+            node("extension", "dynamic_ntk"),
+            "a factor for each length",
+        ),
     ],
     ids=str,
 )
@@ -151,7 +206,10 @@ def test_what_the_format_cannot_say_is_refused(tmp_path, cfg, extension, said):
         ({"run": None}, "give run=results/runs/ID and out=FOLDER"),
         ({"run": "/nowhere"}, "has no finished training"),
         ({"out": str(CONFIGS)}, "not empty"),
-        ({"scale_attention": node("scale_attention", "log_n")}, "scale_attention=log_n cannot be exported"),
+        (
+            {"scale_attention": node("scale_attention", "log_n")},
+            "scale_attention=log_n cannot be exported",
+        ),
     ],
 )
 def test_an_export_that_is_not_one_thing_is_refused(tmp_path, changed, said):
@@ -164,7 +222,9 @@ def test_an_export_that_ended_early_is_made_by_the_same_command(tmp_path, monkey
     run = trained(tmp_path, job())
 
     def killed(*_):
-        shutil.copytree(tmp_path / ".out.part", tmp_path / "left")  # as it stands at a kill, which cleans nothing up
+        shutil.copytree(
+            tmp_path / ".out.part", tmp_path / "left"
+        )  # as it stands at a kill, which cleans nothing up
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
@@ -199,7 +259,9 @@ def test_a_damaged_training_is_not_exported(tmp_path):
 
 def test_a_child_of_a_model_with_dynamic_scaling_keeps_its_frequencies(tmp_path):
     scaling = method("extension", "dynamic_ntk")
-    parent = resolve(job(encoding={**node("encoding", "rope"), "scaling": scaling, "scaling_len": 32}))
+    parent = resolve(
+        job(encoding={**node("encoding", "rope"), "scaling": scaling, "scaling_len": 32})
+    )
     run = trained(tmp_path, child_config(parent, "rope-32-s0-0", FinetuneConfig(length=128)))
     out = exported(run)
     assert json.loads((out / "config.json").read_text())["max_position_embeddings"] == 32
@@ -208,27 +270,55 @@ def test_a_child_of_a_model_with_dynamic_scaling_keeps_its_frequencies(tmp_path)
 
 def test_a_training_on_a_task_has_no_tokenizer_and_its_mix_stands_behind_the_bos(tmp_path, capfd):
     mqar = node("data", "mqar")
-    data = {"name": "mqar", "tokenizer": "task", "vocab_size": VOCAB, "bos": False, "source": mqar["source"]}
+    data = {
+        "name": "mqar",
+        "tokenizer": "task",
+        "vocab_size": VOCAB,
+        "bos": False,
+        "source": mqar["source"],
+    }
     out = exported(trained(tmp_path / "task", job(data=data)))
     assert "data=mqar is a task" in capfd.readouterr().out and not (out / "tokenizer.json").exists()
-    mixed = {**job()["data"], "bos": True, "mix": {"task": "mqar", "share": 0.5, "vocab_size": 20, "source": mqar["source"]}}
+    mixed = {
+        **job()["data"],
+        "bos": True,
+        "mix": {"task": "mqar", "share": 0.5, "vocab_size": 20, "source": mqar["source"]},
+    }
     out = exported(trained(tmp_path / "mix", job(data=mixed)))
     assert json.loads((out / "config.json").read_text())["bos_token_id"] == VOCAB - 20 - 1
 
 
 def test_an_export_of_a_checkpoint_ends_a_text_as_it_did(tmp_path, text_folder):
-    """Special tokens, chat template and generation_config.json are the checkpoint's, also where its vocabulary is nearly one of bytes."""
-    path = checkpoint(tmp_path, vocab_size=258, bos_token_id=256, eos_token_id=[257, 3], pad_token_id=257)
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet(), reverse=True)  # ids that are not the values of the bytes
+    """Special tokens, chat template and generation_config.json are the checkpoint's, also where its
+    vocabulary is nearly one of bytes.
+    """
+    path = checkpoint(
+        tmp_path, vocab_size=258, bos_token_id=256, eos_token_id=[257, 3], pad_token_id=257
+    )
+    alphabet = sorted(
+        pre_tokenizers.ByteLevel.alphabet(), reverse=True
+    )  # ids that are not the values of the bytes
     model = Tokenizer(models.BPE({one: at for at, one in enumerate(alphabet)}, []))
-    model.pre_tokenizer, model.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    model.pre_tokenizer, model.decoder = (
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+        decoders.ByteLevel(),
+    )
     model.add_special_tokens(["<s>", "</s>"])
-    whole = transformers.PreTrainedTokenizerFast(tokenizer_object=model, bos_token="<s>", eos_token="</s>", pad_token="</s>")
+    whole = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=model, bos_token="<s>", eos_token="</s>", pad_token="</s>"
+    )
     whole.chat_template = "{{ messages[0]['content'] }}</s>"
     whole.save_pretrained(path)
     transformers.GenerationConfig(eos_token_id=[257, 3]).save_pretrained(path)
     data = {**job()["data"], "tokenizer": "bytes", "name": "local", "path": str(text_folder)}
-    data |= {"source": {"_target_": "posbench.data.local.LocalFiles", "column": "text", "validation_share": 0.05, "test_share": 0.1}}
+    data |= {
+        "source": {
+            "_target_": "posbench.data.local.LocalFiles",
+            "column": "text",
+            "validation_share": 0.05,
+            "test_share": 0.1,
+        }
+    }
     cfg = adopted(path, data=data)
     assert cfg.data["tokenizer"] == str(path)
     run = Run(tmp_path / run_id(cfg.as_dict(), "f"))
@@ -236,18 +326,34 @@ def test_an_export_of_a_checkpoint_ends_a_text_as_it_did(tmp_path, text_folder):
         take_checkpoint(run, cfg, 258, "cpu", "f")
     out = exported(run, cache_dir=str(tmp_path / "cache"))
     theirs = transformers.AutoTokenizer.from_pretrained(out)
-    assert (theirs.bos_token_id, theirs.eos_token, theirs.pad_token) == (256, "</s>", "</s>") and theirs("ab")["input_ids"] == whole("ab")[
-        "input_ids"
-    ]
-    assert theirs.apply_chat_template([{"role": "user", "content": "hi"}], tokenize=False) == "hi</s>"
+    assert (theirs.bos_token_id, theirs.eos_token, theirs.pad_token) == (
+        256,
+        "</s>",
+        "</s>",
+    ) and theirs("ab")["input_ids"] == whole("ab")["input_ids"]
+    assert (
+        theirs.apply_chat_template([{"role": "user", "content": "hi"}], tokenize=False) == "hi</s>"
+    )
     config = transformers.AutoConfig.from_pretrained(out)
     assert (config.bos_token_id, config.eos_token_id, config.pad_token_id) == (256, [257, 3], 257)
     assert transformers.GenerationConfig.from_pretrained(out).eos_token_id == [257, 3]
 
 
 def test_a_tokenizer_of_the_corpus_comes_along(tmp_path, text_folder):
-    source = {"_target_": "posbench.data.local.LocalFiles", "column": "text", "validation_share": 0.05, "test_share": 0.1}
-    data = {"tokenizer": "bpe", "vocab_size": 280, "bos": False, "name": "local", "path": str(text_folder), "source": source}
+    source = {
+        "_target_": "posbench.data.local.LocalFiles",
+        "column": "text",
+        "validation_share": 0.05,
+        "test_share": 0.1,
+    }
+    data = {
+        "tokenizer": "bpe",
+        "vocab_size": 280,
+        "bos": False,
+        "name": "local",
+        "path": str(text_folder),
+        "source": source,
+    }
     out = exported(trained(tmp_path, job(data=data)), cache_dir=str(tmp_path / "cache"))
     tokenizer = transformers.AutoTokenizer.from_pretrained(out)
     text = "train document 3 says word 7 and number 9."
@@ -255,7 +361,10 @@ def test_a_tokenizer_of_the_corpus_comes_along(tmp_path, text_folder):
     from posbench.data.tokenizers import load_tokenizer
 
     ours = load_tokenizer("bpe-280", prepare(data, tmp_path / "cache").folder)
-    assert tokenizer(text)["input_ids"] == ours.encode([text])[0][0].tolist() and tokenizer.decode(tokenizer(text)["input_ids"]) == text
+    assert (
+        tokenizer(text)["input_ids"] == ours.encode([text])[0][0].tolist()
+        and tokenizer.decode(tokenizer(text)["input_ids"]) == text
+    )
 
 
 ENGINES = ("transformers", "vLLM", "SGLang", "llama.cpp")
@@ -273,11 +382,15 @@ CASES = {  # {extension: (rope type, its arguments, engines that express it)}
 @pytest.mark.parametrize("name", CASES)
 def test_the_config_json_is_the_extension(tmp_path, name):
     kind, arguments, served = CASES[name]
-    assert_set(checkpoint(tmp_path), method("extension", name.split()[0], **arguments), kind, served)
+    assert_set(
+        checkpoint(tmp_path), method("extension", name.split()[0], **arguments), kind, served
+    )
 
 
 def assert_set(path: Path, extension: dict, kind: str, served: set[str]) -> None:
-    """A checkpoint with the written config.json is the extension, and `served` are the engines that express it."""
+    """A checkpoint with the written config.json is the extension, and `served` are the engines that
+    express it.
+    """
     cfg, own = adopted(path), json.loads((path / "config.json").read_text())
     config = config_json(own, cfg, extension)
     assert config["rope_parameters"]["rope_type"] == kind
@@ -289,14 +402,24 @@ def assert_set(path: Path, extension: dict, kind: str, served: set[str]) -> None
     changed.mkdir()
     shutil.copy(path / "model.safetensors", changed)
     (changed / "config.json").write_text(json.dumps(config))
-    assert_equal_logits(run, transformers.AutoModelForCausalLM.from_pretrained(changed).eval(), extension, relative=True)
+    assert_equal_logits(
+        run,
+        transformers.AutoModelForCausalLM.from_pretrained(changed).eval(),
+        extension,
+        relative=True,
+    )
     told = engine_words(cfg, settings(cfg, extension, own), own)
     assert all(one["words"] for one in told.values())
     assert {engine for engine, one in told.items() if one["serves"]} == served
 
 
 HALF = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
-HALF_DIVISORS = {**HALF, "rope_type": "longrope", "long_factor": [1.0, 1.5, 2.0, 4.0], "short_factor": [1.0, 1.5, 2.0, 4.0]}
+HALF_DIVISORS = {
+    **HALF,
+    "rope_type": "longrope",
+    "long_factor": [1.0, 1.5, 2.0, 4.0],
+    "short_factor": [1.0, 1.5, 2.0, 4.0],
+}
 FAMILIES = {
     "Mistral": {"sliding_window": 7},
     "Ministral": {"layer_types": ["sliding_attention", "full_attention"]},
@@ -305,22 +428,32 @@ FAMILIES = {
     "SmolLM3": {},
     "Phi3": {},
     "Phi3 half": {"rope_parameters": HALF, "hidden_size": 64},
-    "Phi3 longrope": {"rope_parameters": HALF_DIVISORS, "original_max_position_embeddings": 16, "hidden_size": 64},
+    "Phi3 longrope": {
+        "rope_parameters": HALF_DIVISORS,
+        "original_max_position_embeddings": 16,
+        "hidden_size": 64,
+    },
 }
 
 
 @pytest.mark.parametrize("model", FAMILIES)
 @pytest.mark.parametrize("name", ["pi", "ntk", "yarn"])
 def test_the_config_json_of_every_type_of_model_is_the_extension(tmp_path, model, name):
-    """Phi-3 knows the types default and longrope alone; a layer without rotation and a half that turns stay as they are."""
+    """Phi-3 knows the types default and longrope alone; a layer without rotation and a half that
+    turns stay as they are.
+    """
     path = checkpoint(tmp_path, model.split()[0], **FAMILIES[model])
     kind, arguments, served = CASES[name]
     extension = method("extension", name.split()[0], **arguments)
     if name == "yarn" and model in ("SmolLM3", "Phi3 half", "Phi3 longrope"):
-        with pytest.raises(ConfigError, match="extension=yarn has a temperature where nothing turns"):
+        with pytest.raises(
+            ConfigError, match="extension=yarn has a temperature where nothing turns"
+        ):
             settings(adopted(path), extension, json.loads((path / "config.json").read_text()))
         return
-    if model.startswith("Phi3") and (name != "ntk" or model == "Phi3 longrope"):  # ntk is another base, which beside divisors is not enough
+    if model.startswith("Phi3") and (
+        name != "ntk" or model == "Phi3 longrope"
+    ):  # ntk is another base, which beside divisors is not enough
         kind, served = "longrope", {*ENGINES[:3]}
     if model == "Ministral":
         served = served - {"llama.cpp"}  # whose converter does not know this type of model
@@ -330,7 +463,11 @@ def test_the_config_json_of_every_type_of_model_is_the_extension(tmp_path, model
 def test_what_phi3_has_no_type_for_is_refused(tmp_path):
     path = checkpoint(tmp_path, "Phi3")
     with pytest.raises(ConfigError, match="extension=dynamic_ntk has a factor for each length"):
-        settings(adopted(path), method("extension", "dynamic_ntk"), json.loads((path / "config.json").read_text()))
+        settings(
+            adopted(path),
+            method("extension", "dynamic_ntk"),
+            json.loads((path / "config.json").read_text()),
+        )
 
 
 def test_a_new_config_json_is_that_of_the_checkpoint(tmp_path):
@@ -338,7 +475,9 @@ def test_a_new_config_json_is_that_of_the_checkpoint(tmp_path):
     path = checkpoint(tmp_path)
     extension, run = method("extension", "yarn", **FIXED), imported(path)
     (path / "config.json").write_text(json.dumps(config_json(None, adopted(path), extension)))
-    assert_equal_logits(run, transformers.LlamaForCausalLM.from_pretrained(path).eval(), extension, relative=True)
+    assert_equal_logits(
+        run, transformers.LlamaForCausalLM.from_pretrained(path).eval(), extension, relative=True
+    )
 
 
 def test_the_words_for_each_engine(tmp_path):
@@ -348,8 +487,12 @@ def test_the_words_for_each_engine(tmp_path):
     assert words[0] == "--hf-overrides" and words[2:] == ["--max-model-len", "128"]
     assert json.loads(words[1])["rope_parameters"]["original_max_position_embeddings"] == TRAIN_LEN
     assert json.loads(shlex.split(yarn["SGLang"])[1])["rope_parameters"]["rope_type"] == "yarn"
-    assert yarn["llama.cpp"].startswith("--rope-scaling yarn --rope-scale 4 --yarn-orig-ctx 32 --yarn-beta-slow 1 ")
-    assert json.loads(words[1])["max_position_embeddings"] == 128  # vLLM 0.33 multiplies it for linear alone
+    assert yarn["llama.cpp"].startswith(
+        "--rope-scaling yarn --rope-scale 4 --yarn-orig-ctx 32 --yarn-beta-slow 1 "
+    )
+    assert (
+        json.loads(words[1])["max_position_embeddings"] == 128
+    )  # vLLM 0.33 multiplies it for linear alone
     assert json.loads(shlex.split(_words(cfg, "pi")["vLLM"])[1]).keys() == {"rope_parameters"}
     assert json.loads(shlex.split(_words(cfg, "ntk")["vLLM"])[1])["max_position_embeddings"] == 128
     ntk = _words(cfg, "ntk")["llama.cpp"]

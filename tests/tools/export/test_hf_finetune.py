@@ -1,4 +1,6 @@
-"""Checkpoints as parents of fine-tuned runs, and the child as transformers reads it, also where transformers builds and saves it."""
+"""Checkpoints as parents of fine-tuned runs, and the child as transformers reads it, also where
+transformers builds and saves it.
+"""
 
 import json
 from dataclasses import replace
@@ -27,19 +29,41 @@ from posbench.runs.directory import Run
 from posbench.training.trainer import Trainer
 
 LONGER = 2 * TRAIN_LEN
-WORDS = [word for word in SMALL if word.startswith(("data", "log", "device", "evaluate.windows", "evaluate.max_length"))]
-LONG = [*WORDS, *PLACES, "extension=yarn", "finetune=longer", "finetune.steps=3", "finetune.lr=1e-3", "finetune.tokens_per_step=64"]
+WORDS = [
+    word
+    for word in SMALL
+    if word.startswith(("data", "log", "device", "evaluate.windows", "evaluate.max_length"))
+]
+LONG = [
+    *WORDS,
+    *PLACES,
+    "extension=yarn",
+    "finetune=longer",
+    "finetune.steps=3",
+    "finetune.lr=1e-3",
+    "finetune.tokens_per_step=64",
+]
 SHAPE = Shape(32, 1, 2, 2, 16)
-TUNED = ["finetune=longer", "finetune.lr=1e-2", "finetune.muon_lr=1e-3", f"finetune.tokens_per_step={2 * LONGER}"]
+TUNED = [
+    "finetune=longer",
+    "finetune.lr=1e-2",
+    "finetune.muon_lr=1e-3",
+    f"finetune.tokens_per_step={2 * LONGER}",
+]
 YARN = {"_target_": "posbench.extensions.yarn.Yarn", "mode": "fixed", "target_len": LONGER}
 
 
-def test_a_fine_tuned_checkpoint_has_weights_of_its_own_and_is_the_same_model_to_transformers(world, capfd):
+def test_a_fine_tuned_checkpoint_has_weights_of_its_own_and_is_the_same_model_to_transformers(
+    world, capfd
+):
     path = hf_models.checkpoint(world.root, vocab_size=256, max_position_embeddings=16)
     before = load_file(path / "model.safetensors")
     done = call(capfd, world.root, "run", "model=hf", f"model.path={path}", *LONG)
     assert done.returncode == 0, done.stderr
-    (parent,), (child,) = (sorted((world.root / "runs").glob(pattern)) for pattern in ("hf-16-s0-*", "hf+yarn-16to64-s0-*"))
+    (parent,), (child,) = (
+        sorted((world.root / "runs").glob(pattern))
+        for pattern in ("hf-16-s0-*", "hf+yarn-16to64-s0-*")
+    )
     assert not (parent / "model.safetensors").exists() and (parent / "train.json").exists()
     assert json.loads((child / "provenance.json").read_text())["parent"]["run_id"] == parent.name
     assert json.loads((child / "train.json").read_text())["steps"] == 3
@@ -48,10 +72,17 @@ def test_a_fine_tuned_checkpoint_has_weights_of_its_own_and_is_the_same_model_to
     assert theirs.config.max_position_embeddings == 64
     hf_models.assert_equal_logits(Run(child), theirs, vocab_size=256)
     after = load_file(out / "model.safetensors")
-    assert before.keys() == after.keys() and not torch.equal(before["model.norm.weight"], after["model.norm.weight"])
+    assert before.keys() == after.keys() and not torch.equal(
+        before["model.norm.weight"], after["model.norm.weight"]
+    )
     assert all(torch.allclose(value, after[name], atol=0.05) for name, value in before.items())
-    refused = call(capfd, world.root, "run", "model=hf", f"model.path={path}", "evaluate.split=all", *LONG)
-    assert refused.returncode == 2 and "evaluate.split=all scores the text of the fine-tuning too" in refused.stderr
+    refused = call(
+        capfd, world.root, "run", "model=hf", f"model.path={path}", "evaluate.split=all", *LONG
+    )
+    assert (
+        refused.returncode == 2
+        and "evaluate.split=all scores the text of the fine-tuning too" in refused.stderr
+    )
 
 
 def checkpoint(root, kind):
@@ -62,44 +93,92 @@ def checkpoint(root, kind):
 
 def tuned(capfd, root, kind, *words, length=LONGER):
     """Finished run of a child."""
-    done = call(capfd, root, "run", *checkpoint(root, kind), *TUNED, f"finetune.length={length}", *words)
+    done = call(
+        capfd, root, "run", *checkpoint(root, kind), *TUNED, f"finetune.length={length}", *words
+    )
     assert done.returncode == 0, done.stderr
     (child,) = (run for run in (root / "runs").glob(f"hf*-{TRAIN_LEN}to{length}-*"))
     return Run(child)
 
 
 @pytest.mark.parametrize("kind", ["gpt_neox", "gemma3_text", "gpt_oss"])
-def test_a_child_is_the_model_that_transformers_saved_with_the_extension_put_back(world, capfd, kind):
+def test_a_child_is_the_model_that_transformers_saved_with_the_extension_put_back(
+    world, capfd, kind
+):
     child = tuned(capfd, world.root, kind, "finetune.steps=4", "extension=yarn")
-    losses = [json.loads(line)["loss"] for line in child.train_log.read_text().splitlines() if "loss" in json.loads(line)]
+    losses = [
+        json.loads(line)["loss"]
+        for line in child.train_log.read_text().splitlines()
+        if "loss" in json.loads(line)
+    ]
     ours = load_model(child, trained_config(child), 256, "cpu")
     theirs = transformers.AutoModelForCausalLM.from_pretrained(child.path).eval()
     ids = text(2, LONGER)
     extended = posbench.extend(theirs, "yarn", target_len=LONGER, train_len=TRAIN_LEN)
     right = difference(ours(ids), extended(ids).logits)
     before = tiny(kind, vocab_size=256).state_dict()
-    moved = {name for name, tensor in posbench.restore(theirs).state_dict().items() if not torch.equal(tensor, before[name])}
+    moved = {
+        name
+        for name, tensor in posbench.restore(theirs).state_dict().items()
+        if not torch.equal(tensor, before[name])
+    }
     assert losses and len(moved) > len(before) // 2
     again = call(capfd, world.root, "run", "model=hf", f"model.path={child.path}", *WORDS, *PLACES)
     assert again.returncode == 2 and f"give run={child.path} instead" in again.stderr
-    assert right < 1e-4 < 3e-4 < difference(ours(ids), theirs(ids).logits), "without it the model is another"
+    assert right < 1e-4 < 3e-4 < difference(ours(ids), theirs(ids).logits), (
+        "without it the model is another"
+    )
 
 
 def test_a_learned_table_is_trained_at_its_own_length(world, capfd):
-    child = tuned(capfd, world.root, "gpt2", "finetune.steps=3", f"evaluate.max_length={TRAIN_LEN}", length=TRAIN_LEN)
+    child = tuned(
+        capfd,
+        world.root,
+        "gpt2",
+        "finetune.steps=3",
+        f"evaluate.max_length={TRAIN_LEN}",
+        length=TRAIN_LEN,
+    )
     theirs = transformers.AutoModelForCausalLM.from_pretrained(child.path).eval()
-    assert not torch.equal(theirs.transformer.wpe.weight, tiny("gpt2", vocab_size=256).transformer.wpe.weight)
-    assert difference(load_model(child, trained_config(child), 256, "cpu")(text(1, TRAIN_LEN)), theirs(text(1, TRAIN_LEN)).logits) < 1e-4
+    assert not torch.equal(
+        theirs.transformer.wpe.weight, tiny("gpt2", vocab_size=256).transformer.wpe.weight
+    )
+    assert (
+        difference(
+            load_model(child, trained_config(child), 256, "cpu")(text(1, TRAIN_LEN)),
+            theirs(text(1, TRAIN_LEN)).logits,
+        )
+        < 1e-4
+    )
 
 
 def test_no_steps_are_the_extension_at_evaluation(world, capfd):
-    child = tuned(capfd, world.root, "gpt_neox", "finetune.steps=0", "extension=yarn", f"evaluate.lengths={LONGER}", "evaluate.dtype=fp32")
-    words = [*checkpoint(world.root, "gpt_neox"), "extension=yarn", "extension.mode=fixed", f"extension.target_len={LONGER}"]
-    done = call(capfd, world.root, "run", *words, f"evaluate.lengths={LONGER}", "evaluate.dtype=fp32")
+    child = tuned(
+        capfd,
+        world.root,
+        "gpt_neox",
+        "finetune.steps=0",
+        "extension=yarn",
+        f"evaluate.lengths={LONGER}",
+        "evaluate.dtype=fp32",
+    )
+    words = [
+        *checkpoint(world.root, "gpt_neox"),
+        "extension=yarn",
+        "extension.mode=fixed",
+        f"extension.target_len={LONGER}",
+    ]
+    done = call(
+        capfd, world.root, "run", *words, f"evaluate.lengths={LONGER}", "evaluate.dtype=fp32"
+    )
     assert done.returncode == 0, done.stderr
     (parent,) = (world.root / "runs").glob(f"hf-{TRAIN_LEN}-*")
     rows = [
-        {row["length"]: row["nll"] for row in json.loads(file.read_text())["rows"] if row["protocol"] == "fixed_targets"}
+        {
+            row["length"]: row["nll"]
+            for row in json.loads(file.read_text())["rows"]
+            if row["protocol"] == "fixed_targets"
+        }
         for run, name in ((child, "none+none"), (Run(parent), "yarn+none"))
         for file in run.eval_files()
         if file.name.startswith(name)
@@ -108,8 +187,12 @@ def test_no_steps_are_the_extension_at_evaluation(world, capfd):
 
 
 def stepped(corpus, folder, *stops):
-    """Weights after the last of `stops`, each but the first reached by a new process's model from the state before it."""
-    config = TrainConfig(length=32, steps=4, tokens_per_step=64, dtype="fp32", lr=1e-2, muon_lr=1e-3)
+    """Weights after the last of `stops`, each but the first reached by a new process's model from
+    the state before it.
+    """
+    config = TrainConfig(
+        length=32, steps=4, tokens_per_step=64, dtype="fp32", lr=1e-2, muon_lr=1e-3
+    )
     for stop in stops:
         model = Reader(tiny("gpt_neox", vocab_size=256), 32, YARN, 16).requires_grad_(True)
         plans = training_plans(model.encoding, None, "cpu", 0)
@@ -133,7 +216,10 @@ def test_a_resumed_training_ends_with_the_same_weights(tmp_path):
 
 
 def test_gradients_are_those_of_transformers_own_loss():
-    own, model = tiny("gpt_neox").requires_grad_(True), Reader(tiny("gpt_neox"), TRAIN_LEN).requires_grad_(True)
+    own, model = (
+        tiny("gpt_neox").requires_grad_(True),
+        Reader(tiny("gpt_neox"), TRAIN_LEN).requires_grad_(True),
+    )
     ids, targets = text(2, 40)[:, :-1], text(2, 40)[:, 1:].clone()
     targets[:, :5] = -100
     plan = training_plans(model.encoding, None, "cpu", 0)(39, None)
@@ -148,7 +234,10 @@ def test_gradients_are_those_of_transformers_own_loss():
 REFUSED = {
     "positions of its own": (["finetune=pose", "extension=yarn"], "choose finetune=longer"),
     "a factor on logits": (["finetune=head_scale"], "choose finetune=longer"),
-    "no set of frequencies": (["finetune=longer", "extension=rerope"], "not a fixed set of frequencies"),
+    "no set of frequencies": (
+        ["finetune=longer", "extension=rerope"],
+        "not a fixed set of frequencies",
+    ),
 }
 
 
@@ -161,8 +250,19 @@ def test_what_such_a_child_cannot_have_is_said_before_anything_is_made(world, ca
 
 @pytest.mark.parametrize("words", [["extension=yarn"], []])
 def test_a_learned_table_has_neither_frequencies_nor_longer_texts(world, capfd, words):
-    done = call(capfd, world.root, "run", *checkpoint(world.root, "gpt2"), *TUNED, f"finetune.length={LONGER}", *words)
-    assert done.returncode == 2 and ("no frequencies" if words else "has positions that") in done.stderr
+    done = call(
+        capfd,
+        world.root,
+        "run",
+        *checkpoint(world.root, "gpt2"),
+        *TUNED,
+        f"finetune.length={LONGER}",
+        *words,
+    )
+    assert (
+        done.returncode == 2
+        and ("no frequencies" if words else "has positions that") in done.stderr
+    )
 
 
 def test_frequencies_of_each_length_have_nothing_trained_in():

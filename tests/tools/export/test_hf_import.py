@@ -10,7 +10,17 @@ import pytest
 import script_calls
 import torch
 from conftest import node
-from hf_models import TRAIN_LEN, VOCAB, adopted, assert_equal_logits, checkpoint, exported, imported, method, transformers
+from hf_models import (
+    TRAIN_LEN,
+    VOCAB,
+    adopted,
+    assert_equal_logits,
+    checkpoint,
+    exported,
+    imported,
+    method,
+    transformers,
+)
 from safetensors.torch import load_file
 
 import posbench
@@ -36,62 +46,108 @@ def test_an_imported_checkpoint_is_the_same_function_and_comes_back_as_it_was(tm
     assert_equal_logits(run, theirs)
 
     out = exported(run)
-    before = {name: value for file in path.glob("*.safetensors") for name, value in load_file(file).items()}
+    before = {
+        name: value
+        for file in path.glob("*.safetensors")
+        for name, value in load_file(file).items()
+    }
     after = load_file(out / "model.safetensors")
-    assert before.keys() == after.keys() and all(torch.equal(value, after[name]) for name, value in before.items())
+    assert before.keys() == after.keys() and all(
+        torch.equal(value, after[name]) for name, value in before.items()
+    )
     assert_equal_logits(run, transformers.AutoModelForCausalLM.from_pretrained(out).eval())
 
 
 def test_16_bit_weights_are_read_in_32_and_exported_as_they_are(tmp_path):
     run = imported(checkpoint(tmp_path, dtype=torch.bfloat16))
     assert not run.weights.exists()
-    assert load_model(run, trained_config(run), VOCAB, "cpu").embed_tokens.weight.dtype == torch.float32
+    assert (
+        load_model(run, trained_config(run), VOCAB, "cpu").embed_tokens.weight.dtype
+        == torch.float32
+    )
     assert json.loads((exported(run) / "config.json").read_text())["torch_dtype"] == "bfloat16"
 
 
-def test_identity_is_the_content_and_the_length_and_neither_path_nor_recipe_nor_machine(tmp_path, monkeypatch):
+def test_identity_is_the_content_and_the_length_and_neither_path_nor_recipe_nor_machine(
+    tmp_path, monkeypatch
+):
     first = adopted(checkpoint(tmp_path / "a"))
     monkeypatch.setattr(machine, "multiplies_bf16", lambda: not multiplies_bf16())
     assert run_id(adopted(tmp_path / "a/Llama").as_dict(), "f") == run_id(first.as_dict(), "f")
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     recipe = {"length": TrainConfig().length, "steps": 7, "lr": 0.5}
-    assert run_id(adopted(tmp_path / "b/Llama", seed=5, train=recipe).as_dict(), "f") == run_id(first.as_dict(), "f")
-    assert run_id(adopted(tmp_path / "b/Llama", train={"length": 16}).as_dict(), "f").startswith("hf-16-")
+    assert run_id(adopted(tmp_path / "b/Llama", seed=5, train=recipe).as_dict(), "f") == run_id(
+        first.as_dict(), "f"
+    )
+    assert run_id(adopted(tmp_path / "b/Llama", train={"length": 16}).as_dict(), "f").startswith(
+        "hf-16-"
+    )
     assert adopted(tmp_path / "b/Llama", train={"length": [64]}).train.length == [64]
     checkpoint(tmp_path / "b", rms_norm_eps=1e-4)
     assert run_id(adopted(tmp_path / "b/Llama").as_dict(), "f") != run_id(first.as_dict(), "f")
 
 
 def scaled(kind: str, **said) -> dict:
-    return {"rope_parameters": {"rope_theta": 1e4, "original_max_position_embeddings": 16, "rope_type": kind, **said}}
+    return {
+        "rope_parameters": {
+            "rope_theta": 1e4,
+            "original_max_position_embeddings": 16,
+            "rope_type": kind,
+            **said,
+        }
+    }
 
 
 @pytest.mark.parametrize(
     ("config", "changed", "said"),
     [
         ({"model_type": "xglm"}, {}, "type xglm, whose attention"),
-        ({"model_type": "gpt_neox", "hidden_size": "32"}, {}, "hidden_size='32', where a whole number above 0 belongs"),
+        (
+            {"model_type": "gpt_neox", "hidden_size": "32"},
+            {},
+            "hidden_size='32', where a whole number above 0 belongs",
+        ),
         ({"model_type": "gpt_neox", "vocab_size": None}, {}, "lacks vocab_size"),
         ({"model_type": "gpt_neox", "is_encoder_decoder": True}, {}, "with an encoder"),
         ({"quantization_config": {"bits": 4}}, {}, "quantization_config"),
         ({"hidden_size": None}, {}, "lacks hidden_size"),
         ({}, {"encoding": node("encoding", "alibi")}, "encoding=alibi is not model.path"),
         ({}, {"encoding": method("encoding", "rope", base=5e5)}, "encoding.base=500000.0"),
-        ({}, {"encoding": method("encoding", "rope", layout="interleaved")}, "encoding.layout=interleaved"),
+        (
+            {},
+            {"encoding": method("encoding", "rope", layout="interleaved")},
+            "encoding.layout=interleaved",
+        ),
         ({}, {"model": {"path": "/nowhere"}}, "/nowhere is not a folder with a config.json"),
         ({}, {"model": {"path": ""}}, "add model.path=FOLDER, FILE.gguf or a name"),
         ({}, {"encoding": method("encoding", "rope", window=5)}, "encoding.window=5"),
         ({}, {"encoding": method("encoding", "rope", unturned=[0])}, "encoding.unturned="),
-        ({}, {"train": {"length": 64, "scale_attention": node("scale_attention", "ssmax")}}, "train.scale_attention was not trained"),
+        (
+            {},
+            {"train": {"length": 64, "scale_attention": node("scale_attention", "ssmax")}},
+            "train.scale_attention was not trained",
+        ),
         ({"is_causal": False}, {}, "is_causal=False, so queries see later tokens"),
-        ({"transformers_weights": "other.safetensors"}, {}, "transformers_weights=other.safetensors, which is not read"),
+        (
+            {"transformers_weights": "other.safetensors"},
+            {},
+            "transformers_weights=other.safetensors, which is not read",
+        ),
         (scaled("mrope", factor=2.0), {}, "rope_type=mrope, and only default, linear"),
         (scaled("llama3", factor=8.0), {}, "lacks low_freq_factor and high_freq_factor"),
         (scaled("linear", factor=0.5), {}, "factor=0.5, not above 1"),
-        (scaled("longrope", factor=1.0, long_factor=[2.0] * 4, short_factor=[1.0] * 4), {}, "factor=1, not above 1"),
+        (
+            scaled("longrope", factor=1.0, long_factor=[2.0] * 4, short_factor=[1.0] * 4),
+            {},
+            "factor=1, not above 1",
+        ),
         (scaled("yarn", factor=4.0, beta_slow=6.0), {}, "beta_slow=6.0, more turns"),
         (
-            {"model_type": "smollm3", "no_rope_layers": [0, 1], **scaled("proportional", partial_rotary_factor=0.5)},
+            {
+                "model_type": "smollm3",
+                "no_rope_layers": [0, 1],
+                **scaled("proportional", partial_rotary_factor=0.5),
+            },
             {},
             "rope_type=proportional and layers without RoPE",
         ),
@@ -123,9 +179,30 @@ WRONG = {
     "tie_word_embeddings": ("yes",),
     "rope_theta": (-1, float("inf")),
     "partial_rotary_factor": ("x",),
-    "rope_scaling": (5, "yarn", ["yarn"], {**YARN, "factor": "4"}, {**LINEAR, "factor": 1e308}, {**LINEAR, "factor": 31.0}),
-    "rope_parameters": (5, ["yarn"], {"rope_type": 5}, {"rope_type": ["yarn"]}, {**YARN, "beta_fast": "32"}, {**YARN, "truncate": "no"}),
-    "layer_types": (5, "full_attention", [], [5, 5], ["full_attention"], ["full_attention", "chunked_attention"]),
+    "rope_scaling": (
+        5,
+        "yarn",
+        ["yarn"],
+        {**YARN, "factor": "4"},
+        {**LINEAR, "factor": 1e308},
+        {**LINEAR, "factor": 31.0},
+    ),
+    "rope_parameters": (
+        5,
+        ["yarn"],
+        {"rope_type": 5},
+        {"rope_type": ["yarn"]},
+        {**YARN, "beta_fast": "32"},
+        {**YARN, "truncate": "no"},
+    ),
+    "layer_types": (
+        5,
+        "full_attention",
+        [],
+        [5, 5],
+        ["full_attention"],
+        ["full_attention", "chunked_attention"],
+    ),
     "model_type": (5, None, ["llama"]),
     "hidden_act": (5, ["silu"]),
     "quantization_config": ({"bits": 4}, "x"),
@@ -134,17 +211,24 @@ WRONG = {
 
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory):
-    return {kind: checkpoint(tmp_path_factory.mktemp("checkpoints"), kind) for kind in ("Llama", "Qwen3")}
+    return {
+        kind: checkpoint(tmp_path_factory.mktemp("checkpoints"), kind)
+        for kind in ("Llama", "Qwen3")
+    }
 
 
 @pytest.mark.parametrize("key", WRONG)
 def test_a_config_of_wrong_types_is_refused_with_the_key(checkpoints, key):
-    path = checkpoints["Qwen3" if key in ("max_window_layers", "layer_types", "head_dim") else "Llama"]
+    path = checkpoints[
+        "Qwen3" if key in ("max_window_layers", "layer_types", "head_dim") else "Llama"
+    ]
     written = (path / "config.json").read_text()
     for value in WRONG[key]:
         config = {**json.loads(written), "rope_parameters": None, key: value}
         (path / "config.json").write_text(json.dumps(config))
-        with pytest.raises(ConfigError, match=r"again|choose another|without it|only llama|a checkpoint") as error:
+        with pytest.raises(
+            ConfigError, match=r"again|choose another|without it|only llama|a checkpoint"
+        ) as error:
             adopted(path)
         assert key.removeprefix("model_") in str(error.value) or "rope_type" in str(error.value)
     (path / "config.json").write_text(written)
@@ -156,7 +240,9 @@ NO_MAP = (b'{"weight_map": 5}', b'{"weight_map": {"a": 5}}', b'{"weight_map": {"
 
 @pytest.mark.parametrize("content", [*NO_JSON, *NO_MAP], ids=lambda content: repr(content[:40]))
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors.index.json"])
-def test_a_json_file_beside_the_weights_that_is_none_is_refused(checkpoints, tmp_path, name, content):
+def test_a_json_file_beside_the_weights_that_is_none_is_refused(
+    checkpoints, tmp_path, name, content
+):
     path = shutil.copytree(checkpoints["Llama"], tmp_path / "copy")
     if "index" in name:
         (path / "model.safetensors").unlink()
@@ -170,10 +256,27 @@ def test_a_json_file_beside_the_weights_that_is_none_is_refused(checkpoints, tmp
     ("change", "said"),
     [
         (lambda weights: weights.pop("model.norm.weight"), "norm.weight is missing"),
-        (lambda weights: weights.update({"model.norm.weight": torch.ones(31)}), r"norm.weight is \[31\]"),
-        (lambda weights: weights.update({"model.norm.weight": torch.ones(32, dtype=torch.int8)}), "of I8"),
-        (lambda weights: weights.update({"model.adapter.weight": torch.ones(2)}), "has model.adapter.weight"),
-        (lambda weights: weights.update({"lm_head.weight": torch.ones(2), "model.layers.0.rotary_emb.inv_freq": torch.ones(2)}), None),
+        (
+            lambda weights: weights.update({"model.norm.weight": torch.ones(31)}),
+            r"norm.weight is \[31\]",
+        ),
+        (
+            lambda weights: weights.update({"model.norm.weight": torch.ones(32, dtype=torch.int8)}),
+            "of I8",
+        ),
+        (
+            lambda weights: weights.update({"model.adapter.weight": torch.ones(2)}),
+            "has model.adapter.weight",
+        ),
+        (
+            lambda weights: weights.update(
+                {
+                    "lm_head.weight": torch.ones(2),
+                    "model.layers.0.rotary_emb.inv_freq": torch.ones(2),
+                }
+            ),
+            None,
+        ),
         (None, "cannot be read"),
     ],
 )
@@ -207,7 +310,9 @@ def test_a_tied_checkpoint_that_stores_its_head_alone_is_read(tmp_path):
     weights["lm_head.weight"] = weights.pop("model.embed_tokens.weight")
     save_file(weights, path / "model.safetensors")
     found = load_model(imported(path), adopted(path), VOCAB, "cpu").state_dict()
-    assert found.keys() == expected.keys() and all(torch.equal(value, found[name]) for name, value in expected.items())
+    assert found.keys() == expected.keys() and all(
+        torch.equal(value, found[name]) for name, value in expected.items()
+    )
     weights["model.embed_tokens.weight"] = weights["lm_head.weight"].clone()
     save_file(weights, path / "model.safetensors")
     assert imported(path).finished
@@ -220,7 +325,12 @@ def test_a_tied_checkpoint_that_stores_its_head_alone_is_read(tmp_path):
 def test_a_run_notices_that_its_checkpoint_changed(tmp_path):
     path = checkpoint(tmp_path)
     run, file = imported(path), path / "model.safetensors"
-    assert sorted(one.name for one in run.path.iterdir()) == [".lock", "config.yaml", "provenance.json", "train.json"]
+    assert sorted(one.name for one in run.path.iterdir()) == [
+        ".lock",
+        "config.yaml",
+        "provenance.json",
+        "train.json",
+    ]
     content, stat = file.read_bytes(), file.stat()
     file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
@@ -237,7 +347,12 @@ def test_weights_that_change_after_the_run_was_named_are_not_taken(tmp_path):
     file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))  # as some tools that copy do
     run = Run(tmp_path / "run")
-    with run.lock(), pytest.raises(RunError, match="changed after run was named by them: run the same command again"):
+    with (
+        run.lock(),
+        pytest.raises(
+            RunError, match="changed after run was named by them: run the same command again"
+        ),
+    ):
         hf_weights.take_checkpoint(run, cfg, VOCAB, "cpu", "f")
     assert not run.finished and not run.weights.exists()
     assert adopted(path).model.checkpoint != cfg.model.checkpoint
@@ -271,27 +386,56 @@ def test_the_tokenizer_has_to_be_the_checkpoints(ids, bos, rows, theirs, said):
 
 def test_there_and_back_on_the_command_line(tmp_path, text_folder, capfd):
     path = checkpoint(tmp_path, "Llama", vocab_size=300, max_position_embeddings=16)
-    common = ["data=local", f"data.path={text_folder}", f"results_dir={tmp_path}/runs", f"cache_dir={tmp_path}/cache", "device=cpu"]
-    common += ["log.mode=disabled", "evaluate.windows=8", "evaluate.lengths=[16,32]", "evaluate.max_length=64"]
+    common = [
+        "data=local",
+        f"data.path={text_folder}",
+        f"results_dir={tmp_path}/runs",
+        f"cache_dir={tmp_path}/cache",
+        "device=cpu",
+    ]
+    common += [
+        "log.mode=disabled",
+        "evaluate.windows=8",
+        "evaluate.lengths=[16,32]",
+        "evaluate.max_length=64",
+    ]
 
     def call(script: str, *overrides: str, code: int = 0) -> subprocess.CompletedProcess:
         done = script_calls.call(capfd, tmp_path, script, *overrides, *common)
-        assert done.returncode == code and "Traceback" not in done.stderr, f"{done.stdout}\n{done.stderr}"
+        assert done.returncode == code and "Traceback" not in done.stderr, (
+            f"{done.stdout}\n{done.stderr}"
+        )
         return done
 
     assert "add model.path=FOLDER" in call("run", "model=hf", code=2).stderr
-    chosen = ["model=hf", f"model.path={path}", "extension=pi", "data.tokenizer=bytes", "data.bos=true"]
+    chosen = [
+        "model=hf",
+        f"model.path={path}",
+        "extension=pi",
+        "data.tokenizer=bytes",
+        "data.bos=true",
+    ]
     said = call("run", *chosen, "check=true").stderr
-    assert "check: one passage costs " in said and re.search(r"at 16 tokens differ from those of transformers by \d\.\de-0[678]", said)
+    assert "check: one passage costs " in said and re.search(
+        r"at 16 tokens differ from those of transformers by \d\.\de-0[678]", said
+    )
     (run,) = (tmp_path / "runs").glob("hf-16-s0-*")
-    (rows,) = (json.loads(file.read_text())["rows"] for file in run.glob("evals/fixed_targets/pi+none-*.json"))
-    assert [row["length"] for row in rows] == [16, 32] and all(row["train_len"] == 16 and row["nll"] > 0 for row in rows)
+    (rows,) = (
+        json.loads(file.read_text())["rows"]
+        for file in run.glob("evals/fixed_targets/pi+none-*.json")
+    )
+    assert [row["length"] for row in rows] == [16, 32] and all(
+        row["train_len"] == 16 and row["nll"] > 0 for row in rows
+    )
     assert len(list(run.glob("evals/fixed_targets/recompute_window+none-*.json"))) == 2
 
     common.append("data.bos=true")
     path.rename(tmp_path / "moved")
     said = call("run", f"run={run}", "extension=ntk", code=1).stderr
-    assert "The weights of this run are no longer in model.path=" in said and "by run.py model=hf model.path=PATH" in said
+    assert (
+        "The weights of this run are no longer in model.path=" in said
+        and "by run.py model=hf model.path=PATH" in said
+    )
     (tmp_path / "moved").rename(path)
     call("run", f"run={run}", "extension=ntk", "scale_attention=log_n")
     assert list(run.glob("evals/fixed_targets/ntk+log_n-*.json"))
@@ -300,17 +444,32 @@ def test_there_and_back_on_the_command_line(tmp_path, text_folder, capfd):
     nlls = [row["nll"] for row in json.loads(found.read_text())["rows"]]
     loaded = posbench.load(run, device="cpu", cache_dir=tmp_path / "cache")
     asked = {"lengths": [16, 32], "windows": 8, "max_length": 64}
-    assert loaded.evaluate(split="all", **asked)["nll"].tolist() == nlls != loaded.evaluate(**asked)["nll"].tolist()
+    assert (
+        loaded.evaluate(split="all", **asked)["nll"].tolist()
+        == nlls
+        != loaded.evaluate(**asked)["nll"].tolist()
+    )
     arguments = ["extension=yarn", "extension.mode=fixed", "extension.target_len=64"]
     said = call("export_hf", f"run={run}", f"out={tmp_path}/out", *arguments).stdout
-    assert "LlamaForCausalLM" in said and "rope_type yarn, up to 64 tokens" in said and "no tokenizer" in said
+    assert (
+        "LlamaForCausalLM" in said
+        and "rope_type yarn, up to 64 tokens" in said
+        and "no tokenizer" in said
+    )
     assert json.loads((tmp_path / "out/config.json").read_text())["bos_token_id"] == 1
     assert "not empty" in call("export_hf", f"run={run}", f"out={tmp_path}/out", code=2).stderr
 
 
 def test_dry_refuses_weights_that_the_command_would_refuse(tmp_path, text_folder, capfd):
     path = checkpoint(tmp_path, "Llama", vocab_size=256)
-    words = ["model=hf", f"model.path={path}", "data=local", f"data.path={text_folder}", "dry=true", f"cache_dir={tmp_path}/cache"]
+    words = [
+        "model=hf",
+        f"model.path={path}",
+        "data=local",
+        f"data.path={text_folder}",
+        "dry=true",
+        f"cache_dir={tmp_path}/cache",
+    ]
     words += [f"results_dir={tmp_path}/runs", "evaluate.lengths=[32,64]", "evaluate.max_length=64"]
     assert script_calls.call(capfd, tmp_path, "run", *words).returncode == 0
     file = path / "model.safetensors"
@@ -318,4 +477,8 @@ def test_dry_refuses_weights_that_the_command_would_refuse(tmp_path, text_folder
     for script, more in (("run", []), ("advise", ["target=64"]), ("search_factors", ["target=64"])):
         typed = [word for word in words if script == "run" or not word.startswith("evaluate.")]
         done = script_calls.call(capfd, tmp_path, script, *typed, *more)
-        assert done.returncode == 2 and "model.safetensors" in done.stdout + done.stderr and "Traceback" not in done.stderr, done
+        assert (
+            done.returncode == 2
+            and "model.safetensors" in done.stdout + done.stderr
+            and "Traceback" not in done.stderr
+        ), done

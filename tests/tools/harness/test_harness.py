@@ -1,4 +1,6 @@
-"""scripts/harness.py: what it asks for, and, where lm-evaluation-harness is installed, a local task with and without an extension."""
+"""scripts/harness.py: what it asks for, and, where lm-evaluation-harness is installed, a local task
+with and without an extension.
+"""
 
 import importlib.util
 import json
@@ -17,19 +19,32 @@ def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("checkpoint")
     tiny("gpt_neox", vocab_size=258, max_position_embeddings=512).save_pretrained(path)
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    made = Tokenizer(models.BPE(vocab={letter: index for index, letter in enumerate(letters)}, merges=[]))
-    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    made = Tokenizer(
+        models.BPE(vocab={letter: index for index, letter in enumerate(letters)}, merges=[])
+    )
+    made.pre_tokenizer, made.decoder = (
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+        decoders.ByteLevel(),
+    )
     made.save(str(path / "tokenizer.json"))
     return path
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [([], "add model.path=FOLDER"), (["tasks=passkey"], "must be a list of names"), (["tasks=[]"], "must be a list of names")],
+    [
+        ([], "add model.path=FOLDER"),
+        (["tasks=passkey"], "must be a list of names"),
+        (["tasks=[]"], "must be a list of names"),
+    ],
 )
 def test_words_that_would_do_nothing_are_refused(tmp_path, capfd, monkeypatch, folder, words, said):
     found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: True if name == "lm_eval" else found(name, *more))
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *more: True if name == "lm_eval" else found(name, *more),
+    )
     done = call(capfd, tmp_path, "harness", *([f"model.path={folder}"] if words else []), *words)
     assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1
 
@@ -44,14 +59,25 @@ def test_without_lm_eval_it_says_what_to_install(tmp_path, capfd, folder):
 def test_a_local_task_with_and_without_an_extension(tmp_path, capfd, monkeypatch, folder):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "datasets"))
-    words = ["extension=none,yarn", "evaluate.lengths=[600]", "evaluate.windows=3", "device=cpu", "evaluate.dtype=fp32"]
+    words = [
+        "extension=none,yarn",
+        "evaluate.lengths=[600]",
+        "evaluate.windows=3",
+        "device=cpu",
+        "evaluate.dtype=fp32",
+    ]
     done = call(capfd, tmp_path, "harness", "-m", f"model.path={folder}", *words)
     assert done.returncode == 0, done.stderr
-    found = [json.loads(path.read_text()) for path in sorted((tmp_path / "results/harness").rglob("*.json"))]
+    found = [
+        json.loads(path.read_text())
+        for path in sorted((tmp_path / "results/harness").rglob("*.json"))
+    ]
     assert len(found) == 2 and "passkey_600" in done.stdout
     done = call(capfd, tmp_path, "harness", f"model.path={folder}", "tasks=[passkeys]")
     assert done.returncode == 2 and "passkey?" in done.stderr
-    assert all(one["max_length"] == 600 and one["results"]["passkey_600"]["acc,none"] == 0 for one in found)
+    assert all(
+        one["max_length"] == 600 and one["results"]["passkey_600"]["acc,none"] == 0 for one in found
+    )
 
 
 @pytest.mark.skipif(not LM_EVAL, reason="lm-eval is not installed: pip install 'posbench[harness]'")
@@ -62,13 +88,17 @@ def test_generation_pads_left_and_is_that_of_each_text_alone(folder):
     import posbench
     from posbench.tools.harness.command import their_tokenizer
 
-    model = posbench.extend(tiny("gpt_neox", vocab_size=258, max_position_embeddings=512), "yarn", target_len=2048)
+    model = posbench.extend(
+        tiny("gpt_neox", vocab_size=258, max_position_embeddings=512), "yarn", target_len=2048
+    )
     tokenizer = their_tokenizer((folder / "tokenizer.json").read_bytes(), model)
     texts = ["a short one", "a text that is longer than the others " * 20, "a third"]
 
     def generated(batch: int) -> list[str]:
         reader = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=batch)
         given = {"until": ["\n\n\n\n"], "max_gen_toks": 8, "do_sample": False}
-        return reader.generate_until([Instance("generate_until", {}, (text, dict(given)), 0) for text in texts])
+        return reader.generate_until(
+            [Instance("generate_until", {}, (text, dict(given)), 0) for text in texts]
+        )
 
     assert generated(3) == generated(1)

@@ -1,4 +1,6 @@
-"""posbench identify on servers that do each wrong thing on purpose, by transformers' own configs (small_engine.py)."""
+"""posbench identify on servers that do each wrong thing on purpose, by transformers' own configs
+(small_engine.py).
+"""
 
 import json
 
@@ -26,13 +28,36 @@ def world(tmp_path_factory):
 @pytest.mark.parametrize("wrong", FOUND)
 def test_a_wrong_server_is_found_out(world, capfd, wrong):
     results = f"results_dir={wrong.replace(' ', '_')}/runs"
-    setting = ("evaluate.lengths=[64,192]", "evaluate.windows=6", "evaluate.targets=32", "evaluate.floor=false", "evaluate.max_length=192")
+    setting = (
+        "evaluate.lengths=[64,192]",
+        "evaluate.windows=6",
+        "evaluate.targets=32",
+        "evaluate.floor=false",
+        "evaluate.max_length=192",
+    )
     with serving(world / "model", "vllm", wrong=wrong) as server:
-        served = (f"model.url={server.url}", "data=local", "data.path=text", "data.tokenizer=model", f"train.length={TRAINED}")
-        done = call(capfd, world, "run", "model=server", *served, *setting, results, "log.mode=disabled")
+        served = (
+            f"model.url={server.url}",
+            "data=local",
+            "data.path=text",
+            "data.tokenizer=model",
+            f"train.length={TRAINED}",
+        )
+        done = call(
+            capfd, world, "run", "model=server", *served, *setting, results, "log.mode=disabled"
+        )
     assert done.returncode == 0, done.stderr
     (run,) = (world / wrong.replace(" ", "_") / "runs").glob("server-*")
-    done = call(capfd, world, "identify", str(run), "model.path=model", "fed=16", "log.mode=disabled", "out=told")
+    done = call(
+        capfd,
+        world,
+        "identify",
+        str(run),
+        "model.path=model",
+        "fed=16",
+        "log.mode=disabled",
+        "out=told",
+    )
     assert done.returncode == 0, done.stderr
     made = json.loads((world / "told" / "identify.json").read_text())
     assert (made["kind"], made["best"]) == ("is", FOUND[wrong]), made["verdict"]

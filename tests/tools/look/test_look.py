@@ -1,4 +1,6 @@
-"""scripts/look.py: what it chooses for several speeds, the budget on a pretended clock, and the whole command on a small checkpoint."""
+"""scripts/look.py: what it chooses for several speeds, the budget on a pretended clock, and the
+whole command on a small checkpoint.
+"""
 
 import json
 from types import SimpleNamespace
@@ -21,7 +23,13 @@ def script(tmp_path, capfd):
     """The command on a checkpoint of 32 tokens and a text with room for 64."""
     checkpoint(tmp_path, vocab_size=256)
     write_text(tmp_path / "text", train=1, validation=1, test=4)
-    data = ("data=local", f"data.path={tmp_path}/text", "data.tokenizer=bytes", "log.mode=disabled", "device=cpu")
+    data = (
+        "data=local",
+        f"data.path={tmp_path}/text",
+        "data.tokenizer=bytes",
+        "log.mode=disabled",
+        "device=cpu",
+    )
     return lambda *words, name="look": call(capfd, tmp_path, name, *words, *data)
 
 
@@ -50,7 +58,9 @@ def test_what_is_chosen_for_a_minute_by_a_model_of_100_tokens(per_token, longest
 
 
 @pytest.mark.parametrize(("slower", "methods"), [(1, 5), (3, 2), (5, 1)])
-def test_the_budget_is_kept_on_a_machine_that_turns_out_slower(tmp_path, script, monkeypatch, slower, methods):
+def test_the_budget_is_kept_on_a_machine_that_turns_out_slower(
+    tmp_path, script, monkeypatch, slower, methods
+):
     """A text is said to take 10 s, and takes longer; a process takes 5 s beside."""
     clock, real = [0.0], command.launch_one
     monkeypatch.setattr(command, "time", SimpleNamespace(monotonic=lambda: clock[0]))
@@ -62,7 +72,11 @@ def test_the_budget_is_kept_on_a_machine_that_turns_out_slower(tmp_path, script,
         for cell in missing:
             content, took = json.loads(cell.path.read_text()), 10.0 * slower * cell.evaluate.windows
             del content["digest"]  # the rows are changed here
-            cell.path.write_text(json.dumps({**content, "rows": [{**row, "seconds": took} for row in content["rows"]]}))
+            cell.path.write_text(
+                json.dumps(
+                    {**content, "rows": [{**row, "seconds": took} for row in content["rows"]]}
+                )
+            )
             clock[0] += took
         clock[0] += 5
 
@@ -76,7 +90,10 @@ def test_the_budget_is_kept_on_a_machine_that_turns_out_slower(tmp_path, script,
     began, clock[0] = clock[0], clock[0] + 1
     done = script("Llama", "minutes=3")  # goes on with the same texts
     assert clock[0] - began + command.REPORT <= 1.2 * 180
-    assert len(list(tmp_path.glob("results/runs/*/evals/by_position/*.json"))) == {1: 5, 3: 4, 5: 2}[slower]
+    assert (
+        len(list(tmp_path.glob("results/runs/*/evals/by_position/*.json")))
+        == {1: 5, 3: 4, 5: 2}[slower]
+    )
 
 
 def test_the_whole_command_makes_ordinary_evaluations(tmp_path, script):
@@ -84,23 +101,49 @@ def test_the_whole_command_makes_ordinary_evaluations(tmp_path, script):
     assert done.returncode == 0, done.stderr
     texts = int(done.stderr.partition(" tokens: ")[2].split()[0])
     rows = [line for line in done.stdout.splitlines() if line.startswith(("as it is", *EXTENSIONS))]
-    assert len(rows) == 5 and all(line.endswith("beyond") for line in rows) and max(map(len, done.stdout.splitlines()[:-1])) <= 80
+    assert (
+        len(rows) == 5
+        and all(line.endswith("beyond") for line in rows)
+        and max(map(len, done.stdout.splitlines()[:-1])) <= 80
+    )
     (page,) = tmp_path.glob("results/report/look-hf-32-*/report.html")
     assert "loss by position to 64 tokens" in page.read_text()
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("results/runs/*/evals/*/*.json")}
+    before = {
+        path: path.stat().st_mtime_ns for path in tmp_path.glob("results/runs/*/evals/*/*.json")
+    }
     again = script("Llama", "minutes=0.5")
     assert again.stdout == done.stdout and "everything is there already" in again.stderr
-    same = ("evaluate.protocol=by_position", "evaluate.lengths=64", "evaluate.max_length=64", f"evaluate.windows={texts}")
-    assert "nothing to do" in script("model=hf", "model.path=Llama", "extension=yarn", *same, name="run").stdout
-    assert before == {path: path.stat().st_mtime_ns for path in tmp_path.glob("results/runs/*/evals/*/*.json")}
+    same = (
+        "evaluate.protocol=by_position",
+        "evaluate.lengths=64",
+        "evaluate.max_length=64",
+        f"evaluate.windows={texts}",
+    )
+    assert (
+        "nothing to do"
+        in script("model=hf", "model.path=Llama", "extension=yarn", *same, name="run").stdout
+    )
+    assert before == {
+        path: path.stat().st_mtime_ns for path in tmp_path.glob("results/runs/*/evals/*/*.json")
+    }
 
 
 def test_bars_show_what_rises_beyond_the_training_length():
     within, beyond = np.full((500, 48), 1.0), np.full((500, 48), 3.0)
-    picture = loss_bars({"as it is": np.c_[within, beyond], "yarn": np.c_[within, within + 1]}, 48, PLAIN).splitlines()
+    picture = loss_bars(
+        {"as it is": np.c_[within, beyond], "yarn": np.c_[within, within + 1]}, 48, PLAIN
+    ).splitlines()
     assert "2 to a bar, from 1.00 to 3.00" in picture[0]
-    assert [line[13:61] for line in picture[1:4]] == [" " * 24 + "|" * 24, " " * 24 + "|" * 24, "." * 24 + "|" * 24]
-    assert picture[6].startswith("yarn") and picture[6].endswith("2.00 beyond") and picture[5].endswith("1.00 to 48")
+    assert [line[13:61] for line in picture[1:4]] == [
+        " " * 24 + "|" * 24,
+        " " * 24 + "|" * 24,
+        "." * 24 + "|" * 24,
+    ]
+    assert (
+        picture[6].startswith("yarn")
+        and picture[6].endswith("2.00 beyond")
+        and picture[5].endswith("1.00 to 48")
+    )
     assert picture[4][13:61].strip() == "" and picture[5][37:61] == ":" * 24  # half of three lines
     assert picture[7].index("|") - 13 == 23 and picture[7].endswith("96")
     few = loss_bars({"as it is": np.arange(16_384.0)[None]}, 8192, PLAIN).splitlines()
@@ -126,4 +169,9 @@ def test_what_is_refused(tmp_path, script, monkeypatch, words, said):
 
     monkeypatch.setattr(command, "wheel_file", absent)
     done = script(*words)
-    assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1 and not (tmp_path / "results/report").exists()
+    assert (
+        done.returncode == 2
+        and said in done.stderr
+        and done.stderr.count("\n") == 1
+        and not (tmp_path / "results/report").exists()
+    )

@@ -20,7 +20,13 @@ from posbench.position.instantiate import make
 from posbench.position.plan import make_plan
 from posbench.runs.rows import COLUMNS, VOLATILE
 
-WORDS = ["extension=yarn", "extension.beta=5", "scale_attention=log_n", "evaluate.windows=6", "allow_untested=true"]
+WORDS = [
+    "extension=yarn",
+    "extension.beta=5",
+    "scale_attention=log_n",
+    "evaluate.windows=6",
+    "allow_untested=true",
+]
 
 
 @pytest.fixture(scope="module")
@@ -48,29 +54,50 @@ def same(one, two) -> None:
     import pandas  # takes a second, which collecting the tests need not wait for
 
     pandas.testing.assert_frame_equal(
-        *(table.drop(columns=list(VOLATILE)).reset_index(drop=True) for table in (one, two)), check_exact=True
+        *(table.drop(columns=list(VOLATILE)).reset_index(drop=True) for table in (one, two)),
+        check_exact=True,
     )
 
 
 def test_rows_and_configuration_need_neither_torch_nor_the_text(trained, folder):
     code = (
-        f"import sys, posbench\nrun = posbench.load({str(trained)!r})\nassert run.config['train']['steps'] == 4 and run.cfg is run.config\n"
+        f"import sys, posbench\nrun = posbench.load({str(trained)!r})\nassert"
+        " run.config['train']['steps'] == 4 and run.cfg is run.config\n"
     )
-    code += "assert len(run.rows) and len(posbench.rows('results/runs')) == len(run.rows)\nassert 'torch' not in sys.modules, 'torch'"
+    code += (
+        "assert len(run.rows) and len(posbench.rows('results/runs')) == len(run.rows)\nassert"
+        " 'torch' not in sys.modules, 'torch'"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=folder, timeout=60)
-    assert trained.name in repr(posbench.load(trained)) and "encoding=rope" in repr(posbench.load(trained))
+    assert trained.name in repr(posbench.load(trained)) and "encoding=rope" in repr(
+        posbench.load(trained)
+    )
 
 
 @pytest.mark.parametrize("protocol", ["fixed_targets", "by_position", "sliding"])
-def test_rows_are_those_of_the_command_line_and_nothing_is_written(trained, folder, capfd, protocol):
+def test_rows_are_those_of_the_command_line_and_nothing_is_written(
+    trained, folder, capfd, protocol
+):
     run = posbench.load(trained, device="cpu")
     before = files(folder)
-    chosen = {"extension": {"name": "yarn", "beta": 5}, "scale_attention": "log_n", "lengths": (16, 64), "protocol": protocol}
+    chosen = {
+        "extension": {"name": "yarn", "beta": 5},
+        "scale_attention": "log_n",
+        "lengths": (16, 64),
+        "protocol": protocol,
+    }
     found = run.evaluate(**chosen, windows=np.int64(6), allow_untested=True)
     assert files(folder) == before
     words = [*TINY, *WORDS, f"evaluate.protocol={protocol}", "evaluate.lengths=[16,64]"]
-    kept = [word for word in words if not word.startswith(("model.", "train.", "data")) and word != "evaluate.windows=12"]
-    assert call(capfd, folder, "run", f"run={trained}", *kept, "evaluate.max_length=128").returncode == 0
+    kept = [
+        word
+        for word in words
+        if not word.startswith(("model.", "train.", "data")) and word != "evaluate.windows=12"
+    ]
+    assert (
+        call(capfd, folder, "run", f"run={trained}", *kept, "evaluate.max_length=128").returncode
+        == 0
+    )
     same(found, posbench.rows(trained)[lambda rows: rows.eval_id == found.eval_id[0]])
     assert found.extension_args[0]["beta"] == 5
 
@@ -80,11 +107,19 @@ def test_methods_are_chosen_by_name_keywords_or_mapping(trained):
     found = run.evaluate("yarn", lengths=[32], beta=5)
     same(found, run.evaluate({"name": "yarn", "beta": 5}, lengths=np.array([32])))
     same(found, run.evaluate({**node("extension", "yarn"), "beta": 5}, lengths=range(32, 33)))
-    assert found.columns.tolist() == list(COLUMNS) and found.length.dtype == "int64" and found.position.dtype == "Int64"
+    assert (
+        found.columns.tolist() == list(COLUMNS)
+        and found.length.dtype == "int64"
+        and found.position.dtype == "Int64"
+    )
 
 
 def test_no_argument_of_an_extension_has_the_name_of_a_setting():
-    settings = set(SCHEMAS["evaluate"].__dataclass_fields__) | {"scale_attention", "allow_untested", "name"}
+    settings = set(SCHEMAS["evaluate"].__dataclass_fields__) | {
+        "scale_attention",
+        "allow_untested",
+        "name",
+    }
     assert not [name for name in choices("extension") if settings & set(node("extension", name))]
 
 
@@ -108,7 +143,11 @@ def test_what_the_command_line_refuses_is_refused(trained, chosen, said):
 
 def test_all_rows_of_a_folder_are_one_table_without_the_damaged(trained, folder, tmp_path):
     rows = posbench.rows(folder / "results" / "runs")
-    assert set(rows.run_id) == {trained.name} and rows.nll.dtype == "float64" and not rows.untested.any()
+    assert (
+        set(rows.run_id) == {trained.name}
+        and rows.nll.dtype == "float64"
+        and not rows.untested.any()
+    )
     same(rows, posbench.rows([trained, trained]))
     csv = tmp_path / "rows.csv"
     csv.write_bytes((CONFIGS.parent / "results" / "reported" / "demo" / "rows.csv").read_bytes())
@@ -129,7 +168,11 @@ def test_the_model_reads_text_and_writes_some(trained):
     run = posbench.load(trained, device="cpu")
     ids = run.encode("word 12")
     assert ids.shape == (1, 7) and run.decode(ids) == "word 12" == run.decode(ids[0].tolist())
-    assert run.tokenizer.encode("word 12") == list(b"word 12") == run.tokenizer.encode(["word 12"])[0][0].tolist()
+    assert (
+        run.tokenizer.encode("word 12")
+        == list(b"word 12")
+        == run.tokenizer.encode(["word 12"])[0][0].tolist()
+    )
     assert run.tokenizer.decode(ids) == run.tokenizer.decode(ids.numpy()) == "word 12"
     for refused, said in (
         (lambda: run.tokenizer.encode(5), "text=5"),
@@ -139,16 +182,26 @@ def test_the_model_reads_text_and_writes_some(trained):
         with pytest.raises(ValueError, match=said):
             refused()
     logits = run.model(ids)
-    assert torch.equal(logits, run.model(ids, make_plan(run.model.encoding, length=7))) and logits.shape == (1, 7, 256)
-    assert torch.equal(logits, run.model(ids[0])) and torch.equal(logits, run.model(ids[0].tolist()))
+    assert torch.equal(
+        logits, run.model(ids, make_plan(run.model.encoding, length=7))
+    ) and logits.shape == (1, 7, 256)
+    assert torch.equal(logits, run.model(ids[0])) and torch.equal(
+        logits, run.model(ids[0].tolist())
+    )
     drawn = [run.generate("word", 20, seed=seed) for seed in (0, 0, 1)]
     assert drawn[0] == drawn[1] != drawn[2]
     assert run.generate("word", max_new_tokens=20) == drawn[0]
     greedy = run.generate("word", 1, temperature=0)
     assert greedy == run.decode([int(run.model(run.encode("word"))[0, -1].argmax())])
-    for chosen in ({"extension": "pi"}, {"extension": "recompute_window"}, {"extension": {"name": "window", "window": 4}}):
+    for chosen in (
+        {"extension": "pi"},
+        {"extension": "recompute_window"},
+        {"extension": {"name": "window", "window": 4}},
+    ):
         assert isinstance(run.generate("says word " * 3, 4, **chosen), str)
-    cut = run.generate("a" * 9 + "says word 1234", 1, {"name": "recompute_window", "window": 4}, temperature=0)
+    cut = run.generate(
+        "a" * 9 + "says word 1234", 1, {"name": "recompute_window", "window": 4}, temperature=0
+    )
     assert cut == run.generate("1234", 1, temperature=0)
     for wrong, said in (
         ({"n": 0}, "n=0"),
@@ -175,12 +228,19 @@ def test_a_model_without_a_plan_reads_no_position_that_it_lacks():
 
 
 def test_a_text_begins_with_the_bos_of_the_training(trained, folder, capfd):
-    assert call(capfd, folder, "run", *TINY, "data.path=text", "data.bos=true", "results_dir=bos/runs").returncode == 0
+    assert (
+        call(
+            capfd, folder, "run", *TINY, "data.path=text", "data.bos=true", "results_dir=bos/runs"
+        ).returncode
+        == 0
+    )
     (summary,) = (folder / "bos" / "runs").glob("*/train.json")
     run = posbench.load(summary.parent, device="cpu", cache_dir=folder / "results" / "cache")
     assert run.encode("a").tolist() == [[256, 97]] and run.decode(run.encode("a")) == "a"
     assert len(run.encode(run.generate("", 30, temperature=100.0))[0]) > 1
-    cut = run.generate("says word 1234", 1, {"name": "recompute_window", "window": 5}, temperature=0)
+    cut = run.generate(
+        "says word 1234", 1, {"name": "recompute_window", "window": 5}, temperature=0
+    )
     assert cut == run.generate("1234", 1, temperature=0)
 
 
@@ -195,4 +255,8 @@ def test_the_notebook_runs(trained, folder, monkeypatch, capfd):
     for cell in notebook["cells"]:
         if cell["cell_type"] == "code":
             exec("".join(cell["source"]), names)
-    assert names["logits"].shape[-1] == 256 and names["farther"].extension.tolist() == ["pi", "pi"] and capfd.readouterr().out
+    assert (
+        names["logits"].shape[-1] == 256
+        and names["farther"].extension.tolist() == ["pi", "pi"]
+        and capfd.readouterr().out
+    )

@@ -2,8 +2,8 @@
 
 Le Scao et al. 2022, arXiv 2211.05100. transformers adds the biases to the scores in the model's
 format, and in bfloat16 a sum of 1,000 is a multiple of 4. Here they are added in float32, so that
-logits of 16 bits are those of the model in float32 to their rounding, and not those of transformers.
-"""
+logits of 16 bits are those of the model in float32 to their rounding, and not those of
+transformers."""
 
 import torch
 from torch import Tensor, nn

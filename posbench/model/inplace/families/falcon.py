@@ -32,8 +32,8 @@ class Falcon(Family):
         self.has_alibi = self.decoder.use_alibi
         if self.has_alibi and model.config._attn_implementation == "eager":
             raise ConfigError(
-                f"{type(model).__name__} with attn_implementation=eager adds its ALiBi biases twice in "
-                "transformers: load it with attn_implementation='sdpa'."
+                f"{type(model).__name__} with attn_implementation=eager adds its ALiBi biases twice"
+                " in transformers: load it with attn_implementation='sdpa'."
             )
 
     def encoding(self, model: nn.Module, shape: Shape) -> Sloped | None:

@@ -31,12 +31,12 @@ FILES = {  # of the class of a family's attention modules
 
 
 class Family:
-    """Attention modules of one model. Raises ConfigError for a setting of the model that is not supported.
+    """Attention modules of one model. Raises ConfigError for a setting of the model that is not
+    supported.
 
-    `rotary` are modules that hold the angles of the model where it has no rotary modules of its own.
-    `comparable` is the longest text in tokens whose logits by the model as it came are exact, None
-    without a limit.
-    """
+    `rotary` are modules that hold the angles of the model where it has no rotary modules of its
+    own. `comparable` is the longest text in tokens whose logits by the model as it came are exact,
+    None without a limit."""
 
     name: ClassVar[str]  # as users know the family
     comparable: int | None = None
@@ -46,11 +46,17 @@ class Family:
         self.rotary: list[nn.Module] = []
 
     def encoding(self, model: nn.Module, shape: Shape) -> Encoding | None:
-        """Encoding of the biases that the model adds to its scores; None for a model without biases."""
+        """Encoding of the biases that the model adds to its scores; None for a model without
+        biases.
+        """
         return None
 
-    def forward(self, registered: str, module: nn.Module, hidden_BSC: Tensor, **options: object) -> tuple[Tensor, None]:
-        """Output of `module` by the function that is `registered`, and None in place of the weights."""
+    def forward(
+        self, registered: str, module: nn.Module, hidden_BSC: Tensor, **options: object
+    ) -> tuple[Tensor, None]:
+        """Output of `module` by the function that is `registered`, and None in place of the
+        weights.
+        """
         raise NotImplementedError
 
     @contextmanager
@@ -107,7 +113,9 @@ def code_of(module: nn.Module) -> object:
 
 
 def has_family(model: nn.Module) -> bool:
-    """True for a model whose attention modules compute the scores themselves, as a family here does."""
+    """True for a model whose attention modules compute the scores themselves, as a family here
+    does.
+    """
     return any(_file(module) for module in model.modules())
 
 
@@ -131,6 +139,10 @@ def family_of(model: nn.Module) -> Family | None:
 
 
 def _file(module: nn.Module) -> str | None:
-    """File and class of a module's family, such as "bloom.Bloom"; None for a module of no family."""
-    kinds = [kind for kind in type(module).__mro__ if kind.__module__.startswith("transformers.models.")]
+    """File and class of a module's family, such as "bloom.Bloom"; None for a module of no
+    family.
+    """
+    kinds = [
+        kind for kind in type(module).__mro__ if kind.__module__.startswith("transformers.models.")
+    ]
     return next((FILES[kind.__name__] for kind in kinds if kind.__name__ in FILES), None)

@@ -1,4 +1,5 @@
-"""GPT-J and CodeGen: rotary positions in neighbours of the first channels, by a table in each layer.
+"""GPT-J and CodeGen: rotary positions in neighbours of the first channels, by a table in each
+layer.
 
 Wang and Komatsuzaki 2021, kingoflolz/mesh-transformer-jax; Nijkamp et al. 2022, arXiv 2203.13474.
 The table of sines and cosines ends with the longest text of the configuration, and its frequencies
@@ -19,7 +20,8 @@ ROUNDED = 1e-2  # in 16 bits
 
 
 class Table(nn.Module):
-    """Rotary module of the frequencies of `table_NR`: N positions, R / 2 sines and then as many cosines.
+    """Rotary module of the frequencies of `table_NR`: N positions, R / 2 sines and then as many
+    cosines.
 
     Raises ConfigError for a table of other angles.
     """
@@ -35,9 +37,9 @@ class Table(nn.Module):
         allowed = EXACT if table_NR.dtype in (torch.float32, torch.float64) else ROUNDED
         if not difference <= allowed:
             raise ConfigError(
-                f"The table of sines and cosines of this model differs by {difference:.1e} from the "
-                f"angles of base {BASE}, where rounding explains {allowed:g}: posbench does not support "
-                "other tables."
+                f"The table of sines and cosines of this model differs by {difference:.1e} from the"
+                f" angles of base {BASE}, where rounding explains {allowed:g}: posbench does not"
+                " support other tables."
             )
 
     def forward(self, x: Tensor, position_BT: Tensor) -> tuple[Tensor, Tensor]:
@@ -93,7 +95,9 @@ class GptJ(Family):
 
 
 class CodeGen(GptJ):
-    """CodeGen, whose projection holds queries, values and keys of four shares of the heads in turn."""
+    """CodeGen, whose projection holds queries, values and keys of four shares of the heads in
+    turn.
+    """
 
     name = "CodeGen"
     SHARES = 4

@@ -37,7 +37,9 @@ class Mpt(Family):
         mixed_BSX = module.Wqkv(hidden_BSC)
         if module.clip_qkv:
             mixed_BSX = mixed_BSX.clamp(min=-module.clip_qkv, max=module.clip_qkv)
-        by_head = (x_BSC.unflatten(-1, (module.n_heads, -1)) for x_BSC in mixed_BSX.chunk(3, dim=-1))
+        by_head = (
+            x_BSC.unflatten(-1, (module.n_heads, -1)) for x_BSC in mixed_BSX.chunk(3, dim=-1)
+        )
         qkv = tuple(x_BSHD.transpose(1, 2) for x_BSHD in by_head)
         y_BSC = attended(
             registered,
