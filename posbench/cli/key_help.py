@@ -200,8 +200,8 @@ def _yaml(file: Path, prefix: str, choice: str | None) -> Iterator[Described]:
 
 
 def _about(file: Path, folders: Sequence[Path], whole: bool = False) -> str:
-    """First sentence about a choice, or all lines: of its yaml's comment, else the first line of
-    the file of its class.
+    """First sentence about a choice, or all lines: of its yaml's comment, else the first sentence
+    of the file of its class.
     """
     text = file.read_text(encoding="utf-8")
     if text.startswith("#"):
@@ -221,5 +221,7 @@ def _about(file: Path, folders: Sequence[Path], whole: bool = False) -> str:
 
 
 def docstring_line(file: Path) -> str:
-    """First line of the docstring of a Python file, "" without one."""
-    return (ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "").partition("\n")[0]
+    """First sentence of the docstring of a Python file, "" without one."""
+    docstring = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+    paragraph = " ".join(docstring.split("\n\n")[0].split())
+    return SENTENCE.split(paragraph)[0]

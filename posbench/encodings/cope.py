@@ -1,5 +1,6 @@
-"""CoPE: positions count gates, not tokens. g_ij = sigmoid(z_ij), p_ij = min(g_ij + ... + g_ii, P -
-1), and q_i . e[p_ij] is added to z_ij.
+"""CoPE: positions count gates, not tokens.
+
+g_ij = sigmoid(z_ij), p_ij = min(g_ij + ... + g_ii, P - 1), and q_i . e[p_ij] is added to z_ij.
 
 Golovneva et al. 2024, arXiv 2405.18719. z = q.k / sqrt(head_dim); e is a learned table of P rows,
 zeros at the start, one for each layer and shared by its heads; between rows it is read by linear

@@ -43,12 +43,12 @@ def definitions(
 
 def fault(docstring: str) -> str:
     """The first rule that a docstring breaks, "" for none."""
-    line = EXAMPLE.sub(".", docstring.splitlines()[0])
+    line = EXAMPLE.sub(".", " ".join(docstring.split("\n\n")[0].splitlines()[:4]))
     if re.match(r"[A-Za-z]*", line)[0] in QUESTIONS:
         return "begins with a question word"
     if not docstring.isascii():
         return "is not ASCII"
-    return "" if re.search(r"[.:]($|\s)", line) else "has no sentence that ends in its first line"
+    return "" if re.search(r"[.:]($|\s)", line) else "has no sentence that ends in its first lines"
 
 
 def faults(source: str, name: str) -> list[str]:
@@ -74,8 +74,8 @@ def test_docstrings_begin_with_a_sentence(room):
 
 def test_faults_are_found():
     assert faults('"""What a module holds."""', "a.py") == ["a.py begins with a question word"]
-    assert faults('"""A module\nof two lines."""', "a.py") == [
-        "a.py has no sentence that ends in its first line"
+    assert faults('"""A module\nof two lines"""', "a.py") == [
+        "a.py has no sentence that ends in its first lines"
     ]
     assert faults('"""A module."""\nclass A:\n    pass', "a.py") == ["a.py.A has no docstring"]
     assert not faults('"""Run a job: python scripts/run.py encoding=rope"""', "a.py")

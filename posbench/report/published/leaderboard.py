@@ -27,7 +27,7 @@ SHOWN = 10  # lines of a table, beside all that hold to the longest length
 COLUMNS = ("encoding", "extension", "scale", "holds to", "perhaps to", "loss there", "loss minus floor there", "cost at 1x", "seeds",
            "measured in", "commit")  # fmt: skip
 TEMPLATE = (
-    Path(__file__).parents[2] / "results" / "reported" / "leaderboard.template.md"
+    Path(__file__).parents[3] / "results" / "reported" / "leaderboard.template.md"
 )  # what stands before the tables
 ONE_SEED = (
     "With one seed: the intervals are over documents alone and say nothing of other trainings."

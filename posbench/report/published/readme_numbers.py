@@ -40,7 +40,7 @@ from posbench.results.search import ROWS, is_evidence
 from posbench.statistics.clustered import student_interval
 from posbench.statistics.crossed import Sums, across, estimate
 
-REPORTED = Path(__file__).parents[2] / "results" / "reported"
+REPORTED = Path(__file__).parents[3] / "results" / "reported"
 ONE_OF = {"lowest": min, "highest": max, "mean": fmean, "total": sum}  # of several values
 FACTORS = {"negated": -1, "percent": 100, "hours": 1 / 3600}
 ENDS = {"low": 1, "high": 2}

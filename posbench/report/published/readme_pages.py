@@ -18,7 +18,7 @@ from posbench.report.seed_marks import MARK
 from posbench.report.tables import METHOD
 from posbench.report.write_report import list_again
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAGES = {
     template: template.with_name("README.md")
     for template in sorted((ROOT / "results" / "reported").rglob("README.template.md"))
