@@ -61,7 +61,17 @@ LEDGER = (
     "documents",
     "compared",
 )  # columns that may be asked for; other names end in words of the ledger's header
-STAGES = {None: "1", "two": "2", "three": "3", "five": "5", "seven": "7", "eight": "8", "nine": "9"}
+STAGES = {
+    None: "1",
+    "two": "2",
+    "three": "3",
+    "four": "4",
+    "five": "5",
+    "six": "6",
+    "seven": "7",
+    "eight": "8",
+    "nine": "9",
+}
 
 
 class Value(NamedTuple):

@@ -2,7 +2,7 @@
 Nothing in a results folder is executed.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,11 +70,16 @@ class Pool:
         evaluations, origins, _ = pool(own, evidence)
         return cls(evaluations, origins, defaults)
 
-    def find(self, cell: ClaimCell, windows: int | None = None) -> dict[int, Evaluation]:
-        """Evaluations of a cell by seed, of `windows` if given. Raises Missing if none fits,
-        RunError if two of one seed do.
+    def find(
+        self, cell: ClaimCell, windows: int | None = None, seeds: Collection[int] = ()
+    ) -> dict[int, Evaluation]:
+        """Evaluations of a cell by seed, of `windows` and `seeds` if given, else of all.
+
+        Raises Missing if none fits, RunError if two of one seed do.
         """
         fitting = [entry for entry in self.evaluations if self._fits(cell, entry)]
+        if seeds:  # other stages may have trained this method in several ways
+            fitting = [entry for entry in fitting if entry.first["seed"] in seeds]
         fitting = [
             entry
             for entry in fitting

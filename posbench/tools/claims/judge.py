@@ -165,9 +165,10 @@ def _judge_claim(claim: Claim, pools, reserved: set[int], readings: Counter) -> 
 def _judge_endpoint(endpoint: Endpoint, pool: Pool, blank: Finding, reserved: set[int]) -> Finding:
     cells = []
     for weight, cell in endpoint.cells:
-        found = pool.find(cell, endpoint.windows)
-        taken = set(endpoint.seeds) or set(found) - reserved
-        cells.append((weight, cell, {seed: one for seed, one in found.items() if seed in taken}))
+        by_seed = pool.find(cell, endpoint.windows, endpoint.seeds)
+        if not endpoint.seeds:
+            by_seed = {seed: entry for seed, entry in by_seed.items() if seed not in reserved}
+        cells.append((weight, cell, by_seed))
     seeds = sorted(set.intersection(*(set(found) for _, _, found in cells)))
     if absent := sorted(set(endpoint.seeds) - set(seeds)):
         raise Missing(
