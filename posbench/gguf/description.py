@@ -14,12 +14,8 @@ from posbench.config.typed_args import shown
 from posbench.gguf.header import GgufFile
 from posbench.gguf.tensors import numbers
 
-ARCHITECTURES = (
-    "llama",
-    "qwen2",
-    "qwen3",
-    "smollm3",
-)  # named as transformers' model types; Mistral's files say llama
+# named as transformers' model types; Mistral's files say llama
+ARCHITECTURES = ("llama", "qwen2", "qwen3", "smollm3")
 # {key below the architecture's name: key of config.json}
 KEYS = {
     "context_length": "max_position_embeddings",
@@ -46,114 +42,118 @@ SILENT = {
 SCALING = "rope.scaling."
 OF_OTHERS = (
     "finetuned",
-    *(
-        f"yarn_{one}"
-        for one in ("log_multiplier", "ext_factor", "attn_factor", "beta_fast", "beta_slow")
-    ),
+    "yarn_log_multiplier",
+    "yarn_ext_factor",
+    "yarn_attn_factor",
+    "yarn_beta_fast",
+    "yarn_beta_slow",
 )
-SCALINGS = {
-    SCALING + one
-    for one in ("type", "factor", "original_context_length", "attn_factor", *OF_OTHERS)
-}
+USED = ("type", "factor", "original_context_length", "attn_factor")
+SCALINGS = {SCALING + key for key in (*USED, *OF_OTHERS)}
 FACTORS = "rope_freqs.weight"
+NO_FACTORS = (None, 0.0, 1.0)  # values of rope.scaling.factor that scale nothing
+LARGEST_FACTOR = 1e6  # of a scaling; any larger one is a damaged file
 
 
 def describe(file: GgufFile) -> dict:
-    """Keys of config.json for the model in a GGUF file. Raises ConfigError for a model that is not
-    exactly this one.
-    """
+    """Keys of config.json for the model in a GGUF file.
+
+    Raises ConfigError for a model that is not exactly this one."""
     architecture = file.metadata.get("general.architecture")
     if architecture not in ARCHITECTURES:
         raise Undescribed(
             f"{file.path} holds a model of architecture {shown(architecture)}: choose one of"
             f" {', '.join(ARCHITECTURES)}."
         )
-    for key, wanted in (("general.type", "model"), ("split.count", 1)):
-        if file.metadata.get(key, wanted) not in (wanted, 0):
+    for key, usual in (("general.type", "model"), ("split.count", 1)):
+        if file.metadata.get(key, usual) not in (usual, 0):
             raise ConfigError(
                 f"{file.path} has {key}={shown(file.metadata[key])} and is no complete model: merge"
                 " split files into one."
             )
-    prefix, said = f"{architecture}.", model_keys(file, architecture)
-    missing = [
-        key for key in ("context_length", "attention.layer_norm_rms_epsilon") if key not in said
-    ]
-    missing += [
-        key for key in ("embedding_length", "attention.head_count") if not _positive(said.get(key))
-    ]
-    if missing:
-        raise ConfigError(
-            f"{file.path} lacks {' and '.join(prefix + key for key in missing)}: download it again."
-        )
-    width = said.get(
-        "attention.key_length", said["embedding_length"] // said["attention.head_count"]
-    )
-    for key, value in said.items():
-        known = key in KEYS or key in SCALINGS
-        if not known and (
-            key not in SILENT or value not in [width if one is None else one for one in SILENT[key]]
-        ):
-            raise ConfigError(
-                f"{file.path} has {shown(prefix + key)}={shown(value)}, which this model lacks:"
-                " choose another."
-            )
+    keys = model_keys(file, architecture)
+    _check_keys(keys, architecture, file)
     return {
         "rope_theta": USUAL_BASE,
-        **_sizes(file, said),
+        **_sizes(file, keys),
         "model_type": architecture,
-        "rope_scaling": _scaling(said, file),
+        "rope_scaling": _scaling(keys, file),
     }
 
 
 def sizes(file: GgufFile) -> dict:
-    """Keys of config.json that a file of any architecture says of its sizes. Raises ConfigError for
-    a scaling of RoPE.
-    """
-    said = model_keys(file, file.metadata.get("general.architecture"))
-    if (factor := said.get(SCALING + "factor")) not in (None, 0.0, 1.0) or FACTORS in file.tensors:
+    """Keys of config.json that a file of any architecture says of its sizes.
+
+    Raises ConfigError for a scaling of RoPE."""
+    keys = model_keys(file, file.metadata.get("general.architecture"))
+    factor = keys.get(SCALING + "factor")
+    if factor not in NO_FACTORS or FACTORS in file.tensors:
         raise ConfigError(
             f"{file.path} has rope.scaling.factor={factor} or {FACTORS}, which transformers does"
             " not read: give safetensors."
         )
-    return _sizes(file, said)
-
-
-def _sizes(file: GgufFile, said: dict) -> dict:
-    tokens = file.metadata.get("tokenizer.ggml.tokens")
-    return {
-        "vocab_size": len(tokens) if isinstance(tokens, list) else None,
-        **{theirs: said[ours] for ours, theirs in KEYS.items() if ours in said},
-        "tie_word_embeddings": "output.weight" not in file.tensors,
-        "bos_token_id": file.metadata.get("tokenizer.ggml.bos_token_id"),
-    }
+    return _sizes(file, keys)
 
 
 def permuted_heads(file: GgufFile) -> dict[str, int]:
-    """{last part of a tensor's name: heads} of those whose rows a GGUF file of Llama's kind stores
-    permuted.
-    """
+    """{last part of a tensor's name: heads} of tensors whose rows a file of Llama's kind permutes.
+
+    Such as {"attn_q": 32, "attn_k": 8}."""
     architecture = file.metadata.get("general.architecture")
     if architecture not in ("llama", "smollm3"):
         return {}
-    heads = file.metadata[f"{architecture}.attention.head_count"]
-    return {
-        "attn_q": heads,
-        "attn_k": _scalar(file.metadata.get(f"{architecture}.attention.head_count_kv", heads)),
-    }
-
-
-def _positive(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+    keys = model_keys(file, architecture)
+    heads = keys["attention.head_count"]
+    return {"attn_q": heads, "attn_k": keys.get("attention.head_count_kv", heads)}
 
 
 def model_keys(file: GgufFile, architecture: str) -> dict:
-    """Keys of a model below its architecture's name."""
+    """{key: value} of the keys below an architecture's name, such as {"block_count": 32}."""
     prefix = f"{architecture}."
     return {
         key.removeprefix(prefix): _scalar(value)
         for key, value in file.metadata.items()
         if key.startswith(prefix)
     }
+
+
+def _check_keys(keys: dict, architecture: str, file: GgufFile) -> None:
+    """Raise ConfigError unless the keys are those of this model, with values that it has."""
+    missing = [
+        key for key in ("context_length", "attention.layer_norm_rms_epsilon") if key not in keys
+    ]
+    for key in ("embedding_length", "attention.head_count"):
+        if not _positive(keys.get(key)):
+            missing.append(key)
+    if missing:
+        names = " and ".join(f"{architecture}.{key}" for key in missing)
+        raise ConfigError(f"{file.path} lacks {names}: download it again.")
+    usual_width = keys["embedding_length"] // keys["attention.head_count"]
+    head_width = keys.get("attention.key_length", usual_width)
+    for key, value in keys.items():
+        if key in KEYS or key in SCALINGS:
+            continue
+        silent_values = [head_width if v is None else v for v in SILENT.get(key, ())]
+        if value not in silent_values:
+            raise ConfigError(
+                f"{file.path} has {shown(f'{architecture}.{key}')}={shown(value)}, which this"
+                " model lacks: choose another."
+            )
+
+
+def _sizes(file: GgufFile, keys: dict) -> dict:
+    """Keys of config.json for sizes, tied embeddings and the BOS."""
+    tokens = file.metadata.get("tokenizer.ggml.tokens")
+    return {
+        "vocab_size": len(tokens) if isinstance(tokens, list) else None,
+        **{KEYS[key]: value for key, value in keys.items() if key in KEYS},
+        "tie_word_embeddings": "output.weight" not in file.tensors,
+        "bos_token_id": file.metadata.get("tokenizer.ggml.bos_token_id"),
+    }
+
+
+def _positive(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def _scalar(value: object) -> object:
@@ -163,55 +163,53 @@ def _scalar(value: object) -> object:
     return value[0] if len(set(value)) == 1 else value.tolist()
 
 
-def _scaling(said: dict, file: GgufFile) -> dict | None:
-    """rope_scaling of the scaling that a file says, or of the divisors that it holds. Llama 3.1's
-    are stored as divisors alone.
-    """
-    factor, sharper = said.get(SCALING + "factor"), said.get(SCALING + "attn_factor", 1.0)
+def _scaling(keys: dict, file: GgufFile) -> dict | None:
+    """rope_scaling of the scaling that a file says, or of the divisors that it holds.
+
+    Llama 3.1's are stored as divisors alone."""
+    factor = keys.get(SCALING + "factor")
+    temperature = keys.get(SCALING + "attn_factor", 1.0)
     # llama.cpp (src/llama-model.cpp) takes a factor without a type as linear, and 0 as none.
-    kind = said.get(SCALING + "type", "none" if factor in (None, 0.0, 1.0) else "linear")
-    if kind == "none" and sharper == 1:
-        return _divisor_scaling(file, said["context_length"]) if FACTORS in file.tensors else None
-    whole = all(isinstance(one, float) and 0 < one < 1e6 for one in (factor, sharper))
-    if (
-        FACTORS in file.tensors
-        or kind not in ("linear", "yarn")
-        or not whole
-        or (kind == "linear" and sharper != 1)
-    ):
-        beside = f" beside {FACTORS}" if FACTORS in file.tensors else ""
-        what = (
+    kind = keys.get(SCALING + "type", "none" if factor in NO_FACTORS else "linear")
+    has_divisors = FACTORS in file.tensors
+    if kind == "none" and temperature == 1:
+        return _divisor_scaling(file, keys["context_length"]) if has_divisors else None
+    valid = _is_factor(factor) and _is_factor(temperature)
+    linear_and_more = kind == "linear" and temperature != 1
+    if has_divisors or kind not in ("linear", "yarn") or not valid or linear_and_more:
+        scaling = (
             f"rope.scaling.type={shown(kind)} with factor={shown(factor)} and"
-            f" attn_factor={shown(sharper)}{beside}"
+            f" attn_factor={shown(temperature)}"
         )
+        if has_divisors:
+            scaling += f" beside {FACTORS}"
         raise ConfigError(
-            f"{file.path} has {what}, which is not read: choose another, or the folder of"
+            f"{file.path} has {scaling}, which is not read: choose another, or the folder of"
             " safetensors it was made from."
         )
     if kind == "linear":
         return {"rope_type": "linear", "factor": factor}
-    original = said.get(SCALING + "original_context_length")
-    before = {} if original is None else {"original_max_position_embeddings": original}
-    # llama.cpp multiplies its own 0.1 ln s + 1 by attn_factor; its bounds are 32 turns and 1.
-    attention = (
-        {}
-        if sharper == 1
-        else {"attention_factor": sharper * (0.1 * math.log(max(1.0, factor)) + 1)}
-    )
-    return {"rope_type": "yarn", "factor": factor, **before, **attention}
+    scaling = {"rope_type": "yarn", "factor": factor}
+    original = keys.get(SCALING + "original_context_length")
+    if original is not None:
+        scaling["original_max_position_embeddings"] = original
+    if temperature != 1:
+        # llama.cpp multiplies its own 0.1 ln s + 1 by attn_factor; its bounds are 32 turns and 1.
+        scaling["attention_factor"] = temperature * (0.1 * math.log(max(1.0, factor)) + 1)
+    return scaling
+
+
+def _is_factor(value: object) -> bool:
+    return isinstance(value, float) and 0 < value < LARGEST_FACTOR
 
 
 def _divisor_scaling(file: GgufFile, longest: object) -> dict | None:
-    """rope_scaling of rope_freqs.weight: longrope with the same divisors at every length and no
-    temperature.
-    """
+    """rope_scaling of rope_freqs.weight: longrope, alike at every length and without temperature.
+
+    None where all divisors are 1."""
     divisors = numbers(file, FACTORS)
-    if (
-        divisors is None
-        or not np.isfinite(divisors).all()
-        or divisors.min() < 1
-        or not _positive(longest)
-    ):
+    valid = divisors is not None and np.isfinite(divisors).all() and divisors.min() >= 1
+    if not valid or not _positive(longest):
         raise ConfigError(
             f"{file.path} has a {FACTORS} that is not a list of divisors of 1 or more: download it"
             " again."
@@ -219,10 +217,11 @@ def _divisor_scaling(file: GgufFile, longest: object) -> dict | None:
     largest = float(divisors.max())
     if largest == 1:
         return None
-    exact = divisors.tolist()
-    shared = {
+    return {
+        "rope_type": "longrope",
+        "long_factor": divisors.tolist(),
+        "short_factor": divisors.tolist(),
         "factor": largest,
         "original_max_position_embeddings": longest / largest,
         "attention_factor": 1.0,
     }
-    return {"rope_type": "longrope", "long_factor": exact, "short_factor": exact, **shared}

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -21,31 +21,23 @@ from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import opened
 from posbench.config.typed_args import shown
 
-MAGIC, VERSIONS = b"GGUF", (2, 3)
+MAGIC = b"GGUF"
+VERSIONS = (2, 3)
 # {type in the file: struct's letter} of numbers; 8 is a string, 9 an array.
 NUMBERS = {
-    0: "B",
-    1: "b",
-    2: "H",
-    3: "h",
-    4: "I",
-    5: "i",
-    6: "f",
-    7: "?",
-    10: "Q",
-    11: "q",
-    12: "d",
-}
-STRING, ARRAY, FLOAT32 = 8, 9, 6
+    0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d",
+}  # fmt: skip
+FLOAT32 = 6
+STRING = 8
+ARRAY = 9
 MOST_HEADER = 256 * 2**20  # bytes; vocabularies of 200,000 tokens take ten million
-MOST_DIMENSIONS, MOST_ALIGNMENT = 4, 2**16
+MOST_DIMENSIONS = 4
+MOST_ALIGNMENT = 2**16
 
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """Place of a tensor: its shape in torch's order, number of its quantisation, and first byte in
-    the file.
-    """
+    """Place of a tensor: shape in torch's order, number of its quantisation, and first byte."""
 
     shape: tuple[int, ...]
     kind: int
@@ -54,9 +46,7 @@ class TensorEntry:
 
 @dataclass(frozen=True)
 class GgufFile:
-    """Header of a file. `metadata` holds numbers, strings, lists of strings, and arrays of
-    numbers.
-    """
+    """Header of a file. `metadata` holds numbers, strings, lists of strings, arrays of numbers."""
 
     path: Path
     size: int
@@ -74,9 +64,7 @@ def is_gguf(path: str | Path) -> bool:
 
 
 def read_gguf(path: str | Path) -> GgufFile:
-    """Header of a GGUF file. Raises ConfigError for a file that is none, is damaged, or cannot be
-    read.
-    """
+    """Header of a GGUF file. Raises ConfigError for one that is damaged or cannot be read."""
     with readable(path):
         stat = os.stat(path)
         return _read(str(Path(path).resolve()), stat.st_size, stat.st_mtime_ns)
@@ -94,98 +82,131 @@ def readable(path: str | Path) -> Iterator[None]:
     except RunError as error:
         raise ConfigError(str(error)) from error
     except _Damaged as error:
-        raise ConfigError(
-            f"{path} is not a complete GGUF file ({error}): download it again."
-        ) from error
+        raise incomplete(path, str(error)) from error
+
+
+def incomplete(path: str | Path, reason: str) -> ConfigError:
+    """Error for a GGUF file that does not hold what its header claims."""
+    return ConfigError(f"{path} is not a complete GGUF file ({reason}): download it again.")
 
 
 @functools.lru_cache(maxsize=4)
 def _read(path: str, size: int, modified: int) -> GgufFile:
-    """Header of the file of this size and time of change, kept because one command needs it several
-    times.
-    """
+    """Header of a file in this state, kept because one command needs it several times."""
     with opened(path) as file:
         return _Header(file, min(os.fstat(file.fileno()).st_size, MOST_HEADER)).read(Path(path))
 
 
+class _Tensor(NamedTuple):
+    """Entry of the tensor directory. `offset` counts from the end of the header."""
+
+    name: str
+    shape: tuple[int, ...]
+    kind: int
+    offset: int
+
+
 class _Header:
-    """Cursor over a header. Nothing is read beyond `limit`, so no count can ask for more than the
-    file holds.
-    """
+    """Cursor over a header. It stops at `limit`, so no false count asks for more than the file."""
 
     def __init__(self, file: BinaryIO, limit: int):
-        self.file, self.limit, self.at = file, limit, 0
+        self.file = file
+        self.limit = limit
+        self.at = 0
 
     def read(self, path: Path) -> GgufFile:
+        """The whole header, from its first byte."""
         if self.take(4) != MAGIC:
             raise _Damaged("it does not begin with GGUF")
-        version, n_tensors, n_keys = self.number("I"), self.number("Q"), self.number("Q")
+        version = self.number("I")
+        n_tensors = self.number("Q")
+        n_keys = self.number("Q")
         if version not in VERSIONS:
             raise _Damaged(
                 f"its version is {version}, and {' and '.join(map(str, VERSIONS))} are read, in"
                 " little endian"
             )
+        metadata = self.metadata(n_keys)
+        entries = [self.tensor() for _ in range(n_tensors)]
+        size = os.fstat(self.file.fileno()).st_size
+        return GgufFile(path, size, metadata, self.places(entries, metadata, size))
+
+    def metadata(self, count: int) -> dict[str, object]:
+        """{key: value} of the next `count` keys."""
         metadata: dict[str, object] = {}
-        for _ in range(n_keys):
+        for _ in range(count):
             key = self.string()
             if key in metadata:
                 raise _Damaged(f"it holds {shown(key)} twice")
             metadata[key] = self.value(self.number("I"), shown(key))
-        entries = []
-        for _ in range(n_tensors):
-            name, dimensions = self.string(), self.number("I")
-            if not 1 <= dimensions <= MOST_DIMENSIONS:
-                raise _Damaged(f"{shown(name)} has {dimensions:,} dimensions")
-            shape = tuple(self.number("Q") for _ in range(dimensions))
-            entries.append((name, shape[::-1], self.number("I"), self.number("Q")))
+        return metadata
+
+    def tensor(self) -> _Tensor:
+        """The next entry of the tensor directory."""
+        name = self.string()
+        dimensions = self.number("I")
+        if not 1 <= dimensions <= MOST_DIMENSIONS:
+            raise _Damaged(f"{shown(name)} has {dimensions:,} dimensions")
+        shape = tuple(self.number("Q") for _ in range(dimensions))
+        return _Tensor(name, shape[::-1], kind=self.number("I"), offset=self.number("Q"))
+
+    def places(
+        self, entries: list[_Tensor], metadata: dict[str, object], size: int
+    ) -> dict[str, TensorEntry]:
+        """{name: place} in a file of `size` bytes. Tensors begin at the first aligned byte."""
         alignment = metadata.get("general.alignment", 32)
         if not isinstance(alignment, int) or not 1 <= alignment <= MOST_ALIGNMENT:
             raise _Damaged(f"general.alignment={shown(alignment)}")
-        size, start = os.fstat(self.file.fileno()).st_size, -(-self.at // alignment) * alignment
-        tensors: dict[str, TensorEntry] = {}
+        header_size = self.at + -self.at % alignment
+        places: dict[str, TensorEntry] = {}
         for name, shape, kind, offset in entries:
-            if name in tensors:
+            start = header_size + offset
+            if name in places:
                 raise _Damaged(f"it holds the tensor {shown(name)} twice")
-            if offset % alignment or start + offset > size:
-                raise _Damaged(f"{shown(name)} begins at byte {start + offset:,} of {size:,}")
-            tensors[name] = TensorEntry(shape, kind, start + offset)
-        return GgufFile(path, size, metadata, tensors)
+            if offset % alignment or start > size:
+                raise _Damaged(f"{shown(name)} begins at byte {start:,} of {size:,}")
+            places[name] = TensorEntry(shape, kind, start)
+        return places
 
     def take(self, count: int) -> bytes:
+        """The next `count` bytes."""
         self.at += count
-        found = self.file.read(count) if self.at <= self.limit else b""
-        if len(found) < count:
+        content = self.file.read(count) if self.at <= self.limit else b""
+        if len(content) < count:
             raise _Damaged(
                 f"it ends early, or a length in it is false: no {count:,} bytes are left, of at"
                 f" most {MOST_HEADER:,}"
             )
-        return found
+        return content
 
     def number(self, form: str) -> int | float | bool:
+        """The next number, by struct's letter."""
         return struct.unpack(f"<{form}", self.take(struct.calcsize(form)))[0]
 
     def string(self) -> str:
+        """The next text, which stands behind its length."""
         try:
             return self.take(self.number("Q")).decode()
         except UnicodeDecodeError:
             raise _Damaged("a name or a text in it is no UTF-8") from None
 
     def value(self, kind: int, key: str) -> object:
-        """The next value of a type. A float32 becomes the shortest decimal of it: 1e-05 and not
-        9.999999747378752e-06.
-        """
+        """The next value of a type.
+
+        A float32 becomes the shortest decimal of it: 1e-05 and not 9.999999747378752e-06."""
         if kind == STRING:
             return self.string()
         if kind in NUMBERS:
-            found = self.number(NUMBERS[kind])
-            return float(str(np.float32(found))) if kind == FLOAT32 else found
+            number = self.number(NUMBERS[kind])
+            return float(str(np.float32(number))) if kind == FLOAT32 else number
         if kind != ARRAY:
             raise _Damaged(f"{key} has type {kind}")
-        kind, count = self.number("I"), self.number("Q")
-        if kind == STRING:
+        kind_of_values = self.number("I")
+        count = self.number("Q")
+        if kind_of_values == STRING:
             return [self.string() for _ in range(count)]
-        if kind not in NUMBERS:
-            raise _Damaged(f"{key} is an array of type {kind}")
-        found = array(NUMBERS[kind].replace("?", "B"))
-        found.frombytes(self.take(found.itemsize * count))
-        return found
+        if kind_of_values not in NUMBERS:
+            raise _Damaged(f"{key} is an array of type {kind_of_values}")
+        values = array(NUMBERS[kind_of_values].replace("?", "B"))
+        values.frombytes(self.take(values.itemsize * count))
+        return values

@@ -11,25 +11,34 @@ import numpy as np
 from posbench.common.errors import ConfigError
 from posbench.common.files import opened
 from posbench.config.typed_args import shown
-from posbench.gguf.header import GgufFile, TensorEntry, readable
+from posbench.gguf.header import GgufFile, TensorEntry, incomplete, readable
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 FLOAT32 = 0  # number of the type of a GGUF file that is not quantised
-WHOLE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+# {stem in a GGUF file: stem in transformers}
+OF_MODEL = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 OF_LAYER = {
-    "attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm",
-    "ffn_norm": "post_attention_layernorm", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
-}  # fmt: skip
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
 
 
 @dataclass(frozen=True)
 class LazyTensor:
-    """A tensor of a checkpoint: its shape, the name of its type, the call that reads it, and if
-    what it reads is of 16 bits or more.
-    """
+    """A tensor of a checkpoint, and the call that reads it. `dtype` is the name of its type.
+
+    `floating` tells whether what `read` gives is of 16 bits or more."""
 
     shape: list[int]
     dtype: str
@@ -38,92 +47,103 @@ class LazyTensor:
 
 
 def numbers(file: GgufFile, name: str) -> np.ndarray | None:
-    """A list of float32 in a GGUF file, as float64; None for a tensor of another kind, or one cut
-    short.
-    """
+    """List of float32 in a GGUF file, as float64; None for another kind, or one cut short."""
     entry = file.tensors[name]
-    count = math.prod(entry.shape)
-    if (
-        entry.kind != FLOAT32
-        or len(entry.shape) != 1
-        or not 0 < 4 * count <= file.size - entry.start
-    ):
+    size = 4 * math.prod(entry.shape)
+    is_list = entry.kind == FLOAT32 and len(entry.shape) == 1
+    if not is_list or not 0 < size <= file.size - entry.start:
         return None
-    found = np.frombuffer(_bytes(file, entry, 4 * count), "<f4")
-    return found.astype(np.float64)
+    return np.frombuffer(_bytes(file, entry, size), "<f4").astype(np.float64)
 
 
 def gguf_tensors(file: GgufFile, permuted: dict[str, int]) -> dict[str, LazyTensor]:
-    """{name in transformers: tensor} of a file, those of `permuted` put back in order. A tensor of
-    no such name keeps its own.
+    """{name in transformers: tensor} of a file, those of `permuted` put back in order.
 
-    Raises ConfigError for a quantisation that the package gguf does not read, and for a tensor that
-    the file does not hold whole."""
-    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
-
-    found = {}
+    A tensor without a name in transformers keeps its own. Raises ConfigError for a quantisation
+    that the package gguf does not read, and for a tensor that the file does not hold to its end."""
+    tensors = {}
     for name, entry in file.tensors.items():
-        kind = next((kind for kind in GGMLQuantizationType if kind == entry.kind), None)
-        if kind is None:
-            raise ConfigError(
-                f"{file.path} holds {shown(name)} as {entry.kind}, which is not supported: choose"
-                " another."
-            )
-        block, size = GGML_QUANT_SIZES[kind]
-        needed = math.prod(entry.shape) // block * size
-        if entry.shape[-1] % block or not 0 < needed <= file.size - entry.start:
-            lacking = (
-                f"{shown(name)} is {list(entry.shape)} of {kind.name}, {needed:,} bytes from byte"
-                f" {entry.start:,} of {file.size:,}"
-            )
-            raise ConfigError(
-                f"{file.path} is not a complete GGUF file ({lacking}): download it again."
-            )
-        stem, _, part = name.rpartition(".")
-        layer, _, last = stem.removeprefix("blk.").partition(".")
-        theirs = (
-            f"model.layers.{layer}.{OF_LAYER[last]}"
-            if stem.startswith("blk.") and last in OF_LAYER
-            else WHOLE.get(stem)
-        )
-        heads = permuted.get(last)
+        kind, size = _quantisation(file, name, entry)
+        heads = permuted.get(_last_part(name))
         if heads is not None and (heads < 1 or entry.shape[0] % (2 * heads)):
             raise ConfigError(
                 f"{file.path} has {shown(name)} of {entry.shape[0]:,} rows for {heads:,} heads:"
                 " download it again."
             )
-        read = functools.partial(_dequantised, file, entry, needed, heads)
-        found[f"{theirs}.{part}" if theirs else name] = LazyTensor(
-            list(entry.shape), kind.name, read
+        read = functools.partial(_dequantised, file, entry, size, heads)
+        tensors[transformers_name(name)] = LazyTensor(list(entry.shape), kind, read)
+    return tensors
+
+
+def transformers_name(name: str) -> str:
+    """Name in transformers of a tensor of a GGUF file; `name` itself where it has none there.
+
+    >>> transformers_name("blk.3.attn_q.weight")
+    'model.layers.3.self_attn.q_proj.weight'
+    >>> transformers_name("output.weight")
+    'lm_head.weight'
+    """
+    stem, _, end = name.rpartition(".")
+    layer, _, part = stem.removeprefix("blk.").partition(".")
+    if stem.startswith("blk.") and part in OF_LAYER:
+        return f"model.layers.{layer}.{OF_LAYER[part]}.{end}"
+    if stem in OF_MODEL:
+        return f"{OF_MODEL[stem]}.{end}"
+    return name
+
+
+def _last_part(name: str) -> str:
+    """The attn_q of blk.3.attn_q.weight."""
+    return name.rpartition(".")[0].removeprefix("blk.").partition(".")[2]
+
+
+def _quantisation(file: GgufFile, name: str, entry: TensorEntry) -> tuple[str, int]:
+    """(name of a tensor's type, its bytes in the file), such as ("Q8_0", 34816)."""
+    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
+    try:
+        kind = GGMLQuantizationType(entry.kind)
+    except ValueError:
+        raise ConfigError(
+            f"{file.path} holds {shown(name)} as {entry.kind}, which is not supported: choose"
+            " another."
+        ) from None
+    values_of_block, bytes_of_block = GGML_QUANT_SIZES[kind]
+    size = math.prod(entry.shape) // values_of_block * bytes_of_block
+    if entry.shape[-1] % values_of_block or not 0 < size <= file.size - entry.start:
+        raise incomplete(
+            file.path,
+            f"{shown(name)} is {list(entry.shape)} of {kind.name}, {size:,} bytes from byte"
+            f" {entry.start:,} of {file.size:,}",
         )
-    return found
+    return kind.name, size
 
 
-def _bytes(file: GgufFile, entry: TensorEntry, count: int) -> bytes:
-    with readable(file.path), opened(file.path) as content:
-        content.seek(entry.start)
-        found = content.read(count)
-    if len(found) < count:
+def _bytes(file: GgufFile, entry: TensorEntry, size: int) -> bytes:
+    with readable(file.path), opened(file.path) as opened_file:
+        opened_file.seek(entry.start)
+        content = opened_file.read(size)
+    if len(content) < size:
         raise ConfigError(
             f"{file.path} was truncated while it was read: run the same command again."
         )
-    return found
+    return content
 
 
-def _dequantised(file: GgufFile, entry: TensorEntry, count: int, heads: int | None) -> "Tensor":
+def _dequantised(file: GgufFile, entry: TensorEntry, size: int, heads: int | None) -> "Tensor":
+    """Float32 of a tensor of `size` bytes; with `heads` the two halves of each are put apart."""
     import torch
     from gguf import GGMLQuantizationType, dequantize
 
-    content = np.frombuffer(_bytes(file, entry, count), np.uint8)
+    content = np.frombuffer(_bytes(file, entry, size), np.uint8)
     kind = GGMLQuantizationType(entry.kind)
     try:
-        values = dequantize(content.reshape(*entry.shape[:-1], -1), kind).astype(
-            np.float32, copy=True
-        )
+        values = dequantize(content.reshape(*entry.shape[:-1], -1), kind)
     except NotImplementedError as error:
         raise ConfigError(
             f"{file.path} holds weights as {kind.name}, which is not supported: choose another."
         ) from error
+    values = values.astype(np.float32, copy=True)
     if heads is not None:
         values = values.reshape(heads, -1, 2, *entry.shape[1:]).swapaxes(1, 2).reshape(entry.shape)
     return torch.from_numpy(values)

@@ -32,6 +32,7 @@ GPT2 = [{**BYTE_LEVEL, "use_regex": True}]
 
 
 def _split_at(pattern: str) -> list[dict]:
+    """Pre-tokenizers that cut a text where a pattern matches, and spell it in bytes."""
     return [
         {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False},
         BYTE_LEVEL,
@@ -41,105 +42,113 @@ def _split_at(pattern: str) -> list[dict]:
 # {tokenizer.ggml.pre: how the text is cut before merging}, each as in the tokenizer.json that these
 # models were published with. transformers builds smollm without its cut at digits, which changes
 # white space before a numeral (two lines, then 1).
-CUTS = {
+PRE_TOKENIZERS = {
     "gpt-2": GPT2,
     "smollm": [DIGITS, *GPT2],
     **dict.fromkeys(("llama-bpe", "llama3", "smaug-bpe"), _split_at(LLAMA3)),
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen"), _split_at(QWEN2)),
 }
-WHOLE_FIRST = ("llama-bpe", "llama3")  # a piece that is a token itself is taken without merging
+# Of these a piece that is a token itself is taken without merging.
+UNMERGED_TOKENS = ("llama-bpe", "llama3")
 
 
 def tokenizer_json(path: str | Path) -> bytes:
-    """Content of the tokenizer.json that a GGUF file's vocabulary stands for. The same file gives
-    the same bytes.
+    """Content of the tokenizer.json that a GGUF file's vocabulary stands for.
 
-    Raises ConfigError for a vocabulary of another kind, and for lists that contradict each other.
-    """
+    The same file gives the same bytes. Raises ConfigError for a vocabulary of another kind, and for
+    lists that contradict each other."""
     file = read_gguf(path)
-    kind, cut = (file.metadata.get(f"tokenizer.ggml.{key}") for key in ("model", "pre"))
-    if kind == "llama" and cut in (None, "default"):
-        made = _sentencepiece(file)
-    elif kind == "gpt2" and isinstance(cut, str) and cut in CUTS:
-        made = _byte_level(file, cut)
+    model = file.metadata.get("tokenizer.ggml.model")
+    pre_tokenizer = file.metadata.get("tokenizer.ggml.pre")
+    if model == "llama" and pre_tokenizer in (None, "default"):
+        content = _sentencepiece(file)
+    elif model == "gpt2" and isinstance(pre_tokenizer, str) and pre_tokenizer in PRE_TOKENIZERS:
+        content = _byte_level(file, pre_tokenizer)
     else:
-        what = (
-            f"{shown(kind)}, {shown(cut)}, and llama (SentencePiece) and gpt2 with"
-            f" {', '.join(CUTS)} are built from such a file"
-        )
         raise ConfigError(
-            f"{path} holds a tokenizer of kind {what}: give data.tokenizer=FOLDER, or a hub name,"
-            " with its tokenizer.json."
+            f"{path} holds a tokenizer of kind {shown(model)}, {shown(pre_tokenizer)}, and llama"
+            f" (SentencePiece) and gpt2 with {', '.join(PRE_TOKENIZERS)} are built from such a"
+            " file: give data.tokenizer=FOLDER, or a hub name, with its tokenizer.json."
         )
-    return json.dumps(made, ensure_ascii=False).encode()
+    return json.dumps(content, ensure_ascii=False).encode()
 
 
 def _strings(file: GgufFile, key: str) -> list[str]:
-    found = file.metadata.get(f"tokenizer.ggml.{key}")
-    if not isinstance(found, list) or not found:
+    """List of texts in a file's vocabulary, such as "tokens". Raises ConfigError without any."""
+    strings = file.metadata.get(f"tokenizer.ggml.{key}")
+    if not isinstance(strings, list) or not strings:
         raise ConfigError(
             f"{file.path} has no tokenizer.ggml.{key}: give data.tokenizer=FOLDER with the"
             " tokenizer.json of this model."
         )
-    return found
+    return strings
 
 
 def _numbers(file: GgufFile, key: str, count: int, usual: array | None = None) -> array:
     """A number for each of `count` tokens, or `usual` without any."""
-    found = file.metadata.get(f"tokenizer.ggml.{key}", usual)
-    if not isinstance(found, array) or len(found) != count:
-        raise _damaged(
-            file, f"has another number of token {key.removeprefix('token_')}s than of tokens"
-        )
-    return found
+    numbers = file.metadata.get(f"tokenizer.ggml.{key}", usual)
+    if not isinstance(numbers, array) or len(numbers) != count:
+        name = key.removeprefix("token_")
+        raise _damaged(file, f"has another number of token {name}s than of tokens")
+    return numbers
 
 
-def _damaged(file: GgufFile, what: str) -> ConfigError:
+def _vocabulary(file: GgufFile, tokens: list[str]) -> dict[str, int]:
+    """{token: id}. Raises ConfigError where a token stands twice."""
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    if len(vocabulary) != len(tokens):
+        raise _damaged(file, "holds a token twice")
+    return vocabulary
+
+
+def _damaged(file: GgufFile, fault: str) -> ConfigError:
     return ConfigError(
-        f"{file.path} {what}, so it is not a tokenizer: download it again, or give"
+        f"{file.path} {fault}, so it is not a tokenizer: download it again, or give"
         " data.tokenizer=FOLDER with another."
     )
 
 
-def _byte_level(file: GgufFile, cut: str) -> dict:
+def _byte_level(file: GgufFile, pre_tokenizer: str) -> dict:
+    """Content for a byte-level BPE, whose tokens are spelled in the 256 letters of bytes.
+
+    Added tokens stand in the file as they read; in the vocabulary they are spelled too."""
     from tokenizers import pre_tokenizers
 
-    tokens, merges = _strings(file, "tokens"), _strings(file, "merges")
+    tokens = _strings(file, "tokens")
+    merges = _strings(file, "merges")
     types = _numbers(file, "token_type", len(tokens), usual=array("i", [NORMAL] * len(tokens)))
-    alphabet, spelling = (
-        set(pre_tokenizers.ByteLevel.alphabet()),
-        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-    )
-    spelled = {token for token in tokens if set(token) <= alphabet}
-    written = [
-        token if token in spelled else spelling.pre_tokenize_str(token)[0][0] for token in tokens
+    alphabet = set(pre_tokenizers.ByteLevel.alphabet())
+    speller = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    spelled_tokens = {token for token in tokens if set(token) <= alphabet}
+    spellings = [
+        token if token in spelled_tokens else speller.pre_tokenize_str(token)[0][0]
+        for token in tokens
     ]
-    vocab = {token: index for index, token in enumerate(written)}
-    if len(vocab) != len(tokens):
-        raise _damaged(file, "holds a token twice")
+    vocabulary = _vocabulary(file, spellings)
     pairs = [merge.split(" ") for merge in merges]
-    if wrong := next(
-        (pair for pair in pairs if len(pair) != 2 or not {*pair, "".join(pair)} <= vocab.keys()),
-        None,
-    ):
-        raise _damaged(
-            file, f"has the merge {shown(' '.join(wrong))}, which does not make a token of two"
-        )
+    for pair in pairs:
+        if len(pair) != 2 or not {*pair, "".join(pair)} <= vocabulary.keys():
+            merge = shown(" ".join(pair))
+            raise _damaged(file, f"has the merge {merge}, which does not make a token of two")
     added = {
         index: token
         for index, token in enumerate(tokens)
-        if types[index] in (CONTROL, USER_DEFINED) and token in spelled
+        if types[index] in (CONTROL, USER_DEFINED) and token in spelled_tokens
     }
     model = {
         "type": "BPE",
-        "vocab": vocab,
+        "vocab": vocabulary,
         "merges": pairs,
         "byte_fallback": False,
-        "ignore_merges": cut in WHOLE_FIRST,
+        "ignore_merges": pre_tokenizer in UNMERGED_TOKENS,
     }
-    cuts = {"pre_tokenizer": {"type": "Sequence", "pretokenizers": CUTS[cut]}, "decoder": GPT2[0]}
     return _content(
-        model, added, types, normalizer={"type": "NFC"} if "qwen" in cut else None, **cuts
+        model,
+        added,
+        types,
+        normalizer={"type": "NFC"} if "qwen" in pre_tokenizer else None,
+        pre_tokenizer={"type": "Sequence", "pretokenizers": PRE_TOKENIZERS[pre_tokenizer]},
+        decoder=GPT2[0],
     )
 
 
@@ -153,84 +162,91 @@ def _sentencepiece(file: GgufFile) -> dict:
     behind tokens that are found whole too, which SentencePiece does not behind those that a user
     defined."""
     tokens = _strings(file, "tokens")
-    types, scores = _numbers(file, "token_type", len(tokens)), _numbers(file, "scores", len(tokens))
-    vocab = {token: index for index, token in enumerate(tokens)}
-    if len(vocab) != len(tokens):
-        raise _damaged(file, "holds a token twice")
+    types = _numbers(file, "token_type", len(tokens))
+    scores = _numbers(file, "scores", len(tokens))
+    vocabulary = _vocabulary(file, tokens)
     if not all(map(math.isfinite, scores)):
         raise _damaged(file, "has a token whose score is not a number")
-    bytewise = [token for token, kind in zip(tokens, types, strict=True) if kind == BYTE]
-    if bytewise and sorted(bytewise) != BYTE_TOKENS:
-        raise _damaged(file, f"holds {len(bytewise)} tokens for bytes, which are not the 256")
-    unknown = [token for token, kind in zip(tokens, types, strict=True) if kind == UNKNOWN]
-    if len(unknown) > 1 or not (unknown or bytewise):
+    byte_tokens = _of_type(tokens, types, BYTE)
+    if byte_tokens and sorted(byte_tokens) != BYTE_TOKENS:
+        raise _damaged(file, f"holds {len(byte_tokens)} tokens for bytes, which are not the 256")
+    unknown = _of_type(tokens, types, UNKNOWN)
+    if len(unknown) > 1 or not (unknown or byte_tokens):
         raise _damaged(file, f"holds {len(unknown)} unknown tokens")
-    begun = file.metadata.get("tokenizer.ggml.add_space_prefix", True)
-    if not isinstance(begun, bool):
+    space_before_text = file.metadata.get("tokenizer.ggml.add_space_prefix", True)
+    if not isinstance(space_before_text, bool):
         raise _damaged(file, "has an add_space_prefix that is neither true nor false")
     model = {
         "type": "BPE",
-        "vocab": vocab,
-        "merges": _merges(vocab, types, scores),
-        "byte_fallback": bool(bytewise),
+        "vocab": vocabulary,
+        "merges": _merges(vocabulary, types, scores),
+        "byte_fallback": bool(byte_tokens),
+        "unk_token": unknown[0] if unknown else None,
+        "fuse_unk": True,
     }
-    model |= {"unk_token": unknown[0] if unknown else None, "fuse_unk": True}
     added = {
         index: token
         for index, token in enumerate(tokens)
         if types[index] in (UNKNOWN, CONTROL, USER_DEFINED)
     }
-    before, written = (
-        {"type": "Prepend", "prepend": SPACE},
-        {"type": "Replace", "pattern": {"String": " "}, "content": SPACE},
-    )
-    read = [
+    normalizers = [{"type": "Replace", "pattern": {"String": " "}, "content": SPACE}]
+    decoders = [
         {"type": "Replace", "pattern": {"String": SPACE}, "content": " "},
         {"type": "ByteFallback"},
         {"type": "Fuse"},
     ]
-    read += [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] * begun
+    if space_before_text:
+        normalizers.insert(0, {"type": "Prepend", "prepend": SPACE})
+        decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
     return _content(
         model,
         added,
         types,
-        normalizer={"type": "Sequence", "normalizers": [before, written] if begun else [written]},
+        normalizer={"type": "Sequence", "normalizers": normalizers},
         pre_tokenizer=None,
-        decoder={"type": "Sequence", "decoders": read},
+        decoder={"type": "Sequence", "decoders": decoders},
     )
 
 
-def _merges(vocab: dict[str, int], types: list[int], scores: list[float]) -> list[tuple[str, str]]:
-    """Pairs of tokens that make a token, those of the best score first."""
-    made = {token: index for token, index in vocab.items() if types[index] == NORMAL}
+def _of_type(tokens: list[str], types: array, kind: int) -> list[str]:
+    return [token for token, type_ in zip(tokens, types, strict=True) if type_ == kind]
+
+
+def _merges(vocabulary: dict[str, int], types: array, scores: array) -> list[tuple[str, str]]:
+    """Pairs of tokens that make a token, those of the best score first.
+
+    >>> normal = [NORMAL] * 4
+    >>> _merges({"a": 0, "b": 1, "ab": 2, "aba": 3}, normal, [0.0, 0.0, -2.0, -1.0])
+    [('ab', 'a'), ('a', 'b')]
+    """
+    normal = {token: index for token, index in vocabulary.items() if types[index] == NORMAL}
     pairs = []
-    for token, index in made.items():
-        cuts = ((token[:cut], token[cut:]) for cut in range(1, len(token)))
-        pairs += [
-            (-scores[index], index, left, right)
-            for left, right in cuts
-            if left in made and right in made
-        ]
+    for token, index in normal.items():
+        for cut in range(1, len(token)):
+            left = token[:cut]
+            right = token[cut:]
+            if left in normal and right in normal:
+                pairs.append((-scores[index], index, left, right))
     return [(left, right) for *_, left, right in sorted(pairs)]
 
 
 def _content(
     model: dict, added: dict[int, str], types: array, normalizer: dict | None, **parts: object
 ) -> dict:
-    """Content of a tokenizer.json. The tokens `added`, by id, are found whole in a text; those of
-    type CONTROL and UNKNOWN are special.
+    """Content of a tokenizer.json, which finds the tokens `added`, {id: token}, whole in a text.
 
-    The order of the keys is hashed with the content into the ids of texts, so it stays.
-    """
+    Those of type CONTROL and UNKNOWN are special. The order of the keys is hashed with the content
+    into the ids of texts, so it stays."""
     plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     tokens = [
         {"id": index, "content": token, "special": types[index] in (CONTROL, UNKNOWN), **plain}
         for index, token in added.items()
     ]
-    empty = dict.fromkeys(("truncation", "padding", "post_processor"))
     return {
         "version": "1.0",
-        **empty,
+        "truncation": None,
+        "padding": None,
+        "post_processor": None,
         "normalizer": normalizer,
         "added_tokens": tokens,
         **parts,

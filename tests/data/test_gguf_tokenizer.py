@@ -18,7 +18,7 @@ from posbench.data.tokenizers import (
     tokenizer_identity,
     tokenizer_name,
 )
-from posbench.gguf.tokenizer import CUTS, tokenizer_json
+from posbench.gguf.tokenizer import PRE_TOKENIZERS, tokenizer_json
 
 ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
 VOCABULARY = [
@@ -66,7 +66,7 @@ def varied(number: int = 40, size: int = 200) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("pre", CUTS)
+@pytest.mark.parametrize("pre", PRE_TOKENIZERS)
 def test_ids_are_those_of_transformers(folder, pre):
     file = write_gguf(folder, metadata=vocabulary(pre))
     ours = Tokenizer.from_buffer(tokenizer_json(file))
