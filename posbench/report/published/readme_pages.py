@@ -36,47 +36,50 @@ def filled_page(template: Path) -> str:
     text = template.read_text(encoding="utf-8")
     words = dict(LET.findall(text))
 
-    def made(match: re.Match) -> str:
+    def expand(match: re.Match) -> str:
         try:
             if match.re is TABLE:
                 return filled_table(match)
             return fill(match[1], re.sub(r"\$(\w+)", lambda name: words[name[1]], match[2]))
         except (ConfigError, KeyError, ValueError, TypeError, IndexError, OSError) as error:
-            line, shown = match.string.count("\n", 0, match.start()) + 1, match[0].splitlines()[0]
-            said = error if isinstance(error, ConfigError) else repr(error)
+            line = match.string.count("\n", 0, match.start()) + 1
+            first_line = match[0].splitlines()[0]
+            reason = error if isinstance(error, ConfigError) else repr(error)
             raise ConfigError(
-                f"{template.parent.name}/{template.name}, line {line}: {shown} cannot be filled in:"
-                f" {said}."
+                f"{template.parent.name}/{template.name}, line {line}: {first_line} cannot be"
+                f" filled in: {reason}."
             ) from error
 
-    filled = TABLE.sub(made, EXPRESSION.sub(made, text))
+    filled = TABLE.sub(expand, EXPRESSION.sub(expand, text))
     return f"<!-- made of {template.name} by `make pages` -->\n{LET.sub('', filled).rstrip()}\n"
 
 
 def filled_table(match: re.Match) -> str:
-    """A table of a file between its marks."""
-    opening, path, number, given, closing = match.groups()
+    """A table of a file between its marks: the lines that begin as those there, or all."""
+    opening, path, number, content, closing = match.groups()
     tables = re.findall(r"(?:^\|.*\n)+", (ROOT / path).read_text(encoding="utf-8"), re.M)
     header, rule, *lines = tables[int(number) - 1].splitlines()
-    columns = 1 + sum(cell.strip() in METHOD for cell in header.split("|"))
-    begun = [
-        "|".join(MARK.sub("", line).split("|")[:columns]) + "|"
-        for line in given.splitlines()
-        if line not in (header, rule)
+    n_names = sum(cell.strip() in METHOD for cell in header.split("|"))
+    beginnings = [
+        _beginning(line, n_names) for line in content.splitlines() if line not in (header, rule)
     ]
-    chosen = (
-        [
-            next((line for line in lines if MARK.sub("", line).startswith(start)), None)
-            for start in begun
-        ]
-        if begun
-        else lines
-    )
-    if None in chosen:
-        raise ConfigError(
-            f"table {number} of {path} has no line that begins `{begun[chosen.index(None)]}`"
-        )
-    return "\n".join([opening.strip(), header, rule, *chosen, closing])
+    if beginnings:
+        by_beginning = {_beginning(line, n_names): line for line in reversed(lines)}
+        for beginning in beginnings:
+            if beginning not in by_beginning:
+                raise ConfigError(f"table {number} of {path} has no line that begins `{beginning}`")
+        lines = [by_beginning[beginning] for beginning in beginnings]
+    return "\n".join([opening.strip(), header, rule, *lines, closing])
+
+
+def _beginning(line: str, n_names: int) -> str:
+    """The cells that name the method of a line, without marks of seeds.
+
+    >>> _beginning("| rope | ntk [seed 0] | 2.31 |", 2)
+    '| rope | ntk |'
+    """
+    cells = MARK.sub("", line).split("|")
+    return "|".join(cells[: 1 + n_names]) + "|"
 
 
 def main() -> None:
