@@ -4,7 +4,6 @@ their usable length.
 What a folder measured and is not ranked stands below the tables, with the reason.
 """
 
-import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -24,11 +23,11 @@ MARGIN = 0.05  # nats per token
 OTHER_MARGINS = (0.03, 0.02)
 FEWEST = 3  # lengths from the training length on
 SHOWN = 10  # lines of a table, beside all that hold to the longest length
-COLUMNS = ("encoding", "extension", "scale", "holds to", "perhaps to", "loss there", "loss minus floor there", "cost at 1x", "seeds",
-           "measured in", "commit")  # fmt: skip
-TEMPLATE = (
-    Path(__file__).parents[3] / "results" / "reported" / "leaderboard.template.md"
-)  # what stands before the tables
+COLUMNS = (
+    *("encoding", "extension", "scale", "holds to", "perhaps to", "loss there"),
+    *("loss minus floor there", "cost at 1x", "seeds", "measured in", "commit"),
+)
+INTRODUCTION = Path(__file__).parents[3] / "results" / "reported" / "leaderboard.template.md"
 ONE_SEED = (
     "With one seed: the intervals are over documents alone and say nothing of other trainings."
 )
@@ -39,71 +38,75 @@ Method = tuple[str, str, str]  # encoding, extension, scale
 
 @dataclass(frozen=True)
 class Line:
-    """One method in one folder: lengths as multiples of the training length, differences to the
-    floor in nats/token.
-    """
+    """One method in one folder. Lengths are multiples of the training length."""
 
     corpus: Corpus
     method: Method
     folder: Path
-    # the longest measured length up to which it demonstrably holds; 0: not even at the training
-    # length
+    # The longest measured length up to which it demonstrably holds; 0: not at the training length.
     surely: float
     perhaps: float
     longest: float
-    there: CurvePoint  # at the length that it surely holds to, else at the training length
-    first: CurvePoint  # at the training length
-    uppers: tuple[
-        float, ...
-    ]  # upper ends of the intervals from the training length on; nan without one
+    last_held: CurvePoint  # at the length that it surely holds to, else at the training length
+    at_training: CurvePoint
+    # Upper ends of the intervals of loss minus floor (nats/token) from the training length on, nan
+    # without one.
+    uppers: tuple[float, ...]
     runs: frozenset[str]
     commits: tuple[str, ...]
 
     @property
     def n_seeds(self) -> int:
         """Trainings behind the weaker of its two means."""
-        return min(self.there.n_seeds, self.first.n_seeds)
-
-    def holds_beyond(self, margin: float) -> bool:
-        """True if it holds, with this margin, at the training length and at the next measured
-        one.
-        """
-        return all(upper <= margin for upper in self.uppers[:2])
+        return min(self.last_held.n_seeds, self.at_training.n_seeds)
 
     @property
     def to_the_end(self) -> bool:
         """True if it holds at every length that was measured."""
         return self.surely == self.longest
 
+    @property
+    def rank(self) -> tuple:
+        """Sort key of the tables: the longest that a method holds first."""
+        difference = self.last_held.difference
+        return -self.surely, -self.perhaps, difference, self.method, self.folder.name
+
+    def holds_beyond(self, margin: float) -> bool:
+        """True if it holds, with this margin, at the training length and the next measured one."""
+        return all(upper <= margin for upper in self.uppers[:2])
+
     def cells(self) -> list[str]:
-        reached = [
-            f"{length:g}x{'+' if length == self.longest else ''}" if length else "-"
-            for length in (self.surely, self.perhaps)
-        ]
-        commits = (
-            ", ".join(self.commits)
-            if len(self.commits) < 3
-            else f"{self.commits[0]} and {len(self.commits) - 1} others"
-        )
-        difference = f"{self.there.difference:+.3f} +- {self.there.half_width:.3f}"
-        seeds = str(self.there.n_seeds)
-        folder = f"[{self.folder.name}]({self.folder.name})"
+        """Cells of its row, in the order of COLUMNS."""
+        folder = self.folder.name
         return [
             *self.method,
-            *reached,
-            f"{self.there.nll:.3f}",
-            difference,
+            self._multiple(self.surely),
+            self._multiple(self.perhaps),
+            f"{self.last_held.nll:.3f}",
+            f"{self.last_held.difference:+.3f} +- {self.last_held.half_width:.3f}",
             self.cost(),
-            seeds,
-            folder,
-            commits,
+            str(self.last_held.n_seeds),
+            f"[{folder}]({folder})",
+            self._commits(),
         ]
+
+    def _multiple(self, length: float) -> str:
+        """Text of a length: 4x, 16x+ for the longest one, - for none."""
+        if not length:
+            return "-"
+        return f"{length:g}x+" if length == self.longest else f"{length:g}x"
+
+    def _commits(self) -> str:
+        if len(self.commits) < 3:
+            return ", ".join(self.commits)
+        return f"{self.commits[0]} and {len(self.commits) - 1} others"
 
     def cost(self) -> str:
         """Loss at the training length minus that of the same trainings without extension; "-" for
         these themselves, or if unknown.
         """
-        change, half_width = self.first.change, self.first.change_half_width
+        change = self.at_training.change
+        half_width = self.at_training.change_half_width
         if change is None or half_width is None:
             return "-"
         return f"{change:+.3f} +- {half_width:.3f}"
@@ -118,8 +121,8 @@ class Exclusion(NamedTuple):
     reason: str
 
 
-class Read(NamedTuple):
-    """Lines of a folder on the leaderboard, and its methods that are not ranked."""
+class Ranking(NamedTuple):
+    """Lines on the leaderboard, and the methods that are not ranked."""
 
     lines: list[Line]
     exclusions: list[Exclusion]
@@ -135,35 +138,49 @@ def lines_of(folder: Path) -> list[Line]:
     return read_folder(folder).lines
 
 
-def read_folder(folder: Path) -> Read:
+def read_folder(folder: Path) -> Ranking:
     """Lines of a folder, from its curve.csv, and the methods that are not ranked."""
-    runs = grouped(csv_lines(folder / "trainings.csv"), lambda row: row.get("encoding", ""))
-    commits: dict[str, dict[str, None]] = defaultdict(dict)
-    for row in csv_lines(folder / ROWS):
-        commits[row["run_id"]][
-            row["commit"][:7] + "+" * row["commit"].endswith("+") or "outside git"
-        ] = None
-    lines, exclusions = [], []
+    runs: dict[str, set[str]] = defaultdict(set)  # {encoding: run ids}
+    for row in csv_lines(folder / "trainings.csv"):
+        runs[row.get("encoding", "")].add(row["run_id"])
+    commits = _commits_of_runs(folder)
+    ranking = Ranking([], [])
     for section in sections(read_points(folder / "curve.csv")):
         if section[0].protocol != PROTOCOL:
             continue
+        corpus = section[0].data, section[0].tokenizer, section[0].train_len
         for (*method, source), by_length in methods(section).items():
-            point = next(iter(by_length.values()))
-            corpus = point.data, point.tokenizer, point.train_len
-            grid = {
-                n: point
-                for n, point in sorted(by_length.items())
-                if n >= point.train_len and point.difference is not None
-            }
-            if reason := "numbers of somebody else's CSV" if source else _fault(by_length, grid):
-                exclusions.append(Exclusion(corpus, tuple(method), folder, reason))
+            grid = _from_training_length(by_length)
+            reason = "numbers of somebody else's CSV" if source else _fault(by_length, grid)
+            if reason:
+                ranking.exclusions.append(Exclusion(corpus, tuple(method), folder, reason))
                 continue
-            run_ids = frozenset(row["run_id"] for row in runs.get(method[0], ()))
-            known = tuple(
-                dict.fromkeys(commit for run in sorted(run_ids) for commit in commits[run])
-            )
-            lines.append(_line(corpus, tuple(method), folder, grid, run_ids, known))
-    return Read(lines, exclusions)
+            run_ids = frozenset(runs[method[0]])
+            ordered = dict.fromkeys(commit for run in sorted(run_ids) for commit in commits[run])
+            line = _line(corpus, tuple(method), folder, grid, run_ids, tuple(ordered))
+            ranking.lines.append(line)
+    return ranking
+
+
+def _commits_of_runs(folder: Path) -> dict[str, list[str]]:
+    """{run id: short hashes of the commits that evaluated it}, with + for changes beside one."""
+    commits: dict[str, list[str]] = defaultdict(list)
+    for row in csv_lines(folder / ROWS):
+        commit = row["commit"][:7] or "outside git"
+        if row["commit"].endswith("+"):
+            commit += "+"
+        if commit not in commits[row["run_id"]]:
+            commits[row["run_id"]].append(commit)
+    return commits
+
+
+def _from_training_length(by_length: Mapping[int, CurvePoint]) -> dict[int, CurvePoint]:
+    """Points that have a floor, from the training length on, the shortest first."""
+    return {
+        length: point
+        for length, point in sorted(by_length.items())
+        if length >= point.train_len and point.difference is not None
+    }
 
 
 def _fault(by_length: Mapping[int, CurvePoint], grid: Mapping[int, CurvePoint]) -> str:
@@ -171,23 +188,24 @@ def _fault(by_length: Mapping[int, CurvePoint], grid: Mapping[int, CurvePoint]) 
     from the training length on.
     """
     point = next(iter(by_length.values()))
-    train_len, gain = point.train_len, point.gain_lower
-    if gain is not None and not gain > 0:
+    lower_gain = point.gain_lower
+    if lower_gain is not None and not lower_gain > 0:
         return (
-            f"gate failed: G of {point.encoding} is {point.gain:.3f}, its lowest bound {gain:+.3f}"
+            f"gate failed: G of {point.encoding} is {point.gain:.3f}, its lowest bound"
+            f" {lower_gain:+.3f}"
         )
-    if all(one.difference is None for one in by_length.values()):
+    if all(point.difference is None for point in by_length.values()):
         return "no floor was measured at its lengths"
-    if gain is None:
+    if lower_gain is None:
         return "gate unknown: G was not measured"
-    if train_len not in grid:
+    if point.train_len not in grid:
         return "not measured at the training length"
     if len(grid) < FEWEST:
         return (
             f"measured at {len(grid)} length{'s' if len(grid) != 1 else ''} from the training"
             f" length on, and {FEWEST} are needed"
         )
-    if grid[train_len].half_width is None:
+    if grid[point.train_len].half_width is None:
         return "no interval at the training length"
     return ""
 
@@ -202,99 +220,107 @@ def _line(
 ) -> Line:
     """Line of a method by its points from the training length on, in the order of their lengths."""
     train_len = corpus[2]
-    # Without an interval a method does not surely hold there, and perhaps it does.
-    ends = [
-        (n, one.difference, math.nan if one.half_width is None else one.half_width)
-        for n, one in grid.items()
-    ]
-    surely = max(
-        (n for n, *_ in itertools.takewhile(lambda end: end[1] + end[2] <= MARGIN, ends)), default=0
-    )
-    perhaps = max(
-        (n for n, *_ in itertools.takewhile(lambda end: not end[1] - end[2] > MARGIN, ends)),
-        default=0,
-    )
-    first = grid[train_len]
-    multiples = (n / train_len for n in (surely, perhaps, max(grid)))
-    uppers = tuple(difference + half_width for _, difference, half_width in ends)
+    surely, perhaps = 0, 0
+    uppers = []
+    holds_surely, holds_perhaps = True, True  # at all lengths so far
+    for length, point in grid.items():
+        # Without an interval a method does not surely hold there, and perhaps it does.
+        half_width = math.nan if point.half_width is None else point.half_width
+        uppers.append(point.difference + half_width)
+        holds_surely = holds_surely and uppers[-1] <= MARGIN
+        holds_perhaps = holds_perhaps and not point.difference - half_width > MARGIN
+        if holds_surely:
+            surely = length
+        if holds_perhaps:
+            perhaps = length
+    at_training = grid[train_len]
     return Line(
-        corpus, method, folder, *multiples, grid.get(surely, first), first, uppers, runs, commits
+        corpus,
+        method,
+        folder,
+        surely=surely / train_len,
+        perhaps=perhaps / train_len,
+        longest=max(grid) / train_len,
+        last_held=grid.get(surely, at_training),
+        at_training=at_training,
+        uppers=tuple(uppers),
+        runs=runs,
+        commits=commits,
     )
 
 
-def kept(lines: Iterable[Line]) -> Read:
-    """Lines by rank; excluded are those of which another line of the same method has all trainings,
-    or several seeds instead of one.
+def ranked(lines: Iterable[Line]) -> Ranking:
+    """Lines by rank. Excluded are those whose method another line has, with all their trainings or
+    with several seeds instead of one.
     """
     chosen: list[Line] = []
     exclusions = []
-    for line in sorted(
-        lines,
-        key=lambda line: (
-            -len(line.runs),
-            -line.longest,
-            -(line.first.n_targets or 0),
-            line.folder.name,
-        ),
-    ):
-        same = [
-            one
-            for one in chosen
-            if (one.corpus, one.method) == (line.corpus, line.method)
-            and one.longest >= line.longest
-        ]
-        whole = next((one for one in same if line.runs <= one.runs), None)
-        several = next((one for one in same if line.first.n_seeds == 1 < one.first.n_seeds), None)
-        if whole:
-            reason = f"{whole.folder.name} has all its trainings"
-        elif several:
-            reason = f"one seed, and {several.folder.name} has several"
+    for line in sorted(lines, key=_size):
+        reason = _covered(line, chosen)
+        if reason:
+            exclusions.append(Exclusion(line.corpus, line.method, line.folder, reason))
         else:
             chosen.append(line)
-            continue
-        exclusions.append(Exclusion(line.corpus, line.method, line.folder, reason))
-    ranked = sorted(
-        chosen,
-        key=lambda line: (
-            -line.surely,
-            -line.perhaps,
-            line.there.difference,
-            line.method,
-            line.folder.name,
-        ),
-    )
-    return Read(ranked, exclusions)
+    return Ranking(sorted(chosen, key=lambda line: line.rank), exclusions)
 
 
-def tables(reads: Iterable[Read]) -> str:
+def _size(line: Line) -> tuple:
+    """Sort key of lines: the most trainings, lengths and targets first."""
+    n_targets = line.at_training.n_targets or 0
+    return -len(line.runs), -line.longest, -n_targets, line.folder.name
+
+
+def _covered(line: Line, others: Iterable[Line]) -> str:
+    """Reason why another line shows what this one does, "" if none does."""
+    same_method = [
+        other
+        for other in others
+        if (other.corpus, other.method) == (line.corpus, line.method)
+        and other.longest >= line.longest
+    ]
+    for other in same_method:
+        if line.runs <= other.runs:
+            return f"{other.folder.name} has all its trainings"
+    for other in same_method:
+        if line.at_training.n_seeds == 1 < other.at_training.n_seeds:
+            return f"one seed, and {other.folder.name} has several"
+    return ""
+
+
+def tables(rankings: Iterable[Ranking]) -> str:
     """Markdown: for each corpus and training length the lines of several seeds, those of one, and
     what is not ranked.
 
     Text of others cannot end a cell.
     """
-    reads = list(reads)
-    ranked = kept(line for read in reads for line in read.lines)
-    lines = grouped(ranked.lines, lambda line: line.corpus)
-    every = [exclusion for read in (*reads, ranked) for exclusion in read.exclusions]
+    rankings = list(rankings)
+    together = ranked(line for ranking in rankings for line in ranking.lines)
+    lines = grouped(together.lines, lambda line: line.corpus)
+    every = [exclusion for ranking in (*rankings, together) for exclusion in ranking.exclusions]
     exclusions = grouped(every, lambda exclusion: exclusion.corpus)
     parts = []
     for corpus in sorted({*lines, *exclusions}):
         text, tokenizer, train_len = corpus
-        own = lines.get(corpus, [])
         parts.append(f"## {_plain(f'{text} ({tokenizer})')}, trained on {train_len:,} tokens\n")
-        beyond = [line for line in own if line.surely > 1]
-        counted = (
-            f"{len(beyond)} of {len(own)} ranked methods hold beyond the training length."
-            if own
-            else "No method is ranked."
-        )
-        parts.append(f"{counted}\n")
-        parts += _table([line for line in beyond if line.n_seeds > 1])
-        of_one_seed = [line for line in beyond if line.n_seeds == 1]
-        if of_one_seed:
-            parts += [f"{ONE_SEED}\n", *_table(of_one_seed)]
+        parts += _tables_of_corpus(lines.get(corpus, []))
         parts += _not_ranked(exclusions.get(corpus, []))
     return "\n".join(parts)
+
+
+def _tables_of_corpus(lines: list[Line]) -> list[str]:
+    """How many lines hold beyond the training length, and tables of these."""
+    if not lines:
+        return ["No method is ranked.\n"]
+    beyond = [line for line in lines if line.surely > 1]
+    several_seeds = [line for line in beyond if line.n_seeds > 1]
+    one_seed = [line for line in beyond if line.n_seeds == 1]
+    parts = [
+        f"{len(beyond)} of {len(lines)} ranked methods hold beyond the training length.\n",
+        *_table(several_seeds),
+    ]
+    if one_seed:
+        parts += [f"{ONE_SEED}\n", *_table(one_seed)]
+    return parts
 
 
 def _table(lines: list[Line]) -> list[str]:
@@ -307,9 +333,9 @@ def _table(lines: list[Line]) -> list[str]:
     rows = [[_plain(cell) for cell in line.cells()] for line in shown]
     table = "".join(f"{markdown_row(row)}\n" for row in [COLUMNS, [":---"] * len(COLUMNS), *rows])
     more = len(lines) - len(shown)
-    return (
-        [table, f"And {more} more, which fail before their longest length.\n"] if more else [table]
-    )
+    if not more:
+        return [table]
+    return [table, f"And {more} more, which fail before their longest length.\n"]
 
 
 def _not_ranked(exclusions: list[Exclusion]) -> list[str]:
@@ -334,20 +360,20 @@ def _name(method: Method) -> str:
 
 def leaderboard(reported: Path) -> str:
     """Text of the page."""
-    reads = [read_folder(folder) for folder in folders(reported)]
-    words = {"margin": MARGIN, "shown": SHOWN, "fewest": FEWEST, "counts": _counts(reads)}
-    introduction = Template(TEMPLATE.read_text(encoding="utf-8")).substitute(words)
-    return f"{introduction}\n{tables(reads)}"
+    rankings = [read_folder(folder) for folder in folders(reported)]
+    values = {"margin": MARGIN, "shown": SHOWN, "fewest": FEWEST, "counts": _counts(rankings)}
+    introduction = Template(INTRODUCTION.read_text(encoding="utf-8")).substitute(values)
+    return f"{introduction}\n{tables(rankings)}"
 
 
-def _counts(reads: Iterable[Read]) -> str:
+def _counts(rankings: Iterable[Ranking]) -> str:
     """Number of ranked methods that hold beyond the training length, by margin: "33 with 0.05, 30
     with 0.03".
     """
-    ranked = kept(line for read in reads for line in read.lines).lines
+    lines = ranked(line for ranking in rankings for line in ranking.lines).lines
     parts = []
     for margin in (MARGIN, *OTHER_MARGINS):
-        parts.append(f"{sum(line.holds_beyond(margin) for line in ranked)} with {margin:g}")
+        parts.append(f"{sum(line.holds_beyond(margin) for line in lines)} with {margin:g}")
     return ", ".join(parts)
 
 
