@@ -144,8 +144,8 @@ def _terms(text: str) -> list[tuple[float, str]]:
     return [(weight, key if " @" in key else f"{key} @{multiple}") for weight, key in terms]
 
 
-def single(found: list[Any]) -> Any:
+def single(elements: list[Any]) -> Any:
     """The only element. Raises ConfigError for none or several."""
-    if len(found) != 1:
-        raise ConfigError(f"{len(found) or 'no'} lines fit, and it takes one")
-    return found[0]
+    if len(elements) != 1:
+        raise ConfigError(f"{len(elements) or 'no'} lines fit, and it takes one")
+    return elements[0]

@@ -5,6 +5,7 @@ themselves.
 import json
 import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from posbench.config.identity import (
     LATER,
@@ -20,114 +21,135 @@ from posbench.results.run_metadata import RunMetadata, flatten
 from posbench.runs.setting import Setting
 
 PLACES = {"train.parent", "model.path", "model.checkpoint", *(f"train.{key}" for key in NOT_TRAIN)}
-OWN_WORDS = ("text", "key_run", "version")  # of a setting: they stand for files
+FILE_FIELDS = ("text", "key_run", "version")  # of a setting: they stand for files
 
 
 def command(
-    evaluations: Sequence[Evaluation], origins: Mapping, lengths: Sequence[int]
+    evaluations: Sequence[Evaluation], origins: Mapping[Path, RunMetadata], lengths: Sequence[int]
 ) -> str | None:
     """Command that trains the seeds of one line and evaluates them at `lengths`, or the one that
     was typed; None where nothing says it.
     """
     first = evaluations[0]
-    origin: RunMetadata | None = origins.get(first.origin)
+    origin = origins.get(first.origin)
     if origin is None or first.rows_alone:
         return None
-    found = _words(first, origin)
-    if found is None:
+    words = _words(first, origin)
+    if words is None:
         return str(origin.provenance.get("command") or "") or None
-    seeds = sorted({one.first["seed"] for one in evaluations})
-    sweep = ["-m"] * (len(seeds) > 1)
-    found += [f"seed={','.join(map(str, seeds))}", as_typed("evaluate.lengths", sorted(lengths))]
-    return as_command(f"python scripts/run.py {' '.join([*sweep, *found])}")
+    seeds = sorted({evaluation.first["seed"] for evaluation in evaluations})
+    if len(seeds) > 1:
+        words.insert(0, "-m")
+    words.append(f"seed={','.join(map(str, seeds))}")
+    words.append(as_typed("evaluate.lengths", sorted(lengths)))
+    return as_command(f"python scripts/run.py {' '.join(words)}")
 
 
 def _words(evaluation: Evaluation, origin: RunMetadata) -> list[str] | None:
     """Words without seeds and lengths; None for a child, a checkpoint, somebody's own class, and
     texts that are files.
     """
-    given, row, setting = origin.nested, evaluation.first, evaluation.setting
-    if (
-        not origin.whole
-        or row["finetune"]
-        or given["model"].get("checkpoint")
-        or not isinstance(setting, Setting)
-    ):
+    config = origin.nested
+    setting = evaluation.setting
+    if not origin.whole or evaluation.first["finetune"] or not isinstance(setting, Setting):
         return None
-    if any(getattr(setting, name) not in (None, 1) for name in OWN_WORDS) or given["data"].get(
-        "mix"
-    ):
+    if config["model"].get("checkpoint") or config["data"].get("mix"):
         return None
-    scale, _, args = row["scale_attention"].partition(" ")
-    methods = {
-        "encoding": (named("encoding", given["encoding"]), method_args(given["encoding"])),
-        "extension": (
-            called("extension", row["extension"], row["extension_args"]),
-            row["extension_args"] or {},
-        ),
-        "scale_attention": (
-            called("scale_attention", scale, json.loads(args or "{}")),
-            json.loads(args or "{}"),
-        ),
+    if any(getattr(setting, field) not in (None, 1) for field in FILE_FIELDS):
+        return None
+    method_words = _method_words(evaluation.first, config)
+    data_words = _data_words(config["data"])
+    if method_words is None or data_words is None:
+        return None
+    words = [
+        *method_words,
+        *data_words,
+        *_model_words(config["model"]),
+        *_train_words(config["train"]),
+        *_evaluate_words(evaluation.first["protocol"], setting),
+    ]
+    if any(row["untested"] for row in evaluation.rows):
+        words.append("allow_untested=true")
+    return words
+
+
+def _method_words(row: dict, config: Mapping[str, dict]) -> list[str] | None:
+    """Words of all methods, such as ["encoding=rope", "encoding.base=500.0", "extension=none"]."""
+    scale, _, scale_json = row["scale_attention"].partition(" ")
+    scale_args = json.loads(scale_json or "{}")
+    extension_args = row["extension_args"] or {}
+    methods = {  # {key: (name, arguments)}
+        "encoding": (named("encoding", config["encoding"]), method_args(config["encoding"])),
+        "extension": (called("extension", row["extension"], extension_args), extension_args),
+        "scale_attention": (called("scale_attention", scale, scale_args), scale_args),
     }
-    trained = given["train"].get("scale_attention") or {}
+    trained = config["train"].get("scale_attention") or {}
     if method_label(trained, "scale_attention") != "none":
         methods["train.scale_attention"] = (named("scale_attention", trained), method_args(trained))
-    found = []
-    for group, (name, own) in methods.items():
-        usual = nodes(group.rpartition(".")[2]).get(name)
+    words = []
+    for key, (name, args) in methods.items():
+        usual = nodes(key.rpartition(".")[2]).get(name)
         if usual is None:
             return None
-        found += [f"{group}={name}", *_changed(group, own, method_args(usual))]
-    data, base = str(given["data"].get("name")), base_node("data")
-    if data not in nodes("data"):
+        words += [f"{key}={name}", *_changed(key, args, method_args(usual))]
+    return words
+
+
+def _data_words(data: dict) -> list[str] | None:
+    """Words of the data, without keys that its yaml does not have."""
+    name = str(data.get("name"))
+    if name not in nodes("data"):
         return None
-    found += [
-        f"data={data}",
-        *_changed("data", given["data"], {**base, **nodes("data")[data]}, known=True),
-    ]
-    models = {
-        name: _changed("model", given["model"], usual) for name, usual in nodes("model").items()
-    }
-    model = min(models, key=lambda name: len(models[name]))
-    found += [f"model={model}", *models[model]]
-    train = {key: value for key, value in given["train"].items() if key != "scale_attention"}
-    found += _changed("train", train, nodes("train")["default"])
-    of_setting = {
-        name: getattr(setting, name)
-        for name in Setting.__dataclass_fields__
-        if name not in OWN_WORDS
-    }
-    found += _changed(
-        "evaluate", {"protocol": row["protocol"], **of_setting}, nodes("evaluate")["default"]
-    )
-    return found + ["allow_untested=true"] * any(one["untested"] for one in evaluation.rows)
+    usual = {**base_node("data"), **nodes("data")[name]}
+    return [f"data={name}", *_changed("data", data, usual, usual_keys_only=True)]
 
 
-def _changed(group: str, given: dict, usual: dict, known: bool = False) -> list[str]:
-    """Words for keys that differ from the yaml of a group, `known`: of those it has. An absent key
-    of LATER means its default.
+def _model_words(model: dict) -> list[str]:
+    """Words of the model, from the yaml that needs the fewest."""
+    changes = {name: _changed("model", model, usual) for name, usual in nodes("model").items()}
+    name = min(changes, key=lambda name: len(changes[name]))
+    return [f"model={name}", *changes[name]]
+
+
+def _train_words(train: dict) -> list[str]:
+    values = {key: value for key, value in train.items() if key != "scale_attention"}
+    return _changed("train", values, nodes("train")["default"])
+
+
+def _evaluate_words(protocol: str, setting: Setting) -> list[str]:
+    values = {"protocol": protocol}
+    for field in Setting.__dataclass_fields__:
+        if field not in FILE_FIELDS:
+            values[field] = getattr(setting, field)
+    return _changed("evaluate", values, nodes("evaluate")["default"])
+
+
+def _changed(group: str, values: dict, usual: dict, usual_keys_only: bool = False) -> list[str]:
+    """Words for values that differ from `usual`, the yaml of a group. An absent key of LATER means
+    its default.
     """
-    default, own = flatten(usual, f"{group}."), flatten(without_later(group, given), f"{group}.")
-    own |= {
-        key: LATER[key]
-        for key, value in default.items()
-        if key in LATER and key not in own and value is not None
-    }
-    found = {
-        key: value
-        for key, value in own.items()
-        if value is not None and default.get(key) != value and (not known or key in default)
-    }
-    return [
-        as_typed(key, value)
-        for key, value in found.items()
-        if key not in PLACES and not key.endswith("_target_")
-    ]
+    usual_values = flatten(usual, f"{group}.")
+    run_values = flatten(without_later(group, values), f"{group}.")
+    for key, value in usual_values.items():
+        if key in LATER and key not in run_values and value is not None:
+            run_values[key] = LATER[key]
+    words = []
+    for key, value in run_values.items():
+        if value is None or value == usual_values.get(key):
+            continue
+        if key in PLACES or key.endswith("_target_"):
+            continue
+        if key in usual_values or not usual_keys_only:
+            words.append(as_typed(key, value))
+    return words
 
 
 def as_typed(key: str, value: object) -> str:
-    """Word that sets a key to a number, a truth value, a text or a list of these."""
+    """Word that sets a key to a number, a truth value, a text or a list of these.
+
+    >>> as_typed("evaluate.lengths", [64, 128])
+    "'evaluate.lengths=[64,128]'"
+    """
     if isinstance(value, str):
         return as_word(key, value)
     return shlex.quote(f"{key}={json.dumps(value, separators=(',', ':'))}")
