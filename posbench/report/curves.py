@@ -34,12 +34,12 @@ from posbench.statistics.crossed import Estimate, across, estimate
 MEANS = ("nll", "bpb", "accuracy")  # columns of a point that are means over seeds
 
 
-def points(references: References, label: Labels, wide: bool = False) -> list[CurvePoint]:
+def points(references: References, label: Labels, stretches: bool = False) -> list[CurvePoint]:
     """Points of all methods and lengths, in the order of the evaluations, without the floor, the
     half window and the ladders.
 
     For a protocol by position they come from the longest window, one for each bin of positions;
-    with `wide` only these, one for each stretch of several bins and one for the whole text of each
+    with `stretches` only these, one for each stretch of several bins and one for the whole text of each
     length. Raises RunError if two evaluations have the same method, training and length."""
     found: dict[tuple, dict[int, Seed]] = defaultdict(dict)
     for evaluation in references.evaluations:
@@ -51,14 +51,14 @@ def points(references: References, label: Labels, wide: bool = False) -> list[Cu
         ):
             continue
         by_position = first["position"] is not None
-        if wide and not by_position:
+        if stretches and not by_position:
             continue
         floor, others = (
             references.floors.get((key, "floor")),
             {} if plain(first) else references.plain.get(key, {}),
         )
         rows = (
-            spans(evaluation, wide)
+            spans(evaluation, stretches)
             if by_position
             else (((row["length"], None), row) for row in evaluation.rows)
         )
@@ -181,20 +181,20 @@ def _finite(value: float | None) -> float | None:
     return float(value) if value is not None and math.isfinite(value) else None
 
 
-def spans(evaluation: Evaluation, wide: bool) -> Iterator[tuple[tuple[int, int | None], dict]]:
-    """((position, window), row) of each bin of the longest window; with `wide` of each stretch,
+def spans(evaluation: Evaluation, stretches: bool) -> Iterator[tuple[tuple[int, int | None], dict]]:
+    """((position, window), row) of each bin of the longest window; with `stretches` of each stretch,
     whose row is the mean over its bins.
 
-    With `wide` also ((length, None), row) of the texts of each length, if there are several.
+    With `stretches` also ((length, None), row) of the texts of each length, if there are several.
     """
     lengths = sorted({row["length"] for row in evaluation.rows})
     window = lengths[-1]
     ends = sorted(row["position"] for row in evaluation.rows if row["length"] == window)
-    if wide:
+    if stretches:
         ends = stretch_ends(ends, evaluation.first["train_len"])
     for start, end in itertools.pairwise([0, *ends]):
         yield (end, window), joined(evaluation, window, start, end)
-    for length in lengths if wide and len(lengths) > 1 else ():
+    for length in lengths if stretches and len(lengths) > 1 else ():
         yield (length, None), joined(evaluation, length, 0, length)
 
 

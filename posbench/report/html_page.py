@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from posbench.report.html_parts import LACKING, NUMBER, Grid, anchored, link, svg, template
-from posbench.report.records import SectionKey, file, grouped
+from posbench.report.method_words import source_suffix
+from posbench.report.records import SectionKey, grouped
 from posbench.report.references import reference
 from posbench.report.tables import METHOD, Table, number
 from posbench.results.bundle import shown_folder
@@ -111,7 +112,7 @@ class Sources:
         links: dict[tuple, dict[Markup, None]] = defaultdict(dict)
         for evaluation in own:
             encoding, *rest = self.report.label(evaluation.first)
-            method = (encoding + file(evaluation.source), *rest)[: table.names]
+            method = (encoding + source_suffix(evaluation.source), *rest)[: table.names]
             links[method][link(evaluation.first["seed"], self.anchors[evaluation.origin])] = None
         rows = []
         for row in table.rows:

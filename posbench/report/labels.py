@@ -2,19 +2,18 @@
 values that they are made of.
 """
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from posbench.common.files import sha256_json
 from posbench.config.identity import family, method_args, method_name
 from posbench.config.names import called, nodes
+from posbench.report.method_words import short_value
 from posbench.runs.setting import Setting
 
-METHODS = {"encoding": "encoding_args", "extension": "extension_args"}
+METHODS = {"encoding": "encoding_args", "extension": "extension_args"}  # {column: of its arguments}
 STEPS = "train.steps"
-MANY = 8  # numbers of a list from which a label has the first, the last and four digits of its hash
+ABSENT = object()  # value of an argument that a method does not have
 
 
 @dataclass(frozen=True)
@@ -49,95 +48,89 @@ class Labels:
         steps: Mapping[str, int] | None = None,
     ):
         self.variants = variants or {}
-        named = (run for run, words in self.variants.items() if STEPS in words)
-        self.steps = {run: steps[run] for run in named if steps and isinstance(steps.get(run), int)}
-        self.known: dict[tuple[str, str], list[dict]] = defaultdict(list)
-        for row in map(moved, rows):
-            for name, args in METHODS.items():
-                seen = self.known[name, called(name, row[name], row[args])]
-                if (row[args] or {}) not in seen:
-                    seen.append(row[args] or {})
+        self.steps: dict[str, int] = {}  # of the runs whose labels name them
+        for run_id, words in self.variants.items():
+            n_steps = (steps or {}).get(run_id)
+            if STEPS in words and isinstance(n_steps, int):
+                self.steps[run_id] = n_steps
+        self.args: dict[tuple[str, str], list[dict]] = defaultdict(list)  # {(group, method): sets}
+        for row in map(trained_part_moved, rows):
+            for group, column in METHODS.items():
+                sets = self.args[group, called(group, row[group], row[column])]
+                if (row[column] or {}) not in sets:
+                    sets.append(row[column] or {})
 
-    def __call__(self, given: dict) -> tuple[str, str, str]:
-        row = moved(given)
-        task = f" ({row['task']})" if row["task"] and row["protocol"] != "accuracy" else ""
-        extension = (
-            self._method("extension", row)
-            + " (trained in)" * (row["extension"] != given["extension"])
-            + task
-        )
-        return self._encoding(row), extension, row["scale_attention"]
+    def __call__(self, row: dict) -> tuple[str, str, str]:
+        """Labels of a row, such as ("rope tuned from rope-64", "yarn (trained in)", "none")."""
+        moved = trained_part_moved(row)
+        extension = self._method("extension", moved)
+        if moved["extension"] != row["extension"]:
+            extension += " (trained in)"
+        if row["task"] and row["protocol"] != "accuracy":
+            extension += f" ({row['task']})"
+        return self._encoding(moved), extension, moved["scale_attention"]
 
-    def facts(self, given: dict, setting: Setting | str | None = None) -> Facts:
+    def facts(self, row: dict, setting: Setting | str | None = None) -> Facts:
         """Values behind the labels of a row, and the setting of its evaluation."""
-        row = moved(given)
-        parent = row["finetune"] and family(row["finetune"])
-        names = {name: called(name, row[name], row[args]) for name, args in METHODS.items()}
+        moved = trained_part_moved(row)
+        parent = family(row["finetune"]) if row["finetune"] else None
+        encoding, extension = (
+            called(group, moved[group], moved[column]) for group, column in METHODS.items()
+        )
         return Facts(
-            **names,
-            trained_in=row["extension"] != given["extension"],
-            tuned_from=parent or None,
+            encoding,
+            extension,
+            trained_in=moved["extension"] != row["extension"],
+            tuned_from=parent,
             steps=self.steps.get(row["run_id"]),
-            line=self._encoding(row, without=STEPS),
-            keeps_encoding=bool(parent) and parent.rpartition("-")[0] == names["encoding"],
+            line=self._encoding(moved, without=STEPS),
+            keeps_encoding=parent is not None and parent.rpartition("-")[0] == encoding,
             setting=setting,
         )
 
     def _encoding(self, row: dict, without: str | None = None) -> str:
         """Label of an encoding, and what tells its trainings apart, all or `without` one key."""
-        trained = (
-            ""
-            if row["trained_scale"] in (None, "none")
-            else f" trained with {row['trained_scale']}"
-        )
-        tuned = f" tuned from {family(row['finetune'])}" if row["finetune"] else ""
-        rest = (
-            words for key, words in self.variants.get(row["run_id"], {}).items() if key != without
-        )
-        return "".join([self._method("encoding", row), trained, tuned, *rest])
+        label = self._method("encoding", row)
+        if row["trained_scale"] not in (None, "none"):
+            label += f" trained with {row['trained_scale']}"
+        if row["finetune"]:
+            label += f" tuned from {family(row['finetune'])}"
+        words = self.variants.get(row["run_id"], {})
+        return label + "".join(text for key, text in words.items() if key != without)
 
-    def _method(self, name: str, row: dict) -> str:
-        args, absent = row[METHODS[name]] or {}, object()
-        method = called(name, row[name], args)
-        usual = nodes(name).get(method, {})
-        changed = [key for key in sorted(args) if usual.get(key, absent) != args[key]]
-        differ = [
-            key
-            for key in changed
-            if any(other.get(key, absent) != args[key] for other in self.known[name, method])
-        ]
-        return " ".join([method, *(f"{key}={_brief(args[key])}" for key in differ)])
+    def _method(self, group: str, row: dict) -> str:
+        """Name of a method with the arguments that tell it apart, such as "ntk multiplier=2.0"."""
+        args = row[METHODS[group]] or {}
+        method = called(group, row[group], args)
+        usual = nodes(group).get(method, {})
+        words = [method]
+        for key, value in sorted(args.items()):
+            if usual.get(key, ABSENT) == value:
+                continue
+            if any(other.get(key, ABSENT) != value for other in self.args[group, method]):
+                words.append(f"{key}={short_value(value)}")
+        return " ".join(words)
 
 
-def _brief(value: object) -> str:
-    if isinstance(value, dict) and "_target_" in value:
-        return method_name(value)
-    if isinstance(value, list) and len(value) >= MANY:
-        return f"{value[0]}..{value[-1]}#{sha256_json(value)[:4]}"
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def moved(row: dict) -> dict:
+def trained_part_moved(row: dict) -> dict:
     """`row` of a fine-tuned run with what was trained into its encoding as its extension; beside
     another extension as a trained part.
     """
-    args = row["encoding_args"] or {}
-    inner = args["base"] if isinstance(args.get("base"), dict) else args
     if not row["finetune"]:
         return row
-    node = inner.get("scaling")
-    gone = {
-        key for key in ("scaling", "scaling_len", "amplitude") if node or inner.get(key) is None
+    args = row["encoding_args"] or {}
+    is_wrapped = isinstance(args.get("base"), dict)  # an encoding around another one
+    inner = args["base"] if is_wrapped else args
+    scaling = inner.get("scaling")
+    inner_left = {
+        key: value
+        for key, value in inner.items()
+        if key not in ("scaling", "scaling_len", "amplitude") or not scaling and value is not None
     }
-    left = {key: value for key, value in inner.items() if key not in gone}
-    row = {**row, "encoding_args": left if inner is args else {**args, "base": left}}
-    if not node:
+    row = {**row, "encoding_args": {**args, "base": inner_left} if is_wrapped else inner_left}
+    if not scaling:
         return row
     if row["extension"] == "none":
-        return {**row, "extension": method_name(node), "extension_args": method_args(node)}
-    return {
-        **row,
-        "trained_scale": " and ".join(
-            [method_name(node), *({row["trained_scale"]} - {None, "none"})]
-        ),
-    }
+        return {**row, "extension": method_name(scaling), "extension_args": method_args(scaling)}
+    other_parts = {row["trained_scale"]} - {None, "none"}
+    return {**row, "trained_scale": " and ".join([method_name(scaling), *other_parts])}

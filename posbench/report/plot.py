@@ -28,7 +28,8 @@ from posbench.report.figures.paper import SIZES, AxesSpec, darken, lay_out, y_en
 from posbench.report.figures.style import EARLY
 from posbench.report.footnotes import questions_of, targets_of
 from posbench.report.frame import records
-from posbench.report.records import CurvePoint, Score, file, grouped, two_seeds
+from posbench.report.method_words import source_suffix
+from posbench.report.records import CurvePoint, Score, grouped, two_seeds
 from posbench.report.tables import METHOD
 
 if TYPE_CHECKING:
@@ -446,7 +447,7 @@ def _caption(table: "pandas.DataFrame", reference: str, names: Names) -> list[st
     lines.append(f"Bars: {bars}." if bars else "No bars: no interval of this is known.")
     if lost := list(
         dict.fromkeys(
-            "|".join(point.method[:3]) + file(point.source)
+            "|".join(point.method[:3]) + source_suffix(point.source)
             for point in table[table.mark.isna()].point
         )
     ):

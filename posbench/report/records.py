@@ -240,11 +240,6 @@ def as_stated(record: SectionKey, column: str) -> str:
     return f"protocol {value}" if column == "protocol" else str(value)
 
 
-def file(source: str | None) -> str:
-    """End of a name whose numbers were read from a CSV: its source in brackets; "" without one."""
-    return f" ({source})" if source else ""
-
-
 def interval_units(units: Iterable[str]) -> str:
     """Units of intervals, `over` of several records, in words; "" for none."""
     return " or ".join(

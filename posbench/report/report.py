@@ -9,10 +9,10 @@ from pathlib import Path
 
 from posbench.common import defuse
 from posbench.common.errors import RunError
-from posbench.report import footnotes
-from posbench.report import scores as asked
 from posbench.report.curves import context_points, points
 from posbench.report.external_csv import match_setting, place, read_foreign, stated
+from posbench.report.footnotes import below_contexts, below_curve, below_scores
+from posbench.report.gain_lines import gain_lines
 from posbench.report.labels import STEPS, Labels
 from posbench.report.ranks import RANKED, MethodRank, method_ranks, rank_table
 from posbench.report.records import (
@@ -24,6 +24,9 @@ from posbench.report.records import (
     sections,
 )
 from posbench.report.references import References, check_losses, check_one_set
+from posbench.report.scores import PROTOCOL as TASKS
+from posbench.report.scores import scores
+from posbench.report.setting_lines import argument_lines, checkpoint_lines, training_lines
 from posbench.report.tables import (
     Table,
     context_table,
@@ -96,51 +99,40 @@ class Report:
     @cached_property
     def parts(self) -> list[Part]:
         """Loss against context first, then tasks, then losses by length or position."""
-        rungs, parts = (
-            [
-                ladder[context]
-                for ladder in self.references.ladders.values()
-                for context in sorted(ladder)
-            ],
-            [],
-        )
-        for section in self.contexts:
-            parts.append(
-                Part(
-                    "context",
-                    section,
-                    _of(section, rungs),
-                    [context_table(section)],
-                    footnotes.below_contexts(section),
-                )
-            )
-        for section in self.scores:
-            own = _of(section, self.evaluations)
-            lines = footnotes.below_scores(section) + footnotes.training_lines(
-                own, self.origins, self.label
-            )
-            made = score_tables(section)
-            if section is self.scores[-1] and self.ranks:
-                made.append(rank_table(self.ranks))
-                lines.append(f"mean reciprocal rank: {RANKED}")
-            parts.append(Part("tasks", section, own, made, lines))
-        for section in self.sections:
-            own, wide = _of(section, self.evaluations), self.stretches.get(section[0].section)
-            lines = footnotes.below_curve(section) + footnotes.checkpoint_lines(own, self.origins)
-            lines += footnotes.training_lines(
-                own, self.origins, self.label
-            ) + footnotes.argument_line(own)
-            lines += footnotes.gain_lines(own, self.references, self.label, self.origins)
-            parts.append(
-                Part(
-                    "section",
-                    section,
-                    own,
-                    position_tables(wide) if wide else tables(section),
-                    lines,
-                )
-            )
-        return parts
+        parts = [self._context_part(section) for section in self.contexts]
+        parts += [self._task_part(section) for section in self.scores]
+        return parts + [self._curve_part(section) for section in self.sections]
+
+    def _context_part(self, section: list[ContextPoint]) -> Part:
+        steps = [
+            ladder[context]
+            for ladder in self.references.ladders.values()
+            for context in sorted(ladder)
+        ]
+        lines = below_contexts(section)
+        return Part("context", section, _of(section, steps), [context_table(section)], lines)
+
+    def _task_part(self, section: list[Score]) -> Part:
+        evaluations = _of(section, self.evaluations)
+        shown = score_tables(section)
+        lines = below_scores(section) + training_lines(evaluations, self.origins, self.label)
+        if section is self.scores[-1] and self.ranks:
+            shown.append(rank_table(self.ranks))
+            lines.append(f"mean reciprocal rank: {RANKED}")
+        return Part("tasks", section, evaluations, shown, lines)
+
+    def _curve_part(self, section: list[CurvePoint]) -> Part:
+        evaluations = _of(section, self.evaluations)
+        stretches = self.stretches.get(section[0].section)
+        lines = [
+            *below_curve(section),
+            *checkpoint_lines(evaluations, self.origins),
+            *training_lines(evaluations, self.origins, self.label),
+            *argument_lines(evaluations),
+            *gain_lines(evaluations, self.references, self.label, self.origins),
+        ]
+        shown = position_tables(stretches) if stretches else tables(section)
+        return Part("section", section, evaluations, shown, lines)
 
     def markdown(self) -> str:
         texts = [f"# {self.title}"]
@@ -152,16 +144,14 @@ class Report:
     def latex(self) -> str:
         """Tables as LaTeX, with the lines below them as comments."""
 
-        def comments(lines: Iterable[str]) -> str:
-            return "\n".join(f"% {printed(line)}" for line in lines)
-
-        package = ["\\usepackage{longtable}"] * any(
-            table.long for part in self.parts for table in part.tables
-        )
-        texts = [comments([self.title, *package])]
+        title = [self.title]
+        if any(table.long for part in self.parts for table in part.tables):
+            title.append("\\usepackage{longtable}")
+        texts = [_latex_comments(title)]
         for part in self.parts:
-            texts += [*(table.latex() for table in part.tables), comments(part.lines)]
-        return "\n\n".join([*texts, *(comments([note]) for note in self.notes)]) + "\n"
+            texts += [*(table.latex() for table in part.tables), _latex_comments(part.lines)]
+        texts += [_latex_comments([note]) for note in self.notes]
+        return "\n\n".join(texts) + "\n"
 
     def table_text(self, width: int | None = None, colour: bool = False) -> str:
         """Whole report for a terminal `width` characters wide (None: any). Tables that do not fit
@@ -170,24 +160,24 @@ class Report:
         from rich.console import Console
 
         console = Console(width=10_000, force_terminal=colour, no_color=not colour, highlight=False)
+        line_width = width or 200
         with console.capture() as captured:
             for part in self.parts:
                 shown = [table.rich() for table in part.tables]
-                if width is not None and any(
-                    console.measure(table).maximum > width for table in shown
-                ):
-                    shown = [
-                        piece.rich(tight=True)
-                        for table in part.tables
-                        for piece in table.pieces(width)
-                    ]
+                if width and any(console.measure(table).maximum > width for table in shown):
+                    pieces = [piece for table in part.tables for piece in table.pieces(width)]
+                    shown = [piece.rich(tight=True) for piece in pieces]
                 for table in shown:
                     console.print(table, width=width)
                 for line in part.lines:
-                    console.print(line, markup=False, width=width or 200)
+                    console.print(line, markup=False, width=line_width)
             for note in self.notes:
-                console.print(note, markup=False, width=width or 200)
+                console.print(note, markup=False, width=line_width)
         return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
+
+
+def _latex_comments(lines: Iterable[str]) -> str:
+    return "\n".join(f"% {printed(line)}" for line in lines)
 
 
 def _of(
@@ -212,84 +202,114 @@ def collect(
     `command` is the one that makes missing evaluations. `lengths` restricts some files to these
     lengths, since another experiment may have added others. Raises RunError if no file exists or
     one is damaged (with `skip_damaged` a note instead), ConfigError for a CSV without losses."""
-    wanted = list(dict.fromkeys(map(Path, paths)))
-    present = [path for path in wanted if path.exists()]
+    paths = list(dict.fromkeys(map(Path, paths)))
+    present = [path for path in paths if path.exists()]
+    n_missing = len(paths) - len(present)
     if not present and not csvs and not evidence:
         raise RunError(
-            f"None of the {len(wanted)} evaluations of this report exists yet: make them with"
+            f"None of the {len(paths)} evaluations of this report exists yet: make them with"
             f" `{command}`."
         )
-    loaded, notes = load_evaluations(present, skip_damaged, check_losses)
+    loaded, damaged = load_evaluations(present, skip_damaged, check_losses)
     if lengths is not None:
-        kept = (
-            replace(
-                one,
-                rows=[
-                    row
-                    for row in one.rows
-                    if row["length"] in lengths.get(one.path, [row["length"]])
-                ],
-            )
-            for one in loaded
-        )
-        loaded = [one for one in kept if one.rows]
-    names, foreign, others = shortest_endings(csvs), [], []
-    alone = (
-        not loaded and not evidence and len(names) == 1
-    )  # the report is of one CSV alone, so no line needs its name
-    sources = {path: None if alone else name for path, name in names.items()}
-    for path, source in sources.items():
-        with_rows, without = read_foreign(path, source)
-        foreign, others = foreign + with_rows, others + without
-    evaluations, origins, twice = pool(
-        loaded, evidence, lambda measured: [match_setting(one, measured) for one in foreign]
+        loaded = _restricted(loaded, lengths)
+    foreign = _read_csvs(csvs, alone=not loaded and not evidence)
+    evaluations, origins, repeated = pool(
+        loaded,
+        evidence,
+        lambda measured: [match_setting(rows, measured) for rows in foreign.with_rows],
     )
     check_one_set(evaluations, section_of)
-    if len(present) < len(wanted):
-        notes.insert(
-            0,
-            f"{len(wanted) - len(present)} of {len(wanted)} evaluations are not there yet:"
-            f" `{command}`",
-        )
-    read = {one.path for one in foreign}
-    notes += [
-        *twice,
-        *(f"{name}: {ROWS_ALONE if path in read else AS_STATED}" for path, name in names.items()),
-    ]
     runs = {
         evaluation.first["run_id"]: origins[evaluation.origin]
         for evaluation in reversed(evaluations)
     }
     words, keys = variants(evaluations, runs)
+    steps = {run_id: origin.training.get(STEPS) for run_id, origin in runs.items()}
+    label = Labels((evaluation.first for evaluation in evaluations), words, steps)
+    references = References(_of_protocol(evaluations, tasks=False))
+    curve = sections(foreign.add_stated(points(references, label)))
+    curve = place(foreign.without_rows, curve, next(iter(foreign.sources), None))
+    check_size(curve)
+    notes = [*damaged, *repeated, *foreign.notes]
+    if n_missing:
+        missing = f"{n_missing} of {len(paths)} evaluations are not there yet: `{command}`"
+        notes.insert(0, missing)
     if words:
         notes.append(
             f"Trainings of one encoding differ in {', '.join(keys)}; their names say as much of it"
             " as tells them apart."
         )
-    steps = {run_id: origin.training.get(STEPS) for run_id, origin in runs.items()}
-    label = Labels((evaluation.first for evaluation in evaluations), words, steps)
-    tasks = [one for one in evaluations if one.first["protocol"] == asked.PROTOCOL]
-    texts = [one for one in evaluations if one.first["protocol"] != asked.PROTOCOL]
-    compared = References(texts)
-    measured = points(compared, label)
-    for path, source in sources.items():
-        measured = stated(measured, path, source)
-    curve = place(others, sections(measured), next(iter(sources), None))
-    check_size(curve)
-    inside, scores = (
-        sections(context_points(compared, label)),
-        sections(asked.scores(tasks, label, runs)),
-    )
-    stretches = {part[0].section: part for part in sections(points(compared, label, wide=True))}
+    stretches = sections(points(references, label, stretches=True))
     return Report(
-        defuse.printable(title),
-        notes,
-        evaluations,
-        origins,
-        compared,
-        label,
-        curve,
-        stretches,
-        inside,
-        scores,
+        title=defuse.printable(title),
+        notes=notes,
+        evaluations=evaluations,
+        origins=origins,
+        references=references,
+        label=label,
+        sections=curve,
+        stretches={section[0].section: section for section in stretches},
+        contexts=sections(context_points(references, label)),
+        scores=sections(scores(_of_protocol(evaluations, tasks=True), label, runs)),
     )
+
+
+def _restricted(
+    evaluations: Iterable[Evaluation], lengths: Mapping[Path, Sequence[int]]
+) -> list[Evaluation]:
+    """Evaluations with the rows of {path: lengths} alone, without those that have none."""
+    result = []
+    for evaluation in evaluations:
+        rows = evaluation.rows
+        if evaluation.path in lengths:
+            rows = [row for row in rows if row["length"] in lengths[evaluation.path]]
+        if rows:
+            result.append(replace(evaluation, rows=rows))
+    return result
+
+
+def _of_protocol(evaluations: Iterable[Evaluation], tasks: bool) -> list[Evaluation]:
+    """Evaluations of tasks, or of texts."""
+    return [
+        evaluation for evaluation in evaluations if (evaluation.first["protocol"] == TASKS) == tasks
+    ]
+
+
+@dataclass(frozen=True)
+class ForeignCsvs:
+    """Contents of CSVs of losses."""
+
+    names: dict[Path, str]  # that tell the files apart
+    sources: dict[Path, str | None]  # that lines show
+    with_rows: list[Evaluation]
+    without_rows: list[CurvePoint]
+
+    @property
+    def notes(self) -> list[str]:
+        """Notes on what is not known of their losses."""
+        with_rows = {evaluation.path for evaluation in self.with_rows}
+        return [
+            f"{name}: {ROWS_ALONE if path in with_rows else AS_STATED}"
+            for path, name in self.names.items()
+        ]
+
+    def add_stated(self, measured: list[CurvePoint]) -> list[CurvePoint]:
+        """Points of rows with the intervals and G of a curve.csv beside them."""
+        for path, source in self.sources.items():
+            measured = stated(measured, path, source)
+        return measured
+
+
+def _read_csvs(csvs: Sequence[Path], alone: bool) -> ForeignCsvs:
+    """CSVs of losses. No line needs the name of a single CSV if the report is of it `alone`."""
+    names = shortest_endings(csvs)
+    named = not alone or len(names) > 1
+    sources = {path: name if named else None for path, name in names.items()}
+    with_rows: list[Evaluation] = []
+    without_rows: list[CurvePoint] = []
+    for path, source in sources.items():
+        evaluations, points_alone = read_foreign(path, source)
+        with_rows += evaluations
+        without_rows += points_alone
+    return ForeignCsvs(names, sources, with_rows, without_rows)

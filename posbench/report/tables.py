@@ -7,13 +7,13 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from posbench.report.method_words import source_suffix
 from posbench.report.records import (
     ContextPoint,
     CurvePoint,
     Record,
     Score,
     by_task,
-    file,
     methods,
     tick_lengths,
 )
@@ -304,7 +304,7 @@ def context_table(section: list[ContextPoint]) -> Table:
         )
         rows.append(
             [
-                TableCell(encoding + file(source), seeds=row_mark(own, usual)),
+                TableCell(encoding + source_suffix(source), seeds=row_mark(own, usual)),
                 *losses,
                 gain_cell(own.get(train_len)),
             ]
@@ -407,7 +407,7 @@ def method_cells(cell: dict[int, Record], usual: Seeds) -> list[TableCell]:
     first = next(iter(cell.values()))
     extension = TableCell(first.extension, mark=UNTESTED if first.untested else "")
     scale = TableCell(first.scale_attention, seeds=row_mark(cell, usual))
-    return [TableCell(first.encoding + file(first.source)), extension, scale]
+    return [TableCell(first.encoding + source_suffix(first.source)), extension, scale]
 
 
 def heading(length: int, train_len: int) -> str:

@@ -5,11 +5,11 @@ marks mean.
 from collections.abc import Iterable, Sequence
 
 from posbench.report.footnotes import targets_of, unstated_lines
+from posbench.report.method_words import source_suffix
 from posbench.report.records import (
     ContextPoint,
     CurvePoint,
     as_stated,
-    file,
     interval_units,
     span,
     two_seeds,
@@ -25,7 +25,7 @@ def extension_name(method: tuple, points: Iterable[CurvePoint]) -> str:
     _, extension, scale, source = method
     parts = ["no extension" if extension == "none" else extension, *([scale] * (scale != "none"))]
     return shortened(
-        " + ".join(parts) + file(source) + "*" * any(point.untested for point in points)
+        " + ".join(parts) + source_suffix(source) + "*" * any(point.untested for point in points)
     )
 
 
@@ -59,7 +59,7 @@ def caption(curve: list[CurvePoint], relative: bool) -> list[str]:
             "Scale: linear to 0.1, logarithmic beyond." + (f" Bars: {bars}." if bars else "")
         )
     known = {
-        point.encoding + file(point.source): point
+        point.encoding + source_suffix(point.source): point
         for point in curve
         if point.floor is not None and not point.foreign
     }

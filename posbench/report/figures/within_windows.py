@@ -13,11 +13,11 @@ from posbench.report.figures.captions import caption, data_line, sentences
 from posbench.report.figures.lines import Mark, Panel, draw, short_number, with_interval
 from posbench.report.figures.method_lines import groups, lines_of, marks_of
 from posbench.report.figures.style import EARLY, GREY, note, octaves
-from posbench.report.footnotes import contexts_of, units_of_doubling
+from posbench.report.footnotes import contexts_of, interval_of_doubling
+from posbench.report.method_words import source_suffix
 from posbench.report.records import (
     ContextPoint,
     CurvePoint,
-    file,
     interval_units,
     methods,
     tick_lengths,
@@ -99,7 +99,7 @@ def edges(values: Sequence[tuple[float, float | None]]) -> tuple[float, float, b
 
 
 def _context_caption(section: list[ContextPoint], cut: bool) -> list[str]:
-    first, over = section[0], units_of_doubling(section)
+    first, over = section[0], interval_of_doubling(section)
     lines = [data_line(section, contexts_of(section))]
     if over:
         lines.append(
@@ -107,7 +107,7 @@ def _context_caption(section: list[ContextPoint], cut: bool) -> list[str]:
             f" tokens.{' Bars at an edge are cut.' * cut}"
         )
     known = [
-        f"{encoding}{file(source)} {gain_cell(own.get(first.train_len))}"
+        f"{encoding}{source_suffix(source)} {gain_cell(own.get(first.train_len))}"
         for (encoding, *_, source), own in methods(section).items()
     ]
     lines += sentences(two_seeds(section))

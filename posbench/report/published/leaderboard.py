@@ -13,6 +13,7 @@ from string import Template
 from typing import NamedTuple
 
 from posbench.common.defuse import markdown, printable
+from posbench.report.method_words import parts_joined, plural
 from posbench.report.published.readme_numbers import csv_lines
 from posbench.report.records import CurvePoint, grouped, methods, read_points, sections
 from posbench.report.tables import markdown_row
@@ -201,10 +202,8 @@ def _fault(by_length: Mapping[int, CurvePoint], grid: Mapping[int, CurvePoint]) 
     if point.train_len not in grid:
         return "not measured at the training length"
     if len(grid) < FEWEST:
-        return (
-            f"measured at {len(grid)} length{'s' if len(grid) != 1 else ''} from the training"
-            f" length on, and {FEWEST} are needed"
-        )
+        measured = plural(len(grid), "length")
+        return f"measured at {measured} from the training length on, and {FEWEST} are needed"
     if grid[point.train_len].half_width is None:
         return "no interval at the training length"
     return ""
@@ -345,17 +344,9 @@ def _not_ranked(exclusions: list[Exclusion]) -> list[str]:
     lines = []
     by_reason = grouped(exclusions, lambda exclusion: (exclusion.folder.name, exclusion.reason))
     for (folder, reason), same in sorted(by_reason.items()):
-        names = ", ".join(_name(exclusion.method) for exclusion in same)
+        names = ", ".join(parts_joined(*exclusion.method) for exclusion in same)
         lines.append(f"- [{folder}]({folder}): {_plain(reason)}: {_plain(names)}")
     return ["Not ranked:\n", "\n".join(lines) + "\n"]
-
-
-def _name(method: Method) -> str:
-    """Name of a method, such as `rope + yarn + log_n`; of one without extension and scale its
-    encoding.
-    """
-    encoding, *others = method
-    return " + ".join([encoding, *(part for part in others if part != "none")])
 
 
 def leaderboard(reported: Path) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from posbench.common.errors import RunError
 from posbench.config.identity import LATER
 from posbench.config.schema import TrainConfig
-from posbench.report.labels import moved
+from posbench.report.labels import trained_part_moved
 from posbench.report.references import References, check_losses, check_one_set
 from posbench.results.evaluation import Evaluation, load_evaluation
 from posbench.results.evidence import pool
@@ -109,7 +109,7 @@ class Pool:
         """True for the cell's methods, protocol and training. An unreadable configuration fits
         none; later keys have their defaults.
         """
-        row, setting = moved(entry.first), entry.setting
+        row, setting = trained_part_moved(entry.first), entry.setting
         if any(
             row[name] != getattr(cell, name)
             for name in ("encoding", "extension", "scale_attention", "protocol")

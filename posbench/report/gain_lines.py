@@ -1,0 +1,181 @@
+"""Lines below the tables of a report on G and its gate: whether a model uses its window at all.
+
+A training has a line on it; where they would be many, an encoding has one for its seeds."""
+
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from posbench.report.labels import Labels
+from posbench.report.records import grouped
+from posbench.report.references import References
+from posbench.report.tables import number
+from posbench.results.evaluation import Evaluation
+from posbench.results.run_metadata import RunMetadata
+from posbench.statistics.crossed import Estimate
+
+MANY = 24  # lines of a section, above which the seeds of an encoding share one
+FAILED = (
+    "gate failed: nothing shows that the model uses the second half of its window, so comparisons"
+    " between methods are unreliable: "
+)
+UNTIL = ", until the lower bound of G lies above 0"
+WAY_ON = (
+    f"{FAILED}train longer (train.steps) or a larger model (model.d_model, model.n_layer){UNTIL}"
+)
+WAY_ON_OF_CHILD = (
+    f"{FAILED}fine-tune longer (finetune.steps), or with an extension that holds at that length"
+    f" (extension){UNTIL}"
+)
+WAY_ON_OF_CHECKPOINT = (
+    f"{FAILED}read other texts (data=), or more of them (evaluate.windows){UNTIL}"
+)
+
+
+class Gain(NamedTuple):
+    """G of one training."""
+
+    encoding: str
+    protocol: str  # that G is taken from; "" for that of the section
+    train_len: int
+    seed: int
+    estimate: Estimate
+
+    @property
+    def passed(self) -> bool:
+        """True if the interval lies above zero."""
+        return self.estimate.lower > 0
+
+
+def gain_lines(
+    evaluations: Iterable[Evaluation],
+    references: References,
+    label: Labels,
+    origins: Mapping[Path, RunMetadata],
+) -> list[str]:
+    """A line for each encoding and seed of a section, or for each encoding; lines on an unknown G,
+    and on what mends a failed gate.
+    """
+    by_windows: dict[tuple, tuple] = {}  # {windows: key of references.gains}
+    for key in references.gains:
+        by_windows.setdefault(references.floors[key, "floor"].windows, key)
+    gains: list[Gain] = []
+    unknown: dict[str, dict[str, list[int]]] = {}  # {reason: {encoding: seeds}}
+    ways_on: dict[str, None] = {}
+    for evaluation in _trainings(evaluations):
+        row = evaluation.first
+        key = evaluation.key
+        if key not in references.gains:
+            key = by_windows.get(evaluation.windows)  # by another protocol on the same windows
+        encoding = label(row)[0]
+        if key is None:
+            seeds = unknown.setdefault(_why_unknown(evaluation), {}).setdefault(encoding, [])
+            seeds.append(row["seed"])
+            continue
+        protocol = "" if key == evaluation.key else key[1]
+        gain = Gain(encoding, protocol, row["train_len"], row["seed"], references.gains[key])
+        gains.append(gain)
+        if not gain.passed:
+            ways_on[_way_on(evaluation, origins)] = None
+    lines = _lines_of_encodings(gains) if len(gains) > MANY else _lines_of_trainings(gains)
+    for reason, seeds_by_encoding in unknown.items():
+        names = [f"{encoding} {_seeds(seeds)}" for encoding, seeds in seeds_by_encoding.items()]
+        lines.append(f"G {'; '.join(names)}: {reason}")
+    return [*lines, *ways_on]
+
+
+def _trainings(evaluations: Iterable[Evaluation]) -> list[Evaluation]:
+    """The last evaluation by length of each training, by encoding and seed."""
+    by_run = {
+        evaluation.first["run_id"]: evaluation
+        for evaluation in evaluations
+        if not evaluation.rows_alone and any(row["position"] is None for row in evaluation.rows)
+    }
+    return sorted(by_run.values(), key=lambda last: (last.first["encoding"], last.first["seed"]))
+
+
+def _why_unknown(evaluation: Evaluation) -> str:
+    texts = ""
+    if evaluation.full_from:
+        texts = f" in texts of {evaluation.full_from} tokens or more (evaluate.max_length)"
+    return (
+        f"unknown, since it takes recompute_window at both windows{texts} and the loss of every"
+        " target; gate: unknown"
+    )
+
+
+def _way_on(evaluation: Evaluation, origins: Mapping[Path, RunMetadata]) -> str:
+    """Sentence on what mends a failed gate."""
+    if evaluation.first["finetune"]:
+        return WAY_ON_OF_CHILD
+    if origins[evaluation.origin].config.get("model.path"):
+        return WAY_ON_OF_CHECKPOINT
+    return WAY_ON
+
+
+def _lines_of_trainings(gains: Iterable[Gain]) -> list[str]:
+    """Lines such as "G rope seed 0: 32 -> 64 tokens of context bring 0.105 +- ... gate: ok"."""
+    lines = []
+    for gain in gains:
+        name = f"{gain.encoding} seed {gain.seed}{_by(gain.protocol)}"
+        lines.append(f"G {name}: {_bring(gain.train_len)} {_estimate(gain)}")
+    return lines
+
+
+def _lines_of_encodings(gains: Iterable[Gain]) -> list[str]:
+    """Lines such as "G rope seeds 0, 1: 32 -> 64 tokens of context bring 0.105 nats/token ..."."""
+    lines = []
+    alike = grouped(gains, lambda gain: (gain.encoding, gain.protocol, gain.train_len))
+    for (encoding, protocol, train_len), of_encoding in alike.items():
+        by_seed = {gain.seed: gain for gain in of_encoding}
+        name = f"{encoding} {_seeds(by_seed)}{_by(protocol)}"
+        lines.append(f"G {name}: {_bring(train_len)} {_mean(by_seed)}")
+    return lines
+
+
+def _by(protocol: str) -> str:
+    return f" (by {protocol})" if protocol else ""
+
+
+def _bring(train_len: int) -> str:
+    return f"{train_len // 2} -> {train_len} tokens of context bring"
+
+
+def _seeds(numbers: Iterable[int]) -> str:
+    """Seeds in words.
+
+    >>> _seeds([1, 0, 1]), _seeds([2])
+    ('seeds 0, 1', 'seed 2')
+    """
+    seeds = sorted(set(numbers))
+    return f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}"
+
+
+def _mean(gains: Mapping[int, Gain]) -> str:
+    """Mean over {seed: G}, its range and the gate, such as "0.105 nats/token (0.1 to 0.11); gate:
+    ok".
+    """
+    values = [gain.estimate.value for gain in gains.values()]
+    mean = f"{number(sum(values) / len(values))} nats/token"
+    if len(values) > 1:
+        mean += f" ({number(min(values))} to {number(max(values))})"
+    failed = [seed for seed, gain in gains.items() if not gain.passed]
+    gate = f"failed, {_seeds(failed)}" if failed else "ok"
+    return f"{mean}; gate: {gate}"
+
+
+def _estimate(gain: Gain) -> str:
+    """G with its interval and the gate, such as "0.105 +- 0.004 nats/token, 95 % above 0.101; gate:
+    ok".
+    """
+    value = number(gain.estimate.value)
+    low, high = gain.estimate.interval()
+    if math.isnan(low):
+        return (
+            f"{value} nats/token, no interval (one document); gate: failed, one document shows"
+            " nothing: evaluate.windows for more"
+        )
+    gate = "ok" if low > 0 else f"failed, {-low:.2g} nats/token short"
+    half_width = number((high - low) / 2)
+    return f"{value} +- {half_width} nats/token, 95 % above {number(low)}; gate: {gate}"

@@ -1,0 +1,107 @@
+"""Lines below the tables of a report on the trainings of a section and the arguments of methods."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from posbench.config.names import called
+from posbench.report.labels import METHODS, Labels
+from posbench.report.method_words import arguments
+from posbench.results.evaluation import Evaluation
+from posbench.results.run_metadata import RunMetadata, differing, text
+
+QUANTISED = re.compile(r"(\d+) I?Q(\d)_?\w*")  # 210 Q4_1 in the text of train.json
+
+
+def checkpoint_lines(
+    evaluations: Iterable[Evaluation], origins: Mapping[Path, RunMetadata]
+) -> list[str]:
+    """A line for each checkpoint among the runs."""
+    lines: dict[str, None] = {}
+    for evaluation in evaluations:
+        origin = origins[evaluation.origin]
+        path = origin.config.get("model.path")
+        if path:
+            name = Path(text(path).rpartition(":")[2]).name
+            lines[f"checkpoint {name}{_stored(origin)}"] = None
+    return list(lines)
+
+
+def _stored(origin: RunMetadata) -> str:
+    """How the weights of a checkpoint are stored, such as ": 4-bit weights, dequantised (210 Q4_1,
+    61 F32)"; quantised ones are dequantised when loaded.
+    """
+    stored = text(origin.summary.get("stored") or "")
+    if not stored:
+        return ""
+    quantised = QUANTISED.match(stored)  # the most frequent kind comes first
+    bits = f": {quantised[2]}-bit weights, dequantised" if quantised else ""
+    return f"{bits} ({stored})"
+
+
+def training_lines(
+    evaluations: Iterable[Evaluation], origins: Mapping[Path, RunMetadata], label: Labels
+) -> list[str]:
+    """A line for each setting in which trainings of the encodings differ, unless their names say
+    it; fine-tuned runs aside.
+    """
+    settings: dict[str, Mapping[str, object]] = {}  # {encoding: settings of its first training}
+    for evaluation in evaluations:
+        name = label(evaluation.first)[0]
+        if name not in settings and not evaluation.first["finetune"]:
+            training = origins[evaluation.origin].training
+            if training:
+                settings[name] = training
+    lines = []
+    for key, values in differing(list(settings.values())).items():
+        is_named = any(f" {key.rpartition('.')[2]}=" in name for name in settings)
+        if key not in ("data", "sha256") and not is_named:
+            words = _value_words(list(settings), values)
+            lines.append(f"{key} is not the same for all: {words}")
+    return lines
+
+
+def _value_words(names: Sequence[str], values: Sequence[str]) -> str:
+    """The values of several, the rarest first.
+
+    >>> _value_words(["rope", "alibi", "fox"], ["2000", "1000", "2000"])
+    '1000 for alibi; 2000 for the others'
+    """
+    names_by_value: dict[str, list[str]] = {}
+    for name, value in zip(names, values, strict=True):
+        names_by_value.setdefault(value, []).append(name)
+    *rare, most = sorted(names_by_value, key=lambda value: len(names_by_value[value]))
+    parts = [f"{value} for {', '.join(names_by_value[value])}" for value in rare]
+    if len(names_by_value[most]) > 1:
+        parts.append(f"{most} for the others")
+    else:
+        parts.append(f"{most} for {names_by_value[most][0]}")
+    return "; ".join(parts)
+
+
+def argument_lines(evaluations: Iterable[Evaluation]) -> list[str]:
+    """A line with the arguments of each method, without those that are null. One method may have
+    several sets.
+    """
+    texts: dict[str, dict[str, None]] = {}  # {method: its sets of arguments}
+    for evaluation in evaluations:
+        row = evaluation.first
+        for group, column in METHODS.items():
+            args = row[column] or {}
+            beta_is_default = group == "extension" and _fastest_pair_turns_1(row)
+            text = arguments(args, row["train_len"] if beta_is_default else None)
+            if text and row[group] != "recompute_window":
+                texts.setdefault(called(group, row[group], args), {})[text] = None
+    if not texts:
+        return []
+    return [
+        "arguments: " + "; ".join(f"{name} {' or '.join(sets)}" for name, sets in texts.items())
+    ]
+
+
+def _fastest_pair_turns_1(row: dict) -> bool:
+    """True for the RoPE of a row whose fastest pair turns by one radian for each token, as
+    `default_beta` takes it.
+    """
+    args = row["encoding_args"] or {}
+    return isinstance(args.get("base"), int | float) and not args.get("scaling")
