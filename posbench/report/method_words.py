@@ -10,13 +10,14 @@ from posbench.position.default_beta import PUBLISHED, default_beta
 MANY = 8  # numbers of a list from which a label has the first, the last and four digits of its hash
 
 
-def parts_joined(*parts: str) -> str:
-    """Parts of a method, without those that it lacks.
+def parts_joined(encoding: str, *others: str) -> str:
+    """Encoding (if any), and the other parts of a method that are not none.
 
     >>> parts_joined("rope", "none", "log_n")
     'rope + log_n'
     """
-    return " + ".join(part for part in parts if part not in ("", "none"))
+    parts = [encoding] if encoding else []
+    return " + ".join([*parts, *(part for part in others if part != "none")])
 
 
 def source_suffix(source: str | None) -> str:

@@ -28,9 +28,9 @@ def checkpoint_lines(
 
 
 def _stored(origin: RunMetadata) -> str:
-    """How the weights of a checkpoint are stored, such as ": 4-bit weights, dequantised (210 Q4_1,
-    61 F32)"; quantised ones are dequantised when loaded.
-    """
+    """Types of a checkpoint's weights, such as ": 4-bit weights, dequantised (210 Q4_1, 61 F32)".
+
+    Quantised weights are dequantised when loaded."""
     stored = text(origin.summary.get("stored") or "")
     if not stored:
         return ""
