@@ -307,7 +307,7 @@ def tables(rankings: Iterable[Ranking]) -> str:
 
 
 def _tables_of_corpus(lines: list[Line]) -> list[str]:
-    """How many lines hold beyond the training length, and tables of these."""
+    """Number of lines that hold beyond the training length, and tables of these."""
     if not lines:
         return ["No method is ranked.\n"]
     beyond = [line for line in lines if line.surely > 1]
