@@ -52,7 +52,7 @@ WINDOWED = {
 
 
 @dataclass(frozen=True, eq=False)
-class Cell:
+class EvaluationCell:
     """One evaluation: a protocol, an extension and a scale, and the file of its rows."""
 
     protocol: str
@@ -82,7 +82,7 @@ class Cell:
         return [length for length in self.evaluate.lengths if length not in done]
 
 
-def cells(run: Run, cfg: JobConfig) -> list[Cell]:
+def cells(run: Run, cfg: JobConfig) -> list[EvaluationCell]:
     """Evaluations of a run by its resolved configuration, with their references.
 
     Raises ConfigError for what fits no protocol.
@@ -195,7 +195,7 @@ def _chat(cfg: JobConfig) -> bool | dict:
     return chat_template(data["tokenizer"]) if asked else False
 
 
-def _references(run: Run, cfg: JobConfig, name: str) -> list[Cell]:
+def _references(run: Run, cfg: JobConfig, name: str) -> list[EvaluationCell]:
     """Reference cells: the floor of every curve, and the half window behind G, which proves that
     the model uses its context.
     """
@@ -218,7 +218,7 @@ def _references(run: Run, cfg: JobConfig, name: str) -> list[Cell]:
 
 def make_cell(
     run: Run, cfg: JobConfig, name: str, extension: dict, scale: dict, reference: bool = False
-) -> Cell:
+) -> EvaluationCell:
     """One evaluation of a run by its resolved configuration; `name` of the protocol."""
     evaluate = _evaluate(cfg, name)
     evaluation = identity.eval_id(
@@ -233,7 +233,9 @@ def make_cell(
         # from before own methods were named by their yamls: its rows keep the name that they have
         if path_before.exists():
             (extension, scale), path = before, path_before
-    return Cell(name, extension, scale, evaluate, cfg.allow_untested, evaluation, path, reference)
+    return EvaluationCell(
+        name, extension, scale, evaluate, cfg.allow_untested, evaluation, path, reference
+    )
 
 
 def _evaluate(cfg: JobConfig, name: str) -> EvaluateConfig:

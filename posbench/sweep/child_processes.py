@@ -149,7 +149,7 @@ class Children(Signals):
 
 def processes_of(job: Job) -> int:
     """Number of processes of a job. A finished training is evaluated in one."""
-    return 1 if job.run.finished or not job.cfg.trains else job.cfg.processes
+    return 1 if job.run.finished or not job.config.trains else job.config.processes
 
 
 def check_resources(jobs: list[Job], launcher: dict | None = None) -> None:
@@ -161,10 +161,10 @@ def check_resources(jobs: list[Job], launcher: dict | None = None) -> None:
     for job in jobs:
         if (processes := processes_of(job)) > 1:
             if launcher and launcher.get("via") == "slurm":
-                check_task(processes, job.cfg.device, launcher)
+                check_task(processes, job.config.device, launcher)
             else:
-                check_processes(processes, job.cfg.device)
-            train = job.cfg.train
+                check_processes(processes, job.config.device)
+            train = job.config.train
             check_share(processes, train.tokens_per_step, train.train_len)
 
 
@@ -174,15 +174,18 @@ def needed(job: Job) -> int:
 
     That is, of each layer the inputs of both norms, q, k, v and the hidden layer, and the scores of
     the vocabulary once in float32."""
-    model, train = job.cfg.model, job.cfg.train
+    model, train = job.config.model, job.config.train
     tokens = (
         train.tokens_per_step // train.micro_batches
-        if job.cfg.trains and not job.run.finished
+        if job.config.trains and not job.run.finished
         else 0
     )
     in_layers = 2 * tokens * model.n_layer * (6 * model.d_model + 3 * model.hidden)
     return (
-        CONTEXT + 16 * model_size(job.cfg).parameters + in_layers + 4 * tokens * vocabulary(job.cfg)
+        CONTEXT
+        + 16 * model_size(job.config).parameters
+        + in_layers
+        + 4 * tokens * vocabulary(job.config)
     )
 
 
@@ -190,7 +193,9 @@ def fitting_on_gpu(jobs: Sequence[Job], parallel: int) -> int:
     """Number of jobs at a time: `parallel`, or fewer if so many of the largest do not fit on the
     smallest GPU, with a note on stderr.
     """
-    on_gpu = [job for job in jobs if job.cfg.device == "auto" or job.cfg.device.startswith("cuda")]
+    on_gpu = [
+        job for job in jobs if job.config.device == "auto" or job.config.device.startswith("cuda")
+    ]
     if parallel == 1 or not on_gpu or not any(map(os.path.exists, GPU_FILES)):
         return parallel
     try:

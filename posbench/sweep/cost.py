@@ -7,7 +7,7 @@ Work that took less than LEAST seconds is left out: most of it was beginning, wh
 not repeat.
 
 Where no such text is stored, those of a checkpoint are told by one layer measured now
-(posbench/evaluation/probe.py), those of other models by the rate of trainings."""
+(posbench/evaluation/speed_of_evaluation.py), those of other models by the rate of trainings."""
 
 import contextlib
 import functools
@@ -29,7 +29,7 @@ from posbench.position.instantiate import make
 from posbench.results.run_metadata import read_metadata
 from posbench.results.search import run_directories
 from posbench.runs.directory import Run
-from posbench.sweep.cells import RECOMPUTE, Cell
+from posbench.sweep.cells import RECOMPUTE, EvaluationCell
 from posbench.sweep.jobs import Job
 
 DAMAGED = (
@@ -47,7 +47,9 @@ LEAST = 1
 STEP_FLOP = 5e11  # largest training step that is made to measure its time
 BYTES, BYTES_PER_LOSS = 4, 8  # on disk, of a parameter and of a scored token
 
-Missing = Sequence[tuple[Job, Cell, list[int]]]  # evaluations, each with its missing lengths
+Missing = Sequence[
+    tuple[Job, EvaluationCell, list[int]]
+]  # evaluations, each with its missing lengths
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,7 @@ def texts_left(missing: Missing) -> list[list[ReadVolume]]:
 
     found = []
     for job, cell, lengths in missing:
-        train_len, one = job.cfg.train.train_len, protocol(cell.protocol)
+        train_len, one = job.config.train.train_len, protocol(cell.protocol)
         crop = fed_length(make(cell.extension), train_len, max(lengths))
         read = _lengths_read(job, cell, lengths) if one.nested else lengths
         first = one.reading_first(cell.evaluate, train_len)
@@ -149,7 +151,7 @@ def texts_left(missing: Missing) -> list[list[ReadVolume]]:
     return found
 
 
-def _lengths_read(job: Job, cell: Cell, lengths: list[int]) -> Iterable[int]:
+def _lengths_read(job: Job, cell: EvaluationCell, lengths: list[int]) -> Iterable[int]:
     """Lengths of the texts that a nested protocol reads for `lengths`, as its evaluation finds
     them.
     """
@@ -157,10 +159,10 @@ def _lengths_read(job: Job, cell: Cell, lengths: list[int]) -> Iterable[int]:
     from posbench.position.effect import together
     from posbench.position.plan import make_plan
 
-    encoding, extension = make_encoding(job.cfg), make(cell.extension)
+    encoding, extension = make_encoding(job.config), make(cell.extension)
     scales = {
         "scale": make(cell.scale_attention, encoding.shape),
-        "trained_scale": make_trained_scale(job.cfg, encoding),
+        "trained_scale": make_trained_scale(job.config, encoding),
     }
     return together(lambda length: make_plan(encoding, extension, **scales, length=length), lengths)
 
@@ -177,12 +179,12 @@ class Timing:
         self.text: dict[tuple[Hashable, ...], list[float]] = defaultdict(
             list
         )  # and of texts, by `_text_key`
-        self.probes = {}  # {(run, number format): Probe}
+        self.probes = {}  # {(run, number format): EvaluationSpeed}
         self.stepped, self.bases = (
             False,
             dict[str, None](),
         )  # words for what was told, in their order
-        for folder in {Path(job.cfg.results_dir) for job in jobs}:
+        for folder in {Path(job.config.results_dir) for job in jobs}:
             for path in run_directories(folder):
                 with contextlib.suppress(*DAMAGED):
                     self._add(Run(path))
@@ -196,13 +198,15 @@ class Timing:
         """Seconds of a training beside others. Raises ConfigError if nothing was measured, and a
         step takes long.
         """
-        model, train = model_size(job.cfg), job.cfg.train
+        model, train = model_size(job.config), job.config.train
         step = model.training(train.train_len) * train.tokens_per_step
         if not self.training and step <= STEP_FLOP:
-            from posbench.training.probe import step_seconds
+            from posbench.training.time_training import step_seconds
 
             with contextlib.suppress(*DAMAGED, RuntimeError):
-                seconds = step_seconds(job.cfg, vocabulary(job.cfg), max(1, cores() // at_once))
+                seconds = step_seconds(
+                    job.config, vocabulary(job.config), max(1, cores() // at_once)
+                )
                 self.training[model].append(seconds / step)
                 self.stepped = True
         basis = (
@@ -224,16 +228,16 @@ class Timing:
         """Seconds of a text. Raises ConfigError for a device that cannot be measured here; without
         `probes` where no training was.
         """
-        model = model_size(job.cfg)
+        model = model_size(job.config)
         if rates := self.text.get(_text_key(model, dtype, extension, text)):
             self.bases["stored evaluations of texts like these"] = None
             return statistics.median(rates) * model.forward(text)
         if not probes:
             return self._trained(model, "arithmetic from trainings") * model.forward(text)
         if (key := (job.run.path, dtype)) not in self.probes:
-            from posbench.evaluation.probe import Probe
+            from posbench.evaluation.speed_of_evaluation import EvaluationSpeed
 
-            self.probes[key] = Probe(job.cfg, vocabulary(job.cfg), dtype)
+            self.probes[key] = EvaluationSpeed(job.config, vocabulary(job.config), dtype)
         self.bases["one layer measured just now"] = None
         return self.probes[key].seconds(text, extension, scale)
 
@@ -312,10 +316,10 @@ def cost(
 
     Of more than `first` trainings, a first picture of so many is announced.
     """
-    taken = [job for job in fresh if not job.cfg.trains]
-    fresh = [job for job in fresh if job.cfg.trains]
-    trainings, left = sum(job.cfg.trains for job in jobs), texts_left(missing)
-    tokens = sum(job.cfg.train.steps * job.cfg.train.tokens_per_step for job in fresh)
+    taken = [job for job in fresh if not job.config.trains]
+    fresh = [job for job in fresh if job.config.trains]
+    trainings, left = sum(job.config.trains for job in jobs), texts_left(missing)
+    tokens = sum(job.config.train.steps * job.config.train.tokens_per_step for job in fresh)
     words = (
         [f"{len(fresh)} of {trainings} trainings to make, {_in_tokens(tokens)} tokens"]
         if trainings
@@ -331,7 +335,8 @@ def cost(
     if not fresh and not missing:
         return [line]
     at_once = min(
-        jobs[0].cfg.jobs, len({job.run.path for job in [*fresh, *(job for job, _, _ in missing)]})
+        jobs[0].config.jobs,
+        len({job.run.path for job in [*fresh, *(job for job, _, _ in missing)]}),
     )
     time, told, picture = Timing(jobs), [], ""
     texts = [
@@ -348,7 +353,7 @@ def cost(
                 cell.extension,
                 cell.scale_attention,
                 text,
-                probes=not job.cfg.trains,
+                probes=not job.config.trains,
             )
             for job, cell, text in texts
         ),
@@ -369,10 +374,12 @@ def cost(
         else ""
     )
     bytes_ = sum(
-        BYTES * model_size(job.cfg).parameters for job in fresh
+        BYTES * model_size(job.config).parameters for job in fresh
     )  # the weights of a checkpoint stay where they are
     for job, cell, lengths in missing:
-        reads = texts_read(cell.protocol, cell.evaluate, job.cfg.train.train_len, math.inf, lengths)
+        reads = texts_read(
+            cell.protocol, cell.evaluate, job.config.train.train_len, math.inf, lengths
+        )
         bytes_ += BYTES_PER_LOSS * sum(text.losses for text in reads)
     return [line, f"{', '.join(told)}{shared}{picture}; {bytes_ / 2**20:.1f} MiB of disk"]
 

@@ -26,14 +26,14 @@ def planned(jobs: list[Job]) -> list[JobVerdict]:
     known: dict[str, Outcome] = {}
     roomy, plans = set(), []
     for job in jobs:
-        plan, data = judge_job(job, known), job.cfg.data
+        plan, data = judge_job(job, known), job.config.data
         for _, cell, _ in plan.work:
             key = repr((data, cell.evaluate))
             try:
                 if (
                     key not in roomy
                     and cell.evaluate.tasks
-                    and (tokenizer := known_tokenizer(data, job.cfg.cache_dir))
+                    and (tokenizer := known_tokenizer(data, job.config.cache_dir))
                 ):
                     Accuracy.check_tokens(cell.evaluate, tokenizer, 0 if data["bos"] else None)
                 roomy.add(key)
@@ -49,7 +49,7 @@ def check_devices(jobs: list[Job], launcher: dict) -> None:
     """
     from posbench.model.build import check_device
 
-    for device in {job.cfg.device for job in jobs} if launcher.get("via") != "slurm" else ():
+    for device in {job.config.device for job in jobs} if launcher.get("via") != "slurm" else ():
         check_device(device)
 
 
@@ -66,7 +66,7 @@ def describe_plans(plans: list[JobVerdict]) -> list[str]:
     lines += [f"{plan.job.run.path}  refused: {plan.refused}" for plan in plans if plan.refused]
     parents = _missing_parents(plans)
     lines = [
-        f"{job.run.path}  {'to train' if job.cfg.trains else 'checkpoint to take'}, as a parent"
+        f"{job.run.path}  {'to train' if job.config.trains else 'checkpoint to take'}, as a parent"
         for job in parents
     ] + lines
     return lines + cost_of(plans)
@@ -100,10 +100,10 @@ def _state(plan: JobVerdict) -> str:
     """Words for the planned work on the training, or on the checkpoint in its place."""
     before, after, no = (
         ("to train", "trained", "not")
-        if plan.job.cfg.trains
+        if plan.job.config.trains
         else ("checkpoint to take", "checkpoint taken", "no")
     )
-    if parent := plan.job.cfg.train.parent:
+    if parent := plan.job.config.train.parent:
         before, after = (
             f"to fine-tune from {parent['run_id']}",
             f"fine-tuned from {parent['run_id']}",

@@ -18,12 +18,14 @@ from posbench.runs import provenance, rows
 from posbench.runs.directory import Run
 from posbench.runs.target_losses import load_arrays, save_arrays
 from posbench.runs.unfinished import PART, Unfinished
-from posbench.sweep.cells import Cell
+from posbench.sweep.cells import EvaluationCell
 from posbench.sweep.cost import model_size
 from posbench.sweep.jobs import Job
 
 
-def cell_evaluation(model: GPT | EngineModel, corpus: Corpus, cell: Cell, device: str) -> Scorer:
+def cell_evaluation(
+    model: GPT | EngineModel, corpus: Corpus, cell: EvaluationCell, device: str
+) -> Scorer:
     """Inputs of the protocol of a cell: model, text, methods and settings, and the model that
     chooses the targets if it is another.
     """
@@ -51,11 +53,11 @@ def progress_of(job: Job, evaluators: list[Protocol], lengths: list[list[int]]) 
 
 def per_token(job: Job, evaluator: Protocol, length: int) -> float:
     """FLOP per token that is read for one length, keys that an extension hides included."""
-    return model_size(job.cfg).per_token(evaluator.evaluation.fed(length))
+    return model_size(job.config).per_token(evaluator.evaluation.fed(length))
 
 
 def evaluate(
-    job: Job, evaluator: Protocol, cell: Cell, untested: bool, progress: Progress
+    job: Job, evaluator: Protocol, cell: EvaluationCell, untested: bool, progress: Progress
 ) -> list[dict]:
     """Evaluate the missing lengths of a cell and return the new rows. After each length the file is
     written with all rows so far.
@@ -130,21 +132,26 @@ def row_order(row: dict) -> tuple[int, int]:
 
 
 def make_rows(
-    values: list[dict], job: Job, cell: Cell, untested: bool, evaluation: Scorer, length: int
+    values: list[dict],
+    job: Job,
+    cell: EvaluationCell,
+    untested: bool,
+    evaluation: Scorer,
+    length: int,
 ) -> list[dict]:
     """Complete rows from what a protocol measured at one length (`values` of Protocol.run)."""
     shared = {
         "run_id": job.run.id,
         "eval_id": cell.eval_id,
-        "encoding": identity.method_name(job.cfg.encoding),
-        "encoding_args": identity.method_args(job.cfg.encoding),
+        "encoding": identity.method_name(job.config.encoding),
+        "encoding_args": identity.method_args(job.config.encoding),
         "extension": identity.method_name(cell.extension),
         "extension_args": identity.method_args(cell.extension),
         "scale_attention": identity.method_label(cell.scale_attention, "scale_attention"),
-        "trained_scale": identity.method_label(job.cfg.train.scale_attention, "scale_attention"),
-        "finetune": (job.cfg.train.parent or {}).get("run_id"),
+        "trained_scale": identity.method_label(job.config.train.scale_attention, "scale_attention"),
+        "finetune": (job.config.train.parent or {}).get("run_id"),
         "untested": untested,
-        "seed": job.cfg.seed,
+        "seed": job.config.seed,
         "data": evaluation.corpus.name,
         "tokenizer": evaluation.corpus.tokenizer,
         "dtype": evaluation.dtype,

@@ -27,7 +27,7 @@ from posbench.model.build import load_model, pick_device
 from posbench.model.memory import forget
 from posbench.report.report import collect
 from posbench.report.write_report import write as write_report
-from posbench.sweep.cells import Cell
+from posbench.sweep.cells import EvaluationCell
 from posbench.sweep.check_checkpoint import check_checkpoint
 from posbench.sweep.evaluate_cell import cell_evaluation, evaluate, progress_of
 from posbench.sweep.jobs import BUSY, Job, Outcome, plan_jobs
@@ -91,36 +91,36 @@ def _check_place(job: Job) -> None:
         )
 
 
-def _train_and_evaluate(job: Job, judged: JobVerdict, world: World) -> list[Cell]:
+def _train_and_evaluate(job: Job, judged: JobVerdict, world: World) -> list[EvaluationCell]:
     """Train and evaluate what is missing. Returns the evaluated cells."""
     missing = [cell for cell, lengths in judged.missing.items() if lengths]
     if job.run.finished and not missing:
         return []
-    device = pick_device(job.cfg.device, world.rank, world.size)
+    device = pick_device(job.config.device, world.rank, world.size)
     corpus, read, texts = corpus_of(job), {}, {}
     for cell in judged.legal:
         text, split = cell.evaluate.text, cell.evaluate.split
         key = text and (text["content"], split)
         if key not in read:
-            read[key] = read_text_of(corpus, job.cfg, text, split) if text else corpus
+            read[key] = read_text_of(corpus, job.config, text, split) if text else corpus
         texts[cell] = read[key]
         # Checked before the training, so that a length longer than every document is refused early.
-        protocol(cell.protocol).check_text(texts[cell], cell.evaluate, job.cfg.train.train_len)
+        protocol(cell.protocol).check_text(texts[cell], cell.evaluate, job.config.train.train_len)
     kind = "evaluate" if job.run.finished else "train"
     with (
         contextlib.ExitStack() as stack,
-        Recorder(job.run, job.cfg.log, recorded_config(job, missing), kind) as recorder,
+        Recorder(job.run, job.config.log, recorded_config(job, missing), kind) as recorder,
     ):
-        if job.cfg.model.engine:
-            model = stack.enter_context(running(job.run, job.cfg, device, job.fingerprint))
+        if job.config.model.engine:
+            model = stack.enter_context(running(job.run, job.config, device, job.fingerprint))
         elif job.run.finished:
-            model = load_model(job.run, job.cfg, corpus.vocab_size, device)
+            model = load_model(job.run, job.config, corpus.vocab_size, device)
         else:
             world.largest(0)  # the other processes wait for this call
             model = train(job, corpus, device, recorder, world)
-        if job.cfg.check and not job.cfg.trains:
+        if job.config.check and not job.config.trains:
             check_checkpoint(
-                job.cfg, model, getattr(texts[missing[0]], missing[0].evaluate.split).tokens
+                job.config, model, getattr(texts[missing[0]], missing[0].evaluate.split).tokens
             )
         evaluators = [
             protocol(cell.protocol)(cell_evaluation(model.eval(), texts[cell], cell, device))
@@ -169,7 +169,7 @@ def main(spec: str) -> int:
                 train(
                     job,
                     corpus_of(job),
-                    pick_device(job.cfg.device, world.rank, world.size),
+                    pick_device(job.config.device, world.rank, world.size),
                     None,
                     world,
                 )

@@ -16,7 +16,7 @@ from posbench.config.schema import TRAINING, JobConfig, typed
 from posbench.data.mix import resolved_data
 from posbench.position.instantiate import trained_config, trusted_config
 from posbench.runs.directory import Run
-from posbench.sweep.cells import Cell, cells, check_used
+from posbench.sweep.cells import EvaluationCell, cells, check_used
 from posbench.sweep.finetune import child_config
 
 BUSY = 75  # exit code of a job whose run another process holds (EX_TEMPFAIL)
@@ -37,15 +37,15 @@ class Outcome:
 class Job:
     """One training with all its evaluations."""
 
-    cfg: JobConfig
+    config: JobConfig
     run: Run
     fingerprint: str
     cfgs: list[dict] = field(default_factory=list)  # the given configurations that it was made from
-    cells: list[Cell] = field(default_factory=list)
+    cells: list[EvaluationCell] = field(default_factory=list)
     parent: "Job | None" = None  # of a fine-tuned run that was described, not named by run=
 
     @property
-    def user_cells(self) -> list[Cell]:
+    def user_cells(self) -> list[EvaluationCell]:
         """Cells that the user asked for, without references."""
         return [cell for cell in self.cells if not cell.reference]
 
@@ -78,9 +78,9 @@ def plan_jobs(cfgs: list[dict], auto: str | None = None) -> list[Job]:
     for cfg in cfgs:
         made = _job(cfg, fingerprints, auto)
         job = jobs.setdefault(made.run.path, made)
-        if made.cfg.device != job.cfg.device:
+        if made.config.device != job.config.device:
             raise ConfigError(
-                f"device={job.cfg.device} and device={made.cfg.device} are given for one training,"
+                f"device={job.config.device} and device={made.config.device} are given for one training,"
                 f" {job.run.id}, which is made only once: give one of them, or another results_dir"
                 " to each."
             )
@@ -90,16 +90,18 @@ def plan_jobs(cfgs: list[dict], auto: str | None = None) -> list[Job]:
             {
                 **cfg,
                 **{
-                    group: {**cfg[group], "dtype": getattr(made.cfg, group).dtype}
+                    group: {**cfg[group], "dtype": getattr(made.config, group).dtype}
                     for group in ("train", "evaluate")
                 },
             }
         )
-        _merge(job, cells(job.run, made.cfg))
+        _merge(job, cells(job.run, made.config))
     return list(jobs.values())
 
 
-def plan_methods(cfg: dict, served: Iterable[tuple[str, int]]) -> tuple[Job, dict[str, Cell]]:
+def plan_methods(
+    cfg: dict, served: Iterable[tuple[str, int]]
+) -> tuple[Job, dict[str, EvaluationCell]]:
     """The job of a configuration with several methods, and its cells by methods.
 
     `served`: (methods as the JSON of extension and scale, a length at which they are evaluated).
@@ -140,7 +142,7 @@ def plan_existing(
     return jobs, ""
 
 
-def _merge(job: Job, cells: list[Cell]) -> None:
+def _merge(job: Job, cells: list[EvaluationCell]) -> None:
     """Add cells to a job. Cells of one file are merged: lengths are united, and the user's cell
     replaces a reference.
     """
@@ -189,7 +191,7 @@ def _job(given: dict, fingerprints: dict[str, str], auto: str | None) -> Job:
             f"model.path={cfg.model.path} is built by transformers, whose positions and logits are"
             " its own: choose finetune=longer."
         )
-    child = child_config(job.cfg, job.run.id, tuning)
+    child = child_config(job.config, job.run.id, tuning)
     return replace(_new_or_existing(child, found), parent=job)
 
 

@@ -28,7 +28,7 @@ def launch(jobs: list[Job], launcher: dict, command: str) -> list[Result]:
 
     Raises ConfigError for a launcher that is not installed or illegal settings, and for a
     results_dir that cannot be written; KeyboardInterrupt when a signal ended it."""
-    for folder in {job.cfg.results_dir for job in jobs}:
+    for folder in {job.config.results_dir for job in jobs}:
         _check_writable(Path(folder))
     via, parallel, queue = launcher.get("via"), launcher["n_jobs"], None
     if via in ("slurm", "local"):

@@ -33,7 +33,7 @@ def record(results: list[Result], command: str, tail: Collection[str] = ()) -> N
     lines: dict[str, list[dict]] = {}
     for result in results:
         keep(result, tail, command)
-        lines.setdefault(result.job.cfg.results_dir, []).extend(
+        lines.setdefault(result.job.config.results_dir, []).extend(
             {
                 "time": datetime.now(UTC).isoformat(timespec="seconds"),
                 "command": command,

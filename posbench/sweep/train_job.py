@@ -21,7 +21,7 @@ from posbench.results.run_metadata import or_nothing
 from posbench.runs import directory as runs
 from posbench.runs import provenance
 from posbench.sweep import take_checkpoint as hf_weights
-from posbench.sweep.cells import Cell
+from posbench.sweep.cells import EvaluationCell
 from posbench.sweep.jobs import Job
 from posbench.sweep.recorder import Recorder
 from posbench.training.checkpoint import remove_state
@@ -37,14 +37,14 @@ def corpus_of(job: Job) -> Corpus:
     text does not match the run's id.
     """
     scored = {"test" if cell.evaluate.text else cell.evaluate.split for cell in job.cells}
-    splits = SPLITS if job.cfg.trains and not job.run.finished else scored or SPLITS
-    corpus = prepare(job.cfg.data, job.cfg.cache_dir, splits)
+    splits = SPLITS if job.config.trains and not job.run.finished else scored or SPLITS
+    corpus = prepare(job.config.data, job.config.cache_dir, splits)
     if corpus.fingerprint != job.fingerprint:
         raise RunError(
             f"The text of data={corpus.name} changed after {job.run.id} was named by it: run the"
             " same command again."
         )
-    return fit_corpus(corpus, job.cfg)
+    return fit_corpus(corpus, job.config)
 
 
 def finish_parent(job: Job, wait: bool, world: World) -> None:
@@ -67,8 +67,10 @@ def finish_parent(job: Job, wait: bool, world: World) -> None:
     with parent.run.lock(wait):
         if parent.run.finished:
             return
-        device, corpus = pick_device(parent.cfg.device), corpus_of(parent)
-        with Recorder(parent.run, parent.cfg.log, recorded_config(parent, []), "train") as recorder:
+        device, corpus = pick_device(parent.config.device), corpus_of(parent)
+        with Recorder(
+            parent.run, parent.config.log, recorded_config(parent, []), "train"
+        ) as recorder:
             train(parent, corpus, device, recorder, world)
 
 
@@ -89,25 +91,27 @@ def restore_config(job: Job) -> None:
     if not job.run.finished or job.run.has_config:
         return
     parent = (
-        or_nothing(read_json, job.run.provenance).get("parent") or job.cfg.train.parent
+        or_nothing(read_json, job.run.provenance).get("parent") or job.config.train.parent
     )  # which names the parent's weights too
-    job.run.write_config(replace(job.cfg, train=replace(job.cfg.train, parent=parent)).as_dict())
+    job.run.write_config(
+        replace(job.config, train=replace(job.config.train, parent=parent)).as_dict()
+    )
     print(f"{job.run.config} was missing: it is written again", file=sys.stderr, flush=True)
 
 
-def recorded_config(job: Job, cells: list[Cell]) -> dict:
+def recorded_config(job: Job, cells: list[EvaluationCell]) -> dict:
     """Configuration for wandb: all methods of the evaluations, the data fingerprint and the
     commit.
     """
     chosen = {}
     for part in ("extension", "scale_attention"):
         nodes = [getattr(cell, part) for cell in cells if not cell.reference] or [
-            getattr(job.cfg, part)
+            getattr(job.config, part)
         ]
         distinct = [node for i, node in enumerate(nodes) if node not in nodes[:i]]
         chosen[part] = distinct if len(distinct) > 1 else distinct[0]
     return {
-        **job.cfg.as_dict(),
+        **job.config.as_dict(),
         **chosen,
         "data_fingerprint": job.fingerprint,
         "commit": provenance.commit(),
@@ -120,14 +124,18 @@ def train(
     """Model of a job: its checkpoint, or its training made or finished. Only the main process has a
     `recorder`.
     """
-    if not job.cfg.trains:
-        hf_weights.take_checkpoint(job.run, job.cfg, corpus.vocab_size, device, job.fingerprint)
-        return load_model(job.run, job.cfg, corpus.vocab_size, device)
+    if not job.config.trains:
+        hf_weights.take_checkpoint(job.run, job.config, corpus.vocab_size, device, job.fingerprint)
+        return load_model(job.run, job.config, corpus.vocab_size, device)
     model, begun = _begin(job, corpus.vocab_size, device)
     if world.main:
         n_parameters = sum(parameter.numel() for parameter in model.parameters())
-        job.run.write_config(replace(job.cfg, train=replace(job.cfg.train, parent=begun)).as_dict())
-        found = provenance.collect_provenance(job.cfg.seed, device, job.fingerprint, n_parameters)
+        job.run.write_config(
+            replace(job.config, train=replace(job.config.train, parent=begun)).as_dict()
+        )
+        found = provenance.collect_provenance(
+            job.config.seed, device, job.fingerprint, n_parameters
+        )
         found = {
             **found,
             "processes": world.size,
@@ -138,12 +146,12 @@ def train(
     fit(
         model,
         corpus,
-        job.cfg.train,
-        seed=job.cfg.seed,
+        job.config.train,
+        seed=job.config.seed,
         device=device,
         run=job.run,
         recorder=recorder,
-        plan_for=training_plans(model.encoding, model.scale, device, job.cfg.seed),
+        plan_for=training_plans(model.encoding, model.scale, device, job.config.seed),
         world=world,
     )
     world.leave()
@@ -154,9 +162,9 @@ def _begin(job: Job, vocab_size: int, device: str) -> tuple["GPT | Reader", dict
     """(model before its first step, what is noted of its parent). Raises RunError without the
     parent that a child began with.
     """
-    noted = job.cfg.train.parent
+    noted = job.config.train.parent
     if not noted:
-        return make_model(job.cfg, vocab_size).to(device), None
+        return make_model(job.config, vocab_size).to(device), None
     run = job.parent.run if job.parent else runs.Run(job.run.path.parent / noted["run_id"])
     if not run.finished:
         raise RunError(
@@ -177,10 +185,12 @@ def _begin(job: Job, vocab_size: int, device: str) -> tuple["GPT | Reader", dict
         )
     noted, parent_cfg = (
         {**noted, "sha256": found},
-        job.parent.cfg if job.parent else trained_config(run),
+        job.parent.config if job.parent else trained_config(run),
     )
-    if outlined(job.cfg):
-        return read_theirs(files_of(run, parent_cfg), job.cfg, device).requires_grad_(True), noted
-    model = make_model(job.cfg, vocab_size)
-    inherit(model, load_model(run, parent_cfg, vocab_size, "cpu"), job.cfg.train.frozen)
+    if outlined(job.config):
+        return read_theirs(files_of(run, parent_cfg), job.config, device).requires_grad_(
+            True
+        ), noted
+    model = make_model(job.config, vocab_size)
+    inherit(model, load_model(run, parent_cfg, vocab_size, "cpu"), job.config.train.frozen)
     return model.to(device), noted

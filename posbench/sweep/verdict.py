@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 
 from posbench.common.errors import ConfigError, RunError
-from posbench.sweep.cells import Cell
+from posbench.sweep.cells import EvaluationCell
 from posbench.sweep.jobs import Job, Outcome, Result
 
 
@@ -23,10 +23,10 @@ class JobVerdict:
 
     job: Job
     refused: str = ""
-    cells: dict[Cell, Outcome] = field(default_factory=dict)
+    cells: dict[EvaluationCell, Outcome] = field(default_factory=dict)
 
     @property
-    def legal(self) -> list[Cell]:
+    def legal(self) -> list[EvaluationCell]:
         """Cells that may run."""
         return [
             cell for cell, verdict in self.cells.items() if verdict.status in ("legal", "untested")
@@ -40,7 +40,7 @@ class JobVerdict:
         return not all(cell.reference for cell in self.legal)
 
     @cached_property
-    def missing(self) -> dict[Cell, list[int]]:
+    def missing(self) -> dict[EvaluationCell, list[int]]:
         """Missing lengths of each legal cell. Raises RunError for a damaged file, as the job
         would.
         """
@@ -52,7 +52,7 @@ class JobVerdict:
         return not self.job.run.finished and self.runs
 
     @property
-    def work(self) -> list[tuple[Job, Cell, list[int]]]:
+    def work(self) -> list[tuple[Job, EvaluationCell, list[int]]]:
         """Evaluations to make, each with its missing lengths."""
         return [
             (self.job, cell, lengths)
@@ -69,7 +69,7 @@ class JobVerdict:
             else [one.reason for one in self.outcomes() if one.status == "refused"]
         )
 
-    def outcomes(self, made: Collection[Cell] = ()) -> list[Outcome]:
+    def outcomes(self, made: Collection[EvaluationCell] = ()) -> list[Outcome]:
         """Outcomes of the user's cells when the legal ones are there, those in `made` since just
         now.
         """
@@ -98,23 +98,23 @@ def judge_job(job: Job, known: dict[str, Outcome] | None = None) -> JobVerdict:
     known = {} if known is None else known
     try:
         if job.parent:
-            check_beginning(job.cfg, job.parent.cfg)
-        encoding = make_encoding(job.cfg)
-        make_trained_scale(job.cfg, encoding)
-        if job.cfg.trains and not job.run.finished:
-            check_graph(job.cfg.train, job.cfg.device)
-            check_batch(job.cfg.model, job.cfg.train.tokens_per_step, job.cfg.device)
+            check_beginning(job.config, job.parent.cfg)
+        encoding = make_encoding(job.config)
+        make_trained_scale(job.config, encoding)
+        if job.config.trains and not job.run.finished:
+            check_graph(job.config.train, job.config.device)
+            check_batch(job.config.model, job.config.train.tokens_per_step, job.config.device)
         if (
-            job.cfg.model.checkpoint
-            and not job.cfg.model.engine
+            job.config.model.checkpoint
+            and not job.config.model.engine
             and not job.run.finished
             and not job.parent
         ):
-            check_whole(job.cfg, job.cfg.model.checkpoint["vocab_size"])
+            check_whole(job.config, job.config.model.checkpoint["vocab_size"])
     except ConfigError as error:
         return JobVerdict(job, str(error))
     # Only where the seed draws weights could a verdict depend on it.
-    trained = encoding.node, encoding.shape, job.cfg.seed if encoding.state_dict() else None
+    trained = encoding.node, encoding.shape, job.config.seed if encoding.state_dict() else None
     cells = {}
     for cell in job.cells:
         key = repr(

@@ -46,10 +46,10 @@ def windows_to_read(job: Job, asked: EvaluateConfig) -> tuple[Corpus, int, str]:
     """(text, number of windows of an evaluation by fixed_targets, the windows in words). Raises
     ConfigError if documents are too short.
     """
-    corpus = fit_corpus(prepare(job.cfg.data, job.cfg.cache_dir, (asked.split,)), job.cfg)
+    corpus = fit_corpus(prepare(job.config.data, job.config.cache_dir, (asked.split,)), job.config)
     try:
         windows = protocol("fixed_targets").place(
-            getattr(corpus, asked.split), asked, job.cfg.train.train_len
+            getattr(corpus, asked.split), asked, job.config.train.train_len
         )
     except ConfigError as error:
         raise ConfigError(

@@ -159,7 +159,7 @@ def test_every_experiment_expands_to_jobs_with_references(name, monkeypatch, tmp
     jobs = plan_jobs(cfgs)
     assert jobs and all(job.user_cells for job in jobs)
     for job in jobs:
-        floored = job.cfg.evaluate.floor and any(
+        floored = job.config.evaluate.floor and any(
             protocol(cell.protocol).floor for cell in job.user_cells
         )
         assert any(cell.reference for cell in job.cells) == floored

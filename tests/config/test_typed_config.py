@@ -103,7 +103,7 @@ def judge(text, *words: str) -> None:
     jobs = plan_jobs(cfgs)
     check_methods(cfgs)
     for job in jobs:
-        make_encoding(job.cfg)
+        make_encoding(job.config)
 
 
 @pytest.mark.parametrize(("chosen", "wrong", "legal"), ALL, ids=[wrong for _, wrong, _ in ALL])

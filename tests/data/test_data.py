@@ -289,7 +289,7 @@ def test_a_run_is_not_trained_on_text_that_changed_after_it_was_named(local, tmp
 
     cfg = JobConfig(data=local, cache_dir=str(tmp_path / "cache"))
     run = SimpleNamespace(id="rope-64-s0-1", finished=False)
-    job = SimpleNamespace(cfg=cfg, fingerprint=fingerprint(local), run=run, cells=[])
+    job = SimpleNamespace(config=cfg, fingerprint=fingerprint(local), run=run, cells=[])
     assert corpus_of(job).fingerprint == job.fingerprint
     (tmp_path / "texts/train/a.txt").write_text("changed")
     with pytest.raises(

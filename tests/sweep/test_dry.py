@@ -23,10 +23,10 @@ from posbench.extensions.recompute_window import RecomputeWindow
 from posbench.model.build import make_model
 from posbench.runs.directory import Run
 from posbench.sweep import dry_run as dry
-from posbench.sweep.cells import RECOMPUTE, Cell
+from posbench.sweep.cells import RECOMPUTE, EvaluationCell
 from posbench.sweep.cost import ModelSize, cost, model_size
 from posbench.sweep.jobs import Job
-from posbench.training.probe import step_seconds
+from posbench.training.time_training import step_seconds
 
 MODEL, OTHER = {"d_model": 16, "d_ff": 32}, {"d_model": 512, "d_ff": 1376, "n_layer": 12}
 NONE = {"_target_": "posbench.scale_attention.none.NoScale"}
@@ -55,8 +55,10 @@ def job(folder: Path, name: str, jobs: int = 1, model: dict = MODEL, **changed) 
     return Job(cfg, Run(folder / name), "")
 
 
-def cell(extension: dict, protocol: str = "fixed_targets") -> Cell:
-    return Cell(protocol, extension, {}, EvaluateConfig(**EVALUATE), False, "", Path("nowhere"))
+def cell(extension: dict, protocol: str = "fixed_targets") -> EvaluationCell:
+    return EvaluationCell(
+        protocol, extension, {}, EvaluateConfig(**EVALUATE), False, "", Path("nowhere")
+    )
 
 
 def measured(folder: Path, name: str, speed: float, model: dict, **seconds: float) -> None:
@@ -102,7 +104,7 @@ def test_nothing_measured_is_said_to_be_unknown(tmp_path):
 def test_a_first_training_takes_as_long_as_steps_made_now(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(
-        "posbench.training.probe.step_seconds",
+        "posbench.training.time_training.step_seconds",
         lambda cfg, vocab_size, threads: asked.append(vocab_size) or 0.5,
     )
     fresh, own = [job(tmp_path, "a-16-s0-0000000000")], size(MODEL)
@@ -367,7 +369,7 @@ def test_a_checkpoints_texts_are_told_by_stored_ones_and_else_by_a_layer_measure
     )  # over at once
     asked = []
 
-    class Probe:
+    class FakeSpeed:
         """A machine with other work on it, which needs 36 s for a token of every text."""
 
         def __init__(self, cfg, vocab_size, dtype):
@@ -377,13 +379,13 @@ def test_a_checkpoints_texts_are_told_by_stored_ones_and_else_by_a_layer_measure
             asked.append((reading.tokens, reading.texts, method_name(extension)))
             return 36.0 * reading.tokens
 
-    monkeypatch.setattr("posbench.evaluation.probe.Probe", Probe)
+    monkeypatch.setattr("posbench.evaluation.speed_of_evaluation.EvaluationSpeed", FakeSpeed)
 
     def told(extension: dict, lengths: list[int], dtype: str = "fp32") -> str:
         job, settings = checkpoint(tmp_path, dtype)
         asked.clear()
         cells = [
-            Cell(
+            EvaluationCell(
                 "fixed_targets",
                 extension,
                 NONE,
@@ -448,7 +450,13 @@ def test_a_task_counts_once_however_many_rows_it_has(tmp_path):
     line = cost(
         [asked],
         [asked],
-        [(asked, Cell("fixed_targets", PI, NONE, settings, False, "", Path("nowhere")), [100])],
+        [
+            (
+                asked,
+                EvaluationCell("fixed_targets", PI, NONE, settings, False, "", Path("nowhere")),
+                [100],
+            )
+        ],
     )[1]
     assert line.startswith("about 60 s of evaluation by stored evaluations of texts like these; ")
 
@@ -458,7 +466,13 @@ def test_a_checkpoint_on_a_device_that_is_not_there_has_an_unknown_time(tmp_path
     line = cost(
         [job],
         [job],
-        [(job, Cell("fixed_targets", PI, NONE, settings, False, "", Path("nowhere")), [100])],
+        [
+            (
+                job,
+                EvaluationCell("fixed_targets", PI, NONE, settings, False, "", Path("nowhere")),
+                [100],
+            )
+        ],
     )[1]
     assert "unknown time of evaluation (device=" in line
 

@@ -11,7 +11,9 @@ from posbench.extensions.recompute_window import RecomputeWindow
 from posbench.sweep.evaluate_cell import per_token, progress_of
 
 JOB = SimpleNamespace(
-    cfg=JobConfig(model=ModelConfig(d_model=64, n_layer=2, n_head=2), data={"tokenizer": "bytes"})
+    config=JobConfig(
+        model=ModelConfig(d_model=64, n_layer=2, n_head=2), data={"tokenizer": "bytes"}
+    )
 )
 
 

@@ -16,7 +16,7 @@ def job():
         device: str = "cuda", finished: bool = False, **changes: ModelConfig | TrainConfig
     ) -> SimpleNamespace:
         cfg = JobConfig(data={"tokenizer": "bpe", "vocab_size": 1024}, device=device, **changes)
-        return SimpleNamespace(cfg=cfg, run=SimpleNamespace(finished=finished))
+        return SimpleNamespace(config=cfg, run=SimpleNamespace(finished=finished))
 
     return made
 

@@ -150,7 +150,7 @@ class Pretended:
 
     def job(self, name: str):
         job = type("Job", (), {"cfgs": [{"name": name}], "cells": []})()
-        job.cfg, job.run = JobConfig(results_dir=str(self.folder)), Run(self.folder / name)
+        job.config, job.run = JobConfig(results_dir=str(self.folder)), Run(self.folder / name)
         return job
 
 

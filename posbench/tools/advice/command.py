@@ -48,8 +48,8 @@ def advise(request: Request) -> None:
         raise ConfigError(refused)
     families = chosen_families(cfg["methods"])
     plan = plan_advice(
-        model_size(job.cfg),
-        job.cfg.train.train_len,
+        model_size(job.config),
+        job.config.train.train_len,
         cfg["target"],
         cfg["budget"],
         families,
@@ -57,7 +57,7 @@ def advise(request: Request) -> None:
     )
     room = {"max_length": plan.target, "targets": plan.targets}
     asked = {
-        split: replace(job.cfg.evaluate, split=split, windows=count, **room)
+        split: replace(job.config.evaluate, split=split, windows=count, **room)
         for split, count in plan.windows.items()
     }
     read = {split: windows_to_read(job, one)[2] for split, one in asked.items()}
@@ -86,7 +86,7 @@ def _write(found: Measurements, ranking: dict[str, list[str]]) -> None:
     from posbench.tools.advice.settings import setting, to_set
     from posbench.tools.advice.show import advice_figure, advice_page, advice_text
 
-    cfg, run, plan = found.job.cfg, found.job.run, found.plan
+    cfg, run, plan = found.job.config, found.job.run, found.plan
     out = Path(
         cfg.report_dir or Path(cfg.results_dir).parent / "report" / f"advice-{run.id}-{plan.target}"
     )

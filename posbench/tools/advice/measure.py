@@ -48,7 +48,7 @@ class Measurements:
         """Encoding of the model, which says what acts on it."""
         from posbench.model.build import make_encoding
 
-        return make_encoding(self.job.cfg)
+        return make_encoding(self.job.config)
 
     def served(self, wanted: Wanted) -> dict[tuple[str, int], tuple[str, int]]:
         """{(option, length): (methods as JSON, length to evaluate)}. An option that is refused or
@@ -157,7 +157,7 @@ class Measurements:
         """Lines for the three stages and their time; `read`: the windows of each split in words."""
         plan, cfg, text = (
             self.plan,
-            self.job.cfg,
+            self.job.config,
             ReadVolume(1, self.plan.target, self.plan.targets, self.plan.targets),
         )
         probing, short = plan.probed(families), ", ".join(f"{length:,}" for length in plan.short)

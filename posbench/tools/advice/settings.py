@@ -32,7 +32,7 @@ def setting(found: Measurements, option: Option, out: Path) -> dict:
     """Setting of an option for advice.json; its config.json is written into `out`."""
     from posbench.tools.export.command import config_json, hf_config, settings
 
-    plan, cfg = found.plan, found.job.cfg
+    plan, cfg = found.plan, found.job.config
     extension = (
         option.at(plan.target, plan.train_len)[0]
         if option.factor

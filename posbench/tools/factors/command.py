@@ -102,7 +102,7 @@ def search_factors(request: Request) -> None:
 
 def _ways_to_use(job: Job, node: dict, folder: Path, name: str) -> list[str]:
     """Lines that tell how evaluation and fine-tuning take the factors."""
-    target, train_len = node["target_len"], job.cfg.train.train_len
+    target, train_len = node["target_len"], job.config.train.train_len
     begun = as_command(
         f"python scripts/run.py --config-dir {shlex.quote(str(folder))}"
         f" {as_word('run', job.run.path)}"

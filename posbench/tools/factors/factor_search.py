@@ -166,7 +166,7 @@ def plan_search(cfg: dict) -> tuple[Job, list[int]]:
     """
     asked = cfg["evaluate"]
     (job,) = plan_jobs([{**cfg, "evaluate": {**asked, "floor": False}}])
-    train_len = job.cfg.train.train_len
+    train_len = job.config.train.train_len
     target = cfg["target"] or LONGER * train_len
     if target <= train_len:
         raise ConfigError(
@@ -222,9 +222,9 @@ def search(
     from posbench.position.instantiate import make
     from posbench.sweep.evaluate_cell import cell_evaluation
 
-    (cell,), device = job.cells, pick_device(job.cfg.device)
+    (cell,), device = job.cells, pick_device(job.config.device)
     (target,) = cell.evaluate.lengths
-    model = load_model(job.run, job.cfg, corpus.vocab_size, device).eval()
+    model = load_model(job.run, job.config, corpus.vocab_size, device).eval()
     given = cell_evaluation(model, corpus, cell, device)
     turning = (layer.encoding for layer in model.encoding.layers() if layer.extended)
     spectrum = next(found for one in turning if (found := one.spectrum_at(target)) is not None)

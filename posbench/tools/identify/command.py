@@ -58,8 +58,8 @@ def identify(request: Request) -> None:
     (job,) = plan_jobs([plain])
     if refused := judge_job(job).refused:
         raise ConfigError(refused)
-    original = job.cfg.train.train_len  # before a scaling of the checkpoint's own
-    factor, listed = _candidates(cfg, engine, lengths, job.cfg, own)
+    original = job.config.train.train_len  # before a scaling of the checkpoint's own
+    factor, listed = _candidates(cfg, engine, lengths, job.config, own)
     served, equal, left_out = serve(job, lengths, listed)
     command = shlex.join(sys.orig_argv)
     if cfg["dry"]:
@@ -77,7 +77,7 @@ def identify(request: Request) -> None:
     unit = {length: unit_runs(engine.window(losses.shape)) for length, losses in theirs.items()}
     judged, rms = judge_setting(theirs, ours, unit, original)
     points = {name: compare_losses(theirs, losses, unit) for name, losses in ours.items()}
-    name, weights = engine.evaluation.origin.name, Path(job.cfg.model.path).name
+    name, weights = engine.evaluation.origin.name, Path(job.config.model.path).name
     counted, targets = len(set(unit[lengths[-1]].ravel().tolist())), theirs[lengths[-1]].size
     shown = " ".join(f"{length:,}" for length in lengths)
     asked = (

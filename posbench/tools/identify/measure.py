@@ -131,7 +131,7 @@ def serve(
     from posbench.position.legality import check
     from posbench.position.plan import make_plan
 
-    encoding, marks, first, served, equal, left_out = make_encoding(job.cfg), {}, {}, {}, {}, {}
+    encoding, marks, first, served, equal, left_out = make_encoding(job.config), {}, {}, {}, {}, {}
     for one in listed:
         try:
             extension, scale = make(one.extension), make(one.scale, encoding.shape)
@@ -150,9 +150,7 @@ def serve(
             for length, tokens, mark in zip(lengths, read, marks[one.name], strict=True):
                 served[one.name, length] = first.setdefault(mark, (methods, tokens))
     if len(equal) < 2:
-        beyond = (
-            f"let the engine read texts beyond the training length of {job.cfg.train.train_len:,}"
-        )
+        beyond = f"let the engine read texts beyond the training length of {job.config.train.train_len:,}"
         raise ConfigError(f"all candidates are the same up to {max(lengths):,} tokens: {beyond}.")
     return served, equal, left_out
 

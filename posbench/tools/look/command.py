@@ -64,11 +64,11 @@ def look(request: Request) -> None:
     began = time.monotonic()
     cfg = _of_one_model(request)
     (job,) = plan_jobs([cfg])
-    if job.cfg.trains and not job.run.finished:
+    if job.config.trains and not job.run.finished:
         raise ConfigError(f"run={cfg['run']} is not a finished training: finish it first.")
     if (
-        job.cfg.data["name"] == "pysource"
-        and job.cfg.train.train_len > LONG
+        job.config.data["name"] == "pysource"
+        and job.config.train.train_len > LONG
         and not cfg["evaluate"].get("documents")
     ):
         documents = nodes("experiment")["pretrained"]["base"][
@@ -179,7 +179,7 @@ class FirstLook:
     began: float
 
     def __post_init__(self) -> None:
-        self.train_len, self.timing = self.job.cfg.train.train_len, Timing([self.job])
+        self.train_len, self.timing = self.job.config.train.train_len, Timing([self.job])
         judged = judge_job(self.planned(Look(2 * self.train_len, (AS_IT_IS, *EXTENSIONS))))
         if judged.refused:
             raise ConfigError(judged.refused)
@@ -189,7 +189,7 @@ class FirstLook:
             name for name in EXTENSIONS if AS_IT_IS not in self.without and name not in self.without
         ]
         self.loading = LOADING * (time.monotonic() - self.began)
-        cfg, glob = self.job.cfg, self.cfg["evaluate"].get("documents")
+        cfg, glob = self.job.config, self.cfg["evaluate"].get("documents")
         file = getattr(prepare(cfg.data, cfg.cache_dir, (cfg.evaluate.split,)), cfg.evaluate.split)
         lengths = zip(file.names, file.document_lengths(), strict=True)
         self.document = max(
@@ -232,7 +232,7 @@ class FirstLook:
         """Estimated seconds of one text."""
         text = ReadVolume(1, length, length, length)
         return self.timing.of_text(
-            self.job, self.job.cfg.evaluate.dtype, node("extension", method), NO_SCALE, text
+            self.job, self.job.config.evaluate.dtype, node("extension", method), NO_SCALE, text
         )
 
     def missing(self, look: Look) -> set[str]:
@@ -299,7 +299,7 @@ class FirstLook:
         whole, missing = Look(2 * self.train_len, (AS_IT_IS, *self.extensions)), self.missing(look)
         texts = (
             f"{look.texts} text{'s' * (look.texts > 1)} of {look.length:,} tokens of"
-            f" {self.job.cfg.data['name']}"
+            f" {self.job.config.data['name']}"
         )
         lines = [
             f"{self.name}, trained to {self.train_len:,} tokens: {texts},"

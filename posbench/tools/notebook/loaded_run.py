@@ -216,10 +216,10 @@ class LoadedRun:
                     f"{verdict.label} is a no-op: {verdict.reason}; evaluate without it, or at"
                     " other lengths."
                 )
-        other, split = job.cfg.evaluate.text, job.cfg.evaluate.split
+        other, split = job.config.evaluate.text, job.config.evaluate.split
         corpus = self.prepared([ALL]) if split == ALL and not other else self.corpus
         corpus = (
-            read_text_of(corpus, replace(job.cfg, data=self.reached()), other, split)
+            read_text_of(corpus, replace(job.config, data=self.reached()), other, split)
             if other
             else corpus
         )

@@ -10,9 +10,9 @@ import torch
 from conftest import node
 
 from posbench.config.schema import JobConfig
-from posbench.evaluation import probe as module
-from posbench.evaluation.probe import Probe
+from posbench.evaluation import speed_of_evaluation as module
 from posbench.evaluation.protocol import ReadVolume
+from posbench.evaluation.speed_of_evaluation import EvaluationSpeed
 from posbench.model.build import make_model
 from posbench.model.gpt import GPT
 from posbench.model.kernels import dispatch
@@ -79,11 +79,13 @@ class Machine:
 
 @pytest.fixture
 def machine(monkeypatch):
-    machine, made = Machine(), Probe.__dict__["model"]
+    machine, made = Machine(), EvaluationSpeed.__dict__["model"]
     monkeypatch.setattr(module, "time", types.SimpleNamespace(perf_counter=lambda: machine.now))
     monkeypatch.setattr(module, "attend", machine.attend)
     monkeypatch.setattr(
-        Probe, "model", property(functools.cache(lambda probe: machine.block(made.func(probe))))
+        EvaluationSpeed,
+        "model",
+        property(functools.cache(lambda probe: machine.block(made.func(probe)))),
     )
     monkeypatch.setattr(module.F, "cross_entropy", machine.cross_entropy)
     return machine
@@ -93,7 +95,7 @@ def machine(monkeypatch):
     "extension", ["none", "rerope", "dca", "streaming", "recompute_window", "yarn"]
 )
 def test_a_text_takes_the_time_of_its_tokens_pairs_and_rows(machine, extension):
-    probe = Probe(config(), VOCAB, "fp32")
+    probe = EvaluationSpeed(config(), VOCAB, "fp32")
     for texts, tokens, rows in ((1, 300, 7), (3, 640, 640)):
         told = probe.seconds(
             ReadVolume(texts, tokens, rows, 1),
@@ -108,7 +110,7 @@ def test_a_text_takes_the_time_of_its_tokens_pairs_and_rows(machine, extension):
 
 def test_layers_with_windows_are_measured_beside_those_without(machine):
     windows = [64, None, 64, None, None]
-    told = Probe(config(window=windows), VOCAB, "bf16").seconds(
+    told = EvaluationSpeed(config(window=windows), VOCAB, "bf16").seconds(
         ReadVolume(1, 640, 9, 1), node("extension", "none"), PLAIN
     )
     assert told == pytest.approx(machine.seconds("none", 640, 9, 1, window=windows), rel=1e-6)
@@ -119,7 +121,7 @@ def test_a_long_text_is_told_by_its_pairs_from_as_much_of_it_as_a_second_allows(
     machine, monkeypatch
 ):
     probe, methods = (
-        Probe(config(), VOCAB, "fp32"),
+        EvaluationSpeed(config(), VOCAB, "fp32"),
         [node("extension", name) for name in ("none", "yarn", "ntk")],
     )
     reading = ReadVolume(1, 30000, 10, 1)
@@ -132,7 +134,7 @@ def test_a_long_text_is_told_by_its_pairs_from_as_much_of_it_as_a_second_allows(
         sum(length == 1024 for length, _ in machine.attended) == 3 + 3
     )  # of the whole layer, and of one key head
     monkeypatch.setattr(module, "TOKENS", 256)
-    again = Probe(config(), VOCAB, "fp32")
+    again = EvaluationSpeed(config(), VOCAB, "fp32")
     again.seconds(reading, node("extension", "window"), PLAIN)
     assert {length for length, _ in machine.attended} == {1024, 640, 256}
 
@@ -149,7 +151,7 @@ def test_the_layer_is_run_as_an_evaluation_runs_it(monkeypatch):
     monkeypatch.setattr(module, "TOKENS", 64)
     for dtype, kind in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
         for extension in ("none", "rerope", "window"):
-            told = Probe(config(), VOCAB, dtype).seconds(
+            told = EvaluationSpeed(config(), VOCAB, dtype).seconds(
                 ReadVolume(1, 80, 8, 1), node("extension", extension), PLAIN
             )
             assert 0 < told < 60

@@ -33,7 +33,7 @@ FLOP = 6e10  # most FLOP of attention on one key head: a second of a core, or tw
 LONGER = 1.25  # text over training length from which a method's geometry beyond the window counts
 
 
-class Probe:
+class EvaluationSpeed:
     """Seconds of this machine for texts of one model in one number format. Raises ConfigError for a
     device that is not there.
     """
