@@ -2,7 +2,7 @@
 target=32768
 """
 
-from posbench.cli.app import run_script
+from posbench.cli.start import run_command
 
 if __name__ == "__main__":
-    run_script("posbench.tools.advice.command:advise", "advise")
+    run_command("advise")

@@ -11,8 +11,7 @@ with runs=, posbench.rows and posbench.frame. With check=true nothing is written
 report's folder are recomputed from its rows and sums, what differs is named, and its lines for the
 leaderboard are printed."""
 
-from posbench.config.command_line import run_main
-from posbench.tools.bundle.command import bundle_command
+from posbench.cli.start import run_command
 
 if __name__ == "__main__":
-    run_main(bundle_command)
+    run_command("bundle")

@@ -2,7 +2,7 @@
 [report_dir=DIR]
 """
 
-from posbench.cli.app import run_script
+from posbench.cli.start import run_command
 
 if __name__ == "__main__":
-    run_script("posbench.tools.claims.command:claims", "claims")
+    run_command("claims")

@@ -2,10 +2,7 @@
 scripts/demo.py
 """
 
-import sys
-
-from posbench.cli.app import run_script
+from posbench.cli.start import run_command
 
 if __name__ == "__main__":
-    sys.argv[1:1] = ["experiment=demo"]
-    run_script("posbench.tools.run.command:run_and_report")
+    run_command("demo")

@@ -10,8 +10,7 @@ where two folders hold the same training, as two machines or two versions of pos
 folder has lines of its own. The page needs no network: what is drawn, filtered and compared is
 chosen in it, and the address after # holds the choice."""
 
-from posbench.config.command_line import run_main
-from posbench.tools.explore.command import explore_command
+from posbench.cli.start import run_command
 
 if __name__ == "__main__":
-    run_main(explore_command)
+    run_command("explore")

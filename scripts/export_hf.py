@@ -2,7 +2,7 @@
 extension=yarn extension.mode=fixed ...
 """
 
-from posbench.cli.app import run_script
+from posbench.cli.start import run_command
 
 if __name__ == "__main__":
-    run_script("posbench.tools.export.command:export", "export_hf")
+    run_command("export_hf")

@@ -2,7 +2,7 @@
 scripts/harness.py model.path=DIR extension=yarn
 """
 
-from posbench.cli.app import run_script
+from posbench.cli.start import run_command
 
 if __name__ == "__main__":
-    run_script("posbench.tools.harness.command:harness", "harness")
+    run_command("harness")

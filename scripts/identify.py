@@ -2,7 +2,7 @@
 RUN model.path=WEIGHTS
 """
 
-from posbench.cli.app import run_script
+from posbench.cli.start import run_command
 
 if __name__ == "__main__":
-    run_script("posbench.tools.identify.command:identify", "identify")
+    run_command("identify")

@@ -2,7 +2,7 @@
 scripts/look.py MODEL
 """
 
-from posbench.cli.app import run_script
+from posbench.cli.start import run_command
 
 if __name__ == "__main__":
-    run_script("posbench.tools.look.command:look", "look")
+    run_command("look")

@@ -16,8 +16,7 @@ labels.NAME another name of a line, a part of it, a file or a heading      title
 format      pdf,png; svg              out          a file or a folder; results/plot
 """
 
-from posbench.config.command_line import run_main
-from posbench.tools.plot.command import plot_words
+from posbench.cli.start import run_command
 
 if __name__ == "__main__":
-    run_main(plot_words)
+    run_command("plot")

@@ -1,6 +1,6 @@
 """Make tables and figures from stored evaluations: python scripts/report.py experiment=demo"""
 
-from posbench.cli.app import run_script
+from posbench.cli.start import run_command
 
 if __name__ == "__main__":
-    run_script("posbench.tools.run.command:report", "report")
+    run_command("report")

@@ -2,7 +2,7 @@
 experiment=demo
 """
 
-from posbench.cli.app import run_script
+from posbench.cli.start import run_command
 
 if __name__ == "__main__":
-    run_script("posbench.tools.reproduce.command:reproduce", "reproduce")
+    run_command("reproduce")

@@ -1,6 +1,6 @@
 """Train and evaluate what is missing: python scripts/run.py encoding=rope extension=ntk"""
 
-from posbench.cli.app import run_script
+from posbench.cli.start import run_command
 
 if __name__ == "__main__":
-    run_script("posbench.tools.run.command:run")
+    run_command("run")

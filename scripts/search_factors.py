@@ -2,7 +2,7 @@
 run=results/runs/ID target=256
 """
 
-from posbench.cli.app import run_script
+from posbench.cli.start import run_command
 
 if __name__ == "__main__":
-    run_script("posbench.tools.factors.command:search_factors", "search_factors")
+    run_command("search_factors")

@@ -8,9 +8,9 @@ something to do, so that --help, --cfg and completion are fast."""
 import argparse
 import contextlib
 import os
-import pkgutil
+import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,8 +26,9 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from posbench.cli.commands import COMMANDS, Command
 from posbench.common.errors import ConfigError, RunError
-from posbench.config.command_line import as_read, exit_code
+from posbench.config.command_line import exit_code
 from posbench.config.compose import (
     Composer,
     Request,
@@ -43,23 +44,10 @@ from posbench.config.compose import (
 )
 from posbench.config.hydra_errors import sentence
 from posbench.config.names import CONFIGS
-from posbench.config.schema import check_config
+from posbench.config.schema import LISTS, check_config
 from posbench.config.typed_args import shown
 
-Command = (
-    Callable[[Request], int | None] | str
-)  # a function or, as "module:function", one that is imported when there is something to do
 SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
-# scripts that a word of configs/run.yaml has an effect on; what a report takes as out= is its
-# report_dir by now
-TAKING = {
-    "dry": ("run", "demo", "look", "advise", "search_factors", "reproduce", "identify"),
-    "out": ("export_hf", "search_factors", "harness", "identify"),
-}
-OUT_ALONE = (
-    "search_factors",
-    "identify",
-)  # of these, scripts whose folder a user may give as a report's
 ANSWERED = (
     "help",
     "hydra_help",
@@ -70,15 +58,14 @@ ANSWERED = (
 )  # flags that Hydra answers without a job
 
 
-def run_script(command: Command, config_name: str = "run") -> None:
-    """Compose configs/CONFIG_NAME.yaml with sys.argv, pass all its jobs to `command`, and exit with
-    its code.
-    """
-    sys.exit(exit_code(lambda: _run(command, config_name)))
+def run_with_hydra(command: Command) -> None:
+    """Compose the yaml of a command with sys.argv, hand it all jobs, and exit with its code."""
+    sys.argv[1:1] = command.words
+    sys.exit(exit_code(lambda: _run(command)))
 
 
-def _run(command: Command, config_name: str) -> int | None:
-    flags = _flags_first(config_name)
+def _run(command: Command) -> int | None:
+    flags = _flags_first(command)
     ConfigRepository.get_group_options = (
         _choices  # Hydra calls it for listings, completion and glob(*)
     )
@@ -97,15 +84,15 @@ def _run(command: Command, config_name: str) -> int | None:
             "1"  # makes Hydra raise its errors instead of printing many lines
         )
         with _one_sentence():
-            hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=config_name)(
+            hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=command.yaml)(
                 lambda _: None
             )()
         return 0
     with hydra.initialize_config_dir(
-        os.path.abspath(flags.config_path or CONFIGS), job_name=config_name, version_base="1.3"
+        os.path.abspath(flags.config_path or CONFIGS), job_name=command.yaml, version_base="1.3"
     ):
         with _one_sentence():
-            composed = _composed(flags, flags.config_name or config_name)
+            composed = _composed(flags, flags.config_name or command.yaml)
         return _execute(command, *composed)
 
 
@@ -165,23 +152,32 @@ def _execute(
         from posbench.cli.check_trained import check_given
 
         check_given(expanded, experiment)
-    script = Path(sys.argv[0]).stem
-    for key, scripts in TAKING.items():
-        if script not in scripts and (given := [cfg[key] for cfg in cfgs if cfg[key]]):
-            raise ConfigError(
-                f"{key}={shown(given[0])} has no effect on scripts/{script}.py, only on"
-                f" {', '.join(scripts)}: leave it out."
-            )
-    if script in OUT_ALONE and (given := cfgs[0]["report_dir"]):
-        raise ConfigError(
-            f"report_dir={given} has no effect on scripts/{script}.py, which writes into out=: give"
-            f" out={given} instead."
-        )
+    _check_effects(command, cfgs)
     sweep = sweep or "grid" in experiment
     if sweep:
         name_group(cfgs)
-    called = pkgutil.resolve_name(command) if isinstance(command, str) else command
-    return called(Request(cfgs, experiment, sweep, launcher, composed[0][1]))
+    return command.function()(Request(cfgs, experiment, sweep, launcher, composed[0][1]))
+
+
+def _check_effects(command: Command, cfgs: list[dict]) -> None:
+    """Raise ConfigError for a word of configs/run.yaml that has no effect on this command."""
+    effective = {  # key: names of the commands that it has an effect on
+        "dry": [other.name for other in COMMANDS if other.dry],
+        "out": [other.name for other in COMMANDS if other.writes == "out"],
+    }
+    for key, names in effective.items():
+        values = [cfg[key] for cfg in cfgs if cfg[key]]
+        if values and command.name not in names:
+            raise ConfigError(
+                f"{key}={shown(values[0])} has no effect on scripts/{command.name}.py, only on"
+                f" {', '.join(names)}: leave it out."
+            )
+    report_dir = cfgs[0]["report_dir"]
+    if report_dir and command.writes == "out":
+        raise ConfigError(
+            f"report_dir={report_dir} has no effect on scripts/{command.name}.py, which writes into"
+            f" out=: give out={report_dir} instead."
+        )
 
 
 @contextlib.contextmanager
@@ -210,7 +206,7 @@ def _one_sentence(of: str = "") -> Iterator[None]:
         ) from error
 
 
-def _flags_first(config_name: str) -> argparse.Namespace:
+def _flags_first(command: Command) -> argparse.Namespace:
     """Flags of sys.argv, and the words as `overrides`. In sys.argv the flags move before the words,
     as Hydra needs them.
     """
@@ -237,10 +233,24 @@ def _flags_first(config_name: str) -> argparse.Namespace:
         flags.remove(word)
     parsed.multirun = parsed.multirun or "hydra.mode=MULTIRUN" in parsed.overrides
     parsed.overrides = [
-        long_name(as_read(word, config_name, parsed.multirun)) for word in parsed.overrides
+        long_name(_with_key(word, command, parsed.multirun)) for word in parsed.overrides
     ]
     sys.argv[1:] = flags + parsed.overrides
     return parsed
+
+
+def _with_key(word: str, command: Command, sweep: bool) -> str:
+    """A word as Hydra reads it.
+
+    A word without a key is that of the command's `keyed`, a report's out= is its report_dir, and
+    where nothing is swept lengths=64,128 is a list."""
+    key, equals, value = word.partition("=")
+    if command.keyed and not equals:
+        return command.keyed(word)
+    if key == "out" and command.writes == "report_dir":
+        return f"report_dir={value}"
+    is_list = key.lstrip("+") in LISTS and "," in value and not re.search(r"[][(){}]", value)
+    return f"{key}=[{value}]" if is_list and not sweep else word
 
 
 _EVERY = ConfigRepository.get_group_options

@@ -8,18 +8,12 @@ import sys
 from pathlib import Path
 
 from posbench import __version__
+from posbench.cli.commands import COMMANDS, find_command
 from posbench.cli.key_help import docstring_line, explain_words, own_folders
+from posbench.cli.start import run_command
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.config.command_line import exit_code
-from posbench.config.names import CONFIGS, SCRIPTS
-
-LISTED_FIRST = (
-    "demo",
-    "look",
-    "run",
-    "report",
-    "runs",
-)  # in the list of commands; the others by name
+from posbench.config.names import SCRIPTS
 
 
 def main() -> None:
@@ -32,11 +26,7 @@ def main() -> None:
 
 
 def _run(name: str, words: list[str]) -> None:
-    found = {path.stem: path for path in sorted(SCRIPTS.glob("*.py"))}
-    scripts = {
-        one: found[one]
-        for one in (*LISTED_FIRST, *(one for one in found if one not in LISTED_FIRST))
-    }
+    scripts = {command.name: SCRIPTS / f"{command.name}.py" for command in COMMANDS}
     if name == "help" and words:
         asked, folders = own_folders(words)
         print(explain_words(asked, folders) if asked else _help(scripts))
@@ -63,11 +53,11 @@ def _complete(scripts: dict[str, Path]) -> None:
     typed = os.environ.get("COMP_LINE", "posbench run ").split(" ")[1:]
     if len(typed) == 1:
         print(*scripts)
-    elif (CONFIGS / f"{typed[0]}.yaml").is_file():
-        from posbench.cli.app import run_script
-
+        return
+    command = find_command(typed[0])
+    if command and command.yaml:
         os.environ["COMP_LINE"] = " ".join(["posbench", *typed[1:]])
-        run_script("", typed[0])  # Hydra answers it
+        run_command(command.name)  # Hydra answers it
 
 
 def _help(scripts: dict[str, Path]) -> str:

@@ -1,7 +1,6 @@
 """Command lines of the scripts without Hydra: key=value words, --help and exit codes."""
 
 import contextlib
-import json
 import os
 import re
 import signal
@@ -16,18 +15,10 @@ from typing import Any
 from posbench.common.errors import ConfigError, RunError, did_you_mean
 from posbench.common.secret import masked
 from posbench.config.names import as_command
-from posbench.config.schema import LISTS
 from posbench.config.typed_args import fit_value, in_tokens, shown
 
 TRACEBACK = "POSBENCH_TRACEBACK"
 UNITS = {"m": "minutes", "h": "hours", "d": "days"}
-REPORTING = (
-    "report",
-    "look",
-    "advise",
-    "anatomy",
-    "claims",
-)  # commands that write into report_dir, and have no other use of out=
 UP_TO = 2**24  # largest whole number: tokens, or rounds
 
 
@@ -89,32 +80,6 @@ def _read_option(key: str, text: str, kind: type) -> Any:
 def unbracketed(text: str) -> str:
     """A list as it is typed, without the brackets that it may have."""
     return text[1:-1] if text[:1] + text[-1:] == "[]" else text
-
-
-def as_read(word: str, command: str, sweep: bool) -> str:
-    """A word as Hydra reads it.
-
-    A report's out= is its report_dir, a word of identify without a key its engine, one of look its
-    model, and where nothing is swept lengths=64,128 is a list."""
-    key, equals, value = word.partition("=")
-    if command == "look" and not equals:
-        name = "run" if os.path.isfile(os.path.join(word, "config.yaml")) else "model.path"
-        return (
-            f"{name}={word}"
-            if re.fullmatch(r"[\w./:+@%?|^-]+", word)
-            else f"{name}={json.dumps(word)}"
-        )
-    if command == "identify" and not equals:
-        return f"engine={word}"
-    if key == "out" and command in REPORTING:
-        return f"report_dir={value}"
-    bare = (
-        not sweep
-        and key.lstrip("+") in LISTS
-        and "," in value
-        and not re.search(r"[][(){}]", value)
-    )
-    return f"{key}{equals}[{value}]" if bare else word
 
 
 def _as_option(value: object) -> str:

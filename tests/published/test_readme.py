@@ -4,7 +4,6 @@ import csv
 import json
 import os
 import re
-import runpy
 import shlex
 import subprocess
 import sys
@@ -15,9 +14,12 @@ from conftest import CONFIGS, choices
 from hydra import compose, initialize_config_dir
 
 from posbench.runs.rows import COLUMNS
+from posbench.tools.anatomy import command as anatomy
+from posbench.tools.benchmark import command as benchmark
 from posbench.tools.bundle import command as bundle
 from posbench.tools.explanation.changes import read_changes
 from posbench.tools.plot.command import NAMES
+from posbench.tools.runs import command as runs
 
 ROOT = CONFIGS.parent
 PAGES = sorted(
@@ -45,7 +47,12 @@ BY_HYDRA = (
     "harness",
     "identify",
 )
-BY_KEY = {"runs list": "LIST", "runs gc": "GC", "compat": "DEFAULTS", "benchmark": "DEFAULTS"}
+OPTIONS = {
+    "runs list": runs.LIST,
+    "runs gc": runs.GC,
+    "compat": anatomy.COMPAT,
+    "benchmark": benchmark.DEFAULTS,
+}
 
 
 def named(page: str, heading: str, column: int = 0) -> set[str]:
@@ -208,11 +215,7 @@ def test_every_command_composes(command):
         }
     else:
         kind = f"{name} {words[0]}" if name == "runs" else name
-        known = (
-            runpy.run_path(str(ROOT / "scripts" / script))[BY_KEY[kind]]
-            if kind in BY_KEY
-            else {"out": ""}
-        )
+        known = OPTIONS.get(kind, {"out": ""})
         named = (
             overrides if name in ("explore", "bundle") else words
         )  # its other words are folders, CSVs and experiments

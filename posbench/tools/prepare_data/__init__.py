@@ -1,0 +1,1 @@
+"""Tokens of a data set in the cache, and its statistics."""

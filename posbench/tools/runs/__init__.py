@@ -1,0 +1,1 @@
+"""List of the runs of a folder, and deletion of what is no longer needed."""
