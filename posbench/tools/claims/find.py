@@ -1,10 +1,12 @@
-"""Search for the evaluations on disk that match a claim's cells, read as sums over documents.
+"""Search for the evaluations of a claim's cells on disk, read as sums over documents.
+
 Nothing in a results folder is executed.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,14 +28,10 @@ USUAL = TrainConfig.length
 # Claims are about the text of the training, all of its test documents, with intervals over
 # documents.
 PLAIN_SETTING = {"text": None, "unit": "document", "split": "test", "documents": None}
-GAIN_BY = (
-    "fixed_targets",
-    "tiled_targets",
-)  # protocols that read G, the first one that was evaluated
-FILLED = {
-    "base",
-    "max_len",
-}  # arguments of an encoding that only a child has: its parent's encoding, and how far it reaches
+# Protocols that read G: the first of them that was evaluated.
+GAIN_PROTOCOLS = ("fixed_targets", "tiled_targets")
+# Arguments of an encoding that only a child has: its parent's encoding, and how far it reaches.
+CHILD_ARGUMENTS = {"base", "max_len"}
 
 
 class Missing(Exception):
@@ -42,8 +40,9 @@ class Missing(Exception):
 
 @dataclass
 class Pool:
-    """Evaluations to judge claims by, `origins` of their runs, `defaults`: {(encoding or extension,
-    name): arguments in configs/}.
+    """Evaluations to judge claims by, and `origins`: the metadata of their runs.
+
+    `defaults` are {(group, method): arguments in configs/} of encodings and extensions.
     """
 
     evaluations: list[Evaluation]
@@ -61,13 +60,14 @@ class Pool:
         defaults: Mapping[tuple[str, str], dict],
         evidence: Iterable[Path] = (),
     ) -> "Pool":
-        """Pool of eval files that exist and of evidence, each once. Raises RunError for damage, or
-        two weights of one training.
+        """Pool of the eval files that exist and of folders of evidence, each evaluation once.
+
+        Raises RunError for damage, or two weights of one training.
         """
-        own = [load_evaluation(path) for path in dict.fromkeys(paths) if path.exists()]
-        for evaluation in own:
+        loaded = [load_evaluation(path) for path in dict.fromkeys(paths) if path.exists()]
+        for evaluation in loaded:
             check_losses(evaluation)
-        evaluations, origins, _ = pool(own, evidence)
+        evaluations, origins, _ = pool(loaded, evidence)
         return cls(evaluations, origins, defaults)
 
     def find(
@@ -80,73 +80,63 @@ class Pool:
         fitting = [entry for entry in self.evaluations if self._fits(cell, entry)]
         if seeds:  # other stages may have trained this method in several ways
             fitting = [entry for entry in fitting if entry.first["seed"] in seeds]
-        fitting = [
-            entry
-            for entry in fitting
-            if windows is None or getattr(entry.setting, "windows", None) == windows
-        ]
-        if "train.length" not in (cell.config or {}) and USUAL in {
-            entry.first["train_len"] for entry in fitting
-        }:
-            fitting = [entry for entry in fitting if entry.first["train_len"] == USUAL]
-        found: dict[int, Evaluation] = {}
+        if windows is not None:
+            fitting = [entry for entry in fitting if _windows(entry) == windows]
+        if "train.length" not in (cell.config or {}):
+            fitting = _of_usual_length(fitting)
+        if not fitting:
+            of_windows = "" if windows is None else f" with {windows} windows"
+            raise Missing(f"no evaluation of {cell}{of_windows}")
+        by_seed: dict[int, Evaluation] = {}
         for entry in fitting:
-            other = found.setdefault(entry.first["seed"], entry)
-            if other is not entry:
+            first = by_seed.setdefault(entry.first["seed"], entry)
+            if first is not entry:
                 raise RunError(
-                    f"{cell} fits two evaluations of seed {entry.first['seed']}, {_name(other)} and"
+                    f"{cell} fits two evaluations of seed {entry.first['seed']}, {_name(first)} and"
                     f" {_name(entry)}: name in the claim what tells them apart (config:"
                     " {train.steps: 1000}), or give other runs="
                 )
-        if not found:
-            raise Missing(
-                f"no evaluation of {cell}"
-                + (f" with {windows} windows" if windows is not None else "")
-            )
-        return dict(sorted(found.items()))
+        return dict(sorted(by_seed.items()))
 
     def _fits(self, cell: ClaimCell, entry: Evaluation) -> bool:
-        """True for the cell's methods, protocol and training. An unreadable configuration fits
-        none; later keys have their defaults.
-        """
-        row, setting = trained_part_moved(entry.first), entry.setting
-        if any(
-            row[name] != getattr(cell, name)
-            for name in ("encoding", "extension", "scale_attention", "protocol")
-        ):
-            return False
-        if any(
-            getattr(setting, name, usual) not in (usual, None)
-            for name, usual in PLAIN_SETTING.items()
-        ):
-            return False
-        if (
-            (row["trained_scale"] or "none") != cell.trained_scale
-            or bool(row["finetune"]) != cell.finetuned
-            or row["position"] is not None
-        ):
-            return False
+        """True for an evaluation of the cell's methods, protocol and training."""
+        row = trained_part_moved(entry.first)
+        return (
+            _same_methods(cell, row)
+            and _plain_setting(entry.setting)
+            and self._same_arguments(cell, row)
+            and self._same_training(cell, entry)
+        )
+
+    def _same_arguments(self, cell: ClaimCell, row: dict) -> bool:
         for group in ("encoding", "extension"):
-            usual, args = self.defaults.get((group, row[group]), {}), row[f"{group}_args"] or {}
-            have = {
-                **usual,
-                **{
-                    key: value
-                    for key, value in args.items()
-                    if not (cell.finetuned and key in FILLED)
-                },
-            }
-            if flatten(have) != flatten({**usual, **(getattr(cell, f"{group}_args") or {})}):
+            defaults = self.defaults.get((group, row[group]), {})
+            arguments = dict(row[f"{group}_args"] or {})
+            if cell.finetuned:
+                for key in CHILD_ARGUMENTS:
+                    arguments.pop(key, None)
+            cell_arguments = getattr(cell, f"{group}_args") or {}
+            if flatten({**defaults, **arguments}) != flatten({**defaults, **cell_arguments}):
                 return False
-        wanted = {**PLAIN, "train.length": entry.first["train_len"], **(cell.config or {})}
-        have = self.origins[entry.origin].config
-        return bool(have) and all(
-            have.get(key, LATER.get(key, ABSENT)) == value for key, value in wanted.items()
+        return True
+
+    def _same_training(self, cell: ClaimCell, entry: Evaluation) -> bool:
+        """True if the training has the configuration that the cell asks for.
+
+        An unreadable configuration fits none. Keys that are younger than it have their defaults.
+        """
+        config = self.origins[entry.origin].config
+        if not config:
+            return False
+        required = {**PLAIN, "train.length": entry.first["train_len"], **(cell.config or {})}
+        return all(
+            config.get(key, LATER.get(key, ABSENT)) == value for key, value in required.items()
         )
 
     def reference(self, entry: Evaluation, kind: str) -> Evaluation:
-        """Reference (`floor` or `half`) of an evaluation, of the same training, protocol and
-        setting. Raises Missing if there is none.
+        """Reference of an evaluation, of the same training, protocol and setting.
+
+        `kind` is floor or half. Raises Missing if there is none.
         """
         if (entry.key, kind) not in self.references.floors:
             raise Missing(
@@ -155,33 +145,68 @@ class Pool:
             )
         return self.references.floors[entry.key, kind]
 
-    def gain_lower(self, run: Evaluation) -> float:
-        """Lower 95 % bound of G of one training, of a child that of its parent, in bits/byte. With
-        one seed it is over documents alone.
+    def gain_lower(self, entry: Evaluation) -> float:
+        """Lower 95 % bound of G of a training, of a child that of its parent, in bits/byte.
 
-        It is read by fixed_targets, or by tiled_targets where that was not evaluated. Raises
-        Missing if the training has neither with as many windows."""
-        training = run.first["finetune"] or run.first["run_id"]
-        windows = (training, run.windows[1])
+        With one seed it is over documents alone. It is read by fixed_targets, or by tiled_targets
+        where that was not evaluated. Raises Missing if the training has neither with as many
+        windows.
+        """
+        training = entry.first["finetune"] or entry.first["run_id"]
+        windows = (training, entry.windows[1])
         if windows not in self.gains:
-            of_windows = [entry for entry in self.evaluations if entry.windows == windows]
-            fixed = [
-                entry for name in GAIN_BY for entry in of_windows if entry.first["protocol"] == name
-            ]
-            if not fixed:
-                raise Missing(
-                    f"{training} has no {' or '.join(GAIN_BY)} evaluation of as many windows, so G"
-                    " is unknown"
-                )
-            self.gains[windows] = estimate(self.gain_terms(fixed[:1])).interval()[0]
+            reading = self._reading_of_gain(training, windows)
+            self.gains[windows] = estimate(self.gain_terms([reading])).interval()[0]
         return self.gains[windows]
+
+    def _reading_of_gain(self, training: str, windows: tuple) -> Evaluation:
+        of_windows = [entry for entry in self.evaluations if entry.windows == windows]
+        for protocol in GAIN_PROTOCOLS:
+            for entry in of_windows:
+                if entry.first["protocol"] == protocol:
+                    return entry
+        raise Missing(
+            f"{training} has no {' or '.join(GAIN_PROTOCOLS)} evaluation of as many windows, so G"
+            " is unknown"
+        )
 
     def gain_terms(self, entries: Sequence[Evaluation]) -> list[tuple[float, Sums]]:
         """Weighted means whose sum is G of the trainings, in bits/byte."""
-        half, floor = (
-            exact([self.reference(entry, kind) for entry in entries]) for kind in ("half", "floor")
-        )
-        return [(half[1], half[0]), (-floor[1], floor[0])]
+        half = exact([self.reference(entry, "half") for entry in entries])
+        floor = exact([self.reference(entry, "floor") for entry in entries])
+        return [(half.factor, half.sums), (-floor.factor, floor.sums)]
+
+
+class Measured(NamedTuple):
+    """Sums over documents of several seeds, and the factor from their mean to bits/byte."""
+
+    sums: Sums
+    factor: float  # 1 for correct answers
+
+
+def _same_methods(cell: ClaimCell, row: dict) -> bool:
+    names = ("encoding", "extension", "scale_attention", "protocol")
+    return (
+        all(row[name] == getattr(cell, name) for name in names)
+        and (row["trained_scale"] or "none") == cell.trained_scale
+        and bool(row["finetune"]) == cell.finetuned
+        and row["position"] is None
+    )
+
+
+def _plain_setting(setting: object) -> bool:
+    return all(
+        getattr(setting, name, usual) in (usual, None) for name, usual in PLAIN_SETTING.items()
+    )
+
+
+def _windows(entry: Evaluation) -> int | None:
+    return getattr(entry.setting, "windows", None)
+
+
+def _of_usual_length(entries: list[Evaluation]) -> list[Evaluation]:
+    """Evaluations of trainings of the usual length, or all if there are none."""
+    return [entry for entry in entries if entry.first["train_len"] == USUAL] or entries
 
 
 def _name(entry: Evaluation) -> str:
@@ -190,9 +215,9 @@ def _name(entry: Evaluation) -> str:
 
 def row_at(entry: Evaluation, length: int, task: str | None) -> dict:
     """Row of a length and a task, over all depths. Raises Missing without one."""
-    whole = (length, task, None, None)
     for row in entry.rows:
-        if (row["length"], row["task"], row["position"], row.get("depth")) == whole:
+        place = (row["length"], row["task"], row["position"], row.get("depth"))
+        if place == (length, task, None, None):
             return row
     raise Missing(f"{_name(entry)} lacks length {length}")
 
@@ -202,53 +227,62 @@ def measured(
     lengths: Sequence[int],
     name: str = "nll",
     task: str | None = None,
-) -> tuple[Sums, float]:
-    """Sums over documents of nll or correct of each entry at its length, and the factor from their
-    mean to bits/byte (1 for correct).
+) -> Measured:
+    """Sums over documents of nll or correct, of each entry at its length.
 
     Raises Missing if a length was not evaluated, RunError if seeds scored different targets or
-    targets do not weigh alike."""
-    values, factors = [], set()
+    targets do not weigh alike.
+    """
+    sums_of_seeds = []
+    factors = set()
     for entry, length in zip(entries, lengths, strict=True):
         row = row_at(entry, length, task)
-        found = entry.sampled_sums(row, name)
-        if found is None or name == "nll" and not row["n_bytes"]:
+        sums = entry.sampled_sums(row, name)
+        if sums is None or (name == "nll" and not row["n_bytes"]):
             raise Missing(f"{_name(entry)} lacks length {length}")
-        mean = float(found.means[0])
-        if name == "nll" and np.isfinite(mean) and not np.isclose(mean, row["nll"], rtol=1e-3):
-            raise RunError(
-                f"{_name(entry)} weighs its targets ({row['nll']:.4f}, their plain mean is"
-                f" {mean:.4f}): claims cannot use it."
-            )
-        values.append(found)
-        factors.add(row["n_targets"] / (np.log(2) * row["n_bytes"]) if name == "nll" else 1.0)
-    whole = across(values)
-    if len(factors) > 1 or whole is None:
+        if name == "nll":
+            _check_weights(entry, row, float(sums.means[0]))
+            factors.add(row["n_targets"] / (np.log(2) * row["n_bytes"]))
+        else:
+            factors.add(1.0)
+        sums_of_seeds.append(sums)
+    joined = across(sums_of_seeds)
+    if len(factors) > 1 or joined is None:
         raise RunError(
             f"seeds of {_name(entries[0])} scored different targets at length {length}: evaluate"
             " all with one setting."
         )
-    return whole, float(factors.pop())
+    return Measured(joined, float(factors.pop()))
 
 
-def exact(entries: Sequence[Evaluation]) -> tuple[Sums, float]:
-    """Sums and factor of references, each at its shortest length where every target has its full
-    window. Raises Missing without one.
-    """
-    rows = [one.exact_row() for one in entries]
-    if None in rows:
-        lacking = entries[rows.index(None)]
-        raise Missing(
-            f"{_name(lacking)} lacks a length of at least {lacking.exact_from} tokens, where every"
-            " target has its full window"
+def _check_weights(entry: Evaluation, row: dict, mean: float) -> None:
+    if np.isfinite(mean) and not np.isclose(mean, row["nll"], rtol=1e-3):
+        raise RunError(
+            f"{_name(entry)} weighs its targets ({row['nll']:.4f}, their plain mean is"
+            f" {mean:.4f}): claims cannot use it."
         )
+
+
+def exact(entries: Sequence[Evaluation]) -> Measured:
+    """Losses of references, each at its shortest length where every target has its full window.
+
+    Raises Missing without one.
+    """
+    rows = [entry.exact_row() for entry in entries]
+    for entry, row in zip(entries, rows, strict=True):
+        if row is None:
+            raise Missing(
+                f"{_name(entry)} lacks a length of at least {entry.exact_from} tokens, where every"
+                " target has its full window"
+            )
     same_targets(entries)
     return measured(entries, [row["length"] for row in rows])
 
 
 def same_targets(entries: Sequence[Evaluation]) -> None:
-    """Check evaluations protocol by protocol. Raises Missing for one without arrays, RunError
-    unless all scored the same targets.
+    """Check evaluations protocol by protocol.
+
+    Raises Missing for one without arrays, RunError unless all scored the same targets.
     """
     for entry in entries:
         if not entry.stored.targets:

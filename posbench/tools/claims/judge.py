@@ -1,5 +1,6 @@
-"""Judgement of claims: an effect with its interval, a verdict against the margin, Holm over the
-primaries of a stage that pass the gate.
+"""Judgement of claims: effects with intervals, verdicts against margins, a correction by stage.
+
+Holm's correction is over the primaries of a stage that pass the gate.
 
 Stage one keeps the rules by which it was judged: intervals by clustering whatever the number of
 seeds, each endpoint a question of its own, two sides. Later stages take the analysis of variance
@@ -9,12 +10,14 @@ yet count in the correction with p = 1, so that a verdict which stands already s
 is measured.
 
 The gate of an accuracy at a task is that every training has learned the task inside its window; of
-all else, that it uses its window (G)."""
+all else, that it uses its window (G).
+"""
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from posbench.common.errors import RunError
 from posbench.report.learned import LEARNED, learned_by
@@ -22,18 +25,24 @@ from posbench.report.scores import PROTOCOL as ASKED
 from posbench.results.evaluation import Evaluation
 from posbench.statistics.crossed import ANOVA_FROM, Estimate, Sums, estimate
 from posbench.statistics.usable_length import Usable
-from posbench.statistics.verdict_rules import ALPHA, benjamini_hochberg, decide, holm, sides
+from posbench.statistics.verdict_rules import (
+    ALPHA,
+    Judged,
+    benjamini_hochberg,
+    decide,
+    holm,
+    sides,
+)
 from posbench.tools.claims.find import Missing, Pool, exact, measured, row_at, same_targets
 from posbench.tools.claims.language import BOTH, MEASURES, Claim, ClaimCell, Endpoint
 
 NOT_MEASURED = "not measured"
+Terms = list[tuple[float, Sums]]  # weighted means whose sum is an effect
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Row of claims.csv: the result of one endpoint of a claim. Numbers are None if it was not
-    measured.
-    """
+    """Row of claims.csv: the result of one endpoint of a claim; numbers are None if not measured."""
 
     claim: str
     endpoint: str
@@ -57,9 +66,8 @@ class Finding:
     documents: int | None = None
     targets: int | None = None
     nats: float | None = None  # nats/token in one bit/byte of these targets
-    gain_lower: float | None = (
-        None  # the lowest lower 95 % bound of G among the trainings, bits/byte
-    )
+    # the lowest lower 95 % bound of G among the trainings, bits/byte
+    gain_lower: float | None = None
     p: float | None = None
     p_holm: float | None = None
     q: float | None = None  # of Benjamini and Hochberg
@@ -69,216 +77,317 @@ class Finding:
     evaluations: str = ""  # eval ids, as in rows.csv
 
 
-def judge(claims: Sequence[Claim], pools) -> list[Finding]:
-    """Findings of all endpoints, each stage a family. `pools(claim)` returns (Pool, command that
-    makes missing evaluations).
+def judge(claims: Sequence[Claim], pools: Callable[[Claim], tuple[Pool, str]]) -> list[Finding]:
+    """Findings of all endpoints, each stage a family.
+
+    `pools(claim)` gives the evaluations of a claim, and the command that makes missing ones.
     """
-    readings = Counter((claim.stage, str(one)) for claim in claims for one in claim.primary)
-    findings = [
-        one for claim in claims for one in _judge_claim(claim, pools, reserved(claims), readings)
-    ]
-    for stage in sorted({one.stage for one in findings}):
-        tested = [
-            i
-            for i, one in enumerate(findings)
-            if one.stage == stage and one.p is not None and one.verdict != "gated"
-        ]
-        unmeasured = {
-            one.compared
-            for one in findings
-            if one.stage == stage > 1 and one.verdict == NOT_MEASURED
-        }
-        _correct(findings, tested, sorted(unmeasured - {findings[i].compared for i in tested}))
+    readings = Counter(
+        (claim.stage, str(endpoint)) for claim in claims for endpoint in claim.primary
+    )
+    of_later_stages = reserved(claims)
+    findings = []
+    for claim in claims:
+        findings += _judge_claim(claim, pools, of_later_stages, readings)
+    for stage in sorted({finding.stage for finding in findings}):
+        _correct_stage(findings, stage)
     return findings
 
 
 def reserved(claims: Iterable[Claim]) -> set[int]:
     """Seeds that primaries of later stages name, which take no part in stage one."""
-    return {seed for claim in claims for one in claim.primary for seed in one.seeds}
+    return {seed for claim in claims for endpoint in claim.primary for seed in endpoint.seeds}
+
+
+def _correct_stage(findings: list[Finding], stage: int) -> None:
+    """Correct the verdicts of a stage for their number, in place."""
+    tested = []  # indices of findings
+    unmeasured = set()  # comparisons
+    for index, finding in enumerate(findings):
+        if finding.stage != stage:
+            continue
+        if finding.p is not None and finding.verdict != "gated":
+            tested.append(index)
+        elif stage > 1 and finding.verdict == NOT_MEASURED:
+            unmeasured.add(finding.compared)
+    waiting = sorted(unmeasured - {findings[index].compared for index in tested})
+    _correct(findings, tested, waiting)
 
 
 def _correct(findings: list[Finding], tested: Sequence[int], waiting: Sequence[str]) -> None:
-    """Correct the verdicts of one family, in place; `waiting`: comparisons of the family that are
-    not measured yet.
+    """Correct the verdicts of one family, in place.
+
+    `tested` are indices of findings, `waiting` comparisons of the family that are not measured.
     """
     family = [findings[index] for index in tested]
-    groups = [one.compared if one.stage > 1 else number for number, one in enumerate(family)]
-    whole = {
-        group: max(one.p for one, own in zip(family, groups, strict=True) if own == group)
-        for group in groups
-    }
-    whole |= dict.fromkeys(waiting, 1.0)
-    q = dict(zip(whole, benjamini_hochberg(list(whole.values())), strict=True))
-    by_holm = holm([one.p for one in family] + [1.0] * len(waiting), [*groups, *waiting])
-    for index, group, adjusted in zip(tested, groups, by_holm, strict=False):
-        one = findings[index]
-        stands = one.by_interval == "undecided" or adjusted < ALPHA
-        questions = f"{len(whole)} {'comparisons' if one.stage > 1 else 'primaries'}"
-        note = (
-            one.note
-            if stands
-            else _also(
-                one.note, f"{one.by_interval} by its own interval, not after Holm over {questions}"
-            )
+    # Stage one counts every endpoint, later stages every comparison.
+    groups = [
+        finding.compared if finding.stage > 1 else number for number, finding in enumerate(family)
+    ]
+    p_of_groups: dict[object, float] = {}
+    for group, finding in zip(groups, family, strict=True):
+        p_of_groups[group] = max(finding.p, p_of_groups.get(group, 0.0))
+    for group in waiting:
+        p_of_groups[group] = 1.0
+    q_of_groups = dict(zip(p_of_groups, benjamini_hochberg([*p_of_groups.values()]), strict=True))
+    ps = [finding.p for finding in family] + [1.0] * len(waiting)
+    adjusted_ps = holm(ps, [*groups, *waiting])
+    for index, group, p_holm in zip(tested, groups, adjusted_ps, strict=False):
+        finding = findings[index]
+        verdict = finding.by_interval
+        note = finding.note
+        if verdict != "undecided" and p_holm >= ALPHA:
+            unit = "comparisons" if finding.stage > 1 else "primaries"
+            lost = f"{verdict} by its own interval, not after Holm over {len(p_of_groups)} {unit}"
+            note = _joined(note, lost)
+            verdict = "undecided"
+        findings[index] = replace(
+            finding, p_holm=p_holm, q=q_of_groups[group], verdict=verdict, note=note
         )
-        verdict = one.by_interval if stands else "undecided"
-        findings[index] = replace(one, p_holm=adjusted, q=q[group], verdict=verdict, note=note)
 
 
-def _judge_claim(claim: Claim, pools, reserved: set[int], readings: Counter) -> list[Finding]:
-    shared = {
-        "claim": claim.id,
-        **{name: getattr(claim, name) for name in ("statement", "source", "rule", "stage")},
-    }
+def _judge_claim(
+    claim: Claim,
+    pools: Callable[[Claim], tuple[Pool, str]],
+    of_later_stages: set[int],
+    readings: Counter,
+) -> list[Finding]:
+    """Findings of a claim. `readings` counts the primaries that read a comparison."""
     if claim.test:
-        empty = dict.fromkeys(("experiment", "unit", "confirm", "refute"), "")
-        return [
-            Finding(
-                endpoint="",
-                primary=False,
-                **shared,
-                **empty,
-                compared=claim.test,
-                verdict=claim.shows,
-                note="by test",
-            )
-        ]
+        return [_decided_by_test(claim)]
     pool, command = pools(claim)
-    found = []
-    for primary, endpoint in [(True, one) for one in claim.primary] + [
-        (False, one) for one in claim.secondary
-    ]:
-        blank = Finding(
-            endpoint=endpoint.name, primary=primary, **shared, experiment=" ".join(claim.experiments), compared=str(endpoint),
-            unit=MEASURES[endpoint.measure], confirm=str(endpoint.confirm or ""), refute=str(endpoint.refute or ""),
-        )  # fmt: skip
+    endpoints = [(True, endpoint) for endpoint in claim.primary]
+    endpoints += [(False, endpoint) for endpoint in claim.secondary]
+    findings = []
+    for primary, endpoint in endpoints:
+        finding = _unmeasured(claim, endpoint, primary)
         if claim.stage > 1 and primary and readings[claim.stage, str(endpoint)] == 1:
-            blank = replace(blank, sides=sides(endpoint.confirm, endpoint.refute))
+            finding = replace(finding, sides=sides(endpoint.confirm, endpoint.refute))
         try:
-            found.append(_judge_endpoint(endpoint, pool, blank, reserved))
-        except (Missing, RunError) as error:
-            note = f"{error}: {command}" if isinstance(error, Missing) else str(error)
-            found.append(replace(blank, verdict=NOT_MEASURED if primary else "", note=note))
-    return found
+            finding = _judge_endpoint(endpoint, pool, finding, of_later_stages)
+        except Missing as error:
+            finding = _not_measured(finding, f"{error}: {command}")
+        except RunError as error:
+            finding = _not_measured(finding, str(error))
+        findings.append(finding)
+    return findings
 
 
-def _judge_endpoint(endpoint: Endpoint, pool: Pool, blank: Finding, reserved: set[int]) -> Finding:
-    cells = []
+def _decided_by_test(claim: Claim) -> Finding:
+    return Finding(
+        claim=claim.id,
+        endpoint="",
+        primary=False,
+        statement=claim.statement,
+        source=claim.source,
+        rule=claim.rule,
+        stage=claim.stage,
+        experiment="",
+        compared=claim.test,
+        unit="",
+        confirm="",
+        refute="",
+        verdict=claim.shows,
+        note="by test",
+    )
+
+
+def _unmeasured(claim: Claim, endpoint: Endpoint, primary: bool) -> Finding:
+    """Finding of an endpoint, still without numbers."""
+    return Finding(
+        claim=claim.id,
+        endpoint=endpoint.name,
+        primary=primary,
+        statement=claim.statement,
+        source=claim.source,
+        rule=claim.rule,
+        stage=claim.stage,
+        experiment=" ".join(claim.experiments),
+        compared=str(endpoint),
+        unit=MEASURES[endpoint.measure],
+        confirm=str(endpoint.confirm or ""),
+        refute=str(endpoint.refute or ""),
+    )
+
+
+def _not_measured(finding: Finding, note: str) -> Finding:
+    return replace(finding, verdict=NOT_MEASURED if finding.primary else "", note=note)
+
+
+class SeedsOfCell(NamedTuple):
+    """Evaluations of a cell, one for each seed, and its signed weight in the comparison."""
+
+    weight: float
+    cell: ClaimCell
+    entries: list[Evaluation]
+
+
+class Choice(NamedTuple):
+    """Cells of an endpoint, restricted to their common `seeds`."""
+
+    seeds: list[int]
+    cells: list[SeedsOfCell]
+    note: str  # on seeds that lack a cell
+
+    @property
+    def entries(self) -> list[Evaluation]:
+        """Evaluations of all cells."""
+        return [entry for cell in self.cells for entry in cell.entries]
+
+
+class Gate(NamedTuple):
+    """Proof that the trainings use their window, and the reason where it is lacking."""
+
+    gain_lower: float | None  # lowest lower bound of G, bits/byte; None for accuracies alone
+    fault: str  # "" if the gate is passed
+
+
+def _judge_endpoint(
+    endpoint: Endpoint, pool: Pool, finding: Finding, of_later_stages: set[int]
+) -> Finding:
+    """`finding` with numbers and verdict. Raises Missing if an evaluation is not there."""
+    choice = _choose(endpoint, pool, of_later_stages)
+    same_targets(choice.entries)
+    gate = _gate(choice, pool)
+    anova_from = ANOVA_FROM if finding.stage > 1 else math.inf
+    terms: Terms = []
+    if endpoint.measure == "usable_length":
+        usable = _usable(choice.cells[0], pool, endpoint.margin, anova_from)
+        judged: Judged = usable
+        compared = usable.rises[max(usable.rises)]
+        by_seed = ""
+    else:
+        for cell in choice.cells:
+            terms += _terms(endpoint.measure, cell, pool)
+        judged = compared = estimate(terms, anova_from)
+        by_seed = " ".join(f"{number:.6g}" for number in compared.by_seed)
+    finding = _with_effect(finding, choice, gate, judged, compared, by_seed)
+    if not finding.primary:
+        return finding
+    if gate.fault and endpoint.gate == BOTH:
+        return replace(finding, verdict="gated", note=_joined(finding.note, gate.fault))
+    if terms and not math.isfinite(judged.value):
+        return _undecided(finding, "a loss is not finite")
+
+    def against(bound: float) -> tuple[Judged, float]:
+        """The effect and the bound to compare it with; a share of G is subtracted from it first."""
+        if not endpoint.confirm.of_gain:
+            return judged, bound
+        gain = pool.gain_terms(choice.cells[0].entries)
+        less = [(-bound * weight, sums) for weight, sums in gain]
+        return estimate([*terms, *less], anova_from), 0.0
+
+    word, p = decide(endpoint.confirm, endpoint.refute, against, finding.sides)
+    if gate.fault and word == endpoint.gate:
+        return _undecided(finding, f"not {word}: {gate.fault}")
+    return replace(finding, p=p, by_interval=word, verdict=word)
+
+
+def _choose(endpoint: Endpoint, pool: Pool, of_later_stages: set[int]) -> Choice:
+    """Evaluations of the seeds that all cells of an endpoint have.
+
+    Raises Missing without a common seed, and if one of the seeds that decide lacks a cell.
+    """
+    seeds_of_cells = []
     for weight, cell in endpoint.cells:
         by_seed = pool.find(cell, endpoint.windows, endpoint.seeds)
         if not endpoint.seeds:
-            by_seed = {seed: entry for seed, entry in by_seed.items() if seed not in reserved}
-        cells.append((weight, cell, by_seed))
-    seeds = sorted(set.intersection(*(set(found) for _, _, found in cells)))
-    if absent := sorted(set(endpoint.seeds) - set(seeds)):
+            by_seed = {seed: by_seed[seed] for seed in by_seed if seed not in of_later_stages}
+        seeds_of_cells.append((weight, cell, by_seed))
+    seed_sets = [set(by_seed) for _, _, by_seed in seeds_of_cells]
+    seeds = sorted(set.intersection(*seed_sets))
+    if lacking := sorted(set(endpoint.seeds) - set(seeds)):
         raise Missing(
-            f"seeds {', '.join(map(str, absent))} have not all cells, and {endpoint} is judged by"
+            f"seeds {', '.join(map(str, lacking))} have not all cells, and {endpoint} is judged by"
             " all of its seeds or not at all"
         )
     if not seeds:
-        raise Missing(
-            "the cells have no seed in common"
-            f" ({'; '.join(str(sorted(found)) for _, _, found in cells)})"
-        )
-    lone = sorted(set.union(*(set(found) for _, _, found in cells)) - set(seeds))
-    note = f"seeds {', '.join(map(str, lone))} have not all cells and are left out" if lone else ""
-    chosen = [(weight, cell, [found[seed] for seed in seeds]) for weight, cell, found in cells]
-    same_targets([entry for _, _, entries in chosen for entry in entries])
-    first = chosen[0][2][0].first
-    read = [(cell, entry) for _, cell, entries in chosen for entry in entries]
-    gain_lower = min(
-        (pool.gain_lower(entry) for cell, entry in read if cell.protocol != ASKED), default=None
-    )
-    asked = [(entry, learned_by(cell.task)) for cell, entry in read if cell.protocol == ASKED]
-    inside = min(
-        (row_at(entry, entry.first["train_len"], task)["accuracy"] for entry, task in asked),
-        default=None,
-    )
-    anova_from = ANOVA_FROM if blank.stage > 1 else math.inf
-    if endpoint.measure == "usable_length":
-        judged, compare = _usable(chosen, pool, endpoint.margin, anova_from)
-    else:
-        terms = [
-            term
-            for weight, cell, entries in chosen
-            for term in _terms(endpoint.measure, weight, cell, entries, pool)
-        ]
-        judged = compare = estimate(terms, anova_from)
-    lower, upper = judged.interval()
-    one = replace(
-        blank, effect=judged.value, lower=lower, upper=upper, over=compare.over, seeds=" ".join(map(str, seeds)),
-        by_seed=" ".join(f"{number:.6g}" for number in compare.by_seed) if compare is judged else "", documents=compare.n_documents,
-        targets=compare.n_targets, nats=math.log(2) * first["n_bytes"] / first["n_targets"] or None, gain_lower=gain_lower, note=note,
-        evaluations=" ".join(dict.fromkeys(entry.first["eval_id"] for _, _, entries in chosen for entry in entries)),
-    )  # fmt: skip
-    if not blank.primary:
-        return one
-    unused = ""
+        listed = "; ".join(str(sorted(seed_set)) for seed_set in seed_sets)
+        raise Missing(f"the cells have no seed in common ({listed})")
+    note = ""
+    if lone := sorted(set.union(*seed_sets) - set(seeds)):
+        note = f"seeds {', '.join(map(str, lone))} have not all cells and are left out"
+    cells = [
+        SeedsOfCell(weight, cell, [by_seed[seed] for seed in seeds])
+        for weight, cell, by_seed in seeds_of_cells
+    ]
+    return Choice(seeds, cells, note)
+
+
+def _gate(choice: Choice, pool: Pool) -> Gate:
+    gains = []
+    accuracies = []
+    for _, cell, entries in choice.cells:
+        for entry in entries:
+            if cell.protocol == ASKED:
+                row = row_at(entry, entry.first["train_len"], learned_by(cell.task))
+                accuracies.append(row["accuracy"])
+            else:
+                gains.append(pool.gain_lower(entry))
+    gain_lower = min(gains, default=None)
+    fault = ""
     if gain_lower is not None and gain_lower <= 0:
-        unused = "the lower 95 % bound of G is not above 0: the model does not use its window"
-    elif inside is not None and inside < LEARNED:
-        unused = (
-            f"a training is right in {inside:.3f} of the answers inside its window, below"
+        fault = "the lower 95 % bound of G is not above 0: the model does not use its window"
+    elif accuracies and min(accuracies) < LEARNED:
+        fault = (
+            f"a training is right in {min(accuracies):.3f} of the answers inside its window, below"
             f" {LEARNED}: it has not learned the task"
         )
-    if unused and endpoint.gate == BOTH:
-        return replace(one, verdict="gated", note=_also(note, unused))
-    if not math.isfinite(judged.value) and compare is judged:
-        return replace(
-            one,
-            verdict="undecided",
-            by_interval="undecided",
-            p=1.0,
-            note=_also(note, "a loss is not finite"),
-        )
-
-    def against(bound: float):
-        if not endpoint.confirm.of_gain:
-            return judged, bound
-        return (
-            estimate(
-                [
-                    *terms,
-                    *((-bound * weight, one) for weight, one in pool.gain_terms(chosen[0][2])),
-                ],
-                anova_from,
-            ),
-            0.0,
-        )
-
-    word, p = decide(endpoint.confirm, endpoint.refute, against, blank.sides)
-    if unused and word == endpoint.gate:
-        return replace(
-            one,
-            p=1.0,
-            by_interval="undecided",
-            verdict="undecided",
-            note=_also(note, f"not {word}: {unused}"),
-        )
-    return replace(one, p=p, by_interval=word, verdict=word)
+    return Gate(gain_lower, fault)
 
 
-def _terms(
-    measure: str, weight: float, cell: ClaimCell, entries: list[Evaluation], pool: Pool
-) -> list[tuple[float, Sums]]:
-    """Weighted means whose sum is the measure of one cell."""
-    length = round(cell.at * entries[0].first["train_len"])
-    one, per = measured(
-        entries, [length] * len(entries), "correct" if measure == "accuracy" else "nll", cell.task
+def _with_effect(
+    finding: Finding,
+    choice: Choice,
+    gate: Gate,
+    judged: Judged,
+    compared: Estimate,
+    by_seed: str,
+) -> Finding:
+    """`finding` with its numbers. `compared` is the comparison whose seeds and documents count."""
+    lower, upper = judged.interval()
+    first = choice.entries[0].first
+    eval_ids = dict.fromkeys(entry.first["eval_id"] for entry in choice.entries)
+    return replace(
+        finding,
+        effect=judged.value,
+        lower=lower,
+        upper=upper,
+        over=compared.over,
+        by_seed=by_seed,
+        seeds=" ".join(map(str, choice.seeds)),
+        documents=compared.n_documents,
+        targets=compared.n_targets,
+        nats=math.log(2) * first["n_bytes"] / first["n_targets"] or None,
+        gain_lower=gate.gain_lower,
+        note=choice.note,
+        evaluations=" ".join(eval_ids),
     )
-    if measure != "rise":
-        return [(weight * per, one)]
-    floors = [pool.reference(entry, "floor") for entry in entries]
-    same_targets([*entries, *floors])
-    floor, per_floor = exact(floors)
-    return [(weight * per, one), (-weight * per_floor, floor)]
 
 
-def _usable(chosen: list, pool: Pool, margin: float, anova_from: float) -> tuple[Usable, Estimate]:
-    """Usable length over the training length, and the rise at the longest. Raises Missing for fewer
-    than three lengths.
-    """
-    ((_, cell, entries),) = chosen
+def _undecided(finding: Finding, reason: str) -> Finding:
+    note = _joined(finding.note, reason)
+    return replace(finding, p=1.0, by_interval="undecided", verdict="undecided", note=note)
+
+
+def _terms(measure: str, of_cell: SeedsOfCell, pool: Pool) -> Terms:
+    """Weighted means whose sum is the measure of one cell."""
+    weight, cell, entries = of_cell
+    length = round(cell.at * entries[0].first["train_len"])
+    name = "correct" if measure == "accuracy" else "nll"
+    value = measured(entries, [length] * len(entries), name, cell.task)
+    terms = [(weight * value.factor, value.sums)]
+    if measure == "rise":
+        floors = [pool.reference(entry, "floor") for entry in entries]
+        same_targets([*entries, *floors])
+        floor = exact(floors)
+        terms.append((-weight * floor.factor, floor.sums))
+    return terms
+
+
+def _usable(of_cell: SeedsOfCell, pool: Pool, margin: float, anova_from: float) -> Usable:
+    """Usable length over the training length. Raises Missing for fewer than three lengths."""
+    _, cell, entries = of_cell
     train_len = entries[0].first["train_len"]
     lengths = set.intersection(*({row["length"] for row in entry.rows} for entry in entries))
     multiples = sorted(length / train_len for length in lengths if length >= train_len)
@@ -287,14 +396,12 @@ def _usable(chosen: list, pool: Pool, margin: float, anova_from: float) -> tuple
             f"{cell} has {len(multiples)} lengths from the training length on, a usable length"
             " needs a grid"
         )
-    rises = {
-        multiple: estimate(
-            _terms("rise", 1.0, replace(cell, at=multiple), entries, pool), anova_from
-        )
-        for multiple in multiples
-    }
-    return Usable(rises, margin), rises[multiples[-1]]
+    rises = {}
+    for multiple in multiples:
+        at_multiple = SeedsOfCell(1.0, replace(cell, at=multiple), entries)
+        rises[multiple] = estimate(_terms("rise", at_multiple, pool), anova_from)
+    return Usable(rises, margin)
 
 
-def _also(note: str, more: str) -> str:
+def _joined(note: str, more: str) -> str:
     return f"{note}; {more}" if note else more
