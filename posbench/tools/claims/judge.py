@@ -37,12 +37,13 @@ from posbench.tools.claims.find import Missing, Pool, exact, measured, row_at, s
 from posbench.tools.claims.language import BOTH, MEASURES, Claim, ClaimCell, Endpoint
 
 NOT_MEASURED = "not measured"
+BY_TEST = "by test"  # note of a claim that a test decides
 Terms = list[tuple[float, Sums]]  # weighted means whose sum is an effect
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Row of claims.csv: the result of one endpoint of a claim; numbers are None if not measured."""
+    """Row of claims.csv: the result of an endpoint. Numbers are None if it was not measured."""
 
     claim: str
     endpoint: str
@@ -188,7 +189,7 @@ def _decided_by_test(claim: Claim) -> Finding:
         confirm="",
         refute="",
         verdict=claim.shows,
-        note="by test",
+        note=BY_TEST,
     )
 
 

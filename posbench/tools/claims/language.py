@@ -1,13 +1,13 @@
-"""Language of claims: each has a yaml in results/claims, with the rules that would confirm or
-refute it.
+"""Language of claims: each has a yaml in results/claims, with rules to confirm and refute it.
 
 results/reported/claims holds the verdicts. The language is small and contains no code.
-tests/claims/test_claim_ledger.py reads every file.
+tests/tools/claims/test_claim_ledger.py reads every file.
 
 Claims of one `stage` are one family. Those of later stages lie in folders of their own, such as
 results/claims/stage2, and name the seeds and windows that decide. A primary with `same_as: "H02
 sinusoidal"` is another reading of that primary's comparison, by its own rules; the correction
-counts both once."""
+counts both once.
+"""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -42,8 +42,9 @@ STAGES = {
 
 @dataclass(frozen=True)
 class ClaimCell:
-    """Evaluations of one method, one for each seed. Arguments not given are those of configs/,
-    other fields have the defaults below.
+    """Evaluations of one method, one for each seed.
+
+    Arguments that are left out are those of configs/.
     """
 
     encoding: str
@@ -61,24 +62,31 @@ class ClaimCell:
     finetuned: bool = False
 
     def __str__(self) -> str:
-        def named(name: str, args: Mapping | None) -> str:
-            return " ".join([name, *(f"{key}={value}" for key, value in (args or {}).items())])
-
-        parts = [named(self.encoding, self.encoding_args)]
-        parts += [named(self.extension, self.extension_args)] if self.extension != "none" else []
-        parts += [self.scale_attention] if self.scale_attention != "none" else []
-        parts += [f"trained with {self.trained_scale}"] if self.trained_scale != "none" else []
-        parts += ["fine-tuned"] if self.finetuned else []
-        parts += [f"{key}={value}" for key, value in (self.config or {}).items()]
-        parts += [self.protocol] if self.protocol != "fixed_targets" else []
-        parts += [self.task] if self.task else []
-        return ("" if self.times == 1 else f"{self.times:g} x ") + " + ".join(parts)
+        """Such as "rope + ntk multiplier=8.0 + log_n + train.steps=500"."""
+        parts = [_with_arguments(self.encoding, self.encoding_args)]
+        if self.extension != "none":
+            parts.append(_with_arguments(self.extension, self.extension_args))
+        if self.scale_attention != "none":
+            parts.append(self.scale_attention)
+        if self.trained_scale != "none":
+            parts.append(f"trained with {self.trained_scale}")
+        if self.finetuned:
+            parts.append("fine-tuned")
+        for key, value in (self.config or {}).items():
+            parts.append(f"{key}={value}")
+        if self.protocol != "fixed_targets":
+            parts.append(self.protocol)
+        if self.task:
+            parts.append(self.task)
+        method = " + ".join(parts)
+        return method if self.times == 1 else f"{self.times:g} x {method}"
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One number with an interval: (of - minus) - (against), and the rules for it. A descriptive
-    endpoint has no rules.
+    """One number with an interval, (of - minus) - (against), and the rules for it.
+
+    A descriptive endpoint has no rules.
     """
 
     name: str
@@ -94,19 +102,22 @@ class Endpoint:
     same_as: str = ""  # claim and name of the primary whose cells these are
 
     def __str__(self) -> str:
-        words = []
+        """Such as "rise of (rope + pi at 8x) - (rope at 8x)"."""
+        terms = ""
         for weight, cell in self.cells:
+            if terms:
+                terms += " - " if weight < 0 else " + "
             at = "" if cell.at is None else f" at {cell.at:g}x"
-            words.append(("" if not words else " - " if weight < 0 else " + ") + f"({cell}{at})")
-        return f"{self.measure.replace('_', ' ')} of {''.join(words)}" + (
-            f", margin {self.margin:g} bits/byte" if self.margin else ""
-        )
+            terms += f"({cell}{at})"
+        text = f"{self.measure.replace('_', ' ')} of {terms}"
+        return f"{text}, margin {self.margin:g} bits/byte" if self.margin else text
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim of the literature, decided by its `primary` endpoints or by a test: if `test` passes,
-    the verdict is `shows`.
+    """A claim of the literature, decided by its `primary` endpoints or by a test.
+
+    If `test` passes, the verdict is `shows`.
     """
 
     id: str
@@ -122,8 +133,9 @@ class Claim:
 
 
 def load(path: Path) -> Claim:
-    """Read a claim's yaml. Raises ConfigError for anything that is not in the language, and for
-    rules that could both hold.
+    """Read a claim's yaml.
+
+    Raises ConfigError for anything that is not in the language, and for rules that could both hold.
     """
     import yaml
 
@@ -139,159 +151,238 @@ def load_all(folder: Path) -> list[Claim]:
     """Read every claim of a folder and of the folders in it, in the order of file names.
 
     Raises ConfigError as `load` does, for an id given twice in one stage, and for a primary that is
-    the same as none."""
+    the same as none.
+    """
     claims = [load(path) for path in sorted(folder.rglob("*.yaml"))]
     if len({(claim.stage, claim.id) for claim in claims}) < len(claims):
         raise ConfigError(
             f"{folder} has two claims with the same id: {', '.join(claim.id for claim in claims)}."
         )
-    known = {
-        (claim.stage, endpoint_name(claim.id, one.name)): one
-        for claim in claims
-        for one in claim.primary
-        if not one.same_as
-    }
-    return [
-        replace(claim, primary=tuple(_resolved(one, claim, known) for one in claim.primary))
-        for claim in claims
-    ]
+    comparisons = {}  # {(stage, name of an endpoint): endpoint}
+    for claim in claims:
+        for endpoint in claim.primary:
+            if not endpoint.same_as:
+                comparisons[claim.stage, endpoint_name(claim.id, endpoint.name)] = endpoint
+    resolved = []
+    for claim in claims:
+        primary = tuple(_resolved(endpoint, claim, comparisons) for endpoint in claim.primary)
+        resolved.append(replace(claim, primary=primary))
+    return resolved
 
 
 def endpoint_name(claim: str, endpoint: str) -> str:
-    """Name of an endpoint among all claims: "H02 sinusoidal", or the claim's id if it has no
-    name.
+    """Name of an endpoint among all claims; that of an unnamed endpoint is the claim's id.
+
+    >>> endpoint_name("H02", "sinusoidal"), endpoint_name("C2", "")
+    ('H02 sinusoidal', 'C2')
     """
     return " ".join(filter(None, (claim, endpoint)))
 
 
-def _resolved(one: Endpoint, claim: Claim, known: Mapping[tuple[int, str], Endpoint]) -> Endpoint:
-    if not one.same_as:
-        return one
-    if (claim.stage, one.same_as) not in known:
-        name = endpoint_name(claim.id, one.name)
+def _with_arguments(method: str, arguments: Mapping | None) -> str:
+    return " ".join([method, *(f"{key}={value}" for key, value in (arguments or {}).items())])
+
+
+def _resolved(
+    endpoint: Endpoint, claim: Claim, comparisons: Mapping[tuple[int, str], Endpoint]
+) -> Endpoint:
+    """Endpoint with the cells of the one that it is the same as, if any."""
+    if not endpoint.same_as:
+        return endpoint
+    other = comparisons.get((claim.stage, endpoint.same_as))
+    if other is None:
         raise ConfigError(
-            f"{name} is the same as {one.same_as}, which is not a comparison of stage"
-            f" {claim.stage}."
+            f"{endpoint_name(claim.id, endpoint.name)} is the same as {endpoint.same_as}, which is"
+            f" not a comparison of stage {claim.stage}."
         )
-    other = known[claim.stage, one.same_as]
     return replace(
-        one,
-        **{
-            name: getattr(other, name)
-            for name in ("measure", "cells", "margin", "gate", "seeds", "windows")
-        },
+        endpoint,
+        measure=other.measure,
+        cells=other.cells,
+        margin=other.margin,
+        gate=other.gate,
+        seeds=other.seeds,
+        windows=other.windows,
     )
 
 
-def _read(make: Callable, keys: Mapping, *before: object) -> Any:
-    """Call `make` with the keys of a part of a yaml. Raises ConfigError for a key that it does not
-    take, and for one that is missing.
+def _read(make: Callable, keys: Mapping, *first: object) -> Any:
+    """Call `make` with the arguments `first`, then with the keys of a part of a yaml.
+
+    Raises ConfigError for a key that it does not take, and for one that is missing.
     """
-    taken = dict(list(inspect.signature(make).parameters.items())[len(before) :])
-    if unknown := sorted(set(keys) - set(taken)):
-        raise ConfigError(f"{unknown[0]} is not among {', '.join(sorted(taken))}")
-    if lacking := [
-        name for name, one in taken.items() if one.default is one.empty and name not in keys
-    ]:
-        raise ConfigError(f"it lacks '{lacking[0]}'")
-    return make(*before, **keys)
+    parameters = dict(list(inspect.signature(make).parameters.items())[len(first) :])
+    if unknown := sorted(set(keys) - set(parameters)):
+        raise ConfigError(f"{unknown[0]} is not among {', '.join(sorted(parameters))}")
+    for name, parameter in parameters.items():
+        if parameter.default is parameter.empty and name not in keys:
+            raise ConfigError(f"it lacks '{name}'")
+    return make(*first, **keys)
 
 
 def _claim(
-    id: str, statement: str, source: str, rule: str, stage: int = 1, experiment: list | str = (), seeds: list | None = None,
-    windows: int | None = None, primary: list | dict = (), secondary: list | dict = (), test: str | None = None, shows: str | None = None,
-) -> Claim:  # fmt: skip
+    id: str,
+    statement: str,
+    source: str,
+    rule: str,
+    stage: int = 1,
+    experiment: list | str = (),
+    seeds: list | None = None,
+    windows: int | None = None,
+    primary: list | dict = (),
+    secondary: list | dict = (),
+    test: str | None = None,
+    shows: str | None = None,
+) -> Claim:
     """Claim of the keys of a yaml. Raises ConfigError for what the language has not."""
-    primary, secondary = (
-        tuple(_read(_endpoint, one, seeds, windows) for one in _list(given))
-        for given in (primary, secondary)
+    claim = Claim(
+        _one_line(id),
+        _one_line(statement),
+        _one_line(source),
+        _one_line(rule),
+        stage,
+        tuple(_listed(experiment)),
+        tuple(_read(_endpoint, keys, seeds, windows) for keys in _listed(primary)),
+        tuple(_read(_endpoint, keys, seeds, windows) for keys in _listed(secondary)),
+        test,
+        shows,
     )
-    experiments = tuple(_list(experiment))
-    if bool(primary) == bool(test):
+    if bool(claim.primary) == bool(test):
         raise ConfigError("it needs either primary endpoints or a test")
-    if primary and not experiments or test and shows not in ("confirmed", "refuted"):
-        raise ConfigError(
-            "primary endpoints need an experiment, and a test needs shows: confirmed or refuted"
-        )
-    if stage not in STAGES or any(
-        (stage > 1) != bool(one.seeds) for one in primary if not one.same_as
-    ):
+    if claim.primary and not claim.experiments:
+        raise ConfigError("primary endpoints need an experiment")
+    if test and shows not in ("confirmed", "refuted"):
+        raise ConfigError("a test needs shows: confirmed or refuted")
+    _check_stage(claim)
+    for endpoint in claim.primary:
+        _check_rules(endpoint)
+    if any(endpoint.confirm or endpoint.refute for endpoint in claim.secondary):
+        raise ConfigError("secondary endpoints are descriptive and have no confirm or refute")
+    names = [endpoint.name for endpoint in claim.primary]
+    if len(set(names)) < len(names):
+        raise ConfigError(f"its primaries need different names, not {names}")
+    return claim
+
+
+def _check_stage(claim: Claim) -> None:
+    """Raise ConfigError unless primaries of a later stage, and they alone, name their seeds."""
+    with_seeds = {bool(endpoint.seeds) for endpoint in claim.primary if not endpoint.same_as}
+    if claim.stage not in STAGES or with_seeds - {claim.stage > 1}:
         later = ", ".join(str(number) for number in STAGES if number > 1)
         raise ConfigError(
             f"stage must be 1, which uses all seeds, or one of {later}, whose primaries name their"
             " seeds"
         )
-    for endpoint in primary:
-        if None in (endpoint.confirm, endpoint.refute) or not exclusive(
-            endpoint.confirm, endpoint.refute
-        ):
-            raise ConfigError(
-                f"its primary '{endpoint}' needs confirm and refute, which exclude each other"
-            )
-        if endpoint.confirm.of_gain != endpoint.refute.of_gain:
-            raise ConfigError("confirm and refute must both be shares of G, or neither")
-    if any(endpoint.confirm or endpoint.refute for endpoint in secondary):
-        raise ConfigError("secondary endpoints are descriptive and have no confirm or refute")
-    if len({endpoint.name for endpoint in primary}) < len(primary):
+
+
+def _check_rules(endpoint: Endpoint) -> None:
+    confirm = endpoint.confirm
+    refute = endpoint.refute
+    if confirm is None or refute is None or not exclusive(confirm, refute):
         raise ConfigError(
-            f"its primaries need different names, not {[endpoint.name for endpoint in primary]}"
+            f"its primary '{endpoint}' needs confirm and refute, which exclude each other"
         )
-    id, statement, source, rule = (
-        " ".join(str(text).split()) for text in (id, statement, source, rule)
-    )
-    return Claim(id, statement, source, rule, stage, experiments, primary, secondary, test, shows)
+    if confirm.of_gain != refute.of_gain:
+        raise ConfigError("confirm and refute must both be shares of G, or neither")
 
 
-def _list(value: object) -> list:
-    return list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
+def _one_line(text: object) -> str:
+    return " ".join(str(text).split())
+
+
+def _listed(value: object) -> list:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def _endpoint(
-    all_seeds: list | None, windows: int | None, name: str = "", measure: str = "rise", of: dict | None = None, minus: dict | None = None,
-    against: dict | None = None, at: float | None = None, margin: float | None = None, confirm: str | None = None,
-    refute: str | None = None, gate: str = BOTH, seeds: list | None = None, same_as: str = "",
-) -> Endpoint:  # fmt: skip
-    confirm, refute = (Rule.parse(text) if text is not None else None for text in (confirm, refute))
+    seeds_of_claim: list | None,
+    windows: int | None,
+    name: str = "",
+    measure: str = "rise",
+    of: dict | None = None,
+    minus: dict | None = None,
+    against: dict | None = None,
+    at: float | None = None,
+    margin: float | None = None,
+    confirm: str | None = None,
+    refute: str | None = None,
+    gate: str = BOTH,
+    seeds: list | None = None,
+    same_as: str = "",
+) -> Endpoint:
+    """Endpoint of the keys of a yaml. Raises ConfigError for what the language has not."""
+    confirm_rule = None if confirm is None else Rule.parse(confirm)
+    refute_rule = None if refute is None else Rule.parse(refute)
     if same_as:
         return Endpoint(
             str(name),
             "rise",
             (),
-            confirm=confirm,
-            refute=refute,
+            confirm=confirm_rule,
+            refute=refute_rule,
             windows=windows,
             same_as=str(same_as),
         )
-    if measure not in MEASURES:
-        raise ConfigError(f"measure {measure} must be one of {', '.join(MEASURES)}")
-    given = [
-        (1.0, of or {}),
-        (-1.0, minus),
-        *((sign, (against or {}).get(key)) for sign, key in ((-1.0, "of"), (1.0, "minus"))),
-    ]
-    cells = [
-        (sign, _read(ClaimCell, {"at": at, **cell})) for sign, cell in given if cell is not None
-    ]
-    usable = measure == "usable_length"
-    if usable != (margin is not None) or usable and (at is not None or len(cells) > 1):
-        raise ConfigError(
-            "usable_length takes of and a margin in bits/byte, no length; no other measure takes a"
-            " margin"
-        )
-    if not usable and any(cell.at is None for _, cell in cells):
-        raise ConfigError("every cell needs a length: at, as a multiple of the training length")
-    if MEASURES[measure] != "bits/byte" and any(
-        rule and rule.of_gain for rule in (confirm, refute)
-    ):
-        raise ConfigError("only losses and rises can be shares of G")
-    chosen = tuple(seeds or all_seeds or ())
+    against = against or {}
+    endpoint = Endpoint(
+        str(name),
+        measure,
+        _weighted_cells(
+            at,
+            (1.0, of or {}),
+            (-1.0, minus),
+            (-1.0, against.get("of")),
+            (1.0, against.get("minus")),
+        ),
+        margin,
+        confirm_rule,
+        refute_rule,
+        gate,
+        tuple(seeds or seeds_of_claim or ()),
+        windows,
+    )
+    _check_measure(endpoint, at)
     if (
         gate not in GATES
-        or len(set(chosen)) < len(chosen)
-        or not all(isinstance(seed, int) for seed in chosen)
+        or len(set(endpoint.seeds)) < len(endpoint.seeds)
+        or not all(isinstance(seed, int) for seed in endpoint.seeds)
     ):
         raise ConfigError(
             f"gate must be one of {', '.join(GATES)}, and seeds different whole numbers"
         )
-    weighed = tuple((sign * float(cell.times), cell) for sign, cell in cells)
-    return Endpoint(str(name), measure, weighed, margin, confirm, refute, gate, chosen, windows)
+    return endpoint
+
+
+def _weighted_cells(
+    at: float | None, *signed: tuple[float, dict | None]
+) -> tuple[tuple[float, ClaimCell], ...]:
+    """Cells with signed weights, of those (sign, keys of a cell) that have keys."""
+    weighted = []
+    for sign, keys in signed:
+        if keys is not None:
+            cell = _read(ClaimCell, {"at": at, **keys})
+            weighted.append((sign * float(cell.times), cell))
+    return tuple(weighted)
+
+
+def _check_measure(endpoint: Endpoint, at: float | None) -> None:
+    """Raise ConfigError unless margin, lengths and rules fit the measure."""
+    measure = endpoint.measure
+    if measure not in MEASURES:
+        raise ConfigError(f"measure {measure} must be one of {', '.join(MEASURES)}")
+    if measure == "usable_length":
+        fits = endpoint.margin is not None and at is None and len(endpoint.cells) == 1
+    else:
+        fits = endpoint.margin is None
+    if not fits:
+        raise ConfigError(
+            "usable_length takes of and a margin in bits/byte, no length; no other measure takes a"
+            " margin"
+        )
+    if measure != "usable_length" and any(cell.at is None for _, cell in endpoint.cells):
+        raise ConfigError("every cell needs a length: at, as a multiple of the training length")
+    rules = [rule for rule in (endpoint.confirm, endpoint.refute) if rule]
+    if MEASURES[measure] != "bits/byte" and any(rule.of_gain for rule in rules):
+        raise ConfigError("only losses and rises can be shares of G")

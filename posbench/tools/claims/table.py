@@ -9,16 +9,14 @@ from pathlib import Path
 from posbench.common import csv_records
 from posbench.report.records import grouped
 from posbench.report.tables import Table, markdown_row
-from posbench.tools.claims.judge import NOT_MEASURED, Finding
+from posbench.tools.claims.judge import BY_TEST, NOT_MEASURED, Finding
 from posbench.tools.claims.language import STAGES, endpoint_name
 
 ORDER = ("confirmed", "refuted", "undecided", "gated", NOT_MEASURED)
-WAY = re.compile(
-    r".*: (python scripts/.+)"
-)  # the end of a note on what was not measured; other notes lack it
-JUDGED_ON = {
-    (1, "headline"): "headline"
-}  # {(stage, experiment): folder beside the page}: headline was measured again later
+# The end of a note on an endpoint that was not measured; other notes lack it.
+COMMAND = re.compile(r".*: (python scripts/.+)")
+# {(stage, experiment): folder beside the page}: headline was measured again later.
+JUDGED_ON = {(1, "headline"): "headline"}
 HEAD = (
     "claim",
     "what is claimed",
@@ -38,117 +36,94 @@ def read_findings(path: Path | str) -> list[Finding]:
 
 
 def terminal(findings: Sequence[Finding], width: int | None = None) -> str:
-    """Table of verdicts of measured stages for a terminal `width` characters wide (None: 240), and
-    what is not measured.
-    """
+    """Verdicts of measured stages and commands for the rest, `width` (None: 240) columns wide."""
     from rich.console import Console
 
+    columns = ["claim", "effect [95 %]", "G above", "verdict", "what is claimed"]
+    rows = []
+    for finding in _heads(_of_measured_stages(findings)):
+        row = _table_row(finding)
+        if finding.stage > 1:
+            row["claim"] = f"{finding.stage}: {row['claim']}"
+        rows.append([row[column] for column in columns])
     console = Console(width=width or 240, no_color=True, highlight=False)
-    shown = ["claim", "effect [95 %]", "G above", "verdict", "what is claimed"]
-    found = _heads(_measured_stages(findings)[1])
-    rows = [
-        {**_table_row(one), "claim": (f"{one.stage}: " if one.stage > 1 else "") + _label(one)}
-        for one in found
-    ]
-    table = Table(
-        "Claims", shown, [[row[column] for column in shown] for row in rows], names=len(shown)
-    )
     with console.capture() as captured:
-        console.print(table.rich(tight=True))
-        notes = (one.note for one in findings if one.primary and one.verdict == NOT_MEASURED)
-        missing = Counter(way[1] if (way := WAY.match(note)) else note for note in notes)
-        for way, number in missing.items():
-            console.print(f"{number} not measured: {way}", markup=False, soft_wrap=True)
+        console.print(Table("Claims", columns, rows, names=len(columns)).rich(tight=True))
+        for command, number in _unmeasured(findings).items():
+            console.print(f"{number} not measured: {command}", markup=False, soft_wrap=True)
     return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+
+def _unmeasured(findings: Sequence[Finding]) -> Counter:
+    """Number of primaries that are not measured, by the command that measures them."""
+    counted: Counter = Counter()
+    for finding in findings:
+        if finding.primary and finding.verdict == NOT_MEASURED:
+            command = COMMAND.match(finding.note)
+            counted[command[1] if command else finding.note] += 1
+    return counted
 
 
 def _heads(findings: Sequence[Finding]) -> list[Finding]:
     """Findings that have a row in the table: primaries, and claims decided by a test."""
-    return [one for one in findings if one.primary or one.note == "by test"]
+    return [finding for finding in findings if finding.primary or finding.note == BY_TEST]
 
 
 def ledger_markdown(findings: Sequence[Finding]) -> str:
-    """Markdown of the stages of the ledger that were measured: the verdicts of each, then the
-    comparisons of each claim.
-    """
-    stages, findings = _measured_stages(findings)
+    """Markdown of the measured stages: the verdicts of each, then the comparisons of each claim."""
+    findings = _of_measured_stages(findings)
+    stages = grouped(findings, lambda finding: finding.stage)
     parts = ["# Claims"]
     if len(stages) > 1:
         parts.append(
             "Stages are families apart: each has its own correction, and a verdict of one says"
             " nothing of the other's."
         )
-    for stage in stages:
-        own = [one for one in findings if one.stage == stage]
-        parts += [f"## Stage {STAGES[stage]}"] * (len(stages) > 1)
-        parts += [*_counted(own), _rules(own), _markdown(own, HEAD)]
-    parts += map(_details, grouped(findings, lambda one: (one.stage, one.claim)).values())
+    for stage in sorted(stages):
+        if len(stages) > 1:
+            parts.append(f"## Stage {STAGES[stage]}")
+        parts += _counts(stages[stage])
+        parts.append(_rules(stages[stage]))
+        parts.append(_markdown(stages[stage], HEAD))
+    for of_claim in grouped(findings, lambda finding: (finding.stage, finding.claim)).values():
+        parts.append(_details(of_claim))
     return "\n\n".join(parts) + "\n"
 
 
-def _measured_stages(findings: Sequence[Finding]) -> tuple[list[int], list[Finding]]:
-    """(stages of which anything was measured or tested, their findings); all without any."""
-    seen = {one.stage for one in findings if one.seeds or one.note == "by test"} or {
-        one.stage for one in findings
-    }
-    return sorted(seen), [one for one in findings if one.stage in seen]
+def _of_measured_stages(findings: Sequence[Finding]) -> list[Finding]:
+    """Findings of stages of which anything was measured or tested; all if there are none."""
+    stages = {finding.stage for finding in findings if finding.seeds or finding.note == BY_TEST}
+    return [finding for finding in findings if finding.stage in stages] or list(findings)
 
 
-def _counted(findings: Sequence[Finding]) -> list[str]:
-    shown = _heads(findings)
-    primaries = [one for one in shown if one.primary]
-    counted = Counter(one.verdict for one in primaries)
-    tests = (
-        f" {len(shown) - len(primaries)} numerical claims are decided by tests."
-        if len(shown) > len(primaries)
-        else ""
-    )
-    said = (
-        f"Of {len(primaries)} primary endpoints:"
-        f" {', '.join(f'{counted[word]} {word}' for word in ORDER if counted[word])}.{tests}"
-    )
-    taken = sum(one.by_interval not in (None, one.verdict) for one in primaries)
-    alone = (
-        f"{taken} of the undecided are decided by their own interval alone, and not after the"
-        " correction."
-    )
-    return [said, *[alone] * bool(taken), *_doubles(primaries)]
+def _counts(findings: Sequence[Finding]) -> list[str]:
+    """Paragraphs on how many endpoints of a stage have which verdict."""
+    heads = _heads(findings)
+    primaries = [finding for finding in heads if finding.primary]
+    counted = Counter(finding.verdict for finding in primaries)
+    verdicts = ", ".join(f"{counted[verdict]} {verdict}" for verdict in ORDER if counted[verdict])
+    summary = f"Of {len(primaries)} primary endpoints: {verdicts}."
+    n_tests = len(heads) - len(primaries)
+    if n_tests:
+        summary += f" {n_tests} numerical claims are decided by tests."
+    paragraphs = [summary]
+    n_alone = sum(map(_decided_alone, primaries))
+    if n_alone:
+        paragraphs.append(
+            f"{n_alone} of the undecided are decided by their own interval alone, and not after"
+            " the correction."
+        )
+    return paragraphs + _shared_comparisons(primaries)
+
+
+def _decided_alone(finding: Finding) -> bool:
+    """True if the finding's own interval decides it, and the correction does not let it stand."""
+    return finding.by_interval not in (None, finding.verdict)
 
 
 def _rules(findings: Sequence[Finding]) -> str:
     """Paragraph on units, interval and correction of one stage."""
-    tested = [one for one in findings if one.p_holm is not None]
-    if findings[0].stage == 1:
-        how = (
-            "The interval is one: seeds crossed with documents (two-way clustered, Student's t"
-            " with seeds - 1 degrees of freedom), or documents where there is one seed. A verdict"
-            " needs the whole 95 % interval on one side of the margin that the claim's yaml holds,"
-            f" and must stand after Holm's correction over the {len(tested)} primaries that were"
-            " measured and passed the gate (the lower 95 % bound of G above 0 for every training"
-            " that a claim rests on); else it is undecided at this scale."
-        )
-    else:
-        waiting = len(
-            {one.compared for one in findings if one.verdict == NOT_MEASURED}
-            - {one.compared for one in tested}
-        )
-        later = (
-            f" The {waiting} that are not measured yet count with p = 1, so that what stands now"
-            " stands then."
-            if waiting
-            else ""
-        )
-        how = (
-            "The interval is seeds crossed with documents, from five seeds on by the analysis of"
-            " variance with Satterthwaite's degrees of freedom. A verdict needs all seeds that its"
-            " yaml names, p below 0.05 (of one side where the rules are the two sides of one bound"
-            " of a comparison that is read once, else of two), and must stand after Holm's"
-            f" correction over the {len({one.compared for one in tested}) + waiting} comparisons"
-            " that did not fail the gate (the lower 95 % bound of G above 0 for every training,"
-            " and of an accuracy that every training has learned the task inside its window, but"
-            " where a yaml says which verdict needs it); endpoints that read one comparison count"
-            f" once.{later}"
-        )
+    how = _rules_of_stage_one(findings) if findings[0].stage == 1 else _rules_of_later(findings)
     return (
         "Effects, margins and G in bits per byte unless a unit is given; in brackets after a"
         f" margin, nats per token. Every target weighs alike. {how} Flat means that the interval"
@@ -158,132 +133,175 @@ def _rules(findings: Sequence[Finding]) -> str:
     )
 
 
-def _doubles(primaries: Sequence[Finding]) -> list[str]:
-    """Sentence on primaries with the same comparison, which are one piece of evidence; none without
-    any.
-    """
-    asked = grouped(primaries, lambda one: one.compared)
-    doubles = [" and ".join(map(_label, same)) for same in asked.values() if len(same) > 1]
-    if not doubles:
+def _rules_of_stage_one(findings: Sequence[Finding]) -> str:
+    n_tested = sum(finding.p_holm is not None for finding in findings)
+    return (
+        "The interval is one: seeds crossed with documents (two-way clustered, Student's t"
+        " with seeds - 1 degrees of freedom), or documents where there is one seed. A verdict"
+        " needs the whole 95 % interval on one side of the margin that the claim's yaml holds,"
+        f" and must stand after Holm's correction over the {n_tested} primaries that were"
+        " measured and passed the gate (the lower 95 % bound of G above 0 for every training"
+        " that a claim rests on); else it is undecided at this scale."
+    )
+
+
+def _rules_of_later(findings: Sequence[Finding]) -> str:
+    tested = {finding.compared for finding in findings if finding.p_holm is not None}
+    unmeasured = {finding.compared for finding in findings if finding.verdict == NOT_MEASURED}
+    n_waiting = len(unmeasured - tested)
+    later = ""
+    if n_waiting:
+        later = (
+            f" The {n_waiting} that are not measured yet count with p = 1, so that what stands now"
+            " stands then."
+        )
+    return (
+        "The interval is seeds crossed with documents, from five seeds on by the analysis of"
+        " variance with Satterthwaite's degrees of freedom. A verdict needs all seeds that its"
+        " yaml names, p below 0.05 (of one side where the rules are the two sides of one bound"
+        " of a comparison that is read once, else of two), and must stand after Holm's"
+        f" correction over the {len(tested) + n_waiting} comparisons"
+        " that did not fail the gate (the lower 95 % bound of G above 0 for every training,"
+        " and of an accuracy that every training has learned the task inside its window, but"
+        " where a yaml says which verdict needs it); endpoints that read one comparison count"
+        f" once.{later}"
+    )
+
+
+def _shared_comparisons(primaries: Sequence[Finding]) -> list[str]:
+    """Sentence on primaries with the same comparison, which are one piece of evidence, if any."""
+    comparisons = grouped(primaries, lambda finding: finding.compared)
+    shared = [same for same in comparisons.values() if len(same) > 1]
+    if not shared:
         return []
-    found = {word: [one.compared for one in primaries if one.verdict == word] for word in ORDER}
-    fewer = [
-        f", the {len(of)} {word} are {len(set(of))}"
-        for word, of in found.items()
-        if len(set(of)) < len(of)
-    ]
+    fewer = ""
+    for verdict in ORDER:
+        compared = [finding.compared for finding in primaries if finding.verdict == verdict]
+        if len(set(compared)) < len(compared):
+            fewer += f", the {len(compared)} {verdict} are {len(set(compared))}"
+    names = "; ".join(" and ".join(map(_label, same)) for same in shared)
     return [
-        f"One comparison each: {'; '.join(doubles)}. So {len(primaries)} endpoints are {len(asked)}"
-        f" comparisons{''.join(fewer)}."
+        f"One comparison each: {names}. So {len(primaries)} endpoints are"
+        f" {len(comparisons)} comparisons{fewer}."
     ]
 
 
-def _label(one: Finding) -> str:
-    return endpoint_name(one.claim, one.endpoint)
+def _label(finding: Finding) -> str:
+    return endpoint_name(finding.claim, finding.endpoint)
 
 
 def brief(findings: Sequence[Finding]) -> str:
     """Markdown of the verdicts of measured stages alone, in fewer columns."""
     columns = ("claim", "what is claimed", "effect [95 %]", "G above", "verdict")
-    stages, findings = _measured_stages(findings)
+    stages = grouped(_of_measured_stages(findings), lambda finding: finding.stage)
     parts = []
-    for stage in stages:
-        parts += [f"### Stage {STAGES[stage]}"] * (len(stages) > 1)
-        parts.append(_markdown([one for one in findings if one.stage == stage], columns))
+    for stage in sorted(stages):
+        if len(stages) > 1:
+            parts.append(f"### Stage {STAGES[stage]}")
+        parts.append(_markdown(stages[stage], columns))
     return "\n\n".join(parts) + "\n"
 
 
 def _markdown(findings: Sequence[Finding], columns: Sequence[str]) -> str:
-    rows = [[row[column] for column in columns] for row in map(_table_row, _heads(findings))]
-    return "\n".join(map(markdown_row, [columns, [":---"] * len(columns), *rows]))
+    lines = [markdown_row(columns), markdown_row([":---"] * len(columns))]
+    for finding in _heads(findings):
+        row = _table_row(finding)
+        lines.append(markdown_row([row[column] for column in columns]))
+    return "\n".join(lines)
 
 
-def _table_row(one: Finding) -> dict[str, str]:
+def _table_row(finding: Finding) -> dict[str, str]:
     """Cells of a finding by column of HEAD."""
-    row = {**dict.fromkeys(HEAD, ""), "claim": _label(one), "what is claimed": one.statement}
-    if not one.primary:
-        return {**row, "verdict": f"{one.verdict} by test"}
-    alone = f" ({one.by_interval} alone)" if one.by_interval not in (None, one.verdict) else ""
-    return {
-        **row,
-        "effect [95 %]": _effect(one),
-        "confirms": _margin(one, one.confirm),
-        "refutes": _margin(one, one.refute),
-        "G above": "" if one.gain_lower is None else f"{one.gain_lower:.3f}",
-        "seeds x documents": f"{len(one.seeds.split())} x {one.documents}" if one.seeds else "",
-        "p, by Holm, q": ", ".join(
-            "<0.001" if p < 0.001 else f"{p:.3f}"
-            for p in (one.p, one.p_holm, one.q)
-            if p is not None
-        ),
-        "verdict": one.verdict + alone,
-    }
+    row = dict.fromkeys(HEAD, "")
+    row["claim"] = _label(finding)
+    row["what is claimed"] = finding.statement
+    row["verdict"] = finding.verdict
+    if not finding.primary:
+        row["verdict"] += f" {BY_TEST}"
+        return row
+    if _decided_alone(finding):
+        row["verdict"] += f" ({finding.by_interval} alone)"
+    row["effect [95 %]"] = _effect(finding)
+    row["confirms"] = _margin(finding, finding.confirm)
+    row["refutes"] = _margin(finding, finding.refute)
+    if finding.gain_lower is not None:
+        row["G above"] = f"{finding.gain_lower:.3f}"
+    if finding.seeds:
+        row["seeds x documents"] = f"{len(finding.seeds.split())} x {finding.documents}"
+    ps = [p for p in (finding.p, finding.p_holm, finding.q) if p is not None]
+    row["p, by Holm, q"] = ", ".join("<0.001" if p < 0.001 else f"{p:.3f}" for p in ps)
+    return row
 
 
-def _effect(one: Finding) -> str:
-    if one.effect is None:
+def _effect(finding: Finding) -> str:
+    """Effect with its interval, such as "-0.033 [-0.050, -0.016]"; "" if it was not measured."""
+    if finding.effect is None:
         return ""
-    unit = "" if one.unit == "bits/byte" else f" {one.unit}"
-    form, ends = ".3g" if one.unit == "x train_len" else "+.3f", (one.lower, one.upper, one.effect)
-    low, high, value = (
-        "beyond" if end == math.inf else "-" if math.isnan(end) else f"{end:{form}}" for end in ends
-    )
-    return f"{value} [{low}, {high}]{unit}"
+    number_format = ".3g" if finding.unit == "x train_len" else "+.3f"
+    low = _number(finding.lower, number_format)
+    high = _number(finding.upper, number_format)
+    unit = "" if finding.unit == "bits/byte" else f" {finding.unit}"
+    return f"{_number(finding.effect, number_format)} [{low}, {high}]{unit}"
 
 
-def _margin(one: Finding, rule: str) -> str:
+def _number(value: float, number_format: str) -> str:
+    if value == math.inf:
+        return "beyond"  # the longest length evaluated
+    return "-" if math.isnan(value) else f"{value:{number_format}}"
+
+
+def _margin(finding: Finding, rule: str) -> str:
     """Rule with its bounds also in nats/token, if they are in bits/byte and the text is known."""
     words = rule.split()
-    if one.unit != "bits/byte" or one.nats is None or words[-1:] == ["G"]:
+    if finding.unit != "bits/byte" or finding.nats is None or words[-1:] == ["G"]:
         return rule
-    return f"{rule} ({' '.join(f'{float(word) * one.nats:.3g}' for word in words[1:])})"
+    in_nats = " ".join(f"{float(bound) * finding.nats:.3g}" for bound in words[1:])
+    return f"{rule} ({in_nats})"
 
 
 def _details(findings: list[Finding]) -> str:
+    """Section on a claim: statement, source, rule, and a line for each endpoint."""
     first = findings[0]
-    lines = [
-        f"##{'#' * (first.stage > 1)} {first.claim}: {first.statement}",
-        "",
-        f"{first.source}.",
-        "",
-        f"Rule: {first.rule}",
-        "",
-    ]
-    for one in findings:
-        name = f"{one.endpoint}: " if one.endpoint else ""
-        if one.note == "by test":
-            lines.append(f"- {one.verdict} by `pytest {one.compared}`")
-            continue
-        verdict = (
-            f" **{one.verdict}**"
-            if one.primary
-            else " (descriptive)"
-            if one.over
-            else " (descriptive) not measured:"
-        )
-        effect = f" {_effect(one)}," if one.effect is not None else ""
-        over = (
-            f" over {one.over} (seeds {one.seeds}; {one.documents} documents, {one.targets}"
-            " targets)."
-            if one.over
-            else ""
-        )
-        seeds = (
-            f" By seed: {' '.join(f'{float(value):+.3f}' for value in one.by_seed.split())}."
-            if one.by_seed
-            else ""
-        )
-        note = f" {one.note[0].upper()}{one.note[1:]}." if one.note else ""
-        folders = {
-            folder: JUDGED_ON.get((one.stage, folder), f"../{folder}")
-            for folder in one.experiment.split()
-        }
-        rows = ", ".join(f"[{folder}]({path}/rows.csv)" for folder, path in folders.items())
-        found = (
-            f" Rows: {rows}, eval_id"
-            f" {' '.join(eval_id[:8] for eval_id in one.evaluations.split())}."
-            if one.evaluations
-            else ""
-        )
-        lines.append(f"- {name}{one.compared}:{verdict}{effect}{over}{seeds}{note}{found}")
+    mark = "##" if first.stage == 1 else "###"
+    lines = [f"{mark} {first.claim}: {first.statement}", "", f"{first.source}.", ""]
+    lines += [f"Rule: {first.rule}", ""]
+    for finding in findings:
+        if finding.note == BY_TEST:
+            lines.append(f"- {finding.verdict} by `pytest {finding.compared}`")
+        else:
+            lines.append(f"- {_detail(finding)}")
     return "\n".join(lines)
+
+
+def _detail(finding: Finding) -> str:
+    """Line on an endpoint: comparison, verdict, effect, seeds, note and rows."""
+    line = f"{finding.endpoint}: " if finding.endpoint else ""
+    line += f"{finding.compared}:"
+    if finding.primary:
+        line += f" **{finding.verdict}**"
+    else:
+        line += " (descriptive)" if finding.over else " (descriptive) not measured:"
+    if finding.effect is not None:
+        line += f" {_effect(finding)},"
+    if finding.over:
+        line += (
+            f" over {finding.over} (seeds {finding.seeds}; {finding.documents} documents,"
+            f" {finding.targets} targets)."
+        )
+    if finding.by_seed:
+        effects = " ".join(f"{float(effect):+.3f}" for effect in finding.by_seed.split())
+        line += f" By seed: {effects}."
+    if finding.note:
+        line += f" {finding.note[0].upper()}{finding.note[1:]}."
+    if finding.evaluations:
+        eval_ids = " ".join(eval_id[:8] for eval_id in finding.evaluations.split())
+        line += f" Rows: {_links(finding)}, eval_id {eval_ids}."
+    return line
+
+
+def _links(finding: Finding) -> str:
+    links = []
+    for experiment in finding.experiment.split():
+        folder = JUDGED_ON.get((finding.stage, experiment), f"../{experiment}")
+        links.append(f"[{experiment}]({folder}/rows.csv)")
+    return ", ".join(links)
