@@ -98,7 +98,7 @@ def judge_job(job: Job, known: dict[str, Outcome] | None = None) -> JobVerdict:
     known = {} if known is None else known
     try:
         if job.parent:
-            check_beginning(job.config, job.parent.cfg)
+            check_beginning(job.config, job.parent.config)
         encoding = make_encoding(job.config)
         make_trained_scale(job.config, encoding)
         if job.config.trains and not job.run.finished:
