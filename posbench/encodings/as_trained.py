@@ -132,9 +132,9 @@ class Turned(Encoding):
     def rotate(
         self, q_BHTD: Tensor, k_BGTD: Tensor, q_table: Tensor, k_table: Tensor
     ) -> tuple[Tensor, Tensor]:
-        return self._turn(q_BHTD, q_table), self._turn(k_BGTD, k_table)
+        return self.turn(q_BHTD, q_table), self.turn(k_BGTD, k_table)
 
-    def _turn(self, x_BHTD: Tensor, table: Tensor) -> Tensor:
+    def turn(self, x_BHTD: Tensor, table: Tensor) -> Tensor:
         width, others = table.shape[-1], x_BHTD.shape[-1] - table.shape[-1]
         if not others:
             return turned(x_BHTD, *table, self.layout)

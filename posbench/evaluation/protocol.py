@@ -176,9 +176,9 @@ class Protocol:
         """
         if not self.nested:
             return {length: [length] for length in lengths}
-        from posbench.position.effect import together
+        from posbench.position.effect import shared_texts
 
-        return together(self.evaluation.plan, lengths)
+        return shared_texts(self.evaluation.plan, lengths)
 
     def cost(self, length: int) -> int:
         """Upper bound of the tokens that the model reads for one length."""

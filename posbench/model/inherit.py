@@ -12,7 +12,7 @@ from posbench.config.schema import JobConfig
 from posbench.extensions.none import NoExtension
 from posbench.model.build import make_encoding, make_trained_scale
 from posbench.model.gpt import GPT
-from posbench.position.effect import begins_alike
+from posbench.position.effect import same_prefix
 from posbench.position.legality import check_extension, name_of
 from posbench.position.plan import make_plan
 
@@ -75,7 +75,7 @@ def check_beginning(cfg: JobConfig, parent: JobConfig) -> None:
                     make_plan(one, length=length, trained_scale=scale)
                     for one, scale in zip(encodings, given, strict=True)
                 )
-                alike = begins_alike(*plans)
+                alike = same_prefix(*plans)
         if not alike:
             raise ConfigError(
                 f"finetune.length={child.train_len} would change what {kind}={name_of(first)} does"

@@ -1,14 +1,15 @@
-"""Effects of methods, found by comparing plans: keys that an extension hides or moves, and the
-invariance of a longer text's beginning.
+"""Effects of methods, found by comparing plans: keys that an extension hides or moves, and texts
+whose beginning a longer text leaves as it is.
 
 Letters: T tokens.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from posbench.position.geometry import Bias, Trait
 from posbench.position.interfaces import Encoding, Extension
@@ -36,89 +37,99 @@ def masks(encoding: Encoding, extension: Extension, length: int) -> bool:
     """
     if encoding.limit is not None and length > encoding.limit:
         return False
-    plans = (make_plan(encoding, one, length=length) for one in (extension, None))
-    return any(_visible(changed) != _visible(plain) for changed, plain in _pairs(*plans))
+    changed = make_plan(encoding, extension, length=length)
+    plain = make_plan(encoding, length=length)
+    return any(_visible(a) != _visible(b) for a, b in _distinct_layers(changed, plain))
 
 
 def changes(encoding: Encoding, extension: Extension, length: int) -> bool:
     """True if a layer's plan, or the vectors added to the embeddings, differ from those without the
     extension.
     """
-    changed, plain = (make_plan(encoding, one, length=length) for one in (extension, None))
-    return not equal(changed.embed(), plain.embed()) or not all(
-        _same_layer(*pair) for pair in _pairs(changed, plain)
-    )
+    changed = make_plan(encoding, extension, length=length)
+    plain = make_plan(encoding, length=length)
+    if not equal(changed.embed(), plain.embed()):
+        return True
+    return not all(_same_layer(a, b) for a, b in _distinct_layers(changed, plain))
 
 
-def together(plan: Callable[[int], Plan], lengths: Iterable[int]) -> dict[int, list[int]]:
-    """{length of a text: lengths, the longest first, whose losses are those of its first tokens},
-    from `plan(length)`. None is missing.
-    """
-    found: dict[int, tuple[Plan, list[int]]] = {}
-    for length in sorted(lengths, reverse=True):
-        own = plan(length)
-        text = next(
-            (text for text, (longer, _) in found.items() if begins_alike(longer, own)), length
-        )
-        found.setdefault(text, (own, []))[1].append(length)
-    return {text: inside for text, (_, inside) in sorted(found.items())}
+def shared_texts(plan: Callable[[int], Plan], lengths: Iterable[int]) -> dict[int, list[int]]:
+    """{length of a text: lengths, the longest first, whose losses are those of its first tokens}.
+
+    `plan(length)` makes the plans. Each of `lengths` is in one list."""
+    texts: list[tuple[Plan, list[int]]] = []  # (plan of a text, lengths that it holds)
+    for length in sorted(set(lengths), reverse=True):
+        shorter = plan(length)
+        for longer, inside in texts:
+            if same_prefix(longer, shorter):
+                inside.append(length)
+                break
+        else:
+            texts.append((shorter, [length]))
+    return {inside[0]: inside for _, inside in reversed(texts)}
 
 
-def begins_alike(longer: Plan, plan: Plan) -> bool:
+def same_prefix(longer: Plan, plan: Plan) -> bool:
     """True if `longer` treats the first tokens of a text as `plan` does, so that their losses are
     the same.
     """
-    known = all(layer.encoding.positions_known for layer in plan.layers)
-    alike = known and plan.length <= longer.length and _begins(longer.embed(), plan.embed())
-    return alike and all(_layer_begins_alike(*pair) for pair in _pairs(longer, plan))
+    if not all(layer.encoding.positions_known for layer in plan.layers):
+        return False
+    if plan.length > longer.length or not _begins(longer.embed(), plan.embed()):
+        return False
+    return all(_same_layer_prefix(a, b) for a, b in _distinct_layers(longer, plan))
 
 
 def fingerprint(plan: Plan) -> str:
     """Hash of a plan: equal where the same tokens get the same losses from the same model, but for
     what a trained scale adds.
     """
-    found, tensors = hashlib.sha256(str(plan.length).encode()), [plan.embed()]
+    tensors = [plan.embed()]
     for layer in {id(layer.bands): layer for layer in plan.layers}.values():
         tensors.append(layer.factor)
         for band in layer.bands:
             tensors += [getattr(band, name) for name in COMPARED]
+    digest = hashlib.sha256(str(plan.length).encode())
     for tensor in tensors:
-        found.update(
-            b"-" if tensor is None else np.ascontiguousarray(tensor.detach().cpu().numpy())
-        )
-    return found.hexdigest()
+        if tensor is None:
+            digest.update(b"-")
+        else:
+            digest.update(np.ascontiguousarray(tensor.detach().cpu().numpy()))
+    return digest.hexdigest()
 
 
-def _layer_begins_alike(longer: LayerPlan, layer: LayerPlan) -> bool:
-    pairs = [
-        tuple(
-            torch.ones_like(one.n_T).float() if one.factor is None else one.factor.cpu()
-            for one in (longer, layer)
-        )
-    ]
-    pairs += [
-        (getattr(a, name), getattr(b, name))
-        for a, b in zip(longer.bands, layer.bands, strict=False)
+def _same_layer_prefix(longer: LayerPlan, layer: LayerPlan) -> bool:
+    if len(longer.bands) != len(layer.bands) or not _begins(_factor(longer), _factor(layer)):
+        return False
+    return all(
+        _begins(getattr(longer_band, name), getattr(band, name))
+        for longer_band, band in zip(longer.bands, layer.bands, strict=True)
         for name in COMPARED
-    ]
-    return len(longer.bands) == len(layer.bands) and all(_begins(*pair) for pair in pairs)
+    )
 
 
-def _begins(longer: torch.Tensor | None, tensor: torch.Tensor | None) -> bool:
+def _factor(layer: LayerPlan) -> Tensor:
+    """Factor on the scores of each query on the CPU, 1 where there is none."""
+    factor = layer.factor
+    if factor is None:
+        return torch.ones_like(layer.n_T).float()
+    return factor.cpu()
+
+
+def _begins(longer: Tensor | None, tensor: Tensor | None) -> bool:
     """True if `tensor` is the beginning of `longer` in every dimension in which their sizes differ,
     or both are None.
     """
     if longer is None or tensor is None or longer.ndim != tensor.ndim:
         return longer is tensor
-    return torch.equal(longer[tuple(map(slice, tensor.shape))], tensor)
+    beginning = tuple(slice(size) for size in tensor.shape)
+    return torch.equal(longer[beginning], tensor)
 
 
-def _pairs(changed: Plan, plain: Plan) -> list[tuple[LayerPlan, LayerPlan]]:
-    return list(
-        {
-            id(pair[1].bands): pair for pair in zip(changed.layers, plain.layers, strict=True)
-        }.values()
-    )
+def _distinct_layers(changed: Plan, plain: Plan) -> Iterator[tuple[LayerPlan, LayerPlan]]:
+    """Layers of two plans side by side, those of the same bands in `plain` once."""
+    pairs = zip(changed.layers, plain.layers, strict=True)
+    return iter({id(layer.bands): (other, layer) for other, layer in pairs}.values())
 
 
 def _visible(layer: LayerPlan) -> list[int]:
@@ -129,41 +140,41 @@ def _visible(layer: LayerPlan) -> list[int]:
 
 
 def _same_layer(changed: LayerPlan, plain: LayerPlan) -> bool:
+    """True if a plan hides, moves and scales nothing compared with the plain one."""
     if _visible(changed) != _visible(plain) or not equal(changed.factor, plain.factor):
         return False
-    encoding, (reference,) = changed.encoding, plain.bands
-    for band in changed.bands:
-        if Trait.COORDINATE not in encoding.traits or not band.seen_T.any():
-            continue
-        if not equal(band.q_table, reference.q_table) or not equal(band.k_table, reference.k_table):
-            return False
-        moved = not torch.equal(band.q_pos_T, reference.q_pos_T) or not torch.equal(
-            band.k_pos_T, reference.k_pos_T
-        )
-        if moved and not _same_bias(changed, band, reference):
-            return False
-    return True
+    if Trait.COORDINATE not in changed.encoding.traits:
+        return True
+    (plain_band,) = plain.bands
+    return all(_same_band(changed, band, plain_band) for band in changed.bands if band.seen_T.any())
+
+
+def _same_band(layer: LayerPlan, band: BandPlan, plain: BandPlan) -> bool:
+    if not equal(band.q_table, plain.q_table) or not equal(band.k_table, plain.k_table):
+        return False
+    if torch.equal(band.q_pos_T, plain.q_pos_T) and torch.equal(band.k_pos_T, plain.k_pos_T):
+        return True
+    return _same_bias(layer, band, plain)
 
 
 @torch.no_grad()
-def _same_bias(layer: LayerPlan, band: BandPlan, reference: BandPlan) -> bool:
+def _same_bias(layer: LayerPlan, band: BandPlan, plain: BandPlan) -> bool:
     """True if the last query's bias at the keys of a band is the same at both sets of
     coordinates.
     """
-    encoding, keys = (
-        layer.encoding,
-        slice(int(band.first_T[-1].clamp(min=0)), int(band.last_T[-1]) + 1),
-    )
+    encoding = layer.encoding
     if Bias.COLUMNS in encoding.biases or encoding.decay() is not None:
         return False
     if not encoding.biases & Bias.DENSE:
         return True
-    biases = [
-        encoding.bias(one.q_pos_T[-1:], one.k_pos_T[keys], layer.index) for one in (band, reference)
-    ]
-    return torch.equal(*biases)
+    keys = slice(int(band.first_T[-1].clamp(min=0)), int(band.last_T[-1]) + 1)
+    bias = encoding.bias(band.q_pos_T[-1:], band.k_pos_T[keys], layer.index)
+    plain_bias = encoding.bias(plain.q_pos_T[-1:], plain.k_pos_T[keys], layer.index)
+    return torch.equal(bias, plain_bias)
 
 
-def equal(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
+def equal(a: Tensor | None, b: Tensor | None) -> bool:
     """Equality of two tensors that may be None."""
-    return a is b or (a is not None and b is not None and torch.equal(a, b))
+    if a is None or b is None:
+        return a is b
+    return torch.equal(a, b)

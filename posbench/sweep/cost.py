@@ -156,7 +156,7 @@ def _lengths_read(job: Job, cell: EvaluationCell, lengths: list[int]) -> Iterabl
     them.
     """
     from posbench.model.build import make_encoding, make_trained_scale
-    from posbench.position.effect import together
+    from posbench.position.effect import shared_texts
     from posbench.position.plan import make_plan
 
     encoding, extension = make_encoding(job.config), make(cell.extension)
@@ -164,7 +164,9 @@ def _lengths_read(job: Job, cell: EvaluationCell, lengths: list[int]) -> Iterabl
         "scale": make(cell.scale_attention, encoding.shape),
         "trained_scale": make_trained_scale(job.config, encoding),
     }
-    return together(lambda length: make_plan(encoding, extension, **scales, length=length), lengths)
+    return shared_texts(
+        lambda length: make_plan(encoding, extension, **scales, length=length), lengths
+    )
 
 
 class Timing:

@@ -15,7 +15,7 @@ from posbench.common.errors import ConfigError
 from posbench.evaluation.protocol import protocol
 from posbench.evaluation.protocols.by_position import ByPosition
 from posbench.extensions.rerope import Rerope
-from posbench.position.effect import together
+from posbench.position.effect import shared_texts
 from posbench.position.instantiate import make
 from posbench.position.legality import check
 from posbench.position.plan import make_plan
@@ -65,11 +65,11 @@ def test_of_a_method_that_changes_beyond_the_training_length_alone_the_lengths_b
         make(node("encoding", "rope"), small_shape()),
         make(node("scale_attention", "log_n"), small_shape()),
     )
-    assert together(
+    assert shared_texts(
         lambda length: make_plan(encoding, None, scale, length=length), [4, 8, TRAIN_LEN, 64]
     ) == {64: [64, TRAIN_LEN, 8, 4]}
     pi = make(node("extension", "pi"))
-    assert together(
+    assert shared_texts(
         lambda length: make_plan(encoding, pi, length=length), [4, TRAIN_LEN, 32, 64]
     ) == {16: [16, 4], 32: [32], 64: [64]}
 

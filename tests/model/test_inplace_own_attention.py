@@ -45,7 +45,7 @@ def taken(kind: str):
 
 
 def layers_of(model):
-    return posbench.model.inplace.extend._door(model).encoding.layers()
+    return posbench.model.inplace.extend.hook_of(model).encoding.layers()
 
 
 @pytest.mark.parametrize("kind", OWN)
@@ -176,7 +176,7 @@ def test_heads_are_seen_as_transformers_computes_their_weights(kind):
             for keys, weights in bands:
                 found[index][:, :, start : start + weights.shape[2], keys] += weights
 
-    reader.door.watch = watch
+    reader.hook.watch = watch
     reader(ids)
     assert len(found) == len(expected)
     for index, weights in found.items():

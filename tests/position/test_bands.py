@@ -21,7 +21,7 @@ from posbench.extensions.self_extend import SelfExtend
 from posbench.extensions.streaming import Streaming
 from posbench.extensions.string import String
 from posbench.extensions.window import Window
-from posbench.position.effect import together
+from posbench.position.effect import shared_texts
 from posbench.position.geometry import Span
 from posbench.position.instantiate import make
 from posbench.position.plan import make_plan
@@ -150,7 +150,7 @@ def test_random_keys_are_those_of_plain_attention_or_of_rerope_and_about_as_many
     near, far = plans[1024].layers[0].bands
     assert torch.equal(near.seen_T + far.seen_T, seen.sum(dim=1))
     assert torch.equal(far.farthest_T[64:], seen[64:].int().argmax(dim=1))
-    assert together(plans.get, plans) == {1024: [1024, 300]}
+    assert shared_texts(plans.get, plans) == {1024: [1024, 300]}
 
 
 def test_random_keys_without_room_beyond_the_window_are_a_window():

@@ -60,10 +60,10 @@ class ByPosition(Protocol):
         """nll and correctness [N, L], column p - 1 for p tokens of context. The latest text is not
         read again for its first tokens.
         """
-        from posbench.position.effect import begins_alike
+        from posbench.position.effect import same_prefix
 
         plan = self.evaluation.plan(length)
-        if self.read is None or not begins_alike(self.read[0], plan):
+        if self.read is None or not same_prefix(self.read[0], plan):
             self.read = (plan, *self.evaluation.score(plan, self.start_N, length, self.window))
         _, nll_NT, correct_NT = self.read
         return nll_NT[:, :length], correct_NT[:, :length]

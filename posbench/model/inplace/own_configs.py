@@ -5,6 +5,8 @@ need of its configuration, its attention function and its longest text, must not
 model."""
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch import nn
@@ -16,14 +18,12 @@ ATTENTION = "_attn_implementation_internal"
 
 
 class Place(NamedTuple):
-    """Attribute of a module that holds a configuration: `shared` as the model came, `own` a copy of
-    it.
-    """
+    """Attribute of a module that holds a configuration: `shared` as it came, and a `copy` of it."""
 
     module: nn.Module
     attribute: str
     shared: "PreTrainedConfig"
-    own: "PreTrainedConfig"
+    copy: "PreTrainedConfig"
 
 
 class OwnConfigs:
@@ -36,49 +36,68 @@ class OwnConfigs:
     def __init__(self, model: nn.Module):
         self.model = model
         self.places: list[Place] = []
-        self.before: dict[int, dict[str, object]] = {}  # {id of a copy: its settings at first}
+        self.first_settings: dict[int, dict[str, object]] = {}  # {id of a copy: its settings}
 
     def __enter__(self) -> None:
         copies: dict[int, object] = {}  # {id of an object: its copy}, as copy.deepcopy fills it
         for module in self.model.modules():
             for attribute, config in _configs(module):
-                own = copy.deepcopy(config, copies)
-                self.places.append(Place(module, attribute, config, own))
-                setattr(module, attribute, own)
-                self.before[id(own)] = copy.deepcopy(_settings(own))
+                config_copy = copy.deepcopy(config, copies)
+                self.places.append(Place(module, attribute, config, config_copy))
+                setattr(module, attribute, config_copy)
+                self.first_settings[id(config_copy)] = copy.deepcopy(_settings(config_copy))
 
     def __exit__(self, *error: object) -> None:
         for place in self.places:
-            _adopt(place, self.before[id(place.own)])
+            _put_back(place, self.first_settings[id(place.copy)])
 
 
 def _configs(module: nn.Module) -> list[tuple[str, "PreTrainedConfig"]]:
     """(attribute, configuration) of a module."""
     from transformers import PreTrainedConfig
 
-    return [
-        (name, value) for name, value in vars(module).items() if isinstance(value, PreTrainedConfig)
-    ]
+    attributes = vars(module).items()
+    return [(name, value) for name, value in attributes if isinstance(value, PreTrainedConfig)]
 
 
 def _settings(config: "PreTrainedConfig") -> dict[str, object]:
     """Settings of a configuration, without those of its parts."""
     from transformers import PreTrainedConfig
 
-    settings = vars(config).items()
     return {
         key: value
-        for key, value in settings
+        for key, value in vars(config).items()
         if key != ATTENTION and not isinstance(value, PreTrainedConfig)
     }
 
 
-def _adopt(place: Place, before: dict[str, object]) -> None:
-    """Put a shared configuration back, with the settings that its copy has now and had not
-    `before`.
-    """
-    for key, value in _settings(place.own).items():
-        if key not in before or before[key] != value:
+def _put_back(place: Place, first_settings: dict[str, object]) -> None:
+    """Put a shared configuration back, with the settings that were changed in its copy."""
+    for key, value in _settings(place.copy).items():
+        if key not in first_settings or first_settings[key] != value:
             vars(place.shared)[key] = value
-    if vars(place.module).get(place.attribute) is place.own:
+    if vars(place.module).get(place.attribute) is place.copy:
         setattr(place.module, place.attribute, place.shared)
+
+
+def attention_configs(model: nn.Module) -> list["PreTrainedConfig"]:
+    """Distinct configurations of a model and its parts that say how to attend."""
+    configs = {}  # {id of a configuration: itself}
+    for module in model.modules():
+        config = getattr(module, "config", None)
+        if hasattr(config, "_attn_implementation"):
+            configs[id(config)] = config
+    return list(configs.values())
+
+
+@contextmanager
+def attend_by(name: str | None, configs: list["PreTrainedConfig"]) -> Iterator[None]:
+    """Context in which configurations name an attention function of transformers' registry."""
+    names_before = [config._attn_implementation for config in configs]
+    for config in configs:
+        config._attn_implementation_internal = name
+    try:
+        yield
+    finally:
+        for config, name_before in zip(configs, names_before, strict=True):
+            config._attn_implementation_internal = name_before

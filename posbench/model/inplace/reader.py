@@ -1,5 +1,4 @@
-"""A transformers model for evaluations: hidden states of a text under a plan, and its own output
-head.
+"""A transformers model for evaluations: hidden states under a plan, and its own output head.
 
 The decoder runs once over the text and the head over the rows that are scored, by the model's own
 code: the head's caps, scales and multipliers are what its forward does to hidden states that are
@@ -9,7 +8,7 @@ without the losses that a mixture of experts has for its router.
 Letters: B batch, T tokens, C width, N all rows, R scored rows, V vocabulary.
 """
 
-import contextlib
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
@@ -22,42 +21,46 @@ from posbench.common.files import disk_errors, sha256_file
 from posbench.data.task import IGNORED
 from posbench.encodings.as_trained import AsTrained
 from posbench.model.gpt import GPT
-from posbench.model.inplace.extend import put_table, take
+from posbench.model.inplace.attach import attach
+from posbench.model.inplace.lengthen import put_table
 from posbench.position.plan import Plan
 
-TRIED = 7  # tokens
+TRIED = 7  # tokens of the text that shows what the head needs
 BLOCK = 2**25  # scores that a training holds at once
 
 
 class Head:
-    """Output head: hidden states [R, C] to logits [R, V]. Before it stands the model's `decoder`;
-    the reader holds the weights of both.
-    """
+    """Output head of a model: hidden states [R, C] to logits [R, V].
 
-    def __init__(self, model: nn.Module, decoder: nn.Module, kind: type, out_features: int):
-        self.model, self.decoder, self.kind, self.out_features = model, decoder, kind, out_features
+    Before it stands the model's `decoder`, whose answers are of class `answer_class`. The reader
+    holds the weights of both."""
+
+    def __init__(self, model: nn.Module, decoder: nn.Module, answer_class: type, out_features: int):
+        self.model = model
+        self.decoder = decoder
+        self.answer_class = answer_class
+        self.out_features = out_features
 
     def decoded(self, ids_BT: Tensor) -> Tensor:
         """Last hidden states of a text: [B, T, C]."""
         return self.decoder(input_ids=ids_BT, use_cache=False).last_hidden_state
 
     def __call__(self, hidden_RC: Tensor) -> Tensor:
-        rows = hidden_RC.reshape(1, -1, hidden_RC.shape[-1])
-        self.decoder.forward = lambda *args, **given: self.kind(last_hidden_state=rows)
+        rows_1RC = hidden_RC.reshape(1, -1, hidden_RC.shape[-1])
+        ids_1R = rows_1RC.new_zeros(rows_1RC.shape[:2], dtype=torch.long)
+        answer = self.answer_class(last_hidden_state=rows_1RC)
+        self.decoder.forward = lambda *args, **keywords: answer
         try:
-            logits_RV = self.model(
-                input_ids=rows.new_zeros(rows.shape[:2], dtype=torch.long), use_cache=False
-            ).logits[0]
+            logits_RV = self.model(input_ids=ids_1R, use_cache=False).logits[0]
         finally:
             del self.decoder.forward
         return logits_RV.unflatten(0, hidden_RC.shape[:-1])
 
 
 class Reader(nn.Module):
-    """A model of transformers with the interface of posbench's GPT, with an extension trained in by
-    `scaling` and `scaling_len`.
+    """A model of transformers with the interface of posbench's GPT.
 
-    Raises ConfigError as `extend` does, for an unusual head, and for a scaling that its layers
+    `scaling` and `scaling_len` are an extension that was trained in, as in encodings/rope.py. Raises ConfigError as `extend` does, for an unusual head, and for a scaling that its layers
     cannot have."""
 
     def __init__(
@@ -68,15 +71,16 @@ class Reader(nn.Module):
         scaling_len: float | None = None,
     ):
         super().__init__()
-        self.model, self.scale = model, None
-        self.door = take(model, train_len)
+        self.model = model
+        self.scale = None
+        self.hook = attach(model, train_len)
         self.lm_head = self._head()
         if scaling is not None:
-            self.door.encoding = self.door.encoding.tuned(scaling, scaling_len)
+            self.hook.encoding = self.hook.encoding.tuned(scaling, scaling_len)
 
     @property
     def encoding(self) -> AsTrained:
-        return self.door.encoding
+        return self.hook.encoding
 
     @property
     def layers(self) -> nn.Module:
@@ -84,67 +88,80 @@ class Reader(nn.Module):
         return self.model
 
     def _head(self) -> Head:
-        decoder, kind = self.model, None
-
-        def ended(module: nn.Module, args: tuple, answer: object) -> None:
-            nonlocal decoder, kind
-            if hasattr(answer, "last_hidden_state"):
-                decoder, kind = module, type(answer)
-
+        """The model's output head. Raises ConfigError if it needs more than last hidden states."""
         from transformers import PreTrainedModel
 
-        with contextlib.ExitStack() as stack, torch.no_grad():
+        answers = []  # (module, answer) of each part that ended
+
+        def note_answer(module: nn.Module, args: tuple, answer: object) -> None:
+            if hasattr(answer, "last_hidden_state"):
+                answers.append((module, type(answer)))
+
+        with ExitStack() as stack, torch.no_grad():
             for module in self.model.modules():
                 if module is not self.model and isinstance(module, PreTrainedModel):
-                    stack.callback(module.register_forward_hook(ended).remove)
+                    stack.callback(module.register_forward_hook(note_answer).remove)
             ids_BT = torch.arange(TRIED, device=self.model.device)[None]
-            expected = self.model(input_ids=ids_BT, use_cache=False).logits[0]
-            head = Head(self.model, decoder, kind, expected.shape[-1])
-            close = {"rtol": 1e-3, "atol": 1e-3 * float(expected.std())}
-            if kind is None or not torch.allclose(head(head.decoded(ids_BT)[0]), expected, **close):
-                raise ConfigError(
-                    f"{type(self.model).__name__} computes its logits from more than its last"
-                    " hidden states, which is not supported."
-                )
-        return head
+            expected_TV = self.model(input_ids=ids_BT, use_cache=False).logits[0]
+        if answers:
+            decoder, answer_class = answers[-1]  # the outermost part ends last
+            head = Head(self.model, decoder, answer_class, expected_TV.shape[-1])
+            if self._computes(head, ids_BT, expected_TV):
+                return head
+        raise ConfigError(
+            f"{type(self.model).__name__} computes its logits from more than its last hidden"
+            " states, which is not supported."
+        )
+
+    @staticmethod
+    @torch.no_grad()
+    def _computes(head: Head, ids_BT: Tensor, expected_TV: Tensor) -> bool:
+        """True if a head has the expected logits of a text."""
+        logits_TV = head(head.decoded(ids_BT)[0])
+        tolerance = 1e-3 * float(expected_TV.std())
+        return torch.allclose(logits_TV, expected_TV, rtol=1e-3, atol=tolerance)
 
     forward = GPT.forward  # by the reader's own `encoding`, `hidden` and `lm_head`
 
     def hidden(self, tokens_BT: Tensor, plan: Plan, last: int | None = None) -> Tensor:
         """Input of the output head: [B, T, C], or [B, R, C] for the last R = `last` positions."""
-        door = self.door
-        with contextlib.ExitStack() as stack:
-            if (rows_TC := plan.embed()) is not None and not self._holds(rows_TC):
-                stack.callback(door.revert)
-                put_table(self.model, door, rows_TC)
-            door.plan = plan
-            stack.callback(setattr, door, "plan", None)
+        hook = self.hook
+        with ExitStack() as stack:
+            rows_TC = plan.embed()
+            if rows_TC is not None and not self._holds(rows_TC):
+                stack.callback(hook.revert)
+                put_table(self.model, hook, rows_TC)
+            hook.plan = plan
+            stack.callback(setattr, hook, "plan", None)
             hidden_BTC = self.lm_head.decoded(tokens_BT)
-        return hidden_BTC[:, -(last or hidden_BTC.shape[1]) :]
+        if last is None:
+            return hidden_BTC
+        return hidden_BTC[:, -last:]
 
     def _holds(self, rows_TC: Tensor) -> bool:
         """True if the model's own table has these rows, which is then trained with the rest."""
-        table, offset = self.model.get_submodule(self.door.table).weight, self.door.offset
-        own_TC = table.detach()[offset : offset + len(rows_TC)]
-        return own_TC.shape == rows_TC.shape and torch.equal(own_TC, rows_TC.to(own_TC))
+        table = self.model.get_submodule(self.hook.table).weight
+        offset = self.hook.offset
+        model_rows_TC = table.detach()[offset : offset + len(rows_TC)]
+        if model_rows_TC.shape != rows_TC.shape:
+            return False
+        return torch.equal(model_rows_TC, rows_TC.to(model_rows_TC))
 
     def loss(self, tokens_BT: Tensor, targets_BT: Tensor, plan: Plan) -> Tensor:
         """Mean loss of the targets that are not IGNORED, in nats (scalar, float32). Scores are made
         again for their gradients.
         """
 
-        def summed(hidden_RC: Tensor, target_R: Tensor) -> Tensor:
-            return cross_entropy(
-                self.lm_head(hidden_RC).float(), target_R, ignore_index=IGNORED, reduction="sum"
-            )
+        def summed_loss(hidden_RC: Tensor, target_R: Tensor) -> Tensor:
+            logits_RV = self.lm_head(hidden_RC).float()
+            return cross_entropy(logits_RV, target_R, ignore_index=IGNORED, reduction="sum")
 
-        hidden_NC, target_N = self.hidden(tokens_BT, plan).flatten(0, 1), targets_BT.flatten()
-        rows, total = (
-            max(1, BLOCK // self.lm_head.out_features),
-            hidden_NC.new_zeros((), dtype=torch.float32),
-        )
+        hidden_NC = self.hidden(tokens_BT, plan).flatten(0, 1)
+        target_N = targets_BT.flatten()
+        rows = max(1, BLOCK // self.lm_head.out_features)
+        total = hidden_NC.new_zeros((), dtype=torch.float32)
         for hidden_RC, target_R in zip(hidden_NC.split(rows), target_N.split(rows), strict=True):
-            total = total + checkpoint(summed, hidden_RC, target_R, use_reentrant=False)
+            total = total + checkpoint(summed_loss, hidden_RC, target_R, use_reentrant=False)
         return total / (target_N != IGNORED).sum().clamp(min=1)
 
     def train(self, mode: bool = True) -> "Reader":
@@ -152,9 +169,9 @@ class Reader(nn.Module):
         return super().train(False)
 
     def save(self, file: Path) -> str:
-        """Write weights and configuration by the model's own save_pretrained. Returns the SHA-256
-        of the weights, `file`, in hex.
-        """
+        """Write weights and configuration by the model's own save_pretrained.
+
+        Returns the SHA-256 of the weights, `file`, in hex."""
         with disk_errors(file):
             self.model.save_pretrained(file.parent, max_shard_size="100000GB")
         return sha256_file(file)

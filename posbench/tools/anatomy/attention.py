@@ -141,10 +141,10 @@ def _watched(evaluation: Scorer, queries: int) -> Iterator[list[LayerAttention]]
     layers = [LayerAttention() for _ in model.encoding.layers()]
     with ExitStack() as stack:
         if isinstance(model, Reader):
-            model.door.watch = lambda index, plan, q_BHTD, k_BGTD: layers[index].add(
+            model.hook.watch = lambda index, plan, q_BHTD, k_BGTD: layers[index].add(
                 plan, None, q_BHTD, k_BGTD, queries
             )
-            stack.callback(setattr, model.door, "watch", None)
+            stack.callback(setattr, model.hook, "watch", None)
         for block, layer in (
             zip(model.layers, layers, strict=True) if isinstance(model, GPT) else ()
         ):
