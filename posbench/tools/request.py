@@ -1,8 +1,7 @@
-"""Request of a command that evaluates one model and chooses methods and settings itself: its
-configuration, and the text that it reads.
-"""
+"""Request of a command that evaluates one model and chooses methods and settings itself."""
 
 from collections.abc import Collection
+from typing import NamedTuple
 
 from posbench.common.errors import ConfigError
 from posbench.config.compose import Request
@@ -15,7 +14,7 @@ from posbench.sweep.jobs import Job
 METHODS = ("extension", "scale_attention")
 
 
-def one_model(
+def single_model_request(
     request: Request,
     does: str,
     tuned: str,
@@ -23,43 +22,58 @@ def one_model(
     evaluate: Collection[str],
     why: str,
 ) -> dict:
-    """The one configuration of a request; `does`: the script and what it does with a model.
+    """The one configuration of a request.
 
-    Raises ConfigError where there are several, for a description of a fine-tuning, and for a word
-    that sets what the script has `chosen`, as `why` says: these keys, and those of evaluate but for
-    some."""
-    cfg = request.cfgs[0]
-    if request.sweep or cfg["runs"] is not None:
+    `does` names the script and its action, such as "scripts/look.py looks at", `tuned` the way out
+    for a fine-tuning. Raises ConfigError where there are several configurations, for a description
+    of a fine-tuning, and, as `why` says, for a word that sets what the script chooses: the keys
+    `chosen`, and those of evaluate but `evaluate`.
+    """
+    config = request.cfgs[0]
+    if request.sweep or config["runs"] is not None:
         raise ConfigError(
             f"{does} one model: give it model.path= or run=, without -m, experiment= and runs=."
         )
-    if cfg.get("finetune"):
+    if config.get("finetune"):
         raise ConfigError(f"{does} a model that is there: leave finetune= out, {tuned}.")
     for word in request.words:
-        group, _, name = (key := word.lstrip("+~").partition("=")[0]).partition(".")
-        if key in chosen or group == "evaluate" and name not in evaluate:
+        key = word.lstrip("+~").partition("=")[0]
+        group, _, name = key.partition(".")
+        if key in chosen or (group == "evaluate" and name not in evaluate):
             raise ConfigError(f"{word} is {why}: leave it out.")
-    return cfg
+    return config
 
 
-def windows_to_read(job: Job, asked: EvaluateConfig) -> tuple[Corpus, int, str]:
-    """(text, number of windows of an evaluation by fixed_targets, the windows in words). Raises
-    ConfigError if documents are too short.
+class TextToRead(NamedTuple):
+    """Text of an evaluation, with the number of its windows and their description."""
+
+    corpus: Corpus
+    n_windows: int
+    in_words: str  # "8 windows of 512 tokens (8 targets each) in 5 test documents of books"
+
+
+def windows_to_read(job: Job, evaluate: EvaluateConfig) -> TextToRead:
+    """Windows that an evaluation by fixed_targets reads.
+
+    Raises ConfigError if documents are too short.
     """
-    corpus = fit_corpus(prepare(job.config.data, job.config.cache_dir, (asked.split,)), job.config)
+    config = job.config
+    corpus = fit_corpus(prepare(config.data, config.cache_dir, (evaluate.split,)), config)
+    tokens = getattr(corpus, evaluate.split)
     try:
-        windows = protocol("fixed_targets").place(
-            getattr(corpus, asked.split), asked, job.config.train.train_len
-        )
+        windows = protocol("fixed_targets").place(tokens, evaluate, config.train.train_len)
     except ConfigError as error:
         raise ConfigError(
-            f"target={asked.max_length} in the {asked.split} split of data={corpus.name}: {error}"
+            f"target={evaluate.max_length} in the {evaluate.split} split of data={corpus.name}:"
+            f" {error}"
         ) from error
-    count, documents = len(windows.last_N), len(set(windows.document_N.tolist()))
-    each = f"{asked.targets:,} target{'s' * (asked.targets != 1)} each"
-    read = f"{count:,} window{'s' * (count != 1)} of {asked.max_length:,} tokens ({each})"
-    return (
-        corpus,
-        count,
-        f"{read} in {documents:,} {asked.split} document{'s' * (documents != 1)} of {corpus.name}",
-    )
+    n_windows = len(windows.last_N)
+    n_documents = len(set(windows.document_N.tolist()))
+    size = f"{evaluate.max_length:,} tokens ({_counted(evaluate.targets, 'target')} each)"
+    place = f"{_counted(n_documents, f'{evaluate.split} document')} of {corpus.name}"
+    in_words = f"{_counted(n_windows, 'window')} of {size} in {place}"
+    return TextToRead(corpus, n_windows, in_words)
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -20,7 +20,7 @@ from posbench.sweep.verdict import judge_job
 from posbench.tools.advice.decide import advice_content, finalists, rankings
 from posbench.tools.advice.measure import Measurements
 from posbench.tools.advice.plan import chosen_families, plan_advice
-from posbench.tools.request import METHODS, one_model, windows_to_read
+from posbench.tools.request import METHODS, single_model_request, windows_to_read
 
 SCRIPT = "scripts/advise.py"
 EVALUATE = (
@@ -35,7 +35,7 @@ EVALUATE = (
 def advise(request: Request) -> None:
     """Search, judge, print the advice and write advice.json, the page and config.json."""
     chosen = f"what {SCRIPT} chooses (target=, budget= and methods= set the bounds)"
-    cfg = one_model(
+    cfg = single_model_request(
         request,
         f"{SCRIPT} advises on",
         "or give run= of the fine-tuned one",
@@ -60,7 +60,7 @@ def advise(request: Request) -> None:
         split: replace(job.config.evaluate, split=split, windows=count, **room)
         for split, count in plan.windows.items()
     }
-    read = {split: windows_to_read(job, one)[2] for split, one in asked.items()}
+    read = {split: windows_to_read(job, one).in_words for split, one in asked.items()}
     found = Measurements(cfg, request.launcher, shlex.join(sys.orig_argv), plan, job)
     if cfg["dry"]:
         check_devices([job], request.launcher)

@@ -1,6 +1,4 @@
-"""Command of scripts/bundle.py: a report's folder, or runs, to one file; and the check of a folder
-of evidence.
-"""
+"""Command of scripts/bundle.py: a report's folder or runs to one file, or the check of a folder."""
 
 import tempfile
 from pathlib import Path
@@ -23,69 +21,75 @@ def bundle_command(words: list[str]) -> None:
             f"A bundle is of one folder of runs or of a report, and {len(names)} are named: give"
             " one."
         )
-    (given,) = names
-    found, name = named(given), Path(given).resolve().name
-    if found.get("csvs"):
+    path = names[0]
+    results = named(path)
+    if results.get("csvs"):
         raise ConfigError(
-            f"{found['csvs'][0]} is a CSV of losses without sums: give runs, or a report's folder"
+            f"{results['csvs'][0]} is a CSV of losses without sums: give runs, or a report's folder"
             " with evidence."
         )
-    evidence = found.get("evidence", ())
-    kept = evidence[0] if len(evidence) == 1 and not found.get("paths") else None
-    report = collected({given: found}, name)[0][""]
+    name = Path(path).resolve().name
+    report = collected({path: results}, name)[0][""]
+    evidence = results.get("evidence", ())
+    folder = evidence[0] if len(evidence) == 1 and not results.get("paths") else None
     if chosen["check"]:
-        if kept is None:
+        if folder is None:
             raise ConfigError(
-                f"{given} is no folder of evidence: name the folder of one report, with rows.csv,"
+                f"{path} is no folder of evidence: name the folder of one report, with rows.csv,"
                 " sums.npz, configs.jsonl."
             )
-        return _check(kept, given, report)
-    if Path(given).is_file():
+        _check(folder, path, report)
+        return
+    if Path(path).is_file():
         raise ConfigError(
-            f"{given} is a bundle already: give a folder of runs or of a report, or check=true."
+            f"{path} is a bundle already: give a folder of runs or of a report, or check=true."
         )
     out = Path(f"{name}.posbench.zip" if chosen["out"] == OPTIONS["out"] else chosen["out"])
     if out.suffix.lower() != ENDING:
         raise ConfigError(f"out={out} is no bundle: give it the ending .zip.")
-    from posbench.report.write_report import EXPLORE, PAGE, write
-
-    if kept:
-        _check_whole(
-            kept, given, report, tables=has_hashes(kept)
-        )  # an earlier version's tables had other words
-    for origin in report.origins:
-        name_folder(origin.parent, name)
-    with tempfile.TemporaryDirectory(prefix="posbench-") as made:
-        write(report, made)
-        fresh = contents_of(Path(made))
-    pages = {
-        page: fresh[page] for page in (EXPLORE, PAGE)
-    }  # made anew, since they name no folder of the machine then
-    contents = fresh | (contents_of(kept) if kept else {}) | pages
-    contents.pop(HASHES)
-    write_bundle(contents | {HASHES: hashes_of(contents)}, out)
-    print(
-        f"{out} ({out.stat().st_size / 1e6:.1f} MB); it is read like a folder:",
-        f"posbench explore {out}",
-        sep="\n  ",
-    )
+    if folder:
+        # An earlier version's tables had other words.
+        _check_whole(folder, path, report, tables=has_hashes(folder))
+    write_bundle(_contents(report, name, folder), out)
+    print(f"{out} ({out.stat().st_size / 1e6:.1f} MB); it is read like a folder:")
+    print(f"  posbench explore {out}")
     print(f"  posbench report runs={out}")
 
 
+def _contents(report: object, name: str, folder: Path | None) -> dict[str, bytes]:
+    """{file name: bytes} of a bundle: the files of a report, or those of its folder.
+
+    The pages are made anew, so that they name no folder of this machine.
+    """
+    from posbench.report.write_report import EXPLORE, PAGE, write
+
+    for origin in report.origins:
+        name_folder(origin.parent, name)
+    with tempfile.TemporaryDirectory(prefix="posbench-") as temporary:
+        write(report, temporary)
+        contents = contents_of(Path(temporary))
+    if folder:
+        pages = {page: contents[page] for page in (EXPLORE, PAGE)}
+        contents = contents | contents_of(folder) | pages
+    del contents[HASHES]
+    return contents | {HASHES: hashes_of(contents)}
+
+
 def _check(folder: Path, name: str, report: object) -> None:
-    """Print what a folder of evidence holds. Raises RunError if something does not follow from its
-    rows and sums.
+    """Print what a folder of evidence holds.
+
+    Raises RunError if something does not follow from its rows and sums.
     """
     from posbench.report.published.leaderboard import read_folder, tables
 
     _check_whole(folder, name, report)
-    commits = {row["commit"] for row in report.rows} | {
-        origin.provenance.get("commit") for origin in report.origins.values()
-    }
-    changed = sum(
-        not one.provenance.get("commit") or bool(one.provenance.get("dirty_diff"))
-        for one in report.origins.values()
-    )
+    commits = {row["commit"] for row in report.rows}
+    n_changed = 0
+    for origin in report.origins.values():
+        commit = origin.provenance.get("commit")
+        commits.add(commit)
+        if not commit or origin.provenance.get("dirty_diff"):
+            n_changed += 1
     print(
         f"{name}: {len(report.rows):,} rows of {len(report.origins)} trainings; all tables are"
         " those of rows and sums."
@@ -95,28 +99,26 @@ def _check(folder: Path, name: str, report: object) -> None:
             f"It has no {HASHES}, as folders of earlier versions have none: nothing vouches for"
             " commits, machines and the like."
         )
-    listed = ", ".join(sorted({str(one)[:12] for one in commits if one})) or "none"
-    print(f"Commits: {listed}; {changed} trainings of changed or unknown code.")
-    print(
-        "Of it, the leaderboard (results/reported/leaderboard.md) would"
-        f" show:\n\n{tables([read_folder(folder)]) or 'nothing'}"
-    )
+    listed = ", ".join(sorted({str(commit)[:12] for commit in commits if commit})) or "none"
+    print(f"Commits: {listed}; {n_changed} trainings of changed or unknown code.")
+    print("Of it, the leaderboard (results/reported/leaderboard.md) would show:")
+    print()
+    print(tables([read_folder(folder)]) or "nothing")
 
 
 def _check_whole(folder: Path, name: str, report: object, tables: bool = True) -> None:
-    """Raise RunError if a folder of evidence was altered, or if something does not follow from its
-    rows and sums.
+    """Raise RunError if a folder was altered, or if something does not follow from rows and sums.
 
     Without `tables`, table.md may be another.
     """
     from posbench.report.write_report import disagreements
 
-    if wrong := [
-        fault
-        for fault in disagreements(folder, report)
-        if tables or not fault.startswith("table.md")
-    ]:
-        more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+    faults = disagreements(folder, report)
+    if not tables:
+        faults = [fault for fault in faults if not fault.startswith("table.md")]
+    if faults:
+        more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
         raise RunError(
-            f"{name} does not hold together ({wrong[0]}{more}): recreate it with scripts/report.py."
+            f"{name} does not hold together ({faults[0]}{more}): recreate it with"
+            " scripts/report.py."
         )

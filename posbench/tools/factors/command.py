@@ -20,7 +20,7 @@ from posbench.sweep.dry_run import check_devices
 from posbench.sweep.jobs import Job
 from posbench.sweep.launch import launch_one
 from posbench.tools.factors.factor_search import plan_search, search, search_sizes
-from posbench.tools.request import METHODS, one_model, windows_to_read
+from posbench.tools.request import METHODS, single_model_request, windows_to_read
 
 SCRIPT = "scripts/search_factors.py"
 CHOSEN = (
@@ -45,7 +45,7 @@ def search_factors(request: Request) -> None:
         f"of no effect, since {SCRIPT} searches the factors of longrope on validation documents, in"
         " windows of target= tokens"
     )
-    cfg = one_model(
+    cfg = single_model_request(
         request,
         f"{SCRIPT} searches for",
         "and fine-tune with the factors that it finds",

@@ -38,7 +38,7 @@ from posbench.tools.identify.show import (
     identify_content,
     identify_text,
 )
-from posbench.tools.request import METHODS, one_model
+from posbench.tools.request import METHODS, single_model_request
 
 SCRIPT = "scripts/identify.py"
 OURS = (
@@ -111,7 +111,9 @@ def _identifiable(request: Request) -> dict:
         " them)"
     )
     checkpoint = "and give model.path= of the checkpoint that the engine serves"
-    cfg = one_model(request, f"{SCRIPT} compares an engine with", checkpoint, METHODS, OURS, found)
+    cfg = single_model_request(
+        request, f"{SCRIPT} compares an engine with", checkpoint, METHODS, OURS, found
+    )
     if cfg["engine"] is None:
         raise ConfigError(
             f"{SCRIPT} needs the rows of an engine: give its run, as in posbench identify"

