@@ -29,7 +29,7 @@ from posbench.model.kernels.blocks import rows
 from posbench.position.geometry import Span, Spectrum, Trait
 from posbench.position.instantiate import make
 from posbench.position.plan import make_plan
-from posbench.tools.anatomy.query_view import content_score, kinds
+from posbench.tools.anatomy.query_view import content_score, layer_views
 
 FACTORS = [Ntk, DynamicNtk, NtkFixed, NtkMixed, NtkByParts, Yarn, Llama3, Longrope]
 
@@ -205,7 +205,7 @@ def test_an_anatomy_sees_the_first_positions_without_magnitude():
     found = []
     for sharper in (True, False):
         extension = Longrope([4.0] * 4, exact_first=3, temperature=sharper)
-        (kind,) = kinds(encoding, extension, length)
+        (kind,) = layer_views(encoding, extension, length)
         found.append(
             content_score(
                 kind, length - 1, torch.arange(length), q[:, :, [-1]].expand(-1, -1, length, -1), k

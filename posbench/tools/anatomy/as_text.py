@@ -31,21 +31,28 @@ ANSWERS = {True: "yes", False: "no", None: "-"}
 
 
 def title(numbers: dict) -> str:
-    """Title of the form encoding + extension + scale, without those that are `none`."""
-    others = [numbers[key] for key in ("extension", "scale_attention") if numbers[key] != "none"]
-    trained = [f"trained {numbers['trained_scale']}"] if numbers["trained_scale"] != "none" else []
-    return " + ".join([numbers["encoding"], *trained, *others])
+    """Title of the form encoding + extension + scale, without those that are `none`.
+
+    >>> none = {"trained_scale": "none", "scale_attention": "none"}
+    >>> title({"encoding": "rope", "extension": "yarn", **none})
+    'rope + yarn'
+    """
+    parts = [numbers["encoding"]]
+    if numbers["trained_scale"] != "none":
+        parts.append(f"trained {numbers['trained_scale']}")
+    parts += [numbers[key] for key in ("extension", "scale_attention") if numbers[key] != "none"]
+    return " + ".join(parts)
 
 
-def lengths_asked(numbers: dict) -> str:
-    """Lengths of training and evaluation, in words."""
-    fed = "" if numbers["fed"] == numbers["length"] else f", fed {numbers['fed']} at a time"
-    target = (
-        ""
-        if numbers["target_len"] in (numbers["length"], numbers["fed"])
-        else f", configured for {numbers['target_len']}"
-    )
-    return f"trained at {numbers['train_len']} tokens, asked for {numbers['length']}{target}{fed}"
+def lengths_in_words(numbers: dict) -> str:
+    """Lengths of training and evaluation, such as "trained at 64 tokens, asked for 256"."""
+    length, target, fed = (numbers[key] for key in ("length", "target_len", "fed"))
+    words = f"trained at {numbers['train_len']} tokens, asked for {length}"
+    if target not in (length, fed):
+        words += f", configured for {target}"
+    if fed != length:
+        words += f", fed {fed} at a time"
+    return words
 
 
 def reader_notes(numbers: dict) -> list[str]:
@@ -54,10 +61,8 @@ def reader_notes(numbers: dict) -> list[str]:
     if numbers.get("noop"):
         lines.append(f"No-op: {numbers['noop']}.")
     if numbers["n_parameters"]:
-        lines.append(
-            f"{numbers['n_parameters']:,} learned numbers,"
-            f" {'as trained' if numbers.get('run') else 'at their initial values'}."
-        )
+        state = "as trained" if numbers.get("run") else "at their initial values"
+        lines.append(f"{numbers['n_parameters']:,} learned numbers, {state}.")
     if "gates" in numbers["depends_on_content"]:
         lines.append("Gates depend on content: shown for a token of zeros.")
     if "weights" in numbers["depends_on_content"]:
@@ -68,12 +73,17 @@ def reader_notes(numbers: dict) -> list[str]:
 
 
 def named_values(names: dict[str, str], values: dict) -> str:
-    """Text of the form name: value; name: value; ..."""
-    return "; ".join(
+    """Text of the form name: value; name: value; ... of the values that there are.
+
+    >>> named_values({"unique": "a code for each position", "beta": "beta"}, {"beta": 31.96251})
+    'beta: 31.96'
+    """
+    texts = [
         f"{name}: {_value_in_words(key, values[key])}"
         for key, name in names.items()
         if key in values
-    )
+    ]
+    return "; ".join(texts)
 
 
 def _value_in_words(key: str, value: float | bool | None) -> str:
@@ -85,25 +95,27 @@ def _value_in_words(key: str, value: float | bool | None) -> str:
 
 
 def summary(numbers: dict) -> list[str]:
-    """Lines of the terminal: title, each kind of layer, properties, dimensionless numbers,
-    notes.
-    """
-    lines = [f"{title(numbers)}: {lengths_asked(numbers)}"]
-    for layer in numbers["layers"]:
-        seen = [value for value in layer["distance"] if value is not None]
-        said = [f"the last query sees {len(seen)} keys, the farthest at {max(seen):.6g}"]
-        if layer["sink"]:
-            said.append(
-                "a sink of logit "
-                + " ".join(f"{logit:.3g}" for logit in dict.fromkeys(layer["sink"]))
-            )
-        who = (
-            f"{len(layer['numbers'])} layer{'s' * (len(layer['numbers']) > 1)} of {layer['name']}: "
-            if len(numbers["layers"]) > 1
-            else ""
-        )
-        lines.append(f"  {who}{'; '.join(said)}")
-    lines.append(f"  {named_values(PROPERTIES, numbers['properties'])}")
+    """Lines of the terminal: title, kinds of layers, properties, dimensionless numbers, notes."""
+    several_kinds = len(numbers["layers"]) > 1
     meanings = {key: meaning for key, (_, meaning) in DIMENSIONLESS.items()}
-    lines.append(f"  {named_values(meanings, numbers['dimensionless'])}")
-    return lines + [f"  {note}" for note in reader_notes(numbers)]
+    return [
+        f"{title(numbers)}: {lengths_in_words(numbers)}",
+        *(f"  {_layer_in_words(layer, several_kinds)}" for layer in numbers["layers"]),
+        f"  {named_values(PROPERTIES, numbers['properties'])}",
+        f"  {named_values(meanings, numbers['dimensionless'])}",
+        *(f"  {note}" for note in reader_notes(numbers)),
+    ]
+
+
+def _layer_in_words(layer: dict, with_name: bool) -> str:
+    """Keys and sinks of a kind of layer: "2 layers of rope: the last query sees 64 keys, ..."."""
+    seen = [value for value in layer["distance"] if value is not None]
+    text = f"the last query sees {len(seen)} keys, the farthest at {max(seen):.6g}"
+    if layer["sink"]:
+        logits = " ".join(f"{logit:.3g}" for logit in dict.fromkeys(layer["sink"]))
+        text += f"; a sink of logit {logits}"
+    if not with_name:
+        return text
+    count = len(layer["numbers"])
+    plural = "s" if count > 1 else ""
+    return f"{count} layer{plural} of {layer['name']}: {text}"

@@ -45,57 +45,46 @@ class LayerAttention:
         gates are made from, if there are any.
         """
         batch, heads, length, _ = q_BHTD.shape
-        index_T, first = (
-            torch.arange(length, device=q_BHTD.device),
-            len(buckets(length)),
-        )  # the bucket of the first token
-        entropy_BH, far_BH = (q_BHTD.new_zeros(batch, heads, dtype=torch.float64) for _ in range(2))
-        mass_BHU = q_BHTD.new_zeros(batch, heads, first + 1, dtype=torch.float64)
+        first_token = len(buckets(length))  # its bucket, the last one
+        index_T = torch.arange(length, device=q_BHTD.device)
+        entropy_BH = q_BHTD.new_zeros(batch, heads, dtype=torch.float64)
+        far_BH = torch.zeros_like(entropy_BH)
+        mass_BHU = q_BHTD.new_zeros(batch, heads, first_token + 1, dtype=torch.float64)
         for start, bands in attention_weights(plan, x_BTC, q_BHTD, k_BGTD, queries):
-            given_BHS = 0.0
+            total_BHS = 0.0
             for keys, weights_BHSK in bands:
                 weights_BHSK = weights_BHSK.double()
-                distance_SK = (
-                    index_T[start : start + weights_BHSK.shape[2], None] - index_T[keys]
-                ).clamp(min=0)
-                bucket_SK = (
-                    torch.frexp(distance_SK.double())
-                    .exponent.long()
-                    .masked_fill(index_T[keys] == 0, first)
-                )
-                each_BHSU = mass_BHU.new_zeros(*weights_BHSK.shape[:3], mass_BHU.shape[-1])
-                each_BHSU.scatter_add_(-1, bucket_SK.expand_as(weights_BHSK), weights_BHSK)
-                mass_BHU += each_BHSU.sum(dim=2)
+                query_S = index_T[start : start + weights_BHSK.shape[2]]
+                distance_SK = (query_S[:, None] - index_T[keys]).clamp(min=0)
+                bucket_SK = torch.frexp(distance_SK.double()).exponent.long()
+                bucket_SK = bucket_SK.masked_fill(index_T[keys] == 0, first_token)
+                mass_BHSU = mass_BHU.new_zeros(*weights_BHSK.shape[:3], first_token + 1)
+                mass_BHSU.scatter_add_(-1, bucket_SK.expand_as(weights_BHSK), weights_BHSK)
+                far_SK = (distance_SK >= plan.span.train_len) & (bucket_SK < first_token)
+                mass_BHU += mass_BHSU.sum(dim=2)
                 entropy_BH += torch.special.entr(weights_BHSK).sum(dim=(2, 3))
-                far_BH += (
-                    weights_BHSK * ((distance_SK >= plan.span.train_len) & (bucket_SK < first))
-                ).sum(dim=(2, 3))
-                given_BHS = given_BHS + each_BHSU.sum(dim=-1)
-            entropy_BH += torch.special.entr(_spared(given_BHS)).sum(dim=2)
-        for kept, new in (
-            (self.entropy_NH, entropy_BH),
-            (self.far_NH, far_BH),
-            (self.mass_NHU, mass_BHU),
-        ):
-            kept.extend((new / queries).cpu())
-        self.keys, self.seen_U = float(plan.n_T[-queries:].mean()), _seen_keys(plan, queries)
+                far_BH += (weights_BHSK * far_SK).sum(dim=(2, 3))
+                total_BHS = total_BHS + mass_BHSU.sum(dim=-1)
+            entropy_BH += torch.special.entr(_spared(total_BHS)).sum(dim=2)
+        self.entropy_NH.extend((entropy_BH / queries).cpu())
+        self.far_NH.extend((far_BH / queries).cpu())
+        self.mass_NHU.extend((mass_BHU / queries).cpu())
+        self.keys = float(plan.n_T[-queries:].mean())
+        self.seen_U = _seen_keys(plan, queries)
 
     def summary(self, document_N: np.ndarray) -> dict:
-        """Values of `measure_attention` for this layer, whose windows lie in the documents
-        document_N.
-        """
+        """Values of `measure_attention` for this layer. document_N: the document of each window."""
         mass_HU = torch.stack(self.mass_NHU).mean(dim=0)
-        means = [
-            clustered_mean(entropy_N, document_N)
-            for entropy_N in torch.stack(self.entropy_NH).T.numpy()
-        ]
+        means, halves = [], []
+        for entropy_N in torch.stack(self.entropy_NH).T.numpy():
+            mean, error, documents = clustered_mean(entropy_N, document_N)
+            means.append(mean)
+            halves.append(student_quantile(0.975, documents - 1) * error if documents > 1 else None)
         return {
             "keys": self.keys,
             "seen": self.seen_U.tolist(),
-            "entropy": [mean for mean, _, _ in means],
-            "entropy_half": [
-                student_quantile(0.975, g - 1) * sem if g > 1 else None for _, sem, g in means
-            ],
+            "entropy": means,
+            "entropy_half": halves,
             "first": mass_HU[:, -1].tolist(),
             "sink": _spared(mass_HU.sum(dim=-1)).tolist(),
             "far": torch.stack(self.far_NH).mean(dim=0).tolist(),
@@ -127,11 +116,13 @@ def measure_attention(evaluation: Scorer, length: int) -> dict:
 
 
 def buckets(length: int) -> list[list[int]]:
-    """First and last index distance of each bucket of a text: 0, 1, 2-3, 4-7, and so on."""
-    return [
-        [0, 0],
-        *([2**power, 2 ** (power + 1) - 1] for power in range((length - 1).bit_length())),
-    ]
+    """First and last index distance of each bucket of a text.
+
+    >>> buckets(8)
+    [[0, 0], [1, 1], [2, 3], [4, 7]]
+    """
+    powers = range((length - 1).bit_length())
+    return [[0, 0], *([2**power, 2 ** (power + 1) - 1] for power in powers)]
 
 
 @contextmanager
@@ -141,19 +132,20 @@ def _watched(evaluation: Scorer, queries: int) -> Iterator[list[LayerAttention]]
     layers = [LayerAttention() for _ in model.encoding.layers()]
     with ExitStack() as stack:
         if isinstance(model, Reader):
-            model.hook.watch = lambda index, plan, q_BHTD, k_BGTD: layers[index].add(
-                plan, None, q_BHTD, k_BGTD, queries
-            )
+
+            def watch(index: int, plan: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor) -> None:
+                layers[index].add(plan, None, q_BHTD, k_BGTD, queries)
+
+            model.hook.watch = watch
             stack.callback(setattr, model.hook, "watch", None)
-        for block, layer in (
-            zip(model.layers, layers, strict=True) if isinstance(model, GPT) else ()
-        ):
+        elif isinstance(model, GPT):
+            for block, layer in zip(model.layers, layers, strict=True):
 
-            def add(module: Attention, given: tuple, layer: LayerAttention = layer) -> None:
-                x_BTC, plan = given[:2]
-                layer.add(plan, x_BTC, *module.queries_and_keys(x_BTC), queries)
+                def add(module: Attention, inputs: tuple, layer: LayerAttention = layer) -> None:
+                    x_BTC, plan = inputs[:2]
+                    layer.add(plan, x_BTC, *module.queries_and_keys(x_BTC), queries)
 
-            stack.callback(block.self_attn.register_forward_pre_hook(add).remove)
+                stack.callback(block.self_attn.register_forward_pre_hook(add).remove)
         yield layers
 
 
@@ -166,18 +158,17 @@ def _seen_keys(plan: LayerPlan, queries: int) -> Tensor:
         for query in range(length - queries, length):
             key_K = torch.arange(1, query + 1)
             (seen_K,) = band.seen(torch.tensor([query]), key_K)
-            seen_U += torch.frexp((query - key_K[seen_K]).double()).exponent.bincount(
-                minlength=len(seen_U)
-            )
+            bucket_K = torch.frexp((query - key_K[seen_K]).double()).exponent
+            seen_U += bucket_K.bincount(minlength=len(seen_U))
         return seen_U
 
-    return (
-        sum(band.once(("buckets", queries), lambda band=band: of_band(band)) for band in plan.bands)
-        / queries
-    )
+    total_U = 0
+    for band in plan.bands:
+        total_U = total_U + band.once(("buckets", queries), lambda band=band: of_band(band))
+    return total_U / queries
 
 
-def _spared(given: Tensor) -> Tensor:
-    """Weight that is missing to a sum of 1."""
-    spared = 1 - given
+def _spared(total: Tensor) -> Tensor:
+    """Weight that a total lacks to 1."""
+    spared = 1 - total
     return spared.where(spared > ROUNDING, 0)

@@ -3,248 +3,257 @@ length and maps of head and distance.
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib import colormaps
-from matplotlib.colors import LinearSegmentedColormap, PowerNorm
+from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize, PowerNorm
 
 from posbench.report.figures.lines import end_labels
 from posbench.report.figures.style import FONT, GREY, OKABE_ITO, Frame, legible, note, octaves
 from posbench.report.records import tick_lengths
 from posbench.tools.anatomy.attention_file import arm_name, windows_read
 
-CURVE, CELL, TALL = (
-    150,
-    20,
-    84,
-)  # points: width of a panel of curves and of a map's cell, and least height of a layer
-MARGIN, GUTTER, BETWEEN, ABOVE, BELOW = 92, 60, 34, 46, 40
-HIDDEN, NUMBERED = (
-    "#ececec",
-    96,
-)  # colour of what is not seen; most heads of a model whose maps have numbers
+# Points.
+CURVE, CELL = 150, 20  # width of a panel of curves, and of a column of a map
+TALL = 84  # least height of a layer
+MARGIN, ABOVE, BELOW = 92, 46, 40  # left of the panels, above and below them
+GUTTER, BETWEEN, BETWEEN_LAYERS = 60, 34, 14  # right of curves, right of a map, below a layer
+HIDDEN = "#ececec"  # colour of what is not seen
+NUMBERED = 96  # most heads of a model whose maps have numbers
 LABELLED, BARS = 12, 4  # most heads of a layer whose curves have names, and intervals
+DOTTED, DASHED = (0, (1.2, 1.4)), (0, (4, 3))
 
 
-def attention_page(found: dict):
+class Panel(NamedTuple):
+    """A column of panels: a map of one text, or the curves of an arm over its texts."""
+
+    name: str
+    text: dict | None = None
+    arm: dict | None = None
+
+    @property
+    def heading(self) -> str:
+        """Line below the name."""
+        if self.arm:
+            return "entropy (nats)"
+        loss = self.text["nll"]
+        return f"{self.text['length']} tokens, loss {loss:.3f}: share of the weight (%)"
+
+
+class Column(NamedTuple):
+    """A column of a map: its label, key of a layer, and for `mass` the number of the bucket."""
+
+    label: str
+    key: str
+    bucket: int = 0
+
+
+def attention_page(diagnostics: dict):
     """Figure of diagnostics.json: on the left the model as it was trained, then for each arm
     curves, and a map at its longest length.
     """
-    heads, train_len = (
-        len(found["arms"][0]["measured"][0]["layers"][0]["entropy"]),
-        found["train_len"],
-    )
-    tall = max(TALL, min(11, max(4, 2600 / heads / len(found["layers"]))) * heads)
-    measured = [text for one in found["arms"] for text in one["measured"]]
-    sinks = any(max(layer["sink"]) for text in measured for layer in text["layers"])
-    columns = [("sink", "sink", 0)] * sinks + [
-        ("first", "first", 0)
-    ]  # label, key, number of the bucket
-    lows = [low for low, _ in found["buckets"]]
-    columns += [
-        (str(low) if low < 1024 else f"{low // 1024}k", "mass", number)
-        for number, low in enumerate(lows)
-    ]
-    wide, numbers = CELL * len(columns), heads * len(found["layers"]) <= NUMBERED
-    highest = (
-        max(math.log(max(layer["keys"], 2)) for text in measured for layer in text["layers"]) * 1.04
-    )
-    trained = next(
-        text for text in found["arms"][0]["measured"] if text["length"] == found["known"]
-    )
-    panels = [("as trained", trained, None)]  # name, text of a map or None, arm of curves or None
-    for one in found["arms"]:
-        panels += [(arm_name(one), None, one)] * (len(one["measured"]) > 1)
-        panels += [
-            (arm_name(one), text, None) for text in one["measured"][-1:] if text is not trained
-        ]
-    across = MARGIN + sum(CURVE + GUTTER if one else wide + BETWEEN for _, _, one in panels)
-    methods = found["encoding"] + (
-        "" if found["trained_scale"] == "none" else f" trained with {found['trained_scale']}"
-    )
+    layers, train_len = diagnostics["layers"], diagnostics["train_len"]
+    texts = [text for arm in diagnostics["arms"] for text in arm["measured"]]
+    heads = len(texts[0]["layers"][0]["entropy"])
+    tall = max(TALL, min(11, max(4, 2600 / heads / len(layers))) * heads)
+    columns = _columns(diagnostics["buckets"], texts)
+    panels = _panels(diagnostics)
+    widths = [CURVE if panel.arm else CELL * len(columns) for panel in panels]
+    gaps = [GUTTER if panel.arm else BETWEEN for panel in panels]
+    most_keys = max(max(layer["keys"], 2) for text in texts for layer in text["layers"])
     frame = Frame(
-        f"Attention of {methods}, head by head ({found['run']})",
-        across,
-        ABOVE + len(found["layers"]) * (tall + 14) + BELOW,
+        _title(diagnostics),
+        MARGIN + sum(widths) + sum(gaps),
+        ABOVE + len(layers) * (tall + BETWEEN_LAYERS) + BELOW,
     )
-    for number, kind in enumerate(found["layers"]):
-        left, top, last = MARGIN, ABOVE + number * (tall + 14), number == len(found["layers"]) - 1
-        for place, (name, text, one) in enumerate(panels):
-            axes = frame.axes(left, top, CURVE if one else wide, tall)
-            left += CURVE + GUTTER if one else wide + BETWEEN
-            if one:
-                _curves(axes, one, number, train_len, highest, last)
+    for number in range(len(layers)):
+        last = number == len(layers) - 1
+        top = ABOVE + number * (tall + BETWEEN_LAYERS)
+        left = MARGIN
+        for place, panel in enumerate(panels):
+            axes = frame.axes(left, top, widths[place], tall)
+            left += widths[place] + gaps[place]
+            if panel.arm:
+                axes.set_ylim(0, math.log(most_keys) * 1.04)
+                _draw_curves(axes, panel.arm["measured"], number, train_len, last)
             else:
-                _map(
-                    axes,
-                    text["layers"][number],
-                    columns,
-                    train_len,
-                    "{}" if place else "head {}",
-                    numbers,
-                    last,
-                )
+                row_name = "{}" if place else "head {}"
+                _draw_map(axes, panel.text["layers"][number], columns, train_len, row_name)
+                if heads * len(layers) <= NUMBERED:
+                    _write_shares(axes, panel.text["layers"][number], columns)
+                _label_columns(axes, columns if last else [])
             if number == 0:
-                shown = (
-                    "entropy (nats)"
-                    if one
-                    else f"{text['length']} tokens, loss {text['nll']:.3f}: share of the weight (%)"
-                )
-                note(
-                    axes,
-                    name,
-                    (0, 1),
-                    (0, 19),
-                    xycoords="axes fraction",
-                    fontsize=9.5,
-                    fontweight="bold",
-                )
-                note(
-                    axes,
-                    shown,
-                    (0, 1),
-                    (0, 7),
-                    xycoords="axes fraction",
-                    fontsize=8.2,
-                    color="#222222",
-                )
+                _write_heading(axes, panel)
             if place == 0:
-                lines = [f"layer {number + 1}"]
-                if len({(one["kind"], one["window"]) for one in found["layers"]}) > 1:
-                    lines += [kind["kind"]] + [f"window {kind['window']}"] * (
-                        kind["window"] is not None
-                    )
-                style = {
-                    "xycoords": "axes fraction",
-                    "va": "top",
-                    "ha": "right",
-                    "fontsize": 8.5,
-                    "linespacing": 1.3,
-                }
-                note(axes, "\n".join(lines), (0, 1), (-40, 1), **style)
-    frame.caption(_attention_caption(found, any(one for *_, one in panels), sinks), up=2)
+                _name_layer(axes, layers, number)
+    frame.caption(_caption(diagnostics, panels, columns), up=2)
     return frame.figure
 
 
-def _curves(axes, one: dict, number: int, train_len: int, highest: float, last: bool) -> None:
-    lengths, layers = (
-        [text["length"] for text in one["measured"]],
-        [text["layers"][number] for text in one["measured"]],
-    )
+def _title(diagnostics: dict) -> str:
+    methods = diagnostics["encoding"]
+    if diagnostics["trained_scale"] != "none":
+        methods += f" trained with {diagnostics['trained_scale']}"
+    return f"Attention of {methods}, head by head ({diagnostics['run']})"
+
+
+def _panels(diagnostics: dict) -> list[Panel]:
+    """Panels from left to right."""
+    arms, known = diagnostics["arms"], diagnostics["known"]
+    trained = next(text for text in arms[0]["measured"] if text["length"] == known)
+    panels = [Panel("as trained", text=trained)]
+    for arm in arms:
+        longest = arm["measured"][-1]
+        if len(arm["measured"]) > 1:
+            panels.append(Panel(arm_name(arm), arm=arm))
+        if longest is not trained:
+            panels.append(Panel(arm_name(arm), text=longest))
+    return panels
+
+
+def _columns(buckets: list[list[int]], texts: list[dict]) -> list[Column]:
+    """Columns of all maps; that of the sink only where some head has one."""
+    columns = [Column("first", "first")]
+    if any(max(layer["sink"]) for text in texts for layer in text["layers"]):
+        columns.insert(0, Column("sink", "sink"))
+    for bucket, (low, _) in enumerate(buckets):
+        label = str(low) if low < 1024 else f"{low // 1024}k"
+        columns.append(Column(label, "mass", bucket))
+    return columns
+
+
+def _write_heading(axes, panel: Panel) -> None:
+    style = {"xycoords": "axes fraction"}
+    note(axes, panel.name, (0, 1), (0, 19), fontsize=9.5, fontweight="bold", **style)
+    note(axes, panel.heading, (0, 1), (0, 7), fontsize=8.2, color="#222222", **style)
+
+
+def _name_layer(axes, layers: list[dict], number: int) -> None:
+    """Write the number of a layer on the left, and its kind and window if layers differ."""
+    lines = [f"layer {number + 1}"]
+    if any(layer != layers[0] for layer in layers):
+        lines.append(layers[number]["kind"])
+        if layers[number]["window"] is not None:
+            lines.append(f"window {layers[number]['window']}")
+    style = {"va": "top", "ha": "right", "fontsize": 8.5, "linespacing": 1.3}
+    note(axes, "\n".join(lines), (0, 1), (-40, 1), xycoords="axes fraction", **style)
+
+
+def _draw_curves(axes, texts: list[dict], number: int, train_len: int, last: bool) -> None:
+    """Draw the entropy of each head of one layer by length."""
+    lengths = [text["length"] for text in texts]
+    layers = [text["layers"][number] for text in texts]
     octaves(axes, tick_lengths(lengths), train_len)
-    axes.set(xlim=(min(lengths) / 1.15, max(lengths) * 1.15), ylim=(0, highest))
+    axes.set_xlim(min(lengths) / 1.15, max(lengths) * 1.15)
     axes.tick_params(labelsize=7.5, labelbottom=last)
-    axes.plot(
-        lengths,
-        [math.log(layer["keys"]) for layer in layers],
-        color=GREY,
-        linewidth=1,
-        linestyle=(0, (1.2, 1.4)),
-        zorder=2,
-    )
-    ends = [(math.log(layers[-1]["keys"]), lengths[-1], "even", GREY)]
+    even = [math.log(layer["keys"]) for layer in layers]
+    axes.plot(lengths, even, color=GREY, linewidth=1, linestyle=DOTTED, zorder=2)
+    labels = [(even[-1], lengths[-1], "even", GREY)]
     heads = len(layers[0]["entropy"])
     for head in range(heads):
-        colour = (
-            OKABE_ITO[head]
-            if heads <= len(OKABE_ITO)
-            else colormaps["viridis"](0.95 * head / heads)
-        )
-        values, halves = (
-            [layer[key][head] for layer in layers] for key in ("entropy", "entropy_half")
-        )
-        axes.plot(
-            lengths, values, color=colour, marker="o", markersize=2.6, linewidth=1.2, zorder=3
-        )
+        colour = _head_colour(head, heads)
+        values = np.array([layer["entropy"][head] for layer in layers])
+        halves = [layer["entropy_half"][head] for layer in layers]
+        style = {"marker": "o", "markersize": 2.6, "linewidth": 1.2, "zorder": 3}
+        axes.plot(lengths, values, color=colour, **style)
         if heads <= BARS and None not in halves:
-            low, high = (
-                [value + sign * half for value, half in zip(values, halves, strict=True)]
-                for sign in (-1, 1)
-            )
-            axes.vlines(lengths, low, high, color=colour, linewidth=2.2, alpha=0.3, zorder=2)
+            style = {"linewidth": 2.2, "alpha": 0.3, "zorder": 2}
+            axes.vlines(lengths, values - halves, values + halves, color=colour, **style)
         if heads <= LABELLED:
-            ends.append((values[-1], lengths[-1], f"head {head + 1}", colour))
-    end_labels(axes, ends)
+            labels.append((values[-1], lengths[-1], f"head {head + 1}", colour))
+    end_labels(axes, labels)
     if last:
         axes.set_xlabel("length (tokens)", fontsize=FONT)
 
 
-def _map(
-    axes,
-    layer: dict,
-    columns: list[tuple[str, str, int]],
-    train_len: int,
-    row: str,
-    numbers: bool,
-    last: bool,
-) -> None:
-    heads, first = len(layer["entropy"]), sum(key != "mass" for _, key, _ in columns)
-    shares = []  # of each column
-    for _, key, number in columns:
-        hidden = key == "mass" and not (number < len(layer["seen"]) and layer["seen"][number])
-        shares.append(
-            [math.nan] * heads
-            if hidden
-            else [row[number] for row in layer[key]]
-            if key == "mass"
-            else layer[key]
-        )
-    colours = LinearSegmentedColormap.from_list(
-        "share", ["#ffffff", "#8fbfdf", OKABE_ITO[0], "#00263d"]
-    ).with_extremes(bad=HIDDEN)
-    norm = PowerNorm(0.6, 0, 1)
-    height = axes.get_position().height * axes.figure.get_figheight() * 72 / heads
-    known = np.ma.masked_invalid(np.array(shares, float).T)
-    axes.pcolormesh(known, cmap=colours, norm=norm, edgecolor="white", linewidth=0.4 * (height > 6))
-    for head, place in zip(*np.nonzero(known.filled(0) >= 0.005), strict=True):
-        if numbers:
-            ink = legible(colours(norm(known[head, place])), ("#1a1a1a", "#ffffff"))
-            axes.text(
-                place + 0.5,
-                head + 0.53,
-                f"{100 * known[head, place]:.0f}",
-                ha="center",
-                va="center",
-                fontsize=6.8,
-                color=ink,
-            )
+def _head_colour(head: int, heads: int) -> object:
+    if heads <= len(OKABE_ITO):
+        return OKABE_ITO[head]
+    return colormaps["viridis"](0.95 * head / heads)
+
+
+def _shares(layer: dict, columns: list[Column]) -> np.ma.MaskedArray:
+    """Share of each head's weight in each column: [heads, columns], masked where no key is seen."""
+    heads = len(layer["entropy"])
+    shares = []
+    for column in columns:
+        if column.key != "mass":
+            shares.append(layer[column.key])
+        elif column.bucket < len(layer["seen"]) and layer["seen"][column.bucket]:
+            shares.append([mass[column.bucket] for mass in layer["mass"]])
+        else:
+            shares.append([math.nan] * heads)
+    return np.ma.masked_invalid(np.array(shares, float).T)
+
+
+def _colours() -> tuple[Colormap, Normalize]:
+    """Colours of shares of the weight, and their scale."""
+    steps = ["#ffffff", "#8fbfdf", OKABE_ITO[0], "#00263d"]
+    colours = LinearSegmentedColormap.from_list("share", steps).with_extremes(bad=HIDDEN)
+    return colours, PowerNorm(0.6, 0, 1)
+
+
+def _draw_map(axes, layer: dict, columns: list[Column], train_len: int, row_name: str) -> None:
+    """Draw a row for each head and a column for each range of distances."""
+    heads = len(layer["entropy"])
+    colours, norm = _colours()
+    row_height = axes.get_position().height * axes.figure.get_figheight() * 72 / heads
+    border = 0.4 if row_height > 6 else 0
+    shares = _shares(layer, columns)
+    axes.pcolormesh(shares, cmap=colours, norm=norm, edgecolor="white", linewidth=border)
     axes.set(xlim=(0, len(columns)), ylim=(heads, 0))
-    place = first + 1 + math.log2(train_len)
-    if place < len(columns):
-        axes.axvline(place, color=GREY, linewidth=1, linestyle=(0, (4, 3)))
-    axes.axvline(first, color="black", linewidth=0.8)
-    named = [head for head in range(heads) if height >= 7 or head in (0, heads - 1)]
-    axes.set_yticks([head + 0.5 for head in named], [row.format(head + 1) for head in named])
-    axes.set_xticks(
-        [place + 0.5 for place in range(len(columns))],
-        [label for label, *_ in columns] if last else [],
-    )
+    first_bucket = sum(column.key != "mass" for column in columns)
+    trained = first_bucket + 1 + math.log2(train_len)
+    if trained < len(columns):
+        axes.axvline(trained, color=GREY, linewidth=1, linestyle=DASHED)
+    axes.axvline(first_bucket, color="black", linewidth=0.8)
+    named = [head for head in range(heads) if row_height >= 7 or head in (0, heads - 1)]
+    names = [row_name.format(head + 1) for head in named]
+    axes.set_yticks([head + 0.5 for head in named], names)
+
+
+def _write_shares(axes, layer: dict, columns: list[Column]) -> None:
+    """Write the shares that round to 1 % or more, in percent."""
+    shares = _shares(layer, columns)
+    colours, norm = _colours()
+    for head, place in zip(*np.nonzero(shares.filled(0) >= 0.005), strict=True):
+        share = shares[head, place]
+        style = {"ha": "center", "va": "center", "fontsize": 6.8}
+        style["color"] = legible(colours(norm(share)), ("#1a1a1a", "#ffffff"))
+        axes.text(place + 0.5, head + 0.53, f"{100 * share:.0f}", **style)
+
+
+def _label_columns(axes, columns: list[Column]) -> None:
+    """Set up the x axis of a map; above the last layer it has no labels."""
+    places = np.arange(*axes.get_xlim()) + 0.5
+    axes.set_xticks(places, [column.label for column in columns])
     axes.tick_params(labelsize=7, color=GREY, length=2, pad=2)
     axes.spines[:].set_color(GREY)
-    if last:
+    if columns:
         axes.set_xlabel("distance of the key (tokens, at least)", fontsize=FONT)
 
 
-def _attention_caption(found: dict, curves: bool, sinks: bool) -> list[str]:
+def _caption(diagnostics: dict, panels: list[Panel], columns: list[Column]) -> list[str]:
     lines = [
-        f"Means over {windows_read(found)}; the same at every length. Dashed: {found['train_len']}"
-        " tokens, the training length."
+        f"Means over {windows_read(diagnostics)}; the same at every length. Dashed:"
+        f" {diagnostics['train_len']} tokens, the training length."
     ]
-    if curves:
-        text = found["arms"][0]["measured"][0]
-        barred = text["documents"] > 1 and len(text["layers"][0]["entropy"]) <= BARS
-        bars = " Bars: 95 % intervals over documents." if barred else ""
-        lines.append(
-            "Entropy of a query's weights; dotted: as if all keys that it sees had equal"
-            f" weight.{bars}"
+    if any(panel.arm for panel in panels):
+        curves = (
+            "Entropy of a query's weights; dotted: as if all keys that it sees had equal weight."
         )
-    columns = (
-        "a column for the first token and for each range of distances to the other keys, grey where"
-        " none is seen"
+        text = diagnostics["arms"][0]["measured"][0]
+        if text["documents"] > 1 and len(text["layers"][0]["entropy"]) <= BARS:
+            curves += " Bars: 95 % intervals over documents."
+        lines.append(curves)
+    maps = (
+        "Maps: a row for each head, a column for the first token and for each range of distances"
+        " to the other keys, grey where none is seen."
     )
-    lines.append(
-        f"Maps: a row for each head, {columns}." + " sink: the weight that no key gets." * sinks
-    )
-    if any(one["untested"] for one in found["arms"]):
+    if columns[0].key == "sink":
+        maps += " sink: the weight that no key gets."
+    lines.append(maps)
+    if any(arm["untested"] for arm in diagnostics["arms"]):
         lines.append("* a pair its authors have not tested")
     return lines

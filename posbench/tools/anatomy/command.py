@@ -17,39 +17,47 @@ def anatomy(request: Request) -> None:
     """Dissect one combination of methods, or every combination of a grid, or measure a run's
     attention.
     """
-    measure = _attention if request.cfgs[0]["lengths"] else _grid if request.sweep else _one
-    list_files(measure(request, request.cfgs[0]))
+    first = request.cfgs[0]
+    if first["lengths"]:
+        written = _measure_attention(request)
+    elif request.sweep:
+        written = _tabulate_grid(request)
+    else:
+        written = _dissect_one(first)
+    list_files(written)
 
 
-def _folder(cfg: dict, name: str = "") -> Path:
-    return Path(cfg["report_dir"] or Path(cfg["results_dir"]).parent / "anatomy" / name)
+def _folder(raw: dict, name: str = "") -> Path:
+    return Path(raw["report_dir"] or Path(raw["results_dir"]).parent / "anatomy" / name)
 
 
-def _grid(request: Request, cfg: dict) -> list[Path]:
+def _tabulate_grid(request: Request) -> list[Path]:
+    """Print the table of a grid's dimensionless numbers, and write it."""
     from posbench.common.layout import aligned
     from posbench.tools.anatomy.grid_table import grid_numbers, grid_rows, write_grid
 
+    first = request.cfgs[0]
     for key in ("json", "figure"):
-        if cfg[key]:
+        if first[key]:
             raise ConfigError(
-                f"{key}={cfg[key]} is of one combination, and a grid gives a table: leave {key}"
+                f"{key}={first[key]} is of one combination, and a grid gives a table: leave {key}"
                 " out, or -m and experiment=."
             )
-    found, reasons = grid_rows(request.cfgs)
+    rows, reasons = grid_rows(request.cfgs)
     for reason in reasons:
         print(reason, file=sys.stderr)
-    if not found:
+    if not rows:
         print(
             "no combination of this grid is legal and changes something: there is no table",
             file=sys.stderr,
         )
         return []
-    table, legend = grid_numbers(found)
+    table, legend = grid_numbers(rows)
     print("\n".join([table.title, aligned([table.columns, *table.rows]), *legend]))
-    return write_grid(found, _folder(cfg, request.experiment["name"] or cfg["log"]["group"]))
+    return write_grid(rows, _folder(first, request.experiment["name"] or first["log"]["group"]))
 
 
-def _attention(request: Request, cfg: dict) -> list[Path]:
+def _measure_attention(request: Request) -> list[Path]:
     """Measure the attention of one run under every combination of methods, print a table, and write
     the files and the picture.
     """
@@ -59,37 +67,39 @@ def _attention(request: Request, cfg: dict) -> list[Path]:
     from posbench.tools.anatomy.attention_figure import attention_page
     from posbench.tools.notebook.loaded_run import LoadedRun
 
-    if len({(one["run"], str(one["lengths"]), str(one["evaluate"])) for one in request.cfgs}) > 1:
+    settings = {(raw["run"], str(raw["lengths"]), str(raw["evaluate"])) for raw in request.cfgs}
+    if len(settings) > 1:
         raise ConfigError(
             "lengths= measures one run with one setting of evaluate: only methods may be several,"
             " such as extension=none,yarn."
         )
-    cfgs = [attention_file.settled(one) for one in request.cfgs]
-    first = cfgs[0]
+    configs = [attention_file.resolve_run(raw) for raw in request.cfgs]
+    first, lengths = configs[0], request.cfgs[0]["lengths"]
     run = LoadedRun(first.run, first.device, first.cache_dir)
     corpus = run.prepared([ALL]) if first.evaluate.split == ALL else run.corpus
     arms = []
-    for one in cfgs:
+    for config in configs:
         try:
-            arm, noop = attention_file.arm(one, cfg["lengths"], run.model)
+            arm = attention_file.make_arm(config, lengths, run.model)
         except ConfigError as error:
             if not request.sweep:
                 raise
             print(f"refused: {error}", file=sys.stderr)
             continue
-        if noop:
-            print(f"no-op: {noop}", file=sys.stderr)
+        if arm.noop:
+            print(f"no-op: {arm.noop}", file=sys.stderr)
         arms.append(arm)
-    found = attention_file.content(run.id, first, arms, run.model, corpus, run.device)
-    print(attention_file.attention_in_terminal(found))
-    methods = [method_name(node) for one in cfgs for node in (one.extension, one.scale_attention)]
-    paths = attention_file.write_attention(
-        found, _folder(cfg, "+".join([run.id, *dict.fromkeys(methods)]))
-    )
-    return [*paths, *save(attention_page(found), paths[0].with_suffix(""))]
+    diagnostics = attention_file.content(run.id, first, arms, run.model, corpus, run.device)
+    print(attention_file.attention_in_terminal(diagnostics))
+    methods = []
+    for config in configs:
+        methods += [method_name(config.extension), method_name(config.scale_attention)]
+    folder = _folder(request.cfgs[0], "+".join([run.id, *dict.fromkeys(methods)]))
+    paths = attention_file.write_attention(diagnostics, folder)
+    return [*paths, *save(attention_page(diagnostics), paths[0].with_suffix(""))]
 
 
-def _one(request: Request, cfg: dict) -> list[Path]:
+def _dissect_one(raw: dict) -> list[Path]:
     """Print the summary of one combination and write the files named by json= and figure=, or both
     in report_dir or the default folder.
     """
@@ -100,31 +110,34 @@ def _one(request: Request, cfg: dict) -> list[Path]:
     from posbench.tools.anatomy.as_text import summary
     from posbench.tools.anatomy.dissect import dissect
     from posbench.tools.anatomy.figure import anatomy_page
-    from posbench.tools.anatomy.from_config import parts, whole
+    from posbench.tools.anatomy.from_config import make_methods, resolve_methods
 
-    encoding, trained = parts(whole(cfg))
-    extension, scale = make(cfg["extension"]), make(cfg["scale_attention"], encoding.shape)
-    length = cfg["length"] or 16 * encoding.shape.train_len
-    verdict = check(encoding, extension, scale, [length], cfg["allow_untested"])
+    encoding, trained_scale = make_methods(resolve_methods(raw))
+    extension = make(raw["extension"])
+    scale = make(raw["scale_attention"], encoding.shape)
+    length = raw["length"] or 16 * encoding.shape.train_len
+    verdict = check(encoding, extension, scale, [length], raw["allow_untested"])
     if verdict.noop:
         print(f"no-op: {verdict.noop}", file=sys.stderr)
-    found = dissect(encoding, extension, scale, length, trained)
-    numbers = found.numbers | {
+    dissected = dissect(encoding, extension, scale, length, trained_scale)
+    numbers = dissected.numbers | {
         "untested": verdict.untested,
         "noop": verdict.noop,
-        "run": cfg["run"],
+        "run": raw["run"],
     }
     print("\n".join(summary(numbers)))
-    default = _folder(cfg) / (
-        "+".join(numbers[key] for key in ("encoding", "extension", "scale_attention")) + ".json"
-    )
-    written = [Path(cfg["json"] or default)] if cfg["json"] or not cfg["figure"] else []
-    for path in written:
+    methods = [numbers[key] for key in ("encoding", "extension", "scale_attention")]
+    default = _folder(raw) / f"{'+'.join(methods)}.json"
+    written = []
+    if raw["json"] or not raw["figure"]:
+        path = Path(raw["json"] or default)
         write_json(path, numbers)
-    if cfg["figure"] or not cfg["json"]:
-        stem = Path(cfg["figure"] or default)
-        stem = stem.with_suffix("") if stem.suffix.lower() in (".png", ".svg", ".json") else stem
-        written += save(anatomy_page(replace(found, numbers=numbers)), stem)
+        written.append(path)
+    if raw["figure"] or not raw["json"]:
+        stem = Path(raw["figure"] or default)
+        if stem.suffix.lower() in (".png", ".svg", ".json"):
+            stem = stem.with_suffix("")
+        written += save(anatomy_page(replace(dissected, numbers=numbers)), stem)
     return written
 
 
@@ -132,34 +145,36 @@ def compat(arguments: list[str]) -> None:
     """Print the table, or with `reasons` one line for each pair: a reason (refused, untested,
     no-op) or a source (legal).
     """
-    chosen = options(arguments, COMPAT)
-    if chosen["config_dir"] and not Path(chosen["config_dir"]).is_dir():
-        raise ConfigError(
-            f"config_dir={chosen['config_dir']} is not a folder: name the one that holds your"
-            " yamls."
-        )
+    settings = options(arguments, COMPAT)
+    folders = [Path(CONFIGS)]
+    if settings["config_dir"]:
+        folder = Path(settings["config_dir"])
+        if not folder.is_dir():
+            raise ConfigError(
+                f"config_dir={settings['config_dir']} is not a folder: name the one that holds your"
+                " yamls."
+            )
+        folders.append(folder)
+        sys.path.insert(0, str(folder))  # of the classes that its yamls name
     from posbench.tools.anatomy.legality_table import WORDS, judge_all, legality_markdown
 
-    train_len = chosen["train_len"]
-    folders = [Path(CONFIGS), *([Path(chosen["config_dir"])] if chosen["config_dir"] else [])]
-    sys.path[:0] = map(str, folders[1:])
-    pairs = list(judge_all(folders, train_len, chosen["lengths"] or [train_len, 16 * train_len]))
-    if not chosen["reasons"]:
+    train_len = settings["train_len"]
+    lengths = settings["lengths"] or [train_len, 16 * train_len]
+    pairs = list(judge_all(folders, train_len, lengths))
+    if not settings["reasons"]:
         print(legality_markdown(pairs), end="")
         return
     for pair in pairs:
         if pair.reason:
-            print(
-                f"{WORDS[pair.fate]:4} encoding={pair.encoding} {pair.kind}={pair.other}:"
-                f" {pair.reason}"
-            )
+            methods = f"encoding={pair.encoding} {pair.kind}={pair.other}"
+            print(f"{WORDS[pair.fate]:4} {methods}: {pair.reason}")
 
 
 def gallery(arguments: list[str]) -> None:
     """Draw the sheet and print the files."""
-    chosen = options(arguments, {"out": "results/gallery"})
+    settings = options(arguments, {"out": "results/gallery"})
     from posbench.report.figures.style import save
     from posbench.tools.anatomy.gallery import dissected, sheet
 
-    shown = {group: dissected(group) for group in ("encoding", "extension", "scale_attention")}
-    list_files(save(sheet(shown), Path(chosen["out"]) / "gallery"))
+    tiles = {group: dissected(group) for group in ("encoding", "extension", "scale_attention")}
+    list_files(save(sheet(tiles), Path(settings["out"]) / "gallery"))

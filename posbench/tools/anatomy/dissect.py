@@ -16,9 +16,15 @@ from posbench.position.geometry import Bias, Trait
 from posbench.position.interfaces import HOOKS, Encoding, Extension, ScaleAttention
 from posbench.position.legality import file_of, name_of
 from posbench.tools.anatomy.properties import dimensionless, properties, trained_reach
-from posbench.tools.anatomy.query_view import LayerView, distance, even_weights, key_bias, kinds
+from posbench.tools.anatomy.query_view import (
+    LayerView,
+    distance,
+    even_weights,
+    key_bias,
+    layer_views,
+)
 
-# distances, before equal ones are merged, of curves that are not computed at every distance
+# Distances, before equal ones are merged, of curves that are not computed at every distance.
 POINTS = 256
 
 
@@ -27,7 +33,11 @@ class Anatomy:
     """Numbers of a triple, as written to json, and the layers they come from."""
 
     numbers: dict
-    kinds: list[LayerView]
+    views: list[LayerView]
+
+
+# Values of a kind of layer that its entry in `layers` alone has.
+OF_LAYERS = ("numbers", "name", "window", "extended", "scaled")
 
 
 def dissect(
@@ -43,13 +53,17 @@ def dissect(
     `layers` has one entry for each kind of layer, and the top level repeats the first of them that
     the extension acts on. Lists over distance and position hold None where nothing is seen. With an
     extension that crops, a query sees at most `fed` tokens."""
-    found = kinds(encoding, extension, length, scale, trained_scale)
-    table = properties(encoding, extension, length)
-    layers = [_layer(kind, length, row) for kind, row in zip(found, table, strict=True)]
-    if len(found) > 1:  # RoPE in most layers of smollm3
-        for one, kind in zip(layers, found, strict=True):
-            one["name"] = file_of(encoding) if kind.encoding is encoding else one["name"]
-    span = found[0].plan.span
+    views = layer_views(encoding, extension, length, scale, trained_scale)
+    tables = properties(encoding, extension, length)
+    layers = [_layer(view, length, table) for view, table in zip(views, tables, strict=True)]
+    if len(views) > 1:
+        for layer, view in zip(layers, views, strict=True):
+            if view.encoding is encoding:  # RoPE in most layers of smollm3
+                layer["name"] = file_of(encoding)
+    span = views[0].plan.span
+    biases = {
+        bias for view in views for bias in (Bias.GATES, Bias.ROWS) if bias in view.encoding.biases
+    }
     numbers = {
         "encoding": name_of(encoding),
         "extension": name_of(extension),
@@ -57,46 +71,35 @@ def dissect(
         "trained_scale": name_of(trained_scale) if trained_scale is not None else "none",
         "train_len": span.train_len,
         "length": length,
-        "fed": found[0].length,
+        "fed": views[0].length,
         "target_len": span.target_len,
         "factor": span.factor,
         "trained_reach": trained_reach(encoding),
         "n_parameters": sum(parameter.numel() for parameter in encoding.parameters()),
-        "depends_on_content": [
-            HOOKS[bias]
-            for bias in (Bias.GATES, Bias.ROWS)
-            if any(bias in kind.encoding.biases for kind in found)
-        ],
-        **{
-            key: value
-            for key, value in layers[0].items()
-            if key not in ("numbers", "name", "window", "extended", "scaled")
-        },
-        **_added(found[0], extension),
-        "dimensionless": dimensionless(encoding, extension, found[0]),
+        "depends_on_content": [HOOKS[bias] for bias in (Bias.GATES, Bias.ROWS) if bias in biases],
+        **{key: value for key, value in layers[0].items() if key not in OF_LAYERS},
+        **_added(views[0], extension),
+        "dimensionless": dimensionless(encoding, extension, views[0]),
         "layers": layers,
     }
-    return Anatomy(numbers, found)
+    return Anatomy(numbers, views)
 
 
 def decay_bound(freq_F: Tensor, distance_K: Tensor) -> Tensor:
-    """RoPE's envelope of the score over distance, B = (2 / r) sum over m of |sum over c < m of
-    exp(i distance theta_c)|: [K].
+    """RoPE's envelope of the score over distance: [K].
 
-    |sum_c h_c exp(i d theta_c)| is at most B r / 2 max |h_{c+1} - h_c| (Su et al. 2021, section 3.4.3, by Abel's summation).
-    """
+    B = (2 / r) sum over m of |sum over c < m of exp(i distance theta_c)|, and |sum_c h_c exp(i d
+    theta_c)| is at most B r / 2 max |h_{c+1} - h_c| (Su et al. 2021, section 3.4.3, by Abel's
+    summation)."""
     angle_KF = torch.outer(distance_K.double(), freq_F)
     return torch.polar(torch.ones_like(angle_KF), angle_KF).cumsum(dim=-1).abs().mean(dim=-1)
 
 
 def samples(length: int) -> Tensor:
-    """Sorted distances below `length`: every one below 64, ever fewer of the longer ones, and the
-    last.
-    """
+    """Sorted distances below `length`: every one below 64, ever fewer of the longer, and the last."""
     steps = torch.logspace(0, math.log2(max(2, length)), POINTS, base=2, dtype=torch.float64) - 1
-    return torch.cat(
-        (torch.arange(min(64, length)), steps.round().long().clamp(max=length - 1))
-    ).unique()
+    spread = steps.round().long().clamp(max=length - 1)
+    return torch.cat((torch.arange(min(64, length)), spread)).unique()
 
 
 def as_lists(values: Tensor | None) -> list | None:
@@ -107,36 +110,16 @@ def as_lists(values: Tensor | None) -> list | None:
     return np.where(np.isnan(array), None, array).tolist()
 
 
-def _layer(kind: LayerView, length: int, table: dict[str, bool | None]) -> dict:
-    layer, plan, encoding, fed = kind.layer, kind.plan, kind.encoding, kind.length
-    last, keys_K = fed - 1, torch.arange(fed - 1, -1, -1)
-    over_distance = (distance(kind, last, keys_K), key_bias(kind, last, keys_K), even_weights(kind))
-    seen_T, bias_HT, weights_HT = (
-        one if one is None else pad(one, (0, length - fed), value=torch.nan)
-        for one in over_distance
-    )
-    factor_T = torch.ones(fed) if plan.factor is None else plan.factor.detach()
-    factor_T = torch.cat(
-        (factor_T, factor_T[..., -1:].expand(*factor_T.shape[:-1], length - fed)), dim=-1
-    )
-    delta_K = samples(length)
-    rules = [torch.stack(rule.distance(delta_K.double())) for rule in plan.distance_rules]
+def _layer(view: LayerView, length: int, table: dict[str, bool | None]) -> dict:
+    """Entry of a kind of layer in `layers`; `table` are its properties."""
+    layer, plan, encoding = view.layer, view.plan, view.encoding
+    last = view.length - 1
+    keys_K = torch.arange(last, -1, -1)
+    seen_T = _padded(distance(view, last, keys_K), length)
+    before, after = view.turning or (None, None)
     decay_D = encoding.decay()
-    bound = None
-    before, after = kind.turning or (None, None)
-    if (
-        after is not None
-        and decay_D is None
-        and Trait.RELATIVE in encoding.traits
-        and plan.bands[0].q_table is not None
-    ):
-        bound = {
-            "at": delta_K.tolist(),
-            "before": as_lists(decay_bound(before.freq_F, delta_K)),
-            "after": as_lists(decay_bound(after.freq_F, seen_T[delta_K])),
-        }
     return {
-        "numbers": kind.numbers,
+        "numbers": view.numbers,
         "name": name_of(encoding),
         "window": layer.window,
         "extended": layer.extended,
@@ -146,38 +129,75 @@ def _layer(kind: LayerView, length: int, table: dict[str, bool | None]) -> dict:
         "temperature": plan.temperature,
         "bands": len(plan.bands),
         "distance": as_lists(seen_T),
-        "bias": as_lists(bias_HT),
-        "even_weights": as_lists(weights_HT),
-        "logit_scale": as_lists(factor_T),
-        "distance_rule": (
-            [
-                {"at": delta_K.tolist(), "factor": as_lists(rule[0]), "addend": as_lists(rule[1])}
-                for rule in rules
-            ]
-            or None
-        ),
+        "bias": as_lists(_padded(key_bias(view, last, keys_K), length)),
+        "even_weights": as_lists(_padded(even_weights(view), length)),
+        "logit_scale": as_lists(_logit_factors(view, length)),
+        "distance_rule": _distance_rules(view, length),
         "sink": as_lists(plan.sink(torch.empty(1, encoding.shape.n_head))),
         "decay": sorted(set(decay_D.tolist()), reverse=True) if decay_D is not None else None,
-        "decay_bound": bound,
+        "decay_bound": _decay_bounds(view, seen_T),
         "properties": table,
     }
 
 
-def _added(kind: LayerView, extension: Extension) -> dict:
+def _padded(values_T: Tensor | None, length: int) -> Tensor | None:
+    """Values over distance, with nan for distances up to `length` that no query is fed."""
+    if values_T is None:
+        return None
+    return pad(values_T, (0, length - values_T.shape[-1]), value=torch.nan)
+
+
+def _logit_factors(view: LayerView, length: int) -> Tensor:
+    """Factor on the logits of each query: [T] or [H, T]. Queries beyond the fed text have its last."""
+    factor_T = view.plan.factor
+    factor_T = torch.ones(view.length) if factor_T is None else factor_T.detach()
+    rest_T = factor_T[..., -1:].expand(*factor_T.shape[:-1], length - view.length)
+    return torch.cat((factor_T, rest_T), dim=-1)
+
+
+def _distance_rules(view: LayerView, length: int) -> list[dict[str, list]] | None:
+    """Factor and addend of each rule on the score at some distances; None without a rule."""
+    delta_K = samples(length)
+    curves = []
+    for rule in view.plan.distance_rules:
+        factor_K, addend_K = torch.stack(rule.distance(delta_K.double()))
+        curves.append(
+            {"at": delta_K.tolist(), "factor": as_lists(factor_K), "addend": as_lists(addend_K)}
+        )
+    return curves or None
+
+
+def _decay_bounds(view: LayerView, seen_T: Tensor) -> dict[str, list] | None:
+    """`decay_bound` at some distances before and after the extension; None where it does not hold."""
+    encoding = view.encoding
+    relative = Trait.RELATIVE in encoding.traits and encoding.decay() is None
+    if view.turning is None or not relative or view.plan.bands[0].q_table is None:
+        return None
+    before, after = view.turning
+    delta_K = samples(len(seen_T))
+    return {
+        "at": delta_K.tolist(),
+        "before": as_lists(decay_bound(before.freq_F, delta_K)),
+        "after": as_lists(decay_bound(after.freq_F, seen_T[delta_K])),
+    }
+
+
+def _added(view: LayerView, extension: Extension) -> dict:
     """Numbers of the vectors added to embeddings: their coordinates, and the cosine between the
     last one and those before it.
     """
-    encoding, added_TC = kind.encoding, kind.added_TC
+    encoding, added_TC = view.encoding, view.added_TC
     if added_TC is None:
         return {"coordinates": None, "table_rows": None, "similarity": None}
-    pos_T, rows_NC = kind.plan.bands[0].q_pos_T, encoding.rows()
-    delta_K = samples(kind.length)
-    alike_K = cosine_similarity(added_TC[-1:], added_TC[kind.length - 1 - delta_K], dim=-1)
+    pos_T = view.plan.bands[0].q_pos_T
+    rows_NC = encoding.rows()
+    delta_K = samples(view.length)
+    alike_K = cosine_similarity(added_TC[-1:], added_TC[view.length - 1 - delta_K], dim=-1)
     read_T = None
     if rows_NC is not None:
         # Extending a table that holds its own row numbers shows which rows each position reads.
         counted_NC = torch.arange(len(rows_NC), dtype=rows_NC.dtype)[:, None].expand(rows_NC.shape)
-        read_T = encoding.embed(pos_T, None, extension.rows(counted_NC, kind.plan.span))[:, 0]
+        read_T = encoding.embed(pos_T, None, extension.rows(counted_NC, view.plan.span))[:, 0]
     return {
         "coordinates": as_lists(pos_T),
         "table_rows": as_lists(read_T),

@@ -15,7 +15,7 @@ from posbench.results.run_metadata import flatten, text
 from posbench.runs.directory import Run
 
 
-def whole(cfg: dict) -> JobConfig:
+def resolve_methods(cfg: dict) -> JobConfig:
     """Resolve a configuration. With run=DIR the encoding, model, text, training and seed are those
     of that run.
 
@@ -32,9 +32,8 @@ def whole(cfg: dict) -> JobConfig:
     return resolve({**cfg, **{key: trained[key] for key in TRAINING}})
 
 
-def parts(cfg: JobConfig) -> tuple[Encoding, ScaleAttention | None]:
-    """Encoding and trained scale (or None) of a configuration from `whole`: fresh, or those of
-    run=DIR.
+def make_methods(cfg: JobConfig) -> tuple[Encoding, ScaleAttention | None]:
+    """Encoding and trained scale (or None) of a resolved configuration: fresh, or of run=DIR.
 
     Raises RunError if that run has no weights.
     """
@@ -55,22 +54,22 @@ def parts(cfg: JobConfig) -> tuple[Encoding, ScaleAttention | None]:
     return model.encoding, model.scale
 
 
-def method_in_words(group: str, chosen: dict) -> str:
-    """Name of a method's yaml, and the arguments that differ from it: rope base=27."""
-    name = named(group, chosen)
+def method_in_words(group: str, method: dict) -> str:
+    """Name of a method's yaml, and the arguments that differ from it, such as "rope base=27"."""
+    name = named(group, method)
     default = nodes(group).get(name, {})
-    known, given = (
-        flatten(default) if default.get("_target_") == chosen["_target_"] else {},
-        flatten(chosen),
-    )
-    parts = [name]
-    for key, value in given.items():
+    same_class = default.get("_target_") == method["_target_"]
+    defaults = flatten(default) if same_class else {}
+    arguments = flatten(method)
+    words = [name]
+    for key, value in arguments.items():
         place, _, last = key.rpartition(".")
-        if key in NOT_ARGUMENTS or last == CHOICE or (key in known and known[key] == value):
+        is_default = key in defaults and defaults[key] == value
+        if key in NOT_ARGUMENTS or last == CHOICE or is_default:
             continue
         if last == "_target_":
-            inner = method_name({"_target_": value, CHOICE: given.get(f"{place}.{CHOICE}")})
-            parts.append(f"{place}={inner}")
+            inner = {"_target_": value, CHOICE: arguments.get(f"{place}.{CHOICE}")}
+            words.append(f"{place}={method_name(inner)}")
         else:
-            parts.append(f"{key}={text(value)}")
-    return " ".join(parts)
+            words.append(f"{key}={text(value)}")
+    return " ".join(words)

@@ -4,12 +4,15 @@ multiples on one grid.
 Letters: D pictured channels, H heads, K keys, T tokens.
 """
 
-import itertools
 import math
 import textwrap
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from torch.nn.functional import pad
 
 from posbench.common.errors import ConfigError
 from posbench.config.names import nodes
@@ -17,20 +20,38 @@ from posbench.model.build import seeded
 from posbench.position.geometry import Bias, Shape
 from posbench.position.instantiate import make
 from posbench.position.legality import check
-from posbench.report.figures.style import GREY, OKABE_ITO
-from posbench.tools.anatomy import figure as draws
+from posbench.report.figures.style import GREY, OKABE_ITO, note
 from posbench.tools.anatomy.dissect import Anatomy, dissect
+from posbench.tools.anatomy.figure import (
+    BLUE,
+    HIDDEN,
+    ORANGE,
+    TRAINED,
+    draw_heads,
+    draw_heat_map,
+    draw_line,
+)
 from posbench.tools.anatomy.query_view import channel_scores
 
 SHAPE = Shape(d_model=256, n_layer=4, n_head=4, n_kv_head=4, train_len=64)
 LENGTH = 4 * SHAPE.train_len
-# turns in training of the pair drawn between the fastest and the slowest, where extensions differ
-# most
+POSITIONS = [0, SHAPE.train_len, LENGTH // 2, LENGTH]  # ticks
+# Turns in training of the pair drawn between the fastest and the slowest, where extensions differ
+# most.
 TURNS = 2
-PENS = ((OKABE_ITO[5], 5.0), (OKABE_ITO[1], 2.8), ("black", 1.0))
+PENS = ((OKABE_ITO[5], 5.0), (ORANGE, 2.8), ("black", 1.0))
 TOP = 3.0  # largest factor drawn of a scale
 FLOOR = -8.0  # nats: the lowest bias drawn, since a weight times e^-8 is nearly nothing
-COLUMNS, TILE, GAP, LINE = 6, 1.42, 0.28, 2.12  # tiles in a line; inches
+BOLD = 1.8  # points: width of the one curve of a tile
+DOTTED = (0, (1, 2))
+
+# Layout in inches.
+COLUMNS = 6  # tiles in a line
+TILE, GAP, LINE = 1.42, 0.28, 2.12  # side of a tile, space right of it, height of a line of tiles
+TILE_HEAD = 0.36  # name and words above a tile
+LEFT, INDENT, BELOW = 0.45, 0.1, 0.1  # left of the tiles and of texts, below the last line
+HEADING, TEXT = 0.2, 0.4  # from the upper edge of a section to its heading and its text
+LETTERS = 15  # characters of a text in an inch
 ENCODINGS = (
     "x: tokens between query and key, or the position where something is added to embeddings, to"
     f" {LENGTH}; dashed: the training length {SHAPE.train_len}. Colours: what each pair of channels"
@@ -54,280 +75,282 @@ SCALES = (
 )
 
 
-def sheet(shown: dict[str, list[tuple[str, str, Anatomy]]]):
-    """Figure of the three sections: small multiples on one grid. `shown` are the `dissected` of
+class Tile(NamedTuple):
+    """A method of a group, and its anatomy with an encoding that it acts on."""
+
+    name: str
+    encoding: str
+    anatomy: Anatomy
+
+
+class Section(NamedTuple):
+    """A group of methods on the sheet."""
+
+    heading: str
+    text: str
+    tiles: list[Tile]
+    y_ticks: list[int]
+    head: float  # inches of the heading and the text
+    draw: Callable[[Axes, Anatomy], str]  # draws a tile and returns words about it
+
+    @property
+    def lines(self) -> int:
+        """Number of lines of tiles."""
+        return -(-len(self.tiles) // COLUMNS)
+
+
+def sheet(tiles: dict[str, list[Tile]]) -> Figure:
+    """Figure of the three sections: small multiples on one grid. `tiles` are the `dissected` of
     each group.
     """
-    positions = [0, SHAPE.train_len, LENGTH // 2, LENGTH]
-    # the last three: ticks of y, inches of the head, and what draws a tile and returns words about
-    # it
+    factors = list(range(int(TOP) + 1))
+    scales = tiles["scale_attention"]
     sections = (
-        ("Encodings", shown["encoding"], ENCODINGS, [], 1.0, _draw_encoding),
-        ("Extensions", shown["extension"], EXTENSIONS, positions, 1.15, _draw_extension),
-        (
-            "Scales of attention",
-            shown["scale_attention"],
-            SCALES,
-            list(range(int(TOP) + 1)),
-            1.0,
-            _draw_scale,
-        ),
+        Section("Encodings", ENCODINGS, tiles["encoding"], [], 1.0, _draw_encoding),
+        Section("Extensions", EXTENSIONS, tiles["extension"], POSITIONS, 1.15, _draw_extension),
+        Section("Scales of attention", SCALES, scales, factors, 1.0, _draw_scale),
     )
-    lines = [-(-len(tiles) // COLUMNS) for _, tiles, *_ in sections]
-    width, height = (
-        0.45 + COLUMNS * (TILE + GAP),
-        sum(head for *_, head, _ in sections) + sum(lines) * LINE + 0.1,
-    )
+    width = LEFT + COLUMNS * (TILE + GAP)
+    heads = sum(section.head for section in sections)
+    height = heads + sum(section.lines for section in sections) * LINE + BELOW
     figure = Figure(figsize=(width, height), layout=None)
     top = height
-    for (heading, tiles, text, y_ticks, head, draw), count in zip(sections, lines, strict=True):
-        figure.text(
-            0.1 / width, (top - 0.2) / height, heading, fontsize=14, fontweight="bold", va="center"
-        )
-        words = "\n".join(textwrap.wrap(text, int(width * 15)))
-        figure.text(
-            0.1 / width,
-            (top - 0.4) / height,
-            words,
-            fontsize=8.6,
-            color=GREY,
-            va="top",
-            linespacing=1.35,
-        )
-        top -= head
-        for index, (name, encoding, found) in enumerate(tiles):
-            line, column = divmod(index, COLUMNS)
-            left, bottom = 0.45 + column * (TILE + GAP), top - line * LINE - TILE - 0.36
-            axes = figure.add_axes((left / width, bottom / height, TILE / width, TILE / height))
-            does = draw(axes, found) + (
-                "" if encoding == "rope" or draw is _draw_encoding else f" ({encoding})"
-            )
-            axes.set_title(name, fontsize=9.4, loc="left", pad=13, color="black")
-            axes.text(0, 1.035, does, fontsize=7.6, color=GREY, transform=axes.transAxes)
-            axes.set_xlim(0, LENGTH)
-            axes.axvline(
-                SHAPE.train_len, color="#333333", linewidth=0.8, linestyle=(0, (4, 3)), zorder=4
-            )
-            axes.set_xticks(positions)
-            axes.set_yticks(y_ticks if column == 0 else [])
-            axes.tick_params(labelsize=7.2, length=2.5, color=GREY)
-            axes.spines[:].set_color("#bbbbbb")
-        top -= count * LINE
+    for section in sections:
+        _write_heading(figure, section, top)
+        top -= section.head
+        _draw_tiles(figure, section, top)
+        top -= section.lines * LINE
     return figure
 
 
-def dissected(group: str) -> list[tuple[str, str, Anatomy]]:
-    """(name, encoding, anatomy) of every method of a group of configs/.
+def _write_heading(figure: Figure, section: Section, top: float) -> None:
+    """Write heading and text of a section whose upper edge is `top` inches above the lower one."""
+    width, height = figure.get_size_inches()
+    style = {"fontsize": 14, "fontweight": "bold", "va": "center"}
+    figure.text(INDENT / width, (top - HEADING) / height, section.heading, **style)
+    text = "\n".join(textwrap.wrap(section.text, int(width * LETTERS)))
+    style = {"fontsize": 8.6, "color": GREY, "va": "top", "linespacing": 1.35}
+    figure.text(INDENT / width, (top - TEXT) / height, text, **style)
+
+
+def _draw_tiles(figure: Figure, section: Section, top: float) -> None:
+    """Draw the tiles of a section from `top` inches above the lower edge downwards."""
+    width, height = figure.get_size_inches()
+    for index, tile in enumerate(section.tiles):
+        line, column = divmod(index, COLUMNS)
+        left = LEFT + column * (TILE + GAP)
+        bottom = top - line * LINE - TILE - TILE_HEAD
+        axes = figure.add_axes((left / width, bottom / height, TILE / width, TILE / height))
+        words = section.draw(axes, tile.anatomy)
+        if tile.encoding not in ("rope", tile.name):
+            words += f" ({tile.encoding})"
+        axes.set_title(tile.name, fontsize=9.4, loc="left", pad=13, color="black")
+        axes.text(0, 1.035, words, fontsize=7.6, color=GREY, transform=axes.transAxes)
+        axes.set_xlim(0, LENGTH)
+        style = {"color": "#333333", "linewidth": 0.8, "linestyle": (0, (4, 3)), "zorder": 4}
+        axes.axvline(SHAPE.train_len, **style)
+        axes.set_xticks(POSITIONS)
+        axes.set_yticks(section.y_ticks if column == 0 else [])
+        axes.tick_params(labelsize=7.2, length=2.5, color=GREY)
+        axes.spines[:].set_color("#bbbbbb")
+
+
+def dissected(group: str) -> list[Tile]:
+    """Every method of a group of configs/ with its anatomy, `none` first.
 
     An encoding that does not reach LENGTH by itself has recompute_window; other methods act on
     RoPE, else on the first encoding they can; one that acts on none is left out."""
-    encodings, found = nodes("encoding"), []
-    for name, node in sorted(nodes(group).items(), key=lambda item: (item[0] != "none", item[0])):
-        tried = [(own, {group: node}) for own in ("rope", *encodings)]
-        if group == "encoding":
-            tried = [(name, {}), (name, {"extension": nodes("extension")["recompute_window"]})]
-        shown = ((name, own, _dissect(encodings[own], **methods)) for own, methods in tried)
-        found += itertools.islice((one for one in shown if one[-1] is not None), 1)
-    return found
+    methods = nodes(group)
+    tiles = []
+    for name in sorted(methods, key=lambda name: (name != "none", name)):
+        tile = _encoding_tile(name) if group == "encoding" else _tile(group, name)
+        if tile is not None:
+            tiles.append(tile)
+    return tiles
 
 
-def _dissect(encoding: dict, **methods: dict) -> Anatomy | None:
-    """Anatomy of an encoding with the nodes of `methods` (extension, scale_attention); None if not
-    defined at LENGTH or of no effect.
-    """
-    extension, given = (
-        methods.get(group) or nodes(group)["none"] for group in ("extension", "scale_attention")
-    )
+def _encoding_tile(name: str) -> Tile | None:
+    """An encoding by itself, or with recompute_window."""
+    encoding = nodes("encoding")[name]
+    anatomy = _dissect(encoding)
+    if anatomy is None:
+        anatomy = _dissect(encoding, extension=nodes("extension")["recompute_window"])
+    return None if anatomy is None else Tile(name, name, anatomy)
+
+
+def _tile(group: str, name: str) -> Tile | None:
+    """An extension or a scale on the first encoding that it changes, RoPE if it can."""
+    encodings, method = nodes("encoding"), nodes(group)[name]
+    for encoding in ("rope", *encodings):
+        anatomy = _dissect(encodings[encoding], **{group: method})
+        if anatomy is not None:
+            return Tile(name, encoding, anatomy)
+    return None
+
+
+def _dissect(
+    encoding: dict, extension: dict | None = None, scale_attention: dict | None = None
+) -> Anatomy | None:
+    """Anatomy of methods from their nodes; None if not defined at LENGTH or of no effect."""
     with seeded(0):
         built = make(encoding, SHAPE)
-    acting, none, scale = (
-        make(extension),
-        make(nodes("scale_attention")["none"], SHAPE),
-        make(given, SHAPE),
-    )
-    at_evaluation, trained_in = (
-        (none, scale) if scale.trained or scale.sinks else (scale, None)
-    )  # as it is meant
+    acting = make(extension or nodes("extension")["none"])
+    no_scale = make(nodes("scale_attention")["none"], SHAPE)
+    scale, trained = no_scale, None
+    if scale_attention is not None:
+        scale = make(scale_attention, SHAPE)
+        if scale.trained or scale.sinks:  # as it is meant
+            scale, trained = no_scale, scale
     try:
-        verdict = check(built, acting, at_evaluation, [LENGTH], allow_untested=True)
+        verdict = check(built, acting, scale, [LENGTH], allow_untested=True)
     except ConfigError:
         return None
-    return None if verdict.noop else dissect(built, acting, at_evaluation, LENGTH, trained_in)
+    return None if verdict.noop else dissect(built, acting, scale, LENGTH, trained)
 
 
-def _draw_encoding(axes, shown: Anatomy) -> str:
-    numbers, kind = shown.numbers, shown.kinds[0]
-    if len(shown.kinds) > 1:
-        _layer_bars(axes, numbers)
+def _draw_encoding(axes: Axes, anatomy: Anatomy) -> str:
+    numbers, view = anatomy.numbers, anatomy.views[0]
+    if len(anatomy.views) > 1:
+        _layer_bars(axes, numbers["layers"])
         return "layers of two kinds"
     if numbers["coordinates"]:
-        rows_DT = torch.nn.functional.pad(
-            kind.added_TC.T, (0, LENGTH - kind.length), value=torch.nan
-        )
-        axes.set_facecolor(draws.HIDDEN)
-        draws.picture(
-            axes, range(LENGTH), rows_DT, float(rows_DT.nan_to_num().abs().quantile(0.98))
-        )
+        rows_DT = pad(view.added_TC.T, (0, LENGTH - view.length), value=torch.nan)
+        axes.set_facecolor(HIDDEN)
+        top = float(rows_DT.nan_to_num().abs().quantile(0.98))
+        draw_heat_map(axes, range(LENGTH), rows_DT, top)
         return "added to embeddings"
-    if numbers[
-        "even_weights"
-    ]:  # as the bias that would give the same weights: their logarithm, relative to the largest
-        largest = max(value for row in numbers["even_weights"] for value in row if value)
-        _bias_curves(
-            axes,
-            [
-                [None if not value else math.log(value / largest) for value in row]
-                for row in numbers["even_weights"]
-            ],
-        )
+    if numbers["even_weights"]:
+        _bias_curves(axes, _relative_logarithms(numbers["even_weights"]))
         return "weighs whole rows"
-    turned = kind.plan.bands[0].q_table is not None
+    turned = view.plan.bands[0].q_table is not None
     if numbers["bias"]:
         _bias_curves(axes, numbers["bias"])
-        return (
-            "added to scores"
-            if kind.encoding.biases & (Bias.COLUMNS | Bias.DENSE)
-            else "forget gates"
-        ) + ", turned" * turned
+        on_scores = view.encoding.biases & (Bias.COLUMNS | Bias.DENSE)
+        words = "added to scores" if on_scores else "forget gates"
+        return f"{words}, turned" if turned else words
     if turned:
         delta_K = torch.arange(LENGTH)
-        rows_DK = channel_scores(kind, delta_K)
-        draws.picture(axes, delta_K, rows_DK)
+        rows_DK = channel_scores(view, delta_K)
+        draw_heat_map(axes, delta_K, rows_DK)
         axes.set_ylim(-0.5, len(rows_DK) - 0.5)
-        return "turns q and k" + ", decays" * bool(numbers["decay"])
+        return "turns q and k, decays" if numbers["decay"] else "turns q and k"
     axes.set_ylim(-1, 1)
-    axes.axhline(0, color=OKABE_ITO[0], linewidth=1.6)
-    axes.annotate(
-        "every key alike",
-        (0.63 * LENGTH, 0),
-        xytext=(0, 5),
-        textcoords="offset points",
-        ha="center",
-        fontsize=7.6,
-        color=GREY,
-    )
+    axes.axhline(0, color=BLUE, linewidth=1.6)
+    style = {"ha": "center", "fontsize": 7.6, "color": GREY}
+    note(axes, "every key alike", (0.63 * LENGTH, 0), (0, 5), **style)
     return "the causal mask alone"
 
 
-def _bias_curves(axes, rows: list[list]) -> None:
-    draws.heads(axes, rows, label="")
-    known = [value for row in rows for value in row if value is not None]
-    low, high = max(min(known), FLOOR), max(0.0, *known)
-    axes.set_ylim(low - 0.06 * (high - low) - 1e-3, high + 0.06 * (high - low) + 1e-3)
+def _relative_logarithms(weights: list[list]) -> list[list]:
+    """The bias that would give the same weights: their logarithm, relative to the largest."""
+    largest = max(value for row in weights for value in row if value)
+    return [[math.log(value / largest) if value else None for value in row] for row in weights]
+
+
+def _bias_curves(axes: Axes, rows: list[list]) -> None:
+    draw_heads(axes, rows, label="")
+    values = [value for row in rows for value in row if value is not None]
+    low, high = max(min(values), FLOOR), max(0.0, *values)
+    margin = 0.06 * (high - low) + 1e-3
+    axes.set_ylim(low - margin, high + margin)
     axes.axhline(0, color="black", linewidth=0.6, zorder=1)
 
 
-def _layer_bars(axes, numbers: dict) -> None:
+def _layer_bars(axes: Axes, layers: list[dict]) -> None:
     """Draw a bar for each transformer layer, as long as the number of keys that the last query
     sees.
     """
-    colours = dict(
-        zip(
-            sorted({layer["name"] for layer in numbers["layers"]}, reverse=True),
-            OKABE_ITO,
-            strict=False,
-        )
-    )
-    for layer in numbers["layers"]:
+    names = sorted({layer["name"] for layer in layers}, reverse=True)
+    colours = dict(zip(names, OKABE_ITO, strict=False))
+    box = {"boxstyle": "square,pad=0.15", "facecolor": "white", "edgecolor": "none"}
+    for layer in layers:
         seen = sum(value is not None for value in layer["distance"])
+        style = {"va": "center", "fontsize": 7.2, "zorder": 5}
+        if seen == LENGTH:  # the name is inside
+            style |= {"ha": "right"}
+            offset = (-3, 0)
+        else:
+            style |= {"ha": "left", "bbox": box}
+            offset = (3, 0)
         for number in layer["numbers"]:
-            axes.barh(
-                number, seen, height=0.72, color=colours[layer["name"]], alpha=0.75, linewidth=0
-            )
-            inside = seen == LENGTH
-            style = {
-                "ha": "right" if inside else "left",
-                "va": "center",
-                "fontsize": 7.2,
-                "zorder": 5,
-            }
-            if not inside:
-                style["bbox"] = {
-                    "boxstyle": "square,pad=0.15",
-                    "facecolor": "white",
-                    "edgecolor": "none",
-                }
-            axes.annotate(
-                layer["name"],
-                (seen, number),
-                xytext=(-3 if inside else 3, 0),
-                textcoords="offset points",
-                **style,
-            )
-    axes.set_ylim(-0.7, sum(len(layer["numbers"]) for layer in numbers["layers"]) - 0.3)
+            colour = colours[layer["name"]]
+            axes.barh(number, seen, height=0.72, color=colour, alpha=0.75, linewidth=0)
+            note(axes, layer["name"], (seen, number), offset, **style)
+    axes.set_ylim(-0.7, sum(len(layer["numbers"]) for layer in layers) - 0.3)
 
 
-def _draw_extension(axes, shown: Anatomy) -> str:
+def _draw_extension(axes: Axes, anatomy: Anatomy) -> str:
     """Draw the distance at which three pairs see each key (its angle by the frequency in training),
     or the rows of a table.
     """
-    numbers = shown.numbers
-    axes.axhspan(0, SHAPE.train_len - 1, color=draws.TRAINED, linewidth=0, zorder=0)
-    axes.plot([0, LENGTH], [0, LENGTH], color=GREY, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
+    numbers = anatomy.numbers
+    axes.axhspan(0, SHAPE.train_len - 1, color=TRAINED, linewidth=0, zorder=0)
+    axes.plot([0, LENGTH], [0, LENGTH], color=GREY, linewidth=0.8, linestyle=DOTTED, zorder=1)
     axes.set_ylim(0, LENGTH)
-    if numbers["encoding"] != "rope":
-        draws.line(
-            axes,
-            numbers["table_rows"] or numbers["coordinates"] or numbers["distance"],
-            OKABE_ITO[1],
-        )
-    else:
-        before = torch.tensor(numbers["spectrum_before"])
-        speed_F = torch.tensor(numbers["spectrum"]) / before
-        middle = int((before * SHAPE.train_len / (2 * torch.pi) - TURNS).abs().argmin())
+    if numbers["encoding"] == "rope":
+        trained_F = torch.tensor(numbers["spectrum_before"])
+        speed_F = torch.tensor(numbers["spectrum"]) / trained_F
+        turns_F = trained_F * SHAPE.train_len / (2 * torch.pi)
+        middle = int((turns_F - TURNS).abs().argmin())
         for pair, (colour, width) in zip((0, middle, -1), PENS, strict=True):
-            seen = [
-                one if one is None else one * float(speed_F[pair]) for one in numbers["distance"]
-            ]
-            draws.line(axes, seen, colour, width=width)
-    moved = any(
-        value is not None and abs(value - index) > 1e-6
-        for index, value in enumerate(numbers["distance"])
-    )
-    does = ["frequencies"] * (numbers["spectrum"] != numbers["spectrum_before"]) + [
-        "positions"
-    ] * moved
-    does += ["crop" if numbers["fed"] < numbers["length"] else "mask"] * (
-        None in numbers["distance"]
-    )
-    does = ["table"] if numbers["table_rows"] else does
-    does += [f"x{numbers['temperature']:.2g}"] * (numbers["temperature"] != 1)
-    return ", ".join(does) or "no change"
+            speed = float(speed_F[pair])
+            seen = [None if value is None else value * speed for value in numbers["distance"]]
+            draw_line(axes, seen, colour, width=width)
+    else:
+        curve = numbers["table_rows"] or numbers["coordinates"] or numbers["distance"]
+        draw_line(axes, curve, ORANGE)
+    return ", ".join(_extension_words(numbers)) or "no change"
 
 
-def _draw_scale(axes, shown: Anatomy) -> str:
-    numbers = shown.numbers
-    factors = torch.as_tensor(numbers["logit_scale"], dtype=torch.float64)
-    axes.axhline(1, color="black", linewidth=0.9, linestyle=(0, (1, 2)), zorder=1)
+def _extension_words(numbers: dict) -> list[str]:
+    """Words for the changes of an extension, such as ["positions", "mask", "x1.2"]."""
+    words = []
+    if numbers["table_rows"]:
+        words.append("table")
+    else:
+        if numbers["spectrum"] != numbers["spectrum_before"]:
+            words.append("frequencies")
+        if any(
+            value is not None and abs(value - index) > 1e-6
+            for index, value in enumerate(numbers["distance"])
+        ):
+            words.append("positions")
+        if None in numbers["distance"]:
+            words.append("crop" if numbers["fed"] < numbers["length"] else "mask")
+    if numbers["temperature"] != 1:
+        words.append(f"x{numbers['temperature']:.2g}")
+    return words
+
+
+def _draw_scale(axes: Axes, anatomy: Anatomy) -> str:
+    numbers = anatomy.numbers
+    factors = torch.as_tensor(numbers["logit_scale"], dtype=torch.float64)  # [T] or [H, T]
+    axes.axhline(1, color="black", linewidth=0.9, linestyle=DOTTED, zorder=1)
+    style = {"linewidth": BOLD, "zorder": 3}
     for rule in numbers["distance_rule"] or ():
-        axes.plot(rule["at"], rule["factor"], color=draws.BLUE, linewidth=1.8, zorder=3)
-        axes.plot(
-            rule["at"],
-            torch.as_tensor(rule["addend"]).exp(),
-            color=draws.ORANGE,
-            linewidth=1.8,
-            zorder=3,
-        )
+        axes.plot(rule["at"], rule["factor"], color=BLUE, **style)
+        axes.plot(rule["at"], torch.as_tensor(rule["addend"]).exp(), color=ORANGE, **style)
     if not numbers["distance_rule"]:
-        for factor_T in factors.unique(dim=0) if factors.ndim == 2 else [factors]:
-            draws.line(axes, factor_T.tolist(), draws.BLUE, width=1.8)
+        for factor_T in torch.atleast_2d(factors).unique(dim=0):
+            draw_line(axes, factor_T.tolist(), BLUE, width=BOLD)
     if numbers["sink"]:
         keys_T = torch.arange(1, LENGTH + 1)
         for logit in sorted(set(numbers["sink"])):
-            axes.plot(
-                keys_T - 1,
-                keys_T / (keys_T + torch.tensor(logit).exp()),
-                color=draws.ORANGE,
-                linewidth=1.8,
-                zorder=3,
-            )
+            share_T = keys_T / (keys_T + torch.tensor(logit).exp())
+            axes.plot(keys_T - 1, share_T, color=ORANGE, **style)
     axes.set_ylim(0, TOP)
-    does = (
-        [f"x{factors[..., 0].mean():.2f}"]
-        if factors.ndim == 1 and factors.unique().numel() == 1 and factors[0] != 1
-        else []
-    )
-    if not does and (factors != 1).any():
-        does = ["by keys, learned" if factors.ndim == 2 else "by keys"]
-    does += ["by distance"] * bool(numbers["distance_rule"]) + ["a sink"] * bool(numbers["sink"])
-    return ", ".join(does) or "no change"
+    return ", ".join(_scale_words(numbers, factors)) or "no change"
+
+
+def _scale_words(numbers: dict, factors: torch.Tensor) -> list[str]:
+    """Words for the changes of a scale, such as ["by keys, learned", "a sink"]."""
+    words = []
+    if factors.ndim == 1 and factors.unique().numel() == 1 and factors[0] != 1:
+        words.append(f"x{factors[0]:.2f}")
+    elif (factors != 1).any():
+        words.append("by keys, learned" if factors.ndim == 2 else "by keys")
+    if numbers["distance_rule"]:
+        words.append("by distance")
+    if numbers["sink"]:
+        words.append("a sink")
+    return words

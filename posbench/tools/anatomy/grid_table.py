@@ -19,14 +19,12 @@ from posbench.report.tables import Table
 from posbench.scale_attention.none import NoScale
 from posbench.sweep.cells import RECOMPUTE
 from posbench.tools.anatomy.as_text import DIMENSIONLESS
-from posbench.tools.anatomy.from_config import method_in_words, parts, whole
+from posbench.tools.anatomy.from_config import make_methods, method_in_words, resolve_methods
 from posbench.tools.anatomy.properties import dimensionless
-from posbench.tools.anatomy.query_view import kinds
+from posbench.tools.anatomy.query_view import layer_views
 
-WORDS, SIZES = (
-    ("encoding", "layers", "extension", "encoding_args", "extension_args"),
-    ("n_head", "head_dim", "train_len", "length"),
-)
+WORDS = ("encoding", "layers", "extension", "encoding_args", "extension_args")
+SIZES = ("n_head", "head_dim", "train_len", "length")
 # One encoding with one extension at `length` tokens: methods in words, all their arguments json,
 # and the numbers, None where one does not apply.
 FIELDS = [
@@ -35,6 +33,10 @@ FIELDS = [
     *((key, "float | None", None) for key in DIMENSIONLESS),
 ]
 Row = make_dataclass("Row", FIELDS, frozen=True)
+LEGEND_END = (
+    "empty: does not apply; what is learned is as at the start, unless a run is named; gates are"
+    " those of a token of zeros"
+)
 
 
 def grid_rows(cfgs: list[dict]) -> tuple[list[Row], list[str]]:
@@ -44,111 +46,111 @@ def grid_rows(cfgs: list[dict]) -> tuple[list[Row], list[str]]:
     Seeds, protocols, scales and learning rates add no rows. Different heads and training lengths
     do, and so does each kind of layer that the extension acts on. recompute_window, the floor of
     every curve, has no row."""
-    pairs: dict[
-        str, tuple[JobConfig, int]
-    ] = {}  # each encoding with each extension, and the longest length that the grid has of it
-    found, reasons = [], {}
-    for cfg in cfgs:
-        if cfg["extension"]["_target_"] == RECOMPUTE:
+    pairs: dict[str, tuple[JobConfig, int]] = {}  # {pair: (its first config, its longest length)}
+    rows: list[Row] = []
+    reasons: dict[str, None] = {}
+    for raw in cfgs:
+        if raw["extension"]["_target_"] == RECOMPUTE:
             continue
         try:
-            one = whole(cfg)
-            shape = make_shape(one.model, one.train.train_len)
+            config = resolve_methods(raw)
+            pair = _pair_key(config)
         except ConfigError as error:
             reasons[f"refused: {error}"] = None
             continue
-        key = json.dumps(
-            [one.run, one.encoding, one.extension, shape], sort_keys=True, default=repr
-        )
-        first, longest = pairs.get(key, (one, 0))
-        pairs[key] = first, max(longest, cfg["length"] or max(one.evaluate.lengths))
-    for one, length in pairs.values():
+        first, longest = pairs.get(pair, (config, 0))
+        pairs[pair] = first, max(longest, raw["length"] or max(config.evaluate.lengths))
+    for config, length in pairs.values():
         try:
-            found += _pair_rows(one, length, reasons)
+            rows += _pair_rows(config, length, reasons)
         except ConfigError as error:
             reasons[f"refused: {error}"] = None
-    return found, list(reasons)
+    return rows, list(reasons)
 
 
-def _pair_rows(cfg: JobConfig, length: int, reasons: dict) -> list[Row]:
-    encoding, extension = parts(cfg)[0], make(cfg.extension)
+def _pair_key(config: JobConfig) -> str:
+    """Text that is equal for equal pairs of an encoding and an extension in one shape of model."""
+    shape = make_shape(config.model, config.train.train_len)
+    pair = [config.run, config.encoding, config.extension, shape]
+    return json.dumps(pair, sort_keys=True, default=repr)
+
+
+def _pair_rows(config: JobConfig, length: int, reasons: dict[str, None]) -> list[Row]:
+    """Rows of one pair, one for each kind of layer; none, and a reason, if nothing changes."""
+    encoding, _ = make_methods(config)
+    extension = make(config.extension)
     shape = encoding.shape
-    verdict = check(encoding, extension, NoScale(shape), [length], cfg.allow_untested)
+    verdict = check(encoding, extension, NoScale(shape), [length], config.allow_untested)
     if verdict.noop:
         reasons[f"no-op: {verdict.noop}"] = None
         return []
-    found = kinds(encoding, extension, length)
-    return [
-        Row(
-            encoding=(
-                method_in_words("encoding", cfg.encoding) if cfg.run is None else Path(cfg.run).name
-            ),
-            layers=(
-                f"{name_of(kind.encoding)} in {len(kind.numbers)} of {shape.n_layer} layers"
-                if len(found) > 1
-                else "all"
-            ),
-            extension=method_in_words("extension", cfg.extension),
-            encoding_args=json.dumps(method_args(cfg.encoding)),
-            extension_args=json.dumps(method_args(cfg.extension)),
+    name = Path(config.run).name if config.run else method_in_words("encoding", config.encoding)
+    views = layer_views(encoding, extension, length)
+    rows = []
+    for view in views:
+        if not view.layer.extended and not isinstance(extension, NoExtension):
+            continue
+        layers = "all"
+        if len(views) > 1:
+            layers = f"{name_of(view.encoding)} in {len(view.numbers)} of {shape.n_layer} layers"
+        row = Row(
+            encoding=name,
+            layers=layers,
+            extension=method_in_words("extension", config.extension),
+            encoding_args=json.dumps(method_args(config.encoding)),
+            extension_args=json.dumps(method_args(config.extension)),
             n_head=shape.n_head,
             head_dim=shape.head_dim,
             train_len=shape.train_len,
             length=length,
-            **dimensionless(encoding, extension, kind),
+            **dimensionless(encoding, extension, view),
         )
-        for kind in found
-        if kind.layer.extended or isinstance(extension, NoExtension)
-    ]
+        rows.append(row)
+    return rows
 
 
-def grid_numbers(found: list[Row]) -> tuple[Table, list[str]]:
-    """Table of the rows in words, without columns that apply to no row, and lines that explain
-    it.
-    """
-    shown = [key for key in DIMENSIONLESS if any(getattr(row, key) is not None for row in found)]
-    shapes = {(row.n_head, row.head_dim) for row in found}
-    heads = f", {found[0].n_head} heads of {found[0].head_dim} channels" if len(shapes) == 1 else ""
+def grid_numbers(rows: list[Row]) -> tuple[Table, list[str]]:
+    """Table of the rows in words, without columns that apply to no row, and lines that explain it."""
+    keys = [key for key in DIMENSIONLESS if any(getattr(row, key) is not None for row in rows)]
+    several_shapes = len({(row.n_head, row.head_dim) for row in rows}) > 1
+    title = "Dimensionless numbers"
+    if not several_shapes:
+        title += f", {rows[0].n_head} heads of {rows[0].head_dim} channels"
     lines = []
-    for row in found:
-        told = [f"{row.n_head} heads of {row.head_dim}"] * (len(shapes) > 1) + [row.layers] * (
-            row.layers != "all"
-        )
-        numbers = ("" if (value := getattr(row, key)) is None else f"{value:.3g}" for key in shown)
-        lines.append(
-            [
-                row.encoding + f" ({', '.join(told)})" * bool(told),
-                row.extension,
-                f"{row.train_len} to {row.length}",
-                *numbers,
-            ]
-        )
-    table = Table(
-        f"Dimensionless numbers{heads}",
-        ["encoding", "extension", "tokens", *(DIMENSIONLESS[key][0] for key in shown)],
-        lines,
-    )
-    last = (
-        "empty: does not apply; what is learned is as at the start, unless a run is named; gates"
-        " are those of a token of zeros"
-    )
-    return table, [
-        "tokens: in training, and at evaluation",
-        *(": ".join(DIMENSIONLESS[key]) for key in shown),
-        last,
-    ]
+    for row in rows:
+        tokens = f"{row.train_len} to {row.length}"
+        numbers = [_shown(getattr(row, key)) for key in keys]
+        lines.append([_row_name(row, several_shapes), row.extension, tokens, *numbers])
+    headings = [DIMENSIONLESS[key][0] for key in keys]
+    table = Table(title, ["encoding", "extension", "tokens", *headings], lines)
+    meanings = [": ".join(DIMENSIONLESS[key]) for key in keys]
+    return table, ["tokens: in training, and at evaluation", *meanings, LEGEND_END]
 
 
-def write_grid(found: list[Row], folder: Path) -> list[Path]:
+def _row_name(row: Row, with_shape: bool) -> str:
+    """Encoding of a row with what tells it from others, such as "rope (4 heads of 64)"."""
+    details = []
+    if with_shape:
+        details.append(f"{row.n_head} heads of {row.head_dim}")
+    if row.layers != "all":
+        details.append(row.layers)
+    return f"{row.encoding} ({', '.join(details)})" if details else row.encoding
+
+
+def _shown(number: float | None) -> str:
+    return "" if number is None else f"{number:.3g}"
+
+
+def write_grid(rows: list[Row], folder: Path) -> list[Path]:
     """Write dimensionless.md and, with every digit and column, dimensionless.csv into `folder`.
     Returns their paths.
     """
-    table, legend = grid_numbers(found)
+    table, legend = grid_numbers(rows)
     words = "\n".join([table.markdown(), "", *(f"- {line}" for line in legend)])
-    made = {
+    contents = {
         folder / "dimensionless.md": words + "\n",
-        folder / "dimensionless.csv": to_csv(found, Row),
+        folder / "dimensionless.csv": to_csv(rows, Row),
     }
-    for path, content in made.items():
+    for path, content in contents.items():
         write_atomic(path, content)
-    return list(made)
+    return list(contents)

@@ -23,14 +23,12 @@ LEGEND = (
 
 @dataclass(frozen=True)
 class JudgedPair:
-    """Judgement of a pair: `kind` is extension, scale_attention or train.scale_attention, `fate` a
-    key of WORDS, `reason` explains it.
-    """
+    """Judgement of an encoding with another method."""
 
     encoding: str
-    kind: str
+    kind: str  # of the other method: extension, scale_attention or train.scale_attention
     other: str
-    fate: str
+    fate: str  # a key of WORDS
     reason: str = ""
 
 
@@ -39,33 +37,28 @@ def judge_all(configs: list[Path], train_len: int, lengths: list[int]) -> Iterat
     on `train_len` tokens.
     """
     shape = make_shape(ModelConfig(), train_len)
-    plain = NoExtension(), NoScale(shape)
+    no_extension, no_scale = NoExtension(), NoScale(shape)
     extensions = {other: make(node) for other, node in choices(configs, "extension").items()}
-    scales = {
-        other: make(node, shape)
-        for other, node in choices(configs, "scale_attention").items()
-        if other != "none"
-    }
+    scale_nodes = choices(configs, "scale_attention").items()
+    scales = {other: make(node, shape) for other, node in scale_nodes if other != "none"}
     for name, node in choices(configs, "encoding").items():
         encoding = make(node, shape)
         for other, extension in extensions.items():
-            yield JudgedPair(
-                name, "extension", other, *_fate(check, encoding, extension, plain[1], lengths)
-            )
+            fate = _fate(check, encoding, extension, no_scale, lengths)
+            yield JudgedPair(name, "extension", other, *fate)
         # An encoding with a limit or a learned table may end at train_len without an extension, so
         # scales are judged there.
         reached = lengths if encoding.limit is None and encoding.rows() is None else [train_len]
         for other, scale in scales.items():
-            yield JudgedPair(
-                name, "scale_attention", other, *_fate(check, encoding, plain[0], scale, reached)
-            )
+            fate = _fate(check, encoding, no_extension, scale, reached)
+            yield JudgedPair(name, "scale_attention", other, *fate)
         for other, scale in scales.items():
-            yield JudgedPair(
-                name, "train.scale_attention", other, *_fate(check_trained_scale, encoding, scale)
-            )
+            fate = _fate(check_trained_scale, encoding, scale)
+            yield JudgedPair(name, "train.scale_attention", other, *fate)
 
 
 def _fate(judge: Callable, *args: Any) -> tuple[str, str]:
+    """Fate and reason of a pair, such as ("refused", "alibi turns no channel: ...")."""
     try:
         verdict = judge(*args)
     except ConfigError as error:
@@ -79,12 +72,11 @@ def legality_markdown(pairs: list[JudgedPair]) -> str:
     """Markdown table of the pairs: a row for each method, a column for each encoding."""
     encodings = list(dict.fromkeys(pair.encoding for pair in pairs))
     fates = {(pair.kind, pair.other, pair.encoding): WORDS[pair.fate] for pair in pairs}
-    lines = [f"| | {' | '.join(encodings)} |", f"| :--- |{' :-: |' * len(encodings)}"]
+    count = len(encodings)
+    lines = [f"| | {' | '.join(encodings)} |", f"| :--- |{' :-: |' * count}"]
     for kind in dict.fromkeys(pair.kind for pair in pairs):
-        lines.append(f"| **{kind}** |{' |' * len(encodings)}")
+        lines.append(f"| **{kind}** |{' |' * count}")
         for other in dict.fromkeys(pair.other for pair in pairs if pair.kind == kind):
-            lines.append(
-                f"| `{other}` |"
-                f" {' | '.join(fates[kind, other, encoding] for encoding in encodings)} |"
-            )
+            words = " | ".join(fates[kind, other, encoding] for encoding in encodings)
+            lines.append(f"| `{other}` | {words} |")
     return "\n".join(lines) + f"\n\n{LEGEND}\n"

@@ -21,13 +21,11 @@ from posbench.position.plan import make_plan
 
 @dataclass(frozen=True)
 class LayerView:
-    """Layers that treat position alike in one text: their indices `numbers`, their frequencies
-    `before` and `after` the extension.
-    """
+    """Layers that treat position alike in one text, with frequencies before and after the extension."""
 
     layer: Layer
     plan: LayerPlan
-    numbers: list[int]
+    numbers: list[int]  # indices of these layers
     before: Spectrum | None
     after: Spectrum | None
     added_TC: Tensor | None  # to the embeddings
@@ -39,11 +37,9 @@ class LayerView:
     @property
     def turning(self) -> tuple[Spectrum, Spectrum] | None:
         """Frequencies at which pairs turn before and after the extension; None without any."""
-        return (
-            None
-            if self.before is None
-            else (self.encoding.turning(self.before), self.encoding.turning(self.after))
-        )
+        if self.before is None:
+            return None
+        return self.encoding.turning(self.before), self.encoding.turning(self.after)
 
     @property
     def length(self) -> int:
@@ -52,7 +48,7 @@ class LayerView:
 
 
 @torch.no_grad()
-def kinds(
+def layer_views(
     encoding: Encoding,
     extension: Extension,
     length: int,
@@ -65,25 +61,25 @@ def kinds(
     fed = fed_length(extension, encoding.shape.train_len, length)
     plan = make_plan(encoding, extension, scale, length=fed, trained_scale=trained)
     added_TC = plan.embed()
-    found: dict[tuple, LayerView] = {}
+    views: dict[Layer, LayerView] = {}
     for number, (layer, planned) in enumerate(zip(encoding.layers(), plan.layers, strict=True)):
-        if layer not in found:
+        if layer not in views:
             before = layer.encoding.spectrum()
             acting = extension if layer.extended else NoExtension()
             after = acting.spectrum(before, planned.span) if before is not None else None
-            found[layer] = LayerView(layer, planned, [], before, after, added_TC)
-        found[layer].numbers.append(number)
-    return sorted(found.values(), key=lambda kind: not kind.layer.extended)
+            views[layer] = LayerView(layer, planned, [], before, after, added_TC)
+        views[layer].numbers.append(number)
+    return sorted(views.values(), key=lambda view: not view.layer.extended)
 
 
 def each_band(
-    kind: LayerView, query: int, keys_K: Tensor, value: Callable[[BandPlan, Tensor], Tensor]
+    view: LayerView, query: int, keys_K: Tensor, value: Callable[[BandPlan, Tensor], Tensor]
 ) -> Tensor:
     """`value(band, seen_K)` of the keys that `query` sees in each band, float64; nan for keys that
     it sees in none.
     """
     result = None
-    for band in kind.plan.bands:
+    for band in view.plan.bands:
         (seen_K,) = band.seen(torch.tensor([query]), keys_K)
         part = value(band, seen_K).double()
         if result is None:
@@ -92,21 +88,21 @@ def each_band(
     return result
 
 
-def distance(kind: LayerView, query: int, keys_K: Tensor) -> Tensor:
-    """Coordinate distance at which `query` sees each key: [K], nan for keys that it does not
-    see.
-    """
-    return each_band(
-        kind, query, keys_K, lambda band, seen_K: band.q_pos_T[query] - band.k_pos_T[keys_K[seen_K]]
-    )
+def distance(view: LayerView, query: int, keys_K: Tensor) -> Tensor:
+    """Coordinate distance at which `query` sees each key: [K], nan for keys that it does not see."""
+
+    def value(band: BandPlan, seen_K: Tensor) -> Tensor:
+        return band.q_pos_T[query] - band.k_pos_T[keys_K[seen_K]]
+
+    return each_band(view, query, keys_K, value)
 
 
 @torch.no_grad()
-def key_bias(kind: LayerView, query: int, keys_K: Tensor) -> Tensor | None:
+def key_bias(view: LayerView, query: int, keys_K: Tensor) -> Tensor | None:
     """Bias added to the scaled score of each key: [H, K], or None without a bias. Gates are those
     of a token of zeros.
     """
-    encoding = kind.encoding
+    encoding = view.encoding
     if not encoding.biases & ~Bias.ROWS:
         return None
 
@@ -120,80 +116,85 @@ def key_bias(kind: LayerView, query: int, keys_K: Tensor) -> Tensor | None:
         if columns is not None:
             total_HK += (columns[0].double() * columns[1].double()).sum(dim=-1)
         if encoding.biases & Bias.DENSE:
-            total_HK += encoding.bias(q_pos_K[:1], k_pos_K, kind.layer.index)[:, 0]
-        gates_BHT = encoding.gates(torch.zeros(1, 1, encoding.shape.d_model), kind.layer.index)
+            total_HK += encoding.bias(q_pos_K[:1], k_pos_K, view.layer.index)[:, 0]
+        gates_BHT = encoding.gates(torch.zeros(1, 1, encoding.shape.d_model), view.layer.index)
         if gates_BHT is not None:
             total_HK += gates_BHT[0].double() * (query - keys_K[seen_K])
         return total_HK
 
-    return each_band(kind, query, keys_K, value)
+    return each_band(view, query, keys_K, value)
 
 
 @torch.no_grad()
 def content_score(
-    kind: LayerView, query: int, keys_K: Tensor, q_NHKD: Tensor, k_NGKD: Tensor
+    view: LayerView, query: int, keys_K: Tensor, q_NHKD: Tensor, k_NGKD: Tensor
 ) -> Tensor:
     """Scaled content score of each key: [N, H, K]. q_NHKD has a copy of the query for each key,
     rotated as the key's band requires.
     """
-    encoding, width = kind.encoding, q_NHKD.shape[-1]
+    encoding, width = view.encoding, q_NHKD.shape[-1]
 
     def value(band: BandPlan, seen_K: Tensor) -> Tensor:
-        q, k, k_pos_K = q_NHKD[:, :, seen_K], k_NGKD[:, :, seen_K], band.k_pos_T[keys_K[seen_K]]
+        q, k = q_NHKD[:, :, seen_K], k_NGKD[:, :, seen_K]
+        k_pos_K = band.k_pos_T[keys_K[seen_K]]
         q_pos_K = band.q_pos_T[query].expand(len(k_pos_K))
-        q_table, k_table = (encoding.table(pos_K, kind.after) for pos_K in (q_pos_K, k_pos_K))
+        q_table = encoding.table(q_pos_K, view.after)
         if q_table is not None and len(k_pos_K):
-            q, k = encoding.rotate(q, k, q_table, k_table)
-        if kind.after is not None and (q_scale_K := kind.after.scale(q_pos_K)) is not None:
-            q, k = q * q_scale_K[:, None], k * kind.after.scale(k_pos_K)[:, None]
+            q, k = encoding.rotate(q, k, q_table, encoding.table(k_pos_K, view.after))
+        q_scale_K = view.after.scale(q_pos_K) if view.after is not None else None
+        if q_scale_K is not None:
+            q, k = q * q_scale_K[:, None], k * view.after.scale(k_pos_K)[:, None]
         decay_D = encoding.decay()
         if decay_D is not None:
             q, k = damp(q, k, decay_D, q_pos_K, k_pos_K, band.q_pos_T[query])
         k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
         return (q.double() * k.double()).sum(dim=-1) * width**-0.5
 
-    return each_band(kind, query, keys_K, value)
+    return each_band(view, query, keys_K, value)
 
 
 @torch.no_grad()
-def even_weights(kind: LayerView) -> Tensor | None:
+def even_weights(view: LayerView) -> Tensor | None:
     """Weights of the last query by distance, if q and all content scores are 0, of an encoding of
     whole rows: [H, T], else None.
     """
-    encoding, shape = kind.encoding, kind.encoding.shape
+    encoding, shape = view.encoding, view.encoding.shape
     if Bias.ROWS not in encoding.biases:
         return None
-    query, keys_K = kind.length - 1, torch.arange(kind.length)
-    q_BHSD, scores_BHSK = (
-        torch.zeros(1, shape.n_head, 1, width) for width in (shape.head_dim, kind.length)
-    )
-    bias_HK, seen_SK = key_bias(kind, query, keys_K), ~distance(kind, query, keys_K).isnan()[None]
+    query = view.length - 1
+    keys_K = torch.arange(view.length)
+    q_BHSD = torch.zeros(1, shape.n_head, 1, shape.head_dim)
+    scores_BHSK = torch.zeros(1, shape.n_head, 1, view.length)
+    bias_HK = key_bias(view, query, keys_K)
+    seen_SK = ~distance(view, query, keys_K).isnan()[None]
     bias_HSK = None if bias_HK is None else bias_HK.nan_to_num().float()[:, None]
-    # All keys at once: the bands of an extension that changes nothing here are told apart by no
-    # weight.
-    weights_BHSK = encoding.weights(q_BHSD, scores_BHSK, bias_HSK, seen_SK, 1.0, kind.layer.index)
+    # All keys at once: an extension changes nothing here, so its bands do not differ.
+    weights_BHSK = encoding.weights(q_BHSD, scores_BHSK, bias_HSK, seen_SK, 1.0, view.layer.index)
     return weights_BHSK[0, :, 0].double().masked_fill(~seen_SK, torch.nan).flip(-1)
 
 
-def channel_scores(kind: LayerView, delta_K: Tensor) -> Tensor:
+def channel_scores(view: LayerView, delta_K: Tensor) -> Tensor:
     """Score of the keys at the index distances delta_K from the last query, in each channel of the
     first head: [P, K] in [-1, 1].
 
     A row is the score if q and k are 1 in one channel and 0 elsewhere, minus the score of zeros,
     divided by its largest size. Channels equal to an earlier one are left out."""
-    shape, query = kind.encoding.shape, kind.length - 1
+    shape = view.encoding.shape
+    query = view.length - 1
+
+    def score(content_NKD: Tensor) -> Tensor:
+        """Score of the first head, if q and k of all heads have this content: [N, K]."""
+        q_NHKD = content_NKD[:, None].expand(-1, shape.n_head, -1, -1)
+        k_NGKD = content_NKD[:, None].expand(-1, shape.n_kv_head, -1, -1)
+        return content_score(view, query, query - delta_K, q_NHKD, k_NGKD)[:, 0]
+
     unit_DKD = torch.eye(shape.head_dim)[:, None].expand(-1, len(delta_K), -1)
-    score = []
-    for one_NKD in (unit_DKD, torch.zeros_like(unit_DKD[:1])):
-        q_NHKD, k_NGKD = (
-            one_NKD[:, None].expand(-1, count, -1, -1) for count in (shape.n_head, shape.n_kv_head)
-        )
-        score.append(content_score(kind, query, query - delta_K, q_NHKD, k_NGKD))
-    picture_DK = (score[0] - score[1])[:, 0]
+    picture_DK = score(unit_DKD) - score(torch.zeros_like(unit_DKD[:1]))
     largest_D1 = picture_DK.nan_to_num().abs().amax(dim=-1, keepdim=True)
     picture_DK = picture_DK / largest_D1.clamp(min=1e-12)
-    kept: list[Tensor] = []
+    distinct_rows: list[Tensor] = []
     for row_K in picture_DK:
-        if not any(torch.equal(row_K.nan_to_num(), other_K.nan_to_num()) for other_K in kept):
-            kept.append(row_K)
-    return torch.stack(kept)
+        values_K = row_K.nan_to_num()
+        if not any(torch.equal(values_K, other_K.nan_to_num()) for other_K in distinct_rows):
+            distinct_rows.append(row_K)
+    return torch.stack(distinct_rows)
