@@ -12,12 +12,13 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from posbench.common.errors import RunError
 from posbench.report.labels import Labels
-from posbench.report.records import SECTION, ContextPoint, CurvePoint, grouped, section_of
+from posbench.report.records import ContextPoint, CurvePoint, grouped, section_of
 from posbench.report.references import (
     Paired,
     References,
@@ -34,62 +35,102 @@ from posbench.statistics.crossed import Estimate, across, estimate
 MEANS = ("nll", "bpb", "accuracy")  # columns of a point that are means over seeds
 
 
+class PointKey(NamedTuple):
+    """Columns that the seeds of a point have in common."""
+
+    protocol: str
+    data: str
+    tokenizer: str
+    train_len: int
+    setting: str
+    encoding: str
+    extension: str
+    scale_attention: str
+    source: str | None
+    length: int
+    window: int | None
+
+
+class Interval(NamedTuple):
+    """Mean over seeds, half of its 95 % interval, and the interval's units; None if unknown."""
+
+    mean: float | None
+    half_width: float | None
+    over: str | None
+
+
 def points(references: References, label: Labels, stretches: bool = False) -> list[CurvePoint]:
     """Points of all methods and lengths, in the order of the evaluations, without the floor, the
     half window and the ladders.
 
     For a protocol by position they come from the longest window, one for each bin of positions;
-    with `stretches` only these, one for each stretch of several bins and one for the whole text of each
-    length. Raises RunError if two evaluations have the same method, training and length."""
-    found: dict[tuple, dict[int, Seed]] = defaultdict(dict)
+    with `stretches` only these, one for each stretch of several bins and one for the whole text of
+    each length. Raises RunError if two evaluations have the same method, training and length."""
+    seeds: dict[PointKey, dict[int, Seed]] = defaultdict(dict)  # {point: {seed: its row}}
     for evaluation in references.evaluations:
-        first, key = evaluation.first, evaluation.key
-        if (
-            reference(first)
-            or key in references.ladders
-            and (exact_context(first) or math.inf) <= first["train_len"]
-        ):
+        if _shown_elsewhere(evaluation, references):
             continue
-        by_position = first["position"] is not None
-        if stretches and not by_position:
-            continue
-        floor, others = (
-            references.floors.get((key, "floor")),
-            {} if plain(first) else references.plain.get(key, {}),
-        )
-        rows = (
-            spans(evaluation, stretches)
-            if by_position
-            else (((row["length"], None), row) for row in evaluation.rows)
-        )
-        for place, row in rows:
-            length, against_floor, against_plain = row["length"], None, None
-            other = others.get(length)
-            if by_position:
-                against_plain = compare(
-                    evaluation,
-                    row,
-                    other,
-                    other and joined(other, length, row["start"], row["position"]),
-                )
-            elif not evaluation.further(row):
-                against_floor = compare(evaluation, row, floor, floor and floor.exact_row(length))
-                against_plain = compare(evaluation, row, other, other and other.row(length))
-            seed = Seed(evaluation, row, against_floor, against_plain)
-            add_seed(
-                found[(*section_of(evaluation), *label(row), evaluation.source, *place)],
-                seed,
-                label,
-            )
+        common = section_of(evaluation)
+        if evaluation.first["position"] is not None:
+            for length, window, row in position_bins(evaluation, stretches):
+                seed = _seed_by_position(evaluation, row, references)
+                key = PointKey(*common, *label(row), evaluation.source, length, window)
+                add_seed(seeds[key], seed, label)
+        elif not stretches:
+            for row in evaluation.rows:
+                seed = _seed_by_length(evaluation, row, references)
+                key = PointKey(*common, *label(row), evaluation.source, row["length"], None)
+                add_seed(seeds[key], seed, label)
     return [
-        _point(key, list(seeds.values()), label, references.gains) for key, seeds in found.items()
+        _point(key, list(by_seed.values()), label, references.gains)
+        for key, by_seed in seeds.items()
     ]
 
 
-def add_seed(seeds: dict[int, Seed], one: Seed, label: Labels) -> None:
+def _shown_elsewhere(evaluation: Evaluation, references: References) -> bool:
+    """True for a floor, a half window, and a step of a ladder."""
+    row = evaluation.first
+    if reference(row):
+        return True
+    context = exact_context(row)
+    on_ladder = context is not None and context <= row["train_len"]
+    return on_ladder and evaluation.key in references.ladders
+
+
+def _plain_of(evaluation: Evaluation, length: int, references: References) -> Evaluation | None:
+    """Evaluation of the same model without an extension; None for that itself."""
+    if plain(evaluation.first):
+        return None
+    return references.plain.get(evaluation.key, {}).get(length)
+
+
+def _seed_by_position(evaluation: Evaluation, row: dict, references: References) -> Seed:
+    """Row of a bin, and its difference to the same tokens read without an extension."""
+    length = row["length"]
+    other = _plain_of(evaluation, length, references)
+    same_tokens = other and joined(other, length, row["start"], row["position"])
+    return Seed(evaluation, row, None, compare(evaluation, row, other, same_tokens))
+
+
+def _seed_by_length(evaluation: Evaluation, row: dict, references: References) -> Seed:
+    """Row of a length, and its differences to the floor and to no extension."""
+    if evaluation.further(row):
+        return Seed(evaluation, row)
+    length = row["length"]
+    floor = references.floors.get((evaluation.key, "floor"))
+    other = _plain_of(evaluation, length, references)
+    return Seed(
+        evaluation,
+        row,
+        against_floor=compare(evaluation, row, floor, floor and floor.exact_row(length)),
+        against_plain=compare(evaluation, row, other, other and other.row(length)),
+    )
+
+
+def add_seed(seeds: dict[int, Seed], seed: Seed, label: Labels) -> None:
     """Add a seed to those of a point. Raises RunError if another evaluation gave it already."""
-    row = one.row
-    other = seeds.setdefault(row["seed"], one).row
+    row = seed.row
+    other = seeds.setdefault(row["seed"], seed).row
     if other["eval_id"] != row["eval_id"]:
         raise RunError(
             f"{row['run_id']} (evaluation {row['eval_id']}) and {other['run_id']}"
@@ -99,93 +140,89 @@ def add_seed(seeds: dict[int, Seed], one: Seed, label: Labels) -> None:
 
 
 def _point(
-    key: tuple, seeds: list[Seed], label: Labels, gains: Mapping[tuple, Estimate]
+    key: PointKey, seeds: list[Seed], label: Labels, gains: Mapping[tuple, Estimate]
 ) -> CurvePoint:
-    rows, known = [one.row for one in seeds], [gains.get(one.evaluation.key) for one in seeds]
-    first, floors = rows[0], [one.against_floor for one in seeds]
-    difference, half_width, over = interval(floors, first["sem_unit"])
-    change, change_half_width, changed_over = interval(
-        [one.against_plain for one in seeds], first["sem_unit"]
-    )
+    """Means over the seeds of a method at a length."""
+    rows = [seed.row for seed in seeds]
+    first = rows[0]
+    floors = [seed.against_floor for seed in seeds]
+    difference = interval(floors, first["sem_unit"])
+    change = interval([seed.against_plain for seed in seeds], first["sem_unit"])
+    floor, gain, gain_lower = None, None, None
+    if all(floors):
+        floor = _finite(np.mean([paired.base for paired in floors]))
+    of_seeds = [gains.get(seed.evaluation.key) for seed in seeds]
+    if all(of_seeds):
+        gain = _finite(np.mean([estimate.value for estimate in of_seeds]))
+        gain_lower = _finite(min(estimate.lower for estimate in of_seeds))
     return CurvePoint(
-        **dict(
-            zip(
-                (
-                    *SECTION,
-                    "encoding",
-                    "extension",
-                    "scale_attention",
-                    "source",
-                    "length",
-                    "window",
-                ),
-                key,
-                strict=True,
-            )
-        ),
+        **key._asdict(),
         untested=any(row["untested"] for row in rows),
         n_seeds=len(rows),
-        **{name: first[name] for name in ("n_targets", "n_units", "sem_unit")},
+        n_targets=first["n_targets"],
+        n_units=first["n_units"],
+        sem_unit=first["sem_unit"],
         **means(rows, MEANS),
-        floor=_finite(np.mean([one.base for one in floors])) if all(floors) else None,
-        difference=difference,
-        half_width=half_width,
-        change=change,
-        change_half_width=change_half_width,
-        over=over or changed_over,
-        gain=_finite(np.mean([one.value for one in known])) if all(known) else None,
-        gain_lower=_finite(min(one.lower for one in known)) if all(known) else None,
+        floor=floor,
+        difference=difference.mean,
+        half_width=difference.half_width,
+        change=change.mean,
+        change_half_width=change.half_width,
+        over=difference.over or change.over,
+        gain=gain,
+        gain_lower=gain_lower,
         facts=label.facts(first, seeds[0].evaluation.setting),
         seeds=seeds,
     )
 
 
-def means(rows: Sequence[dict], names: Iterable[str]) -> dict[str, float | None]:
-    """Mean of each column over the rows of several seeds; None if one of them has no number."""
-    return {
-        name: (
-            None
-            if any(row[name] is None for row in rows)
-            else sum(row[name] for row in rows) / len(rows)
-        )
-        for name in names
-    }
+def means(rows: Sequence[dict], columns: Iterable[str]) -> dict[str, float | None]:
+    """Mean of each column over the rows of several seeds; None if one of them has no number.
+
+    >>> means([{"nll": 2.0, "bpb": None}, {"nll": 3.0, "bpb": 1.5}], ("nll", "bpb"))
+    {'nll': 2.5, 'bpb': None}
+    """
+    result = {}
+    for column in columns:
+        values = [row[column] for row in rows]
+        result[column] = None if None in values else sum(values) / len(values)
+    return result
 
 
-def interval(
-    seeds: Sequence[tuple | None], unit: str
-) -> tuple[float | None, float | None, str | None]:
-    """Mean over seeds, half width of its 95 % interval, and the interval's units; None for what is
-    unknown.
+def interval(seeds: Sequence[tuple | None], unit: str) -> Interval:
+    """Mean over seeds, with its interval.
 
     Each seed begins with its value and the sums over documents, which are None if only the mean is
     known (`Paired`). The units are seeds crossed with documents, documents for one seed, or seeds
     if only means are known."""
     if not all(seeds):
-        return None, None, None
-    known = [one[1] for one in seeds]
-    whole = across(known) if all(known) else None
-    if whole is None:
-        mean, half_width, n = student_interval([one[0] for one in seeds])
-        return _finite(mean), _finite(half_width), "seeds" if n > 1 else unit
-    found = estimate([(1.0, whole)])
-    low, high = found.interval()
-    return (
-        _finite(found.value),
-        _finite((high - low) / 2),
-        f"seeds x {unit}s" if len(seeds) > 1 else unit,
-    )
+        return Interval(None, None, None)
+    sums = [seed_sums for _, seed_sums, *_ in seeds]
+    together = across(sums) if all(sums) else None
+    if together is None:
+        mean, half_width, n = student_interval([value for value, *_ in seeds])
+        return Interval(_finite(mean), _finite(half_width), "seeds" if n > 1 else unit)
+    result = estimate([(1.0, together)])
+    low, high = result.interval()
+    over = f"seeds x {unit}s" if len(seeds) > 1 else unit
+    return Interval(_finite(result.value), _finite((high - low) / 2), over)
 
 
 def _finite(value: float | None) -> float | None:
     return float(value) if value is not None and math.isfinite(value) else None
 
 
-def spans(evaluation: Evaluation, stretches: bool) -> Iterator[tuple[tuple[int, int | None], dict]]:
-    """((position, window), row) of each bin of the longest window; with `stretches` of each stretch,
-    whose row is the mean over its bins.
+class PositionBin(NamedTuple):
+    """Tokens up to a position of the longest window, or, without `window`, texts of a length."""
 
-    With `stretches` also ((length, None), row) of the texts of each length, if there are several.
+    length: int
+    window: int | None
+    row: dict
+
+
+def position_bins(evaluation: Evaluation, stretches: bool) -> Iterator[PositionBin]:
+    """Each bin of the longest window; with `stretches` each stretch, whose row is the mean over its
+    bins, and the texts of each length, if there are several.
     """
     lengths = sorted({row["length"] for row in evaluation.rows})
     window = lengths[-1]
@@ -193,25 +230,30 @@ def spans(evaluation: Evaluation, stretches: bool) -> Iterator[tuple[tuple[int, 
     if stretches:
         ends = stretch_ends(ends, evaluation.first["train_len"])
     for start, end in itertools.pairwise([0, *ends]):
-        yield (end, window), joined(evaluation, window, start, end)
-    for length in lengths if stretches and len(lengths) > 1 else ():
-        yield (length, None), joined(evaluation, length, 0, length)
+        yield PositionBin(end, window, joined(evaluation, window, start, end))
+    if stretches and len(lengths) > 1:
+        for length in lengths:
+            yield PositionBin(length, None, joined(evaluation, length, 0, length))
 
 
 def stretch_ends(positions: list[int], train_len: int) -> list[int]:
     """Last positions of the stretches, each one of the bins' last `positions`: quarters and halves
     of the training length inside of it, half octaves beyond it to four times its length, then whole
-    ones."""
-    beyond = [train_len * 2 ** (k / 2) for k in (1, 2, 3, 4)] + [
-        train_len * 2.0**k for k in range(3, 40)
-    ]
-    wanted = [train_len / 4, train_len / 2, train_len, *beyond, positions[-1]]
-    found = {
-        max((one for one in positions if one <= round(edge)), default=positions[0])
-        for edge in wanted
-        if edge <= positions[-1]
-    }
-    return sorted(found)
+    octaves.
+
+    >>> stretch_ends(list(range(16, 513, 16)), 64)
+    [16, 32, 64, 80, 128, 176, 256, 512]
+    """
+    half_octaves = [2 ** (k / 2) for k in (1, 2, 3, 4)]
+    octaves = [2.0**k for k in range(3, 40)]
+    multiples = [0.25, 0.5, 1, *half_octaves, *octaves]
+    edges = [train_len * multiple for multiple in multiples] + [positions[-1]]
+    ends = set()
+    for edge in edges:
+        if edge <= positions[-1]:
+            below = [position for position in positions if position <= round(edge)]
+            ends.add(max(below, default=positions[0]))
+    return sorted(ends)
 
 
 def joined(evaluation: Evaluation, length: int, start: int, end: int) -> dict | None:
@@ -221,22 +263,45 @@ def joined(evaluation: Evaluation, length: int, start: int, end: int) -> dict | 
     rows = [
         row for row in evaluation.rows if row["length"] == length and start < row["position"] <= end
     ]
-    if len(rows) <= 1:
-        return {**rows[0], "start": start} if rows else None
-    found = {name: sum(row[name] for row in rows) for name in ("n_targets", "n_bytes")}
-    for name in ("nll", "accuracy"):
-        values = [row[name] for row in rows]
-        sums = (
-            None
-            if None in values
-            else sum(value * row["n_targets"] for value, row in zip(values, rows, strict=True))
-        )
-        found[name] = None if sums is None else sums / found["n_targets"]
-    nats = None if found["nll"] is None else found["nll"] * found["n_targets"]
-    found["bpb"] = (
-        None if nats is None or not found["n_bytes"] else nats / math.log(2) / found["n_bytes"]
-    )
-    return {**max(rows, key=lambda row: row["position"]), **found, "start": start}
+    if not rows:
+        return None
+    if len(rows) == 1:
+        return {**rows[0], "start": start}
+    n_targets = sum(row["n_targets"] for row in rows)
+    n_bytes = sum(row["n_bytes"] for row in rows)
+    nll = _mean_over_targets(rows, "nll")
+    bpb = None
+    if nll is not None and n_bytes:
+        bpb = nll * n_targets / math.log(2) / n_bytes
+    return {
+        **max(rows, key=lambda row: row["position"]),
+        "n_targets": n_targets,
+        "n_bytes": n_bytes,
+        "nll": nll,
+        "accuracy": _mean_over_targets(rows, "accuracy"),
+        "bpb": bpb,
+        "start": start,
+    }
+
+
+def _mean_over_targets(rows: Sequence[dict], column: str) -> float | None:
+    """Mean of a column, each row weighed by its targets; None if one has no number."""
+    if any(row[column] is None for row in rows):
+        return None
+    total = sum(row[column] * row["n_targets"] for row in rows)
+    return total / sum(row["n_targets"] for row in rows)
+
+
+class StepKey(NamedTuple):
+    """Columns that the seeds of an encoding's ladder have in common."""
+
+    protocol: str
+    data: str
+    tokenizer: str
+    train_len: int
+    setting: str
+    encoding: str
+    source: str | None
 
 
 def context_points(references: References, label: Labels) -> list[ContextPoint]:
@@ -244,48 +309,51 @@ def context_points(references: References, label: Labels) -> list[ContextPoint]:
     scored different targets.
     """
 
-    def key(ladder: dict[int, Evaluation]) -> tuple:
-        one = next(iter(ladder.values()))
-        return *section_of(one), label(one.first)[0], one.source
+    def key_of(ladder: dict[int, Evaluation]) -> StepKey:
+        evaluation = next(iter(ladder.values()))
+        return StepKey(*section_of(evaluation), label(evaluation.first)[0], evaluation.source)
 
-    seeds = grouped(references.ladders.values(), key)
-    return [
-        _step(names, context, own, label)
-        for names, own in seeds.items()
-        for context in sorted(set().union(*own))
-    ]
+    steps = []
+    for key, ladders in grouped(references.ladders.values(), key_of).items():
+        for context in sorted(set().union(*ladders)):
+            measured = [ladder for ladder in ladders if context in ladder]
+            steps.append(_step(key, context, measured, label))
+    return steps
 
 
 def _step(
-    key: tuple, context: int, seeds: list[dict[int, Evaluation]], label: Labels
+    key: StepKey, context: int, ladders: list[dict[int, Evaluation]], label: Labels
 ) -> ContextPoint:
-    own = [ladder for ladder in seeds if context in ladder]
-    rows = [ladder[context].exact_row() for ladder in own]
+    """Means over the seeds, each with its ladder {context: evaluation}, at a context."""
+    evaluations = [ladder[context] for ladder in ladders]
+    rows = [evaluation.exact_row() for evaluation in evaluations]
     first = rows[0]
     train_len, unit = first["train_len"], first["sem_unit"]
     halved = context // 2 if context % 2 == 0 or context == train_len else 0
-    difference, half_width, over = interval(
-        [_change(ladder, context, train_len) for ladder in own], unit
-    )
-    doubling, doubling_half_width, doubled_over = interval(
-        [_change(ladder, halved, context) for ladder in own], unit
-    )
+    difference = interval([_change(ladder, context, train_len) for ladder in ladders], unit)
+    doubling = interval([_change(ladder, halved, context) for ladder in ladders], unit)
     return ContextPoint(
-        **dict(zip((*SECTION, "encoding", "source"), key, strict=True)),
+        **key._asdict(),
         context=context,
         n_seeds=len(rows),
-        **{name: first[name] for name in ("n_targets", "n_units", "sem_unit")},
+        n_targets=first["n_targets"],
+        n_units=first["n_units"],
+        sem_unit=unit,
         **means(rows, ("nll", "bpb")),
-        difference=difference,
-        half_width=half_width,
-        doubling=doubling,
-        doubling_half_width=doubling_half_width,
-        over=over or doubled_over,
-        facts=label.facts(first, own[0][context].setting),
-        seeds=[Seed(ladder[context], row) for ladder, row in zip(own, rows, strict=True)],
+        difference=difference.mean,
+        half_width=difference.half_width,
+        doubling=doubling.mean,
+        doubling_half_width=doubling.half_width,
+        over=difference.over or doubling.over,
+        facts=label.facts(first, evaluations[0].setting),
+        seeds=[Seed(*measured) for measured in zip(evaluations, rows, strict=True)],
     )
 
 
 def _change(ladder: dict[int, Evaluation], context: int, other: int) -> Paired | None:
-    one, two = ladder.get(context), ladder.get(other)
-    return compare(one, one.exact_row(), two, two.exact_row()) if one and two else None
+    """Loss with a context minus that with another one."""
+    evaluation = ladder.get(context)
+    base = ladder.get(other)
+    if not evaluation or not base:
+        return None
+    return compare(evaluation, evaluation.exact_row(), base, base.exact_row())

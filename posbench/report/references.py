@@ -48,85 +48,88 @@ class References:
         """{(key, "floor" | "half"): evaluation}. If several fit, one with the scale that the model
         was trained with is taken.
         """
-        found: dict[tuple, Evaluation] = {}
+        floors: dict[tuple, Evaluation] = {}
         for evaluation in self.evaluations:
-            row = evaluation.first
-            kind = reference(row)
-            if kind and (
-                (evaluation.key, kind) not in found
-                or row["scale_attention"] == row["trained_scale"]
-            ):
-                found[evaluation.key, kind] = evaluation
-        return found
+            kind = reference(evaluation.first)
+            if kind is None:
+                continue
+            if (evaluation.key, kind) not in floors or _as_trained(evaluation.first):
+                floors[evaluation.key, kind] = evaluation
+        return floors
 
     @cached_property
     def plain(self) -> dict[tuple, dict[int, Evaluation]]:
         """{key: {length: evaluation of the model as it is}}: several machines may have evaluated
         different lengths.
         """
-        found: dict[tuple, dict[int, Evaluation]] = defaultdict(dict)
+        by_key: dict[tuple, dict[int, Evaluation]] = defaultdict(dict)
         for evaluation in self.evaluations:
             if plain(evaluation.first):
-                found[evaluation.key] |= {row["length"]: evaluation for row in evaluation.rows}
-        return found
+                for row in evaluation.rows:
+                    by_key[evaluation.key][row["length"]] = evaluation
+        return by_key
 
     @cached_property
     def ladders(self) -> dict[tuple, dict[int, Evaluation]]:
         """{key: {context: evaluation}} of three or more recompute_window sizes up to train_len; of
         several that fit, as in `floors`.
         """
-        found: dict[tuple, dict[int, Evaluation]] = defaultdict(dict)
+        ladders: dict[tuple, dict[int, Evaluation]] = defaultdict(dict)
         for evaluation in self.evaluations:
-            row, steps = evaluation.first, found[evaluation.key]
+            row = evaluation.first
+            ladder = ladders[evaluation.key]
             context = exact_context(row)
-            own_floor = (
-                getattr(known(row["protocol"]), "floor", None) == row["protocol"]
-            )  # every target has its window, but at a start
-            if (
-                context is None
-                or context > row["train_len"]
-                or not own_floor
-                or not evaluation.exact_row()
-            ):
+            if context is None or context > row["train_len"]:
                 continue
-            if context not in steps or row["scale_attention"] == row["trained_scale"]:
-                steps[context] = evaluation
-        return {key: steps for key, steps in found.items() if len(steps) >= 3}
+            if not _is_own_floor(row["protocol"]) or not evaluation.exact_row():
+                continue
+            if context not in ladder or _as_trained(row):
+                ladder[context] = evaluation
+        return {key: ladder for key, ladder in ladders.items() if len(ladder) >= 3}
 
     @cached_property
     def gains(self) -> dict[tuple, Estimate]:
         """{key: gain from the second half of the window}, for trainings with sums of both
         references.
         """
-        found = {}
+        gains = {}
         for (key, kind), full in self.floors.items():
-            half, row = self.floors.get((key, "half")), full.exact_row()
-            if (
-                kind == "floor"
-                and half
-                and row
-                and (both := pooled(half, half.exact_row(row["length"]), full, row))
-            ):
-                found[key] = gain(both[1], both[0])
-        return found
+            half = self.floors.get((key, "half"))
+            row = full.exact_row()
+            if kind == "half" or not half or not row:
+                continue
+            sums = pooled(half, half.exact_row(row["length"]), full, row)
+            if sums:
+                of_half, of_full = sums
+                gains[key] = gain(of_full, of_half)
+        return gains
+
+
+def _as_trained(row: dict) -> bool:
+    """True if a row has the scale that the model was trained with."""
+    return row["scale_attention"] == row["trained_scale"]
+
+
+def _is_own_floor(protocol: str) -> bool:
+    """True for a protocol that gives every target its window, except where a document begins."""
+    return getattr(known(protocol), "floor", None) == protocol
 
 
 def exact_context(row: dict) -> int | None:
     """Tokens of context that recompute_window gives every target of a row; None for any other
     method.
     """
-    return (
-        (row["extension_args"] or {}).get("window") or row["train_len"]
-        if row["extension"] == "recompute_window"
-        else None
-    )
+    if row["extension"] != "recompute_window":
+        return None
+    return (row["extension_args"] or {}).get("window") or row["train_len"]
 
 
 def reference(row: dict) -> str | None:
     """`floor` or `half` for a row with exactly train_len or train_len // 2 tokens of context, None
     for any other.
     """
-    return {row["train_len"]: "floor", row["train_len"] // 2: "half"}.get(exact_context(row))
+    kinds = {row["train_len"]: "floor", row["train_len"] // 2: "half"}
+    return kinds.get(exact_context(row))
 
 
 def plain(row: dict) -> bool:
@@ -140,17 +143,22 @@ def pooled(
     """Sums of the losses of two rows over documents, None if unknown or weighed. Raises RunError if
     the targets are not the same.
     """
-    found = None if None in (row, at) else (evaluation.sums(row), other.sums(at))
-    if not found or None in found or not (is_mean(found[0], row) and is_mean(found[1], at)):
+    if row is None or at is None:
+        return None
+    sums = evaluation.sums(row)
+    other_sums = other.sums(at)
+    if sums is None or other_sums is None:
+        return None
+    if not is_mean(sums, row) or not is_mean(other_sums, at):
         return None
     check_targets(evaluation, other)
-    return found
+    return sums, other_sums
 
 
-def check_targets(one: Evaluation, other: Evaluation) -> None:
+def check_targets(evaluation: Evaluation, other: Evaluation) -> None:
     """Raise RunError if two evaluations cannot be paired, because they scored different targets."""
-    if not one.same_targets(other):
-        a, b = one.first, other.first
+    if not evaluation.same_targets(other):
+        a, b = evaluation.first, other.first
         raise RunError(
             f"{a['run_id']} {a['extension']} (evaluation {a['eval_id']}) and {b['run_id']}"
             f" {b['extension']} ({b['eval_id']}) scored different targets: evaluate both with one"
@@ -187,14 +195,16 @@ def check_one_set(
 
     Each task is a set of its own, and key tokens that each training chooses for itself may differ.
     """
-    first: dict[tuple, Evaluation] = {}
-    for one in evaluations:
-        chosen = (
-            isinstance(one.setting, Setting) and one.setting.key_context and not one.setting.key_run
+    first_of_set: dict[tuple, Evaluation] = {}
+    for evaluation in evaluations:
+        setting = evaluation.setting
+        trainings_choose = (
+            isinstance(setting, Setting) and setting.key_context and not setting.key_run
         )
-        if one.stored and one.stored.targets and not chosen:
-            task = (one.first["task"] or "").partition(" ")[0]
-            check_targets(one, first.setdefault((section(one), task), one))
+        if trainings_choose or not evaluation.stored or not evaluation.stored.targets:
+            continue
+        task = (evaluation.first["task"] or "").partition(" ")[0]
+        check_targets(evaluation, first_of_set.setdefault((section(evaluation), task), evaluation))
 
 
 def compare(
@@ -205,10 +215,12 @@ def compare(
     """
     if other is None or at is None:
         return None
-    if summed := pooled(evaluation, row, other, at):
-        difference = summed[0].minus(summed[1])
-        return Paired(float(difference.means[0]), difference, float(summed[1].means[0]), other, at)
+    if both := pooled(evaluation, row, other, at):
+        sums, other_sums = both
+        difference = sums.minus(other_sums)
+        mean, base = float(difference.means[0]), float(other_sums.means[0])
+        return Paired(mean, difference, base, other, at)
     if any(row[name] != at[name] for name in ("n_targets", "n_bytes", "n_units")):
         return None
-    a, b = (math.nan if one["nll"] is None else one["nll"] for one in (row, at))
-    return Paired(a - b, None, b, other, at)
+    nll, base = (math.nan if of["nll"] is None else of["nll"] for of in (row, at))
+    return Paired(nll - base, None, base, other, at)
