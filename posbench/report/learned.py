@@ -18,14 +18,15 @@ from posbench.results.run_metadata import RunMetadata
 # share of right answers at the longest length inside the window below which a task was not learned
 LEARNED = 0.5
 REACH = "train.parent.reach"  # tokens of the parent's window
-APART = re.compile(
-    r" (inside|outside) \d+$"
-)  # end of the task of a row on the questions inside or outside of a window alone
+# end of the task of a row on the questions inside or outside of a window alone
+APART = re.compile(r" (inside|outside) \d+$")
 
 
 def learned_by(task: str) -> str:
-    """Task whose accuracy inside the window says if a task was learned: "mqar 4 pairs" of "mqar 4
-    pairs outside 64".
+    """Task whose accuracy inside the window says if a task was learned.
+
+    >>> learned_by("mqar 4 pairs outside 64")
+    'mqar 4 pairs'
     """
     return APART.sub("", task)
 
@@ -39,11 +40,8 @@ class Learned:
         self, evaluations: Iterable[Evaluation], label: Labels, runs: Mapping[str, RunMetadata]
     ):
         self.parents: dict[str, str] = {}  # {run_id: run_id of its parent}
-        self.shares: dict[
-            tuple,
-            float,
-            # accuracy by run_id, protocol, setting, evaluation (None without extension) and task
-        ] = {}
+        # accuracy by run_id, protocol, setting, evaluation (None without extension) and task
+        self.shares: dict[tuple, float] = {}
         for evaluation in evaluations:
             first = evaluation.first
             run_id, *setting = evaluation.key
@@ -55,9 +53,8 @@ class Learned:
             config = runs[run_id].config if run_id in runs else {}
             if method is None and _is_parent(label, first, config):
                 for row in _inside(evaluation, config[REACH]):
-                    self.shares.setdefault(
-                        (first["finetune"], *setting, None, row["task"]), row["accuracy"]
-                    )
+                    of_parent = (first["finetune"], *setting, None, row["task"])
+                    self.shares.setdefault(of_parent, row["accuracy"])
 
     def share(self, evaluation: Evaluation, row: dict) -> float | None:
         """Share of right answers by which the training of a row has learned its task: the largest
@@ -67,17 +64,18 @@ class Learned:
         fine-tuned training has not LEARNED."""
         run_id, *setting = evaluation.key
         task = learned_by(row["task"])
-        own = self.shares.get((run_id, *setting, None, task))
-        if own is None:
-            own = self.shares.get((run_id, *setting, row["eval_id"], task))
-        ancestors = [
-            self.shares.get((name, *setting, None, task)) for name in self._ancestors(run_id)
+        of_run = self.shares.get((run_id, *setting, None, task))
+        if of_run is None:
+            of_run = self.shares.get((run_id, *setting, row["eval_id"], task))
+        of_ancestors = [
+            self.shares.get((ancestor, *setting, None, task))
+            for ancestor in self._ancestors(run_id)
         ]
-        known = [share for share in (own, *ancestors) if share is not None]
-        asked_parent = not ancestors or ancestors[-1] is not None
-        if not known or not asked_parent and max(known) < LEARNED:
+        shares = [share for share in (of_run, *of_ancestors) if share is not None]
+        parent_unasked = bool(of_ancestors) and of_ancestors[-1] is None
+        if not shares or parent_unasked and max(shares) < LEARNED:
             return None
-        return max(known)
+        return max(shares)
 
     def _ancestors(self, run_id: str) -> list[str]:
         """Ids of the parent, its parent and so on, as far as they are known."""
@@ -98,7 +96,8 @@ def _is_parent(label: Labels, row: dict, config: Mapping[str, object]) -> bool:
     other encoding or scale.
     """
     facts = label.facts(row)
-    unchanged = (
-        facts.keeps_encoding and not facts.trained_in and row["trained_scale"] in (None, "none")
+    same_methods = facts.keeps_encoding and not facts.trained_in
+    unscaled = row["trained_scale"] in (None, "none")
+    return (
+        same_methods and unscaled and config.get(STEPS) == 0 and isinstance(config.get(REACH), int)
     )
-    return unchanged and config.get(STEPS) == 0 and isinstance(config.get(REACH), int)

@@ -11,6 +11,7 @@ already (inside or outside of a window). A method that never learned a task has 
 The number depends on which methods are compared and on which lengths were read, and it has no
 interval: it sums up a table, and it tests nothing."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -45,15 +46,13 @@ def method_ranks(sections: Iterable[Sequence[Score]]) -> list[MethodRank]:
     """Ranks of all methods of a report, the best first; empty for too few tasks or methods to need
     them.
     """
-    tasks = [
-        cells
-        for section in sections
-        for task, cells in by_task(
-            [score for score in section if score.extension != "recompute_window"]
-        ).items()
-        if learned_by(task) == task
-    ]
-    methods = list(dict.fromkeys(method for cells in tasks for method in cells))
+    tasks = []  # [{method: {length: score}}]
+    for section in sections:
+        compared = [score for score in section if score.extension != "recompute_window"]
+        for task, cells in by_task(compared).items():
+            if learned_by(task) == task:
+                tasks.append(cells)
+    methods = dict.fromkeys(method for cells in tasks for method in cells)
     if len(tasks) < FEWEST_TASKS or len(methods) < FEWEST_METHODS:
         return []
     reciprocal: dict[tuple, list[float]] = {method: [] for method in methods}
@@ -61,47 +60,52 @@ def method_ranks(sections: Iterable[Sequence[Score]]) -> list[MethodRank]:
         for ranks in _ranks_by_length(cells):
             for method, rank in ranks.items():
                 reciprocal[method].append(1 / rank)
-    found = []
-    for method in methods:
-        asked = [cells[method] for cells in tasks if method in cells]
-        unlearned = sum(not any(score.learned for score in scores.values()) for scores in asked)
-        own = reciprocal[method]
-        first = sum(value == 1 for value in own)
-        found.append(
-            MethodRank(
-                *method[:3], fmean(own) if own else None, len(own), first, len(asked), unlearned
-            )
+    lines = []
+    for method, values in reciprocal.items():
+        of_method = [cells[method] for cells in tasks if method in cells]
+        line = MethodRank(
+            *method[:3],
+            reciprocal_rank=fmean(values) if values else None,
+            cells=len(values),
+            first=values.count(1),
+            tasks=len(of_method),
+            unlearned=sum(_never_learned(scores) for scores in of_method),
         )
-    return sorted(found, key=lambda line: -(line.reciprocal_rank or 0))
+        lines.append(line)
+    return sorted(lines, key=lambda line: -(line.reciprocal_rank or 0))
+
+
+def _never_learned(scores: dict[int, Score]) -> bool:
+    return not any(score.learned for score in scores.values())
 
 
 def _ranks_by_length(cells: dict[tuple, dict[int, Score]]) -> list[dict[tuple, float]]:
     """{method: rank} for each length beyond training at which the methods that learned the task
     differ.
     """
-    lengths = {
-        length
-        for scores in cells.values()
-        for length, score in scores.items()
-        if length > score.train_len
+    accuracies: dict[int, dict[tuple, float]] = defaultdict(dict)  # {length: {method: accuracy}}
+    for method, scores in cells.items():
+        for length, score in scores.items():
+            if score.learned and length > score.train_len:
+                accuracies[length][method] = score.accuracy
+    return [
+        _ranks(accuracies[length])
+        for length in sorted(accuracies)
+        if len({*accuracies[length].values()}) > 1
+    ]
+
+
+def _ranks(accuracies: dict[tuple, float]) -> dict[tuple, float]:
+    """Ranks from 1, the most accurate; alike ones share the mean of their ranks.
+
+    >>> _ranks({"rope": 0.5, "alibi": 0.75, "fox": 0.5})
+    {'rope': 2.5, 'alibi': 1.0, 'fox': 2.5}
+    """
+    values = list(accuracies.values())
+    return {
+        method: 0.5 + sum(other > accuracy for other in values) + 0.5 * values.count(accuracy)
+        for method, accuracy in accuracies.items()
     }
-    found = []
-    for length in sorted(lengths):
-        accuracy = {
-            method: scores[length].accuracy
-            for method, scores in cells.items()
-            if length in scores and scores[length].learned
-        }
-        if len({*accuracy.values()}) < 2:
-            continue
-        values = list(accuracy.values())
-        found.append(
-            {
-                method: 0.5 + sum(other > own for other in values) + 0.5 * values.count(own)
-                for method, own in accuracy.items()
-            }
-        )
-    return found
 
 
 def rank_table(ranks: Sequence[MethodRank]) -> Table:

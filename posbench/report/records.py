@@ -44,9 +44,8 @@ class SectionKey:
     tokenizer: str
     train_len: int
     setting: str | None  # windows, targets and number format in words
-    facts: Facts | None = field(
-        **UNWRITTEN
-    )  # this and `seeds` are unknown of a record that was read from a CSV
+    # Both are unknown of a record that was read from a CSV.
+    facts: Facts | None = field(**UNWRITTEN)
     seeds: Sequence[Seed] | None = field(**UNWRITTEN)
 
     @property
@@ -54,7 +53,7 @@ class SectionKey:
         """Seeds that the record is a mean over, ascending; None for a record that was read from a
         CSV, which has their number alone.
         """
-        return tuple(sorted(seed.row["seed"] for seed in self.seeds)) if self.seeds else None
+        return _numbers(self.seeds)
 
     @property
     def section(self) -> tuple:
@@ -74,7 +73,12 @@ class SectionKey:
         return self.facts or Facts(self.encoding, self.extension, line=self.encoding)
 
 
-Record, Item = TypeVar("Record", bound=SectionKey), TypeVar("Item")
+Record = TypeVar("Record", bound=SectionKey)
+Item = TypeVar("Item")
+
+
+def _numbers(seeds: Sequence[Seed] | None) -> tuple[int, ...] | None:
+    return tuple(sorted(seed.row["seed"] for seed in seeds)) if seeds else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,38 +95,29 @@ class CurvePoint(SectionKey):
     length: int  # tokens fed, or the position in `window` for a protocol by position
     window: int | None = None
     n_seeds: int
-    n_targets: int | None = (
-        None  # this and the next two are None if the source is somebody else's CSV
-    )
+    # These three are None if the source is somebody else's CSV.
+    n_targets: int | None = None
     n_units: int | None = None
     sem_unit: str | None = None
     nll: float | None = None
     bpb: float | None = None
     floor: float | None = None  # loss with exactly train_len tokens of context
-    difference: float | None = (
-        # nll - floor: about 0 holds, above fails, below gains from text beyond the training length
-        None
-    )
+    # nll - floor: about 0 holds, above fails, below gains from text beyond the training length
+    difference: float | None = None
     half_width: float | None = None
-    over: str | None = (
-        # units of the intervals: "seeds x documents", the sem_unit for one seed, "seeds" if only
-        # means are known
-        None
-    )
+    # Units of the intervals: "seeds x documents", the sem_unit for one seed, "seeds" if only means
+    # are known.
+    over: str | None = None
     gain: float | None = None  # G of the encoding, mean over seeds
     gain_lower: float | None = None  # the lowest of the seeds' lower 95 % bounds of G
-    change: float | None = (
-        None  # nll - the loss of the same trainings at this length without an extension
-    )
+    # nll - the loss of the same trainings at this length without an extension
+    change: float | None = None
     change_half_width: float | None = None  # of its 95 % interval
     low: float | None = None  # the interval of nll as somebody else's CSV states it
     high: float | None = None
     accuracy: float | None = None  # share of targets whose most likely token was right
-    source: str | None = (
-        # the CSV that the losses were read from; None if the report is of that file alone, or of
-        # runs
-        None
-    )
+    # The CSV that the losses were read from; None if the report is of that file alone, or of runs.
+    source: str | None = None
     # Columns of a section that somebody else's CSV lacks, with spaces between: those of its table
     # stand there.
     unstated: str | None = field(default=None, metadata={"sparse": True})
@@ -155,16 +150,11 @@ class ContextPoint(SectionKey):
     bpb: float | None
     difference: float | None  # nll - the loss with train_len tokens
     half_width: float | None
-    doubling: (
-        float | None
-    )  # the loss with context // 2 tokens - nll: the gain by doubling; G if context is train_len
+    # The loss with context // 2 tokens - nll: the gain by doubling; G if context is train_len.
+    doubling: float | None
     doubling_half_width: float | None
     over: str | None  # units of the intervals, as in `CurvePoint`
-    source: str | None = (
-        # the CSV that the losses were read from; None if the report is of that file alone, or of
-        # runs
-        None
-    )
+    source: str | None = None  # as in `CurvePoint`
 
     @property
     def length(self) -> int:
@@ -193,35 +183,25 @@ class Score(SectionKey):
     accuracy: float
     low: float
     high: float
-    # units of the interval: "seeds x examples" or SEEDS_ALIKE, "example" for one seed, "seeds" if
-    # only means are known
+    # Units of the interval: "seeds x examples" or SEEDS_ALIKE, "example" for one seed, "seeds" if
+    # only means are known.
     over: str
     nll: float | None  # -ln p(answer) in nats per answer
     choice: float | None  # share of answers that were likelier than all other choices in the text
     learned: bool  # a training of this method learned the task
-    inside: (
-        float | None
-        # accuracy inside the window, of a fine-tuned training or its parent, mean over all seeds; None
-        # if unknown
-    )
-    half_width: float | None = (
-        None  # half of the 95 % interval of nll; None in CSVs of earlier versions
-    )
-    source: str | None = (
-        # the CSV that the rows were read from; None if the report is of that file alone, or of runs
-        None
-    )
-    by_place: float | None = (
-        # share that the token behind the latest earlier place of what asks gets right, if it is
-        # known
-        None
-    )
+    # Accuracy inside the window, of a fine-tuned training or its parent, mean over all seeds; None
+    # if unknown.
+    inside: float | None
+    half_width: float | None = None  # of the 95 % interval of nll; None in CSVs of earlier versions
+    source: str | None = None  # as in `CurvePoint`
+    # Share that the token behind the latest earlier place of what asks gets right, if it is known.
+    by_place: float | None = None
     by_value: float | None = None  # share that any of the choices in the text gets right
     learners: Sequence[Seed] | None = field(**UNWRITTEN)  # of `seeds`, those in the mean
 
     @property
     def averaged(self) -> tuple[int, ...] | None:
-        return tuple(sorted(seed.row["seed"] for seed in self.learners)) if self.learners else None
+        return _numbers(self.learners)
 
     @property
     def shown(self) -> bool:
@@ -241,41 +221,46 @@ def as_stated(record: SectionKey, column: str) -> str:
 
 
 def interval_units(units: Iterable[str]) -> str:
-    """Units of intervals, `over` of several records, in words; "" for none."""
-    return " or ".join(
-        (
-            f"over {unit.replace(' x ', ' crossed with ')}"
-            if unit.startswith("seeds")
-            else f"over {unit}s (one seed)"
-        )
-        for unit in sorted({*units})
-    )
+    """Units of intervals, `over` of several records, in words; "" for none.
+
+    >>> interval_units(["seeds x documents", "document"])
+    'over documents (one seed) or over seeds crossed with documents'
+    """
+    words = []
+    for unit in sorted({*units}):
+        if unit.startswith("seeds"):
+            words.append(f"over {unit.replace(' x ', ' crossed with ')}")
+        else:
+            words.append(f"over {unit}s (one seed)")
+    return " or ".join(words)
 
 
-def two_seeds(found: Iterable[CurvePoint | ContextPoint]) -> list[str]:
+def two_seeds(points: Iterable[CurvePoint | ContextPoint]) -> list[str]:
     """Note on intervals over two seeds; an empty list without any."""
-    if not any(one.n_seeds == 2 and (one.over or "").startswith("seeds") for one in found):
+    if not any(point.n_seeds == 2 and (point.over or "").startswith("seeds") for point in points):
         return []
-    two, three = (student_quantile(0.975, df) for df in (1, 2))
+    of_two, of_three = (student_quantile(0.975, df) for df in (1, 2))
     return [
-        f"two seeds leave one degree of freedom: Student's t is {two:.1f}, and {three:.1f} with a"
-        " third seed"
+        f"two seeds leave one degree of freedom: Student's t is {of_two:.1f}, and {of_three:.1f}"
+        " with a third seed"
     ]
 
 
-def sections(found: Iterable[Record]) -> list[list[Record]]:
-    """Group points (or others that are `SectionKey`) by protocol, data, tokenizer, training length
-    and setting.
+def sections(records: Iterable[Record]) -> list[list[Record]]:
+    """Group records by protocol, data, tokenizer, training length and setting."""
+    return list(grouped(records, lambda record: record.section).values())
+
+
+def grouped(items: Iterable[Item], key: Callable[[Item], Hashable]) -> dict[Hashable, list[Item]]:
+    """Items by a key, in the order of the first of each.
+
+    >>> grouped(["ab", "c", "de"], len)
+    {2: ['ab', 'de'], 1: ['c']}
     """
-    return list(grouped(found, lambda one: one.section).values())
-
-
-def grouped(found: Iterable[Item], key: Callable[[Item], Hashable]) -> dict[Hashable, list[Item]]:
-    """Items by a key, in the order of the first of each."""
-    apart: dict[Hashable, list[Item]] = {}
-    for one in found:
-        apart.setdefault(key(one), []).append(one)
-    return apart
+    groups: dict[Hashable, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 def section_of(evaluation: Evaluation) -> tuple:
@@ -286,23 +271,29 @@ def section_of(evaluation: Evaluation) -> tuple:
 
 
 def span(counts: Iterable[int]) -> str:
-    """Range of counts as text: 3 to 5, or 3 if all are equal."""
-    low, high = (counts := sorted(counts))[0], counts[-1]
+    """Range of counts as text.
+
+    >>> span([5, 3]), span([3, 3])
+    ('3 to 5', '3')
+    """
+    counts = sorted(counts)
+    low, high = counts[0], counts[-1]
     return str(low) if low == high else f"{low} to {high}"
 
 
-def methods(found: Iterable[Record]) -> dict[tuple, dict[int, Record]]:
-    """Points (or others that are `SectionKey`) by method and length, both in the given order."""
+def methods(records: Iterable[Record]) -> dict[tuple, dict[int, Record]]:
+    """Records by method and length, both in the order of the records."""
     return {
-        method: {one.length: one for one in own}
-        for method, own in grouped(found, lambda one: one.method).items()
+        method: {record.length: record for record in of_method}
+        for method, of_method in grouped(records, lambda record: record.method).items()
     }
 
 
 def by_task(section: Iterable[Score]) -> dict[str, dict[tuple, dict[int, Score]]]:
-    """Scores over all depths by task, method and length, in the given order."""
-    whole = (score for score in section if score.depth is None)
-    return {task: methods(own) for task, own in grouped(whole, lambda score: score.task).items()}
+    """Scores over all depths by task, method and length, in the order of the scores."""
+    over_depths = [score for score in section if score.depth is None]
+    tasks = grouped(over_depths, lambda score: score.task)
+    return {task: methods(of_task) for task, of_task in tasks.items()}
 
 
 def tick_lengths(lengths: Iterable[int]) -> list[int]:
@@ -310,11 +301,9 @@ def tick_lengths(lengths: Iterable[int]) -> list[int]:
     last.
     """
     lengths = sorted(set(lengths))
-    return (
-        lengths
-        if len(lengths) <= 10
-        else [n for n in lengths if n & (n - 1) == 0 or n == lengths[-1]]
-    )
+    if len(lengths) <= 10:
+        return lengths
+    return [length for length in lengths if length.bit_count() == 1 or length == lengths[-1]]
 
 
 def check_size(sections: Sequence[Sequence[CurvePoint]]) -> None:
@@ -322,22 +311,22 @@ def check_size(sections: Sequence[Sequence[CurvePoint]]) -> None:
     take hours to draw.
     """
     points = [point for section in sections for point in section]
-    counted = (
-        len({point.encoding for point in points}),
-        len({(point.encoding, point.extension, point.scale_attention) for point in points}),
-        max((len({point.length for point in section}) for section in sections), default=0),
-        len(sections),
-    )
-    for (what, most), count in zip(MOST.items(), counted, strict=True):
-        if count > most:
+    counts = {
+        "encodings": len({point.encoding for point in points}),
+        "methods": len({(p.encoding, p.extension, p.scale_attention) for p in points}),
+        "lengths or positions": max(
+            (len({point.length for point in section}) for section in sections), default=0
+        ),
+        "tables of different data, protocols or settings": len(sections),
+    }
+    for noun, count in counts.items():
+        if count > MOST[noun]:
             raise ConfigError(
-                f"These runs hold {count:,} {what}, and a report shows at most {most:,}: name fewer"
-                " with runs=."
+                f"These runs hold {count:,} {noun}, and a report shows at most {MOST[noun]:,}:"
+                " name fewer with runs=."
             )
 
 
 def read_points(path: Path | str, kind: type[Record] = CurvePoint) -> list[Record]:
-    """Read the points of a CSV (or others that are `SectionKey`). Raises RunError for another
-    file.
-    """
+    """Read the records of a CSV. Raises RunError for another file."""
     return from_csv(path, kind, f"a CSV of {kind.what}", "scripts/report.py")

@@ -10,11 +10,12 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import fmean
+from typing import NamedTuple
 
-from posbench.report import curves
+from posbench.report.curves import add_seed, interval
 from posbench.report.labels import Labels
 from posbench.report.learned import LEARNED, Learned
-from posbench.report.records import SECTION, SEEDS_ALIKE, Score, section_of
+from posbench.report.records import SEEDS_ALIKE, Score, section_of
 from posbench.report.references import Seed
 from posbench.results.evaluation import Evaluation
 from posbench.results.run_metadata import RunMetadata
@@ -29,157 +30,168 @@ GUESSES = {
 CHOICE = " choice"  # end of the task of a row on the choice among the answers in the text
 
 
+class ScoreKey(NamedTuple):
+    """Columns that the seeds of a score have in common."""
+
+    protocol: str
+    data: str
+    tokenizer: str
+    train_len: int
+    setting: str
+    task: str
+    encoding: str
+    extension: str
+    scale_attention: str
+    source: str | None
+    length: int
+    depth: float | None
+
+
+class Questions(NamedTuple):
+    """Key of the rows of one evaluation on the same questions."""
+
+    eval_id: str
+    task: str
+    length: int
+    depth: float | None
+
+
 def scores(
     evaluations: Sequence[Evaluation], label: Labels, runs: Mapping[str, RunMetadata]
 ) -> list[Score]:
     """Scores by method, task, length and depth; `runs` by run_id. Raises RunError if two
     evaluations of one training have the same.
     """
-    cells: dict[tuple, dict[int, Seed]] = defaultdict(dict)
-    choices: dict[tuple, dict] = {}
+    seeds: dict[ScoreKey, dict[int, Seed]] = defaultdict(dict)  # {score: {seed: its row}}
+    choices: dict[Questions, dict] = {}  # rows of the choice among the answers
     for evaluation in evaluations:
-        section = section_of(evaluation)
+        common = section_of(evaluation)
         for row in evaluation.rows:
+            length, depth = row["length"], row["depth"]
             if row["task"].endswith(CHOICE):
-                choices[
-                    row["eval_id"], row["task"].removesuffix(CHOICE), row["length"], row["depth"]
-                ] = row
+                task = row["task"].removesuffix(CHOICE)
+                choices[Questions(row["eval_id"], task, length, depth)] = row
             else:
-                key = (
-                    *section,
-                    row["task"],
-                    *label(row),
-                    evaluation.source,
-                    row["length"],
-                    row["depth"],
-                )
-                curves.add_seed(cells[key], Seed(evaluation, row), label)
+                method = label(row)
+                key = ScoreKey(*common, row["task"], *method, evaluation.source, length, depth)
+                add_seed(seeds[key], Seed(evaluation, row), label)
     learned = Learned(evaluations, label, runs)
     return [
-        _score(key, list(seeds.values()), learned, choices, label) for key, seeds in cells.items()
+        _score(key, list(by_seed.values()), learned, choices, label)
+        for key, by_seed in seeds.items()
     ]
 
 
 def _score(
-    key: tuple, seeds: list[Seed], learned: Learned, choices: dict[tuple, dict], label: Labels
+    key: ScoreKey,
+    seeds: list[Seed],
+    learned: Learned,
+    choices: dict[Questions, dict],
+    label: Labels,
 ) -> Score:
-    """Score of the seeds; `choices`: rows of the choice among the answers, by evaluation, task,
-    length and depth.
-    """
+    """Score of the seeds that have learned the task, or of all if none has."""
     shares = [learned.share(seed.evaluation, seed.row) for seed in seeds]
     passed = [
         seed for seed, share in zip(seeds, shares, strict=True) if share is None or share >= LEARNED
     ]
-    shown = passed or seeds
-    rows = [one.row for one in shown]
-    found = [
-        choices.get((row["eval_id"], row["task"], row["length"], row["depth"])) for row in rows
+    learners = passed or seeds
+    rows = [seed.row for seed in learners]
+    choice_rows = [
+        choices.get(Questions(row["eval_id"], key.task, key.length, key.depth)) for row in rows
     ]
-    low, high, over = _accuracy_interval(shown)
+    low, high, over = _accuracy_interval(learners)
     return Score(
-        **dict(
-            zip(
-                (
-                    *SECTION,
-                    "task",
-                    "encoding",
-                    "extension",
-                    "scale_attention",
-                    "source",
-                    "length",
-                    "depth",
-                ),
-                key,
-                strict=True,
-            )
-        ),
+        **key._asdict(),
         untested=any(row["untested"] for row in rows),
         n_seeds=len(rows),
         n_trained=len(seeds),
         n_texts=rows[0]["n_units"],
         n_answers=rows[0]["n_targets"],
-        accuracy=fmean([row["accuracy"] for row in rows]),
+        accuracy=fmean(row["accuracy"] for row in rows),
         low=low,
         high=high,
         over=over,
-        nll=(
-            None if any(row["nll"] is None for row in rows) else fmean([row["nll"] for row in rows])
-        ),
-        half_width=_half_width(shown),
-        choice=fmean([row["accuracy"] for row in found]) if all(found) else None,
+        nll=None if any(row["nll"] is None for row in rows) else fmean(row["nll"] for row in rows),
+        half_width=_half_width(learners),
+        choice=fmean(row["accuracy"] for row in choice_rows) if all(choice_rows) else None,
         learned=bool(passed),
         inside=None if None in shares else fmean(shares),
-        **_guesses(*shown[0][:2]),
+        **_guesses(learners[0]),
         facts=label.facts(seeds[0].row, seeds[0].evaluation.setting),
         seeds=seeds,
-        learners=shown,
+        learners=learners,
     )
 
 
-def _guesses(evaluation: Evaluation, row: dict) -> dict[str, float]:
-    """Shares that guesses get right on the texts of a row, which are the same for every seed and
-    method.
+def _guesses(seed: Seed) -> dict[str, float]:
+    """{column of GUESSES: share} that guesses get right on the texts of a row, which are the same
+    for every seed and method.
     """
-    of_task = (
-        (evaluation.guesses.get(str(row["length"])) or {}).get(row["task"], {})
-        if row["depth"] is None
-        else {}
-    )
-    found = {column: of_task.get(column.replace("_", " ")) for column in GUESSES}
-    return {column: share for column, share in found.items() if isinstance(share, float | int)}
+    row = seed.row
+    if row["depth"] is not None:
+        return {}
+    of_length = seed.evaluation.guesses.get(str(row["length"])) or {}
+    of_task = of_length.get(row["task"], {})
+    shares = {column: of_task.get(column.replace("_", " ")) for column in GUESSES}
+    return {column: share for column, share in shares.items() if isinstance(share, float | int)}
 
 
-def _accuracy_interval(seeds: Sequence[Seed]) -> tuple[float, float, str]:
-    """Ends of the 95 % interval of the mean accuracy, and its units, such as "seeds x examples". It
-    ends at 0 and 1.
+class AccuracyInterval(NamedTuple):
+    """Ends of a 95 % interval, inside 0 to 1, and its units, such as "seeds x examples"."""
+
+    low: float
+    high: float
+    over: str
+
+
+def _accuracy_interval(seeds: Sequence[Seed]) -> AccuracyInterval:
+    """Interval of the mean accuracy.
 
     One seed: Wilson's, over the texts, since the answers to one text may depend on each other.
     Several: Student's t over seeds crossed with texts, or over seeds if single answers are not
     known. Where neither seeds nor texts differ, as for shares of 0 and 1, t has no width: there it
     is Wilson's over the texts of one seed, and the units are SEEDS_ALIKE."""
-    rows = [seed.row for seed in seeds]
-    mean = fmean([row["accuracy"] for row in rows])
-    unit = rows[0]["sem_unit"]
-    by_wilson = wilson(mean, rows[0]["n_units"])
-    if len(rows) == 1:
-        return *by_wilson, unit
+    first = seeds[0].row
+    accuracies = [seed.row["accuracy"] for seed in seeds]
+    mean = fmean(accuracies)
+    by_wilson = wilson(mean, first["n_units"])
+    if len(seeds) == 1:
+        return AccuracyInterval(*by_wilson, first["sem_unit"])
     sums = [seed.evaluation.sampled_sums(seed.row, "correct") for seed in seeds]
-    _, half, over = curves.interval(
-        list(zip([row["accuracy"] for row in rows], sums, strict=True)), unit
-    )
-    if half is None:  # a stratum of one text, whose error nobody knows
-        _, half, over = curves.interval([(row["accuracy"], None) for row in rows], unit)
-    if not half:
-        return *by_wilson, SEEDS_ALIKE
-    return max(0.0, mean - half), min(1.0, mean + half), over
+    by_t = interval(list(zip(accuracies, sums, strict=True)), first["sem_unit"])
+    if by_t.half_width is None:  # a stratum of one text, whose error nobody knows
+        by_t = interval([(accuracy, None) for accuracy in accuracies], first["sem_unit"])
+    if not by_t.half_width:
+        return AccuracyInterval(*by_wilson, SEEDS_ALIKE)
+    low = max(0.0, mean - by_t.half_width)
+    high = min(1.0, mean + by_t.half_width)
+    return AccuracyInterval(low, high, by_t.over)
 
 
 def _half_width(seeds: Sequence[Seed]) -> float | None:
     """Half of the 95 % interval of the mean nll by Student's t, of one seed over its texts; None if
     not finite or unknown.
     """
-    rows = [seed.row for seed in seeds]
-    if any(row["nll"] is None for row in rows):
+    losses = [seed.row["nll"] for seed in seeds]
+    if None in losses:
         return None
-    if len(rows) == 1:
-        return _half_width_over_texts(*seeds[0][:2])
+    if len(seeds) == 1:
+        return _half_width_over_texts(seeds[0])
     sums = [seed.evaluation.sampled_sums(seed.row) for seed in seeds]
-    return curves.interval(
-        list(zip([row["nll"] for row in rows], sums, strict=True)), rows[0]["sem_unit"]
-    )[1]
+    unit = seeds[0].row["sem_unit"]
+    return interval(list(zip(losses, sums, strict=True)), unit).half_width
 
 
-def _half_width_over_texts(evaluation: Evaluation, row: dict) -> float | None:
+def _half_width_over_texts(seed: Seed) -> float | None:
     """Half of the interval of one training's nll, from the errors that rows state; texts of a task
     at several depths are in strata.
     """
-    strata = evaluation.rows_by_depth(row)
+    row = seed.row
+    strata = seed.evaluation.rows_by_depth(row)
     if len(strata) < 2:
         strata = [row]
     if any(stratum["n_units"] < 2 or stratum["nll_sem"] is None for stratum in strata):
         return None
-    shares = [stratum["n_targets"] / row["n_targets"] for stratum in strata]
-    sem = math.hypot(
-        *(share * stratum["nll_sem"] for share, stratum in zip(shares, strata, strict=True))
-    )
-    return student_quantile(0.975, sum(stratum["n_units"] - 1 for stratum in strata)) * sem
+    errors = [stratum["n_targets"] / row["n_targets"] * stratum["nll_sem"] for stratum in strata]
+    degrees_of_freedom = sum(stratum["n_units"] - 1 for stratum in strata)
+    return student_quantile(0.975, degrees_of_freedom) * math.hypot(*errors)

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from posbench.report.method_words import plural
 from posbench.report.records import Record, Score, by_task, methods
 
 MARK = re.compile(r" \[(?:seeds? [^\]]*|\d+ seeds?)\]")  # as `Seeds.mark` writes it
@@ -17,12 +18,10 @@ FEW = 6  # seeds that are listed; of more, only a gapless range is named
 
 @dataclass(frozen=True)
 class Seeds:
-    """Seeds of a mean: their number, and which they are; None where a file states their number
-    alone.
-    """
+    """Seeds of a mean."""
 
     count: int
-    numbers: tuple[int, ...] | None
+    numbers: tuple[int, ...] | None  # None where a file states their count alone
 
     @classmethod
     def of(cls, record: Record) -> "Seeds":
@@ -36,8 +35,8 @@ class Seeds:
 
     def __str__(self) -> str:
         """Text such as `seed 0`, `seeds 0, 2`, `seeds 0 to 4`, or `3 seeds`."""
-        if self.numbers is None or not self.numbers:
-            return f"{self.count} seed{'s' * (self.count != 1)}"
+        if not self.numbers:
+            return plural(self.count, "seed")
         if self.count == 1:
             return f"seed {self.numbers[0]}"
         first, last = self.numbers[0], self.numbers[-1]
@@ -58,10 +57,12 @@ def usual_seeds(cells: Iterable[dict[int, Record]]) -> Seeds | None:
 
     `cells`: the records of each method by length.
     """
-    counted = Counter(
-        Counter(map(Seeds.of, cell.values())).most_common(1)[0][0] for cell in cells if cell
-    )
-    return max(counted, key=lambda seeds: (counted[seeds], seeds.count), default=None)
+    counts: Counter[Seeds] = Counter()
+    for cell in cells:
+        if cell:
+            [(most_frequent, _)] = Counter(map(Seeds.of, cell.values())).most_common(1)
+            counts[most_frequent] += 1
+    return max(counts, key=lambda seeds: (counts[seeds], seeds.count), default=None)
 
 
 def row_mark(cell: dict[int, Record], usual: Seeds) -> str:
@@ -82,21 +83,24 @@ def mark_lines(section: Sequence[Record]) -> list[str]:
     """Lines below the tables of a section that explain their marks; an empty list where all means
     are over the same seeds.
     """
-    by_table = by_task(section).values() if isinstance(section[0], Score) else [methods(section)]
+    if isinstance(section[0], Score):
+        by_table = list(by_task(section).values())
+    else:
+        by_table = [methods(section)]
     lines: dict[str, None] = {}
     for cells in by_table:
         usual = usual_seeds(cells.values())
-        others = {
-            str(seeds): None
-            for cell in cells.values()
-            for seeds in map(Seeds.of, cell.values())
-            if not seeds.same(usual)
-        }
+        others: dict[str, None] = {}  # texts such as "seed 0"
+        for cell in cells.values():
+            for seeds in map(Seeds.of, cell.values()):
+                if not seeds.same(usual):
+                    others[str(seeds)] = None
         if others:
-            marks = ", ".join(f"[{words}]" for words in others)
-            lines[
+            marks = ", ".join(f"[{seeds}]" for seeds in others)
+            line = (
                 f"{marks}: a mean over these seeds; unmarked means are over {usual}. Other seeds"
                 " are other trainings, so compare a marked mean only with means over the same"
                 " seeds"
-            ] = None
+            )
+            lines[line] = None
     return list(lines)
