@@ -1,5 +1,4 @@
-"""Cost of jobs: the size of a model and its floating-point operations (FLOP), and an estimate of
-time and disk.
+"""Cost of jobs: size and floating-point operations (FLOP) of a model, estimates of time and disk.
 
 Time is computed FLOP times the seconds per FLOP of stored runs: of trainings of the same model size
 if there are any, of texts of the same model size, method, number format and about the same length.
@@ -14,9 +13,10 @@ import functools
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import read_json
@@ -32,30 +32,26 @@ from posbench.runs.directory import Run
 from posbench.sweep.cells import RECOMPUTE, EvaluationCell
 from posbench.sweep.jobs import Job
 
+if TYPE_CHECKING:
+    from posbench.evaluation.speed_of_evaluation import EvaluationSpeed
+
+# raised by damaged files
 DAMAGED = (
-    ConfigError,
-    RunError,
-    OSError,
-    KeyError,
-    TypeError,
-    ValueError,
-    AttributeError,
-    ZeroDivisionError,
-)  # raised by damaged files
+    *(ConfigError, RunError, OSError, KeyError, TypeError),
+    *(ValueError, AttributeError, ZeroDivisionError),
+)
 # seconds from which the time of work is about proportional to it; below, what is done once decides
 LEAST = 1
 STEP_FLOP = 5e11  # largest training step that is made to measure its time
 BYTES, BYTES_PER_LOSS = 4, 8  # on disk, of a parameter and of a scored token
 
-Missing = Sequence[
-    tuple[Job, EvaluationCell, list[int]]
-]  # evaluations, each with its missing lengths
+# evaluations, each with its missing lengths
+Missing = Sequence[tuple[Job, EvaluationCell, list[int]]]
 
 
 @dataclass(frozen=True)
 class ModelSize:
-    """Size of a model for arithmetic: parameters of one layer and of the output head, and the
-    channels of all heads.
+    """Size of a model for arithmetic: parameters of a layer and of the head, channels of all heads.
 
     The few parameters of position are left out.
     """
@@ -68,15 +64,16 @@ class ModelSize:
 
     @property
     def parameters(self) -> int:
-        return self.n_layer * self.layer + (1 if self.tied else 2) * self.head
+        tables = 1 if self.tied else 2
+        return self.n_layer * self.layer + tables * self.head
 
     def forward(self, read: ReadVolume) -> float:
-        """FLOP of a forward pass: 2 per parameter and token, and 4 per channel and causal pair
-        (scores and values).
+        """FLOP of a forward pass: 2 per parameter and token, 4 per channel and causal pair.
 
-        The last layer is computed only for the scored rows.
+        The pairs are of scores and values. The last layer is computed only for the scored rows.
         """
-        tokens, layers = read.tokens, self.n_layer - 1 + read.rows / read.tokens
+        tokens = read.tokens
+        layers = self.n_layer - 1 + read.rows / tokens
         in_layers = 2 * self.layer * tokens + 4 * self.width * tokens**2 / 2
         return read.texts * (layers * in_layers + 2 * self.head * read.rows)
 
@@ -89,77 +86,82 @@ class ModelSize:
         return 3 * self.forward(ReadVolume(1, length, length, 0)) / length
 
 
-def model_size(cfg: JobConfig) -> ModelSize:
+def model_size(config: JobConfig) -> ModelSize:
     """Size of the model of a training's configuration. Raises ConfigError for an illegal one."""
-    model, head = cfg.model, vocabulary(cfg) * cfg.model.d_model
-    return ModelSize(
-        model.layer_parameters, model.n_layer, head, model.tied, model.head_width * model.n_head
-    )
+    model = config.model
+    head = vocabulary(config) * model.d_model
+    width = model.head_width * model.n_head
+    return ModelSize(model.layer_parameters, model.n_layer, head, model.tied, width)
 
 
-def vocabulary(cfg: JobConfig) -> int:
+def vocabulary(config: JobConfig) -> int:
     """Vocabulary size of a training's text; 0 if the tokenizer is not available here."""
-    if checkpoint := cfg.model.checkpoint:
-        return checkpoint["vocab_size"]
-    tokenizer, size = cfg.data["tokenizer"], cfg.data.get("vocab_size", 0)
-    own = {"bytes": 256, "bpe": size, TASK: size}
-    mixed = (cfg.data.get("mix") or {}).get("vocab_size", 0)
-    return (
-        (own[tokenizer] if tokenizer in own else _entries(tokenizer))
-        + bool(cfg.data.get("bos"))
-        + mixed
-    )
+    if config.model.checkpoint:
+        return config.model.checkpoint["vocab_size"]
+    tokenizer = config.data["tokenizer"]
+    if tokenizer == "bytes":
+        entries = 256
+    elif tokenizer in ("bpe", TASK):
+        entries = config.data.get("vocab_size", 0)
+    else:
+        entries = _entries(tokenizer)
+    bos = 1 if config.data.get("bos") else 0
+    mix = config.data.get("mix") or {}
+    return entries + bos + mix.get("vocab_size", 0)
 
 
 @functools.cache
 def _entries(tokenizer: str) -> int:
+    """Number of entries in the file of a tokenizer; 0 if it is not here or damaged."""
     from posbench.data.tokenizers import pretrained_file
 
-    with contextlib.suppress(
-        Exception
-    ):  # any error of a hub or a file: a foreign run may name either
-        content = read_json(pretrained_file(tokenizer)) if Path(tokenizer).exists() else {}
+    if not Path(tokenizer).exists():
+        return 0
+    try:
+        content = read_json(pretrained_file(tokenizer))
         return len(content["model"]["vocab"]) + len(content.get("added_tokens") or [])
-    return 0
+    except Exception:  # any error of a hub or a file: a foreign run may name either
+        return 0
 
 
 def texts_read(
     name: str, config: EvaluateConfig, train_len: int, crop: float, lengths: Iterable[int]
 ) -> list[ReadVolume]:
-    """Texts that a protocol reads for some lengths. Beyond `crop` tokens each target has a text of
-    its own, shared by all lengths.
+    """Distinct texts that a protocol reads for some lengths.
+
+    Beyond `crop` tokens each target has a text of its own, shared by all lengths.
     """
-    return list(
-        dict.fromkeys(
-            protocol(name).reading(config, train_len, length, min(crop, length))
-            for length in lengths
-        )
-    )
+    evaluator = protocol(name)
+    readings = [
+        evaluator.reading(config, train_len, length, min(crop, length)) for length in lengths
+    ]
+    return list(dict.fromkeys(readings))
 
 
 def texts_left(missing: Missing) -> list[list[ReadVolume]]:
     """Texts that each evaluation has yet to read."""
     from posbench.position.legality import fed_length
 
-    found = []
+    result = []
     for job, cell, lengths in missing:
-        train_len, one = job.config.train.train_len, protocol(cell.protocol)
+        train_len = job.config.train.train_len
+        evaluator = protocol(cell.protocol)
         crop = fed_length(make(cell.extension), train_len, max(lengths))
-        read = _lengths_read(job, cell, lengths) if one.nested else lengths
-        first = one.reading_first(cell.evaluate, train_len)
-        found.append(first + texts_read(cell.protocol, cell.evaluate, train_len, crop, read))
-    return found
+        read = _lengths_read(job, cell, lengths) if evaluator.nested else lengths
+        texts = evaluator.reading_first(cell.evaluate, train_len)
+        texts = texts + texts_read(cell.protocol, cell.evaluate, train_len, crop, read)
+        result.append(texts)
+    return result
 
 
 def _lengths_read(job: Job, cell: EvaluationCell, lengths: list[int]) -> Iterable[int]:
-    """Lengths of the texts that a nested protocol reads for `lengths`, as its evaluation finds
-    them.
-    """
+    """Lengths of the texts that a nested protocol reads for `lengths`, as its evaluation does."""
     from posbench.model.build import make_encoding, make_trained_scale
     from posbench.position.effect import shared_texts
     from posbench.position.plan import make_plan
 
-    encoding, extension = make_encoding(job.config), make(cell.extension)
+    encoding = make_encoding(job.config)
+    extension = make(cell.extension)
     scales = {
         "scale": make(cell.scale_attention, encoding.shape),
         "trained_scale": make_trained_scale(job.config, encoding),
@@ -170,22 +172,18 @@ def _lengths_read(job: Job, cell: EvaluationCell, lengths: list[int]) -> Iterabl
 
 
 class Timing:
-    """Times of trainings and texts: by stored runs of the jobs' folders of results, else by what is
-    measured when it is first asked for.
+    """Times of trainings and texts by stored runs of the jobs' folders of results.
+
+    What no stored run tells is measured when it is first needed.
     """
 
     def __init__(self, jobs: Iterable[Job]) -> None:
-        self.training: dict[ModelSize, list[float]] = defaultdict(
-            list
-        )  # seconds per FLOP of trainings
-        self.text: dict[tuple[Hashable, ...], list[float]] = defaultdict(
-            list
-        )  # and of texts, by `_text_key`
-        self.probes = {}  # {(run, number format): EvaluationSpeed}
-        self.stepped, self.bases = (
-            False,
-            dict[str, None](),
-        )  # words for what was told, in their order
+        # seconds per FLOP of trainings, and of texts by `_text_key`
+        self.training: dict[ModelSize, list[float]] = defaultdict(list)
+        self.text: dict[tuple[Hashable, ...], list[float]] = defaultdict(list)
+        self.speeds: dict[tuple, EvaluationSpeed] = {}  # {(run, number format): speed}
+        self.stepped = False  # True once steps were made to time them
+        self.bases: dict[str, None] = {}  # words for the basis of each time, in their order
         for folder in {Path(job.config.results_dir) for job in jobs}:
             for path in run_directories(folder):
                 with contextlib.suppress(*DAMAGED):
@@ -197,26 +195,31 @@ class Timing:
         return " and ".join(self.bases)
 
     def of_training(self, job: Job, at_once: int) -> float:
-        """Seconds of a training beside others. Raises ConfigError if nothing was measured, and a
-        step takes long.
+        """Seconds of a training beside others.
+
+        Raises ConfigError if nothing was measured, and a step takes long.
         """
-        model, train = model_size(job.config), job.config.train
+        model = model_size(job.config)
+        train = job.config.train
         step = model.training(train.train_len) * train.tokens_per_step
         if not self.training and step <= STEP_FLOP:
-            from posbench.training.time_training import step_seconds
-
-            with contextlib.suppress(*DAMAGED, RuntimeError):
-                seconds = step_seconds(
-                    job.config, vocabulary(job.config), max(1, cores() // at_once)
-                )
-                self.training[model].append(seconds / step)
-                self.stepped = True
-        basis = (
-            "some steps made just now"
-            if self.stepped
-            else f"runs of {'this model size' if model in self.training else 'other sizes'}"
-        )
+            self._time_steps(job, model, step, threads=max(1, cores() // at_once))
+        if self.stepped:
+            basis = "some steps made just now"
+        elif model in self.training:
+            basis = "runs of this model size"
+        else:
+            basis = "runs of other sizes"
         return self._trained(model, basis) * step * train.steps
+
+    def _time_steps(self, job: Job, model: ModelSize, step: float, threads: int) -> None:
+        """Make some steps of `step` FLOP, and keep their time as that of a training."""
+        from posbench.training.time_training import step_seconds
+
+        with contextlib.suppress(*DAMAGED, RuntimeError):
+            seconds = step_seconds(job.config, vocabulary(job.config), threads)
+            self.training[model].append(seconds / step)
+            self.stepped = True
 
     def of_text(
         self,
@@ -225,44 +228,50 @@ class Timing:
         extension: dict,
         scale: dict,
         text: ReadVolume,
-        probes: bool = True,
+        measure: bool = True,
     ) -> float:
-        """Seconds of a text. Raises ConfigError for a device that cannot be measured here; without
-        `probes` where no training was.
+        """Seconds of a text. Without `measure`, trainings tell what stored evaluations do not.
+
+        Raises ConfigError for a device that cannot be measured here, or where no training was.
         """
         model = model_size(job.config)
-        if rates := self.text.get(_text_key(model, dtype, extension, text)):
+        rates = self.text.get(_text_key(model, dtype, extension, text))
+        if rates:
             self.bases["stored evaluations of texts like these"] = None
             return statistics.median(rates) * model.forward(text)
-        if not probes:
+        if not measure:
             return self._trained(model, "arithmetic from trainings") * model.forward(text)
-        if (key := (job.run.path, dtype)) not in self.probes:
+        key = (job.run.path, dtype)
+        if key not in self.speeds:
             from posbench.evaluation.speed_of_evaluation import EvaluationSpeed
 
-            self.probes[key] = EvaluationSpeed(job.config, vocabulary(job.config), dtype)
+            self.speeds[key] = EvaluationSpeed(job.config, vocabulary(job.config), dtype)
         self.bases["one layer measured just now"] = None
-        return self.probes[key].seconds(text, extension, scale)
+        return self.speeds[key].seconds(text, extension, scale)
 
     def _trained(self, model: ModelSize, basis: str) -> float:
-        """Seconds per FLOP of trainings, of this size if there are any; `basis` is noted. Raises
-        ConfigError without any.
+        """Seconds per FLOP of trainings, of this size if there are any; `basis` is noted.
+
+        Raises ConfigError without any.
         """
-        rates = self.training.get(model) or [
-            rate for each in self.training.values() for rate in each
-        ]
+        rates = self.training.get(model)
+        if not rates:
+            rates = [rate for of_size in self.training.values() for rate in of_size]
         if not rates:
             raise ConfigError(f"nothing of {LEAST} s or more was measured here yet")
         self.bases[basis] = None
         return statistics.median(rates)
 
     def _add(self, run: Run) -> None:
+        """Add the times of a stored run: its training, and its evaluations."""
         nested = read_metadata(run.path).nested
-        cfg = JobConfig.of({key: nested[key] for key in ("model", "data", "train")})
-        model, train_len, summary = model_size(cfg), cfg.train.train_len, run.read_summary()
+        config = JobConfig.of({key: nested[key] for key in ("model", "data", "train")})
+        model = model_size(config)
+        train_len = config.train.train_len
+        summary = run.read_summary()
         if summary["tokens_per_second"] and summary["seconds"] >= LEAST:
-            self.training[model].append(
-                1 / (summary["tokens_per_second"] * model.training(train_len))
-            )
+            flop_per_second = summary["tokens_per_second"] * model.training(train_len)
+            self.training[model].append(1 / flop_per_second)
         for path in run.eval_files():
             with contextlib.suppress(*DAMAGED):
                 content = read_json(path)
@@ -271,119 +280,143 @@ class Timing:
     def _add_texts(
         self, config: dict, seconds: dict[int, float], model: ModelSize, train_len: int
     ) -> None:
-        """Add the texts of one evaluation. `seconds` of a length are next to none where it was read
-        as a part of another.
+        """Add the texts of one evaluation by its `seconds` of each length.
+
+        A length that was read as a part of another took next to none.
         """
-        extension, evaluate = config["extension"], typed("evaluate", config["evaluate"])
+        extension = config["extension"]
+        evaluate = typed("evaluate", config["evaluate"])
         if not extension["_target_"].startswith("posbench."):
             return  # its readings are unknown without running it
-        crop = (
-            (extension.get("window") or train_len)
-            if extension["_target_"] == RECOMPUTE
-            else math.inf
-        )
+        crop = math.inf
+        if extension["_target_"] == RECOMPUTE:
+            crop = extension.get("window") or train_len
         for length, took in seconds.items():
             if took >= LEAST:
                 (text,) = texts_read(config["protocol"], evaluate, train_len, crop, [length])
-                self.text[_text_key(model, evaluate.dtype, extension, text)].append(
-                    took / model.forward(text)
-                )
+                key = _text_key(model, evaluate.dtype, extension, text)
+                self.text[key].append(took / model.forward(text))
 
 
 def _text_key(
     model: ModelSize, dtype: str, extension: dict, text: ReadVolume
 ) -> tuple[Hashable, ...]:
-    """Key of texts that take about as long per FLOP: their lengths have the same nearest power of
-    two.
-    """
+    """Key of texts that take as long per FLOP: their lengths have the same nearest power of two."""
     return model, dtype, method_name(extension), round(math.log2(text.tokens))
 
 
 def _seconds(rows: list[dict]) -> dict[int, float]:
-    """Wall time of each length. A task counts once: the row of a depth has its share alone, that of
-    the choice the same time again.
+    """Wall time of each length.
+
+    A task counts once: the row of a depth has its share alone, that of the choice the same time.
     """
-    took: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    by_length: dict[int, dict[str, float]] = defaultdict(dict)  # {length: {task: seconds}}
     for row in rows:
         task = (row.get("task") or "").removesuffix(" choice")
-        took[row["length"]][task] = max(took[row["length"]][task], float(row["seconds"]))
-    return {length: sum(tasks.values()) for length, tasks in took.items()}
+        by_task = by_length[row["length"]]
+        by_task[task] = max(by_task.get(task, 0.0), float(row["seconds"]))
+    return {length: sum(by_task.values()) for length, by_task in by_length.items()}
 
 
 def cost(
     jobs: list[Job], fresh: list[Job], missing: Missing, first: int | None = None
 ) -> list[str]:
-    """Lines with the cost of the trainings (and checkpoints) of `fresh` and of the missing lengths
-    of evaluations.
+    """Lines with the cost of the trainings (and checkpoints) of `fresh` and of missing lengths.
 
     Of more than `first` trainings, a first picture of so many is announced.
     """
-    taken = [job for job in fresh if not job.config.trains]
-    fresh = [job for job in fresh if job.config.trains]
-    trainings, left = sum(job.config.trains for job in jobs), texts_left(missing)
-    tokens = sum(job.config.train.steps * job.config.train.tokens_per_step for job in fresh)
-    words = (
-        [f"{len(fresh)} of {trainings} trainings to make, {_in_tokens(tokens)} tokens"]
-        if trainings
-        else []
-    )
-    words += (
-        [f"{len(taken)} of {len(jobs) - trainings} checkpoints to take"]
-        if trainings < len(jobs)
-        else []
-    )
-    tokens = sum(text.texts * text.tokens for texts in left for text in texts)
-    line = "; ".join([*words, f"{len(left)} evaluations, {_in_tokens(tokens)} tokens"])
-    if not fresh and not missing:
-        return [line]
-    at_once = min(
-        jobs[0].config.jobs,
-        len({job.run.path for job in [*fresh, *(job for job, _, _ in missing)]}),
-    )
-    time, told, picture = Timing(jobs), [], ""
-    texts = [
-        (job, cell, text)
-        for (job, cell, _), reads in zip(missing, left, strict=True)
-        for text in reads
-    ]
-    parts = {
-        "training": (time.of_training(job, at_once) for job in fresh),
-        "evaluation": (
-            time.of_text(
-                job,
-                cell.evaluate.dtype,
-                cell.extension,
-                cell.scale_attention,
-                text,
-                probes=not job.config.trains,
-            )
-            for job, cell, text in texts
-        ),
-    }
-    for what, each in parts.items():
-        time.bases.clear()
-        try:
-            if seconds := sum(each):
-                told.append(f"about {duration_words(seconds)} of {what} by {time.basis}")
-                if what == "training" and first and first < len(fresh):
-                    after = duration_words(-(-first // at_once) * seconds / len(fresh))
-                    picture = f"; a first picture, of {first} models, after about {after}"
-        except ConfigError as error:
-            told.append(f"unknown time of {what} ({error})")
-    shared = (
-        f"; jobs={at_once} divides the time as far as the machine has cores for it"
-        if at_once > 1
-        else ""
-    )
-    bytes_ = sum(
-        BYTES * model_size(job.config).parameters for job in fresh
-    )  # the weights of a checkpoint stay where they are
+    texts = texts_left(missing)
+    lines = [work_words(jobs, fresh, texts)]
+    if fresh or missing:
+        disk = f"{disk_bytes(fresh, missing) / 2**20:.1f} MiB of disk"
+        lines.append(f"{time_words(jobs, fresh, missing, texts, first)}; {disk}")
+    return lines
+
+
+def work_words(jobs: list[Job], fresh: list[Job], texts: list[list[ReadVolume]]) -> str:
+    """Text such as "2 of 3 trainings to make, 1.5 M tokens; 4 evaluations, 2,048 tokens"."""
+    trainings = [job for job in fresh if job.config.trains]
+    n_trainings = sum(job.config.trains for job in jobs)
+    n_checkpoints = len(jobs) - n_trainings
+    parts = []
+    if n_trainings:
+        trains = [job.config.train for job in trainings]
+        tokens = sum(train.steps * train.tokens_per_step for train in trains)
+        of_all = f"{len(trainings)} of {n_trainings} trainings to make"
+        parts.append(f"{of_all}, {_in_tokens(tokens)} tokens")
+    if n_checkpoints:
+        parts.append(f"{len(fresh) - len(trainings)} of {n_checkpoints} checkpoints to take")
+    tokens = sum(text.texts * text.tokens for of_cell in texts for text in of_cell)
+    parts.append(f"{len(texts)} evaluations, {_in_tokens(tokens)} tokens")
+    return "; ".join(parts)
+
+
+def time_words(
+    jobs: list[Job],
+    fresh: list[Job],
+    missing: Missing,
+    texts: list[list[ReadVolume]],
+    first: int | None = None,
+) -> str:
+    """Estimated time of trainings and of evaluations, each with its basis, and when a picture comes.
+
+    "about 3 min of training by runs of other sizes, unknown time of evaluation (nothing of ...)".
+    `texts` are those of the `missing` evaluations, as `texts_left` gives them.
+    """
+    trainings = [job for job in fresh if job.config.trains]
+    timing = Timing(jobs)
+    runs = {job.run.path for job in [*trainings, *(job for job, _, _ in missing)]}
+    at_once = min(jobs[0].config.jobs, len(runs))
+    of_training = (timing.of_training(job, at_once) for job in trainings)
+    training_words, training_seconds = _part_words(timing, "training", of_training)
+    of_texts = _reading_seconds(timing, missing, texts)
+    evaluation_words, _ = _part_words(timing, "evaluation", of_texts)
+    words = ", ".join(filter(None, [training_words, evaluation_words]))
+    if at_once > 1:
+        words += f"; jobs={at_once} divides the time as far as the machine has cores for it"
+    if training_seconds and first and first < len(trainings):
+        rounds = math.ceil(first / at_once)
+        after = duration_words(rounds * training_seconds / len(trainings))
+        words += f"; a first picture, of {first} models, after about {after}"
+    return words
+
+
+def _reading_seconds(
+    timing: Timing, missing: Missing, texts: list[list[ReadVolume]]
+) -> Iterator[float]:
+    """Seconds of each text that the evaluations have yet to read."""
+    for (job, cell, _), of_cell in zip(missing, texts, strict=True):
+        methods = cell.extension, cell.scale_attention
+        measure = not job.config.trains
+        for text in of_cell:
+            yield timing.of_text(job, cell.evaluate.dtype, *methods, text, measure=measure)
+
+
+def _part_words(timing: Timing, part: str, seconds: Iterable[float]) -> tuple[str, float]:
+    """(words for the time of a part of the work, its seconds); "" for none, 0.0 where unknown.
+
+    `seconds` are estimated one after the other here, and note their basis in `timing`.
+    """
+    timing.bases.clear()
+    try:
+        total = sum(seconds)
+    except ConfigError as error:
+        return f"unknown time of {part} ({error})", 0.0
+    if not total:
+        return "", 0.0
+    return f"about {duration_words(total)} of {part} by {timing.basis}", total
+
+
+def disk_bytes(fresh: list[Job], missing: Missing) -> int:
+    """Bytes of new weights and losses; the weights of a checkpoint stay where they are."""
+    trainings = [job for job in fresh if job.config.trains]
+    weights = BYTES * sum(model_size(job.config).parameters for job in trainings)
+    losses = 0
     for job, cell, lengths in missing:
-        reads = texts_read(
-            cell.protocol, cell.evaluate, job.config.train.train_len, math.inf, lengths
-        )
-        bytes_ += BYTES_PER_LOSS * sum(text.losses for text in reads)
-    return [line, f"{', '.join(told)}{shared}{picture}; {bytes_ / 2**20:.1f} MiB of disk"]
+        train_len = job.config.train.train_len
+        texts = texts_read(cell.protocol, cell.evaluate, train_len, math.inf, lengths)
+        losses += sum(text.losses for text in texts)
+    return weights + BYTES_PER_LOSS * losses
 
 
 def _in_tokens(tokens: int) -> str:
@@ -391,14 +424,18 @@ def _in_tokens(tokens: int) -> str:
 
 
 def duration_words(seconds: float) -> str:
-    """A length of time in the unit that suits it."""
-    if seconds < 5400:
-        return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+    """A length of time in the unit that suits it.
+
+    >>> [duration_words(seconds) for seconds in (80, 600, 7200, 1e6, 1e9)]
+    ['80 s', '10 min', '2.0 h', '12 days', '32 years']
+    """
     hours = seconds / 3600
-    return (
-        f"{hours:.1f} h"
-        if hours < 48
-        else f"{hours / 24:.0f} days"
-        if hours < 24 * 730
-        else f"{hours / 24 / 365:.0f} years"
-    )
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if hours < 1.5:
+        return f"{seconds / 60:.0f} min"
+    if hours < 48:
+        return f"{hours:.1f} h"
+    if hours < 24 * 730:
+        return f"{hours / 24:.0f} days"
+    return f"{hours / 24 / 365:.0f} years"

@@ -1,154 +1,169 @@
-"""Output of dry=true: the verdict on every job and evaluation, by the same rules as the jobs,
-before anything starts.
-"""
+"""Output of dry=true: the verdict on every job and evaluation, by the same rules as the jobs."""
 
 from collections import Counter
 
 from posbench.common.errors import ConfigError
 from posbench.data.corpus import known_tokenizer
 from posbench.evaluation.protocols.accuracy import Accuracy
+from posbench.sweep.cells import EvaluationCell
 from posbench.sweep.cost import cost
 from posbench.sweep.jobs import Job, Outcome
 from posbench.sweep.verdict import JobVerdict, judge_job
 
 MANY = 40  # from this number on, evaluations are counted, not listed
-NOTES = {
-    "untested": "untested pair",
-    "noop": "no-op: ",
-    "refused": "refused: ",
-}  # {verdict: note}, followed by its reason
+# {verdict: note}, followed by its reason
+NOTES = {"untested": "untested pair", "noop": "no-op: ", "refused": "refused: "}
 
 
 def planned(jobs: list[Job]) -> list[JobVerdict]:
-    """Verdict on each job, refused too for a length without room for a question in words, where the
-    tokenizer is known already.
+    """Verdict on each job, refused too for a length without room for a question in words.
+
+    Whether there is room is only checked where the tokenizer is known already.
     """
-    known: dict[str, Outcome] = {}
-    roomy, plans = set(), []
+    verdicts: dict[str, Outcome] = {}
+    checked: set[str] = set()
+    plans = []
     for job in jobs:
-        plan, data = judge_job(job, known), job.config.data
+        plan = judge_job(job, verdicts)
         for _, cell, _ in plan.work:
-            key = repr((data, cell.evaluate))
+            key = repr((job.config.data, cell.evaluate))
+            if key in checked:
+                continue
             try:
-                if (
-                    key not in roomy
-                    and cell.evaluate.tasks
-                    and (tokenizer := known_tokenizer(data, job.config.cache_dir))
-                ):
-                    Accuracy.check_tokens(cell.evaluate, tokenizer, 0 if data["bos"] else None)
-                roomy.add(key)
+                _check_room(job, cell)
+                checked.add(key)
             except ConfigError as error:
                 plan = JobVerdict(job, str(error))
         plans.append(plan)
     return plans
 
 
+def _check_room(job: Job, cell: EvaluationCell) -> None:
+    """Raise ConfigError if a length of the cell has no room for a question in words."""
+    data = job.config.data
+    tokenizer = known_tokenizer(data, job.config.cache_dir) if cell.evaluate.tasks else None
+    if tokenizer:
+        Accuracy.check_tokens(cell.evaluate, tokenizer, 0 if data["bos"] else None)
+
+
 def check_devices(jobs: list[Job], launcher: dict) -> None:
-    """Raise ConfigError for a device of jobs that is not there. SLURM's nodes have other devices
-    than this machine, which are not asked.
+    """Raise ConfigError for a device of jobs that is not there.
+
+    SLURM's nodes have other devices than this machine, which are not asked.
     """
     from posbench.model.build import check_device
 
-    for device in {job.config.device for job in jobs} if launcher.get("via") != "slurm" else ():
-        check_device(device)
+    if launcher.get("via") != "slurm":
+        for device in {job.config.device for job in jobs}:
+            check_device(device)
 
 
 def describe_plans(plans: list[JobVerdict]) -> list[str]:
-    """Lines for each training and its evaluations (only counts if there are many), then their
-    estimated cost.
+    """Lines for each training and its evaluations, then their estimated cost.
+
+    Many evaluations are only counted.
     """
-    jobs, legal = [plan.job for plan in plans], [plan for plan in plans if not plan.refused]
-    lines = (
-        _counted_lines(legal)
-        if sum(len(job.cells) for job in jobs) >= MANY
-        else [line for plan in legal for line in _plan_lines(plan)]
-    )
+    lines = []
+    for parent in _missing_parents(plans):
+        work = "to train" if parent.config.trains else "checkpoint to take"
+        lines.append(f"{parent.run.path}  {work}, as a parent")
+    legal = [plan for plan in plans if not plan.refused]
+    if sum(len(plan.job.cells) for plan in plans) >= MANY:
+        lines += _counted_lines(legal)
+    else:
+        for plan in legal:
+            lines += _plan_lines(plan)
     lines += [f"{plan.job.run.path}  refused: {plan.refused}" for plan in plans if plan.refused]
-    parents = _missing_parents(plans)
-    lines = [
-        f"{job.run.path}  {'to train' if job.config.trains else 'checkpoint to take'}, as a parent"
-        for job in parents
-    ] + lines
     return lines + cost_of(plans)
 
 
 def cost_of(plans: list[JobVerdict], first: int | None = None) -> list[str]:
-    """Lines with the estimated cost of all plans and of the parents that they need, and when a
-    picture of the `first` models comes.
+    """Lines with the estimated cost of all plans and of the parents that they need.
+
+    They tell when a picture of the `first` models comes.
     """
     parents = _missing_parents(plans)
+    jobs = [*parents, *(plan.job for plan in plans)]
     fresh = [*parents, *(plan.job for plan in plans if plan.trains)]
-    return cost(
-        [*parents, *(plan.job for plan in plans)],
-        fresh,
-        [item for plan in plans for item in plan.work],
-        first,
-    )
+    missing = [evaluation for plan in plans for evaluation in plan.work]
+    return cost(jobs, fresh, missing, first)
 
 
 def _missing_parents(plans: list[JobVerdict]) -> list[Job]:
-    """Missing parents of the trainings to make, each once, without those that are to be made in
-    their own right.
+    """Missing parents of the trainings to make, each once.
+
+    Those that are to be made in their own right are left out.
     """
     fresh = [plan.job for plan in plans if plan.trains]
-    own = {job.run.path for job in fresh}
-    missing = [job.parent for job in fresh if job.parent and not job.parent.run.finished]
-    return list({job.run.path: job for job in missing if job.run.path not in own}.values())
+    fresh_paths = {job.run.path for job in fresh}
+    parents = {}
+    for job in fresh:
+        parent = job.parent
+        if parent and not parent.run.finished and parent.run.path not in fresh_paths:
+            parents[parent.run.path] = parent
+    return list(parents.values())
 
 
 def _state(plan: JobVerdict) -> str:
-    """Words for the planned work on the training, or on the checkpoint in its place."""
-    before, after, no = (
-        ("to train", "trained", "not")
-        if plan.job.config.trains
-        else ("checkpoint to take", "checkpoint taken", "no")
-    )
-    if parent := plan.job.config.train.parent:
-        before, after = (
-            f"to fine-tune from {parent['run_id']}",
-            f"fine-tuned from {parent['run_id']}",
-        )
-    return (
-        after
-        if plan.job.run.finished
-        else before
-        if plan.trains
-        else f"{no} {before}, since nothing is left to evaluate"
-    )
+    """Words for the planned work on the training, or on the checkpoint in its place.
+
+    "trained", "to fine-tune from ID", "no checkpoint to take, since nothing is left to evaluate".
+    """
+    train = plan.job.config.train
+    not_made = "not"
+    if train.parent:
+        to_make = f"to fine-tune from {train.parent['run_id']}"
+        made = f"fine-tuned from {train.parent['run_id']}"
+    elif plan.job.config.trains:
+        to_make = "to train"
+        made = "trained"
+    else:
+        to_make = "checkpoint to take"
+        made = "checkpoint taken"
+        not_made = "no"
+    if plan.job.run.finished:
+        return made
+    if plan.trains:
+        return to_make
+    return f"{not_made} {to_make}, since nothing is left to evaluate"
 
 
 def _note(verdict: Outcome) -> str:
+    """Words for a verdict, such as "no-op: ..."; "" for legal."""
     return NOTES.get(verdict.status, "") + verdict.reason
 
 
 def _plan_lines(plan: JobVerdict) -> list[str]:
+    """Lines for a training and each of its evaluations, such as "  LABEL: lengths 64 128"."""
     lines = [f"{plan.job.run.path}  {_state(plan)}"]
     for cell, verdict in plan.cells.items():
-        said = _note(verdict)
+        note = _note(verdict)
         if cell in plan.missing:
             lengths = plan.missing[cell]
-            said = ("lengths " + " ".join(map(str, lengths)) if lengths else "there already") + (
-                f" ({said})" if said else ""
-            )
-        lines.append(f"  {cell.label}: {said}")
+            work = "lengths " + " ".join(map(str, lengths)) if lengths else "there already"
+            note = f"{work} ({note})" if note else work
+        lines.append(f"  {cell.label}: {note}")
     return lines
 
 
 def _counted_lines(plans: list[JobVerdict]) -> list[str]:
     """One line per training, then each sentence once with its number of evaluations."""
-    lines, sentences = [], Counter()
+    lines = []
+    sentences = Counter()
     for plan in plans:
-        fresh, legal = sum(map(bool, plan.missing.values())), len(plan.missing)
+        n_legal = len(plan.missing)
+        n_fresh = sum(1 for lengths in plan.missing.values() if lengths)
         counts = {
-            "evaluations to make": fresh,
-            "there already": legal - fresh,
-            "left out": len(plan.job.cells) - legal,
+            "evaluations to make": n_fresh,
+            "there already": n_legal - n_fresh,
+            "left out": len(plan.job.cells) - n_legal,
         }
-        lines.append(
-            f"{plan.job.run.path}  {_state(plan)};"
-            f" {', '.join(f'{number} {what}' for what, number in counts.items() if number)}"
-        )
+        counted = ", ".join(f"{number} {what}" for what, number in counts.items() if number)
+        lines.append(f"{plan.job.run.path}  {_state(plan)}; {counted}")
         for cell, verdict in plan.cells.items():
-            if said := _note(verdict):
-                sentences[f"{cell.label}: {said}" if verdict.status == "untested" else said] += 1
-    return lines + [f"{number} x {said}" for said, number in sentences.items()]
+            note = _note(verdict)
+            if verdict.status == "untested":
+                note = f"{cell.label}: {note}"
+            if note:
+                sentences[note] += 1
+    return lines + [f"{number} x {sentence}" for sentence, number in sentences.items()]

@@ -1,5 +1,4 @@
-"""Configuration of a child: a training of a few steps that begins with the weights of another one,
-its parent.
+"""Configuration of a child: a short training that begins with the weights of its parent.
 
 The child is a run like any other. The extension that was asked for is trained in: it becomes a part
 of the child's encoding, and what is evaluated is the child without a further one."""
@@ -9,73 +8,116 @@ from dataclasses import replace
 
 from posbench.common.errors import ConfigError
 from posbench.config.identity import NO_EXTENSION, method_name
-from posbench.config.schema import FinetuneConfig, JobConfig
+from posbench.config.schema import FinetuneConfig, JobConfig, TrainConfig
 
 LONGER = 4  # times the parent's training length, if nothing else is said
 
 
-def child_config(cfg: JobConfig, run_id: str, tuning: FinetuneConfig) -> JobConfig:
-    """Resolved configuration of the child of the training `cfg`, whose id is `run_id`.
+def child_config(config: JobConfig, run_id: str, tuning: FinetuneConfig) -> JobConfig:
+    """Resolved configuration of the child of the training `config`, whose id is `run_id`.
 
     Raises ConfigError for lengths that contradict each other, and for evaluate.split=all. A child
     that posbench.model.inherit refuses is returned too, so that a sweep can list it."""
-    parent = cfg.train
-    if cfg.evaluate.split == "all":
+    parent = config.train
+    if config.evaluate.split == "all":
         raise ConfigError(
             "evaluate.split=all scores the text of the fine-tuning too, which the child has seen:"
             " choose test or validation."
         )
-    longer = LONGER * parent.train_len
-    length = tuning.length or (parent.train_len if tuning.encoding else longer)
-    own_max = (tuning.encoding or {}).get("max_len")
-    own_lengths = {
-        "extension.target_len": cfg.extension.get("target_len"),
-        "finetune.encoding.max_len": own_max,
-    }
-    named = {"finetune.target_len": tuning.target_len, **(own_lengths if tuning.encoding else {})}
-    source, target = next(
-        ((key, one) for key, one in named.items() if one),
-        ("", max(length, longer) if tuning.encoding else length),
+    usual_length = parent.train_len if tuning.encoding else LONGER * parent.train_len
+    length = tuning.length or usual_length
+    target = _target(config, tuning, length)
+    _check_trained_scale(parent, tuning)
+    train = replace(
+        parent,
+        length=length,
+        tokens_per_step=tuning.tokens_per_step or max(parent.tokens_per_step, length),
+        scale_attention=tuning.scale_attention or parent.scale_attention,
+        frozen=tuning.frozen,
+        parent=_parent_note(parent, run_id),
+        steps=tuning.steps,
+        lr=tuning.lr,
+        muon_lr=tuning.muon_lr,
+        warmup=tuning.warmup,
+        schedule=tuning.schedule,
+        checkpoint_every=tuning.checkpoint_every,
     )
-    if tuning.encoding:
-        unused = (
-            "" if "base" in tuning.encoding else "finetune.encoding has no positions of the parent"
-        )
+    encoding = _child_encoding(config, tuning, target)
+    return replace(config, encoding=encoding, extension=NO_EXTENSION, train=train)
+
+
+def _target(config: JobConfig, tuning: FinetuneConfig, length: int) -> int:
+    """Length in tokens for which a child's positions are made.
+
+    Raises ConfigError if lengths contradict each other, or finetune.target_len has no effect.
+    """
+    lengths = {  # {key: length that the methods themselves name, or None}
+        "extension.target_len": config.extension.get("target_len"),
+        "finetune.encoding.max_len": (tuning.encoding or {}).get("max_len"),
+    }
+    if tuning.target_len:
+        _check_target_used(config, tuning)
+        for key, named in lengths.items():
+            if named not in (None, tuning.target_len):
+                raise ConfigError(
+                    f"finetune.target_len={tuning.target_len} and {key}={named} differ: make them"
+                    " equal, or leave finetune.target_len out."
+                )
+        source = "finetune.target_len"
+        target = tuning.target_len
+    elif not tuning.encoding:
+        return length
     else:
-        unused = (
-            ""
-            if "mode" in cfg.extension
-            else f"extension={method_name(cfg.extension)} has no factor that is made for a length"
-        )
-    if tuning.target_len and unused:
-        raise ConfigError(
-            f"finetune.target_len={target} has no effect, since {unused}: leave it out."
-        )
-    for (
-        key,
-        own,
-    ) in own_lengths.items():  # what names a length itself does not take that of finetune
-        if tuning.target_len and own not in (None, target):
-            raise ConfigError(
-                f"finetune.target_len={target} and {key}={own} differ: make them equal, or leave"
-                " finetune.target_len out."
-            )
+        source, target = next(((key, named) for key, named in lengths.items() if named), ("", None))
+        if target is None:
+            return max(length, LONGER * config.train.train_len)
     if target < length:
         raise ConfigError(
             f"{source}={target} is shorter than a sequence of finetune.length={length}: raise it,"
             " or leave it out."
         )
-    scaling = _trained_in(cfg.extension, parent.train_len, target)
-    if tuning.encoding is None:
-        encoding = {**cfg.encoding, **scaling}
-    elif "base" in tuning.encoding:
-        filled = {
-            "base": {**cfg.encoding, **scaling},
-            "max_len": tuning.encoding.get("max_len") or math.ceil(target),
-        }
-        encoding = {key: filled.get(key, value) for key, value in tuning.encoding.items()}
+    return target
+
+
+def _check_target_used(config: JobConfig, tuning: FinetuneConfig) -> None:
+    """Raise ConfigError if finetune.target_len has no effect."""
+    if tuning.encoding:
+        used = "base" in tuning.encoding
+        reason = "finetune.encoding has no positions of the parent"
     else:
-        encoding = {**tuning.encoding, **scaling}
+        used = "mode" in config.extension
+        reason = (
+            f"extension={method_name(config.extension)} has no factor that is made for a length"
+        )
+    if not used:
+        raise ConfigError(
+            f"finetune.target_len={tuning.target_len} has no effect, since {reason}: leave it out."
+        )
+
+
+def _child_encoding(config: JobConfig, tuning: FinetuneConfig, target: int) -> dict:
+    """Encoding of the child: that of the parent or finetune.encoding, with the extension in it."""
+    scaling = _trained_in(config.extension, config.train.train_len, target)
+    if tuning.encoding is None:
+        return {**config.encoding, **scaling}
+    if "base" not in tuning.encoding:
+        return {**tuning.encoding, **scaling}
+    encoding = {**tuning.encoding, "base": {**config.encoding, **scaling}}
+    if "max_len" in encoding:
+        encoding["max_len"] = encoding["max_len"] or math.ceil(target)
+    return encoding
+
+
+def _parent_note(parent: TrainConfig, run_id: str) -> dict:
+    """Value of train.parent: the parent's id, its reach, and the child's generation from 2 on."""
+    note = {"run_id": run_id, "reach": parent.origin}
+    if parent.parent:
+        note["generation"] = parent.generation + 1
+    return note
+
+
+def _check_trained_scale(parent: TrainConfig, tuning: FinetuneConfig) -> None:
+    """Raise ConfigError for a second trained scale, and for a child with nothing to train."""
     if tuning.scale_attention and method_name(parent.scale_attention) != "none":
         raise ConfigError(
             f"train.scale_attention={method_name(parent.scale_attention)} and"
@@ -87,30 +129,15 @@ def child_config(cfg: JobConfig, run_id: str, tuning: FinetuneConfig) -> JobConf
             "finetune.frozen=true leaves nothing to train: give finetune.scale_attention, or choose"
             " finetune=head_scale."
         )
-    train = replace(
-        parent,
-        length=length,
-        tokens_per_step=tuning.tokens_per_step or max(parent.tokens_per_step, length),
-        scale_attention=tuning.scale_attention or parent.scale_attention,
-        frozen=tuning.frozen,
-        parent={
-            "run_id": run_id,
-            "reach": parent.origin,
-            **({"generation": parent.generation + 1} if parent.parent else {}),
-        },
-        **{
-            key: getattr(tuning, key)
-            for key in ("steps", "lr", "muon_lr", "warmup", "schedule", "checkpoint_every")
-        },
-    )
-    return replace(cfg, encoding=encoding, extension=NO_EXTENSION, train=train)
 
 
 def _trained_in(extension: dict, train_len: int, target: int) -> dict:
-    """Arguments of an encoding that has `extension` trained in. A factor that would follow each
-    length is fixed at that of `target`.
+    """Arguments of an encoding that has `extension` trained in.
+
+    A factor that would follow each length is fixed at that of `target`.
     """
     if method_name(extension) == "none":
         return {}
-    fixed = {"mode": "fixed", "target_len": target} if extension.get("mode") == "dynamic" else {}
-    return {"scaling": {**extension, **fixed}, "scaling_len": train_len}
+    if extension.get("mode") == "dynamic":
+        extension = {**extension, "mode": "fixed", "target_len": target}
+    return {"scaling": extension, "scaling_len": train_len}
