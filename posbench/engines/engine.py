@@ -76,7 +76,7 @@ def make_engine(node: dict) -> Engine:
     """Engine of a node of configs/model. Raises ConfigError for a class that is none, and for wrong
     arguments.
     """
-    kind, given = checked(node, name="model", own=0)
+    kind, given = checked(node, name="model", filled=0)
     if not issubclass(kind, Engine):
         raise ConfigError(
             f"model._target_={node['_target_']} is no engine: choose a class such as"

@@ -1,5 +1,4 @@
-"""Plan of one layer at one length: its bands, the scales of its content scores, and the encoding's
-part of both.
+"""Plan of one layer at one length: its bands, its factors on scores, the encoding's part of both.
 
 Letters: T tokens, S and K chosen queries and keys, U index distances, B batch, H query heads, G
 heads of keys, D channels of a head."""
@@ -38,9 +37,10 @@ class BandPlan:
     k_scale_T: Tensor | None = None
     lot_T: Tensor | None = None
     share_T: Tensor | None = None
-    kept: dict = field(
+    # Whatever kernels make once for this band.
+    cache: dict[Hashable, object] = field(
         init=False, default_factory=dict, compare=False, repr=False
-    )  # a kernel's cache for this band
+    )
 
     @property
     def width_T(self) -> Tensor:
@@ -50,12 +50,12 @@ class BandPlan:
     @property
     def seen_T(self) -> Tensor:
         """Number of keys of this band that each query sees."""
-        return self.width_T if self.lot_T is None else self._found[0]
+        return self.width_T if self.lot_T is None else self._seen_by_lot[0]
 
     def positions(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Coordinates of queries and keys on a device. They stay there: every copy to a GPU waits
-        until it has done all its work.
-        """
+        """Coordinates of queries and keys on a device.
+
+        They stay there, since every copy to a GPU waits until it has done all its work."""
         return self.once(
             ("positions", device), lambda: (self.q_pos_T.to(device), self.k_pos_T.to(device))
         )
@@ -64,45 +64,51 @@ class BandPlan:
         """Result of the first `make` with this key: made once for a plan, since its layers share
         their bands.
         """
-        if key not in self.kept:
-            self.kept[key] = make()
-        return self.kept[key]
+        if key not in self.cache:
+            self.cache[key] = make()
+        return self.cache[key]
 
     @property
     def farthest_T(self) -> Tensor:
         """First key that each query sees, where it sees any."""
-        return self.first_T if self.lot_T is None else self._found[1]
+        return self.first_T if self.lot_T is None else self._seen_by_lot[1]
 
     @functools.cached_property
-    def _found(self) -> tuple[Tensor, Tensor]:
+    def _seen_by_lot(self) -> tuple[Tensor, Tensor]:
         """`seen_T` and `farthest_T` of a band with lots, counted pair by pair in memory that grows
         with the length alone.
         """
         index_T = torch.arange(len(self.first_T))
-        found = []
+        counts = []
+        farthest = []
         for query_S in index_T.split(ROWS):
             seen_ST = self.seen(query_S, index_T).byte()
-            found.append((seen_ST.sum(dim=1), seen_ST.argmax(dim=1)))
-        return tuple(map(torch.cat, zip(*found, strict=True)))
+            counts.append(seen_ST.sum(dim=1))
+            farthest.append(seen_ST.argmax(dim=1))
+        return torch.cat(counts), torch.cat(farthest)
 
     def keys(self, start: int, stop: int) -> slice:
         """Slice of the keys that queries start..stop-1 see; empty if they see none."""
-        first_S, last_S = self.first_T[start:stop], self.last_T[start:stop]
-        some_S = last_S >= first_S
-        return (
-            slice(int(first_S[some_S].min()), int(last_S[some_S].max()) + 1)
-            if some_S.any()
-            else slice(0, 0)
-        )
+        first_S = self.first_T[start:stop]
+        last_S = self.last_T[start:stop]
+        some_S = last_S >= first_S  # queries that see any
+        if not some_S.any():
+            return slice(0, 0)
+        return slice(int(first_S[some_S].min()), int(last_S[some_S].max()) + 1)
 
     def seen(self, query_S: Tensor, key_K: Tensor) -> Tensor:
         """True where queries of these indices see keys of those: [S, K], on their device."""
-        of_pairs, device = (self.first_T, self.last_T, self.lot_T, self.share_T), query_S.device
-        first_T, last_T, lot_T, share_T = self.once(
-            ("seen", device), lambda: [one if one is None else one.to(device) for one in of_pairs]
-        )
+        device = query_S.device
+        first_T, last_T, lot_T, share_T = self.once(("seen", device), lambda: self._rules(device))
         seen_SK = (key_K >= first_T[query_S, None]) & (key_K <= last_T[query_S, None])
-        return seen_SK if lot_T is None else seen_SK & (lot_T[key_K] < share_T[query_S, None])
+        if lot_T is None:
+            return seen_SK
+        return seen_SK & (lot_T[key_K] < share_T[query_S, None])
+
+    def _rules(self, device: torch.device) -> list[Tensor | None]:
+        """first_T, last_T, lot_T and share_T on a device."""
+        rules = (self.first_T, self.last_T, self.lot_T, self.share_T)
+        return [None if rule_T is None else rule_T.to(device) for rule_T in rules]
 
 
 @dataclass(frozen=True)
@@ -115,19 +121,16 @@ class LayerPlan:
     encoding: Encoding
     bands: tuple[BandPlan, ...]
     causal: bool  # one band that is the whole causal triangle: any fused kernel can run it
-    scales: tuple[
-        tuple[ScaleAttention, Tensor | None], ...
-    ]  # (scale, factor); the factor is None if it is trained
+    # (scale, factor); the factor is None if it is trained
+    scales: tuple[tuple[ScaleAttention, Tensor | None], ...]
     temperature: float
     n_T: Tensor
     span: Span
     index: int = 0  # among the layers of its encoding
     number: int = 0  # among all layers
-    softcap: float | None = (
-        # scores become cap tanh(score / cap), biases and factors included (Gemma 2); only kernels
-        # by blocks can
-        None
-    )
+    # Scores become cap tanh(score / cap), biases and factors included (Gemma 2). Only kernels by
+    # blocks can.
+    softcap: float | None = None
     tell: Callable[[float], None] = lambda share: None
 
     @property
@@ -136,24 +139,27 @@ class LayerPlan:
         trained scale's device; None for 1.
         """
         total = None
-        for scale, known in self.scales:
-            factor = known
-            if known is None:
-                device = next(scale.parameters()).device
-                n_T = self.bands[0].once(("n", device), lambda device=device: self.n_T.to(device))
-                factor = scale(n_T, self.span, self.number).float()
-            if known is None or not (factor == 1).all():
-                total = factor if total is None else total * factor.to(total.device)
+        for scale, untrained_factor in self.scales:
+            if untrained_factor is None:
+                factor = self._trained_factor(scale)
+            elif (untrained_factor == 1).all():
+                continue
+            else:
+                factor = untrained_factor
+            total = factor if total is None else total * factor.to(total.device)
         heads_H = self.encoding.scaled_heads()
         if total is not None and heads_H is not None:
             total = torch.where(heads_H.to(total.device)[:, None], total, 1.0)
-        if self.temperature != 1:
-            total = (
-                torch.full((len(self.n_T),), self.temperature)
-                if total is None
-                else total * self.temperature
-            )
-        return total
+        if self.temperature == 1:
+            return total
+        if total is None:
+            return torch.full((len(self.n_T),), self.temperature)
+        return total * self.temperature
+
+    def _trained_factor(self, scale: ScaleAttention) -> Tensor:
+        device = next(scale.parameters()).device
+        n_T = self.bands[0].once(("n", device), lambda: self.n_T.to(device))
+        return scale(n_T, self.span, self.number).float()
 
     def turned(self, band: BandPlan, q_BHTD: Tensor, k_BGTD: Tensor) -> tuple[Tensor, Tensor]:
         """q and k rotated by the encoding for a band, times the factors at their coordinates."""
@@ -166,13 +172,17 @@ class LayerPlan:
     def scaled(self, q_BHTD: Tensor, width: int) -> Tensor:
         """q times 1 / sqrt(width) and every factor on the content scores."""
 
-        def there() -> Tensor | None:
+        def factor_on_device() -> Tensor | None:
             factor = self.factor
             return None if factor is None else factor.to(q_BHTD.device)
 
-        known = all(factor is not None for _, factor in self.scales)
-        factor = self.bands[0].once(("factor", q_BHTD.device), there) if known else there()
-        return q_BHTD * (width**-0.5 if factor is None else width**-0.5 * factor.unsqueeze(-1))
+        if any(factor is None for _, factor in self.scales):
+            factor = factor_on_device()  # it changes in a training
+        else:
+            factor = self.bands[0].once(("factor", q_BHTD.device), factor_on_device)
+        if factor is None:
+            return q_BHTD * width**-0.5
+        return q_BHTD * (width**-0.5 * factor.unsqueeze(-1))
 
     @property
     def bare(self) -> bool:
@@ -206,14 +216,14 @@ class LayerPlan:
         return any(scale.sinks for scale, _ in self.scales)
 
     def sink(self, q_BHTD: Tensor) -> Tensor | None:
-        """Logit of the sink of each head of q, of several their logarithmic sum: [H], float32; None
-        without one.
-        """
-        found = [scale.sink(self.number) for scale, _ in self.scales if scale.sinks]
-        return (
-            torch.stack(
-                [one.to(q_BHTD.device).float().expand(q_BHTD.shape[1]) for one in found]
-            ).logsumexp(dim=0)
-            if found
-            else None
-        )
+        """Logit of the sink of each head of q: [H], float32; None without one.
+
+        Several sinks are one, whose logit is their logarithmic sum."""
+        heads = q_BHTD.shape[1]
+        logits = []
+        for scale, _ in self.scales:
+            if scale.sinks:
+                logits.append(scale.sink(self.number).to(q_BHTD.device).float().expand(heads))
+        if not logits:
+            return None
+        return torch.stack(logits).logsumexp(dim=0)

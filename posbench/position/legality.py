@@ -1,11 +1,12 @@
-"""Legality of combinations, checked before data is read or weights are made. A refusal names the
-legal alternatives.
+"""Legality of combinations, checked before data is read or weights are made.
 
-There is no table of pairs. A method declares what it needs and offers (`Trait`), and the plan of a
-pair shows what it changes. So a new method is judged by the same rules."""
+A refusal names the legal alternatives. There is no table of pairs. A method declares what it needs
+and offers (`Trait`), and the plan of a pair shows what it changes. So a new method is judged by the
+same rules."""
 
 import importlib
 import pkgutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from posbench.common.errors import ConfigError
@@ -43,24 +44,24 @@ def check(
     lengths: list[int],
     allow_untested: bool = False,
 ) -> Verdict:
-    """Judge one combination at the evaluated lengths (tokens). Raises ConfigError with the
-    alternatives if it may not run.
-    """
-    names = name_of(encoding), name_of(extension), name_of(scale)
-    if (
-        target := extension.target_len(max(lengths))
-    ) % 1:  # of a checkpoint's own factor it need not be whole
+    """Judge one combination at the evaluated lengths (tokens).
+
+    Raises ConfigError with the alternatives if it may not run."""
+    target = extension.target_len(max(lengths))
+    if target % 1:  # of a checkpoint's own factor it need not be whole
         raise ConfigError(
             f"extension.target_len={target} is not a whole number of tokens: give {round(target)},"
             " or another one."
         )
-    noop = check_extension(encoding, extension, lengths) or check_scale(
-        encoding, extension, scale, lengths
-    )
-    if noop:
+    noop = check_extension(encoding, extension, lengths)
+    if noop is None:
+        noop = check_scale(encoding, extension, scale, lengths)
+    if noop is not None:
         return Verdict(noop=noop)
+    # {pair: source of its test, None without}
     sources = {
-        f"{names[0]}+{name_of(other)}": tested(encoding, other) for other in (extension, scale)
+        f"{name_of(encoding)}+{name_of(other)}": tested(encoding, other)
+        for other in (extension, scale)
     }
     untested = [pair for pair, source in sources.items() if source is None]
     if untested and not allow_untested:
@@ -72,62 +73,79 @@ def check(
 
 
 def check_extension(encoding: Encoding, extension: Extension, lengths: list[int]) -> str | None:
-    """Reason why the extension provably changes nothing, else None. Raises ConfigError if it is not
-    defined.
-    """
-    name, extended = (
-        name_of(extension),
-        [layer.encoding for layer in encoding.layers() if layer.extended],
-    )
-    fed = fed_length(extension, encoding.shape.train_len, max(lengths))
-    for one in dict.fromkeys(extended):
-        missing = extension.needs & ~one.traits
-        # Without coordinates an extension can only mask keys; anything else is a no-op.
-        if missing and (
-            Trait.COORDINATE in one.traits
-            or (Trait.CONTENT in one.traits and not masks(encoding, extension, fed))
-        ):
-            trait = next(iter(missing))
-            lack = encoding.without(trait) or REASONS[trait]
-            raise ConfigError(
-                f"{_layers(encoding, one)} {lack}, which extension={name} needs:"
-                f" {_alternatives(encoding)}."
-            )
-        split = (
-            Bias.ROWS in one.biases and len(extension.bands(_span(encoding, extension, fed))) > 1
-        )
-        if split and (Trait.COORDINATE in one.traits or masks(encoding, extension, fed)):
-            raise ConfigError(
-                f"{_layers(encoding, one)} weighs a whole row of keys at once, and extension={name}"
-                f" sees it in several bands: {_alternatives(encoding)}."
-            )
-    _check_bounds(encoding, extension, lengths, name)
-    if name == "none" or fed != max(lengths):
+    """Reason why the extension provably changes nothing, else None.
+
+    Raises ConfigError if it is not defined."""
+    longest = max(lengths)
+    fed = fed_length(extension, encoding.shape.train_len, longest)
+    layer_encodings = [layer.encoding for layer in encoding.layers() if layer.extended]
+    for layer_encoding in dict.fromkeys(layer_encodings):
+        _check_traits(encoding, layer_encoding, extension, fed)
+        _check_rows_of_keys(encoding, layer_encoding, extension, fed)
+    for length in lengths:
+        _check_bound(encoding, extension, length)
+    name = name_of(extension)
+    if name == "none" or fed != longest:
         return None
-    judged = dict.fromkeys(
-        (max(lengths), min(max(lengths), encoding.shape.train_len))
-    )  # the longest first: most extensions differ there
-    if not any(changes(encoding, extension, length) for length in judged):
-        if not any(Trait.COORDINATE in one.traits for one in extended):
-            others = any(Trait.COORDINATE in layer.encoding.traits for layer in encoding.layers())
-            where = " in the layers that an extension acts on" if others else ""
-            return (
-                f"{_subject(encoding)} has no positions{where}, so extension={name} changes nothing"
-            )
+    # The longest first: most extensions differ there.
+    judged_lengths = dict.fromkeys((longest, min(longest, encoding.shape.train_len)))
+    if any(changes(encoding, extension, length) for length in judged_lengths):
+        return None
+    if any(Trait.COORDINATE in layer_encoding.traits for layer_encoding in layer_encodings):
         return (
             f"extension={name} sees every pair as {_subject(encoding)} does without it, up to"
-            f" length {max(lengths)}"
+            f" length {longest}"
         )
-    return None
+    where = ""
+    if any(Trait.COORDINATE in layer.encoding.traits for layer in encoding.layers()):
+        where = " in the layers that an extension acts on"
+    return f"{_subject(encoding)} has no positions{where}, so extension={name} changes nothing"
+
+
+def _check_traits(
+    encoding: Encoding, layer_encoding: Encoding, extension: Extension, fed: int
+) -> None:
+    """Raise ConfigError for a layer that lacks a trait that the extension needs.
+
+    `fed` is the number of tokens that the model reads at once."""
+    missing = extension.needs & ~layer_encoding.traits
+    if not missing:
+        return
+    if Trait.COORDINATE not in layer_encoding.traits:
+        # Without coordinates an extension can only mask keys. Anything else is a no-op, but for
+        # positions that come from the content.
+        if Trait.CONTENT not in layer_encoding.traits or masks(encoding, extension, fed):
+            return
+    trait = next(iter(missing))
+    lack = encoding.without(trait) or REASONS[trait]
+    raise ConfigError(
+        f"{_layers(encoding, layer_encoding)} {lack}, which extension={name_of(extension)}"
+        f" needs: {_alternatives(encoding)}."
+    )
+
+
+def _check_rows_of_keys(
+    encoding: Encoding, layer_encoding: Encoding, extension: Extension, fed: int
+) -> None:
+    """Raise ConfigError for a layer that weighs whole rows of keys, which the extension splits."""
+    if Bias.ROWS not in layer_encoding.biases:
+        return
+    if len(extension.bands(_span(encoding, extension, fed))) == 1:
+        return
+    if Trait.COORDINATE in layer_encoding.traits or masks(encoding, extension, fed):
+        raise ConfigError(
+            f"{_layers(encoding, layer_encoding)} weighs a whole row of keys at once, and"
+            f" extension={name_of(extension)} sees it in several bands: {_alternatives(encoding)}."
+        )
 
 
 def check_scale(
     encoding: Encoding, extension: Extension, scale: ScaleAttention, lengths: list[int]
 ) -> str | None:
-    """Reason why the scale provably changes nothing, else None. Raises ConfigError if it is not
-    defined.
-    """
-    name, train_len = name_of(scale), encoding.shape.train_len
+    """Reason why the scale provably changes nothing, else None.
+
+    Raises ConfigError if it is not defined."""
+    name = name_of(scale)
     if name == "none":
         return None
     if scale.trained:
@@ -140,22 +158,21 @@ def check_scale(
             f"no head of {_subject(encoding)} lets a scale act, so scale_attention={name} changes"
             " nothing"
         )
-    if scale.sinks:
+    train_len = encoding.shape.train_len
+    if scale.sinks or max(lengths) <= train_len:
         return None
-    if max(lengths) > train_len:
-        # Both plans contain the extension's temperature, so only the scale can make their factors
-        # differ.
-        fed = fed_length(extension, train_len, max(lengths))
-        plans = (make_plan(encoding, extension, one, length=fed) for one in (scale, None))
-        if all(
-            not a.distance_rules and equal(a.factor, b.factor)
-            for a, b in zip(*(plan.layers for plan in plans), strict=True)
-        ):
-            return (
-                f"scale_attention={name} changes nothing: with extension={name_of(extension)} no"
-                " query sees more keys than in training"
-            )
-    return None
+    # Both plans contain the extension's temperature, so only the scale can make their factors
+    # differ.
+    fed = fed_length(extension, train_len, max(lengths))
+    scaled = make_plan(encoding, extension, scale, length=fed)
+    plain = make_plan(encoding, extension, length=fed)
+    for layer, plain_layer in zip(scaled.layers, plain.layers, strict=True):
+        if layer.distance_rules or not equal(layer.factor, plain_layer.factor):
+            return None
+    return (
+        f"scale_attention={name} changes nothing: with extension={name_of(extension)} no query sees"
+        " more keys than in training"
+    )
 
 
 def check_trained_scale(encoding: Encoding, scale: ScaleAttention) -> None:
@@ -170,16 +187,17 @@ def check_trained_scale(encoding: Encoding, scale: ScaleAttention) -> None:
             f"train.scale_attention={name} has no effect: no head of encoding={name_of(encoding)}"
             " lets a scale act."
         )
+    if scale.trained:
+        return
     plan = make_plan(encoding, length=encoding.shape.train_len, trained_scale=scale)
-    if not scale.trained and all(
-        layer.factor is None and not layer.distance_rules and not layer.has_sink
-        for layer in plan.layers
-    ):
-        raise ConfigError(
-            f"train.scale_attention={name} is 1 for every query of {encoding.shape.train_len}"
-            f" tokens, so training never meets it: use scale_attention={name} at evaluation, or a"
-            " form that acts within the training length."
-        )
+    for layer in plan.layers:
+        if layer.factor is not None or layer.distance_rules or layer.has_sink:
+            return
+    raise ConfigError(
+        f"train.scale_attention={name} is 1 for every query of {encoding.shape.train_len}"
+        f" tokens, so training never meets it: use scale_attention={name} at evaluation, or a"
+        " form that acts within the training length."
+    )
 
 
 def name_of(method: object) -> str:
@@ -206,37 +224,36 @@ def fed_length(extension: Extension, train_len: int, length: int) -> int:
 
 
 def _scaled(encoding: Encoding, scale: ScaleAttention, choice: str) -> list[Encoding]:
-    """Encodings of the layers that a scale acts on. Raises ConfigError, naming `choice`, if one of
-    them cannot be scaled.
-    """
-    layers = [layer.encoding for layer in encoding.layers() if layer.scaled or scale.sinks]
-    scaled = [
-        one
-        for one in layers
-        if (heads_H := one.scaled_heads()) is None or heads_H.any() or scale.sinks
-    ]
-    for one in scaled:
-        if scale.by_distance and one.scaled_heads() is not None:
-            raise ConfigError(
-                f"{_layers(encoding, one)} lets a scale act only on some heads, but {choice} acts"
-                " by distance: choose none."
-            )
-        if Bias.ROWS in one.biases and scale.by_distance:
-            raise ConfigError(
-                f"{_layers(encoding, one)} weights whole rows, which {choice} cannot scale by"
-                " distance: choose none."
-            )
-        if Bias.ROWS in one.biases and scale.sinks:
-            raise ConfigError(
-                f"{_layers(encoding, one)} weights whole rows, where {choice} cannot add a sink:"
-                " choose none."
-            )
-        if not one.scalable:
-            raise ConfigError(
-                f"{_layers(encoding, one)} has no softmax whose logits {choice} could scale: choose"
-                " none."
-            )
+    """Encodings of the layers that a scale acts on.
+
+    Raises ConfigError, naming `choice`, if one of them cannot be scaled."""
+    scaled = []
+    for layer in encoding.layers():
+        if scale.sinks or (layer.scaled and _scales_a_head(layer.encoding)):
+            scaled.append(layer.encoding)
+    for layer_encoding in scaled:
+        problem = _scale_problem(layer_encoding, scale, choice)
+        if problem is not None:
+            raise ConfigError(f"{_layers(encoding, layer_encoding)} {problem}: choose none.")
     return scaled
+
+
+def _scales_a_head(encoding: Encoding) -> bool:
+    heads_H = encoding.scaled_heads()
+    return heads_H is None or bool(heads_H.any())
+
+
+def _scale_problem(encoding: Encoding, scale: ScaleAttention, choice: str) -> str | None:
+    """Reason why an encoding cannot be scaled, as the predicate of a sentence; None if it can."""
+    if scale.by_distance and encoding.scaled_heads() is not None:
+        return f"lets a scale act only on some heads, but {choice} acts by distance"
+    if Bias.ROWS in encoding.biases and scale.by_distance:
+        return f"weights whole rows, which {choice} cannot scale by distance"
+    if Bias.ROWS in encoding.biases and scale.sinks:
+        return f"weights whole rows, where {choice} cannot add a sink"
+    if not encoding.scalable:
+        return f"has no softmax whose logits {choice} could scale"
+    return None
 
 
 def _subject(encoding: Encoding) -> str:
@@ -244,13 +261,13 @@ def _subject(encoding: Encoding) -> str:
     return encoding.subject or f"encoding={name_of(encoding)}"
 
 
-def _layers(encoding: Encoding, one: Encoding) -> str:
-    """Text that names the chosen encoding, and the layers of `one` if it is a part of that
-    encoding.
+def _layers(encoding: Encoding, layer_encoding: Encoding) -> str:
+    """Name of the chosen encoding, with the kind of its layers, such as "encoding=hybrid, in its
+    rope layers,", where it has several.
     """
-    if one is encoding or encoding.subject is not None:
+    if layer_encoding is encoding or encoding.subject is not None:
         return _subject(encoding)
-    return f"{_subject(encoding)}, in its {name_of(one)} layers,"
+    return f"{_subject(encoding)}, in its {name_of(layer_encoding)} layers,"
 
 
 def _span(encoding: Encoding, extension: Extension, length: int) -> Span:
@@ -263,67 +280,78 @@ def tested(encoding: Encoding, other: Extension | ScaleAttention | type[Extensio
     """
     if ANY in (encoding.tested_with, other.tested_with):
         return ""
-    for method, name in (
-        (other, encoding.tested_as or file_of(encoding)),
-        (encoding, file_of(other)),
-    ):
-        if name in method.tested_with:
-            return f"{file_of(method)}: {method.tested_with[name]}"
+    encoding_name = encoding.tested_as or file_of(encoding)
+    for method, partner in ((other, encoding_name), (encoding, file_of(other))):
+        if partner in method.tested_with:
+            return f"{file_of(method)}: {method.tested_with[partner]}"
     return None
 
 
 def _alternatives(encoding: Encoding) -> str:
-    """The way out of a refusal, such as "with encoding=alibi choose extension=none|window"."""
-    legal = []
-    for module in pkgutil.iter_modules(importlib.import_module(EXTENSIONS).__path__):
-        for found in vars(importlib.import_module(f"{EXTENSIONS}.{module.name}")).values():
-            own = (
-                isinstance(found, type)
-                and issubclass(found, Extension)
-                and file_of(found) == module.name
-            )
-            if not own or (encoding.in_place and (found.crops() or module.name == "none")):
-                continue
-            if not found.needs & ~encoding.traits and tested(encoding, found) is not None:
-                legal.append(module.name)
-    extensions = f"choose extension={'|'.join(legal)}"
-    return extensions if encoding.subject else f"with encoding={name_of(encoding)} {extensions}"
+    """Way out of a refusal, such as "with encoding=alibi choose extension=none|window"."""
+    legal = [file_of(extension) for extension in _extensions() if _legal(encoding, extension)]
+    advice = f"choose extension={'|'.join(legal)}"
+    if encoding.subject:
+        return advice
+    return f"with encoding={name_of(encoding)} {advice}"
 
 
-def _check_bounds(encoding: Encoding, extension: Extension, lengths: list[int], name: str) -> None:
-    train_len, rows_NC = encoding.shape.train_len, encoding.rows()
+def _extensions() -> Iterator[type[Extension]]:
+    """Classes of posbench's extensions, in the order of their files."""
+    for file in pkgutil.iter_modules(importlib.import_module(EXTENSIONS).__path__):
+        module = importlib.import_module(f"{EXTENSIONS}.{file.name}")
+        for value in vars(module).values():
+            is_extension = isinstance(value, type) and issubclass(value, Extension)
+            if is_extension and file_of(value) == file.name:  # others are imported there
+                yield value
+
+
+def _legal(encoding: Encoding, extension: type[Extension]) -> bool:
+    """True for an extension that an encoding has the traits for, and that is tested with it."""
+    if encoding.in_place and (extension.crops() or file_of(extension) == "none"):
+        return False
+    return not extension.needs & ~encoding.traits and tested(encoding, extension) is not None
+
+
+def _check_bound(encoding: Encoding, extension: Extension, length: int) -> None:
+    """Raise ConfigError if a text has coordinates that the encoding was not trained for."""
     if Trait.UNBOUNDED in encoding.traits or Trait.COORDINATE not in encoding.traits:
         return
-    for length in lengths:
-        fed = fed_length(extension, train_len, length)
-        span = _span(encoding, extension, fed)
-        limit = (
-            len(extension.rows(rows_NC, span))
-            if rows_NC is not None
-            else encoding.limit or train_len
-        )
-        if encoding.limit is not None and fed > encoding.limit:
-            farthest = fed - 1
-        else:
-            band = make_plan(encoding, extension, length=fed).layers[0].bands[0]
-            farthest = max(band.q_pos_T.max(), band.k_pos_T.max())
-        if farthest >= limit:
-            ways = []
-            if not encoding.in_place:
-                ways.append(
-                    "extension=recompute_window"
-                    if fed == length
-                    else f"extension.window of at most {limit}"
-                )
-            if encoding.limit is not None:
-                ways.append("a larger encoding.max_len")
-            elif name == "none":
-                ways.insert(0, "extension=pi")
-            if encoding.subject is None:
-                ways.append("another encoding")
-            way_out = f", or choose {' or '.join(ways)}" if ways else ""
-            raise ConfigError(
-                f"{_subject(encoding)} has no position {int(farthest)}: it was trained for"
-                f" train_len={train_len} and length={length} was asked with extension={name};"
-                f" evaluate up to {max(limit, extension.target_len(1))}{way_out}."
-            )
+    train_len = encoding.shape.train_len
+    fed = fed_length(extension, train_len, length)
+    rows_NC = encoding.rows()
+    if rows_NC is None:
+        limit = encoding.limit or train_len
+    else:
+        limit = len(extension.rows(rows_NC, _span(encoding, extension, fed)))
+    if encoding.limit is not None and fed > encoding.limit:
+        farthest = fed - 1  # no plan can be made
+    else:
+        band = make_plan(encoding, extension, length=fed).layers[0].bands[0]
+        farthest = int(max(band.q_pos_T.max(), band.k_pos_T.max()))
+    if farthest < limit:
+        return
+    ways = _ways_within(encoding, extension, limit, cropped=fed < length)
+    way_out = f", or choose {' or '.join(ways)}" if ways else ""
+    raise ConfigError(
+        f"{_subject(encoding)} has no position {farthest}: it was trained for"
+        f" train_len={train_len} and length={length} was asked with"
+        f" extension={name_of(extension)};"
+        f" evaluate up to {max(limit, extension.target_len(1))}{way_out}."
+    )
+
+
+def _ways_within(encoding: Encoding, extension: Extension, limit: int, cropped: bool) -> list[str]:
+    """Choices that keep a text within an encoding's `limit`."""
+    ways = []
+    if encoding.limit is None and name_of(extension) == "none":
+        ways.append("extension=pi")
+    if not encoding.in_place and cropped:
+        ways.append(f"extension.window of at most {limit}")
+    elif not encoding.in_place:
+        ways.append("extension=recompute_window")
+    if encoding.limit is not None:
+        ways.append("a larger encoding.max_len")
+    if encoding.subject is None:
+        ways.append("another encoding")
+    return ways

@@ -1,5 +1,4 @@
-"""Plan of one length, computed once: the keys that each query sees, their coordinates, and the
-factors on scores.
+"""Plan of one length: the keys that each query sees, their coordinates, the factors on scores.
 
 Letters: T tokens, N rows of a table, C channels of the model.
 """
@@ -7,6 +6,7 @@ Letters: T tokens, N rows of a table, C channels of the model.
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -29,13 +29,22 @@ class Plan:
     def telling(self, tell: Callable[[float], None]) -> "Plan":
         """Copy of the plan that calls `tell` with the share of all layers that is done."""
         count = len(self.layers)
-        return replace(
-            self,
-            layers=tuple(
-                replace(a, tell=lambda share, i=i: tell((i + share) / count))
-                for i, a in enumerate(self.layers)
-            ),
-        )
+        layers = []
+        for done, layer in enumerate(self.layers):
+            tell_share = lambda share, done=done: tell((done + share) / count)  # noqa: E731
+            layers.append(replace(layer, tell=tell_share))
+        return replace(self, layers=tuple(layers))
+
+
+class Request(NamedTuple):
+    """A plan's text and device. With `queries`, all of queries is that of the last so many alone.
+
+    `pos_T` are the coordinates of all tokens before an extension moves them."""
+
+    span: Span
+    pos_T: Tensor
+    device: str
+    queries: int | None
 
 
 def make_plan(
@@ -57,35 +66,27 @@ def make_plan(
     next tokens of a text need it. Raises ConfigError for bands with lots then."""
     extension = extension or Extension()
     span = Span(encoding.shape.train_len, length, extension.target_len(length))
-    positions = encoding.positions(length, generator)
-    index_T = torch.arange(length, dtype=torch.float64) if positions is None else positions
-    made: dict[Layer, LayerPlan] = {}
+    pos_T = encoding.positions(length, generator)
+    if pos_T is None:
+        pos_T = torch.arange(length, dtype=torch.float64)
+    request = Request(span, pos_T, device, queries)
+    all_scales = [rule for rule in (trained_scale, scale) if rule is not None]
+    plans: dict[Layer, LayerPlan] = {}  # of layers that treat position alike
     layers = []
     for number, layer in enumerate(encoding.layers()):
-        if layer not in made:
-            scales = [
-                one
-                for one in (trained_scale, scale)
-                if one is not None and (layer.scaled or one.sinks)
-            ]
-            made[layer] = _plan_layer(
-                layer,
-                extension if layer.extended else Extension(),
-                scales,
-                span,
-                index_T,
-                device,
-                queries,
-            )
-        layers.append(replace(made[layer], index=layer.index, number=number))
-    q_pos_T = extension.bands(span)[0].q(index_T).to(device)
+        if layer not in plans:
+            scales = [rule for rule in all_scales if layer.scaled or rule.sinks]
+            layer_extension = extension if layer.extended else Extension()
+            plans[layer] = _plan_layer(layer, layer_extension, scales, request)
+        layers.append(replace(plans[layer], index=layer.index, number=number))
+    q_pos_T = extension.bands(span)[0].q(pos_T).to(device)
     spectrum = _spectrum(encoding, extension, span)
 
     def embed() -> Tensor | None:
         rows_NC = encoding.rows()
-        return encoding.embed(
-            q_pos_T, spectrum, extension.rows(rows_NC, span) if rows_NC is not None else None
-        )
+        if rows_NC is not None:
+            rows_NC = extension.rows(rows_NC, span)
+        return encoding.embed(q_pos_T, spectrum, rows_NC)
 
     return Plan(length, embed, tuple(layers))
 
@@ -98,85 +99,75 @@ def training_plans(
 
     The draw depends on seed and step alone, so a resumed run repeats it.
     """
-    made = functools.partial(make_plan, encoding, device=device, trained_scale=trained_scale)
-    kept = functools.cache(lambda length: made(length=length))
+    make = functools.partial(make_plan, encoding, device=device, trained_scale=trained_scale)
+    make_once = functools.cache(lambda length: make(length=length))
 
     def plan(length: int, step: int | None) -> Plan:
         if step is None or not encoding.random:
-            return kept(length)
+            return make_once(length)
         drawn = np.random.SeedSequence([seed, step]).generate_state(1)[0]
-        return made(length=length, generator=torch.Generator().manual_seed(int(drawn)))
+        return make(length=length, generator=torch.Generator().manual_seed(int(drawn)))
 
     return plan
 
 
 def _spectrum(encoding: Encoding, extension: Extension, span: Span) -> Spectrum | None:
     spectrum = encoding.spectrum_at(span.length)
-    return extension.spectrum(spectrum, span) if spectrum is not None else None
+    if spectrum is None:
+        return None
+    return extension.spectrum(spectrum, span)
 
 
 def _plan_layer(
-    layer: Layer,
-    extension: Extension,
-    scales: list,
-    span: Span,
-    index_T: Tensor,
-    device: str,
-    queries: int | None,
+    layer: Layer, extension: Extension, scales: list[ScaleAttention], request: Request
 ) -> LayerPlan:
+    span = request.span
     spectrum = _spectrum(layer.encoding, extension, span)
-    bands = tuple(
-        _plan_band(band, layer, spectrum, index_T, device, queries)
-        for band in extension.bands(span)
-    )
+    bands = tuple(_plan_band(band, layer, spectrum, request) for band in extension.bands(span))
     n_T = sum(band.seen_T for band in bands).double()
-    known = [(scale, None if scale.trained else scale(n_T, span, 0).float()) for scale in scales]
-    whole = len(bands) == 1 and bands[0].lot_T is None and queries is None
-    causal = (
-        whole
-        and not bands[0].first_T.any()
-        and torch.equal(bands[0].last_T, torch.arange(span.length))
+    # The factor of a trained scale changes with its parameters, so it is computed when it is read.
+    factors = [None if scale.trained else scale(n_T, span, 0).float() for scale in scales]
+    return LayerPlan(
+        layer.encoding,
+        bands,
+        causal=request.queries is None and _is_causal(bands, span.length),
+        scales=tuple(zip(scales, factors, strict=True)),
+        temperature=extension.temperature(span) if layer.encoding.scalable else 1.0,
+        n_T=n_T,
+        span=span,
     )
-    temperature = extension.temperature(span) if layer.encoding.scalable else 1.0
-    return LayerPlan(layer.encoding, bands, causal, tuple(known), temperature, n_T, span)
 
 
-def _plan_band(
-    band: Band,
-    layer: Layer,
-    spectrum: Spectrum | None,
-    pos_T: Tensor,
-    device: str,
-    queries: int | None,
-) -> BandPlan:
-    index_T, asked = (
-        torch.arange(len(pos_T)),
-        slice(None if queries is None else len(pos_T) - queries, None),
-    )
-    query_T = index_T[asked]
+def _is_causal(bands: tuple[BandPlan, ...], length: int) -> bool:
+    """True if the bands of a whole text are one, in which each query sees all keys up to itself."""
+    if len(bands) > 1 or bands[0].lot_T is not None or bands[0].first_T.any():
+        return False
+    return torch.equal(bands[0].last_T, torch.arange(length))
+
+
+def _plan_band(band: Band, layer: Layer, spectrum: Spectrum | None, request: Request) -> BandPlan:
+    if request.queries is not None and band.lot is not None:
+        raise ConfigError(
+            "An extension with random keys reads only whole texts: generate with another, or"
+            " without a cache."
+        )
+    index_T = torch.arange(len(request.pos_T))
+    first_query = 0 if request.queries is None else len(index_T) - request.queries
+    query_T = index_T[first_query:]
     first_T = band.first(query_T).clamp(min=0)
     if layer.window is not None:
         first_T = torch.maximum(first_T, query_T - layer.window + 1)
     if layer.chunk is not None:
         first_T = torch.maximum(first_T, query_T - query_T % layer.chunk)
     last_T = torch.minimum(band.last(query_T), query_T)
-    q_pos_T, k_pos_T = band.q(pos_T[asked]), band.k(pos_T)
-
-    def made(pos_T: Tensor) -> list[Tensor | None]:
-        found = (
-            layer.encoding.table(pos_T, spectrum),
-            None if spectrum is None else spectrum.scale(pos_T),
-        )
-        return [one if one is None else one.to(device) for one in found]
-
-    q_table, q_scale_T = of_q = made(q_pos_T)
-    k_table, k_scale_T = of_q if torch.equal(q_pos_T, k_pos_T) else made(k_pos_T)
-    lots = (None, None) if band.lot is None else (band.lot(index_T), band.share(index_T))
-    if queries is not None and band.lot is not None:
-        raise ConfigError(
-            "An extension with random keys reads only whole texts: generate with another, or"
-            " without a cache."
-        )
+    q_pos_T = band.q(request.pos_T[first_query:])
+    k_pos_T = band.k(request.pos_T)
+    q_table, q_scale_T = _table_and_scale(layer, spectrum, q_pos_T, request.device)
+    if torch.equal(q_pos_T, k_pos_T):
+        k_table = q_table
+        k_scale_T = q_scale_T
+    else:
+        k_table, k_scale_T = _table_and_scale(layer, spectrum, k_pos_T, request.device)
     return BandPlan(
         first_T,
         last_T,
@@ -184,22 +175,36 @@ def _plan_band(
         k_pos_T,
         q_table,
         k_table,
-        _line(q_pos_T, k_pos_T),
-        q_scale_T,
-        k_scale_T,
-        *lots,
+        line=_line(q_pos_T, k_pos_T),
+        q_scale_T=q_scale_T,
+        k_scale_T=k_scale_T,
+        lot_T=None if band.lot is None else band.lot(index_T),
+        share_T=None if band.lot is None else band.share(index_T),
     )
+
+
+def _table_and_scale(
+    layer: Layer, spectrum: Spectrum | None, pos_T: Tensor, device: str
+) -> tuple[Tensor | None, Tensor | None]:
+    """Table that turns q or k at some coordinates, and factor on them; None for neither."""
+    table = layer.encoding.table(pos_T, spectrum)
+    scale_T = None if spectrum is None else spectrum.scale(pos_T)
+    return _on(device, table), _on(device, scale_T)
+
+
+def _on(device: str, tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else tensor.to(device)
 
 
 def _line(q_pos_T: Tensor, k_pos_T: Tensor) -> tuple[float, float] | None:
-    """Slope and offset if both coordinate maps are lines of one slope, else None."""
+    """(slope, offset) if both coordinate maps are lines of one slope, else None.
+
+    `offset` is the distance of the first query and the first key."""
     if len(q_pos_T) != len(k_pos_T):
         return None
-    offset = float(q_pos_T[0] - k_pos_T[0])
     slope = float(q_pos_T[-1] - q_pos_T[0]) / max(1, len(q_pos_T) - 1)
     line_T = slope * torch.arange(len(q_pos_T), dtype=torch.float64)
-    straight = all(
-        torch.allclose(pos_T - pos_T[0], line_T, rtol=1e-12, atol=1e-9)
-        for pos_T in (q_pos_T, k_pos_T)
-    )
-    return (slope, offset) if straight else None
+    for pos_T in (q_pos_T, k_pos_T):
+        if not torch.allclose(pos_T - pos_T[0], line_T, rtol=1e-12, atol=1e-9):
+            return None
+    return slope, float(q_pos_T[0] - k_pos_T[0])

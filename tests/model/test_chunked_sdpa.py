@@ -133,7 +133,7 @@ def test_pieces_equal_the_dense_oracle(triple, monkeypatch):
     for sizes in SIZES.values():
         resize(monkeypatch, sizes)
         for band in layer.bands:
-            band.kept.clear()
+            band.cache.clear()
         assert chunked_sdpa.can_chunk(layer, 0)
         torch.testing.assert_close(
             chunked_sdpa.chunked_sdpa(layer, q, k, v)[0].double(), expected, rtol=0, atol=2e-5

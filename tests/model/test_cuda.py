@@ -81,7 +81,7 @@ def test_memory_grows_with_the_length_alone(pair, dtype):
                 lambda layer=layer, given=(x, q, k, v): dispatch.attend(layer, *given), "cuda"
             )
         )
-        assert flex.GIVEN_UP not in layer.bands[0].kept
+        assert flex.GIVEN_UP not in layer.bands[0].cache
     assert mib[1] < min(2.5 * mib[0], 4 * 8192**2 * 4 / 2**20)  # four heads of 8,192 x 8,192 scores
 
 

@@ -32,7 +32,7 @@ GIVEN_UP = "given up"
 def possible(layer: LayerPlan) -> bool:
     """True if `flex` can run this plan exactly and has not failed on it before."""
     encoding = layer.encoding
-    if GIVEN_UP in layer.bands[0].kept:
+    if GIVEN_UP in layer.bands[0].cache:
         return False
     if (
         layer.softcap is not None
@@ -231,7 +231,7 @@ def compiled(function: Callable, **options: object) -> Callable:
 
 def give_up(layer: LayerPlan, error: Exception) -> None:
     """Leave this plan to `rows` from now on, and print each reason once."""
-    layer.bands[0].kept[GIVEN_UP] = True
+    layer.bands[0].cache[GIVEN_UP] = True
     _warn(first_line(error))
 
 
