@@ -1,13 +1,14 @@
-"""Command of scripts/identify.py: which setting an engine really runs, by the losses of its rows
-and of candidates on the same tokens.
+"""Command of scripts/identify.py: the setting that an engine really runs.
 
-plan.py lists the candidates, compare.py has the rule of the verdict. Their evaluations are stored
-as any others are."""
+Losses of its rows are compared with those of candidates on the same tokens. plan.py lists the
+candidates, compare.py has the rule of the verdict. Their evaluations are stored as any others are.
+"""
 
 import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from posbench.common.errors import ConfigError
 from posbench.common.files import write_atomic, write_json
@@ -21,10 +22,16 @@ from posbench.report.figures.style import save
 from posbench.sweep.cells import USES
 from posbench.sweep.cost import cost
 from posbench.sweep.dry_run import check_devices
-from posbench.sweep.jobs import plan_jobs, plan_methods
+from posbench.sweep.jobs import Job, plan_jobs, plan_methods
 from posbench.sweep.verdict import judge_job
 from posbench.tools.identify.compare import compare_losses, judge_setting, unit_runs
-from posbench.tools.identify.measure import EngineRows, candidate_losses, engine_rows, serve
+from posbench.tools.identify.measure import (
+    EngineRows,
+    Readings,
+    candidate_losses,
+    engine_rows,
+    readings_of,
+)
 from posbench.tools.identify.plan import (
     USUAL_BASE,
     Candidate,
@@ -41,177 +48,220 @@ from posbench.tools.identify.show import (
 from posbench.tools.request import METHODS, single_model_request
 
 SCRIPT = "scripts/identify.py"
-OURS = (
-    "dtype",
-    "batch_tokens",
-)  # of evaluate, which change a loss but by rounding; all else is as the engine's rows say
+# Keys of evaluate that change a loss but by rounding; all others are as the engine's rows say.
+ROUNDING_KEYS = ("dtype", "batch_tokens")
 
 
 def identify(request: Request) -> None:
     """Measure the candidates, print the verdict and write identify.json, the CSV and the figure."""
-    cfg = _identifiable(request)
-    engine = engine_rows(cfg["engine"])
-    lengths = sorted(set(cfg["lengths"] or engine.lengths))
-    theirs = {length: engine.losses(length) for length in lengths}
+    raw = _identifiable(request)
+    engine = engine_rows(raw["engine"])
+    lengths = sorted(set(raw["lengths"] or engine.lengths))
+    engine_losses = {length: engine.losses(length) for length in lengths}
     typed = {word.partition("=")[0].lstrip("+~") for word in request.words}
-    plain, own = _asked(cfg, engine, lengths, typed)
-    (job,) = plan_jobs([plain])
+    unscaled = _unscaled(raw, engine, lengths, typed)
+    (job,) = plan_jobs([unscaled.raw])
     if refused := judge_job(job).refused:
         raise ConfigError(refused)
     original = job.config.train.train_len  # before a scaling of the checkpoint's own
-    factor, listed = _candidates(cfg, engine, lengths, job.config, own)
-    served, equal, left_out = serve(job, lengths, listed)
+    factor = _factor(raw, engine, lengths, original, unscaled.scaled_encoding)
+    candidates = _candidates(raw, factor, job.config, unscaled.scaled_encoding)
+    readings = readings_of(job, lengths, candidates)
     command = shlex.join(sys.orig_argv)
-    if cfg["dry"]:
+    if raw["dry"]:
         check_devices([job], request.launcher)
-        planned, cells = plan_methods(plain, served.values())
-        missing = [(planned, cell, left) for cell in cells.values() if (left := cell.missing())]
-        lines = [
-            f"{name}: {'; the same: '.join(one.words for one in same)}"
-            for name, same in equal.items()
-        ]
-        lines += [f"left out: {name}: {why}" for name, why in left_out.items()]
-        print("\n".join(lines + cost([planned], [] if job.run.finished else [planned], missing)))
+        print("\n".join(_plan_lines(unscaled.raw, job, readings)))
         return
-    ours = candidate_losses(plain, engine.evaluation, served, request.launcher, command)
-    unit = {length: unit_runs(engine.window(losses.shape)) for length, losses in theirs.items()}
-    judged, rms = judge_setting(theirs, ours, unit, original)
-    points = {name: compare_losses(theirs, losses, unit) for name, losses in ours.items()}
-    name, weights = engine.evaluation.origin.name, Path(job.config.model.path).name
-    counted, targets = len(set(unit[lengths[-1]].ravel().tolist())), theirs[lengths[-1]].size
+    losses = candidate_losses(unscaled.raw, engine.evaluation, readings, request.launcher, command)
+    unit = {n: unit_runs(engine.window(engine_losses[n].shape)) for n in lengths}
+    verdict = judge_setting(engine_losses, losses, unit, original)
+    points = {name: compare_losses(engine_losses, of, unit) for name, of in losses.items()}
+    name = engine.evaluation.origin.name
+    weights = Path(job.config.model.path).name
+    n_targets = engine_losses[lengths[-1]].size
+    n_units = len(set(unit[lengths[-1]].ravel().tolist()))
     shown = " ".join(f"{length:,}" for length in lengths)
-    asked = (
-        f"{name}, asked for factor {factor:g} from {original:,} tokens, against {weights}:"
-        f" {targets:,} tokens at {shown} ({engine.protocol}, {engine.evaluation.first['data']},"
-        f" {counted} units of intervals)."
-    )
     about = {
         "name": name,
         "weights": weights,
         "evaluation": str(engine.evaluation.path),
         "command": command,
-        "asked": asked,
+        "asked": (
+            f"{name}, asked for factor {factor:g} from {original:,} tokens, against {weights}:"
+            f" {n_targets:,} tokens at {shown} ({engine.protocol},"
+            f" {engine.evaluation.first['data']}, {n_units} units of intervals)."
+        ),
+        "factor": factor,
+        "original": original,
+        "lengths": lengths,
+        "left_out": readings.left_out,
     }
-    about |= {"factor": factor, "original": original, "lengths": lengths, "left_out": left_out}
-    made = identify_content(about, judged, rms, points, equal)
-    out = Path(cfg["out"] or Path(cfg["results_dir"]).parent / "report" / f"identify-{name}")
-    write_json(out / "identify.json", made)
-    write_atomic(out / "identify.csv", candidate_csv(made))
-    drawn = save(candidate_figure(made), out / "identify")
-    print(f"{identify_text(made)}\n")
-    list_files((out / "identify.json", out / "identify.csv", *drawn))
+    content = identify_content(about, verdict, points, readings.equal)
+    out = Path(raw["out"] or Path(raw["results_dir"]).parent / "report" / f"identify-{name}")
+    write_json(out / "identify.json", content)
+    write_atomic(out / "identify.csv", candidate_csv(content))
+    figures = save(candidate_figure(content), out / "identify")
+    print(f"{identify_text(content)}\n")
+    list_files((out / "identify.json", out / "identify.csv", *figures))
 
 
 def _identifiable(request: Request) -> dict:
-    """The one configuration. Raises ConfigError for words that the command chooses itself, or that
-    name no engine.
+    """The one configuration.
+
+    Raises ConfigError for words that the command chooses itself, or that name no engine.
     """
-    found = (
+    raw = single_model_request(
+        request,
+        f"{SCRIPT} compares an engine with",
+        "and give model.path= of the checkpoint that the engine serves",
+        METHODS,
+        ROUNDING_KEYS,
         f"what {SCRIPT} finds out, or that of the engine's rows (lengths= and candidates= narrow"
-        " them)"
+        " them)",
     )
-    checkpoint = "and give model.path= of the checkpoint that the engine serves"
-    cfg = single_model_request(
-        request, f"{SCRIPT} compares an engine with", checkpoint, METHODS, OURS, found
-    )
-    if cfg["engine"] is None:
+    if raw["engine"] is None:
         raise ConfigError(
             f"{SCRIPT} needs the rows of an engine: give its run, as in posbench identify"
             " results/runs/ID model.path=DIR."
         )
-    if cfg["run"] is not None:
+    if raw["run"] is not None:
         raise ConfigError(
-            f"run={cfg['run']} is a training, and an engine serves a checkpoint: give model.path="
+            f"run={raw['run']} is a training, and an engine serves a checkpoint: give model.path="
             " (export_hf.py makes one)."
         )
-    if cfg["factor"] and cfg["target"]:
+    if raw["factor"] and raw["target"]:
         raise ConfigError(
-            f"factor={cfg['factor']:g} and target={cfg['target']} are one setting: give one of"
+            f"factor={raw['factor']:g} and target={raw['target']} are one setting: give one of"
             " them."
         )
-    return cfg
+    return raw
 
 
-def _asked(
-    cfg: dict, engine: EngineRows, lengths: list[int], typed: set[str]
-) -> tuple[dict, dict | None]:
-    """(configuration of the candidates, which lack a scaling that config.json describes; the
-    encoding with that scaling, or None).
+class Unscaled(NamedTuple):
+    """Configuration of the candidates, which lack a scaling that config.json describes.
+
+    `scaled_encoding` is the encoding with that scaling, None without one.
     """
-    data, own = cfg["data"], engine.config["data"]
+
+    raw: dict
+    scaled_encoding: dict | None
+
+
+def _unscaled(raw: dict, engine: EngineRows, lengths: list[int], typed: set[str]) -> Unscaled:
+    """Configuration that reads the engine's tokens with the weights that it serves."""
+    data = raw["data"]
     if "data" not in typed:
-        data = {**own, **{key: value for key, value in data.items() if f"data.{key}" in typed}}
-    own_model = engine.config["model"]
-    path = (
-        cfg["model"].get("path")
-        or own_model.get("path")
-        or (own_model.get("engine") or {}).get("path")
-    )
+        changed = {key: value for key, value in data.items() if f"data.{key}" in typed}
+        data = {**engine.config["data"], **changed}
+    path = _weights_path(raw, engine)
+    unscaled = {
+        **raw,
+        "data": data,
+        "model": {"path": path},
+        "extension": NO_EXTENSION,
+        "scale_attention": NO_SCALE,
+        "allow_untested": True,
+    }
+    encoding = adopt(unscaled)["encoding"]
+    has_scaling = encoding.get("scaling") is not None
+    train_len = engine.evaluation.first["train_len"]
+    length = raw["train"]["length"]
+    if "train.length" not in typed:
+        described = encoding["scaling_len"] if has_scaling else train_len
+        length = engine.stated.get("original", described)
+    (length,) = length if isinstance(length, list) else [length]
+    unscaled["model"]["own_scaling"] = not has_scaling
+    # A list of one length is not taken for the default.
+    unscaled["train"] = {**raw["train"], "length": [round(length)]}
+    unscaled["evaluate"] = _evaluate(raw, engine, lengths, length)
+    return Unscaled(unscaled, encoding if has_scaling else None)
+
+
+def _weights_path(raw: dict, engine: EngineRows) -> str:
+    """Path of the weights: that of model.path=, or what the engine's run says."""
+    model = engine.config["model"]
+    path = raw["model"].get("path") or model.get("path") or (model.get("engine") or {}).get("path")
     if not path:
         raise ConfigError(
             f"{engine.evaluation.origin} does not say which weights its engine serves: add"
             " model.path=WEIGHTS."
         )
-    asked = {**cfg, "data": data, "model": {"path": path}}
-    asked |= {"extension": NO_EXTENSION, "scale_attention": NO_SCALE, "allow_untested": True}
-    described = adopt(asked)["encoding"]
-    scaled = described.get("scaling") is not None
-    trained = engine.evaluation.first["train_len"]
-    original = engine.stated.get("original", described["scaling_len"] if scaled else trained)
-    length = cfg["train"]["length"] if "train.length" in typed else original
-    (length,) = length if isinstance(length, list) else [length]
-    evaluate = {
-        **engine.evaluate,
-        **{key: cfg["evaluate"][key] for key in OURS if key in cfg["evaluate"]},
-    }
-    evaluate |= {"lengths": lengths, "protocol": [engine.protocol], "floor": False}
-    kind = protocol(engine.protocol)
-    evaluate |= {
-        key: None for key in ("targets", "floor_block") if not USES[key][1](kind)
-    }  # were filled in
-    if issubclass(kind, EveryTokenProtocol):
-        evaluate["windows"] = evaluate["windows"] * trained // length  # as many stretches
-    train = {
-        **cfg["train"],
-        "length": [round(length)],
-    }  # a list of one length is not taken for the default
-    asked |= {
-        "model": {"path": path, "own_scaling": not scaled},
-        "train": train,
-        "evaluate": evaluate,
-    }
-    return asked, described if scaled else None
+    return path
+
+
+def _evaluate(raw: dict, engine: EngineRows, lengths: list[int], length: int) -> dict:
+    """Keys of evaluate with which candidates trained at `length` read the engine's tokens."""
+    train_len = engine.evaluation.first["train_len"]
+    evaluate = {**engine.evaluate, "lengths": lengths, "floor": False}
+    evaluate["protocol"] = [engine.protocol]
+    for key in ROUNDING_KEYS:
+        if key in raw["evaluate"]:
+            evaluate[key] = raw["evaluate"][key]
+    of_protocol = protocol(engine.protocol)
+    for key in ("targets", "floor_block"):
+        if not USES[key][1](of_protocol):
+            evaluate[key] = None  # it was filled in
+    if issubclass(of_protocol, EveryTokenProtocol):
+        evaluate["windows"] = evaluate["windows"] * train_len // length  # as many stretches
+    return evaluate
+
+
+def _factor(
+    raw: dict,
+    engine: EngineRows,
+    lengths: list[int],
+    original: int,
+    scaled_encoding: dict | None,
+) -> float:
+    """The factor that the engine was asked for. Raises ConfigError if it is not above 1."""
+    if raw["factor"]:
+        factor = raw["factor"]
+    elif raw["target"]:
+        factor = raw["target"] / original
+    else:
+        usual = max(lengths) / original
+        if scaled_encoding:
+            scaling = scaled_encoding["scaling"]
+            # dynamic NTK alone has a factor in place of a target.
+            usual = (scaling.get("target_len") or 0) / original or scaling.get("factor", usual)
+        factor = engine.stated.get("factor", usual)
+    if factor <= 1:
+        cause = f"the longest length, {max(lengths)},"
+        if raw["target"]:
+            cause = f"target={raw['target']}"
+        raise ConfigError(
+            f"{cause} is within the {original:,} tokens of training: say what the engine was asked"
+            " for, such as factor=4."
+        )
+    return factor
 
 
 def _candidates(
-    cfg: dict, engine: EngineRows, lengths: list[int], model: JobConfig, own: dict | None
-) -> tuple[float, list[Candidate]]:
-    """The factor that the engine was asked for, and the candidates. Raises ConfigError for a factor
-    that is not above 1.
-    """
-    original = model.train.train_len
-    usual = max(lengths) / original
-    if own:
-        usual = (own["scaling"].get("target_len") or 0) / original or own["scaling"].get(
-            "factor", usual
-        )  # the latter of dynamic NTK
-    factor = cfg["factor"] or (
-        cfg["target"] / original if cfg["target"] else engine.stated.get("factor", usual)
-    )
-    if factor <= 1:
-        given = (
-            f"target={cfg['target']}" if cfg["target"] else f"the longest length, {max(lengths)},"
-        )
-        raise ConfigError(
-            f"{given} is within the {original:,} tokens of training: say what the engine was asked"
-            " for, such as factor=4."
-        )
-    listed = setting_candidates(
-        original, factor, cfg["fed"], model.encoding.get("base") or USUAL_BASE
-    )
-    if (
-        method_name(model.encoding) == "as_trained"
-    ):  # turns as transformers builds it, with a scaling that config.json may have
-        listed[0] = replace(listed[0], words="the checkpoint as transformers builds it")
-    every = [*(own_candidates(own) if own else ()), *listed]
-    return factor, chosen_candidates(every, cfg["candidates"])
+    raw: dict, factor: float, config: JobConfig, scaled_encoding: dict | None
+) -> list[Candidate]:
+    base = config.encoding.get("base") or USUAL_BASE
+    candidates = setting_candidates(config.train.train_len, factor, raw["fed"], base)
+    if method_name(config.encoding) == "as_trained":
+        # Turns as transformers builds it, with a scaling that config.json may have.
+        words = "the checkpoint as transformers builds it"
+        candidates[0] = replace(candidates[0], words=words)
+    if scaled_encoding:
+        candidates = own_candidates(scaled_encoding) + candidates
+    return chosen_candidates(candidates, raw["candidates"])
+
+
+def _plan_lines(raw: dict, job: Job, readings: Readings) -> list[str]:
+    """Lines of dry=true: the candidates, those left out, and the cost."""
+    lines = []
+    for name, same in readings.equal.items():
+        words = "; the same: ".join(candidate.words for candidate in same)
+        lines.append(f"{name}: {words}")
+    for name, reason in readings.left_out.items():
+        lines.append(f"left out: {name}: {reason}")
+    planned, cells = plan_methods(raw, readings.of.values())
+    missing = []
+    for cell in cells.values():
+        if lengths := cell.missing():
+            missing.append((planned, cell, lengths))
+    to_take = [] if job.run.finished else [planned]
+    return lines + cost([planned], to_take, missing)

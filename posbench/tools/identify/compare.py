@@ -1,5 +1,4 @@
-"""Verdict: which candidate an engine's losses are, by the differences of single tokens. numpy
-alone.
+"""Verdict: the candidate that an engine runs, by the differences of single tokens.
 
 d = engine - candidate is, for the right one, the rounding of the engine alone: small, and unrelated
 to how candidates differ from each other. For a wrong one it holds that difference too. So, over all
@@ -11,8 +10,9 @@ than APART of the best's rms: rounding that leans a little towards another candi
 about smaller differences. One further than FAR times that rms, and than LEAST, is beaten without an
 interval, which few tokens do not give. "Cannot tell" where one is not beaten. None of them, if any
 of these holds:
-  - rms of d is above LEAST, and the differences of the candidates to the best explain more than EXPLAINED of its variance (adjusted R^2 of
-    a regression) by ERRORS times its error by chance, sqrt(2 K) / T;
+  - rms of d is above LEAST, and the differences of the candidates to the best explain more than
+    EXPLAINED of its variance (adjusted R^2 of a regression) by ERRORS times its error by chance,
+    sqrt(2 K) / T;
   - within the training length, where a model is not broken, rms of d is above ROUNDING;
   - rms of d is above ROUNDING and above SHARE of the median distance of the best to the others.
 
@@ -36,30 +36,32 @@ Letters: N windows, S targets of each, T all targets of all lengths, K candidate
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from posbench.statistics.crossed import estimate, sums
 
-LEVEL, APART, FAR, EXPLAINED, ERRORS, LEAST, ROUNDING, SHARE = (
-    0.99,
-    0.5,
-    20.0,
-    0.1,
-    3,
-    0.03,
-    0.3,
-    0.5,
-)
+LEVEL = 0.99  # of the interval that beats a candidate
+APART = 0.5  # rms of the best candidate
+FAR = 20.0  # the same
+EXPLAINED = 0.1  # share of the variance
+ERRORS = 3
+LEAST = 0.03  # nats rms
+ROUNDING = 0.3  # nats rms
+SHARE = 0.5  # of the median distance of the candidates
 UNITS = 16
-IS, UNTOLD, NONE = "is", "cannot tell", "none"
+IS = "is"
+UNTOLD = "cannot tell"
+NONE = "none"
 Losses = Mapping[int, np.ndarray]  # {length: [N, S]}
 
 
 def unit_runs(window: np.ndarray) -> np.ndarray:
-    """Unit of each target, of the number of its window: that, or an equal run of its window's
-    targets where there are few windows.
+    """Unit of each target, of the number of its window; same shape.
+
+    That is the window, or an equal run of its targets where there are few windows.
     """
     numbers, member, counts = np.unique(window.ravel(), return_inverse=True, return_counts=True)
     parts = -(-UNITS // len(numbers))
@@ -68,113 +70,128 @@ def unit_runs(window: np.ndarray) -> np.ndarray:
 
 
 def compare_losses(engine: Losses, candidate: Losses, unit: Losses) -> list[dict]:
-    """Points of identify.json: at each length the mean of the differences with its interval over
-    units, their rms, and the correlation.
+    """Points of identify.json: a comparison of the losses at each length.
+
+    Each has the mean of the differences with its interval over units, their rms, and the
+    correlation.
     """
     points = []
-    for length, theirs in engine.items():
-        difference = theirs - candidate[length]
-        mean = estimate([(1.0, sums([difference.ravel()], unit[length].ravel()))])
-        spread = min(theirs.std(), candidate[length].std())
-        correlation = (
-            float(np.corrcoef(theirs.ravel(), candidate[length].ravel())[0, 1])
-            if spread > 0
-            else math.nan
+    for length, engine_NS in engine.items():
+        candidate_NS = candidate[length]
+        difference_NS = engine_NS - candidate_NS
+        mean = estimate([(1.0, sums([difference_NS.ravel()], unit[length].ravel()))])
+        correlation = math.nan
+        if min(engine_NS.std(), candidate_NS.std()) > 0:
+            correlation = float(np.corrcoef(engine_NS.ravel(), candidate_NS.ravel())[0, 1])
+        points.append(
+            {
+                "length": length,
+                "n_targets": mean.n_targets,
+                "mean": [mean.value, *mean.interval()],
+                "rms": _rms(difference_NS),
+                "correlation": correlation,
+            }
         )
-        told = {
-            "length": length,
-            "n_targets": mean.n_targets,
-            "mean": [mean.value, *mean.interval()],
-        }
-        points.append({**told, "rms": _rms(difference), "correlation": correlation})
     return points
 
 
-def judge_setting(
-    engine: Losses, found: Mapping[str, Losses], unit: Losses, train_len: int
-) -> tuple[dict, dict[str, float]]:
-    """(verdict on the candidates by the rule above, {candidate: rms of d over all lengths}, the
-    best first).
+class Verdict(NamedTuple):
+    """Verdict as identify.json has it, and {candidate: rms of d over all lengths}, best first.
 
-    The verdict is as identify.json has it: its kind, the best candidate, those not told from it,
-    why none is it, the rms of the best at lengths within the training length (nan without one), and
-    the share of its d that others explain."""
-    theirs_T, unit_T = _joined(engine), np.concatenate([unit[length].ravel() for length in engine])
-    ours = {
-        name: _joined({length: losses[length] for length in engine})
-        for name, losses in found.items()
-    }
-    rms = {name: _rms(theirs_T - loss_T) for name, loss_T in ours.items()}
+    `in_json` has its kind, the best candidate, those not told from it, the reason why none is it,
+    the rms of the best at lengths within the training length (nan without one), and the share of
+    its d that others explain.
+    """
+
+    in_json: dict
+    rms: dict[str, float]
+
+
+def judge_setting(
+    engine: Losses, candidates: Mapping[str, Losses], unit: Losses, train_len: int
+) -> Verdict:
+    """Verdict on {candidate: its losses} by the rule above."""
+    engine_T = _joined(engine, engine)
+    unit_T = _joined(unit, engine)
+    losses_T = {name: _joined(losses, engine) for name, losses in candidates.items()}
+    rms = {name: _rms(engine_T - loss_T) for name, loss_T in losses_T.items()}
     best, *others = sorted(rms, key=rms.__getitem__)
-    d_T, apart = theirs_T - ours[best], {name: _rms(ours[name] - ours[best]) for name in others}
-    untold = [
-        name
-        for name in others
-        if not _beaten(theirs_T - ours[name], d_T, unit_T, apart[name], rms[best])
-    ]
-    explained = _explained(d_T, [ours[name] - ours[best] for name in others])
-    by_chance = ERRORS * math.sqrt(2 * len(others)) / len(d_T)
-    short = {length: losses for length, losses in engine.items() if length <= train_len}
-    within = (
-        _rms(_joined(short) - _joined({length: found[best][length] for length in short}))
-        if short
-        else math.nan
-    )
-    why = ""
-    if within > ROUNDING:
-        usual = f"rounding by less than {ROUNDING:g} (a cache of 4 bits by 0.5)"
-        why = (
-            f"within {train_len:,} tokens even the best differs by {within:.2f} nats rms, and"
-            f" {usual}"
+    best_T = engine_T - losses_T[best]
+    apart = {name: _rms(losses_T[name] - losses_T[best]) for name in others}
+    untold = []
+    for name in others:
+        if not _beaten(engine_T - losses_T[name], best_T, unit_T, apart[name], rms[best]):
+            untold.append(name)
+    explained = _explained(best_T, [losses_T[name] - losses_T[best] for name in others])
+    by_chance = ERRORS * math.sqrt(2 * len(others)) / len(best_T)
+    short = [length for length in engine if length <= train_len]
+    rms_within = math.nan
+    if short:
+        rms_within = _rms(_joined(engine, short) - _joined(candidates[best], short))
+    reason = ""  # why it is none of them
+    if rms_within > ROUNDING:
+        reason = (
+            f"within {train_len:,} tokens even the best differs by {rms_within:.2f} nats rms, and"
+            f" rounding by less than {ROUNDING:g} (a cache of 4 bits by 0.5)"
         )
     elif rms[best] > max(ROUNDING, SHARE * float(np.median(list(apart.values())))):
-        why = (
+        reason = (
             f"even the best differs by {rms[best]:.2f} nats rms, not much less than the candidates"
             " from each other"
         )
     elif rms[best] > LEAST and explained > EXPLAINED + by_chance:
-        why = (
+        reason = (
             "what is left beside the best is not rounding: the other candidates explain"
             f" {explained:.0%} of it"
         )
-    told = {
-        "kind": NONE if why else UNTOLD if untold else IS,
+    kind = IS
+    if reason:
+        kind = NONE
+    elif untold:
+        kind = UNTOLD
+    in_json = {
+        "kind": kind,
         "best": best,
         "untold": untold,
-        "why": why,
+        "why": reason,
+        "rms_within": rms_within,
+        "explained": explained,
     }
-    return {**told, "rms_within": within, "explained": explained}, {
-        name: rms[name] for name in (best, *others)
-    }
+    return Verdict(in_json, {name: rms[name] for name in (best, *others)})
 
 
 def _beaten(
-    other_T: np.ndarray, d_T: np.ndarray, unit_T: np.ndarray, apart: float, rms: float
+    other_T: np.ndarray, best_T: np.ndarray, unit_T: np.ndarray, apart: float, rms: float
 ) -> bool:
-    """True if a candidate with the differences other_T is told from the best, which has d_T."""
+    """True if a candidate is told from the best one, by their differences to the engine.
+
+    `apart` is the rms of the candidate's difference to the best, `rms` that of the best's.
+    """
     if apart > max(FAR * rms, LEAST):
         return True
-    more = estimate([(1.0, sums([other_T**2 - d_T**2], unit_T))])
-    return more.interval(LEVEL)[0] > 0 and apart > APART * rms
+    excess = estimate([(1.0, sums([other_T**2 - best_T**2], unit_T))])
+    return excess.interval(LEVEL)[0] > 0 and apart > APART * rms
 
 
-def _explained(d_T: np.ndarray, towards: Sequence[np.ndarray]) -> float:
-    """Share of the variance of d that a linear combination of the differences explains: adjusted
-    R^2, 0 with too few targets.
+def _explained(d_T: np.ndarray, differences: Sequence[np.ndarray]) -> float:
+    """Share of the variance of d that a linear combination of the differences explains.
+
+    That is the adjusted R^2, 0 with too few targets.
     """
-    away_TK = np.stack(towards, axis=1)
-    away_TK, d_T = away_TK - away_TK.mean(axis=0), d_T - d_T.mean()
-    found, _, rank, _ = np.linalg.lstsq(away_TK, d_T, rcond=1e-6)
-    left, total, free = (
-        float(np.square(d_T - away_TK @ found).sum()),
-        float(np.square(d_T).sum()),
-        len(d_T) - 1 - rank,
-    )
-    return 1 - left / total * (len(d_T) - 1) / free if total > 0 and free > 4 * rank else 0.0
+    differences_TK = np.stack(differences, axis=1)
+    differences_TK = differences_TK - differences_TK.mean(axis=0)
+    d_T = d_T - d_T.mean()
+    weights_K, _, rank, _ = np.linalg.lstsq(differences_TK, d_T, rcond=1e-6)
+    residual = float(np.square(d_T - differences_TK @ weights_K).sum())
+    total = float(np.square(d_T).sum())
+    free = len(d_T) - 1 - rank
+    if total <= 0 or free <= 4 * rank:
+        return 0.0
+    return 1 - residual / total * (len(d_T) - 1) / free
 
 
-def _joined(losses: Losses) -> np.ndarray:
-    return np.concatenate([one.ravel() for one in losses.values()])
+def _joined(losses: Losses, lengths: Iterable[int]) -> np.ndarray:
+    return np.concatenate([losses[length].ravel() for length in lengths])
 
 
 def _rms(values: np.ndarray) -> float:

@@ -1,12 +1,11 @@
-"""Losses of candidates on the tokens of an engine's rows: the evaluation to explain, the job of the
-candidates, and what it measured.
-"""
+"""Losses of candidates on the tokens of an engine's rows."""
 
 import json
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,9 +24,7 @@ Losses = dict[int, np.ndarray]  # {length: [N, S]}
 
 @dataclass(frozen=True)
 class EngineRows:
-    """Stored evaluation of an engine: its rows, its run's configuration, and its settings of
-    evaluate.
-    """
+    """Stored evaluation of an engine, with its run's configuration and its keys of evaluate."""
 
     evaluation: Evaluation
     config: dict
@@ -43,139 +40,171 @@ class EngineRows:
 
     @property
     def stated(self) -> dict[str, float]:
-        """The `factor` and the `original` length that the engine was started with, as far as its
-        run says them.
+        """The `factor` and the `original` length that the engine was started with, if its run has
+        them.
         """
-        said = self.config["encoding"]
-        factor = said.get("rope_scale") or 1 / (said.get("rope_freq_scale") or 1)
-        return {
-            **({"factor": factor} if factor > 1 else {}),
-            **({"original": said["yarn_orig_ctx"]} if said.get("yarn_orig_ctx") else {}),
-        }
+        options = self.config["encoding"]
+        stated = {}
+        factor = options.get("rope_scale") or 1 / (options.get("rope_freq_scale") or 1)
+        if factor > 1:
+            stated["factor"] = factor
+        if original := options.get("yarn_orig_ctx"):
+            stated["original"] = original
+        return stated
 
     def losses(self, length: int) -> np.ndarray:
-        """Loss of each target at one length [N, S]. Raises ConfigError without them, and for some
-        that are not finite.
+        """Loss of each target at one length [N, S].
+
+        Raises ConfigError without them, and if some are not finite.
         """
-        found = self.evaluation.stored.at("nll", length)
-        if found is None:
-            there = ",".join(map(str, self.lengths))
+        losses_NS = self.evaluation.stored.at("nll", length)
+        if losses_NS is None:
+            lengths = ",".join(map(str, self.lengths))
             raise ConfigError(
                 f"lengths={length}: {self.evaluation.path} has no rows of {length}: choose from"
-                f" {there}."
+                f" {lengths}."
             )
-        if missing := int((~np.isfinite(found)).sum()):
+        n_missing = int((~np.isfinite(losses_NS)).sum())
+        if n_missing:
             raise ConfigError(
-                f"{self.evaluation.path} holds {missing} losses that are not finite at {length}:"
+                f"{self.evaluation.path} holds {n_missing} losses that are not finite at {length}:"
                 " leave it out of lengths=."
             )
-        return found
+        return losses_NS
 
     def window(self, shape: tuple[int, int]) -> np.ndarray:
-        """Number of each target's window, for losses of this shape. Consecutive tokens of a
-        document are of one.
+        """Number of each target's window, for losses of this shape.
+
+        Consecutive tokens of a document are of one window.
         """
         arrays = self.evaluation.arrays
         if shape[1] > 1:
             return np.broadcast_to(np.arange(shape[0])[:, None], shape)
-        apart = (np.diff(arrays["document"]) != 0) | (np.diff(arrays["offset"]) != 1)
-        return np.concatenate(([0], np.cumsum(apart)))[:, None]
+        begins = (np.diff(arrays["document"]) != 0) | (np.diff(arrays["offset"]) != 1)
+        return np.concatenate(([0], np.cumsum(begins)))[:, None]
 
 
-def engine_rows(given: str) -> EngineRows:
-    """The one evaluation of a run, or that of an eval json. Raises ConfigError where there is none
-    or several.
+def engine_rows(name: str) -> EngineRows:
+    """The one evaluation of a run, or that of an eval json.
+
+    Raises ConfigError where there is none or several.
     """
-    path = Path(given)
-    run = Run(path.parents[2] if path.is_file() and len(path.parents) > 2 else path)
+    path = Path(name)
+    is_eval_file = path.is_file()
+    run = Run(path.parents[2] if is_eval_file and len(path.parents) > 2 else path)
     if not run.has_config:
         raise ConfigError(
-            f"engine={given} is neither the folder of a run nor one of its"
+            f"engine={name} is neither the folder of a run nor one of its"
             " evals/PROTOCOL/NAME.json: give one of them."
         )
     config = trusted_config(run)
-    found = [load_evaluation(one) for one in ([path] if path.is_file() else run.eval_files())]
-    found = [
-        one
-        for one in found
-        if one.arrays and one.setting and not protocol(one.first["protocol"]).asks
-    ]
-    if not path.is_file():
-        found = [one for one in found if one.first["extension"] != "recompute_window"]
-    if not found:
+    paths = [path] if is_eval_file else run.eval_files()
+    evaluations = [entry for entry in map(load_evaluation, paths) if _has_text_losses(entry)]
+    if not is_eval_file:
+        evaluations = [e for e in evaluations if e.first["extension"] != "recompute_window"]
+    if not evaluations:
         raise ConfigError(
-            f"engine={given} holds no losses of single tokens of a text: let that engine evaluate"
+            f"engine={name} holds no losses of single tokens of a text: let that engine evaluate"
             " fixed_targets first."
         )
-    if len(found) > 1:
-        files = " or ".join(str(one.path) for one in found[:3])
+    if len(evaluations) > 1:
+        files = " or ".join(str(entry.path) for entry in evaluations[:3])
         raise ConfigError(
-            f"engine={given} holds {len(found)} evaluations: name the file of one of them, such as"
-            f" {files}."
+            f"engine={name} holds {len(evaluations)} evaluations: name the file of one of them,"
+            f" such as {files}."
         )
-    return EngineRows(found[0], config, read_json(found[0].path)["config"]["evaluate"])
+    evaluation = evaluations[0]
+    return EngineRows(evaluation, config, read_json(evaluation.path)["config"]["evaluate"])
 
 
-def serve(
-    job: Job, lengths: Sequence[int], listed: Sequence[Candidate]
-) -> tuple[dict[tuple[str, int], tuple[str, int]], dict[str, list[Candidate]], dict[str, str]]:
-    """Evaluations that serve the candidates of a model at some lengths, equal candidates, and those
-    that are not defined with the reason.
+def _has_text_losses(entry: Evaluation) -> bool:
+    return bool(entry.arrays and entry.setting) and not protocol(entry.first["protocol"]).asks
 
-    {(candidate, length): (its methods as JSON, tokens that they read)}, of equal plans of a length
-    the same; {candidate: itself and those of the very same plans at all lengths}; {candidate:
-    reason}. Raises ConfigError if all are equal."""
+
+class Reading(NamedTuple):
+    """Evaluation that gives the losses of a candidate at a length."""
+
+    methods: str  # JSON
+    tokens: int  # that are read
+
+
+@dataclass
+class Readings:
+    """Readings of candidates.
+
+    `of` is {(candidate, length): Reading}, of equal plans of a length the same; `equal` {candidate:
+    itself and those of the very same plans at all lengths}; `left_out` {candidate: reason}.
+    """
+
+    of: dict[tuple[str, int], Reading] = field(default_factory=dict)
+    equal: dict[str, list[Candidate]] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+
+def readings_of(job: Job, lengths: Sequence[int], candidates: Sequence[Candidate]) -> Readings:
+    """Readings that give the losses of a model's candidates at some lengths.
+
+    Raises ConfigError if all candidates are equal.
+    """
     from posbench.model.build import make_encoding
     from posbench.position.effect import fingerprint
     from posbench.position.instantiate import make
     from posbench.position.legality import check
     from posbench.position.plan import make_plan
 
-    encoding, marks, first, served, equal, left_out = make_encoding(job.config), {}, {}, {}, {}, {}
-    for one in listed:
+    encoding = make_encoding(job.config)
+    readings = Readings()
+    names: dict[tuple, str] = {}  # {fingerprints at all lengths: first candidate}
+    by_plan: dict[object, Reading] = {}  # {fingerprint at a length: its first reading}
+    for candidate in candidates:
         try:
-            extension, scale = make(one.extension), make(one.scale, encoding.shape)
+            extension = make(candidate.extension)
+            scale = make(candidate.scale, encoding.shape)
             check(encoding, extension, scale, list(lengths), allow_untested=True)
-            read = [min(length, one.cut or length) for length in lengths]
-            marks[one.name] = [
-                fingerprint(make_plan(encoding, extension, scale, length=length)) for length in read
-            ]
+            tokens = [min(length, candidate.cut or length) for length in lengths]
+            plans = [make_plan(encoding, extension, scale, length=length) for length in tokens]
         except ConfigError as error:
-            left_out[one.name] = str(error)
+            readings.left_out[candidate.name] = str(error)
             continue
-        same = next((name for name in equal if marks[name] == marks[one.name]), one.name)
-        equal.setdefault(same, []).append(one)
-        if same == one.name:
-            methods = json.dumps([one.extension, one.scale])
-            for length, tokens, mark in zip(lengths, read, marks[one.name], strict=True):
-                served[one.name, length] = first.setdefault(mark, (methods, tokens))
-    if len(equal) < 2:
-        beyond = f"let the engine read texts beyond the training length of {job.config.train.train_len:,}"
-        raise ConfigError(f"all candidates are the same up to {max(lengths):,} tokens: {beyond}.")
-    return served, equal, left_out
+        fingerprints = tuple(map(fingerprint, plans))
+        name = names.setdefault(fingerprints, candidate.name)
+        readings.equal.setdefault(name, []).append(candidate)
+        if name == candidate.name:
+            methods = json.dumps([candidate.extension, candidate.scale])
+            for length, n_read, plan in zip(lengths, tokens, fingerprints, strict=True):
+                reading = by_plan.setdefault(plan, Reading(methods, n_read))
+                readings.of[name, length] = reading
+    if len(readings.equal) < 2:
+        raise ConfigError(
+            f"all candidates are the same up to {max(lengths):,} tokens: let the engine read texts"
+            f" beyond the training length of {job.config.train.train_len:,}."
+        )
+    return readings
 
 
 def candidate_losses(
-    cfg: dict, engine: Evaluation, served: dict, launcher: dict, command: str
+    raw: dict, engine: Evaluation, readings: Readings, launcher: dict, command: str
 ) -> dict[str, Losses]:
-    """{candidate: its losses}, after what is missing was evaluated, one candidate first to compare
-    its tokens with the engine's.
+    """{candidate: its losses}, after what is missing was evaluated.
 
-    Raises RunError if that failed, ConfigError for other tokens.
+    One candidate comes first, to compare its tokens with the engine's. Raises RunError if an
+    evaluation failed, ConfigError for other tokens.
     """
+    every_reading = list(readings.of.values())
+    first_title = "the first candidate, whose tokens are compared before the others are read"
+    for part, title in (
+        (every_reading[:1], first_title),
+        (every_reading, f"{len(readings.equal)} candidates"),
+    ):
+        evaluated = measure_methods(raw, part, launcher, command, title)
+        for entry in evaluated.values():
+            if entry.stored.documents != engine.stored.documents:
+                raise ConfigError(
+                    f"{engine.path} scored other tokens than {raw['model']['path']} reads in"
+                    f" data={raw['data']['name']}: give that engine's weights or text (data=,"
+                    " data.path=)."
+                )
     losses: dict[str, Losses] = defaultdict(dict)
-    first = (
-        dict([*served.items()][:1]),
-        "the first candidate, whose tokens are compared before the others are read",
-    )
-    for part, title in (first, (served, f"{len({name for name, _ in served})} candidates")):
-        read = measure_methods(cfg, part.values(), launcher, command, title)
-        if any(one.stored.documents != engine.stored.documents for one in read.values()):
-            ours = f"{cfg['model']['path']} reads in data={cfg['data']['name']}"
-            raise ConfigError(
-                f"{engine.path} scored other tokens than {ours}: give that engine's weights or text"
-                " (data=, data.path=)."
-            )
-    for (name, length), (methods, tokens) in served.items():
-        losses[name][length] = read[methods].stored.at("nll", tokens)
+    for (name, length), reading in readings.of.items():
+        losses[name][length] = evaluated[reading.methods].stored.at("nll", reading.tokens)
     return losses

@@ -1,5 +1,4 @@
-"""Candidates: what an engine may do with a model's positions when it was asked for a factor, each
-as posbench's own methods.
+"""Candidates: things that an engine may do with a model's positions, as posbench's own methods.
 
 A candidate is an extension of the model as it was before any scaling (model.own_scaling=false), and
 perhaps a factor on the logits.
@@ -11,10 +10,11 @@ else; its ramp by turns or without rounding; its original length taken from the 
 the checkpoint's base replaced by the usual one (an override in vLLM that leaves rope_theta out);
 dynamic NTK fixed at the target (vLLM's issue 3488), or with keys cached as they were turned when
 they were fed (transformers' issue 25104); the scaling of the checkpoint's config.json applied
-twice."""
+twice.
+"""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from posbench.common.errors import ConfigError, did_you_mean
@@ -36,172 +36,198 @@ class Candidate:
     cut: int | None = None  # last tokens of a text that are read; None: all
 
 
-def _node(name: str, **arguments: object) -> dict:
-    return {**nodes("extension")[name], **arguments}
-
-
 def setting_candidates(
     original: int, factor: float, fed: int, base: float = USUAL_BASE
 ) -> list[Candidate]:
-    """Candidates for a model of `original` tokens and `base`, whose engine was asked for `factor`
-    and feeds `fed` tokens at once.
+    """Candidates for a model of `original` tokens and `base`.
+
+    Its engine was asked for `factor` and feeds `fed` tokens at once.
     """
-
-    def fixed(name: str, times: float = 1.0, **arguments: object) -> dict:
-        return _node(
-            name, mode="fixed", target_len=max(1, round(times * factor * original)), **arguments
-        )
-
-    def yarn(times: float = 1.0, trained: float = 1.0, **arguments: object) -> dict:
-        """YaRN whose original length is `trained` times the right one: a pair makes so many times
-        as many turns in it.
-        """
-        return fixed(
-            "yarn",
-            times,
-            **{**{key: turns / trained for key, turns in PUBLISHED.items()}, **arguments},
-        )
-
-    s, half, double, target = (
-        f"{factor:g}",
-        f"{factor / 2:g}",
-        f"{2 * factor:g}",
-        round(factor * original),
-    )
-    made = [
-        ("none", "no scaling", _node("none")),
-        (
+    methods = _Methods(original, factor)
+    target = round(factor * original)
+    return [
+        Candidate("none", "no scaling", _node("none")),
+        Candidate(
             "cut",
             f"no scaling, and the text cut to its last {original:,} tokens",
             _node("none"),
-            dict(NO_SCALE),
-            original,
+            cut=original,
         ),
-        (
+        Candidate(
             "window",
             f"no scaling, and a window of {original:,} tokens",
             _node("window", window=original),
         ),
-        ("pi", f"linear interpolation with factor {s}", fixed("pi")),
-        ("pi_half", f"linear interpolation with factor {half}", fixed("pi", 0.5)),
-        ("pi_double", f"linear interpolation with factor {double}", fixed("pi", 2)),
-        ("ntk", f"NTK by the base with factor {s}", fixed("ntk")),
-        ("ntk_half", f"NTK by the base with factor {half}", fixed("ntk", 0.5)),
-        ("ntk_double", f"NTK by the base with factor {double}", fixed("ntk", 2)),
-        ("dynamic_ntk", f"dynamic NTK with factor {s}", _node("dynamic_ntk", factor=factor)),
-        ("dynamic_ntk_by_length", "dynamic NTK with factor 1", _node("dynamic_ntk", factor=1.0)),
-        (
-            "dynamic_ntk_fixed",
-            f"dynamic NTK with factor {s} as at {target:,} tokens",
-            fixed("dynamic_ntk", factor=factor),
+        *_by_factor("pi", "linear interpolation", methods.fixed, factor),
+        *_by_factor("ntk", "NTK by the base", methods.fixed, factor),
+        *_dynamic_candidates(methods, factor, fed, target),
+        *_by_factor("yarn", "YaRN", lambda _, times=1.0: methods.yarn(times), factor),
+        *_yarn_candidates(methods, factor, original, target),
+        Candidate("llama3", f"llama3's scaling with factor {factor:g}", methods.fixed("llama3")),
+        *_base_candidates(methods, factor, base),
+        Candidate(
+            "yarn_amplitude_twice",
+            f"YaRN with factor {factor:g}, its factor on the logits twice",
+            methods.yarn(),
+            dict(nodes("scale_attention")["yarn_temperature"]),
         ),
-        (
+    ]
+
+
+def _node(name: str, **arguments: object) -> dict:
+    return {**nodes("extension")[name], **arguments}
+
+
+@dataclass(frozen=True)
+class _Methods:
+    """Extensions of a model of `original` tokens that an engine was asked to extend by `factor`."""
+
+    original: int
+    factor: float
+
+    def fixed(self, name: str, times: float = 1.0, **arguments: object) -> dict:
+        """An extension for `times` the factor at every length."""
+        target = max(1, round(times * self.factor * self.original))
+        return _node(name, mode="fixed", target_len=target, **arguments)
+
+    def yarn(self, times: float = 1.0, trained: float = 1.0, **arguments: object) -> dict:
+        """YaRN whose original length is `trained` times the right one.
+
+        A pair makes so many times as many turns in it.
+        """
+        turns = {key: number / trained for key, number in PUBLISHED.items()}
+        return self.fixed("yarn", times, **{**turns, **arguments})
+
+
+def _by_factor(
+    name: str, words: str, make_node: Callable[..., dict], factor: float
+) -> list[Candidate]:
+    """A method with the factor, with half of it and with its double."""
+    return [
+        Candidate(name, f"{words} with factor {factor:g}", make_node(name)),
+        Candidate(f"{name}_half", f"{words} with factor {factor / 2:g}", make_node(name, 0.5)),
+        Candidate(f"{name}_double", f"{words} with factor {2 * factor:g}", make_node(name, 2)),
+    ]
+
+
+def _dynamic_candidates(methods: _Methods, factor: float, fed: int, target: int) -> list[Candidate]:
+    words = f"dynamic NTK with factor {factor:g}"
+    return [
+        Candidate("dynamic_ntk", words, _node("dynamic_ntk", factor=factor)),
+        Candidate(
+            "dynamic_ntk_by_length",
+            "dynamic NTK with factor 1",
+            _node("dynamic_ntk", factor=1.0),
+        ),
+        Candidate(
+            "dynamic_ntk_fixed",
+            f"{words} as at {target:,} tokens",
+            methods.fixed("dynamic_ntk", factor=factor),
+        ),
+        Candidate(
             "dynamic_ntk_cached",
-            f"dynamic NTK with factor {s}, keys cached token by token",
+            f"{words}, keys cached token by token",
             _node("dynamic_ntk", factor=factor, fed=1),
         ),
-        (
+        Candidate(
             "dynamic_ntk_pieces",
-            f"dynamic NTK with factor {s}, keys cached {fed} at a time",
+            f"{words}, keys cached {fed} at a time",
             _node("dynamic_ntk", factor=factor, fed=fed),
         ),
-        ("yarn", f"YaRN with factor {s}", yarn()),
-        ("yarn_half", f"YaRN with factor {half}", yarn(0.5)),
-        ("yarn_double", f"YaRN with factor {double}", yarn(2)),
-        (
+    ]
+
+
+def _yarn_candidates(
+    methods: _Methods, factor: float, original: int, target: int
+) -> list[Candidate]:
+    words = f"YaRN with factor {factor:g}"
+    return [
+        Candidate(
             "yarn_no_amplitude",
-            f"YaRN with factor {s} without its factor on the logits",
-            yarn(temperature=False),
+            f"{words} without its factor on the logits",
+            methods.yarn(temperature=False),
         ),
-        (
+        Candidate(
             "yarn_amplitude",
             "no scaling but YaRN's factor on the logits",
-            yarn(alpha=1e-9, beta=1e-8, ramp="turns"),
-        ),  # every pair is kept
-        ("yarn_turns", f"YaRN with factor {s}, the ramp by turns", yarn(ramp="turns")),
-        (
+            # Every pair is kept.
+            methods.yarn(alpha=1e-9, beta=1e-8, ramp="turns"),
+        ),
+        Candidate("yarn_turns", f"{words}, the ramp by turns", methods.yarn(ramp="turns")),
+        Candidate(
             "yarn_untruncated",
-            f"YaRN with factor {s}, the ramp not rounded to whole pairs",
-            yarn(truncate=False),
+            f"{words}, the ramp not rounded to whole pairs",
+            methods.yarn(truncate=False),
         ),
-        (
+        Candidate(
             "yarn_long_original",
-            f"YaRN with factor {s} from an original length of {target:,}",
-            yarn(trained=factor),
+            f"{words} from an original length of {target:,}",
+            methods.yarn(trained=factor),
         ),
-        (
+        Candidate(
             "yarn_short_original",
-            f"YaRN with factor {s} from an original length of {original // 2:,}",
-            yarn(trained=0.5),
+            f"{words} from an original length of {original // 2:,}",
+            methods.yarn(trained=0.5),
         ),
-        ("llama3", f"llama3's scaling with factor {s}", fixed("llama3")),
     ]
-    if base != USUAL_BASE:
-        lost, said = (
-            _node("abf", base=USUAL_BASE),
-            f"the base {USUAL_BASE:,.0f} in place of {base:,.0f}",
-        )
-        made += [("base_lost", f"no scaling, and {said}", lost)]
-        made += [
-            (
-                "yarn_base_lost",
-                f"YaRN with factor {s}, and {said}",
-                _node("compose", parts=[lost, yarn()]),
-            )
-        ]
-    again = dict(nodes("scale_attention")["yarn_temperature"])
-    made += [
-        (
-            "yarn_amplitude_twice",
-            f"YaRN with factor {s}, its factor on the logits twice",
-            yarn(),
-            again,
-        )
-    ]
-    return [Candidate(*one) for one in made]
 
 
-def chosen_candidates(found: Sequence[Candidate], names: Iterable[str] | None) -> list[Candidate]:
-    """Candidates of candidates=, or all. Raises ConfigError for an unknown name, and for fewer than
-    two.
+def _base_candidates(methods: _Methods, factor: float, base: float) -> list[Candidate]:
+    """The usual base in place of the model's; none where it has the usual one."""
+    if base == USUAL_BASE:
+        return []
+    lost = _node("abf", base=USUAL_BASE)
+    words = f"the base {USUAL_BASE:,.0f} in place of {base:,.0f}"
+    return [
+        Candidate("base_lost", f"no scaling, and {words}", lost),
+        Candidate(
+            "yarn_base_lost",
+            f"YaRN with factor {factor:g}, and {words}",
+            _node("compose", parts=[lost, methods.yarn()]),
+        ),
+    ]
+
+
+def chosen_candidates(
+    candidates: Sequence[Candidate], names: Iterable[str] | None
+) -> list[Candidate]:
+    """Candidates of candidates=, or all.
+
+    Raises ConfigError for an unknown name, and for fewer than two.
     """
-    known = [one.name for one in found]
-    for name in names or ():
+    if not names:
+        return list(candidates)
+    known = [candidate.name for candidate in candidates]
+    for name in names:
         if name not in known:
             raise ConfigError(
                 f"candidates={name} is unknown{did_you_mean(name, known)}: choose from"
                 f" {', '.join(known)}."
             )
-    kept = [one for one in found if not names or one.name in names]
-    if len(kept) < 2:
+    chosen = [candidate for candidate in candidates if candidate.name in names]
+    if len(chosen) < 2:
         raise ConfigError(
-            f"candidates={kept[0].name} leaves nothing to compare it with: give two or more."
+            f"candidates={chosen[0].name} leaves nothing to compare it with: give two or more."
         )
-    return kept
+    return chosen
 
 
-def own_candidates(own: dict) -> list[Candidate]:
-    """The scaling that a checkpoint's config.json has, of its encoding `own`, as written and
-    applied twice.
-    """
+def own_candidates(encoding: dict) -> list[Candidate]:
+    """The scaling that a checkpoint's config.json has, as written and applied twice."""
     from posbench.position.geometry import Span
     from posbench.position.instantiate import make
 
-    node, scale, words = (
-        own["scaling"],
-        dict(NO_SCALE),
-        "the scaling of the checkpoint's config.json",
-    )
-    if own[
-        "amplitude"
-    ]:  # not the usual one of this scaling: the rest of it is a factor on the logits
-        span = Span(own["scaling_len"], node["target_len"], node["target_len"])
-        rest = own["amplitude"] / math.sqrt(make(node).temperature(span))
-        scale = {
-            **nodes("scale_attention")["yarn_temperature"],
-            "coefficient": (rest - 1) / math.log(span.factor),
-        }
+    scaling = encoding["scaling"]
+    scale = dict(NO_SCALE)
+    if encoding["amplitude"]:
+        # Not the usual one of this scaling: the rest of it is a factor on the logits.
+        span = Span(encoding["scaling_len"], scaling["target_len"], scaling["target_len"])
+        rest = encoding["amplitude"] / math.sqrt(make(scaling).temperature(span))
+        coefficient = (rest - 1) / math.log(span.factor)
+        scale = {**nodes("scale_attention")["yarn_temperature"], "coefficient": coefficient}
+    words = "the scaling of the checkpoint's config.json"
+    twice = _node("compose", parts=[scaling, scaling])
     return [
-        Candidate("own", words, node, scale),
-        Candidate("own_twice", f"{words}, twice", _node("compose", parts=[node, node]), scale),
+        Candidate("own", words, scaling, scale),
+        Candidate("own_twice", f"{words}, twice", twice, scale),
     ]

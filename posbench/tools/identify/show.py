@@ -1,6 +1,4 @@
-"""Output of an identification: text for a terminal, a CSV and a figure, from the content of
-identify.json alone.
-"""
+"""Output of an identification, from the content of identify.json: text, a CSV and a figure."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,11 +6,16 @@ from posbench.common.files import finite
 from posbench.common.layout import aligned, wrapped
 from posbench.report.figures.lines import width
 from posbench.report.figures.style import FONT, GREY, MARKERS, OKABE_ITO, Frame, note
-from posbench.tools.identify.compare import IS, NONE, ROUNDING, UNTOLD
+from posbench.tools.identify.compare import IS, NONE, ROUNDING, UNTOLD, Verdict
 from posbench.tools.identify.plan import Candidate
 
-MOST_NAMED, MOST_LENGTHS = 4, 3
-ROW, ACROSS = 14, 300  # points
+MOST_NAMED = 4  # candidates that a sentence names
+MOST_LENGTHS = 3  # columns of the table
+# Points of the figure.
+ROW = 14
+ACROSS = 300
+HEAD = 24
+BENEATH = 62
 AS_WRITTEN = ("pi", "ntk", "yarn", "llama3", "dynamic_ntk", "own")  # right where that was asked for
 COLUMNS = (
     "candidate",
@@ -34,57 +37,77 @@ CAPTION = (
 
 def identify_content(
     about: dict,
-    judged: dict,
-    rms: Mapping[str, float],
+    verdict: Verdict,
     points: Mapping[str, list[dict]],
     equal: Mapping[str, Sequence[Candidate]],
 ) -> dict:
     """Content of identify.json: every number of the comparison, None for one that is not finite.
-    `about` has the engine and the weights.
 
-    `judged` and `rms` are of `judge_setting`, `points` of `compare_losses`; `equal` has the
-    candidates with those of the same losses."""
-    found = []
-    for name, value in rms.items():
+    `about` has the engine and the weights, `points` are of `compare_losses`; `equal` has the
+    candidates with those of the same losses.
+    """
+    candidates = []
+    for name, rms in verdict.rms.items():
         first, *same = equal[name]
-        told = {"name": name, "words": first.words, "same": {one.name: one.words for one in same}}
-        found.append({**told, "rms": value, "points": points[name]})
-    made = finite({**about, **judged, "candidates": found})
-    return {**made, "verdict": verdict_sentence(made)}
+        candidates.append(
+            {
+                "name": name,
+                "words": first.words,
+                "same": {candidate.name: candidate.words for candidate in same},
+                "rms": rms,
+                "points": points[name],
+            }
+        )
+    content = finite({**about, **verdict.in_json, "candidates": candidates})
+    return {**content, "verdict": verdict_sentence(content)}
 
 
-def verdict_sentence(made: dict) -> str:
+def verdict_sentence(content: dict) -> str:
     """The verdict in words, with the numbers behind it."""
-    best, *others = made["candidates"]
-    if made["kind"] == NONE:
-        count = sum(1 + len(one["same"]) for one in made["candidates"])
+    best, *others = content["candidates"]
+    if content["kind"] == NONE:
+        count = sum(1 + len(candidate["same"]) for candidate in content["candidates"])
         nearest = f"The nearest is {best['words']}, at {best['rms']:#.3g} nats rms for each token"
-        return f"None of {count} candidates: {made['why']}. {nearest}."
-    if made["kind"] == UNTOLD:
-        words = [one["words"] for one in others if one["name"] in made["untold"]]
-        more = [f"{len(words) - MOST_NAMED} more"] if len(words) > MOST_NAMED else []
-        apart = " from ".join([best["words"], " or ".join([*words[:MOST_NAMED], *more])])
+        return f"None of {count} candidates: {content['why']}. {nearest}."
+    if content["kind"] == UNTOLD:
         return (
-            f"Cannot tell {apart} by these texts: let the engine read longer ones, or more of them."
-            f" {_evidence(best)}."
+            f"Cannot tell {best['words']} from {_untold(content)} by these texts: let the engine"
+            f" read longer ones, or more of them. {_evidence(best)}."
         )
-    said, same = (
-        f"This engine runs {best['words']}{' as written' * (best['name'] in AS_WRITTEN)}",
-        ", ".join(best["same"]),
-    )
-    if best["name"] == "none" and same:
-        said = (
-            f"This engine's losses are those of {best['words']}, the same at these lengths as"
-            f" {same}: let it read longer texts"
-        )
-    elif best["name"] == "none":
-        said = f"This engine ignores the setting: its losses are those of {best['words']}"
-    elif same:
-        said += f" (at these lengths the same as {same})"
+    runner_up = others[0]
     return (
-        f"{said}. {_evidence(best)}; the next, {others[0]['words']}, by"
-        f" {others[0]['points'][-1]['rms']:#.3g} rms."
+        f"{_identified(best)}. {_evidence(best)}; the next, {runner_up['words']}, by"
+        f" {runner_up['points'][-1]['rms']:#.3g} rms."
     )
+
+
+def _untold(content: dict) -> str:
+    """Candidates that are not told from the best, such as "YaRN with factor 4 or 3 more"."""
+    words = []
+    for candidate in content["candidates"][1:]:
+        if candidate["name"] in content["untold"]:
+            words.append(candidate["words"])
+    if len(words) > MOST_NAMED:
+        words = [*words[:MOST_NAMED], f"{len(words) - MOST_NAMED} more"]
+    return " or ".join(words)
+
+
+def _identified(best: dict) -> str:
+    """Sentence on the one candidate that the engine runs, without its full stop."""
+    same = ", ".join(best["same"])
+    if best["name"] == "none":
+        if same:
+            return (
+                f"This engine's losses are those of {best['words']}, the same at these lengths as"
+                f" {same}: let it read longer texts"
+            )
+        return f"This engine ignores the setting: its losses are those of {best['words']}"
+    sentence = f"This engine runs {best['words']}"
+    if best["name"] in AS_WRITTEN:
+        sentence += " as written"
+    if same:
+        sentence += f" (at these lengths the same as {same})"
+    return sentence
 
 
 def _evidence(best: dict) -> str:
@@ -94,113 +117,121 @@ def _evidence(best: dict) -> str:
     return f"At {point['length']:,} tokens its losses differ from posbench's by {mean}"
 
 
-def identify_text(made: dict) -> str:
+def identify_text(content: dict) -> str:
     """Whole text: what was compared, the verdict, the table of the candidates, those left out."""
-    left_out = [wrapped(f"left out: {name}: {why}") for name, why in made["left_out"].items()]
-    return "\n\n".join(
-        [wrapped(made["asked"]), wrapped(made["verdict"]), candidate_table(made), *left_out]
-    )
+    parts = [wrapped(content["asked"]), wrapped(content["verdict"]), candidate_table(content)]
+    for name, reason in content["left_out"].items():
+        parts.append(wrapped(f"left out: {name}: {reason}"))
+    return "\n\n".join(parts)
 
 
-def candidate_table(made: dict) -> str:
-    """Table of the candidates, the nearest first: rms at a few lengths, mean difference and
-    correlation at the longest.
+def candidate_table(content: dict) -> str:
+    """Table of the candidates, the nearest first.
+
+    Its columns are rms at a few lengths, and mean difference and correlation at the longest.
     """
-    every = made["lengths"]
-    lengths = every if len(every) <= MOST_LENGTHS else [every[0], *every[1 - MOST_LENGTHS :]]
-    rows = [["nats/token", *(f"rms {length}" for length in lengths), f"mean {every[-1]}", "corr."]]
-    for one in made["candidates"]:
-        points = {point["length"]: point for point in one["points"]}
-        last = points[every[-1]]
-        value, low, high = last["mean"]
-        half = f" +-{(high - low) / 2:.4f}" if low is not None and high is not None else ""
+    lengths = content["lengths"]
+    longest = lengths[-1]
+    if len(lengths) > MOST_LENGTHS:
+        lengths = [lengths[0], *lengths[1 - MOST_LENGTHS :]]
+    rows = [["nats/token", *(f"rms {length}" for length in lengths), f"mean {longest}", "corr."]]
+    for candidate in content["candidates"]:
+        points = {point["length"]: point for point in candidate["points"]}
+        last = points[longest]
+        rms = [f"{points[length]['rms']:.4f}" for length in lengths]
         correlation = "-" if last["correlation"] is None else f"{last['correlation']:.3f}"
-        rows.append(
-            [
-                one["name"],
-                *(f"{points[length]['rms']:.4f}" for length in lengths),
-                f"{value:+z.4f}{half}",
-                correlation,
-            ]
-        )
+        rows.append([candidate["name"], *rms, _mean_with_half_width(last["mean"]), correlation])
     return aligned(rows)
 
 
-def candidate_csv(made: dict) -> str:
+def _mean_with_half_width(bounds: Sequence[float | None]) -> str:
+    """Such as "-0.0123 +-0.0045" of [mean, low, high]."""
+    mean, low, high = bounds
+    if low is None or high is None:
+        return f"{mean:+z.4f}"
+    return f"{mean:+z.4f} +-{(high - low) / 2:.4f}"
+
+
+def candidate_csv(content: dict) -> str:
     """A row for each candidate and length."""
     import pandas
 
-    rows = [
-        [
-            one["name"],
-            one["words"],
-            point["length"],
-            point["n_targets"],
-            *point["mean"],
-            point["rms"],
-            point["correlation"],
-        ]
-        for one in made["candidates"]
-        for point in one["points"]
-    ]
+    rows = []
+    for candidate in content["candidates"]:
+        for point in candidate["points"]:
+            rows.append(
+                [
+                    candidate["name"],
+                    candidate["words"],
+                    point["length"],
+                    point["n_targets"],
+                    *point["mean"],
+                    point["rms"],
+                    point["correlation"],
+                ]
+            )
     return pandas.DataFrame(rows, columns=COLUMNS).to_csv(index=False)
 
 
-def candidate_figure(made: dict):
+def candidate_figure(content: dict):
     """Rms of every candidate on a logarithmic axis, a mark for each length, the nearest on top."""
-    rows, lengths = made["candidates"], made["lengths"]
-    margin = max(width(one["words"], FONT, "bold") for one in rows) + 12
-    frame = Frame(
-        f"{made['name']}: the setting that it runs", margin + ACROSS, 24 + ROW * len(rows) + 62
+    rows = content["candidates"]
+    margin = max(width(row["words"], FONT, "bold") for row in rows) + 12
+    height = ROW * len(rows)
+    title = f"{content['name']}: the setting that it runs"
+    frame = Frame(title, margin + ACROSS, HEAD + height + BENEATH)
+    axes = frame.axes(margin, HEAD, ACROSS, height)
+    _draw_marks(axes, content)
+    _draw_scales(axes, rows)
+    for index, row in enumerate(rows):
+        axes.axhline(index, color="#e6e6e6", linewidth=0.6, zorder=0)
+        style = {"xycoords": ("axes fraction", "data"), "va": "center", "fontsize": FONT}
+        if content["kind"] == IS and row["name"] == content["best"]:
+            style["fontweight"] = "bold"
+        note(axes, row["words"], (0, index), (-margin + 4, 0), **style)
+    axes.legend(
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        ncols=len(content["lengths"]),
+        frameon=False,
+        fontsize=FONT,
+        borderaxespad=0.2,
+        handletextpad=0.1,
     )
-    axes = frame.axes(margin, 24, ACROSS, ROW * len(rows))
-    least = min(
-        (point["rms"] for one in rows for point in one["points"] if point["rms"]), default=1.0
-    )
-    for index, length in enumerate(lengths):
-        places = [
-            next(point["rms"] for point in one["points"] if point["length"] == length)
-            for one in rows
-        ]
-        look = {"marker": MARKERS[index % len(MARKERS)], "color": OKABE_ITO[index % len(OKABE_ITO)]}
+    frame.caption([content["verdict"], CAPTION], up=26, least=90)
+    return frame.figure
+
+
+def _draw_marks(axes, content: dict) -> None:
+    rows = content["candidates"]
+    for index, length in enumerate(content["lengths"]):
+        rms = []
+        for row in rows:
+            rms += [point["rms"] for point in row["points"] if point["length"] == length]
         axes.plot(
-            places,
+            rms,
             range(len(rows)),
             linestyle="",
+            marker=MARKERS[index % len(MARKERS)],
+            color=OKABE_ITO[index % len(OKABE_ITO)],
             markersize=4.5,
             label=f"{length:,} tokens",
-            **look,
         )
-    axes.set_xscale("symlog", linthresh=least, linscale=0.3, subs=[2, 5])  # logarithmic, but for 0
-    for axis in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
-        axis(lambda value, _: f"{value:g}")
+
+
+def _draw_scales(axes, rows: Sequence[dict]) -> None:
+    """A scale that is logarithmic but for 0, and the dashed line of rounding."""
+    positive = [point["rms"] for row in rows for point in row["points"] if point["rms"]]
+    axes.set_xscale("symlog", linthresh=min(positive, default=1.0), linscale=0.3, subs=[2, 5])
+    axes.xaxis.set_major_formatter(_tick)
+    axes.xaxis.set_minor_formatter(_tick)
     axes.set(ylim=(len(rows) - 0.5, -0.5), yticks=[])
     axes.axvline(ROUNDING, color=GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
     axes.grid(axis="y", visible=False)
     axes.tick_params(which="both", labelsize=FONT, color=GREY)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.set_xlabel("rms of differences, nats per token", fontsize=FONT)
-    for index, one in enumerate(rows):
-        axes.axhline(index, color="#e6e6e6", linewidth=0.6, zorder=0)
-        bold = {"fontweight": "bold"} if made["kind"] == IS and one["name"] == made["best"] else {}
-        note(
-            axes,
-            one["words"],
-            (0, index),
-            (-margin + 4, 0),
-            xycoords=("axes fraction", "data"),
-            va="center",
-            fontsize=FONT,
-            **bold,
-        )
-    axes.legend(
-        loc="lower left",
-        bbox_to_anchor=(0, 1),
-        ncols=len(lengths),
-        frameon=False,
-        fontsize=FONT,
-        borderaxespad=0.2,
-        handletextpad=0.1,
-    )
-    frame.caption([made["verdict"], CAPTION], up=26, least=90)
-    return frame.figure
+
+
+def _tick(value: float, _: int) -> str:
+    return f"{value:g}"
