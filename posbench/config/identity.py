@@ -70,6 +70,7 @@ LATER: dict[str, object] = {
     "evaluate.key_loss": None,
     "evaluate.key_context": None,
     "evaluate.key_run": None,
+    "evaluate.settings": None,
     "version": 1,
 }
 

@@ -244,6 +244,8 @@ class EvaluateConfig:
     key_run: Name | dict[str, Any] | None = (
         None  # folder of a training whose model chooses key tokens; None: each training's own
     )
+    # {setting: value} of protocols that define some, which are the user's own
+    settings: dict[str, Any] | None = None
     seed: Count = 0  # places the windows
     batch_tokens: Size = 8192  # tokens read at once; no result depends on it
 

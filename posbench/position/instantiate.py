@@ -122,7 +122,7 @@ def trusted_config(run: Run, trusted: Iterable[str] = ()) -> dict:
         raise ConfigError(
             f"trusted={trusted!r} must be a list of packages: give trusted=({trusted!r},)."
         )
-    sources = [Source(folder, package="") for folder in _config_dirs()]
+    sources = [Source(folder, package="") for folder in config_dirs()]
     for package in trusted:
         sources += _sources_of(package)
     for key, node in _nodes({part: cfg[part] for part in PARTS}):
@@ -218,7 +218,7 @@ def _imported(statements: list[ast.stmt], package: str, name: str) -> Iterator[s
                 yield f"{importlib.util.resolve_name(relative, package)}.{alias.name}"
 
 
-def _config_dirs() -> list[Path]:
+def config_dirs() -> list[Path]:
     """Folders of this command's --config-dir, else those of the command that started this
     process.
     """

@@ -4,7 +4,7 @@ setting_lines.py has those on trainings and arguments, gain_lines.py those on G.
 
 from collections.abc import Iterable, Sequence
 
-from posbench.evaluation.protocol import known
+from posbench.evaluation.registry import find_protocol
 from posbench.report.learned import LEARNED
 from posbench.report.method_words import plural
 from posbench.report.records import (
@@ -172,7 +172,7 @@ def targets_of(point: CurvePoint) -> str:
     units = _units(point)
     if point.window:
         return f"every token of windows of {point.window} tokens in {units}, by its position"
-    if getattr(known(point.protocol), "same_targets", False):
+    if getattr(find_protocol(point.protocol), "same_targets", False):
         return f"the same {point.n_targets} targets in {units} at every length"
     return f"targets in {units}"
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from posbench.common.errors import RunError
-from posbench.evaluation.protocol import known
+from posbench.evaluation.registry import find_protocol
 from posbench.results.evaluation import Evaluation
 from posbench.results.evidence import SAME_MEAN, is_mean
 from posbench.runs.rows import same_number
@@ -112,7 +112,7 @@ def _as_trained(row: dict) -> bool:
 
 def _is_own_floor(protocol: str) -> bool:
     """True for a protocol that gives every target its window, except where a document begins."""
-    return getattr(known(protocol), "floor", None) == protocol
+    return getattr(find_protocol(protocol), "floor", None) == protocol
 
 
 def exact_context(row: dict) -> int | None:
@@ -172,7 +172,7 @@ def check_losses(evaluation: Evaluation) -> None:
 
     A row that weighs its targets has no such mean, nor one of a protocol that is not known here.
     """
-    if not getattr(known(evaluation.first["protocol"]), "plain", False):
+    if not getattr(find_protocol(evaluation.first["protocol"]), "plain_mean", False):
         return
     for row in evaluation.rows:
         for column, name in (("nll", "nll"), ("accuracy", "correct")):

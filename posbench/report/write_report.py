@@ -13,7 +13,7 @@ from pathlib import Path
 
 from posbench.common.csv_records import to_csv
 from posbench.common.files import read_bytes, write_atomic
-from posbench.evaluation.protocol import known
+from posbench.evaluation.registry import find_protocol
 from posbench.report.explore import explore_page
 from posbench.report.figures import accuracy, differences, loss_curves, within_windows
 from posbench.report.figures.style import save
@@ -185,7 +185,7 @@ def disagreements(folder: Path, report: Report | None = None) -> list[str]:
     report = replace(report, ranked=(folder / RANKS).is_file())
     for one in report.evaluations:
         paired = getattr(
-            known(one.first["protocol"]), "paired", True
+            find_protocol(one.first["protocol"]), "paired", True
         )  # tokens of the scripts weigh unequally
         for row in one.rows:
             nll, correct = one.sums(row, "nll"), one.sums(row, "correct")

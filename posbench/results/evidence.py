@@ -20,7 +20,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path, PurePath
 
 import numpy as np
@@ -145,7 +145,7 @@ def _config_line(origin: RunMetadata, evaluations: Iterable[Evaluation]) -> str:
     own: dict[str, dict] = {}
     for one in evaluations:
         if one.origin == origin.path:
-            setting = asdict(one.setting) if isinstance(one.setting, Setting) else None
+            setting = one.setting.as_dict() if isinstance(one.setting, Setting) else None
             known = own.setdefault(
                 one.first["eval_id"],
                 {"targets": one.stored.targets, "setting": setting, "machines": {}},

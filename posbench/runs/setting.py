@@ -2,7 +2,8 @@
 under equal settings.
 """
 
-from dataclasses import dataclass, replace
+import json
+from dataclasses import asdict, dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -23,10 +24,10 @@ class Setting:
     key_gain: float | None = None
     key_loss: float | None = None
     key_context: int | None = None
-    key_run: str | None = (
-        None  # id of the training whose model chooses key tokens; None: the one that is evaluated
-    )
+    # Id of the training whose model chooses key tokens; None: the one that is evaluated.
+    key_run: str | None = None
     rivals: int = 0  # that each answer is compared with
+    settings: str | None = None  # JSON of those that the protocol itself defines
     version: int = 1  # of the protocol
 
     @classmethod
@@ -36,17 +37,29 @@ class Setting:
 
         Raises TypeError for one that lacks a key, or holds a list.
         """
-        known = {
-            "version": version,
-            **{key: value for key, value in evaluate.items() if key in cls.__dataclass_fields__},
-        }
-        if isinstance(text := known.get("text"), dict):
-            known["text"] = f"{text['name']} {text['content'][:8]}"
-        if isinstance(chooser := known.get("key_run"), dict):
-            known["key_run"] = chooser["run_id"]
-        setting = cls(**known)
+        values = {"version": version}
+        for key, value in evaluate.items():
+            if key in cls.__dataclass_fields__:
+                values[key] = value
+        if isinstance(values.get("text"), dict):
+            text = values["text"]
+            values["text"] = f"{text['name']} {text['content'][:8]}"
+        if isinstance(values.get("key_run"), dict):
+            values["key_run"] = values["key_run"]["run_id"]
+        if isinstance(values.get("settings"), dict):
+            values["settings"] = json.dumps(values["settings"], sort_keys=True)
+        setting = cls(**values)
         hash(setting)
         return setting
+
+    def as_dict(self) -> dict:
+        """Values for a file. The protocol's own settings are left out where there are none, as in
+        files of earlier versions.
+        """
+        values = asdict(self)
+        if self.settings is None:
+            del values["settings"]
+        return values
 
     def __str__(self) -> str:
         return ", ".join(self.parts)
@@ -56,35 +69,46 @@ class Setting:
         """Setting in words, a key or two in each part; a page reads them as getattr(setting,
         "parts", ...).
         """
-        end = [f"version {self.version} of the protocol"] if self.version > 1 else []
-        end += [f"{self.split} split", self.dtype]
         if self.max_length is None:
-            rivals = [f"{self.rivals} rivals of each answer"] if self.rivals else []
-            return [
-                f"{self.windows} examples asked for",
-                *rivals,
-                *end,
-                f"seed {self.seed} of the examples",
-            ]
-        found = [
+            return self._parts_of_questions()
+        return self._parts_of_text()
+
+    def _parts_of_questions(self) -> list[str]:
+        parts = [f"{self.windows} examples asked for"]
+        if self.rivals:
+            parts.append(f"{self.rivals} rivals of each answer")
+        return [*parts, *self._last_parts(), f"seed {self.seed} of the examples"]
+
+    def _parts_of_text(self) -> list[str]:
+        parts = [
             f"{self.windows} windows asked for",
             f"{self.targets} targets each",
             f"room for {self.max_length} tokens",
         ]
-        found += [f"advancing by {self.stride}"] if self.stride else []
-        found += [f"in the text {self.text}", "not that of the training"] if self.text else []
-        found += [f"as many of each {self.unit}"] if self.unit != "document" else []
-        found += [f"in documents `{self.documents}`"] if self.documents else []
-        found += (
-            [f"recompute_window in blocks of {self.floor_block}"] if self.floor_block > 1 else []
-        )
+        if self.stride:
+            parts.append(f"advancing by {self.stride}")
+        if self.text:
+            parts += [f"in the text {self.text}", "not that of the training"]
+        if self.unit != "document":
+            parts.append(f"as many of each {self.unit}")
+        if self.documents:
+            parts.append(f"in documents `{self.documents}`")
+        if self.floor_block > 1:
+            parts.append(f"recompute_window in blocks of {self.floor_block}")
         if self.key_context:
             chooser = f"of {self.key_run}" if self.key_run else "as it was trained"
-            found.append(
+            parts.append(
                 f"key tokens: those whose loss is below {self.key_loss:g} nats in the model"
                 f" {chooser} and more than {self.key_gain:g} higher after {self.key_context} tokens"
             )
-        return [*found, *end, f"seed {self.seed} of the windows"]
+        return [*parts, *self._last_parts(), f"seed {self.seed} of the windows"]
+
+    def _last_parts(self) -> list[str]:
+        """Version and settings of the protocol, split and number format."""
+        parts = [f"version {self.version} of the protocol"] if self.version > 1 else []
+        for key, value in json.loads(self.settings or "{}").items():
+            parts.append(f"{key}={value}")
+        return [*parts, f"{self.split} split", self.dtype]
 
     @property
     def unstrided(self) -> "Setting":

@@ -5,7 +5,7 @@ file.
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from posbench.common.errors import ConfigError
+from posbench.common.errors import ConfigError, did_you_mean
 from posbench.config import identity
 from posbench.config.identity import NO_SCALE, method_name
 from posbench.config.names import chosen_node
@@ -14,41 +14,25 @@ from posbench.config.typed_args import shown
 from posbench.data.chat import chat_template
 from posbench.data.sources import TASK
 from posbench.data.task import is_text_task, make_text_task
-from posbench.evaluation.protocol import protocol
+from posbench.evaluation.registry import protocol
 from posbench.runs.directory import Run
 from posbench.runs.rows import read_eval
 from posbench.runs.setting import Setting
 
 RECOMPUTE = "posbench.extensions.recompute_window.RecomputeWindow"
-KEYS = (
-    "key_gain",
-    "key_loss",
-    "key_context",
-    "key_run",
-)  # of evaluate: how a protocol chooses its targets, if it does
-USES = {  # {key of evaluate: (what it sets, test of a protocol that uses it, such a protocol)}
-    "targets": ("the last tokens of each window", lambda one: one.last, "fixed_targets"),
-    "floor_block": (
-        "texts of recompute_window that targets share",
-        lambda one: not one.instead,
-        "fixed_targets",
-    ),
-    "documents": (
-        "documents that windows are placed in",
-        lambda one: not one.asks,
-        "fixed_targets",
-    ),
-    "unit": ("the unit of windows", lambda one: not one.asks, "fixed_targets"),
-    "stride": ("the advance of windows that overlap", lambda one: one.strided, "sliding"),
-    "tasks": ("questions", lambda one: one.asks, "accuracy"),
-    **dict.fromkeys(KEYS, ("the choice of key tokens", lambda one: one.keys, "longppl")),
+KEY_TOKENS = ("the choice of key tokens", "longppl")
+PURPOSES = {  # {key of evaluate that not all protocols use: (what it sets, a protocol that does)}
+    "targets": ("the last tokens of each window", "fixed_targets"),
+    "floor_block": ("texts of recompute_window that targets share", "fixed_targets"),
+    "documents": ("documents that windows are placed in", "fixed_targets"),
+    "unit": ("the unit of windows", "fixed_targets"),
+    "stride": ("the advance of windows that overlap", "sliding"),
+    "tasks": ("questions", "accuracy"),
+    "key_gain": KEY_TOKENS,
+    "key_loss": KEY_TOKENS,
+    "key_context": KEY_TOKENS,
+    "key_run": KEY_TOKENS,
 }
-WINDOWED = {
-    "targets": None,
-    "max_length": None,
-    "documents": None,
-    "unit": "document",
-}  # what a protocol that asks questions does not use
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +80,7 @@ def cells(run: Run, cfg: JobConfig) -> list[EvaluationCell]:
             )
     for name in evaluate.protocol:
         asked = protocol(name)
-        for one in (name, *asked.beside):
+        for one in (name, *asked.also_scores):
             for each in each_task(cfg, one):
                 found.append(
                     make_cell(
@@ -112,14 +96,20 @@ def check_used(asked: EvaluateConfig, protocols: list[str]) -> None:
     """Raise ConfigError for a setting that was given, not filled in, and that none of the protocols
     uses.
     """
-    for key, (about, uses, to_add) in USES.items():
+    used = set().union(*(protocol(name).uses for name in protocols))
+    for key, (purpose, to_add) in PURPOSES.items():
         value = getattr(asked, key)
-        if value != getattr(EvaluateConfig, key) and not any(
-            uses(protocol(name)) for name in protocols
-        ):
+        if value != getattr(EvaluateConfig, key) and key not in used:
             raise ConfigError(
-                f"evaluate.{key}={shown(value)} sets {about}, and"
+                f"evaluate.{key}={shown(value)} sets {purpose}, and"
                 f" evaluate.protocol={shown(protocols)} has none: leave it out, or add {to_add}."
+            )
+    names = [key for name in protocols for key in protocol(name).setting_names()]
+    for key in asked.settings or {}:
+        if key not in names:
+            raise ConfigError(
+                f"evaluate.settings.{key} is no setting of evaluate.protocol={shown(protocols)}"
+                f"{did_you_mean(key, names)}: leave it out, or add the protocol that has it."
             )
 
 
@@ -129,7 +119,7 @@ def each_task(cfg: JobConfig, name: str) -> list[JobConfig]:
 
     Raises ConfigError for a protocol that cannot read the data, and for an unknown task.
     """
-    asks, given, data = protocol(name).asks, cfg.evaluate.tasks, cfg.data
+    asks, given, data = protocol(name).needs_questions, cfg.evaluate.tasks, cfg.data
     if data["tokenizer"] == TASK and (given or not asks):
         said = (
             "evaluate.tasks are asked in words" if asks else f"evaluate.protocol={name} reads text"
@@ -202,7 +192,10 @@ def _references(run: Run, cfg: JobConfig, name: str) -> list[EvaluationCell]:
     # From twice the training length on (or that plus a stride) both feed the same tokens at every
     # length, so one suffices. A smaller max_length serves if it gives every target the training
     # length of context. Otherwise there is no floor, and the report says so.
-    train_len, evaluate = cfg.train.train_len, _evaluate(cfg, name)
+    train_len, evaluate = (
+        cfg.train.train_len,
+        protocol(name).resolve(cfg.evaluate, cfg.train.train_len),
+    )
     length = min(train_len + max(train_len, evaluate.stride or 0), evaluate.max_length)
     if length < Setting.of(vars(evaluate)).shortest_exact(train_len):
         return []
@@ -220,7 +213,7 @@ def make_cell(
     run: Run, cfg: JobConfig, name: str, extension: dict, scale: dict, reference: bool = False
 ) -> EvaluationCell:
     """One evaluation of a run by its resolved configuration; `name` of the protocol."""
-    evaluate = _evaluate(cfg, name)
+    evaluate = protocol(name).resolve(cfg.evaluate, cfg.train.train_len)
     evaluation = identity.eval_id(
         name, extension, scale, vars(evaluate), run.id, protocol(name).version_of(evaluate)
     )
@@ -236,19 +229,3 @@ def make_cell(
     return EvaluationCell(
         name, extension, scale, evaluate, cfg.allow_untested, evaluation, path, reference
     )
-
-
-def _evaluate(cfg: JobConfig, name: str) -> EvaluateConfig:
-    """Settings of one protocol: without those it does not use, such as a stride or blocks, and with
-    its own lengths.
-    """
-    train_len, one, asked = cfg.train.train_len, protocol(name), cfg.evaluate
-    used = {
-        **dict.fromkeys(KEYS),
-        **(WINDOWED if one.asks else {"tasks": None, "chat": False, "rivals": 0}),
-        "stride": (asked.stride or max(1, train_len // 4)) if one.strided else None,
-        "floor_block": 1 if one.instead else asked.floor_block,
-        "lengths": one.lengths(asked, train_len),
-        **one.settings(asked, train_len),
-    }
-    return replace(asked, **used)

@@ -24,7 +24,8 @@ from posbench.common.machine import cores
 from posbench.config.identity import method_name
 from posbench.config.schema import EvaluateConfig, JobConfig, typed
 from posbench.data.sources import TASK
-from posbench.evaluation.protocol import ReadVolume, protocol
+from posbench.evaluation.protocol import ReadVolume
+from posbench.evaluation.registry import protocol
 from posbench.position.instantiate import make
 from posbench.results.run_metadata import read_metadata
 from posbench.results.search import run_directories

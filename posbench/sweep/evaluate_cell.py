@@ -98,7 +98,7 @@ def evaluate(
         until = progress.done + tokens
         given.progress = functools.partial(progress.update, each=each, method=method, length=length)
         values, arrays[length] = evaluator.run(length)
-        settings |= evaluator.stated()
+        settings |= evaluator.target_facts()
         progress.update(
             until - progress.done, each=each, spared=True
         )  # where the evaluator reused earlier results
@@ -113,7 +113,7 @@ def evaluate(
         for name, fact in (
             {"machines": machine}
             | ({"texts": text} if evaluator.nested else {})
-            | evaluator.known()
+            | evaluator.length_facts()
         ).items():
             known[name][str(length)] = fact
         write_json(

@@ -22,7 +22,7 @@ from posbench.common.locks import Busy
 from posbench.common.signals import Signals, Stopped, die_with_parent, end_at_second, name_parent
 from posbench.data.corpus import read_text_of
 from posbench.engines.ask import running
-from posbench.evaluation.protocol import protocol
+from posbench.evaluation.registry import protocol
 from posbench.model.build import load_model, pick_device
 from posbench.model.memory import forget
 from posbench.report.report import collect

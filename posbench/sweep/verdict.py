@@ -85,7 +85,7 @@ def judge_job(job: Job, known: dict[str, Outcome] | None = None) -> JobVerdict:
     """Judge a job by its configuration alone. `known` keeps verdicts for other jobs that share
     methods, such as the other seeds.
     """
-    from posbench.evaluation.protocol import protocol
+    from posbench.evaluation.registry import protocol
     from posbench.model.build import make_encoding, make_trained_scale
     from posbench.model.inherit import check_beginning
     from posbench.model.memory import check_batch

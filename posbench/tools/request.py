@@ -8,7 +8,7 @@ from posbench.config.compose import Request
 from posbench.config.schema import EvaluateConfig
 from posbench.data import prepare
 from posbench.data.corpus import Corpus, fit_corpus
-from posbench.evaluation.protocol import protocol
+from posbench.evaluation.registry import protocol
 from posbench.sweep.jobs import Job
 
 METHODS = ("extension", "scale_attention")

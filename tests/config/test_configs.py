@@ -16,7 +16,7 @@ from posbench.config import compose as composition
 from posbench.config.compose import unresolved
 from posbench.config.defaults import resolve
 from posbench.config.schema import SCHEMAS, JobConfig, typed
-from posbench.evaluation.protocol import protocol
+from posbench.evaluation.registry import protocol
 from posbench.model.build import check_methods
 from posbench.model.gpt import GPT, make_shape
 from posbench.position.instantiate import make

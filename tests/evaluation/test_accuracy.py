@@ -377,5 +377,5 @@ def test_what_a_guess_gets_right_is_stated_beside_the_accuracy(filler, wanted):
         ) == pytest.approx(share, abs=0.025)
     found = evaluator(Mqar(50, [1, 3], filler=filler), NoExtension())
     found.run(40)
-    three = found.known()["guesses"][found.questions.parts(40)[-1].task]
+    three = found.length_facts()["guesses"][found.questions.parts(40)[-1].task]
     assert three["by value"] == pytest.approx(1 / 3, abs=1e-4) and 0 < three["by place"] <= 1

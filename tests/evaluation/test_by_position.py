@@ -12,8 +12,8 @@ from test_cli import InProcess
 from test_evaluate import evaluation, naive
 
 from posbench.common.errors import ConfigError
-from posbench.evaluation.protocol import protocol
 from posbench.evaluation.protocols.by_position import ByPosition
+from posbench.evaluation.registry import protocol
 from posbench.extensions.rerope import Rerope
 from posbench.position.effect import shared_texts
 from posbench.position.instantiate import make

@@ -15,9 +15,10 @@ from posbench.config.schema import EvaluateConfig
 from posbench.data.tokenfile import TokenFile
 from posbench.encodings.rope import Rope
 from posbench.evaluation import scorer
-from posbench.evaluation.protocol import mean_row, not_scored, protocol
+from posbench.evaluation.protocol import mean_row, not_scored
 from posbench.evaluation.protocols.by_position import bins
 from posbench.evaluation.protocols.fixed_targets import FixedTargets
+from posbench.evaluation.registry import protocol
 from posbench.evaluation.scorer import Scorer
 from posbench.evaluation.windows import choose
 from posbench.extensions.none import NoExtension

@@ -9,7 +9,7 @@ import pytest
 from conftest import TRAIN_LEN
 from known_models import VOCAB, Bag, Copier, Counter, counting, evaluation, file
 
-from posbench.evaluation.protocol import protocol
+from posbench.evaluation.registry import protocol
 from posbench.extensions.ntk import Ntk
 from posbench.extensions.recompute_window import RecomputeWindow
 

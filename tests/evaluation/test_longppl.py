@@ -17,9 +17,9 @@ import posbench
 from posbench.common.errors import ConfigError, RunError
 from posbench.config.schema import EvaluateConfig
 from posbench.encodings.rope import Rope
-from posbench.evaluation.protocol import protocol
 from posbench.evaluation.protocols.fixed_targets import FixedTargets
 from posbench.evaluation.protocols.longppl import Longppl
+from posbench.evaluation.registry import protocol
 from posbench.extensions.none import NoExtension
 from posbench.extensions.ntk import Ntk
 from posbench.extensions.recompute_window import RecomputeWindow
@@ -66,7 +66,7 @@ def test_key_tokens_and_their_perplexity_equal_a_loop_over_targets():
     shared = made.shared()
     assert (TEXT.starts[shared["document"]] + shared["offset"]).tolist() == keys
     assert shared["key_short"] == pytest.approx([copied(t, 4) for t in keys], rel=1e-5)
-    assert made.stated() == {
+    assert made.target_facts() == {
         "key_tokens": {"share": len(keys) / len(targets), "number": len(keys), "of": len(targets)}
     }
 
@@ -105,9 +105,11 @@ def test_every_method_is_scored_on_the_tokens_that_the_model_without_methods_cho
         evaluation(small_model(Rope(small_shape())), TEXT, RecomputeWindow())
     ).score(64)[0]
     assert np.array_equal(arrays[2]["nll"], first["key_long"]) and np.array_equal(
-        floor[found[0].judged[2]], first["key_long"]
+        floor[found[0].key_tokens().is_key_NS], first["key_long"]
     )
-    assert (first["key_short"] - first["key_long"] > 0.05).all() and not (found[0].judged[2]).all()
+    assert (first["key_short"] - first["key_long"] > 0.05).all() and not (
+        found[0].key_tokens().is_key_NS
+    ).all()
 
 
 @pytest.mark.parametrize("train_len", [TRAIN_LEN, 24])
@@ -133,16 +135,18 @@ def test_another_model_chooses_with_its_own_training_length(train_len):
     ) == len(keys)
     assert shared["key_long"] == pytest.approx([copied(t, train_len) for t in keys], rel=1e-5)
     read = FixedTargets(evaluation(given.model, TEXT, targets=8)).score(64)[0]
-    assert np.array_equal(arrays["nll"], read[made.judged[2]])
-    assert Longppl.settings(EvaluateConfig(**noted), TRAIN_LEN)["key_context"] == train_len // 8
+    assert np.array_equal(arrays["nll"], read[made.key_tokens().is_key_NS])
+    resolved = Longppl.resolve(EvaluateConfig(lengths=[16], **noted), TRAIN_LEN)
+    assert resolved.key_context == train_len // 8
     with pytest.raises(ConfigError, match=f"must be below the training length {train_len}"):
         Longppl.check(NoExtension(), replace(given.config, lengths=[16], key_context=train_len), 99)
 
 
 def test_settings_that_cannot_work_are_refused():
-    usual = {"key_gain": 2.0, "key_loss": 2.0, "key_context": 8, "key_run": None}
-    assert Longppl.settings(EvaluateConfig(), 64) == usual
-    assert Longppl.settings(EvaluateConfig(key_gain=1.0), 64) == {**usual, "key_gain": 1.0}
+    usual = EvaluateConfig(lengths=[64], key_gain=2.0, key_loss=2.0, key_context=8, floor_block=1)
+    asked = EvaluateConfig(lengths=[64], floor_block=1)
+    assert Longppl.resolve(asked, 64) == usual
+    assert Longppl.resolve(replace(asked, key_gain=1.0), 64) == replace(usual, key_gain=1.0)
     assert protocol("longppl") is Longppl and Longppl.floor is None
     for options, said in (
         ({"key_context": TRAIN_LEN}, "must be below the training length 16"),

@@ -23,7 +23,7 @@ from posbench.data.tokenizers import (
     continuation_encoder,
     train_bpe,
 )
-from posbench.evaluation.protocol import protocol
+from posbench.evaluation.registry import protocol
 from posbench.runs.rows import read_eval
 from posbench.runs.setting import Setting
 

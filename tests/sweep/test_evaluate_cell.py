@@ -6,7 +6,7 @@ import pytest
 from test_evaluate import evaluation
 
 from posbench.config.schema import JobConfig, ModelConfig
-from posbench.evaluation.protocol import protocol
+from posbench.evaluation.registry import protocol
 from posbench.extensions.recompute_window import RecomputeWindow
 from posbench.sweep.evaluate_cell import per_token, progress_of
 

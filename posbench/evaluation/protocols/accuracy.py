@@ -26,7 +26,9 @@ question."""
 
 import functools
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -37,7 +39,7 @@ from posbench.data.task import IGNORED, Examples, TaskSplit, TextTask, make_text
 from posbench.data.text_questions import TextQuestions, rank_answers, texts_with_rivals
 from posbench.data.tokenfile import TokenFile
 from posbench.data.tokenizers import ByteTokenizer, Tokenizer, load_tokenizer
-from posbench.evaluation.protocol import Protocol, ReadVolume, mean_row
+from posbench.evaluation.protocol import QUESTION_KEYS, Protocol, ReadVolume, mean_row
 from posbench.runs.target_losses import part_of
 
 if TYPE_CHECKING:
@@ -47,47 +49,68 @@ if TYPE_CHECKING:
     from posbench.position.plan import Plan
 
 ANSWER = 64  # tokens of an answer in words, for estimates of time
-FEW, ENOUGH = (
-    5,
-    20,
-)  # texts of a part: below FEW the run says so, and names the windows that would be ENOUGH
+FEW = 5  # texts of a part, below which the run says so
+ENOUGH = 20  # texts of a part that it then recommends
+
+
+class Answers(NamedTuple):
+    """nll, correctness and rank [N, A] of the answers of texts."""
+
+    nll_NA: np.ndarray
+    correct_NA: np.ndarray
+    rank_NA: np.ndarray
+
+
+@dataclass(frozen=True)
+class ScoredPart:
+    """Answers to the questions of one depth (None: of a task without depths), and the seconds and
+    memory that they took.
+    """
+
+    depth: float | None
+    answers: Answers
+    spent: dict[str, float]
 
 
 class Accuracy(Protocol):
     """A row for each length and part of the task, and one for each that has choices."""
 
+    uses = QUESTION_KEYS
+    needs_questions = True
     same_targets = False
     paired = False
-    instead = "fixed_targets"
-    asks = True
-    last = False
+    replacement = "fixed_targets"
 
     def __init__(self, evaluation: "Scorer"):
         self.evaluation = evaluation
         self.questions = questions(evaluation.corpus, evaluation.config)
-        self.n_parts = len(
-            self.questions.parts(sys.maxsize)
-        )  # at any length, so that further lengths leave the texts as they are
+        # Those of any length, so that further lengths leave the texts as they are.
+        self.n_parts = len(self.questions.parts(sys.maxsize))
         if self.count < FEW:
-            named = " ".join(
-                ["accuracy", *(node["name"] for node in evaluation.config.tasks or ())]
-            )
-            _tell(
-                f"{named}: evaluate.windows={evaluation.config.windows} for {self.n_parts} parts is"
-                f" {self.count} of each at every length, which is few:"
-                f" evaluate.windows={ENOUGH * self.n_parts} asks {ENOUGH} of each"
-            )
+            _say_once(self._few_texts())
+
+    def _few_texts(self) -> str:
+        config = self.evaluation.config
+        tasks = [task["name"] for task in config.tasks or ()]
+        return (
+            f"{' '.join(['accuracy', *tasks])}: evaluate.windows={config.windows} for"
+            f" {self.n_parts} parts is {self.count} of each at every length, which is few:"
+            f" evaluate.windows={ENOUGH * self.n_parts} asks {ENOUGH} of each"
+        )
 
     @classmethod
-    def lengths(cls, asked: EvaluateConfig, train_len: int) -> list[int]:
-        inside = min(asked.lengths) <= train_len or not has_room(asked, train_len)
-        return asked.lengths if inside else [train_len, *asked.lengths]
+    def lengths(cls, evaluate: EvaluateConfig, train_len: int) -> list[int]:
+        if min(evaluate.lengths) <= train_len or not has_room(evaluate, train_len):
+            return evaluate.lengths
+        return [train_len, *evaluate.lengths]
 
     @classmethod
     def version_of(cls, evaluate: EvaluateConfig) -> int:
         if not evaluate.tasks:
             return cls.version
-        return TextTask.version + bool(evaluate.rivals)  # rivals were cut at the end of the text
+        if evaluate.rivals:
+            return TextTask.version + 1  # rivals were cut at the end of the text
+        return TextTask.version
 
     @classmethod
     def check(cls, extension: "Extension", config: EvaluateConfig, train_len: int) -> None:
@@ -97,169 +120,140 @@ class Accuracy(Protocol):
 
     @classmethod
     def check_text(cls, corpus: "Corpus", config: EvaluateConfig, train_len: int) -> None:
-        asked = questions(corpus, config)
+        source = questions(corpus, config)
         for length in config.lengths:
-            asked.draw(
-                length, 1, [config.seed], **asked.parts(length)[0].arguments
-            )  # says what it needs
+            # Drawing a text says what it needs.
+            source.draw(length, 1, [config.seed], **source.parts(length)[0].arguments)
             if config.tasks:
-                asked.check_depths(length, FEW, [config.seed, length])
+                source.check_depths(length, FEW, [config.seed, length])
 
     @classmethod
     def check_tokens(cls, config: EvaluateConfig, tokenizer: Tokenizer, bos: int | None) -> None:
         """Check, before there is text, that a question in words fits every length. Raises
         ConfigError.
         """
-        asked = word_questions(config, tokenizer, bos)
+        source = word_questions(config, tokenizer, bos)
         for length in config.lengths:
-            asked.check_room(length, 1, [config.seed], **asked.parts(length)[0].arguments)
+            source.check_room(length, 1, [config.seed], **source.parts(length)[0].arguments)
 
     @classmethod
-    def reading(cls, config: EvaluateConfig, train_len: int, length: int, fed: int) -> ReadVolume:
+    def reading(
+        cls,
+        config: EvaluateConfig,
+        train_len: int,
+        length: int,
+        fed: int,
+        n_windows: int | None = None,
+    ) -> ReadVolume:
+        if n_windows is None:
+            n_windows = cls.planned_windows(config, train_len)
         if not config.tasks:
-            return ReadVolume(config.windows, length, length, config.windows)
-        return ReadVolume(
-            config.windows * texts_per_question(config), length, min(length, ANSWER), config.windows
-        )
+            return ReadVolume(n_windows, length, length, n_windows)
+        texts = n_windows * texts_per_question(config)
+        return ReadVolume(texts, length, min(length, ANSWER), n_windows)
 
     @property
     def count(self) -> int:
         """Number of texts of each part."""
         return max(1, self.evaluation.config.windows // self.n_parts)
 
-    def cost(self, length: int) -> int:
-        return (
-            length
-            * self.count
-            * len(self.questions.parts(length))
-            * texts_per_question(self.evaluation.config)
-        )
+    def n_windows(self, length: int) -> int:
+        """Number of questions at one length."""
+        return self.count * len(self.questions.parts(length))
 
     def run(self, length: int) -> tuple[list[dict], dict[str, np.ndarray]]:
-        rows, columns, done, self.depths, self.guesses = [], [], {}, {}, {}
-        for index, part in enumerate(self.questions.parts(length)):
-            with self.evaluation.measured() as spent:
-                examples = self.questions.draw(
-                    length,
-                    self.count,
-                    [self.evaluation.config.seed, length, index],
-                    **part.arguments,
-                )
-                if examples.depth_N is not None:
-                    self.depths[str(part.depth)] = [
-                        round(float(of(examples.depth_N)), 3) for of in (np.min, np.mean, np.max)
-                    ]
-                if examples.choices_NK is not None:
-                    guessed = {
-                        "by place": by_place(examples),
-                        "by value": float((1 / (examples.choices_NK >= 0).sum(axis=1)).mean()),
-                    }
-                    self.guesses[part.task] = {
-                        name: round(share, 4) for name, share in guessed.items()
-                    }
-                for label, *found in self.answers(part.task, examples):
-                    done.setdefault(label, []).append((part.depth, found, spent))
-        distance = self.evaluation.max_distance(self.evaluation.plan(length))
-        for label, parts in done.items():
-            whole = [
-                (
-                    None,
-                    [
-                        np.concatenate(each)
-                        for each in zip(*(found for _, found, _ in parts), strict=True)
-                    ],
-                )
-            ]
-            for depth, found in [
-                *whole,
-                *((depth, found) for depth, found, _ in parts if depth is not None),
-            ]:
-                nll_NA, correct_NA, _ = found  # the texts are independent of each other
-                row = {
-                    **mean_row(nll_NA, correct_NA, np.arange(len(nll_NA)), np.zeros(1)),
-                    "sem_unit": "example",
-                }
-                row |= {"task": label, "depth": depth, "max_distance": distance}
-                row["seconds"] = sum(spent["seconds"] for *_, spent in parts) / (
-                    1 if depth is None else len(parts)
-                )
-                row["peak_mib"] = max(spent["peak_mib"] for *_, spent in parts)
-                rows.append(row)
-                # Texts of all depths stand side by side, as many columns for each of the first.
-                beside = [
-                    np.concatenate(np.split(each, len(each) // self.count), axis=1)
-                    for each in found
-                ]
-                number = np.full((1, beside[0].shape[1]), part_of({**row, "protocol": "accuracy"}))
-                columns.append(
-                    dict(zip(("nll", "correct", "rank", "part"), (*beside, number), strict=True))
-                )
-        return rows, {
-            name: np.concatenate([one[name] for one in columns], axis=1) for name in columns[0]
+        max_distance = self.evaluation.max_distance(self.evaluation.plan(length))
+        rows = []
+        columns = []  # {name: array [count, columns of the row]} of each row
+        for label, parts in self._scored_parts(length).items():
+            for row, answers in _rows_of(label, parts):
+                rows.append({**row, "max_distance": max_distance})
+                columns.append(self._columns(row, answers))
+        arrays = {
+            name: np.concatenate([of_row[name] for of_row in columns], axis=1)
+            for name in columns[0]
         }
+        return rows, arrays
 
-    def known(self) -> dict[str, dict]:
+    def _scored_parts(self, length: int) -> dict[str, list[ScoredPart]]:
+        """{name of rows: the parts of the task that it is of}."""
+        self.depths: dict[str, list[float]] = {}
+        self.guesses: dict[str, dict[str, float]] = {}
+        scored: dict[str, list[ScoredPart]] = {}
+        for index, part in enumerate(self.questions.parts(length)):
+            seed = [self.evaluation.config.seed, length, index]
+            with self.evaluation.measured() as spent:
+                examples = self.questions.draw(length, self.count, seed, **part.arguments)
+                if examples.depth_N is not None:
+                    self.depths[str(part.depth)] = _range_of(examples.depth_N)
+                if examples.choices_NK is not None:
+                    self.guesses[part.task] = _guesses(examples)
+                for label, answers in self.answers(part.task, examples).items():
+                    scored.setdefault(label, []).append(ScoredPart(part.depth, answers, spent))
+        return scored
+
+    def _columns(self, row: dict, answers: Answers) -> dict[str, np.ndarray]:
+        """Arrays [count, columns] of a row. Texts of all depths stand side by side, as many columns
+        for each as for one.
+        """
+        n_depths = len(answers.nll_NA) // self.count
+        nll, correct, rank = (
+            np.concatenate(np.split(array_NA, n_depths), axis=1) for array_NA in answers
+        )
+        part = np.full((1, nll.shape[1]), part_of({**row, "protocol": "accuracy"}))
+        return {"nll": nll, "correct": correct, "rank": rank, "part": part}
+
+    def length_facts(self) -> dict[str, dict]:
         """Of the length that `run` read last: least, mean and largest share of the haystack before
         the asked item, for each depth; and of answers in single tokens the shares that are right by
         a guess: of any of the choices, and of the token by place (`by_place`)."""
-        return {
-            name: facts
-            for name, facts in (("depths", self.depths), ("guesses", self.guesses))
-            if facts
-        }
+        facts = {"depths": self.depths, "guesses": self.guesses}
+        return {name: values for name, values in facts.items() if values}
 
-    def answers(
-        self, task: str, examples: Examples
-    ) -> list[tuple[str, np.ndarray, np.ndarray, np.ndarray]]:
-        """(name of the row, nll, correctness and rank [N, A] of the answers): of the answers, and
-        of the choice among those in the text.
-        """
-        asked_T = (examples.targets_NT != IGNORED).any(axis=0)
-        n_rows = len(asked_T) - int(asked_T.argmax())
-        target_NR, answer_NR, choice_NK = (
-            examples.targets_NT[:, -n_rows:],
-            examples.answer_NT[:, -n_rows:],
-            examples.choices_NK,
-        )
+    def answers(self, task: str, examples: Examples) -> dict[str, Answers]:
+        """{name of the row: answers}: of the answers, and of the choice among those in the text."""
+        is_target_T = (examples.targets_NT != IGNORED).any(axis=0)
+        n_rows = len(is_target_T) - int(is_target_T.argmax())
+        target_NR = examples.targets_NT[:, -n_rows:]
+        answer_NR = examples.answer_NT[:, -n_rows:]
+        choice_NK = examples.choices_NK
 
         def text(at_n: np.ndarray) -> tuple:
-            return (
-                examples.inputs_NT[at_n],
-                target_NR[at_n],
-                None if choice_NK is None else choice_NK[at_n],
-            )
+            choice_nK = None if choice_NK is None else choice_NK[at_n]
+            return examples.inputs_NT[at_n], target_NR[at_n], choice_nK
 
-        plan = self.evaluation.plan(len(asked_T))
-        nll_NR, correct_NR, *among = self.evaluation.read(
-            plan, np.arange(len(target_NR)), n_rows, text
-        )
-        nll_NA, wrong_NA = (summed(answer_NR, one) for one in (nll_NR, ~correct_NR))
-        among = [summed(answer_NR, one) for one in among]
+        plan = self.evaluation.plan(len(is_target_T))
+        scores = self.evaluation.read(plan, np.arange(len(target_NR)), n_rows, text)
+        nll_NR, correct_NR, *of_choices = scores  # rank and nll among choices, if there are any
+        nll_NA = summed(answer_NR, nll_NR)
+        correct_NA = summed(answer_NR, ~correct_NR) == 0
+        of_choices = [summed(answer_NR, values_NR) for values_NR in of_choices]
         if examples.rival_NAKR is not None:
-            among = rank_answers(nll_NA, self.against(examples, plan, n_rows))
-        rank_NA = among[0].astype(np.int64) if among else np.zeros(nll_NA.shape, np.int64)
-        found = [(task, nll_NA.astype(np.float32), wrong_NA == 0, rank_NA)]
-        return found + (
-            [(f"{task} choice", among[1].astype(np.float32), rank_NA == 1, rank_NA)]
-            if among
-            else []
-        )
+            of_choices = rank_answers(nll_NA, self.rivals_nll(examples, plan, n_rows))
+        if not of_choices:
+            rank_NA = np.zeros(nll_NA.shape, np.int64)
+            return {task: Answers(nll_NA.astype(np.float32), correct_NA, rank_NA)}
+        rank_NA = of_choices[0].astype(np.int64)
+        choice_nll_NA = of_choices[1].astype(np.float32)
+        return {
+            task: Answers(nll_NA.astype(np.float32), correct_NA, rank_NA),
+            f"{task} choice": Answers(choice_nll_NA, rank_NA == 1, rank_NA),
+        }
 
-    def against(self, examples: Examples, plan: "Plan", n_rows: int) -> np.ndarray:
+    def rivals_nll(self, examples: Examples, plan: "Plan", n_rows: int) -> np.ndarray:
         """nll [N, A, K] of the rivals of each answer, each read in a text of its own; inf where
         there are fewer.
         """
-        there_NAK = (examples.rival_NAKR != IGNORED).any(axis=3)
-        place_M3 = np.argwhere(there_NAK)
+        exists_NAK = (examples.rival_NAKR != IGNORED).any(axis=3)
+        place_M3 = np.argwhere(exists_NAK)
 
         def text(at_m: np.ndarray) -> tuple:
             inputs_mT, targets_mT = texts_with_rivals(examples, place_M3[at_m])
             return inputs_mT, targets_mT[:, -n_rows:], None
 
-        nll_NAK = np.full(there_NAK.shape, np.inf)
-        nll_NAK[there_NAK] = self.evaluation.read(plan, np.arange(len(place_M3)), n_rows, text)[
-            0
-        ].sum(axis=1, dtype=np.float64)
+        nll_MR, _ = self.evaluation.read(plan, np.arange(len(place_M3)), n_rows, text)
+        nll_NAK = np.full(exists_NAK.shape, np.inf)
+        nll_NAK[exists_NAK] = nll_MR.sum(axis=1, dtype=np.float64)
         return nll_NAK
 
     def shared(self) -> dict[str, np.ndarray]:
@@ -267,6 +261,42 @@ class Accuracy(Protocol):
         methods are paired.
         """
         return {"document": np.arange(self.count), "offset": np.full(self.count, self.n_parts)}
+
+
+def _rows_of(label: str, parts: list[ScoredPart]) -> Iterator[tuple[dict, Answers]]:
+    """Rows with their answers: one of all parts, then one of each depth."""
+    seconds = sum(part.spent["seconds"] for part in parts)
+    peak_mib = max(part.spent["peak_mib"] for part in parts)
+    all_answers = Answers(
+        *(np.concatenate(arrays) for arrays in zip(*(part.answers for part in parts), strict=True))
+    )
+    yield _row(label, None, all_answers, seconds, peak_mib), all_answers
+    for part in parts:
+        if part.depth is not None:
+            row = _row(label, part.depth, part.answers, seconds / len(parts), peak_mib)
+            yield row, part.answers
+
+
+def _row(
+    label: str, depth: float | None, answers: Answers, seconds: float, peak_mib: float
+) -> dict:
+    text_N = np.arange(len(answers.nll_NA))  # texts are independent of each other
+    means = mean_row(answers.nll_NA, answers.correct_NA, text_N, np.zeros(1), "example")
+    return {**means, "task": label, "depth": depth, "seconds": seconds, "peak_mib": peak_mib}
+
+
+def _range_of(depth_N: np.ndarray) -> list[float]:
+    """Least, mean and largest depth, rounded."""
+    return [round(float(depth), 3) for depth in (depth_N.min(), depth_N.mean(), depth_N.max())]
+
+
+def _guesses(examples: Examples) -> dict[str, float]:
+    """{guess: share of the answers that it gets right}."""
+    choices_N = (examples.choices_NK >= 0).sum(axis=1)
+    return {
+        "by place": round(by_place(examples), 4),
+        "by value": round(float((1 / choices_N).mean()), 4),
+    }
 
 
 def questions(corpus: "Corpus", config: EvaluateConfig) -> TaskSplit | TextQuestions:
@@ -289,8 +319,9 @@ def word_questions(
     """
     (node,) = config.tasks
     chat = around(config.chat) if config.chat else None
+    task = make_text_task(node)
     return TextQuestions(
-        make_text_task(node), node["name"], config.split, file, tokenizer, bos, chat, config.rivals
+        task, node["name"], config.split, file, tokenizer, bos, chat, config.rivals
     )
 
 
@@ -298,23 +329,22 @@ def has_room(config: EvaluateConfig, length: int) -> bool:
     """True if a text of `length` bytes has room for the question of `evaluate`; no tokenizer makes
     more tokens, and none is known yet.
     """
-    try:
-        if config.tasks:
-            word_questions(config, ByteTokenizer(), 0).check_room(length, 8, [0])
+    if not config.tasks:
         return True
+    try:
+        word_questions(config, ByteTokenizer(), 0).check_room(length, 8, [0])
     except ConfigError:
         return False
+    return True
 
 
 def texts_per_question(config: EvaluateConfig) -> int:
     """Number of texts, at most, that are read for one question: its own, and one for each rival of
     its answers.
     """
-    return (
-        1 + sum(make_text_task(node).rivals(config.rivals) for node in config.tasks or ())
-        if config.rivals
-        else 1
-    )
+    if not config.rivals:
+        return 1
+    return 1 + sum(make_text_task(node).rivals(config.rivals) for node in config.tasks or ())
 
 
 def by_place(examples: Examples) -> float:
@@ -325,20 +355,18 @@ def by_place(examples: Examples) -> float:
     for inputs_T, targets_T in zip(examples.inputs_NT, examples.targets_NT, strict=True):
         for at in np.flatnonzero(targets_T != IGNORED):
             before = np.flatnonzero(inputs_T[:at] == inputs_T[at])
-            right.append(bool(len(before)) and inputs_T[before[-1] + 1] == targets_T[at])
+            right.append(len(before) > 0 and inputs_T[before[-1] + 1] == targets_T[at])
     return float(np.mean(right))
 
 
 @functools.cache
-def _tell(line: str) -> None:
+def _say_once(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
 def summed(answer_NR: np.ndarray, value_NR: np.ndarray) -> np.ndarray:
     """Sums [N, A] of the values of the rows of each answer."""
-    total_NA, (row_Q, column_Q) = (
-        np.zeros((len(answer_NR), answer_NR.max() + 1)),
-        np.nonzero(answer_NR >= 0),
-    )
+    total_NA = np.zeros((len(answer_NR), answer_NR.max() + 1))
+    row_Q, column_Q = np.nonzero(answer_NR >= 0)
     np.add.at(total_NA, (row_Q, answer_NR[row_Q, column_Q]), value_NR[row_Q, column_Q])
     return total_NA

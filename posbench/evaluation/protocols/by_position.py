@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from posbench.config.schema import EvaluateConfig
-from posbench.evaluation.protocol import Protocol, ReadVolume
+from posbench.evaluation.protocol import TEXT_KEYS, Protocol, ReadVolume
 
 if TYPE_CHECKING:
     from posbench.evaluation.scorer import Scorer
@@ -38,18 +38,26 @@ class ByPosition(Protocol):
     same_targets = False
     paired = False
     nested = True
-    last = False
-    instead = "fixed_targets"
+    uses = TEXT_KEYS - {"targets", "floor_block"}
+    replacement = "fixed_targets"
 
     def __init__(self, evaluation: "Scorer"):
         super().__init__(evaluation)
-        self.read: tuple[Plan, np.ndarray, np.ndarray] | None = (
-            None  # the latest text: its plan, losses and correctness
-        )
+        # The latest text that was read: its plan, losses and correctness.
+        self.read: tuple[Plan, np.ndarray, np.ndarray] | None = None
 
     @classmethod
-    def reading(cls, config: EvaluateConfig, train_len: int, length: int, fed: int) -> ReadVolume:
-        return ReadVolume(config.windows, length, length, config.windows * length)
+    def reading(
+        cls,
+        config: EvaluateConfig,
+        train_len: int,
+        length: int,
+        fed: int,
+        n_windows: int | None = None,
+    ) -> ReadVolume:
+        if n_windows is None:
+            n_windows = cls.planned_windows(config, train_len)
+        return ReadVolume(n_windows, length, length, n_windows * length)
 
     @property
     def start_N(self) -> np.ndarray:
@@ -69,13 +77,15 @@ class ByPosition(Protocol):
         return nll_NT[:, :length], correct_NT[:, :length]
 
     def rows(self, length: int, nll_NS: np.ndarray, correct_NS: np.ndarray) -> list[dict]:
-        windows, edges, rows = self.windows, bins(length), []
-        bytes_NS = np.asarray(windows.file.n_bytes)[
-            self.start_N[:, None] + np.arange(1, length + 1)
-        ]
-        for low, high in zip([0, *edges[:-1]], edges, strict=True):
-            nll, correct, n_bytes = (part[:, low:high] for part in (nll_NS, correct_NS, bytes_NS))
+        windows = self.windows
+        target_NT = self.start_N[:, None] + np.arange(1, length + 1)
+        bytes_NT = np.asarray(windows.file.n_bytes)[target_NT]
+        rows = []
+        low = 0
+        for high in bins(length):
+            nll, correct, n_bytes = (part[:, low:high] for part in (nll_NS, correct_NS, bytes_NT))
             rows.append({"position": high, **self.mean(nll, correct, windows.document_N, n_bytes)})
+            low = high
         return rows
 
     def shared(self) -> dict[str, np.ndarray]:
@@ -90,6 +100,10 @@ class ByPosition(Protocol):
 
 
 def bins(length: int) -> list[int]:
-    """Upper edges of the bins: 1..8, then four per doubling, then `length`."""
+    """Upper edges of the bins: 1..8, then four per doubling, then `length`.
+
+    >>> bins(20)
+    [1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 13, 16, 19, 20]
+    """
     edges = list(range(1, 9)) + [round(8 * 2 ** (k / 4)) for k in range(1, 4 * 40)]
     return [edge for edge in edges if edge < length] + [length]

@@ -17,13 +17,11 @@ piece.
 References: none, since the floor gives every token a full window and a piece does not. `sliding`
 has the floor of the same tokens."""
 
-import numpy as np
-
-from posbench.evaluation.protocol import EveryTokenProtocol
+from posbench.evaluation.every_token import EveryTokenProtocol, Spans
 
 
 class Disjoint(EveryTokenProtocol):
     """One row for each length."""
 
-    def window_bounds(self, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def window_bounds(self, length: int) -> Spans:
         return self.advancing(length, length)

@@ -32,14 +32,14 @@ class FixedTargets(Protocol):
     floor = "fixed_targets"
 
     def score(self, length: int) -> tuple[np.ndarray, np.ndarray]:
-        evaluation, n_targets = self.evaluation, self.windows.n_targets
-        if evaluation.fed(length) == length:
-            last_N = np.arange(1, len(self.windows.last_N) + 1) * n_targets - 1  # among all targets
-            return evaluation.score(evaluation.plan(length), last_N, n_targets, self.index)
-        return self.each(self.contexts(length))
+        evaluation = self.evaluation
+        if evaluation.fed(length) < length:
+            return self.score_separately(self.contexts(length))
+        n_targets = self.windows.n_targets
+        last_N = np.arange(1, len(self.windows.last_N) + 1) * n_targets - 1  # among all targets
+        return evaluation.score(evaluation.plan(length), last_N, n_targets, self.index)
 
     def contexts(self, length: int) -> np.ndarray:
         full_S = length - np.arange(self.windows.n_targets - 1, -1, -1)
-        return np.broadcast_to(
-            np.minimum(full_S, self.evaluation.fed(length)), self.windows.targets_NS.shape
-        )
+        context_S = np.minimum(full_S, self.evaluation.fed(length))
+        return np.broadcast_to(context_S, self.windows.targets_NS.shape)

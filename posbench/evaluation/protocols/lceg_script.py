@@ -36,7 +36,7 @@ class LcegScript(YarnScript):
     """One row for each length."""
 
     same_targets = False
-    skips = 0
+    unscored_start = 0
 
     @classmethod
     def place(cls, file: TokenFile, config: EvaluateConfig, train_len: int) -> Windows:
@@ -51,8 +51,17 @@ class LcegScript(YarnScript):
         return windows
 
     @classmethod
-    def reading(cls, config: EvaluateConfig, train_len: int, length: int, fed: int) -> ReadVolume:
-        texts = (cls.count(config, train_len) * config.max_length - length) // config.stride
+    def reading(
+        cls,
+        config: EvaluateConfig,
+        train_len: int,
+        length: int,
+        fed: int,
+        n_windows: int | None = None,
+    ) -> ReadVolume:
+        if n_windows is None:
+            n_windows = cls.planned_windows(config, train_len)
+        texts = len(_starts(n_windows * config.max_length, length, config.stride))
         return ReadVolume(texts, length, length, texts * (length - 1))
 
     @property
@@ -63,39 +72,34 @@ class LcegScript(YarnScript):
 
     def starts(self, length: int) -> np.ndarray:
         """Index in the text where each window starts: [W]."""
-        return np.arange(
-            0,
-            len(self.windows.last_N) * (self.windows.n_targets + 1) - length,
-            self.evaluation.config.stride,
-        )[:-1]
-
-    def cost(self, length: int) -> int:
-        return len(self.starts(length)) * length
+        size = len(self.windows.last_N) * (self.windows.n_targets + 1)
+        return _starts(size, length, self.evaluation.config.stride)
 
     def score(self, length: int) -> tuple[np.ndarray, np.ndarray]:
         """nll and correctness [W, L - 1]."""
-        evaluation, text_M = self.evaluation, self.text_M
-        score = evaluation.score(
-            evaluation.plan(length),
-            self.starts(length),
-            length,
-            lambda start_n, n: text_M[start_n[:, None] + np.arange(n + 1)],
-        )
-        return score[0][:, :-1].astype(np.float32), score[1][:, :-1]
+        text_M = self.text_M
+
+        def index(start_n: np.ndarray, length: int) -> np.ndarray:
+            return text_M[start_n[:, None] + np.arange(length + 1)]
+
+        plan = self.evaluation.plan(length)
+        nll_WL, correct_WL = self.evaluation.score(plan, self.starts(length), length, index)
+        return nll_WL[:, :-1].astype(np.float32), correct_WL[:, :-1]
 
     def rows(self, length: int, nll_NS: np.ndarray, correct_NS: np.ndarray) -> list[dict]:
-        windows, start_W = self.windows, self.starts(length)
+        windows = self.windows
+        start_W = self.starts(length)
         batch_W = np.arange(len(start_W)) // BATCH
         weight_W = len(start_W) / (batch_W[-1] + 1) / np.bincount(batch_W)[batch_W]
         loss_W = nll_NS.mean(axis=1, dtype=np.float64) * math.log(E)
-        bytes_M = np.where(self.text_M == BOS, 0, np.asarray(windows.file.n_bytes)[self.text_M])
+        text_M = self.text_M
+        bytes_M = np.where(text_M == BOS, 0, np.asarray(windows.file.n_bytes)[text_M])
         before_M = np.concatenate([[0], np.cumsum(bytes_M, dtype=np.int64)])
+        bytes_W = before_M[start_W + length] - before_M[start_W + 1]
         document_W = windows.document_N[start_W // (windows.n_targets + 1)]
-        return [
-            self.mean(
-                (weight_W * loss_W)[:, None],
-                correct_NS,
-                document_W,
-                before_M[start_W + length] - before_M[start_W + 1],
-            )
-        ]
+        return [self.mean((weight_W * loss_W)[:, None], correct_NS, document_W, bytes_W)]
+
+
+def _starts(size: int, length: int, stride: int) -> np.ndarray:
+    """First token of each window [W] in a text of `size` tokens. The last window is dropped."""
+    return np.arange(0, size - length, stride)[:-1]

@@ -27,13 +27,12 @@ the M key tokens alone: nll and correct of each length, and `key_long`, `key_sho
 made them key tokens. The evaluation's json has the share under `config.key_tokens`."""
 
 from dataclasses import replace
-from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from posbench.common.errors import ConfigError, RunError
-from posbench.evaluation.protocol import ReadVolume
+from posbench.evaluation.protocol import KEY_TOKEN_KEYS, ReadVolume
 from posbench.evaluation.protocols.fixed_targets import FixedTargets
 
 if TYPE_CHECKING:
@@ -44,28 +43,39 @@ if TYPE_CHECKING:
 GAIN = LOSS = 2.0  # nats
 
 
+class KeyTokens(NamedTuple):
+    """Losses [N, S] of all targets after the long and the short context in the reference arm, and
+    True for the key tokens.
+    """
+
+    long_NS: np.ndarray
+    short_NS: np.ndarray
+    is_key_NS: np.ndarray
+
+
 class Longppl(FixedTargets):
     """One row for each length."""
 
+    uses = FixedTargets.uses | KEY_TOKEN_KEYS
     floor = None
-    keys = True
+
+    def __init__(self, evaluation: "Scorer"):
+        super().__init__(evaluation)
+        self._key_tokens: KeyTokens | None = None  # chosen before the first length
 
     @classmethod
-    def settings(cls, asked: "EvaluateConfig", train_len: int) -> dict:
-        usual = {
+    def defaults(cls, evaluate: "EvaluateConfig", train_len: int) -> dict:
+        defaults = {
             "key_gain": GAIN,
             "key_loss": LOSS,
-            "key_context": max(1, _long(asked.key_run, train_len) // 8),
-            "key_run": None,
+            "key_context": max(1, _long_context(evaluate.key_run, train_len) // 8),
         }
-        return {
-            key: usual[key] if getattr(asked, key) is None else getattr(asked, key) for key in usual
-        }
+        return {key: value for key, value in defaults.items() if getattr(evaluate, key) is None}
 
     @classmethod
     def check(cls, extension: "Extension", config: "EvaluateConfig", train_len: int) -> None:
         super().check(extension, config, train_len)
-        train_len = _long(config.key_run, train_len)
+        train_len = _long_context(config.key_run, train_len)
         if config.key_context >= train_len:
             raise ConfigError(
                 f"evaluate.key_context={config.key_context} must be below the training length"
@@ -81,97 +91,93 @@ class Longppl(FixedTargets):
             )
 
     @classmethod
-    def reading_first(cls, config: "EvaluateConfig", train_len: int) -> list[ReadVolume]:
-        beyond, long = (
-            config.max_length + 1,
-            _long(config.key_run, train_len),
-        )  # so that each target has a text of its own, as in the floor
-        return [
-            cls.reading(config, long, beyond, context) for context in (long, config.key_context)
-        ]
+    def reading_first(
+        cls, config: "EvaluateConfig", train_len: int, n_windows: int | None = None
+    ) -> list[ReadVolume]:
+        long = _long_context(config.key_run, train_len)
+        # Of this length each target has a text of its own, as in the floor.
+        beyond = config.max_length + 1
+        contexts = (long, config.key_context)
+        return [cls.reading(config, long, beyond, context, n_windows) for context in contexts]
 
     def cost_first(self) -> int:
-        if "judged" in vars(self):
+        if self._key_tokens is not None:
             return 0
-        shape = self.windows.targets_NS.shape
-        return sum(
-            context * len(self.blocks(np.full(shape, context))[0]) for context in self._contexts
-        )
+        config = self.evaluation.config
+        n_windows = len(self.windows.last_N)
+        volumes = self.reading_first(config, self.evaluation.train_len, n_windows)
+        return sum(volume.total_tokens for volume in volumes)
 
-    @property
-    def _contexts(self) -> tuple[int, int]:
-        """Tokens before a target in the reference arm: the long and the short context."""
-        return self._arm.train_len, self.evaluation.config.key_context
-
-    @property
-    def _arm(self) -> "Scorer":
-        from posbench.extensions.none import NoExtension
-        from posbench.scale_attention.none import NoScale
-
-        model = self.evaluation.chooser or self.evaluation.model
-        return replace(
-            self.evaluation,
-            model=model,
-            extension=NoExtension(),
-            scale=NoScale(model.encoding.shape),
-        )
-
-    @cached_property
-    def judged(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Losses [N, S] of all targets after the long and the short context in the reference arm,
-        and True for the key tokens.
-
-        Raises RunError if there is none.
+    def key_tokens(self) -> KeyTokens:
+        """Key tokens among the targets, chosen at the first call. Raises RunError if there is
+        none.
         """
-        config, reference = self.evaluation.config, FixedTargets(self._arm)
-        long_NS, short_NS = (
-            reference.each(np.full(self.windows.targets_NS.shape, context))[0]
-            for context in self._contexts
-        )
+        if self._key_tokens is None:
+            self._key_tokens = self._choose_key_tokens()
+        return self._key_tokens
+
+    def _choose_key_tokens(self) -> KeyTokens:
+        config = self.evaluation.config
+        arm = _reference_arm(self.evaluation)
+        reference = FixedTargets(arm)
+        shape = self.windows.targets_NS.shape
+        long_NS, _ = reference.score_separately(np.full(shape, arm.train_len))
+        short_NS, _ = reference.score_separately(np.full(shape, config.key_context))
         # A loss that is nan, because nothing was scored, makes a key token and so no row.
-        key_NS = ~(short_NS - long_NS <= config.key_gain) & ~(long_NS >= config.key_loss)
-        if not key_NS.any():
+        is_key_NS = ~(short_NS - long_NS <= config.key_gain) & ~(long_NS >= config.key_loss)
+        if not is_key_NS.any():
             raise RunError(
-                f"None of the {key_NS.size} targets is a key token: no loss below"
+                f"None of the {is_key_NS.size} targets is a key token: no loss below"
                 f" {config.key_loss:g} nats falls by more than {config.key_gain:g} from"
-                f" {config.key_context} to {self._contexts[0]} tokens of context; lower"
+                f" {config.key_context} to {arm.train_len} tokens of context; lower"
                 f" evaluate.key_gain (the largest fall is {float((short_NS - long_NS).max()):.2f}),"
                 " or raise evaluate.key_loss or evaluate.windows."
             )
-        return long_NS, short_NS, key_NS
+        return KeyTokens(long_NS, short_NS, is_key_NS)
 
     def run(self, length: int) -> tuple[list[dict], dict[str, np.ndarray]]:
-        self.judged  # noqa: B018  (read before the clock of the first length starts)
+        self.key_tokens()  # before the clock of the first length starts
         return super().run(length)
 
     def score(self, length: int) -> tuple[np.ndarray, np.ndarray]:
         """nll and correctness [M, 1] of the key tokens."""
         nll_NS, correct_NS = super().score(length)
-        return nll_NS[self.judged[2]][:, None], correct_NS[self.judged[2]][:, None]
+        is_key_NS = self.key_tokens().is_key_NS
+        return nll_NS[is_key_NS][:, None], correct_NS[is_key_NS][:, None]
 
     def rows(self, length: int, nll_NS: np.ndarray, correct_NS: np.ndarray) -> list[dict]:
         shared = self.shared()
-        return [
-            self.mean(nll_NS.astype(np.float64), correct_NS, shared["document"], shared["bytes"])
-        ]
+        nll_M1 = nll_NS.astype(np.float64)
+        return [self.mean(nll_M1, correct_NS, shared["document"], shared["bytes"])]
 
     def shared(self) -> dict[str, np.ndarray]:
         """Arrays [M] that all lengths share."""
-        long_NS, short_NS, key_NS = self.judged
-        found = {name: array[key_NS.ravel()] for name, array in super().shared().items()}
-        return {**found, "key_long": long_NS[key_NS], "key_short": short_NS[key_NS]}
+        long_NS, short_NS, is_key_NS = self.key_tokens()
+        of_targets = super().shared()
+        arrays = {name: array[is_key_NS.ravel()] for name, array in of_targets.items()}
+        return {**arrays, "key_long": long_NS[is_key_NS], "key_short": short_NS[is_key_NS]}
 
-    def stated(self) -> dict:
-        key_NS = self.judged[2]
+    def target_facts(self) -> dict:
+        is_key_NS = self.key_tokens().is_key_NS
         return {
             "key_tokens": {
-                "share": float(key_NS.mean()),
-                "number": int(key_NS.sum()),
-                "of": key_NS.size,
+                "share": float(is_key_NS.mean()),
+                "number": int(is_key_NS.sum()),
+                "of": is_key_NS.size,
             }
         }
 
 
-def _long(key_run: dict | None, train_len: int) -> int:
+def _reference_arm(evaluation: "Scorer") -> "Scorer":
+    """The evaluation with the model that chooses key tokens, without extension and scale."""
+    from posbench.extensions.none import NoExtension
+    from posbench.scale_attention.none import NoScale
+
+    model = evaluation.chooser or evaluation.model
+    scale = NoScale(model.encoding.shape)
+    return replace(evaluation, model=model, extension=NoExtension(), scale=scale)
+
+
+def _long_context(key_run: dict | None, train_len: int) -> int:
     """Tokens of the long context: the training length of the model that chooses."""
     return key_run["train_len"] if key_run else train_len

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 class Repeat(FixedTargets):
     """Rows: task `copies` for each length, task `control` at train_len."""
 
-    beside = ("fixed_targets",)
+    also_scores = ("fixed_targets",)
 
     def __init__(self, evaluation: "Scorer", period: int | None = None):
         super().__init__(evaluation)
@@ -64,27 +64,34 @@ class Repeat(FixedTargets):
             )
 
     @classmethod
-    def reading(cls, config: "EvaluateConfig", train_len: int, length: int, fed: int) -> ReadVolume:
-        one = super().reading(config, train_len, length, fed)
-        # At the training length the control is read too.
-        return (
-            replace(one, texts=2 * one.texts, losses=2 * one.losses) if length == train_len else one
-        )
+    def reading(
+        cls,
+        config: "EvaluateConfig",
+        train_len: int,
+        length: int,
+        fed: int,
+        n_windows: int | None = None,
+    ) -> ReadVolume:
+        volume = super().reading(config, train_len, length, fed, n_windows)
+        if length == train_len:  # where the control is read too
+            return replace(volume, texts=2 * volume.texts, losses=2 * volume.losses)
+        return volume
 
     def index(self, at_n: np.ndarray, length: int) -> np.ndarray:
         if length <= self.period:
             return super().index(at_n, length)
         n_targets = self.windows.n_targets
-        back_n = n_targets - 1 - at_n % n_targets
-        behind_nL = back_n[:, None] + np.arange(length, -1, -1)
-        return self.evaluation.opened(
-            self.windows.last_N[at_n // n_targets][:, None] - behind_nL % self.period
-        )
+        last_n = self.windows.last_N[at_n // n_targets]
+        back_n = n_targets - 1 - at_n % n_targets  # tokens from a target to its window's last
+        back_nL = back_n[:, None] + np.arange(length, -1, -1)
+        return self.evaluation.opened(last_n[:, None] - back_nL % self.period)
 
     def run(self, length: int) -> tuple[list[dict], dict[str, np.ndarray]]:
         rows, arrays = super().run(length)
         rows = [{**row, "task": "copies"} for row in rows]
-        return rows + (self.control[0] if length == self.evaluation.train_len else []), arrays
+        if length == self.evaluation.train_len:
+            rows += self.control[0]
+        return rows, arrays
 
     @cached_property
     def control(self) -> tuple[list[dict], dict[str, np.ndarray]]:
@@ -94,7 +101,7 @@ class Repeat(FixedTargets):
         return [{**row, "task": "control"} for row in rows], arrays
 
     def shared(self) -> dict[str, np.ndarray]:
-        return {
-            **super().shared(),
-            **{f"control_{name}": array for name, array in self.control[1].items()},
-        }
+        arrays = super().shared()
+        for name, array in self.control[1].items():
+            arrays[f"control_{name}"] = array
+        return arrays

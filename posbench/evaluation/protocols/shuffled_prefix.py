@@ -21,16 +21,17 @@ from posbench.evaluation.protocols.fixed_targets import FixedTargets
 class ShuffledPrefix(FixedTargets):
     """One row for each length."""
 
-    beside = ("fixed_targets",)
+    also_scores = ("fixed_targets",)
 
     def index(self, at_n: np.ndarray, length: int) -> np.ndarray:
-        index_nL, n_targets = super().index(at_n, length), self.windows.n_targets
+        index_nL = super().index(at_n, length)
+        n_targets = self.windows.n_targets
+        seed = self.evaluation.config.seed
         for row_L, at in zip(index_nL, at_n, strict=True):
             # A whole window ends with its last target and keeps S tokens. A target's own text keeps
             # the tokens that it would keep there.
             moved = slice(1, max(1, length - int(at % n_targets) - 1))
-            random = np.random.default_rng(
-                [self.evaluation.config.seed, int(self.windows.last_N[at // n_targets]), length]
-            )
+            window = int(self.windows.last_N[at // n_targets])
+            random = np.random.default_rng([seed, window, length])
             row_L[moved] = random.permutation(row_L[moved])
         return index_nL

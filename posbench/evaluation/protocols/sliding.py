@@ -14,16 +14,14 @@ tokens: the floor, at every L >= w + S - 1.
 References: the floor and the half window, of the same tokens.
 """
 
-import numpy as np
-
-from posbench.evaluation.protocol import EveryTokenProtocol
+from posbench.evaluation.every_token import EveryTokenProtocol, Spans
 
 
 class Sliding(EveryTokenProtocol):
     """One row for each length."""
 
-    strided = True
+    uses = EveryTokenProtocol.uses | {"stride"}
     floor = "sliding"
 
-    def window_bounds(self, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def window_bounds(self, length: int) -> Spans:
         return self.advancing(length, self.evaluation.config.stride)

@@ -14,21 +14,19 @@ window crosses a document.
 References: the floor and the half window, of the same tokens.
 """
 
-import numpy as np
-
 from posbench.config.schema import EvaluateConfig
-from posbench.evaluation.protocol import EveryTokenProtocol
+from posbench.evaluation.every_token import EveryTokenProtocol, Spans
 
 
 class TiledTargets(EveryTokenProtocol):
     """One row for each length."""
 
-    last = True
+    uses = EveryTokenProtocol.uses | {"targets"}
     floor = "tiled_targets"
 
     @classmethod
     def advance(cls, config: EvaluateConfig, length: int) -> int:
         return config.targets
 
-    def window_bounds(self, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def window_bounds(self, length: int) -> Spans:
         return self.advancing(length, self.evaluation.config.targets)

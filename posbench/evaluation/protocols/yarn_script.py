@@ -24,19 +24,20 @@ import numpy as np
 
 from posbench.config.schema import EvaluateConfig
 from posbench.data.tokenfile import TokenFile
-from posbench.evaluation.protocol import EveryTokenProtocol, ReadVolume
+from posbench.evaluation.every_token import EveryTokenProtocol, Spans
+from posbench.evaluation.protocol import ReadVolume
 from posbench.evaluation.windows import Windows
 
 
 class YarnScript(EveryTokenProtocol):
     """One row for each length."""
 
+    uses = (EveryTokenProtocol.uses | {"stride"}) - {"floor_block"}
     paired = False
-    plain = False
-    strided = True
-    skips = 1
+    plain_mean = False
+    unscored_start = 1
     shortest = 2
-    instead = "sliding"
+    replacement = "sliding"
 
     @classmethod
     def place(cls, file: TokenFile, config: EvaluateConfig, train_len: int) -> Windows:
@@ -46,28 +47,33 @@ class YarnScript(EveryTokenProtocol):
         return replace(stretches, last_N=stretches.last_N - 1, n_targets=stretches.n_targets - 1)
 
     @classmethod
-    def reading(cls, config: EvaluateConfig, train_len: int, length: int, fed: int) -> ReadVolume:
-        count, step = cls.count(config, train_len), config.stride or length
-        return ReadVolume(
-            count * (1 + -(-(config.max_length - length) // step)),
-            length,
-            step,
-            count * (config.max_length - 1),
-        )
+    def reading(
+        cls,
+        config: EvaluateConfig,
+        train_len: int,
+        length: int,
+        fed: int,
+        n_windows: int | None = None,
+    ) -> ReadVolume:
+        if n_windows is None:
+            n_windows = cls.planned_windows(config, train_len)
+        step = config.stride or length
+        texts = n_windows * len(_starts(config.max_length, length, step))
+        return ReadVolume(texts, length, step, n_windows * (config.max_length - 1))
 
-    def window_bounds(self, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def window_bounds(self, length: int) -> Spans:
         first_N = self.windows.last_N - self.windows.n_targets
         start_K, end_K = self._windows(length)
-        low_K = np.maximum(0, np.concatenate([[0], end_K[:-1]]) - start_K - 1)
-        spans = (start_K + first_N[:, None], low_K, end_K - start_K - 1)
-        start_W, low_W, high_W = (
-            np.broadcast_to(part, (len(first_N), len(start_K))).ravel() for part in spans
-        )
-        return start_W, low_W, high_W
+        scored_K = np.concatenate([[0], end_K[:-1]])  # tokens that the windows before have scored
+        low_K = np.maximum(0, scored_K - start_K - 1)
+        high_K = end_K - start_K - 1
+        start_NK = start_K + first_N[:, None]
+        spans = (np.broadcast_to(part, start_NK.shape) for part in (start_NK, low_K, high_K))
+        return Spans(*(part.ravel() for part in spans))
 
     def weights(self, length: int) -> np.ndarray:
-        start_K, end_K = self._windows(length)
-        new_K = np.diff(end_K, prepend=1)
+        _, end_K = self._windows(length)
+        new_K = np.diff(end_K, prepend=1)  # targets that each window scores
         return np.repeat(self.windows.n_targets / len(new_K) / new_K, new_K)
 
     def _windows(self, length: int) -> tuple[np.ndarray, np.ndarray]:
@@ -75,10 +81,14 @@ class YarnScript(EveryTokenProtocol):
         document.
         """
         size = self.windows.n_targets + 1
-        stride = self.evaluation.config.stride or length
-        start_K = stride * np.arange(1 + -(-(size - length) // stride))
+        start_K = _starts(size, length, self.evaluation.config.stride or length)
         return start_K, np.minimum(start_K + length, size)
 
     def shared(self) -> dict[str, np.ndarray]:
         """Arrays [N]: the documents, and the position of the first target in each."""
         return {"document": self.windows.document_N, "offset": self.windows.offset_NS()[:, 0]}
+
+
+def _starts(size: int, length: int, stride: int) -> np.ndarray:
+    """First token of each window [K] of a document of `size` tokens."""
+    return stride * np.arange(1 + -(-(size - length) // stride))

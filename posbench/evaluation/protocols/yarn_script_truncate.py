@@ -22,20 +22,24 @@ class YarnScriptTruncate(YarnScript):
     """One row for each length."""
 
     same_targets = False
-    strided = False
-    instead = "disjoint"
+    uses = YarnScript.uses - {"stride"}
+    replacement = "disjoint"
 
     @classmethod
-    def reading(cls, config: EvaluateConfig, train_len: int, length: int, fed: int) -> ReadVolume:
-        count = cls.count(config, train_len)
-        return ReadVolume(count, length, length, count * (length - 1))
-
-    def cost(self, length: int) -> int:
-        return len(self.windows.last_N) * length
+    def reading(
+        cls,
+        config: EvaluateConfig,
+        train_len: int,
+        length: int,
+        fed: int,
+        n_windows: int | None = None,
+    ) -> ReadVolume:
+        if n_windows is None:
+            n_windows = cls.planned_windows(config, train_len)
+        return ReadVolume(n_windows, length, length, n_windows * (length - 1))
 
     def run(self, length: int) -> tuple[list[dict], dict[str, np.ndarray]]:
-        script, windows = YarnScript(self.evaluation), self.windows
-        script.windows = replace(
-            windows, last_N=windows.last_N - windows.n_targets + length - 1, n_targets=length - 1
-        )
+        script = YarnScript(self.evaluation)
+        last_N = self.windows.last_N - self.windows.n_targets + length - 1
+        script.windows = replace(self.windows, last_N=last_N, n_targets=length - 1)
         return script.run(length)

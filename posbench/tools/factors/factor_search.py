@@ -26,7 +26,7 @@ from posbench.common.errors import ConfigError
 from posbench.common.files import append_lines, read_lines
 from posbench.common.progress import Progress
 from posbench.config.defaults import LONG
-from posbench.evaluation.protocol import protocol
+from posbench.evaluation.registry import protocol
 from posbench.sweep.finetune import LONGER
 from posbench.sweep.jobs import Job, plan_jobs
 from posbench.sweep.verdict import judge_job

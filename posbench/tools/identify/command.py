@@ -16,10 +16,10 @@ from posbench.config.command_line import list_files
 from posbench.config.compose import Request
 from posbench.config.identity import NO_EXTENSION, NO_SCALE, method_name
 from posbench.config.schema import JobConfig
-from posbench.evaluation.protocol import EveryTokenProtocol, protocol
+from posbench.evaluation.every_token import EveryTokenProtocol
+from posbench.evaluation.registry import protocol
 from posbench.pretrained.import_config import adopt
 from posbench.report.figures.style import save
-from posbench.sweep.cells import USES
 from posbench.sweep.cost import cost
 from posbench.sweep.dry_run import check_devices
 from posbench.sweep.jobs import Job, plan_jobs, plan_methods
@@ -199,7 +199,7 @@ def _evaluate(raw: dict, engine: EngineRows, lengths: list[int], length: int) ->
             evaluate[key] = raw["evaluate"][key]
     of_protocol = protocol(engine.protocol)
     for key in ("targets", "floor_block"):
-        if not USES[key][1](of_protocol):
+        if key not in of_protocol.uses:
             evaluate[key] = None  # it was filled in
     if issubclass(of_protocol, EveryTokenProtocol):
         evaluate["windows"] = evaluate["windows"] * train_len // length  # as many stretches

@@ -11,7 +11,7 @@ import numpy as np
 
 from posbench.common.errors import ConfigError
 from posbench.common.files import read_json
-from posbench.evaluation.protocol import protocol
+from posbench.evaluation.registry import protocol
 from posbench.position.instantiate import trusted_config
 from posbench.results.evaluation import Evaluation, load_evaluation
 from posbench.runs.directory import Run
@@ -118,7 +118,10 @@ def engine_rows(name: str) -> EngineRows:
 
 
 def _has_text_losses(entry: Evaluation) -> bool:
-    return bool(entry.arrays and entry.setting) and not protocol(entry.first["protocol"]).asks
+    return (
+        bool(entry.arrays and entry.setting)
+        and not protocol(entry.first["protocol"]).needs_questions
+    )
 
 
 class Reading(NamedTuple):

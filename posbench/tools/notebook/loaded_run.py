@@ -18,7 +18,7 @@ from posbench.config.names import chosen_node, named
 from posbench.config.schema import TRAINING, EvaluateConfig, JobConfig
 from posbench.data.corpus import fingerprint, read_text_of, resolved_text
 from posbench.data.sources import ALL, SPLITS, TASK
-from posbench.evaluation.protocol import protocol as evaluator
+from posbench.evaluation.registry import protocol as evaluator
 from posbench.position.instantiate import make, trusted_config
 from posbench.report.frame import read_rows, row_frame
 from posbench.results.run_metadata import read_metadata

@@ -1,0 +1,146 @@
+"""Base class of protocols that score every token of long stretches of text.
+
+Letters: N stretches, S targets per stretch, M all targets, W windows, K windows of one stretch,
+R scored rows of a window.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from posbench.config.schema import EvaluateConfig
+from posbench.data.tokenfile import TokenFile
+from posbench.evaluation.protocol import TEXT_KEYS, Protocol, ReadVolume, not_scored
+from posbench.evaluation.windows import Windows, choose
+
+
+class Spans(NamedTuple):
+    """Windows [W]: tokens start .. start + L - 1 are fed and rows low .. high - 1 scored.
+
+    Row r predicts the token start + r + 1. Together the windows score each target once, in order.
+    """
+
+    start_W: np.ndarray
+    low_W: np.ndarray
+    high_W: np.ndarray
+
+
+class EveryTokenProtocol(Protocol):
+    """Every token of long stretches is scored: `max_length` targets each, inside one document, the
+    same ones at every length.
+
+    There are evaluate.windows * train_len / max_length of them (at least one), spread evenly like
+    the windows of fixed_targets. A subclass defines in `window_bounds` which windows are read,
+    overlapping or adjacent. A window's tokens beyond the end of its stretch are fed but not scored,
+    so that every window is read with the geometry of L tokens."""
+
+    uses = TEXT_KEYS - {"targets"}
+
+    @classmethod
+    def planned_windows(cls, config: EvaluateConfig, train_len: int) -> int:
+        """Number of stretches to score."""
+        return max(1, config.windows * train_len // config.max_length)
+
+    @classmethod
+    def place(cls, file: TokenFile, config: EvaluateConfig, train_len: int) -> Windows:
+        return choose(
+            file,
+            config.max_length,
+            cls.planned_windows(config, train_len),
+            config.max_length,
+            config.seed,
+            config.documents,
+            config.unit,
+        )
+
+    @classmethod
+    def advance(cls, config: EvaluateConfig, length: int) -> int:
+        """Tokens by which windows of `length` tokens advance."""
+        if "stride" in cls.uses and config.stride:
+            return config.stride
+        return length
+
+    @classmethod
+    def reading(
+        cls,
+        config: EvaluateConfig,
+        train_len: int,
+        length: int,
+        fed: int,
+        n_windows: int | None = None,
+    ) -> ReadVolume:
+        if n_windows is None:
+            n_windows = cls.planned_windows(config, train_len)
+        step = cls.advance(config, length)
+        losses = n_windows * config.max_length
+        if fed == length:
+            return ReadVolume(n_windows * -(-config.max_length // step), length, step, losses)
+        block = cls.block(config, fed)
+        pieces, rest = divmod(config.max_length, step)
+        blocks = pieces * -(-step // block) + -(-rest // block)
+        return ReadVolume(n_windows * blocks, fed, block, losses)
+
+    def window_bounds(self, length: int) -> Spans:
+        """Windows that are read for one length."""
+        raise NotImplementedError
+
+    def advancing(self, length: int, stride: int) -> Spans:
+        """Windows that advance by `stride`, of which each scores its last `stride` tokens; none
+        begins before its document.
+        """
+        windows = self.windows
+        spans = []
+        for last, document in zip(windows.last_N, windows.document_N, strict=True):
+            opening = int(windows.file.starts[document])
+            spans += _stretch_spans(
+                last - windows.n_targets, opening, windows.n_targets, length, stride
+            )
+        return Spans(
+            *(np.concatenate(parts).astype(np.int64) for parts in zip(*spans, strict=True))
+        )
+
+    def contexts(self, length: int) -> np.ndarray:
+        _, low_W, high_W = self.window_bounds(length)
+        rows = [np.arange(low, high) for low, high in zip(low_W, high_W, strict=True)]
+        context_M = np.concatenate(rows) + 1
+        shape = self.windows.targets_NS.shape
+        return np.minimum(context_M, self.evaluation.fed(length)).reshape(shape)
+
+    def score(self, length: int) -> tuple[np.ndarray, np.ndarray]:
+        if self.evaluation.fed(length) < length:
+            return self.score_separately(self.contexts(length))
+        start_W, low_W, high_W = self.window_bounds(length)
+        count_W = high_W - low_W
+        before_W = np.cumsum(count_W) - count_W  # targets that earlier windows score
+        shape = self.windows.targets_NS.shape
+        nll_M, correct_M = not_scored(self.windows.targets_NS.size)
+        plan = self.evaluation.plan(length)
+        for low in np.unique(low_W):
+            w = np.flatnonzero(low_W == low)
+            n_rows = length - low
+            nll_wR, correct_wR = self.evaluation.score(plan, start_W[w], n_rows, self.window)
+            row_R = np.arange(n_rows)
+            scored_wR = row_R < count_W[w, None]
+            at = (before_W[w, None] + row_R)[scored_wR]
+            nll_M[at] = nll_wR[scored_wR]
+            correct_M[at] = correct_wR[scored_wR]
+        return nll_M.reshape(shape), correct_M.reshape(shape)
+
+
+def _stretch_spans(
+    first: int, opening: int, n_targets: int, length: int, stride: int
+) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """(start, low, high) of the windows [K] of the stretch whose first target follows the token
+    `first`, in a document that begins with the token `opening`.
+    """
+    step_K = np.arange(stride, n_targets + stride, stride)
+    start_K = first + step_K - length
+    end_K = first + np.minimum(step_K, n_targets)
+    early = int((start_K <= opening).sum())
+    spans = []
+    if early:
+        # One window from the document's first token scores the targets of all these.
+        spans.append(([opening], [first - opening], [end_K[early - 1] - opening]))
+    later_K = start_K[early:]
+    spans.append((later_K, np.full(len(later_K), length - stride), end_K[early:] - later_K))
+    return spans

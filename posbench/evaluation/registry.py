@@ -1,0 +1,69 @@
+"""Protocols by name: a module of posbench/evaluation/protocols, or NAME.py in a folder that the
+user gave as --config-dir.
+
+The class is the module's name in capitals: FixedTargets of fixed_targets. A name that is only read
+from a row, which may be anybody's, loads no other module than these."""
+
+import functools
+import importlib
+import pkgutil
+
+from posbench.common.errors import ConfigError
+from posbench.config.typed_args import class_named
+from posbench.evaluation.protocol import Protocol
+
+PROTOCOLS = "posbench.evaluation.protocols"
+
+
+def protocol(name: str) -> type[Protocol]:
+    """Class of a protocol. Raises ConfigError for an unknown name."""
+    protocol_class = find_protocol(name)
+    if protocol_class is None:
+        raise ConfigError(
+            f"evaluate.protocol={name} is unknown: choose from {', '.join(protocol_names())}."
+        )
+    return protocol_class
+
+
+def find_protocol(name: str) -> type[Protocol] | None:
+    """Class of a protocol, None for an unknown name: a row may come from other software.
+
+    Raises ConfigError for a file of the user's that defines no such class.
+    """
+    if name in protocol_names():
+        return _protocol_class(f"{PROTOCOLS}.{name}")
+    return _protocol_class(name) if _is_of_user(name) else None
+
+
+@functools.cache
+def protocol_names() -> tuple[str, ...]:
+    """Names of posbench's protocols."""
+    package = importlib.import_module(PROTOCOLS)
+    return tuple(module.name for module in pkgutil.iter_modules(package.__path__))
+
+
+def class_name(name: str) -> str:
+    """Name of a protocol's class.
+
+    >>> class_name("fixed_targets")
+    'FixedTargets'
+    """
+    return "".join(part.title() for part in name.split("_"))
+
+
+def _is_of_user(name: str) -> bool:
+    from posbench.position.instantiate import config_dirs
+
+    return name.isidentifier() and any((path / f"{name}.py").is_file() for path in config_dirs())
+
+
+@functools.cache
+def _protocol_class(module_name: str) -> type[Protocol]:
+    name = class_name(module_name.rpartition(".")[2])
+    protocol_class = class_named(f"{module_name}.{name}")
+    if not issubclass(protocol_class, Protocol):
+        raise ConfigError(
+            f"{module_name}.{name} is no protocol: derive it from"
+            " posbench.evaluation.protocol.Protocol, or from another protocol."
+        )
+    return protocol_class
