@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import numpy as np
 from torch import nn
@@ -21,8 +22,8 @@ from posbench.evaluation.scorer import Scorer
 from posbench.model.build import make_encoding
 from posbench.position.interfaces import Encoding
 from posbench.position.plan import Plan
-from posbench.runs import provenance
 from posbench.runs.directory import Run
+from posbench.runs.provenance import collect_provenance
 
 # seconds until an interrupt is noticed, at most: a signal that another thread takes does not end a
 # wait
@@ -42,40 +43,55 @@ class EngineModel(nn.Module):
 
 @contextmanager
 def running(run: Run, cfg: JobConfig, device: str, fingerprint: str) -> Iterator[EngineModel]:
-    """Context with the engine of a job, ready to answer. The first time it makes the run, with what
-    the engine says of itself.
+    """Context with the engine of a job, ready to answer. The first time it makes the run.
 
-    Raises ConfigError and RunError as Engine.start.
-    """
-    began, engine = time.perf_counter(), make_engine(cfg.model.engine)
-    said = engine.start(cfg.as_dict())
+    Raises ConfigError and RunError as Engine.start."""
+    began = time.perf_counter()
+    engine = make_engine(cfg.model.engine)
+    facts = engine.start(cfg.as_dict())
     try:
         if not run.finished:
-            listed = ", ".join(f"{key} {value}" for key, value in said.items() if value is not None)
+            listed = ", ".join(
+                f"{key} {value}" for key, value in facts.items() if value is not None
+            )
             print(f"asking {run.id} of {engine.kind}: {listed}", file=sys.stderr, flush=True)
             run.write_config(cfg.as_dict())
-            run.write_provenance(
-                {
-                    **provenance.collect_provenance(cfg.seed, device, fingerprint, None),
-                    "engine": said,
-                }
-            )
-            none = dict.fromkeys(
-                ("loss", "validation_loss", "tokens_per_second", "peak_mib", "n_params", "sha256")
-            )
-            spent = {
-                "steps": 0,
-                "tokens": 0,
-                "seconds": round(time.perf_counter() - began, 3),
-                "compiled": False,
-            }
-            run.write_summary({**none, **spent, "checkpoint": cfg.model.checkpoint, "engine": said})
+            provenance = collect_provenance(cfg.seed, device, fingerprint, None)
+            run.write_provenance({**provenance, "engine": facts})
+            run.write_summary(_summary(cfg, facts, time.perf_counter() - began))
         yield EngineModel(engine, make_encoding(cfg))
     finally:
         engine.stop()
 
 
-class AskingScorer(Scorer):
+def _summary(cfg: JobConfig, facts: dict, seconds: float) -> dict:
+    """Content of train.json for a model that was not trained here."""
+    return {
+        "loss": None,
+        "validation_loss": None,
+        "tokens_per_second": None,
+        "peak_mib": None,
+        "n_params": None,
+        "sha256": None,
+        "steps": 0,
+        "tokens": 0,
+        "seconds": round(seconds, 3),
+        "compiled": False,
+        "checkpoint": cfg.model.checkpoint,
+        "engine": facts,
+    }
+
+
+class _Request(NamedTuple):
+    """A text that an engine was asked for: its row, key among kept answers, rows and time."""
+
+    row: int
+    key: str | None
+    scored_R: np.ndarray
+    began: float
+
+
+class EngineScorer(Scorer):
     """Scorer whose model is an engine. A text that was answered is kept, so that the same command
     does not ask for it again.
     """
@@ -86,39 +102,20 @@ class AskingScorer(Scorer):
         self, plan: Plan, at_N: np.ndarray, n_rows: int, text: Callable[[np.ndarray], tuple]
     ) -> tuple[np.ndarray, ...]:
         engine = self.model.engine
-        nll_NR, correct_NR = (
-            np.zeros((len(at_N), n_rows), np.float32),
-            np.zeros((len(at_N), n_rows), bool),
-        )
-        flying: dict[Future, tuple] = {}
+        nll_NR = np.zeros((len(at_N), n_rows), np.float32)
+        correct_NR = np.zeros((len(at_N), n_rows), bool)
+        requests: dict[Future, _Request] = {}
         if self.kept:
             self.kept.every = KEPT_EVERY
-
-        def land() -> None:
-            while not (done := wait(flying, NOTICED_EVERY, FIRST_COMPLETED).done):
-                pass
-            for future in sorted(
-                done, key=lambda future: future.exception() is not None
-            ):  # so that every answer is kept
-                row, key, asked_R, began = flying.pop(future)
-                nll_R, correct_R = future.result()
-                nll_NR[row, asked_R], correct_NR[row, asked_R] = nll_R[asked_R], correct_R[asked_R]
-                if np.isnan(nll_NR[row]).any():
-                    raise RunError(
-                        f"The engine's loss is nan in a text of {plan.length} tokens: leave it out"
-                        " of evaluate.lengths."
-                    )
-                if self.kept:
-                    arrays = [nll_NR[row : row + 1], correct_NR[row : row + 1]]
-                    self.kept.add(key, arrays, time.perf_counter() - began, self.peak.mib())
-                self.progress(plan.length)
-
         try:
             for row in range(len(at_N)):
-                asked = fed_1L, target_1R, choice_1K = text(at_N[row : row + 1])
-                key = self.kept and self.kept.key(plan.length, asked)
-                if self.kept and (before := self.kept.find(key)):
-                    nll_NR[row], correct_NR[row] = before[0][0], before[1][0]
+                batch = text(at_N[row : row + 1])
+                fed_1L, target_1R, choice_1K = batch
+                key = self.kept and self.kept.key(plan.length, batch)
+                answer = self.kept and self.kept.find(key)
+                if answer:
+                    nll_NR[row] = answer[0][0]
+                    correct_NR[row] = answer[1][0]
                     self.progress(plan.length, spared=True)
                     continue
                 if choice_1K is not None:
@@ -126,23 +123,52 @@ class AskingScorer(Scorer):
                         "An engine does not give the losses of choices, which this task needs:"
                         " choose one in words."
                     )
-                future = asked_of(engine, whole_text(fed_1L[0], target_1R[0]), n_rows)
-                flying[future] = row, key, target_1R[0] != IGNORED, time.perf_counter()
-                if len(flying) >= engine.at_once:
-                    land()
-            while flying:
-                land()
+                future = ask(engine, text_with_targets(fed_1L[0], target_1R[0]), n_rows)
+                scored_R = target_1R[0] != IGNORED
+                requests[future] = _Request(row, key, scored_R, time.perf_counter())
+                if len(requests) >= engine.at_once:
+                    self._take_answers(requests, plan.length, nll_NR, correct_NR)
+            while requests:
+                self._take_answers(requests, plan.length, nll_NR, correct_NR)
         except BaseException:
             if self.kept and self.kept.batches:
                 self.kept.write()
             raise
         return nll_NR, correct_NR
 
+    def _take_answers(
+        self,
+        requests: dict[Future, _Request],
+        length: int,
+        nll_NR: np.ndarray,
+        correct_NR: np.ndarray,
+    ) -> None:
+        """Wait for answers, write them into the arrays and drop their requests."""
+        done: set[Future] = set()
+        while not done:
+            done = wait(requests, NOTICED_EVERY, FIRST_COMPLETED).done
+        # Failures come last, so that every answer is kept.
+        for future in sorted(done, key=lambda future: future.exception() is not None):
+            row, key, scored_R, began = requests.pop(future)
+            nll_R, correct_R = future.result()
+            nll_NR[row, scored_R] = nll_R[scored_R]
+            correct_NR[row, scored_R] = correct_R[scored_R]
+            if np.isnan(nll_NR[row]).any():
+                raise RunError(
+                    f"The engine's loss is nan in a text of {length} tokens: leave it out of"
+                    " evaluate.lengths."
+                )
+            if self.kept:
+                arrays = [nll_NR[row : row + 1], correct_NR[row : row + 1]]
+                self.kept.add(key, arrays, time.perf_counter() - began, self.peak.mib())
+            self.progress(length)
 
-def asked_of(engine: Engine, ids_L1: np.ndarray, n_rows: int) -> Future:
-    """Future of Engine.losses. A thread that waits for an answer, unlike one of a pool, does not
-    outlive an interrupted process.
-    """
+
+def ask(engine: Engine, ids_L1: np.ndarray, n_rows: int) -> Future:
+    """Future of Engine.losses.
+
+    A thread that waits for an answer, unlike one of a pool, does not outlive an interrupted
+    process."""
     future: Future = Future()
 
     def work() -> None:
@@ -158,13 +184,14 @@ def asked_of(engine: Engine, ids_L1: np.ndarray, n_rows: int) -> Future:
     return future
 
 
-def whole_text(fed_L: np.ndarray, target_R: np.ndarray) -> np.ndarray:
-    """Text [L + 1] whose last rows have these targets. Raises ConfigError for targets that are not
-    the next tokens.
-    """
-    ids_L1 = np.append(fed_L, fed_L[-1] if target_R[-1] == IGNORED else target_R[-1])
-    asked_R = target_R != IGNORED
-    if not np.array_equal(ids_L1[-len(target_R) :][asked_R], target_R[asked_R]):
+def text_with_targets(fed_L: np.ndarray, target_R: np.ndarray) -> np.ndarray:
+    """Text [L + 1] whose last rows have these targets.
+
+    Raises ConfigError for targets that are not the next tokens."""
+    last = fed_L[-1] if target_R[-1] == IGNORED else target_R[-1]
+    ids_L1 = np.append(fed_L, last)
+    scored_R = target_R != IGNORED
+    if not np.array_equal(ids_L1[-len(target_R) :][scored_R], target_R[scored_R]):
         raise ConfigError(
             "This task asks for other tokens than the next ones of its text, which no engine"
             " answers: choose another."

@@ -17,6 +17,7 @@ from posbench.config.identity import as_typed, method_name
 from posbench.config.schema import ModelConfig
 from posbench.position.instantiate import checked
 from posbench.pretrained.import_config import trained_elsewhere
+from posbench.pretrained.outline import Outline
 
 ENCODING = "posbench.encodings.served.Served"
 ALLOWED = {"extension": ("none", "recompute_window"), "scale_attention": ("none",)}
@@ -40,24 +41,24 @@ class ServedModel:
 
 
 class Engine:
-    """Base class of engines. `at_once` texts are asked for at the same time; one that is `remote`
-    runs in another process.
-    """
+    """Base class of engines.
+
+    `at_once` texts are asked for at the same time; one that is `remote` runs in another process."""
 
     kind: ClassVar[str]
     remote: ClassVar[bool] = False
     at_once: int = 1
 
-    def served(self, cfg: dict) -> ServedModel:
-        """Facts of its model, for a job's configuration. Raises ConfigError where there is none, or
-        none that posbench can read.
-        """
+    def describe_model(self, cfg: dict) -> ServedModel:
+        """Facts of its model, for a job's configuration.
+
+        Raises ConfigError where there is none, or none that posbench can read."""
         raise NotImplementedError
 
     def start(self, cfg: dict) -> dict:
         """Make it ready to answer. Returns what the engine says of itself, for the provenance.
-        Raises ConfigError, RunError.
-        """
+
+        Raises ConfigError and RunError."""
         raise NotImplementedError
 
     def losses(self, ids_L1: np.ndarray, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
@@ -73,42 +74,55 @@ class Engine:
 
 
 def make_engine(node: dict) -> Engine:
-    """Engine of a node of configs/model. Raises ConfigError for a class that is none, and for wrong
-    arguments.
-    """
-    kind, given = checked(node, name="model", filled=0)
+    """Engine of a node of configs/model.
+
+    Raises ConfigError for a class that is none, and for wrong arguments."""
+    kind, arguments = checked(node, name="model", filled=0)
     if not issubclass(kind, Engine):
         raise ConfigError(
             f"model._target_={node['_target_']} is no engine: choose a class such as"
             " posbench.engines.server.Server."
         )
-    return kind(**given)
+    return kind(**arguments)
 
 
-def adopt_engine(cfg: dict) -> dict:
-    """Job configuration with the encoding, the sizes and the training length of the engine in
-    model.engine.
+def config_from_engine(cfg: dict) -> dict:
+    """Job configuration with encoding, sizes and training length of the engine in model.engine.
 
-    Raises ConfigError for methods and trainings that an engine does not take, and as Engine.served.
-    """
-    engine = make_engine(cfg["model"]["engine"])
-    kind = f"model={engine.kind}"
+    Raises ConfigError for methods and trainings that an engine does not take, and as
+    Engine.describe_model."""
+    node = cfg["model"]["engine"]
+    engine = make_engine(node)
+    _check_methods(cfg, engine)
+    served = engine.describe_model(cfg)
+    facts = {**served.identity, "vocab_size": served.vocab_size, "bos": served.bos}
+    outline = Outline(
+        model=replace(served.model, engine=node, checkpoint=facts),
+        encoding={"_target_": ENCODING, "engine": engine.kind, **served.settings},
+        vocab_size=served.vocab_size,
+        bos=served.bos,
+        length=served.train_len,
+    )
+    return trained_elsewhere(cfg, f"model={engine.kind}", outline, served.tokenizer)
+
+
+def _check_methods(cfg: dict, engine: Engine) -> None:
+    """Raise ConfigError for methods and trainings that an engine does not take."""
+    model = f"model={engine.kind}"
     for group, names in ALLOWED.items():
-        if method_name(cfg[group]) not in names:
+        name = method_name(cfg[group])
+        if name not in names:
             raise ConfigError(
-                f"{group}={method_name(cfg[group])} is posbench's, and {kind} has positions of its"
-                f" own: leave {group} out."
+                f"{group}={name} is posbench's, and {model} has positions of its own: leave"
+                f" {group} out."
             )
     if method_name(cfg["encoding"]) not in ("rope", "served"):
         raise ConfigError(
-            f"{as_typed('encoding', cfg['encoding'])} cannot be chosen for {kind}, which has"
+            f"{as_typed('encoding', cfg['encoding'])} cannot be chosen for {model}, which has"
             " positions of its own."
         )
     for key in ("check", "finetune"):
         if cfg.get(key):
-            raise ConfigError(f"{key}= needs weights, and {kind} gives losses alone: leave it out.")
-    found = engine.served(cfg)
-    encoding = {"_target_": ENCODING, "engine": engine.kind, **found.settings}
-    known = {**found.identity, "vocab_size": found.vocab_size, "bos": found.bos}
-    model = replace(found.model, engine=cfg["model"]["engine"], checkpoint=known)
-    return trained_elsewhere(cfg, kind, encoding, model, found.train_len, found.tokenizer)
+            raise ConfigError(
+                f"{key}= needs weights, and {model} gives losses alone: leave it out."
+            )

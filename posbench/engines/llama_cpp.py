@@ -59,9 +59,9 @@ class LlamaCpp(Engine):
         grp_attn_n: int = 1,
         grp_attn_w: int = 512,
     ):
-        self.given = {
-            key: value for key, value in locals().items() if key not in ("self", "__class__")
-        }
+        arguments = dict(locals())
+        del arguments["self"]
+        self.flags = arguments
         if rope_scale is not None and rope_freq_scale is not None:
             raise ConfigError(
                 f"model.rope_scale={rope_scale:g} and rope_freq_scale={rope_freq_scale:g} are one"
@@ -74,10 +74,12 @@ class LlamaCpp(Engine):
                 f"model.grp_attn_w={grp_attn_w} must be a multiple of"
                 f" model.grp_attn_n={grp_attn_n}, which is at least 1."
             )
-        self.model = self.context = self.length = None
+        self.model = None
+        self.context = None
+        self.length = None
 
-    def served(self, cfg: dict) -> ServedModel:
-        path = self.given["path"]
+    def describe_model(self, cfg: dict) -> ServedModel:
+        path = self.flags["path"]
         if not path:
             raise ConfigError(
                 "model=llama_cpp reads a GGUF file: add model.path=FILE.gguf to the command."
@@ -87,56 +89,55 @@ class LlamaCpp(Engine):
                 "model=llama_cpp needs llama-cpp-python, which is compiled in minutes: pip install"
                 " 'posbench[llama_cpp]'"
             )
-        found = find_checkpoint(path)
-        if not is_gguf(found.place):
+        checkpoint = find_checkpoint(path)
+        if not is_gguf(checkpoint.place):
             raise ConfigError(
                 f"model.path={path} is no GGUF file, which llama.cpp reads alone: give one, or"
                 " choose model=hf."
             )
-        model, _, said = describe(found)
-        longest = said.pop("length")
-        usual = LlamaCpp("").given
+        outline = describe(checkpoint)
+        defaults = LlamaCpp("").flags
         settings = {
-            key: value
-            for key, value in self.given.items()
-            if key not in ROUNDING and value != usual[key]
+            flag: value
+            for flag, value in self.flags.items()
+            if flag not in ROUNDING and value != defaults[flag]
         }
         return ServedModel(
-            **said,
-            train_len=longest,
-            tokenizer=found.tokenizer(),
-            identity={"sha256": found.digest(cfg["cache_dir"])},
+            vocab_size=outline.vocab_size,
+            bos=outline.bos,
+            train_len=outline.length,
+            tokenizer=checkpoint.tokenizer(),
+            identity={"sha256": checkpoint.digest(cfg["cache_dir"])},
             settings=settings,
-            model=model,
+            model=outline.model,
         )
 
     def start(self, cfg: dict) -> dict:
         import llama_cpp
 
-        size, asked = self.given["ctx_size"], max(cfg["evaluate"]["lengths"])
-        if size is not None and size < asked:
+        size = self.flags["ctx_size"]
+        longest = max(cfg["evaluate"]["lengths"])
+        if size is not None and size < longest:
             raise ConfigError(
-                f"model.ctx_size={size} is less than the {asked} tokens of evaluate.lengths: raise"
-                " it, or leave it out."
+                f"model.ctx_size={size} is less than the {longest} tokens of evaluate.lengths:"
+                " raise it, or leave it out."
             )
         self.lib = llama_cpp
-        _keep.callback = llama_cpp.llama_log_callback(
-            _keep
-        )  # ctypes does not hold the function that it calls
+        # ctypes does not hold the function that it calls
+        _keep.callback = llama_cpp.llama_log_callback(_keep)
         llama_cpp.llama_log_set(_keep.callback, ctypes.c_void_p(0))
         llama_cpp.llama_backend_init()
-        place = find_checkpoint(self.given["path"], download=False).place
+        path = self.flags["path"]
+        place = find_checkpoint(path, download=False).place
         self.model = llama_cpp.llama_model_load_from_file(
             str(place).encode(), llama_cpp.llama_model_default_params()
         )
         if not self.model:
             raise ConfigError(
-                f"model.path={self.given['path']} is a file that this llama.cpp does not load:"
-                f" {_last_line()}"
+                f"model.path={path} is a file that this llama.cpp does not load: {_last_line()}"
             )
-        self.vocab_size = llama_cpp.llama_vocab_n_tokens(
-            llama_cpp.llama_model_get_vocab(self.model)
-        )
+        vocabulary = llama_cpp.llama_model_get_vocab(self.model)
+        self.vocab_size = llama_cpp.llama_vocab_n_tokens(vocabulary)
         return {
             "llama-cpp-python": importlib.metadata.version("llama-cpp-python"),
             "system": llama_cpp.llama_print_system_info().decode().strip(),
@@ -145,12 +146,15 @@ class LlamaCpp(Engine):
     def losses(self, ids_L1: np.ndarray, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
         length = len(ids_L1) - 1
         self._open(length)
-        size, first = self.given["batch_size"], length - n_rows
-        found = [
-            self._batch(ids_L1, start, min(start + size, length), first)
-            for start in range(0, length, size)
-        ]
-        return tuple(map(np.concatenate, zip(*found, strict=True)))
+        size = self.flags["batch_size"]
+        nll_parts = []
+        correct_parts = []
+        for start in range(0, length, size):
+            end = min(start + size, length)
+            nll_R, correct_R = self._batch(ids_L1, start, end, first=length - n_rows)
+            nll_parts.append(nll_R)
+            correct_parts.append(correct_R)
+        return np.concatenate(nll_parts), np.concatenate(correct_parts)
 
     def _open(self, length: int) -> None:
         """An empty context that holds `length` tokens."""
@@ -165,37 +169,33 @@ class LlamaCpp(Engine):
             if not self.context:
                 raise RunError(f"llama.cpp makes no context of {length} tokens: {_last_line()}")
             self.length = length
-        self.past, self.grouped = 0, 0
+        self.past = 0
+        self.grouped = 0
 
     def _parameters(self, length: int) -> Any:
-        lib, given = self.lib, self.given
-        made = lib.llama_context_default_params()
-        made.n_ctx, made.n_batch, made.n_ubatch = (
-            given["ctx_size"] or length,
-            given["batch_size"],
-            given["ubatch_size"],
-        )
-        made.flash_attn_type, made.swa_full, made.no_perf = (
-            FLASH[given["flash_attn"]],
-            given["swa_full"],
-            True,
-        )
-        made.type_k, made.type_v = CACHES[given["cache_type_k"]], CACHES[given["cache_type_v"]]
+        """llama_context_params of the flags, for texts of `length` tokens."""
+        flags = self.flags
+        parameters = self.lib.llama_context_default_params()
+        parameters.n_ctx = flags["ctx_size"] or length
+        parameters.n_batch = flags["batch_size"]
+        parameters.n_ubatch = flags["ubatch_size"]
+        parameters.flash_attn_type = FLASH[flags["flash_attn"]]
+        parameters.swa_full = flags["swa_full"]
+        parameters.no_perf = True
+        parameters.type_k = CACHES[flags["cache_type_k"]]
+        parameters.type_v = CACHES[flags["cache_type_v"]]
         # llama.cpp's own four threads wait for each other where there are fewer cores.
-        made.n_threads = made.n_threads_batch = given["threads"] or cores()
-        if given["rope_scaling"]:
-            made.rope_scaling_type = SCALINGS[given["rope_scaling"]]
-        if given["rope_scale"]:
-            made.rope_freq_scale = 1 / given["rope_scale"]
-        flags = (
-            "rope_freq_base",
-            "rope_freq_scale",
-            *(key for key in given if key.startswith("yarn_")),
-        )
-        for key in flags:
-            if given[key] is not None:
-                setattr(made, key, given[key])
-        return made
+        parameters.n_threads = flags["threads"] or cores()
+        parameters.n_threads_batch = parameters.n_threads
+        if flags["rope_scaling"]:
+            parameters.rope_scaling_type = SCALINGS[flags["rope_scaling"]]
+        if flags["rope_scale"]:
+            parameters.rope_freq_scale = 1 / flags["rope_scale"]
+        for flag, value in flags.items():
+            same_name = flag in ("rope_freq_base", "rope_freq_scale") or flag.startswith("yarn_")
+            if same_name and value is not None:
+                setattr(parameters, flag, value)
+        return parameters
 
     def _batch(
         self, ids_L1: np.ndarray, start: int, end: int, first: int
@@ -203,38 +203,49 @@ class LlamaCpp(Engine):
         """Read tokens start to end - 1. Losses of the targets of the rows from `first` on among
         them.
         """
-        lib, count = self.lib, end - start
         self._extend_self()
-        batch = lib.llama_batch_init(count, 0, 1)
-        try:
-            batch.n_tokens = count
-            wanted = np.arange(start, end) >= first
-            for field, values in (("token", ids_L1[start:end]), ("pos", self.past + np.arange(count)), ("n_seq_id", np.ones(count)),
-                                  ("logits", wanted)):  # fmt: skip
-                np.ctypeslib.as_array(getattr(batch, field), (count,))[:] = values
-            for i in range(count):
-                batch.seq_id[i][0] = 0
-            if code := lib.llama_decode(self.context, batch):
-                raise RunError(
-                    f"llama.cpp stops at token {start} of a text ({code}): {_last_line()}"
-                )
-        finally:
-            lib.llama_batch_free(batch)
-        self.past += count
-        target_R = ids_L1[1:][start:end][wanted]
+        scored = np.arange(start, end) >= first
+        self._decode(ids_L1, start, end, scored)
+        self.past += end - start
+        target_R = ids_L1[1:][start:end][scored]
         if not len(target_R):
             return np.zeros(0, np.float32), np.zeros(0, bool)
         logits_RV = np.ctypeslib.as_array(
-            lib.llama_get_logits(self.context), (len(target_R), self.vocab_size)
+            self.lib.llama_get_logits(self.context), (len(target_R), self.vocab_size)
         )
         largest_R = logits_RV.max(axis=1)
         at_R = logits_RV[np.arange(len(target_R)), target_R]
         total_R = np.log(np.exp(logits_RV - largest_R[:, None]).sum(axis=1, dtype=np.float64))
         return (total_R + largest_R - at_R).astype(np.float32), logits_RV.argmax(axis=1) == target_R
 
+    def _decode(self, ids_L1: np.ndarray, start: int, end: int, scored: np.ndarray) -> None:
+        """Run llama.cpp on tokens start to end - 1, with logits where `scored`."""
+        lib = self.lib
+        count = end - start
+        batch = lib.llama_batch_init(count, 0, 1)
+        values_of = {
+            "token": ids_L1[start:end],
+            "pos": self.past + np.arange(count),
+            "n_seq_id": np.ones(count),
+            "logits": scored,
+        }
+        try:
+            batch.n_tokens = count
+            for name, values in values_of.items():
+                np.ctypeslib.as_array(getattr(batch, name), (count,))[:] = values
+            for i in range(count):
+                batch.seq_id[i][0] = 0
+            code = lib.llama_decode(self.context, batch)
+        finally:
+            lib.llama_batch_free(batch)
+        if code:
+            raise RunError(f"llama.cpp stops at token {start} of a text ({code}): {_last_line()}")
+
     def _extend_self(self) -> None:
         """Move the cached keys as self-extend does once a whole group window lies behind."""
-        n, w, lib = self.given["grp_attn_n"], self.given["grp_attn_w"], self.lib
+        n = self.flags["grp_attn_n"]
+        w = self.flags["grp_attn_w"]
+        lib = self.lib
         memory = lib.llama_get_memory(self.context)
         while n > 1 and self.past >= self.grouped + w:
             block = (n * self.grouped) // w
@@ -252,7 +263,8 @@ class LlamaCpp(Engine):
             self.lib.llama_free(self.context)
         if self.model:
             self.lib.llama_model_free(self.model)
-        self.model = self.context = None
+        self.model = None
+        self.context = None
 
 
 _log: list[str] = []  # the latest lines of llama.cpp, of which an error shows the last

@@ -21,7 +21,7 @@ from posbench.position.interfaces import Encoding, Extension, ScaleAttention
 from posbench.position.legality import check_trained_scale
 from posbench.pretrained.checkpoint import Checkpoint
 from posbench.pretrained.outline import outlined
-from posbench.pretrained.transformers_model import loaded
+from posbench.pretrained.transformers_model import load
 from posbench.pretrained.weights import load_checkpoint, unchanged
 from posbench.runs.directory import Run
 from posbench.scale_attention.none import NoScale
@@ -166,6 +166,6 @@ def read_theirs(checkpoint: Checkpoint, cfg: JobConfig, device: str) -> "Reader"
     """
     from posbench.model.inplace.reader import Reader
 
-    model = loaded(checkpoint, torch.float32).to(device).requires_grad_(False)
+    model = load(checkpoint, torch.float32).to(device).requires_grad_(False)
     scaling = {key: cfg.encoding.get(key) for key in ("scaling", "scaling_len")}
     return Reader(model, cfg.train.train_len, **scaling).eval()

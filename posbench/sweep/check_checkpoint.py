@@ -14,7 +14,7 @@ from posbench.config.schema import JobConfig
 from posbench.model.gpt import GPT
 from posbench.model.inplace.reader import Reader
 from posbench.pretrained.checkpoint import Checkpoint, find_checkpoint
-from posbench.pretrained.transformers_model import theirs
+from posbench.pretrained.transformers_model import try_load
 
 PASSAGE, COMPARED = 256, 1024  # tokens at most
 SHARES = (
@@ -98,7 +98,7 @@ def difference_from_transformers(
     """Norm of the difference from transformers' logits over their norm, in float32; or the reason
     why there is none.
     """
-    other = theirs(checkpoint, torch.float32)
+    other = try_load(checkpoint, torch.float32)
     if isinstance(other, str):
         return other
     expected_TV = other(text_T[None].cpu()).logits[0]

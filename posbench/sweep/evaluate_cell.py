@@ -8,7 +8,7 @@ from posbench.common.files import read_json, write_json
 from posbench.common.progress import Progress
 from posbench.config import identity
 from posbench.data.corpus import Corpus
-from posbench.engines.ask import AskingScorer, EngineModel
+from posbench.engines.ask import EngineModel, EngineScorer
 from posbench.evaluation.protocol import Protocol
 from posbench.evaluation.scorer import Scorer
 from posbench.model.build import load_model
@@ -30,7 +30,7 @@ def cell_evaluation(
     chooses the targets if it is another.
     """
     scale, chooser = make(cell.scale_attention, model.encoding.shape), cell.evaluate.key_run
-    kind = AskingScorer if isinstance(model, EngineModel) else Scorer
+    kind = EngineScorer if isinstance(model, EngineModel) else Scorer
     given = kind(model, corpus, make(cell.extension), scale, cell.evaluate, device)
     if not chooser:
         return given

@@ -248,12 +248,16 @@ def _with_training(given: dict, run: Run | None) -> dict:
     """Configuration with the training of `run`, or else with the model of its checkpoint if it
     names one.
     """
-    from posbench.engines.engine import adopt_engine
-    from posbench.pretrained.import_config import adopt
+    from posbench.engines.engine import config_from_engine
+    from posbench.pretrained.import_config import config_from_checkpoint
 
     if run is None:
         given = {**given, "data": resolved_data(given["data"])}
-        cfg = adopt_engine(given) if given["model"].get("engine") else adopt(given)
+        cfg = (
+            config_from_engine(given)
+            if given["model"].get("engine")
+            else config_from_checkpoint(given)
+        )
     elif run.config.exists():
         trained = trusted_config(run)
         if engine := trained["model"].get("engine"):

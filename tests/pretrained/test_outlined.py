@@ -72,8 +72,8 @@ def test_the_first_falcons_and_blooms_are_outlined_by_their_older_configurations
     bloom = {"n_embed": 64, "num_attention_heads": 4, "n_layer": 2, "seq_length": 2048}
     for kind, config, expected in (("falcon", falcon, "turned"), ("bloom", bloom, "alibi")):
         described = {**config, "model_type": kind, "vocab_size": VOCAB}
-        model, encoding, known = outline(described, tmp_path / "config.json")
-        assert (model.d_model, encoding["kind"], known["length"]) == (64, expected, 2048)
+        read = outline(described, tmp_path / "config.json")
+        assert (read.model.d_model, read.encoding["kind"], read.length) == (64, expected, 2048)
 
 
 @pytest.mark.parametrize("key", CHANGED)

@@ -16,7 +16,7 @@ from posbench.model.build import load_model, make_model
 from posbench.model.weights import save_weights
 from posbench.position.instantiate import make, trained_config
 from posbench.position.plan import make_plan
-from posbench.pretrained.import_config import adopt
+from posbench.pretrained.import_config import config_from_checkpoint
 from posbench.runs.directory import Run
 from posbench.sweep import take_checkpoint as hf_weights
 from posbench.tools.export.command import export
@@ -173,7 +173,7 @@ def adopted(path: Path, **changed) -> JobConfig:
         ),
         **changed,
     }
-    return resolve(adopt(cfg))
+    return resolve(config_from_checkpoint(cfg))
 
 
 def imported(path: Path) -> Run:

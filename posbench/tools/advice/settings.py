@@ -102,7 +102,7 @@ def engine_words(cfg: JobConfig, told: dict, own: dict | None) -> dict[str, dict
         "model_type": (own or {}).get("model_type", "llama"),
         "num_hidden_layers": cfg.model.n_layer,
     }
-    shape["head_dim"] = cfg.model.head_dim or cfg.model.d_model // cfg.model.n_head
+    shape["head_dim"] = cfg.model.head_width
     bare = settings(cfg, nodes("extension")["none"], own)
     keys, length = ("rope_parameters", "max_position_embeddings"), cfg.train.train_len
     before, after = (

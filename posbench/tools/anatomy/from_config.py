@@ -10,7 +10,7 @@ from posbench.config.schema import TRAINING, JobConfig
 from posbench.model.build import load_model, make_encoding, make_trained_scale
 from posbench.position.instantiate import trusted_config
 from posbench.position.interfaces import Encoding, ScaleAttention
-from posbench.pretrained.import_config import adopt
+from posbench.pretrained.import_config import config_from_checkpoint
 from posbench.results.run_metadata import flatten, text
 from posbench.runs.directory import Run
 
@@ -22,7 +22,7 @@ def resolve_methods(cfg: dict) -> JobConfig:
     Raises ConfigError for a run that is not finished, and as `resolve` does.
     """
     if cfg["run"] is None:
-        return resolve(adopt(cfg))
+        return resolve(config_from_checkpoint(cfg))
     run = Run(cfg["run"])
     if not run.finished:
         raise ConfigError(

@@ -28,9 +28,9 @@ from posbench.position.instantiate import make
 from posbench.position.legality import check, fed_length
 from posbench.position.plan import Plan, make_plan
 from posbench.pretrained.checkpoint import find_checkpoint
-from posbench.pretrained.import_config import adopt
+from posbench.pretrained.import_config import config_from_checkpoint
 from posbench.pretrained.outline import outlined
-from posbench.pretrained.transformers_model import theirs
+from posbench.pretrained.transformers_model import try_load
 from posbench.pretrained.weights import load_checkpoint
 from posbench.scale_attention.none import NoScale
 from posbench.tools.benchmark.measure import SCORED, Figure, measure
@@ -56,7 +56,9 @@ def load(path: str) -> GPT | Reader:
         "data": {"tokenizer": "none", "vocab_size": 0},
         "cache_dir": None,
     }
-    found = adopt({"model": {"path": path}, "encoding": nodes("encoding")["rope"], **unread})
+    found = config_from_checkpoint(
+        {"model": {"path": path}, "encoding": nodes("encoding")["rope"], **unread}
+    )
     cfg = JobConfig.of({key: found[key] for key in ("encoding", "model", "train", "seed")})
     checkpoint = cfg.model.checkpoint
     if outlined(cfg):
@@ -82,7 +84,9 @@ def measure_checkpoint(
         [name for name in only or FEW if name not in (PLAIN, THEIRS)],
     )
     reader = rounded(model) if dtype == "bf16" else model
-    other = theirs(find_checkpoint(path, download=False), DTYPES[dtype], attn_implementation="sdpa")
+    other = try_load(
+        find_checkpoint(path, download=False), DTYPES[dtype], attn_implementation="sdpa"
+    )
     for length in lengths:
         seeded = torch.Generator().manual_seed(length)
         text_BT = torch.randint(0, model.lm_head.out_features, (1, length), generator=seeded).to(

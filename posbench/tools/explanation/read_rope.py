@@ -7,7 +7,7 @@ do. A value that cannot be read counts as missing, and checks.py says so."""
 from dataclasses import replace
 
 from posbench.common.errors import ConfigError
-from posbench.pretrained.outline import size_of
+from posbench.pretrained.outline import size_of, stated_width
 from posbench.tools.explanation.config_json import nested, number, rope_words
 from posbench.tools.explanation.facts import HF, SGLANG, TYPES, VLLM, of_family
 from posbench.tools.explanation.frequencies import Rope, longrope_amplitude, yarn_amplitude
@@ -34,17 +34,6 @@ def head_width(width: float, name: str) -> int:
     return int(width)
 
 
-def stated_width(config: dict) -> int | None:
-    """Channels of a head in front of positions: head_dim, or the width of the model by its heads;
-    None where they are not said.
-    """
-    width, heads, head_dim = (
-        size_of(config, name, HERE) for name in ("d_model", "n_head", "head_dim")
-    )
-    divides = width and heads and width % heads == 0
-    return head_dim or (width // heads if divides else None)
-
-
 def read_rope(said: dict, config: dict, longest: float, reader: str = HF) -> Rope:
     """RoPE of words with defaults. Raises ConfigError for a model that does not say the width of a
     head.
@@ -62,7 +51,7 @@ def read_rope(said: dict, config: dict, longest: float, reader: str = HF) -> Rop
         longest / original if kind in ("yarn", "longrope") else 1.0
     )
     latent = number(config.get("qk_rope_head_dim")) and number(config.get("qk_nope_head_dim"))
-    head_dim = number(config.get("qk_rope_head_dim")) or stated_width(config)
+    head_dim = number(config.get("qk_rope_head_dim")) or stated_width(config, HERE)
     if head_dim is None:
         width, heads = (size_of(config, name, HERE) for name in ("d_model", "n_head"))
         sizes = f"hidden_size={width} and num_attention_heads={heads} do not say it"

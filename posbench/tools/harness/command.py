@@ -17,7 +17,7 @@ from posbench.data.task import make_text_task
 from posbench.data.text_questions import TextQuestions
 from posbench.data.tokenizers import pretrained_json, read_tokenizer
 from posbench.pretrained.checkpoint import Checkpoint, find_checkpoint
-from posbench.pretrained.transformers_model import loaded
+from posbench.pretrained.transformers_model import load
 
 
 def harness(request: Request) -> None:
@@ -50,7 +50,7 @@ def harness(request: Request) -> None:
         if known != checkpoint.place:
             dtype = torch.bfloat16 if cfg["evaluate"]["dtype"] == "bf16" else torch.float32
             model, known = (
-                loaded(checkpoint, dtype).to(pick_device(cfg["device"])),
+                load(checkpoint, dtype).to(pick_device(cfg["device"])),
                 checkpoint.place,
             )
         target = cfg["target_len"] or max(typed("evaluate", cfg["evaluate"]).lengths or [0]) or None

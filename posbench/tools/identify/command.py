@@ -18,7 +18,7 @@ from posbench.config.identity import NO_EXTENSION, NO_SCALE, method_name
 from posbench.config.schema import JobConfig
 from posbench.evaluation.every_token import EveryTokenProtocol
 from posbench.evaluation.registry import protocol
-from posbench.pretrained.import_config import adopt
+from posbench.pretrained.import_config import config_from_checkpoint
 from posbench.report.figures.style import save
 from posbench.sweep.cost import cost
 from posbench.sweep.dry_run import check_devices
@@ -162,7 +162,7 @@ def _unscaled(raw: dict, engine: EngineRows, lengths: list[int], typed: set[str]
         "scale_attention": NO_SCALE,
         "allow_untested": True,
     }
-    encoding = adopt(unscaled)["encoding"]
+    encoding = config_from_checkpoint(unscaled)["encoding"]
     has_scaling = encoding.get("scaling") is not None
     train_len = engine.evaluation.first["train_len"]
     length = raw["train"]["length"]

@@ -1,0 +1,147 @@
+"""Client of a server of JSON, with tries, limits on sizes, and one sentence for each fault.
+
+The key of POSBENCH_API_KEY is sent as a bearer token and written nowhere."""
+
+import json
+import math
+import threading
+from typing import Any, NamedTuple
+
+from posbench.common.errors import ConfigError, RunError, first_line
+from posbench.common.secret import KEY, masked, secret_key
+from posbench.config.typed_args import shown
+
+AGAIN = (408, 425, 429, 500, 502, 503, 504)  # answers after which the same request may succeed
+UNAUTHORIZED = (401, 403)
+LONGEST = 60.0  # seconds between two tries, at most
+CONNECT = 20  # seconds to wait for a connection
+# bytes of an answer, beside those of each token; a list of models has up to 1 MiB
+LARGEST = 4 * 2**20
+# bytes of an answer for each token that was asked for; servers write up to 200
+LARGEST_OF_TOKEN = 1024
+BEGINNING = 4096  # bytes of an answer of which a sentence may quote some
+
+
+class Answer(NamedTuple):
+    """Answer of a server: its status, its bytes, and the seconds after which it wants to be asked
+    again, nan where it names none.
+    """
+
+    status: int
+    content: bytes
+    retry_after: float
+
+    def quoted(self) -> str:
+        """Status and beginning as a sentence quotes them, such as "500, {"error": ...".
+
+        The key is hidden before they are cut."""
+        return f"{self.status}, {shown(masked(self.content[:BEGINNING].decode(errors='replace')))}"
+
+
+class Client:
+    """Connections to the server at `url`, which several threads may use at the same time.
+
+    Raises ConfigError for a key that cannot be sent."""
+
+    def __init__(self, url: str, connections: int, timeout: float):
+        import httpx
+
+        self.url = url
+        self.closed = threading.Event()
+        self.connections = httpx.Client(
+            base_url=url,
+            headers=_headers(),
+            timeout=httpx.Timeout(timeout, connect=CONNECT),
+            limits=httpx.Limits(max_connections=connections),
+        )
+
+    def close(self) -> None:
+        """End it, also while other threads wait for an answer."""
+        self.closed.set()
+        self.connections.close()
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: dict | None = None,
+        tries: int = 1,
+        error: type[Exception] = RunError,
+        tokens: int = 0,
+    ) -> Any:
+        """JSON of an answer about so many tokens, after so many tries.
+
+        Raises `error`, and ConfigError for a key that the server does not take."""
+        import httpx
+
+        largest = LARGEST + LARGEST_OF_TOKEN * tokens
+        for attempt in range(tries):
+            pause = min(2.0**attempt, LONGEST)
+            try:
+                answer = self._read(method, path, body, largest)
+            # RuntimeError where `close` was called
+            except (httpx.HTTPError, httpx.InvalidURL, RuntimeError) as cause:
+                fault = f"{type(cause).__name__}: {first_line(cause)}"
+            else:
+                if len(answer.content) > largest:
+                    raise error(
+                        f"{self.url}{path} answers with more than {largest / 2**20:,.0f} MiB, too"
+                        f" much for {tokens} tokens: see what runs there."
+                    )
+                if answer.status == 200:
+                    try:
+                        return json.loads(answer.content)
+                    except (ValueError, RecursionError):
+                        fault = f"{answer.quoted()}, which is no JSON"
+                else:
+                    self._check_status(answer, path, error)
+                    fault = answer.quoted()
+                    if math.isfinite(answer.retry_after):
+                        pause = min(max(answer.retry_after, 0.0), LONGEST)
+            if attempt + 1 < tries and self.closed.wait(pause):
+                break
+        raise error(
+            f"{self.url}{path} does not answer as it should ({fault}): see that it runs, and run"
+            " the same command again."
+        )
+
+    def _check_status(self, answer: Answer, path: str, error: type[Exception]) -> None:
+        """Raise an error for a status after which the same request cannot succeed."""
+        if answer.status in UNAUTHORIZED:
+            raise ConfigError(
+                f"{self.url} does not take the key ({answer.status}): set {KEY} to one that it"
+                " takes."
+            )
+        if answer.status not in AGAIN:
+            raise error(
+                f"{self.url}{path} refuses what it is asked ({answer.quoted()}): see that it is a"
+                " server of completions, and what it takes."
+            )
+
+    def _read(self, method: str, path: str, body: dict | None, largest: int) -> Answer:
+        """Answer as it comes, which is not read on once it is larger than `largest` bytes.
+
+        Raises errors of httpx."""
+        content = bytearray()
+        with self.connections.stream(method, path, json=body) as answer:
+            for chunk in answer.iter_bytes():
+                content += chunk
+                if len(content) > largest:
+                    break
+        try:
+            retry_after = float(answer.headers.get("Retry-After", "nan"))
+        except ValueError:  # a date
+            retry_after = math.nan
+        return Answer(answer.status_code, bytes(content), retry_after)
+
+
+def _headers() -> dict[str, str]:
+    """Header with the key, if there is one. Raises ConfigError for a key that cannot be sent."""
+    key = secret_key()
+    for at, letter in enumerate(key):
+        if not letter.isascii() or not letter.isprintable():
+            raise ConfigError(
+                f"{KEY} cannot be sent: character {at + 1} of {len(key)} is not printable ASCII."
+                " Set it again, as the server gives it."
+            )
+    return {"Authorization": f"Bearer {key}"} if key else {}
