@@ -12,11 +12,11 @@ def prepare_data(request: Request) -> None:
     from posbench.data.mix import resolved_data
     from posbench.data.sources import ALL, SPLITS, TASK
     from posbench.data.tokenfile import overlap, sequences
-    from posbench.pretrained.import_config import adopt
+    from posbench.pretrained.import_config import config_from_checkpoint
 
     wanted = {}
     for cfg in request.cfgs:
-        data = adopt({**cfg, "data": resolved_data(cfg["data"])})["data"]
+        data = config_from_checkpoint({**cfg, "data": resolved_data(cfg["data"])})["data"]
         splits = (ALL,) if cfg["model"]["path"] and cfg["evaluate"]["split"] == ALL else SPLITS
         wanted[repr(data), splits] = data, cfg["cache_dir"], splits
     for data, cache_dir, splits in wanted.values():
