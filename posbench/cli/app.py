@@ -1,5 +1,4 @@
-"""Command line: Hydra composes the configuration, this module runs the command and sets the exit
-code.
+"""A command line that Hydra composes: its words to jobs, which the command gets.
 
 Exit codes: 0 done (also a sweep whose cells are all refused or no-ops), 1 a job failed, 2 the
 configuration is refused, 128 + n ended by signal n. Only hydra is imported before there is
@@ -12,7 +11,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import hydra
 from hydra._internal.config_repository import ConfigRepository
@@ -48,14 +47,24 @@ from posbench.config.schema import LISTS, check_config
 from posbench.config.typed_args import shown
 
 SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
-ANSWERED = (
-    "help",
-    "hydra_help",
-    "cfg",
-    "info",
-    "shell_completion",
-    "resolve",
-)  # flags that Hydra answers without a job
+# flags that Hydra answers without a job
+ANSWERED = ("help", "hydra_help", "cfg", "info", "shell_completion", "resolve")
+
+
+class ComposedJob(NamedTuple):
+    """Values of a job as Hydra composes them, unresolved, and the words that choose them."""
+
+    values: dict
+    words: list[str]
+
+
+class Composed(NamedTuple):
+    """All jobs of a command, and what the cells of their grids are composed with."""
+
+    jobs: list[ComposedJob]
+    composer: Composer
+    launcher: dict  # its yaml
+    sweep: bool
 
 
 def run_with_hydra(command: Command) -> None:
@@ -66,97 +75,93 @@ def run_with_hydra(command: Command) -> None:
 
 def _run(command: Command) -> int | None:
     flags = _flags_first(command)
-    ConfigRepository.get_group_options = (
-        _choices  # Hydra calls it for listings, completion and glob(*)
-    )
-    # registers the plugins of Hydra and of installed packages, with schemas of launchers that
-    # refuse posbench's yamls
-    Plugins.instance()
+    _adapt_hydra()
+    if flags.config_dir:
+        _import_from(flags.config_dir)
+    if any(getattr(flags, name) for name in ANSWERED):
+        # makes Hydra raise its errors instead of printing many lines
+        os.environ["HYDRA_FULL_ERROR"] = "1"
+        main = hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=command.yaml)
+        with _one_sentence():
+            main(lambda _: None)()
+        return 0
+    folder = os.path.abspath(flags.config_path or CONFIGS)
+    with hydra.initialize_config_dir(folder, job_name=command.yaml, version_base="1.3"):
+        with _one_sentence():
+            composed = _compose(flags, flags.config_name or command.yaml)
+        return _execute(command, composed)
+
+
+def _adapt_hydra() -> None:
+    """Hide yamls that are parts of others, and schemas of launchers, which refuse posbench's."""
+    # Hydra calls it for listings, completion and glob(*)
+    ConfigRepository.get_group_options = _choices
+    Plugins.instance()  # registers the schemas
     for path in (CONFIGS / "hydra" / "launcher").glob("*.yaml"):
         ConfigStore.instance().repo["hydra"]["launcher"].pop(path.name, None)
-    if flags.config_dir:  # classes may lie beside the user's yamls, for children too
-        sys.path.insert(0, os.path.abspath(flags.config_dir))
-        os.environ["PYTHONPATH"] = os.pathsep.join(
-            filter(None, (sys.path[0], os.environ.get("PYTHONPATH")))
-        )
-    if any(getattr(flags, name) for name in ANSWERED):
-        os.environ["HYDRA_FULL_ERROR"] = (
-            "1"  # makes Hydra raise its errors instead of printing many lines
-        )
-        with _one_sentence():
-            hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=command.yaml)(
-                lambda _: None
-            )()
-        return 0
-    with hydra.initialize_config_dir(
-        os.path.abspath(flags.config_path or CONFIGS), job_name=command.yaml, version_base="1.3"
-    ):
-        with _one_sentence():
-            composed = _composed(flags, flags.config_name or command.yaml)
-        return _execute(command, *composed)
 
 
-def _composed(
-    flags: argparse.Namespace, config_name: str
-) -> tuple[list[tuple[dict, list[str]]], Composer, dict, bool]:
-    """[(unresolved values, words typed)] of all jobs, the Composer for the cells of their grids,
-    the launcher's yaml, True for a sweep.
-    """
-    sweep, words, found = flags.multirun, flags.overrides, loader(flags.config_dir)
-    later = (
-        of_swept(words) if sweep else []
-    )  # this composition has none of the values that a sweep takes
+def _import_from(config_dir: str) -> None:
+    """Find classes that lie beside the user's yamls, in this process and its children."""
+    folders = [os.path.abspath(config_dir)]
+    sys.path.insert(0, folders[0])
+    if os.environ.get("PYTHONPATH"):
+        folders.append(os.environ["PYTHONPATH"])
+    os.environ["PYTHONPATH"] = os.pathsep.join(folders)
+
+
+def _compose(flags: argparse.Namespace, config_name: str) -> Composed:
+    sweep = flags.multirun
+    words = flags.overrides
+    # this composition has none of the values that a sweep takes
+    later = of_swept(words) if sweep else []
     first = [word for word in words if word not in later]
-    cfg = found.load_configuration(config_name, first, RunMode.MULTIRUN if sweep else RunMode.RUN)
+    mode = RunMode.MULTIRUN if sweep else RunMode.RUN
+    cfg = loader(flags.config_dir).load_configuration(config_name, first, mode)
     HydraConfig.instance().set_config(cfg)  # for ${hydra:...} in a yaml
-    launcher, sweeper = (
-        OmegaConf.to_container(node, resolve=True)
-        for node in (cfg.hydra.launcher, cfg.hydra.sweeper)
-    )
+    launcher = OmegaConf.to_container(cfg.hydra.launcher, resolve=True)
+    sweeper = OmegaConf.to_container(cfg.hydra.sweeper, resolve=True)
     for target in (launcher.pop("_target_", None), sweeper["_target_"]):
         if target not in (None, SWEEPER):
             raise ConfigError(
                 f"{target} is not supported for trainings: choose hydra/launcher=grid, basic,"
                 " joblib or submitit_slurm."
             )
-    composer, typed = (
-        Composer(config_name, cfg.hydra.overrides.hydra),
-        [word for word in words if word not in cfg.hydra.overrides.hydra],
-    )
+    hydras_words = cfg.hydra.overrides.hydra
+    job_words = [word for word in words if word not in hydras_words]
+    composer = Composer(config_name, hydras_words)
     if not sweep:
-        return [(unresolved(cfg), typed)], composer, launcher, sweep
+        return Composed([ComposedJob(unresolved(cfg), job_words)], composer, launcher, sweep)
     axes = [f"{key}={value}" for key, value in (sweeper["params"] or {}).items()]
-    jobs, groups = [], {word.lstrip("+~").partition(".")[0] for word in later}
-    for job in swept([*axes, *typed]):
-        with _one_sentence(" ".join(word for word in job if word.partition("=")[0] in groups)):
-            jobs.append((composer.values(job), job))
-    return jobs, composer, launcher, sweep
+    groups = {word.lstrip("+~").partition(".")[0] for word in later}
+    jobs = []
+    for choices in swept([*axes, *job_words]):
+        with _one_sentence(" ".join(word for word in choices if word.partition("=")[0] in groups)):
+            jobs.append(ComposedJob(composer.values(choices), choices))
+    return Composed(jobs, composer, launcher, sweep)
 
 
-def _execute(
-    command: Command,
-    composed: list[tuple[dict, list[str]]],
-    composer: Composer,
-    launcher: dict,
-    sweep: bool,
-) -> int | None:
-    for job, overrides in composed:
-        check_words(job, overrides)
-    experiment = experiment_of(*composed[0])
-    expanded = [
-        ([check_config(cfg) for cfg in expand(job, overrides, composer)], overrides)
-        for job, overrides in composed
-    ]
-    cfgs = [cfg for cells, _ in expanded for cfg in cells]
-    if any(cfg["run"] or cfg["model"].get("path") or cfg["model"].get("engine") for cfg in cfgs):
-        from posbench.cli.check_trained import check_given
+def _execute(command: Command, composed: Composed) -> int | None:
+    for job in composed.jobs:
+        check_words(job.values, job.words)
+    first = composed.jobs[0]
+    experiment = experiment_of(first.values, first.words)
+    cfgs = []
+    for job in composed.jobs:
+        cells = [check_config(cfg) for cfg in expand(job.values, job.words, composed.composer)]
+        if any(
+            cfg["run"] or cfg["model"].get("path") or cfg["model"].get("engine") for cfg in cells
+        ):
+            from posbench.cli.check_trained import check_trained
 
-        check_given(expanded, experiment)
+            check_trained(cells, job.words, experiment)
+        cfgs.extend(cells)
     _check_effects(command, cfgs)
-    sweep = sweep or "grid" in experiment
+    sweep = composed.sweep or "grid" in experiment
     if sweep:
         name_group(cfgs)
-    return command.function()(Request(cfgs, experiment, sweep, launcher, composed[0][1]))
+    request = Request(cfgs, experiment, sweep, composed.launcher, first.words)
+    return command.function()(request)
 
 
 def _check_effects(command: Command, cfgs: list[dict]) -> None:
@@ -181,10 +186,8 @@ def _check_effects(command: Command, cfgs: list[dict]) -> None:
 
 
 @contextlib.contextmanager
-def _one_sentence(of: str = "") -> Iterator[None]:
-    """Turn the errors of Hydra, and of what it reads, into a ConfigError or RunError of one
-    sentence, which begins with `of`.
-    """
+def _one_sentence(words: str = "") -> Iterator[None]:
+    """Turn errors of Hydra, and of what it reads, into one sentence that begins with `words`."""
     try:
         yield
     except (ConfigError, RunError, BrokenPipeError):
@@ -197,8 +200,10 @@ def _one_sentence(of: str = "") -> Iterator[None]:
         TypeError,
         ValueError,
     ) as error:
-        said = sentence(error)
-        raise ConfigError(said if said.startswith(of) else f"{of}: {said}") from error
+        message = sentence(error)
+        if not message.startswith(words):
+            message = f"{words}: {message}"
+        raise ConfigError(message) from error
     except OSError as error:  # behind those of Hydra's that are OSErrors too
         raise RunError(
             f"{error.filename or os.curdir} cannot be read ({error.strerror}): make it readable, or"
@@ -207,28 +212,17 @@ def _one_sentence(of: str = "") -> Iterator[None]:
 
 
 def _flags_first(command: Command) -> argparse.Namespace:
-    """Flags of sys.argv, and the words as `overrides`. In sys.argv the flags move before the words,
-    as Hydra needs them.
-    """
+    """Flags of sys.argv, and its words as `overrides`. Flags move first, as Hydra needs them."""
     parser = get_args_parser()
-
-    def refuse(message: str) -> NoReturn:
-        unknown = [word for word in message.split() if word.startswith("-")]
-        message = (
-            f"{unknown[0]} is not a flag"
-            if message.startswith("unrecognized") and unknown
-            else message
-        )
-        raise ConfigError(f"{message}: --help shows how {Path(sys.argv[0]).name} is called.")
-
-    parser.error = refuse
-    parsed, flags = parser.parse_intermixed_args(sys.argv[1:]), sys.argv[1:]
+    parser.error = _refuse_flag
+    parsed = parser.parse_intermixed_args(sys.argv[1:])
     if parsed.experimental_rerun:
-        refuse("--experimental-rerun reads files that posbench does not write")
+        _refuse_flag("--experimental-rerun reads files that posbench does not write")
     if parsed.package is not None and not parsed.cfg:
-        refuse(
+        _refuse_flag(
             f"--package {parsed.package} chooses the part that --cfg prints, and there is no --cfg"
         )
+    flags = sys.argv[1:]
     for word in parsed.overrides:
         flags.remove(word)
     parsed.multirun = parsed.multirun or "hydra.mode=MULTIRUN" in parsed.overrides
@@ -237,6 +231,14 @@ def _flags_first(command: Command) -> argparse.Namespace:
     ]
     sys.argv[1:] = flags + parsed.overrides
     return parsed
+
+
+def _refuse_flag(message: str) -> NoReturn:
+    """Raise ConfigError with a message, or one of argparse on an unknown flag."""
+    unknown = [word for word in message.split() if word.startswith("-")]
+    if message.startswith("unrecognized") and unknown:
+        message = f"{unknown[0]} is not a flag"
+    raise ConfigError(f"{message}: --help shows how {Path(sys.argv[0]).name} is called.")
 
 
 def _with_key(word: str, command: Command, sweep: bool) -> str:
@@ -253,11 +255,11 @@ def _with_key(word: str, command: Command, sweep: bool) -> str:
     return f"{key}=[{value}]" if is_list and not sweep else word
 
 
-_EVERY = ConfigRepository.get_group_options
+_ALL_CHOICES = ConfigRepository.get_group_options
 
 
 def _choices(self: ConfigRepository, *args: Any, **options: Any) -> list[str]:
     """Choices of a group without the yamls whose name begins with _, which only serve as parts of
     others.
     """
-    return [name for name in _EVERY(self, *args, **options) if not name.startswith("_")]
+    return [name for name in _ALL_CHOICES(self, *args, **options) if not name.startswith("_")]
