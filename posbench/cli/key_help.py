@@ -13,10 +13,12 @@ from posbench.common.errors import ConfigError, did_you_mean
 from posbench.common.layout import wrapped
 from posbench.config.names import CONFIGS, PACKAGE, SCRIPTS
 
-LINE = re.compile(r"( *)(?:- )?([A-Za-z_]\w*):(?: +((?:[^#]|(?<! )#)*?))?(?: +# ?(.*))?$")
-SENTENCE = re.compile(
-    r"(?<!et al\.)(?<!e\.g\.)(?<!i\.e\.)(?<!vs\.)(?<=\.) (?![a-z])|: python "
-)  # between two sentences
+LINE = re.compile(
+    r"(?P<indent> *)(?:- )?(?P<key>[A-Za-z_]\w*):"
+    r"(?: +(?P<value>(?:[^#]|(?<! )#)*?))?(?: +# ?(?P<comment>.*))?$"
+)
+# between two sentences
+SENTENCE = re.compile(r"(?<!et al\.)(?<!e\.g\.)(?<!i\.e\.)(?<!vs\.)(?<=\.) (?![a-z])|: python ")
 CHOSEN = re.compile(r"  - (\w+): (\w+)")  # a choice in the defaults of configs/run.yaml
 SKIPPED = ("hydra", "defaults")  # parts for Hydra, and the folder of its launchers
 WIDE = 100  # columns
@@ -24,14 +26,12 @@ WIDE = 100  # columns
 
 @dataclass(frozen=True)
 class Described:
-    """Key of a yaml with its default and its comment. `choice` is the yaml in its group that has
-    it, None where all choices share it.
-    """
+    """Key of a yaml with its default and its comment."""
 
     key: str
     default: str
     comment: str
-    choice: str | None = None
+    choice: str | None = None  # extension=yarn that has it; None: all choices of its group
 
 
 def explain_words(words: list[str], folders: Sequence[Path] = (CONFIGS,)) -> str:
@@ -39,19 +39,20 @@ def explain_words(words: list[str], folders: Sequence[Path] = (CONFIGS,)) -> str
 
     Yamls are those of `folders`, of which the first is posbench's own. Raises ConfigError for
     another word."""
-    return "\n\n".join(_explained(word, folders) for word in words)
+    return "\n\n".join(_explain(word, folders) for word in words)
 
 
 def own_folders(words: list[str]) -> tuple[list[str], list[Path]]:
-    """Words without --config-dir DIR, and the folders of yamls: ["seed"], [configs, DIR]. Raises
-    ConfigError for one that is not there.
-    """
-    rest, folders = [], [CONFIGS]
+    """Words without --config-dir DIR, and the folders of yamls: ["seed"], [configs, DIR].
+
+    Raises ConfigError for a DIR that is not there."""
+    keys = []
+    folders = [CONFIGS]
     remaining = iter(words)
     for word in remaining:
         flag, equals, place = word.partition("=")
         if flag not in ("--config-dir", "-cd"):
-            rest.append(word)
+            keys.append(word)
             continue
         folder = Path(place if equals else next(remaining, ""))
         if not folder.is_dir() or folder == Path():
@@ -59,91 +60,95 @@ def own_folders(words: list[str]) -> tuple[list[str], list[Path]]:
                 f"--config-dir {folder} is not a folder: name the one that holds your yamls."
             )
         folders.append(folder)
-    return rest, folders
+    return keys, folders
 
 
-def _explained(word: str, folders: Sequence[Path]) -> str:
+def _explain(word: str, folders: Sequence[Path]) -> str:
     groups = _groups(folders)
-    group, _, name = word.partition("=")
-    known = list(_yaml(CONFIGS / "run.yaml", "", None))
-    for group_name, files in groups.items():
-        if group_name != "experiment":  # whose keys are those of the other groups
-            known += _group(group_name, files)
-    chosen = {
-        key: f"{key}={choice}"
-        for key, choice in CHOSEN.findall((CONFIGS / "run.yaml").read_text(encoding="utf-8"))
-    }
+    group, equals, name = word.partition("=")
+    described = list(_described_keys(groups))
     if group in groups and not name:
-        files = {stem: file for stem, file in groups[group].items() if not stem.startswith("_")}
-        lines = [
-            f"  {group}={stem:24} {_about(file, folders)}".rstrip() for stem, file in files.items()
-        ]
-        return "\n".join(
-            [f"{group}: one of", *lines, f"posbench help {group}=NAME says more of one."]
-        )
-    if name:
-        described = [entry for entry in known if entry.choice == word]
+        return _explain_group(group, groups[group], folders)
+    if equals:
         if name in groups.get(group, {}):
-            about = _about(groups[group][name], folders, whole=True)
-            keys = [_text([entry], chosen) for entry in described]
-            return "\n".join([f"{word}: {about}".rstrip(": "), *keys])
+            entries = [entry for entry in described if entry.choice == word]
+            return _explain_yaml(f"{word}: ", groups[group][name], folders, entries)
     else:
-        described = [entry for entry in known if word in (entry.key, entry.key.rpartition(".")[2])]
-    if not described and (script := CONFIGS / f"{word}.yaml").is_file():
-        keys = [_text([entry], chosen) for entry in _yaml(script, "", None)]
-        return "\n".join([_about(script, folders, whole=True), *keys])
-    if not described and (script := SCRIPTS / f"{word}.py").is_file():
+        entries = [
+            entry for entry in described if word in (entry.key, entry.key.rpartition(".")[2])
+        ]
+        if entries:
+            return _explain_key(word, entries)
+    yaml = CONFIGS / f"{word}.yaml"
+    if yaml.is_file():
+        return _explain_yaml("", yaml, folders, list(_read_yaml(yaml, "", None)))
+    script = SCRIPTS / f"{word}.py"
+    if script.is_file():
         return f"{docstring_line(script)}\nposbench {word} --help says more."
-    if not described:
-        choices = (
-            f"{group}={stem}"
-            for group, files in groups.items()
-            for stem in files
-            if not stem.startswith("_")
-        )
-        near = did_you_mean(word, [*groups, *choices, *(entry.key for entry in known)])
-        raise ConfigError(
-            f"{word} is no key and no choice{near}: posbench help extension lists choices, posbench"
-            " run --cfg job all keys."
-        )
-    return _all_explained(described, word, chosen)
+    choices = [f"{group}={stem}" for group, files in groups.items() for stem in _listed(files)]
+    near = did_you_mean(word, [*groups, *choices, *(entry.key for entry in described)])
+    raise ConfigError(
+        f"{word} is no key and no choice{near}: posbench help extension lists choices, posbench run"
+        " --cfg job all keys."
+    )
 
 
-def _all_explained(described: list[Described], word: str, chosen: dict[str, str]) -> str:
-    """Text on entries: those of the very key first, in it what a plain `posbench run` has first,
-    and one for all that share a comment.
-    """
+def _explain_group(group: str, files: dict[str, Path], folders: Sequence[Path]) -> str:
+    lines = [f"{group}: one of"]
+    for name in _listed(files):
+        about = _about(files[name], folders).replace("\n", " ")
+        lines.append(f"  {group}={name:24} {SENTENCE.split(about)[0]}".rstrip())
+    return "\n".join([*lines, f"posbench help {group}=NAME says more of one."])
+
+
+def _explain_yaml(title: str, file: Path, folders: Sequence[Path], entries: list[Described]) -> str:
+    """Text on a yaml and its keys, below each other."""
+    about = f"{title}{_about(file, folders)}".rstrip(": ")
+    return "\n".join([about, *(_text([entry]) for entry in entries)])
+
+
+def _explain_key(word: str, entries: list[Described]) -> str:
+    """Text on the entries of a key, or of all keys that end with a word.
+
+    That very key is first, with what a plain `posbench run` has; entries of one comment are one."""
 
     def order(entry: Described) -> tuple[bool, bool]:
-        return entry.key != word, not _of_run(entry, described, chosen)
+        return entry.key != word, not _is_default(entry, entries)
 
-    shared: dict[tuple[str, str], list[Described]] = {}
-    for entry in sorted(described, key=order):
+    shared: dict[tuple[str, str], list[Described]] = {}  # {(key, comment): entries}
+    for entry in sorted(entries, key=order):
         shared.setdefault((entry.key, entry.comment), []).append(entry)
-    return "\n".join(_text(entries, chosen) for entries in shared.values())
+    return "\n".join(_text(group) for group in shared.values())
 
 
-def _of_run(entry: Described, described: list[Described], chosen: dict[str, str]) -> bool:
+def _is_default(entry: Described, entries: list[Described]) -> bool:
     """True if a command that chooses nothing has this default."""
-    choice = chosen.get(entry.key.partition(".")[0])
+    group = entry.key.partition(".")[0]
+    run_yaml = (CONFIGS / "run.yaml").read_text(encoding="utf-8")
+    chosen = {group: f"{group}={choice}" for group, choice in CHOSEN.findall(run_yaml)}.get(group)
     if entry.choice is None:
-        return not any(other.key == entry.key and other.choice == choice for other in described)
-    return entry.choice == choice
+        return not any(other.key == entry.key and other.choice == chosen for other in entries)
+    return entry.choice == chosen
 
 
-def _text(entries: list[Described], chosen: dict[str, str]) -> str:
-    """Text on entries of one key and comment, such as "model.d_model = 128   (model=small)", a line
-    for each default, and the comment.
+def _text(entries: list[Described]) -> str:
+    """Text on entries of one key and comment, with a line for each default.
+
+    >>> print(_text([Described("model.d_model", "128", "channels", "model=small")]))
+    model.d_model = 128   (model=small)
+        channels
     """
-    choices: dict[str, list[str]] = {}  # of each default
+    choices: dict[str, list[str]] = {}  # {default: choices that have it}
     for entry in entries:
-        choices.setdefault(entry.default, []).extend([entry.choice] if entry.choice else [])
+        names = choices.setdefault(entry.default, [])
+        if entry.choice:
+            names.append(entry.choice)
     lines = []
     for default, names in choices.items():
-        where = f"   ({', '.join(names)})" if names else ""
-        lines.append(f"{entries[0].key} = {default}{where}")
-    if comment := wrapped(entries[0].comment, "    ", WIDE):
-        lines.append(comment)
+        owners = f"   ({', '.join(names)})" if names else ""
+        lines.append(f"{entries[0].key} = {default}{owners}")
+    if entries[0].comment:
+        lines.append(wrapped(entries[0].comment, "    ", WIDE))
     return "\n".join(lines)
 
 
@@ -153,71 +158,69 @@ def _groups(folders: Sequence[Path]) -> dict[str, dict[str, Path]]:
     """
     groups: dict[str, dict[str, Path]] = {}
     for folder in folders:
-        for group in sorted(
-            path for path in folder.iterdir() if path.is_dir() and path.name not in SKIPPED
-        ):
-            for file in sorted(group.glob("*.yaml")):
-                groups.setdefault(group.name, {}).setdefault(file.stem, file)
+        for path in sorted(folder.glob("*/*.yaml")):
+            if path.parent.name not in SKIPPED:
+                groups.setdefault(path.parent.name, {}).setdefault(path.stem, path)
     return groups
 
 
-def _group(group: str, files: dict[str, Path]) -> Iterator[Described]:
-    for name, file in files.items():
-        yield from _yaml(
-            file,
-            f"{group}.",
-            None if name.startswith("_") or name == "default" else f"{group}={name}",
-        )
+def _listed(files: dict[str, Path]) -> list[str]:
+    """Names of a group's choices. A yaml whose name begins with _ is a part of others."""
+    return [name for name in files if not name.startswith("_")]
 
 
-def _yaml(file: Path, prefix: str, choice: str | None) -> Iterator[Described]:
+def _described_keys(groups: dict[str, dict[str, Path]]) -> Iterator[Described]:
+    yield from _read_yaml(CONFIGS / "run.yaml", "", None)
+    for group, files in groups.items():
+        if group == "experiment":  # whose keys are those of the other groups
+            continue
+        for name, file in files.items():
+            shared = name.startswith("_") or name == "default"
+            yield from _read_yaml(file, f"{group}.", None if shared else f"{group}={name}")
+
+
+def _read_yaml(file: Path, prefix: str, choice: str | None) -> Iterator[Described]:
     """Keys of a yaml with their comments: those behind a value, and the lines above it."""
-    above: list[str] = []
-    parents: list[tuple[int, str]] = []
+    above: list[str] = []  # comment lines
+    parents: list[tuple[int, str]] = []  # (indent, key), the outermost first
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines()):
         if line.lstrip().startswith("#"):
             above.append(line.strip().lstrip("# "))
             continue
-        found = LINE.fullmatch(line)
-        if found and "- " not in found[0].partition(":")[0]:
-            indent, key, value, behind = len(found[1]), found[2], (found[3] or "").strip(), found[4]
-            parents = [one for one in parents if one[0] < indent]
-            dotted = ".".join([*(name for _, name in parents), key])
-            if not value:
-                parents.append((indent, key))
-            top = dotted.split(".")[0]
-            head = (
-                above if number > len(above) else []
-            )  # the first lines of a file are about all of it
-            if top not in SKIPPED and key != "_target_" and (value or behind or head):
-                yield Described(
-                    f"{prefix}{dotted}",
-                    value or "...",
-                    " ".join([*head, *([behind] if behind else [])]),
-                    choice,
-                )
+        # the first lines of a file are about all of it
+        comments = above if number > len(above) else []
         above = []
+        match = LINE.fullmatch(line)
+        if not match or "- " in line.partition(":")[0]:
+            continue
+        indent = len(match["indent"])
+        key = match["key"]
+        value = (match["value"] or "").strip()
+        parents = [(column, parent) for column, parent in parents if column < indent]
+        dotted = ".".join([*(parent for _, parent in parents), key])
+        if not value:
+            parents.append((indent, key))
+        if match["comment"]:
+            comments = [*comments, match["comment"]]
+        skipped = dotted.partition(".")[0] in SKIPPED or key == "_target_"
+        if not skipped and (value or comments):
+            yield Described(f"{prefix}{dotted}", value or "...", " ".join(comments), choice)
 
 
-def _about(file: Path, folders: Sequence[Path], whole: bool = False) -> str:
-    """First sentence about a choice, or all lines: of its yaml's comment, else the first sentence
-    of the file of its class.
-    """
+def _about(file: Path, folders: Sequence[Path]) -> str:
+    """Comment that a yaml begins with, else the first sentence on the class that it names."""
     text = file.read_text(encoding="utf-8")
     if text.startswith("#"):
-        lines = [
-            line.removeprefix("#").removeprefix(" ")
-            for line in takewhile(lambda line: line.startswith("#"), text.splitlines())
-        ]
-        return "\n".join(lines) if whole else SENTENCE.split(" ".join(lines))[0]
+        comment = takewhile(lambda line: line.startswith("#"), text.splitlines())
+        return "\n".join(line.removeprefix("#").removeprefix(" ") for line in comment)
     target = re.search(r"^_target_: ([\w.]+)\.\w+ *(?:#.*)?$", text, re.MULTILINE)
     if target is None:
         return ""
     module = Path(*target[1].split(".")).with_suffix(".py")
-    places = (
-        folder / module for folder in (PACKAGE.parent, *folders[1:])
-    )  # a user's classes lie beside the yamls
-    return next((docstring_line(place) for place in places if place.is_file()), "")
+    for folder in (PACKAGE.parent, *folders[1:]):  # a user's classes lie beside the yamls
+        if (folder / module).is_file():
+            return docstring_line(folder / module)
+    return ""
 
 
 def docstring_line(file: Path) -> str:
