@@ -19,7 +19,7 @@ from posbench.config.typed_args import fit_value, in_tokens, shown
 
 TRACEBACK = "POSBENCH_TRACEBACK"
 UNITS = {"m": "minutes", "h": "hours", "d": "days"}
-UP_TO = 2**24  # largest whole number: tokens, or rounds
+LARGEST = 2**24  # largest whole number: tokens, or rounds
 
 
 def list_files(paths: Iterable[Path]) -> None:
@@ -32,49 +32,65 @@ def options(arguments: list[str], defaults: dict[str, Any]) -> dict[str, Any]:
     """Defaults overridden by the typed words, each read as its default is.
 
     That is true or false (a bare word means true), a positive whole number, a list of these, a
-    length of time, or text. Raises ConfigError for an unknown key or a value of another kind."""
-    given = dict(argument.partition("=")[::2] for argument in arguments)
-    if unknown := sorted(set(given) - set(defaults)):
-        listed = ", ".join(f"{key}={_as_option(value)}" for key, value in defaults.items())
-        raise ConfigError(
-            f"{unknown[0]} is not an option{did_you_mean(unknown[0], defaults)}: choose from"
-            f" {listed}."
-        )
-    return {
-        **defaults,
-        **{key: _read_option(key, text, type(defaults[key])) for key, text in given.items()},
-    }
+    length of time, or text. Raises ConfigError for an unknown key or a value of another kind.
 
-
-def _read_option(key: str, text: str, kind: type) -> Any:
-    if kind is timedelta:
-        found = re.fullmatch(r"(\d{1,5})([mhd])", text)
-        if not found:
+    >>> options(["lengths=64,2k", "reasons"], {"lengths": [64], "reasons": False, "out": "x"})
+    {'lengths': [64, 2048], 'reasons': True, 'out': 'x'}
+    """
+    values = dict(defaults)
+    for argument in arguments:
+        key, _, text = argument.partition("=")
+        if key not in defaults:
+            listed = ", ".join(f"{name}={_as_typed(value)}" for name, value in defaults.items())
             raise ConfigError(
-                f"{key}={text} must be minutes, hours or days, such as {key}=90m, {key}=12h,"
-                f" {key}=30d."
+                f"{key} is not an option{did_you_mean(key, defaults)}: choose from {listed}."
             )
-        return timedelta(**{UNITS[found[2]]: int(found[1])})
+        values[key] = _read_value(key, text, type(defaults[key]))
+    return values
+
+
+def _read_value(key: str, text: str, kind: type) -> Any:
+    if kind is timedelta:
+        return _read_duration(key, text)
     if kind is bool:
         return fit_value(key, {"": True, "true": True, "false": False}.get(text, text), bool)
     if not text:
         raise ConfigError(f"{key}= is empty: give it a value, or leave it out.")
     if kind is str:
         return text
-    parts = [
-        str(in_tokens(part.strip(), key))
-        for part in (unbracketed(text).split(",") if kind is list else [text])
-    ]
-    if not all(re.fullmatch(r"\d{1,8}", part) and 1 <= int(part) <= UP_TO for part in parts):
-        what, such = (
-            ("list of positive whole numbers", "64,1024")
-            if kind is list
-            else ("positive whole number", "64")
-        )
+    if kind is list:
+        numbers = _read_numbers(key, unbracketed(text).split(","))
+        form = "list of positive whole numbers"
+        example = "64,1024"
+    else:
+        numbers = _read_numbers(key, [text])
+        form = "positive whole number"
+        example = "64"
+    if numbers is None:
         raise ConfigError(
-            f"{key}={shown(text)} must be a {what} up to {UP_TO:,}, such as {key}={such}."
+            f"{key}={shown(text)} must be a {form} up to {LARGEST:,}, such as {key}={example}."
         )
-    return [*map(int, parts)] if kind is list else int(parts[0])
+    return numbers if kind is list else numbers[0]
+
+
+def _read_duration(key: str, text: str) -> timedelta:
+    match = re.fullmatch(r"(\d{1,5})([mhd])", text)
+    if not match:
+        raise ConfigError(
+            f"{key}={text} must be minutes, hours or days, such as {key}=90m, {key}=12h, {key}=30d."
+        )
+    return timedelta(**{UNITS[match[2]]: int(match[1])})
+
+
+def _read_numbers(key: str, texts: list[str]) -> list[int] | None:
+    """Whole numbers from 1 to LARGEST, 2k in tokens too; None if a text is none."""
+    numbers = []
+    for text in texts:
+        digits = str(in_tokens(text.strip(), key))
+        if not re.fullmatch(r"\d{1,8}", digits) or not 1 <= int(digits) <= LARGEST:
+            return None
+        numbers.append(int(digits))
+    return numbers
 
 
 def unbracketed(text: str) -> str:
@@ -82,24 +98,20 @@ def unbracketed(text: str) -> str:
     return text[1:-1] if text[:1] + text[-1:] == "[]" else text
 
 
-def _as_option(value: object) -> str:
-    return (
-        f"{value.days}d"
-        if isinstance(value, timedelta)
-        else shown(value).strip("[]").replace(", ", ",")
-    )
+def _as_typed(value: object) -> str:
+    """A default as a user would type it: 30d, 64,1024."""
+    if isinstance(value, timedelta):
+        return f"{value.days}d"
+    return shown(value).strip("[]").replace(", ", ",")
 
 
 def run_main(main: Callable[[list[str]], None]) -> None:
-    """Call `main` with the words of the command line and exit. --help prints the docstring of the
-    script.
-    """
-    asked = {"-h", "--help"} & set(sys.argv[1:])
-    sys.exit(
-        exit_code(
-            lambda: print(sys.modules["__main__"].__doc__.rstrip()) if asked else main(sys.argv[1:])
-        )
-    )
+    """Call `main` with the words of sys.argv and exit. --help prints the script's docstring."""
+    words = sys.argv[1:]
+    if "-h" in words or "--help" in words:
+        docstring = sys.modules["__main__"].__doc__.rstrip()
+        sys.exit(exit_code(lambda: print(docstring)))
+    sys.exit(exit_code(lambda: main(words)))
 
 
 def exit_code(work: Callable[[], int | None]) -> int:
@@ -146,18 +158,18 @@ def open_standard_files() -> None:
 
 
 def unforeseen(error: Exception) -> None:
-    """Print an error and the file of its traceback; with POSBENCH_TRACEBACK=1, or where no file can
-    be made, the traceback itself.
-    """
+    """Print an error and the file of its traceback.
+
+    With POSBENCH_TRACEBACK=1, or where no file can be made, the traceback itself is printed."""
     if not os.environ.get(TRACEBACK):
         with contextlib.suppress(OSError):
             number, name = tempfile.mkstemp(".txt", "traceback-", text=True)
             with open(number, "w", encoding="utf-8") as file:
-                raised = masked("".join(traceback.format_exception(error)))
-                file.write(f"{' '.join(sys.orig_argv)}\n\n{raised}")
-            said = shown(masked(next(iter(str(error).splitlines()), "")))
+                lines = masked("".join(traceback.format_exception(error)))
+                file.write(f"{' '.join(sys.orig_argv)}\n\n{lines}")
+            message = shown(masked(str(error).partition("\n")[0]))
             print(
-                f"failed: unforeseen {type(error).__name__} ({said}): the traceback is in {name}.",
+                f"failed: unforeseen {type(error).__name__} ({message}): the traceback is in {name}.",
                 file=sys.stderr,
             )
             return
