@@ -16,7 +16,7 @@ from posbench.report.report import collect
 from posbench.report.tables import METHOD
 from posbench.results.evidence import check_folder
 from posbench.results.search import ROWS, find_results, shortest_endings
-from posbench.runs.columns import STATED, TABLE
+from posbench.runs.columns import NEVER_EMPTY, TABLE
 from posbench.runs.rows import key, read_csv, read_eval
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 KINDS = {int: "Int64", float: "float64", bool: "bool"}  # Int64 holds missing numbers as well
 DTYPES = {column.name: KINDS[column.kind] for column in TABLE if column.kind in KINDS}
-DTYPES |= {name: "int64" for name in STATED if DTYPES.get(name) == "Int64"}
+DTYPES |= {name: "int64" for name in NEVER_EMPTY if DTYPES.get(name) == "Int64"}
 RECORDS: dict[str, type[SectionKey]] = {
     "curve": CurvePoint,
     "context": ContextPoint,

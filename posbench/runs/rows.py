@@ -17,26 +17,22 @@ from posbench.common.files import finite, read_bytes, read_json, sha256_json, wr
 from posbench.config.identity import without_later
 from posbench.runs.columns import (
     COLUMNS,
-    COUNTED,
     DERIVED,
     KEY,
+    NEVER_EMPTY,
+    SCHEMA,
     SHARED,
-    STATED,
     TABLE,
     VOLATILE,
     Column,
+    complete,
 )
 
-SCHEMA = 1
 MOST = 20_000  # rows of one eval json; protocols by position have about 50 per length
-SETTING = (  # extra column of a report and its CSV: settings of windows and targets, in words
-    "setting"
-)
-LARGEST = {
-    "tokens": MOST_TOKENS,
-    "bytes": MOST_TOKENS,
-    "nats/token": MOST_NATS,
-}  # value of a column, by its unit
+# Extra column of a report and its CSV: settings of windows and targets, in words.
+SETTING = "setting"
+# {unit: largest value of a column}
+LARGEST = {"tokens": MOST_TOKENS, "bytes": MOST_TOKENS, "nats/token": MOST_NATS}
 LARGEST_EXPONENT = 709.0  # exp() of more exceeds a double
 DIGEST = "digest"  # key of an eval json: SHA-256 of all else in it
 KINDS = {column.name: column.kind for column in TABLE}
@@ -47,17 +43,21 @@ def key(row: dict) -> tuple:
     return tuple(row[name] for name in KEY)
 
 
-def agree(one: dict, two: dict) -> bool:
+def agree(row: dict, other: dict) -> bool:
     """True if two rows are equal in all columns but VOLATILE. A missing argument of identity.LATER
     counts as its default.
     """
+    return _repeatable(row) == _repeatable(other)
 
-    def said(row: dict) -> dict:
-        args = {group: row[f"{group}_args"] for group in ("encoding", "extension")}
-        given = {f"{group}_args": own and without_later(group, own) for group, own in args.items()}
-        return {**{name: row[name] for name in COLUMNS if name not in VOLATILE}, **given}
 
-    return said(one) == said(two)
+def _repeatable(row: dict) -> dict:
+    """Values of a row that are equal when the same evaluation runs twice."""
+    values = {name: row[name] for name in COLUMNS if name not in VOLATILE}
+    for group in ("encoding", "extension"):
+        arguments = row[f"{group}_args"]
+        if arguments:
+            values[f"{group}_args"] = without_later(group, arguments)
+    return values
 
 
 def make_row(**values: Any) -> dict:
@@ -79,38 +79,47 @@ def make_row(**values: Any) -> dict:
             f"nll={values['nll']} and accuracy={values['accuracy']} are means over targets that"
             " were not all scored"
         )
-    row = {
-        column.name: _typed(column, values[column.name])
-        for column in TABLE
-        if column.name not in DERIVED
-    }
+    row = {}
+    for column in TABLE:
+        if column.name not in DERIVED:
+            row[column.name] = _typed(column, values[column.name])
     row |= {"schema": SCHEMA, "ppl": perplexity(row), "bpb": bits_per_byte(row)}
     return {name: row[name] for name in COLUMNS}
 
 
 def perplexity(row: dict) -> float | None:
     """exp(nll) of a row; None without nll, or where it exceeds a double."""
-    return None if row["nll"] is None or row["nll"] > LARGEST_EXPONENT else math.exp(row["nll"])
+    nll = row["nll"]
+    if nll is None or nll > LARGEST_EXPONENT:
+        return None
+    return math.exp(nll)
 
 
 def bits_per_byte(row: dict) -> float | None:
-    """nll of a row in bits per byte of its targets; None without nll or bytes."""
-    return (
-        row["nll"] * row["n_targets"] / math.log(2) / row["n_bytes"]
-        if row["nll"] is not None and row["n_bytes"]
-        else None
-    )
+    """nll of a row in bits per byte of its targets; None without nll or bytes.
+
+    >>> bits_per_byte({"nll": 2 * math.log(2), "n_targets": 10, "n_bytes": 40})
+    0.5
+    """
+    if row["nll"] is None or not row["n_bytes"]:
+        return None
+    return row["nll"] * row["n_targets"] / math.log(2) / row["n_bytes"]
 
 
 def _typed(column: Column, value: Any) -> Any:
-    value = value.item() if hasattr(value, "item") and not isinstance(value, dict) else value
+    """Value in the column's type, None for an empty one. Raises TypeError for another type."""
+    if hasattr(value, "item") and not isinstance(value, dict):
+        value = value.item()  # of numpy
     if value is None or value == "":
         return None
-    if column.kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+    is_bool = isinstance(value, bool)
+    if column.kind is float and isinstance(value, int | float) and not is_bool:
         return float(value) if math.isfinite(value) else None
-    if not isinstance(value, column.kind) or (column.kind is int and isinstance(value, bool)):
+    if not isinstance(value, column.kind) or (column.kind is int and is_bool):
         raise TypeError(f"column {column.name} takes {column.kind.__name__}, not {value!r}")
-    return json.loads(json.dumps(value, sort_keys=True)) if column.kind is dict else value
+    if column.kind is dict:
+        return json.loads(json.dumps(value, sort_keys=True))
+    return value
 
 
 def read_eval(path: Path | str) -> list[dict]:
@@ -144,9 +153,11 @@ def eval_rows(content: dict, path: Path | str) -> list[dict]:
     """
     try:
         rows = [_checked(row, content["schema"], path) for row in content["rows"][:MOST]]
-        if several := [name for name in SHARED if len({row[name] for row in rows}) > 1]:
-            raise ValueError(f"rows of several {several[0]}s")
-        if (count := len(content["rows"])) > MOST:
+        for name in SHARED:
+            if len({row[name] for row in rows}) > 1:
+                raise ValueError(f"rows of several {name}s")
+        count = len(content["rows"])
+        if count > MOST:
             raise ValueError(f"{count:,} rows, and {MOST:,} are read")
         return rows
     except RunError:
@@ -158,27 +169,23 @@ def eval_rows(content: dict, path: Path | str) -> list[dict]:
 
 
 def _checked(row: dict, schema: int, path: Path | str) -> dict:
-    """Row of checked types. Raises RunError for a newer schema, ValueError, TypeError, KeyError or
-    AttributeError for what is no row.
+    """Row of checked types and all columns. Raises RunError for a newer schema, ValueError,
+    TypeError, KeyError or AttributeError for what is no row.
     """
     if schema > SCHEMA:
         raise RunError(
             f"{path} has row schema {schema}, this posbench reads up to {SCHEMA}: update posbench,"
             " or evaluate again."
         )
-    if set(row) != set(COLUMNS):
-        raise ValueError(
-            f"columns that differ from schema {SCHEMA}: {sorted(set(row) ^ set(COLUMNS))}"
-        )
+    row = complete(row, schema, TABLE)
     typed = {column.name: _typed(column, row[column.name]) for column in TABLE}
-    for name in STATED:
-        if typed[name] is None or name in COUNTED and typed[name] < 1:
+    typed["schema"] = SCHEMA
+    for name in NEVER_EMPTY:
+        if typed[name] is None:
             raise ValueError(f"{name}={typed[name]}")
     for column in TABLE:
-        value = typed[column.name]
-        most = LARGEST.get(column.unit)
-        if most is not None and value is not None and abs(value) > most:
-            raise ValueError(f"{column.name}={value:g}, and at most {most:g} is possible")
+        if typed[column.name] is not None:
+            _check_range(column, typed[column.name])
     for name, derive in (("ppl", perplexity), ("bpb", bits_per_byte)):
         if not same_number(typed[name], derive(typed), 1e-6):
             raise ValueError(
@@ -188,13 +195,22 @@ def _checked(row: dict, schema: int, path: Path | str) -> dict:
     return typed
 
 
-def same_number(one: float | None, other: float | None, tolerance: float) -> bool:
+def _check_range(column: Column, value: Any) -> None:
+    """Raise ValueError for a number that the column cannot hold."""
+    if column.least is not None and value < column.least:
+        raise ValueError(f"{column.name}={value}")
+    most = LARGEST.get(column.unit)
+    if most is not None and abs(value) > most:
+        raise ValueError(f"{column.name}={value:g}, and at most {most:g} is possible")
+
+
+def same_number(number: float | None, other: float | None, tolerance: float) -> bool:
     """True for two numbers that differ by at most this part of them (near zero, by this), and for
     None twice.
     """
-    if one is None or other is None:
-        return one is other
-    return math.isclose(one, other, rel_tol=tolerance, abs_tol=tolerance)
+    if number is None or other is None:
+        return number is other
+    return math.isclose(number, other, rel_tol=tolerance, abs_tol=tolerance)
 
 
 def eval_content(rows: list[dict], config: dict, **by_length: dict) -> dict:
@@ -212,8 +228,11 @@ def write_csv(rows: Iterable[dict], path: Path | str) -> None:
 
     None becomes an empty cell, dicts become compact JSON, floats keep every digit.
     """
-    rows, text = list(rows), io.StringIO()
-    names = COLUMNS + (SETTING,) * any(SETTING in row for row in rows)
+    rows = list(rows)
+    names = [*COLUMNS]
+    if any(SETTING in row for row in rows):
+        names.append(SETTING)
+    text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(names)
     writer.writerows([_cell(row.get(name)) for name in names] for row in rows)
@@ -237,23 +256,13 @@ def read_csv(path: Path | str) -> list[dict]:
             raise RunError(
                 f"{path} has no column schema, which rows have: give a report's rows.csv."
             )
-        if name := repeated(lines.fieldnames):
+        repeated_name = repeated(lines.fieldnames)
+        if repeated_name:
             raise RunError(
-                f"{path} has two columns named {defuse.printable(name)}: remove one, or make the"
-                " file again."
+                f"{path} has two columns named {defuse.printable(repeated_name)}: remove one, or"
+                " make the file again."
             )
-        table = list(whole_lines(lines, path))
-        settings = [
-            {SETTING: defuse.uncell(row.pop(SETTING) or "") or None} if SETTING in row else {}
-            for row in table
-        ]
-        rows = [
-            _checked(
-                {name: _parsed(name, text) for name, text in row.items()}, int(row["schema"]), path
-            )
-            for row in table
-        ]
-        return [{**row, **setting} for row, setting in zip(rows, settings, strict=True)]
+        return [_row_of_line(line, path) for line in whole_lines(lines, path)]
     except RunError:
         raise
     except (KeyError, TypeError, ValueError, csv.Error) as error:
@@ -262,26 +271,33 @@ def read_csv(path: Path | str) -> list[dict]:
         ) from error
 
 
+def _row_of_line(line: dict[str, str], path: Path | str) -> dict:
+    """Row of a line of a CSV, with its setting if the file has that column."""
+    values = {name: _parsed(name, text) for name, text in line.items() if name != SETTING}
+    row = _checked(values, int(line["schema"]), path)
+    if SETTING in line:
+        row[SETTING] = defuse.uncell(line[SETTING] or "") or None
+    return row
+
+
 def whole_lines(table: csv.DictReader, path: Path | str) -> Iterator[dict]:
     """Yield the lines of a CSV. Raises RunError for one that ends before the last column."""
-    for row in table:
-        if lacking := [defuse.printable(name) for name, text in row.items() if text is None]:
+    for line in table:
+        lacking = [defuse.printable(name) for name, text in line.items() if text is None]
+        if lacking:
             more = ", nor any after it" if len(lacking) > 1 else ""
             raise RunError(
                 f"{path}, line {table.line_num}, has no column {lacking[0]}{more}: complete the"
                 " line, or make the file again."
             )
-        yield row
+        yield line
 
 
 def _parsed(name: str, text: str) -> Any:
+    """Value of a cell in the type of its column."""
     kind = KINDS.get(name, str)
     if text == "":
         return None
-    return (
-        json.loads(text)
-        if kind in (dict, bool)
-        else defuse.uncell(text)
-        if kind is str
-        else kind(text)
-    )
+    if kind in (dict, bool):
+        return json.loads(text)
+    return defuse.uncell(text) if kind is str else kind(text)

@@ -7,6 +7,7 @@ from conftest import CONFIGS
 
 from posbench.common.errors import RunError
 from posbench.runs import rows
+from posbench.runs.columns import Column
 from posbench.runs.directory import Run
 
 CONTRACT = """schema, run_id, eval_id, encoding, encoding_args, extension, extension_args, scale_attention, trained_scale, finetune,
@@ -160,3 +161,21 @@ def test_rows_agree_but_for_what_no_two_runs_agree_on_and_arguments_that_came_la
         row, {**row, "extension_args": {**row["extension_args"], "fraction": 1.0}}
     )
     assert not rows.agree(row, {**row, "nll": row["nll"] + 1e-16})
+
+
+def test_a_column_that_is_added_leaves_earlier_files_readable(tmp_path, monkeypatch):
+    row = rows.make_row(**VALUES)
+    rows.write_csv([row], tmp_path / "rows.csv")
+    (tmp_path / "eval.json").write_text(json.dumps(rows.eval_content([row], {})))
+    added = Column("joules", float, "J", "energy of this length", since=2, missing=0.5)
+    monkeypatch.setattr(rows, "TABLE", (*rows.TABLE, added))
+    monkeypatch.setattr(rows, "COLUMNS", (*rows.COLUMNS, "joules"))
+    monkeypatch.setattr(rows, "SCHEMA", 2)
+    new = {**row, "schema": 2, "joules": 0.5}
+    assert rows.read_csv(tmp_path / "rows.csv") == rows.read_eval(tmp_path / "eval.json") == [new]
+    assert rows.make_row(**VALUES, joules=0.5) == new
+    rows.write_csv([new], tmp_path / "new.csv")
+    text = (tmp_path / "new.csv").read_text()
+    (tmp_path / "unknown.csv").write_text(text.replace("joules", "watts"))
+    with pytest.raises(RunError, match=r"differ from schema 2: \['joules', 'watts'\]"):
+        rows.read_csv(tmp_path / "unknown.csv")
