@@ -1,6 +1,4 @@
-"""Command of scripts/harness.py: lm-evaluation-harness on a transformers checkpoint with posbench's
-methods applied.
-"""
+"""Command of scripts/harness.py: lm-evaluation-harness on a checkpoint with posbench's methods."""
 
 import importlib.util
 import json
@@ -19,56 +17,67 @@ from posbench.data.tokenizers import pretrained_json, read_tokenizer
 from posbench.pretrained.checkpoint import Checkpoint, find_checkpoint
 from posbench.pretrained.transformers_model import load
 
+USUAL_LENGTH = 1024  # tokens of a local task's questions
+
 
 def harness(request: Request) -> None:
     """Run the tasks of each configuration, print the harness's table and write its results."""
-    if importlib.util.find_spec("lm_eval") is None:
-        raise ConfigError(
-            "lm-evaluation-harness is not installed: pip install 'posbench[harness]'."
-        )
-    for cfg in request.cfgs:
-        if not cfg["model"].get("path"):
-            raise ConfigError(
-                "The harness reads a checkpoint: add model.path=FOLDER, FILE.gguf or a hub name to"
-                " the command."
-            )
-        if not isinstance(cfg["tasks"], list) or not cfg["tasks"]:
-            raise ConfigError(f"tasks={cfg['tasks']} must be a list of names: tasks=[passkey].")
-    if request.cfgs[0]["out"] and len(request.cfgs) > 1:
-        raise ConfigError(
-            f"out={request.cfgs[0]['out']} is one file, and {len(request.cfgs)} results were asked"
-            " for: leave it out."
-        )
+    _check_request(request)
     import torch
 
     from posbench.model.build import pick_device
     from posbench.model.inplace.extend import extend
 
-    model, known = None, None
-    for cfg in request.cfgs:
-        checkpoint = find_checkpoint(cfg["model"]["path"])
-        if known != checkpoint.place:
-            dtype = torch.bfloat16 if cfg["evaluate"]["dtype"] == "bf16" else torch.float32
-            model, known = (
-                load(checkpoint, dtype).to(pick_device(cfg["device"])),
-                checkpoint.place,
-            )
-        target = cfg["target_len"] or max(typed("evaluate", cfg["evaluate"]).lengths or [0]) or None
-        extend(model, cfg["extension"], cfg["scale_attention"], target_len=target)
-        found = _evaluated(model, checkpoint, cfg)
-        settings = {key: cfg[key] for key in ("extension", "scale_attention", "tasks", "limit")} | {
-            "target_len": target
+    model = None
+    loaded_place = None
+    for config in request.cfgs:
+        checkpoint = find_checkpoint(config["model"]["path"])
+        if loaded_place != checkpoint.place:
+            dtype = torch.bfloat16 if config["evaluate"]["dtype"] == "bf16" else torch.float32
+            model = load(checkpoint, dtype).to(pick_device(config["device"]))
+            loaded_place = checkpoint.place
+        lengths = typed("evaluate", config["evaluate"]).lengths or [0]
+        target = config["target_len"] or max(lengths) or None
+        extend(model, config["extension"], config["scale_attention"], target_len=target)
+        results = _run_tasks(model, checkpoint, config)
+        settings = {
+            **{key: config[key] for key in ("extension", "scale_attention", "tasks", "limit")},
+            "target_len": target,
         }
-        methods = f"{method_name(cfg['extension'])}+{method_name(cfg['scale_attention'])}"
-        name = f"{methods}-{sha256_json([settings, cfg['evaluate']])[:8]}.json"
-        out = Path(
-            cfg["out"] or Path(cfg["results_dir"]).parent / "harness" / checkpoint.place.stem / name
-        )
-        write_json(out, {"model": checkpoint.name, **settings, **found})
+        methods = f"{method_name(config['extension'])}+{method_name(config['scale_attention'])}"
+        name = f"{methods}-{sha256_json([settings, config['evaluate']])[:8]}.json"
+        usual_folder = Path(config["results_dir"]).parent / "harness" / checkpoint.place.stem
+        out = Path(config["out"] or usual_folder / name)
+        write_json(out, {"model": checkpoint.name, **settings, **results})
         print(out)
 
 
-def _evaluated(model: object, checkpoint: Checkpoint, cfg: dict) -> dict:
+def _check_request(request: Request) -> None:
+    """Raise ConfigError without lm_eval, a checkpoint or tasks, and for one file of several results.
+
+    Nothing heavy is imported before.
+    """
+    if importlib.util.find_spec("lm_eval") is None:
+        raise ConfigError(
+            "lm-evaluation-harness is not installed: pip install 'posbench[harness]'."
+        )
+    for config in request.cfgs:
+        if not config["model"].get("path"):
+            raise ConfigError(
+                "The harness reads a checkpoint: add model.path=FOLDER, FILE.gguf or a hub name to"
+                " the command."
+            )
+        if not isinstance(config["tasks"], list) or not config["tasks"]:
+            raise ConfigError(f"tasks={config['tasks']} must be a list of names: tasks=[passkey].")
+    out = request.cfgs[0]["out"]
+    if out and len(request.cfgs) > 1:
+        raise ConfigError(
+            f"out={out} is one file, and {len(request.cfgs)} results were asked for: leave it out."
+        )
+
+
+def _run_tasks(model: object, checkpoint: Checkpoint, config: dict) -> dict:
+    """Results of the tasks, their versions, and the longest text that the harness reads."""
     import lm_eval
     from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager
@@ -76,73 +85,77 @@ def _evaluated(model: object, checkpoint: Checkpoint, cfg: dict) -> dict:
 
     content = pretrained_json(checkpoint.tokenizer() or checkpoint.name)
     with tempfile.TemporaryDirectory() as folder:
-        names = [
-            one
-            for name in cfg["tasks"]
-            for one in (
-                _written(name, content, cfg, Path(folder)) if name in nodes("task") else [name]
-            )
-        ]
-        manager = TaskManager(include_path=[folder, *filter(None, [cfg["include"]])])
-        if unknown := [name for name in names if name not in manager.all_tasks]:
-            near = did_you_mean(unknown[0], [*nodes("task"), *manager.all_tasks])
-            raise ConfigError(
-                f"tasks={unknown[0]} is not a task of configs/task, lm-evaluation-harness or"
-                f" include{near}."
-            )
-        reader = HFLM(
-            pretrained=model, tokenizer=their_tokenizer(content, model), batch_size=cfg["batch"]
-        )
-        found = lm_eval.simple_evaluate(
+        tasks = []
+        for name in config["tasks"]:
+            if name in nodes("task"):
+                tasks += _write_tasks(name, content, config, Path(folder))
+            else:
+                tasks.append(name)
+        include = [config["include"]] if config["include"] else []
+        manager = TaskManager(include_path=[folder, *include])
+        _check_tasks(tasks, manager.all_tasks)
+        tokenizer = their_tokenizer(content, model)
+        reader = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=config["batch"])
+        output = lm_eval.simple_evaluate(
             reader,
-            tasks=names,
-            limit=cfg["limit"],
+            tasks=tasks,
+            limit=config["limit"],
             task_manager=manager,
             bootstrap_iters=0,
             log_samples=False,
         )
-    print(make_table(found))
+    print(make_table(output))
     return {
-        "results": found["results"],
-        "versions": found["versions"],
+        "results": output["results"],
+        "versions": output["versions"],
         "max_length": reader.max_length,
     }
 
 
+def _check_tasks(tasks: list[str], available: list[str]) -> None:
+    """Raise ConfigError for a task that is not available, with the nearest name."""
+    unknown = [name for name in tasks if name not in available]
+    if unknown:
+        suggestion = did_you_mean(unknown[0], [*nodes("task"), *available])
+        raise ConfigError(
+            f"tasks={unknown[0]} is not a task of configs/task, lm-evaluation-harness or"
+            f" include{suggestion}."
+        )
+
+
 def their_tokenizer(content: bytes, model: object) -> object:
-    """Tokenizer of transformers for the content of a tokenizer.json, with the special tokens of the
-    model's configuration.
+    """Tokenizer of transformers for the content of a tokenizer.json.
+
+    Its special tokens are those of the model's configuration; EOS pads where none is named.
     """
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 
-    made = Tokenizer.from_buffer(content)
-    ids = {
-        name: getattr(model.config, f"{name}_id", None)
-        for name in ("bos_token", "eos_token", "pad_token")
-    }
-    ids = {name: one[0] if isinstance(one, list) else one for name, one in ids.items()}
-    special = {
-        name: token
-        for name, one in ids.items()
-        if isinstance(one, int) and (token := made.id_to_token(one))
-    }
-    return PreTrainedTokenizerFast(
-        tokenizer_object=made, **{"pad_token": special.get("eos_token"), **special}
-    )
+    tokenizer = Tokenizer.from_buffer(content)
+    special = {}  # {keyword of transformers: token}
+    for name in ("bos_token", "eos_token", "pad_token"):
+        token_id = getattr(model.config, f"{name}_id", None)
+        if isinstance(token_id, list):
+            token_id = token_id[0]
+        token = tokenizer.id_to_token(token_id) if isinstance(token_id, int) else None
+        if token:
+            special[name] = token
+    special.setdefault("pad_token", special.get("eos_token"))
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
 
 
-def _written(name: str, content: bytes, cfg: dict, folder: Path) -> list[str]:
-    """Names of local tasks, one for each length, written into `folder`. Raises ConfigError for a
-    task with several answers.
+def _write_tasks(name: str, content: bytes, config: dict, folder: Path) -> list[str]:
+    """Names of local tasks, one for each length, written into `folder`.
+
+    Raises ConfigError for a task with several answers.
     """
-    tokenizer, asked = read_tokenizer(name, content), typed("evaluate", cfg["evaluate"])
-    questions = TextQuestions(
-        make_text_task({"name": name, **nodes("task")[name]}), name, "test", None, tokenizer, None
-    )
-    made = []
-    for length in asked.lengths or [1024]:
-        drawn = questions.draw(length, asked.windows, [asked.seed])
+    tokenizer = read_tokenizer(name, content)
+    evaluate = typed("evaluate", config["evaluate"])
+    task = make_text_task({"name": name, **nodes("task")[name]})
+    questions = TextQuestions(task, name, "test", None, tokenizer, None)
+    written = []
+    for length in evaluate.lengths or [USUAL_LENGTH]:
+        drawn = questions.draw(length, evaluate.windows, [evaluate.seed])
         if drawn.answer_NT.max() > 0:
             raise ConfigError(
                 f"tasks={name} has several answers, but a local task has one: choose passkey or"
@@ -152,21 +165,29 @@ def _written(name: str, content: bytes, cfg: dict, folder: Path) -> list[str]:
         for input_T, target_T, answer_T in zip(
             drawn.inputs_NT, drawn.targets_NT, drawn.answer_NT, strict=True
         ):
-            first, asked_T = int((answer_T >= 0).argmax()), answer_T >= 0
-            rows.append(
-                {
-                    "prompt": tokenizer.decode(input_T[: first + 1]),
-                    "answer": tokenizer.decode(target_T[asked_T]),
-                }
-            )
-        task = f"{name}_{length}"
-        texts = folder / f"{task}.jsonl"
-        texts.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        described = {
-            "task": task, "dataset_path": "json", "dataset_kwargs": {"data_files": {"test": str(texts)}}, "test_split": "test",
-            "output_type": "loglikelihood", "doc_to_text": "{{prompt}}", "doc_to_target": "{{answer}}", "target_delimiter": "",
-            "metric_list": [{"metric": "acc"}], "metadata": {"version": 1},
-        }  # fmt: skip
-        (folder / f"{task}.yaml").write_text(json.dumps(described))
-        made.append(task)
-    return made
+            asked_T = answer_T >= 0
+            prompt_end = int(asked_T.argmax()) + 1
+            prompt = tokenizer.decode(input_T[:prompt_end])
+            rows.append({"prompt": prompt, "answer": tokenizer.decode(target_T[asked_T])})
+        _write_task(folder, f"{name}_{length}", rows)
+        written.append(f"{name}_{length}")
+    return written
+
+
+def _write_task(folder: Path, task: str, rows: list[dict]) -> None:
+    """Write a task of lm-evaluation-harness: its questions, and the yaml that describes them."""
+    questions = folder / f"{task}.jsonl"
+    questions.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    description = {
+        "task": task,
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {"test": str(questions)}},
+        "test_split": "test",
+        "output_type": "loglikelihood",
+        "doc_to_text": "{{prompt}}",
+        "doc_to_target": "{{answer}}",
+        "target_delimiter": "",
+        "metric_list": [{"metric": "acc"}],
+        "metadata": {"version": 1},
+    }
+    (folder / f"{task}.yaml").write_text(json.dumps(description))
