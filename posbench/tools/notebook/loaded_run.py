@@ -25,7 +25,7 @@ from posbench.results.run_metadata import read_metadata
 from posbench.runs.directory import Run
 from posbench.sweep.cells import each_task, make_cell
 from posbench.sweep.jobs import Job, resolved_chooser
-from posbench.sweep.verdict import judge_job
+from posbench.sweep.verdict import JobVerdict, judge_job
 
 if TYPE_CHECKING:
     import pandas
@@ -34,16 +34,15 @@ if TYPE_CHECKING:
     from posbench.data.corpus import Corpus
     from posbench.data.tokenizers import Tokenizer
     from posbench.model.gpt import GPT
+    from posbench.position.interfaces import Extension, ScaleAttention
 
-MethodChoice = (
-    str | dict | None
-)  # a name; {"name": NAME, **arguments}; {"_target_": CLASS, **arguments}; None: none
+# a name; {"name": NAME, **arguments}; {"_target_": CLASS, **arguments}; None: none
+MethodChoice = str | dict | None
+USUAL_TOKENS = 100  # that generate draws
 
 
 class LoadedRun:
-    """A finished training: `path`, `id` and `config` (its resolved configuration) at once, all else
-    on first use.
-    """
+    """A finished training: `path`, `id` and `config` (resolved) at once, all else on first use."""
 
     def __init__(
         self,
@@ -61,17 +60,17 @@ class LoadedRun:
         self.directory = Run(path)
         if not self.directory.finished:
             raise RunError(f"{path} has no finished training: train it with scripts/run.py first.")
-        self.config = self.cfg = trusted_config(
-            self.directory, trusted
-        )  # cfg: its name in earlier versions
-        self.path, self.id = self.directory.path, self.directory.id
-        self._device, self._cache_dir = device, cache_dir
+        self.config = trusted_config(self.directory, trusted)
+        self.cfg = self.config  # its name in earlier versions
+        self.path = self.directory.path
+        self.id = self.directory.id
+        self._device = device
+        self._cache_dir = cache_dir
 
     def __repr__(self) -> str:
-        return (
-            f"<run {self.id}: encoding={named('encoding', self.config['encoding'])},"
-            f" train.length={self.config['train'].get('length')}>"
-        )
+        encoding = named("encoding", self.config["encoding"])
+        length = self.config["train"].get("length")
+        return f"<run {self.id}: encoding={encoding}, train.length={length}>"
 
     @property
     def rows(self) -> "pandas.DataFrame":
@@ -87,10 +86,9 @@ class LoadedRun:
 
     @cached_property
     def corpus(self) -> "Corpus":
-        """The tokens of the training's text. Raises RunError when they are damaged or the text
-        changed since the training.
+        """The tokens of the training's text.
 
-        A relative data.path starts at the working directory, or at the nearest folder above the run
+        Raises RunError when they are damaged or the text changed since the training. A relative data.path starts at the working directory, or at the nearest folder above the run
         where it leads to something."""
         return self.prepared(SPLITS)
 
@@ -99,12 +97,11 @@ class LoadedRun:
         from posbench.data import prepare
         from posbench.data.corpus import fit_corpus
 
-        beside = self.path.resolve().parent.parent / "cache"
-        corpus = prepare(
-            self.reached(),
-            self._cache_dir or (beside if beside.is_dir() else "results/cache"),
-            splits,
-        )
+        cache_dir = self._cache_dir
+        if not cache_dir:
+            beside_runs = self.path.resolve().parent.parent / "cache"
+            cache_dir = beside_runs if beside_runs.is_dir() else "results/cache"
+        corpus = prepare(self.reached(), cache_dir, splits)
         if read_metadata(self.path).fingerprint not in ("", corpus.fingerprint):
             raise RunError(
                 f"The text of data={corpus.name} has changed since {self.id} was trained on it:"
@@ -118,22 +115,21 @@ class LoadedRun:
         path = data.get("path")
         if not path or os.path.exists(path):
             return data
-        above = (folder / path for folder in self.path.resolve().parents)
-        return {**data, "path": str(next(filter(os.path.exists, above), path))}
+        for folder in self.path.resolve().parents:
+            if (folder / path).exists():
+                return {**data, "path": str(folder / path)}
+        return data
 
     @cached_property
     def tokenizer(self) -> "Tokenizer":
-        """The tokenizer of the training. A checkpoint's is read without the text, where its file
-        still lies there.
-        """
+        """The tokenizer of the training. A checkpoint's is read without the text if its file is there."""
         from posbench.data.corpus import known_tokenizer
         from posbench.data.tokenizers import load_tokenizer
 
         if self.config["data"]["tokenizer"] not in ("bytes", "bpe", TASK):
+            # such a tokenizer has a file of its own, and needs no cache
             with contextlib.suppress(ConfigError):
-                return known_tokenizer(
-                    self.config["data"], ""
-                )  # such a tokenizer has a file of its own, and needs no cache
+                return known_tokenizer(self.config["data"], "")
         return load_tokenizer(self.corpus.tokenizer, self.corpus.folder)
 
     @cached_property
@@ -143,27 +139,22 @@ class LoadedRun:
     @cached_property
     def bos(self) -> int | None:
         """Id of the BOS token that windows of the training begin with, or None."""
+        if not self.config["data"]["bos"]:
+            return None
         checkpoint = self.config["model"].get("checkpoint")
-        return (
-            None
-            if not self.config["data"]["bos"]
-            else checkpoint["bos"]
-            if checkpoint
-            else self.tokenizer.vocab_size
-        )
+        return checkpoint["bos"] if checkpoint else self.tokenizer.vocab_size
 
     @cached_property
     def model(self) -> "GPT":
-        """The trained model in evaluation mode, without gradients: model(ids) gives logits [B, T,
-        V] of ids [B, T].
+        """The trained model in evaluation mode, without gradients.
 
-        Raises RunError for damaged weights.
+        model(ids) gives logits [B, T, V] of ids [B, T]. Raises RunError for damaged weights.
         """
         from posbench.model.build import load_model
 
-        return load_model(
-            self.directory, self._trained, self.corpus.vocab_size, self.device
-        ).requires_grad_(False)
+        vocab_size = self.corpus.vocab_size
+        model = load_model(self.directory, self._trained, vocab_size, self.device)
+        return model.requires_grad_(False)
 
     def encode(self, text: str) -> "torch.Tensor":
         """Token ids [1, T] of a text for the model, after the BOS token if the training had one."""
@@ -182,7 +173,7 @@ class LoadedRun:
     def decode(self, ids: "torch.Tensor | Iterable[int]") -> str:
         """The text of token ids ([T] or [1, T]) without the BOS token."""
         flat = ids.flatten().tolist() if hasattr(ids, "flatten") else list(ids)
-        return self.tokenizer.decode([one for one in flat if one != self.bos])
+        return self.tokenizer.decode([token for token in flat if token != self.bos])
 
     def evaluate(
         self,
@@ -202,73 +193,74 @@ class LoadedRun:
         line refuses, and where the methods change nothing."""
         from posbench.sweep.evaluate_cell import cell_evaluation, evaluate, progress_of
 
-        asked = {"lengths": lengths, "protocol": protocol}
-        settings |= {key: value for key, value in asked.items() if value is not None}
-        job = self._planned(extension, scale_attention, settings, allow_untested)
-        judged, cells = judge_job(job), job.cells
-        if judged.refused:
-            raise ConfigError(judged.refused)
-        for verdict in judged.cells.values():
-            if verdict.status == "refused":
-                raise ConfigError(verdict.reason)
-            if verdict.status == "noop":
-                raise ConfigError(
-                    f"{verdict.label} is a no-op: {verdict.reason}; evaluate without it, or at"
-                    " other lengths."
-                )
-        other, split = job.config.evaluate.text, job.config.evaluate.split
-        corpus = self.prepared([ALL]) if split == ALL and not other else self.corpus
-        corpus = (
-            read_text_of(corpus, replace(job.config, data=self.reached()), other, split)
-            if other
-            else corpus
-        )
+        if lengths is not None:
+            settings["lengths"] = lengths
+        if protocol is not None:
+            settings["protocol"] = protocol
+        job = self._plan(extension, scale_attention, settings, allow_untested)
+        judged = judge_job(job)
+        _check_legal(judged)
+        corpus = self._evaluated_text(job.config)
         evaluators = [
             evaluator(cell.protocol)(cell_evaluation(self.model, corpus, cell, self.device))
-            for cell in cells
+            for cell in job.cells
         ]
-        found = []
+        rows = []
         with (
             tempfile.TemporaryDirectory() as folder,
-            progress_of(job, evaluators, [cell.evaluate.lengths for cell in cells]) as progress,
+            progress_of(job, evaluators, [cell.evaluate.lengths for cell in job.cells]) as progress,
         ):
-            for one, (cell, verdict) in zip(evaluators, judged.cells.items(), strict=True):
-                elsewhere = replace(cell, path=Path(folder, cell.protocol, cell.path.name))
-                found += evaluate(job, one, elsewhere, verdict.status == "untested", progress)
-        return row_frame(found)
+            for protocol_run, (cell, verdict) in zip(evaluators, judged.cells.items(), strict=True):
+                path = Path(folder, cell.protocol, cell.path.name)
+                untested = verdict.status == "untested"
+                rows += evaluate(job, protocol_run, replace(cell, path=path), untested, progress)
+        return row_frame(rows)
 
-    def _planned(
+    def _evaluated_text(self, config: JobConfig) -> "Corpus":
+        """Text that an evaluation reads: its own, or the training's."""
+        text = config.evaluate.text
+        split = config.evaluate.split
+        if text:
+            return read_text_of(self.corpus, replace(config, data=self.reached()), text, split)
+        return self.prepared([ALL]) if split == ALL else self.corpus
+
+    def _plan(
         self,
         extension: MethodChoice,
         scale_attention: MethodChoice,
-        given: dict,
+        keywords: dict,
         allow_untested: bool,
     ) -> Job:
-        """The job of the run with these cells, without references; `given`: settings of
-        configs/evaluate and arguments of the extension.
+        """The job of the run with the cells of one evaluation, without references.
+
+        `keywords` are settings of configs/evaluate and arguments of the extension.
         """
-        known = [field.name for field in fields(EvaluateConfig)]
-        arguments = {key: _native(value) for key, value in given.items() if key not in known}
-        settings = {key: _native(value) for key, value in given.items() if key in known}
-        cfg = resolve({
+        settings_names = [field.name for field in fields(EvaluateConfig)]
+        settings = {}
+        arguments = {}
+        for key, value in keywords.items():
+            target = settings if key in settings_names else arguments
+            target[key] = _native(value)
+        raw = {
             **{part: self.config[part] for part in TRAINING},
-            "extension": chosen_node("extension", extension, arguments, known),
+            "extension": chosen_node("extension", extension, arguments, settings_names),
             "scale_attention": chosen_node("scale_attention", scale_attention, {}),
             "evaluate": {**(self.config.get("evaluate") or {}), **settings},
             "allow_untested": allow_untested,
             "log": {},
             "device": self.device,
-        })  # fmt: skip
-        text, chooser = resolved_text(cfg.evaluate.text, self.reached(), None), cfg.evaluate.key_run
-        chooser = resolved_chooser(chooser, fingerprint(self.reached())) if chooser else None
-        cfg = replace(cfg, evaluate=replace(cfg.evaluate, text=text, key_run=chooser))
-        job = Job(cfg, self.directory, fingerprint="")  # which is read when something is trained
-        methods = cfg.extension, cfg.scale_attention
-        job.cells = [
-            make_cell(job.run, each, name, *methods)
-            for name in cfg.evaluate.protocol
-            for each in each_task(cfg, name)
-        ]
+        }
+        config = resolve(raw)
+        text = resolved_text(config.evaluate.text, self.reached(), None)
+        chooser = config.evaluate.key_run
+        if chooser:
+            chooser = resolved_chooser(chooser, fingerprint(self.reached()))
+        config = replace(config, evaluate=replace(config.evaluate, text=text, key_run=chooser))
+        job = Job(config, self.directory, fingerprint="")  # which is read when something is trained
+        for name in config.evaluate.protocol:
+            for with_task in each_task(config, name):
+                methods = config.extension, config.scale_attention
+                job.cells.append(make_cell(job.run, with_task, name, *methods))
         return job
 
     def generate(
@@ -283,74 +275,105 @@ class LoadedRun:
         seed: int = 0,
         allow_untested: bool = False,
     ) -> str:
-        """`n` (or `max_new_tokens`; else 100) tokens drawn after `text`, as text; temperature=0
-        takes the most likely one each time.
+        """`n` (or `max_new_tokens`; else 100) tokens drawn after `text`, as text.
 
-        Every token is read with the plan of the length it has reached, so a dynamic extension
+        temperature=0 takes the most likely one each time. Every token is read with the plan of the length it has reached, so a dynamic extension
         changes along the way. Each step reads the whole text: no cache of keys is kept. Raises
         ConfigError for methods that the command line refuses at the final length."""
         import torch
 
         from posbench.position.interfaces import Extension, ScaleAttention
-        from posbench.position.legality import check, fed_length
-        from posbench.position.plan import make_plan
+        from posbench.position.legality import check
 
-        if None not in (n, max_new_tokens) and n != max_new_tokens:
-            raise ConfigError(
-                f"n={n} and max_new_tokens={max_new_tokens} are two names for the same number: give"
-                " one of them."
-            )
-        n = next((one for one in (n, max_new_tokens) if one is not None), 100)
+        n = _number_of_tokens(n, max_new_tokens)
         if not isinstance(n, int) or n < 1 or temperature < 0:
             raise ConfigError(
                 f"n={n} must be a whole number of at least 1, and temperature={temperature} at"
                 " least 0."
             )
-        encoding, bos = self.model.encoding, self.bos
+        encoding = self.model.encoding
         extension = make(chosen_node("extension", extension, {}), kind=Extension)
-        scale = make(
-            chosen_node("scale_attention", scale_attention, {}), encoding.shape, kind=ScaleAttention
-        )
+        scale_node = chosen_node("scale_attention", scale_attention, {})
+        scale = make(scale_node, encoding.shape, kind=ScaleAttention)
         ids = self.encode(text)[0].tolist()
         if not ids:
             raise ConfigError("text='' has no token to continue: give some text.")
         check(encoding, extension, scale, [len(ids) + n - 1], allow_untested)
         generator = torch.Generator().manual_seed(seed)
-        begun = len(ids)
+        n_prompt = len(ids)
         for _ in range(n):
-            fed = ids[-fed_length(extension, encoding.shape.train_len, len(ids)) :]
-            if bos is not None:
-                fed[0] = bos  # as a window begins in training
-            plan = make_plan(
-                encoding,
-                extension,
-                scale,
-                length=len(fed),
-                device=self.device,
-                trained_scale=self.model.scale,
-            )
-            with torch.inference_mode():
-                logits_V = (
-                    self.model(torch.tensor([fed], device=self.device), plan, last=1)[0, 0]
-                    .float()
-                    .cpu()
-                )
-                if bos is not None:
-                    logits_V[bos] = -torch.inf  # it stands at the start alone
+            logits_V = self._next_logits(ids, extension, scale)
             if temperature:
-                ids.append(
-                    int(
-                        torch.multinomial(
-                            torch.softmax(logits_V / temperature, 0), 1, generator=generator
-                        )
-                    )
-                )
+                probabilities_V = torch.softmax(logits_V / temperature, 0)
+                token = torch.multinomial(probabilities_V, 1, generator=generator)
             else:
-                ids.append(int(logits_V.argmax()))
-        return self.decode(ids[begun:])
+                token = logits_V.argmax()
+            ids.append(int(token))
+        return self.decode(ids[n_prompt:])
+
+    def _next_logits(
+        self, ids: list[int], extension: "Extension", scale: "ScaleAttention"
+    ) -> "torch.Tensor":
+        """Logits [V] of the token behind `ids`, on the CPU; the BOS token is never next."""
+        import torch
+
+        from posbench.position.legality import fed_length
+        from posbench.position.plan import make_plan
+
+        encoding = self.model.encoding
+        fed = ids[-fed_length(extension, encoding.shape.train_len, len(ids)) :]
+        if self.bos is not None:
+            fed[0] = self.bos  # as a window begins in training
+        plan = make_plan(
+            encoding,
+            extension,
+            scale,
+            length=len(fed),
+            device=self.device,
+            trained_scale=self.model.scale,
+        )
+        with torch.inference_mode():
+            logits_BRV = self.model(torch.tensor([fed], device=self.device), plan, last=1)
+            logits_V = logits_BRV[0, 0].float().cpu()
+            if self.bos is not None:
+                logits_V[self.bos] = -torch.inf
+        return logits_V
+
+
+def _number_of_tokens(n: int | None, max_new_tokens: int | None) -> int:
+    """The number of tokens by either of its names. Raises ConfigError for two that differ."""
+    if n is None:
+        return USUAL_TOKENS if max_new_tokens is None else max_new_tokens
+    if max_new_tokens not in (None, n):
+        raise ConfigError(
+            f"n={n} and max_new_tokens={max_new_tokens} are two names for the same number: give"
+            " one of them."
+        )
+    return n
+
+
+def _check_legal(judged: JobVerdict) -> None:
+    """Raise ConfigError if the job or one of its evaluations is refused or changes nothing."""
+    if judged.refused:
+        raise ConfigError(judged.refused)
+    for verdict in judged.cells.values():
+        if verdict.status == "refused":
+            raise ConfigError(verdict.reason)
+        if verdict.status == "noop":
+            raise ConfigError(
+                f"{verdict.label} is a no-op: {verdict.reason}; evaluate without it, or at other"
+                " lengths."
+            )
 
 
 def _native(value: Any) -> Any:
-    """numpy numbers and arrays as Python's, a tuple or a range as a list."""
-    value = value.tolist() if hasattr(value, "tolist") else value
-    return [_native(one) for one in value] if isinstance(value, list | tuple | range) else value
+    """numpy numbers and arrays as Python's, a tuple or a range as a list.
+
+    >>> _native((1, range(2)))
+    [1, [0, 1]]
+    """
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, list | tuple | range):
+        return [_native(entry) for entry in value]
+    return value
