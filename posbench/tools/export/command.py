@@ -1,5 +1,4 @@
-"""A training, or a checkpoint, and the extension to use with it in Hugging Face format; the command
-of scripts/export_hf.py.
+"""Command of scripts/export_hf.py: a run, with the extension to use, in Hugging Face format.
 
 A training becomes LlamaForCausalLM, Qwen3ForCausalLM if q and k are normalised, Qwen2ForCausalLM if
 they have biases, SmolLM3ForCausalLM if some layers do not turn, or MistralForCausalLM with a
@@ -13,7 +12,7 @@ from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import whole_folder, write_json
 from posbench.config.compose import Request
 from posbench.config.identity import method_name
-from posbench.config.schema import JobConfig
+from posbench.config.schema import JobConfig, ModelConfig
 from posbench.data import prepare
 from posbench.data.chat import of_gguf
 from posbench.data.sources import TASK
@@ -21,6 +20,7 @@ from posbench.data.tokenizers import pretrained_file
 from posbench.gguf.header import is_gguf, read_gguf
 from posbench.model.build import make_encoding
 from posbench.position.instantiate import trained_config
+from posbench.position.interfaces import Encoding
 from posbench.pretrained.checkpoint import Checkpoint, find_checkpoint
 from posbench.pretrained.config_files import read_mapping
 from posbench.pretrained.outline import outlined
@@ -29,11 +29,9 @@ from posbench.sweep.take_checkpoint import write_theirs
 from posbench.tools.export.rope_keys import rope_keys
 
 CLASSES = {"smollm3": "SmolLM3"}  # names that are no capitalised model_type
-IDS = {
-    "bos_token_id": "bos",
-    "eos_token_id": "eos",
-    "pad_token_id": "padding",
-}  # {key of config.json: its name in a GGUF file}
+# {key of config.json: its name in a GGUF file}
+IDS = {"bos_token_id": "bos", "eos_token_id": "eos", "pad_token_id": "padding"}
+GENERATION = "generation_config.json"  # which says where a generated text ends
 OF_TOKENIZER = (
     "tokenizer_config.json",
     "special_tokens_map.json",
@@ -44,106 +42,82 @@ OF_TOKENIZER = (
 
 def export(request: Request) -> int:
     """Write the training run=DIR as a checkpoint into the folder out=DIR."""
-    cfg = request.cfgs[0]
-    if len(request.cfgs) > 1 or not cfg["run"] or not cfg["out"]:
-        raise ConfigError(
-            "An export needs one training: give run=results/runs/ID and out=FOLDER, and at most one"
-            " extension."
-        )
-    run, out = Run(cfg["run"]), Path(cfg["out"]).resolve()
-    if not run.finished:
-        raise ConfigError(
-            f"run={cfg['run']} has no finished training: give a directory of results/runs that has"
-            " a train.json."
-        )
-    if os.path.exists(out) and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(
-            f"out={out} exists already and is not empty: give a new folder, or remove it."
-        )
-    if method_name(cfg["scale_attention"]) != "none":
-        raise ConfigError(
-            f"scale_attention={method_name(cfg['scale_attention'])} cannot be exported: leave it"
-            " out."
-        )
+    config = request.cfgs[0]
+    _check_request(request)
+    run = Run(config["run"])
     trained = trained_config(run)
     if outlined(trained):
         raise ConfigError(
-            f"run={cfg['run']} is built by transformers: from_pretrained reads model.path, or a"
+            f"run={config['run']} is built by transformers: from_pretrained reads model.path, or a"
             " fine-tuned run itself."
         )
-    config = hf_config(trained, cfg["extension"])
-    with whole_folder(out) as folder:
-        config |= write_theirs(run, trained, folder / "model.safetensors", config)
-        if trained.data["bos"]:
-            behind = (trained.data.get("mix") or {}).get(
-                "vocab_size", 0
-            )  # tokens of the mixed task
-            config["bos_token_id"] = (trained.model.checkpoint or {}).get(
-                "bos", config["vocab_size"] - behind - 1
-            )
-        if checkpoint := _source(trained):
-            config |= _special_ids(checkpoint)
-            if (
-                said := checkpoint.place / "generation_config.json"
-            ).is_file():  # which says where a generated text ends
-                shutil.copyfile(said, folder / said.name)
-        tokenizer = _tokenizer(trained.data, cfg["cache_dir"], folder)
-        write_json(folder / "config.json", config)
-    kind = (config["rope_scaling"] or {}).get("rope_type", "default")
+    content = hf_config(trained, config["extension"])
+    with whole_folder(Path(config["out"]).resolve()) as folder:
+        content |= write_theirs(run, trained, folder / "model.safetensors", content)
+        content |= _bos_id(trained, content["vocab_size"])
+        checkpoint = _source(trained)
+        if checkpoint:
+            content |= _special_ids(checkpoint)
+            generation = checkpoint.place / GENERATION
+            if generation.is_file():
+                shutil.copyfile(generation, folder / GENERATION)
+        tokenizer_words = _copy_tokenizer(trained.data, config["cache_dir"], folder)
+        write_json(folder / "config.json", content)
+    scaling = content["rope_scaling"] or {}
     print(
-        f"{cfg['out']}: {config['architectures'][0]}, rope_type {kind}, up to"
-        f" {config['max_position_embeddings']} tokens\n{tokenizer}"
+        f"{config['out']}: {content['architectures'][0]}, rope_type"
+        f" {scaling.get('rope_type', 'default')}, up to"
+        f" {content['max_position_embeddings']} tokens\n{tokenizer_words}"
     )
     return 0
 
 
-def hf_config(trained: JobConfig, extension: dict) -> dict:
-    """Content of config.json for a training's configuration and an extension. Sizes known from the
-    weights are added later.
+def _check_request(request: Request) -> None:
+    """Raise ConfigError for a request that is not one finished training, a new folder, no scale."""
+    config = request.cfgs[0]
+    if len(request.cfgs) > 1 or not config["run"] or not config["out"]:
+        raise ConfigError(
+            "An export needs one training: give run=results/runs/ID and out=FOLDER, and at most one"
+            " extension."
+        )
+    if not Run(config["run"]).finished:
+        raise ConfigError(
+            f"run={config['run']} has no finished training: give a directory of results/runs that"
+            " has a train.json."
+        )
+    out = Path(config["out"]).resolve()
+    if os.path.exists(out) and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(
+            f"out={out} exists already and is not empty: give a new folder, or remove it."
+        )
+    scale = method_name(config["scale_attention"])
+    if scale != "none":
+        raise ConfigError(f"scale_attention={scale} cannot be exported: leave it out.")
 
-    Raises ConfigError for settings that the format cannot express.
+
+def _bos_id(trained: JobConfig, vocab_size: int) -> dict[str, int | None]:
+    """{"bos_token_id": id} of a training with a BOS token, else {}.
+
+    The BOS token stands behind those of the text, and before those of a mixed task.
     """
-    model, encoding, rope = trained.model, make_encoding(trained), rope_keys(trained, extension)
-    if model.qk_norm not in ("none", "rms") or (model.qk_norm == "rms" and model.qkv_bias):
-        raise ConfigError(
-            f"model.qk_norm={model.qk_norm} with qkv_bias={model.qkv_bias} cannot be exported: the"
-            " format has rms or biases."
-        )
-    if model.output_gate != "none":
-        raise ConfigError(
-            f"model.output_gate={model.output_gate} cannot be exported: the format has none."
-        )
-    windows, unturned = set(encoding.windows), sorted(encoding.unturned)
-    kind = (
-        "qwen3"
-        if model.qk_norm == "rms"
-        else "qwen2"
-        if model.qkv_bias
-        else "llama"
-        if windows == {None}
-        else "mistral"
-    )
-    if unturned and kind.startswith("qwen"):
-        own = f"model.qk_norm={model.qk_norm} and model.qkv_bias={model.qkv_bias}"
-        raise ConfigError(
-            f"encoding.unturned={unturned} cannot be exported with {own}: the format has it with"
-            " none and false alone."
-        )
-    kind = "smollm3" if unturned else kind
-    if len(windows - {None}) > 1 or (kind == "mistral" and len(windows) > 1):
-        only = (
-            "one window, and one that some layers have for model.qk_norm=rms, model.qkv_bias=true"
-            " or encoding.unturned"
-        )
-        raise ConfigError(
-            f"encoding.window={encoding.windows} cannot be exported: the format supports {only}."
-        )
-    if kind == "llama" and model.d_model % model.n_head:
-        raise ConfigError(
-            f"model.d_model={model.d_model} is not a multiple of model.n_head={model.n_head}, as"
-            " the format requires."
-        )
-    return {
+    if not trained.data["bos"]:
+        return {}
+    task_tokens = (trained.data.get("mix") or {}).get("vocab_size", 0)
+    behind_text = vocab_size - task_tokens - 1
+    return {"bos_token_id": (trained.model.checkpoint or {}).get("bos", behind_text)}
+
+
+def hf_config(trained: JobConfig, extension: dict) -> dict:
+    """Content of config.json for a training's configuration and an extension.
+
+    Sizes known from the weights are added later. Raises ConfigError for settings that the format
+    cannot express.
+    """
+    model = trained.model
+    encoding = make_encoding(trained)
+    rope = rope_keys(trained, extension)
+    kind = _model_type(model, encoding)
+    content = {
         "architectures": [f"{CLASSES.get(kind, kind.title())}ForCausalLM"],
         "model_type": kind,
         "hidden_size": model.d_model,
@@ -156,39 +130,86 @@ def hf_config(trained: JobConfig, extension: dict) -> dict:
         "initializer_range": model.init_std,
         "tie_word_embeddings": model.tied,
         **rope,
-        **(
-            {
-                "no_rope_layers": [int(i not in encoding.unturned) for i in range(model.n_layer)],
-                "pad_token_id": None,
-            }
-            if unturned
-            else {}
-        ),
-        **_window_keys(encoding.windows, kind),
-        "bos_token_id": None,
-        "eos_token_id": None,
     }
+    if encoding.unturned:
+        content["no_rope_layers"] = [
+            int(layer not in encoding.unturned) for layer in range(model.n_layer)
+        ]
+        content["pad_token_id"] = None
+    content |= _window_keys(encoding.windows, kind)
+    return {**content, "bos_token_id": None, "eos_token_id": None}
+
+
+def _model_type(model: ModelConfig, encoding: Encoding) -> str:
+    """model_type of the class of transformers that computes as the model does, such as "qwen3".
+
+    Raises ConfigError where there is none.
+    """
+    if model.qk_norm not in ("none", "rms") or (model.qk_norm == "rms" and model.qkv_bias):
+        raise ConfigError(
+            f"model.qk_norm={model.qk_norm} with qkv_bias={model.qkv_bias} cannot be exported: the"
+            " format has rms or biases."
+        )
+    if model.output_gate != "none":
+        raise ConfigError(
+            f"model.output_gate={model.output_gate} cannot be exported: the format has none."
+        )
+    windows = set(encoding.windows)
+    unturned = sorted(encoding.unturned)
+    if model.qk_norm == "rms":
+        kind = "qwen3"
+    elif model.qkv_bias:
+        kind = "qwen2"
+    elif windows == {None}:
+        kind = "llama"
+    else:
+        kind = "mistral"
+    if unturned and kind.startswith("qwen"):
+        keys = f"model.qk_norm={model.qk_norm} and model.qkv_bias={model.qkv_bias}"
+        raise ConfigError(
+            f"encoding.unturned={unturned} cannot be exported with {keys}: the format has it with"
+            " none and false alone."
+        )
+    if unturned:
+        kind = "smollm3"
+    if len(windows - {None}) > 1 or (kind == "mistral" and len(windows) > 1):
+        supported = (
+            "one window, and one that some layers have for model.qk_norm=rms, model.qkv_bias=true"
+            " or encoding.unturned"
+        )
+        raise ConfigError(
+            f"encoding.window={encoding.windows} cannot be exported: the format supports"
+            f" {supported}."
+        )
+    if kind == "llama" and model.d_model % model.n_head:
+        raise ConfigError(
+            f"model.d_model={model.d_model} is not a multiple of model.n_head={model.n_head}, as"
+            " the format requires."
+        )
+    return kind
 
 
 def _window_keys(windows: list[int | None], kind: str) -> dict:
-    size = next((size for size in windows if size is not None), None)
-    if size is None or kind == "mistral":
-        return {} if size is None else {"sliding_window": size}
+    """Keys of config.json for the sliding window of each layer; {} if all layers see everything."""
+    sizes = [size for size in windows if size is not None]
+    if not sizes:
+        return {}
+    if kind == "mistral":
+        return {"sliding_window": sizes[0]}
     types = ["full_attention" if size is None else "sliding_attention" for size in windows]
-    first = types.index(
-        "sliding_attention"
-    )  # the only key that early versions of transformers 4 read
     return {
         "use_sliding_window": True,
-        "sliding_window": size,
-        "max_window_layers": first,
+        "sliding_window": sizes[0],
+        # the only key that early versions of transformers 4 read
+        "max_window_layers": types.index("sliding_attention"),
         "layer_types": types,
     }
 
 
-def _tokenizer(data: dict, cache_dir: str, folder: Path) -> str:
-    """Copy the tokenizer if it has a file, with special tokens and chat template. Returns a
-    sentence about it for the user.
+def _copy_tokenizer(data: dict, cache_dir: str, folder: Path) -> str:
+    """Copy the tokenizer if it has a file, with special tokens and chat template.
+
+    Returns a sentence about it for the user.
     """
     if data["tokenizer"] == "bytes":
         return "no tokenizer: a token's id is the value of its byte"
@@ -199,26 +220,25 @@ def _tokenizer(data: dict, cache_dir: str, folder: Path) -> str:
     except (ConfigError, RunError) as error:
         return f"no tokenizer, since the text is not there: {error}"
     shutil.copyfile(prepared / "tokenizer.json", folder / "tokenizer.json")
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast"}
     file = None if data["tokenizer"] == "bpe" else pretrained_file(data["tokenizer"])
-    said = of_gguf(file) if file and is_gguf(file) else {}
-    words = {
-        "chat_template" if key == "template" else key: value
-        for key, value in said.items()
-        if isinstance(value, str)
-    }
-    for one in (file.parent / name for name in OF_TOKENIZER if file and not is_gguf(file)):
-        if one.is_file():
-            shutil.copyfile(one, folder / one.name)
+    if file and is_gguf(file):
+        for key, value in of_gguf(file).items():
+            if isinstance(value, str):
+                settings["chat_template" if key == "template" else key] = value
+    elif file:
+        for name in OF_TOKENIZER:
+            if (file.parent / name).is_file():
+                shutil.copyfile(file.parent / name, folder / name)
     if not (folder / OF_TOKENIZER[0]).exists():
-        write_json(
-            folder / OF_TOKENIZER[0], {"tokenizer_class": "PreTrainedTokenizerFast", **words}
-        )
+        write_json(folder / OF_TOKENIZER[0], settings)
     return "tokenizer.json lies beside it: AutoTokenizer reads it"
 
 
 def _source(trained: JobConfig) -> Checkpoint | None:
-    """Checkpoint that a run, or the parent of a fine-tuned one, was made of; None for a training
-    from the start, or if it is gone.
+    """Checkpoint that a run, or the parent of a fine-tuned one, was made of.
+
+    None for a training from the start, or if it is gone.
     """
     if not trained.model.checkpoint:
         return None
@@ -231,16 +251,19 @@ def _source(trained: JobConfig) -> Checkpoint | None:
 def _special_ids(checkpoint: Checkpoint) -> dict[str, int | list[int]]:
     """Ids of special tokens that a checkpoint names, by their keys in config.json."""
     if is_gguf(checkpoint.place):
-        said = read_gguf(checkpoint.place).metadata
-        found = {key: said.get(f"tokenizer.ggml.{name}_token_id") for key, name in IDS.items()}
+        metadata = read_gguf(checkpoint.place).metadata
+        ids = {key: metadata.get(f"tokenizer.ggml.{name}_token_id") for key, name in IDS.items()}
     else:
-        said = read_mapping(checkpoint.place / "config.json")
-        found = {key: said.get(key) for key in IDS}
-    return {
-        key: value
-        for key, value in found.items()
-        if _is_count(value) or (isinstance(value, list) and all(map(_is_count, value)))
-    }
+        content = read_mapping(checkpoint.place / "config.json")
+        ids = {key: content.get(key) for key in IDS}
+    return {key: value for key, value in ids.items() if _is_id(value)}
+
+
+def _is_id(value: object) -> bool:
+    """True for a token's id, and for a list of them."""
+    if isinstance(value, list):
+        return all(_is_count(entry) for entry in value)
+    return _is_count(value)
 
 
 def _is_count(value: object) -> bool:
@@ -253,50 +276,42 @@ def settings(trained: JobConfig, extension: dict, own: dict | None = None) -> di
     `own` is the checkpoint's config.json, None for a GGUF file. rope_parameters is what
     transformers 5 reads, rope_theta and rope_scaling what earlier versions read. Raises ConfigError
     where no set of frequencies expresses it."""
-    kept, share = rope_keys(trained, extension, own), trained.encoding.get("fraction", 1.0)
-    part = {"partial_rotary_factor": share} if share != 1 else {}
-    return {
-        "rope_parameters": {
-            "rope_type": "default",
-            "rope_theta": kept["rope_theta"],
-            **part,
-            **(kept["rope_scaling"] or {}),
-        },
-        **kept,
-    }
+    keys = rope_keys(trained, extension, own)
+    parameters = {"rope_type": "default", "rope_theta": keys["rope_theta"]}
+    share = trained.encoding.get("fraction", 1.0)
+    if share != 1:
+        parameters["partial_rotary_factor"] = share
+    parameters |= keys["rope_scaling"] or {}
+    return {"rope_parameters": parameters, **keys}
 
 
 def config_json(own: dict | None, trained: JobConfig, extension: dict) -> dict:
-    """config.json of a checkpoint that runs with an extension: its `own` with other keys of RoPE,
-    or a new one for a GGUF file.
+    """config.json of a checkpoint that runs with an extension.
 
-    Raises ConfigError as `settings` does, and for a config.json that keeps RoPE for several kinds
-    of layers apart."""
-    found = settings(trained, extension, own)
+    It is the checkpoint's `own` with other keys of RoPE, or a new one for a GGUF file. Raises
+    ConfigError as `settings` does, and for a config.json that keeps RoPE for several kinds of
+    layers apart."""
+    rope = settings(trained, extension, own)
+    parameters = rope["rope_parameters"]
     if own is None:
-        checkpoint, file = trained.model.checkpoint, _source(trained)
-        sizes = {
+        checkpoint = trained.model.checkpoint
+        file = _source(trained)
+        return {
+            **hf_config(trained, extension),
             "vocab_size": checkpoint["vocab_size"],
             "intermediate_size": trained.model.d_ff,
             "bos_token_id": checkpoint["bos"],
-        }
-        ids = _special_ids(file) if file else {}
-        return {
-            **hf_config(trained, extension),
-            **sizes,
-            **ids,
-            "rope_parameters": found["rope_parameters"],
+            **(_special_ids(file) if file else {}),
+            "rope_parameters": parameters,
         }
     if any(isinstance(value, dict) for value in (own.get("rope_parameters") or {}).values()):
         raise ConfigError(
             "config.json has separate RoPE settings for several kinds of layers: edit it by hand."
         )
-    said = found["rope_parameters"]
+    content = {**own, **rope}
     # Beside RoPE's keys transformers gives these two priority, or reads them with rope_scaling:
     # Phi-3 keeps them there.
-    beside = {
-        key: said[key]
-        for key in ("original_max_position_embeddings", "partial_rotary_factor")
-        if key in said
-    }
-    return {**own, **found, **beside}
+    for key in ("original_max_position_embeddings", "partial_rotary_factor"):
+        if key in parameters:
+            content[key] = parameters[key]
+    return content
