@@ -1,5 +1,6 @@
-"""RoPE of a training with an extension, in the keys of config.json: rope_theta, rope_scaling and
-max_position_embeddings.
+"""RoPE of a training with an extension, in the keys of config.json.
+
+They are rope_theta, rope_scaling and max_position_embeddings.
 
 transformers 4 and 5 both read these keys. Their longrope has one divisor per pair, so it can hold
 any set of frequencies, and it is used for those without a type of their own, and in Phi-3, which
@@ -8,6 +9,7 @@ temperature."""
 
 import math
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,20 +25,51 @@ from posbench.model.build import make_encoding
 from posbench.position.fixed_frequencies import frequencies
 from posbench.position.geometry import Span
 from posbench.position.instantiate import make
-from posbench.position.interfaces import Extension
+from posbench.position.interfaces import Encoding, Extension
 from posbench.position.legality import check, file_of, name_of
 from posbench.scale_attention.none import NoScale
 
 
-def rope_keys(trained: JobConfig, extension: dict, own: dict | None = None) -> dict:
-    """Keys of RoPE for a training's configuration and an extension. `own` is the checkpoint's
-    config.json, whose other keys stay.
+class RopeKeys(NamedTuple):
+    """Values of config.json: the base of RoPE, rope_scaling, and the longest text."""
 
-    Raises ConfigError for settings that the format, or that of `own`, cannot express.
+    theta: float
+    scaling: dict | None
+    longest: int
+
+
+class Frequencies(NamedTuple):
+    """Frequencies at one length: radians per token of each pair, their base, the temperature."""
+
+    freq_F: Tensor
+    base: float
+    temperature: float
+
+
+def rope_keys(trained: JobConfig, extension: dict, own: dict | None = None) -> dict:
+    """Keys of RoPE for a training's configuration and an extension.
+
+    `own` is the checkpoint's config.json, whose other keys stay. Raises ConfigError for settings
+    that the format, or that of `own`, cannot express.
     """
-    train, encoding, method = trained.train, make_encoding(trained), make(extension)
-    known = file_of(encoding) in ("rope", "p_rope") and not encoding.resonance
-    if not known or (own is None and encoding.rotary_dim != encoding.shape.head_dim):
+    encoding = make_encoding(trained)
+    method = make(extension)
+    _check_expressible(trained, encoding, method, whole_head=own is None)
+    only_divisors = own is not None and own["model_type"] == "phi3"
+    theta, scaling, longest = _rope(encoding, method, only_divisors)
+    return {"max_position_embeddings": longest, "rope_theta": theta, "rope_scaling": scaling}
+
+
+def _check_expressible(
+    trained: JobConfig, encoding: Encoding, extension: Extension, whole_head: bool
+) -> None:
+    """Raise ConfigError for an encoding, a trained scale or a temperature that the format lacks.
+
+    With `whole_head` RoPE must turn all channels of a head.
+    """
+    train = trained.train
+    has_format = file_of(encoding) in ("rope", "p_rope") and not encoding.resonance
+    if not has_format or (whole_head and encoding.rotary_dim != encoding.shape.head_dim):
         raise ConfigError(
             f"{as_typed('encoding', trained.encoding)} cannot be exported: the format has"
             " encoding=rope, whole, and p_rope."
@@ -47,45 +80,73 @@ def rope_keys(trained: JobConfig, extension: dict, own: dict | None = None) -> d
             " format has none."
         )
     far = 4 * train.train_len
-    check(encoding, method, NoScale(encoding.shape), [far], allow_untested=True)
+    check(encoding, extension, NoScale(encoding.shape), [far], allow_untested=True)
     everywhere = not encoding.unturned and encoding.rotary_dim == encoding.shape.head_dim
-    if (
-        not everywhere
-        and method.temperature(Span(train.train_len, far, method.target_len(far))) != 1
-    ):
+    span = Span(train.train_len, far, extension.target_len(far))
+    if not everywhere and extension.temperature(span) != 1:
         raise ConfigError(
-            f"extension={name_of(method)} has a temperature where nothing turns too: add"
+            f"extension={name_of(extension)} has a temperature where nothing turns too: add"
             " extension.temperature=false."
         )
-    theta, scaling, longest = _rope(
-        encoding, method, own is not None and own["model_type"] == "phi3"
-    )
-    return {"max_position_embeddings": longest, "rope_theta": theta, "rope_scaling": scaling}
 
 
-def _rope(encoding: Rope, extension: Extension, divisors: bool) -> tuple[float, dict | None, int]:
-    """(rope_theta, rope_scaling, max_position_embeddings) of both; with `divisors` no type but
-    default and longrope is used.
-    """
+def _rope(encoding: Rope, extension: Extension, only_divisors: bool) -> RopeKeys:
+    """Keys of both; with `only_divisors` no type but default and longrope is used."""
     name = name_of(extension)
     scaled = encoding.scaling is not None
     if scaled and name == "none" and name_of(encoding) == "rope":
-        # The trained scaling is an extension of the earlier model.
-        share = encoding.rotary_dim / encoding.shape.head_dim
-        source = Rope(
-            replace(encoding.shape, train_len=encoding.scaling_len),
-            encoding.base,
-            encoding.layout,
-            share,
+        return _rope_of_trained_scaling(encoding, only_divisors)
+    _check_spectrum(encoding, name)
+    train_len = encoding.shape.train_len
+    plain_types = not scaled and not only_divisors  # with these, types of their own may be used
+    turned = 2 * len(encoding.spectrum().freq_F)  # channels
+    if plain_types and turned == encoding.rotary_dim and _is_dynamic(extension):
+        factor = float(getattr(extension, "factor", 1.0))
+        return RopeKeys(encoding.base, {"rope_type": "dynamic", "factor": factor}, train_len)
+    near, far = _fixed_frequencies(encoding, extension)
+    longest = max(train_len, extension.target_len(train_len))
+    part = _part_keys(encoding.rotary_dim, turned)
+    slower = _slower_by(near, far, encoding.spectrum().rotary_dim)
+    if slower is not None and abs(slower - 1) < 1e-9:
+        return RopeKeys(far.base, part or None, longest)
+    if slower is not None and not only_divisors:
+        return RopeKeys(far.base, {"rope_type": "linear", **part, "factor": slower}, longest)
+    if part:
+        raise ConfigError(
+            f"extension={name} with encoding=p_rope cannot be exported: choose none, pi, ntk or"
+            " abf."
         )
-        theta, scaling, _ = _rope(source, encoding.scaling, divisors)
-        if scaling and "attention_factor" in scaling:
-            scaling["attention_factor"] = encoding.amplitude
-        # Of dynamic they compute the factor from the longest length, which a fine-tuning left where
-        # it was.
-        dynamic = scaling and scaling["rope_type"] == "dynamic"
-        return theta, scaling, encoding.scaling_len if dynamic else encoding.shape.train_len
-    trained, L, width = encoding.spectrum(), encoding.shape.train_len, encoding.rotary_dim
+    # All remaining cases need a factor on cos and sin, or a divisor per pair.
+    by_parts = isinstance(extension, NtkByParts) and plain_types
+    keys = _by_parts_keys(encoding, extension, far.temperature) if by_parts else None
+    keys = keys or _divisor_keys(encoding, near, far)
+    shared = {"factor": longest / train_len, "original_max_position_embeddings": train_len}
+    return RopeKeys(encoding.base, {"rope_type": keys.pop("rope_type"), **shared, **keys}, longest)
+
+
+def _rope_of_trained_scaling(encoding: Rope, only_divisors: bool) -> RopeKeys:
+    """Keys of an encoding whose trained scaling is an extension of the earlier model."""
+    earlier = Rope(
+        replace(encoding.shape, train_len=encoding.scaling_len),
+        encoding.base,
+        encoding.layout,
+        encoding.rotary_dim / encoding.shape.head_dim,
+    )
+    theta, scaling, _ = _rope(earlier, encoding.scaling, only_divisors)
+    if scaling and "attention_factor" in scaling:
+        scaling["attention_factor"] = encoding.amplitude
+    if scaling and scaling["rope_type"] == "dynamic":
+        # They compute the factor from the longest length, which a fine-tuning left where it was.
+        return RopeKeys(theta, scaling, encoding.scaling_len)
+    return RopeKeys(theta, scaling, encoding.shape.train_len)
+
+
+def _check_spectrum(encoding: Rope, name: str) -> None:
+    """Raise ConfigError for an encoding that turns nothing, or one way in training, another later.
+
+    `name` is the extension's.
+    """
+    trained = encoding.spectrum()
     if trained is None:
         raise ConfigError(
             "encoding=p_rope that turns no pair cannot be exported: train it with a larger"
@@ -96,94 +157,95 @@ def _rope(encoding: Rope, extension: Extension, divisors: bool) -> tuple[float, 
             f"extension={name} has no place beside encoding.scaling={name_of(encoding.scaling)}:"
             " choose extension=none."
         )
-    turned = 2 * len(trained.freq_F)
-    whole, longest = turned == width, max(L, extension.target_len(L))
-    ntk = isinstance(extension, DynamicNtk) or (
-        isinstance(extension, Ntk) and extension.multiplier == 1
+
+
+def _is_dynamic(extension: Extension) -> bool:
+    """True for what rope_type dynamic computes: NTK by the length of the text, with no target."""
+    is_ntk = isinstance(extension, Ntk) and extension.multiplier == 1
+    if not is_ntk and not isinstance(extension, DynamicNtk):
+        return False
+    return extension.fixed_target is None and not getattr(extension, "fed", None)
+
+
+def _fixed_frequencies(encoding: Rope, extension: Extension) -> tuple[Frequencies, Frequencies]:
+    """(frequencies within the training length, those beyond it).
+
+    Raises ConfigError if those beyond it depend on the length, or the extension changes more.
+    """
+    train_len = encoding.shape.train_len
+    near, far, beyond = (
+        _frequencies(encoding, extension, length)
+        for length in (train_len, 4 * train_len, 16 * train_len)
     )
-    if (
-        ntk
-        and whole
-        and not scaled
-        and not divisors
-        and extension.fixed_target is None
-        and not getattr(extension, "fed", None)
-    ):
-        return (
-            encoding.base,
-            {"rope_type": "dynamic", "factor": float(getattr(extension, "factor", 1.0))},
-            L,
-        )
-    near, far, beyond = (_seen(encoding, extension, name, length) for length in (L, 4 * L, 16 * L))
-    if not far[0].equal(beyond[0]) or not near[2] == far[2] == beyond[2]:
+    one_temperature = near.temperature == far.temperature == beyond.temperature
+    if not far.freq_F.equal(beyond.freq_F) or not one_temperature:
         raise ConfigError(
-            f"extension={name} has a factor for each length: add extension.mode=fixed"
+            f"extension={name_of(extension)} has a factor for each length: add extension.mode=fixed"
             " extension.target_len=TOKENS."
         )
-    (far_F, base, temperature), near_F = far, near[0]
-    share = turned / width
-    exact = (
-        int(share * width // 2) == turned // 2
-    )  # proportional rounds the channels that it takes down
-    part = (
-        {}
-        if whole
-        else {
-            "rope_type": "proportional",
-            "partial_rotary_factor": share if exact else math.nextafter(share, 1),
-        }
-    )
-    pair_F = torch.arange(len(far_F), dtype=torch.float64)
-    slower_F = base ** (-2 * pair_F / trained.rotary_dim) / far_F
-    if (
-        near_F.equal(far_F)
-        and temperature == 1
-        and torch.allclose(slower_F, slower_F[:1], rtol=1e-9)
-    ):
-        theta, slower = base, float(slower_F[0])
-        if abs(slower - 1) < 1e-9:
-            return theta, part or None, longest
-        if not divisors:
-            return theta, {"rope_type": "linear", **part, "factor": slower}, longest
-    if not whole:
-        raise ConfigError(
-            f"extension={name} with encoding=p_rope cannot be exported: choose none, pi, ntk or"
-            " abf."
-        )
-    # All remaining cases need a factor on cos and sin, or a divisor per pair.
-    shared = {"factor": longest / L, "original_max_position_embeddings": L}
-    sharper = {"attention_factor": math.sqrt(temperature)}
-    by_parts = isinstance(extension, NtkByParts) and not scaled and not divisors
-    if by_parts and extension.ramp == "index" and 2 * math.pi * extension.alpha <= L:
-        bounds = {
-            "beta_slow": extension.alpha,
-            "beta_fast": extension.kept_from(trained.freq_F, L),
-            "truncate": extension.truncate,
-        }
-        return encoding.base, {"rope_type": "yarn", **shared, **sharper, **bounds}, longest
-    if by_parts and extension.ramp == "turns" and temperature == 1:
-        bounds = {
-            "low_freq_factor": extension.alpha,
-            "high_freq_factor": extension.kept_from(trained.freq_F, L),
-        }
-        return encoding.base, {"rope_type": "llama3", **shared, **bounds}, longest
-    plain_F = encoding.base ** (-2 * pair_F / width)
-    divisors = {
-        "long_factor": (plain_F / far_F).tolist(),
-        "short_factor": (plain_F / near_F).tolist(),
-    }
-    return encoding.base, {"rope_type": "longrope", **shared, **sharper, **divisors}, longest
+    return near, far
 
 
-def _seen(
-    encoding: Rope, extension: Extension, name: str, length: int
-) -> tuple[Tensor, float, float]:
-    """(radians per token of each pair, their base, temperature) at one length."""
+def _frequencies(encoding: Rope, extension: Extension, length: int) -> Frequencies:
     span = Span(encoding.shape.train_len, length, extension.target_len(length))
     spectrum = frequencies(extension, encoding.spectrum_at(length), span)
     if spectrum is None:
         raise ConfigError(
-            f"extension={name} does not only change frequencies, as the format requires: choose pi,"
-            " ntk, yarn or alike."
+            f"extension={name_of(extension)} does not only change frequencies, as the format"
+            " requires: choose pi, ntk, yarn or alike."
         )
-    return spectrum.freq_F, spectrum.base, extension.temperature(span) * encoding.amplitude**2
+    temperature = extension.temperature(span) * encoding.amplitude**2
+    return Frequencies(spectrum.freq_F, spectrum.base, temperature)
+
+
+def _part_keys(rotary_dim: int, turned: int) -> dict:
+    """Keys for an encoding that turns so many of its channels; {} if it turns all."""
+    if turned == rotary_dim:
+        return {}
+    share = turned / rotary_dim
+    if int(share * rotary_dim // 2) != turned // 2:  # proportional rounds the channels down
+        share = math.nextafter(share, 1)
+    return {"rope_type": "proportional", "partial_rotary_factor": share}
+
+
+def _slower_by(near: Frequencies, far: Frequencies, rotary_dim: int) -> float | None:
+    """Factor by which all pairs turn slower than their base says, at all lengths; None if none."""
+    pair_F = torch.arange(len(far.freq_F), dtype=torch.float64)
+    slower_F = far.base ** (-2 * pair_F / rotary_dim) / far.freq_F
+    one_factor = torch.allclose(slower_F, slower_F[:1], rtol=1e-9)
+    if near.freq_F.equal(far.freq_F) and far.temperature == 1 and one_factor:
+        return float(slower_F[0])
+    return None
+
+
+def _by_parts_keys(encoding: Rope, extension: NtkByParts, temperature: float) -> dict | None:
+    """Keys of rope_type yarn or llama3, by the extension's ramp; None if it is neither of them."""
+    train_len = encoding.shape.train_len
+    kept_from = extension.kept_from(encoding.spectrum().freq_F, train_len)
+    if extension.ramp == "index" and 2 * math.pi * extension.alpha <= train_len:
+        return {
+            "rope_type": "yarn",
+            "attention_factor": math.sqrt(temperature),
+            "beta_slow": extension.alpha,
+            "beta_fast": kept_from,
+            "truncate": extension.truncate,
+        }
+    if extension.ramp == "turns" and temperature == 1:
+        return {
+            "rope_type": "llama3",
+            "low_freq_factor": extension.alpha,
+            "high_freq_factor": kept_from,
+        }
+    return None
+
+
+def _divisor_keys(encoding: Rope, near: Frequencies, far: Frequencies) -> dict:
+    """Keys of rope_type longrope: a divisor for each pair, beyond and within the training length."""
+    pair_F = torch.arange(len(far.freq_F), dtype=torch.float64)
+    plain_F = encoding.base ** (-2 * pair_F / encoding.rotary_dim)
+    return {
+        "rope_type": "longrope",
+        "attention_factor": math.sqrt(far.temperature),
+        "long_factor": (plain_F / far.freq_F).tolist(),
+        "short_factor": (plain_F / near.freq_F).tolist(),
+    }
