@@ -13,7 +13,7 @@ from posbench.common.errors import ConfigError, RunError, did_you_mean
 from posbench.report.labels import Facts
 from posbench.report.records import ContextPoint, CurvePoint, Score, SectionKey
 from posbench.report.report import collect
-from posbench.report.tables import METHOD
+from posbench.report.table_formats import METHOD
 from posbench.results.evidence import check_folder
 from posbench.results.search import ROWS, find_results, shortest_endings
 from posbench.runs.columns import NEVER_EMPTY, TABLE

@@ -14,7 +14,8 @@ from posbench.report.html_parts import LACKING, NUMBER, Grid, anchored, link, sv
 from posbench.report.method_words import source_suffix
 from posbench.report.records import SectionKey, grouped
 from posbench.report.references import reference
-from posbench.report.tables import METHOD, Table, number
+from posbench.report.table_formats import METHOD, Table
+from posbench.report.tables import number
 from posbench.results.bundle import shown_folder
 from posbench.results.evaluation import Evaluation
 from posbench.results.run_metadata import ABSENT, differing, training_settings

@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from posbench.common.defuse import printable
-from posbench.report.tables import FAILS, GAINS, LEVEL, TableCell
+from posbench.report.table_formats import FAILS, GAINS, LEVEL, TableCell
 from posbench.results.run_metadata import ABSENT
 
 NUMBER = re.compile(r"[+-]?\d+(\.\d*)?(e[+-]?\d+)?( |$)")

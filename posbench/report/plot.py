@@ -30,7 +30,7 @@ from posbench.report.footnotes import questions_of, targets_of
 from posbench.report.frame import records
 from posbench.report.method_words import source_suffix
 from posbench.report.records import CurvePoint, Score, grouped, two_seeds
-from posbench.report.tables import METHOD
+from posbench.report.table_formats import METHOD
 
 if TYPE_CHECKING:
     import pandas

@@ -18,7 +18,7 @@ from statistics import fmean
 
 from posbench.report.learned import learned_by
 from posbench.report.records import Score, by_task
-from posbench.report.tables import METHOD, Table, TableCell
+from posbench.report.table_formats import METHOD, Table, TableCell
 
 FEWEST_TASKS, FEWEST_METHODS = 2, 3  # fewer are read more easily in their own tables
 RANKED = (

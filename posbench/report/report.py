@@ -27,14 +27,8 @@ from posbench.report.references import References, check_losses, check_one_set
 from posbench.report.scores import PROTOCOL as TASKS
 from posbench.report.scores import scores
 from posbench.report.setting_lines import argument_lines, checkpoint_lines, training_lines
-from posbench.report.tables import (
-    Table,
-    context_table,
-    position_tables,
-    printed,
-    score_tables,
-    tables,
-)
+from posbench.report.table_formats import Table, printed
+from posbench.report.tables import context_table, position_tables, score_tables, tables
 from posbench.results.evaluation import Evaluation, load_evaluations
 from posbench.results.evidence import pool
 from posbench.results.run_metadata import RunMetadata, variants

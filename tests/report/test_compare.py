@@ -20,7 +20,7 @@ from posbench.common.errors import ConfigError, RunError
 from posbench.report.figures.captions import caption
 from posbench.report.records import CurvePoint, read_points
 from posbench.report.report import collect
-from posbench.report.tables import METHOD, PAGE, Table
+from posbench.report.table_formats import LONG, METHOD, Table
 from posbench.report.write_report import write
 from posbench.results.search import find_results, shortest_endings
 from posbench.runs.rows import write_csv
@@ -384,6 +384,6 @@ def test_a_long_table_goes_on_over_pages():
 
     assert (
         r"\begin{tabular}" in made(3)
-        and r"\begin{longtable}" in made(PAGE + 1)
-        and r"\endhead" in made(PAGE + 1)
+        and r"\begin{longtable}" in made(LONG + 1)
+        and r"\endhead" in made(LONG + 1)
     )

@@ -14,7 +14,7 @@ from synthetic import LENGTHS, TARGETS, Built, write_eval, write_run
 
 from posbench.common.errors import ConfigError
 from posbench.report.report import collect
-from posbench.report.tables import escape
+from posbench.report.table_formats import escape
 from posbench.results.run_metadata import ABSENT, differing, flatten
 from posbench.results.search import Found, find_results
 

@@ -32,7 +32,8 @@ from posbench.report.figures.style import (
 )
 from posbench.report.records import CurvePoint, grouped, methods, tick_lengths
 from posbench.report.seed_marks import mark_lines, row_mark, usual_seeds
-from posbench.report.tables import LEVEL, heading, verdict
+from posbench.report.table_formats import LEVEL
+from posbench.report.tables import heading, verdict
 
 LOW, CELL, SPACE, ABOVE, UNDER = 12.5, 40, 26, 24, 52  # points, of a map
 TALL = 45  # rows in one block of a map, unless one encoding has more

@@ -16,7 +16,7 @@ from posbench.common.defuse import markdown, printable
 from posbench.report.method_words import parts_joined, plural
 from posbench.report.published.readme_numbers import csv_lines
 from posbench.report.records import CurvePoint, grouped, methods, read_points, sections
-from posbench.report.tables import markdown_row
+from posbench.report.table_formats import markdown_row
 from posbench.results.search import ROWS, is_evidence
 
 PROTOCOL = "fixed_targets"  # the same targets at every length

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from posbench.common.errors import ConfigError
-from posbench.report.tables import METHOD
+from posbench.report.table_formats import METHOD
 
 ONE_OF = {"lowest": min, "highest": max, "mean": fmean, "total": sum}  # of several values
 ENDS = {"low": 1, "high": 2}  # {word: field of Value}

@@ -15,7 +15,7 @@ from posbench.common.files import write_atomic
 from posbench.report.published.leaderboard import folders, leaderboard
 from posbench.report.published.readme_numbers import fill
 from posbench.report.seed_marks import MARK
-from posbench.report.tables import METHOD
+from posbench.report.table_formats import METHOD
 from posbench.report.write_report import list_again
 
 ROOT = Path(__file__).parents[3]

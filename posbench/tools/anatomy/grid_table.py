@@ -15,7 +15,7 @@ from posbench.extensions.none import NoExtension
 from posbench.model.gpt import make_shape
 from posbench.position.instantiate import make
 from posbench.position.legality import check, name_of
-from posbench.report.tables import Table
+from posbench.report.table_formats import Table
 from posbench.scale_attention.none import NoScale
 from posbench.sweep.cells import RECOMPUTE
 from posbench.tools.anatomy.as_text import DIMENSIONLESS

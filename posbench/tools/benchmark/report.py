@@ -8,7 +8,7 @@ from matplotlib.figure import Figure as Canvas
 
 from posbench.report.figures.lines import end_labels
 from posbench.report.figures.style import GREY, OKABE_ITO, save
-from posbench.report.tables import markdown_row
+from posbench.report.table_formats import markdown_row
 from posbench.tools.benchmark.measure import BASE, LLAMA, Figure
 
 BLUE = OKABE_ITO[0]

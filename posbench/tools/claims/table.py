@@ -8,7 +8,7 @@ from pathlib import Path
 
 from posbench.common import csv_records
 from posbench.report.records import grouped
-from posbench.report.tables import Table, markdown_row
+from posbench.report.table_formats import Table, markdown_row
 from posbench.tools.claims.judge import BY_TEST, NOT_MEASURED, Finding
 from posbench.tools.claims.language import STAGES, endpoint_name
 

@@ -17,7 +17,7 @@ from conftest import CONFIGS, choices, node
 from script_calls import call
 
 from posbench.common.errors import ConfigError
-from posbench.report.tables import markdown_row
+from posbench.report.table_formats import markdown_row
 from posbench.tools.claims.command import defaults
 from posbench.tools.claims.language import (
     BOTH,
