@@ -2,14 +2,15 @@
 differences between trainings.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
+from posbench.report.figures.registry import report_figures
 from posbench.report.html_parts import LACKING, NUMBER, Grid, anchored, link, svg, template
 from posbench.report.method_words import source_suffix
 from posbench.report.records import SectionKey, grouped
@@ -18,86 +19,105 @@ from posbench.report.table_formats import METHOD, Table
 from posbench.report.tables import number
 from posbench.results.bundle import shown_folder
 from posbench.results.evaluation import Evaluation
-from posbench.results.run_metadata import ABSENT, differing, training_settings
+from posbench.results.run_metadata import ABSENT, RunMetadata, differing, training_settings
 
 if TYPE_CHECKING:
-    from posbench.report.report import Report
+    from posbench.report.report import Part, Report
 
 KINDS = ("context", "tasks", "section")  # of parts, in their order
-FIGURES = {
-    "context": "Loss by context", "accuracy": "Accuracy by length", "map": "Accuracy by method and length",
-    "depth": "Accuracy by length and depth", "curve": "Loss by length", "position": "Loss by position",
-    "heatmap": "Methods and lengths", "differences": "Intervals", "gain": "Loss by G and training length",
-    "steps": "Loss by steps of fine-tuning", "accuracy_steps": "Accuracy by steps of fine-tuning",
-    "floors": "Loss and floor by steps of training", "frontier": "Loss at one length by training length",
-}  # fmt: skip
+REFERENCES = {"floor": " (the floor)", "half": " (half the window, for G)"}
 COLOURS = (
     "colours: green below {}, orange above it, grey where zero lies inside the interval; the deeper"
     " the further"
 )
 
 
+@dataclass(frozen=True)
+class PagePart:
+    """Part of a report as the page shows it."""
+
+    anchor: str
+    heading: str
+    figures: dict[str, Markup]  # {name: svg}
+    tables: list[Grid]
+    lines: list[str]
+    evaluations: Grid
+
+
 def page(report: "Report", drawn: Iterable[Mapping[str, Sequence[Path]]]) -> str:
-    """HTML of the whole page, equal for equal input. `drawn`: the figures of each part, {key of
-    FIGURES: png and svg}.
+    """HTML of the whole page, equal for equal input. `drawn`: {name: png and svg} of the figures of
+    each part.
     """
-    sources, parts = Sources(report), []
-    headed = [
-        head
-        for kind in KINDS
-        for head in headings([part.points for part in report.parts if part.kind == kind])
-    ]
-    for part, figures, heading in zip(report.parts, drawn, headed, strict=True):
-        kind, anchor = part.kind, f"{part.kind}-{sum(one['kind'] == part.kind for one in parts)}"
-        wide = kind == "section" and part.points[0].window
-        known = kind == "section" and any(
-            (one.change_half_width if wide else one.half_width) is not None for one in part.points
-        )
-        colour = [COLOURS.format("the loss without extension" if wide else "the floor")] * known
-        parts.append({
-            "kind": kind,
-            "anchor": anchor,
-            "heading": f"Inside the window: {heading}" if kind == "context" else heading,
-            "figures": {
-                name: svg(path.read_text(encoding="utf-8"), f"{anchor}-{name}-", f"{FIGURES[name]}: {report.title}")
-                for name, (_, path) in figures.items()
-            },
-            "tables": [sources.results(table, part.evaluations) for table in part.tables],
-            "lines": [_signs(line) for line in [*part.lines, *colour, "seeds: each leads to its training"]],
-            "evaluations": sources.evaluations(part.evaluations),
-        })  # fmt: skip
+    sources = Sources(report)
+    titles = {figure.name: figure.title for figure in report_figures()}
+    counts = Counter()
+    parts = []
+    for part, figures, heading in zip(report.parts, drawn, _all_headings(report), strict=True):
+        anchor = f"{part.kind}-{counts[part.kind]}"
+        counts[part.kind] += 1
+        drawings = {}
+        for name, (_, svg_path) in figures.items():
+            text = svg_path.read_text(encoding="utf-8")
+            drawings[name] = svg(text, f"{anchor}-{name}-", f"{titles[name]}: {report.title}")
+        tables = [sources.results(table, part.evaluations) for table in part.tables]
+        evaluations = sources.evaluations(part.evaluations)
+        parts.append(PagePart(anchor, heading, drawings, tables, _lines(part), evaluations))
     readable = [origin for origin in report.origins.values() if origin.config]
-    found = differing([training_settings(origin) for origin in readable])
+    values = differing([training_settings(origin) for origin in readable])
     names = [link(origin.path.name, sources.anchors[origin.path]) for origin in readable]
-    told = {
-        "trainings": sources.trainings(),
-        "readable": readable,
-        "differences": differences(names, found),
-        "absent": ABSENT,
-    }
     return template("page.html").render(
-        report=report, titles=FIGURES, parts=parts, differing=found, **told
+        report=report,
+        titles=titles,
+        parts=parts,
+        trainings=sources.trainings(),
+        readable=readable,
+        differing=values,
+        differences=differences(names, values),
+        absent=ABSENT,
     )
 
 
-def headings(found: Sequence[Sequence[SectionKey]]) -> list[str]:
+def _all_headings(report: "Report") -> list[str]:
+    """Headings of all parts."""
+    result = []
+    for kind in KINDS:
+        for heading in headings([part.points for part in report.parts if part.kind == kind]):
+            result.append(f"Inside the window: {heading}" if kind == "context" else heading)
+    return result
+
+
+def _lines(part: "Part") -> list[str]:
+    """Lines below the tables of a part: the report's, and the page's own on colours and links."""
+    lines = list(part.lines)
+    if part.kind == "section":
+        by_position = bool(part.points[0].window)
+        half_width = "change_half_width" if by_position else "half_width"
+        if any(getattr(point, half_width) is not None for point in part.points):
+            reference_name = "the loss without extension" if by_position else "the floor"
+            lines.append(COLOURS.format(reference_name))
+    lines.append("seeds: each leads to its training")
+    return [_signs(line) for line in lines]
+
+
+def headings(sections: Sequence[Sequence[SectionKey]]) -> list[str]:
     """Headings of the sections: protocol, training length and corpus, and what else differs between
     sections alike in these.
     """
-    short = [
-        f"{section[0].protocol}, trained at {section[0].train_len}, {section[0].data}"
-        for section in found
-    ]
-    settings = [section[0].behind.setting for section in found]
-    parts = [
-        [section[0].tokenizer, *getattr(one, "parts", [one or "no setting"])]
-        for section, one in zip(found, settings, strict=True)
-    ]
+    alike: dict[str, list[list[str]]] = defaultdict(list)  # {start of a heading: details of each}
+    starts_and_details = []
+    for section in sections:
+        first = section[0]
+        start = f"{first.protocol}, trained at {first.train_len}, {first.data}"
+        setting = first.behind.setting
+        details = [first.tokenizer, *getattr(setting, "parts", [setting or "no setting"])]
+        alike[start].append(details)
+        starts_and_details.append((start, details))
     result = []
-    for text, own in zip(short, parts, strict=True):
-        alike = [other for head, other in zip(short, parts, strict=True) if head == text]
-        telling = [part for part in own if not all(part in other for other in alike)]
-        result.append(": ".join([text, ", ".join(telling)] if telling else [text]))
+    for start, details in starts_and_details:
+        distinct = [
+            detail for detail in details if not all(detail in other for other in alike[start])
+        ]
+        result.append(f"{start}: {', '.join(distinct)}" if distinct else start)
     return result
 
 
@@ -108,109 +128,98 @@ class Sources:
         self.report = report
         self.anchors = {path: f"{anchor}-{index}" for index, path in enumerate(report.origins)}
 
-    def results(self, table: Table, own: list[Evaluation]) -> Grid:
+    def results(self, table: Table, evaluations: Iterable[Evaluation]) -> Grid:
         """Table of the report, with a link to each training behind a row."""
-        links: dict[tuple, dict[Markup, None]] = defaultdict(dict)
-        for evaluation in own:
-            encoding, *rest = self.report.label(evaluation.first)
-            method = (encoding + source_suffix(evaluation.source), *rest)[: table.names]
-            links[method][link(evaluation.first["seed"], self.anchors[evaluation.origin])] = None
+        links: dict[tuple, dict[Markup, None]] = defaultdict(dict)  # {names of a row: links}
+        for evaluation in evaluations:
+            encoding, *others = self.report.label(evaluation.first)
+            names = (encoding + source_suffix(evaluation.source), *others)[: table.names]
+            links[names][link(evaluation.first["seed"], self.anchors[evaluation.origin])] = None
         rows = []
         for row in table.rows:
-            method = tuple(cell.text for cell in row[: table.names])
-            rows.append(
-                [
-                    *(replace(cell, interval=_signs(cell.interval)) for cell in row),
-                    Markup(" ").join(links[method]),
-                ]
-            )
-        return Grid(
-            [*table.columns, "seeds"], rows, range(table.names, len(table.columns)), table.title
-        )
+            names = tuple(cell.text for cell in row[: table.names])
+            cells = [replace(cell, interval=_signs(cell.interval)) for cell in row]
+            rows.append([*cells, Markup(" ").join(links[names])])
+        numeric = range(table.names, len(table.columns))
+        return Grid([*table.columns, "seeds"], rows, numeric, table.title)
 
-    def evaluations(self, own: list[Evaluation]) -> Grid:
-        rows = []
-        for evaluation in own:
-            first, found = evaluation.first, self.report.references.gains.get(evaluation.key)
-            kind = {"floor": " (the floor)", "half": " (half the window, for G)"}.get(
-                reference(first), ""
-            )
-            encoding, extension, scale = self.report.label(first)
-            training = link(first["run_id"], self.anchors[evaluation.origin])
-            commits = ", ".join(
-                dict.fromkeys(row["commit"] or "outside git" for row in evaluation.rows)
-            )
-            gain, gate = (
-                (number(found.value), "ok" if found.lower > 0 else "failed")
-                if found
-                else ("-", "unknown")
-            )
-            lengths = ", ".join(map(str, dict.fromkeys(row["length"] for row in evaluation.rows)))
-            names = (encoding, extension + kind, scale)
-            rows.append(
-                [*names, first["seed"], training, first["eval_id"], commits, gain, gate, lengths]
-            )
+    def evaluations(self, evaluations: Iterable[Evaluation]) -> Grid:
+        """Table of evaluations, with their commits, G and lengths."""
         columns = [
-            *METHOD,
-            "seed",
-            "training",
-            "evaluation",
-            "commit of the evaluation",
-            "G",
-            "gate",
-            "lengths",
+            *(*METHOD, "seed", "training", "evaluation", "commit of the evaluation"),
+            *("G", "gate", "lengths"),
         ]
-        return Grid(columns, rows, numeric=(3, 7))
+        return Grid(columns, list(map(self._evaluation_row, evaluations)), numeric=(3, 7))
+
+    def _evaluation_row(self, evaluation: Evaluation) -> list[object]:
+        first = evaluation.first
+        encoding, extension, scale = self.report.label(first)
+        commits = dict.fromkeys(row["commit"] or "outside git" for row in evaluation.rows)
+        lengths = dict.fromkeys(str(row["length"]) for row in evaluation.rows)
+        gain, gate = "-", "unknown"
+        estimate = self.report.references.gains.get(evaluation.key)
+        if estimate:
+            gain = number(estimate.value)
+            gate = "ok" if estimate.lower > 0 else "failed"
+        return [
+            encoding,
+            extension + REFERENCES.get(reference(first), ""),
+            scale,
+            first["seed"],
+            link(first["run_id"], self.anchors[evaluation.origin]),
+            first["eval_id"],
+            ", ".join(commits),
+            gain,
+            gate,
+            ", ".join(lengths),
+        ]
 
     def trainings(self) -> Grid:
-        rows, evaluations = [], grouped(self.report.evaluations, lambda one: one.origin)
+        """Table of trainings and their provenance."""
+        evaluations = grouped(self.report.evaluations, lambda evaluation: evaluation.origin)
+        rows = []
         for path, origin in self.report.origins.items():
-            said = origin.provenance
-            changed = f" + changes {said['dirty_diff']}" if said.get("dirty_diff") else ""
-            commit = str(said.get("commit") or "unknown")[:12] + changed
-            machine = ", ".join(
-                str(said[name]) for name in ("device", "processor", "platform") if said.get(name)
-            )
-            versions = (
-                said.get("threads", "-"),
-                origin.versions.get("torch", "-"),
-                origin.fingerprint[:16] or "unknown",
-            )
-            about = (
-                commit,
-                machine or "unknown",
-                *versions,
-                said.get("n_parameters", "-"),
-                said.get("started", "-"),
-                shown_folder(path),
-            )
-            seeds = dict.fromkeys(str(one.first["seed"]) for one in evaluations.get(path, ()))
-            rows.append([anchored(path.name, self.anchors[path]), ", ".join(seeds), *about])
+            of_training = evaluations.get(path, ())
+            seeds = dict.fromkeys(str(evaluation.first["seed"]) for evaluation in of_training)
+            name = anchored(path.name, self.anchors[path])
+            rows.append([name, ", ".join(seeds), *_provenance_cells(origin), shown_folder(path)])
         columns = [
-            "training",
-            "seed",
-            "commit",
-            "machine",
-            "threads",
-            "torch",
-            "data fingerprint",
-            "parameters",
-            "started",
-            "folder",
+            *("training", "seed", "commit", "machine", "threads", "torch", "data fingerprint"),
+            *("parameters", "started", "folder"),
         ]
         return Grid(columns, rows, numeric=(1, 4, 7))
 
 
-def differences(names: Sequence[Markup], found: Mapping[str, Sequence[str]]) -> Grid:
+def _provenance_cells(origin: RunMetadata) -> list[object]:
+    """Commit, machine, threads, torch, data fingerprint, parameters and start of a training."""
+    provenance = origin.provenance
+    commit = str(provenance.get("commit") or "unknown")[:12]
+    if provenance.get("dirty_diff"):
+        commit += f" + changes {provenance['dirty_diff']}"
+    machine = [
+        str(provenance[key]) for key in ("device", "processor", "platform") if provenance.get(key)
+    ]
+    return [
+        commit,
+        ", ".join(machine) or "unknown",
+        provenance.get("threads", "-"),
+        origin.versions.get("torch", "-"),
+        origin.fingerprint[:16] or "unknown",
+        provenance.get("n_parameters", "-"),
+        provenance.get("started", "-"),
+    ]
+
+
+def differences(names: Sequence[Markup], values: Mapping[str, Sequence[str]]) -> Grid:
     """Table of {key: its value in each of the trainings `names`}. The more numerous of keys and
     trainings are its rows.
     """
-    columns, rows = (
-        ["training", *found],
-        [list(row) for row in zip(names, *found.values(), strict=True)],
-    )
-    if len(found) > len(names):
-        columns, rows = ["key", *names], [[key, *values] for key, values in found.items()]
+    if len(values) > len(names):
+        columns = ["key", *names]
+        rows = [[key, *of_key] for key, of_key in values.items()]
+    else:
+        columns = ["training", *values]
+        rows = [list(row) for row in zip(names, *values.values(), strict=True)]
     numeric = [
         index
         for index in range(1, len(columns))

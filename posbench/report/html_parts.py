@@ -19,7 +19,9 @@ from posbench.results.run_metadata import ABSENT
 
 NUMBER = re.compile(r"[+-]?\d+(\.\d*)?(e[+-]?\d+)?( |$)")
 LACKING = ("-", "not finite", "unknown", "null", ABSENT, "")
-TINTS = {GAINS: "0,158,115", FAILS: "213,94,0", LEVEL: "120,120,120"}
+TINTS = {GAINS: "0,158,115", FAILS: "213,94,0", LEVEL: "120,120,120"}  # red, green, blue
+LEVEL_DEPTH = 0.08
+CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffe\uffff]")
 
 
 @dataclass(frozen=True)
@@ -38,9 +40,8 @@ def template(name: str) -> Template:
     """Template of report/templates. All that enters it is escaped, without unprintable characters;
     Markup is HTML already.
     """
-    loader = PackageLoader("posbench.report")
     environment = Environment(
-        loader=loader,
+        loader=PackageLoader("posbench.report"),
         autoescape=True,
         trim_blocks=True,
         undefined=StrictUndefined,
@@ -74,7 +75,9 @@ def tint(cell: object) -> str:
     """
     if not isinstance(cell, TableCell) or cell.value is None or cell.mark not in TINTS:
         return ""
-    depth = 0.12 + 0.4 * min(1.0, abs(round(cell.value, 3))) ** 0.5 if cell.mark != LEVEL else 0.08
+    depth = LEVEL_DEPTH
+    if cell.mark != LEVEL:
+        depth = 0.12 + 0.4 * min(1.0, abs(round(cell.value, 3))) ** 0.5
     return Markup(f' style="background:rgba({TINTS[cell.mark]},{depth:.2f})"')
 
 
@@ -82,22 +85,19 @@ def svg(text: str, prefix: str, label: str) -> Markup:
     """Figure's svg for use inside a page: no comments, metadata or fixed size, ids with `prefix`,
     at a width that can be read.
     """
-    root = ElementTree.fromstring(re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffe\uffff]", "", text))
+    root = ElementTree.fromstring(CONTROLS.sub("", text))
     for metadata in root.findall("{*}metadata"):
         root.remove(metadata)
     for element in root.iter():
-        element.tag = element.tag.split("}")[-1]
-        attributes = {name.split("}")[-1]: value for name, value in element.attrib.items()}
+        element.tag = _local(element.tag)
+        attributes = {_local(name): value for name, value in element.attrib.items()}
         element.attrib.clear()
         for name, value in attributes.items():
-            value = (
-                prefix + value
-                if name == "id"
-                else re.sub(r"^#", f"#{prefix}", value)
-                if name == "href"
-                else value
-            )
-            element.set(name, re.sub(r"url\(#", f"url(#{prefix}", value))
+            if name == "id":
+                value = prefix + value
+            elif name == "href":
+                value = re.sub(r"^#", f"#{prefix}", value)
+            element.set(name, value.replace("url(#", f"url(#{prefix}"))
     width = float(root.get("viewBox", "0 0 600 400").split()[2])
     for name in ("width", "height", "version"):
         root.attrib.pop(name, None)
@@ -105,3 +105,8 @@ def svg(text: str, prefix: str, label: str) -> Markup:
     root.set("role", "img")
     root.set("aria-label", f"The figure of {label}: its numbers are in the tables below")
     return Markup(ElementTree.tostring(root, encoding="unicode"))
+
+
+def _local(name: str) -> str:
+    """Name of an element or attribute without its namespace in braces."""
+    return name.split("}")[-1]

@@ -7,7 +7,7 @@ import io
 import itertools
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,13 +15,12 @@ from posbench.common.csv_records import to_csv
 from posbench.common.files import read_bytes, write_atomic
 from posbench.evaluation.registry import find_protocol
 from posbench.report.explore import explore_page
-from posbench.report.figures import accuracy, differences, loss_curves, within_windows
+from posbench.report.figures.registry import OVERALL, figures_of, kind_of, report_figures
 from posbench.report.figures.style import save
-from posbench.report.figures.trainings import accuracy_steps, floors, frontier, gain, steps
 from posbench.report.frame import RECORDS
 from posbench.report.html_page import page
 from posbench.report.ranks import MethodRank
-from posbench.report.records import ContextPoint, CurvePoint, Score, SectionKey
+from posbench.report.records import CurvePoint, SectionKey
 from posbench.report.report import Report, collect
 from posbench.report.seed_marks import MARK
 from posbench.results.consistency import row_faults
@@ -38,30 +37,12 @@ from posbench.results.run_metadata import Training, trainings
 from posbench.runs.rows import write_csv
 
 EXPLORE, PAGE, RANKS = "explore.html", "report.html", "ranks.csv"
-NUMBERS = {
-    "rows.csv",
-    "sums.npz",
-    "documents.csv",
-    "configs.jsonl",
-    "curve.csv",
-    "trainings.csv",
-    "table.md",
-    "table.tex",
+NUMBERS = {  # files of every report
+    *("rows.csv", "sums.npz", "documents.csv", "configs.jsonl"),
+    *("curve.csv", "trainings.csv", "table.md", "table.tex"),
 }
-DRAWN = re.compile(
-    r"(context|accuracy|accuracy_steps|map|depth|curve|position|heatmap|differences|gain|floors|steps|frontier|causes)(-\d+)?\.(png|svg)"
-    r"|(context|accuracy|position|ranks)\.csv"
-)
-FIGURES = {  # of a section by its kind; None where one would show nothing
-    "context": {"context": within_windows.by_context},
-    "accuracy": {
-        "accuracy": accuracy.figure, "map": accuracy.methods_map, "depth": accuracy.maps, "accuracy_steps": accuracy_steps,
-    },
-    "position": {"position": within_windows.by_position},
-    "curve": {
-        "curve": loss_curves.figure, "heatmap": differences.heatmap, "differences": differences.intervals, "steps": steps,
-    },
-}  # fmt: skip
+NUMBERS_OF_SOME = {"context.csv", "accuracy.csv", "position.csv", RANKS}
+RETIRED = ("causes",)  # a figure of earlier versions
 
 
 def texts_of(report: Report) -> dict[str, str]:
@@ -76,18 +57,17 @@ def texts_of(report: Report) -> dict[str, str]:
         "table.md": report.markdown(),
         "table.tex": report.latex(),
     }
-    others = {
+    if report.ranks:
+        texts[RANKS] = to_csv(report.ranks, MethodRank)
+    of_some = {
         "position": report.stretches.values(),
         "context": report.contexts,
         "accuracy": report.scores,
     }
-    if report.ranks:
-        texts[RANKS] = to_csv(report.ranks, MethodRank)
-    return texts | {
-        f"{name}.csv": to_csv(itertools.chain(*own), RECORDS[name])
-        for name, own in others.items()
-        if own
-    }
+    for name, sections in of_some.items():
+        if sections:
+            texts[f"{name}.csv"] = to_csv(itertools.chain(*sections), RECORDS[name])
+    return texts
 
 
 def write(report: Report, out_dir: Path | str) -> list[Path]:
@@ -99,45 +79,52 @@ def write(report: Report, out_dir: Path | str) -> list[Path]:
     import matplotlib
 
     out_dir = Path(out_dir)
-    with contextlib.suppress(OSError):  # what cannot be written is said by the first file
-        (out_dir / HASHES).unlink()  # which vouches for the older report
+    with contextlib.suppress(OSError):  # writing the first file says what cannot be written
+        (out_dir / HASHES).unlink()  # it vouches for the older report
     texts = texts_of(report)
     write_csv(report.rows, out_dir / "rows.csv")
     evidence = write_evidence(out_dir, report.evaluations, report.origins)
     for name, text in texts.items():
         write_atomic(out_dir / name, text)
-    with matplotlib.rc_context(
-        {"text.parse_math": False}
-    ):  # print dollar signs in names as they are
-        drawn = [
-            one
-            for part in (report.contexts, report.scores, report.sections)
-            for one in draw(part, out_dir, report.title)
-        ]
-    figures = [path for section in drawn for pair in section.values() for path in pair]
-    written = [out_dir / name for name in ("rows.csv", *texts)] + evidence + figures
-    if (
-        out_dir / PAGE
-    ).exists():  # the folder holds an older report, whose other figures are out of date
-        for path in out_dir.iterdir():
-            if DRAWN.fullmatch(path.name) and path not in written:
-                path.unlink()
+    drawn = []
+    with matplotlib.rc_context({"text.parse_math": False}):  # dollar signs in names are text
+        for sections in (report.contexts, report.scores, report.sections):
+            drawn += draw(sections, out_dir, report.title)
+    written = [out_dir / name for name in ("rows.csv", *texts)] + evidence
+    for figures in drawn:
+        written += itertools.chain(*figures.values())
+    if (out_dir / PAGE).exists():
+        _delete_older(out_dir, written)
     write_atomic(out_dir / EXPLORE, explore_page(report.title, {"": report}))
     write_atomic(out_dir / PAGE, page(report, drawn))
     written += [out_dir / EXPLORE, out_dir / PAGE]
     return [*written, write_hashes(out_dir, (path.name for path in written))]
 
 
+def _delete_older(out_dir: Path, written: Collection[Path]) -> None:
+    """Delete the figures and numbers of an older report that the new one does not have."""
+    for path in out_dir.iterdir():
+        if path not in written and _is_of_some(path.name):
+            path.unlink()
+
+
+def _is_of_some(name: str) -> bool:
+    """True for a file that some reports have and others lack, such as heatmap-2.svg."""
+    image = re.fullmatch(r"(\w+)(-\d+)?\.(png|svg)", name)
+    if image is None:
+        return name in NUMBERS_OF_SOME
+    return image[1] in (*RETIRED, *(figure.name for figure in report_figures()))
+
+
 def list_again(folder: Path) -> None:
     """Write the list of hashes of a folder's files of a report again, if it is not that: for
     committed folders, whose files are chosen.
     """
-    names = [
-        path.name
-        for path in sorted(folder.iterdir())
-        if path.name in NUMBERS or DRAWN.fullmatch(path.name)
-    ]
-    text = hashes_of({name: read_bytes(folder / name) for name in names})
+    names = sorted(path.name for path in folder.iterdir())
+    contents = {
+        name: read_bytes(folder / name) for name in names if name in NUMBERS or _is_of_some(name)
+    }
+    text = hashes_of(contents)
     if not has_hashes(folder) or read_bytes(folder / HASHES) != text:
         write_atomic(folder / HASHES, text)
 
@@ -146,32 +133,34 @@ def draw(
     sections: Sequence[Sequence[SectionKey]], out_dir: Path | str, title: str
 ) -> list[dict[str, list[Path]]]:
     """Draw every section of points, steps or scores. Returns {name: its png and svg} for each
-    section, named as in FIGURES.
+    section.
 
-    The first section of points has `gain` and `frontier` too if an encoding was trained at several
-    lengths, `gain` also if for several numbers of steps, and then `floors`. The first section of a
-    kind gives curve.png and curve.svg, further ones curve-2.png and so on. Equal input gives equal
-    bytes."""
-    drawn, counted = [], Counter()
+    The first section of points has those of OVERALL too. The first section of a kind gives
+    curve.png and curve.svg, further ones curve-2.png and so on. Equal input gives equal bytes."""
+    drawn = []
+    counts = Counter()
     for section in sections:
-        kind = {ContextPoint: "context", Score: "accuracy"}.get(type(section[0])) or (
-            "position" if section[0].window else "curve"
-        )
-        counted[kind] += 1
-        number = f"-{counted[kind]}" if counted[kind] > 1 else ""
-        made = {name: figure(section, title) for name, figure in FIGURES[kind].items()}
-        drawn.append(
-            {
-                name: save(figure, Path(out_dir) / (name + number))
-                for name, figure in made.items()
-                if figure
-            }
-        )
-    points = [one for section in sections for one in section if isinstance(one, CurvePoint)]
-    for name, of_all in (("gain", gain), ("floors", floors), ("frontier", frontier)):
-        if points and (figure := of_all(points, title)):
-            drawn[0][name] = save(figure, Path(out_dir) / name)
+        kind = kind_of(section)
+        counts[kind] += 1
+        ending = f"-{counts[kind]}" if counts[kind] > 1 else ""
+        drawn.append(_draw_kind(kind, section, Path(out_dir), title, ending))
+    points = [point for section in sections for point in section if isinstance(point, CurvePoint)]
+    if points:
+        drawn[0] |= _draw_kind(OVERALL, points, Path(out_dir), title)
     return drawn
+
+
+def _draw_kind(
+    kind: str, records: Sequence[SectionKey], out_dir: Path, title: str, ending: str = ""
+) -> dict[str, list[Path]]:
+    """{name: png and svg} of the figures of a kind that show something."""
+    files = {}
+    for report_figure in figures_of(kind):
+        figure = report_figure.draw(records, title)
+        if figure:
+            name = report_figure.name
+            files[name] = save(figure, out_dir / f"{name}{ending}")
+    return files
 
 
 def disagreements(folder: Path, report: Report | None = None) -> list[str]:
@@ -181,35 +170,44 @@ def disagreements(folder: Path, report: Report | None = None) -> list[str]:
     Raises RunError if rows, sums, documents and configurations do not hold together
     (posbench/results/consistency.py)."""
     report = report or collect([], "again", "report.py", evidence=[folder])
-    found = [f"{name} {fault}" for name, fault in altered_files(folder).items() if fault != MISSING]
     report = replace(report, ranked=(folder / RANKS).is_file())
-    for one in report.evaluations:
-        paired = getattr(
-            find_protocol(one.first["protocol"]), "paired", True
-        )  # tokens of the scripts weigh unequally
-        for row in one.rows:
-            nll, correct = one.sums(row, "nll"), one.sums(row, "correct")
-            found += row_faults(row, nll, correct)
-            if nll is None and paired and not one.further(row):
-                found.append(f"{row['run_id']} {row['protocol']} {row['length']}: nll without sums")
+    altered = altered_files(folder).items()
+    return [
+        *(f"{name} {fault}" for name, fault in altered if fault != MISSING),
+        *_faults_of_rows(report),
+        *_faults_of_tables(folder, report),
+    ]
+
+
+def _faults_of_rows(report: Report) -> Iterator[str]:
+    """Rows that do not follow from their sums, or lack them."""
+    for evaluation in report.evaluations:
+        protocol = find_protocol(evaluation.first["protocol"])
+        paired = getattr(protocol, "paired", True)  # tokens of the scripts weigh unequally
+        for row in evaluation.rows:
+            nll = evaluation.sums(row, "nll")
+            yield from row_faults(row, nll, evaluation.sums(row, "correct"))
+            if nll is None and paired and not evaluation.further(row):
+                yield f"{row['run_id']} {row['protocol']} {row['length']}: nll without sums"
+
+
+def _faults_of_tables(folder: Path, report: Report) -> Iterator[str]:
+    """Tables of a folder that are not what rows and sums give. Nobody reads numbers of table.tex."""
     for name, text in texts_of(report).items():
-        kept = (
-            read_bytes(folder / name).decode(errors="replace")
-            if (folder / name).is_file() and name != "table.tex"
-            else ""
-        )
-        if name.endswith(".csv") and not _alike(text, kept):
-            found.append(f"{name} is not what rows and sums give")
-        lines, before = (
-            set(map(_without_marks, table.splitlines()))
-            for table in (text.partition("\n")[2], kept)
-        )
-        said = {
-            line for line in before if line.startswith(("|", "- ", "**"))
-        }  # all but the title and notes, which may be more
-        if name == "table.md" and not said <= lines <= {*before, ""}:
-            found.append("table.md is not what rows and sums give")
-    return found
+        path = folder / name
+        stored = read_bytes(path).decode(errors="replace") if path.is_file() else ""
+        if name.endswith(".csv") and not _same_csv(text, stored):
+            yield f"{name} is not what rows and sums give"
+        if name == "table.md" and not _same_tables(text, stored):
+            yield f"{name} is not what rows and sums give"
+
+
+def _same_tables(text: str, stored: str) -> bool:
+    """True if two texts of table.md have the same lines, all but the title and notes."""
+    lines = set(map(_without_marks, text.partition("\n")[2].splitlines()))
+    stored_lines = set(map(_without_marks, stored.splitlines()))
+    of_tables = {line for line in stored_lines if line.startswith(("|", "- ", "**"))}
+    return of_tables <= lines <= {*stored_lines, ""}
 
 
 def _without_marks(line: str) -> str:
@@ -222,17 +220,19 @@ def _without_marks(line: str) -> str:
     return re.sub(r"^(- G .* bring \S+) \+- \S+ nats/token(?: \(s\.e\.\))?", r"\1 nats/token", line)
 
 
-def _alike(one: str, other: str) -> bool:
-    """True if two CSVs have the same lines in any order, numbers to 1e-9. A file of before a column
-    came has none of it.
+def _same_csv(text: str, stored: str) -> bool:
+    """True if two CSVs have the same lines in any order, numbers to 1e-9. A stored one may lack
+    columns that came later.
     """
     import pandas
 
     try:
-        tables = [pandas.read_csv(io.StringIO(text)) for text in (one, other)]
-        columns = [*tables[1].columns]
+        stored_table = pandas.read_csv(io.StringIO(stored))
+        columns = list(stored_table.columns)
+        table = pandas.read_csv(io.StringIO(text))[columns]
         pandas.testing.assert_frame_equal(
-            *(table[columns].sort_values(columns, ignore_index=True) for table in tables),
+            table.sort_values(columns, ignore_index=True),
+            stored_table.sort_values(columns, ignore_index=True),
             rtol=1e-9,
             atol=1e-9,
             check_dtype=False,

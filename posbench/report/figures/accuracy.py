@@ -14,6 +14,7 @@ from posbench.report.figures.captions import extension_name, sentences, shortene
 from posbench.report.figures.lines import BETWEEN, WIDTH, Line, Mark, Panel, draw, gutters, width
 from posbench.report.figures.method_lines import Names, groups, lines_of, marks_of
 from posbench.report.figures.palette import Pen
+from posbench.report.figures.registry import report_figure
 from posbench.report.figures.style import GAIN, GREY, INKS, UNKNOWN, Frame, draw_cell, note, octaves
 from posbench.report.footnotes import questions_of, unlearned
 from posbench.report.records import Score, grouped, span, tick_lengths
@@ -28,6 +29,7 @@ CELL, ROW, WIDEST = (
 Cells = Mapping[tuple[int, int], Score]  # by row and length
 
 
+@report_figure("accuracy", "accuracy", "Accuracy by length")
 def figure(section: list[Score], title: str):
     """Figure of one section."""
     known = [score for score in section if score.depth is None]
@@ -88,6 +90,7 @@ def _guess_lines(asked: list[Score]) -> list[Line]:
     return lines
 
 
+@report_figure("accuracy", "map", "Accuracy by method and length", place=2)
 def methods_map(section: list[Score], title: str):
     """Maps of accuracy by method and length, one for each part of a task; None for fewer than three
     methods or two lengths.
@@ -111,6 +114,7 @@ def methods_map(section: list[Score], title: str):
     return _draw_maps(title, maps, names, lengths, [what, *caption_lines(section)])
 
 
+@report_figure("accuracy", "depth", "Accuracy by length and depth", place=3)
 def maps(section: list[Score], title: str):
     """Maps of accuracy by length and depth, one for each method and part of a task; None without
     depths.

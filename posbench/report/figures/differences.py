@@ -15,6 +15,7 @@ from posbench.report.figures.captions import (
 )
 from posbench.report.figures.lines import width
 from posbench.report.figures.loss_curves import limits
+from posbench.report.figures.registry import report_figure
 from posbench.report.figures.style import (
     BEND,
     BROKEN,
@@ -66,6 +67,7 @@ def _row_names(cells: dict[tuple, dict[int, CurvePoint]]) -> dict[tuple, str]:
     }
 
 
+@report_figure("curve", "heatmap", "Methods and lengths", place=2)
 def heatmap(curve: list[CurvePoint], title: str):
     """Heat map of the difference to the floor by method and length, or None if fewer than ENOUGH
     methods have a difference.
@@ -225,6 +227,7 @@ def _map_caption(
     return lines + caption(points, relative=False)
 
 
+@report_figure("curve", "differences", "Intervals", place=3)
 def intervals(curve: list[CurvePoint], title: str):
     """Figure of differences with intervals; None if fewer than ENOUGH methods have a difference
     beyond the training length.

@@ -10,12 +10,14 @@ from collections.abc import Iterable
 from posbench.report.figures.captions import caption
 from posbench.report.figures.lines import WIDTH, Mark, Panel, beyond_top, draw, width
 from posbench.report.figures.method_lines import groups, lines_of, marks_of
+from posbench.report.figures.registry import report_figure
 from posbench.report.figures.style import BROKEN, FONT, GREY, floor_axis, note, octaves
 from posbench.report.records import CurvePoint, methods, tick_lengths
 
 BAR, BESIDE = 2.6, 0.2  # points for each interval at one length; octaves at most for all of them
 
 
+@report_figure("curve", "curve", "Loss by length")
 def figure(curve: list[CurvePoint], title: str):
     """Figure of one section."""
     shown = groups(curve)

@@ -31,6 +31,7 @@ from posbench.report.figures.accuracy import caption_lines
 from posbench.report.figures.captions import data_line, line_name, of_intervals, sentences
 from posbench.report.figures.lines import Line, Mark, Panel, draw, names_at_the_end, with_interval
 from posbench.report.figures.palette import Pen, bases, looks
+from posbench.report.figures.registry import OVERALL, report_figure
 from posbench.report.figures.style import (
     FONT,
     GREY,
@@ -101,6 +102,7 @@ STEPS = Knob(
 )
 
 
+@report_figure(OVERALL, "gain", "Loss by G and training length")
 def gain(points: list[CurvePoint], title: str):
     """Figure of the points of all sections; None if no encoding was trained in several values of a
     knob and read at a common multiple.
@@ -181,6 +183,7 @@ def gain(points: list[CurvePoint], title: str):
     )
 
 
+@report_figure(OVERALL, "floors", "Loss and floor by steps of training", place=2)
 def floors(points: list[CurvePoint], title: str):
     """Figure of the points of all sections; None unless trainings of one length differ in their
     steps.
@@ -297,6 +300,7 @@ def joined_by(knob: Knob, own: list[CurvePoint]) -> list[list[CurvePoint]]:
     return [line for line in found if len(line) > 1] or found
 
 
+@report_figure(OVERALL, "frontier", "Loss at one length by training length", place=3)
 def frontier(points: list[CurvePoint], title: str):
     """Figure of the points of all sections; None unless an encoding was trained at several lengths
     and read at one of the same targets.
@@ -412,6 +416,7 @@ def at_length(points: list[CurvePoint]) -> tuple[int, dict[Method, dict[int, Cur
     return best
 
 
+@report_figure("curve", "steps", "Loss by steps of fine-tuning", place=4)
 def steps(points: list[CurvePoint], title: str):
     """Figure of the losses of a section; None if no method was fine-tuned by several numbers of
     steps.
@@ -421,6 +426,7 @@ def steps(points: list[CurvePoint], title: str):
     return _by_steps({"Loss": shown}, "nll", "nats/token", title, [told])
 
 
+@report_figure("accuracy", "accuracy_steps", "Accuracy by steps of fine-tuning", place=4)
 def accuracy_steps(section: list[Score], title: str):
     """The same of the accuracies of a section, a row of panels for each part of a task; None as
     `steps`.

@@ -12,6 +12,7 @@ from dataclasses import replace
 from posbench.report.figures.captions import caption, data_line, sentences
 from posbench.report.figures.lines import Mark, Panel, draw, short_number, with_interval
 from posbench.report.figures.method_lines import groups, lines_of, marks_of
+from posbench.report.figures.registry import report_figure
 from posbench.report.figures.style import EARLY, GREY, note, octaves
 from posbench.report.footnotes import contexts_of, interval_of_doubling
 from posbench.report.method_words import source_suffix
@@ -36,6 +37,7 @@ ASIDE = 0.14  # octaves over which intervals at one position stand side by side
 ROOM = 0.3  # nats/token
 
 
+@report_figure("context", "context", "Loss by context")
 def by_context(section: list[ContextPoint], title: str):
     """Figure of one section of losses by context."""
     panels, cut, train_len = [], False, section[0].train_len
@@ -120,6 +122,7 @@ def _context_caption(section: list[ContextPoint], cut: bool) -> list[str]:
     ]
 
 
+@report_figure("position", "position", "Loss by position")
 def by_position(curve: list[CurvePoint], title: str):
     """Figure of one section of losses by position: a row of panels for each panel of
     loss_curves.
