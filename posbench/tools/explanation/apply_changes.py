@@ -12,8 +12,8 @@ from posbench.tools.explanation.config_json import (
     TEXT_PARTS,
     at_path,
     flat,
-    nested,
-    rope_words,
+    kinds_apart,
+    rope_mapping,
     text_path,
 )
 from posbench.tools.explanation.facts import HF, SGLANG, VLLM, of_family
@@ -22,29 +22,26 @@ INSIDE = ("rope_theta", "partial_rotary_factor")  # keys that engines move into 
 
 
 class Override(NamedTuple):
-    """Keys of a change: `read` where the tool looks for them, `lost` elsewhere. `merges`: the old
-    mapping stays below the new one.
-    """
+    """Keys of a change of config.json, as a tool takes them."""
 
-    read: dict
-    lost: list[str]
-    merges: bool
+    read: dict  # where the tool looks for them
+    lost: list[str]  # keys elsewhere
+    merges: bool  # the old mapping stays below the new one
 
 
 def override_of(config: dict, changes: Changes) -> Override:
     """The part of the changes of a config.json that a tool takes."""
-    path, given = text_path(config), dict(changes.config)
+    path, keys = text_path(config), changes.config
     if changes.reader == HF:  # keys of config.json, which are meant for where the others stand
-        inside = at_path(given, path) if path else {}
-        beside = {key: value for key, value in given.items() if key not in path[:1]}
-        return Override({**beside, **inside}, [], False)
-    if not path:
-        lost = [key for key in given if key in TEXT_PARTS]
-        return Override(
-            {key: given[key] for key in given if key not in lost}, lost, changes.reader == SGLANG
-        )
-    lost = [key for key in given if key != path[0]]
-    return Override(at_path(given, path), lost, changes.reader == VLLM)
+        inside = at_path(keys, path) if path else {}
+        beside = {key: value for key, value in keys.items() if key not in path[:1]}
+        return Override({**beside, **inside}, lost=[], merges=False)
+    if path:
+        lost = [key for key in keys if key != path[0]]
+        return Override(at_path(keys, path), lost, merges=changes.reader == VLLM)
+    lost = [key for key in keys if key in TEXT_PARTS]
+    read = {key: value for key, value in keys.items() if key not in lost}
+    return Override(read, lost, merges=changes.reader == SGLANG)
 
 
 def applied(config: dict, changes: Changes) -> dict:
@@ -55,46 +52,49 @@ def applied(config: dict, changes: Changes) -> dict:
     if changes.reader == HF:
         return {**flat(config), **override.read} if override.read else config
     family = str(flat(config).get("model_type"))
-    text, given = flat(config), dict(override.read)
-    words = dict(rope_words(text))
-    if not nested(words):
-        words.setdefault("rope_type", words.get("type", "default"))
+    text, keys = flat(config), dict(override.read)
+    mapping = dict(rope_mapping(text))
+    if not kinds_apart(mapping):
+        mapping.setdefault("rope_type", mapping.get("type", "default"))
         text.setdefault("rope_theta", of_family(family, "theta", 1e4))
-        if changes.older and given.get("rope_theta") is not None:
-            words["rope_theta"] = given["rope_theta"]
+        if changes.older and keys.get("rope_theta") is not None:
+            mapping["rope_theta"] = keys["rope_theta"]
         for key in INSIDE:
             if text.get(key) is not None:
-                words.setdefault(key, text[key])
-            if words.get(key) is not None:
+                mapping.setdefault(key, text[key])
+            if mapping.get(key) is not None:
                 text.pop(key, None)
-                given.pop(key, None)  # the mapping has it already, and comes first
-    new = given.pop("rope_parameters", None) or given.pop("rope_scaling", None)
-    given.pop("rope_scaling", None)
+                keys.pop(key, None)  # the mapping has it already, and comes first
+    new = keys.pop("rope_parameters", None) or keys.pop("rope_scaling", None)
+    keys.pop("rope_scaling", None)
     text.pop("rope_scaling", None)
     if isinstance(new, dict):
-        words = _with_mapping(words, new, override, changes, family)
-    return {**text, **given, "rope_parameters": words}
+        mapping = _with_mapping(mapping, new, override, changes, family)
+    return {**text, **keys, "rope_parameters": mapping}
 
 
-def _with_mapping(
-    words: dict, new: dict, override: Override, changes: Changes, family: str
-) -> dict:
-    """The mapping of RoPE after a new one is given."""
+def _with_mapping(old: dict, new: dict, override: Override, changes: Changes, family: str) -> dict:
+    """The mapping of RoPE after a new one is typed."""
     if changes.reader == VLLM and override.merges:
-        return merged(words, new)
+        return merged(old, new)
     if override.merges:
-        return {**words, **new}
+        return {**old, **new}
     if changes.older:
-        kept = {key: words[key] for key in INSIDE if key in words}
-        return {**kept, "rope_type": new.get("type", "default"), **new}
+        moved = {key: old[key] for key in INSIDE if key in old}
+        return {**moved, "rope_type": new.get("type", "default"), **new}
     default = of_family(family, "vllm_theta", 1e4) if changes.reader == VLLM else 1e4
     return {"rope_theta": default, **new}
 
 
 def merged(old: dict, new: dict) -> dict:
-    """A mapping with another one over it, and the mappings in it likewise."""
+    """A mapping with another one over it, and the mappings in it likewise.
+
+    >>> merged({"a": 1, "b": {"c": 2}}, {"b": {"d": 3}})
+    {'a': 1, 'b': {'c': 2, 'd': 3}}
+    """
     result = dict(old)
     for key, value in new.items():
-        both = isinstance(value, dict) and isinstance(old.get(key), dict)
-        result[key] = merged(old[key], value) if both else value
+        if isinstance(value, dict) and isinstance(old.get(key), dict):
+            value = merged(old[key], value)
+        result[key] = value
     return result

@@ -22,16 +22,14 @@ OPTIONS = ("figure", "json", "length")
 
 @dataclass
 class Changes:
-    """Words that were typed: `config` by who reads it, `keys` of a GGUF file, `flags` of llama.cpp,
-    `served` lengths, and options.
-    """
+    """Words that were typed, by who reads them."""
 
-    reader: str = HF
-    config: dict = field(default_factory=dict)
-    keys: dict = field(default_factory=dict)
-    flags: dict = field(default_factory=dict)
-    served: float | None = None
-    options: dict = field(default_factory=dict)
+    reader: str = HF  # of `config`
+    config: dict = field(default_factory=dict)  # keys of config.json
+    keys: dict = field(default_factory=dict)  # of a GGUF file
+    flags: dict = field(default_factory=dict)  # of llama.cpp
+    served: float | None = None  # length that an engine is to serve
+    options: dict = field(default_factory=dict)  # of explain itself
     typed: list[str] = field(default_factory=list)  # flags and keys as they were typed
     older: bool = False  # flags that vLLM had up to 0.11
 
@@ -39,11 +37,8 @@ class Changes:
         """{key below the architecture's name: value} of the keys that llama.cpp reads in a file of
         this architecture.
         """
-        return {
-            _below(key): value
-            for key, value in self.keys.items()
-            if key not in self.foreign_keys(architecture)
-        }
+        foreign = self.foreign_keys(architecture)
+        return {_below(key): value for key, value in self.keys.items() if key not in foreign}
 
     def foreign_keys(self, architecture: str) -> list[str]:
         """Keys with another architecture's name before them."""
@@ -57,120 +52,142 @@ class Changes:
 def read_changes(words: list[str]) -> Changes:
     """The words behind WHAT. Raises ConfigError for a flag or key that nobody knows, or a value of
     another kind.
+
+    >>> read_changes(["--rope-scaling", "yarn", "--rope-scale", "4"]).flags
+    {'scaling': 'yarn', 'factor': 4}
     """
-    found, left, dotted, strange = Changes(), list(words), [], []
-    while left:
-        word = left.pop(0)
-        if word.startswith("-"):
-            # vLLM and llama.cpp read underscores as dashes, but for those of keys behind a dot.
-            flag, equals, value = re.sub(
-                r"^--[^.=]*", lambda name: name[0].replace("_", "-"), word
-            ).partition("=")
-            name, _, path = flag.partition(".")
-            if name not in FLAGS or (path and name != DOTTED):
-                strange.append(flag)
-                left = left[1:] if left and not equals and not left[0].startswith("-") else left
-                continue
+    changes, rest = Changes(), list(words)
+    dotted, unknown = [], []
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("-"):
+            key, equals, value = word.partition("=")
             if not equals:
-                if not left:
-                    raise ConfigError(f"{flag} has no value: write it behind the flag.")
-                value = left.pop(0)
-            if path:
-                found.reader = OVERRIDES[name]
-                dotted.append(f"{path}={value}")
-            else:
-                _flag(found, flag, value)
-        elif "=" in word:
-            key, _, value = word.partition("=")
-            _key(found, key, value)
+                raise ConfigError(
+                    f"{word} is neither a key=value nor a flag: one model is explained at a time."
+                )
+            _read_key(changes, key, value)
+            continue
+        flag, equals, value = _with_dashes(word).partition("=")
+        name, _, path = flag.partition(".")
+        is_known = name in FLAGS and (not path or name == DOTTED)
+        if not equals and rest and (is_known or not rest[0].startswith("-")):
+            value = rest.pop(0)
+        elif not equals and is_known:
+            raise ConfigError(f"{flag} has no value: write it behind the flag.")
+        if not is_known:
+            unknown.append(flag)
+        elif path:
+            changes.reader = OVERRIDES[name]
+            dotted.append(f"{path}={value}")
         else:
-            raise ConfigError(
-                f"{word} is neither a key=value nor a flag: one model is explained at a time."
-            )
-    if strange:
-        said = ", ".join(one + did_you_mean(one, FLAGS) for one in strange)
+            _read_flag(changes, flag, value)
+    if unknown:
+        flags = ", ".join(flag + did_you_mean(flag, FLAGS) for flag in unknown)
         raise ConfigError(
-            f"{said} cannot set positions: leave out all flags but {', '.join(FLAGS)}."
+            f"{flags} cannot set positions: leave out all flags but {', '.join(FLAGS)}."
         )
     if dotted:  # vLLM puts them together behind the others, and the last mapping counts
         from omegaconf import OmegaConf
 
-        found.config = OmegaConf.to_container(OmegaConf.from_dotlist(dotted))
-    return found
+        changes.config = OmegaConf.to_container(OmegaConf.from_dotlist(dotted))
+    return changes
 
 
-def _flag(found: Changes, flag: str, value: str) -> None:
-    found.typed.append(flag)
+def _with_dashes(word: str) -> str:
+    """A flag as vLLM and llama.cpp read it: underscores are dashes, but for those of keys behind a
+    dot.
+
+    >>> _with_dashes("--hf_overrides.rope_theta=5")
+    '--hf-overrides.rope_theta=5'
+    """
+    return re.sub(r"^--[^.=]*", lambda name: name[0].replace("_", "-"), word)
+
+
+def _read_flag(changes: Changes, flag: str, value: str) -> None:
+    """Add a flag to the changes."""
+    changes.typed.append(flag)
     if flag in OVERRIDES:
-        found.reader = OVERRIDES[flag]
-        found.config = _mapping(flag, value)
+        changes.reader = OVERRIDES[flag]
+        changes.config = _mapping(flag, value)
     elif flag in SERVED:
-        found.reader = SERVED[flag]
-        typed = (
-            re.fullmatch(r"(\d+(?:\.\d+)?)([km])|(\d+)([KM])", value)
-            if found.reader == VLLM
-            else None
-        )
-        if typed is None:
-            found.served = _number(flag, value, float)
-        elif typed[1]:  # in vLLM 32k is 32,000 and 32K is 32,768; other engines know neither
-            found.served = round(float(typed[1]) * {"k": 10**3, "m": 10**6}[typed[2]])
-        else:
-            found.served = int(typed[3]) * {"K": 2**10, "M": 2**20}[typed[4]]
+        changes.reader = SERVED[flag]
+        changes.served = _length(flag, value, changes.reader)
     elif flag == "--override-kv":
-        for one in value.split(","):
-            typed = re.fullmatch(r"([^=]+)=(int|float|bool|str):(.*)", one)
-            if typed is None:
-                raise ConfigError(
-                    f"{flag} {shown(one)} must be KEY=TYPE:VALUE with TYPE int, float, bool or str."
-                )
-            _gguf_key(found, typed[1], typed[3])
-    elif flag == "--rope-theta" or (
-        flag == "--rope-scaling" and value.lstrip().startswith("{")
-    ):  # of vLLM, not of llama.cpp
-        found.reader, found.older = VLLM, True
-        key = flag.removeprefix("--").replace("-", "_")
-        found.config[key] = (
-            _mapping(flag, value) if key == "rope_scaling" else _number(flag, value, float)
-        )
+        for entry in value.split(","):
+            _read_override(changes, flag, entry)
+    elif flag == "--rope-theta":
+        changes.reader, changes.older = VLLM, True
+        changes.config["rope_theta"] = _number(flag, value, float)
+    elif flag == "--rope-scaling" and value.lstrip().startswith("{"):  # of vLLM, not of llama.cpp
+        changes.reader, changes.older = VLLM, True
+        changes.config["rope_scaling"] = _mapping(flag, value)
     elif flag == "--rope-scaling":
         if value not in SCALINGS:
             near = did_you_mean(value, SCALINGS)
             raise ConfigError(
                 f"{flag} {shown(value)} is not a type of llama.cpp's{near}: {', '.join(SCALINGS)}."
             )
-        found.flags["scaling"] = value
+        changes.flags["scaling"] = value
     else:
-        number = _number(flag, value, float)
-        if flag == "--rope-scale" and number <= 0:
-            raise ConfigError(
-                f"{flag} {shown(value)} must be above 0: llama.cpp divides positions by it."
-            )
-        found.flags[LLAMA_FLAGS[flag]] = (
-            1 / number if flag == "--rope-freq-scale" and number else number
-        )
+        changes.flags[LLAMA_FLAGS[flag]] = _llama_number(flag, value)
 
 
-def _key(found: Changes, key: str, value: str) -> None:
-    found.typed.append(key)
-    if key in OPTIONS:
-        found.options[key] = _number(key, value) if key == "length" else value
-    elif key in MAPPINGS:
-        found.config[key] = None if value in ("null", "None") else _mapping(key, value)
-    elif key in CONFIG_KEYS:
-        found.config[key] = _value(value)
-    elif "." in key:
-        _gguf_key(found, key, value)
-    else:
-        known = (*CONFIG_KEYS, *OPTIONS)
+def _length(flag: str, value: str, engine: str) -> float:
+    """Length to serve. In vLLM 32k is 32,000 and 32K is 32,768; other engines know neither."""
+    if engine == VLLM:
+        decimal = re.fullmatch(r"(\d+(?:\.\d+)?)([km])", value)
+        if decimal:
+            return round(float(decimal[1]) * {"k": 10**3, "m": 10**6}[decimal[2]])
+        binary = re.fullmatch(r"(\d+)([KM])", value)
+        if binary:
+            return int(binary[1]) * {"K": 2**10, "M": 2**20}[binary[2]]
+    return _number(flag, value, float)
+
+
+def _read_override(changes: Changes, flag: str, entry: str) -> None:
+    """Add a key of a GGUF file, such as llama.rope.freq_base=float:500000."""
+    parts = re.fullmatch(r"([^=]+)=(int|float|bool|str):(.*)", entry)
+    if parts is None:
         raise ConfigError(
-            f"{key} is not a key that sets positions{did_you_mean(key, known)}: explain knows"
-            f" {', '.join(known)}."
+            f"{flag} {shown(entry)} must be KEY=TYPE:VALUE with TYPE int, float, bool or str."
+        )
+    _read_gguf_key(changes, parts[1], parts[3])
+
+
+def _llama_number(flag: str, value: str) -> float:
+    """Number of a flag of llama.cpp, with --rope-freq-scale as the factor that it stands for."""
+    number = _number(flag, value, float)
+    if flag == "--rope-scale" and number <= 0:
+        raise ConfigError(
+            f"{flag} {shown(value)} must be above 0: llama.cpp divides positions by it."
+        )
+    return 1 / number if flag == "--rope-freq-scale" and number else number
+
+
+def _read_key(changes: Changes, key: str, value: str) -> None:
+    """Add a key=value to the changes."""
+    changes.typed.append(key)
+    if key == "length":
+        changes.options[key] = _number(key, value)
+    elif key in OPTIONS:
+        changes.options[key] = value
+    elif key in MAPPINGS:
+        changes.config[key] = None if value in ("null", "None") else _mapping(key, value)
+    elif key in CONFIG_KEYS:
+        changes.config[key] = _value(value)
+    elif "." in key:
+        _read_gguf_key(changes, key, value)
+    else:
+        known_keys = (*CONFIG_KEYS, *OPTIONS)
+        raise ConfigError(
+            f"{key} is not a key that sets positions{did_you_mean(key, known_keys)}: explain knows"
+            f" {', '.join(known_keys)}."
         )
 
 
-def _gguf_key(found: Changes, key: str, value: str) -> None:
-    """Keep a key of a GGUF file, with the architecture's name before it or without."""
+def _read_gguf_key(changes: Changes, key: str, text: str) -> None:
+    """Add a key of a GGUF file, with the architecture's name before it or without."""
     below = _below(key)
     if below not in GGUF_KEYS:
         near = did_you_mean(below if "." in below else key, GGUF_KEYS)
@@ -178,35 +195,44 @@ def _gguf_key(found: Changes, key: str, value: str) -> None:
             f"{shown(key)} is not a key of positions in GGUF files{near}: explain knows"
             f" {', '.join(GGUF_KEYS)}."
         )
-    readers = {"str": lambda: value, "bool": lambda: _value(value)}
-    found.keys[key] = readers.get(GGUF_KEYS[below], lambda: _number(key, value))()
+    match GGUF_KEYS[below]:
+        case "str":
+            changes.keys[key] = text
+        case "bool":
+            changes.keys[key] = _value(text)
+        case _:
+            changes.keys[key] = _number(key, text)
 
 
 def _below(key: str) -> str:
-    """Key of a GGUF file without the architecture's name: rope.freq_base of
-    llama.rope.freq_base.
+    """Key of a GGUF file without the architecture's name.
+
+    >>> _below("llama.rope.freq_base"), _below("rope.freq_base")
+    ('rope.freq_base', 'rope.freq_base')
     """
     return key if key in GGUF_KEYS else key.partition(".")[2]
 
 
-def _number(
-    name: str,
-    value: str,
-    read: Callable[[str], float] = lambda value: float(in_tokens(value, "length")),
-) -> float:
+def _tokens(text: str) -> float:
+    return float(in_tokens(text, "length"))
+
+
+def _number(name: str, text: str, read: Callable[[str], float] = _tokens) -> float:
+    """A number, whole if it can be. By default k and m stand for tokens, as in 32k."""
     try:
-        number = read(value)
+        number = read(text)
     except ValueError:
-        plain = (
-            ", which its engine reads without k and m" if re.fullmatch(r"\d+[kKmM]", value) else ""
-        )
-        raise ConfigError(f"{name} {shown(value)} must be a number{plain}.") from None
+        units = ""
+        if re.fullmatch(r"\d+[kKmM]", text):
+            units = ", which its engine reads without k and m"
+        raise ConfigError(f"{name} {shown(text)} must be a number{units}.") from None
     if not abs(number) < 1e15:
-        raise ConfigError(f"{name} {shown(value)} must be a number below 1e15.")
+        raise ConfigError(f"{name} {shown(text)} must be a number below 1e15.")
     return int(number) if number.is_integer() else number
 
 
 def _value(text: str) -> object:
+    """A value in JSON or Python, else the text itself."""
     try:
         return json.loads(text)
     except json.JSONDecodeError:
@@ -214,18 +240,17 @@ def _value(text: str) -> object:
 
 
 def _mapping(name: str, text: str) -> dict:
+    """A mapping in JSON."""
     try:
-        found = json.loads(text)
+        mapping = json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
-        quotes = (
-            " (JSON has double quotes and true, false, null)"
-            if "'" in text or re.search(r"\b(True|False|None)\b", text)
-            else ""
-        )
+        quotes = ""
+        if "'" in text or re.search(r"\b(True|False|None)\b", text):
+            quotes = " (JSON has double quotes and true, false, null)"
         raise ConfigError(f"{name}={shown(text)} is not JSON, {error}{quotes}.") from None
-    if not isinstance(found, dict):
+    if not isinstance(mapping, dict):
         raise ConfigError(
             f'{name}={shown(text)} must be a mapping, such as {name}=\'{{"rope_type": "yarn",'
             ' "factor": 4.0}\'.'
         )
-    return found
+    return mapping

@@ -17,22 +17,24 @@ def explain(arguments: list[str]) -> None:
             " name; then the changes."
         )
     what, *words = arguments
-    found = explain_words(what, words)
-    options, written = found.options, []
-    if (suffix := Path(options.get("figure", "")).suffix) not in ("", ".png", ".svg"):
+    explanation = explain_words(what, words)
+    figure, file = explanation.options.get("figure"), explanation.options.get("json")
+    ending = Path(figure or "").suffix
+    if ending not in ("", ".png", ".svg"):
         raise ConfigError(
-            f"figure={options['figure']}: explain writes .png and .svg together, and no {suffix}:"
-            " give one of these endings."
+            f"figure={figure}: explain writes .png and .svg together, and no {ending}: give one of"
+            " these endings."
         )
-    print(found.text)
-    if file := options.get("json"):
-        write_json(Path(file), found.as_json())
+    print(explanation.text)
+    written = []
+    if file:
+        write_json(Path(file), explanation.as_json())
         written.append(Path(file))
-    if file := options.get("figure"):
+    if figure:
         from posbench.report.figures.style import save
         from posbench.tools.explanation.show import explanation_figure
 
-        written += save(explanation_figure(found), Path(file).with_suffix(""))
+        written += save(explanation_figure(explanation), Path(figure).with_suffix(""))
     if written:
         print()
     list_files(written)

@@ -12,8 +12,9 @@ TEXT_PARTS = tuple(FACTS["text_parts"])
 
 def number(value: object, default: float | None = None) -> float | None:
     """A positive number, else the default."""
-    good = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e15
-    return value if good else default
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return default
+    return value if 0 < value < 1e15 else default
 
 
 def first_of(config: dict, *keys: str, default: object = None) -> object:
@@ -22,8 +23,10 @@ def first_of(config: dict, *keys: str, default: object = None) -> object:
 
 
 def text_path(config: dict) -> tuple[str, ...]:
-    """Keys that lead to the description of text, such as ("text_config",); () where the config.json
-    describes text alone.
+    """Keys that lead to the description of text; () where the config.json describes text alone.
+
+    >>> text_path({"model_type": "llama4", "text_config": {"rope_theta": 5e5}})
+    ('text_config',)
     """
     for key in TEXT_PARTS:
         if isinstance(config.get(key), dict):
@@ -39,9 +42,11 @@ def at_path(config: dict, path: tuple[str, ...]) -> dict:
     return config
 
 
-def placed(keys: dict, path: tuple[str, ...]) -> dict:
-    """The mapping below these keys: {"text_config": {"rope_theta": 1e4}} of {"rope_theta": 1e4} and
-    ("text_config",).
+def nest(keys: dict, path: tuple[str, ...]) -> dict:
+    """The mapping below these keys.
+
+    >>> nest({"rope_theta": 1e4}, ("text_config",))
+    {'text_config': {'rope_theta': 10000.0}}
     """
     for key in reversed(path):
         keys = {key: keys}
@@ -51,8 +56,9 @@ def placed(keys: dict, path: tuple[str, ...]) -> dict:
 def flat(config: dict) -> dict:
     """A description of text alone: the part that describes text, over the rest."""
     merged = dict(config)
-    for depth in range(1, len(text_path(config)) + 1):
-        merged |= at_path(config, text_path(config)[:depth])
+    path = text_path(config)
+    for depth in range(1, len(path) + 1):
+        merged |= at_path(config, path[:depth])
     for key in TEXT_PARTS:
         merged.pop(key, None)
     if merged.get("model_type") in ("gemma3", "gemma3n", "gemma4", "llama4"):
@@ -61,31 +67,30 @@ def flat(config: dict) -> dict:
 
 
 def longest_of(config: dict) -> float | None:
-    """Length that a config.json states. Command R's model_max_length comes before its
-    max_position_embeddings, as engines take it.
-    """
-    return next(
-        (
-            length
-            for name in ("model_max_length", *NAMES["length"])
-            if (length := number(config.get(name)))
-        ),
-        None,
-    )
+    """Length that a config.json states; None where it states none.
+
+    model_max_length (of Command R) comes before max_position_embeddings, as engines take it."""
+    for name in ("model_max_length", *NAMES["length"]):
+        length = number(config.get(name))
+        if length:
+            return length
+    return None
 
 
-def rope_words(config: dict) -> dict:
-    """The mapping of RoPE that transformers reads: rope_scaling, and only without it
-    rope_parameters.
-    """
+def rope_mapping(config: dict) -> dict:
+    """The mapping of RoPE that transformers reads: rope_scaling, else rope_parameters, else {}."""
     mapping = config.get("rope_scaling") or config.get("rope_parameters")
     return mapping if isinstance(mapping, dict) else {}
 
 
-def nested(words: dict) -> list[str]:
-    """Kinds of layers that a mapping of RoPE keeps apart."""
+def kinds_apart(mapping: dict) -> list[str]:
+    """Kinds of layers that a mapping of RoPE keeps apart.
+
+    >>> kinds_apart({"full_attention": {"rope_theta": 1e6}, "sliding_attention": None})
+    ['full_attention', 'sliding_attention']
+    """
     return [
         key
-        for key, value in words.items()
+        for key, value in mapping.items()
         if isinstance(value, dict) or (value is None and key.endswith("_attention"))
     ]

@@ -12,57 +12,103 @@ from posbench.gguf.header import is_gguf, read_gguf
 from posbench.pretrained.checkpoint import HUB_NAME
 from posbench.pretrained.config_files import read_mapping
 from posbench.tools.explanation.apply_changes import applied
-from posbench.tools.explanation.changes import read_changes
+from posbench.tools.explanation.changes import Changes, read_changes
 from posbench.tools.explanation.checks import config_findings, llama_findings
 from posbench.tools.explanation.facts import LLAMA, Finding
 from posbench.tools.explanation.gguf_words import converted
 from posbench.tools.explanation.llama_cpp import Gguf, llama_setting, read_keys
 from posbench.tools.explanation.read_back import confirmed
 from posbench.tools.explanation.rope_parameters import Cannot
-from posbench.tools.explanation.settings import read_setting
+from posbench.tools.explanation.settings import Setting, read_setting
 from posbench.tools.explanation.show import Explanation
-from posbench.tools.explanation.words import in_words
+from posbench.tools.explanation.words import ToolWords, in_words
 
 
 def explain_words(what: str, words: list[str]) -> Explanation:
     """Explain a checkpoint with changes. Raises ConfigError for what is not there, or a word that
     nobody knows.
     """
-    changes, (name, content) = read_changes(words), find_source(what)
-    of_file = isinstance(content, Gguf)
-    own = setting = llama_setting(content, name) if of_file else read_setting(content, name)
-    findings: list[Finding] = []
-    if of_file and (changes.config or changes.served):
+    changes = read_changes(words)
+    name, model = find_source(what)
+    if isinstance(model, Gguf):
+        return _explain_file(what, name, model, changes)
+    return _explain_config(what, name, model, changes)
+
+
+def _explain_file(what: str, name: str, file: Gguf, changes: Changes) -> Explanation:
+    """Explain a GGUF file."""
+    if changes.config or changes.served:
         raise ConfigError(
             f"{name} has no config.json, which {changes.reader} reads: give flags or keys of"
             " llama.cpp, or the folder."
         )
-    if not of_file:
-        changed = applied(content, changes)
-        setting = read_setting(changed, name, own.trained, changes.reader)
-        findings += config_findings(content, changed, setting, own, changes)
-    by_llama = of_file or bool(changes.flags or changes.keys)
-    if by_llama:
-        try:
-            model = content if of_file else converted(setting)
-        except Cannot as why:
-            raise ConfigError(
-                f"{name} does not become a file of llama.cpp here ({why}): explain its .gguf file"
-                " instead."
-            ) from None
-        file = replace(model, keys={**model.keys, **changes.keys_of(model.architecture)})
-        setting = llama_setting(file, name, changes.flags, own.trained)
-        findings += llama_findings(file, setting, own, changes)
-    length = changes.options.get("length") or changes.served or changes.flags.get("ctx")
+    before = llama_setting(file, name)
+    setting, findings = _read_by_llama(file, name, before, changes)
     words = []
-    if (
-        changes.flags.get("group", 1) == 1
-    ):  # self-extend moves positions, which no tool has words for
-        words = in_words(setting, own, what, None if of_file else content)
-        words = confirmed(words, setting, own, content)
-    reader = LLAMA if by_llama else changes.reader
+    if not _moves_positions(changes):
+        words = confirmed(in_words(setting, before, what), setting, before, file)
+    return _explanation(what, LLAMA, setting, before, findings, words, changes)
+
+
+def _explain_config(what: str, name: str, config: dict, changes: Changes) -> Explanation:
+    """Explain a config.json, with changes for the file that llama.cpp makes of it if there are
+    any.
+    """
+    before = read_setting(config, name)
+    changed = applied(config, changes)
+    setting = read_setting(changed, name, before.trained, changes.reader)
+    findings = config_findings(config, changed, setting, before, changes)
+    reader = changes.reader
+    if changes.flags or changes.keys:
+        reader = LLAMA
+        try:
+            file = converted(setting)
+        except Cannot as reason:
+            raise ConfigError(
+                f"{name} does not become a file of llama.cpp here ({reason}): explain its .gguf"
+                " file instead."
+            ) from None
+        setting, of_llama = _read_by_llama(file, name, before, changes)
+        findings += of_llama
+    words = []
+    if not _moves_positions(changes):
+        words = confirmed(in_words(setting, before, what, config), setting, before, config)
+    return _explanation(what, reader, setting, before, findings, words, changes)
+
+
+def _read_by_llama(
+    model: Gguf, name: str, before: Setting, changes: Changes
+) -> tuple[Setting, list[Finding]]:
+    """Setting that llama.cpp runs for a file with changes, and findings about these."""
+    file = replace(model, keys={**model.keys, **changes.keys_of(model.architecture)})
+    setting = llama_setting(file, name, changes.flags, before.trained)
+    return setting, llama_findings(file, setting, before, changes)
+
+
+def _moves_positions(changes: Changes) -> bool:
+    """True with self-extend, for which no tool has words."""
+    return changes.flags.get("group", 1) != 1
+
+
+def _explanation(
+    what: str,
+    reader: str,
+    setting: Setting,
+    before: Setting,
+    findings: list[Finding],
+    words: list[ToolWords],
+    changes: Changes,
+) -> Explanation:
+    length = changes.options.get("length") or changes.served or changes.flags.get("ctx")
     return Explanation(
-        what, reader, setting, own, length, tuple(findings), tuple(words), changes.options
+        what,
+        reader,
+        setting,
+        before,
+        length,
+        tuple(findings),
+        tuple(words),
+        changes.options,
     )
 
 
@@ -70,36 +116,42 @@ def find_source(what: str) -> tuple[str, dict | Gguf]:
     """Name to show, and the config.json or the keys of the GGUF file. Raises ConfigError where
     nothing is, or no description of a model.
     """
-    file = wheel_file("explain", what) or what
-    if is_gguf(file):
-        return Path(file).name, read_keys(read_gguf(file))
-    if os.path.isdir(file):
-        config = Path(file) / "config.json"
-        if not config.is_file():
-            held = sorted(path.name for path in Path(file).glob("*.gguf"))
-            raise ConfigError(
-                f"{what} is a folder without a config.json: name"
-                f" {held[0] if held else 'the folder of a checkpoint'}."
-            )
-        return Path(file).resolve().name, read_mapping(config)
-    if os.path.isfile(file):
-        parent = Path(file).resolve().parent.name
-        return (
-            parent if Path(file).name == "config.json" and parent else Path(file).name
-        ), read_mapping(Path(file))
+    path = wheel_file("explain", what) or what
+    file = Path(path)
+    if is_gguf(path):
+        return file.name, read_keys(read_gguf(path))
+    if os.path.isdir(path):  # unlike Path's methods, False for a text that can be no path
+        return file.resolve().name, read_mapping(_config_of(what, file))
+    if os.path.isfile(path):
+        folder = file.resolve().parent.name
+        name = folder if file.name == "config.json" and folder else file.name
+        return name, read_mapping(file)
     if not HUB_NAME.fullmatch(what):
         raise ConfigError(
             f"{what} is not there: give a checkpoint's folder, a config.json, a .gguf file or a hub"
             " name (ORG/NAME)."
         )
+    return what, read_mapping(_hub_config(what))
+
+
+def _config_of(what: str, folder: Path) -> Path:
+    """The config.json of a folder."""
+    config = folder / "config.json"
+    if not config.is_file():
+        files = sorted(path.name for path in folder.glob("*.gguf"))
+        remedy = files[0] if files else "the folder of a checkpoint"
+        raise ConfigError(f"{what} is a folder without a config.json: name {remedy}.")
+    return config
+
+
+def _hub_config(name: str) -> Path:
+    """The config.json of a hub name."""
     from posbench.data.hub import hub_file, hub_miss
 
     try:
-        path = hub_file(what, "config.json")
+        return hub_file(name, "config.json")
     except Exception as error:  # the hub's errors have no common base class
-        remedy = "or give the path of its config.json."
+        reason = hub_miss(error, "or give the path of its config.json.")
         raise ConfigError(
-            f"{what} is neither a folder, a file, nor a hub name that answers:"
-            f" {hub_miss(error, remedy)}"
+            f"{name} is neither a folder, a file, nor a hub name that answers: {reason}"
         ) from error
-    return what, read_mapping(path)

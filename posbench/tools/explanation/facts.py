@@ -11,23 +11,25 @@ FACTS = yaml.load(
     Path(__file__).with_name("facts.yaml").read_text(encoding="utf-8"),
     getattr(yaml, "CSafeLoader", yaml.SafeLoader),
 )
-GGUF_KEYS, LLAMA_FLAGS, SOURCES, TABLES, TYPES = (
-    FACTS[name] for name in ("gguf_keys", "flags", "sources", "tables", "types")
-)
+GGUF_KEYS = FACTS["gguf_keys"]
+LLAMA_FLAGS = FACTS["flags"]
+SOURCES = FACTS["sources"]
+TABLES = FACTS["tables"]
+TYPES = FACTS["types"]
 
 HF, VLLM, SGLANG, LLAMA = "transformers", "vLLM", "SGLang", "llama.cpp"  # readers of a setting
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A sentence about a setting, and the version and file that it was read in."""
+    """A sentence about a setting, and the version and file that it was read in.
+
+    `stops`: transformers raises an error; None: or computes something else than what is read here.
+    """
 
     text: str
     source: str
-    stops: bool | None = (
-        # transformers raises an error; None: or computes something else than what is read here
-        False
-    )
+    stops: bool | None = False
 
 
 def of_family(family: str, fact: str, default: object = None) -> object:
@@ -35,32 +37,38 @@ def of_family(family: str, fact: str, default: object = None) -> object:
     return FACTS["families"].get(family, {}).get(fact, default)
 
 
-def finding(said: str | dict, **values: object) -> Finding:
-    """The finding of this name, or of a rule, about these values."""
-    said = FACTS["findings"][said] if isinstance(said, str) else said
-    source = "; ".join(SOURCES.get(one, one) for one in said["source"].format(**values).split("; "))
-    return Finding(said["text"].format(**values), source, said.get("stops", False))
+def finding(name: str, **values: object) -> Finding:
+    """The finding of this name about these values."""
+    return finding_of(FACTS["findings"][name], **values)
 
 
-def told(holds: dict[str, object], **values: object) -> list[Finding]:
-    """The findings whose condition holds. Where that is a list of words, they are the value
-    `it`.
+def finding_of(entry: dict, **values: object) -> Finding:
+    """The finding of an entry {text, source, stops} of facts.yaml about these values."""
+    sources = entry["source"].format(**values).split("; ")
+    source = "; ".join(SOURCES.get(name, name) for name in sources)
+    return Finding(entry["text"].format(**values), source, entry.get("stops", False))
+
+
+def findings_where(conditions: dict[str, object], **values: object) -> list[Finding]:
+    """The findings {name: condition} whose condition is true.
+
+    A condition may be a list of words, such as keys, which the sentence then names as `it`."""
+    findings = []
+    for name, condition in conditions.items():
+        if not condition:
+            continue
+        listed = {"it": ", ".join(condition)} if isinstance(condition, list | dict) else {}
+        findings.append(finding(name, **values, **listed))
+    return findings
+
+
+def findings_by_rules(rules: str, conditions: dict[str, object], **values: object) -> list[Finding]:
+    """The findings of the rules of this name for which every condition in `when` is true, and none
+    in `unless`.
     """
-    listed = {
-        name: {"it": ", ".join(it)} if isinstance(it, list | dict) else {}
-        for name, it in holds.items()
-        if it
-    }
-    return [finding(name, **it, **values) for name, it in listed.items()]
-
-
-def by_rules(rules: str, holds: dict[str, object], **values: object) -> list[Finding]:
-    """The findings of the rules of this name for which all that they need holds, and nothing that
-    they exclude.
-    """
-    true = {fact for fact, it in holds.items() if it}
+    true = {name for name, condition in conditions.items() if condition}
     return [
-        finding(rule, **values)
+        finding_of(rule, **values)
         for rule in FACTS[rules]
-        if {*rule["when"]} <= true and not true & {*rule.get("unless", ())}
+        if true.issuperset(rule["when"]) and true.isdisjoint(rule.get("unless", ()))
     ]

@@ -14,7 +14,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Rope:
-    """RoPE of one kind of layer. `amplitude` multiplies cos and sin, so logits by its square."""
+    """RoPE of one kind of layer."""
 
     head_dim: int
     base: float
@@ -23,7 +23,7 @@ class Rope:
     kind: str = "default"
     share: float = 1.0  # partial_rotary_factor
     factor: float = 1.0
-    amplitude: float = 1.0
+    amplitude: float = 1.0  # factor on cos and sin, so that logits are multiplied by its square
     beta_fast: float = 32.0
     beta_slow: float = 1.0
     truncate: bool = True
@@ -51,9 +51,9 @@ def plain(rope: Rope) -> np.ndarray:
 
 
 def frequencies(rope: Rope, length: float | None = None) -> np.ndarray:
-    """Radians per token of each turned pair, for a text of `length` tokens (dynamic and longrope
-    alone depend on it): [pairs].
-    """
+    """Radians per token of each turned pair: [pairs].
+
+    Those of dynamic and longrope depend on the text, which has `length` tokens."""
     theta = plain(rope)
     if rope.divisors:
         theta = theta / np.array(rope.divisors)
@@ -61,33 +61,37 @@ def frequencies(rope: Rope, length: float | None = None) -> np.ndarray:
         case "linear" | "proportional":
             return theta / rope.factor
         case "dynamic":
-            grown = rope.factor * max(length or 0, rope.longest) / rope.longest - (rope.factor - 1)
-            return theta * grown ** (-np.arange(len(theta)) * 2 / max(1, rope.turned - 2))
+            tokens = max(length or 0, rope.longest)
+            growth = rope.factor * tokens / rope.longest - (rope.factor - 1)  # of the base
+            return theta * growth ** (-np.arange(len(theta)) * 2 / max(1, rope.turned - 2))
         case "yarn":
-            low, high = (
-                rope.turned
-                * math.log(rope.original / (turns * 2 * math.pi))
-                / (2 * math.log(rope.base))
-                for turns in (rope.beta_fast, rope.beta_slow)
-            )
-            low, high = (math.floor(low), math.ceil(high)) if rope.truncate else (low, high)
-            low, high = max(low, 0), min(high, rope.turned - 1)
-            # Theta itself is kept up to the pair of beta_fast turns, and nothing of it from that of
-            # beta_slow turns on.
-            kept = rope.mix * (
-                1
-                - np.clip(
-                    (np.arange(len(theta)) - low) / (high - low if high != low else 0.001), 0, 1
-                )
-            )
-            return theta * kept + theta / rope.factor * (1 - kept)
+            share = rope.mix * _unscaled_by_yarn(rope, len(theta))
+            return theta * share + theta / rope.factor * (1 - share)
         case "longrope":
             return theta / np.array(rope.long if (length or 0) > rope.original else rope.short)
         case "llama3":
             turns = rope.original * theta / (2 * math.pi)
-            kept = np.clip((turns - rope.low) / ((rope.high - rope.low) or 1e-9), 0, 1)
-            return theta * kept + theta / rope.factor * (1 - kept)
+            share = np.clip((turns - rope.low) / ((rope.high - rope.low) or 1e-9), 0, 1)
+            return theta * share + theta / rope.factor * (1 - share)
     return theta
+
+
+def _unscaled_by_yarn(rope: Rope, pairs: int) -> np.ndarray:
+    """Share of theta itself that YaRN leaves each pair: [pairs].
+
+    It is 1 up to the pair of beta_fast turns, and 0 from that of beta_slow turns on."""
+
+    def pair_of(turns: float) -> float:
+        """Fractional index of the pair that makes so many turns in training."""
+        in_tokens = rope.original / (turns * 2 * math.pi)
+        return rope.turned * math.log(in_tokens) / (2 * math.log(rope.base))
+
+    low, high = pair_of(rope.beta_fast), pair_of(rope.beta_slow)
+    if rope.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, rope.turned - 1)
+    width = high - low if high != low else 0.001
+    return 1 - np.clip((np.arange(pairs) - low) / width, 0, 1)
 
 
 def yarn_amplitude(factor: float, mscale: float = 1.0) -> float:
@@ -97,9 +101,9 @@ def yarn_amplitude(factor: float, mscale: float = 1.0) -> float:
 
 def longrope_amplitude(factor: float, original: float) -> float:
     """LongRoPE's factor on cos and sin."""
-    return (
-        math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 and original > 1 else 1.0
-    )
+    if factor <= 1 or original <= 1:
+        return 1.0
+    return math.sqrt(1 + math.log(factor) / math.log(original))
 
 
 def usual_amplitude(rope: Rope) -> float:

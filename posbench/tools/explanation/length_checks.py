@@ -6,7 +6,7 @@ import numpy as np
 
 from posbench.tools.explanation.changes import Changes
 from posbench.tools.explanation.config_json import number
-from posbench.tools.explanation.facts import SGLANG, VLLM, Finding, finding, told
+from posbench.tools.explanation.facts import SGLANG, VLLM, Finding, finding, findings_where
 from posbench.tools.explanation.frequencies import plain
 from posbench.tools.explanation.reach import ROUNDING, slows
 from posbench.tools.explanation.read_rope import LONG
@@ -14,13 +14,11 @@ from posbench.tools.explanation.settings import Setting
 
 
 class Engine(NamedTuple):
-    """Name of the length that an engine serves, the variable that lifts its limit, and the source
-    of that limit.
-    """
+    """An engine that serves texts up to a length."""
 
-    flag: str
-    variable: str
-    source: str
+    flag: str  # of the length
+    variable: str  # lifts the limit on it
+    source: str  # of that limit
 
 
 ENGINES = {
@@ -32,89 +30,83 @@ ENGINES = {
 
 
 def served_findings(
-    changes: Changes, config: dict, setting: Setting, own: Setting
+    changes: Changes, config: dict, setting: Setting, before: Setting
 ) -> list[Finding]:
     """A serving length beyond the one that the engine derives from config.json, or within the one
     that needs no scaling.
     """
-    asked = changes.served
-    if not asked:
+    length = changes.served
+    if not length:
         return []
-    engine, rope = ENGINES[changes.reader], setting.turning[0].rope
+    engine = ENGINES[changes.reader]
+    rope = setting.turning[0].rope
+    limit = _derived(changes, config, setting)
     multiplied = rope.original * rope.factor if rope.kind == "yarn" else 0
-    reach = _derived(changes, config, setting)
     if changes.older and multiplied:
-        reach = multiplied
-    then = (
-        f" {engine.variable}=1 lets it start."
-        if rope.factor > 1
-        else f" {engine.variable}=1 lets it start, and scales nothing."
+        limit = multiplied
+    then = f" {engine.variable}=1 lets it start"
+    then += "." if rope.factor > 1 else ", and scales nothing."
+    conditions = {
+        "served_beyond": length > limit,
+        "served_by_older": changes.reader == VLLM and limit < length <= multiplied,
+    }
+    beyond = findings_where(
+        conditions,
+        flag=engine.flag,
+        reader=changes.reader,
+        where=engine.source,
+        multiplied=multiplied,
+        served=length,
+        reach=limit,
+        then=then,
     )
-    beyond = asked > reach
-    holds = {
-        "served_beyond": beyond,
-        "served_by_older": beyond and changes.reader == VLLM and asked <= multiplied,
-    }
-    values = {
-        "flag": engine.flag,
-        "reader": changes.reader,
-        "where": engine.source,
-        "multiplied": multiplied,
-    }
-    return [
-        *told(holds, **values, served=asked, reach=reach, then=then),
-        *unneeded(engine.flag, asked, setting, own),
-    ]
+    return [*beyond, *unneeded(engine.flag, length, setting, before)]
 
 
 def _derived(changes: Changes, config: dict, setting: Setting) -> float:
-    """Tokens that vLLM 0.33.0 or SGLang derives from a config.json: the factor of linear multiplies
-    them, that of YaRN does not.
-    """
+    """Tokens that vLLM 0.33.0 or SGLang derives from a config.json.
+
+    The factor of linear multiplies them, that of YaRN does not."""
     kind = setting.turning[0]
     if changes.reader == SGLANG:
-        scaled = "original_max_position_embeddings" in kind.said
+        is_scaled = "original_max_position_embeddings" in kind.mapping
     else:
-        scaled = kind.rope.kind in LONG or setting.family.startswith("gemma3")
-    factor = 1 if scaled or kind.rope.kind in ("default", "llama3") else kind.rope.factor
+        is_scaled = kind.rope.kind in LONG or setting.family.startswith("gemma3")
+    multiplies = not is_scaled and kind.rope.kind not in ("default", "llama3")
+    factor = kind.rope.factor if multiplies else 1
     return max(setting.longest * factor, number(config.get("model_max_length"), 0))
 
 
-def unneeded(flag: str, asked: float, setting: Setting, own: Setting) -> list[Finding]:
+def unneeded(flag: str, length: float, setting: Setting, before: Setting) -> list[Finding]:
     """Words on a length that the checkpoint has without the scaling that is asked for."""
-    scaled = slows(setting.turning[0].rope, own.turning[0].rope, own.longest)
-    return told(
-        {"scaling_unneeded": scaled and 0 < asked <= own.longest},
-        flag=flag,
-        asked=asked,
-        trained=own.longest,
-    )
+    scaled = slows(setting.turning[0].rope, before.turning[0].rope, before.longest)
+    condition = scaled and 0 < length <= before.longest
+    values = {"flag": flag, "asked": length, "trained": before.longest}
+    return findings_where({"scaling_unneeded": condition}, **values)
 
 
-def base_findings(setting: Setting, own: Setting) -> list[Finding]:
+def base_findings(setting: Setting, before: Setting) -> list[Finding]:
     """A base of the pairs that is not the checkpoint's, for each kind of layer."""
-    owns = {kind.name: kind.rope for kind in own.turning}
-    found, several = [], len(setting.turning) > 1
+    ropes_before = {kind.name: kind.rope for kind in before.turning}
+    findings = []
     for kind in setting.turning:
-        before = owns.get(kind.name)
-        if (
-            before is None
-            or before.base == kind.rope.base
-            or len(plain(before)) != len(plain(kind.rope))
-        ):
+        rope_before = ropes_before.get(kind.name)
+        if rope_before is None or rope_before.base == kind.rope.base:
             continue
-        slower = plain(before) / plain(kind.rope)
-        subject = f"{kind.name}: the base" if several else "The base"
-        values = {
-            "subject": subject,
-            "own": before.base,
-            "base": kind.rope.base,
-            "pairs": len(slower),
-        }
-        name = "base_falls" if kind.rope.base < before.base else "base_rises"
-        found.append(
-            finding(
-                name, **values, count=int(np.sum(slower < 1 - ROUNDING)), slower=float(slower[-1])
-            )
+        theta_before, theta = plain(rope_before), plain(kind.rope)
+        if len(theta_before) != len(theta):
+            continue
+        slower = theta_before / theta
+        name = "base_falls" if kind.rope.base < rope_before.base else "base_rises"
+        several = len(setting.turning) > 1
+        about_base = finding(
+            name,
+            subject=f"{kind.name}: the base" if several else "The base",
+            own=rope_before.base,
+            base=kind.rope.base,
+            pairs=len(slower),
+            count=int(np.sum(slower < 1 - ROUNDING)),
+            slower=float(slower[-1]),
         )
-    return found
+        findings.append(about_base)
+    return findings

@@ -4,15 +4,19 @@ Checked against the llama.cpp of llama-cpp-python 0.3.36 (commit 0c1e570): src/l
 the keys, src/llama-context.cpp combines them with the flags, ggml/src/ggml-cpu/ops.cpp (rope_yarn)
 turns. What differs from transformers:
 
-- Type and factor are separate: the factor acts unless the type is `none`, and a file without a type is `linear`.
-- YaRN is on wherever yarn_ext_factor is not 0; the type only decides its default. It always rounds its bounds (truncate).
-- With YaRN yarn_attn_factor is overwritten; only the key rope.scaling.attn_factor changes its amplitude.
+- Type and factor are separate: the factor acts unless the type is `none`, and a file without a type
+  is `linear`.
+- YaRN is on wherever yarn_ext_factor is not 0; the type only decides its default. It always rounds
+  its bounds (truncate).
+- With YaRN yarn_attn_factor is overwritten; only the key rope.scaling.attn_factor changes its
+  amplitude.
 - rope_freqs.weight (Llama 3.1's scaling) divides theta before any of this.
 - In sliding layers base and factor are those of the file, whatever the flags say.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from posbench.common.errors import ConfigError
 from posbench.gguf.description import SCALING, model_keys
@@ -27,12 +31,10 @@ from posbench.tools.explanation.settings import FULL, MOST_LAYERS, SLIDING, Laye
 
 @dataclass(frozen=True)
 class Gguf:
-    """Keys of a model below its architecture's name, and its tensors of divisors (empty if it has
-    none).
-    """
+    """Keys and tensors about positions in a GGUF file; a list of divisors is empty if it has none."""
 
     architecture: str
-    keys: dict
+    keys: dict  # below the architecture's name
     divisors: tuple[float, ...] = ()
     long: tuple[float, ...] = ()
     short: tuple[float, ...] = ()
@@ -45,21 +47,32 @@ def read_keys(file: GgufFile) -> Gguf:
     architecture = file.metadata.get("general.architecture")
     if not isinstance(architecture, str):
         raise ConfigError(f"{file.path} has no general.architecture: is it a model's file?")
-    lists = {}
-    for name, tensor in (
-        ("divisors", "rope_freqs.weight"),
-        ("long", "rope_factors_long.weight"),
-        ("short", "rope_factors_short.weight"),
-    ):
-        if tensor in file.tensors:
-            found = numbers(file, tensor)
-            if found is None or not all(0 < one < math.inf for one in found.tolist()):
-                raise ConfigError(
-                    f"{file.path} has a {tensor} that is not a list of divisors above 0: download"
-                    " it again."
-                )
-            lists[name] = tuple(found.tolist())
-    return Gguf(architecture, model_keys(file, architecture), **lists)
+    return Gguf(
+        architecture,
+        model_keys(file, architecture),
+        divisors=_read_divisors(file, "rope_freqs.weight"),
+        long=_read_divisors(file, "rope_factors_long.weight"),
+        short=_read_divisors(file, "rope_factors_short.weight"),
+    )
+
+
+def _read_divisors(file: GgufFile, tensor: str) -> tuple[float, ...]:
+    """Values of a tensor of divisors; () if the file has none."""
+    if tensor not in file.tensors:
+        return ()
+    divisors = numbers(file, tensor)
+    if divisors is None or not all(0 < divisor < math.inf for divisor in divisors.tolist()):
+        raise ConfigError(
+            f"{file.path} has a {tensor} that is not a list of divisors above 0: download it again."
+        )
+    return tuple(divisors.tolist())
+
+
+class Turning(NamedTuple):
+    """Factor by which positions are divided, and base, of full or of sliding layers."""
+
+    factor: float
+    base: float
 
 
 def llama_setting(
@@ -72,172 +85,197 @@ def llama_setting(
     does not say its sizes.
     """
     flags, keys = flags or {}, model.keys
-    longest, layers = number(keys.get("context_length")), number(keys.get("block_count"), 1)
+    longest = number(keys.get("context_length"))
     if longest is None:
         raise ConfigError(f"{name} lacks {model.architecture}.context_length: download it again.")
-    own_base = base_of(keys.get("rope.freq_base"))
-    turns = {
-        False: (
-            1.0 if scaling_type(model, flags) == "none" else scaling_factor(model, flags),
-            base_of(flags.get("base"), own_base),
-        )
-    }
-    # Sliding layers have the file's factor and base, or a base of their own.
-    apart = model.architecture in FACTS["gguf_apart"]
-    own_base = base_of(keys.get("rope.freq_base_swa"), 1e4 if apart else own_base)
-    turns[True] = (1.0 if apart else scaling_factor(model, {}), own_base)
-    windows, kinds = _windows(model, int(min(layers, MOST_LAYERS))), {}
-    for layer, sliding in enumerate(windows):
-        unturned = (model.architecture == "smollm3" and layer % 4 == 3) or (
-            model.architecture == "cohere2" and not sliding
-        )
-        kinds.setdefault((sliding, unturned), []).append(layer)
-    found = []
-    for (sliding, unturned), mine in kinds.items():
-        rope = _rope(model, name, flags, longest, *turns[sliding])
-        kind = (SLIDING if sliding else FULL) + ", no RoPE" * unturned
+    layers = int(min(number(keys.get("block_count"), 1), MOST_LAYERS))
+    layers_of: dict[tuple[bool, bool], list[int]] = {}  # {(sliding, without RoPE): layers}
+    for layer, sliding in enumerate(_windows(model, layers)):
+        unturned = _unturned(model.architecture, layer, sliding)
+        layers_of.setdefault((sliding, unturned), []).append(layer)
+    kinds = []
+    for (sliding, unturned), of_kind in layers_of.items():
+        turning = _sliding_turning(model) if sliding else _full_turning(model, flags)
+        rope = _rope(model, name, flags, longest, turning)
+        kind = SLIDING if sliding else FULL
+        if unturned:
+            rope, kind = None, f"{kind}, no RoPE"
         window = number(keys.get("attention.sliding_window")) if sliding else None
-        found.append(LayerKind(kind, tuple(mine), None if unturned else rope, window))
-    return Setting(name, model.architecture, longest, trained or longest, tuple(found))
+        kinds.append(LayerKind(kind, tuple(of_kind), rope, window))
+    return Setting(name, model.architecture, longest, trained or longest, tuple(kinds))
+
+
+def _full_turning(model: Gguf, flags: dict) -> Turning:
+    """Factor and base of full layers: those of the flags, else those of the file."""
+    factor = scaling_factor(model, flags)
+    if scaling_type(model, flags) == "none":
+        factor = 1.0
+    return Turning(factor, base_of(flags.get("base"), base_of(model.keys.get("rope.freq_base"))))
+
+
+def _sliding_turning(model: Gguf) -> Turning:
+    """Factor and base of sliding layers, which are the file's, whatever the flags say."""
+    own_base = model.keys.get("rope.freq_base_swa")
+    if model.architecture in FACTS["gguf_apart"]:
+        return Turning(1.0, base_of(own_base))
+    base = base_of(own_base, base_of(model.keys.get("rope.freq_base")))
+    return Turning(scaling_factor(model, {}), base)
+
+
+def _unturned(architecture: str, layer: int, sliding: bool) -> bool:
+    """True if llama.cpp turns nothing in a layer."""
+    if architecture == "smollm3":
+        return layer % 4 == 3
+    return architecture == "cohere2" and not sliding
 
 
 def _windows(model: Gguf, count: int) -> list[bool]:
     """True for each layer with a sliding window."""
-    pattern, window = (
-        model.keys.get("attention.sliding_window_pattern"),
-        number(model.keys.get("attention.sliding_window")),
-    )
+    pattern = model.keys.get("attention.sliding_window_pattern")
     if isinstance(pattern, list):
-        return [bool(one) for one in pattern[:count]] + [False] * (count - len(pattern))
-    if window is None or model.architecture not in FACTS["gguf_sliding_every"]:
+        return [bool(slides) for slides in pattern[:count]] + [False] * (count - len(pattern))
+    usual = FACTS["gguf_sliding_every"].get(model.architecture)
+    if usual is None or number(model.keys.get("attention.sliding_window")) is None:
         return [False] * count
-    every = number(pattern, FACTS["gguf_sliding_every"][model.architecture])
+    every = number(pattern, usual)
     return [bool((layer + 1) % every) for layer in range(count)]
 
 
 def scaling_type(model: Gguf, flags: dict) -> str:
     """none, linear, yarn or longrope, as the engine takes it."""
-    said = flags.get("scaling") or model.keys.get(f"{SCALING}type", "linear")
-    return said if said in FACTS["gguf_types"] else "linear"
+    value = flags.get("scaling") or model.keys.get(f"{SCALING}type", "linear")
+    return value if value in FACTS["gguf_types"] else "linear"
 
 
 def scaling_factor(model: Gguf, flags: dict) -> float:
     """Factor by which positions are divided, before a type of none removes it."""
-    own = (
-        number(model.keys.get(f"{SCALING}factor"))
-        or number(model.keys.get("rope.scale_linear"))
-        or 1.0
+    values = (
+        flags.get("factor"),
+        model.keys.get(f"{SCALING}factor"),
+        model.keys.get("rope.scale_linear"),
     )
-    return number(flags.get("factor")) or own
+    return next((value for value in values if number(value)), 1.0)
 
 
 def ext_factor(model: Gguf, flags: dict) -> float:
     """Share of theta itself that YaRN keeps; 0 is no YaRN."""
-    own = _of_architecture(model, "ext_factor", -1.0)
-    asked = flags["ext"] if flags.get("ext", -1) >= 0 else own
-    return asked if asked >= 0 else float(scaling_type(model, flags) == "yarn")
+    factor = flags.get("ext", -1)
+    if factor < 0:
+        factor = _of_architecture(model, "ext_factor", -1.0)
+    if factor < 0:
+        factor = 1.0 if scaling_type(model, flags) == "yarn" else 0.0
+    return factor
 
 
 def _of_architecture(model: Gguf, name: str, default: float) -> float:
     """Value of a yarn key, for the architectures that read it."""
     key = f"{SCALING}yarn_{name}"
     value = model.keys.get(key, default)
-    good = (
-        model.architecture in FACTS["gguf_read_by"][key]
-        and isinstance(value, int | float)
-        and abs(value) < 1e6
-    )
-    return value if good else default
+    if model.architecture not in FACTS["gguf_read_by"][key]:
+        return default
+    return value if isinstance(value, int | float) and abs(value) < 1e6 else default
 
 
-def _rope(model: Gguf, name: str, flags: dict, longest: float, factor: float, base: float) -> Rope:
-    """RoPE of one base and factor. Raises ConfigError for a file that does not say the width of a
-    head.
+def _rope(model: Gguf, name: str, flags: dict, longest: float, turning: Turning) -> Rope:
+    """RoPE of full or sliding layers. Raises ConfigError for a file that does not say the width of
+    a head.
     """
-    keys, ext = model.keys, ext_factor(model, flags)
     original = (
         number(flags.get("orig"))
-        or number(keys.get(f"{SCALING}original_context_length"))
+        or number(model.keys.get(f"{SCALING}original_context_length"))
         or longest
     )
-    head_dim, turned, beside = _head(model, name)
-    lists = model.long if number(flags.get("ctx"), longest) > original else model.short
-    shared = {
-        "head_dim": head_dim,
-        "base": base,
-        "longest": longest,
-        "share": turned / head_dim,
-        "factor": factor,
-        "beside": beside,
-    }
-    shared["divisors"] = model.divisors or lists
-    if shared["divisors"] and len(shared["divisors"]) != -(-turned // 2):
+    head = _head(model, name)
+    long_text = number(flags.get("ctx"), longest) > original
+    divisors = model.divisors or (model.long if long_text else model.short)
+    pairs = -(-head.turned // 2)
+    if divisors and len(divisors) != pairs:
         raise ConfigError(
-            f"{name} has {len(shared['divisors'])} divisors of RoPE, and {-(-turned // 2)} pairs"
-            " turn: download it again."
+            f"{name} has {len(divisors)} divisors of RoPE, and {pairs} pairs turn: download it"
+            " again."
         )
-    own = number(keys.get(f"{SCALING}attn_factor"), 1.0)
-    if not ext:
-        given = (
-            flags["attn"]
-            if flags.get("attn", -1) >= 0
-            else _of_architecture(model, "attn_factor", 1.0)
-        )
-        return Rope(
-            **shared,
-            original=original,
-            kind="linear" if factor != 1 else "default",
-            amplitude=given * own,
-        )
-    whole = log_multiplier(model)
-    scale = whole if model.architecture == "deepseek2" and whole != 1 else 1.0
-    over = (
-        1.0 if scaling_type(model, flags) == "none" else scaling_factor(model, flags)
-    )  # of the whole context, not of this layer
-    attn = (
-        yarn_amplitude(over, scale) / yarn_amplitude(over, whole) if whole else yarn_amplitude(over)
-    )
-    attn *= (1 + 0.1 * math.log(factor)) / (1 + 0.1 * math.log(over))
-    sharper = (attn * own * (1 + 0.1 * whole * math.log(factor))) ** 2 if beside else 1.0
-    bounds = {}
-    for flag, bound, default in (
-        ("fast", "beta_fast", 8.0 if model.architecture == "grok" else 32.0),
-        ("slow", "beta_slow", 1.0),
-    ):
-        bounds[bound] = number(flags.get(flag)) or number(
-            _of_architecture(model, bound, default), default
-        )
-    return Rope(
-        **shared,
-        **bounds,
+    rope = Rope(
+        head_dim=head.width,
+        base=turning.base,
+        longest=longest,
         original=original,
+        share=head.turned / head.width,
+        factor=turning.factor,
+        divisors=divisors,
+        beside=head.beside,
+    )
+    if ext_factor(model, flags):
+        return _with_yarn(rope, model, flags)
+    amplitude = flags.get("attn", -1)
+    if amplitude < 0:
+        amplitude = _of_architecture(model, "attn_factor", 1.0)
+    kind = "linear" if turning.factor != 1 else "default"
+    return replace(rope, kind=kind, amplitude=amplitude * _attn_factor(model))
+
+
+def _attn_factor(model: Gguf) -> float:
+    return number(model.keys.get(f"{SCALING}attn_factor"), 1.0)
+
+
+def _with_yarn(rope: Rope, model: Gguf, flags: dict) -> Rope:
+    """RoPE with YaRN: its bounds, and its factors on cos, sin and logits."""
+    multiplier = log_multiplier(model)
+    amplitude = _context_amplitude(model, flags, multiplier)
+    context_factor = _full_turning(model, flags).factor
+    amplitude *= (1 + 0.1 * math.log(rope.factor)) / (1 + 0.1 * math.log(context_factor))
+    sharper = 1.0
+    if rope.beside:
+        on_all = 1 + 0.1 * multiplier * math.log(rope.factor)
+        sharper = (amplitude * _attn_factor(model) * on_all) ** 2
+    return replace(
+        rope,
         kind="yarn",
-        mix=ext,
-        amplitude=attn * own,
+        mix=ext_factor(model, flags),
+        beta_fast=_bound(model, flags, "fast", 8.0 if model.architecture == "grok" else 32.0),
+        beta_slow=_bound(model, flags, "slow", 1.0),
+        amplitude=amplitude * _attn_factor(model),
         sharper=sharper,
     )
+
+
+def _context_amplitude(model: Gguf, flags: dict, multiplier: float) -> float:
+    """YaRN's factor on cos and sin by the factor of the whole context, not of these layers."""
+    factor = _full_turning(model, flags).factor
+    if not multiplier:
+        return yarn_amplitude(factor)
+    mscale = multiplier if model.architecture == "deepseek2" and multiplier != 1 else 1.0
+    return yarn_amplitude(factor, mscale) / yarn_amplitude(factor, multiplier)
+
+
+def _bound(model: Gguf, flags: dict, name: str, default: float) -> float:
+    """beta_fast or beta_slow of YaRN, by the name of its flag."""
+    of_file = number(_of_architecture(model, f"beta_{name}", default), default)
+    return number(flags.get(name)) or of_file
 
 
 def log_multiplier(model: Gguf) -> float:
     """mscale_all_dim of a file: the converter stores a tenth of it for latent attention, and itself
     for mistral3.
     """
-    return _of_architecture(model, "log_multiplier", 0.0) * (
-        10 if model.architecture in FACTS["gguf_latent"] else 1
-    )
+    value = _of_architecture(model, "log_multiplier", 0.0)
+    return 10 * value if model.architecture in FACTS["gguf_latent"] else value
 
 
-def _head(model: Gguf, name: str) -> tuple[int, int, int]:
-    """(Channels with positions, how many of them turn, channels beside them in latent attention),
-    such as (64, 64, 128) of DeepSeek.
+class Head(NamedTuple):
+    """Channels of a head, such as Head(64, 64, 128) of DeepSeek's latent attention."""
 
-    Raises ConfigError for a file that does not say the width of a head.
-    """
+    width: int  # with positions
+    turned: int  # of these
+    beside: int  # without positions, in latent attention
+
+
+def _head(model: Gguf, name: str) -> Head:
+    """Channels of a head. Raises ConfigError for a file that does not say their number."""
     keys = model.keys
     width, heads = number(keys.get("embedding_length")), number(keys.get("attention.head_count"))
-    head_dim = number(keys.get("attention.key_length")) or (
-        width // heads if width and heads else None
-    )
+    head_dim = number(keys.get("attention.key_length"))
+    if head_dim is None and width and heads:
+        head_dim = width // heads
     if head_dim is None:
         raise ConfigError(
             f"{name} lacks {model.architecture}.embedding_length or attention.head_count: download"
@@ -246,7 +284,7 @@ def _head(model: Gguf, name: str) -> tuple[int, int, int]:
     head_dim = head_width(head_dim, name)
     turned = number(keys.get("rope.dimension_count"), head_dim)
     turned = int(turned) if 2 <= turned <= head_dim else head_dim
-    whole = number(keys.get("attention.key_length_mla"), 0)
-    if whole > turned and model.architecture in FACTS["gguf_latent"]:
-        return turned, turned, head_width(whole, name) - turned
-    return head_dim, turned, 0
+    latent_width = number(keys.get("attention.key_length_mla"), 0)
+    if latent_width > turned and model.architecture in FACTS["gguf_latent"]:
+        return Head(turned, turned, head_width(latent_width, name) - turned)
+    return Head(head_dim, turned, 0)

@@ -9,17 +9,20 @@ import re
 from typing import NamedTuple
 
 from posbench.config.typed_args import shown
-from posbench.tools.explanation.config_json import at_path, first_of, number, rope_words, text_path
-from posbench.tools.explanation.facts import FACTS, TYPES, Finding, finding
+from posbench.tools.explanation.config_json import (
+    at_path,
+    first_of,
+    number,
+    rope_mapping,
+    text_path,
+)
+from posbench.tools.explanation.facts import FACTS, TYPES, Finding, finding, finding_of
 
 NAMES = re.compile("|".join(FACTS["position_names"]))
 LENGTHS = re.compile(FACTS["length_names"])
 READ = {*FACTS["position_keys_read"], *FACTS["config_keys"], "rope_parameters", "rope_scaling"}
-MAPPING_KEYS = {key for keys in TYPES.values() for key in keys} | {
-    *FACTS["elsewhere"],
-    "rope_type",
-    "scaling_factor",
-}
+MAPPING_KEYS = {"rope_type", "scaling_factor", *FACTS["elsewhere"]}
+MAPPING_KEYS.update(*TYPES.values())
 OFF = (None, False, 0, 1, "", [], {})  # values that ask for nothing
 
 
@@ -36,35 +39,18 @@ def position_keys(config: dict) -> list[PositionKey]:
     dual_chunk_attention_config.
     """
     text = at_path(config, text_path(config))
-    known = FACTS["position_keys"]
-    words = rope_words(text)
-    lengths = {
-        value for value in (*text.values(), *words.values(), *_of_kinds(words)) if number(value)
-    }
     result = []
     for key, value in text.items():
-        if key in READ or _asks_nothing(key, value):
+        if key in READ or _asks_nothing(key, value) or _repeats(key, value, text):
             continue
-        if key in known:
-            result.append(PositionKey(key, value, known[key].get("decides", True)))
-        elif key in FACTS["share_names"] and value == first_of(
-            text, "partial_rotary_factor", "rotary_pct"
-        ):
-            continue
-        elif LENGTHS.search(key) and number(value):
-            if list(text.values()).count(value) < 2 and value not in lengths - {value}:
-                result.append(PositionKey(key, value, True))
-        elif NAMES.search(key) or key in MAPPING_KEYS:
+        if key in FACTS["position_keys"]:
+            decides = FACTS["position_keys"][key].get("decides", True)
+            result.append(PositionKey(key, value, decides))
+        elif NAMES.search(key) or key in MAPPING_KEYS or _is_length(key, value):
             result.append(PositionKey(key, value, True))
-    if _without_type(words):
+    if _without_type(rope_mapping(text)):
         result.append(PositionKey("rope_type", None, True))
     return result
-
-
-def _of_kinds(words: dict) -> list[object]:
-    return [
-        inner for value in words.values() if isinstance(value, dict) for inner in value.values()
-    ]
 
 
 def _asks_nothing(key: str, value: object) -> bool:
@@ -74,27 +60,39 @@ def _asks_nothing(key: str, value: object) -> bool:
     return any(value is off or (type(value) is not bool and value == off) for off in OFF)
 
 
-def _without_type(words: dict) -> bool:
+def _is_length(key: str, value: object) -> bool:
+    return bool(LENGTHS.search(key) and number(value))
+
+
+def _repeats(key: str, value: object, text: dict) -> bool:
+    """True for a share or a length that says once more what another key says."""
+    if key in FACTS["position_keys"]:
+        return False
+    if key in FACTS["share_names"]:
+        return value == first_of(text, "partial_rotary_factor", "rotary_pct")
+    return _is_length(key, value) and list(text.values()).count(value) > 1
+
+
+def _without_type(mapping: dict) -> bool:
     """True for a mapping that has keys of a type, and does not say which."""
-    return first_of(words, "rope_type", "type") is None and any(
-        key in words for key in ("factor", "long_factor", "short_factor")
-    )
+    has_keys = any(key in mapping for key in ("factor", "long_factor", "short_factor"))
+    return has_keys and first_of(mapping, "rope_type", "type") is None
 
 
 def position_findings(keys: list[PositionKey]) -> list[Finding]:
     """A sentence about each key."""
     result = []
     for key, value, _ in keys:
-        known = FACTS["position_keys"].get(key)
+        fact = FACTS["position_keys"].get(key)
+        text = shown(json.dumps(value))
         if key == "rope_type":
             result.append(finding("no_type"))
-        elif known is None:
-            result.append(finding("position_key", key=key, value=shown(json.dumps(value))))
+        elif fact is None:
+            result.append(finding("position_key", key=key, value=text))
         else:
             inner = value if isinstance(value, dict) else {}
-            values = {
-                name: f"{inner.get(name):,}" if number(inner.get(name)) else "?"
-                for name in known.get("values", ())
-            }
-            result.append(finding(known, key=key, value=shown(json.dumps(value)), **values))
+            sizes = {}
+            for name in fact.get("values", ()):
+                sizes[name] = f"{inner[name]:,}" if number(inner.get(name)) else "?"
+            result.append(finding_of(fact, key=key, value=text, **sizes))
     return result

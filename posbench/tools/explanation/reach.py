@@ -13,135 +13,133 @@ from typing import NamedTuple
 import numpy as np
 
 from posbench.tools.explanation.frequencies import Rope, frequencies
-from posbench.tools.explanation.settings import LayerKind, Setting
+from posbench.tools.explanation.settings import Setting
 
 ROUNDING = 1e-6  # share by which frequencies may differ and count as the same
 FARTHEST = 2.0**40  # tokens; what reaches farther is not bounded by its pairs
 
 
 class Reach(NamedTuple):
-    """Tokens that a setting covers, or None and the reason why no length is named. `limit` says
-    what bounds it.
-    """
+    """Length that a setting covers."""
 
-    tokens: float | None
-    limit: str
+    tokens: float | None  # None: no length is named
+    limit: str  # bounds the length, or is the reason why none is named
 
 
 def reach_of(setting: Setting, before: Setting) -> Reach:
     """Length that the setting covers on a checkpoint whose own setting is `before`."""
     if setting.unread:
-        listed = " and ".join(setting.unread)
-        return Reach(
-            None,
-            f"{listed} {'is' if len(setting.unread) == 1 else 'are'} not a part of what is read"
-            " here",
-        )
-    kind, own = setting.turning[0], before.turning[0].rope
-    trained = stated(before)
-    if same_turns(kind.rope, own):
+        verb = "is" if len(setting.unread) == 1 else "are"
+        keys = " and ".join(setting.unread)
+        return Reach(None, f"{keys} {verb} not a part of what is read here")
+    rope, rope_before = setting.turning[0].rope, before.turning[0].rope
+    trained = stated_length(before)
+    if same_turns(rope, rope_before):
         return Reach(trained, "the length that the checkpoint states")
-    if len(frequencies(kind.rope)) != len(frequencies(own)):
+    if len(frequencies(rope)) != len(frequencies(rope_before)):
         return Reach(None, "other channels turn than in training")
-    if (_slower(kind.rope, own, trained, 1) < 1 - ROUNDING).any():
+    if (_slower(rope, rope_before, trained, 1) < 1 - ROUNDING).any():
         return Reach(None, "pairs turn faster than in training")
-    tokens = _covered(kind.rope, own, trained)
-    limit = (
-        "no pair turns farther than in training"
-        if math.isinf(tokens)
-        else "beyond them a pair turns farther than in training"
-    )
-    return Reach(tokens, limit)
+    tokens = _covered(rope, rope_before, trained)
+    if math.isinf(tokens):
+        return Reach(tokens, "no pair turns farther than in training")
+    return Reach(tokens, "beyond them a pair turns farther than in training")
 
 
-def stated(own: Setting) -> float:
+def stated_length(before: Setting) -> float:
     """Tokens that a checkpoint states for its own setting; where it states the length before YaRN,
     that times the factor.
     """
-    rope = own.turning[0].rope
+    rope = before.turning[0].rope
     scaled = rope.original * rope.factor if rope.kind == "yarn" else 0
-    return max(scaled, own.longest)
+    return max(scaled, before.longest)
 
 
-def slows(rope: Rope, own: Rope, trained: float) -> bool:
+def slows(rope: Rope, before: Rope, trained: float) -> bool:
     """True if a pair turns slower within the training length than by the checkpoint's own
     setting.
     """
-    alike = len(frequencies(rope)) == len(frequencies(own))
-    return alike and bool((_slower(rope, own, trained, trained) > 1 + ROUNDING).any())
-
-
-def same_turns(rope: Rope, own: Rope) -> bool:
-    """True if all pairs turn alike at any length."""
-    if (
-        (rope.kind == "dynamic") != (own.kind == "dynamic")
-        or rope.factor != own.factor
-        and rope.kind == "dynamic"
-    ):
+    if len(frequencies(rope)) != len(frequencies(before)):
         return False
-    alike = [
-        _close(frequencies(rope, length), frequencies(own, length))
-        for length in (1, max(rope.original, own.original) + 1)
-    ]
-    return all(alike)
+    return bool((_slower(rope, before, trained, trained) > 1 + ROUNDING).any())
+
+
+def same_turns(rope: Rope, before: Rope) -> bool:
+    """True if all pairs turn alike at any length."""
+    if "dynamic" in (rope.kind, before.kind):
+        if (rope.kind, rope.factor) != (before.kind, before.factor):
+            return False
+    beyond = max(rope.original, before.original) + 1
+    return all(
+        _close(frequencies(rope, length), frequencies(before, length)) for length in (1, beyond)
+    )
 
 
 def same_setting(setting: Setting, other: Setting) -> bool:
     """True if all kinds of layers turn alike and have the same factors on cos, sin and logits."""
-    one, two = (_by_layer(each.turning) for each in (setting, other))
-    return one.keys() == two.keys() and all(same_rope(one[layer], two[layer]) for layer in one)
+    ropes, other_ropes = _by_layer(setting), _by_layer(other)
+    if ropes.keys() != other_ropes.keys():
+        return False
+    return all(same_rope(rope, other_ropes[layer]) for layer, rope in ropes.items())
 
 
 def same_rope(rope: Rope, other: Rope) -> bool:
     """True if pairs turn alike and cos, sin and logits have the same factors."""
-    factors = np.allclose(
-        (rope.amplitude, rope.sharper), (other.amplitude, other.sharper), rtol=1e-6, atol=0
-    )
-    return bool(factors) and same_turns(rope, other)
+    factors, other_factors = (rope.amplitude, rope.sharper), (other.amplitude, other.sharper)
+    return np.allclose(factors, other_factors, rtol=1e-6, atol=0) and same_turns(rope, other)
 
 
-def _by_layer(kinds: list[LayerKind]) -> dict[int, Rope]:
-    return {kind.layers[0]: kind.rope for kind in kinds}
+def _by_layer(setting: Setting) -> dict[int, Rope]:
+    """{first layer of each kind that turns: its RoPE}."""
+    return {kind.layers[0]: kind.rope for kind in setting.turning}
 
 
-def _close(one: np.ndarray, two: np.ndarray) -> bool:
-    return len(one) == len(two) and bool(np.allclose(one, two, rtol=ROUNDING, atol=0))
+def _close(theta: np.ndarray, other: np.ndarray) -> bool:
+    return len(theta) == len(other) and np.allclose(theta, other, rtol=ROUNDING, atol=0)
 
 
-def _slower(rope: Rope, own: Rope, trained: float, length: float) -> np.ndarray:
+def _slower(rope: Rope, before: Rope, trained: float, length: float) -> np.ndarray:
     """Times by which each pair turns slower, in a text of `length` tokens, than the checkpoint's
     own at the end of training: [pairs].
     """
-    return frequencies(own, trained) / frequencies(rope, length)
+    return frequencies(before, trained) / frequencies(rope, length)
 
 
-def _covered(rope: Rope, own: Rope, trained: float) -> float:
+def _covered(rope: Rope, before: Rope, trained: float) -> float:
     """Longest text in which no slow pair turns farther than in training."""
-    turns = trained * frequencies(own, trained) / (2 * math.pi)
+    turns = trained * frequencies(before, trained) / (2 * math.pi)
     slow = turns < 1
     if not slow.any():
         slow = turns == turns.min()
 
     def allowed(length: float) -> float:
-        return trained * float(_slower(rope, own, trained, length)[slow].min())
+        """Tokens in which no slow pair turns farther, by the frequencies in a text of `length`."""
+        return trained * float(_slower(rope, before, trained, length)[slow].min())
 
     if rope.kind == "longrope":
-        within = min(rope.original, allowed(1))
-        return _whole(max(within, allowed(rope.original + 1)))
+        with_short = min(rope.original, allowed(1))
+        return _whole(max(with_short, allowed(rope.original + 1)))
     if rope.kind != "dynamic":
         return _whole(allowed(1))
-    low = high = trained
+    low = high = trained  # `low` is covered; the frequencies fall with the length
     while high < FARTHEST and allowed(high) >= high * (1 - ROUNDING):
         low, high = high, 2 * high
     if high >= FARTHEST:
         return math.inf
     while high - low > 1:
         middle = (low + high) / 2
-        low, high = (middle, high) if allowed(middle) >= middle * (1 - ROUNDING) else (low, middle)
+        if allowed(middle) >= middle * (1 - ROUNDING):
+            low = middle
+        else:
+            high = middle
     return math.floor(low)
 
 
 def _whole(tokens: float) -> float:
-    """Whole tokens, where a length within rounding of one is that: 32,768 of 32,767.9999."""
+    """Whole tokens, where a length within rounding of one is that.
+
+    >>> _whole(32767.9999)
+    32768
+    """
     nearest = round(tokens)
     return nearest if abs(tokens - nearest) < ROUNDING * tokens else math.floor(tokens)

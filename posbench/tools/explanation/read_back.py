@@ -7,6 +7,7 @@ import shlex
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from posbench.tools.explanation.apply_changes import applied
 from posbench.tools.explanation.changes import read_changes
@@ -15,7 +16,7 @@ from posbench.tools.explanation.facts import HF, SGLANG, VLLM
 from posbench.tools.explanation.frequencies import Rope, frequencies
 from posbench.tools.explanation.gguf_words import KEYS_BEFORE, converted
 from posbench.tools.explanation.llama_cpp import Gguf, llama_setting
-from posbench.tools.explanation.settings import SLIDING, LayerKind, Setting, read_setting
+from posbench.tools.explanation.settings import SLIDING, Setting, read_setting
 from posbench.tools.explanation.words import CONFIG, FLAGS, KEYS, ToolWords
 
 ROUNDING = 1e-6
@@ -28,41 +29,49 @@ def confirmed(
     """The words, without those that their tool reads as another setting on the checkpoint described
     by `model`.
     """
-    result = []
-    for line in words:
-        again = read_back(line, before, model) if line.serves else None
-        differs = again is not None and not _alike(
-            setting, again, by_name=line.tool in (HF, VLLM, SGLANG)
-        )
-        result.append(replace(line, serves=False, text=DIFFERS) if differs else line)
-    return result
+    return [
+        replace(line, serves=False, text=DIFFERS)
+        if line.serves and _differs(line, setting, before, model)
+        else line
+        for line in words
+    ]
+
+
+def _differs(line: ToolWords, setting: Setting, before: Setting, model: dict | Gguf) -> bool:
+    """True if the tool reads its words as another setting."""
+    again = read_back(line, before, model)
+    if again is None:
+        return False
+    if line.tool in (HF, VLLM, SGLANG):
+        return not _same_by_name(setting, again)
+    return not _same_full_and_sliding(setting, again)
 
 
 def read_back(line: ToolWords, before: Setting, model: dict | Gguf) -> Setting | None:
     """Setting that a tool has with its words on a checkpoint; None for words that do not say all of
     it, such as those of tensors.
     """
-    if line.tool == HF:
+    if line.tool in (HF, VLLM, SGLANG):
         if isinstance(model, Gguf):
             return None
-        path, keys = text_path(model), json.loads(line.text.removeprefix(CONFIG))
-        edited = {**at_path(model, path), **at_path(keys, path)}
-        return read_setting(_with_text(model, path, edited), before.name, before.trained)
-    if line.tool in (VLLM, SGLANG):
-        if isinstance(model, Gguf):
-            return None
-        changes = read_changes(shlex.split(line.text))
-        return read_setting(applied(model, changes), before.name, before.trained, line.tool)
-    if (
-        line.tool in (FLAGS, KEYS)
-        and line.text.startswith(("--", *KEYS_BEFORE))
-        and " and the tensor" not in line.text
-    ):
+        config = _with_words(line, model)
+        return read_setting(config, before.name, before.trained, line.tool)
+    complete = line.text.startswith(("--", *KEYS_BEFORE)) and " and the tensor" not in line.text
+    if line.tool in (FLAGS, KEYS) and complete:
         changes = read_changes(shlex.split(line.text))
         file = model if isinstance(model, Gguf) else converted(before)
         file = replace(file, keys={**file.keys, **changes.keys_of(file.architecture)})
         return llama_setting(file, before.name, changes.flags, before.trained)
     return None
+
+
+def _with_words(line: ToolWords, config: dict) -> dict:
+    """A config.json with the words of transformers, vLLM or SGLang, as that tool applies them."""
+    if line.tool != HF:
+        return applied(config, read_changes(shlex.split(line.text)))
+    path = text_path(config)
+    keys = json.loads(line.text.removeprefix(CONFIG))
+    return _with_text(config, path, {**at_path(config, path), **at_path(keys, path)})
 
 
 def _with_text(config: dict, path: tuple[str, ...], text: dict) -> dict:
@@ -72,31 +81,38 @@ def _with_text(config: dict, path: tuple[str, ...], text: dict) -> dict:
     return {**config, path[0]: _with_text(config[path[0]], path[1:], text)}
 
 
-def _alike(setting: Setting, again: Setting, by_name: bool) -> bool:
-    """True if layers of one name turn alike and have the same factors; of llama.cpp, which names
-    them otherwise, full and sliding ones.
-    """
-    ours, theirs = _kinds(setting.turning, by_name), _kinds(again.turning, by_name)
-    if by_name and ours.keys() != theirs.keys():
+def _same_by_name(setting: Setting, again: Setting) -> bool:
+    """True if layers of one name turn alike and have the same factors."""
+    ropes = {kind.name: kind.rope for kind in setting.turning}
+    ropes_again = {kind.name: kind.rope for kind in again.turning}
+    if ropes.keys() != ropes_again.keys():
         return False
-    if not by_name and not _same(setting.turning[0].rope, again.turning[0].rope):
-        return False
-    return all(_same(ours[name], theirs[name]) for name in ours.keys() & theirs.keys())
+    return all(_same(rope, ropes_again[name]) for name, rope in ropes.items())
 
 
-def _kinds(kinds: list[LayerKind], by_name: bool) -> dict[str, Rope]:
-    return {
-        kind.name if by_name else str(kind.name.startswith(SLIDING)): kind.rope
-        for kind in reversed(kinds)
-    }
+def _same_full_and_sliding(setting: Setting, again: Setting) -> bool:
+    """True if full layers are alike and sliding ones are, whatever llama.cpp calls them."""
+    if not _same(setting.turning[0].rope, again.turning[0].rope):
+        return False
+    ropes, ropes_again = _by_sliding(setting), _by_sliding(again)
+    return all(_same(ropes[key], ropes_again[key]) for key in ropes.keys() & ropes_again.keys())
+
+
+def _by_sliding(setting: Setting) -> dict[bool, Rope]:
+    """{True for sliding layers: RoPE of the first kind of them}."""
+    kinds = reversed(setting.turning)
+    return {kind.name.startswith(SLIDING): kind.rope for kind in kinds}
 
 
 def _same(rope: Rope, again: Rope) -> bool:
-    factors = np.allclose(
-        (rope.amplitude, rope.sharper), (again.amplitude, again.sharper), rtol=ROUNDING, atol=0
-    )
-    for length in (1, 2 * max(rope.original, rope.longest)):
-        one, two = frequencies(rope, length), frequencies(again, length)
-        if len(one) != len(two) or not np.allclose(one, two, rtol=ROUNDING, atol=0):
+    """True if pairs turn alike, in short texts and long ones, and the factors are the same."""
+    beyond = 2 * max(rope.original, rope.longest)
+    for length in (1, beyond):
+        theta, theta_again = frequencies(rope, length), frequencies(again, length)
+        if len(theta) != len(theta_again) or not _close(theta, theta_again):
             return False
-    return bool(factors)
+    return _close((rope.amplitude, rope.sharper), (again.amplitude, again.sharper))
+
+
+def _close(values: ArrayLike, others: ArrayLike) -> bool:
+    return np.allclose(values, others, rtol=ROUNDING, atol=0)

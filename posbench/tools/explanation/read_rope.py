@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from posbench.common.errors import ConfigError
 from posbench.pretrained.outline import size_of, stated_width
-from posbench.tools.explanation.config_json import nested, number, rope_words
+from posbench.tools.explanation.config_json import kinds_apart, number, rope_mapping
 from posbench.tools.explanation.facts import HF, SGLANG, TYPES, VLLM, of_family
 from posbench.tools.explanation.frequencies import Rope, longrope_amplitude, yarn_amplitude
 
@@ -34,65 +34,59 @@ def head_width(width: float, name: str) -> int:
     return int(width)
 
 
-def read_rope(said: dict, config: dict, longest: float, reader: str = HF) -> Rope:
-    """RoPE of words with defaults. Raises ConfigError for a model that does not say the width of a
-    head.
+def read_rope(mapping: dict, config: dict, longest: float, reader: str = HF) -> Rope:
+    """RoPE of a mapping with its defaults, in a model of `longest` tokens. Raises ConfigError for a
+    model that does not say the width of a head.
     """
     family = str(config.get("model_type"))
-    kind = (
-        "default"
-        if reader == SGLANG and of_family(family, "unscaled")
-        else _kind(said["rope_type"])
-    )
-    original = (
-        number(said.get("original_max_position_embeddings"), longest) if kind in LONG else longest
-    )
-    factor = number(said.get("factor")) or (
-        longest / original if kind in ("yarn", "longrope") else 1.0
-    )
-    latent = number(config.get("qk_rope_head_dim")) and number(config.get("qk_nope_head_dim"))
-    head_dim = number(config.get("qk_rope_head_dim")) or stated_width(config, HERE)
-    if head_dim is None:
-        width, heads = (size_of(config, name, HERE) for name in ("d_model", "n_head"))
-        sizes = f"hidden_size={width} and num_attention_heads={heads} do not say it"
-        raise ConfigError(f"{HERE} lacks head_dim, and {sizes}: is it a checkpoint's config.json?")
-    head_dim, beside = head_width(head_dim, HERE), head_width(latent or 0, HERE)
-    share = min(1.0, number(said.get("partial_rotary_factor"), 1.0))
+    kind = _kind(mapping["rope_type"])
+    if reader == SGLANG and of_family(family, "unscaled"):
+        kind = "default"
+    original = longest
+    if kind in LONG:
+        original = number(mapping.get("original_max_position_embeddings"), longest)
+    implied = longest / original if kind in ("yarn", "longrope") else 1.0
     rope = Rope(
-        head_dim,
-        base_of(said.get("rope_theta")),
-        longest,
-        original,
-        kind,
-        share,
-        factor,
-        beside=beside,
+        head_dim=_turning_width(config),
+        base=base_of(mapping.get("rope_theta")),
+        longest=longest,
+        original=original,
+        kind=kind,
+        share=min(1.0, number(mapping.get("partial_rotary_factor"), 1.0)),
+        factor=number(mapping.get("factor")) or implied,
+        beside=_latent_width(config),
     )
     match kind:
         case "yarn":
-            # transformers looks for truncate beside the kinds of layers, where it is never written.
-            by_kind = reader == HF and bool(nested(rope_words(config)))
-            deepseek = bool(latent) and reader != HF and not of_family(family, "own_latent")
-            return _read_yarn(
-                rope,
-                said,
-                reader,
-                deepseek,
-                cuts=by_kind or said.get("truncate", True) is not False,
-            )
+            return _read_yarn(rope, mapping, config, reader)
         case "llama3":
-            return replace(
-                rope,
-                low=number(said.get("low_freq_factor"), 1.0),
-                high=number(said.get("high_freq_factor"), 4.0),
-            )
+            low = number(mapping.get("low_freq_factor"), 1.0)
+            high = number(mapping.get("high_freq_factor"), 4.0)
+            return replace(rope, low=low, high=high)
         case "longrope":
-            return _read_longrope(rope, said, reader, family)
+            return _read_longrope(rope, mapping, reader, family)
         case "dynamic":
-            return _read_dynamic(rope, said, reader, family)
+            return _read_dynamic(rope, mapping, reader, family)
         case "proportional" if reader != HF:
             return replace(rope, factor=1.0)
     return rope
+
+
+def _turning_width(config: dict) -> int:
+    """Channels of a head that may turn; those of latent attention stand apart."""
+    width = number(config.get("qk_rope_head_dim")) or stated_width(config, HERE)
+    if width is None:
+        hidden, heads = (size_of(config, name, HERE) for name in ("d_model", "n_head"))
+        sizes = f"hidden_size={hidden} and num_attention_heads={heads} do not say it"
+        raise ConfigError(f"{HERE} lacks head_dim, and {sizes}: is it a checkpoint's config.json?")
+    return head_width(width, HERE)
+
+
+def _latent_width(config: dict) -> int:
+    """Channels of a head of latent attention that do not turn; 0 in other attention."""
+    if not number(config.get("qk_rope_head_dim")):
+        return 0
+    return head_width(number(config.get("qk_nope_head_dim"), 0), HERE)
 
 
 def _kind(rope_type: str) -> str:
@@ -102,64 +96,88 @@ def _kind(rope_type: str) -> str:
     return "longrope" if rope_type == "su" else "default"
 
 
-def _read_yarn(rope: Rope, said: dict, reader: str, deepseek: bool, cuts: bool) -> Rope:
-    """YaRN of these words. With `deepseek` by the classes that vLLM and SGLang have for latent
-    attention, which read other keys.
-    """
-    scale, whole = (number(said.get(key)) for key in ("mscale", "mscale_all_dim"))
-    given, mix = number(said.get("attention_factor")), said.get("extrapolation_factor")
-    usual = yarn_amplitude(rope.factor)
-    amplitude = usual
-    if scale and whole:
-        amplitude = yarn_amplitude(rope.factor, scale) / yarn_amplitude(rope.factor, whole)
-    sharper = yarn_amplitude(rope.factor, whole) ** 2 if rope.beside and whole else 1.0
-    if deepseek:
-        cuts = True
-        scale = 1.0 if said.get("mscale") is None else scale or 0.0
-        amplitude = yarn_amplitude(rope.factor, scale) / yarn_amplitude(rope.factor, whole or 0.0)
-        if reader == VLLM and given == 1:  # its deepseek_llama_scaling
-            sharper = 1.0
-    elif reader != SGLANG and given:
-        amplitude = given
+def _read_yarn(rope: Rope, mapping: dict, config: dict, reader: str) -> Rope:
+    """YaRN of a mapping."""
+    # transformers looks for truncate beside the kinds of layers, where it is never written.
+    by_kind = reader == HF and bool(kinds_apart(rope_mapping(config)))
+    rope = replace(
+        rope,
+        beta_fast=number(mapping.get("beta_fast"), 32.0),
+        beta_slow=number(mapping.get("beta_slow"), 1.0),
+        truncate=by_kind or mapping.get("truncate", True) is not False,
+    )
+    if rope.beside and reader != HF and not of_family(str(config.get("model_type")), "own_latent"):
+        rope = _deepseek_factors(rope, mapping, reader)
+    else:
+        rope = _yarn_factors(rope, mapping, reader)
     if reader == SGLANG:
-        amplitude *= number(said.get("attn_factor"), 1.0)
-        rope = replace(rope, mix=mix if isinstance(mix, int | float) else 1.0)
-    bounds = {
-        "beta_fast": number(said.get("beta_fast"), 32.0),
-        "beta_slow": number(said.get("beta_slow"), 1.0),
-    }
-    return replace(rope, **bounds, truncate=cuts, sharper=sharper, amplitude=amplitude)
+        mix = mapping.get("extrapolation_factor")
+        amplitude = rope.amplitude * number(mapping.get("attn_factor"), 1.0)
+        return replace(rope, mix=mix if isinstance(mix, int | float) else 1.0, amplitude=amplitude)
+    return rope
 
 
-def _read_longrope(rope: Rope, said: dict, reader: str, family: str) -> Rope:
-    lists, pairs = {}, -(-rope.turned // 2)
-    for key in ("long", "short"):
-        value = said.get(f"{key}_factor")
-        good = isinstance(value, list) and len(value) == pairs and all(map(number, value))
-        lists[key] = tuple(value) if good else (1.0,) * pairs
+def _yarn_factors(rope: Rope, mapping: dict, reader: str) -> Rope:
+    """YaRN with the factors on cos, sin and logits of a mapping."""
+    mscale, mscale_all_dim = number(mapping.get("mscale")), number(mapping.get("mscale_all_dim"))
+    attention_factor = number(mapping.get("attention_factor"))
+    amplitude, sharper = yarn_amplitude(rope.factor), 1.0
+    if reader != SGLANG and attention_factor:
+        amplitude = attention_factor
+    elif mscale and mscale_all_dim:
+        on_all = yarn_amplitude(rope.factor, mscale_all_dim)
+        amplitude = yarn_amplitude(rope.factor, mscale) / on_all
+    if rope.beside and mscale_all_dim:
+        sharper = yarn_amplitude(rope.factor, mscale_all_dim) ** 2
+    return replace(rope, amplitude=amplitude, sharper=sharper)
+
+
+def _deepseek_factors(rope: Rope, mapping: dict, reader: str) -> Rope:
+    """YaRN by the classes that vLLM and SGLang have for latent attention, which read other keys."""
+    mscale = 1.0
+    if mapping.get("mscale") is not None:
+        mscale = number(mapping["mscale"], 0.0)
+    on_all = yarn_amplitude(rope.factor, number(mapping.get("mscale_all_dim"), 0.0))
+    sharper = on_all**2
+    if reader == VLLM and number(mapping.get("attention_factor")) == 1:
+        sharper = 1.0  # its deepseek_llama_scaling
+    amplitude = yarn_amplitude(rope.factor, mscale) / on_all
+    return replace(rope, truncate=True, amplitude=amplitude, sharper=sharper)
+
+
+def _read_longrope(rope: Rope, mapping: dict, reader: str, family: str) -> Rope:
+    pairs = -(-rope.turned // 2)
+    long = _divisors(mapping.get("long_factor"), pairs)
+    short = _divisors(mapping.get("short_factor"), pairs)
     if reader == VLLM and rope.longest > rope.original:
-        lists["short"] = lists["long"]
-    given, factor = number(said.get("attention_factor")), rope.factor
-    if family == "phimoe" and reader == HF:
-        given = number(said.get("long_mscale"))
+        short = long
+    key, factor = "attention_factor", rope.factor
     if reader != HF:
-        given, factor = number(said.get("long_mscale")), rope.longest / rope.original
-    return replace(rope, amplitude=given or longrope_amplitude(factor, rope.original), **lists)
+        key, factor = "long_mscale", rope.longest / rope.original
+    elif family == "phimoe":
+        key = "long_mscale"
+    amplitude = number(mapping.get(key)) or longrope_amplitude(factor, rope.original)
+    return replace(rope, amplitude=amplitude, long=long, short=short)
 
 
-def _read_dynamic(rope: Rope, said: dict, reader: str, family: str) -> Rope:
+def _divisors(value: object, pairs: int) -> tuple[float, ...]:
+    """A positive number for each pair, or 1 for each where the value is no such list."""
+    if isinstance(value, list) and len(value) == pairs and all(map(number, value)):
+        return tuple(value)
+    return (1.0,) * pairs
+
+
+def _read_dynamic(rope: Rope, mapping: dict, reader: str, family: str) -> Rope:
     """Dynamic NTK; where it has one base for all lengths, that base."""
-    alpha = number(said.get("alpha"))
+    alpha = number(mapping.get("alpha"))
     if alpha and (reader != HF or of_family(family, "alpha")):
-        grown = alpha
+        growth = alpha
     elif reader == HF:
         return rope
     else:
-        trained = (
-            number(said.get("max_trained_positions"), rope.longest)
-            if reader == VLLM
-            else rope.longest / rope.factor
-        )
-        grown = rope.factor * rope.longest / trained - (rope.factor - 1)
-    base = rope.base * grown ** (rope.turned / max(1, rope.turned - 2))
+        trained = rope.longest / rope.factor
+        if reader == VLLM:
+            trained = number(mapping.get("max_trained_positions"), rope.longest)
+        growth = rope.factor * rope.longest / trained - (rope.factor - 1)
+    base = rope.base * growth ** (rope.turned / max(1, rope.turned - 2))
     return replace(rope, kind="default", factor=1.0, base=base)

@@ -7,48 +7,44 @@ so."""
 from dataclasses import dataclass, field
 
 from posbench.common.errors import ConfigError
-from posbench.pretrained.outline import NAMES, TURNING, size_of, stated_width
+from posbench.pretrained.outline import TURNING, size_of
 from posbench.tools.explanation.config_json import (
     at_path,
     first_of,
     flat,
+    kinds_apart,
     longest_of,
-    nested,
     number,
-    rope_words,
+    rope_mapping,
 )
 from posbench.tools.explanation.facts import FACTS, HF, TABLES, of_family
 from posbench.tools.explanation.frequencies import Rope
 from posbench.tools.explanation.position_keys import position_keys
-from posbench.tools.explanation.read_rope import HERE, read_rope
+from posbench.tools.explanation.read_rope import HERE, read_rope, stated_width
 
 MOST_LAYERS = 2**14  # that are listed
-FULL, SLIDING = "full_attention", "sliding_attention"
+FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
 
 
 @dataclass(frozen=True)
 class LayerKind:
-    """Layers with the same RoPE and window. `rope` is None without RoPE; `said` are the words of
-    config.json behind it.
-    """
+    """Layers with the same RoPE and window."""
 
     name: str
     layers: tuple[int, ...]
-    rope: Rope | None
+    rope: Rope | None  # None: nothing turns
     window: int | None = None
-    said: dict = field(default_factory=dict)
+    mapping: dict = field(default_factory=dict)  # of config.json, with its defaults
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Use of positions by a model. `trained` is the length that the checkpoint itself states,
-    `longest` that of the setting.
-    """
+    """Use of positions by a model."""
 
     name: str
     family: str
-    longest: float
-    trained: float
+    longest: float  # length that the setting states
+    trained: float  # length that the checkpoint itself states
     kinds: tuple[LayerKind, ...]
     unread: tuple[str, ...] = ()  # keys about positions that are not understood
 
@@ -57,15 +53,13 @@ class Setting:
         """Kinds with RoPE, those with the widest view first. Raises ConfigError for a model without
         any.
         """
-        found = sorted(
-            (kind for kind in self.kinds if kind.rope), key=lambda kind: kind.window is not None
-        )
-        if not found:
+        with_rope = [kind for kind in self.kinds if kind.rope]
+        if not with_rope:
             raise ConfigError(
                 f"{self.name} has no layer in which RoPE turns a channel, so no setting of it does"
                 " anything."
             )
-        return found
+        return sorted(with_rope, key=lambda kind: kind.window is not None)
 
 
 def read_setting(
@@ -74,7 +68,8 @@ def read_setting(
     """Setting in a config.json, as `reader` takes it. Raises ConfigError for one without RoPE, and
     for one that does not say its sizes.
     """
-    description, config = config, flat(config)
+    unread = tuple(key.key for key in position_keys(config) if key.decides)
+    config = flat(config)
     family = str(config.get("model_type"))
     if _unturned(config, family):
         raise ConfigError(
@@ -87,29 +82,31 @@ def read_setting(
             f"{name} ({family}) has no max_position_embeddings, the length in whose turns RoPE is"
             " counted: add it."
         )
-    states_rope_length = any(number(config.get(key)) for key in NAMES["length"])
-    rope_length = (
-        longest_of({**config, "model_max_length": None}) if states_rope_length else longest
-    )
-    kinds: dict[str, list[int]] = {}
-    for layer, kind in enumerate(_layer_types(config, family)):
-        kinds.setdefault(kind, []).append(layer)
-    found = []
-    for kind, layers in kinds.items():
-        said = standardized(config, family, kind)
-        rope = None if said is None else read_rope(said, config, rope_length, reader)
-        rope = rope if rope and rope.turned else None
-        sliding = kind.partition(",")[0] in (SLIDING, "chunked_attention")
-        window = (
-            number(
-                config.get("sliding_window" if kind.startswith(SLIDING) else "attention_chunk_size")
-            )
-            if sliding
-            else None
-        )
-        found.append(LayerKind(kind, tuple(layers), rope, window, said or {}))
-    unread = tuple(key.key for key in position_keys(description) if key.decides)
-    return Setting(name, family, longest, trained or longest, tuple(found), unread)
+    rope_length = longest_of({**config, "model_max_length": None}) or longest
+    layers_of: dict[str, list[int]] = {}  # {name of a kind: its layers}
+    for layer, name_of_kind in enumerate(_layer_types(config, family)):
+        layers_of.setdefault(name_of_kind, []).append(layer)
+    kinds = []
+    for name_of_kind, layers in layers_of.items():
+        mapping = standardized(config, family, name_of_kind)
+        rope = None
+        if mapping is not None:
+            rope = read_rope(mapping, config, rope_length, reader)
+        if rope and not rope.turned:
+            rope = None
+        window = _window(config, name_of_kind)
+        kinds.append(LayerKind(name_of_kind, tuple(layers), rope, window, mapping or {}))
+    return Setting(name, family, longest, trained or longest, tuple(kinds), unread)
+
+
+def _window(config: dict, kind: str) -> float | None:
+    """Tokens that layers of a kind see; None where they see all."""
+    attention = kind.partition(",")[0]
+    if attention == SLIDING:
+        return number(config.get("sliding_window"))
+    if attention == CHUNKED:
+        return number(config.get("attention_chunk_size"))
+    return None
 
 
 def _unturned(config: dict, family: str) -> bool:
@@ -130,83 +127,90 @@ def _unturned(config: dict, family: str) -> bool:
 def _layer_types(config: dict, family: str) -> list[str]:
     """Kind of every layer, with ", no RoPE" behind it where the layer has none."""
     count = min(size_of(config, "n_layer", HERE) or 1, MOST_LAYERS)
-    listed, window = config.get("layer_types"), number(config.get("sliding_window"))
-    pattern, slides = (
-        number(config.get("sliding_window_pattern"), of_family(family, "every")),
-        of_family(family, "slides"),
-    )
-    turned = config["no_rope_layers"] if isinstance(config.get("no_rope_layers"), list) else []
-    if not turned and family in ("smollm3", "llama4_text"):
-        every = number(config.get("no_rope_layer_interval"), 4)
-        turned = [int((layer + 1) % every != 0) for layer in range(count)]
-    if isinstance(listed, list) and listed:
-        kinds = [str(one) for one in listed]
-    elif family == "llama4_text":
-        kinds = ["chunked_attention" if one else FULL for one in turned]
-    elif window and family == "smollm3" and config.get("use_sliding_window"):
-        kinds = [FULL if one else SLIDING for one in turned]
-    elif window and pattern:
-        kinds = [SLIDING if (layer + 1) % pattern else FULL for layer in range(count)]
-    elif window and slides == "everywhere":
-        kinds = [SLIDING] * count
-    elif window and slides == "by_depth" and config.get("use_sliding_window"):
-        kinds = [
-            SLIDING if layer >= number(config.get("max_window_layers"), 28) else FULL
-            for layer in range(count)
-        ]
-    else:
-        kinds = [FULL] * count
+    with_rope = _layers_with_rope(config, family, count)
+    kinds = _attention_types(config, family, with_rope)
     if of_family(family, "full_unturned") and SLIDING in kinds:
-        turned = [kind != FULL for kind in kinds]
-    return [
-        kind + ("" if layer >= len(turned) or turned[layer] else ", no RoPE")
-        for layer, kind in enumerate(kinds)
-    ]
+        with_rope = [kind != FULL for kind in kinds]
+    for layer, turns in enumerate(with_rope[: len(kinds)]):
+        if not turns:
+            kinds[layer] += ", no RoPE"
+    return kinds
+
+
+def _layers_with_rope(config: dict, family: str, count: int) -> list[bool]:
+    """True for each layer with RoPE. Layers beyond a list that is too short have it."""
+    listed = config.get("no_rope_layers")
+    if isinstance(listed, list) and listed:
+        return [bool(value) for value in listed]  # 1 is RoPE, in spite of the key's name
+    if family in ("smollm3", "llama4_text"):
+        every = number(config.get("no_rope_layer_interval"), 4)
+        return [(layer + 1) % every != 0 for layer in range(count)]
+    return [True] * count
+
+
+def _attention_types(config: dict, family: str, with_rope: list[bool]) -> list[str]:
+    """Kind of attention of every layer."""
+    listed = config.get("layer_types")
+    if isinstance(listed, list) and listed:
+        return [str(kind) for kind in listed]
+    if family == "llama4_text":
+        return [CHUNKED if turns else FULL for turns in with_rope]
+    count = min(size_of(config, "n_layer", HERE) or 1, MOST_LAYERS)
+    window = number(config.get("sliding_window"))
+    uses_window = bool(config.get("use_sliding_window"))
+    every = number(config.get("sliding_window_pattern"), of_family(family, "every"))
+    slides = of_family(family, "slides")
+    if window and family == "smollm3" and uses_window:
+        return [FULL if turns else SLIDING for turns in with_rope]
+    if window and every:
+        return [SLIDING if (layer + 1) % every else FULL for layer in range(count)]
+    if window and slides == "everywhere":
+        return [SLIDING] * count
+    if window and slides == "by_depth" and uses_window:
+        first = number(config.get("max_window_layers"), 28)
+        return [SLIDING if layer >= first else FULL for layer in range(count)]
+    return [FULL] * count
 
 
 def standardized(config: dict, family: str, kind: str) -> dict | None:
-    """Words of RoPE of one kind of layer with their defaults, as transformers'
+    """Mapping of RoPE of one kind of layer with its defaults, as transformers'
     standardize_rope_params; None without RoPE.
     """
-    words = {} if family in FACTS["by_ratio"] else rope_words(config)
-    turns = ("attention" in kind and kind != "linear_attention") or isinstance(
-        words.get(kind), dict
-    )
-    if kind.endswith("no RoPE") or not turns:
+    shared = {} if family in FACTS["by_ratio"] else rope_mapping(config)
+    attends = "attention" in kind and kind != "linear_attention"
+    if kind.endswith("no RoPE") or not (attends or isinstance(shared.get(kind), dict)):
         return None
-    apart, own = nested(words), None
-    theta = _stated_base(config, family)
+    mapping, theta = shared, _stated_base(config, family)
     bases = of_family(family, "bases")
     if bases or "rope_local_base_freq" in config:
-        bases = bases or (1e6, 1e4)
+        full_base, sliding_base = bases or (1e6, 1e4)
         if kind == FULL:
-            own, theta = (
-                words if config.get("rope_scaling") else {},
-                first_of(config, "rope_theta", default=bases[0]),
-            )
+            theta = first_of(config, "rope_theta", default=full_base)
         else:
-            own, theta = {}, first_of(config, "rope_local_base_freq", default=bases[1])
+            theta = first_of(config, "rope_local_base_freq", default=sliding_base)
+        if kind != FULL or not config.get("rope_scaling"):
+            mapping = {}
+    apart = kinds_apart(shared)
     if apart:
-        own = words.get(kind)
-        if own is None and kind in words:
+        if shared.get(kind, {}) is None:
             return None
-        own = own if isinstance(own, dict) else {}
-    own = dict(words if own is None else own)
-    own.setdefault("rope_type", own.get("type", "default"))
-    if own.get("rope_theta") is None:
-        own["rope_theta"] = theta
+        mapping = shared.get(kind)
+    mapping = dict(mapping) if isinstance(mapping, dict) else {}
+    mapping.setdefault("rope_type", mapping.get("type", "default"))
+    if mapping.get("rope_theta") is None:
+        mapping["rope_theta"] = theta
     share = _stated_share(config, family)
     if share is not None:
-        own.setdefault("partial_rotary_factor", share)
-    if family == "phi3" and own["rope_type"] in ("su", "yarn"):
-        own["rope_type"] = "longrope"
-    if (
-        own["rope_type"] == "mrope" and "mrope_section" in own
-    ):  # the name that Qwen2-VL gave to positions of images
-        own["rope_type"] = "default"
-    if config.get("original_max_position_embeddings") is not None and not apart:
-        own["original_max_position_embeddings"] = config["original_max_position_embeddings"]
-    return own
+        mapping.setdefault("partial_rotary_factor", share)
+    rope_type = mapping["rope_type"]
+    if family == "phi3" and rope_type in ("su", "yarn"):
+        mapping["rope_type"] = "longrope"
+    if rope_type == "mrope" and "mrope_section" in mapping:
+        mapping["rope_type"] = "default"  # mrope: the name that Qwen2-VL gave to image positions
+    original = config.get("original_max_position_embeddings")
+    if original is not None and not apart:
+        mapping["original_max_position_embeddings"] = original
+    return mapping
 
 
 def _stated_base(config: dict, family: str) -> object:
@@ -214,19 +218,21 @@ def _stated_base(config: dict, family: str) -> object:
     own.
     """
     attention = at_path(config, ("attn_config",))  # of DBRX
-    stated = first_of(config, "rope_theta", "rotary_emb_base", default=attention.get("rope_theta"))
-    if stated is not None:
-        return stated
+    base = first_of(config, "rope_theta", "rotary_emb_base", default=attention.get("rope_theta"))
+    if base is not None:
+        return base
     base = of_family(family, "theta", 1e4)
-    return base * number(config.get("rope_ratio"), 1.0) if family in FACTS["by_ratio"] else base
+    if family in FACTS["by_ratio"]:
+        base *= number(config.get("rope_ratio"), 1.0)
+    return base
 
 
 def _stated_share(config: dict, family: str) -> object:
     """Share of a head's channels that turn, beside the mapping of RoPE; None where all turn."""
-    stated = first_of(config, "partial_rotary_factor", "rotary_pct")
-    if stated is not None:
-        return stated
-    turned, width = number(config.get("rotary_dim")), stated_width(config, HERE)
+    share = first_of(config, "partial_rotary_factor", "rotary_pct")
+    if share is not None:
+        return share
+    turned, width = number(config.get("rotary_dim")), stated_width(config)
     if turned and width:
         return turned / width
     return of_family(family, "share")

@@ -4,6 +4,7 @@ figure.
 
 import math
 import textwrap
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 
@@ -28,15 +29,17 @@ NAMES = {
     "longrope": "LongRoPE",
 }
 MANY, FEW = 32, 1  # turns in training between which YaRN and Llama 3 mix
+SAME = 1e-6  # share by which a ratio of frequencies may differ from 1 and count as 1
 READERS = FACTS["readers"]
-LOOKS = {
+LOOKS = {  # {state of a pair: (its name, its colour)}
     "#": ("kept", OKABE_ITO[0]),
     "+": ("slower", OKABE_ITO[4]),
     "-": ("slower by the factor", OKABE_ITO[1]),
     "<": ("faster", OKABE_ITO[2]),
 }
-PANEL, GAP, LEFT = (300, 180), 64, 52  # points
-LONGEST_WORDS = 2000  # characters; lists of divisors are in json=FILE
+PANEL_WIDTH, PANEL_HEIGHT, GAP = 300, 180, 64  # points
+LEFT, RIGHT, HEAD, BELOW = 52, 10, 26, 12  # points around the panels
+LONGEST_WORDS, BEGINNING = 2000, 80  # characters; lists of divisors are in json=FILE
 
 
 @dataclass(frozen=True)
@@ -58,37 +61,35 @@ class Explanation:
         """Radians per token of each turned pair, of the layers of one kind (by default the first
         that turns): [pairs].
         """
-        found = {one.name: one for one in self.setting.turning}
-        if kind is not None and kind not in found:
+        kinds = {each.name: each for each in self.setting.turning}
+        kind = kind or self.setting.turning[0].name
+        if kind not in kinds:
             raise ConfigError(
-                f"{kind} is not a kind of layers with RoPE here: choose {', '.join(found)}."
+                f"{kind} is not a kind of layers with RoPE here: choose {', '.join(kinds)}."
             )
-        rope = (found[kind] if kind else self.setting.turning[0]).rope
-        return frequencies(rope, self.length)
+        return frequencies(kinds[kind].rope, self.length)
 
     def own(self, kind: LayerKind) -> Rope:
         """RoPE of the same layers in the checkpoint's own setting."""
-        return next(
-            (
-                one.rope
-                for one in self.before.kinds
-                if one.rope and set(one.layers) & set(kind.layers)
-            ),
-            kind.rope,
-        )
+        for before in self.before.kinds:
+            if before.rope and set(before.layers) & set(kind.layers):
+                return before.rope
+        return kind.rope
 
     def slower(self, kind: LayerKind, length: float | None = None) -> np.ndarray:
         """Times by which each pair turns slower than by the checkpoint's own base without any
         scaling: [pairs].
         """
-        own, found = plain(self.own(kind)), frequencies(kind.rope, length or self.length)
-        return (own if len(own) == len(found) else plain(kind.rope)) / found
+        theta = plain(self.own(kind))
+        turned = frequencies(kind.rope, length or self.length)
+        if len(theta) != len(turned):
+            theta = plain(kind.rope)
+        return theta / turned
 
     def turns(self, kind: LayerKind) -> np.ndarray:
         """Turns of each pair in the training length, by the checkpoint's own base: [pairs]."""
-        return (
-            kind.rope.original * plain(replace(kind.rope, base=self.own(kind).base)) / (2 * np.pi)
-        )
+        theta = plain(replace(kind.rope, base=self.own(kind).base))
+        return kind.rope.original * theta / (2 * np.pi)
 
     def __str__(self) -> str:
         return self.text
@@ -99,143 +100,175 @@ class Explanation:
         of every tool.
         """
         setting = self.setting
-        count = sum(len(kind.layers) for kind in setting.kinds)
-        head = (
-            f"{setting.name} ({setting.family}, {count} layer{'s' * (count != 1)}) as"
-            f" {READERS[self.reader]} reads it"
-        )
+        layers = _counted(sum(len(kind.layers) for kind in setting.kinds), "layer")
+        head = f"{setting.name} ({setting.family}, {layers}) as {READERS[self.reader]} reads it"
         blocks = [head, *(_block(kind, self) for kind in setting.kinds), _reach(self)]
         if self.findings:
-            said = [
-                _wrapped(f"{number}. {one.text} [{one.source}]", "   ")
-                for number, one in enumerate(self.findings, 1)
-            ]
-            blocks.append("\n".join(["What to know", *said]))
-        rows = []
-        for one in self.words:
-            long = f"{one.text[:80]}... ({len(one.text):,} characters; json=FILE writes them)"
-            text = ("" if one.serves else "cannot: ") + (
-                one.text if len(one.text) <= LONGEST_WORDS else long
-            )
-            rows.append(f"  {one.tool} [{one.source}]\n    {text}")
-        same = "The checkpoint as it is" if same_setting(setting, self.before) else "The same"
-        stops = {one.stops for one in self.findings}
-        if stops - {False}:
-            same = f"{'transformers stops at this. ' * (True in stops)}What is read above"
-        blocks += ["\n".join([f"{same}, in the words of every tool", *rows])] if rows else []
+            blocks.append(_finding_lines(self.findings))
+        if self.words:
+            blocks.append(_tool_lines(self))
         return printable("\n\n".join(blocks), kept="\n")
 
     def as_json(self) -> dict:
         """Everything as JSON: numbers to compare with those of an engine."""
-        kinds = [asdict(kind) for kind in self.setting.kinds]
-        for one, kind in zip(kinds, self.setting.kinds, strict=True):
+        kinds = []
+        for kind in self.setting.kinds:
+            entry = asdict(kind)
+            entry["said"] = entry.pop("mapping")
             if kind.rope:
-                one |= {
-                    "frequencies": frequencies(kind.rope, self.length).tolist(),
-                    "turns": self.turns(kind).tolist(),
-                }
+                entry["frequencies"] = frequencies(kind.rope, self.length).tolist()
+                entry["turns"] = self.turns(kind).tolist()
+            kinds.append(entry)
         reach = reach_of(self.setting, self.before)
-        tokens = None if reach.tokens is None or math.isinf(reach.tokens) else reach.tokens
-        about = {
+        bounded = reach.tokens is not None and math.isfinite(reach.tokens)
+        return {
             "what": self.what,
             "read_as": self.reader,
-            "covers": tokens,
+            "covers": reach.tokens if bounded else None,
             "covers_limit": reach.limit,
             "length": self.length,
-        }
-        return {
-            **about,
             "kinds": kinds,
-            "findings": [asdict(one) for one in self.findings],
-            "words": [asdict(one) for one in self.words],
+            "findings": [asdict(finding) for finding in self.findings],
+            "words": [asdict(words) for words in self.words],
         }
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _wrapped(text: str, indent: str = "") -> str:
-    return textwrap.fill(
-        text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )
+    style = {"break_long_words": False, "break_on_hyphens": False}
+    return textwrap.fill(text, WIDTH, subsequent_indent=indent, **style)
+
+
+def _finding_lines(findings: Sequence[Finding]) -> str:
+    lines = ["What to know"]
+    for number, finding in enumerate(findings, 1):
+        lines.append(_wrapped(f"{number}. {finding.text} [{finding.source}]", "   "))
+    return "\n".join(lines)
+
+
+def _tool_lines(explanation: Explanation) -> str:
+    """The setting in the words of every tool."""
+    subject = "The same"
+    if same_setting(explanation.setting, explanation.before):
+        subject = "The checkpoint as it is"
+    stops = {finding.stops for finding in explanation.findings}
+    if True in stops:
+        subject = "transformers stops at this. What is read above"
+    elif None in stops:
+        subject = "What is read above"
+    lines = [f"{subject}, in the words of every tool"]
+    for words in explanation.words:
+        text = words.text
+        if len(text) > LONGEST_WORDS:
+            text = f"{text[:BEGINNING]}... ({len(text):,} characters; json=FILE writes them)"
+        if not words.serves:
+            text = f"cannot: {text}"
+        lines.append(f"  {words.tool} [{words.source}]\n    {text}")
+    return "\n".join(lines)
 
 
 def states(ratio: np.ndarray) -> str:
     """A character for each pair: # kept, + slower, - slower by the most that several pairs share, <
     faster.
+
+    >>> states(np.array([1.0, 2.0, 4.0, 4.0]))
+    '#+--'
     """
-    most = ratio.max()
-    shared = most > 1 + 1e-6 and (ratio > most * (1 - 1e-6)).sum() > 1
-    marks = np.where(ratio > 1 + 1e-6, "+", np.where(ratio < 1 - 1e-6, "<", "#"))
-    return "".join(np.where(shared & (ratio > most * (1 - 1e-6)), "-", marks))
+    marks = np.where(ratio > 1 + SAME, "+", np.where(ratio < 1 - SAME, "<", "#"))
+    slowest = ratio > ratio.max() * (1 - SAME)
+    if ratio.max() > 1 + SAME and slowest.sum() > 1:
+        marks[slowest] = "-"
+    return "".join(marks)
 
 
 def columns(marks: str) -> str:
     """A picture of at most 64 columns: a column of pairs that differ shows + among states, o among
     turns.
+
+    >>> columns("#" * 65 + "-" * 63)[30:36]
+    '##+---'
     """
-    per = -(-len(marks) // COLUMNS)
-    parts = [marks[start : start + per] for start in range(0, len(marks), per)]
-    return "".join(
-        part[0] if len(set(part)) == 1 else "+" if set(part) & set("#+-<") else "o"
-        for part in parts
-    )
+    width = -(-len(marks) // COLUMNS)
+    picture = ""
+    for start in range(0, len(marks), width):
+        column = set(marks[start : start + width])
+        if len(column) == 1:
+            picture += column.pop()
+        else:
+            picture += "+" if column & set("#+-<") else "o"
+    return picture
 
 
 def _block(kind: LayerKind, explanation: Explanation) -> str:
-    count, window = (
-        len(kind.layers),
-        f"sees the last {kind.window:,} tokens" if kind.window else "no window",
-    )
-    head = f"{kind.name}, {count} layer{'s' * (count != 1)}, {window}"
-    if kind.rope is None:
-        return head if kind.name.endswith("no RoPE") else f"{head}, no RoPE"
+    """Lines about one kind of layers: its pairs, their turns, the scaling, the factor on logits."""
+    window = f"sees the last {kind.window:,} tokens" if kind.window else "no window"
+    head = f"{kind.name}, {_counted(len(kind.layers), 'layer')}, {window}"
     rope = kind.rope
-    ratio, turned = explanation.slower(kind), explanation.turns(kind)
-    marks = "".join("@" if one >= MANY else "o" if one >= FEW else "." for one in turned)
-    slow, between = states(ratio), ratio[(ratio > 1 + 1e-6) & (ratio < ratio.max())]
-    span = f" {between.min():.4g} to {between.max():.4g} times" if len(between) else ""
-    counted = {"@": f"{MANY} or more", "o": f"{FEW} to {MANY}", ".": f"below {FEW}"}
-    scaled = {
-        "#": "kept",
-        "+": f"slower{span}",
-        "-": f"slower {ratio.max():.4g} times",
-        "<": "faster",
-    }
-    ends = f"pair 0: {_short(turned[0])}, the last: {_short(turned[-1])}"
+    if rope is None:
+        return head if kind.name.endswith("no RoPE") else f"{head}, no RoPE"
+    ratio, turns = explanation.slower(kind), explanation.turns(kind)
+    channels = rope.head_dim + rope.beside
+    pairs = f"{rope.turned} of {channels} channels turn, {len(ratio)} pairs"
+    turn_marks, state_marks = _turn_marks(turns), states(ratio)
+    ends = f"pair 0: {_short(turns[0])}, the last: {_short(turns[-1])}"
+    turn_legend = {"@": f"{MANY} or more", "o": f"{FEW} to {MANY}", ".": f"below {FEW}"}
+    counts = f"{_legend(turn_marks, turn_legend)} in {rope.original:,.10g} tokens"
     rows = [
-        (
-            "RoPE",
-            (
-                f"{rope.turned} of {rope.head_dim + rope.beside} channels turn, {len(ratio)} pairs,"
-                f" base {rope.base:,.10g}"
-            ),
-        ),
-        ("turns", columns(marks)),
-        ("", f"{_legend(marks, counted)} in {rope.original:,.10g} tokens; {ends}"),
-        ("scaling", _named(rope, explanation.own(kind).base)),
-        ("", columns(slow)),
-        ("", _legend(slow, scaled)),
-        ("logits", _logits(rope)),
+        ("RoPE", f"{pairs}, base {rope.base:,.10g}"),
+        ("turns", columns(turn_marks)),
+        ("", f"{counts}; {ends}"),
+        ("scaling", _scaling_in_words(rope, explanation.own(kind).base)),
     ]
-    rows[4:6] = [] if set(slow) == {"#"} else rows[4:6]
+    if set(state_marks) != {"#"}:
+        rows.append(("", columns(state_marks)))
+        rows.append(("", _legend(state_marks, _state_legend(ratio))))
+    rows.append(("logits", _logits(rope)))
     return "\n".join([head, *(f"  {name:9}{text}" for name, text in rows)])
 
 
-def _legend(marks: str, words: dict[str, str]) -> str:
-    return ", ".join(
-        f"{mark} {text}: {marks.count(mark)}" for mark, text in words.items() if mark in marks
-    )
+def _turn_marks(turns: np.ndarray) -> str:
+    """A character for each pair: @ many turns in training, o some, . less than one."""
+    return "".join(np.where(turns >= MANY, "@", np.where(turns >= FEW, "o", ".")))
 
 
-def _named(rope: Rope, base: float) -> str:
-    name = NAMES.get(rope.kind, rope.kind)
-    if rope.kind == "default" and rope.base != base:
-        name = f"another base, {rope.base:,.10g} instead of {base:,.10g}"
+def _state_legend(ratio: np.ndarray) -> dict[str, str]:
+    """{mark of `states`: its meaning}, such as {"+": "slower 1.1 to 3.7 times"}."""
+    most = ratio.max()
+    between = ratio[(ratio > 1 + SAME) & (ratio < most)]
+    slower = "slower"
+    if len(between):
+        slower += f" {between.min():.4g} to {between.max():.4g} times"
+    return {"#": "kept", "+": slower, "-": f"slower {most:.4g} times", "<": "faster"}
+
+
+def _legend(marks: str, meanings: dict[str, str]) -> str:
+    """Marks that there are, with their meaning and count: "# kept: 20, - slower 4 times: 12"."""
+    counts = [
+        f"{mark} {text}: {marks.count(mark)}" for mark, text in meanings.items() if mark in marks
+    ]
+    return ", ".join(counts)
+
+
+def _scaling_in_words(rope: Rope, base: float) -> str:
+    """Name of the scaling with its factor, such as "YaRN, factor 4 from 32,768 tokens"; `base` is
+    the checkpoint's own.
+    """
+    text = NAMES.get(rope.kind, rope.kind)
+    bases = f"{rope.base:,.10g} instead of {base:,.10g}"
+    if rope.base != base and rope.kind == "default":
+        text = f"another base, {bases}"
     elif rope.base != base:
-        name += f", on the base {rope.base:,.10g} instead of {base:,.10g}"
+        text += f", on the base {bases}"
     if rope.kind != "default":
-        name += f", factor {rope.factor:.6g}"
+        text += f", factor {rope.factor:.6g}"
     if rope.kind in LONG:
-        name += f" from {rope.original:,.10g} tokens"
-    return name + (", divisors of the file" if rope.divisors else "")
+        text += f" from {rope.original:,.10g} tokens"
+    if rope.divisors:
+        text += ", divisors of the file"
+    return text
 
 
 def _short(number: float) -> str:
@@ -243,63 +276,74 @@ def _short(number: float) -> str:
 
 
 def _logits(rope: Rope) -> str:
-    part = "" if rope.turned == rope.head_dim + rope.beside else " in the channels that turn"
-    said = (
-        f"times {rope.amplitude**2:.6g}{part}: cos and sin times {rope.amplitude:.6g}"
-        if rope.amplitude != 1
-        else ""
-    )
-    beside = f"times {rope.sharper:.6g} in all channels" if rope.sharper != 1 else ""
-    return ", ".join(filter(None, (said, beside))) or "times 1: no amplitude on cos and sin"
+    """Factors on the logits in words."""
+    factors = []
+    if rope.amplitude != 1:
+        all_turn = rope.turned == rope.head_dim + rope.beside
+        part = "" if all_turn else " in the channels that turn"
+        square = f"times {rope.amplitude**2:.6g}{part}"
+        factors.append(f"{square}: cos and sin times {rope.amplitude:.6g}")
+    if rope.sharper != 1:
+        factors.append(f"times {rope.sharper:.6g} in all channels")
+    return ", ".join(factors) or "times 1: no amplitude on cos and sin"
 
 
 def _reach(explanation: Explanation) -> str:
     """Covered length, and the cost at short ones in words."""
-    setting, before = explanation.setting, explanation.before
-    kind = setting.turning[0]
-    reach, rope = reach_of(setting, before), kind.rope
-    said = _covers(reach)
-    ratio = explanation.slower(kind, 1)
-    changed = int((abs(ratio - 1) > 1e-6).sum())
-    pace = " or ".join(
-        word
-        for word, some in (("slower", ratio > 1 + 1e-6), ("faster", ratio < 1 - 1e-6))
-        if some.any()
-    )
-    turn = (
-        f"{changed} of {len(ratio)} pairs turn {pace} than"
-        if changed
-        else "no pair turns slower than"
-    )
-    if rope.kind == "dynamic":
-        said += (
-            f" Up to {rope.longest:,.0f} tokens nothing changes; beyond, the longer the text, the"
-            " slower all pairs but the first."
-        )
-    elif not changed and rope.amplitude == 1:
-        said += " Short prompts are read as trained."
-    elif same_rope(rope, explanation.own(kind)):
-        said += (
-            f" The scaling is the checkpoint's own, and acts at every length: {turn} with the base"
-            " alone."
-        )
-    else:
-        sharper = (
-            f", and logits are multiplied by {rope.amplitude**2:.3g}" if rope.amplitude != 1 else ""
-        )
-        said += f" Short prompts pay for it: at every length {turn} trained{sharper}."
-        path = model_path(explanation.what)
-        if path and reach.tokens is not None:
-            target = max(reach.tokens, 2 * setting.trained)
-            said += f" posbench advise {path} target={target:.0f} measures the cost."
-    if rope.kind == "longrope" and rope.short != rope.long:
-        said += (
-            f" Divisors are those of texts up to {rope.original:,.0f} tokens: length=TOKENS shows"
-            " others." * (not explanation.length)
+    rope = explanation.setting.turning[0].rope
+    reach = reach_of(explanation.setting, explanation.before)
+    sentences = [_covers(reach), _cost(explanation, reach)]
+    if rope.kind == "longrope" and rope.short != rope.long and not explanation.length:
+        sentences.append(
+            f"Divisors are those of texts up to {rope.original:,.0f} tokens: length=TOKENS shows"
+            " others."
         )
     if rope.kind in ("longrope", "dynamic") and explanation.length:
-        said += f" Numbers are those of a text of {explanation.length:,.0f} tokens."
-    return _wrapped(said)
+        sentences.append(f"Numbers are those of a text of {explanation.length:,.0f} tokens.")
+    return _wrapped(" ".join(sentences))
+
+
+def _cost(explanation: Explanation, reach: Reach) -> str:
+    """Sentences about the cost of the setting in short texts."""
+    setting = explanation.setting
+    kind = setting.turning[0]
+    rope = kind.rope
+    ratio = explanation.slower(kind, 1)
+    unchanged = not (abs(ratio - 1) > SAME).any()
+    if rope.kind == "dynamic":
+        return (
+            f"Up to {rope.longest:,.0f} tokens nothing changes; beyond, the longer the text, the"
+            " slower all pairs but the first."
+        )
+    if unchanged and rope.amplitude == 1:
+        return "Short prompts are read as trained."
+    if same_rope(rope, explanation.own(kind)):
+        return (
+            "The scaling is the checkpoint's own, and acts at every length:"
+            f" {_pace(ratio)} with the base alone."
+        )
+    cost = f"Short prompts pay for it: at every length {_pace(ratio)} trained"
+    if rope.amplitude != 1:
+        cost += f", and logits are multiplied by {rope.amplitude**2:.3g}"
+    cost += "."
+    path = model_path(explanation.what)
+    if path and reach.tokens is not None:
+        target = max(reach.tokens, 2 * setting.trained)
+        cost += f" posbench advise {path} target={target:.0f} measures the cost."
+    return cost
+
+
+def _pace(ratio: np.ndarray) -> str:
+    """Beginning of a comparison: "12 of 64 pairs turn slower than"."""
+    changed = int((abs(ratio - 1) > SAME).sum())
+    if not changed:
+        return "no pair turns slower than"
+    paces = []
+    if (ratio > 1 + SAME).any():
+        paces.append("slower")
+    if (ratio < 1 - SAME).any():
+        paces.append("faster")
+    return f"{changed} of {len(ratio)} pairs turn {' or '.join(paces)} than"
 
 
 def _covers(reach: Reach) -> str:
@@ -316,39 +360,40 @@ def _covers(reach: Reach) -> str:
 def explanation_figure(explanation: Explanation):
     """A row of two panels for each kind of layer with RoPE."""
     kinds = explanation.setting.turning
-    height = len(kinds) * (PANEL[1] + GAP)
     title = f"{explanation.setting.name} as {READERS[explanation.reader]} reads it"
-    frame = Frame(title, 2 * PANEL[0] + GAP + LEFT + 10, height + 12)
+    row_height = PANEL_HEIGHT + GAP
+    width = LEFT + 2 * PANEL_WIDTH + GAP + RIGHT
+    frame = Frame(title, width, len(kinds) * row_height + BELOW)
     for row, kind in enumerate(kinds):
-        ratio, turned = explanation.slower(kind), explanation.turns(kind)
-        marks, pairs = np.array(list(states(ratio))), np.arange(len(ratio))
-        top = 26 + row * (PANEL[1] + GAP)
-        left, right = (frame.axes(LEFT + at * (PANEL[0] + GAP), top, *PANEL) for at in (0, 1))
-        for mark, (name, colour) in LOOKS.items():
-            if (mine := marks == mark).any():
-                left.plot(
-                    pairs[mine],
-                    ratio[mine],
-                    "o",
-                    markersize=4,
-                    color=colour,
-                    label=f"{name}: {mine.sum()}",
-                )
-                right.plot(pairs[mine], turned[mine], "o", markersize=4, color=colour)
-        left.set_ylim(0.94 * min(1, ratio.min()), 1.08 * max(1.5, ratio.max()))
-        left.legend(fontsize=FONT, frameon=False)
-        left.set_ylabel("times slower than base alone", fontsize=FONT)
-        right.set_ylabel(f"turns in {kind.rope.original:,.10g} tokens", fontsize=FONT)
-        right.set_yscale("log")
-        right.axhline(1, color=GREY, linewidth=0.8, linestyle=(0, (4, 3)))
-        for axes in (left, right):
+        top = HEAD + row * row_height
+        left_axes = frame.axes(LEFT, top, PANEL_WIDTH, PANEL_HEIGHT)
+        right_axes = frame.axes(LEFT + PANEL_WIDTH + GAP, top, PANEL_WIDTH, PANEL_HEIGHT)
+        ratio = explanation.slower(kind)
+        _draw_pairs(left_axes, ratio, ratio)
+        _draw_pairs(right_axes, explanation.turns(kind), ratio)
+        left_axes.set_ylim(0.94 * min(1, ratio.min()), 1.08 * max(1.5, ratio.max()))
+        left_axes.legend(fontsize=FONT, frameon=False)
+        left_axes.set_ylabel("times slower than base alone", fontsize=FONT)
+        if ratio.max() / ratio.min() > 16:
+            left_axes.set_yscale("log", base=2)
+        right_axes.set_ylabel(f"turns in {kind.rope.original:,.10g} tokens", fontsize=FONT)
+        right_axes.set_yscale("log")
+        right_axes.axhline(1, color=GREY, linewidth=0.8, linestyle=(0, (4, 3)))
+        for axes in (left_axes, right_axes):
             ruled(axes)
             axes.set_title(f"{kind.name}, {len(kind.layers)} layers", fontsize=FONT + 1, loc="left")
             axes.set_xlabel("pair of channels", fontsize=FONT)
-        if ratio.max() / ratio.min() > 16:
-            left.set_yscale("log", base=2)
     amplitudes = ", ".join(f"{kind.name} {kind.rope.amplitude**2:.4g}" for kind in kinds)
-    frame.caption(
-        [f"Factor on the logits: {amplitudes}. Dashed: one turn in the training length."], up=4
-    )
+    caption = f"Factor on the logits: {amplitudes}. Dashed: one turn in the training length."
+    frame.caption([caption], up=4)
     return frame.figure
+
+
+def _draw_pairs(axes, values: np.ndarray, ratio: np.ndarray) -> None:
+    """Draw a dot for each pair, in the colour of its state."""
+    marks = np.array(list(states(ratio)))
+    for mark, (name, colour) in LOOKS.items():
+        (pairs,) = np.nonzero(marks == mark)
+        if len(pairs):
+            label = f"{name}: {len(pairs)}"
+            axes.plot(pairs, values[pairs], "o", markersize=4, color=colour, label=label)

@@ -6,20 +6,18 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from posbench.tools.explanation.config_json import placed, text_path
+from posbench.tools.explanation.config_json import nest, text_path
 from posbench.tools.explanation.facts import FACTS, HF, SGLANG, VLLM
-from posbench.tools.explanation.frequencies import usual_amplitude
+from posbench.tools.explanation.frequencies import Rope, usual_amplitude
 from posbench.tools.explanation.gguf_words import flag_words, key_words
 from posbench.tools.explanation.reach import reach_of, same_setting
-from posbench.tools.explanation.rope_parameters import Cannot, overlay, whole
+from posbench.tools.explanation.rope_parameters import Cannot, overlay, short_number
 from posbench.tools.explanation.settings import Setting
 
 FLAGS, KEYS, POSBENCH = "llama.cpp flags", "GGUF keys", "posbench"
 CONFIG = "config.json: "  # before the words for transformers
-EXTENSIONS = {
-    "linear": "pi",
-    "dynamic": "dynamic_ntk",
-}  # of posbench, where they are not called like the type
+# Extensions of posbench that are not called like the type.
+EXTENSIONS = {"linear": "pi", "dynamic": "dynamic_ntk"}
 ENGINES = {
     VLLM: ("--hf-overrides", "--max-model-len"),
     SGLANG: ("--json-model-override-args", "--context-length"),
@@ -28,7 +26,7 @@ ENGINES = {
 
 @dataclass(frozen=True)
 class ToolWords:
-    """Words of one tool, or with `serves` False why it has none."""
+    """Words of one tool, or with `serves` False the reason why it has none."""
 
     tool: str
     serves: bool
@@ -50,38 +48,40 @@ def in_words(
     the length in tokens that the words ask for; None for the length that the setting covers."""
     config = config or {}
     tokens = reach_of(setting, before).tokens if served is None else served
-    reach = (
-        None
-        if tokens is None or math.isinf(tokens) or setting.turning[0].rope.kind == "dynamic"
-        else tokens
-    )
+    names_length = setting.turning[0].rope.kind != "dynamic" and tokens is not None
+    reach = tokens if names_length and math.isfinite(tokens) else None
     makers = {
         POSBENCH: lambda: _posbench(setting, before, what),
-        HF: lambda: (
-            CONFIG
-            + json.dumps(placed(overlay(setting, before, config, HF, reach), text_path(config)))
-        ),
+        HF: lambda: CONFIG + json.dumps(_override(setting, before, config, HF, reach)),
         VLLM: lambda: _engine(setting, before, config, VLLM, reach),
         SGLANG: lambda: _engine(setting, before, config, SGLANG, reach),
         FLAGS: lambda: flag_words(setting, before, reach),
         KEYS: lambda: key_words(setting, before),
     }
     result = []
-    for tool, make in makers.items():
+    for tool, make_words in makers.items():
+        source = FACTS["writers"][tool]
         try:
-            serves, text = True, make()
-        except Cannot as why:
-            serves, text = False, str(why)
-        result.append(ToolWords(tool, serves, text, FACTS["writers"][tool]))
+            words = ToolWords(tool, True, make_words(), source)
+        except Cannot as reason:
+            words = ToolWords(tool, False, str(reason), source)
+        result.append(words)
     return result
+
+
+def _override(
+    setting: Setting, before: Setting, config: dict, tool: str, reach: float | None
+) -> dict:
+    """Keys of config.json that give a tool the setting, where its description of text stands."""
+    return nest(overlay(setting, before, config, tool, reach), text_path(config))
 
 
 def _engine(setting: Setting, before: Setting, config: dict, tool: str, reach: float | None) -> str:
     """Flags of vLLM or SGLang: the override, and the length to serve."""
-    flag, length = ENGINES[tool]
-    keys = placed(overlay(setting, before, config, tool, reach), text_path(config))
-    served = f" {length} {whole(reach)}" if reach else ""
-    return f"{flag} {shlex.quote(json.dumps(keys))}{served}"
+    override_flag, length_flag = ENGINES[tool]
+    keys = _override(setting, before, config, tool, reach)
+    words = f"{override_flag} {shlex.quote(json.dumps(keys))}"
+    return f"{words} {length_flag} {short_number(reach)}" if reach else words
 
 
 def model_path(what: str) -> str | None:
@@ -89,92 +89,107 @@ def model_path(what: str) -> str | None:
     description of another name.
     """
     file = Path(what)
-    if file.suffix == ".json":
-        return f"model.path={shlex.quote(str(file.parent))}" if file.name == "config.json" else None
-    return f"model.path={shlex.quote(what)}"
+    if file.suffix != ".json":
+        return f"model.path={shlex.quote(what)}"
+    if file.name != "config.json":
+        return None
+    return f"model.path={shlex.quote(str(file.parent))}"
 
 
 def _posbench(setting: Setting, before: Setting, what: str) -> str:
     """Arguments of posbench on the checkpoint as it is."""
-    rope, own, path = setting.turning[0].rope, before.turning[0].rope, model_path(what)
+    path = model_path(what)
     if path is None:
         raise Cannot("it reads a checkpoint's folder, with a config.json and weights")
     model = f"model=hf {path}"
     if same_setting(setting, before):
         return model
-    usual = rope.kind not in ("yarn", "longrope") or math.isclose(
-        rope.amplitude, usual_amplitude(rope), rel_tol=1e-6
+    rope, rope_before = setting.turning[0].rope, before.turning[0].rope
+    _check_extension(rope, rope_before, len(setting.turning))
+    if rope.kind == "default":
+        if rope.base == rope_before.base:
+            return model
+        return f"{model} extension=abf extension.base={rope.base:.10g}"
+    if rope.kind != "dynamic" and rope.original != before.longest:
+        model += f" train.length={short_number(rope.original)}"
+    name = EXTENSIONS.get(rope.kind, rope.kind)
+    arguments = {key: _typed(value) for key, value in _extension_arguments(rope).items()}
+    if rope.base == rope_before.base:
+        typed = [shlex.quote(f"extension.{key}={value}") for key, value in arguments.items()]
+        return " ".join([f"{model} extension={name}", *typed])
+    class_name = "".join(map(str.capitalize, name.split("_")))
+    base = {"_target_": "posbench.extensions.abf.Abf", "base": f"{rope.base:.10g}"}
+    scaling = {"_target_": f"posbench.extensions.{name}.{class_name}", **arguments}
+    words = [
+        f"{model} extension=compose extension.parts.bands=null extension.parts.frequencies=null",
+        _part("base", base),
+        _part("scaling", scaling),
+    ]
+    return " ".join(words)
+
+
+def _check_extension(rope: Rope, before: Rope, kinds: int) -> None:
+    """Raise Cannot where no extension of posbench turns `before` into `rope`."""
+    scaled_before = before.kind != "default" or before.divisors
+    mixes = rope.divisors or rope.mix != 1 or rope.share != before.share
+    other_amplitude = rope.amplitude != 1 and not _has_usual_amplitude(rope)
+    reasons = (
+        (kinds > 1, "it has one extension for all kinds of layers"),
+        (
+            scaled_before,
+            f"the checkpoint is scaled already ({before.kind}), and its extensions go on from there",
+        ),
+        (mixes, "it has no such mixture"),
+        (
+            rope.kind == "default" and rope.amplitude != 1,
+            "it has no amplitude without a scaling",
+        ),
+        (rope.sharper != before.sharper, "it has no factor on all logits"),
+        (rope.kind == "proportional", "it has no proportional"),
+        (
+            other_amplitude,
+            f"its amplitude is {usual_amplitude(rope):.4g}, or 1 with extension.temperature=false",
+        ),
     )
-    why = {
-        "it has one extension for all kinds of layers": len(setting.turning) > 1,
-        f"the checkpoint is scaled already ({own.kind}), and its extensions go on from there": (
-            own.kind != "default" or own.divisors
-        ),
-        "it has no such mixture": rope.divisors or rope.mix != 1 or rope.share != own.share,
-        "it has no amplitude without a scaling": rope.kind == "default" and rope.amplitude != 1,
-        "it has no factor on all logits": rope.sharper != own.sharper,
-        "it has no proportional": rope.kind == "proportional",
-        f"its amplitude is {usual_amplitude(rope):.4g}, or 1 with extension.temperature=false": (
-            not usual and rope.amplitude != 1
-        ),
-    }
-    for reason, holds in why.items():
+    for holds, reason in reasons:
         if holds:
             raise Cannot(reason)
-    if rope.kind == "default":
-        return (
-            model
-            if rope.base == own.base
-            else f"{model} extension=abf extension.base={rope.base:.10g}"
-        )
-    name, given = EXTENSIONS.get(rope.kind, rope.kind), {"factor": rope.factor}
-    if rope.kind != "dynamic":
-        model += f" train.length={whole(rope.original)}" if rope.original != before.longest else ""
-        given = {
-            "yarn": {"alpha": rope.beta_slow, "beta": rope.beta_fast},
-            "llama3": {"alpha": rope.low, "beta": rope.high},
-        }.get(name, {})
-        given |= (
-            {"factors": list(rope.long), "short_factors": list(rope.short)}
-            if name == "longrope"
-            else {}
-        )
-        given |= ({"truncate": False} if name == "yarn" and not rope.truncate else {}) | (
-            {} if usual else {"temperature": False}
-        )
-        given |= {"mode": "fixed", "target_len": whole(rope.factor * rope.original)}
-    typed = {
-        key: (
-            value
-            if isinstance(value, str)
-            else json.dumps(value)
-            if isinstance(value, bool | list)
-            else f"{value:.10g}"
-        )
-        for key, value in given.items()
-    }
-    if rope.base == own.base:
-        return " ".join(
-            [
-                f"{model} extension={name}",
-                *(shlex.quote(f"extension.{key}={value}") for key, value in typed.items()),
-            ]
-        )
-    of_class = f"posbench.extensions.{name}.{''.join(map(str.capitalize, name.split('_')))}"
-    parts = {
-        "base": {"_target_": "posbench.extensions.abf.Abf", "base": f"{rope.base:.10g}"},
-        "scaling": {"_target_": of_class, **typed},
-    }
-    said = (
-        f"'+extension.parts.{part}={{{', '.join(f'{key}: {value}' for key, value in own.items())}}}'"
-        for part, own in parts.items()
-    )
-    return " ".join(
-        [
-            (
-                f"{model} extension=compose extension.parts.bands=null"
-                " extension.parts.frequencies=null"
-            ),
-            *said,
-        ]
-    )
+
+
+def _has_usual_amplitude(rope: Rope) -> bool:
+    """True for the factor on cos and sin that posbench's extension has with its temperature."""
+    if rope.kind not in ("yarn", "longrope"):
+        return True
+    return math.isclose(rope.amplitude, usual_amplitude(rope), rel_tol=1e-6)
+
+
+def _extension_arguments(rope: Rope) -> dict[str, object]:
+    """Arguments of posbench's extension for a scaling."""
+    if rope.kind == "dynamic":
+        return {"factor": rope.factor}
+    arguments: dict[str, object] = {}
+    if rope.kind == "yarn":
+        arguments = {"alpha": rope.beta_slow, "beta": rope.beta_fast}
+        if not rope.truncate:
+            arguments["truncate"] = False
+    elif rope.kind == "llama3":
+        arguments = {"alpha": rope.low, "beta": rope.high}
+    elif rope.kind == "longrope":
+        arguments = {"factors": list(rope.long), "short_factors": list(rope.short)}
+    if not _has_usual_amplitude(rope):
+        arguments["temperature"] = False
+    target_len = short_number(rope.factor * rope.original)
+    return {**arguments, "mode": "fixed", "target_len": target_len}
+
+
+def _typed(value: object) -> str:
+    """A value as it is typed on a command line."""
+    if isinstance(value, str):
+        return value
+    return json.dumps(value) if isinstance(value, bool | list) else f"{value:.10g}"
+
+
+def _part(name: str, arguments: dict[str, str]) -> str:
+    """A part of a composed extension, such as '+extension.parts.base={_target_: ..., base: 10}'."""
+    inner = ", ".join(f"{key}: {value}" for key, value in arguments.items())
+    return f"'+extension.parts.{name}={{{inner}}}'"

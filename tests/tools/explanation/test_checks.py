@@ -30,7 +30,7 @@ TWICE = json.dumps({**YARN, "original_max_position_embeddings": 16384})
 NESTED = {"full_attention": YARN, "sliding_attention": {"rope_type": "default"}}
 
 
-def told(tmp_path, config: dict, *words: str):
+def explained(tmp_path, config: dict, *words: str):
     (tmp_path / "config.json").write_text(json.dumps(config))
     return explain_words(str(tmp_path), list(words))
 
@@ -183,7 +183,7 @@ MISTAKES = {  # {mistake: (config.json, a part of its warning, words typed)}
 @pytest.mark.parametrize("name", MISTAKES)
 def test_each_mistake_is_told_with_its_source_and_right_settings_are_silent(tmp_path, name):
     config, part, *words = MISTAKES[name]
-    found = told(tmp_path, config, *words)
+    found = explained(tmp_path, config, *words)
     assert any(part in one.text for one in found.findings), [one.text for one in found.findings]
     assert all(one.source and one.text.endswith((".", ")")) for one in found.findings)
     for right in (
@@ -191,7 +191,7 @@ def test_each_mistake_is_told_with_its_source_and_right_settings_are_silent(tmp_
         {**LLAMA, "max_position_embeddings": 16384, "rope_scaling": YARN},
         {**GEMMA, "rope_local_base_freq": 1e4},
     ):
-        assert not told(tmp_path, right).findings
+        assert not explained(tmp_path, right).findings
 
 
 # vLLM 0.32 starts with these lengths: it multiplies by the factor of linear, and takes YaRN's as
@@ -207,13 +207,13 @@ SERVED = {
 @pytest.mark.parametrize("name", SERVED)
 def test_a_length_that_vllm_serves_and_keys_behind_dots_are_the_mapping(tmp_path, name):
     words = ["--max-model-len", "16384"]
-    found = told(tmp_path, LLAMA, *words, "--hf-overrides", SERVED[name])
+    found = explained(tmp_path, LLAMA, *words, "--hf-overrides", SERVED[name])
     assert not found.findings
     given = json.loads(SERVED[name])
     dotted = {
         f"rope_parameters.{key}": value for key, value in given.pop("rope_parameters").items()
     } | given
-    again = told(
+    again = explained(
         tmp_path, LLAMA, *(f"--hf_overrides.{key}={value}" for key, value in dotted.items()), *words
     )
     assert again.setting == found.setting and not again.findings
@@ -228,13 +228,13 @@ def test_families_without_rope_are_refused_and_transformers_knows_them_so(tmp_pa
             config.max_position_embeddings and getattr(config, "rope_parameters", None) is None
         ), family
         with pytest.raises(ConfigError, match="has no key of RoPE"):
-            told(tmp_path, {**SIZES, "model_type": family})
+            explained(tmp_path, {**SIZES, "model_type": family})
     with pytest.raises(ConfigError, match="has no key of RoPE"):
-        told(tmp_path, {**SIZES, "model_type": "falcon", "alibi": True})
+        explained(tmp_path, {**SIZES, "model_type": "falcon", "alibi": True})
     with pytest.raises(
         ConfigError, match="no layer in which RoPE turns a channel"
     ):  # as llama.cpp reads Cohere2 without a window
-        told(tmp_path, {**LLAMA, "model_type": "cohere2"}, "--rope-scale", "4")
+        explained(tmp_path, {**LLAMA, "model_type": "cohere2"}, "--rope-scale", "4")
 
 
 STOPPING = [
@@ -250,7 +250,7 @@ def test_transformers_stops_where_it_is_said_to(tmp_path, change):
     from transformers import LlamaConfig
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-    text, stops = told(tmp_path, {**LLAMA, **change}).text, False
+    text, stops = explained(tmp_path, {**LLAMA, **change}).text, False
     try:
         LlamaRotaryEmbedding(LlamaConfig(**{**LLAMA, **change}))
     except Exception:
@@ -263,10 +263,10 @@ def test_transformers_stops_where_it_is_said_to(tmp_path, change):
 
 
 def test_pairs_that_turn_faster_are_not_called_slower(tmp_path):
-    assert "pairs turn faster than with the base alone" in told(
+    assert "pairs turn faster than with the base alone" in explained(
         tmp_path, scaled(**{**YARN, "factor": 0.5})
     ).text.replace("\n", " ")
-    assert "31 of 32 pairs turn faster than trained" in told(
+    assert "31 of 32 pairs turn faster than trained" in explained(
         tmp_path, LLAMA, "--rope-freq-base", "10000"
     ).text.replace("\n", " ")
 
@@ -290,7 +290,7 @@ def test_a_mistake_has_the_frequencies_that_transformers_gives_it(tmp_path, name
     config, _, *words = MISTAKES[name]
     typed = dict(word.split("=", 1) for word in words)
     config = {**config, **{key: json.loads(value) for key, value in typed.items()}}
-    found = told(tmp_path, config)
+    found = explained(tmp_path, config)
     family = {"llama": transformers.LlamaConfig, "gemma3_text": transformers.Gemma3TextConfig}[
         config["model_type"]
     ]

@@ -18,7 +18,7 @@ PUBLISHED = {**IMAGES, **YARN, "partial_rotary_factor": 0.25}  # as Qwen3.5's pa
 FLAG = {VLLM: "--hf-overrides", SGLANG: "--json-model-override-args"}
 
 
-def told(found) -> str:
+def findings_where(found) -> str:
     return " ".join(finding.text for finding in found.findings)
 
 
@@ -41,9 +41,9 @@ def test_the_published_override_is_applied_and_no_key_of_it_is_called_unread(tmp
         1e7,
     )
     assert (
-        "text_config" not in told(found)
-        and "nobody reads" not in told(found)
-        and "no engine reads" not in told(found)
+        "text_config" not in findings_where(found)
+        and "nobody reads" not in findings_where(found)
+        and "no engine reads" not in findings_where(found)
     )
     typed = json.loads(shlex.split(lines(found)[tool].text)[1])
     assert (
@@ -75,7 +75,10 @@ def test_an_override_beside_the_part_for_text_does_nothing(tmp_path, tool):
         found.setting.turning == explain_words(place, []).setting.turning
         and found.setting.longest == TRAINED
     )
-    assert "rope_parameters, max_position_embeddings beside text_config does nothing" in told(found)
+    assert (
+        "rope_parameters, max_position_embeddings beside text_config does nothing"
+        in findings_where(found)
+    )
 
 
 def test_inside_the_part_for_text_vllm_merges_and_sglang_replaces(tmp_path):
@@ -85,11 +88,15 @@ def test_inside_the_part_for_text_vllm_merges_and_sglang_replaces(tmp_path):
     place = described(tmp_path, CHECKPOINTS["qwen3_vl"])
     given = json.dumps({"text_config": {"rope_parameters": YARN}})
     merged, replaced = (explain_words(place, [flag, given]) for flag in FLAG.values())
-    assert merged.setting.turning[0].rope.base == 1e7 and "the base falls" not in told(merged)
+    assert merged.setting.turning[0].rope.base == 1e7 and "the base falls" not in findings_where(
+        merged
+    )
     assert replaced.setting.turning[
         0
-    ].rope.base == 1e4 and "the base falls from 10,000,000 to 10,000" in told(replaced)
-    assert "mrope_section, mrope_interleaved of the checkpoint's mapping is lost" in told(replaced)
+    ].rope.base == 1e4 and "the base falls from 10,000,000 to 10,000" in findings_where(replaced)
+    assert "mrope_section, mrope_interleaved of the checkpoint's mapping is lost" in findings_where(
+        replaced
+    )
 
 
 def test_a_description_of_text_alone_is_the_other_way_round(tmp_path):
@@ -105,7 +112,7 @@ def test_a_description_of_text_alone_is_the_other_way_round(tmp_path):
     )
     assert found.setting.turning[
         0
-    ].rope.kind == "default" and "this config.json has no such part" in told(found)
+    ].rope.kind == "default" and "this config.json has no such part" in findings_where(found)
 
 
 @pytest.mark.parametrize("words", ['text_config={"rope_parameters": %s}', "rope_parameters=%s"])

@@ -33,7 +33,7 @@ def explained(tmp_path, *words: str, config: dict = LLAMA2):
     return explain_words(described(tmp_path, config), list(words))
 
 
-def told(found) -> str:
+def findings_where(found) -> str:
     return " ".join(finding.text for finding in found.findings)
 
 
@@ -56,7 +56,9 @@ def farthest(scaled, trained: int = 4096, base: float = 1e4) -> float:
 def test_a_raised_base_and_a_factor_cover_what_the_slow_pairs_do(tmp_path):
     found = explained(tmp_path, *CODELLAMA, "-c", "16384")
     assert covers(found) == math.floor(farthest(0.75 * 57200.0 ** (-np.arange(64) / 64))) == 19128
-    assert "is beyond" not in told(found) and "The base rises from 10,000 to 57,200" in told(found)
+    assert "is beyond" not in findings_where(
+        found
+    ) and "The base rises from 10,000 to 57,200" in findings_where(found)
     assert "on the base 57,200 instead of 10,000" in found.text
     assert (
         "5461.33" not in found.text.replace("target_len: 5461.33", "")
@@ -113,7 +115,9 @@ def test_pairs_that_turn_faster_than_in_training_leave_no_length_to_name(tmp_pat
         covers(found) is None
         and "What length it covers is not said: pairs turn faster than in training." in found.text
     )
-    assert "The base falls from 1,000,000 to 10,000: 63 of 64 pairs turn faster" in told(found)
+    assert "The base falls from 1,000,000 to 10,000: 63 of 64 pairs turn faster" in findings_where(
+        found
+    )
     scaled = {
         "rope_type": "llama3",
         "factor": 8.0,
@@ -155,11 +159,11 @@ def test_within_the_trained_length_scaling_is_said_to_cost_only(tmp_path, flag):
         {"rope_parameters": {**YARN, "rope_theta": 1e4}, "max_position_embeddings": 16384}
     )
     words = [engine, override] if engine else ["--rope-scaling", "yarn", "--rope-scale", "4"]
-    assert "is within the 4,096 tokens of the checkpoint" in told(
+    assert "is within the 4,096 tokens of the checkpoint" in findings_where(
         explained(tmp_path, *words, flag, "4096")
     )
-    assert "is within" not in told(explained(tmp_path, *words, flag, "8192"))
-    assert "is within" not in told(explained(tmp_path, flag, "4096"))
+    assert "is within" not in findings_where(explained(tmp_path, *words, flag, "8192"))
+    assert "is within" not in findings_where(explained(tmp_path, flag, "4096"))
 
 
 def test_the_mapping_of_older_vllm_is_read_as_there(tmp_path):
@@ -168,22 +172,22 @@ def test_the_mapping_of_older_vllm_is_read_as_there(tmp_path):
     found = explained(tmp_path, *typed, config=config)
     rope = found.setting.turning[0].rope
     assert (rope.kind, rope.factor, rope.base) == ("yarn", 4.0, 5e5) and found.reader == "vLLM"
-    assert "up to 0.11" in told(found) and "it stops." not in told(found)
+    assert "up to 0.11" in findings_where(found) and "it stops." not in findings_where(found)
     found = explained(tmp_path, "--rope-theta", "1000000", *typed, config=config)
     assert found.setting.turning[0].rope.base == 1e6
     beyond = explained(tmp_path, *typed[:3], "20000", config=config)
-    assert "20,000 is more than the 16,384 tokens" in told(beyond)
+    assert "20,000 is more than the 16,384 tokens" in findings_where(beyond)
 
 
 def test_the_version_that_no_longer_multiplies_is_named(tmp_path):
     override = json.dumps({"rope_parameters": {**YARN, "rope_theta": 1e4}})
     found = explained(tmp_path, "--hf-overrides", override, "--max-model-len", "16384")
-    assert "vLLM up to 0.29 served 16,384 tokens here" in told(
+    assert "vLLM up to 0.29 served 16,384 tokens here" in findings_where(
         found
-    ) and "it stops. VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 lets it start." in told(found)
+    ) and "it stops. VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 lets it start." in findings_where(found)
     linear = json.dumps(
         {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4}}
     )
-    assert "it stops" not in told(
+    assert "it stops" not in findings_where(
         explained(tmp_path, "--hf-overrides", linear, "--max-model-len", "16384")
     )

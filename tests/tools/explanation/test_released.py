@@ -10,7 +10,7 @@ import pytest
 from test_read_back import LATENT, SIZES, assert_alike, check_lines, described
 
 from posbench.common.errors import ConfigError
-from posbench.tools.explanation.config_json import flat, nested, rope_words
+from posbench.tools.explanation.config_json import flat, kinds_apart, rope_mapping
 from posbench.tools.explanation.explain import explain_words
 from posbench.tools.explanation.facts import FACTS
 from posbench.tools.explanation.gguf_words import ARCHITECTURES, architecture
@@ -415,7 +415,7 @@ def test_every_family_of_transformers_has_lines_that_are_read_back(tmp_path):
             tmp_path,
             config,
             [
-                f"rope_parameters={json.dumps(dict.fromkeys(kinds, yarn) if nested(rope_words(flat(config))) else yarn)}"
+                f"rope_parameters={json.dumps(dict.fromkeys(kinds, yarn) if kinds_apart(rope_mapping(flat(config))) else yarn)}"
             ],
         )
     assert count > 100
