@@ -1,5 +1,6 @@
-"""Advice for one model: settings for short texts, for long ones and for both, chosen on validation
-and judged on test documents.
+"""Advice for one model: settings for short texts, for long ones and for both.
+
+They are chosen on validation and judged on test documents.
 
 Two options need no setting, and everything else has to beat them: the model as it is, and the text
 cut to its last train_len tokens (recompute_window, the floor). Up to train_len tokens an option's
@@ -32,75 +33,88 @@ from posbench.statistics.usable_length import Usable
 from posbench.tools.advice.plan import CUT, UNCHANGED, AdvicePlan, Option
 
 USES = ("short", "long", "both")
-CONFIRMED, UNDECIDED, REFUTED = "confirmed", "undecided", "refuted"
+CONFIRMED = "confirmed"
+UNDECIDED = "undecided"
+REFUTED = "refuted"
+WITHOUT_SETTING = (UNCHANGED, CUT)
 
 
 @dataclass(frozen=True)
 class Losses:
-    """Loss of the same targets [T] by name of the option and length, and the document of each
-    target.
-    """
+    """Loss of the same targets [T] by option and length, and the document of each target."""
 
     document_T: np.ndarray
     nll: Mapping[str, Mapping[int, np.ndarray]]
 
     def over(self, name: str, lengths: Sequence[int]) -> np.ndarray | None:
         """Mean loss of each target over some lengths [T]; None if one of them was not measured."""
-        found = self.nll.get(name, {})
-        return (
-            np.mean([found[length] for length in lengths], axis=0)
-            if all(length in found for length in lengths)
-            else None
-        )
+        by_length = self.nll.get(name, {})
+        if not all(length in by_length for length in lengths):
+            return None
+        return np.mean([by_length[length] for length in lengths], axis=0)
 
     def means(self, lengths: Sequence[int]) -> dict[str, float]:
-        """{option: mean loss over the lengths}, for the options that were measured at all of
-        them.
-        """
-        found = {name: self.over(name, lengths) for name in self.nll}
-        return {name: float(loss_T.mean()) for name, loss_T in found.items() if loss_T is not None}
+        """{option: mean loss over the lengths}, of options that were measured at all of them."""
+        means = {}
+        for name in self.nll:
+            loss_T = self.over(name, lengths)
+            if loss_T is not None:
+                means[name] = float(loss_T.mean())
+        return means
 
     def difference(self, name: str, other: str, lengths: Sequence[int]) -> Estimate | None:
-        """Mean loss of one option minus that of another; None if one was not measured there, or
-        both have the very same losses.
+        """Mean loss of one option minus that of another.
+
+        None if one was not measured there, or both have the very same losses.
         """
-        ours_T, theirs_T = self.over(name, lengths), self.over(other, lengths)
-        if ours_T is None or theirs_T is None or np.array_equal(ours_T, theirs_T):
+        loss_T = self.over(name, lengths)
+        other_T = self.over(other, lengths)
+        if loss_T is None or other_T is None or np.array_equal(loss_T, other_T):
             return None
         with np.errstate(invalid="ignore"):
-            return estimate(
-                [(1.0, sums([np.subtract(ours_T, theirs_T, dtype=np.float64)], self.document_T))]
-            )
+            difference_T = np.subtract(loss_T, other_T, dtype=np.float64)
+            return estimate([(1.0, sums([difference_T], self.document_T))])
 
 
 def ranked(means: Mapping[str, float]) -> list[str]:
-    """Names by their mean loss, the best first, without those that are not finite. Equal ones stay
-    in the given order.
+    """Names by their mean loss, the best first, without those that are not finite.
+
+    Equal ones stay in their order.
+
+    >>> ranked({"pi": 3.2, "yarn": 3.0, "ntk": float("inf")})
+    ['yarn', 'pi']
     """
-    return sorted(
-        (name for name, mean in means.items() if math.isfinite(mean)), key=means.__getitem__
-    )
+    finite_names = [name for name, mean in means.items() if math.isfinite(mean)]
+    return sorted(finite_names, key=means.__getitem__)
 
 
 def rankings(losses: Losses, plan: AdvicePlan) -> dict[str, list[str]]:
-    """{use: options by their mean loss, the best first}. What needs no setting comes first among
-    equals.
+    """{use: options by their mean loss, the best first}.
+
+    Options without a setting come first among equals.
     """
-    order = sorted(losses.nll, key=lambda name: name not in (UNCHANGED, CUT))
-    short = [losses.means([length]) for length in plan.short]
-    # What was not measured counts as infinitely dear.
-    cheap = [
-        name
-        for name in order
-        if all(one.get(name, math.inf) - one[UNCHANGED] <= plan.tolerance for one in short)
-    ]
-    found = {}
+    order = sorted(losses.nll, key=lambda name: name not in WITHOUT_SETTING)
+    cheap = _cheap(order, losses, plan)
+    ranking = {}
     for use in USES:
         means = losses.means(plan.lengths(use))
-        found[use] = ranked(
-            {name: means[name] for name in (cheap if use == "both" else order) if name in means}
-        )
-    return found
+        names = cheap if use == "both" else order
+        ranking[use] = ranked({name: means[name] for name in names if name in means})
+    return ranking
+
+
+def _cheap(names: Iterable[str], losses: Losses, plan: AdvicePlan) -> list[str]:
+    """Options whose cost is at most the tolerance at every short length.
+
+    An option that was not measured counts as infinitely dear.
+    """
+    means = [losses.means([length]) for length in plan.short]
+    cheap = []
+    for name in names:
+        costs = [at_length.get(name, math.inf) - at_length[UNCHANGED] for at_length in means]
+        if all(cost <= plan.tolerance for cost in costs):
+            cheap.append(name)
+    return cheap
 
 
 def finalists(
@@ -109,140 +123,159 @@ def finalists(
     losses: Losses,
     plan: AdvicePlan,
 ) -> list[str]:
-    """Options to measure on test documents: the two best for each use, and of those that
-    frequencies express the best of each form.
+    """Options to measure on test documents.
 
+    They are the two best for each use, and of those that frequencies express the best of each form.
     `losses` are those of validation, which made the ranking. The second best has not the very
-    losses of the best."""
-    best = []
+    losses of the best.
+    """
+    best = [UNCHANGED, CUT]
     for use, names in ranking.items():
-        others = [
-            name
-            for name in names
-            if losses.difference(names[0], name, plan.lengths(use)) is not None
-        ]
-        best += [*names[:1], *others[:1]]
-    fixed = [name for name in ranking["long"] if options[name].factor][:1]
-    by_length = [name for name in ranking["long"] if options[name].by_length][:1]
-    return list(dict.fromkeys([UNCHANGED, CUT, *best, *fixed, *by_length]))
+        best += names[:1]
+        for name in names[1:]:
+            if losses.difference(names[0], name, plan.lengths(use)) is not None:
+                best.append(name)
+                break
+    long = ranking["long"]
+    fixed = [name for name in long if options[name].factor]
+    by_length = [name for name in long if options[name].by_length]
+    return list(dict.fromkeys([*best, *fixed[:1], *by_length[:1]]))
 
 
 def verdict(differences: Iterable[Estimate], most: Sequence[float]) -> str:
-    """Verdict on "no difference exceeds its largest allowed value" by the intervals; confirmed if
-    there is none, undecided without one.
+    """Verdict on "no difference exceeds its largest allowed value", by the intervals.
+
+    It is confirmed if there is no difference, undecided if one has no interval.
     """
-    bounds = [(*one.interval(), bound) for one, bound in zip(differences, most, strict=True)]
-    if any(low > bound for low, _, bound in bounds):
-        return REFUTED
-    return CONFIRMED if all(high <= bound for _, high, bound in bounds) else UNDECIDED
+    outcome = CONFIRMED
+    for difference, bound in zip(differences, most, strict=True):
+        low, high = difference.interval()
+        if low > bound:
+            return REFUTED
+        if not high <= bound:
+            outcome = UNDECIDED
+    return outcome
 
 
 def judge_choice(use: str, ranking: Sequence[str], losses: Losses, plan: AdvicePlan) -> dict:
-    """Judge the first of a validation ranking on the losses of test documents; others in it count
-    if they were measured there.
+    """Judge the first of a validation ranking on the losses of test documents.
 
     The answer for a use, as advice.json has it: the choice, its verdict, the option to take,
     differences to others and costs by length as `bounds`, the next best if any and the verdict on
-    "better than the next best". If test documents do not confirm the choice, the better of the two
-    options without a setting is advised."""
+    "better than the next best". Others in the ranking count if they were measured on test
+    documents. If these do not confirm the choice, the better of the two options without a setting
+    is advised.
+    """
     lengths = plan.lengths(use)
     choice, *others = [name for name in ranking if losses.over(name, lengths) is not None]
-    differences = {
-        name: losses.difference(choice, name, lengths)
-        for name in dict.fromkeys([UNCHANGED, CUT, *others])
-    }
-    told = {name: found for name, found in differences.items() if found is not None}
-    next_best = next((name for name in others if name in told), None)
-    against = {name: found for name, found in told.items() if name in (UNCHANGED, CUT, next_best)}
-    costs = {
-        length: losses.difference(choice, UNCHANGED, [length])
-        for length in plan.short
-        if use == "both"
-    }
-    costs = {length: found for length, found in costs.items() if found is not None}
+    differences = {}  # {other option: the choice's loss minus its loss}
+    for name in dict.fromkeys([*WITHOUT_SETTING, *others]):
+        difference = losses.difference(choice, name, lengths)
+        if difference is not None:
+            differences[name] = difference
+    next_best = next((name for name in others if name in differences), None)
+    shown = {}
+    for name in (*WITHOUT_SETTING, next_best):
+        if name in differences:
+            shown[name] = differences[name]
+    # The next best counts where the choice itself needs no setting.
     judged = [
-        found
-        for name, found in against.items()
-        if name in (UNCHANGED, CUT) or choice in (UNCHANGED, CUT)
+        difference
+        for name, difference in shown.items()
+        if name in WITHOUT_SETTING or choice in WITHOUT_SETTING
     ]
-    found = verdict([*judged, *costs.values()], [0.0] * len(judged) + [plan.tolerance] * len(costs))
-    free = {
-        choice: 0.0,
-        **{name: one.value for name, one in against.items()},
-    }  # by how much the choice's loss is higher
-    instead = max(
-        (name for name in (UNCHANGED, CUT) if name in free), key=free.__getitem__, default=UNCHANGED
-    )
+    costs = {}
+    if use == "both":
+        for length in plan.short:
+            cost = losses.difference(choice, UNCHANGED, [length])
+            if cost is not None:
+                costs[length] = cost
+    allowed = [0.0] * len(judged) + [plan.tolerance] * len(costs)
+    of_choice = verdict([*judged, *costs.values()], allowed)
+    over_next = None if next_best is None else verdict([differences[next_best]], [0.0])
     return {
         "choice": choice,
-        "verdict": found,
-        "advised": choice if found == CONFIRMED else instead,
-        "against": {name: bounds(one) for name, one in against.items()},
-        "costs": {str(length): bounds(one) for length, one in costs.items()},
+        "verdict": of_choice,
+        "advised": choice if of_choice == CONFIRMED else _better_reference(choice, shown),
+        "against": {name: bounds(difference) for name, difference in shown.items()},
+        "costs": {str(length): bounds(cost) for length, cost in costs.items()},
         "next_best": next_best,
-        "over_next": verdict([told[next_best]], [0.0]) if next_best else None,
+        "over_next": over_next,
     }
 
 
-def bounds(one: Estimate) -> list[float]:
+def _better_reference(choice: str, differences: Mapping[str, Estimate]) -> str:
+    """The better of the options without a setting.
+
+    `differences` are the choice's loss minus theirs, so that the largest is of the best.
+    """
+    excess = {choice: 0.0}
+    for name, difference in differences.items():
+        excess[name] = difference.value
+    references = [name for name in WITHOUT_SETTING if name in excess]
+    return max(references, key=excess.__getitem__, default=UNCHANGED)
+
+
+def bounds(difference: Estimate) -> list[float]:
     """A difference as advice.json has it: [value, low, high] of its 95 % interval."""
-    return [one.value, *one.interval()]
+    return [difference.value, *difference.interval()]
 
 
 def near(
     choice: str, names: Iterable[str], losses: Losses, lengths: Sequence[int], tolerance: float
 ) -> dict[str, Estimate]:
-    """{option: by how much its validation loss is higher than the choice's}, of those within noise
-    of it.
+    """{option: its validation loss minus the choice's}, of those within noise of it.
 
     That is an interval that reaches 0; one document gives no interval, and then a difference up to
-    the tolerance counts."""
-    over = {name: losses.difference(name, choice, lengths) for name in names}
-    known = {
-        name: one for name, one in over.items() if one is not None and math.isfinite(one.value)
-    }
-    reached = {name: one.interval()[0] for name, one in known.items()}
-    return {
-        name: one
-        for name, one in known.items()
-        if (reached[name] <= 0 if math.isfinite(reached[name]) else one.value <= tolerance)
-    }
+    the tolerance counts.
+    """
+    within_noise = {}
+    for name in names:
+        difference = losses.difference(name, choice, lengths)
+        if difference is None or not math.isfinite(difference.value):
+            continue
+        low = difference.interval()[0]
+        reaches_choice = low <= 0 if math.isfinite(low) else difference.value <= tolerance
+        if reaches_choice:
+            within_noise[name] = difference
+    return within_noise
 
 
-def served(
+def best_in_engines(
     ranking: Sequence[str], options: Mapping[str, Option], losses: Losses, plan: AdvicePlan
 ) -> dict | None:
-    """Answer for long texts of the best fixed factor, which engines serve; None where test
-    documents do not confirm it.
+    """Answer for long texts of the best fixed factor, which engines can be set to.
+
+    None where test documents do not confirm it.
     """
-    fixed = [
-        name
-        for name in ranking
-        if options[name].factor and losses.over(name, [plan.target]) is not None
-    ]
-    found = judge_choice("long", fixed[:1], losses, plan) if fixed else None
-    return found if found and found["verdict"] == CONFIRMED else None
+    for name in ranking:
+        if options[name].factor and losses.over(name, [plan.target]) is not None:
+            answer = judge_choice("long", [name], losses, plan)
+            return answer if answer["verdict"] == CONFIRMED else None
+    return None
 
 
 def rises(name: str, losses: Losses, plan: AdvicePlan) -> dict[int, Estimate]:
-    """{length: cost up to the training length, difference to the cut text beyond}, of the lengths
-    that were measured.
-    """
+    """{length: cost up to the training length, difference to the cut text beyond}."""
     equal = Estimate(0.0, 0.0, 1, (0.0,), 2, len(losses.document_T))
-    return {
-        n: losses.difference(name, UNCHANGED if n <= plan.train_len else CUT, [n]) or equal
-        for n in sorted(losses.nll[name])
-    }
+    by_length = {}
+    for length in sorted(losses.nll[name]):
+        reference = UNCHANGED if length <= plan.train_len else CUT
+        by_length[length] = losses.difference(name, reference, [length]) or equal
+    return by_length
 
 
 def usable(name: str, losses: Losses, plan: AdvicePlan) -> dict[str, int | None]:
-    """Usable length of an option among the lengths that were measured: surely, and perhaps, up to
-    there; None: not even at the first.
+    """Usable length of an option among the lengths that were measured: up to there.
+
+    {"surely": length, "perhaps": length}; None: not even at the first.
     """
-    known = rises(name, losses, plan)
-    ends = Usable(known, plan.tolerance).interval()
-    reached = [max((length for length in known if length < end), default=None) for end in ends]
-    return dict(zip(("surely", "perhaps"), reached, strict=True))
+    by_length = rises(name, losses, plan)
+    first_sure, first_possible = Usable(by_length, plan.tolerance).interval()
+    return {
+        "surely": max((length for length in by_length if length < first_sure), default=None),
+        "perhaps": max((length for length in by_length if length < first_possible), default=None),
+    }
 
 
 def advice_content(
@@ -253,68 +286,79 @@ def advice_content(
     test: Losses,
     ranking: Mapping[str, list[str]],
 ) -> dict:
-    """Content of advice.json: every number of the advice, None for one that is not finite. `about`
-    has the model, the text and the plan.
+    """Content of advice.json: every number of the advice, None for one that is not finite.
 
-    The terminal's text, the figure and the page are made from it. Options that were measured on
-    test documents are judged."""
-    answers = {use: judge_choice(use, ranking[use], test, plan) for use in USES}
-    for use, one in answers.items():
-        close = near(one["choice"], ranking[use], search, plan.lengths(use), plan.tolerance)
-        one["near"] = {name: bounds(over) for name, over in close.items()}
-    engines = served(ranking["long"], options, test, plan)
-    answers["long"]["served"] = (
-        engines if engines and engines["choice"] != answers["long"]["advised"] else None
-    )
+    `about` has the model, the text and the plan. The terminal's text, the figure and the page are
+    made from the content. Options that were measured on test documents are judged.
+    """
     final = [name for name in test.nll if max(test.nll[name]) > plan.train_len]
-    fixed = sorted(
-        (name for name in test.nll if options[name].factor),
-        key=lambda name: (options[name].family, options[name].factor),
-    )
-    texts = {"validation": search.document_T, "test": test.document_T}
-    nll = {
-        name: {str(length): float(own[length].mean()) for length in sorted(own)}
-        for name, own in search.nll.items()
-    }
-    made = {
+    fixed = [name for name in test.nll if options[name].factor]
+    fixed.sort(key=lambda name: (options[name].family, options[name].factor))
+    content = {
         **about,
-        **{key: getattr(plan, key) for key in ("train_len", "target", "short", "tolerance")},
-        "texts": {
-            split: {"documents": len(np.unique(document_T)), "targets": len(document_T)}
-            for split, document_T in texts.items()
-        },
-        "answers": answers,
+        "train_len": plan.train_len,
+        "target": plan.target,
+        "short": plan.short,
+        "tolerance": plan.tolerance,
+        "texts": {"validation": _size(search), "test": _size(test)},
+        "answers": _answers(plan, options, search, test, ranking),
         "options": [
             {**_option(options[name], test, plan), "usable": usable(name, test, plan)}
             for name in final
         ],
         "factors": [_option(options[name], test, plan, plan.short) for name in fixed],
-        "search": [
-            {
-                "name": name,
-                "family": options[name].family,
-                "factor": options[name].factor,
-                "nll": nll[name],
-            }
-            for name in nll
-        ],
+        "search": [_searched(options[name], search) for name in search.nll],
         "ranking": ranking,
     }
-    return finite(made)
+    return finite(content)
+
+
+def _answers(
+    plan: AdvicePlan,
+    options: Mapping[str, Option],
+    search: Losses,
+    test: Losses,
+    ranking: Mapping[str, list[str]],
+) -> dict[str, dict]:
+    """{use: answer}, with the options that validation does not tell from the choice."""
+    answers = {}
+    for use in USES:
+        answer = judge_choice(use, ranking[use], test, plan)
+        close = near(answer["choice"], ranking[use], search, plan.lengths(use), plan.tolerance)
+        answer["near"] = {name: bounds(difference) for name, difference in close.items()}
+        answers[use] = answer
+    in_engines = best_in_engines(ranking["long"], options, test, plan)
+    if in_engines and in_engines["choice"] == answers["long"]["advised"]:
+        in_engines = None
+    answers["long"]["served"] = in_engines
+    return answers
+
+
+def _size(losses: Losses) -> dict[str, int]:
+    return {"documents": len(np.unique(losses.document_T)), "targets": len(losses.document_T)}
+
+
+def _searched(option: Option, losses: Losses) -> dict:
+    """An option with its mean validation losses by length."""
+    by_length = losses.nll[option.name]
+    nll = {str(length): float(by_length[length].mean()) for length in sorted(by_length)}
+    return {"name": option.name, "family": option.family, "factor": option.factor, "nll": nll}
 
 
 def _option(
     option: Option, losses: Losses, plan: AdvicePlan, lengths: Sequence[int] | None = None
 ) -> dict:
+    """An option with a point for each length, or for each of some lengths."""
     points = []
-    for length, found in rises(option.name, losses, plan).items():
+    for length, difference in rises(option.name, losses, plan).items():
         if lengths is None or length in lengths:
-            nll, against = (
-                float(losses.nll[option.name][length].mean()),
-                UNCHANGED if length <= plan.train_len else CUT,
-            )
             points.append(
-                {"length": length, "nll": nll, "against": against, "difference": bounds(found)}
+                {
+                    "length": length,
+                    "nll": float(losses.nll[option.name][length].mean()),
+                    "against": UNCHANGED if length <= plan.train_len else CUT,
+                    "difference": bounds(difference),
+                }
             )
     return {
         "name": option.name,

@@ -1,11 +1,10 @@
-"""Losses of options: the evaluations of an option at a length, their job, and the search on
-validation documents.
-"""
+"""Losses of options: their evaluations, and the search on validation documents."""
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 from posbench.common.errors import ConfigError
 from posbench.config.identity import NO_EXTENSION, NO_SCALE
@@ -13,7 +12,7 @@ from posbench.evaluation.protocol import ReadVolume
 from posbench.sweep.cost import Timing, duration_words, model_size
 from posbench.sweep.jobs import Job
 from posbench.sweep.launch import measure_methods
-from posbench.tools.advice.decide import Losses, ranked
+from posbench.tools.advice.decide import WITHOUT_SETTING, Losses, ranked
 from posbench.tools.advice.plan import (
     AS_IT_IS,
     CUT,
@@ -21,20 +20,28 @@ from posbench.tools.advice.plan import (
     UNCHANGED,
     AdvicePlan,
     Option,
-    Wanted,
+    OptionsAtLengths,
     survivors,
 )
 
 NO_METHODS = json.dumps([NO_EXTENSION, NO_SCALE])
 
 
+class Reading(NamedTuple):
+    """Evaluation that measures an option at a length."""
+
+    methods: str  # JSON
+    length: int  # tokens that are read
+
+
 @dataclass
 class Measurements:
-    """Losses by split of the one model that `cfg` names, the options measured, and those left out
-    with the reason.
+    """Losses by split of the one model that `raw` names.
+
+    `options` are those measured, `left_out` the reasons of others.
     """
 
-    cfg: dict
+    raw: dict
     launcher: dict
     command: str
     plan: AdvicePlan
@@ -45,32 +52,33 @@ class Measurements:
 
     @cached_property
     def encoding(self):
-        """Encoding of the model, which says what acts on it."""
+        """Encoding of the model, by which options are refused or without effect."""
         from posbench.model.build import make_encoding
 
         return make_encoding(self.job.config)
 
-    def served(self, wanted: Wanted) -> dict[tuple[str, int], tuple[str, int]]:
-        """{(option, length): (methods as JSON, length to evaluate)}. An option that is refused or
-        never acts goes to `left_out`.
+    def readings(self, at_lengths: OptionsAtLengths) -> dict[tuple[str, int], Reading]:
+        """{(option, length): the evaluation that measures it}.
+
+        An option that is refused or never acts goes to `left_out`.
         """
-        found: dict[tuple[str, int], tuple[str, int]] = {}
-        for option, lengths in wanted:
+        readings: dict[tuple[str, int], Reading] = {}
+        for option, lengths in at_lengths:
             try:
-                own = {(option.name, length): self._methods(option, length) for length in lengths}
+                of_option = {length: self._reading(option, length) for length in lengths}
             except ConfigError as error:
                 self.left_out[option.name] = str(error)
                 continue
-            if option.name not in (UNCHANGED, CUT) and all(
-                methods == NO_METHODS for methods, _ in own.values()
-            ):
+            acts = any(reading.methods != NO_METHODS for reading in of_option.values())
+            if not acts and option.name not in WITHOUT_SETTING:
                 self.left_out[option.name] = f"changes nothing up to {max(lengths):,} tokens"
                 continue
-            found |= own
+            for length, reading in of_option.items():
+                readings[option.name, length] = reading
             self.options[option.name] = option
-        return found
+        return readings
 
-    def _methods(self, option: Option, length: int) -> tuple[str, int]:
+    def _reading(self, option: Option, length: int) -> Reading:
         from posbench.position.instantiate import make
         from posbench.position.legality import check
 
@@ -80,104 +88,100 @@ class Measurements:
             make(extension),
             make(scale, self.encoding.shape),
             [length],
-            self.cfg["allow_untested"],
+            self.raw["allow_untested"],
         )
         if verdict.noop:
-            return NO_METHODS, length
-        beyond = (
-            option.name == CUT and length > self.plan.train_len
-        )  # the same texts are read, whatever the length
-        return json.dumps([extension, scale]), self.plan.target if beyond else length
+            return Reading(NO_METHODS, length)
+        if option.name == CUT and length > self.plan.train_len:
+            length = self.plan.target  # the cut text is the same at every length beyond training
+        return Reading(json.dumps([extension, scale]), length)
 
-    def measure(self, split: str, wanted: Wanted, title: str) -> None:
-        """Evaluate what is missing and read the losses. Raises RunError when an evaluation
-        failed.
+    def measure(self, split: str, at_lengths: OptionsAtLengths, title: str) -> None:
+        """Evaluate what is missing and read the losses.
+
+        Raises RunError when an evaluation failed.
         """
-        served, plan = self.served(wanted), self.plan
-        settings = {
+        plan = self.plan
+        readings = self.readings(at_lengths)
+        evaluate = {
+            **self.raw["evaluate"],
             "protocol": ["fixed_targets"],
             "split": split,
             "max_length": plan.target,
             "windows": plan.windows[split],
+            "targets": plan.targets,
+            "floor": False,
         }
-        settings = {**self.cfg["evaluate"], **settings, "targets": plan.targets, "floor": False}
-        read = measure_methods(
-            {**self.cfg, "evaluate": settings}, served.values(), self.launcher, self.command, title
+        evaluations = measure_methods(
+            {**self.raw, "evaluate": evaluate},
+            readings.values(),
+            self.launcher,
+            self.command,
+            title,
         )
         nll = dict(self.losses[split].nll) if split in self.losses else {}
-        for (name, length), (methods, at) in served.items():
-            nll[name] = {**nll.get(name, {}), length: read[methods].stored.at("nll", at).ravel()}
+        for (name, length), reading in readings.items():
+            stored = evaluations[reading.methods].stored
+            nll[name] = {**nll.get(name, {}), length: stored.at("nll", reading.length).ravel()}
         # Fixed factors come before those that follow the length: among equals the simpler is taken.
         order = sorted(
-            nll, key=lambda name: (name not in (UNCHANGED, CUT), self.options[name].factor is None)
+            nll,
+            key=lambda name: (name not in WITHOUT_SETTING, self.options[name].factor is None),
         )
-        document_T = next(iter(read.values())).arrays["document"]
+        document_T = next(iter(evaluations.values())).arrays["document"]
         self.losses[split] = Losses(document_T, {name: nll[name] for name in order})
 
     def search(self, families: Sequence[str]) -> None:
-        """Measure on validation documents. Only the best families of the first stage go on to the
-        target.
+        """Measure on validation documents.
+
+        Only the best families of the first stage go on to the target.
         """
-        plan, probing = self.plan, self.plan.probed(families)
-        cut = (CUT_TEXT, sorted({*plan.short, plan.probe, plan.target}))
-        wanted = [
+        plan = self.plan
+        probed = plan.probed(families)
+        at_lengths = [
             (AS_IT_IS, [*plan.short, plan.probe]),
-            cut,
-            *((one, [plan.probe]) for one in probing),
+            (CUT_TEXT, sorted({*plan.short, plan.probe, plan.target})),
+            *((option, [plan.probe]) for option in probed),
         ]
-        title = (
-            f"comparing {len(families)} method{'s' * (len(families) != 1)} at {plan.probe:,} tokens"
-        )
-        self.measure("validation", wanted, title)
-        if not any(one.name in self.options for one in probing):
-            reasons = "; ".join(f"{name}: {why}" for name, why in self.left_out.items())
+        unit = "method" if len(families) == 1 else "methods"
+        title = f"comparing {len(families)} {unit} at {plan.probe:,} tokens"
+        self.measure("validation", at_lengths, title)
+        if not any(option.name in self.options for option in probed):
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in self.left_out.items())
             raise ConfigError(f"none of the methods has an effect on this model ({reasons}).")
         means = self.losses["validation"].means([plan.probe])
-        kept = survivors(
-            list(
-                dict.fromkeys(
-                    self.options[name].family
-                    for name in ranked(means)
-                    if name not in (UNCHANGED, CUT)
-                )
-            )
-        )
-        wanted = plan.compared(kept)
-        if (
-            means[UNCHANGED] <= means[CUT]
-        ):  # else it is broken already, and only the test documents show how much at the target
-            wanted = [*wanted, (AS_IT_IS, [*plan.short, plan.target])]
-        self.measure(
-            "validation",
-            wanted,
-            f"comparing the factors of {', '.join(kept)} at {plan.target:,} tokens",
-        )
+        order = [self.options[name].family for name in ranked(means) if name not in WITHOUT_SETTING]
+        best = survivors(list(dict.fromkeys(order)))
+        at_lengths = plan.compared(best)
+        # A model that is broken already at the probe is read at the target on test documents alone.
+        if means[UNCHANGED] <= means[CUT]:
+            at_lengths = [*at_lengths, (AS_IT_IS, [*plan.short, plan.target])]
+        title = f"comparing the factors of {', '.join(best)} at {plan.target:,} tokens"
+        self.measure("validation", at_lengths, title)
 
-    def describe(self, families: Sequence[str], read: dict[str, str]) -> list[str]:
-        """Lines for the three stages and their time; `read`: the windows of each split in words."""
-        plan, cfg, text = (
-            self.plan,
-            self.job.config,
-            ReadVolume(1, self.plan.target, self.plan.targets, self.plan.targets),
-        )
-        probing, short = plan.probed(families), ", ".join(f"{length:,}" for length in plan.short)
-        self.served([(one, [plan.probe]) for one in probing])  # says what is left out
-        time = Timing([self.job])
-        each = time.of_text(
-            self.job, cfg.evaluate.dtype, NO_EXTENSION, NO_SCALE, text
-        ) / model_size(cfg).forward(text)
+    def describe(self, families: Sequence[str], windows: dict[str, str]) -> list[str]:
+        """Lines on the three stages and their time.
+
+        `windows`: those of each split, in words.
+        """
+        plan = self.plan
+        config = self.job.config
+        probed = plan.probed(families)
+        self.readings([(option, [plan.probe]) for option in probed])  # fills left_out
+        timing = Timing([self.job])
+        text = ReadVolume(1, plan.target, plan.targets, plan.targets)
+        seconds = timing.of_text(self.job, config.evaluate.dtype, NO_EXTENSION, NO_SCALE, text)
+        seconds_per_flop = seconds / model_size(config).forward(text)
+        duration = duration_words(plan.flop * seconds_per_flop)
+        short = ", ".join(f"{length:,}" for length in plan.short)
+        grid = ", ".join(f"{length:,}" for length in plan.grid)
+        model = config.model.path or self.job.run.path
         return [
-            f"{cfg.model.path or self.job.run.path}: {plan.train_len:,} to {plan.target:,} tokens",
-            f"search: {len(probing)} options at {plan.probe:,} tokens, {read['validation']}",
+            f"{model}: {plan.train_len:,} to {plan.target:,} tokens",
+            f"search: {len(probed)} options at {plan.probe:,} tokens, {windows['validation']}",
             f"factors: the best methods at {short} and {plan.target:,} tokens, in the same windows",
-            (
-                f"test: the finalists at {', '.join(f'{length:,}' for length in plan.grid)} tokens,"
-                f" {read['test']}"
-            ),
-            *(f"left out: {name}: {why}" for name, why in self.left_out.items()),
-            f"{plan.told}; budget= multiplies the windows",
-            (
-                f"about {duration_words(plan.flop * each)} on this machine (by {time.basis}), less"
-                " what is there already"
-            ),
+            f"test: the finalists at {grid} tokens, {windows['test']}",
+            *(f"left out: {name}: {reason}" for name, reason in self.left_out.items()),
+            f"{plan.work_words}; budget= multiplies the windows",
+            f"about {duration} on this machine (by {timing.basis}), less what is there already",
         ]

@@ -1,32 +1,31 @@
-"""Plan of an advice by arithmetic alone: options, lengths, factors, numbers of windows, and the
-stages that measure them.
+"""Plan of an advice by arithmetic alone: options, lengths, factors, windows and stages.
 
 The same words make the same plan. An option has a fixed factor, the factor of each text's length,
 or attention of its own. Stages: every family once, beyond the training length, on validation
 documents; there the best few families at the target with each factor; then the finalists on test
 documents at all lengths. budget=1 is BUDGET_FLOP FLOP, of which the search has a share; no stage
 has fewer than its least number of windows, so a long target can take more than its budget, which
-the plan says."""
+the plan says.
+"""
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.config.names import nodes
 from posbench.evaluation.protocol import ReadVolume
 from posbench.sweep.cost import ModelSize
 
-UNCHANGED, CUT = "as it is", "cut"  # the two options that need no setting
+# The two options that need no setting.
+UNCHANGED = "as it is"
+CUT = "cut"
 SCALED = ("pi", "ntk", "yarn", "llama3")  # change frequencies by a factor, which may be fixed
-FOLLOWS = (
-    "dynamic_ntk",
-)  # changes frequencies by the length of the text alone, with a factor that overshoots
-OVERSHOOT = (
-    "ntk",
-    # better with a larger factor than the length's (posbench/extensions/ntk.py), so compared with twice
-    # that too
-)
+# Changes frequencies by the length of the text alone, with a factor that overshoots.
+FOLLOWS = ("dynamic_ntk",)
+# Better with a larger factor than the length's (posbench/extensions/ntk.py), so compared with
+# twice that too.
+OVERSHOOT = ("ntk",)
 # Attention of their own, or a factor on the logits that no engine has.
 OWN_ATTENTION = (
     "log_n",
@@ -48,21 +47,20 @@ WORK = {
 }
 BUDGET_FLOP = 1e15  # about an hour on two cores with AMX, in bf16
 SEARCH = 0.4  # share of the budget
-FEWEST_WINDOWS, MOST_WINDOWS = (
-    {"validation": 1, "test": 3},
-    {"validation": 128, "test": 512},
-)  # windows
-KEPT_SCALED, KEPT_OWN = (
-    2,
-    1,
-)  # families that go on to the target: with frequencies alone, and with attention of their own
+FEWEST_WINDOWS = {"validation": 1, "test": 3}
+MOST_WINDOWS = {"validation": 128, "test": 512}
+# Families that go on to the target: with frequencies alone, and with attention of their own.
+KEPT_SCALED = 2
+KEPT_OWN = 1
+WORK_OF_OWN = 2.3  # of a family with attention of its own, and a sink beside it
 FINALISTS = 3.5  # finalists beside the two references, as multiples of the plain model's work
 
 
 @dataclass(frozen=True)
 class Option:
-    """Something a user may do: its name, its methods without a factor, its factor if that is fixed,
-    if frequencies alone express it.
+    """Something a user may do: its name, its methods without a factor, and its factor if fixed.
+
+    `frequencies`: whether frequencies alone express it.
     """
 
     name: str
@@ -78,25 +76,29 @@ class Option:
         return self.frequencies and self.factor is None
 
     def at(self, length: int, train_len: int) -> tuple[dict, dict]:
-        """(extension, scale) at one length. A factor that follows the length is a fixed one there,
-        so both forms share evaluations.
+        """Extension and scale at one length.
+
+        A factor that follows the length is a fixed one there, so both forms share evaluations.
         """
-        inside = length <= train_len
-        extension = node("extension", "none" if inside and self.name == CUT else self.extension)
+        if length <= train_len:
+            # Log-n is 1 within the training length.
+            scale = node("scale_attention", "none")
+            extension = node("extension", "none" if self.name == CUT else self.extension)
+        else:
+            scale = node("scale_attention", self.scale)
+            extension = node("extension", self.extension)
         if "mode" in extension and (self.frequencies or "+" in self.family):
-            target = (
-                max(length, train_len) if self.factor is None else round(self.factor * train_len)
-            )
+            target = max(length, train_len)
+            if self.factor is not None:
+                target = round(self.factor * train_len)
             extension |= {"mode": "fixed", "target_len": target}
-        return extension, node(
-            "scale_attention", "none" if inside else self.scale
-        )  # log-n is 1 within the training length
+        return extension, scale
 
 
-Wanted = Sequence[
-    tuple[Option, Sequence[int]]
-]  # what a stage measures: options, each with its lengths
-AS_IT_IS, CUT_TEXT = Option(UNCHANGED, UNCHANGED), Option(CUT, CUT, extension="recompute_window")
+# What a stage measures: options, each with its lengths.
+OptionsAtLengths = Sequence[tuple[Option, Sequence[int]]]
+AS_IT_IS = Option(UNCHANGED, UNCHANGED)
+CUT_TEXT = Option(CUT, CUT, extension="recompute_window")
 
 
 def node(group: str, name: str) -> dict:
@@ -106,20 +108,21 @@ def node(group: str, name: str) -> dict:
 
 def follow(family: str) -> Option:
     """A family whose factor follows the length of each text, or one without a factor."""
-    method, _, scale = family.partition("+")
-    method, scale = ("none", "log_n") if method == "log_n" else (method, scale or "none")
-    frequencies = family in SCALED or family in FOLLOWS
-    return Option(
-        f"{family} by length" if frequencies else family, family, None, frequencies, method, scale
-    )
+    if family in SCALED or family in FOLLOWS:
+        return Option(f"{family} by length", family, frequencies=True, extension=family)
+    if family == "log_n":
+        return Option(family, family, scale="log_n")
+    extension, _, scale = family.partition("+")
+    return Option(family, family, extension=extension, scale=scale or "none")
 
 
 def fixed(family: str, factors: Iterable[float]) -> list[Option]:
     """A family with each of the factors; none for a family that has no fixed form here."""
+    if family not in SCALED:
+        return []
     return [
-        Option(f"{family} x{factor:g}", family, factor, True, family)
+        Option(f"{family} x{factor:g}", family, factor, frequencies=True, extension=family)
         for factor in factors
-        if family in SCALED
     ]
 
 
@@ -136,8 +139,10 @@ def chosen_families(methods: Sequence[str] | None) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class AdvicePlan:
-    """Lengths in tokens: `short` within the training length, `probe` where families are compared,
-    `grid` for the finalists.
+    """Lengths in tokens, factors and numbers of windows.
+
+    `short` are lengths within the training length, at `probe` families are compared, `grid` has the
+    lengths of the finalists.
     """
 
     train_len: int
@@ -156,80 +161,81 @@ class AdvicePlan:
         return self.short if use == "short" else (self.target,)
 
     @property
-    def told(self) -> str:
+    def work_words(self) -> str:
         """Work of the whole plan in words, and its time on the machine that BUDGET_FLOP is of."""
-        minutes, tera = self.flop / BUDGET_FLOP * 60, self.flop / 1e12
-        took = f"about {minutes:,.0f} min" if minutes >= 1 else "less than a minute"
+        tera = self.flop / 1e12
         work = f"{tera:,.0f}" if tera >= 100 else f"{tera:.3g}"  # .3g writes a thousand as 1e+03
-        return f"at most {work} TFLOP: {took} on two cores with AMX"
+        minutes = self.flop / BUDGET_FLOP * 60
+        time = f"about {minutes:,.0f} min" if minutes >= 1 else "less than a minute"
+        return f"at most {work} TFLOP: {time} on two cores with AMX"
 
     def long_factors(self, family: str) -> tuple[float, ...]:
-        """Factors of a family that are compared at the target: those that reach it, beyond 4 only
-        one that overshoots.
+        """Factors of a family that are compared at the target: those that reach it.
+
+        Beyond 4 a larger factor than that of the target is for families that overshoot.
         """
         reached = self.target / self.train_len
         most = max(self.factors) if family in OVERSHOOT else max(4.0, reached)
         return tuple(factor for factor in self.factors if reached <= factor <= most)
 
     def probed(self, families: Iterable[str]) -> list[Option]:
-        """Options of the first stage: every family by length, and those of OVERSHOOT with a fixed
-        factor too.
+        """Options of the first stage: every family by length.
+
+        Those of OVERSHOOT come with a fixed factor too.
         """
         factor = 2 * self.probe / self.train_len
-        return [
-            one
-            for family in families
-            for one in [follow(family), *(fixed(family, [factor]) if family in OVERSHOOT else [])]
-        ]
+        options = []
+        for family in families:
+            options.append(follow(family))
+            if family in OVERSHOOT:
+                options += fixed(family, [factor])
+        return options
 
-    def compared(self, families: Sequence[str]) -> Wanted:
-        """Second stage: each factor that reaches the target there too, the others within the
-        training length.
-        """
-        long = [
-            one
-            for family in families
-            for one in [*fixed(family, self.long_factors(family)), follow(family)]
-        ]
-        costs = [
-            one for family in families for one in fixed(family, self.factors) if one not in long
-        ]
-        return [
-            *((one, [*self.short, self.target]) for one in long),
-            *((one, self.short) for one in costs),
-        ]
+    def compared(self, families: Sequence[str]) -> OptionsAtLengths:
+        """Second stage: each factor that reaches the target at the target too.
 
-    def judged(self, final: Sequence[str], options: Mapping[str, Option]) -> Wanted:
-        """Third stage: the finalists at all lengths, and the cost of every factor of a finalist's
-        family.
+        The others are read within the training length.
         """
+        long = []
+        for family in families:
+            long += [*fixed(family, self.long_factors(family)), follow(family)]
+        at_lengths = [(option, [*self.short, self.target]) for option in long]
+        for family in families:
+            for option in fixed(family, self.factors):
+                if option not in long:
+                    at_lengths.append((option, self.short))
+        return at_lengths
+
+    def judged(self, final: Sequence[str], options: Mapping[str, Option]) -> OptionsAtLengths:
+        """Third stage: the finalists at all lengths.
+
+        Beside them it has the cost of every factor of a finalist's family.
+        """
+        at_lengths = [(options[name], self.grid) for name in final]
         families = {options[name].family for name in final if options[name].frequencies}
-        costs = [
-            one
-            for one in options.values()
-            if one.family in families and one.factor and one.name not in final
-        ]
-        return [
-            *((options[name], self.grid) for name in final),
-            *((one, self.short) for one in costs),
-        ]
+        for option in options.values():
+            if option.factor and option.family in families and option.name not in final:
+                at_lengths.append((option, self.short))
+        return at_lengths
 
 
 def survivors(order: Sequence[str]) -> list[str]:
-    """Families that go on to the target, of all in their order: the best by frequencies alone, and
-    the best with attention of its own.
+    """Families that go on to the target, of all in their order.
 
-    Sinks see no more than the training length, so near the cut text's loss they always are; they go
-    on beside another, if they are better."""
-    own = [family for family in order if family in OWN_ATTENTION]
-    reading = [family for family in own if family not in SINKS][:KEPT_OWN]
-    sinks = [
-        family
-        for family in own
-        if family in SINKS and (not reading or own.index(family) < own.index(reading[0]))
-    ][:1]
-    scaled = [family for family in order if family not in own][:KEPT_SCALED]
-    return scaled + [family for family in order if family in (*reading, *sinks)]
+    They are the best by frequencies alone, and the best with attention of its own. Sinks see no
+    more than the training length, so near the cut text's loss they always are; they go on beside
+    another, if they are better.
+    """
+    scaled = [family for family in order if family not in OWN_ATTENTION]
+    reading = [family for family in order if family in OWN_ATTENTION and family not in SINKS]
+    better_sinks = []
+    for family in order:
+        if reading and family == reading[0]:
+            break
+        if family in SINKS:
+            better_sinks.append(family)
+    with_own_attention = {*reading[:KEPT_OWN], *better_sinks[:1]}
+    return scaled[:KEPT_SCALED] + [family for family in order if family in with_own_attention]
 
 
 def plan_advice(
@@ -240,8 +246,9 @@ def plan_advice(
     families: Sequence[str],
     tolerance: float = 0.01,
 ) -> AdvicePlan:
-    """Plan for a model of a size. Raises ConfigError for a target that is not beyond the training
-    length.
+    """Plan for a model of a size.
+
+    Raises ConfigError for a target that is not beyond the training length.
     """
     target = target or 2 * train_len
     if target <= train_len:
@@ -251,43 +258,57 @@ def plan_advice(
         )
     targets = max(1, train_len // 8)
     short = tuple(sorted({max(targets, train_len // 4), train_len}))
-    probe = min(target, 2 * train_len)
     doubled = [train_len * 2**n for n in range(1, 40) if train_len * 2**n < target]
-    grid = (*short, *doubled, target)
     reached = target / train_len
-    factors = tuple(
-        sorted(
-            {
-                factor
-                for factor in (2.0, 4.0, reached, 2 * reached)
-                if factor <= max(4.0, 2 * reached)
-            }
-        )
+    most = max(4.0, 2 * reached)
+    factors = {factor for factor in (2.0, 4.0, reached, 2 * reached) if factor <= most}
+    unsized = AdvicePlan(
+        train_len,
+        target,
+        min(target, 2 * train_len),
+        short,
+        (*short, *doubled, target),
+        tuple(sorted(factors)),
+        targets,
+        windows={},
+        flop=0.0,
+        tolerance=tolerance,
     )
+    budgets = {"validation": SEARCH * budget, "test": (1 - SEARCH) * budget}
+    work = _work_of_a_window(unsized, size, families)
+    windows = {}
+    for split, share in budgets.items():
+        n_windows = int(share * BUDGET_FLOP // work[split])
+        windows[split] = min(MOST_WINDOWS[split], max(FEWEST_WINDOWS[split], n_windows))
+    flop = sum(windows[split] * work[split] for split in windows)
+    return replace(unsized, windows=windows, flop=flop)
+
+
+def _work_of_a_window(
+    plan: AdvicePlan, size: ModelSize, families: Sequence[str]
+) -> dict[str, float]:
+    """FLOP of all options at all their lengths on one window, by split."""
 
     def forward(length: int) -> float:
-        return size.forward(ReadVolume(1, length, min(targets, length), 0))
+        return size.forward(ReadVolume(1, length, min(plan.targets, length), 0))
 
-    within, cut = sum(map(forward, short)), 2 * forward(train_len)
-    scaled = min(KEPT_SCALED, sum(name in SCALED for name in families))
-    own = min(KEPT_OWN, sum(name not in SCALED for name in families))
-    long = sum(factor >= reached for factor in factors) + sum(
-        reached <= factor <= max(4.0, reached) for factor in factors
-    )
-    probing = sum(WORK.get(name.split("+")[0], 1.0) + (name in OVERSHOOT) for name in families) + 1
-    at_target = (scaled / KEPT_SCALED * long + 2.3 * own) * forward(target)
-    searched = (
-        probing * forward(probe) + cut + at_target + (scaled * len(factors) + own + 1) * within
-    )
-    tested = (1 + FINALISTS) * sum(map(forward, grid)) + cut + len(factors) * within
-    spent = {"validation": (SEARCH * budget, searched), "test": ((1 - SEARCH) * budget, tested)}
-    windows = {
-        split: min(
-            MOST_WINDOWS[split], max(FEWEST_WINDOWS[split], int(share * BUDGET_FLOP // each))
-        )
-        for split, (share, each) in spent.items()
+    within = sum(map(forward, plan.short))
+    cut = 2 * forward(plan.train_len)
+    n_scaled = min(KEPT_SCALED, sum(name in SCALED for name in families))
+    n_own = min(KEPT_OWN, sum(name not in SCALED for name in families))
+    probing = 1.0  # texts at the probe, the model as it is among them
+    for name in families:
+        probing += WORK.get(name.split("+")[0], 1.0)
+        if name in OVERSHOOT:
+            probing += 1
+    # The longest lists of factors: of a family that overshoots, and of one that does not.
+    reached = plan.target / plan.train_len
+    n_long = sum(factor >= reached for factor in plan.factors)
+    n_long += sum(reached <= factor <= max(4.0, reached) for factor in plan.factors)
+    at_target = (n_scaled / KEPT_SCALED * n_long + WORK_OF_OWN * n_own) * forward(plan.target)
+    at_short = (n_scaled * len(plan.factors) + n_own + 1) * within
+    judged = (1 + FINALISTS) * sum(map(forward, plan.grid)) + len(plan.factors) * within
+    return {
+        "validation": probing * forward(plan.probe) + cut + at_target + at_short,
+        "test": judged + cut,
     }
-    flop = sum(windows[split] * each for split, (_, each) in spent.items())
-    return AdvicePlan(
-        train_len, target, probe, short, grid, factors, targets, windows, flop, tolerance
-    )

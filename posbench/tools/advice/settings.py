@@ -1,6 +1,4 @@
-"""Settings of an option: rope_parameters with each engine's options, a config.json, or the reason
-why no engine supports it.
-"""
+"""Settings of an option: rope_parameters, options of engines, a config.json, or a reason."""
 
 import json
 from pathlib import Path
@@ -11,125 +9,144 @@ from posbench.config.identity import as_word, method_name
 from posbench.config.names import as_command, nodes
 from posbench.config.schema import JobConfig
 from posbench.pretrained.checkpoint import find_checkpoint
-from posbench.tools.advice.decide import USES
+from posbench.tools.advice.decide import USES, WITHOUT_SETTING
 from posbench.tools.advice.measure import Measurements
-from posbench.tools.advice.plan import CUT, UNCHANGED, Option, node
+from posbench.tools.advice.plan import AdvicePlan, Option, node
 from posbench.tools.explanation.facts import HF, SGLANG, VLLM
 from posbench.tools.explanation.settings import read_setting
 from posbench.tools.explanation.words import FLAGS, in_words
 
 
-def to_set(answers: dict) -> list[str]:
-    """Options to describe: those advised, and the best that engines serve if that too is better
-    than to set nothing.
+def options_to_set(answers: dict) -> list[str]:
+    """Options to describe: those advised, and the best that engines can be set to.
+
+    The latter is in the answers only if it is better than to set nothing.
     """
-    served = answers["long"]["served"]
-    advised = [*(answers[use]["advised"] for use in USES), *([served["choice"]] if served else [])]
-    return [name for name in dict.fromkeys(advised) if name not in (UNCHANGED, CUT)]
+    names = [answers[use]["advised"] for use in USES]
+    if in_engines := answers["long"]["served"]:
+        names.append(in_engines["choice"])
+    return [name for name in dict.fromkeys(names) if name not in WITHOUT_SETTING]
 
 
-def setting(found: Measurements, option: Option, out: Path) -> dict:
+def setting(measurements: Measurements, option: Option, out: Path) -> dict:
     """Setting of an option for advice.json; its config.json is written into `out`."""
-    from posbench.tools.export.command import config_json, hf_config, settings
+    from posbench.tools.export.command import config_json, settings
 
-    plan, cfg = found.plan, found.job.config
-    extension = (
-        option.at(plan.target, plan.train_len)[0]
-        if option.factor
-        else node("extension", option.extension)
-    )
-    typed = words("extension", extension)
-    lacking = {"rope_parameters": None, "engines": {}, "files": [], "json": None}
+    plan = measurements.plan
+    config = measurements.job.config
+    extension = node("extension", option.extension)
+    if option.factor:
+        extension, _ = option.at(plan.target, plan.train_len)
     if not option.frequencies:
-        scale = (
-            ""
-            if option.scale == "none"
-            else f" {words('scale_attention', node('scale_attention', option.scale))}"
+        return _unsupported(
+            f"Needs own attention: rope_parameters cannot say it. In posbench:"
+            f" {_typed_methods(option, extension)}."
         )
-        return {
-            **lacking,
-            "reason": (
-                f"Needs own attention: rope_parameters cannot say it. In posbench: {typed}{scale}."
-            ),
-        }
-    place = find_checkpoint(cfg.model.path, download=False).place if cfg.model.checkpoint else None
-    own = (
-        read_json(place / "config.json") if place and place.is_dir() else None
-    )  # a GGUF file and a model trained here have none
+    config_file = _config_file(config)
+    is_checkpoint = bool(config.model.checkpoint)
     try:
-        told = settings(cfg, extension, own)
-        config = config_json(own, cfg, extension) if cfg.model.checkpoint else None
+        of_option = settings(config, extension, config_file)
+        new_config_file = config_json(config_file, config, extension) if is_checkpoint else None
     except ConfigError as error:
-        apart = (
-            f"serve two configurations, the model as it is up to {plan.train_len:,} tokens and a"
-            " fixed factor beyond"
-        )
-        reason = (
-            f"rope_parameters follow the length in none but dynamic_ntk: {apart}."
-            if option.by_length
-            else str(error)
-        )
-        return {**lacking, "reason": reason}
+        return _unsupported(_by_length_reason(plan) if option.by_length else str(error))
     files = []
-    if config:
+    if new_config_file:
         path = out / option.name.replace(" ", "-") / "config.json"
-        write_json(path, config)
+        write_json(path, new_config_file)
         files.append(f"config.json with it: {path}")
-    try:
-        hf_config(cfg, extension)
-        command = as_command(
-            f"python scripts/export_hf.py {as_word('run', found.job.run.path)} out=DIR {typed}"
-        )
+    if command := _export_command(measurements, extension):
         files.append(f"with the weights: {command}")
-    except ConfigError:
-        pass  # scripts/export_hf.py refuses the model
     return {
-        **lacking,
-        **told,
-        "engines": engine_words(cfg, told, own),
-        "json": json.dumps(told["rope_parameters"]),
+        **of_option,
+        "engines": engine_words(config, of_option, config_file),
+        "json": json.dumps(of_option["rope_parameters"]),
         "files": files,
     }
 
 
-def engine_words(cfg: JobConfig, told: dict, own: dict | None) -> dict[str, dict]:
-    """{engine: {"serves": whether it expresses these `settings`, "words": what to type or to set,
-    or why it cannot}}.
+def _unsupported(reason: str) -> dict:
+    return {"rope_parameters": None, "engines": {}, "files": [], "json": None, "reason": reason}
+
+
+def _typed_methods(option: Option, extension: dict) -> str:
+    """Words that choose an option in posbench: "extension=rerope scale_attention=log_n"."""
+    typed = words("extension", extension)
+    if option.scale == "none":
+        return typed
+    return f"{typed} {words('scale_attention', node('scale_attention', option.scale))}"
+
+
+def _by_length_reason(plan: AdvicePlan) -> str:
+    return (
+        "rope_parameters follow the length in none but dynamic_ntk: serve two configurations, the"
+        f" model as it is up to {plan.train_len:,} tokens and a fixed factor beyond."
+    )
+
+
+def _config_file(config: JobConfig) -> dict | None:
+    """config.json of a checkpoint; a GGUF file and a model trained here have none."""
+    if not config.model.checkpoint:
+        return None
+    place = find_checkpoint(config.model.path, download=False).place
+    return read_json(place / "config.json") if place.is_dir() else None
+
+
+def _export_command(measurements: Measurements, extension: dict) -> str | None:
+    """Command that writes the weights with the extension; None if export_hf.py refuses it."""
+    from posbench.tools.export.command import hf_config
+
+    try:
+        hf_config(measurements.job.config, extension)
+    except ConfigError:
+        return None
+    run = as_word("run", measurements.job.run.path)
+    typed = words("extension", extension)
+    return as_command(f"python scripts/export_hf.py {run} out=DIR {typed}")
+
+
+def engine_words(config: JobConfig, of_option: dict, config_file: dict | None) -> dict[str, dict]:
+    """{engine: {"serves": whether it can be set so, "words": words to type, or the reason}}.
+
+    `of_option` are the `settings` of the option.
     """
     from posbench.tools.export.command import settings
 
+    train_len = config.train.train_len
     shape = {
-        "model_type": (own or {}).get("model_type", "llama"),
-        "num_hidden_layers": cfg.model.n_layer,
+        "model_type": (config_file or {}).get("model_type", "llama"),
+        "num_hidden_layers": config.model.n_layer,
+        "head_dim": config.model.head_width,
     }
-    shape["head_dim"] = cfg.model.head_width
-    bare = settings(cfg, nodes("extension")["none"], own)
-    keys, length = ("rope_parameters", "max_position_embeddings"), cfg.train.train_len
-    before, after = (
-        read_setting(shape | {key: one[key] for key in keys}, "model", length)
-        for one in (bare, told)
+    unextended = settings(config, nodes("extension")["none"], config_file)
+    longest = of_option["max_position_embeddings"]
+    engines = in_words(
+        _read_setting(shape, of_option, train_len),
+        _read_setting(shape, unextended, train_len),
+        "model",
+        served=longest if longest > train_len else None,
     )
-    longest = told["max_position_embeddings"]
-    served = longest if longest > length else None
-    tools = in_words(after, before, "model", served=served)
-    found = {one.tool: {"serves": one.serves, "words": one.text} for one in tools}
+    by_tool = {engine.tool: {"serves": engine.serves, "words": engine.text} for engine in engines}
     return {
-        "llama.cpp" if tool == FLAGS else tool: found[tool] for tool in (HF, VLLM, SGLANG, FLAGS)
+        HF: by_tool[HF],
+        VLLM: by_tool[VLLM],
+        SGLANG: by_tool[SGLANG],
+        "llama.cpp": by_tool[FLAGS],
     }
 
 
-def words(group: str, chosen: dict) -> str:
-    """Words that choose a method, as they are typed: its name, and its arguments that differ from
-    its yaml.
+def _read_setting(shape: dict, of_option: dict, train_len: int):
+    described = {key: of_option[key] for key in ("rope_parameters", "max_position_embeddings")}
+    return read_setting(shape | described, "model", train_len)
+
+
+def words(group: str, method: dict) -> str:
+    """Words that choose a method, such as "extension=yarn extension.beta=8".
+
+    They have its name, and its arguments that differ from its yaml.
     """
-    name = method_name(chosen)
-    return " ".join(
-        [
-            f"{group}={name}",
-            *(
-                f"{group}.{key}={value}"
-                for key, value in chosen.items()
-                if value != nodes(group)[name][key]
-            ),
-        ]
-    )
+    name = method_name(method)
+    typed = [f"{group}={name}"]
+    for key, value in method.items():
+        if value != nodes(group)[name][key]:
+            typed.append(f"{group}.{key}={value}")
+    return " ".join(typed)

@@ -1,10 +1,9 @@
-"""Output of an advice: text for a terminal of 80 characters, a figure and a page, from the content
-of advice.json alone.
-"""
+"""Output of an advice, from the content of advice.json: text for 80 characters, figure and page."""
 
 import itertools
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from markupsafe import Markup
 
@@ -47,67 +46,71 @@ CAPTION = (
     " logarithmic beyond."
 )
 Bounds = Sequence[float | None]  # difference, low, high
-FigureLine = tuple[str, list[tuple[float, Bounds]]]  # name, [(x, difference)]
+
+
+class FigureLine(NamedTuple):
+    """Line of the figure: its name, and [(x, difference)]."""
+
+    name: str
+    points: list[tuple[float, Bounds]]
 
 
 def advice_text(content: dict) -> str:
-    """Whole text: what was asked, the table of the options, an answer for each use, what to set."""
-    asked, said = "\n".join(map(wrapped, introduction(content))), map(wrapped, all_answers(content))
-    return "\n\n".join([asked, option_table(content), *said, *setting_lines(content)])
+    """Whole text: the question, the table of the options, an answer for each use, the settings."""
+    question = "\n".join(map(wrapped, introduction(content)))
+    answers = map(wrapped, all_answers(content))
+    return "\n\n".join([question, option_table(content), *answers, *setting_lines(content)])
 
 
 def introduction(content: dict) -> list[str]:
-    """Sentences on the model, the text and what the numbers are."""
-    texts, train_len = content["texts"], f"{content['train_len']:,}"
-    judged = texts["test"]["documents"]
-    few = (
-        f"So few documents as {judged} leave wide intervals: a larger budget= gives more of them,"
-        " as far as the text has them."
-    )
-    return [
+    """Sentences on the model, the text and the numbers."""
+    train_len = f"{content['train_len']:,}"
+    texts = content["texts"]
+    n_documents = texts["test"]["documents"]
+    sentences = [
         f"{content['model']}: trained to {train_len} tokens, asked for {content['target']:,}.",
         (
-            f"Chosen on {_read_on(texts['validation'])} of validation, judged on"
-            f" {_read_on(texts['test'])} of test ({content['data']})."
+            f"Chosen on {_size_in_words(texts['validation'])} of validation, judged on"
+            f" {_size_in_words(texts['test'])} of test ({content['data']})."
         ),
         (
             f"Differences in nats per token with 95 % intervals over documents: up to {train_len}"
             " tokens to the model as it is (the cost), beyond to the text cut to its last"
             f" {train_len} tokens (below 0: a gain)."
         ),
-        *([few] if 1 < judged <= FEW_DOCUMENTS else []),
     ]
+    if 1 < n_documents <= FEW_DOCUMENTS:
+        sentences.append(
+            f"So few documents as {n_documents} leave wide intervals: a larger budget= gives more"
+            " of them, as far as the text has them."
+        )
+    return sentences
 
 
-def _read_on(counted: dict) -> str:
-    return (
-        f"{counted['documents']} document{'s' * (counted['documents'] != 1)}"
-        f" ({counted['targets']:,} targets)"
-    )
+def _size_in_words(size: dict) -> str:
+    """Such as "12 documents (1,024 targets)"."""
+    unit = "document" if size["documents"] == 1 else "documents"
+    return f"{size['documents']} {unit} ({size['targets']:,} targets)"
 
 
 def option_table(content: dict) -> str:
-    """Table of the options on the test documents, without the cut text, to which they are
-    compared.
-    """
+    """Table of the options on the test documents, without the text that they are compared to."""
     lengths = [*content["short"], content["target"]]
     rows = [["", *(f"{length:,}" for length in lengths), "usable to"]]
     for option in content["options"]:
-        if option["name"] == CUT:
-            continue
-        known = {point["length"]: point["difference"] for point in option["points"]}
-        rows.append(
-            [
-                option["name"],
-                *(with_half_width(known.get(length)) for length in lengths),
-                reach(option["usable"], content),
-            ]
-        )
+        if option["name"] != CUT:
+            differences = {point["length"]: point["difference"] for point in option["points"]}
+            cells = [with_half_width(differences.get(length)) for length in lengths]
+            rows.append([option["name"], *cells, reach(option["usable"], content)])
     return aligned(rows)
 
 
 def with_half_width(bounds: Bounds | None) -> str:
-    """A difference with half of its interval: -0.051 +-0.012; 0 where nothing changes."""
+    """A difference with half of its interval; 0 where nothing changes.
+
+    >>> with_half_width([-0.051, -0.063, -0.039]), with_half_width(None)
+    ('-0.051 +-0.012', '-')
+    """
     if bounds is None:
         return "-"
     value, low, high = bounds
@@ -115,157 +118,196 @@ def with_half_width(bounds: Bounds | None) -> str:
         return "not finite"
     if value == low == high == 0:
         return "0"
-    return f"{value:+z.3f}" + (
-        f" +-{(high - low) / 2:.3f}" if low is not None and high is not None else ""
-    )
+    if low is None or high is None:
+        return f"{value:+z.3f}"
+    return f"{value:+z.3f} +-{(high - low) / 2:.3f}"
 
 
 def within(bounds: Bounds) -> str:
-    """A difference with its interval in brackets, for a sentence."""
+    """A difference with its interval in brackets, for a sentence.
+
+    >>> within([-0.051, -0.063, -0.039])
+    '-0.051 [-0.063, -0.039]'
+    """
     value, low, high = bounds
     if value is None:
         return "not finite"
-    return f"{value:+z.3f} " + (
-        f"[{low:+z.3f}, {high:+z.3f}]"
-        if low is not None and high is not None
-        else "(one document: no interval)"
-    )
+    if low is None or high is None:
+        return f"{value:+z.3f} (one document: no interval)"
+    return f"{value:+z.3f} [{low:+z.3f}, {high:+z.3f}]"
 
 
 def reach(usable: dict, content: dict) -> str:
-    """Usable length in words: what is sure, and what is possible if that is more."""
-    surely, perhaps = (f"{usable[key]:,}" if usable[key] else None for key in ("surely", "perhaps"))
+    """Usable length in words: "128", or "128-256" if more than the sure length is possible."""
+    surely = f"{usable['surely']:,}" if usable["surely"] else None
+    perhaps = f"{usable['perhaps']:,}" if usable["perhaps"] else None
     if surely == perhaps:
         return surely or f"below {min(content['short']):,}"
     return f"{surely or '?'}-{perhaps}"
 
 
 def all_answers(content: dict) -> list[str]:
-    """Sentences for each use. What is best for long texts and costs short ones nothing is said
-    once.
+    """Sentences for each use.
+
+    The answer for long texts is not repeated where it costs short ones nothing.
     """
-    long, both = content["answers"]["long"], content["answers"]["both"]
-    same = not both["costs"] and all(
-        both[key] == long[key] for key in ("choice", "advised", "verdict", "next_best")
-    )
-    said = "Both: the same as for long texts." if same else answer_sentences(content, "both")
-    return [answer_sentences(content, "short"), answer_sentences(content, "long"), said]
+    long = content["answers"]["long"]
+    both = content["answers"]["both"]
+    keys = ("choice", "advised", "verdict", "next_best")
+    if not both["costs"] and all(both[key] == long[key] for key in keys):
+        for_both = "Both: the same as for long texts."
+    else:
+        for_both = answer_sentences(content, "both")
+    return [answer_sentences(content, "short"), answer_sentences(content, "long"), for_both]
 
 
 def answer_sentences(content: dict, use: str) -> str:
     """Sentences for one use: the choice, its verdict and the intervals behind it."""
-    found, train_len = content["answers"][use], f"{content['train_len']:,}"
-    heads = {
-        "short": f"Short texts (to {train_len} tokens)",
+    answer = content["answers"][use]
+    choice = answer["choice"]
+    advised = answer["advised"]
+    sentences = [f"{_heading(content, use)}: {to_do(advised, content)}."]
+    if advised != choice:
+        sentences.append(f"Validation documents chose: {to_do(choice, content)}.")
+    differences = _against(answer)
+    evidence = f": {differences}" if differences else ""
+    sentences.append(f"{VERDICTS[answer['verdict']]}{evidence}.")
+    if use == "both" and choice not in REFERENCES:
+        sentences.append(_costs(content, answer))
+    next_best = answer["next_best"]
+    if next_best not in (None, *REFERENCES) and choice not in REFERENCES:
+        difference = within(answer["against"][next_best])
+        sentences.append(OVER_NEXT[answer["over_next"]].format(next_best, difference))
+    if near := _near(answer):
+        sentences.append(f"Validation documents do not tell {choice} apart from {near}.")
+    if in_engines := answer.get("served"):
+        sentences.append(
+            f"The best that engines serve is {in_engines['choice']}: {_against(in_engines)}."
+        )
+    return " ".join(sentences)
+
+
+def _heading(content: dict, use: str) -> str:
+    headings = {
+        "short": f"Short texts (to {content['train_len']:,} tokens)",
         "long": f"Long texts ({content['target']:,} tokens)",
         "both": "Both",
     }
-    choice, next_best, against = found["choice"], found["next_best"], _against(found)
-    said = [f"{heads[use]}: {to_do(found['advised'], content)}."]
-    if found["advised"] != choice:
-        said.append(f"Validation documents chose: {to_do(choice, content)}.")
-    said.append(f"{VERDICTS[found['verdict']]}{': ' * bool(against)}{against}.")
-    if use == "both" and choice not in REFERENCES:
-        costs = ", ".join(
-            f"{within(one)} at {int(length):,} tokens" for length, one in found["costs"].items()
-        )
-        costly = f"{choice} costs {costs}; {content['tolerance']:g} is tolerated."
-        said.append(costly if costs else f"It costs nothing up to {train_len} tokens.")
-    if next_best not in (None, *REFERENCES) and choice not in REFERENCES:
-        said.append(
-            OVER_NEXT[found["over_next"]].format(next_best, within(found["against"][next_best]))
-        )
-    near = [
-        f"{name} ({one[0]:+z.3f})"
-        for name, one in found.get("near", {}).items()
-        if name not in (*REFERENCES, next_best)
-    ]
-    if near:
-        more = f" and {len(near) - MOST_NAMED} more" if len(near) > MOST_NAMED else ""
-        said.append(
-            f"Validation documents do not tell {choice} apart from"
-            f" {', '.join(near[:MOST_NAMED])}{more}."
-        )
-    if served := found.get("served"):
-        said.append(f"The best that engines serve is {served['choice']}: {_against(served)}.")
-    return " ".join(said)
+    return headings[use]
 
 
-def _against(found: dict) -> str:
-    """Differences of an answer to the two options without a setting; of one of these to the next
-    best too, which its verdict counts.
+def _costs(content: dict, answer: dict) -> str:
+    """Sentence on the cost of a choice in short texts."""
+    costs = []
+    for length, difference in answer["costs"].items():
+        costs.append(f"{within(difference)} at {int(length):,} tokens")
+    if not costs:
+        return f"It costs nothing up to {content['train_len']:,} tokens."
+    return f"{answer['choice']} costs {', '.join(costs)}; {content['tolerance']:g} is tolerated."
+
+
+def _near(answer: dict) -> str:
+    """Options not told from the choice by validation: "pi (+0.002), ntk (+0.004) and 1 more".
+
+    References and the next best are named elsewhere.
     """
-    shown = {
-        name: one
-        for name, one in found["against"].items()
-        if name in REFERENCES or found["choice"] in REFERENCES
-    }
-    return ", ".join(
-        f"{within(one)} to {REFERENCES.get(name, name)}" for name, one in shown.items()
-    )
+    names = []
+    for name, bounds in answer.get("near", {}).items():
+        if name not in (*REFERENCES, answer["next_best"]):
+            names.append(f"{name} ({bounds[0]:+z.3f})")
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more
+
+
+def _against(answer: dict) -> str:
+    """Differences of an answer to the two options without a setting.
+
+    For one of these also to the next best, which its verdict counts.
+    """
+    differences = []
+    for name, bounds in answer["against"].items():
+        if name in REFERENCES or answer["choice"] in REFERENCES:
+            differences.append(f"{within(bounds)} to {REFERENCES.get(name, name)}")
+    return ", ".join(differences)
 
 
 def to_do(name: str, content: dict) -> str:
     """An option as a thing to do."""
-    cut = f"leave the model as it is and cut the text to its last {content['train_len']:,} tokens"
-    return {UNCHANGED: "leave the model as it is", CUT: cut}.get(name, name)
+    if name == UNCHANGED:
+        return "leave the model as it is"
+    if name == CUT:
+        train_len = f"{content['train_len']:,}"
+        return f"leave the model as it is and cut the text to its last {train_len} tokens"
+    return name
 
 
 def setting_lines(content: dict) -> list[str]:
     """Settings of the options that are advised, and the options that were left out."""
     parts = []
-    for name, one in content["settings"].items():
+    for name, setting in content["settings"].items():
         lines = [f"To set {name}:"]
-        if one["rope_parameters"]:
-            lines.append(f"  rope_parameters: {one['json']}")
-            lines += [
-                f"  {engine}: {'' if told['serves'] else 'cannot: '}{told['words']}"
-                for engine, told in one["engines"].items()
-            ]
-            lines += [f"  {line}" for line in one["files"]]
+        if setting["rope_parameters"]:
+            lines.append(f"  rope_parameters: {setting['json']}")
+            for engine, words in setting["engines"].items():
+                cannot = "" if words["serves"] else "cannot: "
+                lines.append(f"  {engine}: {cannot}{words['words']}")
+            lines += [f"  {line}" for line in setting["files"]]
         else:
-            lines.append(wrapped(one["reason"], "  "))
+            lines.append(wrapped(setting["reason"], "  "))
         parts.append("\n".join(lines))
-    left_out = [wrapped(f"left out: {name}: {why}") for name, why in content["left_out"].items()]
-    return [*parts, *(["\n".join(left_out)] if left_out else [])]
+    left_out = content["left_out"].items()
+    if left_out:
+        parts.append("\n".join(wrapped(f"left out: {name}: {why}") for name, why in left_out))
+    return parts
 
 
 def advice_page(content: dict, drawing: Markup) -> str:
     """HTML of the whole page. Equal content gives equal text."""
-    lengths = sorted(
-        {point["length"] for option in content["options"] for point in option["points"]}
+    return template("advice.html").render(
+        content=content,
+        drawing=drawing,
+        asked=introduction(content),
+        answers=all_answers(content),
+        results=_results_grid(content),
+        factors=_factors_grid(content),
+        search=_search_grid(content),
     )
-    results = []
-    for option in content["options"]:
-        points = {
-            point["length"]: f"{_loss_cell(point['nll'])} ({_difference_cell(point)})"
-            for point in option["points"]
-        }
+
+
+def _results_grid(content: dict) -> Grid:
+    """Loss and difference of every option at every length."""
+    options = content["options"]
+    lengths = sorted({point["length"] for option in options for point in option["points"]})
+    rows = []
+    for option in options:
+        cells = dict.fromkeys(lengths, "-")
+        for point in option["points"]:
+            cells[point["length"]] = f"{_loss_cell(point['nll'])} ({_difference_cell(point)})"
         usable = "" if option["name"] == CUT else reach(option["usable"], content)
-        results.append([option["name"], *(points.get(length, "-") for length in lengths), usable])
-    factors = [
-        [one["family"], f"{one['factor']:g}", *map(_difference_cell, one["points"])]
-        for one in content["factors"]
-    ]
+        rows.append([option["name"], *cells.values(), usable])
+    columns = ["option", *(f"{length:,}" for length in lengths), "usable to"]
+    return Grid(columns, rows, range(1, len(lengths) + 1))
+
+
+def _factors_grid(content: dict) -> Grid:
+    """Cost of every fixed factor at short lengths."""
     costs = [f"cost at {length:,}" for length in content["short"]]
-    read = sorted({int(length) for one in content["search"] for length in one["nll"]})
-    search = [
-        [one["name"], *(_loss_cell(one["nll"].get(str(length), "-")) for length in read)]
-        for one in content["search"]
-    ]
-    grids = {
-        "results": Grid(
-            ["option", *(f"{length:,}" for length in lengths), "usable to"],
-            results,
-            range(1, len(lengths) + 1),
-        ),
-        "factors": Grid(["method", "factor", *costs], factors, range(1, 2 + len(costs))),
-        "search": Grid(
-            ["option", *(f"{length:,}" for length in read)], search, range(1, len(read) + 1)
-        ),
-    }
-    said = {"asked": introduction(content), "answers": all_answers(content)}
-    return template("advice.html").render(content=content, drawing=drawing, **said, **grids)
+    rows = []
+    for option in content["factors"]:
+        cells = map(_difference_cell, option["points"])
+        rows.append([option["family"], f"{option['factor']:g}", *cells])
+    return Grid(["method", "factor", *costs], rows, range(1, 2 + len(costs)))
+
+
+def _search_grid(content: dict) -> Grid:
+    """Validation loss of every option at every length."""
+    lengths = sorted({int(length) for option in content["search"] for length in option["nll"]})
+    rows = []
+    for option in content["search"]:
+        cells = [_loss_cell(option["nll"].get(str(length), "-")) for length in lengths]
+        rows.append([option["name"], *cells])
+    columns = ["option", *(f"{length:,}" for length in lengths)]
+    return Grid(columns, rows, range(1, len(lengths) + 1))
 
 
 def _difference_cell(point: dict) -> str:
@@ -273,73 +315,74 @@ def _difference_cell(point: dict) -> str:
 
 
 def _loss_cell(value: float | str | None) -> str:
-    return value if isinstance(value, str) else "not finite" if value is None else f"{value:.3f}"
+    if isinstance(value, str):
+        return value
+    return "not finite" if value is None else f"{value:.3f}"
 
 
 def advice_figure(content: dict):
-    """Left: what each option changes, by length. Right, if fixed factors were measured: their cost,
-    by factor.
-    """
-    judged = [one for one in content["options"] if one["name"] != CUT]
-    left = [
-        (one["name"], [(point["length"], point["difference"]) for point in one["points"]])
-        for one in judged
-    ]
-    panels = [_panel_of(left, "tokens of text", content["train_len"])]
-    if right := factor_lines(content):
-        panels.append(_panel_of(right, "factor", 1))
-    return draw(
-        f"What each setting changes in {_short_name(content['model'])}", [panels], [CAPTION]
-    )
+    """Changes by each option against the length, beside the costs of fixed factors, if any."""
+    changes = []
+    for option in content["options"]:
+        if option["name"] != CUT:
+            points = [(point["length"], point["difference"]) for point in option["points"]]
+            changes.append(FigureLine(option["name"], points))
+    panels = [_panel_of(changes, "tokens of text", content["train_len"])]
+    if costs := factor_lines(content):
+        panels.append(_panel_of(costs, "factor", 1))
+    title = f"What each setting changes in {_short_name(content['model'])}"
+    return draw(title, [panels], [CAPTION])
 
 
 def _short_name(model: str) -> str:
-    """Name of a checkpoint without its folder, wheel and ending: "wheel@1.2:Model.Q4_1.gguf" ->
-    "Model.Q4_1".
+    """Name of a checkpoint without its folder, wheel and ending.
+
+    "wheel@1.2:Model.Q4_1.gguf" -> "Model.Q4_1".
     """
     return re.split(r"[/:]", model.rstrip("/"))[-1].removesuffix(".gguf")
 
 
 def factor_lines(content: dict) -> list[FigureLine]:
-    """The fixed factors of a family at one short length; factor 1 is the model as it is and costs
-    nothing.
+    """Costs of the fixed factors of each family at each short length, by factor.
+
+    Factor 1 is the model as it is and costs nothing.
     """
-    found = []
-    for family, group in itertools.groupby(content["factors"], lambda one: one["family"]):
-        group = list(group)
+    lines = []
+    for family, group in itertools.groupby(content["factors"], lambda option: option["family"]):
+        options = list(group)
         for length in content["short"]:
-            costs = [
-                (one["factor"], point["difference"])
-                for one in group
-                for point in one["points"]
-                if point["length"] == length
-            ]
-            found.append((f"{family} at {length:,}", [(1.0, [0.0, 0.0, 0.0]), *costs]))
-    return found
+            points = [(1.0, [0.0, 0.0, 0.0])]
+            for option in options:
+                for point in option["points"]:
+                    if point["length"] == length:
+                        points.append((option["factor"], point["difference"]))
+            lines.append(FigureLine(f"{family} at {length:,}", points))
+    return lines
 
 
 def _panel_of(lines: list[FigureLine], label: str, dashed_at: int) -> Panel:
-    places = sorted({at for _, points in lines for at, _ in points})
-    known = [
-        value
-        for _, points in lines
-        for _, bounds in points
-        for value in bounds
-        if value is not None
-    ]
+    """Panel of lines over lengths or factors, with a dashed line at one of these."""
+    places = sorted({place for line in lines for place, _ in line.points})
+    values = []
+    marked = []
+    for line, (colour, dash, marker) in zip(lines, itertools.cycle(LOOKS), strict=False):
+        marks = []
+        for place, bounds in line.points:
+            values += [value for value in bounds if value is not None]
+            if bounds[0] is not None:
+                marks.append(Mark(place, *bounds))
+        if marks:
+            marked.append(Line(line.name, marks, Pen(colour, dash, marker)))
 
     def scales(axes) -> None:
         octaves(axes, places, dashed_at)
-        axes.set_xticks(
-            places, [f"{place:.6g}" if isinstance(place, float) else str(place) for place in places]
-        )
-        difference_axis(axes, known)
+        axes.set_xticks(places, list(map(_tick, places)))
+        difference_axis(axes, values)
         axes.axhline(0, color=GREY, linewidth=0.8)
         axes.set_xlabel(label, fontsize=FONT)
 
-    drawn = []
-    for (name, points), (colour, dash, marker) in zip(lines, itertools.cycle(LOOKS), strict=False):
-        marks = [Mark(at, *bounds) for at, bounds in points if bounds[0] is not None]
-        if marks:
-            drawn.append(Line(name, marks, Pen(colour, dash, marker)))
-    return Panel("", drawn, scales, dodge=APART * len(drawn))
+    return Panel("", marked, scales, dodge=APART * len(marked))
+
+
+def _tick(place: float) -> str:
+    return f"{place:.6g}" if isinstance(place, float) else str(place)

@@ -25,7 +25,7 @@ from posbench.results.evaluation import load_evaluation
 from posbench.runs.directory import Run
 from posbench.sweep.cost import ModelSize
 from posbench.sweep.jobs import Job, Outcome, Result
-from posbench.tools.advice.measure import NO_METHODS, Measurements
+from posbench.tools.advice.measure import NO_METHODS, Measurements, Reading
 from posbench.tools.advice.plan import (
     AS_IT_IS,
     BUDGET_FLOP,
@@ -254,7 +254,7 @@ def test_an_evaluation_that_failed_ends_the_command_with_its_reason(advised, scr
 
 def test_methods_of_which_none_acts_are_refused(advised, script, monkeypatch):
     monkeypatch.setattr(
-        "posbench.tools.advice.measure.Measurements._methods", _nothing_but_references
+        "posbench.tools.advice.measure.Measurements._reading", _nothing_but_references
     )
     done = script("target=64", "methods=[yarn]")
     assert (
@@ -265,11 +265,9 @@ def test_methods_of_which_none_acts_are_refused(advised, script, monkeypatch):
 
 
 def _nothing_but_references(self, option, length):
-    return (
-        (json.dumps(option.at(length, 32)), 64)
-        if option == CUT_TEXT and length > 32
-        else (NO_METHODS, length)
-    )
+    if option == CUT_TEXT and length > 32:
+        return Reading(json.dumps(option.at(length, 32)), 64)
+    return Reading(NO_METHODS, length)
 
 
 REFUSED = {
@@ -375,11 +373,11 @@ def test_the_plan_of_a_real_model():
     assert plan.long_factors("ntk") == (4.0, 8.0) and plan.long_factors("yarn") == (4.0,)
     assert plan.windows["test"] >= 3 and plan.flop < 1.4 * BUDGET_FLOP
     assert (
-        plan.told.startswith(f"at most {round(plan.flop / 1e12):,} TFLOP: about 8")
+        plan.work_words.startswith(f"at most {round(plan.flop / 1e12):,} TFLOP: about 8")
         and plan.flop > 1e15
     )
     assert (
-        replace(plan, flop=1.234e9).told
+        replace(plan, flop=1.234e9).work_words
         == "at most 0.00123 TFLOP: less than a minute on two cores with AMX"
     )
     assert replace(plan, target=16384, probe=16384) != plan_advice(

@@ -11,12 +11,12 @@ from posbench.tools.advice.decide import (
     REFUTED,
     UNDECIDED,
     Losses,
+    best_in_engines,
     finalists,
     judge_choice,
     near,
     ranked,
     rankings,
-    served,
     usable,
     verdict,
 )
@@ -224,10 +224,10 @@ def test_doing_nothing_wins_a_tie():
 
 def test_engines_are_told_of_a_fixed_factor_only_if_it_wins():
     ranking = rankings(made_up(0), PLAN)["long"]
-    assert served(ranking, OPTIONS, made_up(1), PLAN)["choice"] == "yarn x4"
+    assert best_in_engines(ranking, OPTIONS, made_up(1), PLAN)["choice"] == "yarn x4"
     for loss in (3.0, 3.2):
         assert (
-            served(
+            best_in_engines(
                 ranking,
                 OPTIONS,
                 made_up(1, **{"yarn x4": (3.5, 3.1, loss), "yarn by length": (3.4, 3, loss)}),
