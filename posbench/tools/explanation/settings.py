@@ -7,7 +7,7 @@ so."""
 from dataclasses import dataclass, field
 
 from posbench.common.errors import ConfigError
-from posbench.pretrained.outline import TURNING, size_of
+from posbench.pretrained.outline import TURNING, size_of, stated_width
 from posbench.tools.explanation.config_json import (
     at_path,
     first_of,
@@ -20,7 +20,7 @@ from posbench.tools.explanation.config_json import (
 from posbench.tools.explanation.facts import FACTS, HF, TABLES, of_family
 from posbench.tools.explanation.frequencies import Rope
 from posbench.tools.explanation.position_keys import position_keys
-from posbench.tools.explanation.read_rope import HERE, read_rope, stated_width
+from posbench.tools.explanation.read_rope import HERE, read_rope
 
 MOST_LAYERS = 2**14  # that are listed
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
@@ -232,7 +232,7 @@ def _stated_share(config: dict, family: str) -> object:
     share = first_of(config, "partial_rotary_factor", "rotary_pct")
     if share is not None:
         return share
-    turned, width = number(config.get("rotary_dim")), stated_width(config)
+    turned, width = number(config.get("rotary_dim")), stated_width(config, HERE)
     if turned and width:
         return turned / width
     return of_family(family, "share")
