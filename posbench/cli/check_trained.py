@@ -5,7 +5,7 @@ from pathlib import Path
 
 from posbench.common.defuse import printable
 from posbench.common.errors import ConfigError, RunError
-from posbench.config.identity import LATER, method_name, stable
+from posbench.config.identity import FIELDS_ADDED_LATER, canonical, method_name
 from posbench.config.schema import TRAINING, typed
 from posbench.results.run_metadata import ABSENT, text
 from posbench.runs.directory import Run
@@ -113,7 +113,7 @@ def _training_settings(cfg: dict) -> dict:
     train = typed("train", parts["train"])
     parts["model"] = asdict(typed("model", parts["model"]))
     parts["train"] = {**asdict(train), "length": train.lengths}
-    return stable(parts)
+    return canonical(parts)
 
 
 def _value(settings: object, key: str, default: object = ABSENT) -> object:
@@ -133,7 +133,7 @@ def _as_words(settings: dict, keys: list[str]) -> str:
     """Words that set these keys, such as "encoding=rope train.steps=500"."""
     words = []
     for key in keys:
-        value = _value(settings, key, LATER.get(key, ABSENT))
+        value = _value(settings, key, FIELDS_ADDED_LATER.get(key, ABSENT))
         if isinstance(value, dict) and key == "data":
             value = value.get("name")
         elif isinstance(value, dict) and "_target_" in value:

@@ -15,7 +15,7 @@ from typing import Any
 from posbench.common.errors import ConfigError, RunError, did_you_mean
 from posbench.common.secret import masked
 from posbench.config.names import as_command
-from posbench.config.typed_args import fit_value, in_tokens, shown
+from posbench.config.typed_args import convert, in_tokens, shown
 
 TRACEBACK = "POSBENCH_TRACEBACK"
 UNITS = {"m": "minutes", "h": "hours", "d": "days"}
@@ -53,7 +53,7 @@ def _read_value(key: str, text: str, kind: type) -> Any:
     if kind is timedelta:
         return _read_duration(key, text)
     if kind is bool:
-        return fit_value(key, {"": True, "true": True, "false": False}.get(text, text), bool)
+        return convert(key, {"": True, "true": True, "false": False}.get(text, text), bool)
     if not text:
         raise ConfigError(f"{key}= is empty: give it a value, or leave it out.")
     if kind is str:

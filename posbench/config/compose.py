@@ -26,9 +26,9 @@ from omegaconf.errors import OmegaConfBaseException
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.common.files import sha256_json
 from posbench.config.hydra_errors import sentence
-from posbench.config.names import nodes, with_choices
+from posbench.config.names import group_yamls, with_choices
 from posbench.config.schema import DATA, JOB, Size
-from posbench.config.typed_args import fit_value
+from posbench.config.typed_args import convert
 
 EXPERIMENT = ("name", "title", "base", "grid", "tolerance", "next", "first")
 VALUE = str | int | float | bool | list | None  # of a single word
@@ -74,7 +74,7 @@ def yamls(group: str) -> dict[str, dict]:
     Hydra is initialized.
     """
     if not GlobalHydra.instance().is_initialized():
-        return nodes(group)
+        return group_yamls(group)
     found = loader().repository
     names = [name for name in found.get_group_options(group) if not name.startswith("_")]
     return {
@@ -339,7 +339,7 @@ def experiment_of(cfg: dict, overrides: list[str]) -> dict:
             f"experiment={name} has base and no grid to apply it to: add grid, a list of blocks"
             " (key: value or list)."
         )
-    fit_value(f"experiment={name}: first", experiment.get("first"), Size | None)
+    convert(f"experiment={name}: first", experiment.get("first"), Size | None)
     return experiment
 
 

@@ -9,7 +9,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from posbench.common.errors import did_you_mean, nearest
 from posbench.config.identity import as_word
-from posbench.config.names import CONFIGS, nodes
+from posbench.config.names import CONFIGS, group_yamls
 from posbench.config.schema import METHODS, OPTIONAL, SCHEMAS
 
 GROUPS = (*METHODS, *OPTIONAL, "data", *SCHEMAS)  # groups with several choices
@@ -136,7 +136,7 @@ def _unreadable(word: str, message: str) -> str:
 
 def _unknown_choice(group: str, name: str, options: list[str]) -> str:
     """Sentence on a choice that a group does not have, with the choice that is meant."""
-    groups = [other for other in GROUPS if name in nodes(other)]
+    groups = [other for other in GROUPS if name in group_yamls(other)]
     if ALIASES.get(name) in options:
         hint = f" (did you mean {ALIASES[name]}?)"
     elif len(groups) == 1:
@@ -210,7 +210,7 @@ def _choices_of_keys(root: DictConfig) -> dict[str, list[str]]:
             choices_of |= {f"{name}.{key}": [] for key in part}
     composed = set(choices_of)
     for group in GROUPS:
-        for choice, content in nodes(group).items():
+        for choice, content in group_yamls(group).items():
             for name in content:
                 key = f"{group}.{name}"
                 if key not in composed and name not in ("_target_", "defaults"):

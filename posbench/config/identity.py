@@ -32,7 +32,7 @@ NOT_EVALUATE = {"lengths", "batch_tokens", "protocol", "floor"}
 
 # {key added after the first release: its default}. A key at its default is left out of the hash, so
 # that old ids stay.
-LATER: dict[str, object] = {
+FIELDS_ADDED_LATER: dict[str, object] = {
     "encoding.fraction": 1.0,
     "encoding.resonance": False,
     "encoding.scaling": None,
@@ -113,7 +113,7 @@ def method_label(node: dict, group: str = "extension") -> str:
     """Name of a method, followed by its arguments as JSON if it has any; the value of the column
     scale_attention.
 
-    Arguments at their default in LATER are left out.
+    Arguments at their default in FIELDS_ADDED_LATER are left out.
     """
     args = without_later(group, method_args(node))
     return method_name(node) + (" " + json.dumps(args, separators=(",", ":")) if args else "")
@@ -141,7 +141,7 @@ def as_word(key: str, value: object) -> str:
 
 
 def without_later(group: str, args: dict) -> dict:
-    """Values of a group without the keys that are at their default in LATER. Older files lack these
+    """Values of a group without the keys that are at their default in FIELDS_ADDED_LATER. Older files lack these
     keys and mean the same.
     """
     return {key: value for key, value in args.items() if not _at_default(f"{group}.{key}", value)}
@@ -149,9 +149,9 @@ def without_later(group: str, args: dict) -> dict:
 
 def _at_default(key: str, value: object) -> bool:
     return (
-        key in LATER
-        and value == LATER[key]
-        and isinstance(value, bool) == isinstance(LATER[key], bool)
+        key in FIELDS_ADDED_LATER
+        and value == FIELDS_ADDED_LATER[key]
+        and isinstance(value, bool) == isinstance(FIELDS_ADDED_LATER[key], bool)
     )
 
 
@@ -176,7 +176,7 @@ def training_identity(cfg: dict, data_fingerprint: str) -> dict:
         "model": _without(cfg["model"], NOT_MODEL),
         "train": train,
     }
-    return stable({**parts, "seed": cfg["seed"], "data_fingerprint": data_fingerprint})
+    return canonical({**parts, "seed": cfg["seed"], "data_fingerprint": data_fingerprint})
 
 
 def run_id(cfg: dict, data_fingerprint: str) -> str:
@@ -195,7 +195,7 @@ def run_id(cfg: dict, data_fingerprint: str) -> str:
     return f"{kind}-{lengths}-s{cfg['seed']}-{sha256_json(parts)[:10]}"
 
 
-def family(run_id: str) -> str:
+def run_prefix(run_id: str) -> str:
     """Readable prefix of a run's id without its seed: rope-64 of rope-64-s0-1a2b3c4d5e."""
     return run_id.rsplit("-", 2)[0]
 
@@ -223,7 +223,7 @@ def eval_id(
         "evaluate": _without(evaluate, NOT_EVALUATE),
     }
     return sha256_json(
-        stable({**parts, "protocol": protocol, "run_id": run_id, "version": version})
+        canonical({**parts, "protocol": protocol, "run_id": run_id, "version": version})
     )[:16]
 
 
@@ -231,8 +231,8 @@ def _without(node: dict, names: set[str]) -> dict:
     return {key: value for key, value in node.items() if key not in names}
 
 
-def stable(value: object, prefix: str = "") -> object:
-    """Drop CHOICE and the keys at their default in LATER, and write whole floats as int, so that
+def canonical(value: object, prefix: str = "") -> object:
+    """Drop CHOICE and the keys at their default in FIELDS_ADDED_LATER, and write whole floats as int, so that
     1.0 and 1 hash alike.
     """
     if isinstance(value, dict):
@@ -241,7 +241,7 @@ def stable(value: object, prefix: str = "") -> object:
             for key, item in value.items()
             if key != CHOICE and not _at_default(f"{prefix}{key}", item)
         }
-        return {key: stable(item, f"{prefix}{key}.") for key, item in kept.items()}
+        return {key: canonical(item, f"{prefix}{key}.") for key, item in kept.items()}
     if isinstance(value, list | tuple):
-        return [stable(item, prefix) for item in value]
+        return [canonical(item, prefix) for item in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value

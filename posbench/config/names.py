@@ -14,7 +14,7 @@ from posbench.config.schema import METHODS
 PACKAGE = Path(__file__).resolve().parents[1]
 
 
-def beside(name: str) -> Path:
+def repository_folder(name: str) -> Path:
     """Folder `name` of the repository: in a checkout it lies beside the package, in an installed
     wheel configs and scripts lie within.
     """
@@ -24,7 +24,7 @@ def beside(name: str) -> Path:
     )
 
 
-CONFIGS, SCRIPTS = beside("configs"), beside("scripts")
+CONFIGS, SCRIPTS = repository_folder("configs"), repository_folder("scripts")
 INSTALLED = SCRIPTS.is_relative_to(PACKAGE)  # from a wheel
 
 
@@ -49,26 +49,26 @@ def choices(configs: list[Path], group: str) -> dict[str, dict]:
 
 
 @functools.cache
-def nodes(group: str) -> dict[str, dict]:
+def group_yamls(group: str) -> dict[str, dict]:
     """{name: content} of the yamls of one of posbench's own groups, read once."""
     return choices([CONFIGS], group)
 
 
-def base_node(group: str) -> dict:
+def base_yaml(group: str) -> dict:
     """Content of the _base.yaml of one of posbench's own groups, which its choices share."""
     from omegaconf import OmegaConf
 
     return OmegaConf.to_container(OmegaConf.load(CONFIGS / group / "_base.yaml"))
 
 
-def named(group: str, node: dict) -> str:
+def display_name(group: str, node: dict) -> str:
     """Display name of a method by its configuration. Raises ConfigError for one without
     _target_.
     """
-    return called(group, method_name(node), method_args(node))
+    return closest_yaml(group, method_name(node), method_args(node))
 
 
-def called(group: str, method: str, args: dict | None) -> str:
+def closest_yaml(group: str, method: str, args: dict | None) -> str:
     """Display name of a method: among the yamls of its class the one that shares most arguments
     (fox_rope, not fox).
 
@@ -89,7 +89,7 @@ def called(group: str, method: str, args: dict | None) -> str:
 def _alike(group: str, method: str) -> dict[str, dict]:
     return {
         stem: method_args(node)
-        for stem, node in nodes(group).items()
+        for stem, node in group_yamls(group).items()
         if method_name(node) == method
     }
 
@@ -123,7 +123,7 @@ def _with_choice(values: dict, place: list[str], group: str, choice: str) -> dic
 @functools.cache
 def _names_of_ours(group: str) -> set[str]:
     """Names of posbench's own yamls of a group, and of the modules of their classes."""
-    return {*nodes(group), *map(method_name, nodes(group).values())}
+    return {*group_yamls(group), *map(method_name, group_yamls(group).values())}
 
 
 def chosen_node(
@@ -150,7 +150,7 @@ def chosen_node(
             f'{group}={chosen} does not name a method: give a name, or a dict such as {{"name":'
             ' "pi", "mode": "dynamic"}.'
         )
-    known = nodes(group)
+    known = group_yamls(group)
     if name not in known:
         raise ConfigError(
             f"{group}={name} is unknown{did_you_mean(name, known)}: choose from {', '.join(known)}."

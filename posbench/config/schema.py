@@ -12,23 +12,23 @@ from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal
 
 from posbench.common.errors import ConfigError, did_you_mean
-from posbench.config.typed_args import First, Must, fit_value, in_tokens, shown
+from posbench.config.typed_args import Check, Convert, convert, in_tokens, shown
 
-ABOVE_0 = Must("above 0", lambda number: number > 0)
-NOT_BELOW_0 = Must("0 or more", lambda number: number >= 0)
+ABOVE_0 = Check("above 0", lambda number: number > 0)
+NOT_BELOW_0 = Check("0 or more", lambda number: number >= 0)
 Size = Annotated[int, ABOVE_0]
 Count = Annotated[int, NOT_BELOW_0]
 Rate = Annotated[float, ABOVE_0, float]
 Weight = Annotated[float, NOT_BELOW_0, float]
-Share = Annotated[float, Must("0 or more and below 1", lambda number: 0 <= number < 1), float]
-WORD = First(
+Share = Annotated[float, Check("0 or more and below 1", lambda number: 0 <= number < 1), float]
+WORD = Convert(
     lambda value: str(value) if isinstance(value, int | float) else value
 )  # a number or off is read as text
 Name = Annotated[str, WORD]
-LISTED = First(
+LISTED = Convert(
     lambda value: value if isinstance(value, list | None) else [value]
 )  # one value needs no brackets
-LENGTHS = Must(
+LENGTHS = Check(
     "at least 2 tokens, or a list of such lengths",
     lambda given: min(given if isinstance(given, list) else [given], default=0) > 1,
 )
@@ -109,7 +109,7 @@ class TrainConfig:
     lr: Rate = 1e-2  # peak of AdamW's rate
     muon_lr: Rate = 1.5e-2  # peak of Muon's rate
     betas: Annotated[
-        list[Share], Must("two numbers, such as [0.9,0.95]", lambda betas: len(betas) == 2)
+        list[Share], Check("two numbers, such as [0.9,0.95]", lambda betas: len(betas) == 2)
     ] = field(default_factory=lambda: [0.9, 0.95])  # AdamW's
     momentum: Share = 0.95  # Muon's
     weight_decay: Weight = 0.05  # on matrices
@@ -199,7 +199,7 @@ class EvaluateConfig:
     protocol: Annotated[
         list[Name] | None,
         LISTED,
-        Must("one protocol or several, such as fixed_targets", lambda given: given != []),
+        Check("one protocol or several, such as fixed_targets", lambda given: given != []),
     ] = None  # None: fixed_targets, accuracy for a task, both for text with data.mix
     tasks: Annotated[list[Any] | None, LISTED] = (
         None  # asked by accuracy: names of configs/task; None: the task that data is
@@ -286,7 +286,7 @@ METHODS = {
 }
 SOURCE = "posbench.data.local.LocalFiles"
 GPUS = ("gpu", "GPU", "Gpu", "CUDA", "Cuda", "nvidia", "rocm")
-CUDA = Must(
+CUDA = Check(
     "a device as torch names it (did you mean cuda?)", lambda name: name.split(":")[0] not in GPUS
 )
 DEVICES = (
@@ -297,7 +297,7 @@ DEVICES = (
     "mtia",
     "xla",
 )  # torch's others that compute, some with a package of their own
-DEVICE = Must(
+DEVICE = Check(
     "auto, cpu, cuda, one GPU such as cuda:1, or another kind that torch has"
     f" ({', '.join(DEVICES)})",
     lambda name: bool(re.fullmatch(rf"auto|(cpu|cuda|{'|'.join(DEVICES)})(:\d+)?", name)),
@@ -370,40 +370,40 @@ JOB = {
     "lengths": Annotated[
         list[int] | None,
         LISTED,
-        Must("one length or several, such as [64,1024]", lambda given: given != []),
+        Check("one length or several, such as [64,1024]", lambda given: given != []),
     ],
     **dict.fromkeys(
         ("length", "target"),
-        Annotated[int, Must("a whole number of at least 2 tokens", lambda length: length > 1)]
+        Annotated[int, Check("a whole number of at least 2 tokens", lambda length: length > 1)]
         | None,
     ),
     "budget": Annotated[
-        Rate, Must("a number above 0 and at most 1,000", lambda budget: budget <= 1000)
+        Rate, Check("a number above 0 and at most 1,000", lambda budget: budget <= 1000)
     ],
     "minutes": Annotated[
         Rate,
-        Must("a number of minutes above 0 and at most 10,000", lambda minutes: minutes <= 10_000),
+        Check("a number of minutes above 0 and at most 10,000", lambda minutes: minutes <= 10_000),
     ],
     "exact_first": Annotated[
         list[Count] | None,
         LISTED,
-        Must("a number of positions, or several, as in [0,4]", lambda given: given != []),
+        Check("a number of positions, or several, as in [0,4]", lambda given: given != []),
     ],
     "tolerance": Weight,
     "engine": str | None,
-    "fed": Annotated[int, Must("a whole number of at least 1 token", lambda fed: fed > 0)],
+    "fed": Annotated[int, Check("a whole number of at least 1 token", lambda fed: fed > 0)],
     "factor": (
-        Annotated[float, Must("a number above 1, such as 4", lambda factor: factor > 1)] | None
+        Annotated[float, Check("a number above 1, such as 4", lambda factor: factor > 1)] | None
     ),
     "candidates": Annotated[
         list[str] | None,
         LISTED,
-        Must("one candidate or several, such as [none,yarn]", lambda given: given != []),
+        Check("one candidate or several, such as [none,yarn]", lambda given: given != []),
     ],
     "methods": Annotated[
         list[str] | None,
         LISTED,
-        Must("one method or several, such as [ntk,yarn]", lambda given: given != []),
+        Check("one method or several, such as [ntk,yarn]", lambda given: given != []),
     ],
     **dict.fromkeys(("json", "figure"), str | None),
     **dict.fromkeys((*SCHEMAS, *OPTIONAL), dict),
@@ -432,12 +432,12 @@ def check_config(cfg: dict) -> dict:
 
     Raises ConfigError for a wrong type, an unknown key, an illegal word, or a number out of range.
     """
-    found = {key: fit_value(key, value, JOB.get(key, Any)) for key, value in in_tokens(cfg).items()}
+    found = {key: convert(key, value, JOB.get(key, Any)) for key, value in in_tokens(cfg).items()}
     if "_target_" in (found.get("model") or {}):
         found["model"] = {"engine": found["model"]}
     if "data" in found:
         found["data"] = {
-            key: fit_value(f"data.{key}", value, DATA.get(key, Any))
+            key: convert(f"data.{key}", value, DATA.get(key, Any))
             for key, value in found["data"].items()
         }
     nodes = {**found, "data.source": found.get("data", {}).get("source", {"_target_": SOURCE})}
@@ -467,11 +467,11 @@ def _typed_group(group: str, content: str) -> Any:
     """Cached part of `typed`: the cells of a grid mostly share these values."""
     values, schema = json.loads(content), {**SCHEMAS, **OPTIONAL}[group]
     hints = typing.get_type_hints(schema, include_extras=True)
-    if unknown := sorted(set(fit_value(group, values, dict)) - set(hints)):
+    if unknown := sorted(set(convert(group, values, dict)) - set(hints)):
         raise ConfigError(
             f"{group}.{unknown[0]} is not a key of {group}{did_you_mean(unknown[0], hints)}: --cfg"
             " job prints all of them."
         )
     return schema(
-        **{key: fit_value(f"{group}.{key}", value, hints[key]) for key, value in values.items()}
+        **{key: convert(f"{group}.{key}", value, hints[key]) for key, value in values.items()}
     )

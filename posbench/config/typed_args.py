@@ -45,7 +45,7 @@ OFF = (
 
 
 @dataclass(frozen=True)
-class Must:
+class Check:
     """Condition on a value of the right type, for Annotated; `words` stand behind "must be" in the
     error.
     """
@@ -55,7 +55,7 @@ class Must:
 
 
 @dataclass(frozen=True)
-class First:
+class Convert:
     """Conversion of a value before its type is checked, for Annotated."""
 
     convert: Callable[[Any], Any]
@@ -84,7 +84,7 @@ class _Misfit(Exception):
     """Mismatch of a value with the tried type, or with the words of a Must."""
 
 
-def fit_value(name: str, value: object, hint: Any) -> Any:
+def convert(name: str, value: object, hint: Any) -> Any:
     """`value` converted to the type `hint`: 64.0 becomes 64 for int, 1 becomes True for bool, all
     else stays.
 
@@ -102,10 +102,10 @@ def _fit(value: Any, hint: Any) -> Any:
     if origin is Annotated:  # notes: First before, then Must, and float, which makes 1 a 1.0
         kind, *notes = inner
         for note in notes:
-            value = note.convert(value) if isinstance(note, First) else value
+            value = note.convert(value) if isinstance(note, Convert) else value
         value = _fit(value, kind)
         for note in notes:
-            if isinstance(note, Must) and not note.holds(value):
+            if isinstance(note, Check) and not note.holds(value):
                 raise _Misfit(note.words)
         return float(value) if float in notes else value
     if origin in (typing.Union, types.UnionType):
@@ -220,7 +220,7 @@ def arguments(
             f" {takes.__module__}.{takes.__qualname__}{near}: it takes {listed}."
         )
     return {
-        key: fit_value(f"{name}.{key}", value, hints.get(key, Any)) for key, value in given.items()
+        key: convert(f"{name}.{key}", value, hints.get(key, Any)) for key, value in given.items()
     }
 
 

@@ -14,7 +14,7 @@ from urllib.request import getproxies
 
 from posbench.common.errors import ConfigError
 from posbench.common.files import FULL, sha256_json
-from posbench.config.typed_args import fit_value, shown
+from posbench.config.typed_args import convert, shown
 from posbench.data.sources import SPLITS, Source
 
 NETWORK = {"httpx", "httpx2", "httpcore", "aiohttp", "fsspec"}
@@ -53,10 +53,10 @@ class Hub(Source):
             )
         for name, part in splits.items():
             where = f"data.source.splits.{name}"
-            fit_value(f"{where}.split", part.get("split"), str)
+            convert(f"{where}.split", part.get("split"), str)
             rows = (
-                fit_value(f"{where}.skip", part.get("skip"), int),
-                fit_value(f"{where}.take", part.get("take"), int | None),
+                convert(f"{where}.skip", part.get("skip"), int),
+                convert(f"{where}.take", part.get("take"), int | None),
             )
             if min(rows[0], rows[1] or 0) < 0:
                 raise ConfigError(f"{where}={shown(part)} must skip and take 0 or more rows.")

@@ -17,7 +17,7 @@ from pathlib import Path
 from posbench.common.errors import ConfigError
 from posbench.common.files import sha256_json
 from posbench.common.wheel_file import installed
-from posbench.config.typed_args import fit_value
+from posbench.config.typed_args import convert
 from posbench.data.sources import Source
 
 
@@ -33,7 +33,7 @@ class PySource(Source):
     ):
         for package, pin in wheels.items():
             for key in ("version", "rows", "split"):
-                fit_value(f"data.source.wheels.{package}.{key}", pin.get(key), str)
+                convert(f"data.source.wheels.{package}.{key}", pin.get(key), str)
         self.wheels, self.validation, self.exclude, self.min_bytes = (
             wheels,
             validation,

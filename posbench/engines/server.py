@@ -22,7 +22,7 @@ from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import sha256_json
 from posbench.common.secret import KEY, masked, masked_all
 from posbench.config.schema import ModelConfig
-from posbench.config.typed_args import Must, shown
+from posbench.config.typed_args import Check, shown
 from posbench.data.corpus import known_tokenizer
 from posbench.engines.engine import Engine, ServedModel
 from posbench.engines.http_client import Client
@@ -63,7 +63,7 @@ SCORED = {
 }
 # errors of taking apart an answer of another form
 MALFORMED = (AttributeError, KeyError, TypeError, IndexError, ValueError)
-PositiveInt = Annotated[int, Must("a whole number of at least 1", lambda value: value >= 1)]
+PositiveInt = Annotated[int, Check("a whole number of at least 1", lambda value: value >= 1)]
 
 
 class Server(Engine):

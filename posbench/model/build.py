@@ -12,7 +12,7 @@ import torch
 from posbench.common.errors import ConfigError, first_line
 from posbench.common.machine import check_processes
 from posbench.config.schema import Device, JobConfig, typed
-from posbench.config.typed_args import fit_value
+from posbench.config.typed_args import convert
 from posbench.model.gpt import GPT, make_shape
 from posbench.model.memory import check_model_size, keep_freed
 from posbench.model.weights import check_weights, load_weights
@@ -36,7 +36,7 @@ def pick_device(name: str, rank: int = 0, size: int = 1) -> str:
 
     Raises ConfigError for a device that torch does not have, or has fewer of than processes.
     """
-    fit_value("device", name, Device)
+    convert("device", name, Device)
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if size > 1 and name != "cpu":

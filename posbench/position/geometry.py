@@ -13,25 +13,27 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from posbench.config.typed_args import Must
+from posbench.config.typed_args import Check
 
 IndexMap = Callable[[Tensor], Tensor]
 # Types of methods' arguments. A value that does not fit is refused by name where a cell is planned.
-Above0 = Annotated[float, Must("above 0", lambda number: number > 0)]
-AtLeast0 = Annotated[float, Must("at least 0", lambda number: number >= 0)]
-AtLeast1 = Annotated[float, Must("at least 1", lambda number: number >= 1)]
+Above0 = Annotated[float, Check("above 0", lambda number: number > 0)]
+AtLeast0 = Annotated[float, Check("at least 0", lambda number: number >= 0)]
+AtLeast1 = Annotated[float, Check("at least 1", lambda number: number >= 1)]
 Base = Annotated[
     float,
-    Must("above 1, or no channel is slower than another: 10000 is usual", lambda base: base > 1),
+    Check("above 1, or no channel is slower than another: 10000 is usual", lambda base: base > 1),
 ]
-Count = Annotated[int, Must("0 or more", lambda number: number >= 0)]
+Count = Annotated[int, Check("0 or more", lambda number: number >= 0)]
 Layout = Literal["half", "interleaved"]  # of the two channels of a pair
 Mode = Literal["dynamic", "fixed"]  # of an extension's factor: from each length, or from target_len
-Period = Annotated[int, Must("at least 2 layers, of which one differs", lambda layers: layers >= 2)]
-Share = Annotated[float, Must("a share from 0 to 1", lambda share: 0 <= share <= 1)]
-Size = Annotated[int, Must("at least 1", lambda number: number >= 1)]
-Several = Annotated[int, Must("at least 2", lambda number: number >= 2)]
-Tokens = Annotated[int, Must("at least 1 token", lambda tokens: tokens >= 1)]
+Period = Annotated[
+    int, Check("at least 2 layers, of which one differs", lambda layers: layers >= 2)
+]
+Share = Annotated[float, Check("a share from 0 to 1", lambda share: 0 <= share <= 1)]
+Size = Annotated[int, Check("at least 1", lambda number: number >= 1)]
+Several = Annotated[int, Check("at least 2", lambda number: number >= 2)]
+Tokens = Annotated[int, Check("at least 1 token", lambda tokens: tokens >= 1)]
 
 
 class Trait(Flag):

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from posbench.common.errors import ConfigError
-from posbench.config.names import named
+from posbench.config.names import display_name
 from posbench.position.effect import changes, equal, masks
 from posbench.position.geometry import Bias, Span, Trait
 from posbench.position.interfaces import ANY, Encoding, Extension, ScaleAttention
@@ -209,7 +209,7 @@ def name_of(method: object) -> str:
         return file_of(method)
     kinds = {"encoding": Encoding, "extension": Extension, "scale_attention": ScaleAttention}
     group = next(name for name, kind in kinds.items() if isinstance(method, kind))
-    return named(group, node)
+    return display_name(group, node)
 
 
 def file_of(method: object) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from posbench.common.errors import ConfigError, Undescribed
 from posbench.common.files import read_bytes
-from posbench.config.typed_args import Must, fit_value
+from posbench.config.typed_args import Check, convert
 
 # Defaults of transformers for keys that config.json lacks.
 SILENT = {"hidden_act": "silu", "rms_norm_eps": 1e-6, "tie_word_embeddings": False}
@@ -62,7 +62,7 @@ OTHER = {
 def _whole_number(low: int, high: int) -> Any:
     """Type of a whole number in a range."""
     return Annotated[
-        int, Must(f"a whole number from {low} to {high}", lambda value: low <= value <= high)
+        int, Check(f"a whole number from {low} to {high}", lambda value: low <= value <= high)
     ]
 
 
@@ -70,7 +70,7 @@ SIZE = _whole_number(1, 2**20)
 COUNT = _whole_number(1, 2**14)
 LENGTH = _whole_number(1, 2**40)
 INDEX = _whole_number(0, 2**40)
-NUMBER = Annotated[float, Must("a number between 0 and 1e15", lambda value: 0 < value < 1e15)]
+NUMBER = Annotated[float, Check("a number between 0 and 1e15", lambda value: 0 < value < 1e15)]
 TYPES = {  # of values that are given and not null
     "vocab_size": _whole_number(1, 2**24),
     "hidden_size": SIZE,
@@ -242,7 +242,7 @@ def _convert(config: dict, file: Path) -> None:
         for key, value in mapping.items():
             if key in TYPES and value is not None:
                 name = f"{file} is damaged or was edited, so download it again: {beginning}{key}"
-                mapping[key] = fit_value(name, value, TYPES[key])
+                mapping[key] = convert(name, value, TYPES[key])
 
 
 def _check_consistent(config: dict, file: Path) -> None:

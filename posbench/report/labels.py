@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from posbench.config.identity import family, method_args, method_name
-from posbench.config.names import called, nodes
+from posbench.config.identity import method_args, method_name, run_prefix
+from posbench.config.names import closest_yaml, group_yamls
 from posbench.report.method_words import short_value
 from posbench.runs.setting import Setting
 
@@ -35,7 +35,7 @@ class Facts:
 class Labels:
     """Labels (encoding, extension, scale_attention) of rows among `rows`.
 
-    Methods are named by `called`. An argument appears only if two of `rows` differ in it, and not
+    Methods are named by `closest_yaml`. An argument appears only if two of `rows` differ in it, and not
     at its value in configs/: beside `ntk multiplier=2.0` the default is plain `ntk`. `variants`
     ({run_id: {key: words}}) tells apart trainings of one encoding, whose `steps` are given by
     run_id. A fine-tuned run names its parent's family, and the extension that it was fine-tuned
@@ -56,7 +56,7 @@ class Labels:
         self.args: dict[tuple[str, str], list[dict]] = defaultdict(list)  # {(group, method): sets}
         for row in map(trained_part_moved, rows):
             for group, column in METHODS.items():
-                sets = self.args[group, called(group, row[group], row[column])]
+                sets = self.args[group, closest_yaml(group, row[group], row[column])]
                 if (row[column] or {}) not in sets:
                     sets.append(row[column] or {})
 
@@ -73,9 +73,9 @@ class Labels:
     def facts(self, row: dict, setting: Setting | str | None = None) -> Facts:
         """Values behind the labels of a row, and the setting of its evaluation."""
         moved = trained_part_moved(row)
-        parent = family(row["finetune"]) if row["finetune"] else None
+        parent = run_prefix(row["finetune"]) if row["finetune"] else None
         encoding, extension = (
-            called(group, moved[group], moved[column]) for group, column in METHODS.items()
+            closest_yaml(group, moved[group], moved[column]) for group, column in METHODS.items()
         )
         return Facts(
             encoding,
@@ -94,15 +94,15 @@ class Labels:
         if row["trained_scale"] not in (None, "none"):
             label += f" trained with {row['trained_scale']}"
         if row["finetune"]:
-            label += f" tuned from {family(row['finetune'])}"
+            label += f" tuned from {run_prefix(row['finetune'])}"
         words = self.variants.get(row["run_id"], {})
         return label + "".join(text for key, text in words.items() if key != without)
 
     def _method(self, group: str, row: dict) -> str:
         """Name of a method with the arguments that tell it apart, such as "ntk multiplier=2.0"."""
         args = row[METHODS[group]] or {}
-        method = called(group, row[group], args)
-        usual = nodes(group).get(method, {})
+        method = closest_yaml(group, row[group], args)
+        usual = group_yamls(group).get(method, {})
         words = [method]
         for key, value in sorted(args.items()):
             if usual.get(key, ABSENT) == value:

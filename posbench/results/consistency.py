@@ -150,7 +150,7 @@ def _plain(column: str, value: object) -> object:
     if column == "finetune":
         return value or ""
     if column.endswith("_args"):
-        return identity.stable(
+        return identity.canonical(
             identity.without_later(column.removesuffix("_args"), dict(value or {}))
         )
     return value

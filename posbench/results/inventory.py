@@ -14,7 +14,7 @@ from posbench.common.defuse import printable
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import locked, read_bytes, read_lines
 from posbench.config.identity import CHOICE, method_name
-from posbench.config.names import named
+from posbench.config.names import display_name
 from posbench.results.run_metadata import (
     ABSENT,
     RunMetadata,
@@ -154,7 +154,7 @@ def _encoding_name(config: dict) -> str:
     if config.get("model", {}).get("checkpoint") and not config["model"].get("engine"):
         return "hf"
     try:
-        return named("encoding", config.get("encoding", {}))
+        return display_name("encoding", config.get("encoding", {}))
     except ConfigError:
         return "-"
 

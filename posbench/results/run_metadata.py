@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from posbench.common.defuse import printable
 from posbench.common.errors import RunError
 from posbench.common.files import read_json, read_lines
-from posbench.config.identity import CHOICE, LATER, NOT_MODEL, NOT_TRAIN, family
-from posbench.config.names import called
+from posbench.config.identity import CHOICE, FIELDS_ADDED_LATER, NOT_MODEL, NOT_TRAIN, run_prefix
+from posbench.config.names import closest_yaml
 from posbench.runs.directory import Run
 
 if TYPE_CHECKING:
@@ -156,12 +156,12 @@ def _whole_as_int(value: object) -> object:
 def differing(configs: Sequence[Mapping[str, object]]) -> dict[str, list[str]]:
     """{key: its value in each configuration, as text} for the keys that differ.
 
-    A missing key of identity.LATER counts as its default.
+    A missing key of identity.FIELDS_ADDED_LATER counts as its default.
     """
     keys = dict.fromkeys(key for config in configs for key in config)
     found = {}
     for key in keys:
-        default = _whole_as_int(LATER.get(key, ABSENT))
+        default = _whole_as_int(FIELDS_ADDED_LATER.get(key, ABSENT))
         if len({text(config.get(key, default)) for config in configs}) > 1:
             found[key] = [text(config.get(key, ABSENT)) for config in configs]
     return found
@@ -197,8 +197,8 @@ def variants(
     groups: dict[tuple, dict[str, int]] = defaultdict(dict)
     shared = ("data", "tokenizer", "trained_scale", "finetune")
     for evaluation in evaluations:
-        row = {**evaluation.first, "finetune": family(evaluation.first["finetune"] or "")}
-        encoding = called("encoding", row["encoding"], row["encoding_args"])
+        row = {**evaluation.first, "finetune": run_prefix(evaluation.first["finetune"] or "")}
+        encoding = closest_yaml("encoding", row["encoding"], row["encoding_args"])
         kind = (evaluation.source, encoding, *(text(row[name]) for name in shared))
         groups[kind, row["train_len"], text(row["encoding_args"])][row["run_id"]] = row["seed"]
     configs = [
@@ -249,7 +249,7 @@ def setting_words(config: Mapping[str, object], keys: Sequence[str]) -> dict[str
     short = [key.rpartition(".")[2] for key in keys]
     names = short if len(set(short)) == len(short) else keys
     return {
-        key: f" {name}={text(config.get(key, LATER.get(key, ABSENT)))}"
+        key: f" {name}={text(config.get(key, FIELDS_ADDED_LATER.get(key, ABSENT)))}"
         for key, name in zip(keys, names, strict=True)
     }
 

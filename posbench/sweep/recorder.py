@@ -24,7 +24,7 @@ from urllib.parse import urlparse
 from posbench.common.defuse import printable
 from posbench.common.errors import RunError, first_line
 from posbench.common.files import append_lines, read_lines
-from posbench.config.names import called, named
+from posbench.config.names import closest_yaml, display_name
 from posbench.config.schema import LogConfig
 from posbench.runs.columns import COLUMNS
 from posbench.runs.directory import Run
@@ -266,7 +266,7 @@ def catch_up(started: Any, run: Run, own: str | None, evaluations: bool) -> None
         _add_tags(
             started,
             [
-                f"extension={called('extension', row['extension'], row['extension_args'])}"
+                f"extension={closest_yaml('extension', row['extension'], row['extension_args'])}"
                 for row in rows
             ],
         )
@@ -401,7 +401,7 @@ def _tags(config: dict) -> list[str]:
     """Tags of a job's methods, each once. A job may have a list of extensions and scales."""
     chosen = ((part, config.get(part) or []) for part in PARTS)
     tags = (
-        f"{part}={named(part, node)}"[:64]
+        f"{part}={display_name(part, node)}"[:64]
         for part, nodes in chosen
         for node in (nodes if isinstance(nodes, list) else [nodes])
     )

@@ -8,7 +8,7 @@ import pytest
 from test_cli import cli  # noqa: F401  (a fixture)
 
 from posbench.config import compose
-from posbench.config.identity import method_args, method_name, run_id, stable
+from posbench.config.identity import canonical, method_args, method_name, run_id
 from posbench.report.records import read_points
 
 EXTENSIONS = """
@@ -190,7 +190,7 @@ def test_a_name_changes_no_hash_and_is_no_argument():
     named = {**plain, "_name_": "half"}
     assert (method_name(plain), method_name(named)) == ("two", "half")
     assert method_args(named) == {"by": 2.0}
-    assert stable({"extension": named, "inner": [named]}) == stable(
+    assert canonical({"extension": named, "inner": [named]}) == canonical(
         {"extension": plain, "inner": [plain]}
     )
     training = {"model": {}, "train": {"length": 64}, "seed": 0}

@@ -19,7 +19,7 @@ from posbench.config import compose as composition
 from posbench.config.compose import unresolved
 from posbench.config.identity import training_identity
 from posbench.config.schema import check_config, typed
-from posbench.config.typed_args import Must, arguments, class_named, fit_value
+from posbench.config.typed_args import Check, arguments, class_named, convert
 from posbench.data.sources import make_source
 from posbench.model.build import check_methods, make_encoding, pick_device
 from posbench.position.instantiate import make
@@ -184,7 +184,7 @@ def make_class(written: dict) -> type:
     return get_class(written["_target_"])
 
 
-Half = Annotated[int, Must("even", lambda number: number % 2 == 0)]
+Half = Annotated[int, Check("even", lambda number: number % 2 == 0)]
 
 
 class Own(Encoding):
@@ -249,12 +249,12 @@ def test_an_argument_that_a_class_lacks_is_named_with_the_nearest():
 
 
 def test_whole_numbers_and_truths_are_taken_however_they_are_written():
-    assert fit_value("x", 64.0, int) == 64 and isinstance(fit_value("x", 64.0, int), int)
-    assert fit_value("x", 1, bool) is True and fit_value("x", True, int | None | bool) is True
+    assert convert("x", 64.0, int) == 64 and isinstance(convert("x", 64.0, int), int)
+    assert convert("x", 1, bool) is True and convert("x", True, int | None | bool) is True
     assert isinstance(
-        fit_value("x", 10000, float), int
+        convert("x", 10000, float), int
     )  # as it was given: classes and hashes do not tell 10000 from 10000.0
-    assert fit_value("x", 1, str | int) == 1 and fit_value("x", 2**64 - 1, int) == 2**64 - 1
+    assert convert("x", 1, str | int) == 1 and convert("x", 2**64 - 1, int) == 2**64 - 1
     for value, hint in (
         (True, int),
         (True, float),
@@ -265,7 +265,7 @@ def test_whole_numbers_and_truths_are_taken_however_they_are_written():
         (2, bool),
     ):
         with pytest.raises(ConfigError):
-            fit_value("x", value, hint)
+            convert("x", value, hint)
 
 
 def test_ids_do_not_tell_an_int_from_the_float_it_equals():
@@ -292,7 +292,7 @@ def test_ids_do_not_tell_an_int_from_the_float_it_equals():
 def test_terminal_escapes_and_endless_values_do_not_reach_a_sentence():
     for value in ("\x1b[31m" + "x" * 500, ["\x1b[31m" * 100]):
         with pytest.raises(ConfigError) as refusal:
-            fit_value("train.steps", value, int)
+            convert("train.steps", value, int)
         assert "\x1b" not in str(refusal.value) and len(str(refusal.value)) < 150
 
 

@@ -98,7 +98,7 @@ def test_what_makes_a_training(path, value):
 
 
 def test_a_later_key_at_its_default_leaves_old_ids_alone(monkeypatch):
-    monkeypatch.setitem(identity.LATER, "train.ema", 0.0)
+    monkeypatch.setitem(identity.FIELDS_ADDED_LATER, "train.ema", 0.0)
     assert run_id(changed("train.ema", 0.0), "f") == run_id(CFG, "f")
     assert run_id(changed("train.ema", 0.9), "f") != run_id(CFG, "f")
     assert run_id(changed("model.ema", 0.0), "f") != run_id(CFG, "f")

@@ -203,7 +203,11 @@ def test_text_that_went_away_is_missed_by_name_and_nothing_is_lost(world, capfd)
 def test_a_run_of_before_later_keys_is_found_and_evaluated(world, capfd):
     old = world.run(0)
     cfg = OmegaConf.to_container(OmegaConf.load(old / "config.yaml"))
-    gone = [name for name in identity.LATER if name.split(".")[0] in ("encoding", "train", "model")]
+    gone = [
+        name
+        for name in identity.FIELDS_ADDED_LATER
+        if name.split(".")[0] in ("encoding", "train", "model")
+    ]
     for name in gone:
         group, key = name.split(".")
         cfg[group].pop(key, None)

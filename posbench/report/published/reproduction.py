@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from posbench.config.identity import (
-    LATER,
+    FIELDS_ADDED_LATER,
     NOT_TRAIN,
     as_word,
     method_args,
     method_label,
     without_later,
 )
-from posbench.config.names import as_command, base_node, called, named, nodes
+from posbench.config.names import as_command, base_yaml, closest_yaml, display_name, group_yamls
 from posbench.results.evaluation import Evaluation
 from posbench.results.run_metadata import RunMetadata, flatten
 from posbench.runs.setting import Setting
@@ -79,16 +79,19 @@ def _method_words(row: dict, config: Mapping[str, dict]) -> list[str] | None:
     scale_args = json.loads(scale_json or "{}")
     extension_args = row["extension_args"] or {}
     methods = {  # {key: (name, arguments)}
-        "encoding": (named("encoding", config["encoding"]), method_args(config["encoding"])),
-        "extension": (called("extension", row["extension"], extension_args), extension_args),
-        "scale_attention": (called("scale_attention", scale, scale_args), scale_args),
+        "encoding": (display_name("encoding", config["encoding"]), method_args(config["encoding"])),
+        "extension": (closest_yaml("extension", row["extension"], extension_args), extension_args),
+        "scale_attention": (closest_yaml("scale_attention", scale, scale_args), scale_args),
     }
     trained = config["train"].get("scale_attention") or {}
     if method_label(trained, "scale_attention") != "none":
-        methods["train.scale_attention"] = (named("scale_attention", trained), method_args(trained))
+        methods["train.scale_attention"] = (
+            display_name("scale_attention", trained),
+            method_args(trained),
+        )
     words = []
     for key, (name, args) in methods.items():
-        usual = nodes(key.rpartition(".")[2]).get(name)
+        usual = group_yamls(key.rpartition(".")[2]).get(name)
         if usual is None:
             return None
         words += [f"{key}={name}", *_changed(key, args, method_args(usual))]
@@ -98,22 +101,24 @@ def _method_words(row: dict, config: Mapping[str, dict]) -> list[str] | None:
 def _data_words(data: dict) -> list[str] | None:
     """Words of the data, without keys that its yaml does not have."""
     name = str(data.get("name"))
-    if name not in nodes("data"):
+    if name not in group_yamls("data"):
         return None
-    usual = {**base_node("data"), **nodes("data")[name]}
+    usual = {**base_yaml("data"), **group_yamls("data")[name]}
     return [f"data={name}", *_changed("data", data, usual, usual_keys_only=True)]
 
 
 def _model_words(model: dict) -> list[str]:
     """Words of the model, from the yaml that needs the fewest."""
-    changes = {name: _changed("model", model, usual) for name, usual in nodes("model").items()}
+    changes = {
+        name: _changed("model", model, usual) for name, usual in group_yamls("model").items()
+    }
     name = min(changes, key=lambda name: len(changes[name]))
     return [f"model={name}", *changes[name]]
 
 
 def _train_words(train: dict) -> list[str]:
     values = {key: value for key, value in train.items() if key != "scale_attention"}
-    return _changed("train", values, nodes("train")["default"])
+    return _changed("train", values, group_yamls("train")["default"])
 
 
 def _evaluate_words(protocol: str, setting: Setting) -> list[str]:
@@ -121,18 +126,18 @@ def _evaluate_words(protocol: str, setting: Setting) -> list[str]:
     for field in Setting.__dataclass_fields__:
         if field not in FILE_FIELDS:
             values[field] = getattr(setting, field)
-    return _changed("evaluate", values, nodes("evaluate")["default"])
+    return _changed("evaluate", values, group_yamls("evaluate")["default"])
 
 
 def _changed(group: str, values: dict, usual: dict, usual_keys_only: bool = False) -> list[str]:
-    """Words for values that differ from `usual`, the yaml of a group. An absent key of LATER means
+    """Words for values that differ from `usual`, the yaml of a group. An absent key of FIELDS_ADDED_LATER means
     its default.
     """
     usual_values = flatten(usual, f"{group}.")
     run_values = flatten(without_later(group, values), f"{group}.")
     for key, value in usual_values.items():
-        if key in LATER and key not in run_values and value is not None:
-            run_values[key] = LATER[key]
+        if key in FIELDS_ADDED_LATER and key not in run_values and value is not None:
+            run_values[key] = FIELDS_ADDED_LATER[key]
     words = []
     for key, value in run_values.items():
         if value is None or value == usual_values.get(key):

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from posbench.common.errors import ConfigError, did_you_mean
-from posbench.config.names import nodes
+from posbench.config.names import group_yamls
 from posbench.evaluation.protocol import ReadVolume
 from posbench.sweep.cost import ModelSize
 
@@ -103,7 +103,7 @@ CUT_TEXT = Option(CUT, CUT, extension="recompute_window")
 
 def node(group: str, name: str) -> dict:
     """Content of a method's yaml, to be changed at will."""
-    return copy.deepcopy(nodes(group)[name])
+    return copy.deepcopy(group_yamls(group)[name])
 
 
 def follow(family: str) -> Option:

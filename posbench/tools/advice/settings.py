@@ -6,7 +6,7 @@ from pathlib import Path
 from posbench.common.errors import ConfigError
 from posbench.common.files import read_json, write_json
 from posbench.config.identity import as_word, method_name
-from posbench.config.names import as_command, nodes
+from posbench.config.names import as_command, group_yamls
 from posbench.config.schema import JobConfig
 from posbench.pretrained.checkpoint import find_checkpoint
 from posbench.tools.advice.decide import USES, WITHOUT_SETTING
@@ -117,7 +117,7 @@ def engine_words(config: JobConfig, of_option: dict, config_file: dict | None) -
         "num_hidden_layers": config.model.n_layer,
         "head_dim": config.model.head_width,
     }
-    unextended = settings(config, nodes("extension")["none"], config_file)
+    unextended = settings(config, group_yamls("extension")["none"], config_file)
     longest = of_option["max_position_embeddings"]
     engines = in_words(
         _read_setting(shape, of_option, train_len),
@@ -147,6 +147,6 @@ def words(group: str, method: dict) -> str:
     name = method_name(method)
     typed = [f"{group}={name}"]
     for key, value in method.items():
-        if value != nodes(group)[name][key]:
+        if value != group_yamls(group)[name][key]:
             typed.append(f"{group}.{key}={value}")
     return " ".join(typed)

@@ -5,7 +5,7 @@ from safetensors import safe_open
 from posbench.common.errors import ConfigError, RunError
 from posbench.config.defaults import resolve
 from posbench.config.identity import CHOICE, NOT_ARGUMENTS, method_name
-from posbench.config.names import named, nodes
+from posbench.config.names import display_name, group_yamls
 from posbench.config.schema import TRAINING, JobConfig
 from posbench.model.build import load_model, make_encoding, make_trained_scale
 from posbench.position.instantiate import trusted_config
@@ -56,8 +56,8 @@ def make_methods(cfg: JobConfig) -> tuple[Encoding, ScaleAttention | None]:
 
 def method_in_words(group: str, method: dict) -> str:
     """Name of a method's yaml, and the arguments that differ from it, such as "rope base=27"."""
-    name = named(group, method)
-    default = nodes(group).get(name, {})
+    name = display_name(group, method)
+    default = group_yamls(group).get(name, {})
     same_class = default.get("_target_") == method["_target_"]
     defaults = flatten(default) if same_class else {}
     arguments = flatten(method)

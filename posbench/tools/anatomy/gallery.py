@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from torch.nn.functional import pad
 
 from posbench.common.errors import ConfigError
-from posbench.config.names import nodes
+from posbench.config.names import group_yamls
 from posbench.model.build import seeded
 from posbench.position.geometry import Bias, Shape
 from posbench.position.instantiate import make
@@ -160,7 +160,7 @@ def dissected(group: str) -> list[Tile]:
 
     An encoding that does not reach LENGTH by itself has recompute_window; other methods act on
     RoPE, else on the first encoding they can; one that acts on none is left out."""
-    methods = nodes(group)
+    methods = group_yamls(group)
     tiles = []
     for name in sorted(methods, key=lambda name: (name != "none", name)):
         tile = _encoding_tile(name) if group == "encoding" else _tile(group, name)
@@ -171,16 +171,16 @@ def dissected(group: str) -> list[Tile]:
 
 def _encoding_tile(name: str) -> Tile | None:
     """An encoding by itself, or with recompute_window."""
-    encoding = nodes("encoding")[name]
+    encoding = group_yamls("encoding")[name]
     anatomy = _dissect(encoding)
     if anatomy is None:
-        anatomy = _dissect(encoding, extension=nodes("extension")["recompute_window"])
+        anatomy = _dissect(encoding, extension=group_yamls("extension")["recompute_window"])
     return None if anatomy is None else Tile(name, name, anatomy)
 
 
 def _tile(group: str, name: str) -> Tile | None:
     """An extension or a scale on the first encoding that it changes, RoPE if it can."""
-    encodings, method = nodes("encoding"), nodes(group)[name]
+    encodings, method = group_yamls("encoding"), group_yamls(group)[name]
     for encoding in ("rope", *encodings):
         anatomy = _dissect(encodings[encoding], **{group: method})
         if anatomy is not None:
@@ -194,8 +194,8 @@ def _dissect(
     """Anatomy of methods from their nodes; None if not defined at LENGTH or of no effect."""
     with seeded(0):
         built = make(encoding, SHAPE)
-    acting = make(extension or nodes("extension")["none"])
-    no_scale = make(nodes("scale_attention")["none"], SHAPE)
+    acting = make(extension or group_yamls("extension")["none"])
+    no_scale = make(group_yamls("scale_attention")["none"], SHAPE)
     scale, trained = no_scale, None
     if scale_attention is not None:
         scale = make(scale_attention, SHAPE)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from posbench.common.errors import ConfigError
-from posbench.config.names import nodes
+from posbench.config.names import group_yamls
 from posbench.config.schema import JobConfig, TrainConfig
 from posbench.model import precision as bf16
 from posbench.model.build import make_model, read_theirs
@@ -57,7 +57,7 @@ def load(path: str) -> GPT | Reader:
         "cache_dir": None,
     }
     found = config_from_checkpoint(
-        {"model": {"path": path}, "encoding": nodes("encoding")["rope"], **unread}
+        {"model": {"path": path}, "encoding": group_yamls("encoding")["rope"], **unread}
     )
     cfg = JobConfig.of({key: found[key] for key in ("encoding", "model", "train", "seed")})
     checkpoint = cfg.model.checkpoint
@@ -94,7 +94,7 @@ def measure_checkpoint(
         )
         cases, left_out = {}, {}
         for name in (PLAIN, *chosen):
-            extension, scale = make(nodes("extension")[name]), NoScale(model.encoding.shape)
+            extension, scale = make(group_yamls("extension")[name]), NoScale(model.encoding.shape)
             try:
                 noop = check(model.encoding, extension, scale, [length], allow_untested=True).noop
             except ConfigError as error:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.config.command_line import options, unbracketed
-from posbench.config.names import nodes
+from posbench.config.names import group_yamls
 
 DEFAULTS = {
     **{
@@ -40,7 +40,7 @@ def benchmark(arguments: list[str]) -> None:
         chosen |= {key: value for key, value in OF_CHECKPOINT.items() if key not in typed}
     groups = ("extension",) if path else ("encoding", "extension", "scale_attention")
     known = [
-        *(name for group in groups for name in nodes(group)),
+        *(name for group in groups for name in group_yamls(group)),
         *(["transformers"] if path else []),
     ]
     for name in filter(None, chosen["only"].split(",")):

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from posbench.common.errors import ConfigError
 from posbench.common.machine import fast_dtype
-from posbench.config.names import nodes
+from posbench.config.names import group_yamls
 from posbench.config.schema import ModelConfig, TrainConfig
 from posbench.extensions.none import NoExtension
 from posbench.model import precision as bf16
@@ -110,17 +110,19 @@ def _trainable(train_len: int) -> dict[str, GPT]:
     """
     shape = make_shape(MODEL, train_len)
     models = {
-        name: GPT(MODEL, make(node, shape), VOCAB) for name, node in nodes("encoding").items()
+        name: GPT(MODEL, make(node, shape), VOCAB) for name, node in group_yamls("encoding").items()
     }
-    for name, node in nodes("scale_attention").items():
+    for name, node in group_yamls("scale_attention").items():
         scale = make(node, shape)
         if scale.trained or scale.by_distance or scale.sinks:
             models[f"{BASE}, {name} trained in"] = GPT(
-                MODEL, make(nodes("encoding")[BASE], shape), VOCAB, scale
+                MODEL, make(group_yamls("encoding")[BASE], shape), VOCAB, scale
             )
     return models | {
         GATED: GPT(
-            replace(MODEL, output_gate="elementwise"), make(nodes("encoding")[BASE], shape), VOCAB
+            replace(MODEL, output_gate="elementwise"),
+            make(group_yamls("encoding")[BASE], shape),
+            VOCAB,
         )
     }
 
@@ -134,7 +136,7 @@ def beside_transformers(repeats: int, device: str = "cpu") -> Iterator[list[Figu
     for vocab, length in itertools.product(VOCABULARIES, TRAINED):
         llama, rope = (
             transformers_llama(vocab),
-            GPT(MODEL, make(nodes("encoding")[BASE], make_shape(MODEL, length)), vocab),
+            GPT(MODEL, make(group_yamls("encoding")[BASE], make_shape(MODEL, length)), vocab),
         )
         if llama is not None:
             text_BT = torch.randint(
@@ -247,13 +249,13 @@ def _models(train_len: int, device: str) -> dict[str, tuple]:
     }
     rope = trained[BASE]
     models = {name: (model, plain, unscaled) for name, model in trained.items()}
-    for name, node in nodes("extension").items():
+    for name, node in group_yamls("extension").items():
         extension = make(node)
         # A crop feeds fewer tokens, which is no longer input.
         if name != "none" and fed_length(extension, train_len, 2 * train_len) > train_len:
             base = "learned" if extension.needs & ~rope.encoding.traits else BASE
             models[f"{base} + {name}"] = (trained[base], extension, unscaled)
-    for name, node in nodes("scale_attention").items():
+    for name, node in group_yamls("scale_attention").items():
         scale = make(node, rope.encoding.shape)
         if name != "none" and not scale.trained:
             models[f"{BASE}, {name}"] = (rope, plain, scale)

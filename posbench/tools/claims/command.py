@@ -13,7 +13,7 @@ from posbench.common.files import write_atomic
 from posbench.config.command_line import list_files
 from posbench.config.compose import Composer, Request, check_effect, compose, expand
 from posbench.config.identity import method_args, method_name
-from posbench.config.names import CONFIGS, nodes
+from posbench.config.names import CONFIGS, group_yamls
 from posbench.results.search import Found, find_results
 from posbench.sweep.jobs import plan_existing
 from posbench.tools.claims.find import Pool
@@ -136,7 +136,7 @@ def defaults() -> dict[tuple[str, str], dict]:
     """{(group, name): arguments in configs/} for encodings and extensions."""
     arguments = {}
     for group in ("encoding", "extension"):
-        for name, node in nodes(group).items():
+        for name, node in group_yamls(group).items():
             if method_name(node) == name:
                 arguments[group, name] = method_args(node)
     return arguments

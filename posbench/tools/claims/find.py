@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from posbench.common.errors import RunError
-from posbench.config.identity import LATER
+from posbench.config.identity import FIELDS_ADDED_LATER
 from posbench.config.schema import TrainConfig
 from posbench.report.labels import trained_part_moved
 from posbench.report.references import References, check_losses, check_one_set
@@ -130,7 +130,8 @@ class Pool:
             return False
         required = {**PLAIN, "train.length": entry.first["train_len"], **(cell.config or {})}
         return all(
-            config.get(key, LATER.get(key, ABSENT)) == value for key, value in required.items()
+            config.get(key, FIELDS_ADDED_LATER.get(key, ABSENT)) == value
+            for key, value in required.items()
         )
 
     def reference(self, entry: Evaluation, kind: str) -> Evaluation:

@@ -9,7 +9,7 @@ from posbench.common.errors import ConfigError, did_you_mean
 from posbench.common.files import sha256_json, write_json
 from posbench.config.compose import Request
 from posbench.config.identity import method_name
-from posbench.config.names import nodes
+from posbench.config.names import group_yamls
 from posbench.config.schema import typed
 from posbench.data.task import make_text_task
 from posbench.data.text_questions import TextQuestions
@@ -87,7 +87,7 @@ def _run_tasks(model: object, checkpoint: Checkpoint, config: dict) -> dict:
     with tempfile.TemporaryDirectory() as folder:
         tasks = []
         for name in config["tasks"]:
-            if name in nodes("task"):
+            if name in group_yamls("task"):
                 tasks += _write_tasks(name, content, config, Path(folder))
             else:
                 tasks.append(name)
@@ -116,7 +116,7 @@ def _check_tasks(tasks: list[str], available: list[str]) -> None:
     """Raise ConfigError for a task that is not available, with the nearest name."""
     unknown = [name for name in tasks if name not in available]
     if unknown:
-        suggestion = did_you_mean(unknown[0], [*nodes("task"), *available])
+        suggestion = did_you_mean(unknown[0], [*group_yamls("task"), *available])
         raise ConfigError(
             f"tasks={unknown[0]} is not a task of configs/task, lm-evaluation-harness or"
             f" include{suggestion}."
@@ -151,7 +151,7 @@ def _write_tasks(name: str, content: bytes, config: dict, folder: Path) -> list[
     """
     tokenizer = read_tokenizer(name, content)
     evaluate = typed("evaluate", config["evaluate"])
-    task = make_text_task({"name": name, **nodes("task")[name]})
+    task = make_text_task({"name": name, **group_yamls("task")[name]})
     questions = TextQuestions(task, name, "test", None, tokenizer, None)
     written = []
     for length in evaluate.lengths or [USUAL_LENGTH]:

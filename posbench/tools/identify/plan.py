@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.config.identity import NO_SCALE
-from posbench.config.names import nodes
+from posbench.config.names import group_yamls
 
 USUAL_BASE = 1e4  # that an engine takes where it is given none
 PUBLISHED = {"alpha": 1.0, "beta": 32.0}  # YaRN's turns in every engine
@@ -69,13 +69,13 @@ def setting_candidates(
             "yarn_amplitude_twice",
             f"YaRN with factor {factor:g}, its factor on the logits twice",
             methods.yarn(),
-            dict(nodes("scale_attention")["yarn_temperature"]),
+            dict(group_yamls("scale_attention")["yarn_temperature"]),
         ),
     ]
 
 
 def _node(name: str, **arguments: object) -> dict:
-    return {**nodes("extension")[name], **arguments}
+    return {**group_yamls("extension")[name], **arguments}
 
 
 @dataclass(frozen=True)
@@ -224,7 +224,7 @@ def own_candidates(encoding: dict) -> list[Candidate]:
         span = Span(encoding["scaling_len"], scaling["target_len"], scaling["target_len"])
         rest = encoding["amplitude"] / math.sqrt(make(scaling).temperature(span))
         coefficient = (rest - 1) / math.log(span.factor)
-        scale = {**nodes("scale_attention")["yarn_temperature"], "coefficient": coefficient}
+        scale = {**group_yamls("scale_attention")["yarn_temperature"], "coefficient": coefficient}
     words = "the scaling of the checkpoint's config.json"
     twice = _node("compose", parts=[scaling, scaling])
     return [

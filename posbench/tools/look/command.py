@@ -22,7 +22,7 @@ from posbench.common.wheel_file import wheel_file
 from posbench.config.compose import Request
 from posbench.config.defaults import LONG
 from posbench.config.identity import NO_SCALE, method_name
-from posbench.config.names import nodes
+from posbench.config.names import group_yamls
 from posbench.data import prepare
 from posbench.evaluation.protocol import ReadVolume
 from posbench.results.evaluation import load_evaluation
@@ -59,7 +59,7 @@ def look(request: Request) -> None:
         and not config["evaluate"].get("documents")
     ):
         # The other long files are tables of numbers.
-        documents = nodes("experiment")["pretrained"]["base"]["evaluate.documents"]
+        documents = group_yamls("experiment")["pretrained"]["base"]["evaluate.documents"]
         config = {**config, "evaluate": {**config["evaluate"], "documents": documents}}
     first_look = FirstLook(config, request.launcher, shlex.join(sys.orig_argv), job, began)
     chosen = first_look.chosen()
@@ -94,7 +94,7 @@ def _of_one_model(request: Request) -> dict:
         )
     if config["run"] or config["model"]["path"]:
         return config
-    installed = nodes("experiment")["pretrained"]["base"]["model.path"]
+    installed = group_yamls("experiment")["pretrained"]["base"]["model.path"]
     try:
         wheel_file("model.path", installed)
     except ConfigError as error:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.config.defaults import resolve
-from posbench.config.names import chosen_node, named
+from posbench.config.names import chosen_node, display_name
 from posbench.config.schema import TRAINING, EvaluateConfig, JobConfig
 from posbench.data.corpus import fingerprint, read_text_of, resolved_text
 from posbench.data.sources import ALL, SPLITS, TASK
@@ -68,7 +68,7 @@ class LoadedRun:
         self._cache_dir = cache_dir
 
     def __repr__(self) -> str:
-        encoding = named("encoding", self.config["encoding"])
+        encoding = display_name("encoding", self.config["encoding"])
         length = self.config["train"].get("length")
         return f"<run {self.id}: encoding={encoding}, train.length={length}>"
 
