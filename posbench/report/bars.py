@@ -4,12 +4,14 @@ scale.
 Letters: N texts, T positions.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-WIDTH, LINES = 48, 3  # characters of a row of bars, and its height
-BARS, TOKENS = (48, 24, 16, 12), 1000  # numbers of bars, and the losses that the mean of one needs
+WIDTH = 48  # characters of a row of bars
+HEIGHT = 3  # lines of a row of bars
+COUNTS = (48, 24, 16, 12)  # numbers of bars, the finest first
+TOKENS = 1000  # losses that the mean of a bar needs
 EIGHTHS = " \u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
 PLAIN = " .:|"
 NAME = 12  # characters
@@ -21,41 +23,73 @@ def loss_bars(losses: Mapping[str, np.ndarray], train_len: int, blocks: str = EI
 
     `blocks` are the characters of a cell, from empty to full.
     """
-    texts, length = next(iter(losses.values())).shape
-    number = min(length, next((n for n in BARS if texts * length >= n * TOKENS), BARS[-1]))
-    parts, wide = np.array_split(np.arange(length), number), max(1, WIDTH // number)
-    heights = {
-        name: np.array([loss_NT[:, part].mean() for part in parts])
+    n_texts, length = next(iter(losses.values())).shape
+    bins = np.array_split(np.arange(length), _number_of_bars(n_texts, length))
+    bar_width = max(1, WIDTH // len(bins))
+    means = {
+        name: np.array([loss_NT[:, positions].mean() for positions in bins])
         for name, loss_NT in losses.items()
     }
-    known = np.concatenate([column[np.isfinite(column)] for column in heights.values()])
-    low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 0.0)
-    lines = [f"nats/token by position, {length // number:,} to a bar, from {low:.2f} to {high:.2f}"]
+    low, high = _finite_range(means.values())
+    span = f"{length // len(bins):,} to a bar, from {low:.2f} to {high:.2f}"
+    lines = [f"nats/token by position, {span}"]
+    for name, mean in means.items():
+        share = (mean - low) / max(high - low, 1e-9)
+        share = np.clip(np.nan_to_num(share, nan=1.0, posinf=1.0), 0, 1)
+        rows = _bars(share, blocks, bar_width)
+        names = [""] * (HEIGHT - 1) + [name]
+        for left, row, right in zip(names, rows, _notes(losses[name], train_len), strict=True):
+            lines.append(f"{left:{NAME}} {row}  {right}".rstrip())
+    last_positions = [int(positions[-1]) + 1 for positions in bins]
+    return "\n".join([*lines, _axis(last_positions, train_len, bar_width)])
+
+
+def _number_of_bars(n_texts: int, length: int) -> int:
+    """Bars of which each has enough losses, and at least one position."""
+    for count in COUNTS:
+        if n_texts * length >= count * TOKENS:
+            return min(length, count)
+    return min(length, COUNTS[-1])
+
+
+def _finite_range(columns: Iterable[np.ndarray]) -> tuple[float, float]:
+    """Smallest and largest finite value; 0, 0 without any."""
+    values = np.concatenate([column[np.isfinite(column)] for column in columns])
+    return (float(values.min()), float(values.max())) if len(values) else (0.0, 0.0)
+
+
+def _bars(share: np.ndarray, blocks: str, bar_width: int) -> list[str]:
+    """Lines of a row of bars, from the top, whose heights are shares of it from 0 to 1."""
     full = len(blocks) - 1
-    for name, column in heights.items():
-        share = np.clip(
-            np.nan_to_num((column - low) / max(high - low, 1e-9), nan=1.0, posinf=1.0), 0, 1
-        )
-        steps, loss_NT = 1 + np.round(share * (LINES * full - 1)).astype(int), losses[name]
-        beyond = f"{loss_NT[:, train_len:].mean():.2f} beyond" if length > train_len else ""
-        told = ["", f"{loss_NT[:, :train_len].mean():.2f} to {min(train_len, length):,}", beyond]
-        for line in range(LINES):
-            cells = np.clip(steps - (LINES - 1 - line) * full, 0, full)
-            bars = "".join(wide * blocks[cell] for cell in cells)
-            lines.append(
-                f"{name if line == LINES - 1 else '':{NAME}} {bars}  {told[line]}".rstrip()
-            )
-    return "\n".join([*lines, _axis(length, train_len, parts, wide)])
+    steps = 1 + np.round(share * (HEIGHT * full - 1)).astype(int)  # even the lowest is seen
+    lines = []
+    for line in reversed(range(HEIGHT)):
+        cells = np.clip(steps - line * full, 0, full)
+        lines.append("".join(bar_width * blocks[cell] for cell in cells))
+    return lines
 
 
-def _axis(length: int, train_len: int, parts: list[np.ndarray], wide: int) -> str:
+def _notes(loss_NT: np.ndarray, train_len: int) -> list[str]:
+    """Text beside each line of a row of bars: its mean loss up to the training length and beyond."""
+    length = loss_NT.shape[1]
+    inside = f"{loss_NT[:, :train_len].mean():.2f} to {min(train_len, length):,}"
+    beyond = f"{loss_NT[:, train_len:].mean():.2f} beyond" if length > train_len else ""
+    return ["", inside, beyond]
+
+
+def _axis(last_positions: list[int], train_len: int, bar_width: int) -> str:
     """The first and the last position below the bars, and the training length where it lies."""
-    words, last = list(f"{1:<{wide * len(parts)}}"), f"{length:,}"
-    ends = {len(words): last}
+    width = bar_width * len(last_positions)
+    length = last_positions[-1]
+    last = f"{length:,}"
+    labels = {width: last}  # {column that it ends before: text}
     if train_len < length:
-        at = wide * (next(n for n, part in enumerate(parts) if part[-1] + 1 >= train_len) + 1)
-        if at + len(last) < len(words) and at >= len(said := f"trained to {train_len:,}|") + 2:
-            ends[at] = said
-    for end, said in ends.items():
-        words[max(0, end - len(said)) : end] = said
-    return f"{'':{NAME}} {''.join(words)}"
+        bar = next(index for index, end in enumerate(last_positions) if end >= train_len)
+        end = bar_width * (bar + 1)
+        text = f"trained to {train_len:,}|"
+        if end + len(last) < width and end >= len(text) + 2:  # it overlaps neither position
+            labels[end] = text
+    axis = list(f"{1:<{width}}")
+    for end, text in labels.items():
+        axis[max(0, end - len(text)) : end] = text
+    return f"{'':{NAME}} {''.join(axis)}"
