@@ -38,8 +38,9 @@ def loss_bars(losses: Mapping[str, np.ndarray], train_len: int, blocks: str = EI
         share = np.clip(np.nan_to_num(share, nan=1.0, posinf=1.0), 0, 1)
         rows = _bars(share, blocks, bar_width)
         names = [""] * (HEIGHT - 1) + [name]
-        for left, row, right in zip(names, rows, _notes(losses[name], train_len), strict=True):
-            lines.append(f"{left:{NAME}} {row}  {right}".rstrip())
+        notes = _notes(losses[name], train_len)
+        for name_column, row, note in zip(names, rows, notes, strict=True):
+            lines.append(f"{name_column:{NAME}} {row}  {note}".rstrip())
     last_positions = [int(positions[-1]) + 1 for positions in bins]
     return "\n".join([*lines, _axis(last_positions, train_len, bar_width)])
 
@@ -70,7 +71,7 @@ def _bars(share: np.ndarray, blocks: str, bar_width: int) -> list[str]:
 
 
 def _notes(loss_NT: np.ndarray, train_len: int) -> list[str]:
-    """Text beside each line of a row of bars: its mean loss up to the training length and beyond."""
+    """Text beside each line of a row of bars: its mean loss inside the window and beyond."""
     length = loss_NT.shape[1]
     inside = f"{loss_NT[:, :train_len].mean():.2f} to {min(train_len, length):,}"
     beyond = f"{loss_NT[:, train_len:].mean():.2f} beyond" if length > train_len else ""

@@ -24,7 +24,6 @@ from posbench.results.run_metadata import ABSENT, RunMetadata, differing, traini
 if TYPE_CHECKING:
     from posbench.report.report import Part, Report
 
-KINDS = ("context", "tasks", "section")  # of parts, in their order
 REFERENCES = {"floor": " (the floor)", "half": " (half the window, for G)"}
 COLOURS = (
     "colours: green below {}, orange above it, grey where zero lies inside the interval; the deeper"
@@ -49,10 +48,15 @@ def page(report: "Report", drawn: Iterable[Mapping[str, Sequence[Path]]]) -> str
     each part.
     """
     sources = Sources(report)
+    page_headings = [
+        *(f"Inside the window: {heading}" for heading in headings(report.contexts)),
+        *headings(report.scores),
+        *headings(report.sections),
+    ]
     titles = {figure.name: figure.title for figure in report_figures()}
     counts = Counter()
     parts = []
-    for part, figures, heading in zip(report.parts, drawn, _all_headings(report), strict=True):
+    for part, figures, heading in zip(report.parts, drawn, page_headings, strict=True):
         anchor = f"{part.kind}-{counts[part.kind]}"
         counts[part.kind] += 1
         drawings = {}
@@ -75,15 +79,6 @@ def page(report: "Report", drawn: Iterable[Mapping[str, Sequence[Path]]]) -> str
         differences=differences(names, values),
         absent=ABSENT,
     )
-
-
-def _all_headings(report: "Report") -> list[str]:
-    """Headings of all parts."""
-    result = []
-    for kind in KINDS:
-        for heading in headings([part.points for part in report.parts if part.kind == kind]):
-            result.append(f"Inside the window: {heading}" if kind == "context" else heading)
-    return result
 
 
 def _lines(part: "Part") -> list[str]:

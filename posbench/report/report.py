@@ -69,9 +69,8 @@ class Report:
     references: References  # of texts
     label: Labels
     sections: list[list[CurvePoint]]
-    stretches: dict[
-        tuple, list[CurvePoint]
-    ]  # {section: points of wide stretches} of protocols by position
+    # {section: points of several bins of positions each} of protocols by position
+    stretches: dict[tuple, list[CurvePoint]]
     contexts: list[list[ContextPoint]]  # loss against context inside the window, if measured
     scores: list[list[Score]]  # accuracy in tasks, if measured
     ranked: bool = True  # False: without mean reciprocal ranks, as in folders of earlier versions
@@ -198,7 +197,6 @@ def collect(
     one is damaged (with `skip_damaged` a note instead), ConfigError for a CSV without losses."""
     paths = list(dict.fromkeys(map(Path, paths)))
     present = [path for path in paths if path.exists()]
-    n_missing = len(paths) - len(present)
     if not present and not csvs and not evidence:
         raise RunError(
             f"None of the {len(paths)} evaluations of this report exists yet: make them with"
@@ -214,38 +212,54 @@ def collect(
         lambda measured: [match_setting(rows, measured) for rows in foreign.with_rows],
     )
     check_one_set(evaluations, section_of)
+    notes = [*damaged, *repeated, *foreign.notes]
+    n_missing = len(paths) - len(present)
+    if n_missing:
+        missing = f"{n_missing} of {len(paths)} evaluations are not there yet: `{command}`"
+        notes.insert(0, missing)
+    return _report(defuse.printable(title), notes, evaluations, origins, foreign)
+
+
+def _report(
+    title: str,
+    notes: list[str],
+    evaluations: list[Evaluation],
+    origins: dict[Path, RunMetadata],
+    foreign: "ForeignCsvs",
+) -> Report:
+    """Points and scores of evaluations, and of CSVs of losses."""
     runs = {
         evaluation.first["run_id"]: origins[evaluation.origin]
         for evaluation in reversed(evaluations)
     }
     words, keys = variants(evaluations, runs)
-    steps = {run_id: origin.training.get(STEPS) for run_id, origin in runs.items()}
-    label = Labels((evaluation.first for evaluation in evaluations), words, steps)
-    references = References(_of_protocol(evaluations, tasks=False))
-    curve = sections(foreign.add_stated(points(references, label)))
-    curve = place(foreign.without_rows, curve, next(iter(foreign.sources), None))
-    check_size(curve)
-    notes = [*damaged, *repeated, *foreign.notes]
-    if n_missing:
-        missing = f"{n_missing} of {len(paths)} evaluations are not there yet: `{command}`"
-        notes.insert(0, missing)
     if words:
         notes.append(
             f"Trainings of one encoding differ in {', '.join(keys)}; their names say as much of it"
             " as tells them apart."
         )
+    steps = {run_id: origin.training.get(STEPS) for run_id, origin in runs.items()}
+    label = Labels((evaluation.first for evaluation in evaluations), words, steps)
+    of_tasks, of_texts = [], []
+    for evaluation in evaluations:
+        is_task = evaluation.first["protocol"] == TASKS
+        (of_tasks if is_task else of_texts).append(evaluation)
+    references = References(of_texts)
+    curve = sections(foreign.add_stated(points(references, label)))
+    curve = place(foreign.without_rows, curve, next(iter(foreign.sources), None))
+    check_size(curve)
     stretches = sections(points(references, label, stretches=True))
     return Report(
-        title=defuse.printable(title),
-        notes=notes,
-        evaluations=evaluations,
-        origins=origins,
-        references=references,
-        label=label,
+        title,
+        notes,
+        evaluations,
+        origins,
+        references,
+        label,
         sections=curve,
         stretches={section[0].section: section for section in stretches},
         contexts=sections(context_points(references, label)),
-        scores=sections(scores(_of_protocol(evaluations, tasks=True), label, runs)),
+        scores=sections(scores(of_tasks, label, runs)),
     )
 
 
@@ -261,13 +275,6 @@ def _restricted(
         if rows:
             result.append(replace(evaluation, rows=rows))
     return result
-
-
-def _of_protocol(evaluations: Iterable[Evaluation], tasks: bool) -> list[Evaluation]:
-    """Evaluations of tasks, or of texts."""
-    return [
-        evaluation for evaluation in evaluations if (evaluation.first["protocol"] == TASKS) == tasks
-    ]
 
 
 @dataclass(frozen=True)

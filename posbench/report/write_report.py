@@ -192,7 +192,7 @@ def _faults_of_rows(report: Report) -> Iterator[str]:
 
 
 def _faults_of_tables(folder: Path, report: Report) -> Iterator[str]:
-    """Tables of a folder that are not what rows and sums give. Nobody reads numbers of table.tex."""
+    """Tables of a folder that are not what rows and sums give; table.tex is left out."""
     for name, text in texts_of(report).items():
         path = folder / name
         stored = read_bytes(path).decode(errors="replace") if path.is_file() else ""

@@ -128,7 +128,8 @@ def test_usable_length_by_hand(folder, tmp_path):
         "alone": [(0.0, ""), (0.0, ""), (0.0, "")],
     }
     lines = {
-        line.method[0]: line for line in leaderboard.lines_of(folder("mine", curves, ["a", "b"]))
+        line.method[0]: line
+        for line in leaderboard.read_folder(folder("mine", curves, ["a", "b"])).lines
     }
     found = {name: (line.surely, line.perhaps) for name, line in lines.items()}
     assert found == {

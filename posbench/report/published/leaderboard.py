@@ -17,6 +17,7 @@ from posbench.report.method_words import parts_joined, plural
 from posbench.report.published.readme_numbers import csv_lines
 from posbench.report.records import CurvePoint, grouped, methods, read_points, sections
 from posbench.report.table_formats import markdown_row
+from posbench.report.tables import plus_minus
 from posbench.results.search import ROWS, is_evidence
 
 PROTOCOL = "fixed_targets"  # the same targets at every length
@@ -84,7 +85,7 @@ class Line:
             self._multiple(self.surely),
             self._multiple(self.perhaps),
             f"{self.last_held.nll:.3f}",
-            f"{self.last_held.difference:+.3f} +- {self.last_held.half_width:.3f}",
+            f"{self.last_held.difference:+.3f}{plus_minus(self.last_held.half_width)}",
             self.cost(),
             str(self.last_held.n_seeds),
             f"[{folder}]({folder})",
@@ -110,7 +111,7 @@ class Line:
         half_width = self.at_training.change_half_width
         if change is None or half_width is None:
             return "-"
-        return f"{change:+.3f} +- {half_width:.3f}"
+        return f"{change:+.3f}{plus_minus(half_width)}"
 
 
 class Exclusion(NamedTuple):
@@ -132,11 +133,6 @@ class Ranking(NamedTuple):
 def folders(reported: Path) -> list[Path]:
     """Folders of evidence in results/reported."""
     return sorted(path for path in reported.iterdir() if is_evidence(path))
-
-
-def lines_of(folder: Path) -> list[Line]:
-    """Lines of a folder, from its curve.csv, as `read_folder` ranks them."""
-    return read_folder(folder).lines
 
 
 def read_folder(folder: Path) -> Ranking:

@@ -86,7 +86,7 @@ class Expression(NamedTuple):
         """The parts of a text, whose last words may name one of `columns`.
 
         >>> Expression.read("rope minus alibi @2x nll negated .1f", ["nll"])  # doctest: +ELLIPSIS
-        Expression(terms=[(1.0, 'rope @2x'), (-1.0, 'alibi @2x')], words=['negated'], column='nll'...
+        Expression(terms=[(1.0, 'rope @2x'), (-1.0, 'alibi @2x')], words=['negated'], ...
         """
         *rest, form = text.split()
         words, column = [], ""
