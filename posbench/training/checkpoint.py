@@ -35,7 +35,7 @@ def save_state(
     body = io.BytesIO()
     state = {
         "model": model.state_dict(),
-        "optimizers": [o.state_dict() for o in optimizers],
+        "optimizers": [optimizer.state_dict() for optimizer in optimizers],
         "step": step,
         "extra": extra,
     }
@@ -47,10 +47,10 @@ def save_state(
             file.flush()
             os.fsync(file.fileno())
             if hasattr(os, "posix_fadvise"):
-                os.posix_fadvise(
-                    file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED
-                )  # empty the page cache, so that reading back reads the disk
-        if damage := _damage(temporary):
+                # Empty the page cache, so that reading back reads the disk.
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        damage = _damage(temporary)
+        if damage:
             raise RunError(
                 f"The state written to {path} {damage}: the previous state is kept; check the disk,"
                 " then run again."
@@ -67,19 +67,10 @@ def load_state(
     If it is damaged or missing, the previous state replaces it, with one line on stderr. Raises
     RunError, and leaves the files as they are, if neither is whole. Raises RunError too if the
     content is no state of this model."""
-    older = previous_generation(path)
-    if damage := _damage(path):
-        if not older.exists():
-            raise RunError(f"{path} {damage}: delete it, and training restarts from the beginning.")
-        if older_damage := _damage(older):
-            raise RunError(
-                f"{path} {damage}, and {older.name} {older_damage}: restore one of them, or delete"
-                " both, and training starts again from the beginning."
-            )
-        print(f"{path} {damage}: going on from the state before it", file=sys.stderr, flush=True)
-        os.replace(older, path)
+    _repair(path)
     content = memoryview(path.read_bytes())[HEADER:]
-    remedy = f"delete it and {older.name}, and training starts again from the beginning"
+    older_name = previous_generation(path).name
+    remedy = f"delete it and {older_name}, and training starts again from the beginning"
     # Load on the CPU: load_state_dict moves each tensor to its parameter's device, and AdamW's step
     # counters to where they belong.
     try:
@@ -99,15 +90,30 @@ def load_state(
         raise RunError(f"{path} belongs to another model ({reason}): {remedy}.") from error
 
 
+def _repair(path: Path) -> None:
+    """Replace a damaged or missing state by the previous one. Raises RunError if both are bad."""
+    damage = _damage(path)
+    if not damage:
+        return
+    older = previous_generation(path)
+    if not older.exists():
+        raise RunError(f"{path} {damage}: delete it, and training restarts from the beginning.")
+    older_damage = _damage(older)
+    if older_damage:
+        raise RunError(
+            f"{path} {damage}, and {older.name} {older_damage}: restore one of them, or delete"
+            " both, and training starts again from the beginning."
+        )
+    print(f"{path} {damage}: going on from the state before it", file=sys.stderr, flush=True)
+    os.replace(older, path)
+
+
 def remove_state(path: Path) -> None:
     """Delete both generations, and temporary files of a process that was killed while writing
     one.
     """
-    for file in (
-        path,
-        previous_generation(path),
-        *path.parent.glob(f".{path.stem}-*{path.suffix}"),
-    ):
+    temporary = path.parent.glob(f".{path.stem}-*{path.suffix}")
+    for file in (path, previous_generation(path), *temporary):
         file.unlink(missing_ok=True)
 
 
@@ -115,18 +121,17 @@ def _damage(path: Path) -> str:
     """Damage of a state's file, as the end of a sentence; "" if its checksum matches."""
     try:
         with opened(path) as file:
-            noted, found = file.read(HEADER), hashlib.file_digest(file, "sha256").hexdigest()
+            header = file.read(HEADER)
+            checksum = hashlib.file_digest(file, "sha256").hexdigest()
     except FileNotFoundError:
         return "is missing"
     except RunError:
         return "is not a regular file"
     except OSError as error:
         return f"cannot be read ({error.strerror})"
-    return (
-        ""
-        if noted == found.encode() + b"\n"
-        else "is damaged (its content does not match its checksum)"
-    )
+    if header != checksum.encode() + b"\n":
+        return "is damaged (its content does not match its checksum)"
+    return ""
 
 
 def truncate_log(path: Path, step: int) -> None:
@@ -136,12 +141,13 @@ def truncate_log(path: Path, step: int) -> None:
     if not path.is_file():
         return
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
-    kept = [line for line in lines if _step_of(line) <= step]
-    if kept != lines:
-        write_atomic(path, "".join(kept))
+    earlier = [line for line in lines if _step_of(line) <= step]
+    if earlier != lines:
+        write_atomic(path, "".join(earlier))
 
 
 def _step_of(line: str) -> float:
+    """Step of a line of a log; infinity for a broken line."""
     try:
         return json.loads(line)["step"]
     except (json.JSONDecodeError, KeyError, TypeError):

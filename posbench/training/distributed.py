@@ -1,5 +1,4 @@
-"""Several processes of one training: each computes the gradient of its rows of every batch, and all
-take the same step.
+"""Several processes of one training: each computes gradients of its rows, and all step alike.
 
 torchrun (posbench/sweep/job_process.py) starts them and ends the rest when one dies. This module is
 their communication."""
@@ -48,7 +47,9 @@ class World:
 
     def backend(self, device: str) -> str | None:
         """Library that carries the gradients: nccl or gloo; None for a single process."""
-        return None if self.size == 1 else "nccl" if device.startswith("cuda") else "gloo"
+        if self.size == 1:
+            return None
+        return "nccl" if device.startswith("cuda") else "gloo"
 
     def share(self, n: int) -> slice:
         """Slice of `n` rows for this process. The slices cover every row once, in order, and differ
@@ -58,17 +59,15 @@ class World:
 
     def largest(self, number: int) -> int:
         """Largest of all processes' numbers."""
-        return (
-            int(self._reduce(torch.tensor(number), dist.ReduceOp.MAX)) if self.size > 1 else number
-        )
+        if self.size == 1:
+            return number
+        return int(self._reduce(torch.tensor(number), dist.ReduceOp.MAX))
 
     def sum(self, number: float) -> float:
         """Sum of all processes' numbers, in float64."""
-        return (
-            float(self._reduce(torch.tensor(number, dtype=torch.float64)))
-            if self.size > 1
-            else number
-        )
+        if self.size == 1:
+            return number
+        return float(self._reduce(torch.tensor(number, dtype=torch.float64)))
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter], loss: Tensor) -> Tensor:
         """Replace every gradient by its sum over all processes, with the same bits in each. Returns
@@ -82,20 +81,7 @@ class World:
         # forward(), a hook on every parameter, no_sync() around micro-batches and a search for
         # unused parameters. For a million parameters this sum takes 6 ms by gloo (two processes of
         # one machine), a fifteenth of a step.
-        parameters = [parameter for parameter in parameters if parameter.requires_grad]
-        used = self._reduce(
-            torch.tensor(
-                [parameter.grad is not None for parameter in parameters], dtype=torch.uint8
-            ),
-            dist.ReduceOp.MAX,
-        )
-        parameters = [
-            parameter for parameter, one in zip(parameters, used.tolist(), strict=True) if one
-        ]
-        for parameter in parameters:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        gradients = [parameter.grad for parameter in parameters]
+        gradients = [parameter.grad for parameter in self._used(parameters)]
         flat = self._reduce(
             torch.cat([loss.reshape(1), *(gradient.flatten() for gradient in gradients)])
         )
@@ -104,11 +90,25 @@ class World:
             gradient.copy_(total.view_as(gradient))
         return loss[0]
 
+    def _used(self, parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
+        """Parameters that a process used in this step. Those of others get a gradient of zeros."""
+        trainable = [parameter for parameter in parameters if parameter.requires_grad]
+        has_gradient = [parameter.grad is not None for parameter in trainable]
+        anywhere = self._reduce(torch.tensor(has_gradient, dtype=torch.uint8), dist.ReduceOp.MAX)
+        used = []
+        for parameter, is_used in zip(trainable, anywhere.tolist(), strict=True):
+            if not is_used:
+                continue
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            used.append(parameter)
+        return used
+
     def copy_weights(self, model: nn.Module) -> None:
         """Copy the first process's parameters and buffers to every process."""
         if self.size > 1:
             for tensor in model.state_dict().values():
-                _together(dist.broadcast, tensor, 0)
+                _communicate(dist.broadcast, tensor, 0)
 
     def leave(self) -> None:
         """Close the connections. From here on the processes are independent."""
@@ -116,7 +116,7 @@ class World:
             dist.destroy_process_group()
 
     def _reduce(self, tensor: Tensor, operation: dist.ReduceOp = dist.ReduceOp.SUM) -> Tensor:
-        _together(dist.all_reduce, tensor, operation)
+        _communicate(dist.all_reduce, tensor, operation)
         return tensor
 
 
@@ -124,18 +124,16 @@ def join() -> World:
     """World that torchrun started this process in, or a world of one process without torchrun."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return World()
-    told = sys.excepthook
-    _together(
-        dist.init_process_group,
-        "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
-        timeout=PATIENCE,
-    )
-    # torch's hook puts the rank before each line of a traceback, which ledger.py cannot read
-    sys.excepthook = told
+    excepthook = sys.excepthook
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    _communicate(dist.init_process_group, backend, timeout=PATIENCE)
+    # torch's hook puts the rank before each line of a traceback, which ledger.py cannot read.
+    sys.excepthook = excepthook
     return World(dist.get_rank(), dist.get_world_size())
 
 
-def _together(call: Callable, *args: object, **options: object) -> None:
+def _communicate(call: Callable, *args: object, **options: object) -> None:
+    """Make a call that all processes make. Exits if another one is gone."""
     try:
         call(*args, **options)
     except RuntimeError as error:

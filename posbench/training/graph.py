@@ -1,7 +1,6 @@
-"""A training step as one CUDA graph. The launches of a small step take 40 ms on a GPU whose
-arithmetic takes 2: a graph is one launch.
+"""A training step as one CUDA graph, which is one launch.
 
-The first steps of each shape are made eagerly, since they make what a step allocates once: states
+The launches of a small step take 40 ms on a GPU whose arithmetic takes 2. The first steps of each shape are made eagerly, since they make what a step allocates once: states
 of optimizers, tables of plans. Then a step is recorded, which executes nothing, and replayed from
 there on: its inputs are copied into the tensors it was recorded with. A resumed training makes its
 first steps eagerly again, with the same kernels.
@@ -15,6 +14,7 @@ Letters: B sequences, T tokens.
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,16 +27,20 @@ from posbench.training.distributed import World
 
 EAGER = 3  # steps of a shape before it is recorded
 Step = Callable[..., tuple[Tensor, Tensor]]
-Recorded = tuple[
-    Callable[[], None], Sequence[Tensor], Sequence[Tensor]
-]  # makes a step with what inputs hold, into outputs
+
+
+class Recorded(NamedTuple):
+    """A recorded step: `replay` makes it with what `inputs` hold, into `outputs`."""
+
+    replay: Callable[[], None]
+    inputs: Sequence[Tensor]
+    outputs: Sequence[Tensor]
 
 
 def check_graph(config: TrainConfig, device: str) -> None:
     """Raise ConfigError for train.graph=true without a GPU. `device` may be auto."""
-    if config.graph and not (
-        device.startswith("cuda") or device == "auto" and torch.cuda.is_available()
-    ):
+    on_gpu = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
+    if config.graph and not on_gpu:
         raise ConfigError(
             f"train.graph=true needs a GPU, but device={device} is not one: leave it out, or choose"
             " device=cuda."
@@ -78,26 +82,29 @@ class StepGraphs:
         recover: Callable[[], None],
         record: Callable[[Step, Sequence[Tensor]], Recorded] | None = None,
     ) -> None:
-        self.step, self.recover, self.record = step, recover, record or self._capture
-        # memory that all graphs share: one is replayed after the other, and outputs are copied at
-        # once
+        self.step = step
+        self.recover = recover
+        self.record = record or self._capture
+        # Memory that all graphs share: one is replayed after the other, and outputs are copied at
+        # once.
         self.pool = None
-        self.made: Counter[tuple] = Counter()
+        self.eager_steps: Counter[tuple] = Counter()  # {shape of inputs: number of steps}
         self.recorded: dict[tuple, Recorded] = {}
         self.refused = False
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Make a step; the results are tensors of their own."""
-        shape = tuple(one.shape for one in inputs)
-        if shape not in self.recorded and self.made[shape] >= EAGER and not self.refused:
+        shape = tuple(tensor.shape for tensor in inputs)
+        if shape not in self.recorded and self.eager_steps[shape] >= EAGER and not self.refused:
             self._record(shape, inputs)
         if shape not in self.recorded:
-            self.made[shape] += 1
+            self.eager_steps[shape] += 1
             return self.step(*inputs)
-        replay, held, (loss, norm) = self.recorded[shape]
-        for own, given in zip(held, inputs, strict=True):
-            own.copy_(given)
-        replay()
+        recorded = self.recorded[shape]
+        for recorded_input, tensor in zip(recorded.inputs, inputs, strict=True):
+            recorded_input.copy_(tensor)
+        recorded.replay()
+        loss, norm = recorded.outputs
         return loss.clone(), norm.clone()
 
     def _capture(self, step: Step, inputs: Sequence[Tensor]) -> Recorded:
@@ -105,18 +112,19 @@ class StepGraphs:
         with torch.cuda.graph(graph, pool=self.pool):
             outputs = step(*inputs)
         self.pool = graph.pool()
-        return graph.replay, inputs, outputs
+        return Recorded(graph.replay, inputs, outputs)
 
     def _record(self, shape: tuple, inputs: Sequence[Tensor]) -> None:
         # Any exception counts, as of a compiler: the eager step raises one with another cause
         # again.
         try:
-            self.recorded[shape] = self.record(self.step, [one.clone() for one in inputs])
+            self.recorded[shape] = self.record(self.step, [tensor.clone() for tensor in inputs])
         except Exception as error:
             self.refused = True
             self.recover()
-            said = (
+            print(
                 f"train.graph: a step cannot be recorded ({first_line(error)}): training goes on"
-                " without a graph"
+                " without a graph",
+                file=sys.stderr,
+                flush=True,
             )
-            print(said, file=sys.stderr, flush=True)

@@ -46,41 +46,13 @@ def fit(
     world = world or World()
     try:
         with Signals() as signals:
-            where = (
-                device
-                if world.size == 1
-                else f"{torch.device(device).type} in {world.size} processes"
-            )
-            print(
-                f"training {run.id}: {sum(map(torch.numel, model.parameters())):,} parameters on"
-                f" {where}",
-                file=sys.stderr,
-                flush=True,
-            )
+            _announce(run, model, device, world)
             trainer = Trainer(model, corpus, config, seed, torch.device(device), plan_for, world)
             _take_up(trainer, run)
             peak = Peak(device)
             with Progress(config.steps, "train", "steps") as bar:
                 bar.update(trainer.step, spared=True)
-                stop = world.largest(signals.received or 0)
-                while trainer.step < config.steps and not stop:
-                    trainer.advance()
-                    bar.update(1, **trainer.shown())
-                    if (
-                        trainer.step < config.steps
-                        and (figures := trainer.figures_due())
-                        and world.main
-                    ):
-                        recorder.train(trainer.step, **figures)
-                    stop = world.largest(signals.received or 0)
-                    if stop or due(trainer.step, config.checkpoint_every):
-                        trainer.save(run)
-                if stop:
-                    raise Stopped(
-                        stop,
-                        f"stopped after step {trainer.step} of {config.steps}: the same command"
-                        " goes on from there",
-                    )
+                _train(trainer, run, recorder, signals, bar)
                 summary = _finish(trainer, run, recorder, peak)
             signals.check("stopped when training was complete")
     except Diverged as error:
@@ -90,11 +62,47 @@ def fit(
     return summary
 
 
+def _announce(run: Run, model: nn.Module, device: str | torch.device, world: World) -> None:
+    """Print what is trained, and where."""
+    where = device
+    if world.size > 1:
+        where = f"{torch.device(device).type} in {world.size} processes"
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    message = f"training {run.id}: {parameters:,} parameters on {where}"
+    print(message, file=sys.stderr, flush=True)
+
+
+def _train(
+    trainer: Trainer, run: Run, recorder: object, signals: Signals, progress: Progress
+) -> None:
+    """Make all steps that are left. Raises Stopped after the state is saved."""
+    world = trainer.world
+    config = trainer.config
+    stop = world.largest(signals.received or 0)  # number of a signal, 0 for none
+    while trainer.step < config.steps and not stop:
+        trainer.advance()
+        progress.update(1, **trainer.shown())
+        if trainer.step < config.steps:  # the last step is logged when the training is complete
+            figures = trainer.figures_due()
+            if figures and world.main:
+                recorder.train(trainer.step, **figures)
+        stop = world.largest(signals.received or 0)
+        if stop or due(trainer.step, config.checkpoint_every):
+            trainer.save(run)
+    if stop:
+        raise Stopped(
+            stop,
+            f"stopped after step {trainer.step} of {config.steps}: the same command goes on from"
+            " there",
+        )
+
+
 def _take_up(trainer: Trainer, run: Run) -> None:
     """Resume from the state on disk, if there is one, in every process. The main one is first,
     since it repairs a damaged state.
     """
-    world, steps = trainer.world, trainer.config.steps
+    world = trainer.world
+    steps = trainer.config.steps
     if world.main and run.has_state:
         trainer.resume(run)
         print(f"going on from step {trainer.step} of {steps}", file=sys.stderr, flush=True)

@@ -34,22 +34,21 @@ class Muon(torch.optim.Muon):
                 self._update(weights, group)
 
     def _update(self, weights: list[Tensor], group: dict) -> None:
-        gradients, momentum, lr = (
-            [weight.grad for weight in weights],
-            group["momentum"],
-            group["lr"],
-        )
+        """Update matrices of one shape."""
+        gradients = [weight.grad for weight in weights]
+        momentum = group["momentum"]
         for weight in weights:
             if "momentum_buffer" not in self.state[weight]:
                 self.state[weight]["momentum_buffer"] = torch.zeros_like(weight.grad)
         averages = [self.state[weight]["momentum_buffer"] for weight in weights]
         torch._foreach_lerp_(averages, gradients, 1 - momentum)
-        updates = (
-            torch._foreach_lerp(gradients, averages, momentum) if group["nesterov"] else averages
-        )
+        updates = averages
+        if group["nesterov"]:
+            updates = torch._foreach_lerp(gradients, averages, momentum)
         updates_MRC = orthogonal(
             torch.stack(updates), group["ns_coefficients"], group["ns_steps"], group["eps"]
         )
+        lr = group["lr"]
         rows, columns = weights[0].shape
         torch._foreach_mul_(weights, 1 - lr * group["weight_decay"])
         updates_MRC = updates_MRC.to(weights[0].dtype) * (-lr * math.sqrt(max(1, rows / columns)))
@@ -86,18 +85,21 @@ def build(
     Weight decay acts only on nn.Linear weights, and not on one that is shared with an embedding or
     belongs to an encoding or a scale."""
     inside, matrices = _linear_weights(model)
-    hidden, decayed, rest = [], [], []
-    for p in filter(lambda p: p.requires_grad, model.parameters()):
-        (
-            hidden
-            if config.optimizer == "muon" and id(p) in inside
-            else decayed
-            if id(p) in matrices
-            else rest
-        ).append(p)
+    hidden: list[nn.Parameter] = []
+    decayed: list[nn.Parameter] = []
+    others: list[nn.Parameter] = []
+    for parameter in model.parameters():
+        if not parameter.requires_grad:
+            continue
+        if config.optimizer == "muon" and id(parameter) in inside:
+            hidden.append(parameter)
+        elif id(parameter) in matrices:
+            decayed.append(parameter)
+        else:
+            others.append(parameter)
     groups = [
         {"params": decayed, "weight_decay": config.weight_decay},
-        {"params": rest, "weight_decay": 0.0},
+        {"params": others, "weight_decay": 0.0},
     ]
     optimizers: list[torch.optim.Optimizer] = []
     if hidden:
@@ -113,7 +115,10 @@ def build(
     # a GPU.
     optimizers.append(
         torch.optim.AdamW(
-            [g for g in groups if g["params"]], lr=config.lr, betas=tuple(config.betas), fused=True
+            [group for group in groups if group["params"]],
+            lr=config.lr,
+            betas=tuple(config.betas),
+            fused=True,
         )
     )
     for group in _groups(optimizers):
@@ -129,9 +134,9 @@ def place_rates(optimizers: list[torch.optim.Optimizer]) -> None:
     for group in _groups(optimizers):
         device = group["params"][0].device
         on_gpu = device.type == "cuda"
-        group["lr"] = (
-            torch.tensor(float(group["lr"]), device=device) if on_gpu else float(group["lr"])
-        )
+        group["lr"] = float(group["lr"])
+        if on_gpu:
+            group["lr"] = torch.tensor(group["lr"], device=device)
         if "capturable" in group:
             group["capturable"] = on_gpu
 
@@ -146,8 +151,10 @@ def rate(step: int, config: TrainConfig) -> float:
         return (step + 1) / config.warmup
     if config.schedule == "constant":
         return 1.0
-    left = max(0.0, (config.steps - step) / max(1, config.steps - config.warmup))
-    return left if config.schedule == "linear" else 0.5 * (1 - math.cos(math.pi * left))
+    remaining = max(0.0, (config.steps - step) / max(1, config.steps - config.warmup))
+    if config.schedule == "linear":
+        return remaining
+    return 0.5 * (1 - math.cos(math.pi * remaining))
 
 
 def set_rate(optimizers: list[torch.optim.Optimizer], multiplier: float) -> None:
@@ -168,18 +175,18 @@ def _linear_weights(model: nn.Module) -> tuple[set[int], set[int]]:
     """Ids of the nn.Linear weights inside `layers`, and of all those that no embedding shares;
     weights of methods are in neither.
     """
-    positional = {
-        id(part)
-        for module in model.modules()
-        if isinstance(module, Encoding | ScaleAttention)
-        for part in module.modules()
-    }
-    modules = [
-        (name, module) for name, module in model.named_modules() if id(module) not in positional
-    ]
-    linear = [(name, module.weight) for name, module in modules if isinstance(module, nn.Linear)]
-    embeddings = {
-        id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)
-    }
-    inside = {id(weight) for name, weight in linear if "layers" in name.split(".")}
-    return inside, {id(weight) for _, weight in linear} - embeddings
+    positional = set()  # ids of the modules of methods
+    embeddings = set()  # ids of their weights
+    for module in model.modules():
+        if isinstance(module, Encoding | ScaleAttention):
+            positional.update(id(part) for part in module.modules())
+        if isinstance(module, nn.Embedding):
+            embeddings.add(id(module.weight))
+    inside = set()
+    matrices = set()
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear) and id(module) not in positional:
+            matrices.add(id(module.weight))
+            if "layers" in name.split("."):
+                inside.add(id(module.weight))
+    return inside, matrices - embeddings

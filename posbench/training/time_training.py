@@ -16,44 +16,46 @@ from posbench.model.build import make_model, pick_device
 from posbench.position.plan import training_plans
 from posbench.training.trainer import Trainer
 
-BEFORE, MOST, LEAST = (
-    3,
-    40,
-    1.0,
-)  # steps that only prepare, most that are timed, and seconds after which no further one begins
+WARMUP = 3  # steps that only prepare
+MOST_STEPS = 40  # that are timed
+ENOUGH_SECONDS = 1.0  # after which no further step begins
+TOKENS = 65536  # at least, of the random text
 
 
 def step_seconds(cfg: JobConfig, vocab_size: int, threads: int) -> float:
     """Seconds of a step of a training with so many threads. Neither the state of random numbers nor
     the number of threads changes.
     """
-    device, used = pick_device(cfg.device), torch.get_num_threads()
-    tokens = np.random.default_rng(0).integers(
-        0, vocab_size, max(65536, 4 * cfg.train.tokens_per_step)
-    )
-    text = TokenFile(tokens, np.ones(len(tokens), np.int64), np.array([0, len(tokens)]), ["random"])
-    corpus = Corpus(text, text, text, "", "random", "", vocab_size, None, Path())
+    device = pick_device(cfg.device)
+    threads_before = torch.get_num_threads()
+    corpus = _random_text(vocab_size, max(TOKENS, 4 * cfg.train.tokens_per_step))
     try:
         torch.set_num_threads(threads)
         with torch.random.fork_rng(devices=[]):
             model = make_model(cfg, vocab_size).to(device)
             plans = training_plans(model.encoding, model.scale, device, cfg.seed)
-            trainer = Trainer(
-                model,
-                corpus,
-                replace(cfg.train, compile=False),
-                cfg.seed,
-                torch.device(device),
-                plans,
-            )
-            spent: list[float] = []
-            while len(spent) < BEFORE + 1 or (
-                len(spent) < BEFORE + MOST and sum(spent[BEFORE:]) < LEAST
-            ):
-                began = time.perf_counter()
-                trainer.advance()
-                trainer.figures()  # waits for its loss
-                spent.append(time.perf_counter() - began)
+            config = replace(cfg.train, compile=False)
+            trainer = Trainer(model, corpus, config, cfg.seed, torch.device(device), plans)
+            for _ in range(WARMUP):
+                _timed_step(trainer)
+            seconds = [_timed_step(trainer)]
+            while len(seconds) < MOST_STEPS and sum(seconds) < ENOUGH_SECONDS:
+                seconds.append(_timed_step(trainer))
     finally:
-        torch.set_num_threads(used)
-    return float(np.mean(spent[BEFORE:]))
+        torch.set_num_threads(threads_before)
+    return float(np.mean(seconds))
+
+
+def _random_text(vocab_size: int, length: int) -> Corpus:
+    """A corpus whose only document is `length` random tokens."""
+    tokens = np.random.default_rng(0).integers(0, vocab_size, length)
+    text = TokenFile(tokens, np.ones(len(tokens), np.int64), np.array([0, len(tokens)]), ["random"])
+    return Corpus(text, text, text, "", "random", "", vocab_size, None, Path())
+
+
+def _timed_step(trainer: Trainer) -> float:
+    """Seconds of one step, its loss awaited."""
+    start = time.perf_counter()
+    trainer.advance()
+    trainer.figures()  # waits for the loss
+    return time.perf_counter() - start

@@ -8,6 +8,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,17 +26,33 @@ from posbench.training import checkpoint, graph
 from posbench.training import optimizers as optim
 from posbench.training.distributed import World
 
-# added to the seed of the data once for each ancestor, so that no child begins with the text of one
-# of them
+# Added to the seed of the data once for each ancestor, so that no child begins with the text of one
+# of them.
 OTHER_ORDER = 1000
-# consecutive steps with a loss above HOPELESS times that of a uniform guess before a training
-# counts as diverged
+# Consecutive steps with a loss above HOPELESS times that of a uniform guess before a training
+# counts as diverged.
 PATIENCE = 100
 HOPELESS = 3.0
 
 
 class Diverged(RunError):
     """Training has diverged beyond recovery. The last good state is kept."""
+
+
+class LaunchedStep(NamedTuple):
+    """A step whose loss is not known yet, and the seconds that it took to launch."""
+
+    loss: Tensor
+    tokens: int
+    seconds: float
+
+
+class FinishedStep(NamedTuple):
+    """Loss in nats per token, tokens and seconds of a step."""
+
+    loss: float
+    tokens: int
+    seconds: float
 
 
 class Trainer:
@@ -56,81 +73,76 @@ class Trainer:
         plan_for: Callable,
         world: World | None = None,
     ) -> None:
-        self.model, self.config, self.device, self.world = (
-            model.train(),
-            config,
-            device,
-            world or World(),
-        )
+        self.model = model.train()
+        self.config = config
+        self.device = device
+        self.world = world or World()
         self.optimizers = optim.build(model, config)
         self.plan_for = plan_for
-        data_seed = (
-            seed if config.seed_data is None else config.seed_data
-        ) + OTHER_ORDER * config.generation
-        self.batches = batches(
-            corpus.train, config.lengths, config.tokens_per_step, data_seed, corpus.bos
-        )
-        if corpus.mix:
-            asked = batches(
-                corpus.mix.split("train"), config.lengths, config.tokens_per_step, data_seed, None
-            )
-            self.batches = MixedBatches(self.batches, asked, corpus.mix.share)
+        self.batches = _batches(corpus, config, seed)
         check_share(self.world.size, config.tokens_per_step, config.train_len)
         # Made here, so that validation text without a long enough document is refused before
         # training. Seed 0: the same windows for every run, independent of the run's seed.
         self.held_out = batches(
             corpus.validation, [config.train_len], config.tokens_per_step, 0, corpus.bos
         )
-        self.step, self.tokens, self.seconds = 0, 0, 0.0
-        self.recent: deque[tuple[float, int, float]] = deque(
-            maxlen=config.log_every
-        )  # loss, tokens, seconds of the last steps
-        self.limit, self.above = HOPELESS * math.log(corpus.vocab_size), 0
-        self.pending: tuple[Tensor, int, float] | None = None
+        self.step = 0
+        self.tokens = 0
+        self.seconds = 0.0
+        self.recent: deque[FinishedStep] = deque(maxlen=config.log_every)
+        self.limit = HOPELESS * math.log(corpus.vocab_size)
+        self.above = 0
+        self.pending: LaunchedStep | None = None
         self.grad_norm: Tensor | float | None = None
-        eager = graph.why_eager(config, getattr(model, "encoding", None), device, self.world)
-        self.graphs = None if eager else graph.StepGraphs(self._step, self.model.zero_grad)
-        if eager and device.type == "cuda" and config.graph is not False and self.world.main:
-            print(f"train.graph: {eager}: each step is launched anew", file=sys.stderr, flush=True)
-        self.loss, self.compiled = model.loss, False
+        self.graphs = self._graphs()
+        self.loss = model.loss
+        self.compiled = False
         if config.compile:
             self._compile()
+
+    def _graphs(self) -> graph.StepGraphs | None:
+        """Recorded steps; None where steps stay eager, which a user who may expect more is told."""
+        encoding = getattr(self.model, "encoding", None)
+        reason = graph.why_eager(self.config, encoding, self.device, self.world)
+        if reason is None:
+            return graph.StepGraphs(self._step, self.model.zero_grad)
+        if self.device.type == "cuda" and self.config.graph is not False and self.world.main:
+            print(f"train.graph: {reason}: each step is launched anew", file=sys.stderr, flush=True)
+        return None
 
     def advance(self) -> None:
         """Make one step. The previous step's loss is awaited after this one is launched, so that a
         GPU has at most one step queued.
         """
-        began = time.perf_counter()
+        start = time.perf_counter()
         optim.set_rate(self.optimizers, optim.rate(self.step, self.config))
         inputs_BT, targets_BT = self.batches.at(self.step, self.world.share)
         shares = self._shares(targets_BT)
-        inputs_BT, targets_BT = (
-            part.to(self.device, non_blocking=True) for part in (inputs_BT, targets_BT)
-        )
+        inputs_BT = inputs_BT.to(self.device, non_blocking=True)
+        targets_BT = targets_BT.to(self.device, non_blocking=True)
         if self.graphs is None:
             loss, self.grad_norm = self._step(inputs_BT, targets_BT, shares)
+        elif isinstance(self.batches, Batches):
+            # Of text the shares are the same in each step of a shape.
+            loss, self.grad_norm = self.graphs(inputs_BT, targets_BT)
         else:
-            # Of text each step of a shape has the same, of a task they are as many as the answers.
-            given = (
-                ()
-                if isinstance(self.batches, Batches)
-                else (torch.tensor(shares, device=self.device),)
-            )
-            loss, self.grad_norm = self.graphs(inputs_BT, targets_BT, *given)
-        launched = time.perf_counter() - began
+            shares_M = torch.tensor(shares, device=self.device)
+            loss, self.grad_norm = self.graphs(inputs_BT, targets_BT, shares_M)
+        seconds = time.perf_counter() - start
         self._settle()
         length = inputs_BT.shape[1]
-        self.pending = (loss, self.config.tokens_per_step // length * length, launched)
+        tokens = self.config.tokens_per_step // length * length
+        self.pending = LaunchedStep(loss, tokens, seconds)
         self.step += 1
 
     def figures_due(self) -> dict:
         """Figures to log after this step; empty after most steps."""
-        figures = self.figures() if due(self.step, self.config.log_every) else {}
-        return figures | (
-            {"validation_loss": self.validate()}
-            if due(self.step, self.config.validate_every)
-            else {}
-        )
+        figures = {}
+        if due(self.step, self.config.log_every):
+            figures |= self.figures()
+        if due(self.step, self.config.validate_every):
+            figures["validation_loss"] = self.validate()
+        return figures
 
     def figures(self) -> dict:
         """Mean loss and speed of the last `log_every` steps, learning rate and gradient norm
@@ -141,27 +153,27 @@ class Trainer:
         self._settle()
         if not self.recent:
             return {}
-        losses, tokens, seconds = zip(*self.recent, strict=True)
+        tokens = sum(step.tokens for step in self.recent)
+        seconds = sum(step.seconds for step in self.recent)
         return {
-            **self._mean_losses(losses),
+            **self._mean_losses(),
             "lr": self.config.lr * optim.rate(self.step - 1, self.config),
-            "grad_norm": float(self.grad_norm) if self.grad_norm is not None else None,
+            "grad_norm": self._grad_norm(),
             "tokens": self.tokens,
-            "tokens_per_second": sum(tokens) / sum(seconds),
+            "tokens_per_second": tokens / seconds,
         }
 
-    def _mean_losses(self, losses: Sequence[float]) -> dict:
-        if not isinstance(self.batches, MixedBatches):
-            return {"loss": math.fsum(losses) / len(losses)}
-        kinds = [
-            "task_loss" if self.batches.asks(step) else "loss"
-            for step in range(self.step - len(losses), self.step)
-        ]
-        own = {
-            kind: [loss for loss, one in zip(losses, kinds, strict=True) if one == kind]
-            for kind in ("loss", "task_loss")
-        }
-        return {kind: math.fsum(found) / len(found) for kind, found in own.items() if found}
+    def _grad_norm(self) -> float | None:
+        return None if self.grad_norm is None else float(self.grad_norm)
+
+    def _mean_losses(self) -> dict[str, float]:
+        """{"loss": mean of the last steps}, of a mix also "task_loss"; without what has no step."""
+        losses = {"loss": [], "task_loss": []}
+        first = self.step - len(self.recent)
+        for number, finished in enumerate(self.recent, first):
+            on_task = isinstance(self.batches, MixedBatches) and self.batches.asks(number)
+            losses["task_loss" if on_task else "loss"].append(finished.loss)
+        return {name: math.fsum(values) / len(values) for name, values in losses.items() if values}
 
     def shown(self) -> dict:
         """Figures for the progress line: the latest loss that is known without waiting, and the
@@ -169,7 +181,8 @@ class Trainer:
         """
         if not self.recent:
             return {}
-        return {"loss": self.recent[-1][0], "tokens/s": self.recent[-1][1] / self.recent[-1][2]}
+        latest = self.recent[-1]
+        return {"loss": latest.loss, "tokens/s": latest.tokens / latest.seconds}
 
     def validate(self) -> float | None:
         """Mean nats per token over the first `validate_windows` windows of train_len tokens; None
@@ -177,26 +190,33 @@ class Trainer:
 
         Raises Diverged if it is not finite.
         """
-        left, total = self.config.validate_windows, 0.0
+        windows = self.config.validate_windows
         self.model.eval()
-        step = 0
-        with (
-            torch.no_grad()
-        ):  # not inference_mode: tensors that a plan caches here are used by the next backward pass
-            while left > 0:
-                batch = [part[:left] for part in self.held_out.at(step)]
-                inputs_BT, targets_BT = (
-                    part[self.world.share(len(part))].to(self.device) for part in batch
-                )
-                if len(inputs_BT):
-                    total += self._loss(self.model.loss, inputs_BT, targets_BT, None).item() * len(
-                        inputs_BT
-                    )
-                left, step = left - len(batch[0]), step + 1
+        # Not inference_mode: tensors that a plan caches here are used by the next backward pass.
+        with torch.no_grad():
+            total = self.world.sum(self._held_out_loss(windows))
         self.model.train()
-        total = self.world.sum(total)
-        mean = total / self.config.validate_windows if self.config.validate_windows else None
-        return mean if mean is None else self._finite(mean, "validation loss")
+        if windows == 0:
+            return None
+        return self._finite(total / windows, "validation loss")
+
+    def _held_out_loss(self, windows: int) -> float:
+        """Sum of the mean losses of this process's share of the first windows of held-out text."""
+        total = 0.0
+        remaining = windows
+        step = 0
+        while remaining > 0:
+            inputs_BT, targets_BT = self.held_out.at(step)
+            batch = min(len(inputs_BT), remaining)
+            rows = self.world.share(batch)
+            inputs_BT = inputs_BT[:batch][rows].to(self.device)
+            targets_BT = targets_BT[:batch][rows].to(self.device)
+            if len(inputs_BT):
+                loss = self._loss(self.model.loss, inputs_BT, targets_BT, None)
+                total += loss.item() * len(inputs_BT)
+            remaining -= batch
+            step += 1
+        return total
 
     def save(self, run: Run) -> None:
         """Write the state. Raises Diverged instead if training has diverged, since saving would
@@ -212,21 +232,22 @@ class Trainer:
         extra = {
             "tokens": self.tokens,
             "seconds": self.seconds,
-            "recent": list(self.recent),
+            "recent": [tuple(finished) for finished in self.recent],  # reading allows no classes
             "above": self.above,
+            "grad_norm": self._grad_norm(),
         }
-        extra["grad_norm"] = None if self.grad_norm is None else float(self.grad_norm)
         checkpoint.save_state(run.state, self.model, self.optimizers, self.step, extra)
 
     def resume(self, run: Run) -> None:
+        """Go on from the saved state of a run."""
         self.step, extra = checkpoint.load_state(run.state, self.model, self.optimizers)
         optim.place_rates(self.optimizers)
-        self.tokens, self.seconds = extra["tokens"], extra["seconds"]
-        self.recent.extend(extra["recent"])
-        self.above, self.grad_norm = (
-            extra.get("above", 0),
-            extra.get("grad_norm"),
-        )  # states of earlier versions have neither
+        self.tokens = extra["tokens"]
+        self.seconds = extra["seconds"]
+        self.recent.extend(FinishedStep(*values) for values in extra["recent"])
+        # States of earlier versions have neither.
+        self.above = extra.get("above", 0)
+        self.grad_norm = extra.get("grad_norm")
 
     def _loss(
         self, loss: Callable, inputs_BT: Tensor, targets_BT: Tensor, step: int | None
@@ -271,9 +292,8 @@ class Trainer:
         tokens of its answers."""
         n_micro = self.config.micro_batches
         parts = list(zip(inputs_BT.chunk(n_micro), targets_BT.chunk(n_micro), strict=True))
-        shares = (
-            [len(part_BT) / len(inputs_BT) for part_BT, _ in parts] if shares is None else shares
-        )
+        if shares is None:
+            shares = [len(part_BT) / len(inputs_BT) for part_BT, _ in parts]
         losses = []
         for (part_BT, part_targets_BT), share in zip(parts, shares, strict=True):
             loss = self._loss(self.loss, part_BT, part_targets_BT, self.step) * share
@@ -283,13 +303,13 @@ class Trainer:
         return torch.stack(losses).sum()
 
     def _clip(self) -> Tensor:
-        params = [param for param in self.model.parameters() if param.grad is not None]
-        norm = nn.utils.get_total_norm([param.grad for param in params])
-        if self.config.clip > 0 and params:
+        """Clip the gradients. Returns their norm before."""
+        gradients = [param.grad for param in self.model.parameters() if param.grad is not None]
+        norm = nn.utils.get_total_norm(gradients)
+        if self.config.clip > 0 and gradients:
             # As clip_grads_with_norm_ does it, which asks each gradient for its device.
-            torch._foreach_mul_(
-                [param.grad for param in params], (self.config.clip / (norm + 1e-6)).clamp(max=1.0)
-            )
+            factor = (self.config.clip / (norm + 1e-6)).clamp(max=1.0)
+            torch._foreach_mul_(gradients, factor)
         return norm
 
     def _settle(self) -> None:
@@ -298,21 +318,22 @@ class Trainer:
         """
         if self.pending is None:
             return
-        (loss, tokens, launched), self.pending = self.pending, None
-        began = time.perf_counter()
-        value = loss.item()
-        seconds = launched + time.perf_counter() - began
+        launched = self.pending
+        self.pending = None
+        start = time.perf_counter()
+        loss = launched.loss.item()
+        seconds = launched.seconds + time.perf_counter() - start
         self.seconds += seconds
-        self.tokens += tokens
-        self._finite(value, "loss")
-        self.above = self.above + 1 if value > self.limit else 0
+        self.tokens += launched.tokens
+        self._finite(loss, "loss")
+        self.above = self.above + 1 if loss > self.limit else 0
         if self.above >= PATIENCE:
             raise Diverged(
-                f"The loss is {value:.3g} at step {self.step} and has been above {self.limit:.3g}"
+                f"The loss is {loss:.3g} at step {self.step} and has been above {self.limit:.3g}"
                 f" nats/token ({HOPELESS:g} times that of a model that knows nothing) for"
                 f" {PATIENCE} steps{self._remedy()}"
             )
-        self.recent.append((value, tokens, seconds))
+        self.recent.append(FinishedStep(loss, launched.tokens, seconds))
 
     def check_weights(self) -> None:
         """Check the weights. Raises Diverged if one is not finite: a gradient can overflow in a
@@ -362,6 +383,22 @@ class Trainer:
         self.model.zero_grad(set_to_none=True)
 
 
+def _batches(corpus: Corpus, config: TrainConfig, seed: int) -> Batches | MixedBatches:
+    """Batches of the training text, of a mix also those of the task."""
+    data_seed = seed if config.seed_data is None else config.seed_data
+    data_seed += OTHER_ORDER * config.generation
+    sizes = (config.lengths, config.tokens_per_step, data_seed)
+    text_batches = batches(corpus.train, *sizes, corpus.bos)
+    if not corpus.mix:
+        return text_batches
+    task_batches = batches(corpus.mix.split("train"), *sizes, None)
+    return MixedBatches(text_batches, task_batches, corpus.mix.share)
+
+
 def due(step: int, every: int) -> bool:
-    """True after every `every` steps; never when `every` is 0."""
+    """True after every `every` steps; never when `every` is 0.
+
+    >>> [step for step in range(1, 8) if due(step, 3)]
+    [3, 6]
+    """
     return every > 0 and step % every == 0

@@ -18,7 +18,7 @@ from posbench.data.task import TaskSplit
 from posbench.position.plan import training_plans
 from posbench.training import optimizers as optim
 from posbench.training.distributed import World
-from posbench.training.graph import EAGER, StepGraphs, why_eager
+from posbench.training.graph import EAGER, Recorded, StepGraphs, why_eager
 from posbench.training.trainer import Trainer
 
 
@@ -38,7 +38,7 @@ class Calls:
             for kept, made in zip(outputs, step(*inputs), strict=True):
                 kept.copy_(made)
 
-        return replay, inputs, outputs
+        return Recorded(replay, inputs, outputs)
 
 
 def trainer(graph: bool, corpus=None, record=None, **changes) -> Trainer:
@@ -91,7 +91,7 @@ def test_recorded_steps_are_the_eager_ones_and_each_shape_is_recorded_once(corpu
     eager, recorded = trainer(False, made[0], **changes), trainer(True, made[1], calls, **changes)
     assert followed(eager, 30) == followed(recorded, 30) and same(eager, recorded)
     assert calls.recorded == shapes and all(
-        count == EAGER for count in recorded.graphs.made.values()
+        count == EAGER for count in recorded.graphs.eager_steps.values()
     )
     assert eager.figures() | {"tokens_per_second": 0} == recorded.figures() | {
         "tokens_per_second": 0
