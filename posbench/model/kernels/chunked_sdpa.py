@@ -8,6 +8,7 @@ Letters: B batch, T tokens, H heads, G key heads, P query heads of a key head, D
 with columns, N pieces of a series (or key heads that run together), S queries and K keys of a
 piece."""
 
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -22,28 +23,27 @@ from posbench.position.geometry import Bias
 from posbench.position.layer_plan import BandPlan, LayerPlan
 from posbench.position.products import whole_groups
 
-CALL = (
-    2**31
-    # most pairs of query and key, of all heads, in one call: seconds, so that Ctrl-C and progress need
-    # not wait
-)
+# Most pairs of query and key, of all heads, in one call: seconds, so that Ctrl-C and progress need
+# not wait.
+CALL = 2**31
 ROWS = 8192  # most queries of a piece, so that one key head takes seconds at most
-# queries that the kernel takes at once from long texts; triangles of other sizes are slower
+# Queries that the kernel takes at once from long texts; triangles of other sizes are slower.
 STEP = 256
 # Widest interval that moves along with its query and is masked: two triangles are faster beyond (in
-# float32 from 1,500 keys, in bf16 from 800). Blocks of 128 queries are within 15 % of the fastest
-# for every width.
-NARROW, MASKED = 1024, 128
+# float32 from 1,500 keys, in bf16 from 800).
+NARROW = 1024
+# Queries of a masked piece: within 15 % of the fastest for every width.
+MASKED = 128
 
 
 @dataclass(frozen=True)
 class Series:
     """`count` pieces of one size, the first with queries start..start+rows-1 and keys
-    first..first+keys-1. Of the keys row r sees
+    first..first+keys-1.
 
-    all; in `lower` keys 0..r; in `upper` keys r and later (triangles, rows == keys); in `diagonal`
-    keys r..r+keys-rows. From each piece to the next, queries move on by row_step and keys by
-    key_step (0 for a single piece)."""
+    In kind `all`, row r of a piece sees all its keys; in `lower` keys 0..r; in `upper` keys r and
+    later (triangles, rows == keys); in `diagonal` keys r..r+keys-rows. From each piece to the next,
+    queries move on by row_step and keys by key_step (0 for a single piece)."""
 
     kind: Literal["all", "lower", "upper", "diagonal"]
     start: int
@@ -67,14 +67,14 @@ class Series:
 
     def joined(self, piece: "Series") -> "Series | None":
         """The series with one more piece of its size; None if that does not go on with it."""
-        gone = self.count - 1
-        steps = (
-            piece.start - self.start - gone * self.row_step,
-            piece.first - self.first - gone * self.key_step,
-        )
-        if min(steps) < 0 or (self.count > 1 and steps != (self.row_step, self.key_step)):
+        moves = self.count - 1
+        row_step = piece.start - (self.start + moves * self.row_step)
+        key_step = piece.first - (self.first + moves * self.key_step)
+        if row_step < 0 or key_step < 0:
             return None
-        return replace(self, count=self.count + 1, row_step=steps[0], key_step=steps[1])
+        if self.count > 1 and (row_step, key_step) != (self.row_step, self.key_step):
+            return None
+        return replace(self, count=self.count + 1, row_step=row_step, key_step=key_step)
 
 
 def can_chunk(layer: LayerPlan, first: int) -> bool:
@@ -90,27 +90,28 @@ def chunked_sdpa(
     """Attention of a plan that `can_chunk` accepts, for queries `first` and later: [B, H, T, D] in
     v's format. q and k are float32.
     """
-    (batch, heads, length), (groups, _, width) = q_BHTD.shape[:3], v_BGTD.shape[1:]
+    batch, heads, length = q_BHTD.shape[:3]
+    groups, _, width = v_BGTD.shape[1:]
     # The order in memory in which the heads of a token lie side by side: the output projection
     # reads them so.
     y_BTGPD = q_BHTD.new_zeros(batch, length, groups, heads // groups, width)
-    y_BGPTD, lse_BGPT1 = (
-        y_BTGPD.permute(0, 2, 3, 1, 4),
-        q_BHTD.new_full((batch, groups, heads // groups, length, 1), -torch.inf),
-    )
+    y_BGPTD = y_BTGPD.permute(0, 2, 3, 1, 4)
+    lse_BGPT1 = q_BHTD.new_full((batch, groups, heads // groups, length, 1), -torch.inf)
     if layer.has_sink:  # a first piece of value 0
         lse_BGPT1.copy_(layer.sink(q_BHTD).view(groups, -1, 1, 1))
-    total, done = sum(series.n_pairs for band in layer.bands for series in _series(band, first)), 0
+    total = sum(series.n_pairs for band in layer.bands for series in _series(band, first))
+    done = 0
+    dtype = of_fused(v_BGTD, gated=False)
     for band in layer.bands:
-        q_BHTW, k_BGTW, v_BGTW = operands(
-            layer, band, q_BHTD, k_BGTD, v_BGTD, dtype=of_fused(v_BGTD, gated=False)
-        )
+        q_BHTW, k_BGTW, v_BGTW = operands(layer, band, q_BHTD, k_BGTD, v_BGTD, dtype=dtype)
         q_BGPTW = q_BHTW.unflatten(1, (groups, -1))
         for series in _series(band, first):
-            y_NBGPSD, lse_NBGPS1 = (series.of_queries(t) for t in (y_BGPTD, lse_BGPT1))
-            for at, y, lse in _calls(
-                series, series.of_queries(q_BGPTW), *(series.of_keys(t) for t in (k_BGTW, v_BGTW))
-            ):
+            y_NBGPSD = series.of_queries(y_BGPTD)
+            lse_NBGPS1 = series.of_queries(lse_BGPT1)
+            q_NBGPSW = series.of_queries(q_BGPTW)
+            k_NBGKW = series.of_keys(k_BGTW)
+            v_NBGKW = series.of_keys(v_BGTW)
+            for at, y, lse in _calls(series, q_NBGPSW, k_NBGKW, v_NBGKW):
                 _merge_softmax(y_NBGPSD[at], lse_NBGPS1[at], y[..., :width], lse.unsqueeze(-1))
             done += series.n_pairs
             layer.tell(done / (total + 1))
@@ -122,20 +123,23 @@ def _series(band: BandPlan, first: int) -> list[Series] | None:
     intervals that are not seen.
     """
 
-    def made() -> list[Series] | None:
-        found = None if band.lot_T is not None else cut_band(band.first_T, band.last_T, first)
-        return None if found is None else joined(found)
+    def cut() -> list[Series] | None:
+        if band.lot_T is not None:
+            return None
+        pieces = cut_band(band.first_T, band.last_T, first)
+        return None if pieces is None else joined(pieces)
 
-    return band.once(("pieces", first), made)
+    return band.once(("pieces", first), cut)
 
 
 def _moving(x_TW: Tensor, start: int, size: int, step: int, count: int) -> Tensor:
+    """Slices of rows of `size`, `step` rows apart, without a copy: [N, ..., S, W]."""
     *others, _, width = x_TW.shape
-    along = x_TW.stride(-2)
+    row_stride = x_TW.stride(-2)
     return x_TW.as_strided(
-        (count, *others, size, width),
-        (step * along, *x_TW.stride()),
-        x_TW.storage_offset() + start * along,
+        size=(count, *others, size, width),
+        stride=(step * row_stride, *x_TW.stride()),
+        storage_offset=x_TW.storage_offset() + start * row_stride,
     )
 
 
@@ -148,43 +152,46 @@ def _calls(
     count, batch, groups, heads = q_NBGPSW.shape[:4]
     pairs = series.rows * series.keys * heads
     if count == 1 and pairs * batch * groups <= CALL:
-        y, lse = _call(series.kind, *(t[0].flatten(0, 1) for t in (q_NBGPSW, k_NBGKW, v_NBGKW)))
+        key_heads = (x[0].flatten(0, 1) for x in (q_NBGPSW, k_NBGKW, v_NBGKW))
+        y, lse = _call(series.kind, *key_heads)
         yield (0,), y.unflatten(0, (batch, groups)), lse.unflatten(0, (batch, groups))
         return
     step = max(1, CALL // pairs)
-    for b, g, n in (
-        (b, g, n) for b in range(batch) for g in range(groups) for n in range(0, count, step)
-    ):
-        at = slice(n, n + step), b, g
+    for b, g, n in itertools.product(range(batch), range(groups), range(0, count, step)):
+        at = (slice(n, n + step), b, g)
         yield at, *_call(series.kind, q_NBGPSW[at], k_NBGKW[at], v_NBGKW[at])
 
 
 def _call(kind: str, q_NPSW: Tensor, k_NKW: Tensor, v_NKW: Tensor) -> tuple[Tensor, Tensor]:
     """Output and log-sum-exp of N pieces: [N, P, S, W] and [N, P, S]."""
-    (heads, rows), keys = q_NPSW.shape[1:3], k_NKW.shape[1]
-    triangle, mask = kind in ("lower", "upper"), None
-    if kind == "upper":
-        q_NPSW, k_NKW, v_NKW = (t.flip(-2) for t in (q_NPSW, k_NKW, v_NKW))
+    heads, rows = q_NPSW.shape[1:3]
+    keys = k_NKW.shape[1]
+    triangle = kind in ("lower", "upper")
+    mask = None
+    if kind == "upper":  # the lower triangle, read backwards
+        q_NPSW, k_NKW, v_NKW = (x.flip(-2) for x in (q_NPSW, k_NKW, v_NKW))
     if kind == "diagonal":
         ahead_SK = torch.arange(keys) - torch.arange(rows)[:, None]
-        mask = torch.zeros(rows, keys, dtype=q_NPSW.dtype).masked_fill(
-            (ahead_SK < 0) | (ahead_SK > keys - rows), -torch.inf
-        )
+        hidden_SK = (ahead_SK < 0) | (ahead_SK > keys - rows)
+        mask = torch.zeros(rows, keys, dtype=q_NPSW.dtype).masked_fill(hidden_SK, -torch.inf)
         mask = mask.repeat(heads, 1).expand(len(q_NPSW), 1, -1, -1)
     if not triangle:
         # The query heads become further queries of their key head, whose keys the kernel then
         # prepares once.
         q_NPSW = q_NPSW.flatten(1, 2).unsqueeze(1)
-    k, v = (t.unsqueeze(1).expand(-1, q_NPSW.shape[1], -1, -1) for t in (k_NKW, v_NKW))
+    k, v = (x.unsqueeze(1).expand(-1, q_NPSW.shape[1], -1, -1) for x in (k_NKW, v_NKW))
     n_rows = q_NPSW.shape[2]
     q_NPSW, mask = whole_groups(q_NPSW, mask)
     y, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
         q_NPSW, k, v, 0.0, triangle, attn_mask=mask, scale=1.0
     )
-    y, lse = y[:, :, :n_rows], lse[:, :, :n_rows]
-    if not triangle:
-        y, lse = (t.squeeze(1).unflatten(1, (heads, rows)) for t in (y, lse))
-    return (y.flip(2), lse.flip(2)) if kind == "upper" else (y, lse)
+    y = y[:, :, :n_rows]
+    lse = lse[:, :, :n_rows]
+    if kind == "upper":
+        return y.flip(2), lse.flip(2)
+    if kind == "lower":
+        return y, lse
+    return y.squeeze(1).unflatten(1, (heads, rows)), lse.squeeze(1).unflatten(1, (heads, rows))
 
 
 def _merge_softmax(y_SD: Tensor, lse_S1: Tensor, more_SD: Tensor, more_S1: Tensor) -> None:
@@ -202,11 +209,9 @@ def cut_band(first_T: Tensor, last_T: Tensor, begin: int) -> list[Series] | None
     None unless there are long runs of queries in which each end of the interval stands still or
     moves along."""
     runs = _runs(first_T, last_T, begin)
-    return (
-        None
-        if len(runs) > 8 + len(first_T) // 64
-        else [piece for run in runs for piece in _pieces_of_run(first_T, last_T, *run)]
-    )
+    if len(runs) > 8 + len(first_T) // 64:
+        return None
+    return [piece for start, stop in runs for piece in _pieces_of_run(first_T, last_T, start, stop)]
 
 
 def _runs(first_T: Tensor, last_T: Tensor, begin: int) -> list[tuple[int, int]]:
@@ -231,37 +236,53 @@ def _runs(first_T: Tensor, last_T: Tensor, begin: int) -> list[tuple[int, int]]:
 
 
 def _pieces_of_run(first_T: Tensor, last_T: Tensor, start: int, stop: int) -> Iterator[Series]:
-    low, high, second = int(first_T[start]), int(last_T[start]), min(start + 1, stop - 1)
-    left, right = int(first_T[second]) - low, int(last_T[second]) - high
-    width, rows = high - low + 1, ROWS
-    narrow = left and right and width <= NARROW
-    if left and right:
-        rows = MASKED if narrow else min(ROWS, (width - 1) // STEP * STEP)
+    """Pieces of queries start..stop-1, whose interval's ends move by the same steps, 0 or 1."""
+    low = int(first_T[start])
+    high = int(last_T[start])
+    second = min(start + 1, stop - 1)
+    low_step = int(first_T[second]) - low
+    high_step = int(last_T[second]) - high
+    width = high - low + 1
+    if not (low_step and high_step):
+        rows = ROWS
+    elif width <= NARROW:
+        yield from _diagonals(low, width, start, stop)
+        return
+    else:
+        rows = min(ROWS, (width - 1) // STEP * STEP)
     for at in range(start, stop, rows):
-        size, moved = min(rows, stop - at), at - start
-        if narrow:
-            yield Series("diagonal", at, size, low + moved, width + size - 1)
-            continue
-        begin, end = low + left * moved, high + right * moved
-        if left:
+        size = min(rows, stop - at)
+        begin = low + low_step * (at - start)
+        end = high + high_step * (at - start)
+        if low_step:
             yield Series("upper", at, size, begin, size)
-        inner, outer = begin + left * size, end + 1 - right
+        inner = begin + low_step * size  # keys from here to before `outer` are seen by all
+        outer = end + 1 - high_step
         if outer > inner:
             yield Series("all", at, size, inner, outer - inner)
-        if right:
+        if high_step:
             yield Series("lower", at, size, end, size)
+
+
+def _diagonals(low: int, width: int, start: int, stop: int) -> Iterator[Series]:
+    """Pieces of an interval of `width` keys that begins at `low` and moves along with its query."""
+    for at in range(start, stop, MASKED):
+        size = min(MASKED, stop - at)
+        yield Series("diagonal", at, size, low + at - start, width + size - 1)
 
 
 def joined(pieces: Iterable[Series]) -> list[Series]:
     """Series that hold the pieces, each of which one call can run."""
-    found: list[Series] = []
-    latest: dict[tuple, int] = {}
+    all_series: list[Series] = []
+    latest: dict[tuple, int] = {}  # {kind and size of a piece: index of the latest such series}
     for piece in pieces:
-        size = piece.kind, piece.rows, piece.keys
-        longer = found[latest[size]].joined(piece) if size in latest else None
+        size = (piece.kind, piece.rows, piece.keys)
+        longer = None
+        if size in latest:
+            longer = all_series[latest[size]].joined(piece)
         if longer is None:
-            latest[size] = len(found)
-            found.append(piece)
+            latest[size] = len(all_series)
+            all_series.append(piece)
         else:
-            found[latest[size]] = longer
-    return found
+            all_series[latest[size]] = longer
+    return all_series

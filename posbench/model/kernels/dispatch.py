@@ -1,7 +1,6 @@
-"""Choice of the attention kernel. All kernels take projected queries and keys (float32, not scaled)
-and a layer's plan.
+"""Choice of the attention kernel.
 
-`fused` runs torch's fused kernel or causal.py for the plain causal triangle, with a low-rank bias
+All kernels take projected queries and keys (float32, not scaled) and a layer's plan. `fused` runs torch's fused kernel or causal.py for the plain causal triangle, with a low-rank bias
 folded into extra columns of q and k. It cannot run biases that are not columns, scales by distance,
 or encodings that weigh whole rows. `chunked_sdpa` runs the same biases with windows and several
 bands in evaluations on a CPU, and `flex` more than these on CUDA. `rows` (blocks.py) runs any plan
@@ -12,7 +11,7 @@ Letters: B batch, T tokens, H heads, G key heads, D head width, R columns of a b
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.nn.functional as F
@@ -28,8 +27,8 @@ from posbench.position.geometry import Bias
 from posbench.position.layer_plan import LayerPlan
 from posbench.position.products import TOGETHER
 
-# tokens up to which gates summed from the middle of the text keep 1e-3 in float32; `rows` restarts
-# the sum in each block
+# Tokens up to which gates summed from the middle of the text keep 1e-3 in float32. `rows` restarts
+# the sum in each block.
 GATED = 4096
 
 
@@ -48,25 +47,22 @@ def attend(
     """
     length = q_BHTD.shape[2]
     last = min(last or length, length)
+    first = length - last
+    mostly_all = 2 * last > length  # else computing all queries is not worth it
+    learns = torch.is_grad_enabled()
     with torch.autocast(q_BHTD.device.type, enabled=False):
         gates_BHT = summed_gates(layer, x_BTC)
-        if fusible(layer) and 2 * last > length:
+        if mostly_all and fusible(layer):
             return fused(layer, q_BHTD, k_BGTD, v_BGTD, gates_BHT)[:, :, -last:]
-        first, learns = length - last, torch.is_grad_enabled()
-        if (
-            v_BGTD.device.type == "cpu"
-            and not learns
-            and length > SHORT
-            and can_chunk(layer, first)
-        ):
+        long_on_cpu = v_BGTD.device.type == "cpu" and length > SHORT
+        if long_on_cpu and not learns and can_chunk(layer, first):
             return chunked_sdpa(layer, q_BHTD, k_BGTD, v_BGTD, first)
-        if v_BGTD.is_cuda and not learns and 2 * last > length and flex.possible(layer):
+        if v_BGTD.is_cuda and not learns and mostly_all and flex.possible(layer):
             try:
-                return flex.flex(layer, q_BHTD, k_BGTD, v_BGTD, gates_BHT)[:, :, -last:].to(
-                    v_BGTD.dtype
-                )
-            # compilers fail in many ways and memory can run out; `rows` needs no compiler and
-            # little memory
+                y_BHTD = flex.flex(layer, q_BHTD, k_BGTD, v_BGTD, gates_BHT)
+                return y_BHTD[:, :, -last:].to(v_BGTD.dtype)
+            # Compilers fail in many ways and memory can run out. `rows` needs no compiler and
+            # little memory.
             except Exception as error:
                 flex.give_up(layer, error)
         values = of_values(v_BGTD)
@@ -78,20 +74,16 @@ def attend(
 def attention_weights(
     layer: LayerPlan, x_BTC: Tensor, q_BHTD: Tensor, k_BGTD: Tensor, last: int
 ) -> Iterator[tuple[int, list[tuple[slice, Tensor]]]]:
-    """Attention weights of the `last` queries of any plan, in float32, by blocks: its first query,
-    and of each band (keys, [B, H, S, K]).
+    """Attention weights of the `last` queries of any plan, in float32.
 
-    A key is seen in one band at most, and weighs 0 in the others. What is missing to a sum of 1 is
+    Yields (first query, [(keys, weights [B, H, S, K]) of each band]) of each block of queries. A key is seen in one band at most, and weighs 0 in the others. What is missing to a sum of 1 is
     the share of a sink, or of no key."""
-    length, step = q_BHTD.shape[2], block_size(q_BHTD, BLOCK)
+    length = q_BHTD.shape[2]
+    step = block_size(q_BHTD, BLOCK)
     with torch.autocast(q_BHTD.device.type, enabled=False):
         gates_BHT = summed_gates(layer, x_BTC)
-        block = Weighted(
-            layer,
-            [PreparedBand(layer, band, q_BHTD, k_BGTD, gates_BHT, step) for band in layer.bands],
-            k_BGTD,
-            step,
-        )
+        bands = [PreparedBand(layer, band, q_BHTD, k_BGTD, gates_BHT, step) for band in layer.bands]
+        block = Weighted(layer, bands, k_BGTD, step)  # k in place of v, which is not read
         for start in range(length - last, length, step):
             yield start, block.weights(start, min(start + step, length))
 
@@ -125,51 +117,76 @@ def fused(
     """Run the whole causal triangle in one kernel call, or two heads a call where that would take a
     CPU many seconds: [B, H, T, D].
     """
-    width, kept, length, scored = v_BGTD.shape[-1], v_BGTD.dtype, v_BGTD.shape[2], q_BHTD.shape[-1]
-    sink_H, own = (
-        layer.sink(q_BHTD),
-        slice(int(layer.has_sink), None),
-    )  # a sink is the first token, and no result
-    given = layer, layer.bands[0], q_BHTD, k_BGTD, v_BGTD, gates_BHT
-    gated, on_cpu, learns = (
-        gates_BHT is not None,
-        v_BGTD.device.type == "cpu",
-        torch.is_grad_enabled(),
+    width = v_BGTD.shape[-1]
+    length = v_BGTD.shape[2]
+    scored_width = q_BHTD.shape[-1]
+    out_dtype = v_BGTD.dtype
+    result_rows = slice(int(layer.has_sink), None)  # a sink is the first token, and no result
+    gated = gates_BHT is not None
+    on_cpu = v_BGTD.device.type == "cpu"
+    learns = torch.is_grad_enabled()
+    values = of_values(v_BGTD, gated)
+    dtype = of_fused(v_BGTD, gated)
+    by_causal = on_cpu and (learns or length < TOGETHER or (length <= LONGEST and values != dtype))
+    # A power of two changes no digit, whoever multiplies by it.
+    kernel_scales = layer.bare and math.log2(scored_width) % 2 == 0 and not by_causal
+    q_BHTW, k_BGTW, v_BGTW = operands(
+        layer,
+        layer.bands[0],
+        q_BHTD,
+        k_BGTD,
+        v_BGTD,
+        gates_BHT,
+        dtype=dtype,
+        scaled=not kernel_scales,
+        sink_H=layer.sink(q_BHTD),
+        values=values if by_causal else dtype,
     )
-    values, dtype = of_values(v_BGTD, gated), of_fused(v_BGTD, gated)
-    blocked = on_cpu and (learns or length < TOGETHER or (length <= LONGEST and values != dtype))
-    inside = (
-        layer.bare and math.log2(scored) % 2 == 0 and not blocked
-    )  # a power of two changes no digit, whoever multiplies by it
-    own_format = values if blocked else dtype
-    q_BHTD, k_BGTD, v_BGTD = operands(
-        *given, dtype=dtype, scaled=not inside, sink_H=sink_H, values=own_format
-    )
-    heads, groups = q_BHTD.shape[1], q_BHTD.shape[1] // k_BGTD.shape[1]
-    torchs = functools.partial(
-        F.scaled_dot_product_attention, is_causal=True, scale=scored**-0.5 if inside else 1.0
-    )
-    at_once = causal if blocked else torchs
-    if not on_cpu or learns or len(q_BHTD) * heads * length**2 // 2 <= CALL:
-        if groups > 1 and (blocked or (v_BGTD.is_cuda and v_BGTD.dtype == torch.float32)):
-            # `causal` shares no key heads; nor does CUDA's fused kernel for float32, for which
-            # torch would build [T, T] without a word.
-            k_BGTD, v_BGTD, groups = (
-                *(t.repeat_interleave(groups, dim=1) for t in (k_BGTD, v_BGTD)),
-                1,
-            )
-        at_once = functools.partial(at_once, enable_gqa=True) if groups > 1 else at_once
-        return at_once(q_BHTD, k_BGTD, v_BGTD)[:, :, own, :width].to(kept)
-    y_BTHD = v_BGTD.new_empty(
-        len(q_BHTD), length, heads, width, dtype=kept
-    )  # the output projection reads it in this order
+    if by_causal:
+        kernel = causal
+    else:
+        scale = scored_width**-0.5 if kernel_scales else 1.0
+        kernel = functools.partial(F.scaled_dot_product_attention, is_causal=True, scale=scale)
+    batch, heads = q_BHTW.shape[:2]
+    if not on_cpu or learns or batch * heads * length**2 // 2 <= CALL:
+        y_BHTW = _all_heads(kernel, q_BHTW, k_BGTW, v_BGTW, by_causal)
+        return y_BHTW[:, :, result_rows, :width].to(out_dtype)
+    # The output projection reads it in this order.
+    y_BTHD = v_BGTW.new_empty(batch, length, heads, width, dtype=out_dtype)
     # Calls stay short, so that Ctrl-C and progress need not wait. Threads share out the rows of all
     # heads, and a row costs what precedes it: of one head or three, one thread gets most of the
     # work.
-    for start in range(0, heads, 2):
-        q = q_BHTD[:, start : start + 2]
-        two = slice(start // groups, (start + q.shape[1] - 1) // groups + 1)
-        k, v = (t[:, two].expand(-1, q.shape[1], -1, -1) for t in (k_BGTD, v_BGTD))
-        y_BTHD[:, :, start : start + 2] = at_once(q, k, v)[:, :, own, :width].transpose(1, 2)
-        layer.tell((start + q.shape[1]) / (heads + 1))
+    for head in range(0, heads, 2):
+        stop = min(head + 2, heads)
+        y_BHTW = _some_heads(kernel, q_BHTW, k_BGTW, v_BGTW, head, stop)
+        y_BTHD[:, :, head:stop] = y_BHTW[:, :, result_rows, :width].transpose(1, 2)
+        del y_BHTW  # so that the next call reuses its memory
+        layer.tell(stop / (heads + 1))
     return y_BTHD.transpose(1, 2)
+
+
+def _all_heads(
+    kernel: Callable, q_BHTW: Tensor, k_BGTW: Tensor, v_BGTW: Tensor, by_causal: bool
+) -> Tensor:
+    """Output of one call of a kernel: [B, H, T, W]."""
+    groups = q_BHTW.shape[1] // k_BGTW.shape[1]
+    if groups == 1:
+        return kernel(q_BHTW, k_BGTW, v_BGTW)
+    # `causal` shares no key heads; nor does CUDA's fused kernel for float32, for which torch would
+    # build [T, T] without a word.
+    if by_causal or (v_BGTW.is_cuda and v_BGTW.dtype == torch.float32):
+        k_BHTW = k_BGTW.repeat_interleave(groups, dim=1)
+        v_BHTW = v_BGTW.repeat_interleave(groups, dim=1)
+        return kernel(q_BHTW, k_BHTW, v_BHTW)
+    return kernel(q_BHTW, k_BGTW, v_BGTW, enable_gqa=True)
+
+
+def _some_heads(
+    kernel: Callable, q_BHTW: Tensor, k_BGTW: Tensor, v_BGTW: Tensor, head: int, stop: int
+) -> Tensor:
+    """Output of heads head..stop-1, one or two: [B, 1 or 2, T, W]."""
+    groups = q_BHTW.shape[1] // k_BGTW.shape[1]
+    key_heads = slice(head // groups, (stop - 1) // groups + 1)
+    k = k_BGTW[:, key_heads].expand(-1, stop - head, -1, -1)
+    v = v_BGTW[:, key_heads].expand(-1, stop - head, -1, -1)
+    return kernel(q_BHTW[:, head:stop], k, v)

@@ -1,7 +1,6 @@
-"""`flex`: torch's FlexAttention on CUDA without gradients, for windows, several bands, biases by
-distance, and gates.
+"""`flex`: torch's FlexAttention on CUDA without gradients.
 
-It cannot run encodings that weigh whole rows, decays, or biases that depend on more than the
+It runs windows, several bands, biases by distance, and gates. It cannot run encodings that weigh whole rows, decays, or biases that depend on more than the
 distance. `rows` runs these, and trains.
 
 Each band is one call. Merging disjoint bands by their log-sum-exp gives the softmax over all of
@@ -34,11 +33,9 @@ def possible(layer: LayerPlan) -> bool:
     encoding = layer.encoding
     if GIVEN_UP in layer.bands[0].cache:
         return False
-    if (
-        layer.softcap is not None
-        or encoding.decay() is not None
-        or encoding.biases & (Bias.ROWS | Bias.PAIRWISE)
-    ):
+    if layer.softcap is not None or encoding.decay() is not None:
+        return False
+    if encoding.biases & (Bias.ROWS | Bias.PAIRWISE):
         return False
     return Bias.PROFILE not in encoding.biases or all(band.line is not None for band in layer.bands)
 
@@ -53,7 +50,8 @@ def flex(
     """Run all bands of a layer and merge them: [B, H, T, D], float32. q and k are float32, v has
     the model's format, gates float64 sums.
     """
-    outs, sums = [], []
+    outputs = []
+    sums = []  # log-sum-exp of each query's scores, of each band and the sink: [B, H, T]
     for band in layer.bands:
         sees_T = band.once(
             ("sees", q_BHTD.device),
@@ -61,18 +59,17 @@ def flex(
         )
         if sees_T is not None:
             y_BHTD, lse_BHT = _band(layer, band, q_BHTD, k_BGTD, v_BGTD, gates_BHT)
-            outs.append(y_BHTD)
+            outputs.append(y_BHTD)
             # A query that sees no key of a band gets no weight there; its row of the kernel's
             # output is undefined.
             sums.append(torch.where(sees_T, lse_BHT, -torch.inf))
     if layer.has_sink:
         sums.append(layer.sink(q_BHTD)[:, None].expand_as(sums[0]))
     if len(sums) == 1:
-        return outs[0].float()
-    share = torch.stack(sums).softmax(dim=0).unsqueeze(-1)
-    return sum(
-        part * y_BHTD.float() for part, y_BHTD in zip(share, outs, strict=False)
-    )  # a sink has a share and no value
+        return outputs[0].float()
+    shares = torch.stack(sums).softmax(dim=0).unsqueeze(-1)
+    # A sink has the last share and no value.
+    return sum(share * y_BHTD.float() for share, y_BHTD in zip(shares, outputs, strict=False))
 
 
 def _band(
@@ -83,10 +80,16 @@ def _band(
     v_BGTD: Tensor,
     gates_BHT: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    device, width, scored = q_BHTD.device, v_BGTD.shape[-1], q_BHTD.shape[-1]
+    """Output [B, H, T, D] of one band, and the log-sum-exp of its scores [B, H, T]."""
+    from torch.nn.attention.flex_attention import AuxRequest
+
+    device = q_BHTD.device
+    width = v_BGTD.shape[-1]
+    scored_width = q_BHTD.shape[-1]
     q_BHTD, k_BGTD = layer.turned(band, q_BHTD, k_BGTD)
-    q_BHTD, dtype = layer.scaled(q_BHTD, scored), of_fused(v_BGTD, gated=gates_BHT is not None)
-    q_BHTD, k_BGTD, v_BGTD = (padded(t.to(dtype), NARROWEST) for t in (q_BHTD, k_BGTD, v_BGTD))
+    q_BHTD = layer.scaled(q_BHTD, scored_width)
+    dtype = of_fused(v_BGTD, gated=gates_BHT is not None)
+    q_BHTD, k_BGTD, v_BGTD = (padded(x.to(dtype), NARROWEST) for x in (q_BHTD, k_BGTD, v_BGTD))
     mods = _score_mods(layer, band, gates_BHT, device)
 
     def score(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
@@ -94,14 +97,17 @@ def _band(
             s = mod(s, b, h, i, j)
         return s
 
-    from torch.nn.attention.flex_attention import AuxRequest
-
-    mask = band.once(("blocks", device), lambda: block_mask(band, device))
-    grouped = q_BHTD.shape[1] != k_BGTD.shape[1]
-    y_BHTD, aux = _attention(device.type)(
-        q_BHTD, k_BGTD, v_BGTD, score_mod=score if mods else None, block_mask=mask, scale=1.0, enable_gqa=grouped,
+    attention = _attention(device.type)
+    y_BHTD, aux = attention(
+        q_BHTD,
+        k_BGTD,
+        v_BGTD,
+        score_mod=score if mods else None,
+        block_mask=band.once(("blocks", device), lambda: block_mask(band, device)),
+        scale=1.0,
+        enable_gqa=q_BHTD.shape[1] != k_BGTD.shape[1],
         return_aux=AuxRequest(lse=True),
-    )  # fmt: skip
+    )
     return y_BHTD[..., :width], aux.lse
 
 
@@ -111,7 +117,8 @@ def _score_mods(
     """Changes of a score s of query i and key j: rules by distance, columns of a bias, its profile,
     and gates.
     """
-    delta_T, mods = torch.arange(len(layer.n_T), dtype=torch.float64), []
+    delta_T = torch.arange(len(layer.n_T), dtype=torch.float64)
+    mods = []
     for rule in layer.distance_rules:
         factor_T, add_T = (part.float().to(device) for part in rule.distance(delta_T))
         mods.append(
@@ -119,7 +126,8 @@ def _score_mods(
                 s * f[(i - j).clamp(min=0)] + a[(i - j).clamp(min=0)]
             )
         )
-    if (columns := layer.encoding.columns(*band.positions(device), row_constant=True)) is not None:
+    columns = layer.encoding.columns(*band.positions(device), row_constant=True)
+    if columns is not None:
         q_HTR, k_TR = columns
         # One column at a time: the kernel compiles a function of a single pair.
         mods += [
@@ -149,56 +157,58 @@ def block_mask(band: BandPlan, device: torch.device):
     from torch.nn.attention.flex_attention import BlockMask
 
     first_T, last_T = band.first_T, band.last_T
-    length, number = len(first_T), -(-len(first_T) // BLOCK)
+    length = len(first_T)
+    number = -(-length // BLOCK)  # of blocks
     row_T = torch.arange(length) // BLOCK
 
     def count(low_T: Tensor, high_T: Tensor) -> Tensor:
         """Number of queries, for each row of blocks, that have each block of keys between their
         `low` and `high`: [Q, K].
         """
-        some_T = (first_T <= last_T) & (low_T <= high_T)
+        counted_T = (first_T <= last_T) & (low_T <= high_T)
         edges_QK = torch.zeros(number, number + 1, dtype=torch.int32)
         for at_T, step in ((low_T, 1), (high_T + 1, -1)):
-            edges_QK.index_put_(
-                (row_T[some_T], at_T[some_T]),
-                torch.tensor(step, dtype=torch.int32),
-                accumulate=True,
-            )
+            edge = (row_T[counted_T], at_T[counted_T])
+            edges_QK.index_put_(edge, torch.tensor(step, dtype=torch.int32), accumulate=True)
         return edges_QK.cumsum(dim=-1)[:, :-1]
 
     def listed(blocks_QK: Tensor) -> tuple[Tensor, Tensor]:
         """Number of blocks in each row, and all block numbers with the row's own first: [1, 1, Q]
         and [1, 1, Q, K].
         """
-        blocks_QK = blocks_QK.int()[None, None]
-        return (
-            blocks_QK.sum(dim=-1).int(),
-            blocks_QK.argsort(dim=-1, descending=True, stable=True).int(),
-        )
+        blocks_11QK = blocks_QK.int()[None, None]
+        order_11QK = blocks_11QK.argsort(dim=-1, descending=True, stable=True)
+        return blocks_11QK.sum(dim=-1).int(), order_11QK.int()
 
     touched_QK = count(first_T // BLOCK, last_T // BLOCK) > 0
     # A last block that the text does not fill has fewer queries or keys, so it is masked and not
     # run whole.
-    whole_QK = (count(-(-first_T // BLOCK), (last_T + 1) // BLOCK - 1) == BLOCK) & (
-        band.lot_T is None
+    unmasked_QK = count(-(-first_T // BLOCK), (last_T + 1) // BLOCK - 1) == BLOCK
+    if band.lot_T is not None:
+        unmasked_QK = torch.zeros_like(unmasked_QK)
+    mask = BlockMask.from_kv_blocks(
+        *listed(touched_QK & ~unmasked_QK),
+        *listed(unmasked_QK),
+        BLOCK_SIZE=BLOCK,
+        seq_lengths=(length, length),
+        mask_mod=_mask_mod(band, device),
     )
-    first_T, last_T = first_T.to(device), last_T.to(device)
+    return mask.to(device)
+
+
+def _mask_mod(band: BandPlan, device: torch.device) -> Callable:
+    """Rule of single pairs: whether query i sees key j, in batch b and head h."""
+    first_T = band.first_T.to(device)
+    last_T = band.last_T.to(device)
 
     def inside(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return (j >= first_T[i]) & (j <= last_T[i])
 
-    seen = inside
-    if band.lot_T is not None:
-        lot_T, share_T = band.lot_T.to(device), band.share_T.to(device)
-        seen = lambda b, h, i, j: inside(b, h, i, j) & (lot_T[j] < share_T[i])  # noqa: E731
-    mask = BlockMask.from_kv_blocks(
-        *listed(touched_QK & ~whole_QK),
-        *listed(whole_QK),
-        BLOCK_SIZE=BLOCK,
-        seq_lengths=(length, length),
-        mask_mod=seen,
-    )
-    return mask.to(device)
+    if band.lot_T is None:
+        return inside
+    lot_T = band.lot_T.to(device)
+    share_T = band.share_T.to(device)
+    return lambda b, h, i, j: inside(b, h, i, j) & (lot_T[j] < share_T[i])
 
 
 @functools.cache

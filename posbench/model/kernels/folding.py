@@ -9,16 +9,10 @@ from torch import Tensor
 
 from posbench.position.layer_plan import BandPlan, LayerPlan
 
-# largest exponent of a decay counted from the middle of the text: its products stay within float32
+# Largest exponent of a decay counted from the middle of the text: its products stay within float32.
 DECAY = 60.0
-TERMS = (
-    (0, 0),
-    (0, 1),
-    (1, 0),
-    (0, 2),
-    (1, 1),
-    (2, 0),
-)  # products of bf16 pieces down to 2^-24 of the largest
+# Products of bf16 pieces (of q, of k) down to 2^-24 of the largest.
+TERMS = ((0, 0), (0, 1), (1, 0), (0, 2), (1, 1), (2, 0))
 
 
 def foldable(layer: LayerPlan, band: BandPlan) -> bool:
@@ -51,23 +45,21 @@ def operands(
 
     `scaled=False` leaves 1 / sqrt(D) to the kernel. `values` is a format of v alone. With `sink_H`
     they have a token more, in front: see `front`."""
-    encoding, width, device, scored = (
-        layer.encoding,
-        v_BGTD.shape[-1],
-        v_BGTD.device,
-        q_BHTD.shape[-1],
-    )
+    encoding = layer.encoding
+    scored_width = q_BHTD.shape[-1]
     q_BHTD, k_BGTD = layer.turned(band, q_BHTD, k_BGTD)
-    q_pos_T, k_pos_T = band.positions(device)
+    q_pos_T, k_pos_T = band.positions(v_BGTD.device)
     decay_D = encoding.decay()
     if decay_D is not None:
-        q_BHTD, k_BGTD = damp(q_BHTD, k_BGTD, decay_D, q_pos_T, k_pos_T, q_pos_T[len(q_pos_T) // 2])
+        middle = q_pos_T[len(q_pos_T) // 2]
+        q_BHTD, k_BGTD = damp(q_BHTD, k_BGTD, decay_D, q_pos_T, k_pos_T, origin=middle)
     if scaled:
-        q_BHTD = layer.scaled(q_BHTD, scored)
-    q_BHTD, k_BGTD, v_BGTD = q_BHTD.to(dtype), k_BGTD.to(dtype), v_BGTD.to(values or dtype)
-    columns = encoding.columns(
-        q_pos_T, k_pos_T, row_constant=len(layer.bands) > 1 or layer.has_sink
-    )
+        q_BHTD = layer.scaled(q_BHTD, scored_width)
+    q_BHTD = q_BHTD.to(dtype)
+    k_BGTD = k_BGTD.to(dtype)
+    v_BGTD = v_BGTD.to(values or dtype)
+    row_constant = len(layer.bands) > 1 or layer.has_sink
+    columns = encoding.columns(q_pos_T, k_pos_T, row_constant=row_constant)
     if columns is not None:
         q_BHTD, k_BGTD = fold(q_BHTD, k_BGTD, *columns)
     if gates_BHT is not None:
@@ -76,14 +68,18 @@ def operands(
         q_BHTD, k_BGTD, v_BGTD = front(q_BHTD, k_BGTD, v_BGTD, sink_logit(sink_H, gates_BHT))
     # The fused kernels need q, k and v of equal width (CUDA's: a multiple of 8); otherwise torch
     # silently builds the [T, T] matrix.
-    wide = max(q_BHTD.shape[-1], width)
-    wide += -wide % 8 if wide > width else 0
-    return tuple(padded(t, wide) for t in (q_BHTD, k_BGTD, v_BGTD))
+    width = max(q_BHTD.shape[-1], v_BGTD.shape[-1])
+    if width > v_BGTD.shape[-1]:
+        width += -width % 8
+    return padded(q_BHTD, width), padded(k_BGTD, width), padded(v_BGTD, width)
 
 
-def padded(x_BHTW: Tensor, wide: int) -> Tensor:
-    """x with zeros up to `wide` channels; itself if it is as wide, where F.pad would copy it."""
-    return F.pad(x_BHTW, (0, wide - x_BHTW.shape[-1])) if x_BHTW.shape[-1] < wide else x_BHTW
+def padded(x_BHTW: Tensor, width: int) -> Tensor:
+    """x with zeros up to `width` channels; itself if it is as wide, where F.pad would copy it."""
+    missing = width - x_BHTW.shape[-1]
+    if missing <= 0:
+        return x_BHTW
+    return F.pad(x_BHTW, (0, missing))
 
 
 def damp(
@@ -109,7 +105,8 @@ def fold(q_BHTD: Tensor, k_BGTD: Tensor, q_HTR: Tensor, k_TR: Tensor) -> tuple[T
     three bf16 pieces with an exact sum, and the products of pieces down to 2^-24 of the largest
     become columns. The bias is then as exact as in float32."""
     if q_BHTD.dtype == torch.bfloat16:
-        q_pieces, k_pieces = split_bf16(q_HTR), split_bf16(k_TR)
+        q_pieces = split_bf16(q_HTR)
+        k_pieces = split_bf16(k_TR)
         q_HTR = torch.cat([q_pieces[a] for a, _ in TERMS], dim=-1)
         k_TR = torch.cat([k_pieces[b] for _, b in TERMS], dim=-1)
     q_extra = q_HTR.to(q_BHTD.dtype).expand(q_BHTD.shape[0], -1, -1, -1)
@@ -139,7 +136,8 @@ def sink_logit(
     """
     if gates_BHT is None:
         return sink_H[None, :, None]
-    origin = gates_BHT.shape[-1] // 2 if origin is None else origin
+    if origin is None:
+        origin = gates_BHT.shape[-1] // 2
     return (sink_H[:, None] - (gates_BHT[..., rows] - gates_BHT[..., origin, None])).float()
 
 
@@ -150,16 +148,13 @@ def front(
     value is 0, and a query to leave out.
     """
     pieces = split_bf16(sink_BHT) if q_BHTW.dtype == torch.bfloat16 else [sink_BHT]
-    extra = torch.stack(pieces, dim=-1).to(q_BHTW.dtype).expand(*q_BHTW.shape[:3], -1)
-    q_BHTW, k_BGTW, v_BGTW = (
-        F.pad(t, (0, 0, 1, 0)) for t in (torch.cat((q_BHTW, extra), dim=-1), k_BGTW, v_BGTW)
-    )
-    key_T = F.pad(k_BGTW.new_ones(1), (0, k_BGTW.shape[2] - 1))
-    return (
-        q_BHTW,
-        torch.cat((k_BGTW, key_T[:, None].expand(*k_BGTW.shape[:3], len(pieces))), dim=-1),
-        v_BGTW,
-    )
+    q_extra = torch.stack(pieces, dim=-1).to(q_BHTW.dtype).expand(*q_BHTW.shape[:3], -1)
+    q_BHTW = F.pad(torch.cat((q_BHTW, q_extra), dim=-1), (0, 0, 1, 0))
+    k_BGTW = F.pad(k_BGTW, (0, 0, 1, 0))
+    v_BGTW = F.pad(v_BGTW, (0, 0, 1, 0))
+    is_sink_T = F.pad(k_BGTW.new_ones(1), (0, k_BGTW.shape[2] - 1))
+    k_extra = is_sink_T[:, None].expand(*k_BGTW.shape[:3], len(pieces))
+    return q_BHTW, torch.cat((k_BGTW, k_extra), dim=-1), v_BGTW
 
 
 def split_bf16(x: Tensor) -> list[Tensor]:
