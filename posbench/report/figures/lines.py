@@ -11,11 +11,23 @@ from dataclasses import dataclass, field, replace
 
 from posbench.report.figures.palette import Pen
 from posbench.report.figures.style import GREY, Frame, note
-from posbench.report.records import grouped
 
-WIDTH, HEIGHT, LEFT, LEADER, BETWEEN, ABOVE, BELOW = 250, 240, 50, 14, 46, 24, 40  # points
-SMALL, SMALLEST, LABEL, GAP, MOST = 7.2, 5.0, 8.2, 9.6, 4
+# points: a panel, and the space around it; LEADER joins the end of a line with its name
+WIDTH, HEIGHT = 250, 240
+LEFT, ABOVE, BELOW = 50, 24, 40
+BETWEEN = 46
+LEADER = 14
+
+# points: fonts of names of lines and of values beyond the axis, and the height of a line of text
+LABEL = 8.2
+SMALL, SMALLEST = 7.2, 5.0
+GAP = 9.6
+SMALL_GAP = SMALL + 1.3
+TITLE_GAP = 11.5
+
+MOST = 4  # values beyond the axis that are printed at one place
 OTHERS = "#cfcfcf"
+Span = tuple[float, float, int]  # low and high of an interval, and the index of its line
 
 
 @dataclass(frozen=True)
@@ -71,57 +83,63 @@ def draw(
 ):
     """Figure of rows of panels; None leaves a place empty."""
     panels = [panel for row in rows for panel in row if panel]
-    room = gutters(rows)
-    tall = max([tall, *(1.3 * sum(gaps(line.name for line in panel.lines)) for panel in panels)])
-    above = [headroom(row) for row in rows]
-    across = LEFT + len(room) * (wide + BETWEEN) - BETWEEN + sum(room)
-    frame = Frame(title, across, sum(above) + len(rows) * (tall + BELOW))
+    names_height = max(sum(gaps(line.name for line in panel.lines)) for panel in panels)
+    tall = max(tall, 1.3 * names_height)
+    name_widths = gutters(rows)
+    row_tops = list(itertools.accumulate(headroom(row) for row in rows))  # without earlier panels
+    across = LEFT + len(name_widths) * (wide + BETWEEN) - BETWEEN + sum(name_widths)
+    frame = Frame(title, across, row_tops[-1] + len(rows) * (tall + BELOW))
     for index, row in enumerate(rows):
+        top = row_tops[index] + index * (tall + BELOW)
         for column, panel in enumerate(row):
             if panel is None:
                 continue
-            left, top = (
-                LEFT + column * (wide + BETWEEN) + sum(room[:column]),
-                sum(above[: index + 1]) + index * (tall + BELOW),
-            )
+            left = LEFT + column * (wide + BETWEEN) + sum(name_widths[:column])
             axes = frame.axes(left, top, wide, tall)
             panel.scales(axes)
             _fill(axes, panel)
-            axes.set_title(
-                panel.title, fontsize=9.5, loc="left", pad=6 + stack(panel.beyond), color="#222222"
-            )
+            above = 6 + stack(panel.beyond)
+            axes.set_title(panel.title, fontsize=9.5, loc="left", pad=above, color="#222222")
     frame.caption(caption, up=4)
     return frame.figure
 
 
 def names_at_the_end(row: Sequence[Panel]) -> list[Panel]:
-    """A row of panels whose lines have names in the last one alone, if it has all lines of the
-    others.
-    """
+    """Row of panels with names in the last one alone, if that has all lines of the others."""
     *others, last = row
-    known = {(line.name, line.pen) for line in last.lines}
-    if all((line.name, line.pen) in known for panel in others for line in panel.lines):
-        others = [
-            replace(panel, lines=[replace(line, name="") for line in panel.lines])
-            for panel in others
-        ]
+    last_lines = {(line.name, line.pen) for line in last.lines}
+    if all((line.name, line.pen) in last_lines for panel in others for line in panel.lines):
+        others = [without_names(panel) for panel in others]
     return [*others, last]
+
+
+def without_names(panel: Panel) -> Panel:
+    return replace(panel, lines=[replace(line, name="") for line in panel.lines])
+
+
+def in_rows(panels: Sequence[Panel], columns: int) -> list[list[Panel]]:
+    """Panels in rows of so many columns; the last row may be shorter."""
+    return [list(panels[start : start + columns]) for start in range(0, len(panels), columns)]
 
 
 def gutters(rows: Sequence[Sequence[Panel | None]]) -> list[float]:
     """Points right of each column of panels for the names of its lines."""
-    columns = ([panel for panel in column if panel] for column in itertools.zip_longest(*rows))
-    return [
-        LEADER + max((width(line.name) for panel in column for line in panel.lines), default=0.0)
-        for column in columns
-    ]
+    columns = itertools.zip_longest(*rows)
+    names = [[line.name for panel in column if panel for line in panel.lines] for column in columns]
+    return [LEADER + max(map(width, of_column), default=0.0) for of_column in names]
 
 
 def headroom(row: Sequence[Panel | None]) -> float:
     """Points above a row of panels, for their titles and the values beyond them."""
-    own = [panel for panel in row if panel]
-    title = max(ABOVE + 11.5 * panel.title.count("\n") if panel.title else 10 for panel in own)
-    return title + max(stack(panel.beyond) for panel in own)
+    panels = [panel for panel in row if panel]
+    titles = max(_title_height(panel.title) for panel in panels)
+    return titles + max(stack(panel.beyond) for panel in panels)
+
+
+def _title_height(title: str) -> float:
+    if not title:
+        return 10
+    return ABOVE + TITLE_GAP * title.count("\n")
 
 
 def gaps(names: Iterable[str]) -> list[float]:
@@ -130,77 +148,79 @@ def gaps(names: Iterable[str]) -> list[float]:
 
 
 def _fill(axes, panel: Panel) -> None:
-    """Draw the lines of a panel. A mark outside the y axis has neither its marker nor its
-    interval.
-    """
+    """Draw a panel's lines. Marks outside the y axis have neither marker nor interval."""
     bottom, top = (-math.inf, math.inf) if axes.get_autoscaley_on() else axes.get_ylim()
     for marks in panel.others:
-        axes.plot(
-            [mark.x for mark in marks],
-            [mark.y for mark in marks],
-            color=OTHERS,
-            linewidth=0.8,
-            zorder=1.5,
-        )
+        xs = [mark.x for mark in marks]
+        axes.plot(xs, [mark.y for mark in marks], color=OTHERS, linewidth=0.8, zorder=1.5)
     ends = []
     shifts = _shifts(panel)
     for index, line in enumerate(panel.lines):
-        pen = line.pen
-        at = [mark.x * 2 ** shifts.get((index, mark.x), 0.0) for mark in line.marks]
+        xs = [mark.x * 2 ** shifts.get((index, mark.x), 0.0) for mark in line.marks]
         inside = [
             (x, mark)
-            for x, mark in zip(at, line.marks, strict=True)
+            for x, mark in zip(xs, line.marks, strict=True)
             if not (mark.y < bottom or mark.y > top)
         ]
-        shapes = [pen.marker if mark.marker is None else mark.marker for _, mark in inside]
-        face = {
-            "color": pen.colour,
-            "markerfacecolor": "white" if pen.hollow else pen.colour,
-            "markersize": 4.4,
-            "markeredgewidth": 1.1,
-        }
-        whole = shapes[0] if len(inside) == len(at) and len(set(shapes)) == 1 else ""
-        style = {
-            "linestyle": pen.dash,
-            "linewidth": 0.9 if pen.thin else 1.4,
-            "zorder": 3 if pen.marker else 1,
-        }
-        axes.plot(at, [mark.y for mark in line.marks], marker=whole or "None", **style, **face)
-        for shape in dict.fromkeys(shapes) if not whole else ():
-            own = [
-                (x, mark.y) for (x, mark), one in zip(inside, shapes, strict=True) if one == shape
-            ]
-            axes.plot(
-                *zip(*own, strict=True), marker=shape or "None", linestyle="none", zorder=4, **face
-            )
-        bars = [
-            (x, mark.low, mark.high)
-            for x, mark in inside
-            if mark.low is not None and mark.high is not None
-        ]
-        if bars:
-            axes.vlines(
-                *zip(*bars, strict=True), color=pen.colour, linewidth=2.4, alpha=0.35, zorder=2
-            )
-        if line.name and (end := _end(axes, at, line.marks)):
-            ends.append((end[1], end[0], line.name, pen.colour))
+        _draw_line(axes, line, xs, inside)
+        _draw_intervals(axes, line.pen.colour, inside)
+        end = _end(axes, xs, line.marks) if line.name else None
+        if end:
+            x, y = end
+            ends.append((y, x, line.name, line.pen.colour))
     end_labels(axes, ends)
     carets(axes, panel.beyond, panel.signed)
 
 
+def _draw_line(axes, line: Line, xs: Sequence[float], inside: Sequence[tuple[float, Mark]]) -> None:
+    """Draw a line through all its marks, and markers on those inside the axes."""
+    pen = line.pen
+    face = {
+        "color": pen.colour,
+        "markerfacecolor": "white" if pen.hollow else pen.colour,
+        "markersize": 4.4,
+        "markeredgewidth": 1.1,
+    }
+    style = {
+        "linestyle": pen.dash,
+        "linewidth": 0.9 if pen.thin else 1.4,
+        "zorder": 3 if pen.marker else 1,
+    }
+    ys = [mark.y for mark in line.marks]
+    shapes = [pen.marker if mark.marker is None else mark.marker for _, mark in inside]
+    common = shapes[0] if len(inside) == len(xs) and len(set(shapes)) == 1 else ""
+    axes.plot(xs, ys, marker=common or "None", **style, **face)
+    if common:
+        return
+    for shape in dict.fromkeys(shapes):
+        places = [
+            (x, mark.y)
+            for (x, mark), mark_shape in zip(inside, shapes, strict=True)
+            if mark_shape == shape
+        ]
+        marker = shape or "None"
+        axes.plot(*zip(*places, strict=True), marker=marker, linestyle="none", zorder=4, **face)
+
+
+def _draw_intervals(axes, colour: str, marks: Sequence[tuple[float, Mark]]) -> None:
+    bars = [
+        (x, mark.low, mark.high)
+        for x, mark in marks
+        if mark.low is not None and mark.high is not None
+    ]
+    if bars:
+        axes.vlines(*zip(*bars, strict=True), color=colour, linewidth=2.4, alpha=0.35, zorder=2)
+
+
 def _shifts(panel: Panel) -> dict[tuple[int, float], float]:
-    """Octaves by which a mark is moved, {(index of its line, x): octaves}, of those whose intervals
-    overlap others at their x.
-    """
-    barred: dict[
-        float, list[tuple[float, float, int]]
-    ] = {}  # {x: [(low, high, index of the line)]}
+    """{(index of a line, x): octaves by which its mark moves} of marks with overlapping intervals."""
+    spans: dict[float, list[Span]] = {}  # {x: intervals there}
     for index, line in enumerate(panel.lines):
         for mark in line.marks:
             if mark.low is not None and mark.high is not None:
-                barred.setdefault(mark.x, []).append((mark.low, mark.high, index))
+                spans.setdefault(mark.x, []).append((mark.low, mark.high, index))
     shifts = {}
-    for x, intervals in barred.items():
+    for x, intervals in spans.items():
         octaves = panel.dodge if isinstance(panel.dodge, float) else panel.dodge[x]
         step = octaves / len(panel.lines)
         for indices in _overlapping(intervals):
@@ -209,9 +229,11 @@ def _shifts(panel: Panel) -> dict[tuple[int, float], float]:
     return shifts
 
 
-def _overlapping(intervals: Iterable[tuple[float, float, int]]) -> list[list[int]]:
-    """Indices of intervals (low, high, index) in groups that overlap, such as [[0, 1], [2]] of (0,
-    2, 1), (1, 3, 0), (4, 5, 2).
+def _overlapping(intervals: Iterable[Span]) -> list[list[int]]:
+    """Indices of intervals, in groups that overlap.
+
+    >>> _overlapping([(0, 2, 1), (1, 3, 0), (4, 5, 2)])
+    [[0, 1], [2]]
     """
     groups: list[list[int]] = []
     reach = -math.inf
@@ -223,19 +245,19 @@ def _overlapping(intervals: Iterable[tuple[float, float, int]]) -> list[list[int
     return [sorted(group) for group in groups]
 
 
-def _end(axes, at: Sequence[float], marks: Sequence[Mark]) -> tuple[float, float] | None:
+def _end(axes, xs: Sequence[float], marks: Sequence[Mark]) -> tuple[float, float] | None:
     """Last place (x, y) of a line within the x axis, None of one that lies beside it."""
-    known = [(x, mark.y) for x, mark in zip(at, marks, strict=True) if not math.isnan(mark.y)]
-    left, right = axes.get_xlim()
-    if known[-1][0] < left or known[0][0] > right:
+    places = [(x, mark.y) for x, mark in zip(xs, marks, strict=True) if not math.isnan(mark.y)]
+    low, high = axes.get_xlim()
+    if places[-1][0] < low or places[0][0] > high:
         return None
-    seen = [one for one in known if one[0] <= right]
-    if seen == known:
-        return known[-1]
-    (a, b), (c, d), (edge, _) = axes.transScale.transform(
-        [seen[-1], known[len(seen)], (right, 1.0)]
-    )
-    return tuple(axes.transScale.inverted().transform((edge, b + (d - b) * (edge - a) / (c - a))))
+    inside = [place for place in places if place[0] <= high]
+    if inside == places:
+        return places[-1]
+    corners = [inside[-1], places[len(inside)], (high, 1.0)]
+    (x, y), (next_x, next_y), (edge, _) = axes.transScale.transform(corners)
+    at_edge = y + (next_y - y) * (edge - x) / (next_x - x)
+    return tuple(axes.transScale.inverted().transform((edge, at_edge)))
 
 
 @functools.cache
@@ -244,140 +266,148 @@ def width(text: str, size: float = LABEL, weight: str = "normal") -> float:
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import TextPath
 
+    font = FontProperties(weight=weight)
     lines = [line for line in text.split("\n") if line.strip()]
-    return max(
-        (
-            TextPath((0, 0), line, size=size, prop=FontProperties(weight=weight)).get_extents().x1
-            for line in lines
-        ),
-        default=0.0,
-    )
+    paths = [TextPath((0, 0), line, size=size, prop=font) for line in lines]
+    return max((path.get_extents().x1 for path in paths), default=0.0)
 
 
 def spread(
-    wanted: list[float], gap: float | Sequence[float], low: float, high: float
+    targets: list[float], gap: float | Sequence[float], low: float, high: float
 ) -> list[float]:
-    """Positions within [low, high], each as near to the wanted one as the others allow (least
-    squares).
+    """Positions in [low, high], each as near to its target as the others allow (least squares).
 
     They are at least `gap` apart, or half of the gaps of both neighbours. Neighbours that would
-    overlap are pooled and centred on their mean. If `high - low` is too small, the gaps shrink."""
-    order = sorted(range(len(wanted)), key=lambda index: wanted[index])
-    own = [gap] * len(wanted) if isinstance(gap, float) else [gap[index] for index in order]
-    offsets = [
-        0.0,
-        *itertools.accumulate((below + above) / 2 for below, above in itertools.pairwise(own)),
-    ]
+    overlap are pooled and centred on their mean. If `high - low` is too small, the gaps shrink.
+
+    >>> spread([5.0, 1.0, 5.0], 2.0, 0.0, 10.0)
+    [4.0, 1.0, 6.0]
+    """
+    order = sorted(range(len(targets)), key=lambda index: targets[index])
+    heights = [gap] * len(targets) if isinstance(gap, float) else [gap[index] for index in order]
+    steps = [(below + above) / 2 for below, above in itertools.pairwise(heights)]
+    offsets = [0.0, *itertools.accumulate(steps)]
     shrunk = min(1.0, (high - low) / (offsets[-1] or 1.0))
     offsets = [offset * shrunk for offset in offsets]
-    blocks: list[tuple[float, int]] = []  # sum of (wanted - offset), members
+    blocks: list[tuple[float, int]] = []  # sum of (target - offset), members
     for offset, index in zip(offsets, order, strict=False):
-        total, members = wanted[index] - offset, 1
+        total = targets[index] - offset
+        members = 1
         while blocks and blocks[-1][0] / blocks[-1][1] > total / members:
-            before, others = blocks.pop()
-            total, members = before + total, others + members
+            total_before, members_before = blocks.pop()
+            total = total_before + total
+            members += members_before
         blocks.append((total, members))
     last = high - offsets[-1]
-    starts = [
-        min(max(total / members, low), last) for total, members in blocks for _ in range(members)
-    ]
-    placed = {
-        index: start + offset for index, start, offset in zip(order, starts, offsets, strict=False)
-    }
-    return [placed[index] for index in range(len(wanted))]
+    starts: list[float] = []
+    for total, members in blocks:
+        starts += [min(max(total / members, low), last)] * members
+    positions = [0.0] * len(targets)
+    for index, start, offset in zip(order, starts, offsets, strict=False):
+        positions[index] = start + offset
+    return positions
 
 
 def beyond_top(
     lines: Sequence[Line], top: float, places: Container[float]
 ) -> dict[float, list[tuple[float, str]]]:
     """Values above the top of an axis at these places, as `Panel.beyond` has them."""
-    above = [
-        (mark.x, (mark.y, line.pen.colour))
-        for line in lines
-        for mark in line.marks
-        if mark.y > top and mark.x in places
-    ]
-    return {x: [value for _, value in own] for x, own in grouped(above, lambda one: one[0]).items()}
+    beyond: dict[float, list[tuple[float, str]]] = {}
+    for line in lines:
+        for mark in line.marks:
+            if mark.y > top and mark.x in places:
+                beyond.setdefault(mark.x, []).append((mark.y, line.pen.colour))
+    return beyond
 
 
-def stack(clipped: dict[int, list]) -> float:
+def stack(beyond: Mapping[float, list]) -> float:
     """Height in points that `carets` takes above the axes."""
-    tallest = max(
-        (len(values) if len(values) <= MOST else 2 for values in clipped.values()), default=0
-    )
-    return 5 * (tallest > 0) + (SMALL + 1.3) * tallest
+    heights = [len(values) if len(values) <= MOST else 2 for values in beyond.values()]
+    tallest = max(heights, default=0)
+    return 5 + SMALL_GAP * tallest if tallest else 0.0
 
 
-def carets(axes, clipped: dict[float, list[tuple[float, str]]], signed: bool) -> None:
-    """Mark values beyond the top edge, {x: [(value, colour)]}, and print them above; of more than
-    MOST the number and the largest.
+def carets(axes, beyond: Mapping[float, list[tuple[float, str]]], signed: bool) -> None:
+    """Mark values beyond the top edge, {x: [(value, colour)]}, and print them above.
 
-    Texts that would touch their neighbours' are smaller, and where SMALLEST does not do, only every
-    second or third x has some."""
-    texts, over = {}, axes.get_xaxis_transform()
-    for x, values in clipped.items():
-        values = sorted(values)
-        few = len(values) <= MOST
-        axes.plot(
-            [x],
-            [1.0],
-            marker=6,
-            markersize=6,
-            color=values[0][1] if few else GREY,
-            clip_on=False,
-            zorder=5,
-            transform=over,
-        )
-        above = [(short_number(value, signed), colour) for value, colour in values]
-        texts[x] = above if few else [(f"to {above[-1][0]}", GREY), (f"{len(values)} here", GREY)]
-    wide = axes.get_position().width * axes.figure.get_figwidth() * 72
-    at = [wide * (axes.transScale + axes.transLimits).transform((x, 1.0))[0] for x in sorted(texts)]
-    room = min((b - a for a, b in itertools.pairwise(at)), default=wide)
-    across = max(
-        (width(text, SMALL) + 2 for above in texts.values() for text, _ in above), default=1.0
-    )
-    size = min(SMALL, max(SMALLEST, SMALL * room / across))
-    kept = sorted(texts)[:: -math.ceil(across * size / SMALL / room)]
-    for x, above in texts.items():
-        for rank, (text, colour) in enumerate(above if x in kept else ()):
-            style = {
-                "xycoords": over,
-                "ha": "center",
-                "va": "bottom",
-                "fontsize": size,
-                "color": colour,
-            }
-            note(axes, text, (x, 1.0), (0, 8 + rank * (SMALL + 1.3)), **style)
+    Of more than MOST the number and the largest are printed. Texts that would touch their
+    neighbours' are smaller, and where SMALLEST does not do, only every second or third x has some.
+    """
+    texts = {}  # {x: [(text, colour)]}
+    over = axes.get_xaxis_transform()
+    caret = {"marker": 6, "markersize": 6, "clip_on": False, "zorder": 5, "transform": over}
+    for x, unsorted in beyond.items():
+        values = sorted(unsorted)
+        texts[x] = [(short_number(value, signed), colour) for value, colour in values]
+        colour = values[0][1]
+        if len(values) > MOST:
+            largest = texts[x][-1][0]
+            texts[x] = [(f"to {largest}", GREY), (f"{len(values)} here", GREY)]
+            colour = GREY
+        axes.plot([x], [1.0], color=colour, **caret)
+    size, written = _caret_texts(axes, texts)
+    style = {"xycoords": over, "ha": "center", "va": "bottom", "fontsize": size}
+    for x in written:
+        for rank, (text, colour) in enumerate(texts[x]):
+            note(axes, text, (x, 1.0), (0, 8 + rank * SMALL_GAP), color=colour, **style)
+
+
+def _caret_texts(axes, texts: Mapping[float, list[tuple[str, str]]]) -> tuple[float, list[float]]:
+    """(font size, places with texts) where texts {x: [(text, colour)]} do not touch."""
+    axes_width, _ = size_of(axes)
+    to_axes = (axes.transScale + axes.transLimits).transform
+    places = [axes_width * to_axes((x, 1.0))[0] for x in sorted(texts)]
+    room = min((right - left for left, right in itertools.pairwise(places)), default=axes_width)
+    widths = [width(text, SMALL) + 2 for lines in texts.values() for text, _ in lines]
+    widest = max(widths, default=1.0)
+    size = min(SMALL, max(SMALLEST, SMALL * room / widest))
+    step = math.ceil(widest * size / SMALL / room)
+    from_right = sorted(texts)[::-step]
+    return size, [x for x in texts if x in from_right]
 
 
 def short_number(value: float, signed: bool) -> str:
-    """Text of a loss or a difference in few digits."""
-    return f"{value:{'+' if signed else ''}.{2 if abs(value) < 10 else 0}f}"
+    """Text of a loss or a difference in few digits.
+
+    >>> short_number(0.1234, signed=True), short_number(12.34, signed=False)
+    ('+0.12', '12')
+    """
+    sign = "+" if signed else ""
+    digits = 2 if abs(value) < 10 else 0
+    return f"{value:{sign}.{digits}f}"
+
+
+def size_of(axes) -> tuple[float, float]:
+    """Width and height of axes in points."""
+    place = axes.get_position()
+    figure = axes.figure
+    return place.width * figure.get_figwidth() * 72, place.height * figure.get_figheight() * 72
 
 
 def end_labels(axes, ends: list[tuple[float, int, str, str]]) -> None:
-    """Write each line's text right of the axes, for (value, length, text, colour), in the order of
-    the values and without overlap.
+    """Write the names of lines (y at the end, x there, name, colour) right of the axes.
+
+    They are in the order of the values and do not overlap.
     """
-    place, figure = axes.get_position(), axes.figure
-    tall, wide = (
-        place.height * figure.get_figheight() * 72,
-        place.width * figure.get_figwidth() * 72,
-    )
+    axes_width, axes_height = size_of(axes)
     bottom, top = axes.get_ylim()
     to_axes = (axes.transScale + axes.transLimits).transform
-    starts = [to_axes((length, min(max(value, bottom), top))) for value, length, *_ in ends]
-    nudged = [y * tall + 1e-3 * value for (_, y), (value, *_) in zip(starts, ends, strict=True)]
-    places = spread(nudged, gaps(text for *_, text, _ in ends), 2.0, tall)
-    for (x, y), put, (*_, text, colour) in zip(starts, places, ends, strict=True):
-        line = {
-            "color": colour,
-            "linewidth": 0.7,
-            "linestyle": (0, (1, 2)),
-            "transform": axes.transAxes,
-            "clip_on": False,
-            "zorder": 2,
-        }
-        axes.plot([x, 1, 1 + 7 / wide], [y, y, put / tall], **line)
+    starts = [to_axes((x, min(max(value, bottom), top))) for value, x, *_ in ends]
+    # of equal heights, the larger value is above
+    targets = [
+        y * axes_height + 1e-3 * value for (_, y), (value, *_) in zip(starts, ends, strict=True)
+    ]
+    heights = spread(targets, gaps(name for *_, name, _ in ends), 2.0, axes_height)
+    leader = {
+        "linewidth": 0.7,
+        "linestyle": (0, (1, 2)),
+        "transform": axes.transAxes,
+        "clip_on": False,
+        "zorder": 2,
+    }
+    right = 1 + LEADER / 2 / axes_width
+    for (x, y), height, (*_, name, colour) in zip(starts, heights, ends, strict=True):
+        at_name = height / axes_height
+        axes.plot([x, 1, right], [y, y, at_name], color=colour, **leader)
         style = {"xycoords": "axes fraction", "va": "center", "fontsize": LABEL, "color": colour}
-        note(axes, text, (1 + 7 / wide, put / tall), (3, 0), **style)
+        note(axes, name, (right, at_name), (3, 0), **style)
