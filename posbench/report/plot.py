@@ -343,7 +343,7 @@ def _panels(
                 if [line.name for line in lines] == [heading]
                 else lines
             )
-            others = [own for *_, own in marks_of(group.others, mark)]
+            others = [line.marks for line in marks_of(group.others, mark)]
             trained = (
                 [1.0] if multiples else sorted({float(point.train_len) for point in group.points})
             )

@@ -1,11 +1,9 @@
-"""Names of lines, and the lines of a caption: what was measured, on what text, and what bars and
-marks mean.
-"""
+"""Names of lines, and lines of a caption: what was measured, on what text, and what marks mean."""
 
 from collections.abc import Iterable, Sequence
 
 from posbench.report.footnotes import targets_of, unstated_lines
-from posbench.report.method_words import source_suffix
+from posbench.report.method_words import parts_joined, source_suffix
 from posbench.report.records import (
     ContextPoint,
     CurvePoint,
@@ -19,30 +17,28 @@ LONGEST = 60  # characters of a name
 
 
 def extension_name(method: tuple, points: Iterable[CurvePoint]) -> str:
-    """Name of a `CurvePoint.method` without its encoding: extension and scale; * marks an untested
-    pair.
-    """
+    """Name of a `CurvePoint.method` without its encoding; * marks an untested pair.
+
+    It is the extension and the scale, such as "yarn + log_n*"."""
     _, extension, scale, source = method
-    parts = ["no extension" if extension == "none" else extension, *([scale] * (scale != "none"))]
-    return shortened(
-        " + ".join(parts) + source_suffix(source) + "*" * any(point.untested for point in points)
-    )
+    name = "no extension" if extension == "none" else extension
+    name = parts_joined(name, scale) + source_suffix(source)
+    if any(point.untested for point in points):
+        name += "*"
+    return shortened(name)
 
 
 def line_name(encoding: str, *others: str) -> str:
-    """Name of a line of several encodings: the encoding (or nothing), then extension and scale
-    where there are any.
-    """
-    return shortened(
-        " + ".join([encoding] * bool(encoding) + [other for other in others if other != "none"])
-    )
+    """Name of a line of several encodings: the encoding (or nothing), and others but none."""
+    return shortened(parts_joined(encoding, *others))
 
 
 def shortened(text: str) -> str:
     """Name of at most LONGEST characters: both ends of a longer one."""
-    return (
-        text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} ... {text[5 - LONGEST // 2 :]}"
-    )
+    if len(text) <= LONGEST:
+        return text
+    half = LONGEST // 2
+    return f"{text[:half]} ... {text[5 - half :]}"
 
 
 def sentences(notes: Iterable[str]) -> list[str]:
@@ -52,30 +48,17 @@ def sentences(notes: Iterable[str]) -> list[str]:
 
 def caption(curve: list[CurvePoint], relative: bool) -> list[str]:
     """Lines of a caption: what was measured, on what text, and the meaning of bars and marks."""
-    first, bars = curve[0], of_intervals(curve)
+    first = curve[0]
     lines = [data_line(curve, targets_of(first))]
     if relative:
-        lines.append(
-            "Scale: linear to 0.1, logarithmic beyond." + (f" Bars: {bars}." if bars else "")
-        )
-    known = {
-        point.encoding + source_suffix(point.source): point
-        for point in curve
-        if point.floor is not None and not point.foreign
-    }
-    if known:
-        said = []
-        for encoding, point in known.items():
-            passed = point.gain_lower is not None and point.gain_lower > 0
-            gain = (
-                ""
-                if point.gain is None
-                else f" (G {point.gain:.3f}{'' if passed else ', gate failed'})"
-            )
-            said.append(f"{encoding} {point.floor:.3f}{gain}")
+        bars = of_intervals(curve)
+        scale = "Scale: linear to 0.1, logarithmic beyond."
+        lines.append(f"{scale} Bars: {bars}." if bars else scale)
+    floors = _floors(curve)
+    if floors:
         lines.append(
             f"Loss with exactly {first.train_len} tokens, and G, the gain from their second half"
-            f" (nats/token): {'; '.join(said)}."
+            f" (nats/token): {'; '.join(floors)}."
         )
     lines += sentences(two_seeds(curve))
     if any(point.untested for point in curve):
@@ -83,15 +66,32 @@ def caption(curve: list[CurvePoint], relative: bool) -> list[str]:
     return lines + of_files(curve, relative)
 
 
+def _floors(curve: list[CurvePoint]) -> list[str]:
+    """Floor and G of each encoding, such as "rope 2.345 (G 0.012, gate failed)"."""
+    encodings = {
+        point.encoding + source_suffix(point.source): point
+        for point in curve
+        if point.floor is not None and not point.foreign
+    }
+    texts = []
+    for encoding, point in encodings.items():
+        text = f"{encoding} {point.floor:.3f}"
+        if point.gain is not None:
+            passed = point.gain_lower is not None and point.gain_lower > 0
+            text += f" (G {point.gain:.3f})" if passed else f" (G {point.gain:.3f}, gate failed)"
+        texts.append(text)
+    return texts
+
+
 def data_line(section: "Sequence[CurvePoint | ContextPoint]", targets: str) -> str:
     """Line on the data, the protocol and its targets, and the number of seeds."""
-    first, seeds = section[0], span(one.n_seeds for one in section)
-    data, tokenizer, protocol = (
-        as_stated(first, column) for column in ("data", "tokenizer", "protocol")
-    )
-    return (
-        f"{data}, {tokenizer} | {protocol}: {targets} | {seeds} seed{'s' if seeds != '1' else ''}"
-    )
+    first = section[0]
+    data = as_stated(first, "data")
+    tokenizer = as_stated(first, "tokenizer")
+    protocol = as_stated(first, "protocol")
+    seeds = span(point.n_seeds for point in section)
+    noun = "seed" if seeds == "1" else "seeds"
+    return f"{data}, {tokenizer} | {protocol}: {targets} | {seeds} {noun}"
 
 
 def of_intervals(points: Iterable[CurvePoint]) -> str:
@@ -102,24 +102,23 @@ def of_intervals(points: Iterable[CurvePoint]) -> str:
 
 def of_files(curve: list[CurvePoint], relative: bool) -> list[str]:
     """Lines on losses that were read from CSVs."""
-    read = sorted({point.source for point in curve if point.source and not point.foreign})
-    stated = sorted({point.source for point in curve if point.source and point.foreign})
-    lines = [f"Rows read from {', '.join(read)}."] if read else []
-    if stated:
+    from_csv = [point for point in curve if point.source]
+    of_runs = sorted({point.source for point in from_csv if not point.foreign})
+    of_others = sorted({point.source for point in from_csv if point.foreign})
+    lines = []
+    if of_runs:
+        lines.append(f"Rows read from {', '.join(of_runs)}.")
+    if of_others:
         lines.append(
-            f"Thin lines and their bars: as {' and '.join(stated)} states them, or over its seeds;"
-            " not paired."
+            f"Thin lines and their bars: as {' and '.join(of_others)} states them, or over its"
+            " seeds; not paired."
         )
     lines += sentences(unstated_lines(curve))
-    lacking = sorted(
-        {point.source for point in curve if point.foreign and point.source and point.floor is None}
+    no_floor = sorted({point.source for point in from_csv if point.foreign and point.floor is None})
+    rest = [point for point in curve if point.source not in no_floor]
+    rest_has_floors = rest and all(
+        point.difference is not None or point.nll is None for point in rest
     )
-    others = [point for point in curve if point.source not in lacking]
-    if (
-        lacking
-        and not relative
-        and all(point.difference is not None or point.nll is None for point in others)
-        and others
-    ):
-        lines.append(f"Losses, not differences: {', '.join(lacking)} states no floor.")
+    if no_floor and not relative and rest_has_floors:
+        lines.append(f"Losses, not differences: {', '.join(no_floor)} states no floor.")
     return lines

@@ -6,9 +6,9 @@ the scale-attention and the source. Many methods are spread over several panels,
 others in grey."""
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from posbench.common.errors import ConfigError
 from posbench.report.figures.captions import shortened
@@ -24,14 +24,8 @@ from posbench.report.figures.palette import (
 from posbench.report.figures.style import FEW, MARKERS
 from posbench.report.records import CurvePoint, Score, methods
 
-TELLING = (
-    "train_len",
-    "data",
-    "task",
-    "protocol",
-    "tokenizer",
-    "setting",
-)  # columns that may tell lines of one method apart
+# columns that may tell lines of one method apart
+TELLING = ("train_len", "data", "task", "protocol", "tokenizer", "setting")
 Point = CurvePoint | Score
 
 
@@ -45,47 +39,49 @@ class Group:
 
 
 def groups(points: list[Point]) -> list[Group]:
-    """One group for few lines; else encodings alone, then each encoding's extensions, the most
-    first. Crowded groups are divided.
+    """One group for few lines; else encodings alone, then each encoding's extensions.
+
+    The encoding with the most extensions is first. Crowded groups are divided.
     """
     cells = sorted(methods(points), key=str)
     extended = Counter(encoding for encoding, extension, *_ in cells if extension != "none")
-    if len(cells) <= FEW and len({point.encoding for point in points}) > 1 or not extended:
+    several_encodings = differ(points, "encoding")
+    if not extended or len(cells) <= FEW and several_encodings:
         return _divided("", points)
+    headed = {}  # {heading: points}
     plain = [point for point in points if point.extension == "none"]
-    shown = [
-        (f"{name}: extensions", [point for point in points if point.encoding == name])
-        for name, _ in extended.most_common()
-    ]
-    shown = [("Encodings, nothing extended", plain)] * (
-        len({point.encoding for point in plain}) > 1
-    ) + shown
-    return [part for heading, own in shown for part in _divided(heading, own)]
+    if differ(plain, "encoding"):
+        headed["Encodings, nothing extended"] = plain
+    for name, _ in extended.most_common():
+        headed[f"{name}: extensions"] = [point for point in points if point.encoding == name]
+    return [part for heading, members in headed.items() for part in _divided(heading, members)]
+
+
+def differ(points: Iterable[Point], column: str) -> bool:
+    return len({getattr(point, column) for point in points}) > 1
 
 
 def _divided(heading: str, points: list[Point]) -> list[Group]:
-    """One group, or several if it had too many lines: each with some of the methods, and all others
-    in grey.
+    """One group, or several if it had too many lines.
+
+    Each then has some of the methods, and all others in grey.
     """
-    alone = len({point.encoding for point in points}) == 1
-    name, look = ("extension", extension_look) if alone else ("encoding", encoding_look)
-    reference = {"none"} if alone else set()  # the line without an extension is in each panel
-    names = [
-        one
-        for one in dict.fromkeys(getattr(point, name) for point in points)
-        if one not in reference
-    ]
-    divided = apart(names, look, bases(points))
+    column, look = "encoding", encoding_look
+    in_each: set[str] = set()
+    if not differ(points, "encoding"):
+        column, look = "extension", extension_look
+        in_each = {"none"}  # the line without an extension
+    names = dict.fromkeys(getattr(point, column) for point in points)
+    divided = apart([name for name in names if name not in in_each], look, bases(points))
     if len(divided) == 1:
         return [Group(heading, points)]
     parts = []
     for index, group in enumerate(divided, start=1):
-        inside = {*group, *reference}
-        own, others = (
-            [point for point in points if (getattr(point, name) in inside) == wanted]
-            for wanted in (True, False)
-        )
-        parts.append(Group(f"{heading or 'Methods'} ({index} of {len(divided)})", own, others))
+        shown = {*group, *in_each}
+        members = [point for point in points if getattr(point, column) in shown]
+        others = [point for point in points if getattr(point, column) not in shown]
+        title = f"{heading or 'Methods'} ({index} of {len(divided)})"
+        parts.append(Group(title, members, others))
     return parts
 
 
@@ -95,73 +91,90 @@ class Names:
     """
 
     def __init__(self, points: Sequence[Point], labels: Mapping[str, str] | None = None):
-        self.labels, self.points = labels or {}, points
-        said = [set(str(point.setting).split(", ")) for point in points]
-        self.always = set.intersection(*said) if said else set()
+        self.points = points
+        self.labels = labels or {}
+        settings = [set(str(point.setting).split(", ")) for point in points]
+        self.common_setting = set.intersection(*settings) if settings else set()
 
     def known(self) -> list[str]:
         """Words that `labels` may rename."""
-        words = [
-            (
-                *_wholes(point),
-                *point.method[:3],
-                point.source,
-                (point.source or "").removesuffix(".csv"),
-            )
-            for point in self.points
-        ]
-        words += [
-            tuple(str(getattr(point, name, "")) for name in TELLING if name != "setting")
-            for point in self.points
-        ]
-        return [
-            "no extension",
-            *sorted({word for own in words for word in own if word and word != "none"}),
-            "none",
-        ]
+        words: set[str] = set()
+        for point in self.points:
+            source = point.source or ""
+            words.update([*_whole_names(point), *point.method[:3]])
+            words.update([source, source.removesuffix(".csv")])
+            words.update(str(getattr(point, name, "")) for name in TELLING if name != "setting")
+        return ["no extension", *sorted(words - {"", "none"}), "none"]
 
     def line(self, point: Point, panel: Sequence[Point], telling: Sequence[str] = ()) -> str:
-        """Name of a line: what of its method differs in the panel, * for an untested pair, and in
-        brackets what else tells it apart.
-        """
-        whole = [self.labels[name] for name in _wholes(point) if name in self.labels]
-        among = panel if len({other.encoding for other in self.points}) > 1 else self.points
-        alone = len({other.encoding for other in among}) == 1 and any(
-            other.extension != "none" for other in among
-        )
-        parts = [] if alone else [point.encoding]
-        if point.extension != "none" or alone:
-            parts.append(point.extension if point.extension != "none" else "no extension")
-        parts += [point.scale_attention] * (point.scale_attention != "none")
-        method = whole[0] if whole else " + ".join(self.labels.get(part, part) for part in parts)
-        alike = [other for other in panel if other.method == point.method]
-        told = [
-            self.value(name, getattr(point, name))
-            for name in telling
-            if len({getattr(other, name) for other in alike}) > 1
-        ]
-        told += [self.source(point.source)] * (
-            bool(point.source) and len({other.source for other in panel}) > 1
-        )
-        return shortened(method + "*" * point.untested + f" ({', '.join(told)})" * bool(told))
+        """Legend text of a line, such as "rope + yarn* (trained at 512)".
 
-    def source(self, source: str) -> str:
-        return self.labels.get(source, self.labels.get((source or "").removesuffix(".csv"), source))
+        It is what of the method differs in the panel, * for an untested pair, and in brackets what
+        else tells the line apart.
+        """
+        renamed = [self.labels[name] for name in _whole_names(point) if name in self.labels]
+        if renamed:
+            text = renamed[0]
+        else:
+            text = " + ".join(self.labels.get(part, part) for part in self._parts(point, panel))
+        if point.untested:
+            text += "*"
+        same_method = [other for other in panel if other.method == point.method]
+        details = [
+            self.value(column, getattr(point, column))
+            for column in telling
+            if differ(same_method, column)
+        ]
+        if point.source and differ(panel, "source"):
+            details.append(self.source(point.source))
+        if details:
+            text += f" ({', '.join(details)})"
+        return shortened(text)
+
+    def _parts(self, point: Point, panel: Sequence[Point]) -> list[str]:
+        """Parts of a method worth naming; not the encoding where all lines extend the same one."""
+        # a figure of one encoding names its lines alike in all panels
+        lines = panel if differ(self.points, "encoding") else self.points
+        extended = any(line.extension != "none" for line in lines)
+        one_encoding = extended and not differ(lines, "encoding")
+        parts = [] if one_encoding else [point.encoding]
+        if point.extension != "none":
+            parts.append(point.extension)
+        elif one_encoding:
+            parts.append("no extension")
+        if point.scale_attention != "none":
+            parts.append(point.scale_attention)
+        return parts
+
+    def source(self, source: str | None) -> str | None:
+        stem = (source or "").removesuffix(".csv")
+        return self.labels.get(source, self.labels.get(stem, source))
 
     def value(self, name: str, value: Any) -> str:
-        """Value of a column as it stands in headings and in names."""
-        text = "none" if value is None or value != value else str(value)
+        """Value of a column as it stands in headings and in names, such as "trained at 512"."""
+        is_missing = value is None or value != value  # nan is not itself
+        text = "none" if is_missing else str(value)
         if name == "source":
             return self.source(text)
         if name == "setting":
-            text = next((part for part in text.split(", ") if part not in self.always), text)
-        usual = {
-            "train_len": f"trained at {text}",
-            "extension": "no extension" if text == "none" else text,
-        }
-        return self.labels.get(
-            text, usual.get(name, text if isinstance(value, str) else f"{name} {text}")
-        )
+            parts = text.split(", ")
+            text = next((part for part in parts if part not in self.common_setting), text)
+        if text in self.labels:
+            return self.labels[text]
+        if name == "train_len":
+            return f"trained at {text}"
+        if name == "extension" and text == "none":
+            return "no extension"
+        return text if name == "extension" or isinstance(value, str) else f"{name} {text}"
+
+
+def _whole_names(point: Point) -> list[str]:
+    """Names of a whole line: A|B|C, and A|B for one without a scale."""
+    encoding, extension, scale = point.method[:3]
+    names = [f"{encoding}|{extension}|{scale}"]
+    if scale == "none":
+        names.append(f"{encoding}|{extension}")
+    return names
 
 
 def _wholes(point: Point) -> list[str]:
@@ -172,42 +185,63 @@ def _wholes(point: Point) -> list[str]:
 
 def telling_columns(points: Sequence[Point], group: Callable[[Point], Hashable]) -> list[str]:
     """Columns of TELLING that tell points of one group apart, each more than those before it."""
-    kept: list[str] = []
+    columns: list[str] = []
 
     def count(names: Iterable[str]) -> int:
-        return len(
-            {(group(point), *(getattr(point, name, None) for name in names)) for point in points}
-        )
+        keys = {(group(point), *(getattr(point, name, None) for name in names)) for point in points}
+        return len(keys)
 
     for name in TELLING:
-        kept += [name] * (count([*kept, name]) > count(kept))
-    return kept
+        if count([*columns, name]) > count(columns):
+            columns.append(name)
+    return columns
 
 
-def marks_of(
-    points: Sequence[Point], mark: Callable[[Point], Mark | None]
-) -> Iterator[tuple[tuple, Point, list[Mark]]]:
-    """(key, a point, marks) of each line in the order of x; `mark` gives None for no value. Raises
-    ConfigError for two at one place.
+class LineKey(NamedTuple):
+    """What tells a line of a panel from the others; `telling`: values of some of TELLING."""
+
+    encoding: str
+    extension: str
+    source: str | None
+    scale: str
+    telling: tuple
+
+    @property
+    def look(self) -> tuple:
+        """What colour and dash tell apart, as `looks` takes it; a marker shows the scale."""
+        return (self.encoding, self.extension, self.source, *self.telling)
+
+
+class MarkedLine(NamedTuple):
+    """Marks of a line in the order of x, and its first point."""
+
+    key: LineKey
+    point: Point
+    marks: list[Mark]
+
+
+def marks_of(points: Sequence[Point], mark: Callable[[Point], Mark | None]) -> list[MarkedLine]:
+    """Lines of points; `mark` gives None for no value.
+
+    Raises ConfigError for two values of a line at one place.
     """
-    lines: dict[tuple, tuple[Point, dict[float, Mark]]] = {}
+    first: dict[LineKey, Point] = {}
+    marks: dict[LineKey, dict[float, Mark]] = {}  # {line: {x: mark}}
     telling = telling_columns(points, lambda point: point.method)
     for point in points:
-        key = (
-            point.encoding,
-            point.extension,
-            point.source,
-            point.scale_attention,
-            *(getattr(point, name) for name in telling),
-        )
-        _, own = lines.setdefault(key, (point, {}))
-        made = mark(point)
-        if made and own.setdefault(made.x, made) is not made:
+        values = tuple(getattr(point, name) for name in telling)
+        key = LineKey(point.encoding, point.extension, point.source, point.scale_attention, values)
+        first.setdefault(key, point)
+        of_line = marks.setdefault(key, {})
+        new = mark(point)
+        if new and of_line.setdefault(new.x, new) is not new:
             raise ConfigError(
-                f"{'|'.join(point.method[:3])} has several values at {made.x:g}: tell them apart by"
+                f"{'|'.join(point.method[:3])} has several values at {new.x:g}: tell them apart by"
                 " a column source, or choose among them."
             )
-    return ((key, point, [own[x] for x in sorted(own)]) for key, (point, own) in lines.items())
+    return [
+        MarkedLine(key, first[key], [by_x[x] for x in sorted(by_x)]) for key, by_x in marks.items()
+    ]
 
 
 def lines_of(
@@ -216,30 +250,28 @@ def lines_of(
     mark: Callable[[Point], Mark | None],
     names: Names | None = None,
 ) -> list[Line]:
-    """Line of each method of a panel, with the look that it has in all panels of the figure of
-    these points.
-    """
-    names, telling = names or Names(figure), telling_columns(panel, lambda point: point.method)
-    scales, sources = (
-        list(dict.fromkeys(getattr(point, name) for point in figure))
-        for name in ("scale_attention", "source")
+    """Line of each method of a panel; looks are the same in all panels of the figure's points."""
+    names = names or Names(figure)
+    telling = telling_columns(panel, lambda point: point.method)
+    scales = list(dict.fromkeys(["none", *(point.scale_attention for point in figure)]))
+    sources = list(dict.fromkeys(point.source for point in figure))
+    marked = marks_of(panel, mark)
+    measured = [point for point in figure if not _foreign(point)]
+    drawn = dict.fromkeys(line.key.look for line in marked if not _foreign(line.point))
+    pens = looks(drawn, bases(measured), dict.fromkeys(point.extension for point in measured))
+    pens_of_others = foreign_pens(
+        dict.fromkeys(point.method for point in figure if _foreign(point))
     )
-    scales = list(dict.fromkeys(["none", *scales]))
-    found = list(marks_of(panel, mark))
-    own = [one for one in figure if not _foreign(one)]
-    drawn = dict.fromkeys(key[:3] + key[4:] for key, point, _ in found if not _foreign(point))
-    pens = looks(drawn, bases(own), dict.fromkeys(one.extension for one in own))
-    pens_of_others = foreign_pens(dict.fromkeys(one.method for one in figure if _foreign(one)))
     lines = []
-    for key, point, marks in found:
+    for key, point, marks in marked:
         if not marks:
             continue
         if _foreign(point):
             pen = pens_of_others[point.method]
         else:
-            source, scale = key[2:4]
-            marker = MARKERS[(scales.index(scale) + sources.index(source)) % len(MARKERS)]
-            pen = replace(pens[key[:3] + key[4:]], marker=marker, hollow=scale != "none")
+            number = scales.index(key.scale) + sources.index(key.source)
+            marker = MARKERS[number % len(MARKERS)]
+            pen = replace(pens[key.look], marker=marker, hollow=key.scale != "none")
         lines.append(Line(names.line(point, panel, telling), marks, pen))
     return lines
 

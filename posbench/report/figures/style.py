@@ -1,6 +1,4 @@
-"""Parts shared by the figures: colours, dashes and sizes, the frame of panels with title and
-caption, axes, and the writing of files.
-"""
+"""Parts shared by the figures: colours and sizes, the frame, axes, and the writing of files."""
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,13 +7,8 @@ from pathlib import Path
 from posbench.common.files import atomic_path
 
 OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-FOREIGN = (
-    "#7f7f7f",
-    "#8c510a",
-    "#7b5fc9",
-    "#7a8b00",
-    "#4f9d9d",
-)  # of numbers of others; none is a colour of a method of posbench
+# of numbers of others; none is a colour of a method of posbench
+FOREIGN = ("#7f7f7f", "#8c510a", "#7b5fc9", "#7a8b00", "#4f9d9d")
 GAIN, FAIL = OKABE_ITO[2], OKABE_ITO[1]  # below the floor, above it
 DASHES = (
     "-",
@@ -27,29 +20,21 @@ DASHES = (
     (0, (2, 2.5)),
 )
 MARKERS = ("o", "D", "s", "^", "v", "P", "X")
-INKS, CONTRAST = (
-    ("#484848", "#1a1a1a", "#000000"),
-    4.5,
-)  # the first ink is for undecided differences
+INKS = ("#484848", "#1a1a1a", "#000000")  # the first is for undecided differences
+CONTRAST = 4.5  # least contrast of a text to its ground
 UNKNOWN = "#ececec"  # a cell of a map without a value
-GREY, RULE, FONT = "#5a5a5a", "#e6e6e6", 8.5
-FEW, ENOUGH = (
-    6,
-    3,
-    # at most so many curves share one panel; at least so many methods for a heat map and a plot of
-    # differences
-)
+GREY, RULE = "#5a5a5a", "#e6e6e6"
+FONT = 8.5
+FEW = 6  # curves that share one panel at most
+ENOUGH = 3  # methods, from which there are a heat map and a plot of differences
 # the loss of the first positions, up to this part of the training length, is high in every model
 # and would flatten the rest
 EARLY = 8
-BEND, BROKEN = (
-    0.1,
-    4.0,
-    # nats/token: start of the logarithmic part of the scale, and a difference at which a model knows
-    # nothing
-)
+BEND = 0.1  # nats/token at which the scale of differences becomes logarithmic
+BROKEN = 4.0  # nats/token above the floor at which a model knows nothing
+# shares of the linear red, green and blue in a luminance
+LUMINANCE = (0.2126, 0.7152, 0.0722)
 TICKS = (0, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 4, 8, 16)
-
 
 FORMATS = {  # file formats, with what gives equal bytes for equal figures
     "png": {"dpi": 160, "metadata": {"Software": None}},
@@ -66,19 +51,20 @@ def save(
     how: Mapping[str, object] = TIGHT,
     fonts: str = "path",
 ) -> list[Path]:
-    """Write a figure in these formats, and return their paths. `fonts="none"` keeps the text of an
-    svg as text.
+    """Write a figure in these formats, and return their paths.
+
+    `fonts="none"` keeps the text of an svg as text.
     """
     import matplotlib
 
     written = []
-    for one in formats:
-        written.append(
-            stem.with_name(f"{stem.name}.{one}")
-        )  # with_suffix would replace .v2 in rope.v2
-        rc = {"svg.hashsalt": "posbench", "svg.fonttype": fonts, "pdf.fonttype": 42}
-        with atomic_path(written[-1]) as path, matplotlib.rc_context(rc):
-            figure.savefig(path, **FORMATS[one] | how)
+    rc = {"svg.hashsalt": "posbench", "svg.fonttype": fonts, "pdf.fonttype": 42}
+    for file_format in formats:
+        # with_suffix would replace .v2 in rope.v2
+        path = stem.with_name(f"{stem.name}.{file_format}")
+        with atomic_path(path) as temporary, matplotlib.rc_context(rc):
+            figure.savefig(temporary, **FORMATS[file_format] | how)
+        written.append(path)
     return written
 
 
@@ -95,32 +81,20 @@ class Frame:
         self.figure.text(0, 1, "\n".join(titles), fontsize=13, fontweight="bold", va="top")
 
     def axes(self, left: float, top: float, width: float, height: float):
-        """Axes whose upper left corner is `left` and `top` points from that of the space below the
-        title.
-        """
+        """Axes whose upper left corner is `left` and `top` points from that below the title."""
         bottom = 1 - (self.above + top + height) / self.height
         return self.figure.add_axes(
             [left / self.width, bottom, width / self.width, height / self.height]
         )
 
     def caption(self, lines: Iterable[str], up: float = 0, least: int = 0) -> None:
-        """Write the caption from `up` points above the lower edge, in lines as wide as the figure,
-        or of `least` characters.
-        """
-        parts = [
-            part
-            for line in lines
-            for part in textwrap.wrap(line, max(least, int(self.width / 3.9)))
-        ]
-        self.figure.text(
-            0,
-            up / self.height,
-            "\n".join(parts),
-            fontsize=7.8,
-            color=GREY,
-            linespacing=1.35,
-            va="top",
-        )
+        """Write the caption from `up` points above the lower edge.
+
+        Its lines are as wide as the figure, or `least` characters."""
+        characters = max(least, int(self.width / 3.9))
+        wrapped = [part for line in lines for part in textwrap.wrap(line, characters)]
+        style = {"fontsize": 7.8, "color": GREY, "linespacing": 1.35, "va": "top"}
+        self.figure.text(0, up / self.height, "\n".join(wrapped), **style)
 
 
 def note(
@@ -133,9 +107,7 @@ def note(
 
 
 def octaves(axes, lengths: Sequence[int], train_len: int | None = None, label: str = "") -> None:
-    """Set up an x axis of octaves with ticks at `lengths`, a line at the training length if it is
-    given, and horizontal rules.
-    """
+    """Set up an x axis of octaves with ticks at `lengths`, a line at `train_len`, and rules."""
     axes.set_xlabel(label, fontsize=FONT)
     axes.set_xscale("log", base=2)
     axes.set_xticks(lengths, map(str, lengths))
@@ -146,9 +118,7 @@ def octaves(axes, lengths: Sequence[int], train_len: int | None = None, label: s
 
 
 def floor_axis(axes, bottom: float, top: float) -> None:
-    """Set up a y axis of differences: linear to BEND, logarithmic beyond; a line at zero, and green
-    below it.
-    """
+    """Set up a y axis of differences: linear to BEND, logarithmic beyond, and green below zero."""
     axes.set_yscale("symlog", linthresh=BEND, linscale=1.3)
     axes.set_yticks(*ticks(bottom, top))
     axes.set_yticks([], minor=True)
@@ -159,7 +129,8 @@ def floor_axis(axes, bottom: float, top: float) -> None:
 def difference_axis(axes, values: Iterable[float]) -> None:
     """Set up a y axis that holds `values` and zero: linear to BEND, logarithmic beyond."""
     values = list(values)
-    low, high = 1.15 * min([-BEND / 4, *values]), 1.15 * max([BEND / 2, *values])
+    low = 1.15 * min([-BEND / 4, *values])
+    high = 1.15 * max([BEND / 2, *values])
     axes.set_yscale("symlog", linthresh=BEND, linscale=1.2)
     axes.set_ylim(low, high)
     axes.set_yticks(*ticks(low, high))
@@ -167,9 +138,7 @@ def difference_axis(axes, values: Iterable[float]) -> None:
 
 
 def ruled(axes) -> None:
-    """Draw horizontal rules behind everything, small labels, and no frame above and on the
-    right.
-    """
+    """Draw horizontal rules behind everything, small labels, and only two sides of the frame."""
     axes.tick_params(labelsize=FONT, color=GREY)
     axes.grid(axis="y", color=RULE, linewidth=0.6, zorder=0)
     axes.set_axisbelow(True)
@@ -177,13 +146,14 @@ def ruled(axes) -> None:
 
 
 def ticks(low: float, high: float, sizes: Iterable[float] = TICKS) -> tuple[list[float], list[str]]:
-    """Ticks of a scale of differences from `low` to `high`, and their labels."""
-    places = [
-        tick
-        for tick in sorted({sign * size for size in sizes for sign in (1, -1)})
-        if low <= tick <= high
-    ]
-    return places, [f"{tick:+g}" if tick else "0" for tick in places]
+    """Ticks of a scale of differences from `low` to `high`, and their labels.
+
+    >>> ticks(-0.06, 0.3, (0, 0.05, 0.2, 1))
+    ([-0.05, 0, 0.05, 0.2], ['-0.05', '0', '+0.05', '+0.2'])
+    """
+    values = sorted({sign * size for size in sizes for sign in (1, -1)})
+    places = [value for value in values if low <= value <= high]
+    return places, [f"{place:+g}" if place else "0" for place in places]
 
 
 def draw_cell(
@@ -207,22 +177,27 @@ def draw_cell(
 
 
 def legible(ground: object, inks: Sequence[str]) -> str:
-    """First ink with contrast CONTRAST (4.5 to 1, as in WCAG 2) to a ground (any colour of
-    matplotlib), else the best ink.
-    """
-    from matplotlib.colors import to_rgb
+    """First ink with contrast CONTRAST (4.5 to 1, as in WCAG 2) to a ground, else the best ink.
 
-    def luminance(colour: object) -> float:
-        linear = [
-            value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4
-            for value in to_rgb(colour)
-        ]
-        return sum(
-            weight * value for weight, value in zip((0.2126, 0.7152, 0.0722), linear, strict=True)
-        )
+    The ground is any colour of matplotlib.
+    """
+    behind = _luminance(ground)
 
     def contrast(ink: str) -> float:
-        low, high = sorted((luminance(ground), luminance(ink)))
+        low, high = sorted((behind, _luminance(ink)))
         return (high + 0.05) / (low + 0.05)
 
     return next((ink for ink in inks if contrast(ink) >= CONTRAST), max(inks, key=contrast))
+
+
+def _luminance(colour: object) -> float:
+    """Relative luminance of a colour, as WCAG 2 defines it."""
+    from matplotlib.colors import to_rgb
+
+    linear = [_linear(value) for value in to_rgb(colour)]
+    return sum(weight * value for weight, value in zip(LUMINANCE, linear, strict=True))
+
+
+def _linear(value: float) -> float:
+    """Linear light of a value of sRGB."""
+    return value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4
