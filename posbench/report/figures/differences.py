@@ -1,10 +1,11 @@
-"""Figures of differences with a row for each method: gains and failures in grids too large for
-lines.
+"""Figures of differences with a row for each method, for grids too large for lines.
 
 A heat map of the difference to the floor by length; and differences with intervals at a few
 lengths, to the floor, and to the same trainings without an extension."""
 
+import math
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 
 from posbench.report.figures.captions import (
     caption,
@@ -36,19 +37,26 @@ from posbench.report.seed_marks import mark_lines, row_mark, usual_seeds
 from posbench.report.table_formats import LEVEL
 from posbench.report.tables import heading, verdict
 
-LOW, CELL, SPACE, ABOVE, UNDER = 12.5, 40, 26, 24, 52  # points, of a map
+# points, of a map: height and width of a cell, space between blocks, above and below them
+LOW, CELL = 12.5, 40
+SPACE, ABOVE, UNDER = 26, 24, 52
 TALL = 45  # rows in one block of a map, unless one encoding has more
-ROW, PANEL, BETWEEN, HEAD, BENEATH = 13, 104, 14, 34, 34  # points, of intervals
+STEPS = 80  # of a colour scale
+
+# points, of intervals: height of a row and least width of a panel, space between panels, above
+# and below them
+ROW, PANEL = 13, 104
+BETWEEN, BLOCK_GAP = 14, 16
+HEAD, BENEATH = 34, 34
 MOST = 3  # lengths with intervals
 UNDECIDED = "#7a7a7a"
 Reading = tuple[float | None, float | None]  # a difference and half of its interval
 Value = Callable[[CurvePoint], Reading]
+Cells = dict[tuple, dict[int, CurvePoint]]  # {method: {length: point}}
 
 
-def _measured(points: list[CurvePoint]) -> dict[tuple, dict[int, CurvePoint]]:
-    """Points by method and length, of the methods that have a difference to the floor at any
-    length.
-    """
+def _measured(points: list[CurvePoint]) -> Cells:
+    """Points of the methods that have a difference to the floor at any length."""
     return {
         method: cell
         for method, cell in methods(points).items()
@@ -56,9 +64,10 @@ def _measured(points: list[CurvePoint]) -> dict[tuple, dict[int, CurvePoint]]:
     }
 
 
-def _row_names(cells: dict[tuple, dict[int, CurvePoint]]) -> dict[tuple, str]:
-    """Names of the rows without their encoding, such as `ntk + log_n [seed 0]` where most rows are
-    means over other seeds.
+def _row_names(cells: Cells) -> dict[tuple, str]:
+    """{method: name without its encoding}, such as `ntk + log_n [seed 0]`.
+
+    Seeds are named where most rows are means over others.
     """
     usual = usual_seeds(cells.values())
     return {
@@ -67,158 +76,175 @@ def _row_names(cells: dict[tuple, dict[int, CurvePoint]]) -> dict[tuple, str]:
     }
 
 
-@report_figure("curve", "heatmap", "Methods and lengths", place=2)
-def heatmap(curve: list[CurvePoint], title: str):
-    """Heat map of the difference to the floor by method and length, or None if fewer than ENOUGH
-    methods have a difference.
-    """
+@dataclass(frozen=True)
+class Colours:
+    """Colours of differences up to `edge` nats/token."""
+
+    edge: float
+    norm: Callable
+    map: Callable
+
+    def __call__(self, difference: float):
+        return self.map(self.norm(difference))
+
+
+def _colours(cells: Cells) -> Colours:
+    """Colours that tell all but the largest twentieth of the differences apart."""
     from matplotlib.colors import LinearSegmentedColormap, SymLogNorm
 
-    cells = _measured(curve)
-    if len(cells) < ENOUGH:
-        return None
-    lengths, shown = tick_lengths(point.length for point in curve), blocks(ordered(cells))
     sizes = sorted(
         abs(point.difference)
         for cell in cells.values()
         for point in cell.values()
         if point.difference is not None
     )
-    edge = min(BROKEN, max(BEND, sizes[(len(sizes) - 1) * 95 // 100]))  # of the colours
+    edge = min(BROKEN, max(BEND, sizes[(len(sizes) - 1) * 95 // 100]))
     norm = SymLogNorm(BEND, linscale=1.3, vmin=-edge, vmax=edge, base=10)
-    colours = LinearSegmentedColormap.from_list("floor", [GAIN, "#ffffff", FAIL])
+    return Colours(edge, norm, LinearSegmentedColormap.from_list("floor", [GAIN, "#ffffff", FAIL]))
+
+
+@report_figure("curve", "heatmap", "Methods and lengths", place=2)
+def heatmap(curve: list[CurvePoint], title: str):
+    """Heat map of the difference to the floor by method and length.
+
+    None if fewer than ENOUGH methods have a difference.
+    """
+    cells = _measured(curve)
+    if len(cells) < ENOUGH:
+        return None
+    lengths = tick_lengths(point.length for point in curve)
+    shown = blocks(ordered(cells))
+    colours = _colours(cells)
     names = _row_names(cells)
-    beside = max(width(name, FONT) for name in names.values()) + 12
-    labels = max(width(shortened(method[0]), FONT, "bold") for method in cells) + 12 + beside
+    names_width = max(width(name, FONT) for name in names.values()) + 12
+    encodings_width = max(width(shortened(method[0]), FONT, "bold") for method in cells) + 12
+    labels_width = encodings_width + names_width
     grid_width = CELL * len(lengths)
-    block, tall = labels + grid_width, LOW * max(map(len, shown))
-    frame = Frame(title, len(shown) * block + (len(shown) - 1) * SPACE, ABOVE + tall + UNDER)
+    block_width = labels_width + grid_width
+    height = ABOVE + LOW * max(map(len, shown)) + UNDER
+    frame = Frame(title, len(shown) * block_width + (len(shown) - 1) * SPACE, height)
     for index, rows in enumerate(shown):
-        axes = frame.axes(index * (block + SPACE) + labels, ABOVE, grid_width, LOW * len(rows))
+        left = index * (block_width + SPACE) + labels_width
+        axes = frame.axes(left, ABOVE, grid_width, LOW * len(rows))
         axes.set(xlim=(0, len(lengths)), ylim=(len(rows), 0), xticks=[], yticks=[])
         for line, method in enumerate(rows):
-            first = line == 0 or rows[line - 1][0] != method[0]
             for place, length in enumerate(lengths):
-                point = cells[method].get(length)
-                if point is None or point.difference is None:
-                    text = "nan" if point is not None and point.nll is None else ""
-                    draw_cell(axes, place, line, UNKNOWN, text, INKS[1:], border=1.5)
-                    continue
-                undecided = verdict(point.difference, point.half_width) == LEVEL
-                text = f"{point.difference:+.{3 if abs(point.difference) < 1 else 2 if abs(point.difference) < 100 else 0}f}"
-                text = "^" * (abs(point.difference) > edge) + text + "~" * undecided
-                draw_cell(
-                    axes,
-                    place,
-                    line,
-                    colours(norm(point.difference)),
-                    text,
-                    INKS if undecided else INKS[1:],
-                )
-            note(axes, names[method], (0, line + 0.5), (-beside + 4, 0), va="center", fontsize=FONT)
-            if first:
-                note(
-                    axes,
-                    shortened(method[0]),
-                    (0, line + 0.5),
-                    (-labels, 0),
-                    va="center",
-                    fontsize=FONT,
-                    fontweight="bold",
-                )
-            if first and line:
-                axes.axhline(
-                    line, xmin=-labels / grid_width, color=GREY, linewidth=0.8, clip_on=False
-                )
+                _draw_difference(axes, place, line, cells[method].get(length), colours)
+            style = {"va": "center", "fontsize": FONT}
+            note(axes, names[method], (0, line + 0.5), (4 - names_width, 0), **style)
+            if line > 0 and rows[line - 1][0] == method[0]:
+                continue
+            name = shortened(method[0])
+            note(axes, name, (0, line + 0.5), (-labels_width, 0), fontweight="bold", **style)
+            if line > 0:
+                style = {"color": GREY, "linewidth": 0.8, "clip_on": False}
+                axes.axhline(line, xmin=-labels_width / grid_width, **style)
         for place, length in enumerate(lengths):
             text = heading(length, curve[0].train_len).replace(" ", "\n")
             note(axes, text, (place + 0.5, 0), (0, 3), ha="center", fontsize=7.5, color="#222222")
         axes.spines[:].set_color(GREY)
-    scale = frame.figure.add_axes(
-        [0, 34 / frame.height, min(220, frame.width) / frame.width, 8 / frame.height]
-    )
-    _scale(scale, norm, colours, edge)
-    frame.caption(_map_caption(curve, cells, edge), up=12, least=80)
+    scale_width = min(220, frame.width) / frame.width
+    scale = frame.figure.add_axes([0, 34 / frame.height, scale_width, 8 / frame.height])
+    _draw_scale(scale, colours)
+    frame.caption(_map_caption(curve, cells, colours.edge), up=12, least=80)
     return frame.figure
 
 
-def ordered(cells: dict[tuple, dict[int, CurvePoint]]) -> list[tuple]:
-    """Methods by encoding in the given order, and within an encoding by mean difference beyond the
-    training length, the best first.
+def _draw_difference(
+    axes, place: int, line: int, point: CurvePoint | None, colours: Colours
+) -> None:
+    """Draw the cell of a point, such as "^+4.20~": beyond the colours, and undecided."""
+    if point is None or point.difference is None:
+        text = "nan" if point is not None and point.nll is None else ""
+        draw_cell(axes, place, line, UNKNOWN, text, INKS[1:], border=1.5)
+        return
+    difference = point.difference
+    text = _in_few_digits(difference)
+    if abs(difference) > colours.edge:
+        text = f"^{text}"
+    inks = INKS[1:]
+    if verdict(difference, point.half_width) == LEVEL:
+        text += "~"
+        inks = INKS
+    draw_cell(axes, place, line, colours(difference), text, inks)
+
+
+def _in_few_digits(difference: float) -> str:
+    """Text of a difference.
+
+    >>> _in_few_digits(0.12345), _in_few_digits(-12.345), _in_few_digits(345.6)
+    ('+0.123', '-12.35', '+346')
+    """
+    size = abs(difference)
+    if size < 1:
+        return f"{difference:+.3f}"
+    return f"{difference:+.2f}" if size < 100 else f"{difference:+.0f}"
+
+
+def ordered(cells: Cells) -> list[tuple]:
+    """Methods by encoding in the given order, and within an encoding the best first.
+
+    That is by mean difference beyond the training length, or at all lengths where none is beyond.
     """
     encodings = list(dict.fromkeys(method[0] for method in cells))
 
-    def mean(cell: dict[int, CurvePoint]) -> float:
-        beyond = [point for point in cell.values() if point.length > point.train_len] or list(
-            cell.values()
-        )
-        return sum(
-            float("inf") if point.difference is None else point.difference for point in beyond
-        ) / len(beyond)
+    def mean(method: tuple) -> float:
+        points = list(cells[method].values())
+        beyond = [point for point in points if point.length > point.train_len] or points
+        differences = [point.difference for point in beyond]
+        if None in differences:
+            return math.inf
+        return sum(differences) / len(differences)
 
-    return sorted(cells, key=lambda method: (encodings.index(method[0]), mean(cells[method])))
+    return sorted(cells, key=lambda method: (encodings.index(method[0]), mean(method)))
 
 
 def blocks(rows: list[tuple]) -> list[list[tuple]]:
-    """Blocks of rows to draw side by side, of about equal height, each with all rows of its
-    encodings; several for more than TALL rows.
-    """
-    wanted = -(-len(rows) // -(-len(rows) // TALL))
+    """Blocks of rows to draw side by side, of about equal height; several for more than TALL rows.
+
+    Each has all rows of its encodings."""
+    count = math.ceil(len(rows) / TALL)
+    height = math.ceil(len(rows) / count)
     result: list[list[tuple]] = [[]]
-    for own in grouped(rows, lambda row: row[0]).values():
-        if len(result[-1]) >= wanted or len(result[-1]) + len(own) > TALL and result[-1]:
+    for of_encoding in grouped(rows, lambda row: row[0]).values():
+        block = result[-1]
+        too_tall = len(block) + len(of_encoding) > TALL
+        if block and (len(block) >= height or too_tall):
             result.append([])
-        result[-1].extend(own)
+        result[-1].extend(of_encoding)
     return result
 
 
-def _scale(axes, norm, colours, edge: float) -> None:
-    """Draw the colour scale as vectors, because an image could not be part of a page that loads
-    nothing.
-    """
-    steps = 80
-    for step in range(steps):
-        axes.axvspan(
-            step / steps, (step + 1) / steps, color=colours((step + 0.5) / steps), linewidth=0.2
-        )
-    places, labels = ticks(-edge, edge, (0, 0.1, 1, 4))
-    axes.set(
-        xlim=(0, 1),
-        ylim=(0, 1),
-        yticks=[],
-        xticks=[float(norm(place)) for place in places],
-        xticklabels=labels,
-    )
+def _draw_scale(axes, colours: Colours) -> None:
+    """Draw the colour scale as vectors; an image could not be in a page that loads nothing."""
+    for step in range(STEPS):
+        colour = colours.map((step + 0.5) / STEPS)
+        axes.axvspan(step / STEPS, (step + 1) / STEPS, color=colour, linewidth=0.2)
+    places, labels = ticks(-colours.edge, colours.edge, (0, 0.1, 1, 4))
+    xticks = [float(colours.norm(place)) for place in places]
+    axes.set(xlim=(0, 1), ylim=(0, 1), yticks=[], xticks=xticks, xticklabels=labels)
     axes.tick_params(labelsize=7.5, color=GREY)
     axes.spines[:].set_color(GREY)
 
 
-def _map_caption(
-    curve: list[CurvePoint], cells: dict[tuple, dict[int, CurvePoint]], edge: float
-) -> list[str]:
+def _map_caption(curve: list[CurvePoint], cells: Cells, edge: float) -> list[str]:
     points = [point for cell in cells.values() for point in cell.values()]
-    lengths = tick_lengths(point.length for point in curve)
-    what = (
+    measured = [point for point in points if point.difference is not None]
+    lines = [
         f"Loss minus the loss with exactly {curve[0].train_len} tokens of context (nats/token), by"
-        " method and length"
-    )
-    lines = [f"{what}: green gains from the longer context, orange fails."]
+        " method and length: green gains from the longer context, orange fails."
+    ]
     bars = of_intervals(points)
     if bars:
         lines.append(f"~ zero lies inside the {bars}.")
-    if any(point.difference is not None and point.half_width is None for point in points):
-        lines.append(
-            "Numbers of files without the loss of every target have no interval."
-            if bars
-            else "There are no intervals."
-        )
-    if any(point.difference is not None and abs(point.difference) > edge for point in points):
+    if any(point.half_width is None for point in measured):
+        some = "Numbers of files without the loss of every target have no interval."
+        lines.append(some if bars else "There are no intervals.")
+    if any(abs(point.difference) > edge for point in measured):
         lines.append(f"^ beyond the colours, which end at {edge:.2g}.")
-    if any(
-        length not in cell or cell[length].difference is None
-        for cell in cells.values()
-        for length in lengths
-    ):
+    measured_cells = {(point.method, point.length) for point in measured}
+    lengths = tick_lengths(point.length for point in curve)
+    if any((method, length) not in measured_cells for method in cells for length in lengths):
         lines.append(
             "Grey: not evaluated there (refused, without effect, or missing); nan: the loss is not"
             " finite."
@@ -229,135 +255,151 @@ def _map_caption(
 
 @report_figure("curve", "differences", "Intervals", place=3)
 def intervals(curve: list[CurvePoint], title: str):
-    """Figure of differences with intervals; None if fewer than ENOUGH methods have a difference
-    beyond the training length.
+    """Forest plot: a row for each method, a panel for each of at most MOST lengths beyond training.
+
+    One block of panels shows the loss minus the floor, a second one the loss minus that without an
+    extension. None if fewer than ENOUGH methods have a difference.
     """
-    own = [point for point in curve if not point.foreign and point.length > point.train_len]
-    cells = _measured(own)
+    points = [point for point in curve if not point.foreign and point.length > point.train_len]
+    cells = _measured(points)
     if len(cells) < ENOUGH:
         return None
     lengths = sorted({length for cell in cells.values() for length in cell})
-    lengths = (
-        lengths if len(lengths) <= MOST else [lengths[0], lengths[len(lengths) // 2], lengths[-1]]
-    )
-    kinds: dict[str, Value] = {
-        "minus the floor": lambda point: (point.difference, point.half_width)
-    }
-    if any(point.change is not None for point in own if point.length in lengths):
-        kinds["minus no extension"] = lambda point: (point.change, point.change_half_width)
-    at_last = {
-        method: {lengths[-1]: cell[lengths[-1]]} if lengths[-1] in cell else cell
+    if len(lengths) > MOST:
+        lengths = [lengths[0], lengths[len(lengths) // 2], lengths[-1]]
+    values: dict[str, Value] = {"minus the floor": _difference}
+    if any(point.change is not None for point in points if point.length in lengths):
+        values["minus no extension"] = _change
+    measured = [point for cell in cells.values() for point in cell.values()]
+    shown = [point for point in measured if point.length in lengths]
+    rows = _interval_rows(cells, lengths[-1])
+    names_width = 24 + max(width(name, FONT, _weight(row)) for row, name in rows.items())
+    panel_width = max(PANEL, 210 / len(lengths))
+    block_width = len(lengths) * (panel_width + BETWEEN) + BLOCK_GAP
+    across = names_width + len(values) * block_width - BLOCK_GAP
+    frame = Frame(title, across, HEAD + ROW * len(rows) + BENEATH)
+    for block, (name, value) in enumerate(values.items()):
+        edges = _edges([value(point) for point in shown])
+        for column, length in enumerate(lengths):
+            left = names_width + block * block_width + column * (panel_width + BETWEEN)
+            axes = frame.axes(left, HEAD, panel_width, ROW * len(rows))
+            here = {method: value(cell[length]) for method, cell in cells.items() if length in cell}
+            _panel(axes, rows, here, edges)
+            axes.set_title(heading(length, curve[0].train_len), fontsize=FONT, pad=4)
+            if column == 0:
+                style = {"xycoords": "axes fraction", "fontsize": 9.5, "fontweight": "bold"}
+                note(axes, f"{name} (nats/token)", (0, 1), (0, 18), **style)
+            if column == 0 and block == 0:
+                _write_row_names(axes, rows, names_width)
+    frame.caption(_interval_caption(points, changed=len(values) > 1), up=12)
+    return frame.figure
+
+
+def _difference(point: CurvePoint) -> Reading:
+    return point.difference, point.half_width
+
+
+def _change(point: CurvePoint) -> Reading:
+    return point.change, point.change_half_width
+
+
+def _interval_rows(cells: Cells, longest: int) -> dict[tuple, str]:
+    """{method: name}, the best at the longest length first.
+
+    Methods stand below the heading of their encoding, {(encoding,): name}.
+    """
+    at_longest = {
+        method: {longest: cell[longest]} if longest in cell else cell
         for method, cell in cells.items()
     }
-    rows: dict[
-        tuple,
-        str,
-        # names by method, the best at the longest length first; before them that of an encoding by
-        # (encoding,)
-    ] = {}
     names = _row_names(cells)
-    for method in ordered(at_last):
+    rows: dict[tuple, str] = {}
+    for method in ordered(at_longest):
         rows.setdefault(method[:1], shortened(method[0]))
         rows[method] = names[method]
-    weights = {method: "normal" if method in cells else "bold" for method in rows}
-    labels = 24 + max(width(text, FONT, weights[method]) for method, text in rows.items())
-    wide, count = max(PANEL, 210 / len(lengths)), len(kinds) * len(lengths)
-    frame = Frame(
-        title,
-        labels + count * wide + count * BETWEEN + 16 * (len(kinds) - 1),
-        HEAD + ROW * len(rows) + BENEATH,
-    )
-    for number, (text, value) in enumerate(kinds.items()):
-        seen = [
-            value(cell[length]) for cell in cells.values() for length in lengths if length in cell
-        ]
-        low, high = limits(
-            [
-                mean + sign * (half or 0.0)
-                for mean, half in seen
-                if mean is not None
-                for sign in (1, -1)
-            ],
-            relative=True,
-        )
-        for index, length in enumerate(lengths, start=number * len(lengths)):
-            axes = frame.axes(
-                labels + index * wide + index * BETWEEN + 16 * number, HEAD, wide, ROW * len(rows)
-            )
-            values = {
-                method: value(cell[length]) for method, cell in cells.items() if length in cell
-            }
-            _panel(axes, rows, values, (min(low, -BEND / 2), high))
-            axes.set_title(heading(length, curve[0].train_len), fontsize=FONT, pad=4)
-            if length == lengths[0]:
-                note(
-                    axes,
-                    f"{text} (nats/token)",
-                    (0, 1),
-                    (0, 18),
-                    xycoords="axes fraction",
-                    fontsize=9.5,
-                    fontweight="bold",
-                )
-            for line, (method, name) in enumerate(rows.items() if index == 0 else ()):
-                style = {
-                    "xycoords": axes.get_yaxis_transform(),
-                    "va": "center",
-                    "fontsize": FONT,
-                    "fontweight": weights[method],
-                }
-                note(axes, name, (0, line), (-labels + 4 + 8 * (method in cells), 0), **style)
-    frame.caption(_interval_caption(own, len(kinds) > 1), up=12)
-    return frame.figure
+    return rows
+
+
+def _is_heading(row: tuple) -> bool:
+    return len(row) == 1
+
+
+def _weight(row: tuple) -> str:
+    return "bold" if _is_heading(row) else "normal"
+
+
+def _edges(readings: list[Reading]) -> tuple[float, float]:
+    """Ends of x: intervals are inside as far as `limits` allows, with some room left of zero."""
+    finite = [(mean, half or 0.0) for mean, half in readings if mean is not None]
+    ends = [mean + sign * half for mean, half in finite for sign in (1, -1)]
+    low, high = limits(ends, relative=True)
+    return min(low, -BEND / 2), high
+
+
+def _write_row_names(axes, rows: dict[tuple, str], names_width: float) -> None:
+    style = {"xycoords": axes.get_yaxis_transform(), "va": "center", "fontsize": FONT}
+    for line, (row, name) in enumerate(rows.items()):
+        indent = 4 if _is_heading(row) else 12
+        note(axes, name, (0, line), (indent - names_width, 0), fontweight=_weight(row), **style)
 
 
 def _panel(
     axes, rows: Collection[tuple], values: Mapping[tuple, Reading], edges: tuple[float, float]
 ) -> None:
     """Draw the values of the methods among `rows` with their intervals."""
+    low, high = edges
     axes.set_xscale("symlog", linthresh=BEND, linscale=1.3)
     axes.set(xlim=edges, ylim=(len(rows) - 0.4, -0.6), yticks=[])
     axes.axvline(0, color="black", linewidth=0.8, zorder=1)
-    axes.axvspan(edges[0], 0, color=GAIN, alpha=0.07, linewidth=0, zorder=0)
-    for line, method in enumerate(rows):
-        if len(method) == 1:  # a heading
+    axes.axvspan(low, 0, color=GAIN, alpha=0.07, linewidth=0, zorder=0)
+    for line, row in enumerate(rows):
+        if _is_heading(row):
             continue
         axes.axhline(line, color="#ececec", linewidth=0.6, zorder=0)
-        mean, half = values.get(method, (None, None))
-        if mean is None:
-            continue
-        colour = UNDECIDED if half is None or abs(mean) <= half else GAIN if mean < 0 else FAIL
-        if half is not None:
-            axes.plot(
-                [mean - half, mean + half],
-                [line, line],
-                color=colour,
-                linewidth=1.6,
-                solid_capstyle="butt",
-                zorder=3,
-            )
-        marker = ">" if mean > edges[1] else "<" if mean < edges[0] else "o"
-        axes.plot([min(max(mean, edges[0]), edges[1])], [line], marker=marker, markersize=4.4, color=colour, clip_on=False, zorder=4,
-                  markerfacecolor="white" if half is None else colour)  # fmt: skip
-    axes.set_xticks(
-        *ticks(*edges, (0, BEND, 1) if max(-edges[0], edges[1]) >= BEND else (0, BEND / 2))
-    )
+        mean, half = values.get(row, (None, None))
+        if mean is not None:
+            _draw_interval(axes, line, mean, half, edges)
+    sizes = (0, BEND, 1) if max(-low, high) >= BEND else (0, BEND / 2)
+    axes.set_xticks(*ticks(low, high, sizes))
     axes.set_xticks([], minor=True)
     axes.tick_params(labelsize=7.5, color=GREY)
     axes.spines[["top", "right", "left"]].set_visible(False)
 
 
-def _interval_caption(own: list[CurvePoint], changed: bool) -> list[str]:
-    bars = of_intervals(own)
+def _draw_interval(
+    axes, line: int, mean: float, half: float | None, edges: tuple[float, float]
+) -> None:
+    """Draw a mean and its interval; an arrow at an edge for a mean beyond it."""
+    low, high = edges
+    colour = GAIN if mean < 0 else FAIL
+    if half is None or abs(mean) <= half:
+        colour = UNDECIDED
+    if half is not None:
+        style = {"linewidth": 1.6, "solid_capstyle": "butt", "zorder": 3}
+        axes.plot([mean - half, mean + half], [line, line], color=colour, **style)
+    marker = "o"
+    if mean > high:
+        marker = ">"
+    elif mean < low:
+        marker = "<"
+    face = "white" if half is None else colour
+    style = {"markersize": 4.4, "clip_on": False, "zorder": 4}
+    at = min(max(mean, low), high)
+    axes.plot([at], [line], marker=marker, color=colour, markerfacecolor=face, **style)
+
+
+def _interval_caption(points: list[CurvePoint], changed: bool) -> list[str]:
+    bars = of_intervals(points)
     lines = ["No intervals: these take the loss of every target, or several seeds."]
     if bars:
-        hollow = any(point.half_width is None for point in own)
-        lines = [f"Bars: {bars}; grey where zero lies inside.{' Hollow: no interval.' * hollow}"]
+        lines = [f"Bars: {bars}; grey where zero lies inside."]
+        if any(point.half_width is None for point in points):
+            lines[0] += " Hollow: no interval."
     lines.append("Left of 0 is better. Scale: linear to 0.1, logarithmic beyond.")
     if changed:
         lines.append(
             "No extension: the same trainings, targets and length, with no scale but the one of the"
             " training."
         )
-    lines += sentences(mark_lines(own))
-    return lines + caption(own, relative=False)
+    lines += sentences(mark_lines(points))
+    return lines + caption(points, relative=False)

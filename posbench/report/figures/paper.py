@@ -1,12 +1,11 @@
-"""Layout of figures of a given width: as many panels beside one another as the names of their lines
-leave room for.
-"""
+"""Layout of figures of a given width: as many columns of panels as names of lines leave room for."""
 
 import itertools
 import math
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from posbench.common.errors import ConfigError
 from posbench.report.figures.lines import (
@@ -15,54 +14,47 @@ from posbench.report.figures.lines import (
     LABEL,
     LEADER,
     LEFT,
+    Line,
     Panel,
     beyond_top,
     draw,
     gutters,
     headroom,
+    in_rows,
     names_at_the_end,
+    size_of,
     width,
 )
 from posbench.report.figures.loss_curves import dodge, limits
 from posbench.report.figures.style import FONT, GREY, RULE, floor_axis, note, octaves, ruled
 
-SIZES = {
-    "column": (237.6, None),
-    "page": (496.8, None),
-    "slide": (480.0, 270.0),
-}  # points; a slide is shown twice as large
-LEAST, LOWEST, MOST, NAMES = (
-    72,
-    70,
-    4,
-    0.42,
-)  # points of a panel's width and height; columns; share of the width for names
-TITLE, NOTE, MARGIN = (
-    9.6,
-    7.5,
-    5,
-)  # sizes of headings and of notes; points beside the first and the last mark
+# {size: (width, height or None for what the panels take)} in points; a slide is shown twice as large
+SIZES = {"column": (237.6, None), "page": (496.8, None), "slide": (480.0, 270.0)}
+LEAST, LOWEST = 72, 70  # points: least width and height of a panel
+MOST = 4  # columns of panels
+NAMES = 0.42  # share of the width that names of lines may take
+TITLE, NOTE = 9.6, 7.5  # sizes of headings and of notes
+MARGIN = 5  # points beside the first and the last mark
 SHAPE, TALL = 0.72, (110, 190)  # height of a panel by its width, and its ends in points
-FEW, MANY = (
-    10,
-    12,
-)  # places on x that all have a tick; places above which what lies beyond the axis is printed
+FEW = 10  # places on x that all have a tick
+MANY = 12  # places on x above which what lies beyond the y axis is not printed
+PIECES = 20  # of a line between two marks, in a search for a free place
 COLOURED = ("color", "markerfacecolor", "markeredgecolor", "edgecolor", "facecolor")
 LIGHT = 0.93  # what black becomes on a dark ground; white becomes 0.13
 SCALE = "y axis: linear to 0.1, logarithmic beyond"  # floor_axis
+# ticks within a decade, fewer first
 DECADE = (
     (1,),
     (1, 3),
     (1, 2, 5),
     (1, 1.5, 2, 3, 5, 7),
     (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8),
-)  # ticks, fewer first
+)
 
 
 @dataclass(frozen=True)
 class AxesSpec:
-    """Both axes of all panels: names, which are logarithmic, ends, and the value that divides gain
-    from loss.
+    """Both axes of all panels: names, which are logarithmic, ends, and what divides gain from loss.
 
     `bent`: y has both signs, so its logarithm is linear around zero. `multiple`: x counts training
     lengths, not tokens."""
@@ -77,221 +69,239 @@ class AxesSpec:
     multiple: bool
 
     def text(self, x: float) -> str:
-        return f"{x:.10g}" + "x" * self.multiple
+        """Text of a tick, such as "512" or "4x"."""
+        return f"{x:.10g}x" if self.multiple else f"{x:.10g}"
+
+
+class Layout(NamedTuple):
+    """Panels with names in lines that fit, the number of columns, and the width of a panel."""
+
+    panels: list[Panel]
+    columns: int
+    width: float
 
 
 def lay_out(contents: Sequence[Panel], axes: AxesSpec, size: str, title: str = ""):
-    """Figure as wide as `size` says. Raises ConfigError where names leave no room for their
-    lines.
+    """Figure as wide as `size` says.
+
+    Raises ConfigError where names leave no room for their lines.
     """
     across, down = SIZES[size]
-    contents, columns, wide = _layout(contents, across, size)
-    panels = [
-        _panel(content, axes, wide, index % columns == 0) for index, content in enumerate(contents)
-    ]
-    rows = [panels[start : start + columns] for start in range(0, len(panels), columns)]
-    tall = min(max(SHAPE * wide, TALL[0]), TALL[1])
+    layout = _layout(contents, across, size)
+    panels = []
+    for index, content in enumerate(layout.panels):
+        is_left = index % layout.columns == 0
+        panels.append(_panel(content, axes, layout.width, is_left))
+    rows = in_rows(panels, layout.columns)
+    panel_height = min(max(SHAPE * layout.width, TALL[0]), TALL[1])
     if down is not None:
-        above = 18 * len(textwrap.wrap(title, max(30, int(across / 8)))) + sum(map(headroom, rows))
-        tall = (down - above) / len(rows) - BELOW
-        if tall < LOWEST:
+        titles = textwrap.wrap(title, max(30, int(across / 8)))
+        above = 18 * len(titles) + sum(map(headroom, rows))
+        panel_height = (down - above) / len(rows) - BELOW
+        if panel_height < LOWEST:
             raise ConfigError(
                 f"size={size} has no room for {len(panels)} panels: choose among lines, or another"
                 " panel or size."
             )
-    made = draw(title, rows, [], wide, tall)
-    made.texts[0].set(
-        position=(4 / across, 1 - 3 / (72 * made.get_figheight())),
-        fontsize=13 if columns * wide > 200 else 11,
+    figure = draw(title, rows, [], layout.width, panel_height)
+    figure.texts[0].set(
+        position=(4 / across, 1 - 3 / (72 * figure.get_figheight())),
+        fontsize=13 if layout.columns * layout.width > 200 else 11,
     )  # the title
-    return made
+    return figure
 
 
-def _layout(contents: Sequence[Panel], across: float, size: str) -> tuple[list[Panel], int, float]:
-    """Contents with names in lines that fit, the number of columns, and the width of a panel."""
+def _layout(contents: Sequence[Panel], across: float, size: str) -> Layout:
+    """Layout with as many columns as there is room for.
+
+    Names stand in short lines beside all panels, or in longer ones at the ends of rows."""
     for most in range(min(len(contents), MOST), 0, -1):
         columns = math.ceil(len(contents) / math.ceil(len(contents) / most))
         limit = NAMES * (across - LEFT) / columns - LEADER
-        narrow, wider = (
-            [
-                replace(
-                    one, lines=[replace(line, name=wrap_name(line.name, at)) for line in one.lines]
-                )
-                for one in contents
-            ]
-            for at in (limit, 2 * limit)
-        )
-        for named in (narrow, _at_row_ends(wider, columns)):
-            room = gutters(
-                [named[start : start + columns] for start in range(0, len(named), columns)]
-            )
-            wide = (across - LEFT + BETWEEN - sum(room)) / columns - BETWEEN
-            if wide >= LEAST:
-                headings = [
-                    wrap_name(one.title, wide + room[index % columns], TITLE)
-                    for index, one in enumerate(named)
-                ]
-                return (
-                    [
-                        replace(one, title=heading)
-                        for one, heading in zip(named, headings, strict=True)
-                    ],
-                    columns,
-                    wide,
-                )
-    longest = max((line.name for one in contents for line in one.lines), key=width)
+        beside_all = _with_wrapped_names(contents, limit)
+        at_ends = _at_row_ends(_with_wrapped_names(contents, 2 * limit), columns)
+        for panels in (beside_all, at_ends):
+            name_widths = gutters(in_rows(panels, columns))
+            wide = (across - LEFT + BETWEEN - sum(name_widths)) / columns - BETWEEN
+            if wide < LEAST:
+                continue
+            titled = []
+            for index, panel in enumerate(panels):
+                room = wide + name_widths[index % columns]
+                titled.append(replace(panel, title=wrap_name(panel.title, room, TITLE)))
+            return Layout(titled, columns, wide)
+    longest = max((line.name for panel in contents for line in panel.lines), key=width)
     raise ConfigError(
         f"size={size} has no room for a line beside the name {longest}: shorten it with"
         " labels.NAME=, or choose another size."
     )
 
 
-def _at_row_ends(named: list[Panel], columns: int) -> list[Panel]:
+def _with_wrapped_names(panels: Sequence[Panel], limit: float) -> list[Panel]:
+    """Panels whose lines have names in lines of at most `limit` points."""
+
+    def wrapped(line: Line) -> Line:
+        return replace(line, name=wrap_name(line.name, limit))
+
+    return [replace(panel, lines=list(map(wrapped, panel.lines))) for panel in panels]
+
+
+def _at_row_ends(panels: list[Panel], columns: int) -> list[Panel]:
     """Panels in rows of so many columns, as `names_at_the_end` has them."""
-    rows = [
-        names_at_the_end(named[start : start + columns]) for start in range(0, len(named), columns)
-    ]
+    rows = map(names_at_the_end, in_rows(panels, columns))
     return list(itertools.chain.from_iterable(rows))
 
 
 def wrap_name(name: str, limit: float, size: float = LABEL) -> str:
-    """Name in lines of at most `limit` points, as far as its words allow; a + stays with the word
-    behind it.
+    """Name in lines of at most `limit` points, as far as its words allow.
+
+    A + stays with the word behind it.
     """
     lines = [""]
     for word in name.replace(" + ", " +\N{NO-BREAK SPACE}").split(" "):
         longer = f"{lines[-1]} {word}".strip()
-        lines = (
-            [*lines[:-1], longer]
-            if width(longer, size) <= limit or not lines[-1]
-            else [*lines, word]
-        )
+        if not lines[-1] or width(longer, size) <= limit:
+            lines[-1] = longer
+        else:
+            lines.append(word)
     return "\n".join(lines).replace("\N{NO-BREAK SPACE}", " ")
 
 
-def _panel(content: Panel, axes: AxesSpec, wide: float, left: bool) -> Panel:
+def _panel(content: Panel, spec: AxesSpec, wide: float, is_left: bool) -> Panel:
+    """Panel of contents, with scales, room for intervals and values beyond its top."""
     marks = [mark for line in content.lines for mark in line.marks]
     xs = sorted({mark.x for mark in marks})
-    low, high = min(xs[0], *content.trained), max(xs[-1], *content.trained)
-    barred = len(content.lines) * any(mark.low is not None for mark in marks)
-    beside = dict.fromkeys(xs, 0.0)
-    if "x" in axes.log:
+    low = min(xs[0], *content.trained)
+    high = max(xs[-1], *content.trained)
+    dodges = dict.fromkeys(xs, 0.0)
+    if "x" in spec.log:
+        has_bars = any(mark.low is not None for mark in marks)
         span = math.log2(high / low) + 0.5
-        beside = dodge(xs, barred, span, wide)
-        aside = 2 ** (0.5 * max(beside[xs[0]], beside[xs[-1]]) + MARGIN * span / wide)
-        low, high = low / aside, high * aside
+        dodges = dodge(xs, len(content.lines) if has_bars else 0, span, wide)
+        aside = 2 ** (0.5 * max(dodges[xs[0]], dodges[xs[-1]]) + MARGIN * span / wide)
+        low /= aside
+        high *= aside
     else:
-        low, high = low - 0.03 * (high - low), high + 0.03 * (high - low)
-    low, high = (
-        end if given is None else given for given, end in zip(axes.xlim, (low, high), strict=True)
+        margin = 0.03 * (high - low)
+        low -= margin
+        high += margin
+    xlim = (
+        low if spec.xlim[0] is None else spec.xlim[0],
+        high if spec.xlim[1] is None else spec.xlim[1],
     )
-    inside, (bottom, top) = [x for x in xs if low <= x <= high] or xs, axes.ylim
+    inside = [x for x in xs if xlim[0] <= x <= xlim[1]] or xs
 
-    def scales(drawn) -> None:
-        ruled(drawn)
-        places = (
-            _ticks(inside, axes.text, (low, high), wide) if "x" in axes.log else _round(low, high)
-        )
-        if "x" in axes.log:
-            octaves(drawn, places)
-        drawn.set_xticks(places, list(map(axes.text, places)))
-        drawn.set_xlim(low, high)
+    def scales(axes) -> None:
+        ruled(axes)
+        _set_up_x(axes, spec, inside, xlim, wide)
         for train_len in content.trained:
-            drawn.axvline(train_len, color=GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
-        if axes.bent and "y" in axes.log:
-            floor_axis(drawn, bottom, top)
-            drawn.set_ylim(bottom, top)
-            places = _clear(drawn, drawn.get_yticks())
-        else:
-            drawn.set_yscale("log" if "y" in axes.log else "linear")
-            places = _decades(bottom, top) if "y" in axes.log else _round(bottom, top)
-            if axes.level is not None:
-                drawn.axhline(axes.level, color="black", linewidth=0.9, zorder=1)
-        drawn.set_yticks(
-            places, [f"{place:{'+' if axes.bent and place else ''}.10g}" for place in places]
-        )
-        drawn.set_yticks([], minor=True)
-        drawn.set_ylim(bottom, top)
-        drawn.set_xlabel(axes.x, fontsize=FONT)
-        room = _tall(drawn) + BELOW
-        drawn.set_ylabel(
-            axes.y if left else "", fontsize=FONT * min(1, room / max(1, width(axes.y, FONT)))
-        )
-        if left and axes.bent and "y" in axes.log:
-            note(
-                drawn,
-                SCALE,
-                (0, 0),
-                (-24, -38),
-                xycoords="axes fraction",
-                fontsize=NOTE - 0.5,
-                color=GREY,
-            )
-        if not axes.multiple and len(content.trained) == 1:
-            _note(drawn, f"trained at {content.trained[0]:.10g}", content, wide)
+            axes.axvline(train_len, color=GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+        _set_up_y(axes, spec)
+        _name_axes(axes, spec, is_left)
+        if not spec.multiple and len(content.trained) == 1:
+            _note(axes, f"trained at {content.trained[0]:.10g}", content)
 
-    beyond = beyond_top(content.lines, top, inside) if len(xs) <= MANY else {}
-    return replace(content, scales=scales, dodge=beside, beyond=beyond, signed=axes.level == 0)
+    beyond = beyond_top(content.lines, spec.ylim[1], inside) if len(xs) <= MANY else {}
+    return replace(content, scales=scales, dodge=dodges, beyond=beyond, signed=spec.level == 0)
 
 
-def _note(drawn, text: str, content: Panel, wide: float) -> None:
-    """Write a text beside the training length, at the bottom or the top, right or left of it, where
-    no line passes; else nowhere.
-    """
-    (train_len,), tall, across, high = (
-        content.trained,
-        _tall(drawn),
-        width(text, NOTE) + 8,
-        NOTE + 8,
-    )
-    place = (drawn.transScale + drawn.transLimits).transform
-    at = wide * place((train_len, drawn.get_ylim()[1]))[0]
+def _set_up_x(
+    axes, spec: AxesSpec, inside: Sequence[float], xlim: tuple[float, float], wide: float
+) -> None:
+    if "x" in spec.log:
+        places = _ticks(inside, spec.text, xlim, wide)
+        octaves(axes, places)
+    else:
+        places = _round(*xlim)
+    axes.set_xticks(places, list(map(spec.text, places)))
+    axes.set_xlim(*xlim)
+
+
+def _set_up_y(axes, spec: AxesSpec) -> None:
+    bottom, top = spec.ylim
+    if spec.bent and "y" in spec.log:
+        floor_axis(axes, bottom, top)
+        axes.set_ylim(bottom, top)
+        places = _clear(axes, axes.get_yticks())
+    else:
+        axes.set_yscale("log" if "y" in spec.log else "linear")
+        places = _decades(bottom, top) if "y" in spec.log else _round(bottom, top)
+        if spec.level is not None:
+            axes.axhline(spec.level, color="black", linewidth=0.9, zorder=1)
+    texts = [f"{place:+.10g}" if spec.bent and place else f"{place:.10g}" for place in places]
+    axes.set_yticks(places, texts)
+    axes.set_yticks([], minor=True)
+    axes.set_ylim(bottom, top)
+
+
+def _name_axes(axes, spec: AxesSpec, is_left: bool) -> None:
+    """Write the names of the axes, that of y left of the first panel of a row alone."""
+    axes.set_xlabel(spec.x, fontsize=FONT)
+    room = size_of(axes)[1] + BELOW
+    size = FONT * min(1, room / max(1, width(spec.y, FONT)))
+    axes.set_ylabel(spec.y if is_left else "", fontsize=size)
+    if is_left and spec.bent and "y" in spec.log:
+        style = {"xycoords": "axes fraction", "fontsize": NOTE - 0.5, "color": GREY}
+        note(axes, SCALE, (0, 0), (-24, -38), **style)
+
+
+def _note(axes, text: str, content: Panel) -> None:
+    """Write a text beside the training length where no line passes; else nowhere.
+
+    Places are tried in the order bottom right, bottom left, top right, top left."""
+    axes_width, axes_height = size_of(axes)
+    (train_len,) = content.trained
+    text_width = width(text, NOTE) + 8
+    text_height = NOTE + 8
+    to_axes = (axes.transScale + axes.transLimits).transform
+    at_training = axes_width * to_axes((train_len, axes.get_ylim()[1]))[0]
     passed = []
     for line in content.lines:
-        ends = [(wide * x, tall * y) for x, y in place([(mark.x, mark.y) for mark in line.marks])]
-        passed += [
-            (a + n / 20 * (c - a), b + n / 20 * (d - b))
-            for (a, b), (c, d) in itertools.pairwise(ends)
-            for n in range(21)
-        ] or ends
-    for up, right in ((False, True), (False, False), (True, True), (True, False)):
-        left, low = (at if right else at - across), (tall - high if up else 0)
-        if (
-            left >= 0
-            and left + across <= wide
-            and not any(left <= x <= left + across and low <= y <= low + high for x, y in passed)
-        ):
-            style = {
-                "ha": "left" if right else "right",
-                "va": "top" if up else "bottom",
-                "fontsize": NOTE,
-                "color": GREY,
-            }
-            note(
-                drawn,
-                text,
-                (train_len, up),
-                (4 if right else -4, -4 if up else 4),
-                xycoords=drawn.get_xaxis_transform(),
-                **style,
-            )
-            return
+        places = to_axes([(mark.x, mark.y) for mark in line.marks])
+        passed += _along([(axes_width * x, axes_height * y) for x, y in places])
+    for at_top, at_right in ((False, True), (False, False), (True, True), (True, False)):
+        left = at_training if at_right else at_training - text_width
+        low = axes_height - text_height if at_top else 0
+        right = left + text_width
+        high = low + text_height
+        if left < 0 or right > axes_width:
+            continue
+        if any(left <= x <= right and low <= y <= high for x, y in passed):
+            continue
+        style = {
+            "xycoords": axes.get_xaxis_transform(),
+            "ha": "left" if at_right else "right",
+            "va": "top" if at_top else "bottom",
+            "fontsize": NOTE,
+            "color": GREY,
+        }
+        offset = (4 if at_right else -4, -4 if at_top else 4)
+        note(axes, text, (train_len, at_top), offset, **style)
+        return
 
 
-def _tall(drawn) -> float:
-    """Height of axes in points."""
-    return drawn.get_position().height * drawn.figure.get_figheight() * 72
+def _along(places: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
+    """Places on the line through these, PIECES between each two."""
+    if len(places) == 1:
+        return places
+    return [
+        (x + piece / PIECES * (next_x - x), y + piece / PIECES * (next_y - y))
+        for (x, y), (next_x, next_y) in itertools.pairwise(places)
+        for piece in range(PIECES + 1)
+    ]
 
 
 def y_ends(
     values: Sequence[float], level: float | None, bent: bool, log: bool
 ) -> tuple[float, float]:
-    """Ends of the y axis: those of a report's figure where that is of both signs and logarithmic,
-    else all values.
+    """Ends of the y axis around all values.
+
+    They are those of a report's figure for an axis of both signs that is logarithmic.
     """
     if bent and log:
         return limits(values, relative=True)
-    values = [*values, *([] if level is None else [level])]
+    if level is not None:
+        values = [*values, level]
     low, high = min(values), max(values)
     if log and low > 0:
         margin = max((high / low) ** 0.06, 1.02)
@@ -303,51 +313,54 @@ def y_ends(
 def _ticks(
     xs: Sequence[float], text: Callable[[float], str], xlim: tuple[float, float], wide: float
 ) -> list[float]:
-    """Places of ticks on octaves `wide` points wide: all x if they are few, else the powers of two,
-    or as many as their texts have room.
-    """
+    """Places of ticks on octaves `wide` points wide: all x if they are few, else powers of two.
+
+    There are as many as their texts have room for."""
+    low, high = xlim
     places = list(xs)
     if len(places) > FEW:
-        places = [
-            2.0**power
-            for power in range(math.ceil(math.log2(xlim[0])), math.floor(math.log2(xlim[1])) + 1)
-        ]
+        powers = range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1)
+        places = [2.0**power for power in powers]
     for step in range(1, len(places)):
-        kept = places[::step]
-        at = [wide * math.log2(one / xlim[0]) / math.log2(xlim[1] / xlim[0]) for one in kept]
-        half = [width(text(one), FONT) / 2 + 2 for one in kept]
-        if all(b - a >= x + y for (a, x), (b, y) in itertools.pairwise(zip(at, half, strict=True))):
-            return kept
+        chosen = places[::step]
+        texts = []  # (middle, half of the width)
+        for place in chosen:
+            middle = wide * math.log2(place / low) / math.log2(high / low)
+            texts.append((middle, width(text(place), FONT) / 2 + 2))
+        if all(
+            after - before >= half_before + half_after
+            for (before, half_before), (after, half_after) in itertools.pairwise(texts)
+        ):
+            return chosen
     return places[:1]
 
 
-def _clear(drawn, places: Sequence[float]) -> list[float]:
-    """Places on y whose texts do not touch, from zero outwards; others where there is none but
-    zero.
-    """
-    tall, (bottom, top) = _tall(drawn), drawn.get_ylim()
-    places = places if len(places) > 1 else _round(bottom, top)
-    height = (drawn.transScale + drawn.transLimits).transform
-    kept: list[float] = []
+def _clear(axes, places: Sequence[float]) -> list[float]:
+    """Places on y whose texts do not touch, from zero outwards.
+
+    Others are taken where there is none but zero."""
+    height = size_of(axes)[1]
+    to_axes = (axes.transScale + axes.transLimits).transform
+    if len(places) <= 1:
+        places = _round(*axes.get_ylim())
+    clear: list[float] = []
+    heights: list[float] = []
     for place in sorted(places, key=abs):
-        at = tall * height((1.0, place))[1]
-        if all(abs(at - tall * height((1.0, other))[1]) >= FONT + 1 for other in kept):
-            kept.append(place)
-    return sorted(kept)
+        at = height * to_axes((1.0, place))[1]
+        if all(abs(at - other) >= FONT + 1 for other in heights):
+            clear.append(place)
+            heights.append(at)
+    return sorted(clear)
 
 
 def _decades(bottom: float, top: float) -> list[float]:
-    """Round values between two ends of a logarithmic axis, at least three where there are so
-    many.
-    """
-    powers = [
-        10.0**power
-        for power in range(math.floor(math.log10(bottom)), math.ceil(math.log10(top)) + 1)
-    ]
+    """Round values between two ends of a logarithmic axis, at least three if there are so many."""
+    first = math.floor(math.log10(bottom))
+    last = math.ceil(math.log10(top))
+    powers = [10.0**power for power in range(first, last + 1)]
     for steps in DECADE:
-        places = [
-            step * power for power in powers for step in steps if bottom <= step * power <= top
-        ]
+        values = [step * power for power in powers for step in steps]
+        places = [value for value in values if bottom <= value <= top]
         if len(places) >= 3:
             return places[:: math.ceil(len(places) / FEW)]
     return _round(bottom, top)
@@ -357,41 +370,37 @@ def _round(bottom: float, top: float) -> list[float]:
     """Few round values between two ends, at equal distances."""
     from matplotlib.ticker import MaxNLocator
 
-    return [
-        float(place)
-        for place in MaxNLocator(6, steps=[1, 2, 5, 10]).tick_values(bottom, top)
-        if bottom <= place <= top
-    ]
+    values = MaxNLocator(6, steps=[1, 2, 5, 10]).tick_values(bottom, top)
+    return [float(value) for value in values if bottom <= value <= top]
 
 
 def darken(figure) -> None:
-    """Put a figure on a dark ground: white becomes dark, greys are inverted, colours a quarter
-    lighter.
-    """
+    """Put a figure on a dark ground: greys are inverted, colours a quarter lighter."""
+    # figures and axes are coloured by their patches
+    for artist in figure.findobj(lambda artist: not hasattr(artist, "patch")):
+        colours = {}  # {kind: colour}, read before any is set
+        for kind in COLOURED:
+            if hasattr(artist, f"set_{kind}") and hasattr(artist, f"get_{kind}"):
+                colours[kind] = getattr(artist, f"get_{kind}")()
+        for kind, colour in colours.items():
+            is_list = getattr(colour, "ndim", 1) == 2
+            inverted = list(map(_inverted, colour)) if is_list else _inverted(colour)
+            getattr(artist, f"set_{kind}")(inverted)
+    # whose ticks may be made again
+    for axes in figure.axes:
+        axes.tick_params(
+            color=_inverted(GREY), labelcolor=_inverted("black"), grid_color=_inverted(RULE)
+        )
+
+
+def _inverted(colour: object) -> tuple[float, ...]:
+    """(red, green, blue, alpha) of a colour on a dark ground."""
     from matplotlib.colors import to_rgba
 
-    def inverted(colour: object) -> tuple[float, ...]:
-        *rgb, alpha = to_rgba(colour)
-        return (
-            (*[LIGHT - 0.8 * rgb[0]] * 3, alpha)
-            if max(rgb) - min(rgb) < 0.05
-            else (*(0.75 * one + 0.25 for one in rgb), alpha)
-        )
-
-    for artist in figure.findobj(
-        lambda one: not hasattr(one, "patch")
-    ):  # figures and axes are coloured by their patches
-        kinds = [
-            kind
-            for kind in COLOURED
-            if hasattr(artist, f"set_{kind}") and hasattr(artist, f"get_{kind}")
-        ]
-        for kind, colour in [(kind, getattr(artist, f"get_{kind}")()) for kind in kinds]:
-            many = getattr(colour, "ndim", 1) == 2
-            getattr(artist, f"set_{kind}")(
-                [inverted(one) for one in colour] if many else inverted(colour)
-            )
-    for axes in figure.axes:  # whose ticks may be made again
-        axes.tick_params(
-            color=inverted(GREY), labelcolor=inverted("black"), grid_color=inverted(RULE)
-        )
+    *rgb, alpha = to_rgba(colour)
+    is_grey = max(rgb) - min(rgb) < 0.05
+    if is_grey:
+        grey = LIGHT - 0.8 * rgb[0]
+        return grey, grey, grey, alpha
+    red, green, blue = (0.75 * part + 0.25 for part in rgb)
+    return red, green, blue, alpha
