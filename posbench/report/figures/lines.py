@@ -114,6 +114,7 @@ def names_at_the_end(row: Sequence[Panel]) -> list[Panel]:
 
 
 def without_names(panel: Panel) -> Panel:
+    """Panel whose lines have no names at their ends."""
     return replace(panel, lines=[replace(line, name="") for line in panel.lines])
 
 

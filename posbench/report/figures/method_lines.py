@@ -58,6 +58,7 @@ def groups(points: list[Point]) -> list[Group]:
 
 
 def differ(points: Iterable[Point], column: str) -> bool:
+    """True if points have several values in a column."""
     return len({getattr(point, column) for point in points}) > 1
 
 
@@ -198,7 +199,7 @@ def telling_columns(points: Sequence[Point], group: Callable[[Point], Hashable])
 
 
 class LineKey(NamedTuple):
-    """What tells a line of a panel from the others; `telling`: values of some of TELLING."""
+    """Key that tells a line of a panel from the others; `telling`: values of some of TELLING."""
 
     encoding: str
     extension: str
@@ -208,7 +209,7 @@ class LineKey(NamedTuple):
 
     @property
     def look(self) -> tuple:
-        """What colour and dash tell apart, as `looks` takes it; a marker shows the scale."""
+        """Part of the key that colour and dash show, as `looks` takes it; a marker shows the scale."""
         return (self.encoding, self.extension, self.source, *self.telling)
 
 
