@@ -105,14 +105,14 @@ class EngineScorer(Scorer):
         nll_NR = np.zeros((len(at_N), n_rows), np.float32)
         correct_NR = np.zeros((len(at_N), n_rows), bool)
         requests: dict[Future, _Request] = {}
-        if self.kept:
-            self.kept.every = KEPT_EVERY
+        if self.partial:
+            self.partial.every = KEPT_EVERY
         try:
             for row in range(len(at_N)):
                 batch = text(at_N[row : row + 1])
                 fed_1L, target_1R, choice_1K = batch
-                key = self.kept and self.kept.key(plan.length, batch)
-                answer = self.kept and self.kept.find(key)
+                key = self.partial and self.partial.key(plan.length, batch)
+                answer = self.partial and self.partial.find(key)
                 if answer:
                     nll_NR[row] = answer[0][0]
                     correct_NR[row] = answer[1][0]
@@ -131,8 +131,8 @@ class EngineScorer(Scorer):
             while requests:
                 self._take_answers(requests, plan.length, nll_NR, correct_NR)
         except BaseException:
-            if self.kept and self.kept.batches:
-                self.kept.write()
+            if self.partial and self.partial.batches:
+                self.partial.write()
             raise
         return nll_NR, correct_NR
 
@@ -158,9 +158,9 @@ class EngineScorer(Scorer):
                     f"The engine's loss is nan in a text of {length} tokens: leave it out of"
                     " evaluate.lengths."
                 )
-            if self.kept:
+            if self.partial:
                 arrays = [nll_NR[row : row + 1], correct_NR[row : row + 1]]
-                self.kept.add(key, arrays, time.perf_counter() - began, self.peak.mib())
+                self.partial.add(key, arrays, time.perf_counter() - began, self.peak.mib())
             self.progress(length)
 
 

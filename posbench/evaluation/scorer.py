@@ -25,13 +25,12 @@ from posbench.model.rounded import rounded
 from posbench.position.interfaces import Extension, ScaleAttention
 from posbench.position.legality import fed_length, name_of
 from posbench.position.plan import Plan, make_plan
-from posbench.runs.unfinished import Unfinished
+from posbench.runs.partial_evaluation import PartialEvaluation
 
 HEAD_ROWS = 4096  # rows that pass the output head at once
-HEAD_LOGITS, LOSS_LOGITS = (
-    2**25,
-    2**22,
-)  # with a large vocabulary fewer: so many logits of the head at once, and in float32 for the loss
+# With a large vocabulary fewer rows: so many logits of the head at once.
+HEAD_LOGITS = 2**25
+LOSS_LOGITS = 2**22  # and so many in float32 for the loss
 
 
 @dataclass
@@ -40,8 +39,8 @@ class Scorer:
 
     `chooser` chooses the targets where another model than `model` does. `progress(n)` is called
     after every n tokens that the model has read, with part=True while their batch is unfinished,
-    and spared=True where an earlier process read them. `kept` holds such batches; a copy has none,
-    since it reads with another model or method."""
+    and spared=True where an earlier process read them. `partial` holds such batches; a copy has
+    none, since it reads with another model or method."""
 
     model: GPT
     corpus: Corpus
@@ -51,7 +50,7 @@ class Scorer:
     device: str
     chooser: GPT | None = None
     progress: Callable[..., None] = lambda n, part=False: None
-    kept: Unfinished | None = field(default=None, init=False)
+    partial: PartialEvaluation | None = field(default=None, init=False)
     peak: Peak | None = field(default=None, init=False)
 
     @property
@@ -74,9 +73,13 @@ class Scorer:
 
     def plan(self, length: int) -> Plan:
         """Plan of `length` tokens. A dynamic method takes its factor from this length."""
-        scales = {"scale": self.scale, "trained_scale": self.model.scale}
         return make_plan(
-            self.model.encoding, self.extension, **scales, length=length, device=self.device
+            self.model.encoding,
+            self.extension,
+            scale=self.scale,
+            trained_scale=self.model.scale,
+            length=length,
+            device=self.device,
         )
 
     def opened(self, index_NL: np.ndarray) -> np.ndarray:
@@ -121,54 +124,57 @@ class Scorer:
         last n_rows [n, n_rows], IGNORED where nothing is asked, and the choices [n, K] or None. The
         rank of the likeliest choice is 1, and equals count against the answer. Raises as `score`.
         """
-        batch = max(1, self.config.batch_tokens // plan.length)
-        found = []
-        size = told = 0  # tokens of the batch, and those already reported
-
-        def tell(share: float) -> None:
-            nonlocal told
-            done = int(share * size)
-            if done > told:
-                self.progress(done - told, part=True)
-                told = done
-
-        plan = plan.telling(tell)
         model = rounded(self.model) if self.config.dtype == "bf16" else self.model
-        for start in range(0, len(at_N), batch):
-            began = time.perf_counter()
-            asked = fed_NL, target_NR, choice_NK = text(at_N[start : start + batch])
-            size, told = fed_NL.size, 0
-            key = self.kept and self.kept.key(plan.length, asked)
-            if self.kept and (before := self.kept.find(key)):
-                found.append(before)
-                self.progress(size, spared=True)
+        batch_size = max(1, self.config.batch_tokens // plan.length)
+        batch_progress = _BatchProgress(self.progress)
+        plan = plan.telling(batch_progress.report)
+        batches = []  # arrays of each
+        for start in range(0, len(at_N), batch_size):
+            batch = text(at_N[start : start + batch_size])
+            n_tokens = batch[0].size
+            key = self.partial and self.partial.key(plan.length, batch)
+            earlier = self.partial and self.partial.find(key)
+            if earlier:
+                batches.append(earlier)
+                self.progress(n_tokens, spared=True)
                 continue
-            fed_NL, target_NR = (
-                torch.from_numpy(ids).to(self.device) for ids in (fed_NL, target_NR)
-            )
-            with bf16.autocast(self.device, self.config.dtype):
-                hidden_NRC = model.hidden(fed_NL, plan, n_rows)
-                nll_NR, correct_NR = read = _read_batch(model.lm_head, hidden_NRC, target_NR)
-                if choice_NK is not None:
-                    read += _among(
-                        model.lm_head,
-                        hidden_NRC,
-                        target_NR,
-                        torch.from_numpy(choice_NK).to(self.device),
-                    )
-            if nll_NR.isnan().any():
-                wider = "" if self.config.dtype == "fp32" else "set evaluate.dtype=fp32, "
-                raise RunError(
-                    f"The model's loss is nan at {int(nll_NR.isnan().sum())} of {nll_NR.numel()}"
-                    f" tokens read at length {plan.length} with extension={name_of(self.extension)}"
-                    f" in {self.config.dtype}: {wider}leave this length out of evaluate.lengths, or"
-                    " train again with a lower train.lr."
-                )
-            found.append([one.cpu().numpy() for one in read])
-            if self.kept:
-                self.kept.add(key, found[-1], time.perf_counter() - began, self.peak.mib())
-            self.progress(size - told)
-        return tuple(map(np.concatenate, zip(*found, strict=True)))
+            began = time.perf_counter()
+            batch_progress.begin(n_tokens)
+            scores = self._read_batch(model, plan, batch, n_rows)
+            batches.append([array.cpu().numpy() for array in scores])
+            if self.partial:
+                seconds = time.perf_counter() - began
+                self.partial.add(key, batches[-1], seconds, self.peak.mib())
+            self.progress(n_tokens - batch_progress.reported)
+        return tuple(map(np.concatenate, zip(*batches, strict=True)))
+
+    def _read_batch(
+        self, model: GPT, plan: Plan, batch: tuple[np.ndarray | None, ...], n_rows: int
+    ) -> tuple[Tensor, ...]:
+        """Arrays of `read` for the texts of one batch."""
+        fed_NL, target_NR, choice_NK = (
+            None if ids is None else torch.from_numpy(ids).to(self.device) for ids in batch
+        )
+        with bf16.autocast(self.device, self.config.dtype):
+            hidden_NRC = model.hidden(fed_NL, plan, n_rows)
+            scores = _target_scores(model.lm_head, hidden_NRC, target_NR)
+            if choice_NK is not None:
+                scores += _choice_scores(model.lm_head, hidden_NRC, target_NR, choice_NK)
+        self._check_numbers(scores[0], plan.length)
+        return scores
+
+    def _check_numbers(self, nll_NR: Tensor, length: int) -> None:
+        """Raise RunError for a loss that is nan."""
+        is_nan_NR = nll_NR.isnan()
+        if not is_nan_NR.any():
+            return
+        wider = "" if self.config.dtype == "fp32" else "set evaluate.dtype=fp32, "
+        raise RunError(
+            f"The model's loss is nan at {int(is_nan_NR.sum())} of {nll_NR.numel()}"
+            f" tokens read at length {length} with extension={name_of(self.extension)}"
+            f" in {self.config.dtype}: {wider}leave this length out of evaluate.lengths, or"
+            " train again with a lower train.lr."
+        )
 
     @contextmanager
     def measured(self) -> Iterator[dict]:
@@ -176,13 +182,15 @@ class Scorer:
         in it, and of what was done before.
         """
         spent: dict[str, float] = {}
-        self.peak, began = Peak(self.device), time.perf_counter()
-        before = self.kept.seconds if self.kept else 0.0
+        self.peak = Peak(self.device)
+        began = time.perf_counter()
+        seconds_before = self.partial.seconds if self.partial else 0.0
         yield spent
-        spent.update(seconds=time.perf_counter() - began, peak_mib=self.peak.mib())
-        if self.kept and self.kept.seconds > before:
-            spent["seconds"] += self.kept.seconds - before
-            spent["peak_mib"] = max(spent["peak_mib"], self.kept.peak_mib)
+        spent["seconds"] = time.perf_counter() - began
+        spent["peak_mib"] = self.peak.mib()
+        if self.partial and self.partial.seconds > seconds_before:
+            spent["seconds"] += self.partial.seconds - seconds_before
+            spent["peak_mib"] = max(spent["peak_mib"], self.partial.peak_mib)
 
     def max_distance(self, plan: Plan) -> float | None:
         """Largest coordinate distance between a query and a key it sees; None for an encoding
@@ -190,38 +198,48 @@ class Scorer:
         """
         if not plan.layers[0].encoding.traits:
             return None
-        farthest = [
-            (band.q_pos_T - band.k_pos_T[band.farthest_T.clamp(max=plan.length - 1)])[
-                band.seen_T > 0
-            ]
-            for layer in plan.layers
-            for band in layer.bands
-        ]
-        return max(float(distance_T.max()) for distance_T in farthest if len(distance_T))
+        distances = []
+        for layer in plan.layers:
+            for band in layer.bands:
+                k_pos_T = band.k_pos_T[band.farthest_T.clamp(max=plan.length - 1)]
+                distance_t = (band.q_pos_T - k_pos_T)[band.seen_T > 0]
+                if len(distance_t):
+                    distances.append(float(distance_t.max()))
+        return max(distances)
 
 
-def _read_batch(head: nn.Linear, hidden_NRC: Tensor, target_NR: Tensor) -> tuple[Tensor, Tensor]:
-    # Filled in place: small results kept between large logits would keep the allocator from using
-    # their memory again.
-    nll_NR, correct_NR = (
-        torch.empty_like(target_NR, dtype=torch.float32),
-        torch.empty_like(target_NR, dtype=torch.bool),
-    )
-    at_once, together = (
-        max(1, logits // head.out_features) for logits in (HEAD_LOGITS, LOSS_LOGITS)
-    )
-    rows = (
-        t.split(min(HEAD_ROWS, at_once))
-        for t in (
-            hidden_NRC.flatten(0, 1),
-            target_NR.flatten(),
-            nll_NR.view(-1),
-            correct_NR.view(-1),
-        )
-    )
-    for hidden_RC, *some in zip(*rows, strict=True):
+class _BatchProgress:
+    """Progress in the tokens of a batch, from the share of it that a model has read."""
+
+    def __init__(self, progress: Callable[..., None]):
+        self.progress = progress
+        self.begin(0)
+
+    def begin(self, n_tokens: int) -> None:
+        self.n_tokens = n_tokens
+        self.reported = 0
+
+    def report(self, share: float) -> None:
+        done = int(share * self.n_tokens)
+        if done > self.reported:
+            self.progress(done - self.reported, part=True)
+            self.reported = done
+
+
+def _target_scores(head: nn.Linear, hidden_NRC: Tensor, target_NR: Tensor) -> tuple[Tensor, Tensor]:
+    """nll and correctness [N, R] of the targets.
+
+    Filled in place: small results kept between large logits would keep the allocator from using
+    their memory again."""
+    nll_NR = torch.empty_like(target_NR, dtype=torch.float32)
+    correct_NR = torch.empty_like(target_NR, dtype=torch.bool)
+    head_rows = min(HEAD_ROWS, max(1, HEAD_LOGITS // head.out_features))
+    loss_rows = max(1, LOSS_LOGITS // head.out_features)
+    by_row = (hidden_NRC.flatten(0, 1), target_NR.flatten(), nll_NR.view(-1), correct_NR.view(-1))
+    for hidden_RC, *results in zip(*(rows.split(head_rows) for rows in by_row), strict=True):
+        parts = (head(hidden_RC), *results)
         for logits_RV, target_R, nll_R, correct_R in zip(
-            head(hidden_RC).split(together), *(t.split(together) for t in some), strict=True
+            *(rows.split(loss_rows) for rows in parts), strict=True
         ):
             logits_RV = logits_RV.float()
             nll_R.copy_(torch.nn.functional.cross_entropy(logits_RV, target_R, reduction="none"))
@@ -229,24 +247,29 @@ def _read_batch(head: nn.Linear, hidden_NRC: Tensor, target_NR: Tensor) -> tuple
     return nll_NR, correct_NR
 
 
-def _among(
+def _choice_scores(
     head: nn.Linear, hidden_NRC: Tensor, target_NR: Tensor, choice_NK: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Rank of each target among the choices of its text, and its nll if there were no other tokens;
     0 where nothing is asked.
     """
-    asked_NR = target_NR != IGNORED
-    rank_NR, nll_NR = torch.zeros_like(target_NR), torch.zeros_like(target_NR, dtype=torch.float32)
-    target_Q1, choice_QK = target_NR[asked_NR][:, None], choice_NK[asked_NR.nonzero()[:, 0]]
+    is_answer_NR = target_NR != IGNORED
+    answer_Q1 = target_NR[is_answer_NR][:, None]
+    choice_QK = choice_NK[is_answer_NR.nonzero()[:, 0]]
     step = max(1, LOSS_LOGITS // head.out_features)
-    rows = zip(
-        *(each.split(step) for each in (hidden_NRC[asked_NR], target_Q1, choice_QK)), strict=True
-    )
-    ranks, nlls = [], []
-    for hidden_QC, own_Q1, others_QK in rows:
+    by_question = (hidden_NRC[is_answer_NR], answer_Q1, choice_QK)
+    ranks = []
+    nlls = []
+    for hidden_QC, answers_Q1, choices_QK in zip(
+        *(rows.split(step) for rows in by_question), strict=True
+    ):
         logits_QV = head(hidden_QC).float()
-        answer_Q1, among_QK = logits_QV.gather(1, own_Q1), logits_QV.gather(1, others_QK)
-        ranks.append((among_QK >= answer_Q1).sum(1))
-        nlls.append(among_QK.logsumexp(1) - answer_Q1[:, 0])
-    rank_NR[asked_NR], nll_NR[asked_NR] = torch.cat(ranks), torch.cat(nlls)
+        answer_logit_Q1 = logits_QV.gather(1, answers_Q1)
+        choice_logits_QK = logits_QV.gather(1, choices_QK)
+        ranks.append((choice_logits_QK >= answer_logit_Q1).sum(1))
+        nlls.append(choice_logits_QK.logsumexp(1) - answer_logit_Q1[:, 0])
+    rank_NR = torch.zeros_like(target_NR)
+    nll_NR = torch.zeros_like(target_NR, dtype=torch.float32)
+    rank_NR[is_answer_NR] = torch.cat(ranks)
+    nll_NR[is_answer_NR] = torch.cat(nlls)
     return rank_NR, nll_NR

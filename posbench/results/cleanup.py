@@ -20,7 +20,7 @@ from posbench.results.inventory import Entry, describe_run
 from posbench.results.run_metadata import or_nothing, read_metadata
 from posbench.results.search import files, run_directories
 from posbench.runs.directory import Run
-from posbench.runs.unfinished import PART
+from posbench.runs.partial_evaluation import PART
 
 TOKENS = re.compile(r"[0-9a-f]{24}(_(train|validation|test))*")
 TEMPORARY = re.compile(

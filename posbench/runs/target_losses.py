@@ -1,33 +1,38 @@
 """npz files beside eval jsons: loss and correctness of every target at every length, so that
 nothing is evaluated twice.
+
+Letters: N windows, S targets of a window, T all targets.
 """
 
 import hashlib
-import math
-import zipfile
 import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from posbench.common.errors import RunError
-from posbench.common.files import atomic_path, opened
+from posbench.runs.npz import DamagedArrays, read_npz, write_npz
 from posbench.statistics.crossed import Sums, sums
 
 NAMES = ("nll", "correct")
 # Fields that all lengths share; those of one length, such as nll_1024, are read alone.
 SHARED = (*NAMES, "length", "document", "offset", "unit")
-ASKED = ("part", "rank")  # further fields of one length, of protocol accuracy
-# {field: legal kinds of numpy dtypes}, of some.
-KINDS = {"nll": "f", **dict.fromkeys(("length", "document", "offset", "unit", *ASKED), "iu")}
-LARGEST = 4 * 2**30  # bytes
-Place = tuple[
-    str, int, int | None, int | None
-]  # name (nll or correct), length, position, part of protocol accuracy
+ACCURACY_NAMES = ("part", "rank")  # further fields of one length, of protocol accuracy
+
+
+class Place(NamedTuple):
+    """Row that sums belong to: a name (nll or correct) at a length, of a bin of positions or of a
+    part of protocol accuracy.
+    """
+
+    name: str
+    length: int
+    position: int | None
+    part: int | None
 
 
 def save_arrays(
@@ -40,18 +45,18 @@ def save_arrays(
     (nll_1024)."""
     lengths = sorted(by_length)
     fields = {**shared, "length": np.array(lengths)}
-    for name in dict.fromkeys(
-        (*NAMES, *(name for length in lengths for name in by_length[length]))
-    ):
-        found = [by_length[length][name] for length in lengths]
-        same_targets = all(array.ndim == 1 for array in found)
-        fields |= (
-            {name: np.stack(found)}
-            if same_targets
-            else {f"{name}_{length}": a for length, a in zip(lengths, found, strict=True)}
-        )
-    with atomic_path(path) as temporary, open(temporary, "wb") as file:
-        np.savez_compressed(file, **fields)
+    names = dict.fromkeys(NAMES)  # an ordered set
+    for length in lengths:
+        names |= dict.fromkeys(by_length[length])
+    for name in names:
+        arrays = [by_length[length][name] for length in lengths]
+        same_targets = all(array.ndim == 1 for array in arrays)
+        if same_targets:
+            fields[name] = np.stack(arrays)
+        else:
+            for length, array in zip(lengths, arrays, strict=True):
+                fields[f"{name}_{length}"] = array
+    write_npz(path, fields)
 
 
 def load_arrays(path: Path) -> dict[int, dict[str, np.ndarray]]:
@@ -60,25 +65,24 @@ def load_arrays(path: Path) -> dict[int, dict[str, np.ndarray]]:
     """
     try:
         stored = read_npz(path)
-        return {
-            int(length): (
-                {
-                    name: stored[name][i] if name in stored else stored[f"{name}_{length}"]
-                    for name in NAMES
-                }
-                | {
-                    name: stored[f"{name}_{length}"]
-                    for name in ASKED
-                    if f"{name}_{length}" in stored
-                }
-            )
-            for i, length in enumerate(stored["length"])
-        }
-    except Exception as error:
+        lengths = stored["length"].tolist()
+        return {length: _of_length(stored, i, length) for i, length in enumerate(lengths)}
+    except (OSError, ValueError, LookupError, TypeError) as error:
         raise RunError(
             f"{path} is damaged ({error}): delete it with its .json, and run the same command"
             " again."
         ) from error
+
+
+def _of_length(stored: dict[str, np.ndarray], i: int, length: int) -> dict[str, np.ndarray]:
+    """Arrays of the i-th length."""
+    arrays = {}
+    for name in NAMES:
+        arrays[name] = stored[name][i] if name in stored else stored[f"{name}_{length}"]
+    for name in ACCURACY_NAMES:
+        if f"{name}_{length}" in stored:
+            arrays[name] = stored[f"{name}_{length}"]
+    return arrays
 
 
 def units(arrays: dict[str, np.ndarray]) -> np.ndarray:
@@ -92,11 +96,9 @@ def part_of(row: dict) -> int | None:
     """Number that stands for a row's task and depth among the columns of its arrays; None but for
     protocol accuracy.
     """
-    return (
-        zlib.crc32(f"{row['task']} {row['depth']}".encode())
-        if row["protocol"] == "accuracy"
-        else None
-    )
+    if row["protocol"] != "accuracy":
+        return None
+    return zlib.crc32(f"{row['task']} {row['depth']}".encode())
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,10 @@ class TargetLosses:
     def __init__(self, path: Path, lengths: Collection[int]):
         self.path = path
         self.lengths = set(lengths)
-        self._last: tuple = (None, None)
+        # The values that `at` returned last, under (name, length): the bins of one window are
+        # asked for one by one.
+        self._last_key: tuple[str, int] | None = None
+        self._last_values: np.ndarray | None = None
 
     @cached_property
     def arrays(self) -> dict[str, np.ndarray]:
@@ -125,26 +130,30 @@ class TargetLosses:
         damaged.
         """
         try:
-            found = read_npz(self.path, SHARED)
-            if "nll" in found:
-                lengths, shape = (
-                    set(found["length"].tolist()),
-                    (len(found["length"]), len(found["document"])),
-                )
-                if (
-                    found["nll"].shape != shape
-                    or len(found["offset"]) != shape[1]
-                    or not self.lengths <= lengths
-                ):
-                    said = f"losses {found['nll'].shape} of lengths {sorted(lengths)}"
-                    raise ValueError(f"{said}, which are not those of {self.path.stem}.json")
-            return found
+            arrays = read_npz(self.path, SHARED)
+            self._check_shapes(arrays)
         except FileNotFoundError:
             return {}
-        except (
-            Exception
-        ) as error:  # zipfile, zlib and numpy raise a dozen kinds of errors for damage
+        except (ValueError, LookupError, TypeError) as error:
             raise self._damaged(error) from error
+        return arrays
+
+    def _check_shapes(self, arrays: dict[str, np.ndarray]) -> None:
+        """Raise DamagedArrays for losses of other lengths or targets than the file states."""
+        if "nll" not in arrays:
+            return
+        lengths = set(arrays["length"].tolist())
+        n_targets = len(arrays["document"])
+        as_stated = (
+            arrays["nll"].shape == (len(arrays["length"]), n_targets)
+            and len(arrays["offset"]) == n_targets
+            and self.lengths <= lengths
+        )
+        if not as_stated:
+            raise DamagedArrays(
+                f"losses {arrays['nll'].shape} of lengths {sorted(lengths)}, which are not those of"
+                f" {self.path.stem}.json"
+            )
 
     def at(self, name: str, length: int) -> np.ndarray | None:
         """nll or correct at one length [N, targets of each of the N `document`s], as floats; None
@@ -152,27 +161,29 @@ class TargetLosses:
 
         Raises RunError if the npz is damaged.
         """
-        arrays = self.arrays
-        found = np.flatnonzero(arrays.get("length") == length)
-        if not len(found):
+        indices = np.flatnonzero(self.arrays.get("length") == length)
+        if not len(indices):
             return None
-        if self._last[0] != (name, length):  # the bins of one window are asked for one by one
+        if self._last_key != (name, length):
             try:
-                values = (
-                    arrays[name][found[0]] if name in arrays else self._alone(f"{name}_{length}")
-                )
-                if not len(values) or len(values) != len(
-                    arrays["document"]
-                ):  # windows that run across documents
-                    return None
-                self._last = (name, length), values.reshape(len(values), -1).astype(np.float64)
-            except (
-                LookupError,
-                TypeError,
-                ValueError,
-            ) as error:  # arrays of other shapes than those of the losses, of text, or none
+                values = self._values(name, length, indices[0])
+            except (LookupError, TypeError, ValueError) as error:
+                # Arrays of other shapes than those of the losses, of text, or none.
                 raise self._damaged(error) from error
-        return self._last[1]
+            if values is None:
+                return None
+            self._last_key = (name, length)
+            self._last_values = values
+        return self._last_values
+
+    def _values(self, name: str, length: int, index: int) -> np.ndarray | None:
+        """Values [N, S] of `at`; None for windows that run across documents."""
+        arrays = self.arrays
+        values = arrays[name][index] if name in arrays else self._field(f"{name}_{length}")
+        n_windows = len(values)
+        if not n_windows or n_windows != len(arrays["document"]):
+            return None
+        return values.reshape(n_windows, -1).astype(np.float64)
 
     def sums(
         self, name: str, length: int, columns: slice = slice(None), part: int | None = None
@@ -182,18 +193,19 @@ class TargetLosses:
 
         None if not evaluated.
         """
-        found = self.at(name, length)
-        if found is None:
+        value_NS = self.at(name, length)
+        if value_NS is None:
             return None
-        value_NS = found[
-            :, columns if part is None else self._alone(f"part_{length}").ravel() == part
-        ]
+        if part is None:
+            value_NS = value_NS[:, columns]
+        else:
+            value_NS = value_NS[:, self._field(f"part_{length}").ravel() == part]
         return sums([value_NS.ravel()], np.repeat(units(self.arrays), value_NS.shape[1]))
 
-    def _alone(self, name: str) -> np.ndarray:
+    def _field(self, name: str) -> np.ndarray:
         try:
             return np.atleast_1d(read_npz(self.path, (name,))[name])
-        except Exception as error:
+        except (OSError, ValueError, LookupError) as error:
             raise self._damaged(error) from error
 
     @cached_property
@@ -204,25 +216,27 @@ class TargetLosses:
         arrays = self.arrays
         if not arrays:
             return None
-        return hashlib.sha256(
-            b"".join(arrays[name].astype("<i8").tobytes() for name in ("document", "offset"))
-        ).hexdigest()
+        digest = hashlib.sha256()
+        for name in ("document", "offset"):
+            digest.update(arrays[name].astype("<i8").tobytes())
+        return digest.hexdigest()
 
     @property
     def documents(self) -> list[Document]:
         """Documents of the targets, or their projects, with the bytes of their targets if all
         lengths share them.
         """
-        each, bytes_T = units(self.arrays), read_npz(self.path, ("bytes",)).get("bytes")
-        documents, member, counts = np.unique(each, return_inverse=True, return_counts=True)
-        n_bytes = (
-            [None] * len(documents)
-            if bytes_T is None
-            else np.bincount(member, weights=bytes_T).astype(int).tolist()
+        bytes_T = read_npz(self.path, ("bytes",)).get("bytes")
+        numbers, member_T, counts = np.unique(
+            units(self.arrays), return_inverse=True, return_counts=True
         )
+        if bytes_T is None:
+            n_bytes = [None] * len(numbers)
+        else:
+            n_bytes = np.bincount(member_T, weights=bytes_T).astype(int).tolist()
         return [
-            Document(self.targets, *one)
-            for one in zip(documents.tolist(), counts.tolist(), n_bytes, strict=True)
+            Document(self.targets, *document)
+            for document in zip(numbers.tolist(), counts.tolist(), n_bytes, strict=True)
         ]
 
     def _damaged(self, error: Exception) -> RunError:
@@ -234,12 +248,10 @@ class TargetLosses:
 
 @dataclass(frozen=True)
 class PooledLosses:
-    """Sums by document of one evaluation, in place of the losses of single targets: `found` is
-    {(name, length, position, part): Sums}.
-    """
+    """Sums by document of one evaluation, in place of the losses of single targets."""
 
     path: Path
-    found: Mapping[Place, Sums]
+    sums_by_place: Mapping[Place, Sums]
     targets: str | None
     documents: Sequence[Document]
     arrays: ClassVar[dict] = {}  # there are no losses of single targets
@@ -251,59 +263,15 @@ class PooledLosses:
         `columns`, or of a part.
         """
         if columns.stop is None:
-            return self.found.get((name, length, None, part))
+            return self.sums_by_place.get(Place(name, length, None, part))
         bins = [
-            one
-            for (*at, position, _), one in self.found.items()
-            if at == [name, length] and columns.start < position <= columns.stop
+            bin_sums
+            for place, bin_sums in self.sums_by_place.items()
+            if (place.name, place.length) == (name, length)
+            and columns.start < place.position <= columns.stop
         ]
-        return (
-            Sums(
-                bins[0].documents, sum(one.counts for one in bins), sum(one.totals for one in bins)
-            )
-            if bins
-            else None
-        )
-
-
-def read_npz(path: Path, names: Collection[str] = ()) -> dict[str, np.ndarray]:
-    """{name: array} of an npz, restricted to `names` if given. Arrays hold numbers or booleans;
-    nothing is unpickled.
-
-    Raises ValueError for other types, for losses or coordinates of a wrong type, and for more than
-    LARGEST unpacked bytes; RunError if it is not a regular file; OSError and the errors of zipfile,
-    zlib and numpy for damage."""
-    arrays = {}
-    with opened(path) as file, zipfile.ZipFile(file) as packed:
-        size = sum(entry.file_size for entry in packed.infolist())
-        if size > LARGEST:
-            raise ValueError(f"it unpacks to {size:,} bytes, and {LARGEST:,} are read")
-        for entry in packed.infolist():
-            name = entry.filename.removesuffix(".npy")
-            if not names or name in names:
-                arrays[name] = _array(packed, entry)
-    for name, array in arrays.items():
-        kinds = next(
-            (kinds for start, kinds in KINDS.items() if name.split("_")[0] == start), "fiub"
-        )
-        if array.dtype.kind not in kinds:
-            raise ValueError(f"{name} holds {array.dtype}")
-    return arrays
-
-
-def _array(packed: zipfile.ZipFile, entry: zipfile.ZipInfo) -> np.ndarray:
-    """Array of an entry. Raises ValueError for one that is no array, or is larger than the entry
-    states.
-
-    Nothing is read or allocated beyond the stated size.
-    """
-    with packed.open(entry) as file:
-        if np.lib.format.read_magic(file) != (1, 0):
-            raise ValueError(f"{entry.filename} is no array of version 1.0, which savez writes")
-        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
-        if (size := math.prod(shape) * dtype.itemsize) > entry.file_size:
-            raise ValueError(
-                f"{entry.filename} states {entry.file_size:,} bytes, and its array has {size:,}"
-            )
-        file.seek(0)
-        return np.lib.format.read_array(file, allow_pickle=False)
+        if not bins:
+            return None
+        counts = sum(bin_sums.counts for bin_sums in bins)
+        totals = sum(bin_sums.totals for bin_sums in bins)
+        return Sums(bins[0].documents, counts, totals)

@@ -16,8 +16,8 @@ from posbench.model.gpt import GPT
 from posbench.position.instantiate import make, trained_config
 from posbench.runs import provenance, rows
 from posbench.runs.directory import Run
+from posbench.runs.partial_evaluation import PART, PartialEvaluation
 from posbench.runs.target_losses import load_arrays, save_arrays
-from posbench.runs.unfinished import PART, Unfinished
 from posbench.sweep.cells import EvaluationCell
 from posbench.sweep.cost import model_size
 from posbench.sweep.jobs import Job
@@ -74,7 +74,7 @@ def evaluate(
     }
     arrays = load_arrays(arrays_path) if table else {}
     machine = provenance.machine(given.device)
-    given.kept = Unfinished(
+    given.partial = PartialEvaluation(
         cell.path.with_suffix(PART), {"code": list(provenance.code()), "machine": machine}
     )
     method = f"{identity.method_name(cell.extension)}+{identity.method_name(cell.scale_attention)}"
@@ -122,7 +122,7 @@ def evaluate(
                 table, settings, **{name: found for name, found in known.items() if found}
             ),
         )
-        given.kept.end()
+        given.partial.end()
     return sorted(new, key=row_order)
 
 

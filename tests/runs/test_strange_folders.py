@@ -32,8 +32,8 @@ from posbench.results.inventory import list_runs
 from posbench.results.run_metadata import Training
 from posbench.runs import rows
 from posbench.runs.directory import Run, read_yaml
+from posbench.runs.npz import read_npz
 from posbench.runs.rows import read_csv, write_csv
-from posbench.runs.target_losses import read_npz
 
 FLOOR = np.full(TARGETS, 3.0)
 

@@ -11,71 +11,74 @@ import hashlib
 import json
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from posbench.common.files import atomic_path
-from posbench.runs.target_losses import read_npz
+from posbench.common.errors import RunError
+from posbench.runs.npz import DamagedArrays, read_npz, write_npz
 
 PART = ".part.npz"
 EVERY = 60.0  # seconds between two writes, at least
 FIELDS = ("nll", "correct", "rank", "among")
 
 
-class Unfinished:
+class PartialEvaluation:
     """Batches of one evaluation, in a file that is written every `every` seconds. `made` is the
     code and the machine that make them.
 
-    `seconds` is the time of those that were found again, and `peak_mib` their peak memory.
+    `seconds` is the time of those that an earlier process read, and `peak_mib` their peak memory.
     """
 
     def __init__(self, path: Path, made: dict):
-        self.path, self.made = path, made
-        self.seconds = self.peak_mib = 0.0
+        self.path = path
+        self.made = made
+        self.seconds = 0.0
+        self.peak_mib = 0.0
         self.every = EVERY
+        # {key: {name: array}} of the batches
         self.batches = self._stored() if path.exists() else {}
         self.written = time.monotonic()
 
     @staticmethod
-    def key(length: int, asked: tuple[np.ndarray | None, ...]) -> str:
+    def key(length: int, batch: tuple[np.ndarray | None, ...]) -> str:
         """Digest of a batch: the length of its plan, and the tokens, targets and choices of its
         texts.
         """
-        found = hashlib.sha256(str(length).encode())
-        for array in asked:
-            found.update(str(array is not None and (array.shape, array.dtype.str)).encode())
-            found.update(b"" if array is None else np.ascontiguousarray(array))
-        return found.hexdigest()
+        digest = hashlib.sha256(str(length).encode())
+        for array in batch:
+            if array is None:
+                digest.update(str(False).encode())
+            else:
+                digest.update(str((array.shape, array.dtype.str)).encode())
+                digest.update(np.ascontiguousarray(array))
+        return digest.hexdigest()
 
     def find(self, key: str) -> list[np.ndarray] | None:
         """Arrays of a batch that was read before; None without it."""
-        if (batch := self.batches.get(key)) is None:
+        if key not in self.batches:
             return None
+        batch = self.batches[key]
         seconds, peak_mib = batch["spent"].tolist()
-        self.seconds, self.peak_mib = self.seconds + seconds, max(self.peak_mib, peak_mib)
+        self.seconds += seconds
+        self.peak_mib = max(self.peak_mib, peak_mib)
         return [batch[name] for name in FIELDS if name in batch]
 
-    def add(self, key: str, arrays: list[np.ndarray], seconds: float, peak_mib: float) -> None:
+    def add(self, key: str, arrays: Sequence[np.ndarray], seconds: float, peak_mib: float) -> None:
         """Keep the arrays of a batch, with its seconds and the peak memory so far."""
-        self.batches[key] = {
-            **dict(zip(FIELDS, arrays, strict=False)),
-            "spent": np.array([seconds, peak_mib]),
-        }
+        batch = dict(zip(FIELDS, arrays, strict=False))
+        self.batches[key] = {**batch, "spent": np.array([seconds, peak_mib])}
         if time.monotonic() - self.written >= self.every:
             self.write()
 
     def write(self) -> None:
         """Write the batches that are not in the file yet, with all others."""
-        fields = {
-            f"{name}_{key}": array
-            for key, batch in self.batches.items()
-            for name, array in batch.items()
-        }
-        with atomic_path(self.path) as temporary, open(temporary, "wb") as file:
-            np.savez_compressed(
-                file, made=np.frombuffer(json.dumps(self.made).encode(), np.uint8), **fields
-            )
+        fields = {"made": np.frombuffer(json.dumps(self.made).encode(), np.uint8)}
+        for key, batch in self.batches.items():
+            for name, array in batch.items():
+                fields[f"{name}_{key}"] = array
+        write_npz(self.path, fields)
         self.written = time.monotonic()
 
     def end(self) -> None:
@@ -88,21 +91,19 @@ class Unfinished:
         """{key: arrays of the batch} of the file; {} if other code or another machine made it, or
         if it is damaged.
         """
-        found: dict[str, dict[str, np.ndarray]] = {}
+        batches: dict[str, dict[str, np.ndarray]] = {}
         try:
             fields = read_npz(self.path)
             if json.loads(fields.pop("made").tobytes()) != self.made:
-                raise ValueError("it is of other code or another machine")
+                raise DamagedArrays("it is of other code or another machine")
             for name, array in fields.items():
                 field, _, key = name.partition("_")
-                found.setdefault(key, {})[field] = array
-        except (
-            Exception
-        ) as error:  # zipfile, zlib and numpy raise a dozen kinds of errors for damage
+                batches.setdefault(key, {})[field] = array
+        except (OSError, RunError, ValueError, LookupError) as error:
             print(
                 f"{self.path} cannot be used ({error}): its texts are read again",
                 file=sys.stderr,
                 flush=True,
             )
             return {}
-        return found
+        return batches

@@ -10,10 +10,10 @@ from test_housekeeping import SUMMARY, make
 from posbench.evaluation import scorer
 from posbench.results.cleanup import find_waste
 from posbench.results.inventory import list_runs
-from posbench.runs import provenance, unfinished
+from posbench.runs import partial_evaluation, provenance
+from posbench.runs.partial_evaluation import PART, PartialEvaluation
 from posbench.runs.rows import VOLATILE, read_eval
 from posbench.runs.target_losses import load_arrays
-from posbench.runs.unfinished import PART, Unfinished
 
 ASKED = (np.arange(8).reshape(2, 4), np.arange(4).reshape(2, 2), None)
 READ = [
@@ -25,13 +25,13 @@ MADE = {"code": "a commit", "machine": {"threads": 2}}
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch):
-    monkeypatch.setattr(unfinished, "EVERY", 0.0)
+    monkeypatch.setattr(partial_evaluation, "EVERY", 0.0)
 
 
 def test_a_batch_is_found_again_with_its_time_and_memory(tmp_path):
-    path, key = tmp_path / f"ntk+none-1{PART}", Unfinished.key(4, ASKED)
-    Unfinished(path, MADE).add(key, READ, 7.0, 300.0)
-    found = Unfinished(path, MADE)
+    path, key = tmp_path / f"ntk+none-1{PART}", PartialEvaluation.key(4, ASKED)
+    PartialEvaluation(path, MADE).add(key, READ, 7.0, 300.0)
+    found = PartialEvaluation(path, MADE)
     assert found.seconds == found.peak_mib == 0
     again = found.find(key)
     assert len(again) == 2 and all(
@@ -51,15 +51,15 @@ def test_a_batch_is_another_by_its_length_tokens_targets_or_choices():
         (4, (fed, targets, targets)),
         (4, (fed.T, targets, None)),
     ]
-    assert len({Unfinished.key(4, ASKED), *(Unfinished.key(*one) for one in others)}) == 1 + len(
-        others
-    )
+    assert len(
+        {PartialEvaluation.key(4, ASKED), *(PartialEvaluation.key(*one) for one in others)}
+    ) == 1 + len(others)
 
 
 def test_nothing_is_written_of_what_is_quickly_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(unfinished, "EVERY", 60.0)
+    monkeypatch.setattr(partial_evaluation, "EVERY", 60.0)
     path = tmp_path / PART
-    Unfinished(path, MADE).add("a", READ, 7.0, 300.0)
+    PartialEvaluation(path, MADE).add("a", READ, 7.0, 300.0)
     assert not path.exists()
 
 
@@ -67,11 +67,11 @@ def test_nothing_is_written_of_what_is_quickly_read(tmp_path, monkeypatch):
     ("spoil", "why"), [("code", "of other code or another machine"), ("bytes", "zip file")]
 )
 def test_a_file_of_other_code_and_a_damaged_one_are_told_and_not_used(tmp_path, capsys, spoil, why):
-    path, key = tmp_path / PART, Unfinished.key(4, ASKED)
-    Unfinished(path, MADE).add(key, READ, 7.0, 300.0)
+    path, key = tmp_path / PART, PartialEvaluation.key(4, ASKED)
+    PartialEvaluation(path, MADE).add(key, READ, 7.0, 300.0)
     if spoil == "bytes":
         path.write_bytes(path.read_bytes()[:-100])
-    found = Unfinished(path, {**MADE, "code": "another"} if spoil == "code" else MADE)
+    found = PartialEvaluation(path, {**MADE, "code": "another"} if spoil == "code" else MADE)
     assert found.find(key) is None
     (line,) = capsys.readouterr().err.splitlines()
     assert str(path) in line and why in line and line.endswith(": its texts are read again")
@@ -117,8 +117,8 @@ def test_an_evaluation_goes_on_after_the_texts_that_were_read(
         "evaluate.batch_tokens=64",
         *words,
     ]
-    calls, read = [], scorer._read_batch
-    monkeypatch.setattr(scorer, "_read_batch", lambda *given: calls.append(given) or read(*given))
+    calls, read = [], scorer._target_scores
+    monkeypatch.setattr(scorer, "_target_scores", lambda *given: calls.append(given) or read(*given))
     for cli in (whole, stopped):
         cli.folder.mkdir()
         cli(
@@ -138,10 +138,10 @@ def test_an_evaluation_goes_on_after_the_texts_that_were_read(
         return read(*given)
 
     calls.clear()
-    monkeypatch.setattr(scorer, "_read_batch", interrupted)
+    monkeypatch.setattr(scorer, "_target_scores", interrupted)
     stopped(*words, code=1)  # as if the process of the job alone were stopped
     (part,) = stopped.folder.glob(f"runs/*/evals/*/*{PART}")
-    monkeypatch.setattr(scorer, "_read_batch", lambda *given: calls.append(given) or read(*given))
+    monkeypatch.setattr(scorer, "_target_scores", lambda *given: calls.append(given) or read(*given))
     before, kept = len(calls), sum(name.startswith("spent") for name in np.load(part))
     assert kept >= 4
     stopped(*words)
