@@ -118,7 +118,9 @@ def test_an_evaluation_goes_on_after_the_texts_that_were_read(
         *words,
     ]
     calls, read = [], scorer._target_scores
-    monkeypatch.setattr(scorer, "_target_scores", lambda *given: calls.append(given) or read(*given))
+    monkeypatch.setattr(
+        scorer, "_target_scores", lambda *given: calls.append(given) or read(*given)
+    )
     for cli in (whole, stopped):
         cli.folder.mkdir()
         cli(
@@ -141,7 +143,9 @@ def test_an_evaluation_goes_on_after_the_texts_that_were_read(
     monkeypatch.setattr(scorer, "_target_scores", interrupted)
     stopped(*words, code=1)  # as if the process of the job alone were stopped
     (part,) = stopped.folder.glob(f"runs/*/evals/*/*{PART}")
-    monkeypatch.setattr(scorer, "_target_scores", lambda *given: calls.append(given) or read(*given))
+    monkeypatch.setattr(
+        scorer, "_target_scores", lambda *given: calls.append(given) or read(*given)
+    )
     before, kept = len(calls), sum(name.startswith("spent") for name in np.load(part))
     assert kept >= 4
     stopped(*words)
