@@ -1,11 +1,13 @@
-"""Speed and memory of a checkpoint: one window without and with extensions, and in transformers'
-model of the same file.
+"""Speed and memory of a checkpoint, without and with extensions, beside transformers' model of it.
 
-Then one token after a cache of that length in transformers' model, as it is and with the same
-methods in place (posbench.extend). Every case runs once in each round, and its time is divided by
-those of the plain model and of transformers in the same round. Weights are counted apart. Tokens
-are random, and the last SCORED positions get logits, as in an evaluation with fixed targets.
-Letters: B batch, T tokens."""
+A pass reads one window. Then one token is read after a cache of that length in transformers' model,
+as it is and with the same methods in place (posbench.extend). Every case runs once in each round,
+and its time is divided by those of the plain model and of transformers in the same round. Weights
+are counted apart. Tokens are random, and the last SCORED positions get logits, as in an evaluation
+with fixed targets.
+
+Letters: B batch, T tokens.
+"""
 
 import copy
 import functools
@@ -33,140 +35,135 @@ from posbench.pretrained.outline import outlined
 from posbench.pretrained.transformers_model import try_load
 from posbench.pretrained.weights import load_checkpoint
 from posbench.scale_attention.none import NoScale
-from posbench.tools.benchmark.measure import SCORED, Figure, measure
+from posbench.tools.benchmark.measure import SCORED, Case, Measurement, measure
 
-PLAIN, THEIRS = "none", "transformers"
-FEW = (
-    "yarn",
-    "rerope",
-    "dca",
-    "window",
-    "streaming",
-    "lm_infinite",
-)  # one of each kind of attention
+PLAIN = "none"
+THEIRS = "transformers"
+# One of each kind of attention.
+FEW = ("yarn", "rerope", "dca", "window", "streaming", "lm_infinite")
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 
 def load(path: str) -> GPT | Reader:
-    """Model of a model.path, in float32. Raises ConfigError for a checkpoint that posbench cannot
-    read.
+    """Model of a model.path, in float32.
+
+    Raises ConfigError for a checkpoint that posbench cannot read.
     """
-    unread = {
-        "train": asdict(TrainConfig()),
-        "data": {"tokenizer": "none", "vocab_size": 0},
-        "cache_dir": None,
-    }
-    found = config_from_checkpoint(
-        {"model": {"path": path}, "encoding": group_yamls("encoding")["rope"], **unread}
+    raw = config_from_checkpoint(
+        {
+            "model": {"path": path},
+            "encoding": group_yamls("encoding")["rope"],
+            # Not read.
+            "train": asdict(TrainConfig()),
+            "data": {"tokenizer": "none", "vocab_size": 0},
+            "cache_dir": None,
+        }
     )
-    cfg = JobConfig.of({key: found[key] for key in ("encoding", "model", "train", "seed")})
-    checkpoint = cfg.model.checkpoint
-    if outlined(cfg):
-        return read_theirs(find_checkpoint(path, download=False), cfg, "cpu")
+    config = JobConfig.of({key: raw[key] for key in ("encoding", "model", "train", "seed")})
+    checkpoint = config.model.checkpoint
+    if outlined(config):
+        return read_theirs(find_checkpoint(path, download=False), config, "cpu")
     with torch.device("meta"):
-        model = make_model(cfg, checkpoint["vocab_size"])
-    load_checkpoint(path, checkpoint["sha256"], model, cfg.model.tied)
+        model = make_model(config, checkpoint["vocab_size"])
+    load_checkpoint(path, checkpoint["sha256"], model, config.model.tied)
     return model.eval().requires_grad_(False)
 
 
 def measure_checkpoint(
     path: str, dtype: str, lengths: list[int], repeats: int, only: list[str], device: str = "cpu"
-) -> Iterator[list[Figure]]:
-    """Measure every case at every length. Yields a list for each length; a case that is not defined
-    there, or changes nothing, is left out.
+) -> Iterator[list[Measurement]]:
+    """Measure every case at every length. Yields a list for each length.
 
-    Raises ConfigError for a dtype that is none, and for a checkpoint that posbench cannot read.
+    A case that is not defined there, or changes nothing, has the reason as its note. Raises
+    ConfigError for a dtype that is none, and for a checkpoint that posbench cannot read.
     """
     if dtype not in DTYPES:
         raise ConfigError(f"dtype={dtype} must be bf16 or fp32.")
-    model, chosen = (
-        load(path).to(device),
-        [name for name in only or FEW if name not in (PLAIN, THEIRS)],
-    )
+    model = load(path).to(device)
     reader = rounded(model) if dtype == "bf16" else model
-    other = try_load(
-        find_checkpoint(path, download=False), DTYPES[dtype], attn_implementation="sdpa"
-    )
+    checkpoint = find_checkpoint(path, download=False)
+    theirs = try_load(checkpoint, DTYPES[dtype], attn_implementation="sdpa")
+    extensions = [name for name in only or FEW if name not in (PLAIN, THEIRS)]
     for length in lengths:
-        seeded = torch.Generator().manual_seed(length)
-        text_BT = torch.randint(0, model.lm_head.out_features, (1, length), generator=seeded).to(
-            device
-        )
-        cases, left_out = {}, {}
-        for name in (PLAIN, *chosen):
-            extension, scale = make(group_yamls("extension")[name]), NoScale(model.encoding.shape)
+        shape = (1, length)
+        generator = torch.Generator().manual_seed(length)
+        text_BT = torch.randint(0, model.lm_head.out_features, shape, generator=generator)
+        text_BT = text_BT.to(device)
+        cases: dict[str, Case] = {}
+        left_out = {}  # {case: reason}
+        for name in (PLAIN, *extensions):
             try:
-                noop = check(model.encoding, extension, scale, [length], allow_untested=True).noop
+                cases[name] = _case(model, reader, name, length, dtype, device)
             except ConfigError as error:
                 left_out[name] = str(error)
-                continue
-            if fed_length(extension, model.encoding.shape.train_len, length) < length:
-                left_out[name] = "has a text of its own for each target"
-            elif noop:
-                left_out[name] = "changes nothing"
-            else:
-                plan = make_plan(model.encoding, extension, scale, length=length, device=device)
-                cases[name] = functools.partial(_ours, reader, plan, dtype)
-        if isinstance(other, str):
-            left_out[THEIRS] = other
-        else:
-            cases[THEIRS] = functools.partial(
-                other.to(device), use_cache=False, logits_to_keep=SCORED
-            )
         with torch.inference_mode():
-            figures = measure("checkpoint", cases, text_BT, repeats, PLAIN, THEIRS)
-            figures += (
-                [] if isinstance(other, str) else _tokens(other, list(cases), text_BT, repeats)
-            )
-        yield figures + [
-            Figure("checkpoint", name, length, note=note) for name, note in left_out.items()
-        ]
+            if isinstance(theirs, str):
+                left_out[THEIRS] = theirs
+                measurements = measure("checkpoint", cases, text_BT, repeats, PLAIN, THEIRS)
+            else:
+                their_pass = {"use_cache": False, "logits_to_keep": SCORED}
+                cases[THEIRS] = functools.partial(theirs.to(device), **their_pass)
+                measurements = measure("checkpoint", cases, text_BT, repeats, PLAIN, THEIRS)
+                measurements += _tokens(theirs, list(cases), text_BT, repeats)
+        for name, reason in left_out.items():
+            measurements.append(Measurement("checkpoint", name, length, note=reason))
+        yield measurements
 
 
-def _tokens(other: nn.Module, names: list[str], text_BT: Tensor, repeats: int) -> list[Figure]:
-    """Figures of one token after a cache of random keys and values, in their model and in copies of
-    it with methods in place.
+def _case(
+    model: GPT | Reader, reader: GPT | Reader, name: str, length: int, dtype: str, device: str
+) -> Case:
+    """Pass with an extension. Raises ConfigError with the reason if there is nothing to measure."""
+    extension = make(group_yamls("extension")[name])
+    scale = NoScale(model.encoding.shape)
+    noop = check(model.encoding, extension, scale, [length], allow_untested=True).noop
+    if fed_length(extension, model.encoding.shape.train_len, length) < length:
+        raise ConfigError("has a text of its own for each target")
+    if noop:
+        raise ConfigError("changes nothing")
+    plan = make_plan(model.encoding, extension, scale, length=length, device=device)
+    return functools.partial(_read, reader, plan, dtype)
+
+
+def _read(model: GPT | Reader, plan: Plan, dtype: str, text_BT: Tensor) -> Tensor:
+    with bf16.autocast(text_BT.device, dtype):
+        return model(text_BT, plan, SCORED)
+
+
+def _tokens(
+    theirs: nn.Module, names: list[str], text_BT: Tensor, repeats: int
+) -> list[Measurement]:
+    """Measurements of one token after a cache of random keys and values.
+
+    It is read by transformers' model, and by copies of it with methods in place.
     """
-    length, cases = text_BT.shape[1], {}
+    length = text_BT.shape[1]
+    cases = {}
     for name in names:
-        model = other
+        model = theirs
         if name != THEIRS:
-            model = copy.deepcopy(
-                other, {id(one): one for one in other.parameters()}
-            )  # shares the weights
+            shared_weights = {id(weight): weight for weight in theirs.parameters()}
+            model = copy.deepcopy(theirs, shared_weights)
             try:
                 inplace.extend(model, name, target_len=length)
             except ConfigError:
                 continue
-        cases[name] = functools.partial(
-            model, past_key_values=_cache(model, length), use_cache=True
-        )
-    return [
-        replace(one, length=length)
-        for one in measure("token", cases, text_BT[:, :1], repeats, PLAIN, THEIRS)
-    ]
+        cache = _cache(model, length)
+        cases[name] = functools.partial(model, past_key_values=cache, use_cache=True)
+    measurements = measure("token", cases, text_BT[:, :1], repeats, PLAIN, THEIRS)
+    return [replace(measurement, length=length) for measurement in measurements]
 
 
 def _cache(model: nn.Module, length: int) -> object:
+    """Cache of `length` random keys and values."""
     from transformers import DynamicCache
 
-    cache, ids_BT = (
-        DynamicCache(config=model.config),
-        torch.zeros(1, 1, dtype=torch.long, device=model.device),
-    )
+    cache = DynamicCache(config=model.config)
+    ids_BT = torch.zeros(1, 1, dtype=torch.long, device=model.device)
     model(input_ids=ids_BT, past_key_values=cache, use_cache=True)
     for index, layer in enumerate(cache.layers):
         if getattr(layer, "keys", None) is not None:
-            cache.update(
-                *(
-                    torch.randn_like(one.expand(-1, -1, length - 1, -1))
-                    for one in (layer.keys, layer.values)
-                ),
-                index,
-            )
+            keys = torch.randn_like(layer.keys.expand(-1, -1, length - 1, -1))
+            values = torch.randn_like(layer.values.expand(-1, -1, length - 1, -1))
+            cache.update(keys, values, index)
     return cache
-
-
-def _ours(model: GPT | Reader, plan: Plan, dtype: str, text_BT: Tensor) -> Tensor:
-    with bf16.autocast(text_BT.device, dtype):
-        return model(text_BT, plan, SCORED)

@@ -4,31 +4,67 @@ import os
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.config.command_line import options, unbracketed
 from posbench.config.names import group_yamls
 
+if TYPE_CHECKING:
+    from posbench.tools.benchmark.measure import Measurement
+
 DEFAULTS = {
-    **{
-        "train_len": 64,
-        "lengths": [2**n for n in range(6, 14)],
-        "repeats": 5,
-        "only": "",
-        "out": "results/benchmark",
-    },
-    **{"model.path": "", "dtype": "bf16", "device": "auto"},
+    "train_len": 64,
+    "lengths": [2**n for n in range(6, 14)],
+    "repeats": 5,
+    "only": "",
+    "out": "results/benchmark",
+    "model.path": "",
+    "dtype": "bf16",
+    "device": "auto",
 }
 TRAINING = 4  # rounds of training steps for each of evaluation
 OF_CHECKPOINT = {"lengths": [2048, 8192, 16384], "repeats": 3}
 
 
 def benchmark(arguments: list[str]) -> None:
-    """Measure, and write each result as soon as it is there. Raises ConfigError for a word that
-    would do nothing.
+    """Measure, and write each result as soon as it is there.
+
+    Raises ConfigError for a word that would do nothing.
     """
-    chosen, typed = options(arguments, DEFAULTS), {word.partition("=")[0] for word in arguments}
-    chosen["only"] = unbracketed(chosen["only"])
+    chosen = _chosen(arguments)
+    path = chosen["model.path"]
+    # Silences the memory profiler, which announces every start.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+
+    from posbench.common.files import write_atomic, write_json
+    from posbench.model.build import pick_device
+    from posbench.tools.benchmark import report
+
+    device = pick_device(chosen["device"])
+    machine = _machine(chosen, device)
+    out = Path(chosen["out"])
+    measurements = []
+    for of_pass in _passes(path, device, chosen):
+        for measurement in of_pass:
+            print(_line(measurement), flush=True)
+            measurements.append(measurement)
+        figures = [asdict(measurement) for measurement in measurements]
+        write_json(out / "benchmark.json", {"machine": machine, "figures": figures})
+    table_file = out / "table.md"
+    if path:
+        write_atomic(table_file, report.checkpoint_markdown(measurements, path, machine))
+        print(table_file)
+        return
+    write_atomic(table_file, report.speed_table(measurements, machine))
+    for file in (table_file, *report.draw(measurements, out / "benchmark")):
+        print(file)
+
+
+def _chosen(arguments: list[str]) -> dict:
+    """Options of the words, with `only` as a list. Raises ConfigError for a word without effect."""
+    chosen = options(arguments, DEFAULTS)
+    typed = {word.partition("=")[0] for word in arguments}
     path = chosen["model.path"]
     if not path and "dtype" in typed:
         raise ConfigError("dtype= is for a checkpoint: add model.path=PATH, or leave it out.")
@@ -37,79 +73,64 @@ def benchmark(arguments: list[str]) -> None:
             f"train_len= is for the small model: model.path={path} is not trained, so leave it out."
         )
     if path:
-        chosen |= {key: value for key, value in OF_CHECKPOINT.items() if key not in typed}
-    groups = ("extension",) if path else ("encoding", "extension", "scale_attention")
-    known = [
-        *(name for group in groups for name in group_yamls(group)),
-        *(["transformers"] if path else []),
-    ]
-    for name in filter(None, chosen["only"].split(",")):
+        for key, value in OF_CHECKPOINT.items():
+            if key not in typed:
+                chosen[key] = value
+    chosen["only"] = [name for name in unbracketed(chosen["only"]).split(",") if name]
+    if path:
+        known = [*group_yamls("extension"), "transformers"]
+        none_of = "not an extension"
+    else:
+        known = [*group_yamls("encoding"), *group_yamls("extension"), *group_yamls("scale_attention")]
+        none_of = "no encoding, extension or attention scale"
+    for name in chosen["only"]:
         if name not in known:
-            what = "not an extension" if path else "no encoding, extension or attention scale"
             raise ConfigError(
-                f"only={name} is {what}{did_you_mean(name, known)}: mend it, or leave it out."
+                f"only={name} is {none_of}{did_you_mean(name, known)}: mend it, or leave it out."
             )
-    os.environ.setdefault(
-        "KINETO_LOG_LEVEL", "99"
-    )  # silences the memory profiler, which announces every start
+    return chosen
+
+
+def _machine(chosen: dict, device: str) -> str:
+    """Sentence on the processor, the versions and the number of rounds."""
     import platform
 
     import torch
 
-    from posbench.common.files import write_atomic, write_json
     from posbench.common.machine import fast_dtype
-    from posbench.model.build import pick_device
     from posbench.runs.provenance import commit
-    from posbench.tools.benchmark import report
 
-    device, out, figures = pick_device(chosen["device"]), Path(chosen["out"]), []
-    on = (
-        torch.cuda.get_device_name(device)
-        if device.startswith("cuda")
-        else f"{torch.get_num_threads()} threads"
-    )
-    rounds = f"{chosen['repeats']} rounds"
-    read = (
-        f"{rounds} in {chosen['dtype']}"
-        if path
-        else f"{rounds}, {TRAINING * chosen['repeats']} of training in {fast_dtype(device)}"
-    )
-    machine = f"{platform.machine()}, {on}, torch {torch.__version__}, commit {commit()}, {read}."
-    for found in _passes(path, device, chosen):
-        for one in found:
-            ratio = (
-                one.note
-                if one.ratio is None
-                else f"{one.ratio:6.2f} x {one.seconds * 1e3:9.1f} ms {one.mib:8.0f} MiB"
-            )
-            print(f"{one.kind:10} {one.length:6} {one.case:32} {ratio}", flush=True)
-        figures += found
-        write_json(
-            out / "benchmark.json",
-            {"machine": machine, "figures": [asdict(one) for one in figures]},
-        )
-    table = (
-        report.checkpoint_markdown(figures, path, machine)
-        if path
-        else report.speed_table(figures, machine)
-    )
-    write_atomic(out / "table.md", table)
-    for file in (out / "table.md", *([] if path else report.draw(figures, out / "benchmark"))):
-        print(file)
+    if device.startswith("cuda"):
+        processor = torch.cuda.get_device_name(device)
+    else:
+        processor = f"{torch.get_num_threads()} threads"
+    repeats = chosen["repeats"]
+    if chosen["model.path"]:
+        rounds = f"{repeats} rounds in {chosen['dtype']}"
+    else:
+        rounds = f"{repeats} rounds, {TRAINING * repeats} of training in {fast_dtype(device)}"
+    versions = f"torch {torch.__version__}, commit {commit()}"
+    return f"{platform.machine()}, {processor}, {versions}, {rounds}."
 
 
-def _passes(path: str, device: str, chosen: dict) -> Iterator[list]:
+def _line(measurement: "Measurement") -> str:
+    """Such as "training       64 fox          1.31 x      12.1 ms      102 MiB"."""
+    result = measurement.note
+    if measurement.ratio is not None:
+        milliseconds = measurement.seconds * 1e3
+        result = f"{measurement.ratio:6.2f} x {milliseconds:9.1f} ms {measurement.mib:8.0f} MiB"
+    return f"{measurement.kind:10} {measurement.length:6} {measurement.case:32} {result}"
+
+
+def _passes(path: str, device: str, chosen: dict) -> Iterator[list["Measurement"]]:
     from posbench.tools.benchmark import checkpoint, measure
 
-    lengths, repeats, only = (
-        chosen["lengths"],
-        chosen["repeats"],
-        [name for name in chosen["only"].split(",") if name],
-    )
+    lengths = chosen["lengths"]
+    repeats = chosen["repeats"]
+    only = chosen["only"]
     if path:
-        yield from checkpoint.measure_checkpoint(
-            path, chosen["dtype"], lengths, repeats, only, device
-        )
+        dtype = chosen["dtype"]
+        yield from checkpoint.measure_checkpoint(path, dtype, lengths, repeats, only, device)
         return
     if not only or measure.BASE in only:  # first, since a training has few tensors beside it
         yield from measure.beside_transformers(2 * repeats, device)

@@ -1,10 +1,11 @@
-"""Speed and memory of every method beside plain attention: training steps, and evaluation at many
-times the training length.
+"""Speed and memory of every method beside plain attention, in training and in evaluation.
 
 Every case runs once in each round, and its time is divided by that of `rope` with `extension=none`
 in the same round. So other work of the machine slows both. The median ratio is reported. Memory is
-that of one window, or of one training step. The model is the default one. Letters: B batch, T
-tokens."""
+that of one window, or of one training step. The model is the default one.
+
+Letters: B batch, T tokens.
+"""
 
 import copy
 import functools
@@ -13,6 +14,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +28,7 @@ from posbench.model import precision as bf16
 from posbench.model.gpt import GPT, make_shape
 from posbench.model.memory import keep_freed, tensor_mib
 from posbench.position.instantiate import make
+from posbench.position.interfaces import Encoding, Extension, ScaleAttention
 from posbench.position.legality import check, fed_length
 from posbench.position.plan import make_plan, training_plans
 from posbench.scale_attention.none import NoScale
@@ -33,26 +36,29 @@ from posbench.training import optimizers as optim
 from posbench.training.distributed import World
 from posbench.training.graph import StepGraphs, why_eager
 
-MODEL, VOCAB = ModelConfig(), 1024
-VOCABULARIES, TRAINED = (
-    (1024, 4096, 50257),
-    (64, 256, 512),
-)  # entries, and tokens of a sequence, beside transformers
+MODEL = ModelConfig()
+VOCAB = 1024
+# Beside transformers: entries of vocabularies, and tokens of a sequence.
+VOCABULARIES = (1024, 4096, 50257)
+SEQUENCES = (64, 256, 512)
 SCORED = 8  # positions of each window that get logits, as in evaluation
-BUDGET = (
-    120.0  # seconds: a pass over 16,384 tokens of 135 M parameters takes half of it on two cores
-)
-BASE, GATED, LAUNCHED, LLAMA = "rope", "rope, output gate", "rope, launched", "transformers Llama"
+# Seconds: a pass over 16,384 tokens of 135 M parameters takes half of it on two cores.
+BUDGET = 120.0
+BASE = "rope"
+GATED = "rope, output gate"
+LAUNCHED = "rope, launched"
+LLAMA = "transformers Llama"
 
 Case = Callable[[Tensor], object]  # one training step, or one evaluation pass, over tokens [B, T]
 
 
 @dataclass(frozen=True)
-class Figure:
-    """One measurement: `ratio` of its time to the base case's in the same rounds, `seconds` of a
-    step or pass, `mib` of tensors.
+class Measurement:
+    """Time and memory of one case at one length.
 
-    `of_theirs`: ratio of its time to that of transformers' model of the same checkpoint.
+    `ratio` is that of its time to the base case's in the same rounds, `seconds` are of a step or
+    pass, `mib` of tensors. `of_theirs`: ratio of its time to that of transformers' model of the
+    same checkpoint.
     """
 
     kind: str  # training, evaluation, checkpoint, or token
@@ -67,8 +73,9 @@ class Figure:
 
 
 def transformers_llama(vocab: int = VOCAB) -> nn.Module | None:
-    """LlamaForCausalLM of the default model's shape with torch's fused attention; None if
-    transformers is not installed.
+    """LlamaForCausalLM of the default model's shape with torch's fused attention.
+
+    None if transformers is not installed.
     """
     try:
         from transformers import LlamaConfig, LlamaForCausalLM
@@ -86,83 +93,86 @@ def transformers_llama(vocab: int = VOCAB) -> nn.Module | None:
     return LlamaForCausalLM(config)
 
 
-def training(train_len: int, repeats: int, only: list[str], device: str = "cpu") -> list[Figure]:
-    """Measure a training step (2,048 tokens, in dtype=auto, Muon included): each encoding, each
-    scale for training, transformers.
+def training(
+    train_len: int, repeats: int, only: list[str], device: str = "cpu"
+) -> list[Measurement]:
+    """Measure a training step (2,048 tokens, in dtype=auto, Muon included).
+
+    The cases are each encoding, each scale for training, and transformers.
     """
-    text_BT = torch.randint(
-        0, VOCAB, (TrainConfig().tokens_per_step // train_len, train_len), device=device
-    )
-    cases = {
-        name: _gpt_step(model, device)
-        for name, model in _trainable(train_len).items()
-        if _wanted(name, only)
-    }
+    cases = {}
+    for name, model in _trainable(train_len).items():
+        if _is_chosen(name, only):
+            cases[name] = _gpt_step(model, device)
     llama = transformers_llama()
-    if llama is not None and _wanted(LLAMA, only):
+    if llama is not None and _is_chosen(LLAMA, only):
         cases[LLAMA] = _llama_step(llama, device)
-    return measure("training", cases, text_BT, repeats, BASE)
+    return measure("training", cases, _step_text(VOCAB, train_len, device), repeats, BASE)
+
+
+def _step_text(vocab: int, length: int, device: str) -> Tensor:
+    """Random tokens [B, T] of one training step."""
+    n_sequences = TrainConfig().tokens_per_step // length
+    return torch.randint(0, vocab, (n_sequences, length), device=device)
 
 
 def _trainable(train_len: int) -> dict[str, GPT]:
-    """Model of each case of training: every encoding alone, and RoPE with every scale that is
-    trained in and with an output gate.
+    """Model of each case of training.
+
+    Every encoding stands alone; RoPE comes with every scale that is trained in and with an output
+    gate too.
     """
     shape = make_shape(MODEL, train_len)
-    models = {
-        name: GPT(MODEL, make(node, shape), VOCAB) for name, node in group_yamls("encoding").items()
-    }
+    models = {}
+    for name, node in group_yamls("encoding").items():
+        models[name] = GPT(MODEL, make(node, shape), VOCAB)
     for name, node in group_yamls("scale_attention").items():
         scale = make(node, shape)
         if scale.trained or scale.by_distance or scale.sinks:
-            models[f"{BASE}, {name} trained in"] = GPT(
-                MODEL, make(group_yamls("encoding")[BASE], shape), VOCAB, scale
-            )
-    return models | {
-        GATED: GPT(
-            replace(MODEL, output_gate="elementwise"),
-            make(group_yamls("encoding")[BASE], shape),
-            VOCAB,
-        )
-    }
+            models[f"{BASE}, {name} trained in"] = GPT(MODEL, _rope(train_len), VOCAB, scale)
+    gated = replace(MODEL, output_gate="elementwise")
+    models[GATED] = GPT(gated, _rope(train_len), VOCAB)
+    return models
 
 
-def beside_transformers(repeats: int, device: str = "cpu") -> Iterator[list[Figure]]:
-    """Measure a training step (2,048 tokens) of RoPE and of transformers' model, which takes
-    torch's Muon, by vocabulary and length.
-
-    The kind of a figure is `trained NUMBER` with that of the entries. Yields a list for each pair,
-    none without transformers."""
-    for vocab, length in itertools.product(VOCABULARIES, TRAINED):
-        llama, rope = (
-            transformers_llama(vocab),
-            GPT(MODEL, make(group_yamls("encoding")[BASE], make_shape(MODEL, length)), vocab),
-        )
-        if llama is not None:
-            text_BT = torch.randint(
-                0, vocab, (TrainConfig().tokens_per_step // length, length), device=device
-            )
-            cases = {BASE: _gpt_step(rope, device), LLAMA: _llama_step(llama, device)}
-            if text_BT.is_cuda:  # beside the graph
-                cases[LAUNCHED] = _gpt_step(copy.deepcopy(rope), device, graphed=False)
-            yield measure(f"trained {vocab}", cases, text_BT, repeats, BASE)
+def _rope(train_len: int) -> Encoding:
+    return make(group_yamls("encoding")[BASE], make_shape(MODEL, train_len))
 
 
-def _wanted(name: str, only: list[str]) -> bool:
-    return (
-        not only
-        or name == BASE
-        or name.removesuffix(" trained in").replace(" + ", ", ").rpartition(", ")[2] in only
-    )
+def beside_transformers(repeats: int, device: str = "cpu") -> Iterator[list[Measurement]]:
+    """Measure a training step (2,048 tokens) of RoPE and of transformers' model.
+
+    The latter takes torch's Muon. The kind of a measurement is `trained NUMBER` with that of the
+    vocabulary's entries. Yields a list for each vocabulary and length, none without transformers.
+    """
+    for vocab, length in itertools.product(VOCABULARIES, SEQUENCES):
+        llama = transformers_llama(vocab)
+        if llama is None:
+            return
+        rope = GPT(MODEL, _rope(length), vocab)
+        text_BT = _step_text(vocab, length, device)
+        cases = {BASE: _gpt_step(rope, device), LLAMA: _llama_step(llama, device)}
+        if text_BT.is_cuda:  # beside the graph
+            cases[LAUNCHED] = _gpt_step(copy.deepcopy(rope), device, graphed=False)
+        yield measure(f"trained {vocab}", cases, text_BT, repeats, BASE)
+
+
+def _is_chosen(case: str, only: list[str]) -> bool:
+    """True if only= has the method of a case, which is the last in "rope + yarn"."""
+    if not only or case == BASE:
+        return True
+    method = case.removesuffix(" trained in").replace(" + ", ", ").rpartition(", ")[2]
+    return method in only
 
 
 def _gpt_step(model: GPT, device: str, graphed: bool = True) -> Case:
-    plans, steps = training_plans(model.encoding, model.scale, device, 0), itertools.count()
-    step = _step(
-        model,
-        lambda text_BT: model.loss(text_BT, text_BT, plans(text_BT.shape[1], next(steps))),
-        device,
-    )
+    plans = training_plans(model.encoding, model.scale, device, 0)
+    steps = itertools.count()
+
+    def loss(text_BT: Tensor) -> Tensor:
+        return model.loss(text_BT, text_BT, plans(text_BT.shape[1], next(steps)))
+
+    step = _step(model, loss, device)
     if not graphed or why_eager(TrainConfig(), model.encoding, torch.device(device), World()):
         return step
     return StepGraphs(step, model.zero_grad)
@@ -182,11 +192,14 @@ def _step(
     device: str,
     muon: type[torch.optim.Muon] = optim.Muon,
 ) -> Case:
-    optimizers, dtype = optim.build(model.to(device), TrainConfig(), muon), fast_dtype(device)
-    for group in (
-        itertools.chain(*(one.param_groups for one in optimizers)) if muon is not optim.Muon else ()
-    ):
-        group["lr"] = float(group["lr"])  # which torch's Muon would wait for if it lay on a GPU
+    """Training step of a model, with forward and backward pass and its optimizers."""
+    optimizers = optim.build(model.to(device), TrainConfig(), muon)
+    dtype = fast_dtype(device)
+    if muon is not optim.Muon:
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                # torch's Muon would wait for a rate that lies on a GPU.
+                group["lr"] = float(group["lr"])
     keep_freed()
 
     def step(text_BT: Tensor) -> tuple[Tensor, Tensor]:
@@ -205,31 +218,21 @@ def _step(
 
 def evaluation(
     train_len: int, lengths: list[int], repeats: int, only: list[str], device: str = "cpu"
-) -> Iterator[list[Figure]]:
-    """Measure a pass over 8,192 tokens (or one window, if that is longer) in float32 for each case.
+) -> Iterator[list[Measurement]]:
+    """Measure a pass over 8,192 tokens in float32 for each case; over one window if that is longer.
+
     Yields a list for each length.
     """
-    models, llama = _models(train_len, device), transformers_llama()
+    models = {
+        name: methods
+        for name, methods in _models(train_len, device).items()
+        if _is_chosen(name, only)
+    }
+    llama = transformers_llama() if _is_chosen(LLAMA, only) else None
     for length in lengths:
         text_BT = torch.randint(0, VOCAB, (max(1, 8192 // length), length), device=device)
-        cases: dict[str, Case] = {}
-        for name, (model, extension, scale) in models.items():
-            if not _wanted(name, only):
-                continue
-            try:
-                check(model.encoding, extension, scale, [length], allow_untested=True)
-            except ConfigError:
-                continue  # not defined at this length: a learned table has no such position
-            plan = make_plan(
-                model.encoding,
-                extension,
-                scale,
-                length=length,
-                device=device,
-                trained_scale=model.scale,
-            )
-            cases[name] = functools.partial(model, plan=plan, last=SCORED)
-        if llama is not None and _wanted(LLAMA, only):
+        cases = _passes(models, length, device)
+        if llama is not None:
             cases[LLAMA] = functools.partial(
                 llama.to(device), use_cache=False, logits_to_keep=SCORED
             )
@@ -237,28 +240,57 @@ def evaluation(
             yield measure("evaluation", cases, text_BT, repeats, BASE, window_BT=text_BT[:1])
 
 
-def _models(train_len: int, device: str) -> dict[str, tuple]:
-    """Model, extension and scale of each case: those of `_trainable`, then RoPE (or a learned
-    table) with every extension and scale.
+class Methods(NamedTuple):
+    """A model with the methods that it is evaluated with."""
+
+    model: GPT
+    extension: Extension
+    scale: ScaleAttention
+
+
+def _passes(models: dict[str, Methods], length: int, device: str) -> dict[str, Case]:
+    """Evaluation pass of each case that is defined at a length."""
+    cases: dict[str, Case] = {}
+    for name, (model, extension, scale) in models.items():
+        try:
+            check(model.encoding, extension, scale, [length], allow_untested=True)
+        except ConfigError:
+            continue  # a learned table has no such position
+        plan = make_plan(
+            model.encoding,
+            extension,
+            scale,
+            length=length,
+            device=device,
+            trained_scale=model.scale,
+        )
+        cases[name] = functools.partial(model, plan=plan, last=SCORED)
+    return cases
+
+
+def _models(train_len: int, device: str) -> dict[str, Methods]:
+    """Methods of each case of evaluation.
+
+    They are the models of training, then RoPE (or a learned table) with every extension and scale.
     """
-    plain, unscaled = NoExtension(), NoScale(make_shape(MODEL, train_len))
-    trained = {
-        name: model.eval().to(device)
-        for name, model in _trainable(train_len).items()
-        if model.scale is None or model.scale.trained
-    }
+    plain = NoExtension()
+    unscaled = NoScale(make_shape(MODEL, train_len))
+    trained = {}
+    for name, model in _trainable(train_len).items():
+        if model.scale is None or model.scale.trained:
+            trained[name] = model.eval().to(device)
     rope = trained[BASE]
-    models = {name: (model, plain, unscaled) for name, model in trained.items()}
+    models = {name: Methods(model, plain, unscaled) for name, model in trained.items()}
     for name, node in group_yamls("extension").items():
         extension = make(node)
         # A crop feeds fewer tokens, which is no longer input.
         if name != "none" and fed_length(extension, train_len, 2 * train_len) > train_len:
             base = "learned" if extension.needs & ~rope.encoding.traits else BASE
-            models[f"{base} + {name}"] = (trained[base], extension, unscaled)
+            models[f"{base} + {name}"] = Methods(trained[base], extension, unscaled)
     for name, node in group_yamls("scale_attention").items():
         scale = make(node, rope.encoding.shape)
         if name != "none" and not scale.trained:
-            models[f"{BASE}, {name}"] = (rope, plain, scale)
+            models[f"{BASE}, {name}"] = Methods(rope, plain, scale)
     return models
 
 
@@ -270,62 +302,64 @@ def measure(
     base: str,
     theirs: str = "",
     window_BT: Tensor | None = None,
-) -> list[Figure]:
-    """Figures of the cases, with ratios to `base` and to `theirs`, and the memory of `window_BT`
-    (by default of all the tokens).
+) -> list[Measurement]:
+    """Measurements of the cases, with ratios to the cases `base` and `theirs`.
 
-    The first pass of a case is for its memory. One that takes longer than BUDGET is the only one of
-    its case, and gives its time."""
-    window_BT, first, mib = text_BT if window_BT is None else window_BT, {}, {}
+    Memory is that of `window_BT`, by default of all the tokens. The first pass of a case is for its
+    memory. One that takes longer than BUDGET is the only one of its case, and gives its time.
+    """
+    window_BT = text_BT if window_BT is None else window_BT
+    n_windows = len(text_BT) / len(window_BT)
+    first = {}  # {case: seconds of the first pass, for all tokens}
+    mib = {}
     for name, case in cases.items():
         if torch.is_grad_enabled():
             case(text_BT)  # makes the states of its optimizers
-        weigh = functools.partial(tensor_mib, functools.partial(case, window_BT), window_BT.device)
-        first[name] = (
-            timed(lambda _, name=name, weigh=weigh: mib.update({name: weigh()}), window_BT)
-            * len(text_BT)
-            / len(window_BT)
-        )
-    rounds: dict[str, list[float]] = {
-        name: [] for name, seconds in first.items() if seconds <= BUDGET
-    }
+        began = time.perf_counter()
+        mib[name] = tensor_mib(functools.partial(case, window_BT), window_BT.device)
+        _wait(window_BT)
+        first[name] = (time.perf_counter() - began) * n_windows
+    rounds: dict[str, list[float]] = {}
+    for name, seconds in first.items():
+        if seconds <= BUDGET:
+            rounds[name] = []
     for _ in range(repeats):
-        for name, seconds in rounds.items():
-            seconds.append(timed(cases[name], text_BT))
+        for name, seconds_of_case in rounds.items():
+            seconds_of_case.append(timed(cases[name], text_BT))
 
     def ratio(name: str, other: str) -> float | None:
         if name in rounds and other in rounds:
-            return statistics.median(
-                one / another for one, another in zip(rounds[name], rounds[other], strict=True)
-            )
+            pairs = zip(rounds[name], rounds[other], strict=True)
+            return statistics.median(seconds / of_other for seconds, of_other in pairs)
         return first[name] / first[other] if other in first else None
 
-    figures = []
+    measurements = []
     for name in cases:
-        typical, note = (
-            (statistics.median(rounds[name]), "") if name in rounds else (first[name], "one pass")
-        )
-        speed = text_BT.numel() / typical
-        figures.append(
-            Figure(
+        seconds = statistics.median(rounds[name]) if name in rounds else first[name]
+        measurements.append(
+            Measurement(
                 kind,
                 name,
                 text_BT.shape[1],
-                ratio(name, base),
-                typical,
-                speed,
-                mib[name],
-                note,
-                ratio(name, theirs),
+                ratio=ratio(name, base),
+                seconds=seconds,
+                tokens_per_second=text_BT.numel() / seconds,
+                mib=mib[name],
+                note="" if name in rounds else "one pass",
+                of_theirs=ratio(name, theirs),
             )
         )
-    return figures
+    return measurements
 
 
 def timed(case: Case, text_BT: Tensor) -> float:
-    """Time of one step or pass, to the end of what a GPU was given to do."""
+    """Time of one step or pass, to the end of the work that a GPU was given."""
     began = time.perf_counter()
     case(text_BT)
+    _wait(text_BT)
+    return time.perf_counter() - began
+
+
+def _wait(text_BT: Tensor) -> None:
     if text_BT.is_cuda:
         torch.cuda.synchronize(text_BT.device)
-    return time.perf_counter() - began

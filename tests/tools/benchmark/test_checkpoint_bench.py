@@ -12,7 +12,7 @@ from script_calls import call
 from posbench.config.names import CONFIGS
 from posbench.tools.benchmark import checkpoint as bench
 from posbench.tools.benchmark import measure
-from posbench.tools.benchmark.measure import Figure
+from posbench.tools.benchmark.measure import Measurement
 from posbench.tools.benchmark.report import speed_table
 
 BEYOND = 80  # the checkpoints were trained for 32 tokens
@@ -103,7 +103,7 @@ def test_files_of_the_script(tmp_path, capfd):
     )
     assert done.returncode == 0, done.stderr
     content = json.loads((tmp_path / "here/benchmark.json").read_text())
-    assert {Figure(**one).kind for one in content["figures"]} == {
+    assert {Measurement(**one).kind for one in content["figures"]} == {
         "checkpoint",
         "token",
     } and "1 rounds in bf16" in content["machine"]
@@ -158,7 +158,7 @@ def test_the_reported_table_is_made_of_the_reported_figures():
     folder = CONFIGS.parent / "results/reported/benchmark"
     content = json.loads((folder / "benchmark.json").read_text())
     assert (
-        speed_table([Figure(**one) for one in content["figures"]], content["machine"])
+        speed_table([Measurement(**one) for one in content["figures"]], content["machine"])
         == (folder / "table.md").read_text()
     )
 
