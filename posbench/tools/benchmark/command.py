@@ -81,7 +81,11 @@ def _chosen(arguments: list[str]) -> dict:
         known = [*group_yamls("extension"), "transformers"]
         none_of = "not an extension"
     else:
-        known = [*group_yamls("encoding"), *group_yamls("extension"), *group_yamls("scale_attention")]
+        known = [
+            *group_yamls("encoding"),
+            *group_yamls("extension"),
+            *group_yamls("scale_attention"),
+        ]
         none_of = "no encoding, extension or attention scale"
     for name in chosen["only"]:
         if name not in known:
