@@ -27,10 +27,21 @@ from posbench.tools.explore.command import explore_command
 DEMO = CONFIGS.parent / "results" / "reported" / "demo"
 # What nothing else in a folder tells: only a list of hashes notices it.
 LIST_ALONE = {
-    "rows: commit", "rows: max_distance", "rows: target_len", "rows: seconds", "rows: peak_mib", "rows: no settings",
-    "sums: one loss by a billionth", "documents: no bytes", "configs: machines", "configs: name of the data",
-    "configs: seed of the windows, in the configuration", "configs: no configuration", "configs: a training twice", "curve.svg: a number",
-}  # fmt: skip
+    "rows: commit",
+    "rows: max_distance",
+    "rows: target_len",
+    "rows: seconds",
+    "rows: peak_mib",
+    "rows: no settings",
+    "sums: one loss by a billionth",
+    "documents: no bytes",
+    "configs: machines",
+    "configs: name of the data",
+    "configs: seed of the windows, in the configuration",
+    "configs: no configuration",
+    "configs: a training twice",
+    "curve.svg: a number",
+}
 
 
 @pytest.fixture
@@ -197,10 +208,19 @@ def evaluation(tmp_path):
     return path
 
 
-@pytest.mark.parametrize("change", [
-    {"nll": 0.5}, {"accuracy": 0.9}, {"dtype": "bf16"}, {"n_bytes": 7}, {"max_distance": 1.0}, {"commit": "x"}, {"extension": "yarn"},
-    {"nll_sem": 0.001},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"nll": 0.5},
+        {"accuracy": 0.9},
+        {"dtype": "bf16"},
+        {"n_bytes": 7},
+        {"max_distance": 1.0},
+        {"commit": "x"},
+        {"extension": "yarn"},
+        {"nll_sem": 0.001},
+    ],
+)
 def test_an_edited_eval_json_is_noticed_by_report_and_by_run(evaluation, change):
     content = json.loads(evaluation.read_text())
     content["rows"] = [{**row, **change} for row in content["rows"]]
@@ -236,8 +256,10 @@ def test_new_evidence_keeps_what_its_ids_are_made_of(folder, tmp_path):
         "dtype": "bf16",
         "seed": 0,
     }
-    none = {"extension": {"_target_": "posbench.extensions.none.NoExtension"},
-            "scale_attention": {"_target_": "posbench.scale_attention.none.NoScale"}}  # fmt: skip
+    none = {
+        "extension": {"_target_": "posbench.extensions.none.NoExtension"},
+        "scale_attention": {"_target_": "posbench.scale_attention.none.NoScale"},
+    }
     row = next(
         row
         for row in read(folder).rows

@@ -64,9 +64,14 @@ def test_ranks_are_those_by_hand(report):
     assert [line.encoding for line in report.ranks] == sorted(
         BY_HAND, key=BY_HAND.get, reverse=True
     )
-    assert {name: (line.cells, line.first, line.tasks, line.unlearned) for name, line in ranks.items()} == {
-        "fox": (3, 1, 2, 0), "alibi": (3, 0, 2, 0), "rope": (3, 0, 2, 0), "none": (1, 0, 2, 1),
-    }  # fmt: skip
+    assert {
+        name: (line.cells, line.first, line.tasks, line.unlearned) for name, line in ranks.items()
+    } == {
+        "fox": (3, 1, 2, 0),
+        "alibi": (3, 0, 2, 0),
+        "rope": (3, 0, 2, 0),
+        "none": (1, 0, 2, 1),
+    }
 
 
 def of_tables(folder):

@@ -62,9 +62,17 @@ def describe(run, steps=1000, provenance=None, **changed):
     (run / "config.yaml").write_text(
         f"seed: 0\ndevice: auto\nresults_dir: {run}\nmodel:\n  d_model: 128\ntrain:{train}\n"
     )
-    said = {"commit": "f" * 40, "device": "NVIDIA H200", "platform": "Linux-6", "processor": "Xeon, amx_bf16", "threads": 4,
-            "versions": {"torch": "2.13.0"}, "data_fingerprint": "18273dee" * 8,
-            "n_parameters": 1016960, "started": "2026-01-01T00:00:00+00:00"}  # fmt: skip
+    said = {
+        "commit": "f" * 40,
+        "device": "NVIDIA H200",
+        "platform": "Linux-6",
+        "processor": "Xeon, amx_bf16",
+        "threads": 4,
+        "versions": {"torch": "2.13.0"},
+        "data_fingerprint": "18273dee" * 8,
+        "n_parameters": 1016960,
+        "started": "2026-01-01T00:00:00+00:00",
+    }
     (run / "provenance.json").write_text(json.dumps({**said, **(provenance or {})}))
     return run
 
@@ -262,7 +270,7 @@ def test_latex_says_what_the_tables_say(written):
     )
     assert escape("a_b & 50% #1 {x} ~ ^ \\ $ < \n*[") == (
         r"a\_b \& 50\% \#1 \{x\} $\sim$ \textasciicircum{} \textbackslash{} \$ $<$  {*}{[}"
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
