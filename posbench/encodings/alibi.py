@@ -1,5 +1,4 @@
-"""ALiBi: head h adds -m_h (i - j) to the scaled score of query i and key j; the slopes m_h are
-fixed.
+"""ALiBi: head h adds -m_h (i - j) to the scaled score of query i and key j; the slopes are fixed.
 
 Press, Smith, Lewis 2021, arXiv 2108.12409. H heads, H a power of two: m_h = 2^(-8h/H), h = 1..H.
 Otherwise, with C the power of two below H: the C slopes of a C-head model, then every second slope
@@ -18,7 +17,11 @@ from posbench.position.interfaces import Encoding
 
 
 def slopes(n_head: int) -> list[float]:
-    """Slope of each head, in the paper's order."""
+    """Slope of each head, in the paper's order.
+
+    >>> slopes(4)
+    [0.25, 0.0625, 0.015625, 0.00390625]
+    """
     power = 2 ** (n_head.bit_length() - 1)
     regular = [2.0 ** (-8 * h / power) for h in range(1, power + 1)]
     between = [2.0 ** (-4 * h / power) for h in range(1, 2 * power, 2)]
@@ -32,18 +35,18 @@ class Alibi(Encoding):
 
     def __init__(self, shape: Shape, slope_scale: Above0 = 1.0):
         super().__init__(shape)
-        self.register_buffer(
-            "slope_H", slope_scale * torch.tensor(slopes(shape.n_head)), persistent=False
-        )
+        slope_H = slope_scale * torch.tensor(slopes(shape.n_head))
+        self.register_buffer("slope_H", slope_H, persistent=False)
 
     def columns(
         self, q_pos_T: Tensor, k_pos_T: Tensor, row_constant: bool
     ) -> tuple[Tensor, Tensor]:
         middle = k_pos_T[len(k_pos_T) // 2]
-        q_T, k_T = (q_pos_T - middle).float(), (k_pos_T - middle).float()
+        q_T = (q_pos_T - middle).float()
+        k_T = (k_pos_T - middle).float()
         slope_HT = self.slope_H[:, None].expand(-1, len(q_T))
         if not row_constant:
             return slope_HT[..., None], k_T[..., None]
-        return torch.stack((-slope_HT * q_T, slope_HT), dim=-1), torch.stack(
-            (torch.ones_like(k_T), k_T), dim=-1
-        )
+        q_HT2 = torch.stack((-slope_HT * q_T, slope_HT), dim=-1)
+        k_T2 = torch.stack((torch.ones_like(k_T), k_T), dim=-1)
+        return q_HT2, k_T2

@@ -1,20 +1,21 @@
-"""Positions of a checkpoint as in its own code, measured on the loaded model
-(posbench/model/inplace/measure.py).
+"""Positions of a checkpoint as in its own code, measured on the loaded model.
 
-No formula of its own: each layer turns some channels of q and k, or none, with frequencies,
-amplitude and layout that were measured, or the model adds rows of a learned table to its
-embeddings, or biases of ALiBi to its scores. Before the model is there, `kind` says which of the
-three config.json promises: all that planning needs. An extension acts on the layers that see the
-whole text; where every layer has a window or chunks, on all of them (Gemma 3 and Llama 4 extend
-their full layers, Mistral 7B has no other).
+See posbench/model/inplace/measure.py. No formula of its own: each layer turns some channels of q
+and k, or none, with frequencies, amplitude and layout that were measured, or the model adds rows of
+a learned table to its embeddings, or biases of ALiBi to its scores. Before the model is there,
+`kind` says which of the three config.json promises: all that planning needs. An extension acts on
+the layers that see the whole text; where every layer has a window or chunks, on all of them (Gemma
+3 and Llama 4 extend their full layers, Mistral 7B has no other).
 
 `scaling` and `scaling_len` are those of Rope: an extension that was trained in, on the layers that
 an extension acts on."""
 
 import copy
+import functools
+import operator
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,12 +29,25 @@ from posbench.position.instantiate import make
 from posbench.position.interfaces import Encoding, Extension, Layer
 from posbench.position.rotation import turned, wide
 
-TABLES, FEW = (
-    3,
-    64,
-    # tables that are kept, one for each band of an extension; fewer rows are those of new tokens, and
-    # made again
-)
+TABLES = 3  # that are kept, one for each band of an extension
+FEW = 64  # fewer rows are those of new tokens, and made again
+
+
+class KeptTable(NamedTuple):
+    """Table of cos and sin [2, T, R] that a spectrum has at coordinates pos_T."""
+
+    spectrum: Spectrum
+    pos_T: Tensor
+    table: Tensor
+
+    def begins_alike(self, spectrum: Spectrum, pos_T: Tensor, count: int) -> bool:
+        """True if the first `count` rows are those of another spectrum and other coordinates."""
+        if spectrum is not self.spectrum:
+            if self.spectrum.exact_F is not None or spectrum.exact_F is not None:
+                return False
+            if not torch.equal(self.spectrum.freq_F, spectrum.freq_F):
+                return False
+        return torch.equal(self.pos_T[:count], pos_T[:count])
 
 
 class Turned(Encoding):
@@ -57,22 +71,16 @@ class Turned(Encoding):
         by_length: bool = False,
     ):
         super().__init__(shape)
-        self.spectra, self.layout, self.last, self.sign = (
-            spectra,
-            layout,
-            last,
-            -1.0 if backwards else 1.0,
-        )
-        self.amplitude, self.plain = amplitude, 1.0
-        self.traits = (
-            Trait.COORDINATE
-            | Trait.RELATIVE
-            | Trait.UNBOUNDED
-            | (Trait(0) if by_length else Trait.SPECTRUM)
-        )
-        self._kept: list[
-            tuple[Spectrum, Tensor, Tensor]
-        ] = []  # the latest tables, of each band's coordinates
+        self.spectra = spectra
+        self.layout = layout
+        self.last = last
+        self.sign = -1.0 if backwards else 1.0
+        self.amplitude = amplitude
+        self.plain = 1.0
+        self.traits = Trait.COORDINATE | Trait.RELATIVE | Trait.UNBOUNDED
+        if not by_length:
+            self.traits |= Trait.SPECTRUM
+        self._tables: list[KeptTable] = []  # the latest, of each band's coordinates
 
     def tuned(self, scaling: Extension, scaling_len: float) -> "Turned":
         """These layers with an extension trained in. Raises ConfigError for one that is no set of
@@ -83,16 +91,16 @@ class Turned(Encoding):
                 "This checkpoint's frequencies depend on the length, so none can be trained in:"
                 " choose extension=none."
             )
-        own = self.spectrum()
-        sharper = trained_in(scaling, own, scaling_len, self.shape.train_len)[1]
-        made = copy.copy(self)
-        made.spectra, made._kept = (
-            lambda length: trained_in(scaling, own, scaling_len, length)[0],
-            [],
-        )
-        made.amplitude, made.plain = self.amplitude * sharper, self.plain * sharper
-        made.traits = self.traits & ~Trait.SPECTRUM if by_length(scaling) else self.traits
-        return made
+        plain = self.spectrum()
+        sharper = trained_in(scaling, plain, scaling_len, self.shape.train_len)[1]
+        tuned = copy.copy(self)
+        tuned.spectra = lambda length: trained_in(scaling, plain, scaling_len, length)[0]
+        tuned._tables = []
+        tuned.amplitude = self.amplitude * sharper
+        tuned.plain = self.plain * sharper
+        if by_length(scaling):
+            tuned.traits = self.traits & ~Trait.SPECTRUM
+        return tuned
 
     def spectrum(self) -> Spectrum:
         return self.spectra(self.shape.train_len)
@@ -104,30 +112,29 @@ class Turned(Encoding):
         """cos and signed sin of every turned channel, times the amplitude: [2, T, R], float32. A
         longer text adds rows to a kept table.
         """
-        known, found, longer = 0, None, None
-        for entry in self._kept:
-            before, at_T, kept = entry
-            shared = min(len(at_T), len(pos_T))
-            whole = before.exact_F is None and spectrum.exact_F is None
-            alike = before is spectrum or (whole and torch.equal(before.freq_F, spectrum.freq_F))
-            if shared > known and alike and torch.equal(at_T[:shared], pos_T[:shared]):
-                known, found, longer = shared, kept[:, :shared], entry
-        if known == len(pos_T):
-            return found
-        angle_TF = self.sign * spectrum.angles(pos_T[known:])
-        new = torch.stack(
-            wide(
-                (torch.stack((angle_TF.cos(), angle_TF.sin())) * self.amplitude).float(),
-                self.layout,
-            )
-        )
-        found = new if known == 0 else torch.cat((found, new), dim=1)
+        longest = None  # kept table that shares the most first rows
+        shared = 0
+        for entry in self._tables:
+            count = min(len(entry.pos_T), len(pos_T))
+            if count > shared and entry.begins_alike(spectrum, pos_T, count):
+                longest = entry
+                shared = count
+        if longest is None:
+            table = self._rows(pos_T, spectrum)
+        elif shared == len(pos_T):
+            return longest.table[:, :shared]
+        else:
+            new = self._rows(pos_T[shared:], spectrum)
+            table = torch.cat((longest.table[:, :shared], new), dim=1)
         if len(pos_T) >= FEW:
-            self._kept = [
-                *[one for one in self._kept if one is not longer][1 - TABLES :],
-                (spectrum, pos_T, found),
-            ]
-        return found
+            others = [entry for entry in self._tables if entry is not longest]
+            self._tables = [*others[1 - TABLES :], KeptTable(spectrum, pos_T, table)]
+        return table
+
+    def _rows(self, pos_T: Tensor, spectrum: Spectrum) -> Tensor:
+        angle_TF = self.sign * spectrum.angles(pos_T)
+        table = (torch.stack((angle_TF.cos(), angle_TF.sin())) * self.amplitude).float()
+        return torch.stack(wide(table, self.layout))
 
     def rotate(
         self, q_BHTD: Tensor, k_BGTD: Tensor, q_table: Tensor, k_table: Tensor
@@ -135,14 +142,16 @@ class Turned(Encoding):
         return self.turn(q_BHTD, q_table), self.turn(k_BGTD, k_table)
 
     def turn(self, x_BHTD: Tensor, table: Tensor) -> Tensor:
-        width, others = table.shape[-1], x_BHTD.shape[-1] - table.shape[-1]
+        """Turn the channels by a table; the others are multiplied by `plain`."""
+        width = table.shape[-1]
+        others = x_BHTD.shape[-1] - width
         if not others:
             return turned(x_BHTD, *table, self.layout)
-        sizes = [others, width] if self.last else [width, others]
-        parts = list(x_BHTD.split(sizes, dim=-1))
-        parts[self.last] = turned(parts[self.last], *table, self.layout)
-        parts[not self.last] = parts[not self.last] * self.plain
-        return torch.cat(parts, dim=-1)
+        if self.last:
+            first, second = x_BHTD.split([others, width], dim=-1)
+            return torch.cat((first * self.plain, turned(second, *table, self.layout)), dim=-1)
+        first, second = x_BHTD.split([width, others], dim=-1)
+        return torch.cat((turned(first, *table, self.layout), second * self.plain), dim=-1)
 
 
 class Sloped(Alibi):
@@ -163,7 +172,8 @@ class Sloped(Alibi):
         super().__init__(shape)
         self.undivided_H = slope_H.detach().float()
         self.slope_H = self.undivided_H / divisor
-        self.rounded, self.divisor = rounded, divisor
+        self.rounded = rounded
+        self.divisor = divisor
 
     def columns(
         self, q_pos_T: Tensor, k_pos_T: Tensor, row_constant: bool
@@ -208,54 +218,50 @@ class AsTrained(Encoding):
     ):
         super().__init__(shape)
         self.subject = "this checkpoint"
-        if kind == "learned" and scaling is not None:
-            raise ConfigError(
-                "A learned table of positions has no frequencies that an extension is trained into:"
-                " choose extension=none."
-            )
-        if kind == "alibi" and scaling is not None:
-            raise ConfigError(
-                "ALiBi has no frequencies that an extension is trained into: choose extension=none."
-            )
+        if scaling is not None:
+            _check_scaling(kind)
         if kind == "learned" and rows_NC is None:
-            rows_NC = torch.arange(shape.reach, dtype=torch.float32)[:, None].expand(
-                -1, shape.d_model
-            )  # all rows differ
+            rows_T1 = torch.arange(shape.reach, dtype=torch.float32)[:, None]
+            rows_NC = rows_T1.expand(-1, shape.d_model)  # all rows differ
         self._rows = rows_NC
         if measured is None:
             promised = self._promised(kind, shape)
             measured = [Layer(promised, index=i) for i in range(shape.n_layer)]
-        whole = any(layer.window is None and layer.chunk is None for layer in measured)
-        local = {"extended": False, "scaled": False}
-        self._layers = [
-            replace(layer, **local) if whole and (layer.window or layer.chunk) else layer
-            for layer in measured
-        ]
+        self._layers = _extended_where_whole(measured)
         if scaling is not None:
-            made, tuned = make(scaling, kind=Extension), {}
-            for i, layer in enumerate(self._layers):
-                if layer.extended and isinstance(own := layer.encoding, Turned):
-                    tuned[own] = tuned.get(own) or own.tuned(made, scaling_len)
-                    self._layers[i] = replace(layer, encoding=tuned[own])
-            if not tuned:
-                raise ConfigError(
-                    "No layer with an extension rotates q and k, so none can be trained in: choose"
-                    " extension=none."
-                )
+            self._tune_layers(make(scaling, kind=Extension), scaling_len)
         if rows_NC is not None:
-            self.traits, self.tested_as = Trait.COORDINATE | Trait.TABLE, "learned"
+            self.traits = Trait.COORDINATE | Trait.TABLE
+            self.tested_as = "learned"
             self._layers = [replace(layer, encoding=self) for layer in self._layers]
             return
         has_slopes = any(isinstance(layer.encoding, Alibi) for layer in self._layers)
         self.tested_as = "alibi" if has_slopes else "rope"
-        kinds = [
-            layer.encoding.traits
-            for layer in self._layers
-            if layer.extended and layer.encoding.traits
-        ]
-        self.traits = kinds[0] if kinds else Trait(0)
-        for other in kinds[1:]:
-            self.traits &= other
+        self.traits = self._shared_traits()
+
+    def _tune_layers(self, scaling: Extension, scaling_len: float | None) -> None:
+        """Train an extension into the layers that turn; layers alike stay the same object."""
+        tuned: dict[Turned, Turned] = {}  # {encoding as measured: tuned}
+        for number, layer in enumerate(self._layers):
+            encoding = layer.encoding
+            if not layer.extended or not isinstance(encoding, Turned):
+                continue
+            if encoding not in tuned:
+                tuned[encoding] = encoding.tuned(scaling, scaling_len)
+            self._layers[number] = replace(layer, encoding=tuned[encoding])
+        if not tuned:
+            raise ConfigError(
+                "No layer with an extension rotates q and k, so none can be trained in: choose"
+                " extension=none."
+            )
+
+    def _shared_traits(self) -> Trait:
+        """Traits of all layers that an extension acts on and that have any."""
+        extended = [layer.encoding.traits for layer in self._layers if layer.extended]
+        with_traits = [traits for traits in extended if traits]
+        if not with_traits:
+            return Trait(0)
+        return functools.reduce(operator.and_, with_traits)
 
     def _promised(self, kind: str, shape: Shape) -> Encoding:
         """Encoding of all layers before the model is there."""
@@ -297,15 +303,10 @@ class AsTrained(Encoding):
         return list(self._layers)
 
     def spectrum(self) -> Spectrum | None:
-        turning = next(
-            (
-                layer.encoding
-                for layer in self._layers
-                if isinstance(layer.encoding, Turned) and layer.extended
-            ),
-            None,
-        )
-        return None if turning is None else turning.spectrum()
+        for layer in self._layers:
+            if layer.extended and isinstance(layer.encoding, Turned):
+                return layer.encoding.spectrum()
+        return None
 
     def rows(self) -> Tensor | None:
         return self._rows
@@ -314,3 +315,27 @@ class AsTrained(Encoding):
         self, pos_T: Tensor, spectrum: Spectrum | None, rows_NC: Tensor | None
     ) -> Tensor | None:
         return None if rows_NC is None else between_rows(rows_NC, pos_T)
+
+
+def _check_scaling(kind: str) -> None:
+    """Raise ConfigError for positions that no extension can be trained into."""
+    if kind == "learned":
+        raise ConfigError(
+            "A learned table of positions has no frequencies that an extension is trained into:"
+            " choose extension=none."
+        )
+    if kind == "alibi":
+        raise ConfigError(
+            "ALiBi has no frequencies that an extension is trained into: choose extension=none."
+        )
+
+
+def _extended_where_whole(layers: list[Layer]) -> list[Layer]:
+    """Layers of which extensions and scales act only on those that see the whole text, if any do."""
+    sees_all = [layer.window is None and layer.chunk is None for layer in layers]
+    if not any(sees_all):
+        return list(layers)
+    return [
+        layer if whole_text else replace(layer, extended=False, scaled=False)
+        for layer, whole_text in zip(layers, sees_all, strict=True)
+    ]

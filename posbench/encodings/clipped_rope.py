@@ -1,6 +1,6 @@
-"""Clipped RoPE: the slowest pairs of channels rotate less, or not at all: theta_c times 0.5 (1 +
-cos t), t from 0 to pi over these pairs.
+"""Clipped RoPE: the slowest pairs of channels rotate less, or not at all.
 
+The frequency theta_c of pair c is multiplied by 0.5 (1 + cos t), t from 0 to pi over these pairs.
 Li et al. 2026, arXiv 2602.05258, where it is called CoPE; here encoding=cope is Golovneva's. In
 hrlics/CoPE the slowest 20 of 64 pairs are clipped, so the first of these turns as before and the
 last not at all. `clip: hard` stops all of them, which p_rope does too. Clipping comes after any
@@ -32,9 +32,10 @@ class ClippedRope(Rope):
         clipped = math.ceil(share * pairs)
         with torch.device("cpu"):
             fade_F = 0.5 * (1 + torch.linspace(0, math.pi, clipped, dtype=torch.float64).cos())
-            self.left_F = torch.cat(
-                (torch.ones(pairs - clipped, dtype=torch.float64), fade_F * (clip == "soft"))
-            )
+            if clip == "hard":
+                fade_F = torch.zeros_like(fade_F)
+            unclipped_F = torch.ones(pairs - clipped, dtype=torch.float64)
+            self.share_F = torch.cat((unclipped_F, fade_F))  # of the frequency that is left
 
     def turning(self, spectrum: Spectrum) -> Spectrum:
-        return spectrum.changed(lambda freq_F: freq_F * self.left_F)
+        return spectrum.changed(lambda freq_F: freq_F * self.share_F)

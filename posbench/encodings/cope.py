@@ -45,8 +45,5 @@ class Cope(Encoding):
         added_BHSK = torch.lerp(
             score_BHSN.gather(-1, low_BHSK), score_BHSN.gather(-1, high_BHSK), count_BHSK - low_BHSK
         )
-        return (
-            (scores_BHSK * factor + self.scale * added_BHSK)
-            .masked_fill(~seen_SK, -torch.inf)
-            .softmax(dim=-1)
-        )
+        scores_BHSK = scores_BHSK * factor + self.scale * added_BHSK
+        return scores_BHSK.masked_fill(~seen_SK, -torch.inf).softmax(dim=-1)

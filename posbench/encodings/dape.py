@@ -1,9 +1,10 @@
-"""DAPE: weights softmax(z + b + MLP([z; b])): an MLP over the 2H content scores z and biases b of
-one pair (i, j) corrects its H scores.
+"""DAPE: an MLP over the scores and biases of one pair of tokens corrects its scores.
 
-Zheng et al. 2024, arXiv 2405.14722 (version 1), as in chuanyang-Zheng/DAPE: 2H -> 32 -> H with
-LeakyReLU, one MLP for each layer. The base bias b is KERPLE's logarithmic form (kerple.py). A
-factor on the logits multiplies z alone; the MLP sees z without it, as in training."""
+Weights are softmax(z + b + MLP([z; b])), with the content scores z and biases b, 2H in all, of the
+H heads for the pair (i, j). Zheng et al. 2024, arXiv 2405.14722 (version 1), as in
+chuanyang-Zheng/DAPE: 2H -> 32 -> H with LeakyReLU, one MLP for each layer. The base bias b is
+KERPLE's logarithmic form (kerple.py). A factor on the logits multiplies z alone; the MLP sees z
+without it, as in training."""
 
 import torch
 import torch.nn.functional as F
@@ -17,9 +18,8 @@ from posbench.position.interfaces import Encoding
 class Dape(Encoding):
     """Data-adaptive biases."""
 
-    traits = (
-        Trait.COORDINATE | Trait.UNBOUNDED
-    )  # not RELATIVE: whole rows are weighed, so there are no bands
+    # Not RELATIVE: whole rows are weighed, so there are no bands.
+    traits = Trait.COORDINATE | Trait.UNBOUNDED
 
     def __init__(self, shape: Shape, width: Size = 32):
         super().__init__(shape)
@@ -39,13 +39,13 @@ class Dape(Encoding):
         factor: Tensor | float,
         layer: int,
     ) -> Tensor:
-        inner, outer = self.inner[layer], self.outer[layer]
+        inner = self.inner[layer]
+        outer = self.outer[layer]
         z_weight, b_weight = inner.weight.chunk(2, dim=1)
         # The bias's half of the first layer is the same for the whole batch; heads stay in front,
         # so nothing is transposed.
-        hidden = z_weight @ scores_BHSK.flatten(2) + (
-            b_weight @ bias_HSK.flatten(1) + inner.bias[:, None]
-        )
+        hidden_of_bias = b_weight @ bias_HSK.flatten(1) + inner.bias[:, None]
+        hidden = z_weight @ scores_BHSK.flatten(2) + hidden_of_bias
         extra = outer.weight @ F.leaky_relu(hidden) + outer.bias[:, None]
         scores_BHSK = scores_BHSK * factor + bias_HSK + extra.unflatten(-1, seen_SK.shape)
         return scores_BHSK.masked_fill(~seen_SK, -torch.inf).softmax(dim=-1)

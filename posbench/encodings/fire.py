@@ -1,12 +1,12 @@
-"""FIRE: the bias f_h(psi(i - j) / psi(max(L, i))), psi(x) = ln(1 + c x), f a learned MLP 1 -> 32 ->
-H with ReLU; c and L are learned.
+"""FIRE: a bias that is a learned function of the distance, as a share of the query's position.
 
-Li et al. 2023, arXiv 2310.04418. Beyond L tokens the farthest key always reads f at 1, so the
-method interpolates by itself; that makes the bias depend on i and not on i - j alone. No official
-code was found; other people's copies start at c = 0.1 and L = 512. Here L starts at train_len / 4,
-which is 512 at 2048 tokens. Deviations from the copies: c and L are exponentials of the parameters,
-where the copies take absolute values. psi(max(L, i)) is clamped at 1e-6, where the copies add 1e-6,
-so that the farthest key reads exactly 1."""
+The bias is f_h(psi(i - j) / psi(max(L, i))), psi(x) = ln(1 + c x), f a learned MLP 1 -> 32 -> H
+with ReLU; c and L are learned. Li et al. 2023, arXiv 2310.04418. Beyond L tokens the farthest key
+always reads f at 1, so the method interpolates by itself; that makes the bias depend on i and not
+on i - j alone. No official code was found; other people's copies start at c = 0.1 and L = 512. Here
+L starts at train_len / 4, which is 512 at 2048 tokens. Deviations from the copies: c and L are
+exponentials of the parameters, where the copies take absolute values. psi(max(L, i)) is clamped at
+1e-6, where the copies add 1e-6, so that the farthest key reads exactly 1."""
 
 import math
 
@@ -40,16 +40,15 @@ class Fire(Encoding):
 
     def bias(self, q_pos_S: Tensor, k_pos_K: Tensor, layer: int) -> Tensor:
         n = layer % len(self.inner)
-        c, threshold = self.log_c[n].exp(), self.log_threshold[n].exp()
+        inner = self.inner[n]
+        outer = self.outer[n]
+        c = self.log_c[n].exp()
+        threshold = self.log_threshold[n].exp()
         delta_SK = (q_pos_S[:, None] - k_pos_K).clamp(min=0).float()
-        whole_S = torch.log1p(c * torch.maximum(threshold, q_pos_S.float())).clamp(min=1e-6)
-        share_SK = (
-            torch.log1p(c * delta_SK) / whole_S[:, None]
-        )  # from 0 for the query itself to at most 1 for the first token
+        largest_S = torch.log1p(c * torch.maximum(threshold, q_pos_S.float())).clamp(min=1e-6)
+        # From 0 for the query itself to at most 1 for the first token.
+        share_SK = torch.log1p(c * delta_SK) / largest_S[:, None]
         # Hidden units first: the result is [H, S, K] without a transposition.
-        hidden_W = torch.relu(
-            self.inner[n].weight * share_SK.flatten() + self.inner[n].bias[:, None]
-        )
-        return (self.outer[n].weight @ hidden_W + self.outer[n].bias[:, None]).unflatten(
-            -1, share_SK.shape
-        )
+        hidden_W = torch.relu(inner.weight * share_SK.flatten() + inner.bias[:, None])
+        bias_H = outer.weight @ hidden_W + outer.bias[:, None]
+        return bias_H.unflatten(-1, share_SK.shape)

@@ -1,12 +1,11 @@
-"""FoPE: RoPE whose cos and sin are mixtures of frequencies, C_gc(t) = sum_m A_gmc cos(t theta_m),
-S_gc(t) = sum_m A'_gmc sin(t theta_m).
+"""FoPE: RoPE whose cos and sin are mixtures of frequencies.
 
-Hua et al. 2024, arXiv 2412.17739. Only frequencies with a full turn in training take part, theta_m
->= 2 pi / train_len; the other pairs have frequency zero and do not turn. A and A' are the identity
-plus Xavier noise of gain 0.3 (0.3 to 0.6 for larger models), separate for each head and for sines
-and cosines, fixed unless `learnable`. Not orthogonal: scores are not a function of distance alone.
-An extension gets all head_dim / 2 frequencies; the pairs that rest are those that rested in
-training.
+C_gc(t) = sum_m A_gmc cos(t theta_m), S_gc(t) = sum_m A'_gmc sin(t theta_m). Hua et al. 2024, arXiv
+2412.17739. Only frequencies with a full turn in training take part, theta_m >= 2 pi / train_len;
+the other pairs have frequency zero and do not turn. A and A' are the identity plus Xavier noise of
+gain 0.3 (0.3 to 0.6 for larger models), separate for each head and for sines and cosines, fixed
+unless `learnable`. Not orthogonal: scores are not a function of distance alone. An extension gets
+all head_dim / 2 frequencies; the pairs that rest are those that rested in training.
 
 Between paper and the code people run (olmo/model.py): the code turns at most head_dim / 4 pairs,
 spread over the kept frequencies (`pairs`); it pads the resting pairs with sin = 1, which here is 0;
@@ -75,7 +74,5 @@ class Fope(Rope):
 
     def _mix(self, table: Tensor) -> Tensor:
         """Mixtures of cos and sin of every pair, 1 and 0 for the pairs at rest: [2, G, T, F]."""
-        return with_rest(
-            torch.stack((table[0] @ self.cos_GMF, table[1] @ self.sin_GMF)),
-            self.shape.head_dim // 2,
-        )
+        mixed = torch.stack((table[0] @ self.cos_GMF, table[1] @ self.sin_GMF))
+        return with_rest(mixed, self.shape.head_dim // 2)

@@ -1,11 +1,10 @@
-"""FoX, the forgetting transformer: score(i, j) += sum of log f_t over j < t <= i, log f_t =
-logsigmoid(w_h x_t + b_h).
+"""FoX, the forgetting transformer: gates between key and query add their logarithms to the score.
 
-Lin et al. 2025, arXiv 2503.02130: a gate of each head and layer, w as any other linear layer, b =
-0, no rotation. CABLE (Veisi et al. 2025, arXiv 2503.08067) is the same operator: its log f =
--softplus(h) is logsigmoid(-h). f = 1 is NoPE, and a constant f is ALiBi of slope -ln f. `rope:
-true` turns q and k as well, as the paper's ablation does; gates count tokens whatever an extension
-does.
+score(i, j) += sum of log f_t over j < t <= i, log f_t = logsigmoid(w_h x_t + b_h). Lin et al. 2025,
+arXiv 2503.02130: a gate of each head and layer, w as any other linear layer, b = 0, no rotation.
+CABLE (Veisi et al. 2025, arXiv 2503.08067) is the same operator: its log f = -softplus(h) is
+logsigmoid(-h). f = 1 is NoPE, and a constant f is ALiBi of slope -ln f. `rope: true` turns q and k
+as well, as the paper's ablation does; gates count tokens whatever an extension does.
 
 `data_dependent: false` is the paper's variant without w: b_h = -ln(e^(1 / tau_h) - 1), so that f =
 e^(-1 / tau_h), trained from tau_h spaced evenly in the logarithm from tau_min to tau_max.
@@ -41,7 +40,9 @@ class Fox(Encoding):
     ):
         super().__init__(shape)
         self.rope = Rope(shape, base, layout) if rope else None
-        self.traits = Trait.CONTENT | (self.rope.traits if rope else Trait(0))
+        self.traits = Trait.CONTENT
+        if self.rope is not None:
+            self.traits |= self.rope.traits
         self.data_dependent = data_dependent
         if data_dependent:
             self.gate = nn.ModuleList(
@@ -51,23 +52,22 @@ class Fox(Encoding):
                 nn.init.normal_(linear.weight, std=init_std)
                 nn.init.constant_(linear.bias, bias)
             return
-        tau_max = max(tau_min, shape.train_len) if tau_max is None else tau_max
+        if tau_max is None:
+            tau_max = max(tau_min, shape.train_len)
         if not 0.01 <= tau_min <= tau_max:
             raise ConfigError(
                 f"encoding.tau_min={tau_min} and encoding.tau_max={tau_max} must be tokens, 0.01 <="
                 " tau_min <= tau_max."
             )
-        tau_H = torch.linspace(
-            math.log(tau_min), math.log(tau_max), shape.n_head, dtype=torch.float64
-        ).exp()
+        ends = (math.log(tau_min), math.log(tau_max))
+        tau_H = torch.linspace(*ends, shape.n_head, dtype=torch.float64).exp()
         self.bias_LH = nn.Parameter(-(1 / tau_H).expm1().log().float().repeat(shape.n_layer, 1))
 
     def gates(self, x_BTC: Tensor, layer: int) -> Tensor:
-        logit_BTH = (
-            self.gate[layer](x_BTC)
-            if self.data_dependent
-            else self.bias_LH[layer].expand(*x_BTC.shape[:2], -1)
-        )
+        if self.data_dependent:
+            logit_BTH = self.gate[layer](x_BTC)
+        else:
+            logit_BTH = self.bias_LH[layer].expand(*x_BTC.shape[:2], -1)
         return F.logsigmoid(logit_BTH).mT
 
     def spectrum(self) -> Spectrum | None:

@@ -1,15 +1,16 @@
-"""Hybrid layers: local layers with a sliding window; the last of every `period` layers sees all
-keys, with another encoding.
+"""Hybrid layers: local ones with a sliding window, and full ones with another encoding.
 
-RNoPE-SWA (Yang et al. 2025, arXiv 2501.18795): local RoPE, full NoPE, as in Cohere's Command A and
-SWAN-GPT (Puvvada et al. 2025, arXiv 2504.08719): the default. Gemma 3 (2025, arXiv 2503.19786):
-RoPE in both, local base 10^4, full base 10^6, period 6 and window 1024;
-configs/encoding/gemma3.yaml, with this period. With a window up to train_len the local layers meet
-only distances that were in training. So extensions act on the full layers alone (Gemma 3 does the
-same with PI), unless `extend_local`. Scales never act on local layers, whose queries see no more
-keys than in training. A model of fewer layers than `period` is one period. Defaults: period 4,
-window train_len / 2 (larger models: 1/8 and less)."""
+The last of every `period` layers sees all keys. RNoPE-SWA (Yang et al. 2025, arXiv 2501.18795):
+local RoPE, full NoPE, as in Cohere's Command A and SWAN-GPT (Puvvada et al. 2025, arXiv
+2504.08719): the default. Gemma 3 (2025, arXiv 2503.19786): RoPE in both, local base 10^4, full base
+10^6, period 6 and window 1024; configs/encoding/gemma3.yaml, with this period. With a window up to
+train_len the local layers meet only distances that were in training. So extensions act on the full
+layers alone (Gemma 3 does the same with PI), unless `extend_local`. Scales never act on local
+layers, whose queries see no more keys than in training. A model of fewer layers than `period` is
+one period. Defaults: period 4, window train_len / 2 (larger models: 1/8 and less)."""
 
+import functools
+import operator
 from dataclasses import replace
 
 import torch
@@ -41,28 +42,18 @@ class Hybrid(Encoding):
         self.is_full = [(layer + 1) % period == 0 for layer in range(shape.n_layer)]
         self.extend_local = extend_local
         n_full = sum(self.is_full)
-        self.local: Encoding = make(
-            local, replace(shape, n_layer=shape.n_layer - n_full), kind=Encoding
-        )
+        local_shape = replace(shape, n_layer=shape.n_layer - n_full)
+        self.local: Encoding = make(local, local_shape, kind=Encoding)
         self.full: Encoding = make(full, replace(shape, n_layer=n_full), kind=Encoding)
         for name, node, part in (("local", local, self.local), ("full", full, self.full)):
-            embeds = (
-                part.embed(torch.zeros(1, dtype=torch.float64), part.spectrum(), part.rows())
-                is not None
-            )
-            if embeds or part.layers() != Encoding.layers(part):
+            if not _acts_inside_attention(part):
                 raise ConfigError(
                     f"encoding.{name}={node['_target_']} is for a whole model: choose one that acts"
                     " inside attention."
                 )
-        extended = [
-            part
-            for part in (self.full, self.local)[: 1 + extend_local]
-            if not isinstance(part, NoEncoding)
-        ]
-        self.traits = extended[0].traits if extended else Trait(0)
-        for part in extended[1:]:
-            self.traits &= part.traits
+        extended = [self.full, self.local] if extend_local else [self.full]
+        traits = [part.traits for part in extended if not isinstance(part, NoEncoding)]
+        self.traits = functools.reduce(operator.and_, traits) if traits else Trait(0)
         if Trait.SPECTRUM in self.traits:
             # OLMo 3 has RoPE of one base in local and full layers, factor 8 from 8,192 tokens
             # (OLMo-core's full_attn_layers_only: encoding=gemma3 encoding.full.base=10000), gpt-oss
@@ -73,14 +64,21 @@ class Hybrid(Encoding):
         self.scalable = self.full.scalable
 
     def layers(self) -> list[Layer]:
-        local, full = iter(self.local.layers()), iter(self.full.layers())
-        return [
-            (
-                next(full)
-                if is_full
-                else replace(
-                    next(local), window=self.window, extended=self.extend_local, scaled=False
-                )
-            )
-            for is_full in self.is_full
-        ]
+        local_layers = iter(self.local.layers())
+        full_layers = iter(self.full.layers())
+        local_rule = {"window": self.window, "extended": self.extend_local, "scaled": False}
+        layers = []
+        for is_full in self.is_full:
+            if is_full:
+                layers.append(next(full_layers))
+            else:
+                layers.append(replace(next(local_layers), **local_rule))
+        return layers
+
+
+def _acts_inside_attention(part: Encoding) -> bool:
+    """True for an encoding that adds nothing to embeddings and treats all layers alike."""
+    pos_T = torch.zeros(1, dtype=torch.float64)
+    if part.embed(pos_T, part.spectrum(), part.rows()) is not None:
+        return False
+    return part.layers() == Encoding.layers(part)

@@ -1,11 +1,11 @@
-"""KERPLE: a learned kernel of distance d = i - j for each head. log: z_ij - a ln(1 + b d); power:
-z_ij - a d^b, 0 < b < 2.
+"""KERPLE: each head subtracts a learned kernel of the distance d = i - j from its scores.
 
-Chi et al. 2022, arXiv 2205.09921; with b = 1 the power form is ALiBi of slope a. At the start, as
-in chijames/KERPLE: log a ~ U(0, 2), b ~ U(0, 1); power a ~ U(0, 1), b ~ U(0, 2), none below 0.01.
-Deviation: that code clamps the numbers in its forward pass (>= 0.01, b <= 2); here they are
-softplus of the parameters, and the power's b is 2 sigmoid, so no gradient becomes zero at a bound.
-They are not weights of an nn.Linear, so weight decay does not act on them."""
+log: z_ij - a ln(1 + b d); power: z_ij - a d^b, 0 < b < 2. Chi et al. 2022, arXiv 2205.09921; with b
+= 1 the power form is ALiBi of slope a. At the start, as in chijames/KERPLE: log a ~ U(0, 2), b ~
+U(0, 1); power a ~ U(0, 1), b ~ U(0, 2), none below 0.01. Deviation: that code clamps the numbers in
+its forward pass (>= 0.01, b <= 2); here they are softplus of the parameters, and the power's b is 2
+sigmoid, so no gradient becomes zero at a bound. They are not weights of an nn.Linear, so weight
+decay does not act on them."""
 
 from typing import Literal
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from posbench.position.geometry import Shape, Trait
 from posbench.position.interfaces import Encoding
 
-LEAST = 0.01
+LEAST = 0.01  # number at the start
 
 
 class Kerple(Encoding):
@@ -31,21 +31,17 @@ class Kerple(Encoding):
         self.form = form
         a_NH, b_NH = torch.rand(2, 1 if share_layers else shape.n_layer, shape.n_head)
         if form == "log":
-            self.raw_a, self.raw_b = (
-                nn.Parameter(_before_softplus(2 * a_NH)),
-                nn.Parameter(_before_softplus(b_NH)),
-            )
+            self.raw_a = nn.Parameter(_before_softplus(2 * a_NH))
+            self.raw_b = nn.Parameter(_before_softplus(b_NH))
         else:
-            self.raw_a, self.raw_b = (
-                nn.Parameter(_before_softplus(a_NH)),
-                nn.Parameter(b_NH.clamp(LEAST / 2, 1 - LEAST / 2).logit()),
-            )
+            self.raw_a = nn.Parameter(_before_softplus(a_NH))
+            self.raw_b = nn.Parameter(b_NH.clamp(LEAST / 2, 1 - LEAST / 2).logit())
 
     def profile(self, delta: Tensor, layer: int) -> Tensor:
-        wide = (-1, *[1] * delta.ndim)
-        raw_a, raw_b = (
-            raw_NH[layer % len(raw_NH)].view(wide) for raw_NH in (self.raw_a, self.raw_b)
-        )
+        by_head = (-1, *[1] * delta.ndim)
+        n = layer % len(self.raw_a)
+        raw_a = self.raw_a[n].view(by_head)
+        raw_b = self.raw_b[n].view(by_head)
         if self.form == "log":
             return -F.softplus(raw_a) * torch.log1p(F.softplus(raw_b) * delta)
         # 0^b has the derivative 0^b ln 0 in b, so distance 0 is left out of the power.
@@ -54,4 +50,5 @@ class Kerple(Encoding):
 
 
 def _before_softplus(value: Tensor) -> Tensor:
+    """Numbers whose softplus is `value`, at least LEAST."""
     return value.clamp(min=LEAST).expm1().log()

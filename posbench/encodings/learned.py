@@ -22,9 +22,9 @@ class Learned(Encoding):
         self, shape: Shape, beyond: Literal["refuse", "clamp"] = "refuse", init_std: float = 0.02
     ):
         super().__init__(shape)
-        self.traits = (
-            Trait.COORDINATE | Trait.TABLE | (Trait.UNBOUNDED if beyond == "clamp" else Trait(0))
-        )
+        self.traits = Trait.COORDINATE | Trait.TABLE
+        if beyond == "clamp":
+            self.traits |= Trait.UNBOUNDED
         self.weight = nn.Parameter(torch.randn(shape.reach, shape.d_model) * init_std)
 
     def rows(self) -> Tensor:

@@ -1,6 +1,6 @@
-"""LeRoPE: RoPE whose frequencies are learned: theta_c e^(a_c), one number a_c for each pair, 0 at
-the start, shared by all layers.
+"""LeRoPE: RoPE whose frequencies are learned.
 
+They are theta_c e^(a_c), one number a_c for each pair, 0 at the start, shared by all layers.
 Mistral AI 2026 (Mistral Large 4), as in transformers' models/mistral_large4, the only source: a
 model with YaRN from 512 tokens, every fourth layer without rotation, and logits times a_h ln n +
 b_h: configs/encoding/mistral_large4.yaml, with train.scale_attention=ssmax

@@ -1,11 +1,11 @@
-"""p-RoPE: RoPE whose slow pairs do not rotate; of the frequencies base^(-2c / head_dim) the m
-fastest are kept.
+"""p-RoPE: RoPE whose slow pairs do not rotate.
 
-Barbero, Vitvitskyi, Perivolaropoulos, Pascanu, Velickovic 2024, arXiv 2410.06205: m = p head_dim /
-2, p = 0.75 best in their models; p = 1 is RoPE and p = 0 NoPE. `cut: share` is that rule, rounded
-down as transformers' rope type `proportional` does. `cut: full_turns` keeps the pairs that made a
-full turn in training, train_len theta_c >= 2 pi, which is the idea of HoPE (Chen et al. 2024, arXiv
-2410.21216; its own rule for the cut could not be checked).
+Of the frequencies base^(-2c / head_dim) the m fastest are kept. Barbero, Vitvitskyi,
+Perivolaropoulos, Pascanu, Velickovic 2024, arXiv 2410.06205: m = p head_dim / 2, p = 0.75 best in
+their models; p = 1 is RoPE and p = 0 NoPE. `cut: share` is that rule, rounded down as transformers'
+rope type `proportional` does. `cut: full_turns` keeps the pairs that made a full turn in training,
+train_len theta_c >= 2 pi, which is the idea of HoPE (Chen et al. 2024, arXiv 2410.21216; its own
+rule for the cut could not be checked).
 
 The m pairs are a spectrum of their own, base^(2m / head_dim) over 2m channels, so that an
 extension's last pair is the last that turns."""
@@ -45,13 +45,18 @@ class PRope(Rope):
         super().__init__(
             shape, base, layout, scaling=scaling, scaling_len=scaling_len, window=window
         )
-        turns_F = super().spectrum().freq_F * shape.reach / (2 * math.pi)
-        self.active = int(p * shape.head_dim // 2) if cut == "share" else int((turns_F >= 1).sum())
+        if cut == "share":
+            self.active = int(p * shape.head_dim // 2)
+        else:
+            turns_F = super().spectrum().freq_F * shape.reach / (2 * math.pi)
+            self.active = int((turns_F >= 1).sum())
 
     def spectrum(self) -> Spectrum | None:
         """Frequencies of the pairs that turn; None if no pair turns, which is NoPE."""
-        whole = super().spectrum()
-        return replace(whole, freq_F=whole.freq_F[: self.active]) if self.active else None
+        if self.active == 0:
+            return None
+        all_pairs = super().spectrum()
+        return replace(all_pairs, freq_F=all_pairs.freq_F[: self.active])
 
     def table(self, pos_T: Tensor, spectrum: Spectrum | None) -> Tensor | None:
         if spectrum is None:

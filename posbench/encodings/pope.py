@@ -1,13 +1,12 @@
-"""PoPE: channels as polar coordinates, score(i, j) = sum_c mu(q_c) mu(k_c) cos((i - j) theta_c -
-phi_hc), mu = softplus.
+"""PoPE: channels as polar coordinates, a magnitude from the content and an angle from the position.
 
-Gopalakrishnan et al. 2025, arXiv 2509.10534. Every channel has a frequency of its own, theta_c =
-base^(-c / head_dim), c = 0..head_dim - 1, and its content is a magnitude alone; the phases phi of
-each head are learned, 0 at the start and held within -2 pi..0. Each channel becomes a cosine and a
-sine, so q and k are 2 head_dim wide; the score is still divided by sqrt(head_dim). Deviation:
-x-transformers adds phi to the angle of k, here it is taken from the angle of q: the same product,
-and query heads that share a key head keep phases of their own. All layers share the phases, as
-there."""
+score(i, j) = sum_c mu(q_c) mu(k_c) cos((i - j) theta_c - phi_hc), mu = softplus. Gopalakrishnan et
+al. 2025, arXiv 2509.10534. Every channel has a frequency of its own, theta_c = base^(-c /
+head_dim), c = 0..head_dim - 1, and its content is a magnitude alone; the phases phi of each head
+are learned, 0 at the start and held within -2 pi..0. Each channel becomes a cosine and a sine, so q
+and k are 2 head_dim wide; the score is still divided by sqrt(head_dim). Deviation: x-transformers
+adds phi to the angle of k, here it is taken from the angle of q: the same product, and query heads
+that share a key head keep phases of their own. All layers share the phases, as there."""
 
 import math
 
@@ -30,10 +29,9 @@ class Pope(Encoding):
         self.phase_H1D = nn.Parameter(torch.zeros(shape.n_head, 1, shape.head_dim))
 
     def spectrum(self) -> Spectrum:
-        channel_F = torch.arange(self.shape.head_dim, dtype=torch.float64)
-        return Spectrum(
-            self.base ** (-channel_F / self.shape.head_dim), self.base, 2 * self.shape.head_dim
-        )
+        width = self.shape.head_dim
+        channel_F = torch.arange(width, dtype=torch.float64)
+        return Spectrum(self.base ** (-channel_F / width), self.base, 2 * width)
 
     def table(self, pos_T: Tensor, spectrum: Spectrum) -> Tensor:
         """cos and sin of every angle: [2, T, D], float32."""
@@ -44,9 +42,15 @@ class Pope(Encoding):
         self, q_BHTD: Tensor, k_BGTD: Tensor, q_table: Tensor, k_table: Tensor
     ) -> tuple[Tensor, Tensor]:
         phase_H1D = self.phase_H1D.clamp(-2 * math.pi, 0)
-        (cos_TD, sin_TD), cos_H1D, sin_H1D = q_table, phase_H1D.cos(), phase_H1D.sin()
-        behind = cos_TD * cos_H1D + sin_TD * sin_H1D, sin_TD * cos_H1D - cos_TD * sin_H1D
-        q_BHTD, k_BGTD = F.softplus(q_BHTD), F.softplus(k_BGTD)
-        return torch.cat([q_BHTD * wave for wave in behind], dim=-1), torch.cat(
-            [k_BGTD * wave_TD for wave_TD in k_table], dim=-1
-        )
+        cos_H1D = phase_H1D.cos()
+        sin_H1D = phase_H1D.sin()
+        cos_TD, sin_TD = q_table
+        # cos and sin of the angle minus the phase.
+        q_cos_HTD = cos_TD * cos_H1D + sin_TD * sin_H1D
+        q_sin_HTD = sin_TD * cos_H1D - cos_TD * sin_H1D
+        k_cos_TD, k_sin_TD = k_table
+        q_BHTD = F.softplus(q_BHTD)
+        k_BGTD = F.softplus(k_BGTD)
+        q_BHTR = torch.cat((q_BHTD * q_cos_HTD, q_BHTD * q_sin_HTD), dim=-1)
+        k_BGTR = torch.cat((k_BGTD * k_cos_TD, k_BGTD * k_sin_TD), dim=-1)
+        return q_BHTR, k_BGTR

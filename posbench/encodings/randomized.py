@@ -1,9 +1,9 @@
-"""Randomised positions: in training a text of T tokens has T integer positions drawn without
-replacement from 0..max_len - 1, sorted.
+"""Randomised positions: a training text has sorted random positions below max_len.
 
-Ruoss et al. 2023, arXiv 2305.16843; max_len = 2048 for texts of up to 40 tokens, evaluated to 500.
-A wrapper: `base` is any encoding, and it is built for coordinates below max_len, so that a table
-has that many rows. One draw for each training step, shared by the batch, as in
+A text of T tokens has T integers drawn without replacement from 0..max_len - 1. Ruoss et al. 2023,
+arXiv 2305.16843; max_len = 2048 for texts of up to 40 tokens, evaluated to 500. A wrapper: `base`
+is any encoding, and it is built for coordinates below max_len, so that a table has that many rows.
+One draw for each training step, shared by the batch, as in
 google-deepmind/randomized_positional_encodings. That code draws at evaluation too (`eval: random`,
 here the same draw for each length); `spread` takes token t at floor(t max_len / T), evenly from 0,
 and `arange` at t.
@@ -47,7 +47,8 @@ class Randomized(Repositioned):
                 f"encoding.max_len={max_len} is shorter than train_len={shape.train_len}: choose at"
                 " least that."
             )
-        self.eval, self.real = eval, real
+        self.eval = eval
+        self.real = real
         self.base: Encoding = make(base, replace(shape, positions=self.max_len), kind=Encoding)
         for part in dict.fromkeys([self.base, *(layer.encoding for layer in self.base.layers())]):
             part.traits = part.traits & ~(Trait.UNBOUNDED | Trait.RELATIVE)
@@ -66,18 +67,22 @@ class Randomized(Repositioned):
                 " or train with more."
             )
         if generator is None and self.eval != "random":
-            index_T = torch.arange(length)
-            if self.eval == "spread" and self.real:
-                return index_T.double() * self.max_len / length
-            return (index_T * self.max_len // length if self.eval == "spread" else index_T).double()
-        generator = generator or torch.Generator().manual_seed(length)
+            return self._fixed(torch.arange(length))
+        if generator is None:
+            generator = torch.Generator().manual_seed(length)
         if self.real:
-            return (
-                (torch.rand(length, generator=generator, dtype=torch.float64) * self.max_len)
-                .sort()
-                .values
-            )
-        return torch.randperm(self.max_len, generator=generator)[:length].sort().values.double()
+            drawn_T = torch.rand(length, generator=generator, dtype=torch.float64) * self.max_len
+        else:
+            drawn_T = torch.randperm(self.max_len, generator=generator)[:length]
+        return drawn_T.sort().values.double()
+
+    def _fixed(self, index_T: Tensor) -> Tensor:
+        """Positions of an evaluation that draws none."""
+        if self.eval == "arange":
+            return index_T.double()
+        if self.real:
+            return index_T.double() * self.max_len / len(index_T)
+        return (index_T * self.max_len // len(index_T)).double()
 
     @property
     def limit(self) -> int:

@@ -1,10 +1,10 @@
-"""RoPE: channel pair c of q and k at position t is rotated by the angle t theta_c, theta_c =
-base^(-2c / head_dim).
+"""RoPE: pairs of channels of q and k are rotated by angles proportional to the position.
 
-Su et al. 2021, arXiv 2104.09864. Two layouts of the same function class, which differ by a
-permutation of the output channels of W_q and W_k: `half` pairs channels (c, c + head_dim/2) as
-GPT-NeoX and Llama do, `interleaved` pairs (2c, 2c + 1) as the paper does. Angles are computed in
-float64 and kept in float32 whatever the model's dtype.
+Pair c at position t is rotated by the angle t theta_c, theta_c = base^(-2c / head_dim). Su et al.
+2021, arXiv 2104.09864. Two layouts of the same function class, which differ by a permutation of the
+output channels of W_q and W_k: `half` pairs channels (c, c + head_dim/2) as GPT-NeoX and Llama do,
+`interleaved` pairs (2c, 2c + 1) as the paper does. Angles are computed in float64 and kept in
+float32 whatever the model's dtype.
 
 `fraction` below 1 is partial RoPE (Black et al. 2022, GPT-NeoX, arXiv 2204.06745: 0.25): the first
 r = fraction head_dim channels are turned, with frequencies base^(-2c / r), and the others carry no
@@ -59,19 +59,10 @@ class Rope(Encoding):
         unturned: list[int] | Period | None = None,
     ):
         super().__init__(shape)
-        turned = fraction * shape.head_dim
-        self.rotary_dim = round(turned)
-        if (
-            not 4 <= self.rotary_dim <= shape.head_dim
-            or self.rotary_dim % 2
-            or abs(self.rotary_dim - turned) > 1e-6
-        ):
-            raise ConfigError(
-                f"encoding.fraction={fraction} of the head width {shape.head_dim} is {turned:g}"
-                " channels, and RoPE turns an even number, at least 4: choose another fraction up"
-                " to 1, or another model.head_dim."
-            )
-        self.base, self.layout, self.resonance = base, layout, resonance
+        self.rotary_dim = _rotary_dim(fraction, shape.head_dim)
+        self.base = base
+        self.layout = layout
+        self.resonance = resonance
         self.windows = list(window) if isinstance(window, list) else [window] * shape.n_layer
         if len(self.windows) != shape.n_layer:
             raise ConfigError(
@@ -88,28 +79,21 @@ class Rope(Encoding):
                 f"encoding.amplitude={amplitude} must be above 0, and belongs to an"
                 " encoding.scaling: leave it out."
             )
-        if isinstance(unturned, int):
-            period = max(2, min(unturned, shape.n_layer))
-            unturned = list(range(period - 1, shape.n_layer, period))
-        if unturned and not set(unturned) < set(range(shape.n_layer)):
-            raise ConfigError(
-                f"encoding.unturned={unturned} must be some of the layers 0 to {shape.n_layer - 1},"
-                " counted from 0."
-            )
-        self.nope = NoEncoding(shape) if unturned else None
-        self.unturned = frozenset(unturned or ())
-        self.scaling, self.scaling_len, self.amplitude = None, scaling_len, 1.0
+        self.unturned = _unturned_layers(unturned, shape.n_layer)
+        self.nope = NoEncoding(shape) if self.unturned else None
+        self.scaling = None
+        self.scaling_len = scaling_len
+        self.amplitude = 1.0
         self._last: tuple[Tensor, tuple[Tensor, Tensor]] | None = None
-        with torch.device(
-            "cpu"
-        ):  # real numbers even on the meta device, where a model is made only for its shapes
+        # Real numbers even on the meta device, where a model is made only for its shapes.
+        with torch.device("cpu"):
             channel_F = torch.arange(0, self.rotary_dim, 2, dtype=torch.float64)
-            self.plain = self.own = Spectrum(
-                base ** (-channel_F / self.rotary_dim), base, self.rotary_dim
-            )
+            freq_F = base ** (-channel_F / self.rotary_dim)
+            self.plain = Spectrum(freq_F, base, self.rotary_dim)
+            self.trained = self.plain
             if scaling is not None:
                 self.scaling = make(scaling, kind=Extension)
-                self.own, sharper = trained_in(
+                self.trained, sharper = trained_in(
                     self.scaling, self.plain, scaling_len, shape.train_len
                 )
                 self.amplitude = amplitude or sharper
@@ -117,16 +101,17 @@ class Rope(Encoding):
                     self.traits = self.traits & ~Trait.SPECTRUM
 
     def layers(self) -> list[Layer]:
-        return [
-            Layer(self.nope if i in self.unturned else self, window=window, index=i)
-            for i, window in enumerate(self.windows)
-        ]
+        layers = []
+        for number, window in enumerate(self.windows):
+            encoding = self.nope if number in self.unturned else self
+            layers.append(Layer(encoding, window=window, index=number))
+        return layers
 
     def spectrum(self) -> Spectrum:
-        return self.own
+        return self.trained
 
     def spectrum_at(self, length: int) -> Spectrum:
-        if self.scaling is None or self.own is not self.spectrum():
+        if self.scaling is None or self.trained is not self.spectrum():
             return self.spectrum()
         with torch.device("cpu"):
             return trained_in(self.scaling, self.plain, self.scaling_len, length)[0]
@@ -134,9 +119,8 @@ class Rope(Encoding):
     def turning(self, spectrum: Spectrum) -> Spectrum:
         if not self.resonance:
             return spectrum
-        return spectrum.changed(
-            lambda freq_F: 2 * math.pi / (2 * math.pi / freq_F).round()
-        )  # wavelengths of whole tokens
+        # Wavelengths of whole tokens.
+        return spectrum.changed(lambda freq_F: 2 * math.pi / (2 * math.pi / freq_F).round())
 
     def table(self, pos_T: Tensor, spectrum: Spectrum) -> Tensor:
         """cos and sin of every angle, times the amplitude of the scaling: [2, T, F], float32."""
@@ -163,3 +147,29 @@ class Rope(Encoding):
         if self._last is None or self._last[0] is not table:
             self._last = table, wide(table, self.layout)
         return self._last[1]
+
+
+def _rotary_dim(fraction: float, head_dim: int) -> int:
+    """Number of channels that turn. Raises ConfigError for a share that is no even number."""
+    channels = fraction * head_dim
+    rotary_dim = round(channels)
+    if not 4 <= rotary_dim <= head_dim or rotary_dim % 2 or abs(rotary_dim - channels) > 1e-6:
+        raise ConfigError(
+            f"encoding.fraction={fraction} of the head width {head_dim} is {channels:g} channels,"
+            " and RoPE turns an even number, at least 4: choose another fraction up to 1, or"
+            " another model.head_dim."
+        )
+    return rotary_dim
+
+
+def _unturned_layers(unturned: list[int] | int | None, n_layer: int) -> frozenset[int]:
+    """Indices of the layers without rotation. Raises ConfigError unless they are some of all."""
+    if isinstance(unturned, int):
+        period = max(2, min(unturned, n_layer))
+        unturned = list(range(period - 1, n_layer, period))
+    if unturned and not set(unturned) < set(range(n_layer)):
+        raise ConfigError(
+            f"encoding.unturned={unturned} must be some of the layers 0 to {n_layer - 1}, counted"
+            " from 0."
+        )
+    return frozenset(unturned or ())

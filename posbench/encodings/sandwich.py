@@ -1,10 +1,10 @@
-"""Sandwich: head h = 1..H adds (sum over c of cos((i - j) w_c) - D/2) / (8h/H) to the scaled score,
-w_c = 10000^(-2c/D), c = 0..D/2-1.
+"""Sandwich: the inner product of two sinusoidal embeddings as a bias on distance.
 
-Chi et al. 2022, arXiv 2212.10356: the inner product of two sinusoidal embeddings, as a bias that is
-0 for i = j and negative elsewhere. Nothing is learned. D is the paper's 128 whatever the model's
-width. NVIDIA/NeMo's copy differs: it counts c from 1, which drops the fastest frequency, and takes
-the head's width for D."""
+Head h = 1..H adds (sum over c of cos((i - j) w_c) - D/2) / (8h/H) to the scaled score, w_c =
+10000^(-2c/D), c = 0..D/2-1. Chi et al. 2022, arXiv 2212.10356: the inner product of two sinusoidal
+embeddings, as a bias that is 0 for i = j and negative elsewhere. Nothing is learned. D is the
+paper's 128 whatever the model's width. NVIDIA/NeMo's copy differs: it counts c from 1, which drops
+the fastest frequency, and takes the head's width for D."""
 
 import torch
 from torch import Tensor
@@ -35,7 +35,6 @@ class Sandwich(Encoding):
         # One frequency at a time: all at once would need D/2 times the memory of a block's scores.
         total = sum(torch.cos(delta * speed) for speed in self.speeds) - len(self.speeds)
         n_head = self.shape.n_head
-        share_H = n_head / (
-            8 * torch.arange(1, n_head + 1, dtype=torch.float32, device=delta.device)
-        )
+        head_H = torch.arange(1, n_head + 1, dtype=torch.float32, device=delta.device)
+        share_H = n_head / (8 * head_H)
         return share_H.view(-1, *[1] * delta.ndim) * total.float()

@@ -1,9 +1,9 @@
-"""Positions of a running engine (posbench/engines), which are its own: posbench asks it for losses
-and neither knows nor changes them.
+"""Positions of a running engine (posbench/engines), which are its own.
 
-No formula. `engine` is its kind, such as llama_cpp, and the other arguments are those it was
-started with, as far as they are known here. No extension and no scale acts, but recompute_window,
-which only chooses the text that is sent."""
+posbench asks it for losses and neither knows nor changes them. No formula. `engine` is its kind,
+such as llama_cpp, and the other arguments are those it was started with, as far as they are known
+here. No extension and no scale acts, but recompute_window, which only chooses the text that is
+sent."""
 
 from posbench.position.geometry import Shape
 from posbench.position.interfaces import ANY, Encoding, Layer
@@ -17,7 +17,8 @@ class Served(Encoding):
 
     def __init__(self, shape: Shape, engine: str, **settings: object):
         super().__init__(shape)
-        self.engine, self.settings = engine, settings
+        self.engine = engine
+        self.settings = settings
 
     def layers(self) -> list[Layer]:
         return [

@@ -1,9 +1,9 @@
-"""Sinusoidal absolute positions: x_t += g P[t], P[t, 2c] = sin(t w_c), P[t, 2c+1] = cos(t w_c), w_c
-= base^(-2c / d_model).
+"""Sinusoidal absolute positions: sines and cosines are added to the embeddings.
 
-Vaswani et al. 2017, arXiv 1706.03762. Deviation: the paper adds P to sqrt(d_model) times the
-embedding; here the embedding is left alone and P has one learned gain g, d_model^-0.5 at the start
-(the same ratio of the two, and it may move)."""
+x_t += g P[t], P[t, 2c] = sin(t w_c), P[t, 2c+1] = cos(t w_c), w_c = base^(-2c / d_model). Vaswani
+et al. 2017, arXiv 1706.03762. Deviation: the paper adds P to sqrt(d_model) times the embedding;
+here the embedding is left alone and P has one learned gain g, d_model^-0.5 at the start (the same
+ratio of the two, and it may move)."""
 
 import torch
 from torch import Tensor, nn
@@ -30,15 +30,13 @@ class Sinusoidal(Encoding):
         self.gain = nn.Parameter(torch.tensor(shape.d_model**-0.5))
 
     def spectrum(self) -> Spectrum:
-        channel_F = torch.arange(0, self.shape.d_model, 2, dtype=torch.float64)
-        return Spectrum(
-            self.base ** (-channel_F / self.shape.d_model), self.base, self.shape.d_model
-        )
+        width = self.shape.d_model
+        channel_F = torch.arange(0, width, 2, dtype=torch.float64)
+        return Spectrum(self.base ** (-channel_F / width), self.base, width)
 
     def embed(self, pos_T: Tensor, spectrum: Spectrum, rows_NC: Tensor | None) -> Tensor:
-        if (
-            self._last is None or self._last[0] is not pos_T or self._last[1] is not spectrum
-        ):  # a plan has the same in every step
+        # A plan has the same coordinates and spectrum in every step.
+        if self._last is None or self._last[0] is not pos_T or self._last[1] is not spectrum:
             angle_TF = spectrum.angles(pos_T)
             wave_TC = torch.stack((angle_TF.sin(), angle_TF.cos()), dim=-1).flatten(1)
             self._last = pos_T, spectrum, wave_TC.to(self.gain)

@@ -1,12 +1,11 @@
-"""T5 relative bias: z_ij + beta[h, bucket(i - j)], beta learned, one number per head and bucket of
-distances.
+"""T5 relative bias: one learned number for each head and bucket of distances.
 
-Raffel et al. 2019, arXiv 1910.10683, causal form, with N = n_buckets and D = max_distance:
-distances below N/2 have a bucket each, then bucket(d) = N/2 + floor(ln(d / (N/2)) / ln(D / (N/2)) *
-(N - N/2)), at most N - 1. A fraction of a token counts as the whole one below. Bucket edges are
-solved in integers; T5's float32 logarithm may put a distance exactly on an edge one bucket too low
-(17, 27: d = 18). Deviations: content scores keep 1 / sqrt(head_dim), which T5 does not have; D is
-length-matched, the paper's is 128."""
+The score is z_ij + beta[h, bucket(i - j)], beta learned. Raffel et al. 2019, arXiv 1910.10683,
+causal form, with N = n_buckets and D = max_distance: distances below N/2 have a bucket each, then
+bucket(d) = N/2 + floor(ln(d / (N/2)) / ln(D / (N/2)) * (N - N/2)), at most N - 1. A fraction of a
+token counts as the whole one below. Bucket edges are solved in integers; T5's float32 logarithm may
+put a distance exactly on an edge one bucket too low (17, 27: d = 18). Deviations: content scores
+keep 1 / sqrt(head_dim), which T5 does not have; D is length-matched, the paper's is 128."""
 
 import bisect
 
@@ -20,8 +19,10 @@ from posbench.position.interfaces import Encoding
 
 
 def bucket_starts(n_buckets: int, max_distance: int) -> list[int]:
-    """Smallest distance in tokens of bucket 1, 2, ..., in ascending order; equal ones are
-    possible.
+    """Smallest distance in tokens of bucket 1, 2, ..., ascending; equal ones are possible.
+
+    >>> bucket_starts(8, 32)
+    [1, 2, 3, 4, 7, 12, 20]
     """
     exact = n_buckets // 2
     wide = n_buckets - exact
@@ -58,9 +59,8 @@ class T5(Encoding):
             )
         start_N = torch.tensor(bucket_starts(n_buckets, max_distance), dtype=torch.float32)
         self.register_buffer("start_N", start_N, persistent=False)
-        self.weight = nn.Parameter(
-            torch.randn(1 if share_layers else shape.n_layer, n_buckets, shape.n_head) * init_std
-        )
+        n_tables = 1 if share_layers else shape.n_layer
+        self.weight = nn.Parameter(torch.randn(n_tables, n_buckets, shape.n_head) * init_std)
 
     def profile(self, delta: Tensor, layer: int) -> Tensor:
         bucket = torch.bucketize(delta, self.start_N, right=True)

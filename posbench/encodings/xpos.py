@@ -1,13 +1,13 @@
-"""xPos: RoPE whose pair c also decays with distance, score_c(i, j) = zeta_c^((i - j) / B) x RoPE's,
-zeta_c = (2c / head_dim + g) / (1 + g).
+"""xPos: RoPE whose pairs also decay with distance.
 
-Sun et al. 2022, arXiv 2212.10554; g = 0.4, B = 512 in microsoft/torchscale and trained at 1024
-tokens. B decides how far a model can see (the fastest pair falls to 1/e within 0.8 B tokens), so
-the default here is train_len / 2, the published ratio. The paper reads long texts by blocks of
-train_len (extension=window is near to it). PI stretches the decay with the rotation. Deviation: the
-code centres the exponents on the middle of the text, here each kernel counts from near its own
-queries; the product is the same and nothing overflows at any length (DCA with chunks far above
-train_len aside)."""
+score_c(i, j) = zeta_c^((i - j) / B) x RoPE's, zeta_c = (2c / head_dim + g) / (1 + g). Sun et al.
+2022, arXiv 2212.10554; g = 0.4, B = 512 in microsoft/torchscale and trained at 1024 tokens. B
+decides how far a model can see (the fastest pair falls to 1/e within 0.8 B tokens), so the default
+here is train_len / 2, the published ratio. The paper reads long texts by blocks of train_len
+(extension=window is near to it). PI stretches the decay with the rotation. Deviation: the code
+centres the exponents on the middle of the text, here each kernel counts from near its own queries;
+the product is the same and nothing overflows at any length (DCA with chunks far above train_len
+aside)."""
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from posbench.common.errors import ConfigError
 from posbench.encodings.rope import Rope
 from posbench.position.geometry import Above0, Base, Layout, Shape
 
-# per token: over the 512 queries that a kernel takes at once, e^(512 x 0.16) is still a float32
+# Per token: over the 512 queries that a kernel takes at once, e^(512 x 0.16) is still a float32.
 FASTEST = 0.16
 
 

@@ -1,10 +1,10 @@
-"""ABF: the base of the frequencies is replaced by a larger constant, theta'_c = base'^(-c / m), c =
-0..m-1, m pairs.
+"""ABF: the base of the frequencies is replaced by a larger constant.
 
-Xiong et al. 2023, arXiv 2309.16039 (Llama 2 Long): 10000 to 500000, followed by training at the new
-length. Used on a trained model as it is, it is NTK-aware scaling by s = (base' / base)^((m - 1) /
-m) (44 for 32 pairs), at every length: texts within train_len change too. The base replaced is the
-spectrum's own: for p_rope, that of the grid on which its active pairs lie."""
+theta'_c = base'^(-c / m), c = 0..m-1, m pairs. Xiong et al. 2023, arXiv 2309.16039 (Llama 2 Long):
+10000 to 500000, followed by training at the new length. Used on a trained model as it is, it is
+NTK-aware scaling by s = (base' / base)^((m - 1) / m) (44 for 32 pairs), at every length: texts
+within train_len change too. The base replaced is the spectrum's own: for p_rope, that of the grid
+on which its active pairs lie."""
 
 from dataclasses import replace
 

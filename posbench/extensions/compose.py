@@ -6,6 +6,7 @@ table_linear) act after it on its coordinates, as the DCA code divides the posit
 At most one part may crop."""
 
 import math
+import operator
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import reduce
@@ -28,56 +29,57 @@ class Compose(Extension):
     """
 
     def __init__(self, parts: dict[str, dict | None] | list[dict]):
-        nodes = [node for node in (parts.values() if isinstance(parts, dict) else parts) if node]
+        listed = parts.values() if isinstance(parts, dict) else parts
+        nodes = [node for node in listed if node]
         if not nodes:
             raise ConfigError(
                 "extension.parts is empty: name at least one extension, or choose extension=none."
             )
         self.parts: list[Extension] = [make(node, kind=Extension) for node in nodes]
         mapping = [part for part in self.parts if not _moves_only(part)]
-        cropping = [part for part in self.parts if part.crop(_own(part, PROBE)) is not None]
-        for found, what in (
-            (mapping, "says which keys a query sees"),
-            (cropping, "crops the text"),
-        ):
-            if len(found) > 1:
-                names = " and ".join(type(part).__name__ for part in found)
-                raise ConfigError(
-                    f"extension.parts names {names}, and each of them {what}: keep one."
-                )
+        cropping = [part for part in self.parts if part.crop(_part_span(part, PROBE)) is not None]
+        _check_one(mapping, "says which keys a query sees")
+        _check_one(cropping, "crops the text")
         self.mapping = mapping[0] if mapping else None
-        self.needs = reduce(lambda a, b: a | b, (part.needs for part in self.parts), Trait(0))
+        self.needs = reduce(operator.or_, (part.needs for part in self.parts), Trait(0))
         self.tested_with = _shared([part.tested_with for part in self.parts])
 
     def target_len(self, length: int) -> float:
         return max(part.target_len(length) for part in self.parts)
 
     def spectrum(self, spectrum: Spectrum, span: Span) -> Spectrum:
-        return reduce(
-            lambda found, part: part.spectrum(found, _own(part, span)), self.parts, spectrum
-        )
+        for part in self.parts:
+            spectrum = part.spectrum(spectrum, _part_span(part, span))
+        return spectrum
 
     def rows(self, rows_NC: Tensor, span: Span) -> Tensor:
-        return reduce(lambda found, part: part.rows(found, _own(part, span)), self.parts, rows_NC)
+        for part in self.parts:
+            rows_NC = part.rows(rows_NC, _part_span(part, span))
+        return rows_NC
 
     def bands(self, span: Span) -> tuple[Band, ...]:
-        bands = self.mapping.bands(_own(self.mapping, span)) if self.mapping else (Band(),)
+        bands = (Band(),)
+        if self.mapping is not None:
+            bands = self.mapping.bands(_part_span(self.mapping, span))
         for part in self.parts:
             if part is not self.mapping:
-                (moved,) = part.bands(_own(part, span))
-                bands = tuple(
-                    replace(band, q=_after(moved.q, band.q), k=_after(moved.k, band.k))
-                    for band in bands
-                )
+                (move,) = part.bands(_part_span(part, span))
+                bands = tuple(_moved(band, move) for band in bands)
         return bands
 
     def temperature(self, span: Span) -> float:
-        return math.prod(part.temperature(_own(part, span)) for part in self.parts)
+        return math.prod(part.temperature(_part_span(part, span)) for part in self.parts)
 
     def crop(self, span: Span) -> int | None:
-        return next(
-            (crop for part in self.parts if (crop := part.crop(_own(part, span))) is not None), None
-        )
+        crops = [part.crop(_part_span(part, span)) for part in self.parts]
+        return next((crop for crop in crops if crop is not None), None)
+
+
+def _check_one(parts: list[Extension], what: str) -> None:
+    """Raise ConfigError for several parts of which one alone may do something."""
+    if len(parts) > 1:
+        names = " and ".join(type(part).__name__ for part in parts)
+        raise ConfigError(f"extension.parts names {names}, and each of them {what}: keep one.")
 
 
 def _moves_only(part: Extension) -> bool:
@@ -88,8 +90,14 @@ def _moves_only(part: Extension) -> bool:
     return len(bands) == 1 and bands[0].first is start and bands[0].last is identity
 
 
-def _own(part: Extension, span: Span) -> Span:
+def _part_span(part: Extension, span: Span) -> Span:
+    """The span with the part's own target_len."""
     return replace(span, target_len=part.target_len(span.length))
+
+
+def _moved(band: Band, move: Band) -> Band:
+    """A band whose coordinates another one moves further."""
+    return replace(band, q=_after(move.q, band.q), k=_after(move.k, band.k))
 
 
 def _after(outer: IndexMap, inner: IndexMap) -> IndexMap:
@@ -98,10 +106,12 @@ def _after(outer: IndexMap, inner: IndexMap) -> IndexMap:
 
 def _shared(sets: list[Mapping[str, str]]) -> Mapping[str, str]:
     """Names that every part was tested with, and the sources of all parts."""
-    named = [one for one in sets if one != ANY]
-    shared = [name for name in named[0] if all(name in one for one in named)] if named else []
-    return (
-        {name: "; ".join(dict.fromkeys(one[name] for one in named)) for name in shared}
-        if named
-        else ANY
-    )
+    restricted = [tested_with for tested_with in sets if tested_with != ANY]
+    if not restricted:
+        return ANY
+    shared = {}
+    for name in restricted[0]:
+        if all(name in tested_with for tested_with in restricted):
+            sources = dict.fromkeys(tested_with[name] for tested_with in restricted)
+            shared[name] = "; ".join(sources)
+    return shared

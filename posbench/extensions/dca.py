@@ -1,12 +1,12 @@
-"""Dual chunk attention: in chunks of S tokens, key j lies at j mod S, query i at i mod S for its
-own chunk, at most at c = S + w beyond it.
+"""Dual chunk attention: distances are exact within chunks of tokens, and capped beyond.
 
-An et al. 2024, arXiv 2402.17463 (HKUNLP/ChunkLlama). Three bands: keys of the query's own chunk
-(query at i mod S), of the chunk before (min(i mod S + S, c)) and of older ones (as the last query
-of a chunk in the second band: c, but 2S - 1 for w = S). Distances are exact within a chunk and
-within w tokens across a boundary, and never above c. Up to S tokens nothing changes. Defaults are
-the authors': c = 3/4 train_len, w = train_len / 16. The reference adds exponentials of three
-partial softmaxes, which can overflow; here one softmax covers all bands."""
+In chunks of S tokens, key j lies at j mod S, query i at i mod S for its own chunk, at most at c = S
++ w beyond it. An et al. 2024, arXiv 2402.17463 (HKUNLP/ChunkLlama). Three bands: keys of the
+query's own chunk (query at i mod S), of the chunk before (min(i mod S + S, c)) and of older ones
+(as the last query of a chunk in the second band: c, but 2S - 1 for w = S). Distances are exact
+within a chunk and within w tokens across a boundary, and never above c. Up to S tokens nothing
+changes. Defaults are the authors': c = 3/4 train_len, w = train_len / 16. The reference adds
+exponentials of three partial softmaxes, which can overflow; here one softmax covers all bands."""
 
 import torch
 from torch import Tensor
@@ -28,7 +28,8 @@ class Dca(Extension):
                 f"extension.chunk={chunk} and extension.local={local} must be tokens, 1 <= chunk"
                 " and 0 <= local <= chunk."
             )
-        self.chunk, self.local = chunk, local
+        self.chunk = chunk
+        self.local = local
 
     def bands(self, span: Span) -> tuple[Band, ...]:
         w = span.train_len // 16 if self.local is None else self.local

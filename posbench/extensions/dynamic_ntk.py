@@ -1,8 +1,8 @@
-"""Dynamic NTK: NTK-aware scaling (see ntk) by s_eff = f s - (f - 1), s = target_len / train_len
-once that exceeds 1.
+"""Dynamic NTK: NTK-aware scaling (see ntk) by a factor that overshoots.
 
-emozilla 2023 (forum post); jquesnelle/yarn LlamaDynamicScaledRotaryEmbedding, rope type `dynamic`
-of transformers. f = 1 is ntk, f = 2 the usual setting (2 L / L0 - 1), f = 4 at 8 times the length
+The factor is s_eff = f s - (f - 1), s = target_len / train_len once that exceeds 1. emozilla 2023
+(forum post); jquesnelle/yarn LlamaDynamicScaledRotaryEmbedding, rope type `dynamic` of
+transformers. f = 1 is ntk, f = 2 the usual setting (2 L / L0 - 1), f = 4 at 8 times the length
 already 29. Deviation: common implementations keep the largest length's frequencies until a short
 text comes; here each length has its own.
 
@@ -36,9 +36,8 @@ class FedSpectrum(Spectrum):
     def angles(self, pos_T: Tensor) -> Tensor:
         pos_T = pos_T.cpu().double()
         piece_T = torch.div(pos_T, self.fed, rounding_mode="floor").long()
-        freq_PF = torch.stack(
-            [self.at((piece + 1) * self.fed) for piece in range(int(piece_T.max()) + 1)]
-        )
+        n_pieces = int(piece_T.max()) + 1
+        freq_PF = torch.stack([self.at((piece + 1) * self.fed) for piece in range(n_pieces)])
         return pos_T[:, None] * freq_PF[piece_T]
 
     def changed(self, change: Callable[[Tensor], Tensor]) -> Spectrum:
@@ -69,18 +68,19 @@ class DynamicNtk(ScaledExtension):
                 f"extension.fed={fed} has no effect where all lengths have the frequencies of"
                 f" target_len={target_len}."
             )
-        self.factor, self.fed = factor, fed
+        self.factor = factor
+        self.fed = fed
 
     def spectrum(self, spectrum: Spectrum, span: Span) -> Spectrum:
-        whole = self._slowed(spectrum, span.factor)
+        slower = self._slowed(spectrum, span.factor)
         if not self.fed or span.factor == 1:
-            return whole
+            return slower
 
         def at(end: int) -> Tensor:
             return self._slowed(spectrum, max(1.0, min(end, span.length) / span.train_len)).freq_F
 
         return FedSpectrum(
-            whole.freq_F, whole.base, whole.rotary_dim, 0, whole.freq_F, fed=self.fed, at=at
+            slower.freq_F, slower.base, slower.rotary_dim, 0, slower.freq_F, fed=self.fed, at=at
         )
 
     def _slowed(self, spectrum: Spectrum, ratio: float) -> Spectrum:

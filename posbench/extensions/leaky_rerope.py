@@ -1,11 +1,10 @@
-"""Leaky ReRoPE: distances are exact up to a window w and grow at 1/k of their pace beyond it, w +
-(i - j - w) / k.
+"""Leaky ReRoPE: distances are exact up to a window w and grow at 1/k of their pace beyond it.
 
-Su 2023 (kexue.fm/archives/9708, bojone/rerope). Near band: query i, key j. Far band (i - j >= w):
-query at (i + w (k - 1)) / k, key at j / k. k = 1 is no change, k to infinity is ReRoPE. Defaults: w
-= train_len / 2, and the smallest k whose largest distance was seen in training, w + (target_len - 1
-- w) / k <= train_len - 1; the authors write k = 16 for a factor of 8. Deviation: log-n is a
-separate switch (see rerope)."""
+Beyond it they are w + (i - j - w) / k. Su 2023 (kexue.fm/archives/9708, bojone/rerope). Near band:
+query i, key j. Far band (i - j >= w): query at (i + w (k - 1)) / k, key at j / k. k = 1 is no
+change, k to infinity is ReRoPE. Defaults: w = train_len / 2, and the smallest k whose largest
+distance was seen in training, w + (target_len - 1 - w) / k <= train_len - 1; the authors write k =
+16 for a factor of 8. Deviation: log-n is a separate switch (see rerope)."""
 
 from posbench.common.errors import ConfigError
 from posbench.position.geometry import AtLeast1, Band, Mode, Span, Tokens, Trait
@@ -29,7 +28,8 @@ class LeakyRerope(ScaledExtension):
         target_len: int | None = None,
     ):
         super().__init__(mode, target_len)
-        self.window, self.k = window, k
+        self.window = window
+        self.k = k
 
     def bands(self, span: Span) -> tuple[Band, ...]:
         w = self.window or max(1, span.train_len // 2)
@@ -39,7 +39,8 @@ class LeakyRerope(ScaledExtension):
         return near, far
 
     def _smallest_k(self, w: int, span: Span) -> float:
-        farthest, trained = span.target_len - 1, span.train_len - 1
+        farthest = span.target_len - 1
+        trained = span.train_len - 1
         if farthest <= max(w, trained):
             return 1.0
         if w >= trained:

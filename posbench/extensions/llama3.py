@@ -1,9 +1,9 @@
-"""Llama 3.1's scaling: pairs with wavelength below train_len / beta are kept, above train_len /
-alpha divided by s, between them mixed.
+"""Llama 3.1's scaling: fast pairs are kept, slow ones divided by s, between them mixed.
 
-Meta 2024, arXiv 2407.21783; rope type `llama3` of transformers, with alpha = 1, beta = 4
-(`low_freq_factor`, `high_freq_factor`) and s = 8. Exactly NTK-by-parts in the paper's form with
-beta = 4 (see ntk_by_parts), without a temperature; here s = target_len / train_len."""
+Pairs with a wavelength below train_len / beta are kept, above train_len / alpha divided. Meta 2024,
+arXiv 2407.21783; rope type `llama3` of transformers, with alpha = 1, beta = 4 (`low_freq_factor`,
+`high_freq_factor`) and s = 8. Exactly NTK-by-parts in the paper's form with beta = 4 (see
+ntk_by_parts), without a temperature; here s = target_len / train_len."""
 
 from posbench.extensions.ntk_by_parts import NtkByParts
 from posbench.position.geometry import Mode

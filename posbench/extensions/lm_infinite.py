@@ -1,7 +1,7 @@
-"""LM-Infinite: a query sees the last w keys, itself included, and the first n_global keys, all of
-these at the one distance w.
+"""LM-Infinite: a query sees the last w keys, and the first ones at one constant distance.
 
-Han et al. 2023, arXiv 2308.16137 (Glaciohound/LM-Infinite): n_global = 10 to 100, w = train_len.
+It sees the last w keys, itself included, and the first n_global keys, all of these at the distance
+w. Han et al. 2023, arXiv 2308.16137 (Glaciohound/LM-Infinite): n_global = 10 to 100, w = train_len.
 Near band (i - j < w): query i, key j. Global band (j < n_global, i - j >= w): query at w, key at 0.
 Up to train_len tokens nothing changes. As in the code the cap is w itself, one beyond the largest
 trained distance. Left out: the optional retrieval of top-k keys from the middle."""
@@ -26,7 +26,8 @@ class LmInfinite(Extension):
     }
 
     def __init__(self, n_global: Tokens = 10, window: Tokens | None = None):
-        self.n_global, self.window = n_global, window
+        self.n_global = n_global
+        self.window = window
 
     def bands(self, span: Span) -> tuple[Band, ...]:
         w = self.window or span.train_len

@@ -1,21 +1,21 @@
-"""LongRoPE: theta'_c = theta_c / nu_c, one factor for each pair; the first `exact_first` positions
-keep their trained angles.
+"""LongRoPE: the frequency of each pair is divided by a factor of its own.
 
-Ding et al. 2024, arXiv 2402.13753 (microsoft/LongRoPE); LongRoPE2, arXiv 2502.20082. The factors
-come from a search on held-out text at the target length (scripts/search_factors.py); `factors:
-null` takes a start of it, YaRN's (see ntk_by_parts, ramp index). As in transformers, `factors`
-apply beyond train_len, `short_factors` up to it (null: no change in mode dynamic, `factors` in mode
-fixed). Temperature: cos and sin times sqrt(1 + ln s / ln train_len), that is logits times ln(s
-train_len) / ln train_len, s = target_len / train_len; in mode dynamic the same as
-scale_attention=log_n_global. The first `exact_first` positions keep angles and magnitude, so a
-logit has the factor m^2 = ln(s train_len) / ln train_len between two later tokens, m where one is
-among the first, and 1 where both are. Deviation: the authors' dynamic class lets the factors grow
-with the length."""
+theta'_c = theta_c / nu_c; the first `exact_first` positions keep their trained angles. Ding et al.
+2024, arXiv 2402.13753 (microsoft/LongRoPE); LongRoPE2, arXiv 2502.20082. The factors come from a
+search on held-out text at the target length (scripts/search_factors.py); `factors: null` takes a
+start of it, YaRN's (see ntk_by_parts, ramp index). As in transformers, `factors` apply beyond
+train_len, `short_factors` up to it (null: no change in mode dynamic, `factors` in mode fixed).
+Temperature: cos and sin times sqrt(1 + ln s / ln train_len), that is logits times ln(s train_len) /
+ln train_len, s = target_len / train_len; in mode dynamic the same as scale_attention=log_n_global.
+The first `exact_first` positions keep angles and magnitude, so a logit has the factor m^2 = ln(s
+train_len) / ln train_len between two later tokens, m where one is among the first, and 1 where both
+are. Deviation: the authors' dynamic class lets the factors grow with the length."""
 
 import math
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from posbench.common.errors import ConfigError
 from posbench.extensions.ntk_by_parts import NtkByParts
@@ -47,8 +47,10 @@ class Longrope(ScaledExtension):
         target_len: float | None = None,
     ):
         super().__init__(mode, target_len)
-        self.factors, self.short_factors = factors, short_factors
-        self.exact_first, self.sharper = exact_first, temperature
+        self.factors = factors
+        self.short_factors = short_factors
+        self.exact_first = exact_first
+        self.sharper = temperature
 
     def spectrum(self, spectrum: Spectrum, span: Span) -> Spectrum:
         if self.exact_first > span.train_len:
@@ -58,30 +60,36 @@ class Longrope(ScaledExtension):
             )
         if span.length <= self.exact_first:
             return spectrum
-        name, factors = "factors", self.factors
         if self.short_factors is not None and span.length <= span.train_len:
-            name, factors = "short_factors", self.short_factors
+            freq_F = _divided(spectrum, self.short_factors, "short_factors")
         elif span.factor == 1:
             return spectrum
-        if factors is None:
+        elif self.factors is None:
             freq_F = NtkByParts(ramp="index").spectrum(spectrum, span).freq_F
-        elif len(factors) == len(spectrum.freq_F):
-            freq_F = spectrum.freq_F / torch.tensor(factors, dtype=torch.float64)
         else:
-            raise ConfigError(
-                f"extension.{name} has {len(factors)} numbers: give {len(spectrum.freq_F)}, one for"
-                " each pair that turns."
-            )
+            freq_F = _divided(spectrum, self.factors, "factors")
         if not self.exact_first:
             return replace(spectrum, freq_F=freq_F)
-        exact = {
-            "exact_first": self.exact_first,
-            "exact_F": spectrum.freq_F,
-            "exact_scale": self.temperature(span) ** -0.5,
-        }
-        return replace(spectrum, freq_F=freq_F, **exact)
+        return replace(
+            spectrum,
+            freq_F=freq_F,
+            exact_first=self.exact_first,
+            exact_F=spectrum.freq_F,
+            exact_scale=self.temperature(span) ** -0.5,
+        )
 
     def temperature(self, span: Span) -> float:
         if not self.sharper or span.length <= self.exact_first:
             return 1.0
         return 1 + math.log(span.factor) / math.log(max(2, span.train_len))
+
+
+def _divided(spectrum: Spectrum, factors: list[float], name: str) -> Tensor:
+    """Frequencies divided by a factor each. Raises ConfigError for another number of factors."""
+    pairs = len(spectrum.freq_F)
+    if len(factors) != pairs:
+        raise ConfigError(
+            f"extension.{name} has {len(factors)} numbers: give {pairs}, one for each pair that"
+            " turns."
+        )
+    return spectrum.freq_F / torch.tensor(factors, dtype=torch.float64)

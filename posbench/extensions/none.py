@@ -1,5 +1,6 @@
-"""Direct extrapolation: the trained rule, applied beyond its training length. The baseline of every
-curve.
+"""Direct extrapolation: the trained rule, applied beyond its training length.
+
+The baseline of every curve.
 """
 
 from posbench.position.interfaces import ANY, Extension

@@ -1,12 +1,13 @@
-"""NTK-aware scaling: theta'_c = theta_c s^(-c / (m - 1)), c = 0..m-1, the same as base' = base s^(m
-/ (m - 1)), m = rotary_dim / 2 pairs.
+"""NTK-aware scaling: a larger base, with the fastest pair unchanged and the slowest divided by s.
 
-bloc97 2023 (forum post); formula as in Peng et al. 2023, arXiv 2309.00071. The fastest pair is
-unchanged, the slowest ends at theta / s. s = multiplier * target_len / train_len once that ratio
-exceeds 1, else 1: pairs that never made a full turn in training still meet unseen angles with
-multiplier 1, so the literature takes 1.5 to 4. `mode: dynamic` computes s anew for each length
-(dynamic NTK with factor f = 1 of the common implementations), `mode: fixed` is the original post.
-Deviation: the formula divides by zero for a lone pair; as the fastest one it stays as it is."""
+theta'_c = theta_c s^(-c / (m - 1)), c = 0..m-1, the same as base' = base s^(m / (m - 1)), m =
+rotary_dim / 2 pairs. bloc97 2023 (forum post); formula as in Peng et al. 2023, arXiv 2309.00071.
+The fastest pair is unchanged, the slowest ends at theta / s. s = multiplier * target_len /
+train_len once that ratio exceeds 1, else 1: pairs that never made a full turn in training still
+meet unseen angles with multiplier 1, so the literature takes 1.5 to 4. `mode: dynamic` computes s
+anew for each length (dynamic NTK with factor f = 1 of the common implementations), `mode: fixed` is
+the original post. Deviation: the formula divides by zero for a lone pair; as the fastest one it
+stays as it is."""
 
 from dataclasses import replace
 
@@ -25,11 +26,8 @@ def slowed(spectrum: Spectrum, scale: float) -> Spectrum:
         return spectrum
     pair_F = torch.arange(pairs, dtype=torch.float64)
     freq_F = spectrum.freq_F * scale ** (-pair_F / (pairs - 1))
-    return replace(
-        spectrum,
-        freq_F=freq_F,
-        base=spectrum.base * scale ** (spectrum.rotary_dim / 2 / (pairs - 1)),
-    )
+    base = spectrum.base * scale ** (spectrum.rotary_dim / 2 / (pairs - 1))
+    return replace(spectrum, freq_F=freq_F, base=base)
 
 
 class Ntk(ScaledExtension):
@@ -49,4 +47,6 @@ class Ntk(ScaledExtension):
         self.multiplier = multiplier
 
     def spectrum(self, spectrum: Spectrum, span: Span) -> Spectrum:
-        return spectrum if span.factor == 1 else slowed(spectrum, self.multiplier * span.factor)
+        if span.factor == 1:
+            return spectrum
+        return slowed(spectrum, self.multiplier * span.factor)

@@ -1,15 +1,15 @@
-"""NTK-by-parts: theta' = g theta + (1 - g) theta / s, s = target_len / train_len once that exceeds
-1; g falls from 1 (kept) to 0 (divided).
+"""NTK-by-parts: fast pairs are kept, slow ones divided by s, between them mixed.
 
-Peng et al. 2023, arXiv 2309.00071. rho_c = train_len theta_c / 2 pi are the turns of pair c in
-training. `ramp: turns` is the paper: g = (rho - alpha) / (beta - alpha), cut to 0..1. `ramp: index`
-is the code people run (jquesnelle/yarn, transformers): g falls linearly in the pair's index c from
-x(beta) to x(alpha), x(rho) = r ln(train_len / 2 pi rho) / (2 ln base), r = rotary_dim, rounded
-outwards (`truncate`; gpt-oss does not) and cut to 0..2m - 1, m pairs; it keeps up to 2.6 times
-faster pairs in the middle, and always the first pair. In a spectrum that is scaled already x(rho)
-is counted on from its last pair that turns more than rho times. The published alpha = 1, beta = 32
-suit train_len >= 4096: 32 turns is more than any pair makes in 200 tokens. So beta = null is a
-quarter of the fastest pair's turns, at most 32 and at least alpha + 1."""
+theta' = g theta + (1 - g) theta / s, s = target_len / train_len once that exceeds 1; g falls from 1
+(kept) to 0 (divided). Peng et al. 2023, arXiv 2309.00071. rho_c = train_len theta_c / 2 pi are the
+turns of pair c in training. `ramp: turns` is the paper: g = (rho - alpha) / (beta - alpha), cut to
+0..1. `ramp: index` is the code people run (jquesnelle/yarn, transformers): g falls linearly in the
+pair's index c from x(beta) to x(alpha), x(rho) = r ln(train_len / 2 pi rho) / (2 ln base), r =
+rotary_dim, rounded outwards (`truncate`; gpt-oss does not) and cut to 0..2m - 1, m pairs; it keeps
+up to 2.6 times faster pairs in the middle, and always the first pair. In a spectrum that is scaled
+already x(rho) is counted on from its last pair that turns more than rho times. The published alpha
+= 1, beta = 32 suit train_len >= 4096: 32 turns is more than any pair makes in 200 tokens. So beta =
+null is a quarter of the fastest pair's turns, at most 32 and at least alpha + 1."""
 
 import math
 from dataclasses import replace
@@ -52,23 +52,23 @@ class NtkByParts(ScaledExtension):
                 f"extension.alpha={alpha} and extension.beta={beta} must be turns, 0 < alpha <"
                 " beta: 1 and 32 are usual."
             )
-        self.alpha, self.beta, self.ramp, self.truncate = alpha, beta, ramp, truncate
+        self.alpha = alpha
+        self.beta = beta
+        self.ramp = ramp
+        self.truncate = truncate
 
     def spectrum(self, spectrum: Spectrum, span: Span) -> Spectrum:
         if span.factor == 1 or not len(spectrum.freq_F):
             return spectrum
         if self.ramp == "turns":
             turns_F = span.train_len * spectrum.freq_F / (2 * math.pi)
-            kept_F = (
-                (turns_F - self.alpha)
-                / (self.kept_from(spectrum.freq_F, span.train_len) - self.alpha)
-            ).clamp(0, 1)
+            beta = self.kept_from(spectrum.freq_F, span.train_len)
+            share_F = ((turns_F - self.alpha) / (beta - self.alpha)).clamp(0, 1)
         else:
             low, high = self.bounds(spectrum, span.train_len)
-            kept_F = 1 - (
-                (torch.arange(len(spectrum.freq_F), dtype=torch.float64) - low) / (high - low)
-            ).clamp(0, 1)
-        return replace(spectrum, freq_F=spectrum.freq_F * (kept_F + (1 - kept_F) / span.factor))
+            pair_F = torch.arange(len(spectrum.freq_F), dtype=torch.float64)
+            share_F = 1 - ((pair_F - low) / (high - low)).clamp(0, 1)
+        return replace(spectrum, freq_F=spectrum.freq_F * (share_F + (1 - share_F) / span.factor))
 
     def kept_from(self, freq_F: Tensor, train_len: int) -> float:
         """Turns in training from which a pair is kept: beta, or its default if beta is None."""
@@ -77,23 +77,21 @@ class NtkByParts(ScaledExtension):
     def bounds(self, spectrum: Spectrum, train_len: int) -> tuple[float, float]:
         """Indices of the pairs between which ramp=index falls."""
         turns_F = train_len * spectrum.freq_F / (2 * math.pi)
-        low, high = (
-            _index(turns_F, turns, spectrum)
-            for turns in (self.kept_from(spectrum.freq_F, train_len), self.alpha)
-        )
+        beta = self.kept_from(spectrum.freq_F, train_len)
+        low = _index(turns_F, beta, spectrum)
+        high = _index(turns_F, self.alpha, spectrum)
         if self.truncate:
             low, high = math.floor(low), math.ceil(high)
         if high < 0 or low > spectrum.rotary_dim - 1:
             raise ConfigError(
-                f"extension.alpha={self.alpha:g} and"
-                f" beta={self.kept_from(spectrum.freq_F, train_len):g} are turns that no pair makes"
+                f"extension.alpha={self.alpha:g} and beta={beta:g} are turns that no pair makes"
                 f" in {train_len} tokens of training, where ramp=index would fall backwards: choose"
                 " others, or ramp=turns."
             )
-        low, high = max(low, 0), min(high, 2 * len(turns_F) - 1)
-        return low, max(
-            high, low + 1e-3
-        )  # equal bounds become a step instead of a division by zero
+        low = max(low, 0)
+        high = min(high, 2 * len(turns_F) - 1)
+        # Equal bounds become a step instead of a division by zero.
+        return low, max(high, low + 1e-3)
 
 
 def _index(turns_F: Tensor, turns: float, spectrum: Spectrum) -> float:
@@ -101,6 +99,5 @@ def _index(turns_F: Tensor, turns: float, spectrum: Spectrum) -> float:
     existing pairs.
     """
     faster = max(0, int((turns_F > turns).sum()) - 1)
-    return faster + spectrum.rotary_dim / 2 * math.log(float(turns_F[faster]) / turns) / math.log(
-        spectrum.base
-    )
+    ratio = float(turns_F[faster]) / turns
+    return faster + spectrum.rotary_dim / 2 * math.log(ratio) / math.log(spectrum.base)

@@ -1,9 +1,9 @@
-"""NTK "fixed" of Su: theta'_c = theta_c s^(-(c + 1) / m), c = 0..m-1, m pairs, s = target_len /
-train_len once that exceeds 1.
+"""NTK "fixed" of Su: a larger base that slows the fastest pair too.
 
-Su 2023 (kexue.fm/archives/9706). Every pair is slowed, the fastest by s^(-1/m), where ntk leaves it
-alone; the slowest ends at theta / s. The name is the author's and has nothing to do with `mode:
-fixed`."""
+theta'_c = theta_c s^(-(c + 1) / m), c = 0..m-1, m pairs, s = target_len / train_len once that
+exceeds 1. Su 2023 (kexue.fm/archives/9706). Every pair is slowed, the fastest by s^(-1/m), where
+ntk leaves it alone; the slowest ends at theta / s. The name is the author's and has nothing to do
+with `mode: fixed`."""
 
 from dataclasses import replace
 

@@ -1,9 +1,9 @@
-"""NTK "mixed" of Su: theta'_c = theta_c exp(-ln s ((c + 1) / m)^kappa), c = 0..m-1, m pairs, s =
-target_len / train_len, at least 1.
+"""NTK "mixed" of Su: between position interpolation and a larger base.
 
-Su 2023 (kexue.fm/archives/9706), bojone/rerope ntk_patch.py, whose kappa is 0.75 with s = 12 (the
-post takes 0.625). kappa = 1 is ntk_fixed, kappa = 0 divides every pair by s as pi does; the slowest
-ends at theta / s in all of them."""
+theta'_c = theta_c exp(-ln s ((c + 1) / m)^kappa), c = 0..m-1, m pairs, s = target_len / train_len,
+at least 1. Su 2023 (kexue.fm/archives/9706), bojone/rerope ntk_patch.py, whose kappa is 0.75 with s
+= 12 (the post takes 0.625). kappa = 1 is ntk_fixed, kappa = 0 divides every pair by s as pi does;
+the slowest ends at theta / s in all of them."""
 
 import math
 from dataclasses import replace

@@ -1,14 +1,16 @@
-"""Random attention: a query sees the last w keys and a random subset of all earlier ones, about
-`keys` in total at every length.
+"""Random attention: a query sees the last w keys and a random subset of all earlier ones.
 
-Zaheer et al. 2020, arXiv 2007.14062 (BigBird), section 2: a window and r random keys for each
-query. Here without global tokens, causal, token by token, and nested: key j has a uniform number
-u_j, and query i sees it beyond the window if u_j < (keys - w) / (i + 1 - w). So a key that one
-query has dropped no later one sees, as when a cache of constant size evicts at random; all layers
-and heads drop the same ones. Up to `keys` tokens (default train_len; w = train_len / 2) every key
-is seen. Far keys lie at their real distance or, with `clamp`, all at the distance w, as in ReRoPE:
-the same keys at distances that training had. Beside plain attention and ReRoPE, which see all keys,
-this tells unseen distances from too many keys."""
+It sees about `keys` in total at every length. Zaheer et al. 2020, arXiv 2007.14062 (BigBird),
+section 2: a window and r random keys for each query. Here without global tokens, causal, token by
+token, and nested: key j has a uniform number u_j, and query i sees it beyond the window if u_j <
+(keys - w) / (i + 1 - w). So a key that one query has dropped no later one sees, as when a cache of
+constant size evicts at random; all layers and heads drop the same ones. Up to `keys` tokens
+(default train_len; w = train_len / 2) every key is seen. Far keys lie at their real distance or,
+with `clamp`, all at the distance w, as in ReRoPE: the same keys at distances that training had.
+Beside plain attention and ReRoPE, which see all keys, this tells unseen distances from too many
+keys."""
+
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -34,7 +36,10 @@ class RandomKeys(Extension):
         clamp: bool = False,
         draw: Count = 0,
     ):
-        self.keys, self.window, self.clamp, self.draw = keys, window, clamp, draw
+        self.keys = keys
+        self.window = window
+        self.clamp = clamp
+        self.draw = draw
 
     def bands(self, span: Span) -> tuple[Band, ...]:
         keys = self.keys or span.train_len
@@ -45,15 +50,14 @@ class RandomKeys(Extension):
                 f" window of at most {keys}."
             )
         near = Band(first=lambda i: i - w + 1)
-        far = {
-            "last": lambda i: i - w,
-            "lot": self._lot,
-            "share": lambda i: (keys - w) / (i + 1 - w).clamp(min=1).double(),
-        }
-        clamped = (
-            {"q": lambda i: torch.full_like(i, w), "k": torch.zeros_like} if self.clamp else {}
+        far = Band(
+            last=lambda i: i - w,
+            lot=self._lot,
+            share=lambda i: (keys - w) / (i + 1 - w).clamp(min=1).double(),
         )
-        return near, Band(**far, **clamped)
+        if self.clamp:
+            far = replace(far, q=lambda i: torch.full_like(i, w), k=torch.zeros_like)
+        return near, far
 
     def _lot(self, index_T: Tensor) -> Tensor:
         """Uniform numbers of the keys. Those of a longer text begin with those of a shorter one."""

@@ -1,15 +1,14 @@
-"""Self-Extend: distances are exact below W; beyond, positions count in groups of G, floor(i/G) -
-floor(j/G) + W - floor(W/G).
+"""Self-Extend: distances are exact below W; beyond, positions count in groups of G.
 
-Jin et al. 2024, arXiv 2401.01325 (datamllab/LongLM). Near band: query i, key j. Far band (i - j >=
-W): query at floor(i/G) + W - floor(W/G), key at floor(j/G). G = 1 is no change. The authors take W
-= 512 to 1536 of 4096 and G = 2 to 64; distances stay trained up to (train_len - W) G + W tokens.
-Defaults: W = train_len / 4, and the smallest G with which target_len stays within trained
-distances, as a divisor of the default W if there is one (then distances never step back at W).
-Deviations: the authors' code floors positions and leaves W / G a fraction (but for its flash kernel
-while decoding), the same wherever G divides W; they drop the shift for texts shorter than W, which
-sees no far key anyway; log-n is a separate switch (see rerope). Without any floors it is
-leaky_rerope."""
+A distance beyond is floor(i/G) - floor(j/G) + W - floor(W/G). Jin et al. 2024, arXiv 2401.01325
+(datamllab/LongLM). Near band: query i, key j. Far band (i - j >= W): query at floor(i/G) + W -
+floor(W/G), key at floor(j/G). G = 1 is no change. The authors take W = 512 to 1536 of 4096 and G =
+2 to 64; distances stay trained up to (train_len - W) G + W tokens. Defaults: W = train_len / 4, and
+the smallest G with which target_len stays within trained distances, as a divisor of the default W
+if there is one (then distances never step back at W). Deviations: the authors' code floors
+positions and leaves W / G a fraction (but for its flash kernel while decoding), the same wherever G
+divides W; they drop the shift for texts shorter than W, which sees no far key anyway; log-n is a
+separate switch (see rerope). Without any floors it is leaky_rerope."""
 
 import torch
 from torch import Tensor
@@ -37,7 +36,8 @@ class SelfExtend(ScaledExtension):
         target_len: int | None = None,
     ):
         super().__init__(mode, target_len)
-        self.window, self.group = window, group
+        self.window = window
+        self.group = group
 
     def bands(self, span: Span) -> tuple[Band, ...]:
         w = self.window or max(1, span.train_len // 4)
@@ -51,12 +51,12 @@ class SelfExtend(ScaledExtension):
         return near, far
 
     def _smallest_group(self, w: int, span: Span) -> int:
+        """Smallest group that is large enough; of the default window, a divisor if there is one."""
         farthest = span.target_len - 1
         if farthest < w:
             return 1
-        enough = (
-            g for g in range(1, farthest + 2) if farthest // g - w // g <= span.train_len - 1 - w
-        )
+        room = span.train_len - 1 - w
+        enough = (g for g in range(1, farthest + 2) if farthest // g - w // g <= room)
         smallest = next(enough, None)
         if smallest is None:
             raise ConfigError(
@@ -64,8 +64,6 @@ class SelfExtend(ScaledExtension):
                 f" to compress into: choose a window below {span.train_len}, or give"
                 " extension.group."
             )
-        return (
-            next((g for g in (smallest, *enough) if w % g == 0), smallest)
-            if self.window is None
-            else smallest
-        )
+        if self.window is not None:
+            return smallest
+        return next((g for g in (smallest, *enough) if w % g == 0), smallest)

@@ -1,11 +1,11 @@
-"""StreamingLLM: a query sees itself, the R keys before it and the first S keys (sinks), at their
-places in a rolling cache.
+"""StreamingLLM: a query sees the recent keys and the first ones, placed as in a rolling cache.
 
-Xiao et al. 2023, arXiv 2309.17453 (mit-han-lab/streaming-llm), S = 4. Key j is visible if i - j <=
-R or j < S; recent keys at distance i - j, sinks at min(i, S + R) - j: they lie right before the
-recent keys, as in a cache that drops all keys between. Up to S + R + 1 tokens nothing changes.
-Default R = train_len - S - 1, so that no distance is untrained. Memory does not reach further than
-R; sinks keep the softmax as it was trained."""
+It sees itself, the R keys before it and the first S keys (sinks). Xiao et al. 2023, arXiv
+2309.17453 (mit-han-lab/streaming-llm), S = 4. Key j is visible if i - j <= R or j < S; recent keys
+at distance i - j, sinks at min(i, S + R) - j: they lie right before the recent keys, as in a cache
+that drops all keys between. Up to S + R + 1 tokens nothing changes. Default R = train_len - S - 1,
+so that no distance is untrained. Memory does not reach further than R; sinks keep the softmax as it
+was trained."""
 
 from posbench.common.errors import ConfigError
 from posbench.position.geometry import Band, Span, Tokens, Trait
@@ -26,7 +26,8 @@ class Streaming(Extension):
     }
 
     def __init__(self, sinks: Tokens = 4, window: Tokens | None = None):
-        self.sinks, self.window = sinks, window
+        self.sinks = sinks
+        self.window = window
 
     def bands(self, span: Span) -> tuple[Band, ...]:
         r = self.window or span.train_len - self.sinks - 1

@@ -1,8 +1,8 @@
-"""Hierarchical decomposition of a learned table: row a n + b of n^2 is alpha u_a + (1 - alpha) u_b,
-u_a = (p_a - alpha p_0) / (1 - alpha).
+"""Hierarchical decomposition of a learned table of n rows into up to n^2 rows.
 
-Su 2020 (kexue.fm/archives/7947), alpha = 0.4; p_0 .. p_(n-1) is the trained table. The first n rows
-are p itself. With alpha = 1/2 the rows of (a, b) and (b, a) would be equal."""
+Row a n + b is alpha u_a + (1 - alpha) u_b, u_a = (p_a - alpha p_0) / (1 - alpha). Su 2020
+(kexue.fm/archives/7947), alpha = 0.4; p_0 .. p_(n-1) is the trained table. The first n rows are p
+itself. With alpha = 1/2 the rows of (a, b) and (b, a) would be equal."""
 
 import torch
 from torch import Tensor

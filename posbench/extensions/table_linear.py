@@ -1,9 +1,8 @@
-"""A learned table stretched end to end: coordinate t becomes t (train_len - 1) / (target_len - 1)
-if target_len > train_len.
+"""A learned table stretched end to end, if target_len > train_len.
 
-Linear interpolation of position embeddings, as common for vision transformers and longer BERTs.
-Unlike pi (t / s), whose last coordinates lie beyond the last row, the last token reads exactly the
-last row."""
+Coordinate t becomes t (train_len - 1) / (target_len - 1). Linear interpolation of position
+embeddings, as common for vision transformers and longer BERTs. Unlike pi (t / s), whose last
+coordinates lie beyond the last row, the last token reads exactly the last row."""
 
 from torch import Tensor
 

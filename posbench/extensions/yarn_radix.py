@@ -1,12 +1,12 @@
-"""YaRN-radix: theta'_c = theta_c / s^e, e rising from 0 at pair `low` to 1 at pair `high`, the
-bounds of YaRN's ramp by index.
+"""YaRN-radix: pairs are slowed by powers of s that rise within the bounds of YaRN's ramp by index.
 
-Mixed-radix RoPE (MrRoPE, mattian7/mrRoPE): a position is written in digits, pair c is a digit, and
-what is stretched is the base of each digit. `digits: progressive`, the code's choice: e = n (n + 1)
-/ N (N + 1), n = c - low, N = high - low, so that each digit is stretched more than the one before.
-`digits: uniform`: e = n / N, all digits alike. YaRN mixes theta and theta / s in the same bounds,
-which stretches the first digits most. s = target_len / train_len once that exceeds 1; temperature
-as in yarn. Only its code was read."""
+theta'_c = theta_c / s^e, e rising from 0 at pair `low` to 1 at pair `high`. Mixed-radix RoPE
+(MrRoPE, mattian7/mrRoPE): a position is written in digits, pair c is a digit, and what is stretched
+is the base of each digit. `digits: progressive`, the code's choice: e = n (n + 1) / N (N + 1), n =
+c - low, N = high - low, so that each digit is stretched more than the one before. `digits:
+uniform`: e = n / N, all digits alike. YaRN mixes theta and theta / s in the same bounds, which
+stretches the first digits most. s = target_len / train_len once that exceeds 1; temperature as in
+yarn. Only its code was read."""
 
 from dataclasses import replace
 from typing import Literal
@@ -31,15 +31,18 @@ class YarnRadix(Yarn):
         target_len: float | None = None,
     ):
         super().__init__(alpha, beta, "index", truncate, temperature, mode, target_len)
-        self.ramp, self.digits = "digits", digits
+        self.ramp = "digits"
+        self.digits = digits
 
     def spectrum(self, spectrum: Spectrum, span: Span) -> Spectrum:
         if span.factor == 1 or not len(spectrum.freq_F):
             return spectrum
         low, high = self.bounds(spectrum, span.train_len)
-        n_F, last = (
-            (torch.arange(len(spectrum.freq_F), dtype=torch.float64) - low).clamp(0, high - low),
-            high - low,
-        )
-        share_F = n_F / last if self.digits == "uniform" else n_F * (n_F + 1) / (last * (last + 1))
+        last = high - low
+        pair_F = torch.arange(len(spectrum.freq_F), dtype=torch.float64)
+        n_F = (pair_F - low).clamp(0, last)
+        if self.digits == "uniform":
+            share_F = n_F / last
+        else:
+            share_F = n_F * (n_F + 1) / (last * (last + 1))
         return replace(spectrum, freq_F=spectrum.freq_F * span.factor**-share_F)

@@ -1,5 +1,6 @@
-"""The attention module: projections, optional normalisation of q and k, the plan's geometry, and an
-optional gate on the output.
+"""The attention module: projections, normalisation of q and k, the plan's geometry, a gate.
+
+Normalisation and the gate on the output are optional.
 
 Letters: B batch, T tokens, C width, H heads, G key heads, D head width, R queries with an output.
 """
@@ -62,7 +63,8 @@ class QKNorm(nn.Module):
 
     def __init__(self, config: ModelConfig):
         super().__init__()
-        self.kind, self.eps = config.qk_norm, config.norm_eps
+        self.kind = config.qk_norm
+        self.eps = config.norm_eps
         if self.kind == "rms":
             self.q_gain = nn.Parameter(torch.ones(config.head_width))
             self.k_gain = nn.Parameter(torch.ones(config.head_width))

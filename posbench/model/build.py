@@ -1,6 +1,4 @@
-"""Objects from a configuration: the device, methods, fresh models, and the model of a finished
-run.
-"""
+"""Objects from a configuration: the device, methods, and fresh or finished models."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

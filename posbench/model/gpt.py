@@ -1,9 +1,8 @@
-"""A small Llama-style GPT: pre-norm RMSNorm, SwiGLU, optional biases on q, k and v and no others,
-tied or untied embeddings.
+"""A small Llama-style GPT: pre-norm RMSNorm, SwiGLU, tied or untied embeddings.
 
-With encoding=rope (layout half) it equals transformers' LlamaForCausalLM, with the same parameter
-names below `model.`, so it can be checked against that code. Letters: B batch, T tokens, C width, V
-vocabulary, R scored rows."""
+Biases on q, k and v are optional, and there are no others. With encoding=rope (layout half) it
+equals transformers' LlamaForCausalLM, with the same parameter names below `model.`, so it can be
+checked against that code. Letters: B batch, T tokens, C width, V vocabulary, R scored rows."""
 
 from pathlib import Path
 
@@ -100,7 +99,8 @@ class GPT(nn.Module):
     ):
         super().__init__()
         self.embed_tokens = nn.Embedding(vocab_size, config.d_model)
-        self.encoding, self.scale = encoding, scale
+        self.encoding = encoding
+        self.scale = scale
         self.layers = nn.ModuleList(Block(config) for _ in range(config.n_layer))
         self.norm = nn.RMSNorm(config.d_model, eps=config.norm_eps)
         self.lm_head = Linear(config.d_model, vocab_size, bias=False)

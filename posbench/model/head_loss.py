@@ -1,5 +1,4 @@
-"""Loss of the output head, which computes its gradient in the forward pass, a block of rows at a
-time.
+"""Loss of the output head, which computes its gradient in the forward pass, block by block.
 
 The idea is that of Cut Cross-Entropy (Wijmans et al. 2024, arXiv 2411.09009) and Liger (Hsu et al.
 2024, arXiv 2410.10989): the scores of all tokens for a whole vocabulary are the largest tensor of a

@@ -1,6 +1,4 @@
-"""Start of a fine-tuned model: its parent's weights, and a check that it starts as the same
-function.
-"""
+"""Start of a fine-tuned model: its parent's weights, checked to be the same function."""
 
 from dataclasses import replace
 

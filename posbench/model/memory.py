@@ -1,6 +1,4 @@
-"""Memory: a model's minimum, the memory kept for the next pass, and the peak during a piece of
-work.
-"""
+"""Memory: a model's minimum, what is kept for the next pass, and the peak of a piece of work."""
 
 import contextlib
 import ctypes

@@ -1,7 +1,7 @@
-"""Arithmetic in bf16, and the number formats of attention: of torch's fused kernel, and of weights
-and values in posbench's own kernels.
+"""Arithmetic in bf16, and the number formats of attention.
 
-A CPU without bf16 instructions multiplies in float32, because torch's emulation is 20 times slower
+These are the format of torch's fused kernel, and of weights and values in posbench's own kernels. A
+CPU without bf16 instructions multiplies in float32, because torch's emulation is 20 times slower
 than that. dtype=auto means float32 there (posbench.common.machine.fast_dtype), Muon included;
 dtype=bf16 gives the numbers of other machines.
 

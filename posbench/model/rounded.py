@@ -1,8 +1,8 @@
-"""A model for evaluation in bf16, whose linear layers hold their weights in bf16 instead of
-rounding them in every pass.
+"""A model for evaluation in bf16, whose linear layers hold their weights in bf16.
 
-Its results are those of the model itself under autocast, which rounds the same weights to the same
-numbers. Embeddings, norms, encodings and trained scales are the model's own tensors in float32."""
+Else autocast would round them in every pass. Its results are those of the model itself under
+autocast, which rounds the same weights to the same numbers. Embeddings, norms, encodings and
+trained scales are the model's own tensors in float32."""
 
 import copy
 import weakref

@@ -1,3 +1,1 @@
-"""Building blocks of methods: hooks, geometry, the plan of one length, and the rules for combining
-methods.
-"""
+"""Building blocks of methods: hooks, geometry, plans, and the rules for combining methods."""

@@ -1,5 +1,6 @@
-"""Beta of the extensions by parts (YaRN and NTK-by-parts) where it is null: the turns in training
-from which a pair is kept. No torch.
+"""Beta of the extensions by parts (YaRN and NTK-by-parts) where it is null.
+
+It is the number of turns in training from which a pair is kept. No torch.
 """
 
 import math

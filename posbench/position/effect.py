@@ -1,5 +1,7 @@
-"""Effects of methods, found by comparing plans: keys that an extension hides or moves, and texts
-whose beginning a longer text leaves as it is.
+"""Effects of methods, found by comparing plans.
+
+An extension hides or moves keys, or changes nothing; a longer text may leave its beginning as it
+is.
 
 Letters: T tokens.
 """

@@ -1,5 +1,6 @@
-"""Extensions that only change frequencies: these can be trained into a spectrum and written in
-other formats.
+"""Extensions that only change frequencies.
+
+These can be trained into a spectrum and written in other formats.
 """
 
 import math

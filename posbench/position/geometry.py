@@ -1,5 +1,7 @@
-"""Types of position: an encoding's Trait, Bias, Shape and Spectrum, an extension's Span, and the
-Band of keys that a query sees.
+"""Types of position: Trait, Bias, Shape, Spectrum, Span and Band.
+
+The first four belong to an encoding, the Span to an extension; a Band holds the keys that a query
+sees.
 
 Letters: T tokens, F frequencies. An *index* counts tokens (int64, from 0). A *coordinate* is the
 position that an encoding uses for a token (float64: PI's are fractions, and angles need every bit

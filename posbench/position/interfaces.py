@@ -1,5 +1,6 @@
-"""Base classes of methods. Hooks do nothing by default, so a method's file contains only its own
-behaviour.
+"""Base classes of methods, whose hooks do nothing by default.
+
+So a method's file contains only its own behaviour.
 
 Letters: B batch, T tokens, C width, H heads, G key heads, D head width, R columns, F frequencies, N
 rows of a learned table; S queries and K keys of a block of the kernel `rows`."""

@@ -1,9 +1,9 @@
-"""Head scale: logits times a factor learned for each head, or one for the whole model, with the
-other weights frozen (finetune=head_scale).
+"""Head scale: logits times a factor learned for each head, or one for the whole model.
 
-Wang et al. 2024, arXiv 2404.12224, for models without positions, whose attention fades as texts
-grow: learned at the longer length, at every length the same. `shared: true` is the paper's uniform
-scale. Deviation: every factor starts at 1, where the model is as it was."""
+The other weights are frozen (finetune=head_scale). Wang et al. 2024, arXiv 2404.12224, for models
+without positions, whose attention fades as texts grow: learned at the longer length, at every
+length the same. `shared: true` is the paper's uniform scale. Deviation: every factor starts at 1,
+where the model is as it was."""
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,8 @@ class HeadScale(ScaleAttention):
 
     def __init__(self, shape: Shape, shared: bool = False):
         super().__init__(shape)
-        self.n_head, self.shared = shape.n_head, shared
+        self.n_head = shape.n_head
+        self.shared = shared
         self.scale_LH = nn.Parameter(
             torch.ones((1, 1) if shared else (shape.n_layer, shape.n_head))
         )

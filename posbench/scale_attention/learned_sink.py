@@ -1,10 +1,10 @@
-"""Learned sink: each head's softmax has one more logit s_h, which is learned and has no value:
-weights softmax([z, s_h]) without the last.
+"""Learned sink: each head's softmax has one more logit, which is learned and has no value.
 
-OpenAI 2025 (gpt-oss, arXiv 2508.10925), as in transformers' models/gpt_oss; also in MiMo-V2 and
-Granite. The output is that of attention without it times sigmoid(ln sum exp z - s_h), so that a
-head may attend to nothing. It acts in every layer, in sliding windows too; s is not scaled with the
-logits. Deviation: s starts at `init`; gpt-oss starts it at N(0, 0.02^2)."""
+Weights are softmax([z, s_h]) without the last. OpenAI 2025 (gpt-oss, arXiv 2508.10925), as in
+transformers' models/gpt_oss; also in MiMo-V2 and Granite. The output is that of attention without
+it times sigmoid(ln sum exp z - s_h), so that a head may attend to nothing. It acts in every layer,
+in sliding windows too; s is not scaled with the logits. Deviation: s starts at `init`; gpt-oss
+starts it at N(0, 0.02^2)."""
 
 import torch
 from torch import Tensor, nn

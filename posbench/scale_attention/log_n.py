@@ -1,10 +1,10 @@
-"""log-n: the logits of the query that sees n keys are multiplied by ln n / ln train_len, at
-evaluation by no less than 1.
+"""log-n: the logits of the query that sees n keys are multiplied by ln n / ln train_len.
 
-Su 2021 (kexue.fm/archives/8823), per query and clamped as in bojone/rerope and Qwen's
-use_logn_attn: inside the training length nothing changes. `clamp: false` is the post's own form,
-for a model trained with it: below train_len it is smaller than 1, and 0 for the first query, which
-has one key and needs none. It multiplies the content score q.k alone, not a distance bias."""
+At evaluation the factor is no less than 1. Su 2021 (kexue.fm/archives/8823), per query and clamped
+as in bojone/rerope and Qwen's use_logn_attn: inside the training length nothing changes. `clamp:
+false` is the post's own form, for a model trained with it: below train_len it is smaller than 1,
+and 0 for the first query, which has one key and needs none. It multiplies the content score q.k
+alone, not a distance bias."""
 
 import math
 

@@ -1,9 +1,9 @@
-"""Global log-n: all logits of a text are multiplied by max(1, ln N / ln train_len), N the keys its
-last query sees.
+"""Global log-n: all logits of a text are multiplied by max(1, ln N / ln train_len).
 
-log-n (Su 2021, kexue.fm/archives/8823; see log_n) with one factor for the whole text, as in the
-temperature of LongRoPE (arXiv 2402.13753), which it equals where all keys are visible. Queries
-early in a long text differ from those of a short one; log_n keeps them equal."""
+N is the number of keys that its last query sees. log-n (Su 2021, kexue.fm/archives/8823; see log_n)
+with one factor for the whole text, as in the temperature of LongRoPE (arXiv 2402.13753), which it
+equals where all keys are visible. Queries early in a long text differ from those of a short one;
+log_n keeps them equal."""
 
 import math
 

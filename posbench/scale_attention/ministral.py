@@ -1,6 +1,6 @@
-"""Ministral 3's temperature: the logits of the query that sees n keys are multiplied by 1 + beta
-ln(1 + floor((n - 1) / train_len)).
+"""Ministral 3's temperature: the logits grow in steps of train_len tokens.
 
+Those of the query that sees n keys are multiplied by 1 + beta ln(1 + floor((n - 1) / train_len)).
 Mistral AI 2025 (transformers models/ministral3), beta = 0.1, on all layers. As llama4 with the
 query's index in place of its keys: 1 in all of training, a step each train_len tokens after."""
 

@@ -1,8 +1,8 @@
-"""Softmax off by one: weights exp z_j / (1 + sum exp z), as if each query saw one more key of logit
-0 and without a value.
+"""Softmax off by one: as if each query saw one more key of logit 0 and without a value.
 
-Miller 2023 (Attention Is Off By One, evanmiller.org); the sink of gpt-oss (learned_sink.py) with
-its logit fixed at 0. Meant to be trained in. In every layer, in sliding windows too."""
+Weights are exp z_j / (1 + sum exp z). Miller 2023 (Attention Is Off By One, evanmiller.org); the
+sink of gpt-oss (learned_sink.py) with its logit fixed at 0. Meant to be trained in. In every layer,
+in sliding windows too."""
 
 import torch
 from torch import Tensor

@@ -1,6 +1,6 @@
-"""Scale-invariant attention: the content score z at distance d becomes a z + m, a = sqrt(1 + 2 ln(1
-+ d / tau)), m = -2 ln(1 + d / tau).
+"""Scale-invariant attention: each content score gets a factor and an addend by its distance.
 
+The score z at distance d becomes a z + m, a = sqrt(1 + 2 ln(1 + d / tau)), m = -2 ln(1 + d / tau).
 Anson et al. 2025, arXiv 2505.17083, tau = 10. For Gaussian scores every decade of distance then has
 the same total weight, and attention within it the same sparsity, at all lengths. d counts tokens,
 whatever an extension does to coordinates. m is a bias much like ALiBi's, so the paper trains with

@@ -1,9 +1,9 @@
-"""Scalable softmax: the logits of the query that sees n keys are multiplied by s ln n (+ b),
-learned for each head and layer.
+"""Scalable softmax: the logits of the query that sees n keys are multiplied by s ln n (+ b).
 
-Only layers that let a scale act use it. Nakanishi 2025, arXiv 2501.19399. The softmax of s ln(n) z
-instead of z cannot fade as n grows. The paper's initial s was not found: here s = 1 / mean of ln n
-over n = 1..train_len, so that the factor is 1 on average (0.1685 at 1024 tokens); b = 0."""
+s and b are learned for each head and layer. Only layers that let a scale act use it. Nakanishi
+2025, arXiv 2501.19399. The softmax of s ln(n) z instead of z cannot fade as n grows. The paper's
+initial s was not found: here s = 1 / mean of ln n over n = 1..train_len, so that the factor is 1 on
+average (0.1685 at 1024 tokens); b = 0."""
 
 import torch
 from torch import Tensor, nn

@@ -1,9 +1,8 @@
-"""YaRN's temperature on its own: logits times (coefficient ln s + 1)^2, s = target_len / train_len
-once that exceeds 1.
+"""YaRN's temperature on its own: logits times (coefficient ln s + 1)^2.
 
-Peng et al. 2023, arXiv 2309.00071, coefficient 0.1; s is the extension's, so `mode: fixed` makes it
-constant. extension=yarn brings it along: together they would multiply
-(extension.temperature=false)."""
+s = target_len / train_len once that exceeds 1. Peng et al. 2023, arXiv 2309.00071, coefficient 0.1;
+s is the extension's, so `mode: fixed` makes it constant. extension=yarn brings it along: together
+they would multiply (extension.temperature=false)."""
 
 import math
 

@@ -1,5 +1,6 @@
-"""The training loop: a pure function of weights, data and configuration, so an interrupted run ends
-with the same bytes.
+"""The training loop: a pure function of weights, data and configuration.
+
+So an interrupted run ends with the same bytes.
 """
 
 import sys

@@ -1,5 +1,6 @@
-"""Seconds of a training step on this machine, measured on some steps on random tokens, for
-estimates before anything was trained.
+"""Seconds of a training step on this machine, for estimates before anything was trained.
+
+They are measured on some steps on random tokens.
 """
 
 import time

@@ -1,9 +1,9 @@
-"""The causal triangle on a CPU, a block of queries at a time: faster than torch's fused kernel with
-gradients, or with values in bf16.
+"""The causal triangle on a CPU, a block of queries at a time.
 
-The weights of a short text are kept for the backward pass, which otherwise computes them again, as
-FlashAttention does (Dao et al. 2022, arXiv 2205.14135). Scores and the softmax are float32; weights
-and their products are in the format of the values.
+It is faster than torch's fused kernel with gradients, or with values in bf16. The weights of a
+short text are kept for the backward pass, which otherwise computes them again, as FlashAttention
+does (Dao et al. 2022, arXiv 2205.14135). Scores and the softmax are float32; weights and their
+products are in the format of the values.
 
 Letters: B batch, T tokens, H heads, W width of queries and keys, D of values, N batch times heads,
 S queries of a block, K their keys."""

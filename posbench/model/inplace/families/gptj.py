@@ -1,5 +1,4 @@
-"""GPT-J and CodeGen: rotary positions in neighbours of the first channels, by a table in each
-layer.
+"""GPT-J and CodeGen: rotary positions in neighbours of the first channels, by layers' tables.
 
 Wang and Komatsuzaki 2021, kingoflolz/mesh-transformer-jax; Nijkamp et al. 2022, arXiv 2203.13474.
 The table of sines and cosines ends with the longest text of the configuration, and its frequencies
