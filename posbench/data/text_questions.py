@@ -16,13 +16,15 @@ rivals of all texts."""
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from posbench.common.errors import ConfigError
-from posbench.data.sources import SPLITS
+from posbench.data.sources import ALL, SPLITS
 from posbench.data.task import IGNORED, NOISE, Examples, Question, TaskVariant, TextTask
 from posbench.data.tokenfile import TokenFile
 from posbench.data.tokenizers import Encode, Tokenizer, behind_bos, continuation_encoder
@@ -30,6 +32,56 @@ from posbench.data.tokenizers import Encode, Tokenizer, behind_bos, continuation
 # questions that are drawn in training until one fits; `check` refuses a length where not most of
 # them do
 TRIES = 1000
+CHECKED = 8  # questions that `check` draws
+
+
+class _Item(NamedTuple):
+    """Asked or hidden sentence: its depth, and its tokens as a sentence and as a line."""
+
+    depth: float
+    sentence: np.ndarray
+    line: np.ndarray
+
+    @property
+    def least(self) -> int:
+        """Tokens of the shorter form."""
+        return min(len(self.sentence), len(self.line))
+
+    @property
+    def most(self) -> int:
+        """Tokens of the longer form."""
+        return max(len(self.sentence), len(self.line))
+
+
+class _Tokenized(NamedTuple):
+    """A question and the tokens of its parts. `needed` counts them, and room behind the answer."""
+
+    question: Question
+    head: np.ndarray
+    items: list[_Item]  # by depth
+    tail: np.ndarray
+    answer: list[tuple[np.ndarray, int]]  # (tokens, number of the answer or -1)
+    needed: int
+
+
+class _Haystack(NamedTuple):
+    """Tokens, numbers of tokens after which an item may stand, ascending, and (number of tokens
+    before it, sentence) of sentences of the items' kind."""
+
+    tokens_F: np.ndarray
+    ends: np.ndarray
+    sentences: list[tuple[int, str]]
+
+
+class _Text(NamedTuple):
+    """An example, its answers and the values in it in words, and the depth of what is asked."""
+
+    inputs_T: np.ndarray
+    targets_T: np.ndarray
+    answer_T: np.ndarray
+    answers: list[str]
+    values: list[str]
+    depth: float
 
 
 @dataclass(frozen=True)
@@ -56,31 +108,40 @@ class TextQuestions:
         return self.task.parts(f"{self.name} chat" if self.around else self.name)
 
     def draw(self, length: int, count: int, key: list[int], depth: float | None = None) -> Examples:
-        """`count` examples of `length` tokens. Raises ConfigError if a question does not fit, or no
-        document can be its haystack.
-        """
-        room = 0  # tokens behind the answer, so that every other value fits in its place whole
+        """`count` examples of `length` tokens.
+
+        Raises ConfigError if a question does not fit, or no document can be its haystack."""
+        room = 0  # tokens behind the answer, so that every other value fits in its place
         while True:
             random = self._random(key)
-            made = [self._example(random, length, depth, room) for _ in range(count)]
-            texts = [words for *_, words, _ in made]
-            needed = max(self._longer(*words) for words in texts) if self.rivals else 0
+            texts = [self._text(random, length, depth, room) for _ in range(count)]
+            needed = max(map(self._excess, texts)) if self.rivals else 0
             if needed <= room:
                 break
             room = needed
-        rival_NAKR = draw_rivals(random, texts, self.rivals, self._ids) if self.rivals else None
-        depth_N = None if depth is None else np.array([measured for *_, measured in made])
+        rival_NAKR = None
+        if self.rivals:
+            words = [(text.answers, text.values) for text in texts]
+            rival_NAKR = draw_rivals(random, words, self.rivals, self._ids)
         return Examples(
-            *(np.stack([one[part] for one in made]) for part in range(3)),
+            np.stack([text.inputs_T for text in texts]),
+            np.stack([text.targets_T for text in texts]),
+            np.stack([text.answer_T for text in texts]),
             rival_NAKR=rival_NAKR,
-            depth_N=depth_N,
+            depth_N=None if depth is None else np.array([text.depth for text in texts]),
         )
 
-    def _longer(self, answers: list[str], values: list[str]) -> int:
+    def _excess(self, text: _Text) -> int:
         """Tokens by which the longest value of a text exceeds its last answer."""
-        return max((len(self._ids(value)) for value in values), default=0) - len(
-            self._ids(answers[-1])
-        )
+        longest = max((len(self._ids(value)) for value in text.values), default=0)
+        return longest - len(self._ids(text.answers[-1]))
+
+    def check(self, length: int) -> None:
+        """Raise ConfigError if one of a few questions does not fit `length` tokens, or no document
+        can be the haystack.
+        """
+        self.check_room(length, CHECKED, [0])
+        self.draw(length, 1, [0])
 
     def check_room(
         self, length: int, count: int, key: list[int], depth: float | None = None
@@ -92,19 +153,16 @@ class TextQuestions:
         for _ in range(count):
             self._tokenized(random, length, depth)
 
-    def _random(self, key: list[int]) -> np.random.Generator:
-        return np.random.default_rng([(*SPLITS, "all").index(self.split), *key])
-
     def check_depths(self, length: int, count: int, key: list[int]) -> None:
         """Raise ConfigError if an asked item stands nearer to another depth than to its own, in the
         mean of `count` texts of each depth.
         """
         parts = [part for part in self.parts(length) if part.depth is not None]
-        found = [
+        depths = [
             self.draw(length, count, [*key, at], **part.arguments).depth_N.mean()
             for at, part in enumerate(parts)
         ]
-        for part, depth in zip(parts, found, strict=True):
+        for part, depth in zip(parts, depths, strict=True):
             if abs(depth - part.depth) >= 0.5 / (len(parts) - 1):
                 raise ConfigError(
                     f"evaluate.lengths holds {length}, where the haystack of"
@@ -113,19 +171,13 @@ class TextQuestions:
                     f" than {len(parts)}."
                 )
 
-    def check(self, length: int) -> None:
-        """Raise ConfigError if one of eight questions does not fit `length` tokens, or no document
-        can be the haystack.
-        """
-        self.check_room(length, 8, [0])
-        self.draw(length, 1, [0])
+    def _random(self, key: list[int]) -> np.random.Generator:
+        return np.random.default_rng([(*SPLITS, ALL).index(self.split), *key])
 
     def _fitting(
         self, random: np.random.Generator, length: int, depth: float | None, room: int
-    ) -> tuple:
-        """`_tokenized` of a question that fits. In training others are drawn until one does, TRIES
-        times.
-        """
+    ) -> _Tokenized:
+        """A question that fits. In training others are drawn until one does, TRIES times."""
         for _ in range(TRIES if self.training else 0):
             with contextlib.suppress(ConfigError):
                 return self._tokenized(random, length, depth, room)
@@ -133,131 +185,131 @@ class TextQuestions:
 
     def _tokenized(
         self, random: np.random.Generator, length: int, depth: float | None, room: int = 0
-    ) -> tuple:
-        """A question, tokens of all its parts but the haystack, and their number and `room`. Raises
-        ConfigError above `length`.
-        """
-        asked = self.task.ask(random, depth)
+    ) -> _Tokenized:
+        """The next question, tokenized. Raises ConfigError if it needs more than `length` tokens."""
+        question = self.task.ask(random, depth)
         before, behind = self.around or ("", "")
-        head = behind_bos(self.tokenizer.ids(before + asked.head), self.bos)
-        tail = self._ids(
-            asked.tail + behind + (asked.start.lstrip() if self.around else asked.start)
-        )
+        start = question.start.lstrip() if self.around else question.start
+        head = behind_bos(self.tokenizer.ids(before + question.head), self.bos)
+        tail = self._ids(question.tail + behind + start)
         items = [
-            (place, (self._ids(f" {text}"), self._ids(f"{text}\n")))
-            for place, text in sorted(asked.items, key=lambda item: item[0])
+            _Item(place, self._ids(f" {sentence}"), self._ids(f"{sentence}\n"))
+            for place, sentence in sorted(question.items, key=lambda item: item[0])
         ]
-        answer = [(self._ids(words), number) for words, number in asked.answer]
-        needed = (
-            len(head)
-            + len(tail)
-            + sum(max(map(len, forms)) for _, forms in items)
-            + sum(len(ids) for ids, _ in answer)
-            + room
-        )
+        answer = [(self._ids(words), number) for words, number in question.answer]
+        needed = len(head) + len(tail) + room
+        needed += sum(item.most for item in items) + sum(len(ids) for ids, _ in answer)
         if needed > length:
-            if self.training:
-                where, way = (
-                    f"data.mix.task={self.name}",
-                    f"train.length={length} has fewer: raise it, or choose a shorter question.",
-                )
-            else:
-                where, way = (
-                    f"evaluate.tasks={self.name}",
-                    f"evaluate.lengths holds {length}: leave it out.",
-                )
-            raise ConfigError(f"{where} needs {needed} tokens with this tokenizer, and {way}")
-        return asked, head, items, tail, answer, needed
+            raise self._too_long(needed, length)
+        return _Tokenized(question, head, items, tail, answer, needed)
 
-    def _example(
+    def _too_long(self, needed: int, length: int) -> ConfigError:
+        if self.training:
+            key = "data.mix.task"
+            advice = f"train.length={length} has fewer: raise it, or choose a shorter question."
+        else:
+            key = "evaluate.tasks"
+            advice = f"evaluate.lengths holds {length}: leave it out."
+        return ConfigError(
+            f"{key}={self.name} needs {needed} tokens with this tokenizer, and {advice}"
+        )
+
+    def _text(
         self, random: np.random.Generator, length: int, depth: float | None, room: int
-    ) -> tuple:
-        """Inputs, targets and numbers of answers [T] of a text, its answers and values in words,
-        and the measured depth of what is asked.
+    ) -> _Text:
+        """One text of `length` tokens and the last target. `room` tokens stand behind the answer.
 
-        `room` tokens stand behind the answer.
-        """
-        asked, head, items, tail, answer, needed = self._fitting(random, length, depth, room)
-        fewest = sum(min(map(len, forms)) for _, forms in items)
-        spare = sum(max(map(len, forms)) for _, forms in items) - fewest
-        hay_F, ends, others = self._haystack(random, length + 1 - needed + spare, asked)
-        ends = ends[
-            (ends == 0) | (ends > spare)
-        ]  # however much is cut at the start, items keep what stands before them
-        placed = []
-        for place, (sentence, line) in items:
-            at = int(ends[np.abs(ends - place * len(hay_F)).argmin()])
-            placed.append(
-                (at, line if not at or self._last(int(hay_F[at - 1])) == "\n" else sentence)
-            )
-        before = sum(len(ids) for _, ids in placed) - fewest
-        own = next(
-            (at for (place, _), (at, _) in zip(items, placed, strict=True) if place == depth), 0
-        )
-        measured, pieces = max(0, own - before) / max(1, len(hay_F) - before), [head]
-        for at, ids in placed:
-            pieces += [hay_F[before:at], ids]
-            before = max(before, at)
-        said = np.concatenate([ids for ids, _ in answer])
-        behind = np.full(room, said[-1])  # no answer reads it
-        text = np.concatenate([*pieces, hay_F[before:], tail, said, behind]).astype(np.int64)
-        numbers = np.concatenate(
-            [*(np.full(len(ids), number) for ids, number in answer), np.full(room, -1)]
-        )
-        answer_T = np.r_[np.full(length - len(numbers), -1), numbers]
-        whole = [
-            sentence for begin, sentence in others if begin >= spare
-        ]  # of the haystack, whatever is cut
-        values = asked.values([*(sentence for _, sentence in asked.items), *whole])
-        return (
-            text[:-1],
-            np.where(answer_T < 0, IGNORED, text[1:]),
+        The haystack is drawn for the shorter forms of all items. Once their forms are known, it is
+        cut at its start by what they have more."""
+        question, head, items, tail, answer, needed = self._fitting(random, length, depth, room)
+        shortest = sum(item.least for item in items)
+        spare = sum(item.most for item in items) - shortest
+        haystack = self._haystack(random, length + 1 - needed + spare, question)
+        placed = self._placed(items, haystack, spare)
+        cut = sum(len(ids) for _, ids in placed) - shortest
+        depth_of_asked = 0.0
+        for item, (at, _) in zip(items, placed, strict=True):
+            if item.depth == depth:
+                depth_of_asked = max(0, at - cut) / max(1, len(haystack.tokens_F) - cut)
+                break
+        answer_ids = np.concatenate([ids for ids, _ in answer])
+        pieces = [
+            head,
+            *_woven(haystack.tokens_F, placed, cut),
+            tail,
+            answer_ids,
+            np.full(room, answer_ids[-1]),  # no answer reads it
+        ]
+        ids_T1 = np.concatenate(pieces).astype(np.int64)
+        numbers = [np.full(len(ids), number) for ids, number in answer]
+        answer_T = np.full(length, -1)
+        end = length - room
+        answer_T[end - len(answer_ids) : end] = np.concatenate(numbers)
+        # sentences that are there whatever is cut
+        sentences = [sentence for _, sentence in question.items]
+        sentences += [sentence for begin, sentence in haystack.sentences if begin >= spare]
+        return _Text(
+            ids_T1[:-1],
+            np.where(answer_T < 0, IGNORED, ids_T1[1:]),
             answer_T,
-            (asked.answers, values),
-            measured,
+            question.answers,
+            question.values(sentences),
+            depth_of_asked,
         )
 
-    def _haystack(
-        self, random: np.random.Generator, size: int, asked: Question
-    ) -> tuple[np.ndarray, np.ndarray, list[tuple[int, str]]]:
-        """`size` tokens, the numbers of tokens after which an item may stand, ascending, and
-        sentences by where they begin.
-        """
+    def _placed(
+        self, items: list[_Item], haystack: _Haystack, spare: int
+    ) -> list[tuple[int, np.ndarray]]:
+        """(tokens of the haystack before it, its tokens) of each item.
+
+        An item stands behind the sentence or line whose end is nearest to its depth, in the form of
+        what is before it. Of the haystack's first `spare` tokens any may be cut, so none ends
+        there."""
+        hay_F = haystack.tokens_F
+        ends = haystack.ends[(haystack.ends == 0) | (haystack.ends > spare)]
+        placed = []
+        for item in items:
+            at = int(ends[np.abs(ends - item.depth * len(hay_F)).argmin()])
+            behind_line = at == 0 or self._last(int(hay_F[at - 1])) == "\n"
+            placed.append((at, item.line if behind_line else item.sentence))
+        return placed
+
+    def _haystack(self, random: np.random.Generator, size: int, question: Question) -> _Haystack:
+        """Haystack of `size` tokens."""
         if self.task.haystack == "corpus":
-            return *self._document(random, size), []
-        units, said, total = [], [], 0
-        sentences = asked.others if self.task.haystack == "items" else None
+            return self._document(random, size)
+        others = question.others if self.task.haystack == "items" else None
+        source = others or itertools.cycle(NOISE)
+        pieces = []
+        sentences = []
+        total = 0
         while total < size:
-            said.append(next(sentences) if sentences else NOISE[len(units) % len(NOISE)])
-            units.append(self._ids(f" {said[-1]}"))
-            total += len(units[-1])
-        ends = np.cumsum([0, *map(len, units)]) - (total - size)
-        hay_F = np.concatenate([np.zeros(0, np.int64), *units])[total - size :]
-        return (
-            hay_F,
-            np.r_[0, ends[ends > 0]],
-            list(zip(ends.tolist(), said, strict=False)) if sentences else [],
-        )
+            sentences.append(next(source))
+            pieces.append(self._ids(f" {sentences[-1]}"))
+            total += len(pieces[-1])
+        cut = total - size
+        hay_F = np.concatenate([np.zeros(0, np.int64), *pieces])[cut:]
+        ends = np.cumsum([0, *map(len, pieces)]) - cut
+        begins = zip(ends.tolist(), sentences, strict=False)  # a sentence begins where one ends
+        return _Haystack(hay_F, np.r_[0, ends[ends > 0]], list(begins) if others else [])
 
-    def _document(self, random: np.random.Generator, size: int) -> tuple[np.ndarray, np.ndarray]:
+    def _document(self, random: np.random.Generator, size: int) -> _Haystack:
+        """Haystack of a run of tokens of one document. ConfigError without one that is so long."""
         room_D = np.maximum(self.file.document_lengths() - size + 1, 0)
         if not room_D.any():
-            where, lower = (
-                ("data.mix.task", "train.length")
-                if self.training
-                else ("evaluate.tasks", "evaluate.lengths")
-            )
-            needed = f"a document of {size} tokens, and the {self.split} split has none"
+            key, lengths = "evaluate.tasks", "evaluate.lengths"
+            if self.training:
+                key, lengths = "data.mix.task", "train.length"
             raise ConfigError(
-                f"{where}={self.name} takes its haystack from {needed}: lower {lower}, or take"
-                " longer documents."
+                f"{key}={self.name} takes its haystack from a document of {size} tokens, and the"
+                f" {self.split} split has none: lower {lengths}, or take longer documents."
             )
         document = int(random.choice(len(room_D), p=room_D / room_D.sum()))
         start = int(self.file.starts[document]) + int(random.integers(room_D[document]))
         hay_F = np.asarray(self.file.tokens[start : start + size]).astype(np.int64)
         ids = hay_F.tolist()
         ends = [at for at in range(1, size + 1) if self._ends(ids[at - 1 : at + 1])]
-        return hay_F, np.array([0, *(ends or [size])])
+        return _Haystack(hay_F, np.array([0, *(ends or [size])]), [])
 
     @functools.cached_property
     def _ids(self) -> Encode:
@@ -282,6 +334,15 @@ class TextQuestions:
         return functools.cache(lambda token: self.tokenizer.decode([token]).rstrip(" ")[-1:])
 
 
+def _woven(hay_F: np.ndarray, placed: list[tuple[int, np.ndarray]], start: int) -> list[np.ndarray]:
+    """Pieces of a haystack from token `start` on with the items (tokens before it, its tokens)."""
+    pieces = []
+    for at, ids in placed:
+        pieces += [hay_F[start:at], ids]
+        start = max(start, at)
+    return [*pieces, hay_F[start:]]
+
+
 def draw_rivals(
     random: np.random.Generator, texts: list[tuple[list[str], list[str]]], most: int, encode: Encode
 ) -> np.ndarray | None:
@@ -290,20 +351,18 @@ def draw_rivals(
 
     `texts` are (answers, values that stand in the text). Fewer rivals are the first of more.
     """
-    chosen = []
+    rivals_of_answers = []
     for answers, values in texts:
         for answer in answers:
-            found = [
-                values[at]
-                for at in random.permutation(len(values)).tolist()
-                if values[at] != answer
-            ]
-            chosen.append([encode(value) for value in found[:most]])
-    if not all(chosen):
+            shuffled = [values[at] for at in random.permutation(len(values)).tolist()]
+            rivals = [value for value in shuffled if value != answer]
+            rivals_of_answers.append([encode(value) for value in rivals[:most]])
+    if not all(rivals_of_answers):
         return None
-    longest = max(len(ids) for rivals in chosen for ids in rivals)
-    rival_QKR = np.full((len(chosen), max(map(len, chosen)), longest), IGNORED)
-    for row, rivals in enumerate(chosen):
+    most_rivals = max(map(len, rivals_of_answers))
+    longest = max(len(ids) for rivals in rivals_of_answers for ids in rivals)
+    rival_QKR = np.full((len(rivals_of_answers), most_rivals, longest), IGNORED)
+    for row, rivals in enumerate(rivals_of_answers):
         for at, ids in enumerate(rivals):
             rival_QKR[row, at, : len(ids)] = ids
     return rival_QKR.reshape(len(texts), -1, *rival_QKR.shape[1:])
@@ -328,7 +387,7 @@ def rank_answers(nll_NA: np.ndarray, nll_NAK: np.ndarray) -> tuple[np.ndarray, n
     """Rank of each answer among its rivals (1 is best, equals count against it) and its nll if
     there were no others; inf: no rival.
     """
-    rank_NA = 1 + ((nll_NAK <= nll_NA[..., None]) & (nll_NAK < np.inf)).sum(axis=2)
-    return rank_NA, nll_NA + np.logaddexp.reduce(
-        np.concatenate([-nll_NA[..., None], -nll_NAK], axis=2), axis=2
-    )
+    better_NAK = (nll_NAK <= nll_NA[..., None]) & (nll_NAK < np.inf)
+    rank_NA = 1 + better_NAK.sum(axis=2)
+    logit_NAK1 = np.concatenate([-nll_NA[..., None], -nll_NAK], axis=2)
+    return rank_NA, nll_NA + np.logaddexp.reduce(logit_NAK1, axis=2)
