@@ -64,13 +64,8 @@ def content_key(cfg_data: dict, cache_dir: Path | str | None = None, again: bool
     """
     source = make_source(cfg_data, cache_dir)
     source.again = again
-    return sha256_json(
-        [
-            FORMAT,
-            source.fingerprint(),
-            tokenizer_identity(cfg_data["tokenizer"], cfg_data["vocab_size"]),
-        ]
-    )
+    tokenizer = tokenizer_identity(cfg_data["tokenizer"], cfg_data["vocab_size"])
+    return sha256_json([FORMAT, source.fingerprint(), tokenizer])
 
 
 def fingerprint(cfg_data: dict, cache_dir: Path | str | None = None) -> str:
@@ -82,19 +77,18 @@ def fingerprint(cfg_data: dict, cache_dir: Path | str | None = None) -> str:
 
 
 def _with_options(key: str, cfg_data: dict) -> str:
-    """Fingerprint for a content key. The BOS choice and a mixed task are added here, since they
-    change no token file.
-    """
+    """Fingerprint for a content key, with the BOS and a mixed task, which change no token file."""
+    identity = [key, bool(cfg_data["bos"])]
     mix = mix_of(cfg_data)
-    return sha256_json(
-        [key, bool(cfg_data["bos"]), *([mix.share, mix.task.fingerprint()] if mix else [])]
-    )
+    if mix:
+        identity += [mix.share, mix.task.fingerprint()]
+    return sha256_json(identity)
 
 
 def _folder_key(cfg_data: dict, trained: dict | None, cache_dir: Path, again: bool = False) -> str:
     """content_key, or, of a text without what was `trained` on, a hash of both."""
-    own = content_key(cfg_data, cache_dir, again)
-    return sha256_json([own, content_key(trained, cache_dir, again)]) if trained else own
+    key = content_key(cfg_data, cache_dir, again)
+    return sha256_json([key, content_key(trained, cache_dir, again)]) if trained else key
 
 
 def prepare(
@@ -115,22 +109,7 @@ def prepare(
     splits = [split for split in (*SPLITS, ALL) if split in splits]
     folder = cache_dir / key[:24]
     if cfg_data["tokenizer"] == TASK:
-        if cfg_data["bos"]:
-            raise ConfigError(
-                f"data.bos=true: data={cfg_data['name']} is a task with its own first tokens; leave"
-                " data.bos out."
-            )
-        task, named = make_source(cfg_data), tokenizer_name(TASK, cfg_data["vocab_size"])
-        drawn = (TaskSplit(task, split) for split in SPLITS)
-        return Corpus(
-            *drawn,
-            _with_options(key, cfg_data),
-            cfg_data["name"],
-            named,
-            task.vocab_size,
-            None,
-            folder,
-        )
+        return _task_corpus(cfg_data, folder, _with_options(key, cfg_data))
     if ALL in splits or (len(splits) < len(SPLITS) and not folder.exists()):
         folder = cache_dir / "_".join([folder.name, *splits])
     if not folder.exists():
@@ -142,19 +121,40 @@ def prepare(
                 with whole_folder(folder) as temporary:
                     build_corpus(cfg_data, temporary, splits, trained, cache_dir)
                     if _folder_key(cfg_data, trained, cache_dir, again=True) != key:
-                        what = f"The text or tokenizer of data={cfg_data['name']}"
                         raise RunError(
-                            f"{what} changed while it was read: run the same command again."
+                            f"The text or tokenizer of data={cfg_data['name']} changed while it was"
+                            " read: run the same command again."
                         )
     return _open(cfg_data, folder, _with_options(key, cfg_data), splits)
 
 
-def _open(cfg_data: dict, folder: Path, identity: str, wanted: list[str]) -> Corpus:
+def _task_corpus(cfg_data: dict, folder: Path, identity: str) -> Corpus:
+    """Corpus of a task, of which no file is read."""
+    if cfg_data["bos"]:
+        raise ConfigError(
+            f"data.bos=true: data={cfg_data['name']} is a task with its own first tokens; leave"
+            " data.bos out."
+        )
+    task = make_source(cfg_data)
+    return Corpus(
+        **{split: TaskSplit(task, split) for split in SPLITS},
+        fingerprint=identity,
+        name=cfg_data["name"],
+        tokenizer=tokenizer_name(TASK, cfg_data["vocab_size"]),
+        vocab_size=task.vocab_size,
+        bos=None,
+        folder=folder,
+    )
+
+
+def _open(cfg_data: dict, folder: Path, identity: str, names: list[str]) -> Corpus:
+    """Corpus of a folder of token files, with the splits of these names."""
     try:
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
         verify_files(folder, manifest["files"])
-        splits = {split: open_split(folder, split, manifest["splits"][split]) for split in wanted}
-        size, tokenizer = int(manifest["vocab_size"]), str(manifest["tokenizer"])
+        splits = {name: open_split(folder, name, manifest["splits"][name]) for name in names}
+        vocab_size = int(manifest["vocab_size"])
+        tokenizer = str(manifest["tokenizer"])
     except RunError:
         raise
     except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
@@ -162,26 +162,37 @@ def _open(cfg_data: dict, folder: Path, identity: str, wanted: list[str]) -> Cor
             f"{folder}/manifest.json lists no token files ({error!r}): delete the folder and run"
             " the command again."
         ) from error
-    bos = size if cfg_data["bos"] else None
-    size, name = size + (bos is not None), cfg_data["name"]
-    if mix := mix_of(
+    name = cfg_data["name"]
+    bos = None
+    if cfg_data["bos"]:
+        bos = vocab_size
+        vocab_size += 1
+    mix = mix_of(
         cfg_data,
-        offset=size,
+        offset=vocab_size,
         text=lambda split: (splits[split], load_tokenizer(tokenizer, folder), bos),
-    ):
-        size, name = size + mix.task.vocab_size, f"{name}+{mix.name}"
-    return Corpus(**{**dict.fromkeys(SPLITS), **splits}, fingerprint=identity, name=name, tokenizer=tokenizer, vocab_size=size, bos=bos,
-                  folder=folder, mix=mix)  # fmt: skip
+    )
+    if mix:
+        vocab_size += mix.task.vocab_size
+        name = f"{name}+{mix.name}"
+    return Corpus(
+        **{**dict.fromkeys(SPLITS), **splits},
+        fingerprint=identity,
+        name=name,
+        tokenizer=tokenizer,
+        vocab_size=vocab_size,
+        bos=bos,
+        folder=folder,
+        mix=mix,
+    )
 
 
 def known_tokenizer(cfg_data: dict, cache_dir: Path | str) -> Tokenizer | None:
-    """Tokenizer of a text that has not been read; None for a BPE that is yet to be trained. Raises
-    ConfigError for an unusable one.
-    """
-    choice, name = (
-        cfg_data["tokenizer"],
-        tokenizer_name(cfg_data["tokenizer"], cfg_data["vocab_size"]),
-    )
+    """Tokenizer of a text that has not been read; None for a BPE that is yet to be trained.
+
+    Raises ConfigError for an unusable one."""
+    choice = cfg_data["tokenizer"]
+    name = tokenizer_name(choice, cfg_data["vocab_size"])
     if choice not in ("bytes", "bpe"):
         return read_tokenizer(name, pretrained_json(choice))
     folder = Path(cache_dir) / content_key(cfg_data, cache_dir)[:24]
@@ -194,10 +205,12 @@ def fit_corpus(corpus: Corpus, cfg: JobConfig) -> Corpus:
 
     Raises ConfigError when the number of ids shows another tokenizer, or when data.bos needs a BOS
     token and the checkpoint has none."""
-    checkpoint, path = cfg.model.checkpoint, cfg.model.path
+    checkpoint = cfg.model.checkpoint
+    path = cfg.model.path
     if not checkpoint:
         return corpus
-    ids, rows = corpus.vocab_size - (corpus.bos is not None), checkpoint["vocab_size"]
+    ids = corpus.vocab_size if corpus.bos is None else corpus.vocab_size - 1
+    rows = checkpoint["vocab_size"]
     if not rows - max(SPARE, rows // 10) <= ids <= rows:
         raise ConfigError(
             f"data.tokenizer={cfg.data['tokenizer']} has {ids} ids and model.path={path} {rows}:"
@@ -210,54 +223,58 @@ def fit_corpus(corpus: Corpus, cfg: JobConfig) -> Corpus:
     return replace(corpus, vocab_size=rows, bos=None if corpus.bos is None else checkpoint["bos"])
 
 
-def resolved_text(given: str | dict | None, data: dict, cache_dir: str | None) -> dict | None:
-    """A `given` evaluate.text beside the `data` of the training, with its source and the hash of
-    its content; None for none.
+def resolved_text(choice: str | dict | None, data: dict, cache_dir: str | None) -> dict | None:
+    """evaluate.text beside the `data` of the training, with its source and the hash of its content;
+    None for none.
 
-    It is a choice of configs/data or of --config-dir by its name, {name: books, path: FOLDER} for
+    `choice` is one of configs/data or of --config-dir by its name, {name: books, path: FOLDER} for
     one that needs the user's files, or any source of one's own: {name: mine, source: {_target_:
     CLASS, ...}}. Its documents that the training has read are left out. Raises ConfigError for an
     unknown name or key, for a text whose files are not given, and for the text of the training
     itself."""
-    from posbench.config.compose import yamls
-
-    if given is None:
+    if choice is None:
         return None
     if data["tokenizer"] == TASK:
         raise ConfigError(
             f"evaluate.text is read in the tokens of the training, and data={data['name']} is a"
             " task: leave it out."
         )
-    given = {"name": given} if isinstance(given, str) else given
-    if unknown := [key for key in given if key not in (*KEYS, CONTENT)]:
-        raise ConfigError(
-            f"evaluate.text.{unknown[0]} is not a key of evaluate.text: it takes {', '.join(KEYS)}."
-        )
-    name = given.get("name")
-    known = {one: node for one, node in yamls("data").items() if node.get("tokenizer") != TASK}
-    if not isinstance(name, str) or ("source" not in given and name not in known):
-        raise ConfigError(
-            f"evaluate.text={name} is not a text{did_you_mean(str(name), known)}: choose from"
-            f" {', '.join(known)}."
-        )
-    usual = (
-        {key: value for key, value in known.get(name, {}).items() if key in KEYS}
-        if "source" not in given
-        else {}
-    )
-    text = {**usual, **{key: given[key] for key in KEYS if key in given}}
+    text = _text_node({"name": choice} if isinstance(choice, str) else choice)
+    name = text["name"]
     if "path" in text and text["path"] is None:
         raise ConfigError(
             f"evaluate.text={name} needs your own files: give 'evaluate.text={{name: {name}, path:"
             " PATH}'."
         )
-    found = make_source({**text, "tokenizer": data["tokenizer"]}, cache_dir).fingerprint()
-    if found == make_source(data, cache_dir).fingerprint():
+    content = make_source({**text, "tokenizer": data["tokenizer"]}, cache_dir).fingerprint()
+    if content == make_source(data, cache_dir).fingerprint():
         raise ConfigError(
             f"evaluate.text={name} is already the text of the training: leave it out, or choose"
             " another."
         )
-    return {**text, CONTENT: found}
+    return {**text, CONTENT: content}
+
+
+def _text_node(choice: dict) -> dict:
+    """{name, path, source} of an evaluate.text, its own source or that of configs/data.
+
+    Raises ConfigError for an unknown name or key."""
+    from posbench.config.compose import yamls
+
+    for key in choice:
+        if key not in (*KEYS, CONTENT):
+            raise ConfigError(
+                f"evaluate.text.{key} is not a key of evaluate.text: it takes {', '.join(KEYS)}."
+            )
+    name = choice.get("name")
+    texts = {text: node for text, node in yamls("data").items() if node.get("tokenizer") != TASK}
+    if not isinstance(name, str) or ("source" not in choice and name not in texts):
+        raise ConfigError(
+            f"evaluate.text={name} is not a text{did_you_mean(str(name), texts)}: choose from"
+            f" {', '.join(texts)}."
+        )
+    node = choice if "source" in choice else {**texts[name], **choice}
+    return {key: node[key] for key in KEYS if key in node}
 
 
 def read_text_of(trained: Corpus, cfg: JobConfig, text: dict, split: str) -> Corpus:
@@ -267,24 +284,20 @@ def read_text_of(trained: Corpus, cfg: JobConfig, text: dict, split: str) -> Cor
     Raises RunError if the text has changed since it was resolved, ConfigError if no document is
     left."""
     data = cfg.data
-    tokenizer = (
-        str(trained.folder / "tokenizer.json") if data["tokenizer"] == "bpe" else data["tokenizer"]
-    )
-    own = {key: value for key, value in data.items() if key not in KEYS}
-    other = {
-        **own,
-        **{key: text[key] for key in KEYS if key in text},
-        "tokenizer": tokenizer,
-        "mix": None,
-    }
-    found = prepare(other, trained.folder.parent, (split,), None if cfg.model.checkpoint else data)
-    if make_source(other, trained.folder.parent).fingerprint() != text[CONTENT]:
+    cache_dir = trained.folder.parent
+    other = {key: value for key, value in data.items() if key not in KEYS}
+    other |= {key: text[key] for key in KEYS if key in text}
+    other["mix"] = None
+    if data["tokenizer"] == "bpe":
+        other["tokenizer"] = str(trained.folder / "tokenizer.json")
+    corpus = prepare(other, cache_dir, (split,), None if cfg.model.checkpoint else data)
+    if make_source(other, cache_dir).fingerprint() != text[CONTENT]:
         raise RunError(
             f"The text of evaluate.text={text['name']} changed during this command: run the same"
             " command again."
         )
     return replace(
         trained,
-        **{**dict.fromkeys((*SPLITS, ALL)), split: getattr(found, split)},
+        **{**dict.fromkeys((*SPLITS, ALL)), split: getattr(corpus, split)},
         name=text["name"],
     )

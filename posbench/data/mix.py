@@ -17,7 +17,7 @@ from posbench.data.text_questions import TextQuestions
 from posbench.data.tokenfile import TokenFile
 from posbench.data.tokenizers import Tokenizer
 
-WHOLE = ("task", "share", "vocab_size", "source")
+KEYS = ("task", "share", "vocab_size", "source")
 
 
 @dataclass(frozen=True)
@@ -38,45 +38,58 @@ def resolved_data(data: dict) -> dict:
 
     Raises ConfigError for a wrong one.
     """
-    from posbench.config.compose import yamls
-
-    given = data.get("mix")
-    if not given:
+    mix = data.get("mix")
+    if not mix:
         return data
     if data["tokenizer"] == TASK:
         raise ConfigError(
             f"data.mix adds a task to text, and data={data['name']} is a task: leave data.mix out,"
             " or choose text."
         )
-    share, name = given.get("share"), given.get("task")
+    share = mix.get("share")
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share < 1:
         raise ConfigError(
             f"data.mix.share={share} must be a number between 0 and 1: the share of the steps that"
             " are the task's."
         )
-    if "source" not in given:
-        tasks = {one: node for one, node in yamls("data").items() if node.get("tokenizer") == TASK}
-        tasks = {
-            **{one: {"vocab_size": 0, "source": node} for one, node in yamls("task").items()},
-            **tasks,
-        }
-        if name not in tasks:
+    if "source" not in mix:
+        mix = _with_source(mix)
+    for key in KEYS:
+        if key not in mix:
+            raise ConfigError(f"data.mix lacks {key}: it takes {', '.join(KEYS)}.")
+    return {**data, "mix": {key: mix[key] for key in KEYS}}
+
+
+def _with_source(mix: dict) -> dict:
+    """Mix with the source and the vocabulary of the task that it names.
+
+    Its further keys are arguments of the task. Raises ConfigError for an unknown task or key."""
+    from posbench.config.compose import yamls
+
+    name = mix.get("task")
+    tasks = {task: {"vocab_size": 0, "source": node} for task, node in yamls("task").items()}
+    for task, node in yamls("data").items():
+        if node.get("tokenizer") == TASK:
+            tasks[task] = node
+    if name not in tasks:
+        raise ConfigError(
+            f"data.mix.task={name} is no task{did_you_mean(str(name), tasks)}: choose from"
+            f" {', '.join(sorted(tasks))}."
+        )
+    vocab_size = tasks[name]["vocab_size"]
+    source = tasks[name]["source"]
+    legal = ["task", "share"]
+    if vocab_size:
+        legal.append("vocab_size")
+    legal += [key for key in source if key != "_target_"]
+    for key in mix:
+        if key not in legal:
             raise ConfigError(
-                f"data.mix.task={name} is no task{did_you_mean(str(name), tasks)}: choose from"
-                f" {', '.join(sorted(tasks))}."
-            )
-        size, known = tasks[name]["vocab_size"], tasks[name]["source"]
-        legal = [*WHOLE[: 3 if size else 2], *(key for key in known if key != "_target_")]
-        if unknown := [key for key in given if key not in legal]:
-            raise ConfigError(
-                f"data.mix.{unknown[0]} is not a key of data.mix with task={name}: it takes"
+                f"data.mix.{key} is not a key of data.mix with task={name}: it takes"
                 f" {', '.join(legal)}."
             )
-        own = {key: value for key, value in given.items() if key not in WHOLE}
-        given = {"vocab_size": size, **given, "source": {**known, **own}}
-    if missing := [key for key in WHOLE if key not in given]:
-        raise ConfigError(f"data.mix lacks {missing[0]}: it takes {', '.join(WHOLE)}.")
-    return {**data, "mix": {key: given[key] for key in WHOLE}}
+    arguments = {key: value for key, value in mix.items() if key not in KEYS}
+    return {"vocab_size": vocab_size, **mix, "source": {**source, **arguments}}
 
 
 def mix_of(
@@ -90,20 +103,20 @@ def mix_of(
     mix = resolved_data(data).get("mix")
     if not mix:
         return None
-    name, share = mix["task"], float(mix["share"])
+    name = mix["task"]
+    share = float(mix["share"])
     if is_text_task(mix["source"]):
         if mix["vocab_size"]:
             raise ConfigError(
                 f"data.mix.vocab_size={mix['vocab_size']}: task={name} is a text task in the text's"
                 " tokens: give 0."
             )
-        task = make_text_task({"name": name, **mix["source"]}, "data.mix")
-        return Mix(
-            task,
-            name,
-            share,
-            lambda split: TextQuestions(task, name, split, *text(split), training=True),
-        )
+        text_task = make_text_task({"name": name, **mix["source"]}, "data.mix")
+
+        def questions(split: str) -> TextQuestions:
+            return TextQuestions(text_task, name, split, *text(split), training=True)
+
+        return Mix(text_task, name, share, questions)
     task = make_source(
         {"name": name, "tokenizer": TASK, "vocab_size": mix["vocab_size"], "source": mix["source"]}
     )
