@@ -7,15 +7,26 @@ which is always DATE: a question must not change from day to day."""
 import json
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from posbench.common.errors import ConfigError
 from posbench.common.files import read_bytes
 from posbench.data.tokenizers import TRAINED, pretrained_file
 from posbench.gguf.header import is_gguf, read_gguf
 
+if TYPE_CHECKING:
+    import jinja2
+
 MESSAGE = "the message of the user"
 DATE = datetime(2024, 7, 26)  # the one that Llama 3's template falls back on
 TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
+# {special token of TOKENS: its key in a GGUF file}
+GGUF_IDS = {
+    "bos_token": "ggml.bos_token_id",
+    "eos_token": "ggml.eos_token_id",
+    "unk_token": "ggml.unknown_token_id",
+    "pad_token": "ggml.padding_token_id",
+}
 LEAVE = "leave evaluate.chat out, or give data.tokenizer=PATH of a tokenizer that has one"
 
 
@@ -29,48 +40,46 @@ def chat_template(tokenizer: str) -> dict[str, str]:
             f" chat template: {LEAVE}."
         )
     file = pretrained_file(tokenizer)
-    found = of_gguf(file) if is_gguf(file) else _of_folder(file.parent)
-    if not isinstance(found.get("template"), str) or not found["template"].strip():
-        raise ConfigError(
-            f"evaluate.chat=true: {file if is_gguf(file) else file.parent} holds no chat template:"
-            f" {LEAVE}."
-        )
-    around(found)
-    return {key: value for key, value in found.items() if isinstance(value, str)}
+    place = file if is_gguf(file) else file.parent
+    chat = of_gguf(file) if is_gguf(file) else _of_folder(file.parent)
+    template = chat.get("template")
+    if not isinstance(template, str) or not template.strip():
+        raise ConfigError(f"evaluate.chat=true: {place} holds no chat template: {LEAVE}.")
+    around(chat)
+    return {key: value for key, value in chat.items() if isinstance(value, str)}
 
 
 def of_gguf(file: Path) -> dict:
     """The template of a GGUF file under `template`, and its special tokens by name; what it does
     not say may be missing or None.
     """
-    said = {
-        key.removeprefix("tokenizer."): value for key, value in read_gguf(file).metadata.items()
-    }
-    ids = {
-        name: said.get(f"ggml.{known}_token_id")
-        for name, known in zip(TOKENS, ("bos", "eos", "unknown", "padding"), strict=True)
-    }
-    tokens = said.get("ggml.tokens") or []
-    own = {
-        name: tokens[at]
-        for name, at in ids.items()
-        if isinstance(at, int) and 0 <= at < len(tokens)
-    }
-    return {"template": said.get("chat_template"), **own}
+    metadata = read_gguf(file).metadata
+    tokens = metadata.get("tokenizer.ggml.tokens") or []
+    chat = {"template": metadata.get("tokenizer.chat_template")}
+    for name, key in GGUF_IDS.items():
+        index = metadata.get(f"tokenizer.{key}")
+        if isinstance(index, int) and 0 <= index < len(tokens):
+            chat[name] = tokens[index]
+    return chat
 
 
 def _of_folder(folder: Path) -> dict:
+    """The template of a folder, and its special tokens, as `of_gguf` gives them."""
+    file = folder / "tokenizer_config.json"
+    template_file = folder / "chat_template.jinja"
     try:
-        config = folder / "tokenizer_config.json"
-        said = json.loads(read_bytes(config)) if config.is_file() else {}
-        own = {
-            name: one.get("content") if isinstance(one := said.get(name), dict) else one
-            for name in TOKENS
-        }
-        template, alone = said.get("chat_template"), folder / "chat_template.jinja"
+        config = json.loads(read_bytes(file)) if file.is_file() else {}
+        template = config.get("chat_template")
         if isinstance(template, list):  # several by name
-            template = {one["name"]: one["template"] for one in template}.get("default")
-        return {"template": read_bytes(alone).decode() if alone.is_file() else template, **own}
+            templates = {entry["name"]: entry["template"] for entry in template}
+            template = templates.get("default")
+        chat = {"template": template}
+        for name in TOKENS:
+            token = config.get(name)
+            chat[name] = token.get("content") if isinstance(token, dict) else token
+        if template_file.is_file():
+            chat["template"] = read_bytes(template_file).decode()
+        return chat
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ConfigError(
             f"evaluate.chat=true: the tokenizer_config.json in {folder} cannot be read ({error!r}):"
@@ -79,9 +88,35 @@ def _of_folder(folder: Path) -> dict:
 
 
 def around(chat: dict[str, str]) -> tuple[str, str]:
-    """Text before and behind the message of a user, up to where the reply begins. Raises
-    ConfigError for a template that gives none.
-    """
+    """Text before and behind the message of a user, up to where the reply begins.
+
+    Raises ConfigError for a template that gives none."""
+    variables = {
+        **chat,
+        "messages": [{"role": "user", "content": MESSAGE}],
+        "tools": None,
+        "documents": None,
+        "add_generation_prompt": True,
+    }
+    environment = _environment()
+    try:
+        text = environment.from_string(chat["template"]).render(variables)
+    except Exception as error:  # of somebody else's program
+        raise ConfigError(
+            f"evaluate.chat=true: the chat template cannot be rendered ({error}): leave"
+            " evaluate.chat out."
+        ) from error
+    before, *behind = text.split(MESSAGE)
+    if len(behind) != 1:
+        raise ConfigError(
+            f"evaluate.chat=true: the chat template writes the message {len(behind)} times: leave"
+            " evaluate.chat out."
+        )
+    return before, behind[0]
+
+
+def _environment() -> "jinja2.Environment":
+    """Sandbox with the filters, functions and blocks that transformers gives to a template."""
     import jinja2
     from jinja2.ext import Extension, loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -100,31 +135,12 @@ def around(chat: dict[str, str]) -> tuple[str, str]:
     def raise_exception(message: str) -> None:
         raise jinja2.TemplateError(message)
 
+    def to_json(value: object, **options: object) -> str:
+        return json.dumps(value, **{"ensure_ascii": False, **options})
+
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
     )
-    environment.filters["tojson"] = lambda value, **how: json.dumps(
-        value, **{"ensure_ascii": False, **how}
-    )
+    environment.filters["tojson"] = to_json
     environment.globals |= {"raise_exception": raise_exception, "strftime_now": DATE.strftime}
-    said = {
-        **chat,
-        "messages": [{"role": "user", "content": MESSAGE}],
-        "tools": None,
-        "documents": None,
-        "add_generation_prompt": True,
-    }
-    try:
-        text = environment.from_string(chat["template"]).render(said)
-    except Exception as error:  # of somebody else's program
-        raise ConfigError(
-            f"evaluate.chat=true: the chat template cannot be rendered ({error}): leave"
-            " evaluate.chat out."
-        ) from error
-    before, *behind = text.split(MESSAGE)
-    if len(behind) != 1:
-        raise ConfigError(
-            f"evaluate.chat=true: the chat template writes the message {len(behind)} times: leave"
-            " evaluate.chat out."
-        )
-    return before, behind[0]
+    return environment

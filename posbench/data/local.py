@@ -21,6 +21,7 @@ from posbench.data.sources import SPLITS, Source, check_names, existing_path, fi
 PLAIN = (".txt", ".md", ".py")
 ENDINGS = (*PLAIN, ".json", ".jsonl", ".jsonl.gz", ".parquet")
 LARGEST_TEXT = 4 * 2**30  # bytes of a text file, which is read whole
+LONGEST_REASON = 200  # characters of another library's error in a sentence
 FEW = 8  # with fewer test documents a note is printed
 
 
@@ -35,27 +36,16 @@ class LocalFiles(Source):
 
     def __init__(self, path: str | None, column: str, validation_share: float, test_share: float):
         self.root = existing_path(path, "local")
-        self.column, self.shares = column, {"test": test_share, "validation": validation_share}
+        self.column = column
+        self.shares = {"test": test_share, "validation": validation_share}
         if min(self.shares.values()) <= 0 or sum(self.shares.values()) >= 1:
             raise ConfigError(
                 f"data.source shares {self.shares} must be above 0 and leave something to train on:"
                 " lower them."
             )
-        base = self.root if self.root.is_dir() else self.root.parent
-        found = sorted(self.root.rglob("*")) if self.root.is_dir() else [self.root]
-        names = {
-            file.relative_to(base).as_posix(): file
-            for file in found
-            if file.name.lower().endswith(ENDINGS) and file.is_file()
-        }
-        self.files = {
-            name: file
-            for name, file in names.items()
-            if not name.startswith(".") and "/." not in name
-        }
-        self.one_text = len(self.files) == 1 and all(
-            name.lower().endswith(PLAIN) for name in self.files
-        )  # as in nanoGPT
+        self.files = _files_of(self.root)  # {name: path}
+        # as in nanoGPT
+        self.one_text = len(self.files) == 1 and all(map(_is_plain, self.files))
         check_names(self.files)
         if not self.files:
             raise ConfigError(
@@ -68,38 +58,42 @@ class LocalFiles(Source):
         return sha256_json([dict(zip(self.files, digests, strict=True)), self.column, self.shares])
 
     def documents(self, split: str) -> Iterator[tuple[str, str]]:
-        first = {name: re.split("[/.-]", name)[0].lower() for name in self.files}
-        labels = {name: one if one in SPLITS else None for name, one in first.items()}
-        if not any(labels.values()):
-            chosen = self._chosen[split]
-            for name in self.files:
-                if name in chosen or not self._is_whole(name):
-                    yield from (document for document in self._read(name) if document[0] in chosen)
+        split_of = {name: _split_named(name) for name in self.files}
+        if not any(split_of.values()):
+            names = self._chosen[split]
+            for file in self.files:
+                if file in names or not self._is_document(file):
+                    for name, text in self._read(file):
+                        if name in names:
+                            yield name, text
             return
-        if missing := set(SPLITS) - set(labels.values()):
+        missing = sorted(set(SPLITS) - set(split_of.values()))
+        if missing:
             raise ConfigError(
-                f"data.path={self.root} has splits, but no {' and no '.join(sorted(missing))}:"
-                " add it."
+                f"data.path={self.root} has splits, but no {' and no '.join(missing)}: add it."
             )
-        if unnamed := [name for name, label in labels.items() if not label]:
-            raise ConfigError(
-                f"data.path={self.root} has splits, but {unnamed[0]} is in none: move it into"
-                " train, validation or test."
-            )
-        for name, label in labels.items():
-            if label == split:
-                yield from self._read(name)
+        for file, file_split in split_of.items():
+            if file_split is None:
+                raise ConfigError(
+                    f"data.path={self.root} has splits, but {file} is in none: move it into"
+                    " train, validation or test."
+                )
+        for file, file_split in split_of.items():
+            if file_split == split:
+                yield from self._read(file)
 
     def _read(self, name: str) -> Iterator[tuple[str, str]]:
         """Yield (name, text) of the documents of a file."""
-        if self._is_whole(name):
+        if self._is_document(name):
             yield name, read_text(self.files[name])
             return
         pieces = self._pieces if self.one_text else texts(self.files[name], self.column)
-        yield from ((f"{name}:{row}", text) for row, text in enumerate(pieces))
+        for row, text in enumerate(pieces):
+            yield f"{name}:{row}", text
 
-    def _is_whole(self, name: str) -> bool:
-        return name.lower().endswith(PLAIN) and not self.one_text
+    def _is_document(self, name: str) -> bool:
+        """True if a file is one document. Otherwise it is a table, or the single text."""
+        return _is_plain(name) and not self.one_text
 
     @cached_property
     def _pieces(self) -> list[str]:
@@ -109,44 +103,69 @@ class LocalFiles(Source):
 
     @cached_property
     def _chosen(self) -> dict[str, set[str]]:
-        """{split: names of its documents}. Their distribution is printed if it may surprise: a text
-        was cut, or few are for the test.
-        """
+        """{split: names of its documents}, the same for the same names. It is printed once."""
         names = []
-        for name in self.files:
-            names += (
-                [name] if self._is_whole(name) else [document for document, _ in self._read(name)]
-            )
-        if len(names) < 3:
+        for file in self.files:
+            if self._is_document(file):
+                names.append(file)
+            else:
+                names += [name for name, _ in self._read(file)]
+        if len(names) < len(SPLITS):
             raise ConfigError(
                 f"data.path={self.root} holds {len(names)} documents and three splits need at least"
                 " 3: add documents."
             )
         ranked = sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest())
-        n_test, n_validation = (
-            max(1, round(self.shares[part] * len(names))) for part in ("test", "validation")
-        )
+        n_test = max(1, round(self.shares["test"] * len(names)))
+        n_held_out = n_test + max(1, round(self.shares["validation"] * len(names)))
         chosen = {
             "test": ranked[:n_test],
-            "validation": ranked[n_test : n_test + n_validation],
-            "train": ranked[n_test + n_validation :],
+            "validation": ranked[n_test:n_held_out],
+            "train": ranked[n_held_out:],
         }
-        if self.one_text or n_test < FEW:
-            how = (
-                f"is one text, cut into {len(names)} documents at line ends"
-                if self.one_text
-                else f"holds {len(names)} documents"
-            )
-            dealt = ", ".join(f"{len(part)} for {split}" for split, part in chosen.items())
-            advice = (
-                "; intervals over so few test documents are wide: raise data.source.test_share"
-                if n_test < FEW
-                else ""
-            )
-            print(
-                f"data: {self.root} {how}, dealt out: {dealt}{advice}", file=sys.stderr, flush=True
-            )
+        self._print_shares({split: len(part) for split, part in chosen.items()})
         return {split: set(part) for split, part in chosen.items()}
+
+    def _print_shares(self, counts: dict[str, int]) -> None:
+        """Print {split: documents} if it may surprise: a text was cut, or few are for the test."""
+        few = counts["test"] < FEW
+        if not self.one_text and not few:
+            return
+        total = sum(counts.values())
+        contents = f"holds {total} documents"
+        if self.one_text:
+            contents = f"is one text, cut into {total} documents at line ends"
+        shares = ", ".join(f"{count} for {split}" for split, count in counts.items())
+        line = f"data: {self.root} {contents}, dealt out: {shares}"
+        if few:
+            line += "; intervals over so few test documents are wide: raise data.source.test_share"
+        print(line, file=sys.stderr, flush=True)
+
+
+def _files_of(root: Path) -> dict[str, Path]:
+    """{name: path} of the readable files of a folder, or of one file. Hidden ones are left out."""
+    base = root if root.is_dir() else root.parent
+    files = {}
+    for path in sorted(root.rglob("*")) if root.is_dir() else [root]:
+        name = path.relative_to(base).as_posix()
+        hidden = name.startswith(".") or "/." in name
+        if not hidden and path.name.lower().endswith(ENDINGS) and path.is_file():
+            files[name] = path
+    return files
+
+
+def _is_plain(name: str) -> bool:
+    return name.lower().endswith(PLAIN)
+
+
+def _split_named(name: str) -> str | None:
+    """Split that the first part of a file's name says, None for none.
+
+    >>> _split_named("train-00000.parquet"), _split_named("notes/test.txt")
+    ('train', None)
+    """
+    first = re.split("[/.-]", name)[0].lower()
+    return first if first in SPLITS else None
 
 
 def read_text(file: Path) -> str:
@@ -174,14 +193,17 @@ def cut_text(text: str) -> list[str]:
     A small text has 20 parts; a large one 100 or more, of 4 thousand to a million characters. This
     is a compromise: confidence intervals need many documents, long contexts need long ones."""
     size = max(256, min(max(len(text) // 100, 2**12), 2**20, len(text) // 20))
-    parts, start = [], 0
+    parts = []
+    start = 0
     while start < len(text):
-        at, latest = start + size, start + 2 * size
-        ends = [
-            found + len(end) for end in ("\n\n", "\n") if (found := text.find(end, at, latest)) >= 0
-        ]
-        parts.append(text[start : ends[0] if ends else at])
-        start += len(parts[-1])
+        end = start + size
+        for line_end in ("\n\n", "\n"):
+            place = text.find(line_end, end, end + size)
+            if place >= 0:
+                end = place + len(line_end)
+                break
+        parts.append(text[start:end])
+        start = end
     return parts
 
 
@@ -189,34 +211,32 @@ def texts(file: Path, column: str) -> Iterator[str]:
     """Yield the text of each row of a table, "" for null or missing. Raises ConfigError for a
     damaged file and for other cells.
     """
-    read, known, row = 0, False, {}
+    is_parquet = file.name.lower().endswith(".parquet")
+    rows = _parquet_rows(file, column) if is_parquet else _json_rows(file)
+    n_read = 0
+    has_column = False
+    row: dict = {}
     try:
-        for row in (
-            _parquet_rows(file, column)
-            if file.name.lower().endswith(".parquet")
-            else _json_rows(file)
-        ):
+        for row in rows:
             text = row.get(column) or ""
             if not isinstance(text, str):
-                kind = type(text).__name__
                 raise ConfigError(
-                    f"Row {read} of {file} has {kind} in {column}: set data.source.column to a text"
-                    " column."
+                    f"Row {n_read} of {file} has {type(text).__name__} in {column}: set"
+                    " data.source.column to a text column."
                 )
             text.encode()  # raises for half a surrogate pair
             yield text
-            read, known = read + 1, known or column in row
+            n_read += 1
+            has_column = has_column or column in row
     except ConfigError:
         raise
     except Exception as error:  # the errors of the libraries have no common base class
-        said = " ".join((str(error) or type(error).__name__).split())[:200]
-        advice = (
-            "give one object in each line"
-            if said.startswith("Extra data")
-            else "correct or move it"
-        )
-        raise ConfigError(f"{file} cannot be read (row {read}: {said}): {advice}.") from error
-    if read and not known:
+        reason = " ".join((str(error) or type(error).__name__).split())[:LONGEST_REASON]
+        advice = "correct or move it"
+        if reason.startswith("Extra data"):
+            advice = "give one object in each line"
+        raise ConfigError(f"{file} cannot be read (row {n_read}: {reason}): {advice}.") from error
+    if n_read and not has_column:
         raise ConfigError(
             f"{file} has no column {column}: set data.source.column to one of"
             f" {', '.join(sorted(row))}."
@@ -237,20 +257,21 @@ def _json_rows(file: Path) -> Iterator[dict]:
     """Yield the objects of a json file: a list of objects or strings (as column "text"), one
     object, or one on each line.
     """
-    with (gzip.open if file.name.lower().endswith(".gz") else open)(
-        file, "rt", encoding="utf-8-sig", newline="\n"
-    ) as content:
+    open_text = gzip.open if file.name.lower().endswith(".gz") else open
+    with open_text(file, "rt", encoding="utf-8-sig", newline="\n") as content:
         lines = filter(str.strip, content)
         first = next(lines, None)
         if first is None:
             return
         try:
-            found = itertools.chain([json.loads(first)], map(json.loads, lines))
+            values = itertools.chain([json.loads(first)], map(json.loads, lines))
         except json.JSONDecodeError:  # over several lines
-            found = [json.loads(first + "".join(lines))]
-        for value in found:
+            values = [json.loads(first + "".join(lines))]
+        for value in values:
             for row in value if isinstance(value, list) else [value]:
-                row = {"text": row} if isinstance(row, str) else row
-                if not isinstance(row, dict):
+                if isinstance(row, str):
+                    yield {"text": row}
+                elif isinstance(row, dict):
+                    yield row
+                else:
                     raise ValueError(f"{type(row).__name__} instead of an object")
-                yield row

@@ -55,68 +55,74 @@ class Niah(TextTask):
                 " more each."
             )
         super().__init__(haystack, depths if queries == values == 1 else 0)
-        self.key, self.value, self.keys, self.values, self.queries = (
-            key,
-            value,
-            keys,
-            values,
-            queries,
-        )
+        self.key = key
+        self.value = value
+        self.keys = keys
+        self.values = values
+        self.queries = queries
 
     def ask(self, random: np.random.Generator, depth: float | None) -> Question:
-        keys = made(self.key, random, self.keys)
-        needles = [(key, value) for key in keys for value in made(self.value, random, self.values)]
+        keys = draw_names(self.key, random, self.keys)
+        needles = []  # (key, value), the asked ones first
+        for key in keys:
+            needles += [(key, value) for value in draw_names(self.value, random, self.values)]
         places = random.random(len(needles))
         if depth is not None:
             places[0] = depth
-        order = np.argsort(places, kind="stable")
-        asked = [needles[at] for at in order if needles[at][0] in keys[: self.queries]]
-        asked.sort(key=lambda needle: keys.index(needle[0]))
-        about = " and ".join(keys[: self.queries])
-        kind, verb = (
-            (self.value.removesuffix("s"), "is") if len(asked) == 1 else (self.value, "are")
-        )
-        answer = [
-            part
-            for at, (_, value) in enumerate(asked)
-            for part in ([(",", -1)] if at else []) + [(f" {value}", at)]
-        ]
+        asked_keys = keys[: self.queries]
+        by_place = [needles[at] for at in np.argsort(places, kind="stable")]
+        asked_needles = [needle for needle in by_place if needle[0] in asked_keys]
+        asked_needles.sort(key=lambda needle: keys.index(needle[0]))
+        answer = []
+        for number, (_, value) in enumerate(asked_needles):
+            if number > 0:
+                answer.append((",", -1))
+            answer.append((f" {value}", number))
+        kind = self.value
+        verb = "are"
+        if len(asked_needles) == 1:
+            kind = kind.removesuffix("s")
+            verb = "is"
+        about = " and ".join(asked_keys)
+        sentences = [self.needle(key, value) for key, value in needles]
         return Question(
             f"Some special magic {self.value} are hidden in the following text. Memorize them: they"
             " will be asked for afterwards.\n",
-            [
-                (float(place), self.needle(*needle))
-                for place, needle in zip(places, needles, strict=True)
-            ],
+            list(zip(places.tolist(), sentences, strict=True)),
             f"\nWhat {verb} the special magic {kind} for {about} mentioned in the text?",
             f" The special magic {kind} for {about} mentioned in the text {verb}",
             answer,
             self.others(random, keys),
-            value=lambda sentence: " " + sentence.rpartition(": ")[2].removesuffix("."),
+            value=_value_in_answer,
         )
 
     def needle(self, key: str, value: str) -> str:
         """Sentence of one needle."""
         return f"One of the special magic {self.value} for {key} is: {value}."
 
-    def others(self, random: np.random.Generator, taken: list[str]) -> Iterator[str]:
-        """Needles with other keys than `taken`; no two of 1,024 in a row have the same key."""
+    def others(self, random: np.random.Generator, keys: list[str]) -> Iterator[str]:
+        """Needles with other keys than `keys`; no two of 1,024 in a row have the same key."""
         while True:
-            for key in made(self.key, random, 1024):
-                if key not in taken:
-                    yield self.needle(key, made(self.value, random, 1)[0])
+            for key in draw_names(self.key, random, 1024):
+                if key not in keys:
+                    yield self.needle(key, draw_names(self.value, random, 1)[0])
 
 
-def made(kind: Kind, random: np.random.Generator, count: int) -> list[str]:
+def _value_in_answer(sentence: str) -> str:
+    """Value of a needle as an answer writes it.
+
+    >>> _value_in_answer("One of the special magic numbers for old-bell is: 1234567.")
+    ' 1234567'
+    """
+    return " " + sentence.rpartition(": ")[2].removesuffix(".")
+
+
+def draw_names(kind: Kind, random: np.random.Generator, count: int) -> list[str]:
     """`count` words, numbers or uuids, all different."""
     if kind == "words":
-        chosen = random.choice(len(FIRST) * len(SECOND), count, replace=False)
-        return [
-            f"{FIRST[one // len(SECOND)]}-{SECOND[one % len(SECOND)]}" for one in chosen.tolist()
-        ]
+        pairs = random.choice(len(FIRST) * len(SECOND), count, replace=False).tolist()
+        return [f"{FIRST[pair // len(SECOND)]}-{SECOND[pair % len(SECOND)]}" for pair in pairs]
     if kind == "uuids":
         return [str(uuid.UUID(bytes=random.bytes(16), version=4)) for _ in range(count)]
-    return [
-        str(1_000_000 + number)
-        for number in random.choice(9_000_000, count, replace=False).tolist()
-    ]
+    numbers = random.choice(9_000_000, count, replace=False).tolist()
+    return [str(1_000_000 + number) for number in numbers]

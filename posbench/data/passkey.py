@@ -24,16 +24,14 @@ class Passkey(TextTask):
 
     def ask(self, random: np.random.Generator, depth: float | None) -> Question:
         key = int(random.integers(1, 50_001))
+        sentence = f"The pass key is {key}. Remember it. {key} is the pass key."
+        place = random.random() if depth is None else depth
+        answer = f" {key}." if self.end else f" {key}"
         return Question(
             "An important piece of information is hidden in a lot of irrelevant text. Find it and"
             " memorize it: it will be asked for.\n",
-            [
-                (
-                    random.random() if depth is None else depth,
-                    f"The pass key is {key}. Remember it. {key} is the pass key.",
-                )
-            ],
+            [(place, sentence)],
             "\nWhat is the pass key?",
             " The pass key is",
-            [(f" {key}" + "." * self.end, 0)],
+            [(answer, 0)],
         )

@@ -186,7 +186,7 @@ class TextQuestions:
     def _tokenized(
         self, random: np.random.Generator, length: int, depth: float | None, room: int = 0
     ) -> _Tokenized:
-        """The next question, tokenized. Raises ConfigError if it needs more than `length` tokens."""
+        """The next question, tokenized. Raises ConfigError for more than `length` tokens."""
         question = self.task.ask(random, depth)
         before, behind = self.around or ("", "")
         start = question.start.lstrip() if self.around else question.start

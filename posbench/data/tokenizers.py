@@ -29,9 +29,8 @@ if TYPE_CHECKING:
     import tokenizers
     import torch
 
-BPE_TRAIN_BYTES = (
-    64 * 2**20
-)  # the BPE is trained on the first documents of the training split, up to this size
+# the BPE is trained on the first documents of the training split, up to this size
+BPE_TRAIN_BYTES = 64 * 2**20
 MOST_IDS = 2**20  # four times the largest vocabularies in use; an embedding has a row per id
 HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 TRAINED = re.compile(r"bpe-\d+")  # names of tokenizers trained by posbench
@@ -47,7 +46,8 @@ def tokenizer_name(tokenizer: str, vocab_size: int) -> str:
     if not os.path.exists(tokenizer) and wheel_file("data.tokenizer", tokenizer) is None:
         return tokenizer
     file = pretrained_file(tokenizer)
-    return f"{file.parent.resolve().name if file.stem == 'tokenizer' else file.stem}-{_tokenizer_digest(tokenizer)[:8]}"
+    stem = file.parent.resolve().name if file.stem == "tokenizer" else file.stem
+    return f"{stem}-{_tokenizer_digest(tokenizer)[:8]}"
 
 
 def tokenizer_identity(tokenizer: str, vocab_size: int) -> list:
@@ -75,8 +75,8 @@ def pretrained_json(tokenizer: str) -> bytes:
     file = pretrained_file(tokenizer)
     try:
         if is_gguf(file):
-            known = file.stat()
-            return _of_gguf(file, known.st_mtime_ns, known.st_size)
+            stat = file.stat()
+            return _of_gguf(file, stat.st_mtime_ns, stat.st_size)
         return read_bytes(file)
     except OSError as error:
         raise ConfigError(
@@ -103,16 +103,14 @@ def pretrained_file(tokenizer: str) -> Path:
 
     Raises ConfigError when it is neither here nor on the hub.
     """
-    if inside := wheel_file("data.tokenizer", tokenizer):
+    inside = wheel_file("data.tokenizer", tokenizer)
+    if inside:
         return inside
     local = Path(tokenizer) / "tokenizer.json" if os.path.isdir(tokenizer) else Path(tokenizer)
     if os.path.isfile(local):
         return local
-    if (
-        tokenizer.endswith(".json")
-        or not HUB_NAME.fullmatch(tokenizer.partition("@")[0])
-        or os.path.exists(tokenizer)
-    ):
+    is_path = tokenizer.endswith(".json") or os.path.exists(tokenizer)
+    if is_path or not HUB_NAME.fullmatch(tokenizer.partition("@")[0]):
         raise ConfigError(
             f"data.tokenizer={tokenizer}: {local} does not exist: correct the path, or choose"
             " bytes, bpe or a hub name."
@@ -138,9 +136,8 @@ def foreign_errors(name: str) -> Iterator[None]:
     except (ConfigError, RunError):
         raise
     except BaseException as error:
-        if (
-            not isinstance(error, Exception) and type(error).__name__ != "PanicException"
-        ):  # its class cannot be imported
+        is_panic = type(error).__name__ == "PanicException"  # its class cannot be imported
+        if not isinstance(error, Exception) and not is_panic:
             raise
         raise ConfigError(
             f"data.tokenizer={name} is no file that the tokenizers library uses ({error}): choose"
@@ -153,21 +150,27 @@ def count_ids(model: "tokenizers.Tokenizer", name: str) -> int:
     MOST_IDS or more.
     """
     largest = max(model.get_vocab(with_added_tokens=True).values(), default=-1)
-    if not 0 <= largest < MOST_IDS:
-        what = (
-            "holds no token"
-            if largest < 0
-            else f"has the id {largest:,}, and {MOST_IDS - 1:,} is the largest that is read"
+    if largest < 0:
+        raise ConfigError(f"data.tokenizer={name} holds no token: choose another.")
+    if largest >= MOST_IDS:
+        raise ConfigError(
+            f"data.tokenizer={name} has the id {largest:,}, and {MOST_IDS - 1:,} is the largest"
+            " that is read: choose another."
         )
-        raise ConfigError(f"data.tokenizer={name} {what}: choose another.")
     return largest + 1
 
 
 def behind_bos(ids: np.ndarray, bos: int | None) -> np.ndarray:
     """Ids [n] behind one BOS token: the one that the text writes itself, as chat templates do, else
     one more; `ids` where `bos` is None.
+
+    >>> behind_bos(np.array([7, 8]), 0).tolist(), behind_bos(np.array([0, 7]), 0).tolist()
+    ([0, 7, 8], [0, 7])
     """
-    return ids if bos is None or len(ids) and ids[0] == bos else np.r_[bos, ids]
+    if bos is None:
+        return ids
+    has_bos = len(ids) > 0 and ids[0] == bos
+    return ids if has_bos else np.r_[bos, ids]
 
 
 class TextTokenizer:
@@ -179,7 +182,7 @@ class TextTokenizer:
         """
         if isinstance(text, str):
             return self.ids(text).tolist()
-        if not isinstance(text, (list, tuple)) or not all(isinstance(one, str) for one in text):
+        if not isinstance(text, (list, tuple)) or not all(isinstance(part, str) for part in text):
             raise ConfigError(
                 f"encode takes a text or a list of texts, and text={text!r:.80} is neither: give a"
                 " str."
@@ -197,12 +200,12 @@ class TextTokenizer:
         Raises ConfigError for ids that are no whole numbers.
         """
         flat = ids.flatten().tolist() if hasattr(ids, "flatten") else list(ids)
-        if not all(isinstance(one, (int, np.integer)) and one >= 0 for one in flat):
+        if not all(isinstance(index, (int, np.integer)) and index >= 0 for index in flat):
             raise ConfigError(
                 f"decode takes token ids, but ids={ids!r:.80} are not: give whole numbers of at"
                 " least 0."
             )
-        return self._text([int(one) for one in flat if one < self.vocab_size])
+        return self._text([int(index) for index in flat if index < self.vocab_size])
 
     def _text(self, ids: list[int]) -> str:
         return self.model.decode(ids)
@@ -215,8 +218,8 @@ class ByteTokenizer(TextTokenizer):
     bytes_dtype = np.uint8
 
     def _pieces(self, texts: Sequence[str]) -> list[Pieces]:
-        ids = [np.frombuffer(text.encode(), dtype=np.uint8) for text in texts]
-        return [(n, np.ones(len(n), dtype=np.uint8)) for n in ids]
+        bytes_of_texts = [np.frombuffer(text.encode(), dtype=np.uint8) for text in texts]
+        return [(ids, np.ones(len(ids), dtype=np.uint8)) for ids in bytes_of_texts]
 
     def _text(self, ids: list[int]) -> str:
         return np.asarray(ids, dtype=np.uint8).tobytes().decode(errors="replace")
@@ -237,11 +240,11 @@ class BPETokenizer(TextTokenizer):
         self.lengths_V = lengths.astype(self.bytes_dtype)
 
     def _pieces(self, texts: Sequence[str]) -> list[Pieces]:
-        ids = [
-            np.array(encoding.ids, dtype=np.int64)
-            for encoding in self.model.encode_batch_fast(texts, add_special_tokens=False)
-        ]
-        return [(n, self.lengths_V[n]) for n in ids]
+        pieces = []
+        for encoding in self.model.encode_batch_fast(texts, add_special_tokens=False):
+            ids = np.array(encoding.ids, dtype=np.int64)
+            pieces.append((ids, self.lengths_V[ids]))
+        return pieces
 
 
 class PretrainedTokenizer(TextTokenizer):
@@ -262,16 +265,13 @@ class PretrainedTokenizer(TextTokenizer):
         self.vocab_size = count_ids(model, name)
 
     def _pieces(self, texts: Sequence[str]) -> list[Pieces]:
+        pieces = []
         with foreign_errors(self.name):
-            return [
-                (
-                    np.array(encoding.ids, dtype=np.int64),
-                    owned_bytes(text, _without_mark(text, encoding)),
-                )
-                for text, encoding in zip(
-                    texts, self.model.encode_batch(texts, add_special_tokens=False), strict=True
-                )
-            ]
+            encodings = self.model.encode_batch(texts, add_special_tokens=False)
+            for text, encoding in zip(texts, encodings, strict=True):
+                ids = np.array(encoding.ids, dtype=np.int64)
+                pieces.append((ids, owned_bytes(text, _without_mark(text, encoding))))
+        return pieces
 
 
 def _without_mark(text: str, encoding: "tokenizers.Encoding") -> list[tuple[int, int]]:
@@ -284,19 +284,21 @@ def _without_mark(text: str, encoding: "tokenizers.Encoding") -> list[tuple[int,
 
 
 def owned_bytes(text: str, offsets: list[tuple[int, int]]) -> np.ndarray:
-    """Number of bytes of the original text that each token owns, [n]. `offsets` are in
-    characters.
+    """Number of bytes of the original text that each token owns, [n]. `offsets` are in characters.
+
+    >>> owned_bytes("a  b", [(0, 1), (3, 4)]).tolist()
+    [1, 3]
     """
     if not offsets:
         return np.zeros(0, dtype=np.uint16)
-    widths = (
-        np.array([0, *map(len, map(str.encode, text))])
-        if not text.isascii()
-        else np.r_[0, np.ones(len(text), dtype=np.int64)]
-    )
+    if text.isascii():
+        widths = np.ones(len(text), dtype=np.int64)
+    else:
+        widths = np.array([*map(len, map(str.encode, text))])
+    bytes_before = np.r_[0, np.cumsum(widths)]
     ends = np.maximum.accumulate([end for _, end in offsets])
     ends[-1] = len(text)
-    owned = np.diff(np.cumsum(widths)[ends], prepend=0)
+    owned = np.diff(bytes_before[ends], prepend=0)
     if owned.max() >= 2**16:
         raise ConfigError(
             f"This tokenizer drops {owned.max()} bytes of text in a row: choose another"
@@ -340,14 +342,14 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> BPETokenizer:
     model.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     model.decoder = decoders.ByteLevel()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    model.train_from_iterator(
-        texts,
-        trainers.BpeTrainer(vocab_size=vocab_size, initial_alphabet=alphabet, show_progress=False),
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size, initial_alphabet=alphabet, show_progress=False
     )
+    model.train_from_iterator(texts, trainer)
     if model.get_vocab_size() < vocab_size:
-        found = f"The training split gives a BPE of only {model.get_vocab_size()} entries"
         raise ConfigError(
-            f"{found}: lower data.vocab_size={vocab_size}, or choose data.tokenizer=bytes."
+            f"The training split gives a BPE of only {model.get_vocab_size()} entries: lower"
+            f" data.vocab_size={vocab_size}, or choose data.tokenizer=bytes."
         )
     return BPETokenizer(model)
 
@@ -358,34 +360,35 @@ def continuation_encoder(tokenizer: Tokenizer) -> Encode:
 
     One that was SentencePiece's (Llama 2, Mistral, TinyLlama) writes a word's mark before every
     text that it is given: alone, " 7" would begin with two marks, and no model writes that."""
-    plain = tokenizer.ids
     if not isinstance(tokenizer, PretrainedTokenizer):
-        return plain
+        return tokenizer.ids
     described = json.loads(tokenizer.model.to_str())
-    bare = {
-        **described,
-        **{part: _bare(described[part]) for part in ("normalizer", "pre_tokenizer")},
-    }
-    if bare == described:
-        return plain
+    markless = dict(described)
+    for part in ("normalizer", "pre_tokenizer"):
+        markless[part] = _without_prefix(described[part])
+    if markless == described:
+        return tokenizer.ids
     with foreign_errors(tokenizer.name):
-        inside = PretrainedTokenizer(
-            type(tokenizer.model).from_str(json.dumps(bare)), tokenizer.name
-        ).ids
+        model = type(tokenizer.model).from_str(json.dumps(markless))
+        inside = PretrainedTokenizer(model, tokenizer.name).ids
     special = list(tokenizer.model.get_added_tokens_decoder())
 
     def encode(text: str) -> np.ndarray:
         """Behind a token such as <|user|>, which cuts a text, the tokenizer's own mark stands in
         running text too.
         """
-        first, marked = inside(text), plain(text)
-        cuts = [np.flatnonzero(np.isin(ids, special)) for ids in (first, marked)]
-        return np.r_[first[: cuts[0][0]], marked[cuts[1][0] :]] if all(map(len, cuts)) else first
+        ids = inside(text)
+        marked_ids = tokenizer.ids(text)
+        cuts = np.flatnonzero(np.isin(ids, special))
+        marked_cuts = np.flatnonzero(np.isin(marked_ids, special))
+        if not len(cuts) or not len(marked_cuts):
+            return ids
+        return np.r_[ids[: cuts[0]], marked_ids[marked_cuts[0] :]]
 
     return encode
 
 
-def _bare(part: dict | None) -> dict | None:
+def _without_prefix(part: dict | None) -> dict | None:
     """A normalizer or pre-tokenizer as tokenizer.json describes it, without what it writes before a
     text.
     """
@@ -395,7 +398,9 @@ def _bare(part: dict | None) -> dict | None:
         return {**part, "prepend_scheme": "never"}
     if part["type"] != "Sequence":
         return part
-    return {
-        key: [_bare(one) for one in value if _bare(one)] if isinstance(value, list) else value
-        for key, value in part.items()
-    }
+    sequence = {}
+    for key, value in part.items():
+        if isinstance(value, list):
+            value = list(filter(None, map(_without_prefix, value)))
+        sequence[key] = value
+    return sequence
