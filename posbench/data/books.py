@@ -53,7 +53,7 @@ class Books(Source):
                 f"data.source.skip_test_bytes={skip_test_bytes} must be 0 or more bytes."
             )
         self.skip_test_bytes = skip_test_bytes
-        for folder in sum(self.folders.values(), []):
+        for folder in self._all_folders():
             if not (self.root / folder).is_dir():
                 raise ConfigError(
                     f"data.path={path} has no {folder}/: choose a folder with train/, validation/"
@@ -67,107 +67,121 @@ class Books(Source):
             )
 
     def fingerprint(self) -> str:
-        options, listed = [self.folders, self.skip_test_bytes], self._listed()
+        options = [self.folders, self.skip_test_bytes]
+        books = self._listed()
         if self.manifest.exists():
-            digests = {name: book.digest for name, book in listed.items()}
+            digests = {name: book.digest for name, book in books.items()}
             content = sha256_file(self.manifest)
         else:
-            found = file_digests([self.root / name for name in listed], self.memo, self.again)
-            digests = content = dict(zip(listed, found, strict=True))
-        test = {digest for name, digest in digests.items() if name.startswith("test/")}
-        other = {
-            digest
-            for name, digest in digests.items()
-            if name.split("/")[0] in (*self.folders["train"], "validation")
-        }
-        if self.skip_test_bytes and test & other:
-            options.append(
-                "no copies of test books"
-            )  # new fingerprint: older token files still hold these copies
+            files = [self.root / name for name in books]
+            of_files = file_digests(files, self.memo, self.again)
+            digests = dict(zip(books, of_files, strict=True))
+            content = digests
+        if self.skip_test_bytes and self._copies(digests):
+            # new fingerprint: older token files still hold these copies
+            options.append("no copies of test books")
         return sha256_json([content, options])
+
+    def _copies(self, digests: dict[str, str]) -> bool:
+        """True if a book of the test stands in train or validation too."""
+        test = set()
+        other = set()
+        for name, digest in digests.items():
+            folder = name.split("/")[0]
+            if folder == "test":
+                test.add(digest)
+            if folder in (*self.folders["train"], "validation"):
+                other.add(digest)
+        return bool(test & other)
 
     def documents(self, split: str) -> Iterator[tuple[str, str]]:
         for name, text in self._books(split):
-            yield (
-                name,
-                (
-                    after_line(text, self.skip_test_bytes)
-                    if split == "test" and self.skip_test_bytes
-                    else text
-                ),
-            )
+            if split == "test" and self.skip_test_bytes:
+                text = after_line(text, self.skip_test_bytes)
+            yield name, text
 
     def uncut(self, split: str) -> Iterator[str]:
         if split == "test" and self.skip_test_bytes:
             yield from (text for _, text in self._books(split))
 
+    def _all_folders(self) -> list[str]:
+        return [folder for folders in self.folders.values() for folder in folders]
+
     def _books(self, split: str) -> Iterator[tuple[str, str]]:
-        listed = self._listed()
-        read = self._authors(listed) if split == "test" and self.test_extra else set()
+        """Yield (name, whole text) of the books of a split."""
+        books = self._listed()
+        known_authors = set()
+        if split == "test" and self.test_extra:
+            known_authors = self._authors(books)
         for folder in self.folders[split]:
-            for name, book in listed.items():
+            for name, book in books.items():
                 if not name.startswith(f"{folder}/"):
                     continue
-                if split == "test" and folder == EXTRA and book.author in read:
+                if split == "test" and folder == EXTRA and book.author in known_authors:
                     continue
-                path = self.root / name
-                if not path.is_file():
-                    raise ConfigError(
-                        f"{path} is listed in {self.manifest} but does not exist: restore the book,"
-                        " or remove the manifest."
-                    )
-                text = read_text(path)
-                if book.digest and hashlib.sha256(text.encode()).hexdigest() != book.digest:
-                    raise ConfigError(
-                        f"{path} differs from the book in {self.manifest} (by SHA-256): restore it,"
-                        " or remove the manifest."
-                    )
-                yield (
-                    f"{folder}/{book.stratum}/{name.split('/')[1]}" if book.stratum else name,
-                    text,
-                )
+                text = self._read(name, book)
+                if book.stratum:
+                    name = f"{folder}/{book.stratum}/{name.split('/')[1]}"
+                yield name, text
 
-    def _authors(self, listed: dict[str, Book]) -> set[str]:
-        """Authors of train/ and validation/. Raises ConfigError where a book of train-extra/ has no
-        author.
-        """
-        for name, book in listed.items():
+    def _read(self, name: str, book: Book) -> str:
+        """Text of a book. Raises ConfigError where it is not the one of the manifest."""
+        path = self.root / name
+        if not path.is_file():
+            raise ConfigError(
+                f"{path} is listed in {self.manifest} but does not exist: restore the book,"
+                " or remove the manifest."
+            )
+        text = read_text(path)
+        if book.digest and hashlib.sha256(text.encode()).hexdigest() != book.digest:
+            raise ConfigError(
+                f"{path} differs from the book in {self.manifest} (by SHA-256): restore it,"
+                " or remove the manifest."
+            )
+        return text
+
+    def _authors(self, books: dict[str, Book]) -> set[str]:
+        """Authors of train/ and validation/.
+
+        Raises ConfigError where a book of train-extra/ has no author."""
+        authors = set()
+        for name, book in books.items():
             if name.startswith(f"{EXTRA}/") and not book.author:
                 raise ConfigError(
                     "data.source.test_extra=true needs the author of each book, and"
                     f" {self.manifest} has none of {name}: add it, or leave test_extra out."
                 )
-        trained = ("train/", "validation/")
-        return {book.author for name, book in listed.items() if name.startswith(trained)}
+            if name.startswith(("train/", "validation/")):
+                authors.add(book.author)
+        return authors
 
     def _listed(self) -> dict[str, Book]:
-        """{"folder/name": Book} in the manifest's order; without a manifest the files, in
-        theirs.
-        """
-        if not self.manifest.exists():
-            paths = [
-                path
-                for folder in sum(self.folders.values(), [])
-                for path in sorted((self.root / folder).glob("*.txt"))
-            ]
-            listed = {path.relative_to(self.root).as_posix(): Book() for path in paths}
+        """{"folder/name": Book} in the manifest's order; without one, the files in theirs."""
+        if self.manifest.exists():
+            books = self._of_manifest()
         else:
-            content = read_text(self.manifest)
-            try:
-                rows = [json.loads(line) for line in content.splitlines() if line.strip()]
-                rows.sort(key=lambda row: (row["order"] == "", row["order"] or 0, row["file"]))
-                listed = {}
-                for row in rows:
-                    name = "/".join(row["file"].split("/")[-2:])
-                    listed[name] = Book(
-                        row["sha256"], row.get("stratum", ""), row.get("author", "")
-                    )
-            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-                raise ConfigError(
-                    f"{self.manifest} is not a list of books ({error!r}): restore it, or remove it."
-                ) from error
-        check_names(listed)
-        return listed
+            books = {}
+            for folder in self._all_folders():
+                for path in sorted((self.root / folder).glob("*.txt")):
+                    books[path.relative_to(self.root).as_posix()] = Book()
+        check_names(books)
+        return books
+
+    def _of_manifest(self) -> dict[str, Book]:
+        """{"folder/name": Book} of the manifest, by `order`, those without one last."""
+        content = read_text(self.manifest)
+        try:
+            rows = [json.loads(line) for line in content.splitlines() if line.strip()]
+            rows.sort(key=lambda row: (row["order"] == "", row["order"] or 0, row["file"]))
+            books = {}
+            for row in rows:
+                name = "/".join(row["file"].split("/")[-2:])
+                books[name] = Book(row["sha256"], row.get("stratum", ""), row.get("author", ""))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise ConfigError(
+                f"{self.manifest} is not a list of books ({error!r}): restore it, or remove it."
+            ) from error
+        return books
 
 
 def after_line(text: str, n_bytes: int) -> str:

@@ -20,7 +20,10 @@ from posbench.data.sources import SPLITS, Source
 NETWORK = {"httpx", "httpx2", "httpcore", "aiohttp", "fsspec"}
 HEADING = re.compile(r" = [^=].* = \n?")
 SWITCHES = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
-PREPARE = "python scripts/prepare_data.py data=..."
+REMEDY = (
+    "or run `python scripts/prepare_data.py data=...` with the same data settings on another"
+    " machine and copy its cache_dir (results/cache) here."
+)
 
 
 class Hub(Source):
@@ -54,14 +57,17 @@ class Hub(Source):
         for name, part in splits.items():
             where = f"data.source.splits.{name}"
             convert(f"{where}.split", part.get("split"), str)
-            rows = (
-                convert(f"{where}.skip", part.get("skip"), int),
-                convert(f"{where}.take", part.get("take"), int | None),
-            )
-            if min(rows[0], rows[1] or 0) < 0:
+            skip = convert(f"{where}.skip", part.get("skip"), int)
+            take = convert(f"{where}.take", part.get("take"), int | None)
+            if skip < 0 or (take is not None and take < 0):
                 raise ConfigError(f"{where}={shown(part)} must skip and take 0 or more rows.")
-        self.repo, self.config, self.revision, self.splits = repo, config, revision, splits
-        self.column, self.stream, self.articles = column, stream, articles
+        self.repo = repo
+        self.config = config
+        self.revision = revision
+        self.splits = splits
+        self.column = column
+        self.stream = stream
+        self.articles = articles
 
     def fingerprint(self) -> str:
         return sha256_json(
@@ -70,10 +76,12 @@ class Hub(Source):
 
     def documents(self, split: str) -> Iterator[tuple[str, str]]:
         part = self.splits[split]
+        skip = part["skip"]
+        stop = None if part["take"] is None else skip + part["take"]
         texts = self._texts(part["split"])
-        texts = join_articles(texts) if self.articles else texts
-        stop = None if part["take"] is None else part["skip"] + part["take"]
-        for row, text in enumerate(islice(texts, part["skip"], stop), start=part["skip"]):
+        if self.articles:
+            texts = join_articles(texts)
+        for row, text in enumerate(islice(texts, skip, stop), start=skip):
             yield f"{part['split']}:{row}", text
 
     def _texts(self, hub_split: str) -> Iterator[str]:
@@ -90,18 +98,21 @@ class Hub(Source):
             )
             for row in rows.select_columns(self.column):
                 yield row[self.column] or ""
-        except (
-            Exception
-        ) as error:  # network errors of several libraries, without a common base class
-            if isinstance(error, OSError) and error.errno in FULL:
+        # network errors of several libraries have no common base class
+        except Exception as error:
+            is_os_error = isinstance(error, OSError)
+            if is_os_error and error.errno in FULL:
                 raise
-            network = isinstance(error, OSError) or type(error).__module__.split(".")[0] in NETWORK
-            why = (
-                hub_miss(error)
-                if network
-                else (str(error).splitlines() or [type(error).__name__])[0]
-            )
-            raise ConfigError(f"{self.repo} cannot be read: {why}") from error
+            if is_os_error or type(error).__module__.split(".")[0] in NETWORK:
+                reason = hub_miss(error)
+            else:
+                reason = _first_line(error) or type(error).__name__
+            raise ConfigError(f"{self.repo} cannot be read: {reason}") from error
+
+
+def _first_line(error: BaseException) -> str:
+    """First line of an error's message, "" where it has none."""
+    return next(iter(str(error).splitlines()), "")
 
 
 def join_articles(lines: Iterable[str]) -> Iterator[str]:
@@ -112,44 +123,40 @@ def join_articles(lines: Iterable[str]) -> Iterator[str]:
     """
     article: list[str] = []
     for line in lines:
-        if (
-            len(article) > 1
-            and HEADING.fullmatch(article[-1])
-            and not article[-2].strip()
-            and not line.strip()
-        ):
+        if _ends_with_heading(article) and not line.strip():
             yield from filter(str.strip, ["".join(article[:-1])])
             article = article[-1:]
         article.append(line)
     yield from filter(str.strip, ["".join(article)])
 
 
+def _ends_with_heading(lines: list[str]) -> bool:
+    """True if the last line is a title and that before it is blank."""
+    return len(lines) > 1 and bool(HEADING.fullmatch(lines[-1])) and not lines[-2].strip()
+
+
 def quiet_hub() -> None:
-    """Switch the hub's libraries to their caches if the hub is not to be reached. Otherwise they
-    would retry for half a minute.
-    """
+    """Switch the hub's libraries to their caches if the hub is not to be reached.
+
+    Otherwise they would retry for half a minute."""
     from datasets import config
     from huggingface_hub import constants
 
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
-    constants.HF_HUB_OFFLINE = config.HF_HUB_OFFLINE = bool(_why_offline())
+    offline = bool(_why_offline())
+    constants.HF_HUB_OFFLINE = offline
+    config.HF_HUB_OFFLINE = offline
 
 
 def _why_offline() -> str:
-    """Reason why the hub cannot be reached, "" if it may be. Behind a proxy only the proxy can tell
-    if the hub has an address.
-    """
+    """Reason why the hub cannot be reached, "" if it may be.
+
+    Behind a proxy only the proxy can tell if the hub has an address."""
     from huggingface_hub.constants import ENDPOINT
 
-    if name := next(
-        (
-            name
-            for name in SWITCHES
-            if os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE")
-        ),
-        None,
-    ):
-        return f"{name} is set"
+    for name in SWITCHES:
+        if os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE"):
+            return f"{name} is set"
     try:
         if not getproxies().keys() & {"https", "all"}:
             socket.getaddrinfo(urlsplit(ENDPOINT).hostname, 443)
@@ -172,22 +179,18 @@ def hub_file(name: str, file: str) -> Path:
     return Path(hf_hub_download(repository, file, revision=revision or None))
 
 
-def hub_miss(error: BaseException, remedy: str = "") -> str:
-    """Error text for a missing hub file: the reason, the searched caches, and two ways out, the
-    second being `remedy` if given.
+def hub_miss(error: BaseException, remedy: str = REMEDY) -> str:
+    """Error text for a missing hub file: the reason, the searched caches, and two ways out, of
+    which the second is `remedy`.
     """
     from datasets.config import HF_DATASETS_CACHE
     from huggingface_hub.constants import HF_HUB_CACHE
 
-    why = (
-        _why_offline()
-        or f"{type(error).__name__}: {(str(error).splitlines() or ['no message'])[0]}"
-    )
+    reason = _why_offline()
+    if not reason:
+        reason = f"{type(error).__name__}: {_first_line(error) or 'no message'}"
     return (
         f"the caches {HF_HUB_CACHE} and {HF_DATASETS_CACHE} do not hold it and the hub was not"
-        f" reached ({why}): `unset {' '.join(SWITCHES)}` where there is a network and run again, "
-        + (
-            remedy
-            or f"or run `{PREPARE}` with the same data settings on another machine and copy its cache_dir (results/cache) here."
-        )
+        f" reached ({reason}): `unset {' '.join(SWITCHES)}` where there is a network and run"
+        f" again, {remedy}"
     )

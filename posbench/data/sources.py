@@ -50,28 +50,32 @@ def make_source(cfg_data: dict, cache_dir: Path | str | None = None) -> Source:
     `path` stands beside `source`, not in it, since it does not identify the data; the vocab_size of
     a task stands there too. Raises ConfigError for an unknown class or argument."""
     config = cfg_data["source"]
-    given = {key: value for key, value in config.items() if key != "_target_"}
-    path = {"path": cfg_data["path"]} if "path" in cfg_data else {}
-    path |= {"vocab_size": cfg_data["vocab_size"]} if cfg_data.get("tokenizer") == TASK else {}
+    tokenizer = cfg_data.get("tokenizer")
+    of_source = {key: value for key, value in config.items() if key != "_target_"}
+    of_data = {}
+    if "path" in cfg_data:
+        of_data["path"] = cfg_data["path"]
+    if tokenizer == TASK:
+        of_data["vocab_size"] = cfg_data["vocab_size"]
     source_class = class_named(config.get("_target_"))
-    if not all(
-        callable(getattr(source_class, name, None)) for name in ("fingerprint", "documents")
-    ):
+    for method in ("fingerprint", "documents"):
+        if not callable(getattr(source_class, method, None)):
+            raise ConfigError(
+                f"data.source._target_={config['_target_']} is not a source of documents: choose a"
+                " class that is one."
+            )
+    if (tokenizer == TASK) != hasattr(source_class, "draw"):
         raise ConfigError(
-            f"data.source._target_={config['_target_']} is not a source of documents: choose a"
-            " class that is one."
-        )
-    if (cfg_data.get("tokenizer") == TASK) != hasattr(source_class, "draw"):
-        given = f"data.tokenizer={cfg_data.get('tokenizer')} and data={cfg_data.get('name')}"
-        raise ConfigError(
-            f"{given} do not go together: tasks have data.tokenizer={TASK}, and texts any other."
+            f"data.tokenizer={tokenizer} and data={cfg_data.get('name')} do not go together: tasks"
+            f" have data.tokenizer={TASK}, and texts any other."
         )
     try:
-        inspect.signature(source_class).bind(**given, **path)
+        inspect.signature(source_class).bind(**of_source, **of_data)
     except TypeError as error:
         raise ConfigError(f"data.source cannot be built from {config}: {error}.") from error
     source = source_class(
-        **arguments("data.source", source_class, given), **arguments("data", source_class, path)
+        **arguments("data.source", source_class, of_source),
+        **arguments("data", source_class, of_data),
     )
     source.memo = Path(cache_dir) / "digests.json" if cache_dir else None
     return source
@@ -108,33 +112,30 @@ def file_digests(paths: list[Path], memo: Path | None, again: bool = False) -> l
 
     With `again` every file is read and the cache corrected. Raises ConfigError for a file that
     cannot be read."""
-    with contextlib.suppress(
-        RunError, AttributeError
-    ):  # a damaged cache: the files are only read again
-        found = read_json(memo) if memo and memo.exists() else {}
-        _seen.update(
-            {
-                **{
-                    path: one
-                    for path, one in found.items()
-                    if isinstance(one, list) and len(one) == 3
-                },
-                **_seen,
-            }
-        )
+    # Of a damaged cache nothing is used: the files are only read again.
+    with contextlib.suppress(RunError, AttributeError):
+        cache = read_json(memo) if memo and memo.exists() else {}
+        for path, record in cache.items():
+            if isinstance(record, list) and len(record) == 3:
+                _seen.setdefault(path, record)
+    digests = []
     missed = False
     for path in paths:
         try:
             stat = path.stat()
-            known = _seen.get(str(path.resolve()))
-            if again or known is None or known[:2] != [stat.st_size, stat.st_mtime_ns]:
-                _seen[str(path.resolve())] = [stat.st_size, stat.st_mtime_ns, sha256_file(path)]
+            state = [stat.st_size, stat.st_mtime_ns]
+            name = str(path.resolve())
+            record = _seen.get(name)
+            if again or record is None or record[:2] != state:
+                record = [*state, sha256_file(path)]
+                _seen[name] = record
                 missed = True
         except OSError as error:
             raise ConfigError(
                 f"{path} cannot be read ({error.strerror}): make it readable, or remove it."
             ) from error
+        digests.append(record[2])
     if missed and memo:
         with contextlib.suppress(RunError):  # without a cache the files are only read again
             write_json(memo, _seen)
-    return [_seen[str(path.resolve())][2] for path in paths]
+    return digests

@@ -28,9 +28,8 @@ from posbench.config.identity import without_later
 from posbench.config.typed_args import arguments, class_named
 from posbench.data.sources import SPLITS, Source
 
-IGNORED = (
-    -100
-)  # target of a position where nothing is asked, which torch's cross entropy leaves out
+# target of a position where nothing is asked, which torch's cross entropy leaves out
+IGNORED = -100
 NOISE = (
     "The grass is green.",
     "The sky is blue.",
@@ -72,14 +71,9 @@ class TaskVariant:
 
 def task_fingerprint(task: object) -> str:
     """Hex SHA-256 of the class, version and attributes of a task."""
-    kept = {key: value for key, value in vars(task).items() if key not in ("memo", "again")}
-    return sha256_json(
-        [
-            f"{type(task).__module__}.{type(task).__qualname__}",
-            task.version,
-            without_later("data.source", kept),
-        ]
-    )
+    name = f"{type(task).__module__}.{type(task).__qualname__}"
+    attributes = {key: value for key, value in vars(task).items() if key not in ("memo", "again")}
+    return sha256_json([name, task.version, without_later("data.source", attributes)])
 
 
 class Task(Source):
@@ -87,10 +81,8 @@ class Task(Source):
     determine the examples.
     """
 
-    version: ClassVar[int] = (
-        # raised when the same seed gives other examples, so that earlier trainings keep their ids
-        1
-    )
+    # raised when the same seed gives other examples, so that earlier trainings keep their ids
+    version: ClassVar[int] = 1
     least_vocab: ClassVar[int] = 2
 
     def __init__(self, vocab_size: int):
@@ -151,18 +143,14 @@ class TaskSplit:
 
     def draw(self, length: int, count: int, key: list[int], **part: object) -> Examples:
         """`count` examples of `length` tokens that depend on the split and on `key` alone."""
-        found = self.task.draw(
-            np.random.default_rng([SPLITS.index(self.split), *key]), length, count, **part
-        )
-        ids = {name: getattr(found, name) for name in ("inputs_NT", "targets_NT", "choices_NK")}
-        return replace(
-            found,
-            **{
-                name: np.where(own == IGNORED, own, own + self.offset)
-                for name, own in ids.items()
-                if own is not None
-            },
-        )
+        random = np.random.default_rng([SPLITS.index(self.split), *key])
+        examples = self.task.draw(random, length, count, **part)
+        shifted = {}
+        for name in ("inputs_NT", "targets_NT", "choices_NK"):
+            ids = getattr(examples, name)
+            if ids is not None:
+                shifted[name] = np.where(ids == IGNORED, ids, ids + self.offset)
+        return replace(examples, **shifted)
 
 
 @dataclass(frozen=True)
@@ -187,9 +175,11 @@ class Question:
     def answers(self) -> list[str]:
         """Words of each answer."""
         count = max(number for _, number in self.answer) + 1
-        return [
-            "".join(words for words, number in self.answer if number == at) for at in range(count)
-        ]
+        answers = [""] * count
+        for words, number in self.answer:
+            if number >= 0:
+                answers[number] += words
+        return answers
 
     def values(self, sentences: list[str]) -> list[str]:
         """Different values of the sentences of a text, in their order."""
@@ -201,11 +191,9 @@ class TextTask:
     evenly from start to end; 0: any place.
     """
 
-    version: ClassVar[int] = (
-        # raised when the same seed gives other texts, so that earlier evaluations and trainings
-        # stay apart
-        2
-    )
+    # raised when the same seed gives other texts, so that earlier evaluations and trainings stay
+    # apart
+    version: ClassVar[int] = 2
     vocab_size: ClassVar[int] = 0  # of tokens of its own
 
     def __init__(self, haystack: str = "noise", depths: int = 5):
@@ -227,18 +215,18 @@ class TextTask:
         """Number of further texts, at most, in which up to `most` rivals of each answer of a text
         are read.
         """
-        asked = self.ask(np.random.default_rng(0), None)
-        if asked.value and self.haystack == "items":
-            return most * len(asked.answers)
-        others = len(asked.values([sentence for _, sentence in asked.items])) - 1
-        return max(0, min(most, others)) * len(asked.answers)
+        question = self.ask(np.random.default_rng(0), None)
+        if not (question.value and self.haystack == "items"):
+            other_values = len(question.values([sentence for _, sentence in question.items])) - 1
+            most = max(0, min(most, other_values))
+        return most * len(question.answers)
 
     def parts(self, name: str) -> list[TaskVariant]:
         """Parts that are evaluated apart: the depths."""
-        return [
-            TaskVariant(name, float(depth), {"depth": float(depth)})
-            for depth in np.linspace(0, 1, self.depths)
-        ] or [TaskVariant(name)]
+        depths = np.linspace(0, 1, self.depths).tolist()
+        if not depths:
+            return [TaskVariant(name)]
+        return [TaskVariant(name, depth, {"depth": depth}) for depth in depths]
 
 
 def is_text_task(node: dict) -> bool:
@@ -247,13 +235,13 @@ def is_text_task(node: dict) -> bool:
 
 
 def make_text_task(node: dict, key: str = "") -> TextTask:
-    """Task from its class `_target_` and arguments. Raises ConfigError for an unknown class or
-    argument, or a wrong value, of `key`.
-    """
-    found = class_named(node["_target_"])
-    if not issubclass(found, TextTask):
+    """Task from its class `_target_` and arguments.
+
+    Raises ConfigError for an unknown class or argument, or a wrong value, of `key`."""
+    task_class = class_named(node["_target_"])
+    if not issubclass(task_class, TextTask):
         raise ConfigError(
             f"evaluate.tasks: {node['_target_']} is not a TextTask: choose a class that is one."
         )
-    given = {key: value for key, value in node.items() if key not in ("_target_", "name")}
-    return found(**arguments(key or f"evaluate.tasks.{node['name']}", found, given))
+    values = {name: value for name, value in node.items() if name not in ("_target_", "name")}
+    return task_class(**arguments(key or f"evaluate.tasks.{node['name']}", task_class, values))
