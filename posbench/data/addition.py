@@ -12,7 +12,7 @@ test there); digits are tokens of their own, and there is no instruction in word
 import numpy as np
 
 from posbench.common.errors import ConfigError
-from posbench.data.copy import SYMBOLS, laid_out
+from posbench.data.copy import SYMBOLS, lay_out
 from posbench.data.task import Examples, Task, TaskVariant
 
 PLUS = SYMBOLS + 10
@@ -40,13 +40,13 @@ class Addition(Task):
         if full:
             size_N2[np.arange(count), random.integers(2, size=count)] = most
         digit_N2P = random.integers(10, size=(count, 2, most))
-        digit_N2P[:, :, 0] = np.where(
-            size_N2 > 1, random.integers(1, 10, size=(count, 2)), digit_N2P[:, :, 0]
-        )
-        asked = [
+        # A number of several digits does not begin with 0.
+        first_N2 = random.integers(1, 10, size=(count, 2))
+        digit_N2P[:, :, 0] = np.where(size_N2 > 1, first_N2, digit_N2P[:, :, 0])
+        pairs = [
             self.question(a[:m], b[:n]) for (a, b), (m, n) in zip(digit_N2P, size_N2, strict=True)
         ]
-        return laid_out(length, asked)
+        return lay_out(length, pairs)
 
     def parts(self, length: int) -> list[TaskVariant]:
         task = "addition reversed" if self.reverse_answer else "addition"
@@ -56,9 +56,8 @@ class Addition(Task):
         """Tokens of "a + b" and of the sum, without marks, of two numbers as digits, the highest
         first.
         """
-        total = np.zeros(
-            max(len(a), len(b)) + 1, np.int64
-        )  # by hand, since Python's int reads no more than 4,300 digits
+        # by hand, since Python's int reads no more than 4,300 digits
+        total = np.zeros(max(len(a), len(b)) + 1, np.int64)
         for digits in (a, b):
             total[len(total) - len(digits) :] += digits
         for at in range(len(total) - 1, 0, -1):

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import torch
 
 BLOCK = 4096  # lengths of steps that are drawn together
+ROUNDING = 1e-9  # steps times a share may be this much below a whole number
 
 
 def batches(
@@ -56,15 +57,13 @@ class Batches:
                 f"train.tokens_per_step={tokens_per_step} cannot hold one window of"
                 f" train.length={max(lengths)}: raise it."
             )
-        self.tokens, self.lengths, self.tokens_per_step, self.seed, self.bos = (
-            tokens,
-            sorted(lengths),
-            tokens_per_step,
-            seed,
-            bos,
-        )
+        self.tokens = tokens
+        self.lengths = sorted(lengths)
+        self.tokens_per_step = tokens_per_step
+        self.seed = seed
+        self.bos = bos
         self.windows = {
-            length: WindowSequence(tokens, length + (bos is None), [seed, length])
+            length: WindowSequence(tokens, self._width(length), [seed, length])
             for length in self.lengths
         }
         self._choice = np.zeros(0, dtype=np.int64)
@@ -86,14 +85,16 @@ class Batches:
         first_B = self.windows[length].first_tokens(earlier * count, count)
         if share is not None:
             first_B = first_B[share(count)]
-        width = length + (self.bos is None)
-        windows_BW = torch.from_numpy(
-            self.tokens.tokens[first_B[:, None] + np.arange(width)].astype(np.int64)
-        )
+        index_BW = first_B[:, None] + np.arange(self._width(length))
+        windows_BW = torch.from_numpy(self.tokens.tokens[index_BW].astype(np.int64))
         if self.bos is None:
             return windows_BW[:, :-1].contiguous(), windows_BW[:, 1:].contiguous()
         start_B1 = torch.full((len(first_B), 1), self.bos, dtype=torch.int64)
         return torch.cat([start_B1, windows_BW[:, :-1]], dim=1), windows_BW
+
+    def _width(self, length: int) -> int:
+        """Tokens of a window with `length` targets: without a BOS the first is an input alone."""
+        return length + 1 if self.bos is None else length
 
     def n_targets(self, step: int) -> int:
         """Number of targets of a step, over all processes."""
@@ -106,9 +107,8 @@ class Batches:
         """
         while len(self._choice) < steps:
             block = len(self._choice) // BLOCK
-            draws = np.random.default_rng([self.seed, block]).integers(
-                len(self.lengths), size=BLOCK
-            )
+            random = np.random.default_rng([self.seed, block])
+            draws = random.integers(len(self.lengths), size=BLOCK)
             self._choice = np.concatenate([self._choice, draws])
         return self._choice[:steps]
 
@@ -124,7 +124,8 @@ class WindowSequence:
                 f"No document can fill a window of {width} tokens, the longest has"
                 f" {lengths_D.max()}: lower train.length."
             )
-        self.width, self.key = width, key
+        self.width = width
+        self.key = key
         self.starts_D = np.asarray(tokens.starts[:-1])[long_enough]
         self.lengths_D = lengths_D[long_enough]
         self._ends = [0]  # windows before each epoch, extended when needed
@@ -136,16 +137,16 @@ class WindowSequence:
         """
         while self._ends[-1] < first + count:
             offsets_D = self._offsets(len(self._ends) - 1)
-            self._ends.append(
-                self._ends[-1] + int(((self.lengths_D - offsets_D) // self.width).sum())
-            )
+            windows = int(((self.lengths_D - offsets_D) // self.width).sum())
+            self._ends.append(self._ends[-1] + windows)
         parts = []
         while count:
             epoch = int(np.searchsorted(self._ends, first, side="right")) - 1
             take = min(count, self._ends[epoch + 1] - first)
             begin = first - self._ends[epoch]
             parts.append(self._epoch(epoch)[begin : begin + take])
-            first, count = first + take, count - take
+            first += take
+            count -= take
         return np.concatenate(parts)
 
     def _offsets(self, epoch: int) -> np.ndarray:
@@ -184,12 +185,10 @@ class TaskBatches:
                 f"train.tokens_per_step={tokens_per_step} cannot hold one example of"
                 f" train.length={max(lengths)}: raise it."
             )
-        self.split, self.lengths, self.tokens_per_step, self.seed = (
-            split,
-            sorted(lengths),
-            tokens_per_step,
-            seed,
-        )
+        self.split = split
+        self.lengths = sorted(lengths)
+        self.tokens_per_step = tokens_per_step
+        self.seed = seed
         for length in self.lengths:
             split.check(length)
         self._latest: tuple[int, Examples] | None = None
@@ -202,27 +201,22 @@ class TaskBatches:
         """
         import torch
 
-        found = self._examples(step)
-        rows = slice(None) if share is None else share(len(found.inputs_NT))
-        return torch.from_numpy(found.inputs_NT[rows]), torch.from_numpy(found.targets_NT[rows])
+        examples = self._examples(step)
+        rows = slice(None) if share is None else share(len(examples.inputs_NT))
+        inputs_BT = torch.from_numpy(examples.inputs_NT[rows])
+        return inputs_BT, torch.from_numpy(examples.targets_NT[rows])
 
     def n_targets(self, step: int) -> int:
         """Number of targets of a step, over all processes."""
         return int((self._examples(step).targets_NT != IGNORED).sum())
 
     def _examples(self, step: int) -> Examples:
+        """Examples of a step. Those of the latest step are kept."""
         if self._latest is None or self._latest[0] != step:
-            length = self.lengths[
-                int(
-                    np.random.default_rng([len(SPLITS), self.seed, step]).integers(
-                        len(self.lengths)
-                    )
-                )
-            ]
-            self._latest = (
-                step,
-                self.split.draw(length, self.tokens_per_step // length, [self.seed, step]),
-            )
+            random = np.random.default_rng([len(SPLITS), self.seed, step])
+            length = self.lengths[int(random.integers(len(self.lengths)))]
+            count = self.tokens_per_step // length
+            self._latest = (step, self.split.draw(length, count, [self.seed, step]))
         return self._latest[1]
 
 
@@ -230,11 +224,13 @@ class MixedBatches:
     """Batches of `text` and of `task`, each its own, in the shape of `Batches`."""
 
     def __init__(self, text: Batches, task: TaskBatches, share: float):
-        self.text, self.task, self.share = text, task, share
+        self.text = text
+        self.task = task
+        self.share = share
 
     def asks(self, step: int) -> bool:
         """True if a step is one of the task's."""
-        return self._part(step)[0] is self.task
+        return self._task_steps(step + 1) > self._task_steps(step)
 
     def at(
         self, step: int, share: Callable[[int], slice] | None = None
@@ -242,17 +238,19 @@ class MixedBatches:
         """(inputs_BT, targets_BT) of a step, or the share(B) of its rows that this process
         reads.
         """
-        part, own = self._part(step)
-        return part.at(own, share)
+        batches, step_of_batches = self._part(step)
+        return batches.at(step_of_batches, share)
 
     def n_targets(self, step: int) -> int:
         """Number of targets of a step, over all processes."""
-        part, own = self._part(step)
-        return part.n_targets(own)
+        batches, step_of_batches = self._part(step)
+        return batches.n_targets(step_of_batches)
 
     def _part(self, step: int) -> tuple[Batches | TaskBatches, int]:
-        """The one of both that has a step, and how many steps it had before."""
-        earlier, later = (
-            math.floor(end * self.share + 1e-9) for end in (step, step + 1)
-        )  # steps of the task
-        return (self.task, earlier) if later > earlier else (self.text, step - earlier)
+        """The batches that a step belongs to, and how many steps these had before."""
+        earlier = self._task_steps(step)
+        return (self.task, earlier) if self.asks(step) else (self.text, step - earlier)
+
+    def _task_steps(self, steps: int) -> int:
+        """Number of the task's among the first `steps` steps."""
+        return math.floor(steps * self.share + ROUNDING)

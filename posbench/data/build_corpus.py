@@ -28,72 +28,80 @@ Document = tuple[str, str]  # name and text
 
 
 def build_corpus(
-    cfg_data: dict, folder: Path, wanted: list[str], trained: dict | None, cache_dir: Path
+    cfg_data: dict, folder: Path, names: list[str], trained: dict | None, cache_dir: Path
 ) -> None:
-    """Write all files of the `wanted` splits, the manifest last."""
+    """Write all files of the splits of these names, the manifest last."""
     source = make_source(cfg_data, cache_dir)
-    taken = _taken(source, trained, cache_dir)
-    choice, name = (
-        cfg_data["tokenizer"],
-        tokenizer_name(cfg_data["tokenizer"], cfg_data["vocab_size"]),
-    )
-    if choice == "bpe":
-        texts = _first_bytes(_unique(source, "train", taken))
+    excluded = _excluded(source, trained, cache_dir)
+    tokenizer_choice = cfg_data["tokenizer"]
+    if tokenizer_choice == "bpe":
+        texts = _first_bytes(_unique(source, "train", excluded))
         train_bpe(texts, cfg_data["vocab_size"]).model.save(str(folder / "tokenizer.json"))
-    elif choice != "bytes":
-        (folder / "tokenizer.json").write_bytes(pretrained_json(choice))
+    elif tokenizer_choice != "bytes":
+        (folder / "tokenizer.json").write_bytes(pretrained_json(tokenizer_choice))
+    name = tokenizer_name(tokenizer_choice, cfg_data["vocab_size"])
     tokenizer = load_tokenizer(name, folder)
     token_dtype = np.uint16 if tokenizer.vocab_size < 2**16 else np.uint32
     splits = {}
-    for split in wanted:
-        documents = _encoded(
-            tokenizer,
-            _telling(_unique(source, split, taken), f"tokenizing {cfg_data['name']}/{split}"),
-        )
-        splits[split] = write_split(folder, split, documents, token_dtype, tokenizer.bytes_dtype)
+    for split in names:
+        label = f"tokenizing {cfg_data['name']}/{split}"
+        documents = _with_progress(_unique(source, split, excluded), label)
+        encoded = _encoded(tokenizer, documents)
+        splits[split] = write_split(folder, split, encoded, token_dtype, tokenizer.bytes_dtype)
         if not splits[split]["documents"]:
-            lacking = (
-                f"no document in its {split} split that has a token (behind"
-                " data.source.skip_test_bytes)"
+            raise ConfigError(
+                f"data={cfg_data['name']} has no document in its {split} split that has a token"
+                " (behind data.source.skip_test_bytes) and stands in no held-out split and not in"
+                " the text of the training: add other text."
             )
-            other = "stands in no held-out split and not in the text of the training"
-            raise ConfigError(f"data={cfg_data['name']} has {lacking} and {other}: add other text.")
     files = {
         path.name: {"size": path.stat().st_size, "sha256": sha256_file(path)}
         for path in sorted(folder.iterdir())
     }
-    manifest = {"name": cfg_data["name"], "tokenizer": name, "vocab_size": tokenizer.vocab_size, "source": cfg_data["source"],
-                "splits": splits, "files": files}  # fmt: skip
+    manifest = {
+        "name": cfg_data["name"],
+        "tokenizer": name,
+        "vocab_size": tokenizer.vocab_size,
+        "source": cfg_data["source"],
+        "splits": splits,
+        "files": files,
+    }
     write_json(folder / "manifest.json", manifest)
 
 
-def _taken(source: Source, trained: dict | None, cache_dir: Path) -> dict[str, set[bytes]]:
+def _excluded(source: Source, trained: dict | None, cache_dir: Path) -> dict[str, set[bytes]]:
     """{split: digests of documents that it must not contain}: those of more protected splits, cut
     and uncut, and what `trained` read.
     """
-    read = (
-        {_digest(text) for _, text in make_source(trained, cache_dir).documents("train")}
-        if trained
-        else set()
-    )
-    test, validation = (
-        {_digest(text) for _, text in source.documents(split)}
-        | {_digest(text) for text in source.uncut(split)}
-        for split in ("test", "validation")
-    )
-    return {"test": read, "validation": read | test, "train": read | test | validation}
+    of_training = set()
+    if trained:
+        documents = make_source(trained, cache_dir).documents("train")
+        of_training = {_digest(text) for _, text in documents}
+    test = _digests(source, "test")
+    validation = _digests(source, "validation")
+    return {
+        "test": of_training,
+        "validation": of_training | test,
+        "train": of_training | test | validation,
+    }
+
+
+def _digests(source: Source, split: str) -> set[bytes]:
+    """Digests of the documents of a split, cut and uncut."""
+    digests = {_digest(text) for _, text in source.documents(split)}
+    return digests | {_digest(text) for text in source.uncut(split)}
 
 
 def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
 
 
-def _unique(source: Source, split: str, taken: dict[str, set[bytes]]) -> Iterator[Document]:
-    """Yield the documents of a split, or of all, without empty ones, exact duplicates and `taken`
-    ones.
+def _unique(source: Source, split: str, excluded: dict[str, set[bytes]]) -> Iterator[Document]:
+    """Yield the documents of a split, or of all, without empty ones, exact duplicates and
+    `excluded` ones.
     """
     for part in SPLITS if split == ALL else (split,):
-        seen = set(taken[part])
+        seen = set(excluded[part])
         for name, text in source.documents(part):
             digest = _digest(text)
             if text and digest not in seen:
@@ -102,8 +110,9 @@ def _unique(source: Source, split: str, taken: dict[str, set[bytes]]) -> Iterato
 
 
 def _first_bytes(documents: Iterable[Document]) -> Iterator[str]:
+    """Yield the texts up to BPE_TRAIN_BYTES."""
     done = 0
-    for _, text in _telling(documents, "reading text for the BPE"):
+    for _, text in _with_progress(documents, "reading text for the BPE"):
         yield text
         done += len(text.encode())
         if done >= BPE_TRAIN_BYTES:
@@ -115,29 +124,33 @@ def _encoded(
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     """Yield (name, ids, bytes per token) of each document that has a token, in order."""
     for batch in _batches(documents):
-        found = tokenizer.encode([text for _, text in batch])
-        for (name, text), (ids, n_bytes) in zip(batch, found, strict=True):
+        pieces = tokenizer.encode([text for _, text in batch])
+        for (name, text), (ids, n_bytes) in zip(batch, pieces, strict=True):
             assert n_bytes.sum(dtype=np.int64) == len(text.encode()) or not len(ids), name
             if len(ids):
                 yield name, ids, n_bytes
 
 
 def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    batch, size = [], 0
+    """Yield the documents in lists of about BATCH_BYTES."""
+    batch = []
+    size = 0
     for name, text in documents:
         batch.append((name, text))
         size += len(text)
         if size >= BATCH_BYTES:
             yield batch
-            batch, size = [], 0
+            batch = []
+            size = 0
     yield batch
 
 
-def _telling(documents: Iterable[Document], label: str) -> Iterator[Document]:
+def _with_progress(documents: Iterable[Document], label: str) -> Iterator[Document]:
     """Yield the documents, and print the bytes so far at most once in EVERY seconds, so never for
     short work.
     """
-    done, last = 0, time.monotonic()
+    done = 0
+    last = time.monotonic()
     for name, text in documents:
         yield name, text
         done += len(text.encode())

@@ -43,42 +43,34 @@ class Copy(Task):
                 " texts."
             )
         if self.distinct and most > self.vocab_size - SYMBOLS:
-            needed = (
-                f"{most} of them at {length} tokens: give data.vocab_size={most + SYMBOLS} or more,"
-                " or shorter texts"
-            )
             raise ConfigError(
                 f"data={self.name} with distinct symbols has {self.vocab_size - SYMBOLS} and needs"
-                f" {needed}."
+                f" {most} of them at {length} tokens: give data.vocab_size={most + SYMBOLS} or"
+                " more, or shorter texts."
             )
         size_N = np.full(count, most) if full else random.integers(1, most + 1, size=count)
         if self.distinct:
-            symbol_NP = (
-                SYMBOLS + random.random((count, self.vocab_size - SYMBOLS)).argsort(1)[:, :most]
-            )
+            rank_NV = random.random((count, self.vocab_size - SYMBOLS))
+            symbol_NP = SYMBOLS + rank_NV.argsort(1)[:, :most]
         else:
             symbol_NP = random.integers(SYMBOLS, self.vocab_size, size=(count, most))
-        asked = [
-            (symbols[:n], self.answer(symbols[:n]))
-            for symbols, n in zip(symbol_NP, size_N, strict=True)
-        ]
-        return laid_out(length, asked)
+        questions = [symbols[:n] for symbols, n in zip(symbol_NP, size_N, strict=True)]
+        return lay_out(length, [(question, self.answer(question)) for question in questions])
 
     def answer(self, symbols: np.ndarray) -> np.ndarray:
         """Answer to a string of symbols, without EOS."""
         return symbols
 
 
-def laid_out(length: int, asked: list[tuple[np.ndarray, np.ndarray]]) -> Examples:
+def lay_out(length: int, pairs: list[tuple[np.ndarray, np.ndarray]]) -> Examples:
     """Examples BOS question SEP answer EOS of (question, answer), padded to `length` tokens and a
     last target.
     """
-    text_NW = np.full((len(asked), length + 1), PAD)
-    answer_NT = np.full((len(asked), length), -1)
-    for row, (question, answer) in enumerate(asked):
+    text_NW = np.full((len(pairs), length + 1), PAD)
+    answer_NT = np.full((len(pairs), length), -1)
+    for row, (question, answer) in enumerate(pairs):
         text = np.concatenate([[BOS], question, [SEP], answer, [EOS]])
         text_NW[row, : len(text)] = text
         answer_NT[row, len(question) + 1 : len(text) - 1] = 0
-    return Examples(
-        text_NW[:, :-1].copy(), np.where(answer_NT < 0, IGNORED, text_NW[:, 1:]), answer_NT
-    )
+    targets_NT = np.where(answer_NT < 0, IGNORED, text_NW[:, 1:])
+    return Examples(text_NW[:, :-1].copy(), targets_NT, answer_NT)

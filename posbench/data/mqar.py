@@ -19,6 +19,8 @@ its own); odd lengths are possible. Places are drawn by Gumbel keys, which is dr
 other without replacement. At longer lengths the same numbers of pairs are asked for: only the text
 grows.
 
+Letters: N examples, T tokens, P pairs, M examples with n pairs, G places.
+
 The places decide what a method that sees the first four and the last tokens of a text can answer,
 whatever it does: mqar_uniform.py."""
 
@@ -46,7 +48,9 @@ class Mqar(Task):
         filler: Literal["any", "no_key"] = "any",
     ):
         super().__init__(vocab_size)
-        self.pairs, self.power, self.filler = sorted(set(pairs)), power, filler
+        self.pairs = sorted(set(pairs))
+        self.power = power
+        self.filler = filler
         if not pairs or self.pairs[0] < 1 or self.pairs[-1] >= vocab_size // 2:
             raise ConfigError(
                 f"data.source.pairs={pairs} must lie in 1 .. {vocab_size // 2 - 1}, the keys of"
@@ -61,32 +65,32 @@ class Mqar(Task):
         pairs: int | None = None,
         **part: object,
     ) -> Examples:
-        pairs_N = (
-            random.choice(self._fitting(length), count) if pairs is None else np.full(count, pairs)
-        )
-        most, keys = int(pairs_N.max()), self.vocab_size // 2
-        key_NP = 1 + drawn(random.random((count, keys - 1)), most)
-        value_NP = keys + drawn(random.random((count, self.vocab_size - keys)), most)
+        if pairs is None:
+            pairs_N = random.choice(self._fitting(length), count)
+        else:
+            pairs_N = np.full(count, pairs)
+        most = int(pairs_N.max())
+        keys = self.vocab_size // 2
+        key_NP = 1 + highest(random.random((count, keys - 1)), most)
+        value_NP = keys + highest(random.random((count, self.vocab_size - keys)), most)
         inputs_NT = random.integers(self.vocab_size, size=(count, length))
-        targets_NT, answer_NT = np.full((count, length), IGNORED), np.full((count, length), -1)
+        targets_NT = np.full((count, length), IGNORED)
+        answer_NT = np.full((count, length), -1)
         for n in np.unique(pairs_N):
-            of_N = np.flatnonzero(pairs_N == n)
+            row_M = np.flatnonzero(pairs_N == n)
+            row_M1 = row_M[:, None]
+            key_MP = key_NP[row_M, :n]
+            value_MP = value_NP[row_M, :n]
             if self.filler == "no_key":
-                inputs_NT[of_N] = besides(
-                    key_NP[of_N, :n], random.integers(self.vocab_size - n, size=(len(of_N), length))
-                )
-            behind = self.lead + 2 * n
-            at_NP, row_N1 = (
-                behind + 2 * self.gaps(random, len(of_N), length, n, **part),
-                of_N[:, None],
-            )
-            inputs_NT[of_N, self.lead : behind : 2] = key_NP[of_N, :n]
-            inputs_NT[of_N, self.lead + 1 : behind : 2] = value_NP[of_N, :n]
-            inputs_NT[row_N1, at_NP], targets_NT[row_N1, at_NP] = (
-                key_NP[of_N, :n],
-                value_NP[of_N, :n],
-            )
-            answer_NT[row_N1, at_NP] = np.arange(n)
+                rank_MT = random.integers(self.vocab_size - n, size=(len(row_M), length))
+                inputs_NT[row_M] = tokens_without(key_MP, rank_MT)
+            end = self.lead + 2 * n  # of the pairs
+            inputs_NT[row_M, self.lead : end : 2] = key_MP
+            inputs_NT[row_M, self.lead + 1 : end : 2] = value_MP
+            at_MP = end + 2 * self.gaps(random, len(row_M), length, n, **part)
+            inputs_NT[row_M1, at_MP] = key_MP
+            targets_NT[row_M1, at_MP] = value_MP
+            answer_NT[row_M1, at_MP] = np.arange(n)
         return Examples(inputs_NT, targets_NT, answer_NT, value_NP if most > 1 else None)
 
     def gaps(self, random: np.random.Generator, count: int, length: int, n: int) -> np.ndarray:
@@ -94,11 +98,8 @@ class Mqar(Task):
         which is right behind the pairs.
         """
         places = (length - self.lead - 2 * n) // 2
-        return drawn(
-            random.gumbel(size=(count, places))
-            + (self.power - 1) * np.log(np.arange(1, places + 1)),
-            n,
-        )
+        log_weight_G = (self.power - 1) * np.log(np.arange(1, places + 1))
+        return highest(random.gumbel(size=(count, places)) + log_weight_G, n)
 
     def parts(self, length: int) -> list[TaskVariant]:
         return [
@@ -106,7 +107,9 @@ class Mqar(Task):
         ]
 
     def _fitting(self, length: int) -> list[int]:
-        if fitting := [n for n in self.pairs if self.lead + 4 * n <= length]:
+        """Numbers of pairs that fit a length. Raises ConfigError without any."""
+        fitting = [n for n in self.pairs if self.lead + 4 * n <= length]
+        if fitting:
             return fitting
         needed = self.lead + 4 * self.pairs[0]
         raise ConfigError(
@@ -115,17 +118,24 @@ class Mqar(Task):
         )
 
 
-def besides(key_NP: np.ndarray, rank_NT: np.ndarray) -> np.ndarray:
-    """Tokens by their ranks, from 0, among those that are not among the keys of their row."""
+def tokens_without(key_NP: np.ndarray, rank_NT: np.ndarray) -> np.ndarray:
+    """Tokens by their ranks, from 0, among those that are not among the keys of their row.
+
+    >>> tokens_without(np.array([[1, 3]]), np.array([[0, 1, 2]])).tolist()
+    [[0, 2, 4]]
+    """
     token_NT = rank_NT.copy()
     for key_N in np.sort(key_NP, axis=1).T:
         token_NT += token_NT >= key_N[:, None]
     return token_NT
 
 
-def drawn(score_NM: np.ndarray, n: int) -> np.ndarray:
-    """Indices of the `n` highest scores of each row, the highest first."""
+def highest(score_NM: np.ndarray, n: int) -> np.ndarray:
+    """Indices of the `n` highest scores of each row, the highest first.
+
+    >>> highest(np.array([[0.5, 0.1, 0.9]]), 2).tolist()
+    [[2, 0]]
+    """
     first_NP = np.argpartition(-score_NM, n - 1, axis=1)[:, :n]
-    return np.take_along_axis(
-        first_NP, np.argsort(-np.take_along_axis(score_NM, first_NP, 1), axis=1), 1
-    )
+    order_NP = np.argsort(-np.take_along_axis(score_NM, first_NP, 1), axis=1)
+    return np.take_along_axis(first_NP, order_NP, 1)

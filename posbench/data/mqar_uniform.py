@@ -6,11 +6,11 @@ such as extension=streaming, holds the pair of 77 % of the questions at 1,024 to
 of a comparison with such a method is decided before any model is read. Here:
 
 - `lead` tokens of filler stand before the pairs, where sinks are;
-- every place behind the pairs is drawn with the same probability, without replacement, so that the distance from a question to its pair
-  is spread evenly over the text;
-- with `window` the questions inside and outside of so many tokens are asked apart, too: inside, the text from the first pair to the
-  question has at most `window` tokens; outside, that from the last pair's value to the question has
-  more. Set it to train.length.
+- every place behind the pairs is drawn with the same probability, without replacement, so that the
+  distance from a question to its pair is spread evenly over the text;
+- with `window` the questions inside and outside of so many tokens are asked apart, too: inside, the
+  text from the first pair to the question has at most `window` tokens; outside, that from the last
+  pair's value to the question has more. Set it to train.length.
 
 The filler is never a key of the text. All else is as in mqar.py, and the choice of the value among
 those in the text too.
@@ -24,7 +24,7 @@ from typing import Literal
 import numpy as np
 
 from posbench.common.errors import ConfigError
-from posbench.data.mqar import Mqar, drawn
+from posbench.data.mqar import Mqar, highest
 from posbench.data.task import TaskVariant
 
 
@@ -35,7 +35,8 @@ class MqarUniform(Mqar):
 
     def __init__(self, vocab_size: int, pairs: list[int], lead: int = 4, window: int | None = None):
         super().__init__(vocab_size, pairs, power=1.0, filler="no_key")
-        self.lead, self.window = lead, window
+        self.lead = lead
+        self.window = window
         if lead < 0:
             raise ConfigError(
                 f"data.source.lead={lead} must be 0 or more tokens of filler before the pairs."
@@ -56,25 +57,24 @@ class MqarUniform(Mqar):
         where: Literal["inside", "outside"] | None = None,
     ) -> np.ndarray:
         first, end = self._places(length, n, where)
-        return first + drawn(random.random((count, end - first)), n)
+        return first + highest(random.random((count, end - first)), n)
 
     def parts(self, length: int) -> list[TaskVariant]:
         """Those of each number of pairs, then inside and outside of the window, of which the second
         needs a text that is longer.
         """
-        whole = super().parts(length)
+        variants = super().parts(length)
+        if self.window is None:
+            return variants
         apart = []
-        for part in whole if self.window is not None else ():
-            n = part.arguments["pairs"]
+        for variant in variants:
+            n = variant.arguments["pairs"]
             for where in ("inside", "outside"):
                 first, end = self._places(length, n, where)
                 if end - first >= n:
-                    apart.append(
-                        TaskVariant(
-                            f"{part.task} {where} {self.window}", None, {"pairs": n, "where": where}
-                        )
-                    )
-        return [*whole, *apart]
+                    task = f"{variant.task} {where} {self.window}"
+                    apart.append(TaskVariant(task, None, {"pairs": n, "where": where}))
+        return variants + apart
 
     def _places(self, length: int, n: int, where: str | None) -> tuple[int, int]:
         """First place of a question on one of n pairs, and the end of the places, as counted in
@@ -82,9 +82,8 @@ class MqarUniform(Mqar):
         """
         end = (length - self.lead - 2 * n) // 2
         if where == "inside":
-            return 0, min(
-                end, (self.window - 2 * n + 1) // 2
-            )  # the tokens from the first pair to the question fit into the window
+            # the tokens from the first pair to the question fit into the window
+            return 0, min(end, (self.window - 2 * n + 1) // 2)
         if where == "outside":
             return min(end, self.window // 2), end
         return 0, end

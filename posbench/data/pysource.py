@@ -34,12 +34,10 @@ class PySource(Source):
         for package, pin in wheels.items():
             for key in ("version", "rows", "split"):
                 convert(f"data.source.wheels.{package}.{key}", pin.get(key), str)
-        self.wheels, self.validation, self.exclude, self.min_bytes = (
-            wheels,
-            validation,
-            exclude,
-            min_bytes,
-        )
+        self.wheels = wheels
+        self.validation = validation
+        self.exclude = exclude
+        self.min_bytes = min_bytes
 
     def fingerprint(self) -> str:
         check_installed(self.wheels)
@@ -51,10 +49,10 @@ class PySource(Source):
         check_installed(self.wheels)
         for package, pin in self.wheels.items():
             for path, digest in verified_rows(package, pin["version"], pin["rows"]):
-                if any(fnmatchcase(path, pattern) for pattern in self.exclude):
+                if _matches(path, self.exclude):
                     continue
-                held_out = any(fnmatchcase(path, pattern) for pattern in self.validation)
-                if split == ("validation" if held_out else pin["split"]):
+                own_split = "validation" if _matches(path, self.validation) else pin["split"]
+                if split == own_split:
                     content = read_verified(package, pin["version"], path, digest)
                     if len(content) >= self.min_bytes:
                         yield path, content.decode()
@@ -64,11 +62,10 @@ def check_installed(wheels: dict[str, dict]) -> None:
     """Raise ConfigError for wheels that are missing or have another version, with one command that
     installs all of them.
     """
-    wrong = {
-        package: pin["version"]
-        for package, pin in wheels.items()
-        if _version(package) != pin["version"]
-    }
+    wrong = {}  # {package: version that belongs there}
+    for package, pin in wheels.items():
+        if _version(package) != pin["version"]:
+            wrong[package] = pin["version"]
     if not wrong:
         return
     package, version = next(iter(wrong.items()))
@@ -78,6 +75,10 @@ def check_installed(wheels: dict[str, dict]) -> None:
         " data.path=FILE"
     )
     installed(package, version, "data=pysource reads", way_out)
+
+
+def _matches(path: str, patterns: list[str]) -> bool:
+    return any(fnmatchcase(path, pattern) for pattern in patterns)
 
 
 @functools.cache
@@ -90,9 +91,8 @@ def _version(package: str) -> str | None:
 
 def rows_digest(rows: list[tuple[str, str]]) -> str:
     """Hex SHA-256 of the sorted `path,hash` lines."""
-    return hashlib.sha256(
-        "".join(f"{path},{digest}\n" for path, digest in sorted(rows)).encode()
-    ).hexdigest()
+    lines = "".join(f"{path},{digest}\n" for path, digest in sorted(rows))
+    return hashlib.sha256(lines.encode()).hexdigest()
 
 
 @functools.cache
@@ -108,30 +108,32 @@ def verified_rows(package: str, version: str, expected: str) -> list[tuple[str, 
         for row in record
         if row[0].startswith(f"{package}/") and row[0].endswith(".py")
     )
-    if (found := rows_digest(rows)) != expected:
+    digest = rows_digest(rows)
+    if digest != expected:
         raise ConfigError(
             f"The installed {package} {version} is not the released wheel (its {len(rows)} .py rows"
-            f" hash to {found[:16]}, data.source.wheels.{package}.rows is {expected[:16]}): pip"
+            f" hash to {digest[:16]}, data.source.wheels.{package}.rows is {expected[:16]}): pip"
             f" install --force-reinstall --no-deps {package}=={version}"
         )
     return rows
 
 
 def read_verified(package: str, version: str, path: str, digest: str) -> bytes:
-    """Content of one installed file. Raises ConfigError when it is missing or its hash differs from
-    its RECORD row.
-    """
+    """Content of one installed file.
+
+    Raises ConfigError when it is missing or its hash differs from its RECORD row."""
     repair = f"pip install --force-reinstall --no-deps {package}=={version}"
+    file = Path(str(importlib.metadata.distribution(package).locate_file(path)))
     try:
-        content = Path(str(importlib.metadata.distribution(package).locate_file(path))).read_bytes()
+        content = file.read_bytes()
     except OSError as error:
         raise ConfigError(
             f"{path} of {package} {version} cannot be read ({error.strerror}): {repair}"
         ) from error
-    found = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
-    if f"sha256={found}" != digest:
+    sha256 = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+    if f"sha256={sha256}" != digest:
         raise ConfigError(
-            f"{path} was edited after {package} {version} was installed (sha256={found}, RECORD"
+            f"{path} was edited after {package} {version} was installed (sha256={sha256}, RECORD"
             f" says {digest}): {repair}"
         )
     return content

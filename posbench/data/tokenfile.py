@@ -47,7 +47,9 @@ def write_split(
     """Write the files of one split from (name, ids [n], bytes [n]) per document, and return its
     part of the manifest.
     """
-    names, starts, total_bytes = [], [0], 0
+    names = []
+    starts = [0]
+    total_bytes = 0
     with (
         open(folder / f"{split}.tokens.bin", "wb") as tokens,
         open(folder / f"{split}.n_bytes.bin", "wb") as n_bytes,
@@ -85,14 +87,10 @@ def open_split(folder: Path, split: str, record: dict) -> TokenFile:
     for name in ("tokens", "n_bytes", "starts"):
         path = folder / f"{split}.{name}.bin"
         dtype = np.dtype(record["dtypes"][name])
-        arrays[name] = (
-            np.memmap(path, dtype=dtype, mode="r")
-            if path.stat().st_size
-            else np.zeros(0, dtype=dtype)
-        )
-    return TokenFile(
-        names=json.loads((folder / f"{split}.names.json").read_text(encoding="utf-8")), **arrays
-    )
+        is_empty = path.stat().st_size == 0  # no file without content can be mapped
+        arrays[name] = np.zeros(0, dtype) if is_empty else np.memmap(path, dtype, mode="r")
+    names = json.loads((folder / f"{split}.names.json").read_text(encoding="utf-8"))
+    return TokenFile(names=names, **arrays)
 
 
 def sequences(train: TokenFile, n: int) -> np.ndarray:
@@ -100,18 +98,19 @@ def sequences(train: TokenFile, n: int) -> np.ndarray:
     return np.unique(_hashes(train, n)[0])
 
 
-def overlap(held_out: TokenFile, known: np.ndarray, n: int) -> tuple[float, np.ndarray]:
-    """(share of the sequences of n tokens inside a document that are in `known`, the same share per
+def overlap(held_out: TokenFile, hash_K: np.ndarray, n: int) -> tuple[float, np.ndarray]:
+    """(share of the sequences of n tokens inside a document that are in `hash_K`, the same for each
     document [D]).
 
-    A share without any sequence that long is nan. `known` comes from `sequences`. A sequence is
-    wrongly found in it once in about 10^19 / len(known) cases, since hashes are compared."""
+    A share without any sequence that long is nan. `hash_K` comes from `sequences`. A sequence is
+    wrongly found in it once in about 10^19 / K cases, since hashes are compared."""
     hash_M, document_M = _hashes(held_out, n)
-    seen_M = np.isin(hash_M, known)
+    seen_M = np.isin(hash_M, hash_K)
     total_D = np.bincount(document_M, minlength=len(held_out.names))
     with np.errstate(invalid="ignore"):
         share_D = np.bincount(document_M, weights=seen_M, minlength=len(held_out.names)) / total_D
-    return (float(seen_M.mean()) if len(seen_M) else float("nan")), share_D
+    share = float(seen_M.mean()) if len(seen_M) else float("nan")
+    return share, share_D
 
 
 def _hashes(file: TokenFile, n: int) -> tuple[np.ndarray, np.ndarray]:
