@@ -232,7 +232,8 @@ def test_a_question_that_does_not_fit_is_refused_before_training_and_one_in_a_th
     ):
         in_words(tmp_path, 300_000)
     random, asked = np.random.default_rng(0), in_words(tmp_path, 900).split
-    needed = [asked._tokenized(random, 900, None).needed for _ in range(50)]  # keys of several lengths
+    # keys of several lengths
+    needed = [asked._tokenized(random, 900, None).needed for _ in range(50)]
     tight = in_words(tmp_path, sorted(needed)[25] + 60).split
     assert len(set(needed)) > 1 and tight.draw(sorted(needed)[25], 30, [0]).inputs_NT.shape == (
         30,
