@@ -282,15 +282,15 @@ def span(counts: Iterable[int]) -> str:
 
 
 def methods(records: Iterable[Record]) -> dict[tuple, dict[int, Record]]:
-    """Records by method and length, both in the order of the records."""
-    return {
-        method: {record.length: record for record in of_method}
-        for method, of_method in grouped(records, lambda record: record.method).items()
-    }
+    """{method: {length: record}}, both in the order of the records."""
+    by_method: dict[tuple, dict[int, Record]] = {}
+    for record in records:
+        by_method.setdefault(record.method, {})[record.length] = record
+    return by_method
 
 
 def by_task(section: Iterable[Score]) -> dict[str, dict[tuple, dict[int, Score]]]:
-    """Scores over all depths by task, method and length, in the order of the scores."""
+    """{task: {method: {length: score over all depths}}}, in the order of the scores."""
     over_depths = [score for score in section if score.depth is None]
     tasks = grouped(over_depths, lambda score: score.task)
     return {task: methods(of_task) for task, of_task in tasks.items()}

@@ -222,5 +222,10 @@ def compare(
         return Paired(mean, difference, base, other, at)
     if any(row[name] != at[name] for name in ("n_targets", "n_bytes", "n_units")):
         return None
-    nll, base = (math.nan if of["nll"] is None else of["nll"] for of in (row, at))
+    nll = _or_nan(row["nll"])
+    base = _or_nan(at["nll"])
     return Paired(nll - base, None, base, other, at)
+
+
+def _or_nan(loss: float | None) -> float:
+    return math.nan if loss is None else loss

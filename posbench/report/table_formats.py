@@ -132,10 +132,7 @@ class Table:
         """Divide the table, without intervals, into several of as many columns of numbers as fit
         into `width` characters when tight.
         """
-        rows = [
-            [replace(cell, interval="") if isinstance(cell, TableCell) else cell for cell in row]
-            for row in self.rows
-        ]
+        rows = [[_without_interval(cell) for cell in row] for row in self.rows]
         widths = _column_widths([[_tight(column) for column in self.columns], *rows])
         names_width = min(sum(widths[: self.names]), 2 * width // 3)
         groups: list[list[int]] = [[]]  # indices of columns of numbers
@@ -151,6 +148,10 @@ class Table:
             chosen = [[row[index] for index in indices] for row in rows]
             tables.append(replace(self, columns=columns, rows=chosen))
         return tables
+
+
+def _without_interval(cell: TableCell | str) -> TableCell | str:
+    return replace(cell, interval="") if isinstance(cell, TableCell) else cell
 
 
 def _column_widths(rows: list[list[object]]) -> list[int]:

@@ -72,22 +72,24 @@ def fill(source: str, text: str) -> str:
         values = _sum([(weight, [_json_value(path, key)]) for weight, key in expression.terms])
     else:
         column = expression.column or USUAL.get(path.stem, "")
-        terms = [(weight, _lines_of(path, key)) for weight, key in expression.terms]
-        _, lines = terms[0]
-        if "count" in expression.words:
-            return format(len(lines), expression.form)
-        if "distinct" in expression.words:
-            return format(len({line[column] for line in lines}), expression.form)
-        if expression.form == "s":
-            return single(lines)[column]
+        lines = [(weight, _lines_of(path, key)) for weight, key in expression.terms]
+        text_of_lines = _text_of_lines(lines[0][1], column, expression)
+        if text_of_lines is not None:
+            return text_of_lines
         in_nats = "nats" in expression.words
-        values = _sum(
-            [
-                (weight, [_value(line, column, in_nats) for line in of_key])
-                for weight, of_key in terms
-            ]
-        )
+        values = _sum([(weight, _values(of_key, column, in_nats)) for weight, of_key in lines])
     return expression.text([value.times(expression.factor) for value in values])
+
+
+def _text_of_lines(lines: list[dict[str, str]], column: str, expression: Expression) -> str | None:
+    """Number of lines or of distinct cells, or the text of a cell; None if a number is wanted."""
+    if "count" in expression.words:
+        return format(len(lines), expression.form)
+    if "distinct" in expression.words:
+        return format(len({line[column] for line in lines}), expression.form)
+    if expression.form == "s":
+        return single(lines)[column]
+    return None
 
 
 def _file(source: str) -> tuple[Path, str]:
@@ -152,17 +154,21 @@ def _is_endpoint(line: Mapping[str, str], name: str) -> bool:
     return line["stage"] == str(number) and names == endpoint
 
 
-def _value(line: Mapping[str, str], column: str, in_nats: bool) -> Value:
-    """Number of a column, with the interval that its line states; effects also as losses."""
+def _values(lines: list[dict[str, str]], column: str, in_nats: bool) -> list[Value]:
+    """Number of a column of each line, with the interval that it states; effects also as losses."""
     half_column = HALF.get(column, "")
-    if column == "nll" and "task" in line:
+    if column == "nll" and lines and "task" in lines[0]:
         half_column = "half_width"  # in accuracy.csv it is that of nll
-    value = float(line[column])
-    if half := line.get(half_column):
-        ends = [value - float(half), value + float(half)]
-    else:
-        ends = [float(line[end]) for end in BOUNDS.get(column, ()) if line.get(end)]
-    return Value(value, *ends).times(float(line["nats"]) if in_nats else 1)
+    values = []
+    for line in lines:
+        value = float(line[column])
+        if half := line.get(half_column):
+            ends = [value - float(half), value + float(half)]
+        else:
+            ends = [float(line[end]) for end in BOUNDS.get(column, ()) if line.get(end)]
+        unit = float(line["nats"]) if in_nats else 1
+        values.append(Value(value, *ends).times(unit))
+    return values
 
 
 def _json_value(path: Path, text: str) -> Value:
