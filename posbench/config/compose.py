@@ -9,7 +9,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -32,53 +32,60 @@ from posbench.config.typed_args import convert
 
 EXPERIMENT = ("name", "title", "base", "grid", "tolerance", "next", "first")
 VALUE = str | int | float | bool | list | None  # of a single word
+PARTS_OF_SWEEP = (
+    "encoding",
+    "extension",
+    "scale_attention",
+    "model",
+    "data",
+    "train",
+    "evaluate",
+    "seed",
+)
 MOST_JOBS = 10_000  # of one sweep: composing them takes a second or two
 FILLED_IN = ("model.checkpoint", "model.engine", "train.parent")  # no values of these are typed
 
 
 @dataclass(frozen=True)
 class Request:
-    """Jobs of one command: their plain configurations, the yaml of their experiment, True for a
-    sweep, the launcher's yaml, words typed.
-    """
+    """Jobs of one command."""
 
-    cfgs: list[dict]
-    experiment: dict
+    cfgs: list[dict]  # their plain configurations
+    experiment: dict  # its yaml
     sweep: bool
-    launcher: dict = field(default_factory=dict)
-    words: list[str] = field(default_factory=list)
+    launcher: dict = field(default_factory=dict)  # its yaml
+    words: list[str] = field(default_factory=list)  # as they were typed
 
 
 def loader(config_dir: str | None = None) -> ConfigLoaderImpl:
-    """The loader of the initialized Hydra, which also searches `config_dir`. Raises ConfigError
-    where that is not a folder.
-    """
-    found = GlobalHydra.instance().config_loader()
-    if config_dir is not None:
-        if not os.path.isdir(config_dir):
-            raise ConfigError(
-                f"--config-dir {config_dir} is not a folder: name the one that holds your yamls."
-            )
-        path = found.get_search_path()
-        path.prepend(
-            "command-line",
-            f"file://{os.path.abspath(config_dir)}",
-            SearchPathQuery(provider="schema"),
+    """The loader of the initialized Hydra, which also searches `config_dir`.
+
+    Raises ConfigError where that is not a folder."""
+    hydras_loader = GlobalHydra.instance().config_loader()
+    if config_dir is None:
+        return hydras_loader
+    if not os.path.isdir(config_dir):
+        raise ConfigError(
+            f"--config-dir {config_dir} is not a folder: name the one that holds your yamls."
         )
-        found.repository.initialize_sources(path)
-    return found
+    path = hydras_loader.get_search_path()
+    anchor = SearchPathQuery(provider="schema")
+    path.prepend("command-line", f"file://{os.path.abspath(config_dir)}", anchor)
+    hydras_loader.repository.initialize_sources(path)
+    return hydras_loader
 
 
 def yamls(group: str) -> dict[str, dict]:
-    """{name: content} of a group's yamls, with those of --config-dir; of posbench's own where no
-    Hydra is initialized.
-    """
+    """{name: content} of a group's yamls, with those of --config-dir.
+
+    Where no Hydra is initialized, they are those of posbench's own alone."""
     if not GlobalHydra.instance().is_initialized():
         return group_yamls(group)
-    found = loader().repository
-    names = [name for name in found.get_group_options(group) if not name.startswith("_")]
+    repository = loader().repository
     return {
-        name: OmegaConf.to_container(found.load_config(f"{group}/{name}").config) for name in names
+        name: OmegaConf.to_container(repository.load_config(f"{group}/{name}").config)
+        for name in repository.get_group_options(group)
+        if not name.startswith("_")
     }
 
 
@@ -121,26 +128,26 @@ def check_number(jobs: int, longest: str) -> None:
 
 
 def of_swept(words: list[str]) -> list[str]:
-    """Words that set a key of a swept group, as in -m extension=yarn,ntk extension.mode=fixed: its
-    choices alone may have the key.
-    """
-    parsed = OverridesParser.create(config_loader=loader()).parse_overrides(words)
-    groups = {one.key_or_group for one in parsed if one.is_sweep_override()}
-    heads = [one.key_or_group.partition(".") for one in parsed]
-    return [
-        word for word, (head, dot, _) in zip(words, heads, strict=True) if dot and head in groups
-    ]
+    """Words that set a key of a swept group, which its choices alone may have.
+
+    Of -m extension=yarn,ntk extension.mode=fixed that is the second."""
+    overrides = OverridesParser.create(config_loader=loader()).parse_overrides(words)
+    groups = {override.key_or_group for override in overrides if override.is_sweep_override()}
+    words_of_groups = []
+    for word, override in zip(words, overrides, strict=True):
+        group, dot, _ = override.key_or_group.partition(".")
+        if dot and group in groups:
+            words_of_groups.append(word)
+    return words_of_groups
 
 
 def unresolved(cfg: DictConfig) -> dict:
-    """A composed configuration as plain values, without Hydra's own part; interpolations and ???
-    stay as they are written.
+    """A composed configuration as plain values, without Hydra's own part.
 
-    Methods of the user's own hold the names of their yamls (`with_choices`), which are known where
-    Hydra's part is there."""
-    values = OmegaConf.to_container(
-        OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"])
-    )
+    Interpolations and ??? stay as they are written. Methods of the user's own hold the names of
+    their yamls (`with_choices`), which are known where Hydra's part is there."""
+    keys = [key for key in cfg if key != "hydra"]
+    values = OmegaConf.to_container(OmegaConf.masked_copy(cfg, keys))
     return with_choices(values, cfg.hydra.runtime.choices if "hydra" in cfg else {})
 
 
@@ -152,36 +159,41 @@ class Composer:
     """
 
     def __init__(self, config_name: str = "run", hydra: list[str] | None = None):
-        self.config_name, self.hydra = config_name, list(hydra or [])
+        self.config_name = config_name
+        self.hydra = list(hydra or [])
         self.loader = loader()
-        self.yamls = self.loader._parse_overrides_and_create_caching_repo(config_name, self.hydra)[
-            1
-        ]
-        kept = (self._parse, self._choose, self._part, self._load)
-        self._parse, self._choose, self._part, self._load = map(functools.cache, kept)
+        _, self.yamls = self.loader._parse_overrides_and_create_caching_repo(
+            config_name, self.hydra
+        )
+        self._parse = functools.cache(self._parse)
+        self._choose = functools.cache(self._choose)
+        self._part = functools.cache(self._part)
+        self._load = functools.cache(self._load)
 
     def values(self, words: list[str]) -> dict:
-        """The configuration that --cfg job would print for these words, unresolved. Raises what
-        Hydra raises.
-        """
-        parsed = [self._parse(word) for word in words]
-        composed = values = self._choose(
-            tuple(override.input_line for override, chooses in parsed if chooses)
-        )
-        given = [override for override, chooses in parsed if not chooses]
+        """The configuration that --cfg job would print for these words, unresolved.
+
+        Raises what Hydra raises."""
+        choices = []
+        overrides = []
+        for word in words:
+            override, chooses = self._parse(word)
+            if chooses:
+                choices.append(override.input_line)
+            else:
+                overrides.append(override)
+        composed = self._choose(tuple(choices))
+        values = composed
         try:
-            for override in given:
+            for override in overrides:
                 values = _replaced(values, override)
-            return values
-        except (
-            KeyError,
-            TypeError,
-            # no plain value in place of another: left to Hydra, which also knows the words of a refusal
-        ):
+        except (KeyError, TypeError):
+            # not one plain value for another: left to Hydra, which also words the refusal
             cfg = OmegaConf.create(composed)
             OmegaConf.set_struct(cfg, True)
-            ConfigLoaderImpl._apply_overrides_to_config(given, cfg)
+            ConfigLoaderImpl._apply_overrides_to_config(overrides, cfg)
             return OmegaConf.to_container(cfg)
+        return values
 
     def _parse(self, word: str) -> tuple[Override, bool]:
         """The override of a word, and whether it chooses from a group."""
@@ -189,48 +201,43 @@ class Composer:
         return override, bool(self.yamls.get_group_options(override.key_or_group))
 
     def _choose(self, words: tuple[str, ...]) -> dict:
-        """Values of these choices together: the parts that each changes alone, side by side, or
-        else as Hydra merges them.
-        """
+        """Values of these choices together.
+
+        Parts that one choice each changes are put side by side; Hydra merges all others."""
         parts = [self._part(word) for word in words]
-        apart = None not in parts and len(dict(parts)) == len(parts)
-        return {**self._load()[0], **dict(parts)} if apart else self._load(*words)[0]
+        if None in parts or len(dict(parts)) < len(parts):
+            return self._load(*words)[0]
+        return {**self._load()[0], **dict(parts)}
 
     def _part(self, word: str) -> tuple[str, object] | None:
-        """(key, value) of the only part that a choice changes; None for a choice that changes
-        others too, or does not compose.
-        """
-        override, (bare, usual) = self._parse(word)[0], self._load()
+        """(key, value) of the only part that a choice changes.
+
+        None for a choice that changes others too, or does not compose."""
+        override, _ = self._parse(word)
+        defaults, default_choices = self._load()
         group = override.key_or_group
-        key, whole = (override.package or group).split(".")[0], self._yaml(group, override.value())
-        if (
-            whole is not None
-            and key == group
-            and bare.get(key) == self._yaml(group, usual.get(group))
-        ):
-            return key, whole
-        with contextlib.suppress(
-            HydraException, OmegaConfBaseException
-        ):  # once for a word, not for each cell that has it: 2 s of tasks
-            one, _ = self._load(word)
-            if key in one and repr(one) == repr({**bare, key: one[key]}):
-                return key, one[key]
+        key = (override.package or group).split(".")[0]
+        content = self._yaml(group, override.value())
+        default = self._yaml(group, default_choices.get(group))
+        if content is not None and key == group and defaults.get(key) == default:
+            return key, content
+        # once for a word, not for each cell that has it: 2 s of tasks
+        with contextlib.suppress(HydraException, OmegaConfBaseException):
+            values, _ = self._load(word)
+            if key in values and repr(values) == repr({**defaults, key: values[key]}):
+                return key, values[key]
         return None
 
     def _yaml(self, group: str, name: object) -> dict | None:
-        """Content of a yaml that is the whole part of its group; None for one with defaults or a
-        package of its own, or for none.
-        """
-        found = self.yamls.load_config(f"{group}/{name}")
-        whole = (
-            found
-            and not found.defaults_list
-            and found.header["package"] is None
-            and OmegaConf.is_dict(found.config)
-        )
-        if not whole:
+        """Content of a yaml that is all of its group's part.
+
+        None for one with defaults or a package of its own, or if there is none."""
+        yaml = self.yamls.load_config(f"{group}/{name}")
+        if not yaml or yaml.defaults_list or yaml.header["package"] is not None:
             return None
-        return with_choices({group: OmegaConf.to_container(found.config)}, {group: name})[group]
+        if not OmegaConf.is_dict(yaml.config):
+            return None
+        return with_choices({group: OmegaConf.to_container(yaml.config)}, {group: name})[group]
 
     def _load(self, *words: str) -> tuple[dict, dict[str, str]]:
         """Values of these choices as Hydra composes them, and {group: choice}."""
@@ -239,26 +246,23 @@ class Composer:
 
 
 def _replaced(values: dict, override: Override) -> dict:
-    """`values` with one value replaced; they themselves stay. Raises KeyError or TypeError where
-    Hydra has to do it.
-    """
+    """A copy of `values` with one value replaced.
+
+    Raises KeyError or TypeError where Hydra has to do it."""
     value = override.value()
-    if (
-        override.is_add()
-        or override.is_force_add()
-        or override.is_delete()
-        or override.package
-        or not isinstance(value, VALUE)
-    ):
+    adds = override.is_add() or override.is_force_add()
+    if adds or override.is_delete() or override.package or not isinstance(value, VALUE):
         raise TypeError
 
-    def within(part: dict, key: str, rest: list[str]) -> dict:
-        if not rest and isinstance(part[key], dict):
+    def within(part: dict, key: str, deeper: list[str]) -> dict:
+        if deeper:
+            return {**part, key: within(part[key], deeper[0], deeper[1:])}
+        if isinstance(part[key], dict):
             raise TypeError
-        return {**part, key: within(part[key], rest[0], rest[1:]) if rest else value}
+        return {**part, key: value}
 
-    first, *rest = override.key_or_group.split(".")
-    return within(values, first, rest)
+    first, *deeper = override.key_or_group.split(".")
+    return within(values, first, deeper)
 
 
 def expand(cfg: dict, overrides: list[str], composer: Composer | None = None) -> list[dict]:
@@ -268,46 +272,58 @@ def expand(cfg: dict, overrides: list[str], composer: Composer | None = None) ->
     `composer` composes the yaml of configs/ that `cfg` comes from. Raises ConfigError for a grid
     that does not compose."""
     experiment = experiment_of(cfg, overrides)
+    name = experiment["name"]
     if "grid" not in experiment:
-        return [resolved_values(cfg, experiment["name"])]
-    name, base, grid = experiment["name"], experiment.get("base") or {}, experiment["grid"]
+        return [resolved_values(cfg, name)]
+    _check_grid(experiment)
+    composer = composer or Composer()
+    typed = {word.split("=", 1)[0].lstrip("+~"): word for word in overrides}  # {key: word}
+    typed.pop("experiment", None)
+    cells = {}  # {content: values}, since blocks may overlap
+    for block in experiment["grid"]:
+        for choice in _cells_of_block(block):
+            chosen = {**(experiment.get("base") or {}), **choice}
+            words = {key: _grid_word(key, value) for key, value in chosen.items()} | typed
+            words = [f"experiment={name}", *map(long_name, words.values())]
+            values = resolved_values(compose(words, composer), name)
+            cells[json.dumps(values, sort_keys=True)] = values
+    return list(cells.values())
+
+
+def _check_grid(experiment: dict) -> None:
+    name = experiment["name"]
+    base = experiment.get("base") or {}
+    grid = experiment["grid"]
     if not name:
         raise ConfigError(
             "The experiment has no name: add `name:` with the name of its file to the yaml."
         )
-    if (
-        not isinstance(base, dict)
-        or not isinstance(grid, list)
-        or not grid
-        or not all(isinstance(block, dict) for block in grid)
-    ):
+    blocks = isinstance(grid, list) and grid and all(isinstance(block, dict) for block in grid)
+    if not blocks or not isinstance(base, dict):
         raise ConfigError(
             f"experiment={name} needs a grid that is a list of blocks (key: value or list), and"
             " base a block."
         )
-    typed = {item.split("=", 1)[0].lstrip("+~"): item for item in overrides}
-    typed.pop("experiment", None)
-    cfgs, composer = {}, composer or Composer()
-    for block in grid:
-        axes = [
-            [(key, value) for value in _axis_values(key, values)] for key, values in block.items()
-        ]
-        counts = dict(zip(block, map(len, axes), strict=True))
-        check_number(
-            math.prod(counts.values()),
-            f"experiment.grid's {max(counts, key=counts.get, default='')}",
-        )
-        for choice in itertools.product(*axes):
-            values = {**base, **dict(choice)}
-            texts = {
-                key: value if isinstance(value, str) else json.dumps(value).replace('"', "")
-                for key, value in values.items()
-            }
-            chosen = {key: f"{key}={text}" for key, text in texts.items()}
-            words = [f"experiment={name}", *map(long_name, {**chosen, **typed}.values())]
-            job = resolved_values(compose(words, composer), name)
-            cfgs[json.dumps(job, sort_keys=True)] = job
-    return list(cfgs.values())
+
+
+def _cells_of_block(block: dict) -> Iterator[dict]:
+    """All combinations of the values of a block's keys, one value a key."""
+    axes = {key: _axis_values(key, values) for key, values in block.items()}
+    counts = {key: len(values) for key, values in axes.items()}
+    longest = max(counts, key=counts.get, default="")
+    check_number(math.prod(counts.values()), f"experiment.grid's {longest}")
+    for choice in itertools.product(*axes.values()):
+        yield dict(zip(axes, choice, strict=True))
+
+
+def _grid_word(key: str, value: object) -> str:
+    """Word that sets a key as a grid does.
+
+    >>> _grid_word("evaluate.lengths", [64, 128])
+    'evaluate.lengths=[64, 128]'
+    """
+    text = value if isinstance(value, str) else json.dumps(value).replace('"', "")
+    return f"{key}={text}"
 
 
 def experiment_of(cfg: dict, overrides: list[str]) -> dict:
@@ -316,18 +332,20 @@ def experiment_of(cfg: dict, overrides: list[str]) -> dict:
     A yaml with `# @package _global_` changes the configuration itself. It is one job, named by the
     word that chose it."""
     if "experiment" not in cfg:
-        if unknown := sorted(set(map(str, cfg)) - set(JOB)):
+        unknown = sorted(set(map(str, cfg)) - set(JOB))
+        if unknown:
             raise ConfigError(
                 f"{unknown[0]} is not a key{did_you_mean(unknown[0], JOB)}: --cfg job prints all"
                 " keys."
             )
-        chosen = [item.partition("=")[2] for item in overrides if item.startswith("experiment=")]
-        return {"name": chosen[-1] if chosen else None}
+        names = [word.partition("=")[2] for word in overrides if word.startswith("experiment=")]
+        return {"name": names[-1] if names else None}
     if not isinstance(cfg["experiment"], dict):
         raise ConfigError(f"experiment={cfg['experiment']} must be a mapping of keys to values.")
     experiment = {"name": None, **cfg["experiment"]}
     name = experiment["name"]
-    if unknown := sorted(set(experiment) - set(EXPERIMENT), key=str):
+    unknown = sorted(set(experiment) - set(EXPERIMENT), key=str)
+    if unknown:
         raise ConfigError(
             f"experiment={name}: {unknown[0]} is not a key of"
             f" experiments{did_you_mean(unknown[0], EXPERIMENT)}; the yaml holds"
@@ -344,12 +362,9 @@ def experiment_of(cfg: dict, overrides: list[str]) -> dict:
 
 
 def check_words(values: dict, words: list[str]) -> None:
-    """Raise ConfigError for a word that removes a key, and for one that adds a key that neither
-    posbench nor a yaml reads.
-    """
+    """Raise ConfigError for a word that removes a key, or adds one that nothing reads."""
     for word in words:
         key = word.lstrip("+~").partition("=")[0].rpartition("@")[2]
-        group, _, name = key.partition(".")
         if word.startswith("~"):
             raise ConfigError(
                 f"{word} removes a key that posbench needs: give it another value instead."
@@ -359,42 +374,37 @@ def check_words(values: dict, words: list[str]) -> None:
                 f"{word} sets a value that posbench fills in: give model=hf model.path=PATH, or"
                 " finetune= beside run=DIR, instead."
             )
-        read = (
-            (name in DATA or name.startswith("source."))
-            if group == "data" and name
-            else group in JOB
-        )
-        if (
-            word.startswith("+")
-            and not read
-            and not re.search(rf"\$\{{[^}}]*\b{re.escape(key.rpartition('.')[2])}\b", repr(values))
-        ):
+        if word.startswith("+") and not _is_read(key, values):
             raise ConfigError(
                 f"{word} adds a key that nothing reads{did_you_mean(key, JOB)}: --cfg job prints"
                 " all keys."
             )
 
 
-def check_effect(words: Iterable[str], known: Collection[str], why: str) -> None:
-    """Raise ConfigError for a word that sets none of the `known` keys, since it has no effect;
-    `why` goes on from there.
-    """
+def _is_read(key: str, values: dict) -> bool:
+    """True if posbench reads a key, or a yaml's ${...} names it."""
+    group, _, name = key.partition(".")
+    if group == "data" and name:
+        is_known = name in DATA or name.startswith("source.")
+    else:
+        is_known = group in JOB
+    last = re.escape(key.rpartition(".")[2])
+    return is_known or bool(re.search(rf"\$\{{[^}}]*\b{last}\b", repr(values)))
+
+
+def check_effect(words: Iterable[str], keys: Collection[str], reason: str) -> None:
+    """Raise ConfigError for a word that sets none of `keys`, since it has no effect."""
     for word in words:
-        if word.lstrip("+~").partition("=")[0] not in known:
-            raise ConfigError(f"{word} has no effect {why}.")
+        if word.lstrip("+~").partition("=")[0] not in keys:
+            raise ConfigError(f"{word} has no effect {reason}.")
 
 
-def _axis_values(key: str, given: object) -> list:
-    """Values of one axis of a grid: a list, a single value, or for "*" every choice of the group
-    `key`.
-    """
-    if given == "*":
-        return [
-            name
-            for name in GlobalHydra.instance().config_loader().get_group_options(key)
-            if not name.startswith("_")
-        ]
-    return given if isinstance(given, list) else [given]
+def _axis_values(key: str, values: object) -> list:
+    """Values of one axis of a grid: a list, a single value, or for "*" every choice of `key`."""
+    if values == "*":
+        names = GlobalHydra.instance().config_loader().get_group_options(key)
+        return [name for name in names if not name.startswith("_")]
+    return values if isinstance(values, list) else [values]
 
 
 def long_name(override: str) -> str:
@@ -406,20 +416,9 @@ def long_name(override: str) -> str:
 
 
 def name_group(cfgs: list[dict]) -> None:
-    """Set log.group of an unnamed sweep for wandb. The name is a hash, so the same sweep gets the
-    same name again.
-    """
-    parts = (
-        "encoding",
-        "extension",
-        "scale_attention",
-        "model",
-        "data",
-        "train",
-        "evaluate",
-        "seed",
-    )
-    name = f"sweep-{sha256_json([[cfg.get(part) for part in parts] for cfg in cfgs])[:8]}"
+    """Set log.group of an unnamed sweep for wandb: a hash, so that the same sweep gets it again."""
+    settings = [[cfg.get(part) for part in PARTS_OF_SWEEP] for cfg in cfgs]
+    name = f"sweep-{sha256_json(settings)[:8]}"
     for cfg in cfgs:
         cfg["log"]["group"] = cfg["log"]["group"] or name
 
@@ -433,8 +432,7 @@ def compose(words: list[str], composer: Composer) -> dict:
 
 
 def resolved_values(values: dict, experiment: str | None = None) -> dict:
-    """Composed values resolved, without the experiment's yaml. The name of its `experiment` becomes
-    the wandb group, in a `log` of its own.
+    """Composed values resolved, without the experiment's yaml, whose name becomes the wandb group.
 
     Raises ConfigError for a required value that was not given.
     """
@@ -450,6 +448,4 @@ def resolved_values(values: dict, experiment: str | None = None) -> dict:
                 " group."
             ) from error
     log = {**values["log"], "group": values["log"]["group"] or experiment}
-    return {
-        key: log if key == "log" else value for key, value in values.items() if key != "experiment"
-    }
+    return {key: value for key, value in {**values, "log": log}.items() if key != "experiment"}
