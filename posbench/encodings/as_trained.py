@@ -183,7 +183,8 @@ class Sloped(Alibi):
             return super().columns(q_pos_T, k_pos_T, row_constant)
         # Each head has a column of its own, since rounding makes the biases of two heads no
         # multiples of each other.
-        slope_H, n_head = self.slope_H.double(), len(self.slope_H)
+        slope_H = self.slope_H.double()
+        n_head = len(slope_H)
         middle = k_pos_T[len(k_pos_T) // 2]
         k_TH = self._biases(k_pos_T) - slope_H * middle
         q_HTH = torch.eye(n_head, device=k_pos_T.device)[:, None].expand(-1, len(q_pos_T), -1)
@@ -331,7 +332,7 @@ def _check_scaling(kind: str) -> None:
 
 
 def _extended_where_whole(layers: list[Layer]) -> list[Layer]:
-    """Layers of which extensions and scales act only on those that see the whole text, if any do."""
+    """Layers, extended and scaled only where they see the whole text, if any of them does."""
     sees_all = [layer.window is None and layer.chunk is None for layer in layers]
     if not any(sees_all):
         return list(layers)

@@ -63,22 +63,8 @@ class Rope(Encoding):
         self.base = base
         self.layout = layout
         self.resonance = resonance
-        self.windows = list(window) if isinstance(window, list) else [window] * shape.n_layer
-        if len(self.windows) != shape.n_layer:
-            raise ConfigError(
-                f"encoding.window={window} must be a list of one window for each of {shape.n_layer}"
-                " layers, null without."
-            )
-        if (scaling is None) != (scaling_len is None):
-            raise ConfigError(
-                f"encoding.scaling={scaling} and scaling_len={scaling_len} must be set together:"
-                " give both, or neither."
-            )
-        if amplitude is not None and (scaling is None or amplitude <= 0):
-            raise ConfigError(
-                f"encoding.amplitude={amplitude} must be above 0, and belongs to an"
-                " encoding.scaling: leave it out."
-            )
+        self.windows = _windows(window, shape.n_layer)
+        _check_scaling(scaling, scaling_len, amplitude)
         self.unturned = _unturned_layers(unturned, shape.n_layer)
         self.nope = NoEncoding(shape) if self.unturned else None
         self.scaling = None
@@ -160,6 +146,33 @@ def _rotary_dim(fraction: float, head_dim: int) -> int:
             " another model.head_dim."
         )
     return rotary_dim
+
+
+def _windows(window: int | list[int | None] | None, n_layer: int) -> list[int | None]:
+    """Window of each layer, None without one. Raises ConfigError for a list of other length."""
+    windows = list(window) if isinstance(window, list) else [window] * n_layer
+    if len(windows) != n_layer:
+        raise ConfigError(
+            f"encoding.window={window} must be a list of one window for each of {n_layer} layers,"
+            " null without."
+        )
+    return windows
+
+
+def _check_scaling(
+    scaling: dict | None, scaling_len: float | None, amplitude: float | None
+) -> None:
+    """Raise ConfigError for arguments of a scaling of which another one is missing."""
+    if (scaling is None) != (scaling_len is None):
+        raise ConfigError(
+            f"encoding.scaling={scaling} and scaling_len={scaling_len} must be set together:"
+            " give both, or neither."
+        )
+    if amplitude is not None and (scaling is None or amplitude <= 0):
+        raise ConfigError(
+            f"encoding.amplitude={amplitude} must be above 0, and belongs to an"
+            " encoding.scaling: leave it out."
+        )
 
 
 def _unturned_layers(unturned: list[int] | int | None, n_layer: int) -> frozenset[int]:

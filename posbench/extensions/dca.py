@@ -42,7 +42,7 @@ class Dca(Extension):
         def chunk_start(index_T: Tensor) -> Tensor:
             return index_T - index_T % size
 
-        own = Band(first=chunk_start, q=inside, k=inside)
+        same = Band(first=chunk_start, q=inside, k=inside)
         before = Band(
             first=lambda i: chunk_start(i) - size,
             last=lambda i: chunk_start(i) - 1,
@@ -52,4 +52,4 @@ class Dca(Extension):
         older = Band(
             last=lambda i: chunk_start(i) - size - 1, q=lambda i: torch.full_like(i, cap), k=inside
         )
-        return own, before, older
+        return same, before, older

@@ -25,7 +25,8 @@ class Attention(nn.Module):
     def __init__(self, config: ModelConfig):
         super().__init__()
         self.head_dim = config.head_width
-        q_width, kv_width = self.head_dim * config.n_head, self.head_dim * config.kv_heads
+        q_width = self.head_dim * config.n_head
+        kv_width = self.head_dim * config.kv_heads
         self.q_proj = Linear(config.d_model, q_width, bias=config.qkv_bias)
         self.k_proj = Linear(config.d_model, kv_width, bias=config.qkv_bias)
         self.v_proj = Linear(config.d_model, kv_width, bias=config.qkv_bias)
@@ -34,7 +35,8 @@ class Attention(nn.Module):
         self.gate_proj = Linear(config.d_model, config.gates, bias=False) if config.gates else None
 
     def forward(self, x_BTC: Tensor, plan: LayerPlan, last: int | None = None) -> Tensor:
-        (q_BHTD, k_BGTD), v_BGTD = self.queries_and_keys(x_BTC), self._heads(self.v_proj(x_BTC))
+        q_BHTD, k_BGTD = self.queries_and_keys(x_BTC)
+        v_BGTD = self._heads(self.v_proj(x_BTC))
         y_BRHD = kernels.attend(plan, x_BTC, q_BHTD, k_BGTD, v_BGTD, last).transpose(1, 2)
         if self.gate_proj is not None:
             gate_BRN = self.gate_proj(x_BTC[:, -y_BRHD.shape[1] :]).sigmoid()
@@ -46,8 +48,11 @@ class Attention(nn.Module):
 
         They are float32 whatever the model's dtype, so that rotation and factors are too; the
         kernel casts once, at the end."""
-        q_BHTD, k_BGTD = (self._heads(proj(x_BTC)).float() for proj in (self.q_proj, self.k_proj))
-        return (q_BHTD, k_BGTD) if self.norm is None else self.norm(q_BHTD, k_BGTD)
+        q_BHTD = self._heads(self.q_proj(x_BTC)).float()
+        k_BGTD = self._heads(self.k_proj(x_BTC)).float()
+        if self.norm is None:
+            return q_BHTD, k_BGTD
+        return self.norm(q_BHTD, k_BGTD)
 
     def _heads(self, x_BTC: Tensor) -> Tensor:
         return x_BTC.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
@@ -74,10 +79,8 @@ class QKNorm(nn.Module):
     def forward(self, q_BHTD: Tensor, k_BGTD: Tensor) -> tuple[Tensor, Tensor]:
         width = (k_BGTD.shape[-1],)
         if self.kind == "rms":
-            return F.rms_norm(q_BHTD, width, self.q_gain, self.eps), F.rms_norm(
-                k_BGTD, width, self.k_gain, self.eps
-            )
-        k_BGTD = F.rms_norm(k_BGTD, width, eps=self.eps)
-        return (
-            F.rms_norm(q_BHTD, width, eps=self.eps) * self.q_gain if self.kind == "l2" else q_BHTD
-        ), k_BGTD
+            q_BHTD = F.rms_norm(q_BHTD, width, self.q_gain, self.eps)
+            return q_BHTD, F.rms_norm(k_BGTD, width, self.k_gain, self.eps)
+        if self.kind == "l2":
+            q_BHTD = F.rms_norm(q_BHTD, width, eps=self.eps) * self.q_gain
+        return q_BHTD, F.rms_norm(k_BGTD, width, eps=self.eps)

@@ -29,11 +29,10 @@ if TYPE_CHECKING:
 
 
 def pick_device(name: str, rank: int = 0, size: int = 1) -> str:
-    """Device of process `rank` of `size`. `auto` is cuda if there is one. Each process gets its own
-    GPU, or all share the CPU.
+    """Device of process `rank` of `size`: a GPU for each, or the CPU for all.
 
-    Raises ConfigError for a device that torch does not have, or has fewer of than processes.
-    """
+    `auto` is cuda if there is one. Raises ConfigError for a device that torch does not have, or has
+    fewer of than processes."""
     convert("device", name, Device)
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -88,7 +87,7 @@ def check_methods(cfgs: list[dict]) -> None:
     """Check the methods of all configurations. Raises ConfigError for a wrong class or an argument
     of a wrong type.
     """
-    seen = []
+    checked_nodes = []
     for cfg in cfgs:
         trained = typed("train", cfg["train"]).scale_attention
         for name, node, kind in (
@@ -97,8 +96,8 @@ def check_methods(cfgs: list[dict]) -> None:
             ("extension", cfg["extension"], Extension),
             ("scale_attention", cfg["scale_attention"], ScaleAttention),
         ):
-            if (name, node) not in seen:
-                seen.append((name, node))
+            if (name, node) not in checked_nodes:
+                checked_nodes.append((name, node))
                 checked(node, kind, name)
 
 
@@ -123,11 +122,10 @@ def make_model(cfg: JobConfig, vocab_size: int) -> GPT:
 
 
 def load_model(run: Run, cfg: JobConfig, vocab_size: int, device: str) -> "GPT | Reader":
-    """Load the model of a finished run and verify it against the checksum in train.json: its own
-    weights, or those of its checkpoint.
+    """Load the model of a finished run, and verify its weights by the checksum in train.json.
 
-    Raises ConfigError for a checkpoint that transformers builds and posbench cannot put its methods
-    into."""
+    They are the run's own, or those of its checkpoint. Raises ConfigError for a checkpoint that
+    transformers builds and posbench cannot put its methods into."""
     if cfg.model.engine:
         raise ConfigError(
             f"{run.path} was asked of an engine, and has no model: its rows are all there is."
@@ -135,9 +133,8 @@ def load_model(run: Run, cfg: JobConfig, vocab_size: int, device: str) -> "GPT |
     if outlined(cfg):
         return read_theirs(files_of(run, cfg), cfg, device)
     sha256 = run.read_summary()["sha256"]
-    if (
-        not cfg.trains and not run.weights.exists()
-    ):  # earlier versions copied the weights of a checkpoint
+    # Earlier versions copied the weights of a checkpoint.
+    if not cfg.trains and not run.weights.exists():
         with torch.device("meta"):
             model = make_model(cfg, vocab_size)
         load_checkpoint(cfg.model.path, sha256, model, cfg.model.tied)

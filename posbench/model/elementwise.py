@@ -6,6 +6,8 @@ in pieces. Every number is the same as with gradients.
 Letters: B batch, T tokens, C width, F width of the MLP.
 """
 
+import functools
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -19,20 +21,17 @@ def normed(norm: nn.RMSNorm, x_BTC: Tensor) -> Tensor:
     """
     kind = x_BTC.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x_BTC.dtype
+    if torch.is_grad_enabled() and kind == "cpu":
+        return _Normed.apply(x_BTC, norm.weight, norm.eps, dtype)
     if torch.is_grad_enabled():
-        return (
-            _Normed.apply(x_BTC, norm.weight, norm.eps, dtype)
-            if kind == "cpu"
-            else norm(x_BTC).to(dtype)
-        )
+        return norm(x_BTC).to(dtype)
     if dtype == x_BTC.dtype:
         return norm(x_BTC)
-    made_BTC = torch.empty_like(x_BTC, dtype=dtype)
-    for some in pieces(x_BTC, 1):
-        made_BTC[:, some] = (
-            _divided(norm, x_BTC[:, some]) if kind == "cpu" else norm(x_BTC[:, some])
-        )
-    return made_BTC
+    norm_piece = functools.partial(_divided, norm) if kind == "cpu" else norm
+    y_BTC = torch.empty_like(x_BTC, dtype=dtype)
+    for piece in pieces(x_BTC, 1):
+        y_BTC[:, piece] = norm_piece(x_BTC[:, piece])
+    return y_BTC
 
 
 def _divided(norm: nn.RMSNorm, x_BSC: Tensor) -> Tensor:
@@ -61,16 +60,16 @@ class _Normed(torch.autograd.Function):
         unit_BTC, size_BT1, weight_C = ctx.saved_tensors
         along_BTC = gradient_BTC * unit_BTC
         share_BT1 = (along_BTC @ weight_C).unsqueeze(-1) / len(weight_C)
-        found_BTC = (gradient_BTC * weight_C).addcmul_(unit_BTC, share_BT1, value=-1).mul_(size_BT1)
-        return found_BTC, along_BTC.flatten(0, -2).sum(dim=0), None, None
+        dx_BTC = (gradient_BTC * weight_C).addcmul_(unit_BTC, share_BT1, value=-1).mul_(size_BT1)
+        return dx_BTC, along_BTC.flatten(0, -2).sum(dim=0), None, None
 
 
 def added(x_BTC: Tensor, y_BTC: Tensor) -> Tensor:
     """x + y, which takes the place of x without gradients."""
     if torch.is_grad_enabled():
         return x_BTC + y_BTC
-    for some in pieces(x_BTC, 1):
-        x_BTC[:, some].add_(y_BTC[:, some])
+    for piece in pieces(x_BTC, 1):
+        x_BTC[:, piece].add_(y_BTC[:, piece])
     return x_BTC
 
 

@@ -73,12 +73,12 @@ class Block(nn.Module):
 
     def forward(self, x_BTC: Tensor, plan: LayerPlan, last: int | None = None) -> Tensor:
         # Gates are computed in float32.
-        exact = Bias.GATES in plan.encoding.biases
-        attended = self.self_attn(
-            self.input_layernorm(x_BTC) if exact else normed(self.input_layernorm, x_BTC),
-            plan,
-            last,
-        )
+        if Bias.GATES in plan.encoding.biases:
+            normed_BTC = self.input_layernorm(x_BTC)
+        else:
+            normed_BTC = normed(self.input_layernorm, x_BTC)
+        attended = self.self_attn(normed_BTC, plan, last)
+        del normed_BTC  # frees its memory for the MLP
         x_BTC = added(x_BTC[:, -attended.shape[1] :], attended)
         x_BTC = added(x_BTC, self.mlp(normed(self.post_attention_layernorm, x_BTC)))
         plan.tell(1.0)
@@ -131,9 +131,8 @@ class GPT(nn.Module):
         Raises ConfigError for a text without `plan` that is longer than the encoding's positions.
         """
         if plan is None:
-            tokens_BT = torch.atleast_2d(
-                torch.as_tensor(tokens_BT, device=next(self.parameters()).device)
-            )  # also lists
+            device = next(self.parameters()).device
+            tokens_BT = torch.atleast_2d(torch.as_tensor(tokens_BT, device=device))  # also lists
             check_extension(self.encoding, NoExtension(), [tokens_BT.shape[1]])
             plan = make_plan(
                 self.encoding,
@@ -151,8 +150,9 @@ class GPT(nn.Module):
         added_TC = plan.embed()
         if added_TC is not None:
             x_BTC = x_BTC + added_TC
-        for i, (block, layer_plan) in enumerate(zip(self.layers, plan.layers, strict=True)):
-            x_BTC = block(x_BTC, layer_plan, last if i == len(self.layers) - 1 else None)
+        final = self.layers[-1]
+        for block, layer_plan in zip(self.layers, plan.layers, strict=True):
+            x_BTC = block(x_BTC, layer_plan, last if block is final else None)
         return normed(self.norm, x_BTC)
 
     def loss(self, tokens_BT: Tensor, targets_BT: Tensor, plan: Plan) -> Tensor:

@@ -24,12 +24,13 @@ def head_loss(x_BTC: Tensor, weight_VC: Tensor, targets_BT: Tensor) -> Tensor:
     """
     kind = x_BTC.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x_BTC.dtype
-    x_NC, target_N = x_BTC.flatten(0, -2), targets_BT.flatten()
-    if (
-        kind == "cpu" and (target_N == IGNORED).any()
-    ):  # on a GPU the number of targets would have to be waited for
-        asked_N = target_N != IGNORED
-        x_NC, target_N = x_NC[asked_N], target_N[asked_N]
+    x_NC = x_BTC.flatten(0, -2)
+    target_N = targets_BT.flatten()
+    # On a GPU the number of targets would have to be waited for.
+    if kind == "cpu" and (target_N == IGNORED).any():
+        has_target_N = target_N != IGNORED
+        x_NC = x_NC[has_target_N]
+        target_N = target_N[has_target_N]
     with torch.autocast(kind, enabled=False):
         return _HeadLoss.apply(x_NC, weight_VC, target_N, dtype)
 
@@ -45,57 +46,55 @@ class _HeadLoss(torch.autograd.Function):
     ) -> Tensor:
         needs_x, needs_weight = ctx.needs_input_grad[:2]
         exact = torch.promote_types(dtype, torch.float32)
-        asked_N = target_N != IGNORED
-        n_targets = asked_N.sum().clamp(min=1)
+        has_target_N = target_N != IGNORED
+        n_targets = has_target_N.sum().clamp(min=1)
         # A row without a target has no part in either gradient: its x is 0 in the weight's, and its
         # own is set to 0.
-        x, weight, column_N1 = x_NC.to(dtype), weight_VC.to(dtype), target_N.clamp(min=0)[:, None]
+        x = x_NC.to(dtype)
+        weight = weight_VC.to(dtype)
+        column_N1 = target_N.clamp(min=0)[:, None]
         if x.is_cuda:
-            x = x * asked_N[:, None]
-        loss, dx_NC, dweight_VC = (
-            x.new_zeros((), dtype=exact),
-            torch.empty_like(x) if needs_x else None,
-            None,
-        )
+            x = x * has_target_N[:, None]
+        loss = x.new_zeros((), dtype=exact)
+        dx_NC = torch.empty_like(x) if needs_x else None
+        dweight_VC = None
         rows = _rows(len(weight), x.device.type)
-        for some in _slices(len(x), max(rows, KEPT // len(weight) // rows * rows)):
-            p_NV = (
-                x.new_empty(some.stop - some.start, len(weight))
-                if needs_x or needs_weight
-                else None
-            )
-            for block in _slices(some.stop - some.start, rows, some.start):
+        for part in _slices(len(x), max(rows, KEPT // len(weight) // rows * rows)):
+            p_NV = None  # probabilities minus targets of a part
+            if needs_x or needs_weight:
+                p_NV = x.new_empty(part.stop - part.start, len(weight))
+            for block in _slices(part.stop - part.start, rows, part.start):
+                column_R1 = column_N1[block]
                 log_p_RV = (x[block] @ weight.T).to(exact).log_softmax(dim=-1)
-                loss -= (log_p_RV.gather(1, column_N1[block]).squeeze(1) * asked_N[block]).sum()
+                loss -= (log_p_RV.gather(1, column_R1).squeeze(1) * has_target_N[block]).sum()
                 if p_NV is not None:
-                    p_RV = p_NV[block.start - some.start : block.stop - some.start]
-                    p_RV.copy_(
-                        log_p_RV.exp_().scatter_add_(
-                            1, column_N1[block], -torch.ones_like(log_p_RV[:, :1])
-                        )
-                    )
+                    p_RV = p_NV[block.start - part.start : block.stop - part.start]
+                    minus_1_R1 = -torch.ones_like(log_p_RV[:, :1])
+                    p_RV.copy_(log_p_RV.exp_().scatter_add_(1, column_R1, minus_1_R1))
                 if needs_x:
                     dx_NC[block] = p_RV @ weight
             if needs_weight:
-                part_VC = p_NV.T @ x[some]
+                part_VC = p_NV.T @ x[part]
                 dweight_VC = part_VC.to(exact) if dweight_VC is None else dweight_VC.add_(part_VC)
         if needs_x:
-            dx_NC = dx_NC.to(exact).mul_(asked_N[:, None]).div_(n_targets)
-        if needs_weight:
-            dweight_VC = (
-                weight.new_zeros(weight.shape, dtype=exact)
-                if dweight_VC is None
-                else dweight_VC.div_(n_targets)
-            )
-        ctx.gradients = dx_NC, dweight_VC
+            dx_NC = dx_NC.to(exact).mul_(has_target_N[:, None]).div_(n_targets)
+        if dweight_VC is not None:
+            dweight_VC = dweight_VC.div_(n_targets)
+        elif needs_weight:  # no row has a target
+            dweight_VC = weight.new_zeros(weight.shape, dtype=exact)
+        ctx.gradients = (dx_NC, dweight_VC)
         return loss / n_targets
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: object, gradient: Tensor) -> tuple:
-        found = [one if one is None else one.mul_(gradient) for one in ctx.gradients]
-        ctx.gradients = None, None
-        return *found, None, None
+        dx_NC, dweight_VC = ctx.gradients
+        ctx.gradients = (None, None)
+        if dx_NC is not None:
+            dx_NC.mul_(gradient)
+        if dweight_VC is not None:
+            dweight_VC.mul_(gradient)
+        return dx_NC, dweight_VC, None, None
 
 
 def _rows(vocab: int, kind: str) -> int:

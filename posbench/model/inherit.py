@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import torch
+from torch import nn
 
 from posbench.common.errors import ConfigError
 from posbench.config.identity import method_name
@@ -11,27 +12,29 @@ from posbench.extensions.none import NoExtension
 from posbench.model.build import make_encoding, make_trained_scale
 from posbench.model.gpt import GPT
 from posbench.position.effect import same_prefix
+from posbench.position.interfaces import ScaleAttention
 from posbench.position.legality import check_extension, name_of
 from posbench.position.plan import make_plan
 
+Scale = ScaleAttention | None
+
 
 def inherit(model: GPT, parent: GPT, frozen: bool = False) -> None:
-    """Copy the parent's weights into `model`; with `frozen` they take no further part in its
-    training.
+    """Copy the parent's weights into `model`; with `frozen` its training does not change them.
 
     Those of an encoding that now is the `base` of another go there, those of one that was replaced
     go nowhere. What the child alone has keeps its initial weights."""
-    own = model.state_dict()
-    names = {
-        name: name if name in own else name.replace("encoding.", "encoding.base.", 1)
-        for name in parent.state_dict()
-    }
-    model.load_state_dict(
-        {names[name]: tensor for name, tensor in parent.state_dict().items() if names[name] in own},
-        strict=False,
-    )
+    child_names = model.state_dict().keys()
+    inherited = {}  # {name in the child: the parent's weight}
+    for name, weight in parent.state_dict().items():
+        base_name = name.replace("encoding.", "encoding.base.", 1)
+        if name in child_names:
+            inherited[name] = weight
+        elif base_name in child_names:
+            inherited[base_name] = weight
+    model.load_state_dict(inherited, strict=False)
     for name, parameter in model.named_parameters():
-        parameter.requires_grad_(not frozen or name not in names.values())
+        parameter.requires_grad_(not frozen or name not in inherited)
 
 
 def check_beginning(cfg: JobConfig, parent: JobConfig) -> None:
@@ -40,69 +43,84 @@ def check_beginning(cfg: JobConfig, parent: JobConfig) -> None:
     Raises ConfigError for an extension that its encoding cannot have trained in, for positions that
     its encoding lacks, and if it would read a text of the parent differently from the parent: some
     methods are defined by the training length, which a child changes."""
-    child, before = cfg.train, parent.train
     _check_scaling(cfg.encoding, parent.encoding)
+    train_len = cfg.train.train_len
     encoding = make_encoding(cfg)
     try:
-        check_extension(encoding, NoExtension(), [child.train_len])
+        check_extension(encoding, NoExtension(), [train_len])
     except ConfigError as error:
         raise ConfigError(
-            f"finetune.length={child.train_len} has positions that encoding={name_of(encoding)}"
+            f"finetune.length={train_len} has positions that encoding={name_of(encoding)}"
             " lacks: fine-tune it at the length that it was trained at, or choose another"
             " encoding."
         ) from error
-    if child.train_len == before.train_len:
+    if train_len == parent.train.train_len:
         return
-    encodings = [make_encoding(replace(one, encoding=parent.encoding)) for one in (parent, cfg)]
-    scales = [
-        make_trained_scale(one, encoding)
-        for one, encoding in zip((parent, cfg), encodings, strict=True)
-    ]
-    length = min(child.train_len, before.train_len)
-    for kind, (first, second), given in (
-        ("encoding", encodings, (None, None)),
-        ("train.scale_attention", scales, scales),
-    ):
-        if first is None:
-            continue
-        alike = _shapes(first) == _shapes(second)
-        if alike:
-            second.load_state_dict(first.state_dict())
-            with torch.no_grad():
-                plans = (
-                    make_plan(one, length=length, trained_scale=scale)
-                    for one, scale in zip(encodings, given, strict=True)
-                )
-                alike = same_prefix(*plans)
-        if not alike:
-            raise ConfigError(
-                f"finetune.length={child.train_len} would change what {kind}={name_of(first)} does"
-                f" within the first {before.train_len} tokens, since it is defined by the training"
-                " length: choose a method that is not, or that length."
-            )
+    parent_encoding = make_encoding(parent)
+    # The parent's encoding as the child's training length makes it.
+    child_encoding = make_encoding(replace(cfg, encoding=parent.encoding))
+    parent_scale = make_trained_scale(parent, parent_encoding)
+    child_scale = make_trained_scale(cfg, child_encoding)
+    length = min(train_len, parent.train.train_len)
+
+    def begins_alike(parent_rule: Scale, child_rule: Scale) -> bool:
+        """True if child and parent read the first `length` tokens in the same way."""
+        child_plan = make_plan(child_encoding, length=length, trained_scale=child_rule)
+        parent_plan = make_plan(parent_encoding, length=length, trained_scale=parent_rule)
+        return same_prefix(parent_plan, child_plan)
+
+    with torch.no_grad():
+        same = _load_same(parent_encoding, child_encoding) and begins_alike(None, None)
+        if not same:
+            raise _changed("encoding", parent_encoding, cfg, parent)
+        if parent_scale is None:
+            return
+        same = _load_same(parent_scale, child_scale) and begins_alike(parent_scale, child_scale)
+        if not same:
+            raise _changed("train.scale_attention", parent_scale, cfg, parent)
 
 
-def _check_scaling(encoding: dict, before: dict) -> None:
+def _load_same(parent: nn.Module, child: nn.Module) -> bool:
+    """Load a parent's method into a child's, where all shapes are the same; else False."""
+    if _shapes(parent) != _shapes(child):
+        return False
+    child.load_state_dict(parent.state_dict())
+    return True
+
+
+def _changed(key: str, method: nn.Module, cfg: JobConfig, parent: JobConfig) -> ConfigError:
+    """Refusal of a method that the child's training length changes."""
+    return ConfigError(
+        f"finetune.length={cfg.train.train_len} would change what {key}={name_of(method)} does"
+        f" within the first {parent.train.train_len} tokens, since it is defined by the training"
+        " length: choose a method that is not, or that length."
+    )
+
+
+def _check_scaling(encoding: dict, parent_encoding: dict) -> None:
     """Raise ConfigError for an extension beside one that is trained in already, and for one without
     a place in the encoding.
     """
     inner = encoding["base"] if isinstance(encoding.get("base"), dict) else encoding
-    scaling, name = inner.get("scaling"), method_name(inner)
-    if scaling in (None, before.get("scaling")):
+    scaling = inner.get("scaling")
+    parent_scaling = parent_encoding.get("scaling")
+    if scaling in (None, parent_scaling):
         return
-    asked = method_name(scaling)
-    if before.get("scaling"):
+    extension = method_name(scaling)
+    if parent_scaling:
         raise ConfigError(
-            f"extension={method_name(before['scaling'])} is already trained in, so"
-            f" extension={asked} cannot be: choose none."
+            f"extension={method_name(parent_scaling)} is already trained in, so"
+            f" extension={extension} cannot be: choose none."
         )
-    if name != method_name(before) or "scaling" not in before:
+    name = method_name(inner)
+    other_encoding = name != method_name(parent_encoding)
+    if other_encoding or "scaling" not in parent_encoding:
+        way_out = "another finetune" if other_encoding else "encoding=rope"
         raise ConfigError(
-            f"encoding={name} has no frequencies that extension={asked} could be trained into:"
-            " choose extension=none, or"
-            f" {'another finetune' if name != method_name(before) else 'encoding=rope'}."
+            f"encoding={name} has no frequencies that extension={extension} could be trained into:"
+            f" choose extension=none, or {way_out}."
         )
 
 
-def _shapes(method: torch.nn.Module) -> dict[str, torch.Size]:
+def _shapes(method: nn.Module) -> dict[str, torch.Size]:
     return {name: tensor.shape for name, tensor in method.state_dict().items()}

@@ -16,7 +16,9 @@ import torch
 from posbench.common.errors import ConfigError
 from posbench.config.schema import ModelConfig
 
-TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # parameters of glibc's mallopt
+# Parameters of glibc's mallopt.
+TRIM_THRESHOLD = -1
+MMAP_THRESHOLD = -3
 KEPT = 2**29  # bytes that stay at the end of the heap
 LARGE = 2**25  # bytes of a block that gets pages of its own: the most that glibc comes to by itself
 
@@ -31,16 +33,14 @@ def check_batch(config: ModelConfig, tokens: int, device: str) -> None:
 
     That is, for the backward pass and in 2 bytes, of each block the inputs of both norms, the
     queries and the hidden layer."""
-    needed, there = (
-        2 * tokens * config.n_layer * (3 * config.d_model + config.hidden),
-        _machine_memory(),
-    )
-    on_cpu = device == "cpu" or device == "auto" and not torch.cuda.is_available()
-    if on_cpu and needed > there:
+    needed = 2 * tokens * config.n_layer * (3 * config.d_model + config.hidden)
+    available = _machine_memory()
+    on_cpu = device == "cpu" or (device == "auto" and not torch.cuda.is_available())
+    if on_cpu and needed > available:
         raise ConfigError(
             f"train.tokens_per_step={tokens} keeps at least {needed / 2**30:,.0f} GiB for the"
-            f" backward pass, and this machine has {there / 2**30:,.0f} GiB of memory: choose fewer"
-            " tokens, or a smaller model."
+            f" backward pass, and this machine has {available / 2**30:,.0f} GiB of memory: choose"
+            " fewer tokens, or a smaller model."
         )
 
 
@@ -49,37 +49,41 @@ def check_model_size(config: ModelConfig) -> None:
     exceed this machine's memory.
     """
     parameters = config.n_layer * config.layer_parameters
-    needed, there = 4 * parameters, _machine_memory()
-    if needed > there:
-        sizes = " ".join(
-            f"model.{key}={getattr(config, key)}"
-            for key in ("d_model", "n_layer", "d_ff")
-            if getattr(config, key)
-        )
+    needed = 4 * parameters
+    available = _machine_memory()
+    if needed > available:
+        values = {key: getattr(config, key) for key in ("d_model", "n_layer", "d_ff")}
+        sizes = " ".join(f"model.{key}={value}" for key, value in values.items() if value)
         raise ConfigError(
             f"{sizes} has {parameters:,} parameters in its blocks, {needed / 2**30:,.0f} GiB in"
-            f" float32, and this machine has {there / 2**30:,.0f} GiB of memory: choose a smaller"
-            " model."
+            f" float32, and this machine has {available / 2**30:,.0f} GiB of memory: choose a"
+            " smaller model."
         )
 
 
 @functools.cache
 def keep_freed() -> ctypes.CDLL | None:
-    """Let this process keep 512 MiB that it frees, for its next pass. Returns glibc; None, without
-    effect, where another malloc serves.
+    """Let this process keep 512 MiB that it frees, for its next pass.
 
-    By itself glibc returns more than some 40 MiB to the system, and each page that is taken anew is
-    cleared first: in a step of the usual training 9,000 pages, 14 % of its processor time. What the
-    environment sets (MALLOC_..., GLIBC_TUNABLES) stays as it is."""
-    own = any(
-        name.startswith("MALLOC_") for name in os.environ
-    ) or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "")
-    libc = ctypes.CDLL(None) if sys.platform == "linux" and not own else None
+    Returns glibc; None, without effect, where another malloc serves. By itself glibc returns more
+    than some 40 MiB to the system, and each page that is taken anew is cleared first: in a step of
+    the usual training 9,000 pages, 14 % of its processor time. What the environment sets
+    (MALLOC_..., GLIBC_TUNABLES) stays as it is."""
+    if sys.platform != "linux" or _sets_malloc():
+        return None
+    libc = ctypes.CDLL(None)
     if not hasattr(libc, "gnu_get_libc_version"):
         return None
     libc.mallopt(TRIM_THRESHOLD, KEPT)
     libc.mallopt(MMAP_THRESHOLD, LARGE)
     return libc
+
+
+def _sets_malloc() -> bool:
+    """True if the environment sets how glibc keeps memory."""
+    if "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", ""):
+        return True
+    return any(name.startswith("MALLOC_") for name in os.environ)
 
 
 class Peak:
@@ -92,8 +96,7 @@ class Peak:
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
         else:
-            if libc := keep_freed():
-                libc.malloc_trim(0)  # what is kept for later is no part of this peak
+            _trim()  # what is kept for later is no part of this peak
             with contextlib.suppress(OSError):
                 Path("/proc/self/clear_refs").write_text("5")
 
@@ -114,17 +117,23 @@ def forget() -> int:
     return the bytes that it still holds.
     """
     if "torch._dynamo" in sys.modules:
-        # else the compiled forms of all jobs count against the limit of one function
+        # Else the compiled forms of all jobs count against the limit of one function.
         torch._dynamo.reset()
     gc.collect()
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
-    if libc := keep_freed():
-        libc.malloc_trim(0)
+    _trim()
     with contextlib.suppress(OSError):
         _, resident, of_files, *_ = map(int, Path("/proc/self/statm").read_text().split())
         return (resident - of_files) * os.sysconf("SC_PAGE_SIZE")
     return 0
+
+
+def _trim() -> None:
+    """Return the memory that this process keeps for later."""
+    libc = keep_freed()
+    if libc is not None:
+        libc.malloc_trim(0)
 
 
 def tensor_mib(call: Callable[[], object], device: str | torch.device = "cpu") -> float:
@@ -132,7 +141,8 @@ def tensor_mib(call: Callable[[], object], device: str | torch.device = "cpu") -
     that the allocator keeps.
     """
     if torch.device(device).type == "cuda":
-        before, peak = torch.cuda.memory_allocated(device), Peak(device)
+        before = torch.cuda.memory_allocated(device)
+        peak = Peak(device)
         call()
         return peak.mib() - before / 2**20
     from torch.profiler import ProfilerActivity, profile
@@ -141,10 +151,8 @@ def tensor_mib(call: Callable[[], object], device: str | torch.device = "cpu") -
         activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=False
     ) as profiler:
         call()
-    events = [
-        event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"
-    ]
-    living = itertools.accumulate(
-        event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())
-    )
-    return max(living, default=0) / 2**20
+    events = profiler.profiler.kineto_results.events()
+    memory_events = [event for event in events if event.name() == "[memory]"]
+    memory_events.sort(key=lambda event: event.start_ns())
+    in_use = itertools.accumulate(event.nbytes() for event in memory_events)
+    return max(in_use, default=0) / 2**20

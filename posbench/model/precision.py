@@ -34,16 +34,15 @@ class Widened(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Callable, types: tuple, args: tuple = (), kwargs: dict | None = None
     ) -> object:
+        kwargs = kwargs or {}
         if func in PRODUCTS and args[0].dtype == torch.bfloat16 and args[0].device.type == "cpu":
-            return func(
-                *(arg.float() if isinstance(arg, Tensor) else arg for arg in args), **(kwargs or {})
-            ).bfloat16()
-        if (
-            func in MADE_OF_THEM
-        ):  # in inference mode these are not decomposed before they arrive here
+            wide_args = [arg.float() if isinstance(arg, Tensor) else arg for arg in args]
+            return func(*wide_args, **kwargs).bfloat16()
+        if func in MADE_OF_THEM:
+            # In inference mode these are not decomposed before they arrive here.
             with self:
-                return func.decompose(*args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
+                return func.decompose(*args, **kwargs)
+        return func(*args, **kwargs)
 
 
 class Float32(TorchFunctionMode):
@@ -77,14 +76,16 @@ def muon(device: torch.device | str, dtype: str) -> AbstractContextManager:
     """Context for Muon, which uses bf16 whatever the model's dtype; on a CPU without bf16 float32
     if that is the model's dtype.
     """
-    return Float32() if slow(device, "bf16") and dtype == "fp32" else products(device, "bf16")
+    if dtype == "fp32" and slow(device, "bf16"):
+        return Float32()
+    return products(device, "bf16")
 
 
 @contextmanager
 def autocast(device: torch.device | str, dtype: str) -> Iterator[None]:
-    """Context of torch.autocast to bf16 if `dtype` is bf16; no effect for fp32. Raises ValueError
-    for auto, which planning replaces.
-    """
+    """Context of torch.autocast to bf16 if `dtype` is bf16; no effect for fp32.
+
+    Raises ValueError for auto, which planning replaces."""
     if dtype == "auto":
         raise ValueError("dtype=auto is not resolved: see posbench.config.defaults.resolve")
     kind = torch.device(device).type

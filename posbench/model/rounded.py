@@ -12,9 +12,8 @@ from torch import nn
 
 from posbench.model.gpt import GPT
 
-_made: weakref.WeakKeyDictionary[GPT, tuple[tuple, GPT]] = (
-    weakref.WeakKeyDictionary()
-)  # {model: (state of its weights, rounded model)}
+# {model: (state of its weights, rounded model)}
+_cache: weakref.WeakKeyDictionary[GPT, tuple[tuple, GPT]] = weakref.WeakKeyDictionary()
 
 
 def rounded(model: GPT) -> GPT:
@@ -22,28 +21,28 @@ def rounded(model: GPT) -> GPT:
     of the model has changed.
     """
     state = tuple((layer.weight.data_ptr(), layer.weight._version) for layer in _linears(model))
-    if _made.get(model, (None,))[0] != state:
-        _made.pop(model, None)  # first, so that two never take memory at once
-        _made[model] = state, _make(model)
-    return _made[model][1]
+    cached_state, _ = _cache.get(model, (None, None))
+    if cached_state != state:
+        _cache.pop(model, None)  # first, so that two never take memory at once
+        _cache[model] = (state, _make(model))
+    return _cache[model][1]
 
 
 def _linears(model: GPT) -> list[nn.Linear]:
-    """Linear layers of the blocks and the head, which autocast runs in bf16. Those of an encoding
-    run in float32.
-    """
-    return [
-        layer for layer in (*model.layers.modules(), model.lm_head) if isinstance(layer, nn.Linear)
-    ]
+    """Linear layers of the blocks and the head, which autocast runs in bf16.
+
+    Those of an encoding run in float32."""
+    modules = (*model.layers.modules(), model.lm_head)
+    return [module for module in modules if isinstance(module, nn.Linear)]
 
 
 @torch.inference_mode(False)
 @torch.no_grad()
 def _make(model: GPT) -> GPT:
     shared = [model.encoding, model.scale, *model.parameters(), *model.buffers()]
-    made = copy.deepcopy(model, {id(one): one for one in shared})
-    for layer in _linears(made):
+    copied = copy.deepcopy(model, memo={id(part): part for part in shared})
+    for layer in _linears(copied):
         for name, value in list(layer.named_parameters()):
             delattr(layer, name)
             layer.register_buffer(name, value.bfloat16())  # nothing learns it
-    return made
+    return copied

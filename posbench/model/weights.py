@@ -17,28 +17,37 @@ from posbench.common.files import atomic_path, sha256_file
 # Names of dtypes in the format. The order is the library's, which writes the tensors of the last
 # dtype here first.
 TYPES = {
-    torch.bool: "BOOL", torch.uint8: "U8", torch.int8: "I8", torch.int16: "I16", torch.float16: "F16", torch.bfloat16: "BF16",
-    torch.int32: "I32", torch.float32: "F32", torch.float64: "F64", torch.int64: "I64",
-}  # fmt: skip
+    torch.bool: "BOOL",
+    torch.uint8: "U8",
+    torch.int8: "I8",
+    torch.int16: "I16",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int32: "I32",
+    torch.float32: "F32",
+    torch.float64: "F64",
+    torch.int64: "I64",
+}
 ALIGNMENT = 8  # bytes: the header's size is filled up to a multiple of it
 
 
 def save_weights(path: Path, model: nn.Module) -> str:
     """Write the weights as safetensors, a tied matrix once. Returns the file's SHA-256 in hex."""
-    state = model.state_dict()
-    first: dict[object, str] = {}
-    held = {name: first.setdefault(_storage(state[name]) or name, name) for name in sorted(state)}
-    kept = {name: state[name] for name in held if held[name] == name}
-    return write_safetensors(
-        path, kept, {name: other for name, other in held.items() if other != name}
-    )
+    names: dict[tuple, str] = {}  # {memory of a tensor: its first name}
+    tensors = {}
+    aliases = {}  # {name of a tied tensor: name that it is written under}
+    for name, tensor in sorted(model.state_dict().items()):
+        first_name = names.setdefault(_storage(tensor), name) if tensor.numel() else name
+        if first_name == name:
+            tensors[name] = tensor
+        else:
+            aliases[name] = first_name
+    return write_safetensors(path, tensors, metadata=aliases)
 
 
 def _storage(tensor: Tensor) -> tuple:
-    """Identity of a tensor's memory, equal for tied tensors; empty for a tensor without
-    elements.
-    """
-    return (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape) if tensor.numel() else ()
+    """Identity of a tensor's memory, equal for tied tensors."""
+    return tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape
 
 
 def load_weights(path: Path, model: nn.Module, sha256: str) -> None:
@@ -59,15 +68,16 @@ def check_weights(path: Path, sha256: str) -> None:
     """Raise RunError when a run's weights are missing, or are not those that were written."""
     if not Path(path).is_file():
         raise RunError(f"{path} is missing: {_anew(path)}.")
-    found = sha256_file(path)
-    if found != sha256:
+    actual = sha256_file(path)
+    if actual != sha256:
         raise RunError(
-            f"{path} is damaged (SHA-256 {found[:12]}..., {sha256[:12]}... when it was written):"
+            f"{path} is damaged (SHA-256 {actual[:12]}..., {sha256[:12]}... when it was written):"
             f" {_anew(path)}."
         )
 
 
 def _anew(path: Path) -> str:
+    """Way out for weights that are lost."""
     return f"delete {Path(path).parent} and run the same command again to retrain"
 
 
@@ -90,23 +100,24 @@ def write_safetensors(
     when the disk is full or `path` cannot be written."""
     order = list(TYPES)
     names = sorted(tensors, key=lambda name: (-order.index(tensors[name].dtype), name))
-    header, end = {"__metadata__": dict(metadata)} if metadata else {}, 0
+    header: dict[str, dict] = {"__metadata__": dict(metadata)} if metadata else {}
+    end = 0
     for name in names:
         tensor = tensors[name]
-        begin, end = end, end + tensor.numel() * tensor.element_size()
+        begin = end
+        end += tensor.numel() * tensor.element_size()
         header[name] = {
             "dtype": TYPES[tensor.dtype],
             "shape": list(tensor.shape),
             "data_offsets": [begin, end],
         }
-    said = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    said += b" " * (-len(said) % ALIGNMENT)
+    header_bytes = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    header_bytes += b" " * (-len(header_bytes) % ALIGNMENT)
     with atomic_path(path) as temporary:
         with open(temporary, "wb") as file:
-            file.write(len(said).to_bytes(8, "little") + said)
+            file.write(len(header_bytes).to_bytes(8, "little") + header_bytes)
             for name in names:
-                file.write(
-                    tensors[name].detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
-                )
-        assert os.path.getsize(temporary) == 8 + len(said) + end
+                values = tensors[name].detach().cpu().contiguous().flatten()
+                file.write(values.view(torch.uint8).numpy())
+        assert os.path.getsize(temporary) == 8 + len(header_bytes) + end
         return sha256_file(temporary)

@@ -42,8 +42,7 @@ class Trait(Flag):
     """Properties of an encoding that an extension may need."""
 
     COORDINATE = auto()  # reads real-valued coordinates, so they may be moved or stretched
-    # scores depend on coordinates only through their difference, so each band may have its own
-    # coordinates
+    # Scores depend on coordinates only through their difference, so each band may have its own.
     RELATIVE = auto()
     SPECTRUM = auto()  # made of frequencies, which may be changed
     UNBOUNDED = auto()  # defined at every coordinate, also beyond the training length
@@ -60,9 +59,8 @@ class Bias(Flag):
     PROFILE = auto()  # `profile`: a function of the distance, which has few different values
     PAIRWISE = auto()  # `bias`: a function of both coordinates
     GATES = auto()  # `gates`: a sum over the tokens between the two
-    ROWS = (
-        auto()
-    )  # `weights`: whole rows of scores become weights, without a softmax over separate bands
+    # `weights`: whole rows of scores become weights, without a softmax over separate bands.
+    ROWS = auto()
     DENSE = PROFILE | PAIRWISE  # `bias` computes it for every pair of a block
 
 
@@ -76,9 +74,8 @@ class Shape:
     n_kv_head: int
     train_len: int
     head_width: int | None = None  # None: d_model / n_head
-    positions: int | None = (
-        None  # number of coordinates used in training, if not train_len (randomised positions)
-    )
+    # Number of coordinates used in training, if not train_len (randomised positions).
+    positions: int | None = None
 
     @property
     def head_dim(self) -> int:
@@ -127,9 +124,8 @@ class Spectrum:
         angle_TF = torch.outer(pos_T, self.freq_F)
         if self.exact_F is None:
             return angle_TF
-        return torch.where(
-            (pos_T < self.exact_first)[:, None], torch.outer(pos_T, self.exact_F), angle_TF
-        )
+        is_exact_T1 = (pos_T < self.exact_first)[:, None]
+        return torch.where(is_exact_T1, torch.outer(pos_T, self.exact_F), angle_TF)
 
     def changed(self, change: Callable[[Tensor], Tensor]) -> "Spectrum":
         """Spectrum with `change` made to its frequencies, the exact ones too."""
@@ -141,11 +137,9 @@ class Spectrum:
 
     def scale(self, pos_T: Tensor) -> Tensor | None:
         """Factor on q and k at each coordinate: [T], float32; None if it is 1 everywhere."""
-        return (
-            None
-            if self.exact_scale == 1
-            else torch.where(pos_T < self.exact_first, self.exact_scale, 1.0)
-        )
+        if self.exact_scale == 1:
+            return None
+        return torch.where(pos_T < self.exact_first, self.exact_scale, 1.0)
 
 
 def identity(index_T: Tensor) -> Tensor:

@@ -5,8 +5,6 @@ So a method's file contains only its own behaviour.
 Letters: B batch, T tokens, C width, H heads, G key heads, D head width, R columns, F frequencies, N
 rows of a learned table; S queries and K keys of a block of the kernel `rows`."""
 
-import functools
-import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -56,32 +54,26 @@ class Encoding(nn.Module):
 
     traits: ClassVar[Trait] = Trait(0)
     tested_with: ClassVar[Mapping[str, str]] = {}
-    tested_as: ClassVar[str] = (
-        ""  # name of another encoding's file, if what is tested with that one holds for this
-    )
-    scalable: ClassVar[bool] = (
-        True  # False if attention is not a softmax, where a factor on the logits has no meaning
-    )
-    random: ClassVar[bool] = False  # True if `positions` draws new positions in every training step
-    positions_known: ClassVar[bool] = (
-        True  # False if an engine has its own, which may depend on a text's length
-    )
+    # Name of another encoding's file, if what is tested with that one holds for this.
+    tested_as: ClassVar[str] = ""
+    # False if attention is not a softmax, where a factor on the logits has no meaning.
+    scalable: ClassVar[bool] = True
+    # True if `positions` draws new positions in every training step.
+    random: ClassVar[bool] = False
+    # False if an engine has its own positions, which may depend on a text's length.
+    positions_known: ClassVar[bool] = True
     biases: ClassVar[Bias] = Bias(0)  # declared by defining the hooks
-    subject: str | None = (
-        None  # what messages call it, such as "GPT2LMHeadModel"; None: "encoding=" and its name
-    )
-    in_place: bool = (
-        False  # True if texts have a cache, so that no extension may read a text for each target
-    )
+    # Subject of messages, such as "GPT2LMHeadModel"; None: "encoding=" and its name.
+    subject: str | None = None
+    # True if texts have a cache, so that no extension may read a text for each target.
+    in_place: bool = False
 
     def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
-        own = (
-            bias
-            for bias, hook in HOOKS.items()
-            if getattr(cls, hook) is not getattr(Encoding, hook)
-        )
-        cls.biases = functools.reduce(operator.or_, own, Bias(0))
+        cls.biases = Bias(0)
+        for bias, hook in HOOKS.items():
+            if getattr(cls, hook) is not getattr(Encoding, hook):
+                cls.biases |= bias
 
     def __init__(self, shape: Shape):
         super().__init__()
@@ -275,9 +267,8 @@ class ScaleAttention(nn.Module):
     """
 
     tested_with: ClassVar[Mapping[str, str]] = {}
-    trained: ClassVar[bool] = (
-        False  # True if it has parameters: then only train.scale_attention may choose it
-    )
+    # True if it has parameters: then only train.scale_attention may choose it.
+    trained: ClassVar[bool] = False
 
     def __init__(self, shape: Shape):
         super().__init__()

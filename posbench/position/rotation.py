@@ -19,8 +19,11 @@ def wide(table: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
     cos + partner sin.
     """
     cos_TF, sin_TF = table
-    signed = torch.stack((cos_TF, cos_TF), dim=-1), torch.stack((-sin_TF, sin_TF), dim=-1)
-    return tuple((one.mT if layout == "half" else one).flatten(-2) for one in signed)
+    cos_TF2 = torch.stack((cos_TF, cos_TF), dim=-1)
+    sin_TF2 = torch.stack((-sin_TF, sin_TF), dim=-1)
+    if layout == "half":
+        return cos_TF2.mT.flatten(-2), sin_TF2.mT.flatten(-2)
+    return cos_TF2.flatten(-2), sin_TF2.flatten(-2)
 
 
 def turned(x_BHTR: Tensor, cos_TR: Tensor, sin_TR: Tensor, layout: Layout) -> Tensor:
@@ -35,38 +38,36 @@ class _Turned(torch.autograd.Function):
     def forward(
         ctx: object, x_BHTR: Tensor, cos_TR: Tensor, sin_TR: Tensor, layout: Layout
     ) -> Tensor:
-        ctx.layout, learned = layout, any(ctx.needs_input_grad[1:3])
-        ctx.save_for_backward(cos_TR, sin_TR, x_BHTR if learned else None)
+        ctx.layout = layout
+        learns_table = any(ctx.needs_input_grad[1:3])
+        ctx.save_for_backward(cos_TR, sin_TR, x_BHTR if learns_table else None)
         return _turn(x_BHTR, cos_TR, sin_TR, layout)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: object, gradient_BHTR: Tensor) -> tuple:
         cos_TR, sin_TR, x_BHTR = ctx.saved_tensors
-        back = (
-            _turn(gradient_BHTR, cos_TR, -sin_TR, ctx.layout) if ctx.needs_input_grad[0] else None
-        )
+        dx_BHTR = None
+        if ctx.needs_input_grad[0]:
+            dx_BHTR = _turn(gradient_BHTR, cos_TR, -sin_TR, ctx.layout)
         if x_BHTR is None:
-            return back, None, None, None
-        heads = gradient_BHTR.ndim - 2
-        found = [
-            (gradient_BHTR * one).sum(dim=list(range(heads)))
-            for one in (x_BHTR, _partner(x_BHTR, ctx.layout))
-        ]
-        return back, *found, None
+            return dx_BHTR, None, None, None
+        heads = list(range(gradient_BHTR.ndim - 2))  # dimensions before T and R
+        dcos_TR = (gradient_BHTR * x_BHTR).sum(dim=heads)
+        dsin_TR = (gradient_BHTR * _partner(x_BHTR, ctx.layout)).sum(dim=heads)
+        return dx_BHTR, dcos_TR, dsin_TR, None
 
 
 def _turn(x_BHTR: Tensor, cos_TR: Tensor, sin_TR: Tensor, layout: Layout) -> Tensor:
-    made_BHTR = torch.empty_like(
-        x_BHTR, memory_format=torch.contiguous_format
-    )  # blocks of keys are then read without a copy
-    for some in pieces(x_BHTR, 2):
-        x_BHSR = x_BHTR[:, :, some]
+    # Contiguous, so that blocks of keys are read without a copy.
+    y_BHTR = torch.empty_like(x_BHTR, memory_format=torch.contiguous_format)
+    for piece in pieces(x_BHTR, 2):
+        x_BHSR = x_BHTR[:, :, piece]
+        cos_SR = cos_TR[..., piece, :]
+        sin_SR = sin_TR[..., piece, :]
         partner_BHSR = _partner(x_BHSR, layout)
-        torch.mul(x_BHSR, cos_TR[..., some, :], out=made_BHTR[:, :, some]).add_(
-            partner_BHSR.mul_(sin_TR[..., some, :])
-        )
-    return made_BHTR
+        torch.mul(x_BHSR, cos_SR, out=y_BHTR[:, :, piece]).add_(partner_BHSR.mul_(sin_SR))
+    return y_BHTR
 
 
 def _partner(x_BHSR: Tensor, layout: Layout) -> Tensor:
@@ -82,8 +83,8 @@ def pieces(x: Tensor, dim: int) -> list[slice]:
 
     It is a single one on a GPU, and for a tensor without elements.
     """
-    length, numbers = x.shape[dim], x.numel()
-    step = (
-        max(1, PIECE * length // numbers) if numbers and x.device.type == "cpu" else max(1, length)
-    )
+    length = x.shape[dim]
+    step = max(1, length)
+    if x.numel() and x.device.type == "cpu":
+        step = max(1, PIECE * length // x.numel())
     return [slice(start, start + step) for start in range(0, length, step)]

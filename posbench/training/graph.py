@@ -1,9 +1,10 @@
 """A training step as one CUDA graph, which is one launch.
 
-The launches of a small step take 40 ms on a GPU whose arithmetic takes 2. The first steps of each shape are made eagerly, since they make what a step allocates once: states
-of optimizers, tables of plans. Then a step is recorded, which executes nothing, and replayed from
-there on: its inputs are copied into the tensors it was recorded with. A resumed training makes its
-first steps eagerly again, with the same kernels.
+The launches of a small step take 40 ms on a GPU whose arithmetic takes 2. The first steps of each
+shape are made eagerly, since they make what a step allocates once: states of optimizers, tables of
+plans. Then a step is recorded, which executes nothing, and replayed from there on: its inputs are
+copied into the tensors it was recorded with. A resumed training makes its first steps eagerly
+again, with the same kernels.
 
 What is written here has never run on a GPU; tests/training/test_graph.py has the tests for one, and
 drives it on a CPU by a stand-in.

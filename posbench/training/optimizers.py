@@ -5,6 +5,7 @@ Letters: M matrices of one shape, R rows, C columns.
 
 import math
 from collections import defaultdict
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -84,28 +85,16 @@ def build(
     (embeddings, head, norms, positional parameters) by AdamW. `adamw` updates everything by AdamW.
     Weight decay acts only on nn.Linear weights, and not on one that is shared with an embedding or
     belongs to an encoding or a scale."""
-    inside, matrices = _linear_weights(model)
-    hidden: list[nn.Parameter] = []
-    decayed: list[nn.Parameter] = []
-    others: list[nn.Parameter] = []
-    for parameter in model.parameters():
-        if not parameter.requires_grad:
-            continue
-        if config.optimizer == "muon" and id(parameter) in inside:
-            hidden.append(parameter)
-        elif id(parameter) in matrices:
-            decayed.append(parameter)
-        else:
-            others.append(parameter)
+    parts = _partition(model, by_muon=config.optimizer == "muon")
     groups = [
-        {"params": decayed, "weight_decay": config.weight_decay},
-        {"params": others, "weight_decay": 0.0},
+        {"params": parts.decayed, "weight_decay": config.weight_decay},
+        {"params": parts.others, "weight_decay": 0.0},
     ]
     optimizers: list[torch.optim.Optimizer] = []
-    if hidden:
+    if parts.hidden:
         optimizers.append(
             muon(
-                hidden,
+                parts.hidden,
                 lr=config.muon_lr,
                 momentum=config.momentum,
                 weight_decay=config.weight_decay,
@@ -125,6 +114,30 @@ def build(
         group["peak_lr"] = group["lr"]
     place_rates(optimizers)
     return optimizers
+
+
+class Partition(NamedTuple):
+    """Trainable parameters: those that Muon updates, and AdamW's with weight decay and without."""
+
+    hidden: list[nn.Parameter]
+    decayed: list[nn.Parameter]
+    others: list[nn.Parameter]
+
+
+def _partition(model: nn.Module, by_muon: bool) -> Partition:
+    """Partition of a model's trainable parameters, each in the order of the model."""
+    inside, matrices = _linear_weights(model)
+    parts = Partition([], [], [])
+    for parameter in model.parameters():
+        if not parameter.requires_grad:
+            continue
+        if by_muon and id(parameter) in inside:
+            parts.hidden.append(parameter)
+        elif id(parameter) in matrices:
+            parts.decayed.append(parameter)
+        else:
+            parts.others.append(parameter)
+    return parts
 
 
 def place_rates(optimizers: list[torch.optim.Optimizer]) -> None:

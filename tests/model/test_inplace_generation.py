@@ -141,13 +141,20 @@ def test_whatever_treats_earlier_tokens_otherwise_later_needs_no_cache(extension
             ).past_key_values
 
 
-@pytest.mark.parametrize("scaling", [
-    {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32},
-    {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16},
-    {"rope_type": "linear", "factor": 2.0},
-    {"rope_type": "longrope", "long_factor": [2.0] * 8, "short_factor": [1.0] * 8, "original_max_position_embeddings": 32, "factor": 2.0},
-    {"rope_type": "dynamic", "factor": 2.0},
-])  # fmt: skip
+LLAMA3 = {"factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+LONGROPE = {"factor": 2.0, "long_factor": [2.0] * 8, "short_factor": [1.0] * 8}
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        {"rope_type": "llama3", **LLAMA3, "original_max_position_embeddings": 32},
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16},
+        {"rope_type": "linear", "factor": 2.0},
+        {"rope_type": "longrope", **LONGROPE, "original_max_position_embeddings": 32},
+        {"rope_type": "dynamic", "factor": 2.0},
+    ],
+)
 def test_a_scaling_that_was_trained_in_is_measured_also_one_of_each_length(scaling):
     model = tiny("qwen3_moe", rope_parameters={**scaling, "rope_theta": 1e4})
     expected = {length: model(text(1, length)).logits for length in (20, 80, 120)}

@@ -17,12 +17,9 @@ from posbench.encodings.alibi import Alibi
 from posbench.model.inplace.reader import Reader
 from posbench.model.kernels.dispatch import attention_weights
 
-SAME, BEYOND = (
-    1e-4,
-    128,
-    # standard deviations of the logits; tokens: twice the training length, so that PI halves positions
-)
+SAME = 1e-4  # standard deviations of the logits
 CLOSE = 1e-5  # without an extension
+BEYOND = 128  # tokens: twice the training length, so that PI halves positions
 GREEDY = {"max_new_tokens": 8, "do_sample": False}
 FOR_ALL = (
     ("pi", "none"),

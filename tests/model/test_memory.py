@@ -26,8 +26,9 @@ from conftest import make_triple, small_model
 from posbench.position.legality import fed_length
 from posbench.position.plan import make_plan
 
-encoding, extension, scale = make_triple(*json.loads(sys.argv[1]), train_len=64, d_model=128, n_layer=4, n_head=4, n_kv_head=4)
-model = small_model(encoding, 1024, d_model=128, n_layer=4, n_head=4, n_kv_head=4, d_ff=320)
+sizes = {"d_model": 128, "n_layer": 4, "n_head": 4, "n_kv_head": 4}
+encoding, extension, scale = make_triple(*json.loads(sys.argv[1]), train_len=64, **sizes)
+model = small_model(encoding, 1024, d_ff=320, **sizes)
 length = fed_length(extension, 64, int(sys.argv[3]))
 with torch.inference_mode():
     plan = make_plan(encoding, extension, scale, length=length)
@@ -108,7 +109,9 @@ import ctypes, resource
 from posbench.model.memory import keep_freed
 
 libc = ctypes.CDLL(None)
-libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
+libc.malloc.restype = ctypes.c_void_p
+libc.malloc.argtypes = [ctypes.c_size_t]
+libc.free.argtypes = [ctypes.c_void_p]
 
 def taken():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -94,11 +94,18 @@ def test_a_layer_equals_that_of_gpt_oss(window):
     kind = "sliding_attention" if window else "full_attention"
     theirs = gpt_oss.GptOssAttention(
         gpt_oss.GptOssConfig(
-            hidden_size=32, head_dim=8, num_attention_heads=4, num_key_value_heads=2, num_hidden_layers=1, attention_bias=False,
-            layer_types=[kind], sliding_window=window or 128, attn_implementation="eager",
+            hidden_size=32,
+            head_dim=8,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            num_hidden_layers=1,
+            attention_bias=False,
+            layer_types=[kind],
+            sliding_window=window or 128,
+            attn_implementation="eager",
         ),
         0,
-    )  # fmt: skip
+    )
     ours, scale, length = (
         Attention(ModelConfig(d_model=32, n_layer=1, n_head=4, n_kv_head=2)),
         learned(1),

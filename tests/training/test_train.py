@@ -334,8 +334,9 @@ def test_validation_and_logging_come_when_asked_for(tmp_path):
     train(tmp_path, config(validate_every=3, log_every=5))
     keys = {line["step"]: sorted(line) for line in log_of(tmp_path)}
     full = ["grad_norm", "loss", "lr", "step", "tokens"]
-    assert keys == {3: ["step", "validation_loss"], 5: full, 6: ["step", "validation_loss"], 9: ["step", "validation_loss"],
-                    10: full, 12: sorted([*full, "validation_loss"])}  # fmt: skip
+    validated = ["step", "validation_loss"]
+    last = sorted([*full, "validation_loss"])
+    assert keys == {3: validated, 5: full, 6: validated, 9: validated, 10: full, 12: last}
 
 
 def test_cadence_changes_no_weight(tmp_path):
@@ -511,8 +512,13 @@ def named_groups(model: nn.Module, cfg: TrainConfig) -> dict[str, tuple[str, flo
 def test_each_parameter_has_its_rule():
     model = tiny()
     model.encoding = nn.Linear(3, 3, bias=True)
-    shared = {"embed_tokens.weight": ("AdamW", 0.0), "norm.weight": ("AdamW", 0.0), "lm_head.weight": ("AdamW", 0.05),
-              "encoding.weight": ("AdamW", 0.05), "encoding.bias": ("AdamW", 0.0)}  # fmt: skip
+    shared = {
+        "embed_tokens.weight": ("AdamW", 0.0),
+        "norm.weight": ("AdamW", 0.0),
+        "lm_head.weight": ("AdamW", 0.05),
+        "encoding.weight": ("AdamW", 0.05),
+        "encoding.bias": ("AdamW", 0.0),
+    }
     for optimizer, rule in (("muon", "Muon"), ("adamw", "AdamW")):
         assert named_groups(model, config(optimizer=optimizer)) == shared | {
             f"layers.{n}.weight": (rule, 0.05) for n in range(2)
@@ -591,9 +597,15 @@ def described(folder: Path, at: int, disturb) -> tuple[dict, Run]:
         run.write_config({"seed": 0, "train": {"steps": 12}})
         run.write_provenance({"data_fingerprint": "f"})
         summary = fit(
-            tiny(), make_corpus(), config(), seed=0, device="cpu", run=run, recorder=Disturbs(run, at, disturb),
+            tiny(),
+            make_corpus(),
+            config(),
+            seed=0,
+            device="cpu",
+            run=run,
+            recorder=Disturbs(run, at, disturb),
             plan_for=lambda n, step: n,
-        )  # fmt: skip
+        )
     return summary, run
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from posbench.common.errors import ConfigError, first_line
 from posbench.model.inplace.attention_hook import AttentionHook
-from posbench.model.inplace.families.family import family_of, has_family
+from posbench.model.inplace.families.registry import family_of, has_family
 from posbench.model.inplace.lengthen import LENGTH_KEYS
 from posbench.model.inplace.measure import TOKENS, measure, unturned
 from posbench.model.inplace.own_configs import OwnConfigs, attend_by, attention_configs

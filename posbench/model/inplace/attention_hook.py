@@ -131,7 +131,7 @@ class AttentionHook:
         return self.family.in_place(self.name)
 
     def register(self, attention: Callable | None = None) -> None:
-        """Have transformers call an attention function by the hook's name, the hook's by default."""
+        """Have transformers call this attention function by the hook's name; default: its own."""
         from transformers import AttentionInterface
 
         if attention is None:
@@ -244,21 +244,7 @@ class AttentionHook:
         """Outputs [B, S, H, D] of a layer, as transformers wants them, and no weights.
 
         Raises ConfigError for what has no meaning here."""
-        if dropout:
-            raise ConfigError(
-                f"attention_dropout={dropout} is not supported with posbench's methods in place:"
-                " call model.eval(), or set it to 0."
-            )
-        if not isinstance(attention_mask, Visible):
-            raise ConfigError(
-                "This model gives its attention its own mask (4 dimensions, or none), which"
-                " posbench does not support."
-            )
-        if others.get("output_attentions"):
-            raise ConfigError(
-                "output_attentions=True is not supported: posbench's kernels never compute the"
-                " weights."
-            )
+        _check_call(attention_mask, dropout, others)
         q_BHSD = query.float()
         if scaling is not None:
             # Kernels divide by the square root of the width.
@@ -320,6 +306,24 @@ class AttentionHook:
         if self.watch is not None:
             self.watch(self.layers[module], layer, q_BHSD, k_BGKD)
         return attend(layer, None, q_BHSD, k_BGKD, v_BGKD)
+
+
+def _check_call(mask: object, dropout: float, options: dict) -> None:
+    """Raise ConfigError for arguments of an attention function that have no meaning here."""
+    if dropout:
+        raise ConfigError(
+            f"attention_dropout={dropout} is not supported with posbench's methods in place:"
+            " call model.eval(), or set it to 0."
+        )
+    if not isinstance(mask, Visible):
+        raise ConfigError(
+            "This model gives its attention its own mask (4 dimensions, or none), which"
+            " posbench does not support."
+        )
+    if options.get("output_attentions"):
+        raise ConfigError(
+            "output_attentions=True is not supported: posbench's kernels never compute the weights."
+        )
 
 
 def _with_extras(layer: LayerPlan, extras: Extras) -> LayerPlan:

@@ -21,9 +21,9 @@ MARK = "_posbench_methods"
 
 
 class Caches:
-    """The caches that one model filled. `methods` names the present choice, and no other one in any
-    process.
-    """
+    """The caches that one model filled.
+
+    `methods` names the present choice of methods, and no other one in any process."""
 
     def __init__(self) -> None:
         self.methods = uuid.uuid4().hex
@@ -34,9 +34,7 @@ class Caches:
         self.methods = uuid.uuid4().hex
 
     def admit(self, cache: "Cache") -> None:
-        """Mark a cache that is about to be filled. Raises ConfigError for one that is filled by
-        other methods.
-        """
+        """Mark a cache that is about to be filled. Raises ConfigError for one of other methods."""
         if _holds_tokens(cache) and getattr(cache, MARK, None) != self.methods:
             raise ConfigError(
                 "This cache was filled before the present methods were put in place, so it cannot"
@@ -49,25 +47,23 @@ class Caches:
         self.filled.add(cache)
 
     def close(self) -> None:
-        """Have the caches refuse further tokens, since the model that is as it came would take
-        their keys for its own.
-        """
+        """Have the caches refuse further tokens.
+
+        The model that is as it came would take their keys for its own."""
         for cache in self.filled:
             cache.update = _refuse
         self.filled.clear()
 
     @contextmanager
     def watch(self, model: nn.Module) -> Iterator[None]:
-        """Context in which the caches of a model, and of its decoder alone, are admitted and
-        marked.
-        """
+        """Context in which caches of a model, and of its decoder alone, are admitted and marked."""
         from transformers import PreTrainedModel
 
-        def entered(module: nn.Module, args: tuple, keywords: dict) -> None:
+        def admit_inputs(module: nn.Module, args: tuple, keywords: dict) -> None:
             for cache in _caches((*args, *keywords.values())):
                 self.admit(cache)
 
-        def left(module: nn.Module, args: tuple, output: object) -> None:
+        def mark_outputs(module: nn.Module, args: tuple, output: object) -> None:
             values = output if isinstance(output, tuple) else vars(output).values()
             for cache in _caches(values):
                 self.mark(cache)
@@ -75,9 +71,9 @@ class Caches:
         with ExitStack() as hooks:
             for module in model.modules():
                 if isinstance(module, PreTrainedModel):
-                    before = module.register_forward_pre_hook(entered, with_kwargs=True)
-                    hooks.callback(before.remove)
-                    hooks.callback(module.register_forward_hook(left).remove)
+                    inputs = module.register_forward_pre_hook(admit_inputs, with_kwargs=True)
+                    hooks.callback(inputs.remove)
+                    hooks.callback(module.register_forward_hook(mark_outputs).remove)
             yield
 
 

@@ -31,7 +31,8 @@ def lengthen(model: nn.Module, hook: AttentionHook) -> None:
 
 
 def _lengthen_buffers(model: nn.Module, hook: AttentionHook) -> None:
-    """Lengthen buffers [1, T] that count the rows of the learned table, or hold one number (BERT's).
+    """Lengthen buffers [1, T] that count the rows of the learned table, or hold one number
+    (BERT's).
 
     The number of rows of the table must not have changed yet."""
     rows_before = len(model.get_submodule(hook.table).weight)

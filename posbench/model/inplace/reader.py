@@ -60,7 +60,8 @@ class Head:
 class Reader(nn.Module):
     """A model of transformers with the interface of posbench's GPT.
 
-    `scaling` and `scaling_len` are an extension that was trained in, as in encodings/rope.py. Raises ConfigError as `extend` does, for an unusual head, and for a scaling that its layers
+    `scaling` and `scaling_len` are an extension that was trained in, as in encodings/rope.py.
+    Raises ConfigError as `extend` does, for an unusual head, and for a scaling that its layers
     cannot have."""
 
     def __init__(

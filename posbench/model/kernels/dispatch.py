@@ -1,10 +1,11 @@
 """Choice of the attention kernel.
 
-All kernels take projected queries and keys (float32, not scaled) and a layer's plan. `fused` runs torch's fused kernel or causal.py for the plain causal triangle, with a low-rank bias
-folded into extra columns of q and k. It cannot run biases that are not columns, scales by distance,
-or encodings that weigh whole rows. `chunked_sdpa` runs the same biases with windows and several
-bands in evaluations on a CPU, and `flex` more than these on CUDA. `rows` (blocks.py) runs any plan
-on any device.
+All kernels take projected queries and keys (float32, not scaled) and a layer's plan. `fused` runs
+torch's fused kernel or causal.py for the plain causal triangle, with a low-rank bias folded into
+extra columns of q and k. It cannot run biases that are not columns, scales by distance, or
+encodings that weigh whole rows. `chunked_sdpa` runs the same biases with windows and several bands
+in evaluations on a CPU, and `flex` more than these on CUDA. `rows` (blocks.py) runs any plan on any
+device.
 
 Letters: B batch, T tokens, H heads, G key heads, D head width, R columns of a bias.
 """
@@ -76,7 +77,8 @@ def attention_weights(
 ) -> Iterator[tuple[int, list[tuple[slice, Tensor]]]]:
     """Attention weights of the `last` queries of any plan, in float32.
 
-    Yields (first query, [(keys, weights [B, H, S, K]) of each band]) of each block of queries. A key is seen in one band at most, and weighs 0 in the others. What is missing to a sum of 1 is
+    Yields (first query, [(keys, weights [B, H, S, K]) of each band]) of each block of queries. A
+    key is seen in one band at most, and weighs 0 in the others. What is missing to a sum of 1 is
     the share of a sink, or of no key."""
     length = q_BHTD.shape[2]
     step = block_size(q_BHTD, BLOCK)

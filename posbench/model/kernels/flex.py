@@ -1,7 +1,7 @@
 """`flex`: torch's FlexAttention on CUDA without gradients.
 
-It runs windows, several bands, biases by distance, and gates. It cannot run encodings that weigh whole rows, decays, or biases that depend on more than the
-distance. `rows` runs these, and trains.
+It runs windows, several bands, biases by distance, and gates. It cannot run encodings that weigh
+whole rows, decays, or biases that depend on more than the distance. `rows` runs these, and trains.
 
 Each band is one call. Merging disjoint bands by their log-sum-exp gives the softmax over all of
 them.
@@ -156,7 +156,8 @@ def block_mask(band: BandPlan, device: torch.device):
     """
     from torch.nn.attention.flex_attention import BlockMask
 
-    first_T, last_T = band.first_T, band.last_T
+    first_T = band.first_T
+    last_T = band.last_T
     length = len(first_T)
     number = -(-length // BLOCK)  # of blocks
     row_T = torch.arange(length) // BLOCK

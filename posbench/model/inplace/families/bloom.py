@@ -13,7 +13,7 @@ from posbench.encodings.as_trained import Sloped
 from posbench.model.inplace.families.family import Family, attended
 from posbench.position.geometry import Shape
 
-WHOLE = 256  # tokens whose positions are whole numbers in bfloat16
+EXACT = 256  # tokens whose positions are exact in bfloat16
 
 
 class Bloom(Family):
@@ -24,7 +24,7 @@ class Bloom(Family):
     def __init__(self, model: nn.Module, modules: list[nn.Module]):
         super().__init__(model, modules)
         if model.dtype == torch.bfloat16:
-            self.comparable = WHOLE
+            self.comparable = EXACT
 
     def encoding(self, model: nn.Module, shape: Shape) -> Sloped:
         mask_BT = torch.ones(1, 2, device=model.device, dtype=torch.long)

@@ -63,7 +63,8 @@ class Falcon(Family):
         q_BHSD, k_BGSD, v_BGSD = (x_BSHD.transpose(1, 2) for x_BSHD in by_head)
         if module.new_decoder_architecture:
             group = module.num_heads // module.num_kv_heads
-            k_BGSD, v_BGSD = k_BGSD[:, ::group], v_BGSD[:, ::group]
+            k_BGSD = k_BGSD[:, ::group]
+            v_BGSD = v_BGSD[:, ::group]
         if not self.has_alibi:
             turn = code_of(module).apply_rotary_pos_emb
             q_BHSD, k_BGSD = turn(q_BHSD, k_BGSD, *position_embeddings)
@@ -81,10 +82,10 @@ class Falcon(Family):
 
     @contextmanager
     def in_place(self, registered: str) -> Iterator[None]:
-        before = self.decoder.use_alibi
+        uses_alibi = self.decoder.use_alibi
         self.decoder.use_alibi = False  # biases would otherwise be written into the mask
         try:
             with super().in_place(registered):
                 yield
         finally:
-            self.decoder.use_alibi = before
+            self.decoder.use_alibi = uses_alibi

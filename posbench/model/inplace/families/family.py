@@ -9,7 +9,6 @@ Letters: B batch, T tokens, S queries, H heads, G key heads, D head width, C wid
 """
 
 import functools
-import importlib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,26 +16,16 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from posbench.common.errors import ConfigError
 from posbench.position.geometry import Shape
 from posbench.position.interfaces import Encoding
 
-FILES = {  # of the class of a family's attention modules
-    "BloomAttention": "bloom.Bloom",
-    "MptAttention": "mpt.Mpt",
-    "FalconAttention": "falcon.Falcon",
-    "GPTJAttention": "gptj.GptJ",
-    "CodeGenAttention": "gptj.CodeGen",
-}
-
 
 class Family:
-    """Attention modules of one model. Raises ConfigError for a setting of the model that is not
-    supported.
+    """Attention modules of one model, which registry.py finds by their class.
 
-    `rotary` are modules that hold the angles of the model where it has no rotary modules of its
-    own. `comparable` is the longest text in tokens whose logits by the model as it came are exact,
-    None without a limit."""
+    Raises ConfigError for a setting of the model that is not supported. `rotary` are modules that
+    hold the angles of the model where it has no rotary modules of its own. `comparable` is the
+    longest text in tokens whose logits by the model as it came are exact, None without a limit."""
 
     name: ClassVar[str]  # as users know the family
     comparable: int | None = None
@@ -62,13 +51,13 @@ class Family:
     @contextmanager
     def in_place(self, registered: str) -> Iterator[None]:
         """Context in which the attention modules ask the function of this name in the registry."""
-        before = [vars(module).get("forward") for module in self.modules]
+        forwards = [vars(module).get("forward") for module in self.modules]  # None: the class's
         for module in self.modules:
             module.forward = functools.partial(self.forward, registered, module)
         try:
             yield
         finally:
-            for module, forward in zip(self.modules, before, strict=True):
+            for module, forward in zip(self.modules, forwards, strict=True):
                 del module.forward
                 if forward is not None:
                     module.forward = forward
@@ -84,7 +73,7 @@ def attended(
     dropout: float = 0.0,
     output_attentions: bool | None = None,
 ) -> Tensor:
-    """Outputs of all heads [B, S, H D] to new tokens and those in the cache.
+    """Outputs [B, S, H D] of all heads: attention of new tokens to themselves and to the cache.
 
     `qkv` are those of the new tokens: q [B, H, S, D], k and v [B, G, S, D].
     """
@@ -110,39 +99,3 @@ def attended(
 def code_of(module: nn.Module) -> object:
     """Python module of transformers in which the class of `module` is defined."""
     return sys.modules[type(module).__module__]
-
-
-def has_family(model: nn.Module) -> bool:
-    """True for a model whose attention modules compute the scores themselves, as a family here
-    does.
-    """
-    return any(_file(module) for module in model.modules())
-
-
-def family_of(model: nn.Module) -> Family | None:
-    """Family of a model whose attention modules compute the scores themselves; None for others.
-
-    Raises ConfigError for a setting of the model that is not supported.
-    """
-    modules = [module for module in model.modules() if _file(module)]
-    if not modules:
-        return None
-    file, name = _file(modules[0]).split(".")
-    family = getattr(importlib.import_module(f"posbench.model.inplace.families.{file}"), name)
-    try:
-        return family(model, modules)
-    except AttributeError as error:  # a version of transformers whose modules have other parts
-        raise ConfigError(
-            f"{type(model).__name__} of this version of transformers has other parts than posbench "
-            f"knows ({error}), so it is left as it came."
-        ) from error
-
-
-def _file(module: nn.Module) -> str | None:
-    """File and class of a module's family, such as "bloom.Bloom"; None for a module of no
-    family.
-    """
-    kinds = [
-        kind for kind in type(module).__mro__ if kind.__module__.startswith("transformers.models.")
-    ]
-    return next((FILES[kind.__name__] for kind in kinds if kind.__name__ in FILES), None)
