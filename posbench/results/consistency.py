@@ -14,25 +14,23 @@ from posbench.results.evaluation import Evaluation, evaluation_faults
 from posbench.results.run_metadata import RunMetadata
 from posbench.runs.columns import SHARED
 from posbench.runs.rows import SETTING, key, same_number
+from posbench.runs.target_losses import Document
 from posbench.statistics.crossed import Sums, estimate
 
-# the protocol whose units are the texts of questions, several of which may be of one document
-ASKED = "accuracy"
+# Protocol whose units are the texts of questions, several of which may be of one document.
+QUESTIONS = "accuracy"
 ENGINE = "engine"  # dtype of rows that an engine was asked for, which a setting does not know
-NAMED_PLACES = (
-    "path",
-    "root",
-    "id",
-)  # keys whose values evidence holds without their folders, and ids with them
+# Keys whose values evidence holds without their folders, and ids with them.
+PLACE_KEYS = ("path", "root", "id")
 
 
 def repeated_rows(rows: Iterable[dict]) -> Iterator[str]:
     """A fault for each row that an earlier one has the key of."""
-    known = set()
+    earlier = set()
     for row in rows:
-        if key(row) in known:
+        if key(row) in earlier:
             yield f"{row_name(row)} occurs twice"
-        known.add(key(row))
+        earlier.add(key(row))
 
 
 def row_faults(
@@ -45,13 +43,10 @@ def row_faults(
         return
     for column, sums in (("nll", nll), ("accuracy", correct)):
         mean = float(sums.means[0])
-        if (
-            row[column] is not None
-            and math.isfinite(mean)
-            and not same_number(row[column], mean, tolerance)
-        ):
+        comparable = row[column] is not None and math.isfinite(mean)
+        if comparable and not same_number(row[column], mean, tolerance):
             yield f"{column} of {row_name(row)} is {row[column]}, and its sums give {mean}"
-    if row["protocol"] == ASKED:
+    if row["protocol"] == QUESTIONS:
         return
     if row["n_units"] != len(nll.documents):
         yield (
@@ -72,14 +67,14 @@ def standard_error(sums: Sums) -> float | None:
     return error if math.isfinite(error) else None
 
 
-def training_faults(origin: RunMetadata, expected: str) -> Iterator[str]:
+def training_faults(metadata: RunMetadata, expected: str) -> Iterator[str]:
     """A fault of the training of this id if that does not follow from its configuration. One
     without all of its configuration has none.
     """
-    if not origin.whole or not origin.fingerprint:
+    if not metadata.whole or not metadata.fingerprint:
         return
     try:
-        run_id = identity.run_id(origin.nested, origin.fingerprint)
+        run_id = identity.run_id(metadata.nested, metadata.fingerprint)
     except (ConfigError, KeyError, TypeError, AttributeError, ValueError) as error:
         yield f"the configuration of {expected} is damaged ({error!r})"
         return
@@ -87,58 +82,77 @@ def training_faults(origin: RunMetadata, expected: str) -> Iterator[str]:
         yield f"the configuration of {expected} is that of {run_id}"
 
 
-def setting_faults(evaluation: Evaluation, origin: RunMetadata) -> Iterator[str]:
+def setting_faults(evaluation: Evaluation, metadata: RunMetadata) -> Iterator[str]:
     """Faults of rows that say another thing of their training or setting than its configuration
     does, or than the others.
     """
-    dtypes = {getattr(evaluation.setting, "dtype", None), ENGINE, None}
-    expected = _of_training(origin.nested) if origin.whole else {}
-    config = evaluation.config
-    if isinstance(config.get("extension"), dict) and str(
-        config["extension"].get("_target_", "")
-    ).startswith(identity.OURS):
-        expected |= {
-            "protocol": config.get("protocol"),
-            "extension": identity.method_name(config["extension"]),
-            "extension_args": identity.method_args(config["extension"]),
-        }
     for column in SHARED:
-        if len(values := {row[column] for row in evaluation.rows}) > 1:
+        values = {row[column] for row in evaluation.rows}
+        if len(values) > 1:
             yield (
                 f"{column} of evaluation {evaluation.first['eval_id']} is"
                 f" {' and '.join(sorted(map(str, values)))}"
             )
+    expected = _of_training(metadata.nested) if metadata.whole else {}
+    expected |= _of_evaluation(evaluation.config)
     for row in evaluation.rows:
-        if row["depth"] is not None and row["task"] is None:
-            yield f"depth of {row_name(row)} is {row['depth']}, and it has no task"
-        for column, value in expected.items():
-            if value is not None and _plain(column, row[column]) != _plain(column, value):
-                yield (
-                    f"{column} of {row_name(row)} is {row[column]}, and in its configuration"
-                    f" {value}"
-                )
-        if None not in (evaluation.setting, row["dtype"]) and row["dtype"] not in dtypes:
-            yield (
-                f"dtype of {row_name(row)} is {row['dtype']}, and in its setting"
-                f" {evaluation.setting.dtype}"
-            )
+        yield from _row_setting_faults(row, expected)
+        yield from _dtype_faults(row, evaluation)
+
+
+def _row_setting_faults(row: dict, expected: Mapping[str, object]) -> Iterator[str]:
+    """Faults of a row whose columns are not the `expected` ones; None expects nothing."""
+    if row["depth"] is not None and row["task"] is None:
+        yield f"depth of {row_name(row)} is {row['depth']}, and it has no task"
+    for column, value in expected.items():
+        if value is not None and _plain(column, row[column]) != _plain(column, value):
+            yield f"{column} of {row_name(row)} is {row[column]}, and in its configuration {value}"
+
+
+def _dtype_faults(row: dict, evaluation: Evaluation) -> Iterator[str]:
+    if evaluation.setting is None or row["dtype"] is None:
+        return
+    dtype = getattr(evaluation.setting, "dtype", None)  # words of a CSV have none
+    if row["dtype"] not in (dtype, ENGINE):
+        yield (
+            f"dtype of {row_name(row)} is {row['dtype']}, and in its setting"
+            f" {evaluation.setting.dtype}"
+        )
 
 
 def _of_training(config: Mapping) -> dict[str, object]:
     """{column: its value in every row} of a training's configuration, as far as it decides them."""
-    length, parent = config["train"].get("length"), config["train"].get("parent")
+    length = config["train"].get("length")
+    parent = config["train"].get("parent")
     scale = config["train"].get("scale_attention") or identity.NO_SCALE
-    found = {
+    columns = {
         "seed": config.get("seed"),
         "train_len": max(length) if isinstance(length, list) and length else length,
         "finetune": (parent.get("run_id") if isinstance(parent, dict) else None) or "",
     }
-    if str(scale.get("_target_", "")).startswith(identity.OURS):
-        found["trained_scale"] = identity.method_label(scale, "scale_attention")
-    if str(config["encoding"].get("_target_", "")).startswith(identity.OURS):
-        found["encoding"] = identity.method_name(config["encoding"])
-        found["encoding_args"] = identity.method_args(config["encoding"])
-    return found
+    if _is_ours(scale):
+        columns["trained_scale"] = identity.method_label(scale, "scale_attention")
+    if _is_ours(config["encoding"]):
+        columns["encoding"] = identity.method_name(config["encoding"])
+        columns["encoding_args"] = identity.method_args(config["encoding"])
+    return columns
+
+
+def _of_evaluation(config: Mapping) -> dict[str, object]:
+    """{column: its value in every row} of an evaluation's configuration, if it is known."""
+    extension = config.get("extension")
+    if not isinstance(extension, dict) or not _is_ours(extension):
+        return {}
+    return {
+        "protocol": config.get("protocol"),
+        "extension": identity.method_name(extension),
+        "extension_args": identity.method_args(extension),
+    }
+
+
+def _is_ours(node: Mapping) -> bool:
+    """True for a method of posbench, whose name does not depend on a user's yamls."""
+    return str(node.get("_target_", "")).startswith(identity.OURS)
 
 
 def _plain(column: str, value: object) -> object:
@@ -150,9 +164,8 @@ def _plain(column: str, value: object) -> object:
     if column == "finetune":
         return value or ""
     if column.endswith("_args"):
-        return identity.canonical(
-            identity.without_later(column.removesuffix("_args"), dict(value or {}))
-        )
+        group = column.removesuffix("_args")
+        return identity.canonical(identity.without_later(group, dict(value or {})))
     return value
 
 
@@ -163,35 +176,36 @@ def document_faults(evaluations: Iterable[Evaluation]) -> Iterator[str]:
     The documents are those of the scored tokens, or of windows of equally many: then each row has
     so many times their counts."""
     for evaluation in evaluations:
-        documents = {one.document: one for one in evaluation.stored.documents}
-        if len(documents) < len(evaluation.stored.documents):
-            yield f"a document of targets {evaluation.stored.targets} is listed twice"
-        n_targets = sum(one.n_targets for one in documents.values())
-        sizes = [one.n_bytes for one in documents.values()]
+        stored = evaluation.stored
+        documents = {document.document: document for document in stored.documents}
+        if len(documents) < len(stored.documents):
+            yield f"a document of targets {stored.targets} is listed twice"
         for row in evaluation.rows:
             sums = evaluation.sums(row)
-            if sums is None:
-                continue
-            counts = dict(zip(sums.documents.tolist(), sums.counts.tolist(), strict=True))
-            if not counts.keys() <= documents.keys():
-                yield f"{row_name(row)} has sums over documents that are not those of its targets"
-                continue
-            if row["protocol"] == ASKED:  # a part of a task is asked in some of the texts
-                continue
-            if any(
-                counts.get(document, 0) * n_targets != row["n_targets"] * one.n_targets
-                for document, one in documents.items()
-            ):
-                yield (
-                    f"{row_name(row)} has other numbers of targets in its documents than they state"
-                )
-            elif (
-                row["n_targets"] == n_targets and None not in sizes and row["n_bytes"] != sum(sizes)
-            ):
-                yield (
-                    f"n_bytes of {row_name(row)} is {row['n_bytes']}, and its documents have"
-                    f" {sum(sizes)}"
-                )
+            if sums is not None:
+                yield from _row_document_faults(row, sums, documents)
+
+
+def _row_document_faults(row: dict, sums: Sums, documents: Mapping[int, Document]) -> Iterator[str]:
+    """Faults of a row with these sums over these documents {number: document}."""
+    counts = dict(zip(sums.documents.tolist(), sums.counts.tolist(), strict=True))
+    if not counts.keys() <= documents.keys():
+        yield f"{row_name(row)} has sums over documents that are not those of its targets"
+        return
+    if row["protocol"] == QUESTIONS:  # a part of a task is asked in some of the texts
+        return
+    n_targets = sum(document.n_targets for document in documents.values())
+    for number, document in documents.items():
+        if counts.get(number, 0) * n_targets != row["n_targets"] * document.n_targets:
+            yield f"{row_name(row)} has other numbers of targets in its documents than they state"
+            return
+    sizes = [document.n_bytes for document in documents.values()]
+    if row["n_targets"] != n_targets or None in sizes:
+        return
+    if row["n_bytes"] != sum(sizes):
+        yield (
+            f"n_bytes of {row_name(row)} is {row['n_bytes']}, and its documents have {sum(sizes)}"
+        )
 
 
 def row_name(row: dict) -> str:
@@ -204,22 +218,23 @@ def row_name(row: dict) -> str:
 
 def _names_a_place(config: Mapping) -> bool:
     """True if a part that makes the id names a place, which evidence holds without its folders."""
-    if not all(isinstance(config.get(part), dict) for part in ("encoding", "model")):
+    encoding = config.get("encoding")
+    model = config.get("model")
+    if not isinstance(encoding, dict) or not isinstance(model, dict):
         return False
+    hashed = {key: value for key, value in model.items() if key not in identity.NOT_MODEL}
+    return _holds_a_place(encoding) or _holds_a_place(hashed)
 
-    def named(node: object) -> bool:
-        if isinstance(node, dict):
-            return any(
-                name in NAMED_PLACES and isinstance(item, str) or named(item)
-                for name, item in node.items()
-            )
-        return isinstance(node, list) and any(map(named, node))
 
-    parts = (
-        config["encoding"],
-        {key: value for key, value in config["model"].items() if key not in identity.NOT_MODEL},
-    )
-    return any(map(named, parts))
+def _holds_a_place(node: object) -> bool:
+    """True if a key of PLACE_KEYS is set to text, at any depth."""
+    if isinstance(node, list):
+        return any(_holds_a_place(item) for item in node)
+    if not isinstance(node, dict):
+        return False
+    if any(isinstance(node.get(key), str) for key in PLACE_KEYS):
+        return True
+    return any(_holds_a_place(value) for value in node.values())
 
 
 def evidence_faults(
@@ -229,23 +244,22 @@ def evidence_faults(
     tolerance: float,
 ) -> Iterator[str]:
     """Faults of a folder of evidence, in words; `rows` with their settings as the file has them."""
-    settings = {
-        key(row): row[SETTING] for row in rows if SETTING in row
-    }  # files of earlier versions lack the column
+    # Files of earlier versions lack the column.
+    settings = {key(row): row[SETTING] for row in rows if SETTING in row}
     yield from repeated_rows(rows)
-    for origin in origins.values():
-        if not _names_a_place(origin.nested):
-            yield from training_faults(origin, origin.path.name)
+    for metadata in origins.values():
+        if not _names_a_place(metadata.nested):
+            yield from training_faults(metadata, metadata.path.name)
     for evaluation in evaluations:
         yield from evaluation_faults(evaluation)
         yield from setting_faults(evaluation, origins[evaluation.origin])
         for row in evaluation.rows:
-            if settings.get(key(row), evaluation.words) != evaluation.words:
+            setting = settings.get(key(row), evaluation.words)
+            if setting != evaluation.words:
                 yield (
-                    f"setting of {row_name(row)} is {settings[key(row)]}, and that of its"
-                    f" evaluation {evaluation.words}"
+                    f"setting of {row_name(row)} is {setting}, and that of its evaluation"
+                    f" {evaluation.words}"
                 )
-            yield from row_faults(
-                row, evaluation.sums(row), evaluation.sums(row, "correct"), tolerance
-            )
+            correct = evaluation.sums(row, "correct")
+            yield from row_faults(row, evaluation.sums(row), correct, tolerance)
     yield from document_faults(evaluations)

@@ -27,15 +27,12 @@ class Evaluation:
     setting: Setting | str | None = None  # a CSV has its words alone
     stored: TargetLosses | PooledLosses | None = None  # None for a CSV
     source: str | None = None  # name of the CSV, if it is to be shown
-    machines: dict = field(
-        default_factory=dict
-    )  # {length: machine that evaluated it}, as far as it is known
-    guesses: dict = field(
-        default_factory=dict
-    )  # {length: {task: {guess: share that it gets right}}}, of accuracy
-    config: dict = field(
-        default_factory=dict
-    )  # protocol, version, extension, scale_attention and evaluate, if they are known
+    # {length: machine that evaluated it}, as far as it is known
+    machines: dict = field(default_factory=dict)
+    # {length: {task: {guess: share that it gets right}}}, of accuracy
+    guesses: dict = field(default_factory=dict)
+    # protocol, version, extension, scale_attention and evaluate, if they are known
+    config: dict = field(default_factory=dict)
 
     @property
     def first(self) -> dict:
@@ -67,21 +64,21 @@ class Evaluation:
         """Training and setting without stride, which evaluations of the same windows share,
         whatever their protocol.
         """
-        return self.first["run_id"], (
-            self.setting.unstrided if isinstance(self.setting, Setting) else self.setting
-        )
+        setting = self.setting
+        if isinstance(setting, Setting):
+            setting = setting.unstrided
+        return self.first["run_id"], setting
 
     @property
     def full_from(self) -> int | None:
         """Shortest text, in tokens, that gives every target train_len tokens of context; None if
         unknown.
         """
-        known = (
-            isinstance(self.setting, Setting)
-            and self.setting.targets is not None
-            and not self.rows_alone
-        )
-        return self.setting.shortest_exact(self.first["train_len"]) if known else None
+        if self.rows_alone or not isinstance(self.setting, Setting):
+            return None
+        if self.setting.targets is None:
+            return None
+        return self.setting.shortest_exact(self.first["train_len"])
 
     @property
     def exact_from(self) -> int:
@@ -95,10 +92,17 @@ class Evaluation:
         """Arrays of the targets by name, {} without any. Raises RunError if they are damaged."""
         return self.stored.arrays if self.stored else {}
 
+    def check_arrays(self) -> None:
+        """Raise RunError for damaged arrays, by reading them."""
+        if self.stored:
+            self.stored.arrays  # noqa: B018  (which the property keeps)
+
     def losses(self, length: int) -> np.ndarray | None:
         """Loss of every target [n_targets] at `length`, or None."""
-        found = np.flatnonzero(self.arrays["length"] == length) if "nll" in self.arrays else ()
-        return self.arrays["nll"][found[0]] if len(found) else None
+        if "nll" not in self.arrays:
+            return None
+        indices = np.flatnonzero(self.arrays["length"] == length)
+        return self.arrays["nll"][indices[0]] if len(indices) else None
 
     def sums(self, row: dict, name: str = "nll") -> Sums | None:
         """Sums by document of a row's nll or correct; None if their losses are not known.
@@ -123,21 +127,22 @@ class Evaluation:
         """Targets of a window that a row is of: all of them, or those of its bin."""
         if row["position"] is None:
             return slice(None)
-        before = (
-            one["position"]
-            for one in self.rows
-            if one["length"] == row["length"] and one["position"] < row["position"]
-        )
-        start = row.get("start", max(before, default=0))
+        earlier_ends = [
+            other["position"]
+            for other in self.rows
+            if other["length"] == row["length"] and other["position"] < row["position"]
+        ]
+        start = row.get("start", max(earlier_ends, default=0))
         return slice(start, row["position"])
 
     def sampled_sums(self, row: dict, name: str = "nll") -> Sums | None:
         """Same as `sums`, for intervals: texts of a task that asks at several depths are drawn anew
         for each, which is a stratum.
         """
-        depths = self.rows_by_depth(row)
-        parts = [self.sums(of_depth, name) for of_depth in depths]
-        return join_strata(parts) if len(depths) > 1 and None not in parts else self.sums(row, name)
+        strata = [self.sums(of_depth, name) for of_depth in self.rows_by_depth(row)]
+        if len(strata) < 2 or None in strata:
+            return self.sums(row, name)
+        return join_strata(strata)
 
     def rows_by_depth(self, row: dict) -> list[dict]:
         """Rows of the depths that a row over all depths is the mean of, in their order; [] for any
@@ -145,15 +150,13 @@ class Evaluation:
         """
         if row["depth"] is not None or row["task"] is None:
             return []
-        same = [
+        of_depths = [
             other
             for other in self.rows
             if (other["task"], other["length"]) == (row["task"], row["length"])
+            and other["depth"] is not None
         ]
-        return sorted(
-            (other for other in same if other["depth"] is not None),
-            key=lambda other: other["depth"],
-        )
+        return sorted(of_depths, key=lambda other: other["depth"])
 
     def further(self, row: dict) -> bool:
         """True for a row of a length beside its first, such as the control of protocol repeat: only
@@ -169,16 +172,19 @@ class Evaluation:
 
     def row(self, length: int) -> dict | None:
         """Row of `length`, or None. Protocols by position have no such row."""
-        return next(
-            (row for row in self.rows if row["length"] == length and row["position"] is None), None
-        )
+        for row in self.rows:
+            if row["length"] == length and row["position"] is None:
+                return row
+        return None
 
     def exact_row(self, length: int = 0) -> dict | None:
         """Row of `length` if it gives every target its full window, else of the shortest evaluated
         length that does, or None.
         """
-        known = sorted(row["length"] for row in self.rows if row["length"] >= self.exact_from)
-        return self.row(length if length in known else known[0]) if known else None
+        exact = sorted(row["length"] for row in self.rows if row["length"] >= self.exact_from)
+        if not exact:
+            return None
+        return self.row(length if length in exact else exact[0])
 
 
 def load_evaluations(
@@ -188,11 +194,12 @@ def load_evaluations(
 
     Raises RunError for a damaged file, or as `check`, which is called with each evaluation; with
     `skip_damaged` only if all are damaged."""
-    loaded, damaged = [], []
+    loaded = []
+    damaged = []
     for path in paths:
         try:
             evaluation = load_evaluation(path)
-            evaluation.arrays  # noqa: B018  (reads them, so that damage is found)
+            evaluation.check_arrays()
             check(evaluation)
             loaded.append(evaluation)
         except RunError as error:
@@ -214,31 +221,38 @@ def load_evaluation(path: Path) -> Evaluation:
         rows = eval_rows(content, path)
         check_digest(stored, path)
         config = content.get("config", {})
-        setting = (
-            Setting.of(config["evaluate"], config.get("version", 1))
-            if config.get("evaluate")
-            else None
-        )
+        setting = None
+        if config.get("evaluate"):
+            setting = Setting.of(config["evaluate"], config.get("version", 1))
     except (TypeError, AttributeError, KeyError) as error:
         raise RunError(f"{path} is damaged ({error!r}): delete it and evaluate again.") from error
     if not rows:
         raise RunError(f"{path} holds no rows: delete it and evaluate again.")
     losses = TargetLosses(path.with_suffix(".npz"), {row["length"] for row in rows})
-    facts = {
-        name: found
-        for name in ("machines", "guesses")
-        if isinstance(found := content.get(name), dict)
-    }
-    evaluation = Evaluation(rows, path, setting, losses, config=config, **facts)
-    written = replace(
-        evaluation, config=stored.get("config", {})
-    )  # with the line ends of a chat template
-    if fault := next(evaluation_faults(written), None):
+    evaluation = Evaluation(
+        rows,
+        path,
+        setting,
+        losses,
+        machines=_dict_of(content, "machines"),
+        guesses=_dict_of(content, "guesses"),
+        config=config,
+    )
+    # The id is that of the config as it was written, with the line ends of a chat template.
+    as_written = replace(evaluation, config=stored.get("config", {}))
+    fault = next(evaluation_faults(as_written), None)
+    if fault:
         raise RunError(
             f"{path} was changed after it was written ({fault}): restore it, or delete it and"
             " evaluate again."
         )
     return evaluation
+
+
+def _dict_of(content: dict, name: str) -> dict:
+    """Facts by length of an eval json; {} for what is no mapping."""
+    facts = content.get(name)
+    return facts if isinstance(facts, dict) else {}
 
 
 def evaluation_faults(evaluation: Evaluation) -> Iterator[str]:
@@ -270,18 +284,24 @@ def drop_duplicate_rows(evaluations: list[Evaluation]) -> tuple[list[Evaluation]
     """(evaluations without rows that an earlier one also holds, notes). Rows repeat when a run lies
     in two folders.
     """
-    known: dict[tuple, dict] = {}
-    kept, again = [], []
+    first: dict[tuple, dict] = {}  # {key: the first row that has it}
+    distinct = []
+    n_repeated = 0
+    n_different = 0
     for evaluation in evaluations:
-        new = [row for row in evaluation.rows if key(row) not in known]
-        again += [(known[key(row)], row) for row in evaluation.rows if key(row) in known]
-        for row in new:
-            known.setdefault(key(row), row)
-        kept += [replace(evaluation, rows=new)] if new else []
-    other = sum(not agree(*both) for both in again)
-    differ = f", {other} of them with other numbers" if other else ", with the same numbers"
-    return kept, (
-        [f"{len(again)} rows are in more than one folder{differ}: the first found counts."]
-        if again
-        else []
-    )
+        new_rows = [row for row in evaluation.rows if key(row) not in first]
+        for row in evaluation.rows:
+            if key(row) in first:
+                n_repeated += 1
+                n_different += not agree(first[key(row)], row)
+        for row in new_rows:
+            first.setdefault(key(row), row)
+        if new_rows:
+            distinct.append(replace(evaluation, rows=new_rows))
+    if not n_repeated:
+        return distinct, []
+    numbers = "with the same numbers"
+    if n_different:
+        numbers = f"{n_different} of them with other numbers"
+    note = f"{n_repeated} rows are in more than one folder, {numbers}: the first found counts."
+    return distinct, [note]
