@@ -23,10 +23,9 @@ from posbench.runs.directory import Run
 from posbench.runs.partial_evaluation import PART
 
 TOKENS = re.compile(r"[0-9a-f]{24}(_(train|validation|test))*")
-TEMPORARY = re.compile(
-    r"\..+-[a-z0-9_]{8}(\.[a-z0-9]+)?"
-)  # names of files that common/files.py is writing
-OWN = re.compile(rf"evals/\w+/[^/]+\.(json|npz)|(evals/\w+/)?({TEMPORARY.pattern})")
+# Names of files that common/files.py is writing.
+TEMPORARY = re.compile(r"\..+-[a-z0-9_]{8}(\.[a-z0-9]+)?")
+EVALUATION = re.compile(rf"evals/\w+/[^/]+\.(json|npz)|(evals/\w+/)?({TEMPORARY.pattern})")
 
 
 @dataclass(frozen=True)
@@ -38,12 +37,15 @@ class Waste:
     path: Path
     size: int
     why: str
-    kept: str = ""
+    not_deleted: str = ""
+
+
+Candidate = tuple[Path, str]  # a path that can be deleted, and the reason
 
 
 def find_waste(
     folder: Path,
-    found: Collection[Entry],
+    entries: Collection[Entry],
     unfinished: Collection[str] = (),
     older: float = 0.0,
     delete: bool = False,
@@ -52,16 +54,17 @@ def find_waste(
 
     Of runs unchanged for `older` seconds, those without any progress go whole, and so do unfinished
     trainings whose state is in `unfinished`."""
-    for entry in found:
+    for entry in entries:
         # A run that is unreadable, gone, or at work is skipped.
         with (
             contextlib.suppress(OSError, RunError),
-            _held(Run(entry.path).lock_file, delete) as kept,
+            _hold(Run(entry.path).lock_file, delete) as obstacle,
         ):
-            now = describe_run(entry.path, held=True)[0] if delete and not kept else entry
-            if now.state != "running" and now.age >= older:
-                yield from _taken(_of_run(now, unfinished), delete, kept)
-    yield from _taken(_uploaded(folder, [entry.path.name for entry in found]), delete, "")
+            if delete and not obstacle:
+                entry, _ = describe_run(entry.path, held=True)  # as it is now
+            if entry.state != "running" and entry.age >= older:
+                yield from _delete(_of_run(entry, unfinished), delete, obstacle)
+    yield from _delete(_uploaded(folder, [entry.path.name for entry in entries]), delete, "")
 
 
 def unused_tokens(cache: Path, folder: Path, delete: bool = False) -> Iterator[Waste]:
@@ -70,30 +73,31 @@ def unused_tokens(cache: Path, folder: Path, delete: bool = False) -> Iterator[W
     """
     used = _tokens_used(folder)
     for manifest in sorted(cache.glob("*/manifest.json")):
-        tokens, content = manifest.parent, or_nothing(read_json, manifest)
-        if (
-            not TOKENS.fullmatch(tokens.name)
-            or tokens.is_symlink()
-            or not {"name", "source", "tokenizer"} <= set(content)
-        ):
+        tokens = manifest.parent
+        content = or_nothing(read_json, manifest)
+        if not TOKENS.fullmatch(tokens.name) or tokens.is_symlink():
             continue
-        if (key := _tokens_key(content["name"], content["source"], content["tokenizer"])) in used:
+        if not {"name", "source", "tokenizer"} <= set(content):
             continue
-        with contextlib.suppress(OSError), _held(Path(f"{tokens}.lock"), delete) as kept:
-            if not delete or key not in _tokens_used(folder):
-                why = (
-                    f"tokens of {content['name']} ({content['tokenizer']}), on which no run of this"
-                    " results folder was trained"
-                )
-                yield from _taken([(tokens, why)], delete, kept)
+        key = _tokens_key(content["name"], content["source"], content["tokenizer"])
+        if key in used:
+            continue
+        with contextlib.suppress(OSError), _hold(Path(f"{tokens}.lock"), delete) as obstacle:
+            if delete and key in _tokens_used(folder):
+                continue  # a run was made meanwhile
+            why = (
+                f"tokens of {content['name']} ({content['tokenizer']}), on which no run of this"
+                " results folder was trained"
+            )
+            yield from _delete([(tokens, why)], delete, obstacle)
 
 
 @contextlib.contextmanager
-def _held(lock: Path, delete: bool) -> Iterator[str]:
+def _hold(lock: Path, delete: bool) -> Iterator[str]:
     """Hold the lock with `delete`; yield why it cannot be, or "". Raises Timeout, an OSError, while
     another process has it.
     """
-    kept = ""
+    obstacle = ""
     with contextlib.ExitStack() as stack:
         try:
             if delete:
@@ -101,47 +105,53 @@ def _held(lock: Path, delete: bool) -> Iterator[str]:
         except Timeout:
             raise
         except OSError as error:
-            kept = str(error)
-        yield kept
+            obstacle = str(error)
+        yield obstacle
 
 
-def _taken(found: Iterable[tuple[Path, str]], delete: bool, unheld: str) -> Iterator[Waste]:
-    """Waste of paths, each with the reason; with `delete` it is deleted, unless `unheld` says why
-    their lock is not held.
+def _delete(candidates: Iterable[Candidate], delete: bool, obstacle: str) -> Iterator[Waste]:
+    """Waste of candidates; with `delete` they are deleted, unless `obstacle` says why their lock is
+    not held.
     """
-    for path, why in found:
-        size, kept = (
-            (
-                sum(status.st_size for _, status in files(path))
-                if path.is_dir()
-                else path.stat().st_size
-            ),
-            unheld,
-        )
+    for path, why in candidates:
+        not_deleted = obstacle
+        size = _size(path)
         try:
-            if delete and not kept:
+            if delete and not obstacle:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
         except OSError as error:
-            kept = str(error)
-        yield Waste(path, size, why, kept)
+            not_deleted = str(error)
+        yield Waste(path, size, why, not_deleted)
 
 
-def _of_run(entry: Entry, unfinished: Collection[str]) -> Iterator[tuple[Path, str]]:
+def _size(path: Path) -> int:
+    """Bytes of a file, or of all files in a folder."""
+    if path.is_dir():
+        return sum(status.st_size for _, status in files(path))
+    return path.stat().st_size
+
+
+def _of_run(entry: Entry, unfinished: Collection[str]) -> Iterator[Candidate]:
     """Waste of one run: the whole directory if nothing came of it, else its leftover files."""
     run = Run(entry.path)
     if entry.state != "unstarted" and (entry.state not in unfinished or run.finished):
         yield from _leftovers(run)
     elif not foreign_files(entry.path):
-        yield entry.path, "it never got anywhere" if entry.state == "unstarted" else entry.told
+        unstarted = entry.state == "unstarted"
+        yield entry.path, "it never got anywhere" if unstarted else entry.state_in_words
 
 
-def _uploaded(folder: Path, ids: Iterable[str]) -> Iterator[tuple[Path, str]]:
+def _uploaded(folder: Path, run_ids: Iterable[str]) -> Iterator[Candidate]:
+    """Copies of these runs that wandb has uploaded."""
     home = folder / ".wandb" / "wandb"
     if home.is_symlink() or home.parent.is_symlink():
         return
     for path in sorted(home.glob("offline-run-*")):
-        mine = any(path.name.split("-", 3)[-1].startswith(run_id) for run_id in ids)
-        if mine and path.is_dir() and not path.is_symlink() and any(path.glob("*.wandb.synced")):
+        name = path.name.split("-", 3)[-1]
+        of_these_runs = any(name.startswith(run_id) for run_id in run_ids)
+        if not of_these_runs or not path.is_dir() or path.is_symlink():
+            continue
+        if any(path.glob("*.wandb.synced")):
             yield path, "wandb sync has uploaded it"
 
 
@@ -149,43 +159,45 @@ def foreign_files(path: Path) -> list[Path]:
     """Files in a run's directory that posbench did not make. A directory with any of them is not
     deleted.
     """
-    found = [item for item in path.rglob("*") if item.is_symlink() or not item.is_dir()]
-    return [item for item in found if item.is_symlink() or not _made_here(Run(path), item)]
+    run = Run(path)
+    foreign = []
+    for item in path.rglob("*"):
+        if item.is_symlink() or (not item.is_dir() and not _made_here(run, item)):
+            foreign.append(item)
+    return foreign
 
 
 def _made_here(run: Run, path: Path) -> bool:
-    return path in run.files or OWN.fullmatch(path.relative_to(run.path).as_posix()) is not None
+    """True for a file of a run that posbench has made, by its name and place."""
+    within = path.relative_to(run.path).as_posix()
+    return path in run.files or EVALUATION.fullmatch(within) is not None
 
 
-def _leftovers(run: Run) -> Iterator[tuple[Path, str]]:
-    for path in (path for path, _ in files(run.path) if _made_here(run, path)):
+def _leftovers(run: Run) -> Iterator[Candidate]:
+    """Files of a run that are of no use."""
+    for path, _ in files(run.path):
+        if not _made_here(run, path):
+            continue
         if run.finished and path in (run.state, run.previous_state):
             yield path, "the training is finished: its weights are there"
         elif TEMPORARY.fullmatch(path.name):
             if not locked(path):
                 yield path, "half of a file whose writer is gone"
-        elif (
-            path.suffix == ".npz"
-            and not path.name.endswith(PART)
-            and not path.with_suffix(".json").exists()
-        ):
-            yield path, "arrays without the rows they belong to"
+        elif path.suffix == ".npz" and not path.name.endswith(PART):
+            if not path.with_suffix(".json").exists():
+                yield path, "arrays without the rows they belong to"
 
 
 def _tokens_used(folder: Path) -> set[str]:
+    """Keys (`_tokens_key`) of the tokens that the runs of a folder were trained on."""
     from posbench.data.tokenizers import tokenizer_name
 
     used = set()
     for path in run_directories(folder):
         data = read_metadata(path).nested.get("data") or {}
         with contextlib.suppress(KeyError, TypeError):
-            used.add(
-                _tokens_key(
-                    data["name"],
-                    data["source"],
-                    tokenizer_name(data["tokenizer"], data["vocab_size"]),
-                )
-            )
+            tokenizer = tokenizer_name(data["tokenizer"], data["vocab_size"])
+            used.add(_tokens_key(data["name"], data["source"], tokenizer))
     return used
 
 

@@ -27,6 +27,7 @@ from posbench.results.run_metadata import (
 from posbench.results.search import files, run_directories
 from posbench.runs.directory import Run
 
+MOST_SHOWN = 10_000  # bytes of a failure's first line
 STATES = ("finished", "running", "interrupted", "failed", "unstarted", "damaged")
 
 
@@ -51,7 +52,7 @@ class Entry:
     checkpoint: bool = False
 
     @property
-    def told(self) -> str:
+    def state_in_words(self) -> str:
         """State in words."""
         if self.state == "interrupted" and not self.checkpoint:
             return "interrupted, no checkpoint yet"
@@ -74,73 +75,98 @@ def list_runs(folder: Path) -> list[Entry]:
 
     An unreadable run is listed as such; one that is deleted meanwhile is left out. Raises RunError
     when the folder cannot be read."""
-    found: dict[Path, tuple[Entry, RunMetadata]] = {}
+    entries: dict[Path, Entry] = {}
+    runs: list[RunMetadata] = []
     for path in run_directories(folder):
         try:
-            found[path] = describe_run(path)
+            entry, metadata = describe_run(path)
         except FileNotFoundError:
             continue
         except (OSError, RunError) as error:
-            damaged = Entry(
-                path, "damaged", f"cannot be read ({getattr(error, 'strerror', error)})"
-            )
-            found[path] = damaged, RunMetadata(path, {}, {})
-    words = _distinguishing_words([origin for _, origin in found.values()])
+            reason = f"cannot be read ({getattr(error, 'strerror', error)})"
+            entry = Entry(path, "damaged", reason)
+            metadata = RunMetadata(path, {}, {})
+        entries[path] = entry
+        runs.append(metadata)
+    words = _distinguishing_words(runs)
     return [
-        replace(entry, encoding=entry.encoding + words[path]) for path, (entry, _) in found.items()
+        replace(entry, encoding=entry.encoding + words[path]) for path, entry in entries.items()
     ]
 
 
 def describe_run(path: Path, held: bool = False) -> tuple[Entry, RunMetadata]:
-    """Entry of the run in `path`, without the words that tell it from other runs, and its origin.
+    """Entry of the run in `path`, without the words that tell it from other runs, and its metadata.
 
     `held` means that the caller has its lock. Raises OSError or RunError when it cannot be read.
     """
-    run, origin = Run(path), read_metadata(path)
-    there = [status for item, status in files(path) if item != run.lock_file]
-    damage = "" if origin.whole or not run.config.exists() else "config.yaml cannot be read"
-    if not origin.whole:
-        origin = replace(origin, nested={})
+    run = Run(path)
+    metadata = read_metadata(path)
+    if not metadata.whole:
+        metadata = replace(metadata, nested={})
+    statuses = [status for item, status in files(path) if item != run.lock_file]
+    changed = max([status.st_mtime for status in statuses], default=path.stat().st_mtime)
     summary = or_nothing(run.read_summary) if run.finished else {}
-    if run.finished and not run.config.exists():
-        damage = "config.yaml is missing"
-    if run.finished and not summary:
-        damage = damage or "train.json cannot be read"
-    last = (
-        {}
-        if run.finished
-        else next((line for line in reversed(read_lines(run.train_log)) if "step" in line), {})
-    )
-    begun = "finished" if run.finished else "interrupted" if run.has_state or last else "unstarted"
-    state = "damaged" if damage else "failed" if run.failure.exists() else begun
+    last = {} if run.finished else _last_logged(run)
     loss = summary.get("validation_loss", last.get("validation_loss"))
+    damage = _damage(run, metadata, summary)
+    if not held and locked(run.lock_file):
+        state = "running"
+    elif damage:
+        state = "damaged"
+    elif run.failure.exists():
+        state = "failed"
+    else:
+        state = _progress_state(run, last)
     entry = Entry(
         path=path,
-        state="running" if not held and locked(run.lock_file) else state,
+        state=state,
         reason=damage or _failure(run),
-        encoding=_encoding_name(origin.nested),
-        seed=_whole_number(origin.config.get("seed")),
+        encoding=_encoding_name(metadata.nested),
+        seed=_whole_number(metadata.config.get("seed")),
         steps=_whole_number(summary.get("steps", last.get("step"))) or 0,
-        total=_whole_number(origin.config.get("train.steps")),
+        total=_whole_number(metadata.config.get("train.steps")),
         loss=loss if isinstance(loss, float) else None,
         evaluations=len(run.eval_files()),
-        size=sum(status.st_size for status in there),
-        age=max(
-            0.0,
-            time.time() - max([status.st_mtime for status in there], default=path.stat().st_mtime),
-        ),
+        size=sum(status.st_size for status in statuses),
+        age=max(0.0, time.time() - changed),
         checkpoint=run.has_state,
     )
-    return entry, origin
+    return entry, metadata
+
+
+def _damage(run: Run, metadata: RunMetadata, summary: dict) -> str:
+    """Sentence about a damaged or missing file, or ""."""
+    if run.finished and not run.config.exists():
+        return "config.yaml is missing"
+    if run.config.exists() and not metadata.whole:
+        return "config.yaml cannot be read"
+    if run.finished and not summary:
+        return "train.json cannot be read"
+    return ""
+
+
+def _last_logged(run: Run) -> dict:
+    """Last line of a step in the log of a training, {} without any."""
+    for line in reversed(read_lines(run.train_log)):
+        if "step" in line:
+            return line
+    return {}
+
+
+def _progress_state(run: Run, last_line: dict) -> str:
+    if run.finished:
+        return "finished"
+    return "interrupted" if run.has_state or last_line else "unstarted"
 
 
 def _failure(run: Run) -> str:
     """First line of failure.txt, or ""."""
     try:
-        said = read_bytes(run.failure)
+        output = read_bytes(run.failure)
     except (OSError, RunError):
         return ""
-    return str(printable(said.split(b"\n", 1)[0][:10_000].decode(errors="replace").strip()))
+    first_line = output.split(b"\n", 1)[0][:MOST_SHOWN]
+    return str(printable(first_line.decode(errors="replace").strip()))
 
 
 def _whole_number(value: object) -> int | None:
@@ -177,24 +203,30 @@ def _encoding_settings(config: Mapping[str, object]) -> dict[str, object]:
     return settings
 
 
-def _distinguishing_words(origins: Sequence[RunMetadata]) -> dict[Path, str]:
+def _distinguishing_words(runs: Sequence[RunMetadata]) -> dict[Path, str]:
     """{path: words such as " steps=1000"} that tell trainings of one encoding apart, seeds aside.
     Long ones omit common values.
     """
-    groups: dict[object, list[RunMetadata]] = defaultdict(list)
-    for origin in origins:
-        groups[text(origin.config.get("encoding._target_"))].append(origin)
+    groups: dict[str, list[RunMetadata]] = defaultdict(list)
+    for metadata in runs:
+        groups[text(metadata.config.get("encoding._target_"))].append(metadata)
     words: dict[Path, str] = {}
     for group in groups.values():
-        own = [_encoding_settings(origin.config) | origin.training for origin in group]
-        differ = distinguishing_keys(own)
-        usual = {
-            key: ABSENT if ABSENT in them else statistics.mode(them) if len(differ) > 2 else None
-            for key, them in differ.items()
-        }
-        for i, (origin, config) in enumerate(zip(group, own, strict=True)):
-            said = setting_words(config, list(differ))
-            words[origin.path] = "".join(
-                word for key, word in said.items() if differ[key][i] != usual[key]
+        configs = [_encoding_settings(run.config) | run.training for run in group]
+        values_of_keys = distinguishing_keys(configs)
+        omit_common = len(values_of_keys) > 2
+        for i, (metadata, config) in enumerate(zip(group, configs, strict=True)):
+            key_words = setting_words(config, list(values_of_keys))
+            words[metadata.path] = "".join(
+                key_words[key]
+                for key, values in values_of_keys.items()
+                if values[i] != _usual(values, omit_common)
             )
     return words
+
+
+def _usual(values: Sequence[str], omit_common: bool) -> str | None:
+    """Value of a key that is not worth a word: (absent), or with `omit_common` the commonest."""
+    if ABSENT in values:
+        return ABSENT
+    return statistics.mode(values) if omit_common else None

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from posbench.common.defuse import printable
 from posbench.common.errors import RunError
@@ -25,21 +25,19 @@ if TYPE_CHECKING:
 
 # Keys of config.yaml that only describe the first command: paths and evaluations.
 NOT_TRAINING = {
-    "extension", "scale_attention", "evaluate", "log", "allow_untested", "check", "jobs", "results_dir", "cache_dir", "report_dir",
-    "run", "runs", "out", "dry", "experiment", "hydra",
+    "extension", "scale_attention", "evaluate", "log", "allow_untested", "check", "jobs",
+    "results_dir", "cache_dir", "report_dir", "run", "runs", "out", "dry", "experiment", "hydra",
 }  # fmt: skip
 ABSENT = "(absent)"
+# {field of Training: its key in provenance or summary}, where the names differ
 NOTED_AS = {
     "changed": "dirty_diff",
     "weights_sha256": "sha256",
     "parameters": "n_parameters",
-}  # in provenance and summary
+}
 SHARE = 0.2  # share of the steps, at the end, used for the slope
-PLACES = (
-    "model.path",
-    "model.engine.path",
-    "encoding.name",
-)  # of a checkpoint; of an engine, of which a server says a name alone
+# Keys of the place of a checkpoint or of an engine, of which a server says a name alone.
+PLACES = ("model.path", "model.engine.path", "encoding.name")
 
 
 @dataclass(frozen=True)
@@ -76,8 +74,8 @@ class RunMetadata:
     @property
     def versions(self) -> dict[str, object]:
         """{name: version} of Python and the libraries."""
-        found = self.provenance.get("versions")
-        return found if isinstance(found, dict) else {}
+        versions = self.provenance.get("versions")
+        return versions if isinstance(versions, dict) else {}
 
     @property
     def training(self) -> dict[str, object]:
@@ -88,28 +86,35 @@ class RunMetadata:
             *(f"train.{name}" for name in (*NOT_TRAIN, "scale_attention", "parent")),
             *(f"model.{name}" for name in NOT_MODEL),
         ]
-        kept = {
-            key: value
-            for key, value in self.config.items()
-            if key.startswith(("model.", "train.")) and not under(key, skipped)
-        }
-        if (
-            "model.checkpoint.sha256" in kept
-        ):  # the name of its folder comes first, then its shape and content
-            sha256 = str(kept.pop("model.checkpoint.sha256"))
-            place = next((found for key in PLACES if (found := self.config.get(key))), "")
-            kept = {
-                "checkpoint": Path(str(place).rpartition(":")[2]).name,
-                **kept,
-                "sha256": sha256[:10],
-            }
-        if isinstance(lengths := kept.get("train.length"), list) and len(lengths) == 1:
-            kept["train.length"] = lengths[0]
-        return {**kept, "data": self.fingerprint[:10]} if kept else {}
+        settings = {}
+        for key, value in self.config.items():
+            if key.startswith(("model.", "train.")) and not under(key, skipped):
+                settings[key] = value
+        if not settings:
+            return {}
+        if "model.checkpoint.sha256" in settings:
+            # The name of its folder comes first, then its shape and content.
+            sha256 = str(settings.pop("model.checkpoint.sha256"))
+            settings = {"checkpoint": self._place_name(), **settings, "sha256": sha256[:10]}
+        lengths = settings.get("train.length")
+        if isinstance(lengths, list) and len(lengths) == 1:
+            settings["train.length"] = lengths[0]
+        return {**settings, "data": self.fingerprint[:10]}
+
+    def _place_name(self) -> str:
+        """Name of the folder of a checkpoint, or of the model that an engine serves."""
+        for key in PLACES:
+            if self.config.get(key):
+                return Path(str(self.config[key]).rpartition(":")[2]).name
+        return ""
 
 
 def under(key: str, names: Iterable[str]) -> bool:
-    """True for one of the names or a key below it: encoding.slope_scale stands under encoding."""
+    """True for one of the names or a key below it.
+
+    >>> under("encoding.slope_scale", ["encoding"]), under("encodings", ["encoding"])
+    (True, False)
+    """
     return any(key == name or key.startswith(f"{name}.") for name in names)
 
 
@@ -124,19 +129,23 @@ def read_metadata(path: Path) -> RunMetadata:
     )
 
 
-def or_nothing(reader: Callable[..., object], *given: object) -> dict:
+def or_nothing(reader: Callable[..., object], *arguments: object) -> dict:
     """Printable content that `reader` returns; {} if it is no dict, or if the file is missing or
     damaged.
     """
     with contextlib.suppress(RunError, OSError):
-        content = printable(reader(*given))
-        return content if isinstance(content, dict) else {}
+        content = printable(reader(*arguments))
+        if isinstance(content, dict):
+            return content
     return {}
 
 
 def flatten(node: object, prefix: str = "") -> dict[str, object]:
     """{dotted key: value} of a nested configuration. Whole floats become int, so that 1.0 and 1 are
     equal.
+
+    >>> flatten({"train": {"steps": 100, "lr": 1.0}, "seed": 0})
+    {'train.steps': 100, 'train.lr': 1, 'seed': 0}
     """
     if not isinstance(node, dict):
         return {}
@@ -159,12 +168,12 @@ def differing(configs: Sequence[Mapping[str, object]]) -> dict[str, list[str]]:
     A missing key of identity.FIELDS_ADDED_LATER counts as its default.
     """
     keys = dict.fromkeys(key for config in configs for key in config)
-    found = {}
+    values = {}
     for key in keys:
         default = _whole_as_int(FIELDS_ADDED_LATER.get(key, ABSENT))
         if len({text(config.get(key, default)) for config in configs}) > 1:
-            found[key] = [text(config.get(key, ABSENT)) for config in configs]
-    return found
+            values[key] = [text(config.get(key, ABSENT)) for config in configs]
+    return values
 
 
 def text(value: object) -> str:
@@ -172,16 +181,39 @@ def text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
-def training_settings(origin: RunMetadata) -> dict[str, object]:
+def training_settings(metadata: RunMetadata) -> dict[str, object]:
     """Settings in which two trainings are compared: the configuration without paths and
     evaluations, and the data fingerprint.
     """
-    kept = {
-        key: value
-        for key, value in origin.config.items()
-        if not under(key, NOT_TRAINING) and not key.endswith(f".{CHOICE}")
-    }
-    return {**kept, "data fingerprint": origin.fingerprint[:16] or ABSENT}
+    settings = {}
+    for key, value in metadata.config.items():
+        if not under(key, NOT_TRAINING) and not key.endswith(f".{CHOICE}"):
+            settings[key] = value
+    settings["data fingerprint"] = metadata.fingerprint[:16] or ABSENT
+    return settings
+
+
+class Way(NamedTuple):
+    """Columns that trainings share which are told apart by their settings: these are of one
+    encoding, its yaml included.
+    """
+
+    source: str | None
+    encoding: str
+    data: str
+    tokenizer: str
+    trained_scale: str
+    finetune: str
+
+
+class Group(NamedTuple):
+    """Trainings of one way at one length, with one set of the encoding's arguments: those that
+    should differ in their seeds alone.
+    """
+
+    way: Way
+    train_len: int
+    encoding_args: str
 
 
 def variants(
@@ -194,64 +226,94 @@ def variants(
     length, or with one set of the encoding's arguments, is named everywhere, so that one name means
     one way of training. If two of one seed have equal or unreadable configurations, the hash in
     their run_id is used, since nothing else is known to differ."""
-    groups: dict[tuple, dict[str, int]] = defaultdict(dict)
-    shared = ("data", "tokenizer", "trained_scale", "finetune")
+    seeds: dict[Group, dict[str, int]] = defaultdict(dict)  # {group: {run_id: seed}}
     for evaluation in evaluations:
-        row = {**evaluation.first, "finetune": run_prefix(evaluation.first["finetune"] or "")}
-        encoding = closest_yaml("encoding", row["encoding"], row["encoding_args"])
-        kind = (evaluation.source, encoding, *(text(row[name]) for name in shared))
-        groups[kind, row["train_len"], text(row["encoding_args"])][row["run_id"]] = row["seed"]
-    configs = [
-        {one: origins[one].training for one in group if one in origins and origins[one].training}
-        for group in groups.values()
-    ]
-    named: dict[tuple, dict[str, None]] = defaultdict(dict)
-    keys: dict[str, None] = {}
-    for (kind, *_), known in zip(groups, configs, strict=True):
-        named[kind] |= dict.fromkeys(distinguishing_keys(list(known.values())))
-        keys |= dict.fromkeys(differing(list(known.values())))
+        seeds[_group_of(evaluation)][evaluation.first["run_id"]] = evaluation.first["seed"]
+    configs: dict[Group, dict[str, dict]] = {}  # {group: {run_id: settings}, as far as readable}
+    keys_of_way: dict[Way, dict[str, None]] = defaultdict(dict)  # ordered sets
+    all_keys: dict[str, None] = {}
+    for group, run_ids in seeds.items():
+        configs[group] = _readable_settings(run_ids, origins)
+        settings = list(configs[group].values())
+        keys_of_way[group.way] |= dict.fromkeys(distinguishing_keys(settings))
+        all_keys |= dict.fromkeys(differing(settings))
     words: dict[str, dict[str, str]] = {}
-    for (kind, *_), group, known in zip(groups, groups.values(), configs, strict=True):
-        words |= {
-            run_id: setting_words(config, list(named[kind]))
-            for run_id, config in known.items()
-            if named[kind]
-        }
-        alike = Counter((*words.get(run_id, {}).values(), seed) for run_id, seed in group.items())
-        if (
-            max(alike.values()) > 1
-        ):  # mark the whole group, since it is unknown which seeds belong together
-            keys["run_id"] = None
-            hashes = [run_id.rsplit("-", 1)[-1] for run_id in group]
-            names = hashes if len(set(hashes)) == len(hashes) else list(group)
-            words |= {
-                run_id: {**words.get(run_id, {}), "run_id": f" run={name}"}
-                for run_id, name in zip(group, names, strict=True)
-            }
-    return words, list(keys)
+    for group, of_group in seeds.items():
+        keys = list(keys_of_way[group.way])
+        if keys:
+            for run_id, config in configs[group].items():
+                words[run_id] = setting_words(config, keys)
+        alike = Counter(
+            (*words.get(run_id, {}).values(), seed) for run_id, seed in of_group.items()
+        )
+        if max(alike.values()) > 1:
+            # Mark the whole group, since it is unknown which seeds belong together.
+            all_keys["run_id"] = None
+            for run_id, name in _short_run_ids(list(of_group)).items():
+                words[run_id] = {**words.get(run_id, {}), "run_id": f" run={name}"}
+    return words, list(all_keys)
+
+
+def _group_of(evaluation: "Evaluation") -> Group:
+    row = evaluation.first
+    way = Way(
+        evaluation.source,
+        closest_yaml("encoding", row["encoding"], row["encoding_args"]),
+        text(row["data"]),
+        text(row["tokenizer"]),
+        text(row["trained_scale"]),
+        text(run_prefix(row["finetune"] or "")),
+    )
+    return Group(way, row["train_len"], text(row["encoding_args"]))
+
+
+def _readable_settings(
+    run_ids: Iterable[str], origins: Mapping[str, RunMetadata]
+) -> dict[str, dict[str, object]]:
+    """{run_id: its settings} of the runs whose configuration can be read."""
+    settings = {}
+    for run_id in run_ids:
+        if run_id in origins and origins[run_id].training:
+            settings[run_id] = origins[run_id].training
+    return settings
+
+
+def _short_run_ids(run_ids: Sequence[str]) -> dict[str, str]:
+    """{run_id: its hash}, or whole ids where two have one hash."""
+    hashes = [run_id.rsplit("-", 1)[-1] for run_id in run_ids]
+    if len(set(hashes)) < len(hashes):
+        return {run_id: run_id for run_id in run_ids}
+    return dict(zip(run_ids, hashes, strict=True))
 
 
 def distinguishing_keys(configs: Sequence[Mapping[str, object]]) -> dict[str, list[str]]:
     """{key: its value in each configuration, as text} for as few keys as tell the configurations
     apart.
     """
-    kept: dict[str, list[str]] = {}
+    chosen: dict[str, list[str]] = {}
+    n_apart = 1  # configurations that the chosen keys tell apart
     for key, values in differing(configs).items():
-        if len(set(zip(*kept.values(), values, strict=True))) > len(
-            set(zip(*kept.values(), strict=True))
-        ):
-            kept[key] = values
-    return kept
+        n_with_key = len(set(zip(*chosen.values(), values, strict=True)))
+        if n_with_key > n_apart:
+            chosen[key] = values
+            n_apart = n_with_key
+    return chosen
 
 
 def setting_words(config: Mapping[str, object], keys: Sequence[str]) -> dict[str, str]:
-    """{key: words such as " steps=1000"} of a configuration."""
-    short = [key.rpartition(".")[2] for key in keys]
-    names = short if len(set(short)) == len(short) else keys
-    return {
-        key: f" {name}={text(config.get(key, FIELDS_ADDED_LATER.get(key, ABSENT)))}"
-        for key, name in zip(keys, names, strict=True)
-    }
+    """{key: words such as " steps=1000"} of a configuration.
+
+    >>> setting_words({"train.steps": 1000, "seed": 0}, ["train.steps"])
+    {'train.steps': ' steps=1000'}
+    """
+    names = [key.rpartition(".")[2] for key in keys]
+    if len(set(names)) < len(names):
+        names = keys
+    words = {}
+    for key, name in zip(keys, names, strict=True):
+        value = config.get(key, FIELDS_ADDED_LATER.get(key, ABSENT))
+        words[key] = f" {name}={text(value)}"
+    return words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,9 +333,8 @@ class Training:
     tokens: int | None
     loss: float | None  # mean over the last steps
     validation_loss: float | None
-    end_slope: (
-        float | None
-    )  # nats/token per million further tokens, extrapolated from the last fifth
+    # nats/token per million further tokens, extrapolated from the last fifth
+    end_slope: float | None
     started: str | None
     seconds: float | None
     device: str | None
@@ -287,43 +348,50 @@ class Training:
 
 
 def trainings(
-    origins: Iterable[RunMetadata], names: Mapping[str, str] | None = None
+    runs: Iterable[RunMetadata], names: Mapping[str, str] | None = None
 ) -> list[Training]:
     """Trainings of run directories, in their order. Unreadable fields stay empty. `names` is
     {run_id: display name of the encoding}.
     """
-    made = []
-    for origin in (origin for origin in origins if origin.config or origin.provenance):
-        found = {**origin.provenance, **origin.versions, **origin.summary}
-        found = {one.name: found.get(NOTED_AS.get(one.name, one.name)) for one in fields(Training)}
-        name = origin.path.name
-        made.append(
-            Training(
-                **{
-                    **found,
-                    "run_id": name,
-                    "encoding": (names or {}).get(name),
-                    "end_slope": end_slope(origin),
-                }
-            )
-        )
-    return made
+    return [
+        _training(metadata, (names or {}).get(metadata.path.name))
+        for metadata in runs
+        if metadata.config or metadata.provenance
+    ]
 
 
-def end_slope(origin: RunMetadata) -> float | None:
+def _training(metadata: RunMetadata, encoding: str | None) -> Training:
+    facts = {**metadata.provenance, **metadata.versions, **metadata.summary}
+    values = {
+        column.name: facts.get(NOTED_AS.get(column.name, column.name))
+        for column in fields(Training)
+    }
+    values["run_id"] = metadata.path.name
+    values["encoding"] = encoding
+    values["end_slope"] = end_slope(metadata)
+    return Training(**values)
+
+
+def end_slope(metadata: RunMetadata) -> float | None:
     """Slope of a line fitted through the last logged training losses, per million tokens."""
-    if origin.end_slope is not None:
-        return origin.end_slope
+    if metadata.end_slope is not None:
+        return metadata.end_slope
     import numpy as np
 
     try:
-        lines = [
-            (line["tokens"] / 1e6, line["loss"])
-            for line in read_lines(Run(origin.path).train_log)
-            if "loss" in line
-        ]
-        points = np.array(lines, dtype=float)
+        points = np.array(
+            [
+                (line["tokens"] / 1e6, line["loss"])
+                for line in read_lines(Run(metadata.path).train_log)
+                if "loss" in line
+            ],
+            dtype=float,
+        )
     except (ValueError, KeyError, TypeError):
         return None
-    late = points[points[:, 0] >= (1 - SHARE) * points[-1, 0]] if len(points) else points
-    return float(np.polyfit(*late.T, 1)[0]) if len(late) >= 3 and np.isfinite(late).all() else None
+    if not len(points):
+        return None
+    late = points[points[:, 0] >= (1 - SHARE) * points[-1, 0]]
+    if len(late) < 3 or not np.isfinite(late).all():
+        return None
+    return float(np.polyfit(*late.T, 1)[0])

@@ -105,7 +105,7 @@ def names(results: Path) -> set[str]:
 
 def test_every_state_is_told(results):
     found = {entry.path.name[-1]: entry for entry in list_runs(results)}
-    assert {digit: entry.told for digit, entry in found.items()} == {
+    assert {digit: entry.state_in_words for digit, entry in found.items()} == {
         "1": "finished",
         "2": "interrupted",
         "3": "failed: ValueError: boom",
@@ -281,8 +281,8 @@ def test_what_cannot_be_locked_is_kept_and_named_with_the_reason(results, monkey
         and wastes["2"].path.exists()
         and wastes["2"].why == "interrupted"
     )
-    assert "[Errno 13] Permission denied" in wastes["2"].kept and not any(
-        wastes[digit].kept for digit in "348"
+    assert "[Errno 13] Permission denied" in wastes["2"].not_deleted and not any(
+        wastes[digit].not_deleted for digit in "348"
     )
 
 
@@ -369,7 +369,7 @@ def test_a_run_that_cannot_be_read_or_goes_away_costs_no_other(results, monkeypa
     )
     found = {entry.path.name: entry for entry in list_runs(results)}
     assert (
-        found[unreadable].told == "damaged: cannot be read (Permission denied)"
+        found[unreadable].state_in_words == "damaged: cannot be read (Permission denied)"
         and gone not in found
         and len(found) == 7
     )

@@ -180,7 +180,7 @@ def test_a_spoiled_file_is_a_sentence_and_costs_no_other_run(folder, named, kind
     )
     found = collect(evals(folder), "", "", skip_damaged=True)
     if named == CONFIG:
-        assert {entry.path: entry.told for entry in list_runs(folder)} == {
+        assert {entry.path: entry.state_in_words for entry in list_runs(folder)} == {
             run.path: "damaged: config.yaml cannot be read",
             sound.path: "unstarted",
         }

@@ -98,7 +98,7 @@ def _list(found: list[Entry], chosen: dict) -> None:
                 str(one.evaluations),
                 _size(one.size),
                 _age(one.age),
-                one.told,
+                one.state_in_words,
             )
         )
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -146,11 +146,11 @@ def _gc(folder: Path, found: list[Entry], chosen: dict) -> None:
     for waste in itertools.chain(
         wastes, unused_tokens(Path(cache), folder, delete) if cache else ()
     ):
-        listed, gone = listed + 1, gone + (0 if waste.kept else waste.size)
+        listed, gone = listed + 1, gone + (0 if waste.not_deleted else waste.size)
         print(
             printable(
                 f"{_size(waste.size):>11}  {waste.path} "
-                f" {waste.why}{f' (kept: {waste.kept})' if waste.kept else ''}"
+                f" {waste.why}{f' (kept: {waste.not_deleted})' if waste.not_deleted else ''}"
             )
         )
     left_alone = sum(entry.state == "running" for entry in found)
