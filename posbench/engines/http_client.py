@@ -38,6 +38,14 @@ class Answer(NamedTuple):
         return f"{self.status}, {shown(masked(self.content[:BEGINNING].decode(errors='replace')))}"
 
 
+class _Passing(Exception):
+    """Fault that another try may mend, and the seconds after which the server wants it."""
+
+    def __init__(self, fault: str, retry_after: float = math.nan):
+        super().__init__(fault)
+        self.retry_after = retry_after
+
+
 class Client:
     """Connections to the server at `url`, which several threads may use at the same time.
 
@@ -72,38 +80,44 @@ class Client:
         """JSON of an answer about so many tokens, after so many tries.
 
         Raises `error`, and ConfigError for a key that the server does not take."""
-        import httpx
-
-        largest = LARGEST + LARGEST_OF_TOKEN * tokens
         for attempt in range(tries):
-            pause = min(2.0**attempt, LONGEST)
             try:
-                answer = self._read(method, path, body, largest)
-            # RuntimeError where `close` was called
-            except (httpx.HTTPError, httpx.InvalidURL, RuntimeError) as cause:
-                fault = f"{type(cause).__name__}: {first_line(cause)}"
-            else:
-                if len(answer.content) > largest:
-                    raise error(
-                        f"{self.url}{path} answers with more than {largest / 2**20:,.0f} MiB, too"
-                        f" much for {tokens} tokens: see what runs there."
-                    )
-                if answer.status == 200:
-                    try:
-                        return json.loads(answer.content)
-                    except (ValueError, RecursionError):
-                        fault = f"{answer.quoted()}, which is no JSON"
-                else:
-                    self._check_status(answer, path, error)
-                    fault = answer.quoted()
-                    if math.isfinite(answer.retry_after):
-                        pause = min(max(answer.retry_after, 0.0), LONGEST)
-            if attempt + 1 < tries and self.closed.wait(pause):
+                return self._try(method, path, body, error, tokens)
+            except _Passing as passing:
+                fault = passing
+            pause = fault.retry_after if math.isfinite(fault.retry_after) else 2.0**attempt
+            last = attempt + 1 == tries
+            if not last and self.closed.wait(min(max(pause, 0.0), LONGEST)):
                 break
         raise error(
             f"{self.url}{path} does not answer as it should ({fault}): see that it runs, and run"
             " the same command again."
         )
+
+    def _try(
+        self, method: str, path: str, body: dict | None, error: type[Exception], tokens: int
+    ) -> Any:
+        """JSON of an answer. Raises _Passing where another try may succeed, else as `ask`."""
+        import httpx
+
+        largest = LARGEST + LARGEST_OF_TOKEN * tokens
+        try:
+            answer = self._read(method, path, body, largest)
+        # RuntimeError where `close` was called
+        except (httpx.HTTPError, httpx.InvalidURL, RuntimeError) as cause:
+            raise _Passing(f"{type(cause).__name__}: {first_line(cause)}") from cause
+        if len(answer.content) > largest:
+            raise error(
+                f"{self.url}{path} answers with more than {largest / 2**20:,.0f} MiB, too much for"
+                f" {tokens} tokens: see what runs there."
+            )
+        if answer.status != 200:
+            self._check_status(answer, path, error)
+            raise _Passing(answer.quoted(), answer.retry_after)
+        try:
+            return json.loads(answer.content)
+        except (ValueError, RecursionError) as cause:
+            raise _Passing(f"{answer.quoted()}, which is no JSON") from cause
 
     def _check_status(self, answer: Answer, path: str, error: type[Exception]) -> None:
         """Raise an error for a status after which the same request cannot succeed."""

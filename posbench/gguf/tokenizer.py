@@ -167,23 +167,15 @@ def _sentencepiece(file: GgufFile) -> dict:
     vocabulary = _vocabulary(file, tokens)
     if not all(map(math.isfinite, scores)):
         raise _damaged(file, "has a token whose score is not a number")
-    byte_tokens = _of_type(tokens, types, BYTE)
-    if byte_tokens and sorted(byte_tokens) != BYTE_TOKENS:
-        raise _damaged(file, f"holds {len(byte_tokens)} tokens for bytes, which are not the 256")
-    unknown = _of_type(tokens, types, UNKNOWN)
-    if len(unknown) > 1 or not (unknown or byte_tokens):
-        raise _damaged(file, f"holds {len(unknown)} unknown tokens")
-    space_before_text = file.metadata.get("tokenizer.ggml.add_space_prefix", True)
-    if not isinstance(space_before_text, bool):
-        raise _damaged(file, "has an add_space_prefix that is neither true nor false")
     model = {
         "type": "BPE",
         "vocab": vocabulary,
         "merges": _merges(vocabulary, types, scores),
-        "byte_fallback": bool(byte_tokens),
-        "unk_token": unknown[0] if unknown else None,
-        "fuse_unk": True,
+        **_unknown_characters(file, tokens, types),
     }
+    space_before_text = file.metadata.get("tokenizer.ggml.add_space_prefix", True)
+    if not isinstance(space_before_text, bool):
+        raise _damaged(file, "has an add_space_prefix that is neither true nor false")
     added = {
         index: token
         for index, token in enumerate(tokens)
@@ -206,6 +198,21 @@ def _sentencepiece(file: GgufFile) -> dict:
         pre_tokenizer=None,
         decoder={"type": "Sequence", "decoders": decoders},
     )
+
+
+def _unknown_characters(file: GgufFile, tokens: list[str], types: array) -> dict:
+    """Keys of the model for characters outside the vocabulary: bytes, or an unknown token."""
+    byte_tokens = _of_type(tokens, types, BYTE)
+    if byte_tokens and sorted(byte_tokens) != BYTE_TOKENS:
+        raise _damaged(file, f"holds {len(byte_tokens)} tokens for bytes, which are not the 256")
+    unknown = _of_type(tokens, types, UNKNOWN)
+    if len(unknown) > 1 or not (unknown or byte_tokens):
+        raise _damaged(file, f"holds {len(unknown)} unknown tokens")
+    return {
+        "byte_fallback": bool(byte_tokens),
+        "unk_token": unknown[0] if unknown else None,
+        "fuse_unk": True,
+    }
 
 
 def _of_type(tokens: list[str], types: array, kind: int) -> list[str]:
