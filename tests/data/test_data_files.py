@@ -187,14 +187,19 @@ def test_an_empty_split_says_what_counts_as_a_document(tmp_path, text):
         prepare(local(tmp_path / "texts"), tmp_path / "cache")
 
 
-@pytest.mark.parametrize(
-    "line",
-    ["{", "[]", json.dumps({"file": 5, "order": 1, "sha256": "a"}),
-     json.dumps({"file": "test/t.txt", "order": [1], "sha256": "a"}) + '\n{"file": "test/u.txt", "order": 1, "sha256": "a"}', "\udcff"],
-    ids=lambda line: ascii(line[:40]),
-)  # fmt: skip
-def test_a_list_of_books_that_is_none_is_refused(tmp_path, line):
+BOOK = {"file": "test/t.txt", "order": 1, "sha256": "a"}
+NO_MANIFESTS = {
+    "cut short": "{",
+    "a list": "[]",
+    "a number as file": json.dumps({**BOOK, "file": 5}),
+    "orders of two types": json.dumps({**BOOK, "order": [1]}) + "\n" + json.dumps(BOOK),
+    "no UTF-8": "\udcff",
+}
+
+
+@pytest.mark.parametrize("content", NO_MANIFESTS.values(), ids=NO_MANIFESTS)
+def test_a_list_of_books_that_is_none_is_refused(tmp_path, content):
     write(tmp_path, {"train/a.txt": "a", "test/t.txt": "t", "validation/v.txt": "v"})
-    (tmp_path / "MANIFEST.jsonl").write_bytes(line.encode(errors="surrogateescape"))
+    (tmp_path / "MANIFEST.jsonl").write_bytes(content.encode(errors="surrogateescape"))
     with pytest.raises(ConfigError, match="MANIFEST.jsonl|not UTF-8"):
         fingerprint(data_config("books") | {"path": str(tmp_path)})

@@ -27,15 +27,14 @@ def wheel(tmp_path, monkeypatch):
     rows = []
     for name, content in FILES.items():
         write(site, {name: content.decode()})
-        rows.append(
-            (
-                name,
-                "sha256="
-                + base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode(),
-            )
-        )
+        digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+        rows.append((name, f"sha256={digest}"))
     record = "".join(f"{name},{digest},{len(FILES[name])}\n" for name, digest in rows)
-    record += "small/__pycache__/core.cpython-311.pyc,,\nsmall-1.0.dist-info/INSTALLER,sha256=abc,4\nsetup_small.py,sha256=abc,4\n"
+    record += (
+        "small/__pycache__/core.cpython-311.pyc,,\n"
+        "small-1.0.dist-info/INSTALLER,sha256=abc,4\n"
+        "setup_small.py,sha256=abc,4\n"
+    )
     metadata = "Metadata-Version: 2.1\nName: small\nVersion: 1.0\n"
     write(site, {"small-1.0.dist-info/RECORD": record, "small-1.0.dist-info/METADATA": metadata})
     monkeypatch.syspath_prepend(str(site))

@@ -36,13 +36,21 @@ def spm() -> sentencepiece.SentencePieceProcessor:
     """A BPE trained as Llama's was: no normalisation, bytes for what it does not know, and one
     user-defined piece.
     """
-    kept = io.BytesIO()
+    written = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(PROSE), model_writer=kept, model_type="bpe", vocab_size=SIZE, byte_fallback=True, split_digits=True,
-        normalization_rule_name="identity", remove_extra_whitespaces=False, allow_whitespace_only_pieces=True,
-        user_defined_symbols=["<mask>"], minloglevel=2,
-    )  # fmt: skip
-    return sentencepiece.SentencePieceProcessor(model_proto=kept.getvalue())
+        sentence_iterator=iter(PROSE),
+        model_writer=written,
+        model_type="bpe",
+        vocab_size=SIZE,
+        byte_fallback=True,
+        split_digits=True,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        allow_whitespace_only_pieces=True,
+        user_defined_symbols=["<mask>"],
+        minloglevel=2,
+    )
+    return sentencepiece.SentencePieceProcessor(model_proto=written.getvalue())
 
 
 def written(spm: sentencepiece.SentencePieceProcessor, **changed) -> dict:
