@@ -1,5 +1,4 @@
-"""A figure of one's own from a frame of results: each of its choices is a word of posbench.plot and
-scripts/plot.py.
+"""A figure of one's own from a frame: its choices are words of posbench.plot and scripts/plot.py.
 
 A value is read in nats, as a loss or as a difference to a reference, with the ends of its interval;
 then all three take the unit."""
@@ -9,11 +8,11 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.report.figures.captions import data_line, of_intervals, sentences, shortened
-from posbench.report.figures.lines import Mark, Panel
+from posbench.report.figures.lines import Mark, Panel, without_names
 from posbench.report.figures.loss_curves import bar
 from posbench.report.figures.method_lines import (
     Group,
@@ -35,17 +34,17 @@ from posbench.report.table_formats import METHOD
 if TYPE_CHECKING:
     import pandas
 
+# {word for y: name of the axis}
 UNITS = {
     "nats": "loss (nats/token)",
     "ppl": "perplexity",
     "bpb": "bits/byte",
     "accuracy": "accuracy",
 }
-DIFFERENCES = {
-    "difference": "floor",
-    "change": "change",
-}  # word for y that is nats minus this reference
-REFERENCES = {"none": "", "floor": "floor", "change": "no extension"}  # other references are lines
+# {word for y that is nats minus a reference: that reference}
+DIFFERENCES = {"difference": "floor", "change": "change"}
+# {reference: its name}; other references are lines
+REFERENCES = {"none": "", "floor": "floor", "change": "no extension"}
 ANY = object()  # any source
 XS = {
     "length": "length at evaluation (tokens)",
@@ -53,8 +52,11 @@ XS = {
     "position": "position (tokens)",
 }
 STYLES = ("paper", "dark")
-SECTIONS, LOST = 4, 8  # lines of a caption on what was measured; names of lines that state nothing
+SECTIONS = 4  # lines of a caption on what was measured
+LOST = 8  # names of lines that state nothing
+LISTED = 20  # words that an error lists
 MANY = 12  # places on x; with more, lines have no markers
+MOST_EXPONENT = 500.0  # nats whose perplexity is drawn as it is
 
 
 @dataclass(frozen=True)
@@ -75,14 +77,82 @@ class Options:
     ylim: tuple[float | None, float | None] = (None, None)
 
 
+class Quantities(NamedTuple):
+    """Drawn values: a unit of UNITS, minus a reference (of REFERENCES, or a line), by an x of XS."""
+
+    unit: str
+    reference: str
+    x: str
+
+    @property
+    def reference_is_line(self) -> bool:
+        """True if the reference is the name of a line."""
+        return self.reference not in REFERENCES
+
+    @property
+    def level(self) -> float | None:
+        """Value of a line that equals the reference; None without one."""
+        if self.reference == "none":
+            return None
+        return 1.0 if self.unit == "ppl" else 0.0
+
+    @property
+    def name(self) -> str:
+        """Name of the y axis, such as "loss minus floor (nats/token)"."""
+        head, bracket, rest = UNITS[self.unit].partition(" (")
+        reference = REFERENCES.get(self.reference, shortened(self.reference))
+        if reference:
+            head += f" / that of {reference}" if self.unit == "ppl" else f" minus {reference}"
+        return head + bracket + rest
+
+
 def draw_figure(
     frame: "pandas.DataFrame", options: Options
 ) -> tuple[object, Callable[[], list[str]]]:
     """Figure, and the function that gives the lines of its caption."""
     import matplotlib
 
-    for name, known in (("size", SIZES), ("style", STYLES)):
-        one_of(name, getattr(options, name), known)
+    one_of("size", options.size, SIZES)
+    one_of("style", options.style, STYLES)
+    frame = _checked(frame)
+    by_position = frame.window.notna() if "window" in frame else frame.train_len.isna()
+    drawn = _quantities(frame, by_position, options)
+    table = frame[by_position if drawn.x == "position" else ~by_position]
+    table = table[table.depth.isna()] if "depth" in table else table  # of tasks all depths together
+    if table.empty:
+        other = "length" if drawn.x == "position" else "position"
+        way_out = f": choose x={other}" if len(frame) else ", since the frame is empty"
+        raise ConfigError(f"Nothing here was measured by {drawn.x}{way_out}.")
+    table = _with_marks(table, drawn)
+    table = selected(table, options.lines)
+    table = _without_early(table, drawn, options)
+    shown = table[table.mark.notna()]
+    if shown.empty:
+        raise ConfigError(
+            f"None of these lines states {drawn.name}: choose another y or reference."
+        )
+    _check_xlim(shown, options.xlim)
+    names = Names(list(table.point), options.labels)
+    for word in options.labels:
+        one_of("labels", word, names.known())
+    columns = listed(options.panel)
+    for name in columns if columns != ["none"] else ():
+        one_of("panel", name, frame.columns, ", or none")
+    panels = _panels(shown, columns, names, drawn.x == "multiple")
+    axes = _axes(shown, drawn, options)
+    # print dollar signs in names as they are
+    with matplotlib.rc_context({"text.parse_math": False}):
+        figure = lay_out(panels, axes, options.size, options.title)
+    if options.style == "dark":
+        darken(figure)
+    return figure, functools.partial(_caption, table, drawn, names)
+
+
+def _checked(frame: "pandas.DataFrame") -> "pandas.DataFrame":
+    """Frame with all columns of METHOD and an index of its own.
+
+    Raises ConfigError for a frame of rows, or without a needed column.
+    """
     if "run_id" in frame:
         raise ConfigError(
             "These are the rows of single trainings, as posbench.rows gives them: plot"
@@ -94,100 +164,83 @@ def draw_figure(
                 f"The frame has no column {name}: posbench.frame(paths) and posbench.frame(paths,"
                 " 'accuracy') have all."
             )
-    frame = frame.assign(**{name: frame.get(name, "none") for name in METHOD}).reset_index(
-        drop=True
-    )  # joined frames repeat their index
-    wide = frame.window.notna() if "window" in frame else frame.train_len.isna()
-    unit, reference, x = _quantities(frame, wide, options)
-    table = frame[wide if x == "position" else ~wide]
-    table = table[table.depth.isna()] if "depth" in table else table  # of tasks all depths together
-    if table.empty:
-        ways = (
-            f": choose x={'length' if x == 'position' else 'position'}"
-            if len(frame)
-            else ", since the frame is empty"
-        )
-        raise ConfigError(f"Nothing here was measured by {x}{ways}.")
+    method = {name: frame.get(name, "none") for name in METHOD}
+    return frame.assign(**method).reset_index(drop=True)  # joined frames repeat their index
+
+
+def _with_marks(table: "pandas.DataFrame", drawn: Quantities) -> "pandas.DataFrame":
+    """Table with columns point, x, other (what is subtracted) and mark (None for no value)."""
     points = records(table)
-    table = table.assign(point=points, x=_places(points, x), other=None)
-    if reference not in REFERENCES:
-        table["other"] = _of_line(table, reference)
+    table = table.assign(point=points, x=_places(points, drawn.x), other=None)
+    if drawn.reference_is_line:
+        table["other"] = _of_line(table, drawn.reference)
     table["mark"] = [
-        _mark(point, x, unit, reference, other)
+        _mark(point, x, drawn, other)
         for point, x, other in zip(table.point, table.x, table.other, strict=True)
     ]
-    table = selected(table, options.lines)
-    late = [
-        x != "position" or options.xlim != (None, None) or EARLY * point.length >= point.train_len
-        for point in table.point
-    ]
-    table = table[late] if any(late) else table
-    shown = table[table.mark.notna()]
-    if shown.empty:
-        raise ConfigError(
-            f"None of these lines states {_named(unit, reference)}: choose another y or reference."
-        )
-    low, high = (
-        far if end is None else end
-        for end, far in zip(options.xlim, (-math.inf, math.inf), strict=True)
-    )
+    return table
+
+
+def _without_early(
+    table: "pandas.DataFrame", drawn: Quantities, options: Options
+) -> "pandas.DataFrame":
+    """Rows but those of the first positions, which would flatten the rest, unless xlim is given."""
+    if drawn.x != "position" or options.xlim != (None, None):
+        return table
+    late = [EARLY * point.length >= point.train_len for point in table.point]
+    return table[late] if any(late) else table
+
+
+def _check_xlim(shown: "pandas.DataFrame", xlim: tuple[float | None, float | None]) -> None:
+    """Raise ConfigError if no value lies within both ends."""
+    low = -math.inf if xlim[0] is None else xlim[0]
+    high = math.inf if xlim[1] is None else xlim[1]
     if not shown.x.between(low, high).any():
         raise ConfigError(
             f"xlim={low:g},{high:g} holds no value of those at {shown.x.min():g} to"
             f" {shown.x.max():g}: choose other ends."
         )
-    names = Names(list(table.point), options.labels)
-    for word in options.labels:
-        one_of("labels", word, names.known())
-    columns = listed(options.panel)
-    for name in columns if columns != ["none"] else ():
-        one_of("panel", name, frame.columns, ", or none")
-    panels = _panels(shown, columns, names, x == "multiple")
-    axes = _axes(shown, unit, reference, x, options)
-    with matplotlib.rc_context(
-        {"text.parse_math": False}
-    ):  # print dollar signs in names as they are
-        made = lay_out(panels, axes, options.size, options.title)
-    if options.style == "dark":
-        darken(made)
-    return made, functools.partial(_caption, table, reference, names)
 
 
-def one_of(name: str, value: object, known: Iterable[str], more: str = "") -> str:
-    """The value. Raises ConfigError with what exists for another than those known."""
-    if value not in (known := list(dict.fromkeys(known))):
-        some = ", ".join(known[:20]) + f" and {len(known) - 20} more" * (len(known) > 20)
-        raise ConfigError(
-            f"{name}={value} is unknown here{did_you_mean(value, known)}: choose from {some}{more}."
-        )
+def one_of(name: str, value: object, choices: Iterable[str], more: str = "") -> str:
+    """The value. Raises ConfigError, which lists the choices, for one that is not among them."""
+    choices = list(dict.fromkeys(choices))
+    if value not in choices:
+        text = ", ".join(choices[:LISTED])
+        if len(choices) > LISTED:
+            text += f" and {len(choices) - LISTED} more"
+        near = did_you_mean(value, choices)
+        raise ConfigError(f"{name}={value} is unknown here{near}: choose from {text}{more}.")
     return str(value)
 
 
 def listed(words: str | Sequence[str] | None) -> list[str]:
-    """Words between commas, but not at those within brackets."""
+    """Words between commas, but not at those within brackets.
+
+    >>> listed("rope, longrope short=[1,2]")
+    ['rope', 'longrope short=[1,2]']
+    """
     parts = re.split(r",(?![^\[{(]*[\]})])", words) if isinstance(words, str) else words or ()
-    return [one.strip() for one in parts if one.strip()]
+    return [part.strip() for part in parts if part.strip()]
 
 
 def _quantities(
-    frame: "pandas.DataFrame", wide: "pandas.Series", options: Options
-) -> tuple[str, str, str]:
-    """Unit, reference and x of a figure of a frame, whose rows by position are `wide`."""
-    x = one_of("x", options.x or ("position" if len(frame) and wide.all() else "length"), XS)
-    relative = x != "position" and options.reference is None and "difference" in frame
-    relative = relative and (frame.difference.notna() | frame.nll.isna())[~wide].all()
-    y = one_of(
-        "y",
-        options.y or ("accuracy" if "task" in frame else "difference" if relative else "nats"),
-        [*UNITS, *DIFFERENCES],
-    )
-    if y in DIFFERENCES and options.reference not in (None, DIFFERENCES[y]):
-        raise ConfigError(
-            f"y={y} has the reference {DIFFERENCES[y]}: type y=nats reference={options.reference}."
-        )
-    unit, reference = (
-        ("nats", DIFFERENCES[y]) if y in DIFFERENCES else (y, options.reference or "none")
-    )
+    frame: "pandas.DataFrame", by_position: "pandas.Series", options: Options
+) -> Quantities:
+    """Unit, reference and x of a figure of a frame; `by_position`: True for rows by position."""
+    usual_x = "position" if len(frame) and by_position.all() else "length"
+    x = one_of("x", options.x or usual_x, XS)
+    usual_y = _usual_y(frame, by_position, x, options.reference)
+    y = one_of("y", options.y or usual_y, [*UNITS, *DIFFERENCES])
+    unit = y
+    reference = options.reference or "none"
+    if y in DIFFERENCES:
+        unit = "nats"
+        reference = DIFFERENCES[y]
+        if options.reference not in (None, reference):
+            raise ConfigError(
+                f"y={y} has the reference {reference}: type y=nats reference={options.reference}."
+            )
     if "task" in frame and unit != "accuracy":
         raise ConfigError(f"y={y} is not measured in tasks: choose y=accuracy.")
     if unit == "accuracy" and reference in ("floor", "change"):
@@ -195,48 +248,63 @@ def _quantities(
             f"reference={reference} is a loss, and y is an accuracy: name a line, such as"
             " reference=rope."
         )
-    return unit, reference, x
+    return Quantities(unit, reference, x)
+
+
+def _usual_y(
+    frame: "pandas.DataFrame", by_position: "pandas.Series", x: str, reference: str | None
+) -> str:
+    """Word for y where none is chosen: differences if every finite loss by length has one."""
+    if "task" in frame:
+        return "accuracy"
+    if x == "position" or reference is not None or "difference" not in frame:
+        return "nats"
+    by_length = frame[~by_position]
+    all_have = (by_length.difference.notna() | by_length.nll.isna()).all()
+    return "difference" if all_have else "nats"
 
 
 def _places(points: Sequence[Point], x: str) -> list[float]:
     """Places of points on x. A bin of positions stands in its middle."""
-    if x != "position":
-        return [point.length / (point.train_len if x == "multiple" else 1) for point in points]
-    ends: dict[tuple, set[int]] = {}
+    if x == "length":
+        return [float(point.length) for point in points]
+    if x == "multiple":
+        return [point.length / point.train_len for point in points]
+    ends: dict[tuple, set[int]] = {}  # {(section, window): ends of its bins, and 0}
     for point in points:
         ends.setdefault((point.section, point.window), {0}).add(point.length)
-    starts = [
-        max(end for end in ends[point.section, point.window] if end < point.length)
-        for point in points
-    ]
-    return [
-        math.sqrt((start + 1) * point.length) for start, point in zip(starts, points, strict=True)
-    ]
+    middles = []
+    for point in points:
+        start = max(end for end in ends[point.section, point.window] if end < point.length)
+        middles.append(math.sqrt((start + 1) * point.length))
+    return middles
 
 
 def selected(table: "pandas.DataFrame", lines: str | Sequence[str] | None) -> "pandas.DataFrame":
-    """Rows of the lines that are named, in the order of the names: A|B|C for encoding, extension
-    and scale; what is left out is any.
+    """Rows of the lines that are named, in the order of the names.
+
+    A name is A|B|C for encoding, extension and scale; parts that it leaves out are any.
     """
     import pandas
 
-    if not (wanted := listed(lines)):
+    line_names = listed(lines)
+    if not line_names:
         return table
-    rows = [table[_matching(table, one)] for one in wanted]
-    for one, own in zip(wanted, rows, strict=True):
-        if own.empty:
-            keys = dict.fromkeys(zip(*(table[name] for name in METHOD), strict=True))
-            one_of("lines", one, ["|".join(key[:count]) for count in (1, 2, 3) for key in keys])
-    found = pandas.concat(rows)
-    return found[~found.index.duplicated()]
+    parts = []
+    for name in line_names:
+        rows = table[_matching(table, name)]
+        if rows.empty:
+            keys = dict.fromkeys(zip(*(table[column] for column in METHOD), strict=True))
+            one_of("lines", name, ["|".join(key[:count]) for count in (1, 2, 3) for key in keys])
+        parts.append(rows)
+    rows = pandas.concat(parts)
+    return rows[~rows.index.duplicated()]
 
 
 def _matching(table: "pandas.DataFrame", line: str, rest: str = "*") -> "pandas.Series":
     """True for the rows of a line; `rest` stands for the parts that its name leaves out."""
-    words = [
-        "none" if word.strip() == "no extension" else word.strip()
-        for word in re.split(r"\||\s\+\s", line)
-    ]
+    words = [word.strip() for word in re.split(r"\||\s\+\s", line)]
+    words = ["none" if word == "no extension" else word for word in words]
     mask = table.encoding.notna() & (len(words) <= len(METHOD))
     for name, word in zip(METHOD, words + [rest] * len(METHOD), strict=False):
         mask &= (table[name] == word) | (word == "*")
@@ -244,79 +312,96 @@ def _matching(table: "pandas.DataFrame", line: str, rest: str = "*") -> "pandas.
 
 
 def _of_line(table: "pandas.DataFrame", line: str) -> list[Point | None]:
-    """For each row the point of a line at its place, of its section and task, from its source if
-    the line is there.
+    """For each row the point of a line at its place, of its section and task.
+
+    It is from the row's source if the line is there, else from any.
     """
 
-    def where(row, source: object) -> tuple:
+    def place(row, source: object) -> tuple:
         return row.point.section, getattr(row.point, "task", None), row.x, source
 
-    own = table[_matching(table, line, "none")]
-    if own.empty:
-        one_of(
-            "reference",
-            line,
-            ("|".join(point.method[:3]) for point in table.point),
-            ", or floor, change, none",
-        )
-    found = {
-        where(row, source): row.point
-        for row in reversed(list(own.itertuples()))
-        for source in (row.point.source, ANY)
-    }
+    rows = table[_matching(table, line, "none")]
+    if rows.empty:
+        methods = ("|".join(point.method[:3]) for point in table.point)
+        one_of("reference", line, methods, ", or floor, change, none")
+    points: dict[tuple, Point] = {}  # the first of each place
+    for row in rows.itertuples():
+        points.setdefault(place(row, row.point.source), row.point)
+        points.setdefault(place(row, ANY), row.point)
     return [
-        found.get(where(row, row.point.source), found.get(where(row, ANY)))
+        points.get(place(row, row.point.source), points.get(place(row, ANY)))
         for row in table.itertuples()
     ]
 
 
-def _mark(point: Point, x: float, unit: str, reference: str, other: Point | None) -> Mark | None:
-    """Value of a point in a unit at its place, with its interval, None where it states none.
-    `other`: what is subtracted.
-    """
-    values: tuple[float | None, float | None, float | None]
-    if unit == "accuracy":
-        values = (
-            (point.accuracy, point.low, point.high)
-            if isinstance(point, Score) and point.shown
-            else (None,) * 3
-        )
-        values = values if isinstance(point, Score) else (point.accuracy, None, None)
-    elif reference == "floor":
-        values = point.difference, *(bar(point, relative=True) or (None, None))
-    else:
-        values = point.nll, point.low, point.high
-    paired = (
-        other is not None
-        and other.method == (point.encoding, "none", "none", point.source)
-        and unit != "accuracy"
-    )
-    if (
-        reference == "change" or paired and point.change is not None
-    ):  # the same trainings on the same targets
-        half = point.change_half_width
-        values = (
-            point.change,
-            *((None, None) if half is None else (point.change - half, point.change + half)),
-        )
-    elif reference not in REFERENCES:
-        mine, theirs = values[0], other and (other.accuracy if unit == "accuracy" else other.nll)
-        values = None if None in (mine, theirs) else mine - theirs, None, None
-    if values[0] is None or unit == "bpb" and not (point.bpb and point.nll):
+class Reading(NamedTuple):
+    """Value of a point and the ends of its interval; None for what it does not state."""
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+
+
+def _mark(point: Point, x: float, drawn: Quantities, other: Point | None) -> Mark | None:
+    """Mark of a point at its place, None where it states no value; `other` is subtracted."""
+    reading = _reading(point, drawn, other)
+    if reading.value is None:
         return None
-    to_unit = {
-        "ppl": lambda nats: math.exp(min(nats, 500.0)),
-        "bpb": lambda nats: nats * point.bpb / point.nll,
-    }.get(unit, float)
-    value, low, high = (None if one is None else to_unit(one) for one in values)
-    return Mark(x, value, *((low, high) if None not in (low, high) else (None, None)))
+    if drawn.unit == "bpb" and not (point.bpb and point.nll):
+        return None
+    value, low, high = (None if nats is None else _in_unit(nats, drawn, point) for nats in reading)
+    if low is None or high is None:
+        return Mark(x, value)
+    return Mark(x, value, low, high)
+
+
+def _in_unit(nats: float, drawn: Quantities, point: Point) -> float:
+    """Value in the unit that is drawn, of one in nats; an accuracy is as it is."""
+    if drawn.unit == "ppl":
+        return math.exp(min(nats, MOST_EXPONENT))
+    if drawn.unit == "bpb":
+        return nats * point.bpb / point.nll
+    return float(nats)
+
+
+def _reading(point: Point, drawn: Quantities, other: Point | None) -> Reading:
+    """Accuracy, or loss in nats, of a point minus its reference."""
+    is_accuracy = drawn.unit == "accuracy"
+    # the same trainings on the same targets
+    is_paired = (
+        not is_accuracy
+        and other is not None
+        and other.method == (point.encoding, "none", "none", point.source)
+        and point.change is not None
+    )
+    if drawn.reference == "change" or is_paired:
+        half = point.change_half_width
+        if half is None:
+            return Reading(point.change)
+        return Reading(point.change, point.change - half, point.change + half)
+    if drawn.reference == "floor":
+        return Reading(point.difference, *(bar(point, relative=True) or ()))
+    reading = _accuracy(point) if is_accuracy else Reading(point.nll, point.low, point.high)
+    if not drawn.reference_is_line:
+        return reading
+    if reading.value is None or other is None:
+        return Reading(None)
+    subtracted = other.accuracy if is_accuracy else other.nll
+    return Reading(None if subtracted is None else reading.value - subtracted)
+
+
+def _accuracy(point: Point) -> Reading:
+    if not isinstance(point, Score):
+        return Reading(point.accuracy)
+    return Reading(point.accuracy, point.low, point.high) if point.shown else Reading(None)
 
 
 def _panels(
     table: "pandas.DataFrame", columns: Sequence[str], names: Names, multiples: bool
 ) -> list[Panel]:
-    """Panels of the rows of a table: one for each value of `columns`, or as in a report's figures
-    for each part of what was measured.
+    """Panels of the rows of a table: one for each value of `columns`.
+
+    Without columns, they are as in a report's figures for each part of what was measured.
     """
     points = list(table.point)
     marks = {id(point): mark for point, mark in zip(points, table["mark"], strict=True)}
@@ -324,138 +409,134 @@ def _panels(
     def mark(point: Point, shape: str | None = None) -> Mark:
         return replace(marks[id(point)], marker=shape)
 
-    wanted = (
-        []
-        if columns == ["none"]
-        else list(columns) or telling_columns(points, lambda point: point.source)
-    )
-    found = []
-    for key, rows in table.groupby(wanted, sort=False, dropna=False) if wanted else [((), table)]:
-        own = list(rows.point)
-        for group in [Group("", own)] if columns else groups(own):
-            heading = ", ".join(filter(None, [*map(names.value, wanted, key), group.heading]))
+    dividing = list(columns) or telling_columns(points, lambda point: point.source)
+    if columns == ["none"]:
+        dividing = []
+    parts = table.groupby(dividing, sort=False, dropna=False) if dividing else [((), table)]
+    panels = []
+    for key, rows in parts:
+        part = list(rows.point)
+        headings = list(map(names.value, dividing, key))
+        for group in [Group("", part)] if columns else groups(part):
+            heading = ", ".join(text for text in (*headings, group.heading) if text)
             few = len({marks[id(point)].x for point in group.points}) <= MANY
-            lines = lines_of(
-                group.points, points, functools.partial(mark, shape=None if few else ""), names
-            )
-            lines = (
-                [replace(line, name="") for line in lines]
-                if [line.name for line in lines] == [heading]
-                else lines
-            )
+            marked = functools.partial(mark, shape=None if few else "")
+            lines = lines_of(group.points, points, marked, names)
             others = [line.marks for line in marks_of(group.others, mark)]
-            trained = (
-                [1.0] if multiples else sorted({float(point.train_len) for point in group.points})
-            )
-            found.append(Panel(heading, lines, others=others, trained=trained))
-    return found
+            trained = sorted({float(point.train_len) for point in group.points})
+            if multiples:
+                trained = [1.0]
+            panel = Panel(heading, lines, others=others, trained=trained)
+            if [line.name for line in lines] == [heading]:
+                panel = without_names(panel)
+            panels.append(panel)
+    return panels
 
 
-def _named(unit: str, reference: str) -> str:
-    """Name of the y axis."""
-    head, bracket, units = UNITS[unit].partition(" (")
-    other = REFERENCES.get(reference, shortened(reference))
-    return (
-        head
-        + f"{' / that of ' if unit == 'ppl' else ' minus '}{other}" * bool(other)
-        + bracket
-        + units
-    )
-
-
-def _axes(
-    table: "pandas.DataFrame", unit: str, reference: str, x: str, options: Options
-) -> AxesSpec:
-    level = None if reference == "none" else 1.0 if unit == "ppl" else 0.0
-    bent = level == 0 and unit != "accuracy"
-    wanted = [one_of("log", one, "xy") for one in listed(options.log) if one != "none"]
-    log = set(wanted) if options.log is not None else {"x", "y"} if bent else {"x"}
-    usual = (
-        (-0.03, 1.04)
-        if unit == "accuracy" and level is None
-        else y_ends([mark.y for mark in table.mark], level, bent, "y" in log)
-    )
-    low, high = (
-        end if wanted is None else wanted for wanted, end in zip(options.ylim, usual, strict=True)
-    )
+def _axes(table: "pandas.DataFrame", drawn: Quantities, options: Options) -> AxesSpec:
+    level = drawn.level
+    bent = level == 0 and drawn.unit != "accuracy"
+    log = {"x", "y"} if bent else {"x"}
+    if options.log is not None:
+        log = {one_of("log", word, "xy") for word in listed(options.log) if word != "none"}
+    if drawn.unit == "accuracy" and level is None:
+        low, high = -0.03, 1.04
+    else:
+        low, high = y_ends([mark.y for mark in table.mark], level, bent, "y" in log)
+    if options.ylim[0] is not None:
+        low = options.ylim[0]
+    if options.ylim[1] is not None:
+        high = options.ylim[1]
     for name, end in (("x", options.xlim[0]), ("y", None if bent else low)):
         if name in log and end is not None and end <= 0:
             raise ConfigError(
                 f"log={name} cannot show {end:g}: choose {name}lim above 0, or leave {name} out of"
                 " log."
             )
+    x_name = XS[drawn.x]
     windows = {getattr(point, "window", None) for point in table.point}
-    name = (
-        XS[x]
-        if x != "position" or len(windows) > 1
-        else f"position in a window of {windows.pop()} tokens"
-    )
+    if drawn.x == "position" and len(windows) == 1:
+        x_name = f"position in a window of {windows.pop()} tokens"
     return AxesSpec(
-        name,
-        _named(unit, reference),
-        frozenset(log),
-        (low, high),
-        level,
-        bent,
-        options.xlim,
-        x == "multiple",
+        x=x_name,
+        y=drawn.name,
+        log=frozenset(log),
+        ylim=(low, high),
+        level=level,
+        bent=bent,
+        xlim=options.xlim,
+        multiple=drawn.x == "multiple",
     )
 
 
-def _caption(table: "pandas.DataFrame", reference: str, names: Names) -> list[str]:
-    """Lines below a figure: what was measured, what bars are, and which lines do not state what is
-    drawn.
-    """
-    sections = grouped(table.point, lambda point: (point.source, point.section))
-    lines = []
-    for (source, _), own in sections.items():
-        what = questions_of(own) if isinstance(own[0], Score) else targets_of(own[0])
-        lines.append(f"{names.source(source)}: " * bool(source) + data_line(own, what) + ".")
-    lines = list(dict.fromkeys(lines))
-    lines = lines[:SECTIONS] + [
-        f"And {len(lines) - SECTIONS} more of other data, lengths or settings."
-    ] * (len(lines) > SECTIONS)
-    if reference == "floor":
-        lengths = " or ".join(
-            str(length) for length in sorted({point.train_len for point in table.point})
-        )
+def _caption(table: "pandas.DataFrame", drawn: Quantities, names: Names) -> list[str]:
+    """Lines below a figure: what was measured, what bars are, and lines that do not state it."""
+    lines = _section_lines(table, names)
+    if drawn.reference == "floor":
+        train_lens = sorted({point.train_len for point in table.point})
+        lengths = " or ".join(map(str, train_lens))
         lines.append(
             f"Floor: the loss of the same targets with exactly {lengths} tokens of context."
         )
-    elif reference not in REFERENCES:
+    elif drawn.reference_is_line:
         lines.append(
-            f"Minus {reference}: differences of means, paired where that is the same trainings"
-            " without an extension."
+            f"Minus {drawn.reference}: differences of means, paired where that is the same"
+            " trainings without an extension."
         )
     barred = [
         point
         for point, mark in zip(table.point, table["mark"], strict=True)
         if mark and mark.low is not None
     ]
-    theirs = sorted(
-        {
-            names.source(point.source) or "the file"
-            for point in barred
-            if getattr(point, "foreign", False)
-        }
+    measured = [point for point in barred if not getattr(point, "foreign", False)]
+    stated = [point for point in barred if getattr(point, "foreign", False)]
+    lines.append(_bars_line(measured, stated, names))
+    lost = _lost_line(table)
+    if lost:
+        lines.append(lost)
+    if measured and isinstance(measured[0], CurvePoint):
+        lines += sentences(two_seeds(measured))
+    if any(point.untested for point in table.point):
+        lines.append("* a pair its authors have not tested.")
+    return lines
+
+
+def _section_lines(table: "pandas.DataFrame", names: Names) -> list[str]:
+    """Line of each source and section on what was measured; of more than SECTIONS the number."""
+    lines: dict[str, None] = {}
+    sections = grouped(table.point, lambda point: (point.source, point.section))
+    for (source, _), points in sections.items():
+        is_task = isinstance(points[0], Score)
+        line = data_line(points, questions_of(points) if is_task else targets_of(points[0])) + "."
+        lines[f"{names.source(source)}: {line}" if source else line] = None
+    shown = list(lines)[:SECTIONS]
+    if len(lines) > SECTIONS:
+        shown.append(f"And {len(lines) - SECTIONS} more of other data, lengths or settings.")
+    return shown
+
+
+def _bars_line(measured: Sequence[Point], stated: Sequence[CurvePoint], names: Names) -> str:
+    """Line on the bars of measured points, and of those that others state."""
+    bars = []
+    if measured:
+        is_task = isinstance(measured[0], Score)
+        bars.append("95 % intervals" if is_task else of_intervals(measured))
+    if stated:
+        sources = sorted({names.source(point.source) or "the file" for point in stated})
+        bars.append(f"as {' and '.join(sources)} states them")
+    text = "; ".join(filter(None, bars))
+    return f"Bars: {text}." if text else "No bars: no interval of this is known."
+
+
+def _lost_line(table: "pandas.DataFrame") -> str:
+    """Line on the methods that have no mark; "" if all have one."""
+    points = table[table.mark.isna()].point
+    lost = list(
+        dict.fromkeys("|".join(point.method[:3]) + source_suffix(point.source) for point in points)
     )
-    own = [point for point in barred if not getattr(point, "foreign", False)]
-    paired = "" if not own else "95 % intervals" if isinstance(own[0], Score) else of_intervals(own)
-    bars = "; ".join(
-        filter(None, [paired, f"as {' and '.join(theirs)} states them" * bool(theirs)])
-    )
-    lines.append(f"Bars: {bars}." if bars else "No bars: no interval of this is known.")
-    if lost := list(
-        dict.fromkeys(
-            "|".join(point.method[:3]) + source_suffix(point.source)
-            for point in table[table.mark.isna()].point
-        )
-    ):
-        lines.append(
-            "Left out where it is not known:"
-            f" {', '.join(lost[:LOST])}{f' and {len(lost) - LOST} more' * (len(lost) > LOST)}."
-        )
-    lines += sentences(two_seeds(own) if own and isinstance(own[0], CurvePoint) else [])
-    return lines + ["* a pair its authors have not tested."] * any(
-        point.untested for point in table.point
-    )
+    if not lost:
+        return ""
+    text = ", ".join(lost[:LOST])
+    if len(lost) > LOST:
+        text += f" and {len(lost) - LOST} more"
+    return f"Left out where it is not known: {text}."

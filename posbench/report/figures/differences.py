@@ -275,13 +275,14 @@ def intervals(curve: list[CurvePoint], title: str):
     rows = _interval_rows(cells, lengths[-1])
     names_width = 24 + max(width(name, FONT, _weight(row)) for row, name in rows.items())
     panel_width = max(PANEL, 210 / len(lengths))
-    block_width = len(lengths) * (panel_width + BETWEEN) + BLOCK_GAP
-    across = names_width + len(values) * block_width - BLOCK_GAP
+    panels = len(values) * len(lengths)
+    across = names_width + panels * panel_width + panels * BETWEEN + BLOCK_GAP * (len(values) - 1)
     frame = Frame(title, across, HEAD + ROW * len(rows) + BENEATH)
     for block, (name, value) in enumerate(values.items()):
         edges = _edges([value(point) for point in shown])
         for column, length in enumerate(lengths):
-            left = names_width + block * block_width + column * (panel_width + BETWEEN)
+            index = block * len(lengths) + column
+            left = names_width + index * panel_width + index * BETWEEN + BLOCK_GAP * block
             axes = frame.axes(left, HEAD, panel_width, ROW * len(rows))
             here = {method: value(cell[length]) for method, cell in cells.items() if length in cell}
             _panel(axes, rows, here, edges)

@@ -23,15 +23,15 @@ def bundle_command(words: list[str]) -> None:
         )
     path = names[0]
     results = named(path)
-    if results.get("csvs"):
+    if results.csvs:
         raise ConfigError(
-            f"{results['csvs'][0]} is a CSV of losses without sums: give runs, or a report's folder"
+            f"{results.csvs[0]} is a CSV of losses without sums: give runs, or a report's folder"
             " with evidence."
         )
     name = Path(path).resolve().name
     report = collected({path: results}, name)[0][""]
-    evidence = results.get("evidence", ())
-    folder = evidence[0] if len(evidence) == 1 and not results.get("paths") else None
+    evidence = results.evidence
+    folder = evidence[0] if len(evidence) == 1 and not results.paths else None
     if chosen["check"]:
         if folder is None:
             raise ConfigError(

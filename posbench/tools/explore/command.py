@@ -1,24 +1,31 @@
 """Command of scripts/explore.py: words to reports, and these to one page."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from posbench.common.errors import ConfigError, RunError, did_you_mean
 from posbench.config.command_line import options
 from posbench.config.names import CONFIGS, as_command
+from posbench.report.method_words import plural
 from posbench.results.search import find_results, is_evidence, shortest_endings
+
+if TYPE_CHECKING:
+    from posbench.report.report import Report
 
 OPTIONS = {"out": "explore.html", "title": ""}
 COMMITTED = CONFIGS.parent / "results" / "reported"
 
 
-Named = dict[
-    str,
-    Any,
-    # results of one word, as `collect` takes them: eval files, their lengths, CSVs and folders of
-    # evidence
-]
+@dataclass
+class Named:
+    """Results of one word: eval files, their lengths where these are chosen, CSVs and evidence."""
+
+    paths: Sequence[Path] = ()
+    lengths: dict[Path, Sequence[int]] = field(default_factory=dict)
+    csvs: Sequence[Path] = ()
+    evidence: Sequence[Path] = ()
 
 
 def explore_command(words: list[str]) -> None:
@@ -36,14 +43,19 @@ def explore_command(words: list[str]) -> None:
     out = Path(chosen["out"])
     if out.suffix.lower() != ".html":
         raise ConfigError(f"out={out} is no page: give it the ending .html.")
-    short = ["/".join(Path(name).parts[-2:]) for name in names]
-    title = chosen["title"] or ", ".join(
-        short if len(short) < 5 else [*short[:3], f"and {len(short) - 3} others"]
-    )
+    title = chosen["title"] or _title(names)
     reports, notes = collected({name: named(name) for name in dict.fromkeys(names)}, title)
     text = explore_page(title, reports, notes)
     write_atomic(out, text)
     print(f"{out} ({len(text.encode()) / 1e6:.1f} MB): open it in a browser")
+
+
+def _title(names: Sequence[str]) -> str:
+    """Title such as "reported/demo, headline"; of more than four names the first three."""
+    short = ["/".join(Path(name).parts[-2:]) for name in names]
+    if len(short) >= 5:
+        short = [*short[:3], f"and {len(short) - 3} others"]
+    return ", ".join(short)
 
 
 def named(word: str) -> Named:
@@ -51,25 +63,30 @@ def named(word: str) -> Named:
     experiments = {path.stem for path in (CONFIGS / "experiment").glob("*.yaml")}
     committed = {path.name for path in COMMITTED.glob("*") if is_evidence(path)}
     if Path(word).exists() or word not in experiments | committed:
-        try:
-            found = find_results([word])
-        except ConfigError as error:
-            near = did_you_mean(word, sorted(experiments | committed))
-            raise ConfigError(
-                f"{word} is no folder of runs or of a report, no CSV, and no experiment{near}: give"
-                " one of these."
-            ) from error
-        return {"paths": found.eval_files(), "csvs": found.csvs, "evidence": found.evidence}
+        return _of_path(word, sorted(experiments | committed))
     lengths = of_grid(word) if word in experiments and Path("results/runs").is_dir() else {}
     if any(path.exists() for path in lengths):
-        return {"paths": list(lengths), "lengths": lengths}
+        return Named(paths=list(lengths), lengths=lengths)
     if word in committed:
-        return {"evidence": [COMMITTED / word]}
-    made = as_command(f"python scripts/run.py experiment={word}")
+        return Named(evidence=[COMMITTED / word])
+    command = as_command(f"python scripts/run.py experiment={word}")
     raise ConfigError(
-        f"Nothing of experiment {word} is in results/runs yet: run '{made}' first, or name a"
+        f"Nothing of experiment {word} is in results/runs yet: run '{command}' first, or name a"
         " folder."
     )
+
+
+def _of_path(word: str, experiments: Sequence[str]) -> Named:
+    """Results of a path or a glob. Raises ConfigError, with a near experiment, if there are none."""
+    try:
+        results = find_results([word])
+    except ConfigError as error:
+        near = did_you_mean(word, experiments)
+        raise ConfigError(
+            f"{word} is no folder of runs or of a report, no CSV, and no experiment{near}: give"
+            " one of these."
+        ) from error
+    return Named(results.eval_files(), csvs=results.csvs, evidence=results.evidence)
 
 
 def of_grid(name: str) -> dict[Path, Sequence[int]]:
@@ -83,48 +100,55 @@ def of_grid(name: str) -> dict[Path, Sequence[int]]:
     word = f"experiment={name}"
     with hydra.initialize_config_dir(str(CONFIGS.resolve()), job_name="report", version_base="1.3"):
         composer = Composer("report")
-        jobs, _ = plan_existing(
-            [check_config(cfg) for cfg in expand(composer.values([word]), [word], composer)]
-        )
+        configs = expand(composer.values([word]), [word], composer)
+        jobs, _ = plan_existing([check_config(config) for config in configs])
     return {cell.path: cell.evaluate.lengths for job in jobs for cell in job.cells}
 
 
-def collected(parts: dict[str, Named], title: str) -> tuple[dict[str, object], list[str]]:
-    """({"": the report of everything}, []), or, where the same training is in two of the parts,
-    {name: report} of each and a note.
+def collected(parts: dict[str, Named], title: str) -> tuple[dict[str, "Report"], list[str]]:
+    """({"": the report of everything}, no note); {name: report} of each part and a note instead.
+
+    Each part has a report where the same training is in two of them, or where together they are
+    no report.
     """
+    if len(parts) == 1:
+        return {"": _report(list(parts.values()), title)}, []
+    reports = {name: _report([part], title) for name, part in parts.items()}
+    run_ids = [_measured_runs(report) for report in reports.values()]
+    repeated = sum(map(len, run_ids)) - len(set().union(*run_ids))
+    if repeated:
+        verb = "are" if repeated > 1 else "is"
+        reason = f"{plural(repeated, 'training')} {verb} in more than one of them"
+    else:
+        try:
+            return {"": _report(list(parts.values()), title)}, []
+        except RunError as error:
+            reason = str(error)
+    short_names = shortest_endings([Path(name) for name in reports])
+    shortened = {short_names[Path(name)]: report for name, report in reports.items()}
+    note = f"Each of {', '.join(short_names.values())} has lines of its own: {reason}"
+    return shortened, [note]
+
+
+def _measured_runs(report: "Report") -> set[str]:
+    """Ids of the runs of a report, but those of a CSV alone."""
+    return {
+        evaluation.first["run_id"] for evaluation in report.evaluations if not evaluation.rows_alone
+    }
+
+
+def _report(parts: Sequence[Named], title: str) -> "Report":
     from posbench.report.report import collect
 
-    def report(*some: Named) -> object:
-        given = {
-            kind: [path for one in some for path in one.get(kind, ())]
-            for kind in ("paths", "csvs", "evidence")
-        }
-        lengths = {path: own for one in some for path, own in one.get("lengths", {}).items()}
-        return collect(
-            title=title,
-            command=as_command("python scripts/run.py"),
-            skip_damaged=True,
-            lengths=lengths,
-            **given,
-        )
-
-    if len(parts) == 1:
-        return {"": report(*parts.values())}, []
-    each = {name: report(part) for name, part in parts.items()}
-    known = [
-        {evaluation.first["run_id"] for evaluation in one.evaluations if not evaluation.rows_alone}
-        for one in each.values()
-    ]
-    twice = sum(map(len, known)) - len(set().union(*known))
-    if not twice:
-        try:
-            return {"": report(*parts.values())}, []
-        except RunError as error:
-            why = str(error)
-    else:
-        why = f"{twice} training{'s are' if twice > 1 else ' is'} in more than one of them"
-    names = shortest_endings([Path(name) for name in each])
-    return {names[Path(name)]: one for name, one in each.items()}, [
-        f"Each of {', '.join(names.values())} has lines of its own: {why}"
-    ]
+    lengths: dict[Path, Sequence[int]] = {}
+    for part in parts:
+        lengths |= part.lengths
+    return collect(
+        paths=[path for part in parts for path in part.paths],
+        title=title,
+        command=as_command("python scripts/run.py"),
+        csvs=[path for part in parts for path in part.csvs],
+        evidence=[path for part in parts for path in part.evidence],
+        skip_damaged=True,
+        lengths=lengths,
+    )

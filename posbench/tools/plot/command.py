@@ -1,7 +1,9 @@
 """Command of scripts/plot.py: words to a figure in files."""
 
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.config.command_line import list_files
@@ -10,78 +12,90 @@ from posbench.report.frame import by_source
 from posbench.report.plot import Options, draw_figure, listed, one_of
 from posbench.tools.explore.command import COMMITTED
 
-NAMES = [one.name for one in fields(Options) if one.name != "labels"]
+if TYPE_CHECKING:
+    import pandas
+
+NAMES = [field.name for field in fields(Options) if field.name != "labels"]
 PIXELS = {"column": 400, "page": 300, "slide": 320}  # an inch of a png
 
 
 def plot_words(words: list[str]) -> None:
     """Draw the figure that the words describe, and print its files and its caption."""
-    paths, given = (
-        [word for word in words if "=" not in word],
-        [word for word in words if "=" in word],
-    )
+    paths = [_committed(word) for word in words if "=" not in word]
     if not paths:
         raise ConfigError(
             "Nothing to draw is named: give folders of runs or of reports, CSVs, or reported"
             " experiments such as demo."
         )
-    paths = [
-        str(COMMITTED / path) if not Path(path).exists() and (COMMITTED / path).is_dir() else path
-        for path in paths
-    ]
-    labels = [word.removeprefix("labels.") for word in given if word.startswith("labels.")]
-    chosen = dict(word.partition("=")[::2] for word in given if not word.startswith("labels."))
-    limits = {name: _ends(name, chosen.pop(name)) for name in ("xlim", "ylim") if name in chosen}
-    renamed = dict(
-        word.rpartition("=")[::2] for word in labels
-    )  # arguments in a name have a = too, so the last one divides
-    options = Options(
-        **{name: chosen.pop(name) for name in NAMES if name in chosen}, **limits, labels=renamed
-    )
-    out, formats = chosen.pop("out", None), chosen.pop("format", None)
-    asked = by_source(paths, "accuracy") if options.y == "accuracy" else by_source(paths)
-    table = (
-        asked
-        if len(asked)
-        else by_source(paths, "curve" if options.y == "accuracy" else "accuracy")
-    )
-    empty = (
-        [f"Left out, since it holds nothing of this kind: {', '.join(table.attrs['empty'])}."]
-        if table.attrs.get("empty")
-        else []
-    )
-    for name, value in chosen.items():
+    # arguments in a name have a = too, so the last one divides
+    labels = [word.removeprefix("labels.") for word in words if word.startswith("labels.")]
+    renamed = dict(label.rpartition("=")[::2] for label in labels)
+    settings = [word for word in words if "=" in word and not word.startswith("labels.")]
+    values = dict(word.partition("=")[::2] for word in settings)  # {name: text}
+    limits = {name: _ends(name, values.pop(name)) for name in ("xlim", "ylim") if name in values}
+    chosen = {name: values.pop(name) for name in NAMES if name in values}
+    options = Options(**chosen, **limits, labels=renamed)
+    out = values.pop("out", None)
+    formats = values.pop("format", None)
+    table = _table(paths, options)
+    left_out = table.attrs.get("empty")
+    table = _rows_with(table, values)
+    name = f"{Path(paths[0]).resolve().stem}-{options.y or 'curve'}"
+    stem, formats = _files(out, formats, name)
+    figure, caption = draw_figure(table, options)
+    list_files(save(figure, stem, formats, {"dpi": PIXELS[options.size]}, fonts="none"))
+    print(*caption(), sep="\n")
+    if left_out:
+        print(f"Left out, since it holds nothing of this kind: {', '.join(left_out)}.")
+
+
+def _committed(path: str) -> str:
+    """Path, or the folder of the reported experiment of that name."""
+    if not Path(path).exists() and (COMMITTED / path).is_dir():
+        return str(COMMITTED / path)
+    return path
+
+
+def _table(paths: Sequence[str], options: Options) -> "pandas.DataFrame":
+    """Frame of losses, or of tasks for y=accuracy; the other one where that has no rows."""
+    kinds = ("accuracy", "curve") if options.y == "accuracy" else ("curve", "accuracy")
+    table = by_source(paths, kinds[0])
+    return table if len(table) else by_source(paths, kinds[1])
+
+
+def _rows_with(table: "pandas.DataFrame", values: dict[str, str]) -> "pandas.DataFrame":
+    """Rows that have one of the listed values in each column: {column: values}."""
+    for name, text in values.items():
         if name not in table:
             known = [*NAMES, "labels.NAME", "format", "out", *table.columns]
             raise ConfigError(
                 f"{name} is no word of a figure{did_you_mean(name, known)}: choose from"
                 f" {', '.join(known)}."
             )
-        text = table[name].map(
-            lambda one: (
-                "none"
-                if one is None or one != one
-                else f"{one:g}"
-                if isinstance(one, float)
-                else str(one)
-            )
-        )
-        table = table[text.isin([one_of(name, one, text) for one in listed(value)])]
-    stem, formats = _files(
-        out, formats, "-".join([Path(paths[0]).resolve().stem, options.y or "curve"])
-    )
-    figure, caption = draw_figure(table, options)
-    list_files(save(figure, stem, formats, {"dpi": PIXELS[options.size]}, fonts="none"))
-    print(*caption(), *empty, sep="\n")
+        texts = table[name].map(_text)
+        table = table[texts.isin([one_of(name, value, texts) for value in listed(text)])]
+    return table
+
+
+def _text(value: object) -> str:
+    """Value of a cell as a user types it, such as "none" or "64"."""
+    if value is None or value != value:  # nan
+        return "none"
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _ends(name: str, text: str) -> tuple[float | None, float | None]:
-    """Two ends of an axis; an empty one is left as it is."""
+    """Two ends of an axis; None for an empty one.
+
+    >>> _ends("xlim", "64,")
+    (64.0, None)
+    """
     try:
         low, high = (float(end) if end.strip() else None for end in text.strip("()[]").split(","))
+        in_order = low is None or high is None or low < high
     except ValueError:
-        low, high = 1.0, 0.0
-    if low is not None and high is not None and not low < high:
+        in_order = False
+    if not in_order:
         raise ConfigError(
             f"{name}={text} must be two numbers, the smaller first, such as {name}=0,4; {name}=0,"
             " sets one end."
@@ -90,12 +104,16 @@ def _ends(name: str, text: str) -> tuple[float | None, float | None]:
 
 
 def _files(out: str | None, formats: str | None, name: str) -> tuple[Path, list[str]]:
+    """Path of the files without their ending, and their formats.
+
+    `out` is a folder, or a file whose ending is the first of the formats."""
     path = Path(out or "results/plot")
-    named = path.suffix.lstrip(".") if out and not out.endswith("/") and not path.is_dir() else ""
-    wanted = [one_of("format", one, FORMATS) for one in listed(formats or "")]
-    if not named:
-        return path / name, wanted or ["pdf", "png"]
-    if not wanted or named in FORMATS:
-        one_of("format", named, FORMATS)
-        return path.with_suffix(""), list(dict.fromkeys([named, *wanted]))
-    return path, wanted
+    is_folder = not out or out.endswith("/") or path.is_dir()
+    ending = "" if is_folder else path.suffix.lstrip(".")
+    endings = [one_of("format", word, FORMATS) for word in listed(formats or "")]
+    if not ending:
+        return path / name, endings or ["pdf", "png"]
+    if not endings or ending in FORMATS:
+        one_of("format", ending, FORMATS)
+        return path.with_suffix(""), list(dict.fromkeys([ending, *endings]))
+    return path, endings
