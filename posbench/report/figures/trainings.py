@@ -21,6 +21,7 @@ of one training have several numbers of steps: panels for the shortest length, t
 fine-tuning (or a middle one) and the longest. A loss is drawn minus that of the model before, at
 its own length, with paired intervals."""
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from operator import attrgetter
@@ -29,7 +30,15 @@ from typing import NamedTuple
 from posbench.report.curves import interval
 from posbench.report.figures.accuracy import caption_lines
 from posbench.report.figures.captions import data_line, line_name, of_intervals, sentences
-from posbench.report.figures.lines import Line, Mark, Panel, draw, names_at_the_end, with_interval
+from posbench.report.figures.lines import (
+    Line,
+    Mark,
+    Panel,
+    draw,
+    in_rows,
+    names_at_the_end,
+    with_interval,
+)
 from posbench.report.figures.palette import Pen, bases, looks
 from posbench.report.figures.registry import OVERALL, report_figure
 from posbench.report.figures.style import (
@@ -46,41 +55,31 @@ from posbench.report.records import CurvePoint, Score, grouped, span, two_seeds
 from posbench.report.references import Paired, Seed, compare
 from posbench.statistics.clustered import student_interval
 
-NAMES = (
-    "disc",
-    "diamond",
-    "square",
-    "triangle",
-    "triangle that points down",
-    "plus",
-    "cross",
-)  # of MARKERS
+# of MARKERS
+NAMES = ("disc", "diamond", "square", "triangle", "triangle that points down", "plus", "cross")
 FLOOR = ("", "its last tokens alone", "none")
 BARS = "Bars: 95 % t interval of the paired difference, over seeds crossed with documents."
-ASIDE, NARROW = 0.2, 170  # octaves over which marks stand side by side; points of a panel by steps
+ASIDE = 0.2  # octaves over which marks stand side by side
+NARROW, LOW = 170, 260  # points: width of a panel by steps, and height of one of fine-tuning
 Record = CurvePoint | Score
 Method = tuple[str, str, str]  # encoding without what tells its trainings apart, extension, scale
 
-
-steps_of, length_of, encoding_of = (
-    attrgetter("behind.steps"),
-    attrgetter("train_len"),
-    attrgetter("behind.encoding"),
-)
-method_of = attrgetter(
-    "behind.line", "extension", "scale_attention"
-)  # the encoding without its steps
+steps_of = attrgetter("behind.steps")
+length_of = attrgetter("train_len")
+encoding_of = attrgetter("behind.encoding")
+# the encoding without its steps
+method_of = attrgetter("behind.line", "extension", "scale_attention")
 
 
 class Knob(NamedTuple):
-    """Setting in which the trainings of an encoding differ: `of(point)` is its value or None,
-    `line(point)` the encoding's name without it.
+    """Setting in which the trainings of an encoding differ.
 
-    Points with equal `joined` form one line. A line with two points at one value is divided by the
-    encoding's arguments."""
+    `of(point)` is its value or None, `line(point)` the encoding's name without it. Points with
+    equal `joined` form one line. A line with two points at one value is divided by the encoding's
+    arguments."""
 
     heading: str
-    told: str  # what the mark shows
+    meaning: str  # of the mark
     of: Callable[[CurvePoint], int | None]
     line: Callable[[CurvePoint], str]
     joined: Callable[[CurvePoint], object]
@@ -102,120 +101,116 @@ STEPS = Knob(
 )
 
 
+class AtMultiple(NamedTuple):
+    """Points at a multiple of their training length, {method: points in the order of G}."""
+
+    multiple: int
+    cells: dict[Method, list[CurvePoint]]
+
+
 @report_figure(OVERALL, "gain", "Loss by G and training length")
 def gain(points: list[CurvePoint], title: str):
-    """Figure of the points of all sections; None if no encoding was trained in several values of a
-    knob and read at a common multiple.
+    """Figure of the points of all sections.
+
+    None if no encoding was trained in several values of a knob and read at a common multiple.
     """
-    found = [(knob, *at_multiple(points, knob)) for knob in (LENGTH, STEPS)]
-    knob, multiple, cells = next(
-        (one for one in found if one[2]), found[0]
-    )  # the first in which the trainings of an encoding differ
+    # the first knob in which the trainings of an encoding differ
+    knob = LENGTH
+    multiple, cells = at_multiple(points, LENGTH)
+    if not cells:
+        knob = STEPS
+        multiple, cells = at_multiple(points, STEPS)
     if not cells:
         return None
-    shown = [point for own in cells.values() for point in own]
+    shown = [point for of_method in cells.values() for point in of_method]
     values = sorted({knob.of(point) for point in shown})
-    marks = {value: MARKERS[number % len(MARKERS)] for number, value in enumerate(values)}
+    shapes = {value: MARKERS[index % len(MARKERS)] for index, value in enumerate(values)}
     pens = looks(cells, bases(shown), by_extension=True)
 
-    def mark(place: float, point: CurvePoint) -> Mark:
-        return replace(
-            with_interval(place, point.difference, point.half_width), marker=marks[knob.of(point)]
-        )
+    def mark(x: float, point: CurvePoint) -> Mark:
+        with_bar = with_interval(x, point.difference, point.half_width)
+        return replace(with_bar, marker=shapes[knob.of(point)])
 
-    def lines(
-        place: Callable[[CurvePoint], float],
-        parts: Callable[[list[CurvePoint]], list[list[CurvePoint]]],
-    ) -> list[Line]:
-        found = []
-        for method, own in cells.items():
-            pen = replace(pens[method], hollow=method[2] != "none", thin=True)
-            divided = [sorted(part, key=place) for part in parts(own)]
-            last = max((point for part in divided for point in part), key=place)
-            for part in divided:
-                found.append(
-                    Line(
-                        line_name(*method) if last in part else "",
-                        [mark(place(one), one) for one in part],
-                        pen,
-                    )
-                )
-        return found
+    by_gain: list[Line] = []
+    by_knob: list[Line] = []
+    for method, of_method in cells.items():
+        pen = replace(pens[method], hollow=method[2] != "none", thin=True)
+        lengths = list(grouped(of_method, length_of).values())
+        by_gain += _parts_of_line(method, lengths, attrgetter("gain"), mark, pen)
+        by_knob += _parts_of_line(method, joined_by(knob, of_method), knob.of, mark, pen)
 
     def scales(axes) -> None:
-        difference_axis(
-            axes,
-            [
-                point.difference + sign * (point.half_width or 0.0)
-                for point in shown
-                for sign in (1, -1)
-            ],
-        )
+        measured = [(point.difference, point.half_width or 0.0) for point in shown]
+        difference_axis(axes, [mean + sign * half for mean, half in measured for sign in (1, -1)])
         ruled(axes)
         axes.axhline(0, color="black", linewidth=0.9, zorder=1)
 
-    def with_knob(axes) -> None:
+    def knob_scales(axes) -> None:
         scales(axes)
         octaves(axes, values)
         axes.set_xlim(values[0] / 1.3, values[-1] * 1.3)
 
-    by_gain = lines(lambda point: point.gain, lambda own: list(grouped(own, length_of).values()))
-    by_knob = lines(knob.of, lambda own: joined_by(knob, own))
-    shapes = ", ".join(f"{NAMES[index % len(NAMES)]} {value}" for index, value in enumerate(values))
-    said = [
+    meanings = [f"{NAMES[index % len(NAMES)]} {value}" for index, value in enumerate(values)]
+    caption = [
         (
             f"Loss minus the floor (nats/token) at {multiple} times the training length,"
-            f" {knob.told.format(shapes)}."
+            f" {knob.meaning.format(', '.join(meanings))}."
         ),
-        data_line(shown, f"{span(point.n_targets for point in shown)} targets"),
+        _data_line(shown),
         f"G: the gain from the second half of the window. Bars: {of_intervals(shown)}.",
         *sentences(two_seeds(shown)),
     ]
-    return draw(
-        title,
-        [
-            [
-                Panel("Against G (nats/token)", by_gain, scales),
-                Panel(knob.heading, by_knob, with_knob),
-            ]
-        ],
-        said,
-    )
+    panels = [
+        Panel("Against G (nats/token)", by_gain, scales),
+        Panel(knob.heading, by_knob, knob_scales),
+    ]
+    return draw(title, [panels], caption)
+
+
+def _parts_of_line(
+    method: Method,
+    parts: list[list[CurvePoint]],
+    x_of: Callable[[CurvePoint], float],
+    mark: Callable[[float, CurvePoint], Mark],
+    pen: Pen,
+) -> list[Line]:
+    """Lines of the parts of a method; the one that ends last has the method's name."""
+    parts = [sorted(part, key=x_of) for part in parts]
+    last = max((point for part in parts for point in part), key=x_of)
+    lines = []
+    for part in parts:
+        marks = [mark(x_of(point), point) for point in part]
+        lines.append(Line(line_name(*method) if last in part else "", marks, pen))
+    return lines
+
+
+def _data_line(points: Sequence[CurvePoint], more: str = "") -> str:
+    targets = f"{span(point.n_targets for point in points)} targets"
+    return data_line(points, targets + more)
 
 
 @report_figure(OVERALL, "floors", "Loss and floor by steps of training", place=2)
 def floors(points: list[CurvePoint], title: str):
-    """Figure of the points of all sections; None unless trainings of one length differ in their
-    steps.
-    """
+    """Figure of the points of all sections; None unless trainings of one length differ in steps."""
     multiple, cells = at_multiple(points, STEPS)
-    by_length = grouped((point for own in cells.values() for point in own), length_of)
-    several = {length: own for length, own in by_length.items() if len({*map(steps_of, own)}) > 1}
-    if not several:
+    by_length = grouped((point for part in cells.values() for point in part), length_of)
+    numbers = {length: len({*map(steps_of, part)}) for length, part in by_length.items()}
+    most = max(numbers, key=lambda length: numbers[length], default=None)
+    if most is None or numbers[most] < 2:
         return None
-    shown = max(several.values(), key=lambda own: len({*map(steps_of, own)}))
+    shown = by_length[most]
     values = sorted({*map(steps_of, shown)})
-    panels = []
-    for method, own in grouped(shown, method_of).items():
-        ordered = sorted(own, key=steps_of)
-        marks = [
-            _over_seeds(point, [seed.row["nll"] for seed in point.seeds or ()], point.nll)
-            for point in ordered
-        ]
-        floor = [_over_seeds(point, _floor_losses(point), point.floor) for point in ordered]
-        lines = [
-            Line(f"at {multiple}x", marks, Pen(OKABE_ITO[0], marker=MARKERS[0])),
+    lines_of: dict[Method, list[Line]] = {}
+    for method, of_method in grouped(shown, method_of).items():
+        in_order = sorted(of_method, key=steps_of)
+        losses = [_over_seeds(point, _losses(point), point.nll) for point in in_order]
+        floor = [_over_seeds(point, _floor_losses(point), point.floor) for point in in_order]
+        lines_of[method] = [
+            Line(f"at {multiple}x", losses, Pen(OKABE_ITO[0], marker=MARKERS[0])),
             Line("floor", floor, Pen(GREY, marker=MARKERS[2])),
         ]
-        panels.append((line_name(*method), lines))
-    ends = [
-        end
-        for _, lines in panels
-        for line in lines
-        for mark in line.marks
-        for end in (mark.y, mark.low, mark.high)
-        if end is not None
-    ]
+    marks = [mark for lines in lines_of.values() for line in lines for mark in line.marks]
+    ends = [end for mark in marks for end in (mark.y, mark.low, mark.high) if end is not None]
     margin = 0.06 * (max(ends) - min(ends))
 
     def scales(axes) -> None:
@@ -223,18 +218,20 @@ def floors(points: list[CurvePoint], title: str):
         axes.set_xlim(values[0] / 1.2, values[-1] * 1.2)
         axes.set_ylim(min(ends) - margin, max(ends) + margin)
 
-    row_length = min(3, len(panels))
-    made = [Panel(name, lines, scales) for name, lines in panels]
-    rows = [made[start : start + row_length] for start in range(0, len(made), row_length)]
+    panels = [Panel(line_name(*method), lines, scales) for method, lines in lines_of.items()]
     caption = [
         (
             f"Loss (nats/token) at {multiple} times the training length of {shown[0].train_len}"
             " tokens, and the floor: the loss with exactly that context."
         ),
-        data_line(shown, f"{span(point.n_targets for point in shown)} targets"),
+        _data_line(shown),
         "Bars: 95 % t interval over seeds.",
     ]
-    return draw(title, rows, caption, NARROW, NARROW)
+    return draw(title, in_rows(panels, 3), caption, NARROW, NARROW)
+
+
+def _losses(point: CurvePoint) -> list[float]:
+    return [seed.row["nll"] for seed in point.seeds or ()]
 
 
 def _floor_losses(point: CurvePoint) -> list[float]:
@@ -249,39 +246,37 @@ def _over_seeds(point: CurvePoint, losses: Sequence[float], mean: float) -> Mark
     return with_interval(point.behind.steps, value, half_width)
 
 
-def at_multiple(
-    points: list[CurvePoint], knob: Knob = LENGTH
-) -> tuple[int, dict[Method, list[CurvePoint]]]:
-    """The largest multiple of the training length that all trainings were read at, and the points
-    there by method, in the order of G.
+def at_multiple(points: list[CurvePoint], knob: Knob = LENGTH) -> AtMultiple:
+    """Points at the largest multiple of the training length that all trainings were read at.
 
     Only encodings whose trainings differ in the knob are kept; without any the multiple is 0.
     """
-    known = [one for one in trained(points) if None not in (one.gain, one.difference, knob.of(one))]
-    beyond = [
+    measured = [
         point
-        for point in known
-        if point.length > point.train_len and point.length % point.train_len == 0
+        for point in trained(points)
+        if None not in (point.gain, point.difference, knob.of(point))
+        and point.length > point.train_len
+        and point.length % point.train_len == 0
     ]
-    read = {
-        encoding: grouped(own, knob.of) for encoding, own in grouped(beyond, encoding_of).items()
-    }
-    kept = {encoding: values.values() for encoding, values in read.items() if len(values) > 1}
+    different = {}  # {encoding: {value of the knob: points}}
+    for encoding, of_encoding in grouped(measured, encoding_of).items():
+        by_value = grouped(of_encoding, knob.of)
+        if len(by_value) > 1:
+            different[encoding] = by_value
     multiples = [
-        {point.length // point.train_len for point in own}
-        for values in kept.values()
-        for own in values
+        {point.length // point.train_len for point in same_value}
+        for by_value in different.values()
+        for same_value in by_value.values()
     ]
     multiple = max(set.intersection(*multiples), default=0) if multiples else 0
-    there = [
+    shown = [
         point
-        for point in beyond
-        if point.length == multiple * point.train_len and encoding_of(point) in kept
+        for point in measured
+        if point.length == multiple * point.train_len and encoding_of(point) in different
     ]
-    ordered = sorted(there, key=lambda point: point.gain)
-    return multiple, grouped(
-        ordered, lambda point: (knob.line(point), point.extension, point.scale_attention)
-    )
+    shown.sort(key=lambda point: point.gain)
+    cells = grouped(shown, lambda point: (knob.line(point), point.extension, point.scale_attention))
+    return AtMultiple(multiple, cells)
 
 
 def trained(points: list[CurvePoint]) -> list[CurvePoint]:
@@ -289,29 +284,37 @@ def trained(points: list[CurvePoint]) -> list[CurvePoint]:
     return [point for point in points if not point.source and not point.behind.tuned_from]
 
 
-def joined_by(knob: Knob, own: list[CurvePoint]) -> list[list[CurvePoint]]:
-    """Lines of a method against the knob; single points are left out if there are lines of
-    several.
-    """
-    found = []
-    for line in grouped(sorted(own, key=knob.of), knob.joined).values():
-        crossed = len({knob.of(point) for point in line}) < len(line)
-        found += grouped(line, lambda point: point.encoding).values() if crossed else [line]
-    return [line for line in found if len(line) > 1] or found
+def joined_by(knob: Knob, points: list[CurvePoint]) -> list[list[CurvePoint]]:
+    """Lines of a method against the knob; single points are left out if others form lines."""
+    lines = []
+    for line in grouped(sorted(points, key=knob.of), knob.joined).values():
+        several_at_one_value = len({knob.of(point) for point in line}) < len(line)
+        if several_at_one_value:
+            lines += grouped(line, lambda point: point.encoding).values()
+        else:
+            lines.append(line)
+    return [line for line in lines if len(line) > 1] or lines
+
+
+class AtLength(NamedTuple):
+    """Points at one length, {method: {training length: point}}."""
+
+    length: int
+    cells: dict[Method, dict[int, CurvePoint]]
 
 
 @report_figure(OVERALL, "frontier", "Loss at one length by training length", place=3)
 def frontier(points: list[CurvePoint], title: str):
-    """Figure of the points of all sections; None unless an encoding was trained at several lengths
-    and read at one of the same targets.
+    """Figure of the points of all sections.
+
+    None unless an encoding was trained at several lengths and read at one of the same targets.
     """
     length, cells = at_length(points)
     if not cells:
         return None
-    pens = looks(
-        (method for method in cells if method != FLOOR), bases(points), by_extension=True
-    ) | {FLOOR: Pen(GREY)}
-    shown = [point for own in cells.values() for point in own.values()]
+    methods = [method for method in cells if method != FLOOR]
+    pens = looks(methods, bases(points), by_extension=True) | {FLOOR: Pen(GREY)}
+    shown = [point for by_train_len in cells.values() for point in by_train_len.values()]
     lengths = sorted({point.train_len for point in shown})
     base = _trained_on(length, cells)
 
@@ -322,8 +325,10 @@ def frontier(points: list[CurvePoint], title: str):
         return with_interval(train_len, *_minus(point, base, at_floor))
 
     lines = []
-    for method, own in cells.items():
-        marks = [mark(method, train_len, point) for train_len, point in sorted(own.items())]
+    for method, by_train_len in cells.items():
+        marks = [
+            mark(method, train_len, point) for train_len, point in sorted(by_train_len.items())
+        ]
         lines.append(Line(line_name(*method), marks, pens[method]))
 
     def scales(axes) -> None:
@@ -333,11 +338,7 @@ def frontier(points: list[CurvePoint], title: str):
             axes.axhline(0, color="black", linewidth=0.9, zorder=1)
 
     heading = f"Loss at {length} tokens (nats/token)"
-    caption = [
-        data_line(
-            shown, f"{span(point.n_targets for point in shown)} targets, the same of every training"
-        )
-    ]
+    caption = [_data_line(shown, ", the same of every training")]
     if base is not None:
         heading = f"Loss at {length} tokens minus that of models trained on {length} (nats/token)"
         caption.append(BARS)
@@ -386,161 +387,175 @@ def _paired(seed: Seed | None, base: Seed | None) -> Paired | None:
     return compare(seed.evaluation, seed.row, base.evaluation, base.row)
 
 
-def at_length(points: list[CurvePoint]) -> tuple[int, dict[Method, dict[int, CurvePoint]]]:
-    """(longest length that all trainings of an encoding were read at, points there by method and
-    training length); (0, {}) for none.
+def at_length(points: list[CurvePoint]) -> AtLength:
+    """Points at the longest length that all trainings of an encoding were read at.
+
+    It is at least the longest training length; 0, without points, if there is none.
     """
-    best: tuple[int, dict[Method, dict[int, CurvePoint]]] = (0, {})
-    known = [point for point in trained(points) if point.nll is not None and not point.window]
-    for own in grouped(
-        known, lambda one: (*one.section[:3], one.setting, encoding_of(one))
-    ).values():
-        read = {
-            train_len: {point.length for point in same}
-            for train_len, same in grouped(own, length_of).items()
-        }
-        length = max(
-            (one for one in set.intersection(*read.values()) if one >= max(read)), default=0
-        )
-        if len(read) < 2 or length <= best[0]:
-            continue
-        cells: dict[Method, dict[int, CurvePoint]] = {}
-        for point in own:
-            if point.length == length:
-                cells.setdefault((encoding_of(point), point.extension, point.scale_attention), {})[
-                    point.train_len
-                ] = point
-                if point.floor is not None:
-                    cells.setdefault(FLOOR, {}).setdefault(point.train_len, point)
-        best = length, cells
+    best = AtLength(0, {})
+    measured = [point for point in trained(points) if point.nll is not None and not point.window]
+    for same_texts in grouped(measured, _same_texts).values():
+        by_train_len = grouped(same_texts, length_of)
+        read = [{point.length for point in part} for part in by_train_len.values()]
+        common = set.intersection(*read)
+        length = max((length for length in common if length >= max(by_train_len)), default=0)
+        if len(by_train_len) > 1 and length > best.length:
+            best = AtLength(
+                length, _cells([point for point in same_texts if point.length == length])
+            )
     return best
+
+
+def _same_texts(point: CurvePoint) -> tuple:
+    """Key of the points of an encoding that were scored on the same texts."""
+    return (*point.section[:3], point.setting, encoding_of(point))
+
+
+def _cells(points: list[CurvePoint]) -> dict[Method, dict[int, CurvePoint]]:
+    """{method: {training length: point}}; that of FLOOR has the first with a floor."""
+    cells: dict[Method, dict[int, CurvePoint]] = {}
+    for point in points:
+        method = (encoding_of(point), point.extension, point.scale_attention)
+        cells.setdefault(method, {})[point.train_len] = point
+        if point.floor is not None:
+            cells.setdefault(FLOOR, {}).setdefault(point.train_len, point)
+    return cells
 
 
 @report_figure("curve", "steps", "Loss by steps of fine-tuning", place=4)
 def steps(points: list[CurvePoint], title: str):
-    """Figure of the losses of a section; None if no method was fine-tuned by several numbers of
-    steps.
-    """
+    """Figure of a section's losses; None if no method was fine-tuned by several numbers of steps."""
     shown = tuned([point for point in points if point.nll is not None])
-    told = data_line(shown, f"{span(point.n_targets for point in shown)} targets") if shown else ""
-    return _by_steps({"Loss": shown}, "nll", "nats/token", title, [told])
+    if not shown:
+        return None
+    return _by_steps({"Loss": shown}, "nll", "nats/token", title, [_data_line(shown)])
 
 
 @report_figure("accuracy", "accuracy_steps", "Accuracy by steps of fine-tuning", place=4)
 def accuracy_steps(section: list[Score], title: str):
-    """The same of the accuracies of a section, a row of panels for each part of a task; None as
-    `steps`.
-    """
-    found = {
-        task: tuned(own)
-        for task, own in grouped(
-            (one for one in section if one.depth is None), lambda one: one.task
-        ).items()
-    }
-    told = [f"{caption_lines(section)[0]} Bars: 95 % intervals."]
-    if any(one.n_seeds < one.n_trained for own in found.values() for one in own):
-        told.append(
+    """Figure of a section's accuracies, a row of panels for each part of a task; None as `steps`."""
+    scores = [score for score in section if score.depth is None]
+    parts = {}  # {heading: scores}
+    for task, of_task in grouped(scores, lambda score: score.task).items():
+        several = tuned(of_task)
+        if several:
+            parts[f"{task}: accuracy"] = several
+    if not parts:
+        return None
+    notes = [f"{caption_lines(section)[0]} Bars: 95 % intervals."]
+    if any(score.n_seeds < score.n_trained for part in parts.values() for score in part):
+        notes.append(
             f"Means leave out seeds right in less than {LEARNED:g} of their answers at the longest"
             " length inside the window."
         )
-    return _by_steps(
-        {f"{task}: accuracy": own for task, own in found.items()},
-        "accuracy",
-        "share of answers",
-        title,
-        told,
-    )
+    return _by_steps(parts, "accuracy", "share of answers", title, notes)
 
 
 def tuned(records: Sequence[Record]) -> list[Record]:
     """Records of the methods that were fine-tuned by several numbers of steps."""
     children = [
-        one
-        for one in records
-        if one.behind.steps is not None and one.behind.tuned_from and not one.source
+        record
+        for record in records
+        if steps_of(record) is not None and record.behind.tuned_from and not record.source
     ]
-    return [
-        one
-        for own in grouped(children, method_of).values()
-        if len({one.behind.steps for one in own}) > 1
-        for one in own
-    ]
+    several = []
+    for of_method in grouped(children, method_of).values():
+        if len({*map(steps_of, of_method)}) > 1:
+            several += of_method
+    return several
 
 
 def _by_steps(
-    parts: dict[str, list[Record]], value: str, unit: str, title: str, told: Sequence[str]
+    parts: dict[str, list[Record]], value: str, unit: str, title: str, notes: Sequence[str]
 ):
-    parts = {name: own for name, own in parts.items() if own}
-    shown = [record for own in parts.values() for record in own]
-    if not shown:
-        return None
-    lengths = sorted({record.length for record in shown})
-    middle = lengths[len(lengths) // 2] if shown[0].train_len == lengths[0] else shown[0].train_len
-    lengths = sorted({lengths[0], lengths[-1], *({middle} & set(lengths))})
-    parents = [
-        one
-        for one in shown
-        if one.length == lengths[0] and one.behind.steps == 0 and one.behind.keeps_encoding
-    ]
-    parents = [
-        one for one in parents if one.extension == one.scale_attention == "none"
-    ]  # the models that were fine-tuned
-    before = {one.behind.tuned_from: one for one in parents} if value == "nll" else {}
-    relative = bool(before) and all(one.behind.tuned_from in before for one in shown)
-    short = _short_names(shown)
+    """Figure with a row of panels for each part {heading: records}, of a column `value`."""
+    shown = [record for part in parts.values() for record in part]
+    lengths = _three_lengths(shown)
+    parents = [record for record in shown if _is_parent(record) and record.length == lengths[0]]
+    # losses are drawn minus those of the models that were fine-tuned
+    before = {record.behind.tuned_from: record for record in parents} if value == "nll" else {}
+    relative = bool(before) and all(record.behind.tuned_from in before for record in shown)
+    names = _short_names(shown)
 
     def mark(record: Record) -> Mark:
         if relative:
-            return with_interval(
-                record.behind.steps, *_minus(record, before[record.behind.tuned_from])
-            )
-        return Mark(record.behind.steps, getattr(record, value), record.low, record.high)
+            parent = before[record.behind.tuned_from]
+            return with_interval(steps_of(record), *_minus(record, parent))
+        return Mark(steps_of(record), getattr(record, value), record.low, record.high)
 
-    def panel(name: str, own: list[Record], length: int) -> Panel:
-        pens, numbers = (
-            looks(grouped(own, method_of), bases(own), by_extension=True),
-            sorted({one.behind.steps for one in own}),
-        )
+    def panel(heading: str, part: list[Record], length: int) -> Panel:
+        pens = looks(grouped(part, method_of), bases(part), by_extension=True)
+        at_this = [record for record in part if record.length == length]
         lines = []
-        for method, records in grouped(
-            (one for one in own if one.length == length), method_of
-        ).items():
-            marks = [mark(one) for one in sorted(records, key=steps_of)]
-            lines.append(Line(short[method], marks, pens[method]))
+        for method, records in grouped(at_this, method_of).items():
+            marks = [mark(record) for record in sorted(records, key=steps_of)]
+            lines.append(Line(names[method], marks, pens[method]))
+        levels = [0.0]
+        if not relative:
+            levels = [
+                getattr(record, value)
+                for record in parents
+                if record in part and length == lengths[0]
+            ]
+        scales = functools.partial(
+            _steps_scales,
+            numbers=sorted({*map(steps_of, part)}),
+            levels=levels,
+            is_share=value == "accuracy",
+        )
+        if relative:
+            return Panel(f"{heading} minus before at {length} tokens", lines, scales)
+        return Panel(f"{heading} at {length} tokens ({unit})", lines, scales)
 
-        def scales(axes) -> None:
-            if value == "accuracy":
-                axes.set_ylim(-0.03, 1.04)
-            first = next((one for one in numbers if one), 1)
-            axes.set_xscale("symlog", linthresh=first, linscale=0.6)
-            axes.set_xticks(numbers, map(str, numbers))
-            axes.set_xticks([], minor=True)
-            axes.set_xlim(-0.1 * first, numbers[-1] * 1.25)
-            axes.set_xlabel("steps of fine-tuning", fontsize=FONT)
-            ruled(axes)
-            levels = [getattr(one, value) for one in parents if one in own and length == lengths[0]]
-            for level in [0.0] if relative else levels:
-                axes.axhline(level, color=GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
-
-        where = f"{length} tokens" if relative else f"{length} tokens ({unit})"
-        return Panel(f"{name} at {where}", lines, scales)
-
+    rows = []
+    for heading, part in parts.items():
+        rows.append(names_at_the_end([panel(heading, part, length) for length in lengths]))
+    sentence = f"Fine-tuned at {shown[0].train_len} tokens"
+    if any(steps_of(record) == 0 for record in shown):
+        sentence += "; 0 steps is the same method without fine-tuning"
+    sentence += "."
     if relative:
-        parts = {f"{name} minus before": own for name, own in parts.items()}
-    rows = [[panel(name, own, length) for length in lengths] for name, own in parts.items()]
-    line = "Dashed line: the model before, at its own length. " if parents else ""
-    if relative:
-        line = (
-            "Losses are in nats/token, minus that of the model before at its own length"
+        sentence += (
+            " Losses are in nats/token, minus that of the model before at its own length"
             f" ({lengths[0]} tokens; dashed). {BARS}"
         )
-    zero = (
-        "; 0 steps is the same method without fine-tuning"
-        if any(one.behind.steps == 0 for one in shown)
-        else ""
+    elif parents:
+        sentence += " Dashed line: the model before, at its own length."
+    return draw(title, rows, [sentence, *notes], NARROW, LOW)
+
+
+def _three_lengths(records: Sequence[Record]) -> list[int]:
+    """The shortest length, that of the fine-tuning or a middle one, and the longest."""
+    lengths = sorted({record.length for record in records})
+    middle = records[0].train_len
+    if middle == lengths[0]:
+        middle = lengths[len(lengths) // 2]
+    return [length for length in lengths if length in (lengths[0], middle, lengths[-1])]
+
+
+def _is_parent(record: Record) -> bool:
+    """True for a model before its fine-tuning, with nothing added."""
+    return (
+        steps_of(record) == 0
+        and record.behind.keeps_encoding
+        and record.extension == "none"
+        and record.scale_attention == "none"
     )
-    said = f"Fine-tuned at {shown[0].train_len} tokens{zero}. {line}".rstrip()
-    return draw(title, [names_at_the_end(row) for row in rows], [said, *told], NARROW, 260)
+
+
+def _steps_scales(axes, numbers: Sequence[int], levels: Sequence[float], is_share: bool) -> None:
+    """Set up axes of numbers of steps, 0 included, and dashed lines at `levels`."""
+    if is_share:
+        axes.set_ylim(-0.03, 1.04)
+    first = next((number for number in numbers if number), 1)
+    axes.set_xscale("symlog", linthresh=first, linscale=0.6)
+    axes.set_xticks(numbers, map(str, numbers))
+    axes.set_xticks([], minor=True)
+    axes.set_xlim(-0.1 * first, numbers[-1] * 1.25)
+    axes.set_xlabel("steps of fine-tuning", fontsize=FONT)
+    ruled(axes)
+    for level in levels:
+        axes.axhline(level, color=GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
 
 
 def _short_names(shown: Sequence[Record]) -> dict[Method, str]:
