@@ -37,12 +37,12 @@ def batches(
 
 
 class Batches:
-    """Batches of non-overlapping windows inside documents. Each epoch has a new offset per
-    document, a new order, and every window once.
+    """Batches of non-overlapping windows inside documents.
 
-    With several `lengths` each step has one of them, drawn by (seed, step). Documents shorter than
-    a window are skipped. Raises ConfigError when no document is long enough, or when a step cannot
-    hold one window."""
+    Each epoch has a new offset per document, a new order, and every window once. With several
+    `lengths` each step has one of them, drawn by (seed, step). Documents shorter than a window
+    are skipped. Raises ConfigError when no document is long enough, or when a step cannot hold
+    one window."""
 
     def __init__(
         self,
@@ -71,11 +71,10 @@ class Batches:
     def at(
         self, step: int, share: Callable[[int], slice] | None = None
     ) -> "tuple[torch.Tensor, torch.Tensor]":
-        """(inputs_BT, targets_BT) of a step, both int64. A target is the token after its input;
-        with a BOS token, inputs start with it.
+        """(inputs_BT, targets_BT) of a step, both int64.
 
-        `share(B)` is the slice of the B windows that this process reads, if there are several.
-        """
+        A target is the token after its input; with a BOS token, inputs start with it. `share(B)`
+        is the slice of the B windows that this process reads, if there are several."""
         import torch
 
         choices = self._choices(step + 1)
@@ -102,9 +101,9 @@ class Batches:
         return self.tokens_per_step // length * length
 
     def _choices(self, steps: int) -> np.ndarray:
-        """Index into `lengths` of each of the first `steps` steps. Drawn in blocks, so that no draw
-        depends on `steps`.
-        """
+        """Index into `lengths` of each of the first `steps` steps.
+
+        Drawn in blocks, so that no draw depends on `steps`."""
         while len(self._choice) < steps:
             block = len(self._choice) // BLOCK
             random = np.random.default_rng([self.seed, block])
@@ -157,9 +156,9 @@ class WindowSequence:
         return np.random.default_rng([*self.key, epoch, 0]).integers(free_D)
 
     def _epoch(self, epoch: int) -> np.ndarray:
-        """First tokens of all windows of one epoch, in its order. The last requested epoch is
-        cached.
-        """
+        """First tokens of all windows of one epoch, in its order.
+
+        The last requested epoch is cached."""
         if self._order[0] != epoch:
             offsets_D = self._offsets(epoch)
             counts_D = (self.lengths_D - offsets_D) // self.width

@@ -24,14 +24,14 @@ class Book(NamedTuple):
 
 
 class Books(Source):
-    """Books in the folder `path`. An optional MANIFEST.jsonl gives `file`, `order` and `sha256` of
-    each book.
+    """Books in the folder `path`.
 
-    A `stratum` in the manifest becomes part of the document's name (test/other/ulysses.txt), for
+    An optional MANIFEST.jsonl gives `file`, `order` and `sha256` of each book. A `stratum` in
+    the manifest becomes part of the document's name (test/other/ulysses.txt), for
     evaluate.documents. `skip_test_bytes` skips the beginning of every test book (title page,
     contents) up to the next line. A whole copy of a test book in train or validation is left out
-    there. `test_extra` scores the books of train-extra/ too whose `author` in the manifest has no
-    book in train/ or validation/; their names stay train-extra/...."""
+    there. `test_extra` scores the books of train-extra/ too whose `author` in the manifest has
+    no book in train/ or validation/; their names stay train-extra/...."""
 
     def __init__(
         self, path: str | None, train_extra: bool, skip_test_bytes: int, test_extra: bool = False

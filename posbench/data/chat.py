@@ -32,8 +32,8 @@ LEAVE = "leave evaluate.chat out, or give data.tokenizer=PATH of a tokenizer tha
 
 def chat_template(tokenizer: str) -> dict[str, str]:
     """The template of a tokenizer under `template`, with the special tokens that it may write.
-    Raises ConfigError without one.
-    """
+
+    Raises ConfigError without one."""
     if tokenizer in ("bytes", "bpe") or TRAINED.fullmatch(tokenizer):
         raise ConfigError(
             f"evaluate.chat=true: data.tokenizer={tokenizer} is not from a checkpoint and has no"

@@ -39,11 +39,11 @@ CONTENT = "content"  # hash of the text, which is filled in
 
 @dataclass(frozen=True)
 class Corpus:
-    """Prepared data set for training and evaluation. A split that was not requested is None; `all`
-    holds the documents of the three.
+    """Prepared data set for training and evaluation.
 
-    The splits of a task draw examples, and its `folder` does not exist. `mix` is the task that some
-    steps of the training are on."""
+    A split that was not requested is None; `all` holds the documents of the three. The splits of
+    a task draw examples, and its `folder` does not exist. `mix` is the task that some steps of
+    the training are on."""
 
     train: TokenFile | TaskSplit | None
     validation: TokenFile | TaskSplit | None
@@ -59,9 +59,9 @@ class Corpus:
 
 
 def content_key(cfg_data: dict, cache_dir: Path | str | None = None, again: bool = False) -> str:
-    """Hex SHA-256 of source and tokenizer, which names the folder of the token files. With `again`
-    no cached file digest is used.
-    """
+    """Hex SHA-256 of source and tokenizer, which names the folder of the token files.
+
+    With `again` no cached file digest is used."""
     source = make_source(cfg_data, cache_dir)
     source.again = again
     tokenizer = tokenizer_identity(cfg_data["tokenizer"], cfg_data["vocab_size"])
@@ -200,11 +200,10 @@ def known_tokenizer(cfg_data: dict, cache_dir: Path | str) -> Tokenizer | None:
 
 
 def fit_corpus(corpus: Corpus, cfg: JobConfig) -> Corpus:
-    """Corpus with the vocabulary size and BOS token of a job's checkpoint. Without a checkpoint it
-    is returned unchanged.
+    """Corpus with the vocabulary size and BOS token of a job's checkpoint.
 
-    Raises ConfigError when the number of ids shows another tokenizer, or when data.bos needs a BOS
-    token and the checkpoint has none."""
+    Without a checkpoint it is returned unchanged. Raises ConfigError when the number of ids
+    shows another tokenizer, or when data.bos needs a BOS token and the checkpoint has none."""
     checkpoint = cfg.model.checkpoint
     path = cfg.model.path
     if not checkpoint:

@@ -27,12 +27,12 @@ REMEDY = (
 
 
 class Hub(Source):
-    """Rows of a hub data set. `splits` gives the rows of each split: {train: {split: HUB_SPLIT,
-    skip: N, take: M or null}, ...}.
+    """Rows of a hub data set.
 
-    `revision` is a full commit hash, since a branch moves and would change the numbers. With
-    `stream` only the taken rows are downloaded, and only the tokens are kept. `articles` joins the
-    lines of WikiText to whole articles."""
+    `splits` gives the rows of each split: {train: {split: HUB_SPLIT, skip: N, take: M or null},
+    ...}. `revision` is a full commit hash, since a branch moves and would change the numbers.
+    With `stream` only the taken rows are downloaded, and only the tokens are kept. `articles`
+    joins the lines of WikiText to whole articles."""
 
     def __init__(
         self,
@@ -116,11 +116,10 @@ def _first_line(error: BaseException) -> str:
 
 
 def join_articles(lines: Iterable[str]) -> Iterator[str]:
-    """Join the rows of WikiText, one line each, to articles. An article begins at ` = Title = `
-    between two blank lines.
+    """Join the rows of WikiText, one line each, to articles.
 
-    The text is not changed, so the articles have exactly the bytes of the rows.
-    """
+    An article begins at ` = Title = ` between two blank lines. The text is not changed, so the
+    articles have exactly the bytes of the rows."""
     article: list[str] = []
     for line in lines:
         if _ends_with_heading(article) and not line.strip():
@@ -167,8 +166,8 @@ def _why_offline() -> str:
 
 def hub_file(name: str, file: str) -> Path:
     """File of a repository of the hub (NAME or NAME@COMMIT): from the cache, else downloaded.
-    Raises the hub's errors.
-    """
+
+    Raises the hub's errors."""
     from huggingface_hub import hf_hub_download, try_to_load_from_cache
 
     repository, _, revision = name.partition("@")

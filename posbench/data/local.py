@@ -169,9 +169,9 @@ def _split_named(name: str) -> str | None:
 
 
 def read_text(file: Path) -> str:
-    """Text of a file with unchanged line ends. Raises ConfigError when it is not readable UTF-8,
-    RunError when it is too large.
-    """
+    """Text of a file with unchanged line ends.
+
+    Raises ConfigError when it is not readable UTF-8, RunError when it is too large."""
     try:
         return read_bytes(file, LARGEST_TEXT).decode()
     except UnicodeDecodeError as error:
@@ -187,11 +187,11 @@ def read_text(file: Path) -> str:
 
 
 def cut_text(text: str) -> list[str]:
-    """Cut a text into parts of about equal size. Each ends at a blank line, or at least at a line
-    end, if one is near.
+    """Cut a text into parts of about equal size.
 
-    A small text has 20 parts; a large one 100 or more, of 4 thousand to a million characters. This
-    is a compromise: confidence intervals need many documents, long contexts need long ones."""
+    Each ends at a blank line, or at least at a line end, if one is near. A small text has 20
+    parts; a large one 100 or more, of 4 thousand to a million characters. This is a compromise:
+    confidence intervals need many documents, long contexts need long ones."""
     size = max(256, min(max(len(text) // 100, 2**12), 2**20, len(text) // 20))
     parts = []
     start = 0
@@ -208,9 +208,9 @@ def cut_text(text: str) -> list[str]:
 
 
 def texts(file: Path, column: str) -> Iterator[str]:
-    """Yield the text of each row of a table, "" for null or missing. Raises ConfigError for a
-    damaged file and for other cells.
-    """
+    """Yield the text of each row of a table, "" for null or missing.
+
+    Raises ConfigError for a damaged file and for other cells."""
     is_parquet = file.name.lower().endswith(".parquet")
     rows = _parquet_rows(file, column) if is_parquet else _json_rows(file)
     n_read = 0

@@ -97,9 +97,10 @@ def mix_of(
     offset: int = 0,
     text: Callable[[str], tuple[TokenFile, Tokenizer, int | None]] | None = None,
 ) -> Mix | None:
-    """Mix of a data configuration; None without one. The task's tokens begin at `offset`; of one in
-    words, `text` gives the tokens of a split, the tokenizer and the BOS. Raises ConfigError as
-    `resolved_data` does."""
+    """Mix of a data configuration; None without one.
+
+    The task's tokens begin at `offset`; of one in words, `text` gives the tokens of a split, the
+    tokenizer and the BOS. Raises ConfigError as `resolved_data` does."""
     mix = resolved_data(data).get("mix")
     if not mix:
         return None

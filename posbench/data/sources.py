@@ -17,23 +17,23 @@ _seen: dict[str, list] = {}  # of local files: {path: [size, mtime_ns, sha256]}
 
 
 class Source:
-    """Documents in three splits; no document is divided between splits. A user's own source needs
-    only these methods.
-    """
+    """Documents in three splits; no document is divided between splits.
+
+    A user's own source needs only these methods."""
 
     memo: Path | None = None  # cache of the digests of local files
     again: bool = False  # read local files again for their digests, and ignore the cache
 
     def fingerprint(self) -> str:
-        """Hex SHA-256 that changes with any document or split. It must be fast: neither torch nor
-        datasets is imported.
-        """
+        """Hex SHA-256 that changes with any document or split.
+
+        It must be fast: neither torch nor datasets is imported."""
         raise NotImplementedError
 
     def documents(self, split: str) -> Iterator[tuple[str, str]]:
-        """Yield (name, text) in a fixed order. Raises ConfigError when the data is missing or
-        differs from the pinned data.
-        """
+        """Yield (name, text) in a fixed order.
+
+        Raises ConfigError when the data is missing or differs from the pinned data."""
         raise NotImplementedError
 
     def uncut(self, split: str) -> Iterator[str]:
@@ -82,9 +82,9 @@ def make_source(cfg_data: dict, cache_dir: Path | str | None = None) -> Source:
 
 
 def existing_path(path: str | None, choice: str) -> Path:
-    """Path from the user's `data.path`. Raises ConfigError when it is not given or does not
-    exist.
-    """
+    """Path from the user's `data.path`.
+
+    Raises ConfigError when it is not given or does not exist."""
     if not path:
         raise ConfigError(f"data={choice} needs your own files: add data.path=PATH to the command.")
     if not os.path.exists(path):  # Path.exists raises for a name that is too long
@@ -107,11 +107,11 @@ def check_names(names: Iterable[str]) -> None:
 
 
 def file_digests(paths: list[Path], memo: Path | None, again: bool = False) -> list[str]:
-    """SHA-256 of each file. A file is read again only if its size or modification time changed;
-    `memo` is the cache on disk.
+    """SHA-256 of each file.
 
-    With `again` every file is read and the cache corrected. Raises ConfigError for a file that
-    cannot be read."""
+    A file is read again only if its size or modification time changed; `memo` is the cache on
+    disk. With `again` every file is read and the cache corrected. Raises ConfigError for a file
+    that cannot be read."""
     # Of a damaged cache nothing is used: the files are only read again.
     with contextlib.suppress(RunError, AttributeError):
         cache = read_json(memo) if memo and memo.exists() else {}

@@ -77,9 +77,10 @@ def task_fingerprint(task: object) -> str:
 
 
 class Task(Source):
-    """Generated data. A subclass has `draw`, and `parts` if there are several; its attributes
-    determine the examples.
-    """
+    """Generated data.
+
+    A subclass has `draw`, and `parts` if there are several; its attributes determine the
+    examples."""
 
     # raised when the same seed gives other examples, so that earlier trainings keep their ids
     version: ClassVar[int] = 1
@@ -117,17 +118,17 @@ class Task(Source):
         raise NotImplementedError
 
     def parts(self, length: int) -> list[TaskVariant]:
-        """Parts that are evaluated apart at a length: all of a shorter one's too. Raises
-        ConfigError if `length` is too short for any.
-        """
+        """Parts that are evaluated apart at a length: all of a shorter one's too.
+
+        Raises ConfigError if `length` is too short for any."""
         return [TaskVariant(self.name, None, {"full": True})]
 
 
 @dataclass(frozen=True)
 class TaskSplit:
-    """Split of a task, in place of a token file: a stream of random numbers of its own. Its ids
-    begin at `offset`.
-    """
+    """Split of a task, in place of a token file: a stream of random numbers of its own.
+
+    Its ids begin at `offset`."""
 
     task: Task
     split: str
@@ -155,13 +156,13 @@ class TaskSplit:
 
 @dataclass(frozen=True)
 class Question:
-    """Parts of one text in words. `items` are (depth, sentence), depth 0 at the start of the
-    haystack and 1 at its end.
+    """Parts of one text in words.
 
-    `head` ends with a line, `tail` begins one and asks, and `start` begins the answer. `answer` is
+    `items` are (depth, sentence), depth 0 at the start of the haystack and 1 at its end. `head`
+    ends with a line, `tail` begins one and asks, and `start` begins the answer. `answer` is
     (words, number of the answer they belong to, or -1 for words between answers). `others` makes
-    sentences of the kind of the items without end. `value(sentence)` is the answer's words that an
-    item or another of its kind would be; where it is given, the answers have rivals."""
+    sentences of the kind of the items without end. `value(sentence)` is the answer's words that
+    an item or another of its kind would be; where it is given, the answers have rivals."""
 
     head: str
     items: list[tuple[float, str]]
@@ -187,9 +188,10 @@ class Question:
 
 
 class TextTask:
-    """Questions in words. A subclass has `ask`; `depths` places of the item are evaluated apart,
-    evenly from start to end; 0: any place.
-    """
+    """Questions in words.
+
+    A subclass has `ask`; `depths` places of the item are evaluated apart, evenly from start to
+    end; 0: any place."""
 
     # raised when the same seed gives other texts, so that earlier evaluations and trainings stay
     # apart

@@ -86,12 +86,12 @@ class _Text(NamedTuple):
 
 @dataclass(frozen=True)
 class TextQuestions:
-    """Questions of a task in the tokens of a model, in place of a `TaskSplit`. `bos` begins every
-    text, if it is there.
+    """Questions of a task in the tokens of a model, in place of a `TaskSplit`.
 
-    With `around`, what stands before and behind the message of a user, all but the answer and its
-    beginning is that message. Of each answer up to `rivals` rivals are drawn. In `training` a
-    question that does not fit is drawn again, so that no step fails."""
+    `bos` begins every text, if it is there. With `around`, what stands before and behind the
+    message of a user, all but the answer and its beginning is that message. Of each answer up to
+    `rivals` rivals are drawn. In `training` a question that does not fit is drawn again, so that
+    no step fails."""
 
     task: TextTask
     name: str
@@ -313,9 +313,9 @@ class TextQuestions:
 
     @functools.cached_property
     def _ids(self) -> Encode:
-        """Function from a piece behind the head to its token ids. Sentences of the noise come again
-        and again.
-        """
+        """Function from a piece behind the head to its token ids.
+
+        Sentences of the noise come again and again."""
         return functools.lru_cache(10_000)(continuation_encoder(self.tokenizer))
 
     def _ends(self, ids: list[int]) -> bool:
@@ -369,9 +369,9 @@ def draw_rivals(
 
 
 def texts_with_rivals(examples: Examples, place_M3: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs and targets [M, T] of further texts. `place_M3`: numbers of the text, of the answer
-    and of the rival in its place.
-    """
+    """Inputs and targets [M, T] of further texts.
+
+    `place_M3`: numbers of the text, of the answer and of the rival in its place."""
     inputs_MT = examples.inputs_NT[place_M3[:, 0]]
     targets_MT = np.full(inputs_MT.shape, IGNORED)
     for row, (text, answer, rival) in enumerate(place_M3.tolist()):

@@ -51,9 +51,9 @@ def tokenizer_name(tokenizer: str, vocab_size: int) -> str:
 
 
 def tokenizer_identity(tokenizer: str, vocab_size: int) -> list:
-    """Settings that determine the tokens of a text. Raises ConfigError for an impossible size or a
-    missing tokenizer.
-    """
+    """Settings that determine the tokens of a text.
+
+    Raises ConfigError for an impossible size or a missing tokenizer."""
     if tokenizer == "bytes":
         return ["bytes"]
     if tokenizer == TASK:
@@ -70,8 +70,8 @@ def tokenizer_identity(tokenizer: str, vocab_size: int) -> list:
 
 def pretrained_json(tokenizer: str) -> bytes:
     """Content of the tokenizer.json of `tokenizer`, also of the one that a .gguf file stands for.
-    Raises ConfigError without one.
-    """
+
+    Raises ConfigError without one."""
     file = pretrained_file(tokenizer)
     try:
         if is_gguf(file):
@@ -98,11 +98,9 @@ def _tokenizer_digest(tokenizer: str) -> str:
 
 
 def pretrained_file(tokenizer: str) -> Path:
-    """Path of the tokenizer.json of `tokenizer`, or of its .gguf file. A hub name is downloaded
-    once.
+    """Path of the tokenizer.json of `tokenizer`, or of its .gguf file.
 
-    Raises ConfigError when it is neither here nor on the hub.
-    """
+    A hub name is downloaded once. Raises ConfigError when it is neither here nor on the hub."""
     inside = wheel_file("data.tokenizer", tokenizer)
     if inside:
         return inside
@@ -146,9 +144,9 @@ def foreign_errors(name: str) -> Iterator[None]:
 
 
 def count_ids(model: "tokenizers.Tokenizer", name: str) -> int:
-    """Largest id plus one, since ids may have gaps. Raises ConfigError for no id, or one of
-    MOST_IDS or more.
-    """
+    """Largest id plus one, since ids may have gaps.
+
+    Raises ConfigError for no id, or one of MOST_IDS or more."""
     largest = max(model.get_vocab(with_added_tokens=True).values(), default=-1)
     if largest < 0:
         raise ConfigError(f"data.tokenizer={name} holds no token: choose another.")
@@ -177,9 +175,9 @@ class TextTokenizer:
     """Common part of all tokenizers: a text or several are encoded, and ids of any kind decoded."""
 
     def encode(self, text: str | Sequence[str]) -> list[int] | list[Pieces]:
-        """Ids of a text; of a list of texts (ids, bytes per token) of each. Raises ConfigError for
-        anything else.
-        """
+        """Ids of a text; of a list of texts (ids, bytes per token) of each.
+
+        Raises ConfigError for anything else."""
         if isinstance(text, str):
             return self.ids(text).tolist()
         if not isinstance(text, (list, tuple)) or not all(isinstance(part, str) for part in text):
@@ -194,11 +192,10 @@ class TextTokenizer:
         return self._pieces([text])[0][0].astype(np.int64)
 
     def decode(self, ids: "Iterable[int] | torch.Tensor") -> str:
-        """Text of ids, a list or an array of any shape. Ids that stand for no text (BOS) give none;
-        what was dropped is not restored.
+        """Text of ids, a list or an array of any shape.
 
-        Raises ConfigError for ids that are no whole numbers.
-        """
+        Ids that stand for no text (BOS) give none; what was dropped is not restored. Raises
+        ConfigError for ids that are no whole numbers."""
         flat = ids.flatten().tolist() if hasattr(ids, "flatten") else list(ids)
         if not all(isinstance(index, (int, np.integer)) and index >= 0 for index in flat):
             raise ConfigError(
@@ -275,9 +272,10 @@ class PretrainedTokenizer(TextTokenizer):
 
 
 def _without_mark(text: str, encoding: "tokenizers.Encoding") -> list[tuple[int, int]]:
-    """Offsets of tokens. A first token that is a blank alone, put before a text that begins with
-    none, stands for no text.
-    """
+    """Offsets of tokens.
+
+    A first token that is a blank alone, put before a text that begins with none, stands for no
+    text."""
     if encoding.tokens[:1] in (["\u0120"], ["\u2581"]) and not text[:1].isspace():
         return [(0, 0), *encoding.offsets[1:]]
     return encoding.offsets
@@ -311,9 +309,9 @@ Tokenizer = ByteTokenizer | BPETokenizer | PretrainedTokenizer
 
 
 def load_tokenizer(name: str, folder: Path) -> Tokenizer:
-    """Tokenizer of a prepared corpus, read from the tokenizer.json in its folder. Raises
-    ConfigError when that file is unusable.
-    """
+    """Tokenizer of a prepared corpus, read from the tokenizer.json in its folder.
+
+    Raises ConfigError when that file is unusable."""
     if name == "bytes":
         return ByteTokenizer()
     if name.startswith(f"{TASK}-"):
@@ -332,9 +330,9 @@ def read_tokenizer(name: str, content: bytes) -> BPETokenizer | PretrainedTokeni
 
 
 def train_bpe(texts: Iterable[str], vocab_size: int) -> BPETokenizer:
-    """Train a byte-level BPE. The same texts give the same tokenizer. Raises ConfigError when they
-    are too few for `vocab_size`.
-    """
+    """Train a byte-level BPE. The same texts give the same tokenizer.
+
+    Raises ConfigError when they are too few for `vocab_size`."""
     import tokenizers
     from tokenizers import decoders, models, pre_tokenizers, trainers
 

@@ -92,9 +92,9 @@ class _Request(NamedTuple):
 
 
 class EngineScorer(Scorer):
-    """Scorer whose model is an engine. A text that was answered is kept, so that the same command
-    does not ask for it again.
-    """
+    """Scorer whose model is an engine.
+
+    A text that was answered is kept, so that the same command does not ask for it again."""
 
     dtype = "engine"
 

@@ -200,9 +200,9 @@ class LlamaCpp(Engine):
     def _batch(
         self, ids_L1: np.ndarray, start: int, end: int, first: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Read tokens start to end - 1. Losses of the targets of the rows from `first` on among
-        them.
-        """
+        """Read tokens start to end - 1.
+
+        Losses of the targets of the rows from `first` on among them."""
         self._extend_self()
         scored = np.arange(start, end) >= first
         self._decode(ids_L1, start, end, scored)

@@ -67,9 +67,10 @@ PositiveInt = Annotated[int, Check("a whole number of at least 1", lambda value:
 
 
 class Server(Engine):
-    """Server at `url`. `label` is the user's name for how it was started, which tells runs apart
-    that the server does not.
-    """
+    """Server at `url`.
+
+    `label` is the user's name for how it was started, which tells runs apart that the server
+    does not."""
 
     kind = "server"
     remote = True

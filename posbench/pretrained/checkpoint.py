@@ -41,9 +41,9 @@ _digests: dict[tuple, str] = {}  # {state of files that this process has read: d
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Weights of others. `name` is what a run records as model.path, `place` the folder or GGUF
-    file.
-    """
+    """Weights of others.
+
+    `name` is what a run records as model.path, `place` the folder or GGUF file."""
 
     name: str
     place: Path

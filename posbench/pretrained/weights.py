@@ -46,11 +46,11 @@ def their_name(name: str) -> str:
 def checked_tensors(
     checkpoint: Checkpoint, model: "nn.Module", tied: bool
 ) -> dict[str, LazyTensor]:
-    """{our name: tensor} of a checkpoint, a tied matrix once. Nothing but headers is read, and a
-    tied matrix that occurs twice.
+    """{our name: tensor} of a checkpoint, a tied matrix once.
 
-    Raises ConfigError when the files do not contain exactly the tensors that the checkpoint's
-    configuration describes, or when the two of a tied matrix differ."""
+    Nothing but headers is read, and a tied matrix that occurs twice. Raises ConfigError when the
+    files do not contain exactly the tensors that the checkpoint's configuration describes, or
+    when the two of a tied matrix differ."""
     expected = {name: list(value.shape) for name, value in model.state_dict().items()}
     stored = _stored_tensors(checkpoint, expected)
     if tied:
