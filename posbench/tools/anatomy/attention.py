@@ -75,7 +75,8 @@ class LayerAttention:
     def summary(self, document_N: np.ndarray) -> dict:
         """Values of `measure_attention` for this layer. document_N: the document of each window."""
         mass_HU = torch.stack(self.mass_NHU).mean(dim=0)
-        means, halves = [], []
+        means = []
+        halves = []
         for entropy_N in torch.stack(self.entropy_NH).T.numpy():
             mean, error, documents = clustered_mean(entropy_N, document_N)
             means.append(mean)

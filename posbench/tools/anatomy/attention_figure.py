@@ -18,11 +18,14 @@ from posbench.tools.anatomy.attention_file import arm_name, windows_read
 CURVE, CELL = 150, 20  # width of a panel of curves, and of a column of a map
 TALL = 84  # least height of a layer
 MARGIN, ABOVE, BELOW = 92, 46, 40  # left of the panels, above and below them
-GUTTER, BETWEEN, BETWEEN_LAYERS = 60, 34, 14  # right of curves, right of a map, below a layer
+GUTTER = 60  # right of curves
+BETWEEN = 34  # right of a map
+BETWEEN_LAYERS = 14
 HIDDEN = "#ececec"  # colour of what is not seen
 NUMBERED = 96  # most heads of a model whose maps have numbers
 LABELLED, BARS = 12, 4  # most heads of a layer whose curves have names, and intervals
-DOTTED, DASHED = (0, (1.2, 1.4)), (0, (4, 3))
+DOTTED = (0, (1.2, 1.4))
+DASHED = (0, (4, 3))
 
 
 class Panel(NamedTuple):
@@ -53,7 +56,8 @@ def attention_page(diagnostics: dict):
     """Figure of diagnostics.json: on the left the model as it was trained, then for each arm
     curves, and a map at its longest length.
     """
-    layers, train_len = diagnostics["layers"], diagnostics["train_len"]
+    layers = diagnostics["layers"]
+    train_len = diagnostics["train_len"]
     texts = [text for arm in diagnostics["arms"] for text in arm["measured"]]
     heads = len(texts[0]["layers"][0]["entropy"])
     tall = max(TALL, min(11, max(4, 2600 / heads / len(layers))) * heads)
@@ -70,10 +74,10 @@ def attention_page(diagnostics: dict):
     for number in range(len(layers)):
         last = number == len(layers) - 1
         top = ABOVE + number * (tall + BETWEEN_LAYERS)
-        left = MARGIN
+        x = MARGIN
         for place, panel in enumerate(panels):
-            axes = frame.axes(left, top, widths[place], tall)
-            left += widths[place] + gaps[place]
+            axes = frame.axes(x, top, widths[place], tall)
+            x += widths[place] + gaps[place]
             if panel.arm:
                 axes.set_ylim(0, math.log(most_keys) * 1.04)
                 _draw_curves(axes, panel.arm["measured"], number, train_len, last)
@@ -100,8 +104,8 @@ def _title(diagnostics: dict) -> str:
 
 def _panels(diagnostics: dict) -> list[Panel]:
     """Panels from left to right."""
-    arms, known = diagnostics["arms"], diagnostics["known"]
-    trained = next(text for text in arms[0]["measured"] if text["length"] == known)
+    arms = diagnostics["arms"]
+    trained = next(text for text in arms[0]["measured"] if text["length"] == diagnostics["known"])
     panels = [Panel("as trained", text=trained)]
     for arm in arms:
         longest = arm["measured"][-1]

@@ -51,7 +51,8 @@ def resolve_run(raw: dict) -> JobConfig:
     Raises ConfigError without a run, for a run of a task, and as `resolve_methods` does.
     """
     _check_request(raw)
-    lengths, evaluate = raw["lengths"], raw["evaluate"]
+    lengths = raw["lengths"]
+    evaluate = raw["evaluate"]
     config = resolve_methods({**raw, "evaluate": {}})
     if config.data["tokenizer"] == "task":
         raise ConfigError(
@@ -130,16 +131,10 @@ def content(
 
     The first is the model as it was trained, at the longest of evaluate.lengths that it knows, and
     at all that are asked for without methods."""
-    train_len, evaluate = model.encoding.shape.train_len, config.evaluate
-    as_trained = {"extension": "none", "scale_attention": "none", "untested": False}
+    evaluate = config.evaluate
+    train_len = model.encoding.shape.train_len
     within_training = max(length for length in evaluate.lengths if length <= train_len)
-    plain_lengths = {within_training}
-    for arm in arms:
-        if arm.words == as_trained:
-            plain_lengths |= set(arm.lengths)
-    no_scale = NoScale(model.encoding.shape)
-    plain = Arm(as_trained, NoExtension(), no_scale, sorted(plain_lengths))
-    arms = [plain, *(arm for arm in arms if arm.words != as_trained)]
+    arms = _with_trained_arm(arms, model, within_training)
     lengths = [length for arm in arms for length in arm.lengths]
     measured = []
     with Progress(evaluate.windows * sum(lengths), "attention", "tokens") as progress:
@@ -168,6 +163,19 @@ def content(
     }
 
 
+def _with_trained_arm(arms: list[Arm], model: GPT, length: int) -> list[Arm]:
+    """The arms, first that of the model as it was trained, at `length` and at all lengths that are
+    asked for without methods.
+    """
+    words = {"extension": "none", "scale_attention": "none", "untested": False}
+    lengths = {length}
+    for arm in arms:
+        if arm.words == words:
+            lengths.update(arm.lengths)
+    trained = Arm(words, NoExtension(), NoScale(model.encoding.shape), sorted(lengths))
+    return [trained, *(arm for arm in arms if arm.words != words)]
+
+
 def write_attention(diagnostics: dict, folder: Path) -> list[Path]:
     """Write diagnostics.json and, with a row for each arm, length, layer and head, diagnostics.csv
     into `folder`. Returns their paths.
@@ -194,7 +202,7 @@ def write_attention(diagnostics: dict, folder: Path) -> list[Path]:
 
 
 def _head_rows(layer: dict, bucket_names: list[str]) -> list[dict]:
-    """{column: value} of each head of a layer. Texts shorter than the longest have fewer buckets."""
+    """{column: value} of each head of a layer. A shorter text has fewer buckets."""
     shared = {"keys": layer["keys"]}
     for bucket, keys in zip(bucket_names, layer["seen"], strict=False):
         shared[f"seen_{bucket}"] = keys

@@ -74,7 +74,8 @@ def _measure_attention(request: Request) -> list[Path]:
             " such as extension=none,yarn."
         )
     configs = [attention_file.resolve_run(raw) for raw in request.cfgs]
-    first, lengths = configs[0], request.cfgs[0]["lengths"]
+    first = configs[0]
+    lengths = request.cfgs[0]["lengths"]
     run = LoadedRun(first.run, first.device, first.cache_dir)
     corpus = run.prepared([ALL]) if first.evaluate.split == ALL else run.corpus
     arms = []

@@ -96,7 +96,7 @@ def decay_bound(freq_F: Tensor, distance_K: Tensor) -> Tensor:
 
 
 def samples(length: int) -> Tensor:
-    """Sorted distances below `length`: every one below 64, ever fewer of the longer, and the last."""
+    """Sorted distances below `length`: each below 64, ever fewer of the longer, and the last."""
     steps = torch.logspace(0, math.log2(max(2, length)), POINTS, base=2, dtype=torch.float64) - 1
     spread = steps.round().long().clamp(max=length - 1)
     return torch.cat((torch.arange(min(64, length)), spread)).unique()
@@ -112,7 +112,9 @@ def as_lists(values: Tensor | None) -> list | None:
 
 def _layer(view: LayerView, length: int, table: dict[str, bool | None]) -> dict:
     """Entry of a kind of layer in `layers`; `table` are its properties."""
-    layer, plan, encoding = view.layer, view.plan, view.encoding
+    layer = view.layer
+    plan = view.plan
+    encoding = view.encoding
     last = view.length - 1
     keys_K = torch.arange(last, -1, -1)
     seen_T = _padded(distance(view, last, keys_K), length)
@@ -148,7 +150,7 @@ def _padded(values_T: Tensor | None, length: int) -> Tensor | None:
 
 
 def _logit_factors(view: LayerView, length: int) -> Tensor:
-    """Factor on the logits of each query: [T] or [H, T]. Queries beyond the fed text have its last."""
+    """Factor on the logits of each query: [T] or [H, T]. Beyond the fed text it is the last."""
     factor_T = view.plan.factor
     factor_T = torch.ones(view.length) if factor_T is None else factor_T.detach()
     rest_T = factor_T[..., -1:].expand(*factor_T.shape[:-1], length - view.length)
@@ -168,7 +170,7 @@ def _distance_rules(view: LayerView, length: int) -> list[dict[str, list]] | Non
 
 
 def _decay_bounds(view: LayerView, seen_T: Tensor) -> dict[str, list] | None:
-    """`decay_bound` at some distances before and after the extension; None where it does not hold."""
+    """`decay_bound` at some distances, before and after; None where it does not hold."""
     encoding = view.encoding
     relative = Trait.RELATIVE in encoding.traits and encoding.decay() is None
     if view.turning is None or not relative or view.plan.bands[0].q_table is None:
@@ -186,7 +188,8 @@ def _added(view: LayerView, extension: Extension) -> dict:
     """Numbers of the vectors added to embeddings: their coordinates, and the cosine between the
     last one and those before it.
     """
-    encoding, added_TC = view.encoding, view.added_TC
+    encoding = view.encoding
+    added_TC = view.added_TC
     if added_TC is None:
         return {"coordinates": None, "table_rows": None, "similarity": None}
     pos_T = view.plan.bands[0].q_pos_T

@@ -64,7 +64,8 @@ class Panel:
 
 def anatomy_page(anatomy: Anatomy) -> Figure:
     """Figure of the panels, with the property table and the notes below them."""
-    numbers, views = anatomy.numbers, anatomy.views
+    numbers = anatomy.numbers
+    views = anatomy.views
     panels = _chosen_panels(anatomy)
     columns = 2 if len(panels) in (2, 4) else min(3, len(panels))
     lines = -(-len(panels) // columns)
@@ -100,7 +101,8 @@ def anatomy_page(anatomy: Anatomy) -> Figure:
 
 def _chosen_panels(anatomy: Anatomy) -> list[Panel]:
     """Panels that show something, in the order of a page."""
-    numbers, layers = anatomy.numbers, anatomy.numbers["layers"]
+    numbers = anatomy.numbers
+    layers = anatomy.numbers["layers"]
     values = {
         **numbers,
         "by distance": not numbers["coordinates"],
@@ -215,7 +217,8 @@ def _draw_similarity(axes: Axes, numbers: dict, _: list[LayerView]) -> None:
 
 
 def _draw_distances(axes: Axes, numbers: dict, _: list[LayerView]) -> None:
-    length, reach = numbers["length"], numbers["trained_reach"]
+    length = numbers["length"]
+    reach = numbers["trained_reach"]
     seen = [value for layer in numbers["layers"] for value in layer["distance"] if value]
     low = min([1.0, *seen])
     high = max([2.0, length, *seen])
@@ -433,7 +436,8 @@ def draw_heads(axes: Axes, rows: list[list], label: str = "head {}") -> None:
     the last are named.
     """
     if len(rows) > 1 and all(row == rows[0] for row in rows):
-        rows, label = rows[:1], "all heads"
+        rows = rows[:1]
+        label = "all heads"
     many = colormaps["viridis"]
     for head, values in enumerate(rows):
         colour = OKABE_ITO[head] if len(rows) <= len(OKABE_ITO) else many(head / len(rows))

@@ -180,7 +180,8 @@ def _encoding_tile(name: str) -> Tile | None:
 
 def _tile(group: str, name: str) -> Tile | None:
     """An extension or a scale on the first encoding that it changes, RoPE if it can."""
-    encodings, method = group_yamls("encoding"), group_yamls(group)[name]
+    encodings = group_yamls("encoding")
+    method = group_yamls(group)[name]
     for encoding in ("rope", *encodings):
         anatomy = _dissect(encodings[encoding], **{group: method})
         if anatomy is not None:
@@ -196,11 +197,11 @@ def _dissect(
         built = make(encoding, SHAPE)
     acting = make(extension or group_yamls("extension")["none"])
     no_scale = make(group_yamls("scale_attention")["none"], SHAPE)
-    scale, trained = no_scale, None
-    if scale_attention is not None:
-        scale = make(scale_attention, SHAPE)
-        if scale.trained or scale.sinks:  # as it is meant
-            scale, trained = no_scale, scale
+    scale = no_scale if scale_attention is None else make(scale_attention, SHAPE)
+    trained = None
+    if scale.trained or scale.sinks:  # it is meant for training
+        trained = scale
+        scale = no_scale
     try:
         verdict = check(built, acting, scale, [LENGTH], allow_untested=True)
     except ConfigError:
@@ -209,7 +210,8 @@ def _dissect(
 
 
 def _draw_encoding(axes: Axes, anatomy: Anatomy) -> str:
-    numbers, view = anatomy.numbers, anatomy.views[0]
+    numbers = anatomy.numbers
+    view = anatomy.views[0]
     if len(anatomy.views) > 1:
         _layer_bars(axes, numbers["layers"])
         return "layers of two kinds"

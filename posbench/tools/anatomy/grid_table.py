@@ -110,7 +110,7 @@ def _pair_rows(config: JobConfig, length: int, reasons: dict[str, None]) -> list
 
 
 def grid_numbers(rows: list[Row]) -> tuple[Table, list[str]]:
-    """Table of the rows in words, without columns that apply to no row, and lines that explain it."""
+    """Table of the rows without columns that apply to none, and lines that explain it."""
     keys = [key for key in DIMENSIONLESS if any(getattr(row, key) is not None for row in rows)]
     several_shapes = len({(row.n_head, row.head_dim) for row in rows}) > 1
     title = "Dimensionless numbers"

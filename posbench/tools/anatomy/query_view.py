@@ -21,13 +21,13 @@ from posbench.position.plan import make_plan
 
 @dataclass(frozen=True)
 class LayerView:
-    """Layers that treat position alike in one text, with frequencies before and after the extension."""
+    """Layers that treat position alike in one text."""
 
     layer: Layer
     plan: LayerPlan
     numbers: list[int]  # indices of these layers
-    before: Spectrum | None
-    after: Spectrum | None
+    before: Spectrum | None  # frequencies before the extension
+    after: Spectrum | None  # and after it
     added_TC: Tensor | None  # to the embeddings
 
     @property
@@ -89,7 +89,7 @@ def each_band(
 
 
 def distance(view: LayerView, query: int, keys_K: Tensor) -> Tensor:
-    """Coordinate distance at which `query` sees each key: [K], nan for keys that it does not see."""
+    """Distance in coordinates of each key: [K], nan for keys that `query` does not see."""
 
     def value(band: BandPlan, seen_K: Tensor) -> Tensor:
         return band.q_pos_T[query] - band.k_pos_T[keys_K[seen_K]]
@@ -132,7 +132,8 @@ def content_score(
     """Scaled content score of each key: [N, H, K]. q_NHKD has a copy of the query for each key,
     rotated as the key's band requires.
     """
-    encoding, width = view.encoding, q_NHKD.shape[-1]
+    encoding = view.encoding
+    width = q_NHKD.shape[-1]
 
     def value(band: BandPlan, seen_K: Tensor) -> Tensor:
         q, k = q_NHKD[:, :, seen_K], k_NGKD[:, :, seen_K]
@@ -158,7 +159,8 @@ def even_weights(view: LayerView) -> Tensor | None:
     """Weights of the last query by distance, if q and all content scores are 0, of an encoding of
     whole rows: [H, T], else None.
     """
-    encoding, shape = view.encoding, view.encoding.shape
+    encoding = view.encoding
+    shape = view.encoding.shape
     if Bias.ROWS not in encoding.biases:
         return None
     query = view.length - 1

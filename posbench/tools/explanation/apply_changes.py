@@ -31,7 +31,8 @@ class Override(NamedTuple):
 
 def override_of(config: dict, changes: Changes) -> Override:
     """The part of the changes of a config.json that a tool takes."""
-    path, keys = text_path(config), changes.config
+    path = text_path(config)
+    keys = changes.config
     if changes.reader == HF:  # keys of config.json, which are meant for where the others stand
         inside = at_path(keys, path) if path else {}
         beside = {key: value for key, value in keys.items() if key not in path[:1]}
@@ -52,7 +53,8 @@ def applied(config: dict, changes: Changes) -> dict:
     if changes.reader == HF:
         return {**flat(config), **override.read} if override.read else config
     family = str(flat(config).get("model_type"))
-    text, keys = flat(config), dict(override.read)
+    text = flat(config)
+    keys = dict(override.read)
     mapping = dict(rope_mapping(text))
     if not kinds_apart(mapping):
         mapping.setdefault("rope_type", mapping.get("type", "default"))

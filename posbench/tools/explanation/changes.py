@@ -11,7 +11,8 @@ from posbench.common.errors import ConfigError, did_you_mean
 from posbench.config.typed_args import in_tokens, shown
 from posbench.tools.explanation.facts import FACTS, GGUF_KEYS, HF, LLAMA_FLAGS, VLLM
 
-OVERRIDES, SERVED = FACTS["overrides"], FACTS["served"]  # {flag: engine that reads it}
+OVERRIDES = FACTS["overrides"]  # {flag: engine that reads it}
+SERVED = FACTS["served"]  # {flag of a length: engine that reads it}
 DOTTED = "--hf-overrides"  # vLLM's --hf-overrides.rope_parameters.factor 4
 FLAGS = (*LLAMA_FLAGS, *OVERRIDES, *SERVED, "--override-kv", "--rope-theta")
 SCALINGS = ("none", "linear", "yarn")
@@ -56,8 +57,10 @@ def read_changes(words: list[str]) -> Changes:
     >>> read_changes(["--rope-scaling", "yarn", "--rope-scale", "4"]).flags
     {'scaling': 'yarn', 'factor': 4}
     """
-    changes, rest = Changes(), list(words)
-    dotted, unknown = [], []
+    changes = Changes()
+    rest = list(words)
+    dotted = []
+    unknown = []
     while rest:
         word = rest.pop(0)
         if not word.startswith("-"):
@@ -117,10 +120,12 @@ def _read_flag(changes: Changes, flag: str, value: str) -> None:
         for entry in value.split(","):
             _read_override(changes, flag, entry)
     elif flag == "--rope-theta":
-        changes.reader, changes.older = VLLM, True
+        changes.reader = VLLM
+        changes.older = True
         changes.config["rope_theta"] = _number(flag, value, float)
     elif flag == "--rope-scaling" and value.lstrip().startswith("{"):  # of vLLM, not of llama.cpp
-        changes.reader, changes.older = VLLM, True
+        changes.reader = VLLM
+        changes.older = True
         changes.config["rope_scaling"] = _mapping(flag, value)
     elif flag == "--rope-scaling":
         if value not in SCALINGS:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from posbench.common.errors import did_you_mean
 from posbench.config.typed_args import shown
-from posbench.tools.explanation.apply_changes import INSIDE, override_of
+from posbench.tools.explanation.apply_changes import INSIDE, Override, override_of
 from posbench.tools.explanation.changes import CONFIG_KEYS, Changes
 from posbench.tools.explanation.config_json import (
     flat,
@@ -94,7 +94,8 @@ def _unused_window(config: dict, family: str) -> Finding:
 def _mappings(config: dict, setting: Setting) -> list[Finding]:
     """Two mappings of RoPE, and mappings by kind of layer."""
     family = setting.family
-    scaling, parameters = config.get("rope_scaling"), config.get("rope_parameters")
+    scaling = config.get("rope_scaling")
+    parameters = config.get("rope_parameters")
     two_mappings = (
         isinstance(scaling, dict)
         and isinstance(parameters, dict)
@@ -139,61 +140,88 @@ def _mappings(config: dict, setting: Setting) -> list[Finding]:
 
 def _overrides(description: dict, changes: Changes, setting: Setting) -> list[Finding]:
     """Overrides of vLLM and SGLang that are lost or lose something."""
-    old, old_mapping = flat(description), rope_mapping(flat(description))
+    old = flat(description)
     part = ".".join(text_path(description))
     override = override_of(description, changes)
     keys = override.read
-    vllm, sglang = changes.reader == VLLM, changes.reader == SGLANG
-    by_engine = (vllm or sglang) and not changes.older
-    parameters = isinstance(keys.get("rope_parameters"), dict)
-    scaling = isinstance(keys.get("rope_scaling"), dict)
-    new = keys.get("rope_parameters") or keys.get("rope_scaling")
-    replaces = by_engine and not override.merges and isinstance(new, dict) and not kinds_apart(new)
-    new = new if isinstance(new, dict) else {}
-    theta = old_mapping.get("rope_theta") or old.get("rope_theta")
-    base = setting.turning[0].rope.base
-    inside = [key for key in INSIDE if key in keys and by_engine]
+    by_engine = changes.reader in (VLLM, SGLANG)
+    where = "vllm_length" if changes.reader == VLLM else "sglang_config"
+    old_mapping = rope_mapping(old)
     unknown = [key for key in keys if key not in CONFIG_KEYS and key not in old]
     conditions = {
-        "base_lost": replaces and "rope_theta" not in new and number(theta) and theta != base,
-        "override_untyped": vllm and replaces and parameters and "rope_type" not in new,
-        "override_scaling": vllm and replaces and scaling and "rope_theta" not in new,
-        "mapping_drops": (
-            replaces and [key for key in FACTS["kept"] if key in old_mapping and key not in new]
+        "override_alone": (
+            by_engine
+            and not changes.older
+            and [
+                key
+                for key in INSIDE
+                if key in keys
+                and (
+                    key == "rope_theta"
+                    or old.get(key) is not None
+                    or old_mapping.get(key) is not None
+                )
+            ]
         ),
-        "override_type": (
-            sglang
-            and override.merges
-            and "rope_type" not in new
-            and new.get("type", "default") != "default"
-        ),
-        "override_alone": [
-            key
-            for key in inside
-            if key == "rope_theta" or (old.get(key) or old_mapping.get(key)) is not None
-        ],
         "override_beside": part and override.lost,
         "override_no_part": not part and override.lost,
-        "scaling_stays": parameters and old.get("rope_scaling") and not (vllm or sglang),
+        "scaling_stays": (
+            isinstance(keys.get("rope_parameters"), dict)
+            and old.get("rope_scaling")
+            and not by_engine
+        ),
         "override_unknown": unknown,
         "older_flag": changes.older,
     }
-    return findings_where(
+    about_keys = findings_where(
         conditions,
-        theta=theta,
-        base=base,
-        type=new.get("type"),
         reader=changes.reader,
         part=part,
         near=did_you_mean(unknown[0], CONFIG_KEYS) if unknown else "",
         flag="--rope-scaling" if "rope_scaling" in changes.config else "--rope-theta",
-        where="vllm_length" if vllm else "sglang_config",
+        where=where,
     )
+    if not by_engine:
+        return about_keys
+    return [*_new_mapping(old, override, changes, setting, where), *about_keys]
+
+
+def _new_mapping(
+    old: dict, override: Override, changes: Changes, setting: Setting, where: str
+) -> list[Finding]:
+    """A mapping in an override that replaces the old one, or is merged into it."""
+    vllm = changes.reader == VLLM
+    keys = override.read
+    new = keys.get("rope_parameters") or keys.get("rope_scaling")
+    if not isinstance(new, dict):
+        return []
+    old_mapping = rope_mapping(old)
+    theta = old_mapping.get("rope_theta") or old.get("rope_theta")
+    base = setting.turning[0].rope.base
+    replaces = not override.merges and not changes.older and not kinds_apart(new)
+    lacks_theta = replaces and "rope_theta" not in new
+    lacks_type = "rope_type" not in new
+    conditions = {
+        "base_lost": lacks_theta and number(theta) and theta != base,
+        "override_untyped": (
+            vllm and replaces and lacks_type and isinstance(keys.get("rope_parameters"), dict)
+        ),
+        "override_scaling": vllm and lacks_theta and isinstance(keys.get("rope_scaling"), dict),
+        "mapping_drops": (
+            replaces and [key for key in FACTS["kept"] if key in old_mapping and key not in new]
+        ),
+        "override_type": (
+            override.merges and not vllm and lacks_type and new.get("type", "default") != "default"
+        ),
+    }
+    values = {"theta": theta, "base": base, "type": new.get("type"), "where": where}
+    return findings_where(conditions, **values)
 
 
 def _mapping_keys(kind: LayerKind, family: str) -> Iterator[Finding]:
     """Types that nobody knows, and keys that are unknown, of another type, or of the wrong kind."""
-    mapping, rope_type = kind.mapping, kind.rope.kind
+    mapping = kind.mapping
+    rope_type = kind.rope.kind
     yield from _rope_types(kind, family)
     for key in mapping:
         yield from _misplaced_key(key, mapping["rope_type"], rope_type)
@@ -214,7 +242,8 @@ def _mapping_keys(kind: LayerKind, family: str) -> Iterator[Finding]:
 
 def _rope_types(kind: LayerKind, family: str) -> Iterator[Finding]:
     """Two types, an unknown one, or one that the family does not take."""
-    rope_type, older = kind.mapping["rope_type"], kind.mapping.get("type")
+    rope_type = kind.mapping["rope_type"]
+    older = kind.mapping.get("type")
     if older is not None and older != rope_type and (older, rope_type) != ("su", "longrope"):
         yield finding("two_types", named=rope_type, older=older)
         yield finding("two_types_vllm")
@@ -255,63 +284,81 @@ def _divisors(mapping: dict, pairs: int) -> Iterator[Finding]:
 
 
 def _lengths(kind: LayerKind, config: dict, before: Setting, older: bool) -> list[Finding]:
-    """original_max_position_embeddings, factor and max_position_embeddings against each other."""
-    mapping, rope = kind.mapping, kind.rope
-    counts_from_original = rope.kind in LONG
-    factor = number(mapping.get("factor"))
+    """Lengths, factor and base of a mapping against those of config.json."""
+    outside = config.get("rope_theta")
+    inside = rope_mapping(config).get("rope_theta")
+    two_bases = number(outside) and number(inside) and outside != inside
+    return [
+        *_originals(kind, config, before),
+        *_factors(kind, config, older),
+        *findings_where({"base_twice": two_bases}, outside=outside, inside=inside),
+    ]
+
+
+def _originals(kind: LayerKind, config: dict, before: Setting) -> list[Finding]:
+    """original_max_position_embeddings that is missing, is there twice, or is multiplied."""
+    if kind.rope.kind not in LONG:
+        return []
+    original = number(kind.mapping.get(ORIGINAL))
+    outside = number(config.get(ORIGINAL))
+    inside = rope_mapping(config).get(ORIGINAL)
     longest = longest_of(config)
-    original = number(mapping.get(ORIGINAL)) if counts_from_original else None
-    original_outside = number(config.get(ORIGINAL)) if counts_from_original else None
-    original_inside = rope_mapping(config).get(ORIGINAL)
-    base_outside, base_inside = config.get("rope_theta"), rope_mapping(config).get("rope_theta")
-    no_original = counts_from_original and mapping.get(ORIGINAL) is None
-    no_factor = rope.kind in ("linear", "dynamic", "yarn") and mapping.get("factor") is None
-    derives_factor = rope.kind == "yarn" and "factor" in mapping  # null, which YaRN fills
-    implied = 0  # factor that the two lengths give
-    if original and longest and factor and rope.kind != "llama3":
-        implied = longest / original
-    multiplied = ""
-    if longest and longest > before.trained:
-        multiplied = " That is multiplied already."
+    is_missing = kind.mapping.get(ORIGINAL) is None
+    is_multiplied = longest and longest > before.trained
     conditions = {
-        "original_twice": (
-            original_outside and number(original_inside) and original_inside != original_outside
-        ),
-        "original_missing": no_original,
-        "original_missing_elsewhere": no_original,
+        "original_twice": outside and number(inside) and inside != outside,
+        "original_missing": is_missing,
+        "original_missing_elsewhere": is_missing,
         "original_multiplied": original and original > before.trained,
+    }
+    return findings_where(
+        conditions,
+        top=outside,
+        inner=inside,
+        original=kind.rope.original,
+        given=original,
+        trained=before.trained,
+        multiplied=" That is multiplied already." if is_multiplied else "",
+        then="8,192" if kind.rope.kind == "llama3" else "stops",
+    )
+
+
+def _factors(kind: LayerKind, config: dict, older: bool) -> list[Finding]:
+    """A factor that is missing, too small, or not the ratio of the two lengths."""
+    mapping = kind.mapping
+    rope = kind.rope
+    longest = longest_of(config)
+    original = number(mapping.get(ORIGINAL))
+    factor = number(mapping.get("factor"))
+    implied = 0  # factor that the two lengths give
+    if original and longest and factor and rope.kind in ("yarn", "longrope"):
+        implied = longest / original
+    is_missing = rope.kind in ("linear", "dynamic", "yarn") and mapping.get("factor") is None
+    is_derived = rope.kind == "yarn" and "factor" in mapping  # null, which YaRN fills
+    conditions = {
         "length_before_scaling": implied == 1 and not older,
         "factor_against_lengths": implied not in (0, 1) and abs(implied / factor - 1) > 1e-6,
         "llama3_lacks": (
             rope.kind == "llama3" and [key for key in LLAMA3 if mapping.get(key) is None]
         ),
-        "yarn_without_factor": no_factor and derives_factor,
-        "no_factor": no_factor and not derives_factor,
+        "yarn_without_factor": is_missing and is_derived,
+        "no_factor": is_missing and not is_derived,
         "small_factor": rope.kind in ("linear", "yarn", "llama3") and factor and rope.factor <= 1,
-        "base_twice": number(base_outside) and number(base_inside) and base_outside != base_inside,
     }
     return findings_where(
         conditions,
-        top=original_outside,
-        inner=original_inside,
-        original=rope.original,
-        given=original,
-        trained=before.trained,
-        implied=implied,
-        multiplied=multiplied,
         longest=longest,
-        then="8,192" if rope.kind == "llama3" else "stops",
+        implied=implied,
         wanted=(original or 0) * (factor or 0),
         factor=rope.factor,
         word="changes nothing" if rope.factor == 1 else "makes pairs turn faster",
-        outside=base_outside,
-        inside=base_inside,
     )
 
 
 def _by_type(kind: LayerKind, setting: Setting) -> list[Finding]:
     """Differences between engines on a setting that is right."""
-    mapping, rope = kind.mapping, kind.rope
+    mapping = kind.mapping
+    rope = kind.rope
     mscales = [mapping.get("mscale"), mapping.get("mscale_all_dim")]
     rope_type = mapping["rope_type"]
     conditions = {
@@ -346,7 +393,8 @@ def llama_findings(
 
 def _file_keys(file: Gguf, changes: Changes) -> list[Finding]:
     """Keys of a GGUF file that llama.cpp does not read, or not in files of this architecture."""
-    name, keys = file.architecture, file.keys
+    name = file.architecture
+    keys = file.keys
     findings = []
     for key, readers in FACTS["gguf_read_by"].items():
         if key in keys and name not in readers:
@@ -369,8 +417,10 @@ def _file_keys(file: Gguf, changes: Changes) -> list[Finding]:
 
 def _flags(file: Gguf, setting: Setting, changes: Changes) -> list[Finding]:
     """Flags that do nothing beside others, or surprise."""
-    flags, typed = changes.flags, set(changes.typed)
-    factor, mixed = scaling_factor(file, flags), ext_factor(file, flags)
+    flags = changes.flags
+    typed = set(changes.typed)
+    factor = scaling_factor(file, flags)
+    mixed = ext_factor(file, flags)
     conditions = {
         **dict.fromkeys(typed, True),
         scaling_type(file, flags): True,

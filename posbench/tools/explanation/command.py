@@ -18,7 +18,8 @@ def explain(arguments: list[str]) -> None:
         )
     what, *words = arguments
     explanation = explain_words(what, words)
-    figure, file = explanation.options.get("figure"), explanation.options.get("json")
+    figure = explanation.options.get("figure")
+    file = explanation.options.get("json")
     ending = Path(figure or "").suffix
     if ending not in ("", ".png", ".svg"):
         raise ConfigError(

@@ -30,7 +30,7 @@ ARCHITECTURES = {
 
 
 def architecture(family: str) -> str:
-    """llama.cpp's name for a family of transformers. Raises Cannot for one that it does not convert.
+    """llama.cpp's name for a family of transformers. Raises Cannot for one without any.
 
     >>> architecture("glm4_moe")
     'glm4moe'
@@ -92,7 +92,8 @@ def _scaling_keys(rope: Rope, name: str) -> dict:
         return {TYPE: "linear", FACTOR: float(rope.factor)}
     if rope.kind != "yarn":
         return {}
-    theta, rounded = frequencies(rope), frequencies(replace(rope, truncate=True))
+    theta = frequencies(rope)
+    rounded = frequencies(replace(rope, truncate=True))
     if not np.allclose(theta, rounded, rtol=1e-9, atol=0):
         raise Cannot("it always rounds YaRN's bounds (truncate)")
     keys = {TYPE: "yarn", FACTOR: float(rope.factor), ORIGINAL: short_number(rope.original)}
@@ -105,7 +106,8 @@ def _window_keys(setting: Setting, name: str, layers: int) -> dict:
     """Keys of sliding layers. Raises Cannot where they turn otherwise than full ones, and
     llama.cpp's way with them is not known.
     """
-    has_pattern, apart = name in FACTS["gguf_sliding_every"], name in FACTS["gguf_apart"]
+    has_pattern = name in FACTS["gguf_sliding_every"]
+    apart = name in FACTS["gguf_apart"]
     keys = {}
     for kind in setting.kinds:
         if not kind.window:
@@ -139,8 +141,13 @@ def _amplitude(rope: Rope, name: str) -> dict:
         raise Cannot("it has no factor on all logits in this family")
     if rope.kind != "yarn":
         return _attn_factor(rope.amplitude)
-    keys = {MULTIPLIER: 0.0} if reads(name, MULTIPLIER) else {}  # leaves YaRN's own amplitude
-    return keys | _attn_factor(rope.amplitude / usual_amplitude(rope))
+    return _yarn_amplitude(rope, name)
+
+
+def _yarn_amplitude(rope: Rope, name: str) -> dict:
+    """Keys for YaRN's factor on cos and sin alone."""
+    keys = _attn_factor(rope.amplitude / usual_amplitude(rope))
+    return {MULTIPLIER: 0.0, **keys} if reads(name, MULTIPLIER) else keys
 
 
 def _attn_factor(factor: float) -> dict:
@@ -157,8 +164,7 @@ def _latent_keys(rope: Rope, name: str) -> dict:
         raise Cannot("YaRN with factor 1 has no factor on logits")
     on_all = (math.sqrt(rope.sharper) / rope.amplitude - 1) / slope
     if abs(on_all) < 1e-9:
-        keys = {MULTIPLIER: 0.0} if reads(name, MULTIPLIER) else {}
-        return keys | _attn_factor(rope.amplitude / usual_amplitude(rope))
+        return _yarn_amplitude(rope, name)
     if not reads(name, MULTIPLIER):
         raise Cannot("it multiplies all logits by the factor on cos and sin, and has no other")
     factor = rope.amplitude
@@ -208,7 +214,8 @@ def over_file(setting: Setting, before: Setting) -> dict:
     """Keys of RoPE that give the setting when they are laid over the file of the checkpoint. Raises
     Cannot where none do.
     """
-    model, file = gguf_of(setting), converted(before)
+    model = gguf_of(setting)
+    file = converted(before)
     _check_divisors(model, file)
     keys = model.keys
     turned = keys["rope.dimension_count"]
@@ -298,7 +305,8 @@ def _typed(value: str | float) -> str:
 
 def key_words(setting: Setting, before: Setting) -> str:
     """Keys of a GGUF file; divisors are tensors, which only the converter writes."""
-    model, rope = gguf_of(setting), setting.turning[0].rope
+    model = gguf_of(setting)
+    rope = setting.turning[0].rope
     name = model.architecture
     own_betas = (rope.beta_fast, rope.beta_slow) != (32, 1)
     if rope.kind == "yarn" and (rope.mix != 1 or (own_betas and not reads(name, BETA_FAST))):

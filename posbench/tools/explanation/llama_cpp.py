@@ -31,7 +31,7 @@ from posbench.tools.explanation.settings import FULL, MOST_LAYERS, SLIDING, Laye
 
 @dataclass(frozen=True)
 class Gguf:
-    """Keys and tensors about positions in a GGUF file; a list of divisors is empty if it has none."""
+    """Keys and divisors in a GGUF file; a list of divisors that it does not have is empty."""
 
     architecture: str
     keys: dict  # below the architecture's name
@@ -84,7 +84,8 @@ def llama_setting(
     """Setting that llama.cpp runs for a file's keys and flags. Raises ConfigError for a file that
     does not say its sizes.
     """
-    flags, keys = flags or {}, model.keys
+    flags = flags or {}
+    keys = model.keys
     longest = number(keys.get("context_length"))
     if longest is None:
         raise ConfigError(f"{name} lacks {model.architecture}.context_length: download it again.")
@@ -95,12 +96,17 @@ def llama_setting(
         layers_of.setdefault((sliding, unturned), []).append(layer)
     kinds = []
     for (sliding, unturned), of_kind in layers_of.items():
-        turning = _sliding_turning(model) if sliding else _full_turning(model, flags)
+        kind = FULL
+        turning = _full_turning(model, flags)
+        window = None
+        if sliding:
+            kind = SLIDING
+            turning = _sliding_turning(model)
+            window = number(keys.get("attention.sliding_window"))
         rope = _rope(model, name, flags, longest, turning)
-        kind = SLIDING if sliding else FULL
         if unturned:
-            rope, kind = None, f"{kind}, no RoPE"
-        window = number(keys.get("attention.sliding_window")) if sliding else None
+            kind = f"{kind}, no RoPE"
+            rope = None
         kinds.append(LayerKind(kind, tuple(of_kind), rope, window))
     return Setting(name, model.architecture, longest, trained or longest, tuple(kinds))
 

@@ -29,12 +29,12 @@ def confirmed(
     """The words, without those that their tool reads as another setting on the checkpoint described
     by `model`.
     """
-    return [
-        replace(line, serves=False, text=DIFFERS)
-        if line.serves and _differs(line, setting, before, model)
-        else line
-        for line in words
-    ]
+    result = []
+    for line in words:
+        if line.serves and _differs(line, setting, before, model):
+            line = replace(line, serves=False, text=DIFFERS)
+        result.append(line)
+    return result
 
 
 def _differs(line: ToolWords, setting: Setting, before: Setting, model: dict | Gguf) -> bool:

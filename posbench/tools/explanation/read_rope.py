@@ -121,7 +121,8 @@ def _yarn_factors(rope: Rope, mapping: dict, reader: str) -> Rope:
     """YaRN with the factors on cos, sin and logits of a mapping."""
     mscale, mscale_all_dim = number(mapping.get("mscale")), number(mapping.get("mscale_all_dim"))
     attention_factor = number(mapping.get("attention_factor"))
-    amplitude, sharper = yarn_amplitude(rope.factor), 1.0
+    amplitude = yarn_amplitude(rope.factor)
+    sharper = 1.0
     if reader != SGLANG and attention_factor:
         amplitude = attention_factor
     elif mscale and mscale_all_dim:
@@ -151,9 +152,11 @@ def _read_longrope(rope: Rope, mapping: dict, reader: str, family: str) -> Rope:
     short = _divisors(mapping.get("short_factor"), pairs)
     if reader == VLLM and rope.longest > rope.original:
         short = long
-    key, factor = "attention_factor", rope.factor
+    key = "attention_factor"
+    factor = rope.factor
     if reader != HF:
-        key, factor = "long_mscale", rope.longest / rope.original
+        key = "long_mscale"
+        factor = rope.longest / rope.original
     elif family == "phimoe":
         key = "long_mscale"
     amplitude = number(mapping.get(key)) or longrope_amplitude(factor, rope.original)

@@ -60,7 +60,8 @@ def overlay(
     """Keys of the description of text that give a tool the setting, with a length where it must
     grow. Raises Cannot where none do.
     """
-    family, text = setting.family, flat(config)
+    family = setting.family
+    text = flat(config)
     if family in FACTS["by_ratio"]:
         return _ratio(setting)
     if tool == VLLM and of_family(family, "apart_in_vllm"):
@@ -137,8 +138,9 @@ def _mapping(setting: Setting, before: Setting, text: dict, tool: str, merges: b
 def _of_kind(
     kind: LayerKind, before: LayerKind | None, family: str, tool: str, merges: bool
 ) -> dict:
-    """rope_parameters of one kind of layer; `before` is the same kind in the checkpoint's setting."""
-    rope, types = kind.rope, of_family(family, "types")
+    """rope_parameters of one kind of layer; `before` is that kind in the checkpoint's setting."""
+    rope = kind.rope
+    types = of_family(family, "types")
     if tool == HF and types and rope.kind not in types:
         if rope.kind in ("dynamic", "proportional"):
             raise Cannot(f"{family} takes no {rope.kind} there")

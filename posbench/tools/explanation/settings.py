@@ -180,7 +180,8 @@ def standardized(config: dict, family: str, kind: str) -> dict | None:
     attends = "attention" in kind and kind != "linear_attention"
     if kind.endswith("no RoPE") or not (attends or isinstance(shared.get(kind), dict)):
         return None
-    mapping, theta = shared, _stated_base(config, family)
+    mapping = shared
+    theta = _stated_base(config, family)
     bases = of_family(family, "bases")
     if bases or "rope_local_base_freq" in config:
         full_base, sliding_base = bases or (1e6, 1e4)
@@ -232,7 +233,8 @@ def _stated_share(config: dict, family: str) -> object:
     share = first_of(config, "partial_rotary_factor", "rotary_pct")
     if share is not None:
         return share
-    turned, width = number(config.get("rotary_dim")), stated_width(config, HERE)
+    turned = number(config.get("rotary_dim"))
+    width = stated_width(config, HERE)
     if turned and width:
         return turned / width
     return of_family(family, "share")

@@ -20,7 +20,8 @@ from posbench.tools.explanation.read_rope import LONG
 from posbench.tools.explanation.settings import LayerKind, Setting
 from posbench.tools.explanation.words import ToolWords, model_path
 
-WIDTH, COLUMNS = 100, 64  # characters of a line; columns of a picture
+WIDTH = 100  # characters of a line
+COLUMNS = 64  # of a picture
 NAMES = {
     "default": "no scaling",
     "linear": "linear (position interpolation)",
@@ -39,7 +40,8 @@ LOOKS = {  # {state of a pair: (its name, its colour)}
 }
 PANEL_WIDTH, PANEL_HEIGHT, GAP = 300, 180, 64  # points
 LEFT, RIGHT, HEAD, BELOW = 52, 10, 26, 12  # points around the panels
-LONGEST_WORDS, BEGINNING = 2000, 80  # characters; lists of divisors are in json=FILE
+LONGEST_WORDS = 2000  # characters; of longer ones, with lists of divisors, the beginning is shown
+BEGINNING = 80
 
 
 @dataclass(frozen=True)
@@ -209,10 +211,12 @@ def _block(kind: LayerKind, explanation: Explanation) -> str:
     rope = kind.rope
     if rope is None:
         return head if kind.name.endswith("no RoPE") else f"{head}, no RoPE"
-    ratio, turns = explanation.slower(kind), explanation.turns(kind)
+    ratio = explanation.slower(kind)
+    turns = explanation.turns(kind)
     channels = rope.head_dim + rope.beside
     pairs = f"{rope.turned} of {channels} channels turn, {len(ratio)} pairs"
-    turn_marks, state_marks = _turn_marks(turns), states(ratio)
+    turn_marks = _turn_marks(turns)
+    state_marks = states(ratio)
     ends = f"pair 0: {_short(turns[0])}, the last: {_short(turns[-1])}"
     turn_legend = {"@": f"{MANY} or more", "o": f"{FEW} to {MANY}", ".": f"below {FEW}"}
     counts = f"{_legend(turn_marks, turn_legend)} in {rope.original:,.10g} tokens"

@@ -137,7 +137,8 @@ def _check_extension(rope: Rope, before: Rope, kinds: int) -> None:
         (kinds > 1, "it has one extension for all kinds of layers"),
         (
             scaled_before,
-            f"the checkpoint is scaled already ({before.kind}), and its extensions go on from there",
+            f"the checkpoint is scaled already ({before.kind}), and its extensions go on from"
+            " there",
         ),
         (mixes, "it has no such mixture"),
         (
