@@ -192,7 +192,7 @@ def _tile(group: str, name: str) -> Tile | None:
 def _dissect(
     encoding: dict, extension: dict | None = None, scale_attention: dict | None = None
 ) -> Anatomy | None:
-    """Anatomy of methods from their nodes; None if not defined at LENGTH or of no effect."""
+    """Anatomy of methods from their yamls; None if not defined at LENGTH or of no effect."""
     with seeded(0):
         built = make(encoding, SHAPE)
     acting = make(extension or group_yamls("extension")["none"])
