@@ -11,6 +11,10 @@ from statistics import NormalDist
 import numpy as np
 
 TINY = 1e-30  # stands for zero in a continued fraction
+MOST_TERMS = 1000  # of the fraction
+CONVERGED = 1e-15  # part by which its last term changes it
+NORMAL_FROM = 1000  # degrees of freedom above which a quantile of t is the normal's
+HALVINGS = 80  # of the range that a quantile is in
 
 
 def clustered_mean(values: np.ndarray, clusters: np.ndarray) -> tuple[float, float, int]:
@@ -33,11 +37,9 @@ def clustered_mean(values: np.ndarray, clusters: np.ndarray) -> tuple[float, flo
         mean = values.mean()
         residual = np.bincount(member, weights=values - mean)
     g = len(residual)
-    sem = (
-        math.sqrt(g / (g - 1) * float(np.square(residual).sum())) / len(values)
-        if g > 1
-        else math.nan
-    )
+    if g == 1:
+        return float(mean), math.nan, g
+    sem = math.sqrt(g / (g - 1) * float(np.square(residual).sum())) / len(values)
     return float(mean), sem, g
 
 
@@ -50,14 +52,15 @@ def student_cdf(t: float, df: float) -> float:
         return tail if t < 0 else 1 - tail
     theta = math.atan(t / math.sqrt(df))
     sine, cosine = math.sin(theta), math.cos(theta)
-    odd = int(df) % 2
-    term = cosine if odd else 1.0
+    is_odd = int(df) % 2 == 1
+    term = cosine if is_odd else 1.0
     total = term if df > 1 else 0.0
-    for k in range(2 if odd else 1, int(df) - 2, 2):
+    for k in range(2 if is_odd else 1, int(df) - 2, 2):
         term *= cosine * cosine * k / (k + 1)
         total += term
-    area = 2 / math.pi * (theta + sine * total) if odd else sine * total
-    return (1 + area) / 2
+    if is_odd:
+        return (1 + 2 / math.pi * (theta + sine * total)) / 2
+    return (1 + sine * total) / 2
 
 
 def _beta_ratio(x: float, a: float, b: float) -> float:
@@ -68,15 +71,21 @@ def _beta_ratio(x: float, a: float, b: float) -> float:
         return min(max(x, 0.0), 1.0)
     if x > (a + 1) / (a + b + 2):  # beyond it the fraction of the complement converges faster
         return 1 - _beta_ratio(1 - x, b, a)
-    ratio, above, below = TINY, TINY, 0.0
-    for n in range(1000):
+    ratio = TINY
+    above = TINY
+    below = 0.0
+    for n in range(MOST_TERMS):
         m = n // 2
-        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
-        part = odd if n % 2 else m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)) if n else 1.0
+        if n == 0:
+            part = 1.0
+        elif n % 2:
+            part = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        else:
+            part = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
         below = 1 / ((1 + part * below) or TINY)
         above = (1 + part / above) or TINY
         ratio *= below * above
-        if n and abs(below * above - 1) < 1e-15:
+        if n and abs(below * above - 1) < CONVERGED:
             break
     logarithm = (
         a * math.log(x) + b * math.log1p(-x) + math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
@@ -89,20 +98,26 @@ def student_quantile(probability: float, df: float) -> float:
     """Quantile t with P(T <= t) = probability, for probability in (0.5, 1) and df >= 1; the
     normal's above 1000 degrees of freedom.
     """
-    if df > 1000:
+    if df > NORMAL_FROM:
         return NormalDist().inv_cdf(probability)
     low, high = 0.0, 1.0
     while student_cdf(high, df) < probability:
         low, high = high, 2 * high
-    for _ in range(80):
+    for _ in range(HALVINGS):
         middle = (low + high) / 2
-        low, high = (middle, high) if student_cdf(middle, df) < probability else (low, middle)
+        if student_cdf(middle, df) < probability:
+            low = middle
+        else:
+            high = middle
     return (low + high) / 2
 
 
 def student_interval(values: list[float] | np.ndarray) -> tuple[float, float | None, int]:
     """Mean, half width of the 95 % t interval, and n of independent values such as seeds; the half
     width is None for one value.
+
+    >>> student_interval([1.0])
+    (1.0, None, 1)
     """
     values = np.asarray(values, dtype=np.float64)
     n = len(values)
@@ -119,6 +134,7 @@ def wilson(share: float, n: int) -> tuple[float, float]:
     z2 = NormalDist().inv_cdf(0.975) ** 2
     centre = (share + z2 / (2 * n)) / (1 + z2 / n)
     half = math.sqrt(z2 * (share * (1 - share) / n + z2 / (4 * n * n))) / (1 + z2 / n)
-    return max(0.0, min(share, centre - half)), min(
-        1.0, max(share, centre + half)
-    )  # rounding may not exclude the share itself
+    # Rounding may not exclude the share itself.
+    low = max(0.0, min(share, centre - half))
+    high = min(1.0, max(share, centre + half))
+    return low, high

@@ -12,9 +12,8 @@ import numpy as np
 
 from posbench.statistics.clustered import student_cdf, student_quantile
 
-ANOVA_FROM = (
-    5  # seeds from which the variance is that of `anova`; with fewer it is that of `clustered`
-)
+# Seeds from which the variance is that of `anova`; with fewer it is that of `clustered`.
+ANOVA_FROM = 5
 
 
 @dataclass(frozen=True)
@@ -52,10 +51,8 @@ def sums(values_ST: Sequence[np.ndarray] | np.ndarray, clusters_T: np.ndarray) -
             f" {np.shape(clusters_T)}"
         )
     documents, member = np.unique(clusters_T, return_inverse=True)
-    totals = np.stack(
-        [np.bincount(member, weights=values_T, minlength=len(documents)) for values_T in values_ST]
-    )
-    return Sums(documents, np.bincount(member), totals)
+    totals = [np.bincount(member, values_T, minlength=len(documents)) for values_T in values_ST]
+    return Sums(documents, np.bincount(member), np.stack(totals))
 
 
 def across(seeds: Sequence[Sums]) -> Sums | None:
@@ -63,11 +60,11 @@ def across(seeds: Sequence[Sums]) -> Sums | None:
     documents.
     """
     first = seeds[0]
-    alike = all(
-        np.array_equal(one.documents, first.documents) and np.array_equal(one.counts, first.counts)
-        for one in seeds
-    )
-    return replace(first, totals=np.concatenate([one.totals for one in seeds])) if alike else None
+    for other in seeds[1:]:
+        same_documents = np.array_equal(other.documents, first.documents)
+        if not same_documents or not np.array_equal(other.counts, first.counts):
+            return None
+    return replace(first, totals=np.concatenate([seed.totals for seed in seeds]))
 
 
 def join_strata(parts: Sequence[Sums]) -> Sums:
@@ -117,7 +114,9 @@ class Estimate:
         """
         if not math.isfinite(self.sem) or self.value <= bound:
             return 1.0
-        return 2 * student_cdf((bound - self.value) / self.sem, self.df) if self.sem else 0.0
+        if not self.sem:
+            return 0.0
+        return 2 * student_cdf((bound - self.value) / self.sem, self.df)
 
     def p_below(self, bound: float) -> float:
         """Smallest alpha at which the two-sided (1 - alpha) interval lies below `bound`; 1 if none
@@ -137,33 +136,29 @@ def estimate(terms: Sequence[tuple[float, Sums]], anova_from: float = ANOVA_FROM
 
     Raises ValueError if the terms do not have equally many seeds, or not the same strata.
     """
-    n_seeds = {len(one.totals) for _, one in terms}
+    n_seeds = {len(sums.totals) for _, sums in terms}
     if len(n_seeds) != 1:
         raise ValueError(f"terms of {sorted(n_seeds)} seeds cannot be paired")
-    documents = np.unique(np.concatenate([one.documents for _, one in terms]))
-    s, c = n_seeds.pop(), len(documents)
-    strata_C = _shared_strata([one for _, one in terms])
-    residual_SC, between_SC, share_C, by_seed_S = (
-        np.zeros((s, c)),
-        np.zeros((s, c)),
-        np.zeros(c),
-        np.zeros(s),
-    )
+    (s,) = n_seeds
+    documents = np.unique(np.concatenate([sums.documents for _, sums in terms]))
+    c = len(documents)
+    strata_C = _shared_strata([sums for _, sums in terms])
+    residual_SC = np.zeros((s, c))  # from the mean over all seeds
+    between_SC = np.zeros((s, c))  # the part of it that is a seed's own mean
+    share_C = np.zeros(c)
+    by_seed_S = np.zeros(s)
     with np.errstate(invalid="ignore"):
-        for weight, one in terms:
-            at, mean, n = (
-                np.searchsorted(documents, one.documents),
-                one.means.mean(),
-                one.counts.sum(),
-            )
-            residual_SC[:, at] += weight * (one.totals - mean * one.counts) / n
-            between_SC[:, at] += weight * (one.means - mean)[:, None] * one.counts / n
-            share_C[at] += abs(weight) * one.counts / n
-            by_seed_S += weight * one.means
+        for weight, sums in terms:
+            at = np.searchsorted(documents, sums.documents)
+            mean = sums.means.mean()
+            n = sums.counts.sum()
+            residual_SC[:, at] += weight * (sums.totals - mean * sums.counts) / n
+            between_SC[:, at] += weight * (sums.means - mean)[:, None] * sums.counts / n
+            share_C[at] += abs(weight) * sums.counts / n
+            by_seed_S += weight * sums.means
         if strata_C is not None:
-            variance, df = stratified(
-                residual_SC - between_SC, by_seed_S, share_C, strata_C, anova_from
-            )
+            within_SC = residual_SC - between_SC
+            variance, df = stratified(within_SC, by_seed_S, share_C, strata_C, anova_from)
         elif s == 1:
             variance, df = _variance(residual_SC[0], c), c - 1
         elif s < anova_from or c == 1:
@@ -171,14 +166,13 @@ def estimate(terms: Sequence[tuple[float, Sums]], anova_from: float = ANOVA_FROM
         else:
             variance, df = anova(residual_SC - between_SC, by_seed_S, share_C)
         value = float(by_seed_S.mean())
-    n_targets = max(int(one.counts.sum()) for _, one in terms)
     return Estimate(
         value,
         math.sqrt(variance) if math.isfinite(variance) else math.nan,
         df,
-        tuple(map(float, by_seed_S)),
-        c,
-        n_targets,
+        by_seed=tuple(map(float, by_seed_S)),
+        n_documents=c,
+        n_targets=max(int(sums.counts.sum()) for _, sums in terms),
     )
 
 
@@ -191,11 +185,13 @@ def clustered(residual_SC: np.ndarray) -> tuple[float, int]:
     the one-way variances), since in expectation no part exceeds it. Where documents decide, the few
     degrees of freedom make the interval wider than it needs to be."""
     s, c = residual_SC.shape
-    by_seeds, by_document = _variance(residual_SC.sum(1) / s, s), _variance(residual_SC.mean(0), c)
+    df = min(s, c) - 1
+    if c == 1:
+        return math.nan, df
+    by_seed = _variance(residual_SC.sum(1) / s, s)
+    by_document = _variance(residual_SC.mean(0), c)
     both = _variance(residual_SC.ravel() / s, s * c)
-    return (
-        max(by_seeds + by_document - both, by_seeds, by_document, both) if c > 1 else math.nan
-    ), min(s, c) - 1
+    return max(by_seed + by_document - both, by_seed, by_document, both), df
 
 
 def anova(
@@ -231,18 +227,19 @@ def anova(
     that an interval over 14 documents is 2 % too narrow; what was judged by it stays. `both` has S
     - 1 times as many. If by chance `both` exceeds another part, that source does not show, and the
     larger of the two others stands alone with its own degrees."""
-    s, w_C = len(by_seed_S), share_C / share_C.sum()
-    square, cube = float((w_C**2).sum()), float((w_C**3).sum())
-    x_C, f = residual_SC.mean(0), 1 + square - 2 * cube / square
-    seeds, documents = float(np.var(by_seed_S, ddof=1)) / s, float((x_C**2).sum()) / f
+    s = len(by_seed_S)
+    w_C = share_C / share_C.sum()
+    square = float((w_C**2).sum())
+    cube = float((w_C**3).sum())
+    f = 1 + square - 2 * cube / square
+    x_C = residual_SC.mean(0)
+    seeds = float(np.var(by_seed_S, ddof=1)) / s
+    documents = float((x_C**2).sum()) / f
     both = float(np.square(residual_SC - x_C).sum()) / f / (s * (s - 1))
-    df = max(3 * (documents * f) ** 2 / float((x_C**4).sum()) - 1, 1.0) if documents else 1.0
-    if not both < min(seeds, documents):
-        return max((seeds, float(s - 1)), (documents, df))
-    variance = seeds + documents - both
-    return variance, variance**2 / (
-        seeds**2 / (s - 1) + documents**2 / df + both**2 / ((s - 1) * df)
-    )
+    df = 1.0
+    if documents:
+        df = max(3 * (documents * f) ** 2 / float((x_C**4).sum()) - 1, 1.0)
+    return _combined(seeds, documents, both, s, df)
 
 
 def stratified(
@@ -274,10 +271,8 @@ def stratified(
     if size_H.min() < 2:
         return math.nan, 1.0
     share_H = np.bincount(stratum_C, weights=share_C)
-    mean_SH = (
-        np.stack([np.bincount(stratum_C, weights=residual_C) for residual_C in residual_SC])
-        / share_H
-    )
+    total_SH = np.stack([np.bincount(stratum_C, residual_C) for residual_C in residual_SC])
+    mean_SH = total_SH / share_H
     error_SC = residual_SC - share_C * mean_SH[:, stratum_C]
     factor_C = (size_H / (size_H - 1))[stratum_C]
     mean_C = error_SC.mean(0)
@@ -288,14 +283,21 @@ def stratified(
         return documents, df
     seeds = float(np.var(by_seed_S, ddof=1)) / s
     both = float((factor_C * (error_SC - mean_C) ** 2).sum()) / (s * (s - 1))
-    if both < min(seeds, documents):
-        variance = seeds + documents - both
-        satterthwaite = variance**2 / (
-            seeds**2 / (s - 1) + documents**2 / df + both**2 / ((s - 1) * df)
-        )
-    else:
-        variance, satterthwaite = max((seeds, float(s - 1)), (documents, df))
+    variance, satterthwaite = _combined(seeds, documents, both, s, df)
     return variance, satterthwaite if s >= anova_from else min(s - 1.0, df)
+
+
+def _combined(
+    seeds: float, documents: float, both: float, s: int, df: float
+) -> tuple[float, float]:
+    """Variance seeds + documents - both with Satterthwaite's degrees of freedom, of which the parts
+    have s - 1, df and (s - 1) df; if `both` exceeds another part, the larger of the two others.
+    """
+    if not both < min(seeds, documents):
+        return max((seeds, float(s - 1)), (documents, df))
+    variance = seeds + documents - both
+    parts = seeds**2 / (s - 1) + documents**2 / df + both**2 / ((s - 1) * df)
+    return variance, variance**2 / parts
 
 
 def _shared_strata(terms: Sequence[Sums]) -> np.ndarray | None:

@@ -3,10 +3,13 @@ monotone, so every length counts.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from posbench.statistics.crossed import Estimate
+
+LEAST_P = 1e-9  # smallest alpha that is tried
+HALVINGS = 40  # of the range that a p is in
 
 
 @dataclass(frozen=True)
@@ -30,8 +33,10 @@ class Usable:
         for length in sorted(self.rises, reverse=True):
             bottom, top = self.rises[length].interval(level)
             broken = not math.isfinite(self.rises[length].value)
-            low = low if top <= self.margin and not broken else length
-            high = length if bottom > self.margin or broken else high
+            if broken or not top <= self.margin:  # nan, without an interval, may exceed it
+                low = length
+            if broken or bottom > self.margin:
+                high = length
         return low, high
 
     @property
@@ -39,10 +44,8 @@ class Usable:
         """First length whose difference exceeds the margin, inf if none does. A point estimate
         without its uncertainty.
         """
-        return min(
-            (length for length, rise in self.rises.items() if not rise.value <= self.margin),
-            default=math.inf,
-        )
+        beyond = [length for length, rise in self.rises.items() if not rise.value <= self.margin]
+        return min(beyond, default=math.inf)
 
     def p_above(self, length: float) -> float:
         """Smallest alpha at which the (1 - alpha) interval lies above `length`."""
@@ -52,11 +55,15 @@ class Usable:
         """Smallest alpha at which the (1 - alpha) interval lies below `length`."""
         return self._p(lambda level: self.interval(level)[1] < length)
 
-    def _p(self, decided) -> float:
-        low, high = 1e-9, 1.0
+    def _p(self, decided: Callable[[float], bool]) -> float:
+        """Smallest alpha at which `decided(1 - alpha)`, found by halving."""
+        low, high = LEAST_P, 1.0
         if decided(1 - low):
             return low
-        for _ in range(40):
+        for _ in range(HALVINGS):
             middle = (low + high) / 2
-            low, high = (low, middle) if decided(1 - middle) else (middle, high)
+            if decided(1 - middle):
+                high = middle
+            else:
+                low = middle
         return high

@@ -14,7 +14,7 @@ from posbench.statistics.crossed import Estimate
 from posbench.statistics.usable_length import Usable
 
 ALPHA = 0.05
-KINDS = {"above": 1, "below": 1, "within": 1, "between": 2, "outside": 2}
+KINDS = {"above": 1, "below": 1, "within": 1, "between": 2, "outside": 2}  # {kind: its bounds}
 Judged = Estimate | Usable
 
 
@@ -32,37 +32,46 @@ class Rule:
 
     @classmethod
     def parse(cls, text: str) -> "Rule":
-        """Read a rule as written above. Raises ConfigError for any other text."""
+        """Read a rule as written above. Raises ConfigError for any other text.
+
+        >>> Rule.parse("within 0.02")
+        Rule(kind='within', bounds=(-0.02, 0.02), of_gain=False)
+        """
         kind, *numbers = str(text).split() or [""]
         of_gain = numbers[-1:] == ["G"]
+        if of_gain:
+            numbers.pop()
         try:
-            bounds = tuple(float(number) for number in numbers[: len(numbers) - of_gain])
+            bounds = tuple(map(float, numbers))
         except ValueError:
             bounds = ()
-        if (
-            KINDS.get(kind) != len(bounds)
-            or list(bounds) != sorted(bounds)
-            or kind == "within"
-            and bounds[0] <= 0
-        ):
+        legal = KINDS.get(kind) == len(bounds) and list(bounds) == sorted(bounds)
+        if not legal or (kind == "within" and bounds[0] <= 0):
             raise ConfigError(
                 f"the rule '{text}' must be one of: above X, below X, within X, between X Y,"
                 " outside X Y, each with G or without."
             )
-        return cls(kind, (-bounds[0], bounds[0]) if kind == "within" else bounds, of_gain)
+        if kind == "within":
+            bounds = (-bounds[0], bounds[0])
+        return cls(kind, bounds, of_gain)
 
     def __str__(self) -> str:
         bounds = self.bounds[1:] if self.kind == "within" else self.bounds
-        return " ".join(
-            [self.kind, *(f"{bound:g}" for bound in bounds), *(["G"] if self.of_gain else [])]
-        )
+        words = [self.kind, *(f"{bound:g}" for bound in bounds)]
+        if self.of_gain:
+            words.append("G")
+        return " ".join(words)
 
     def holds(self, x: float) -> bool:
         """True if the number `x` lies where the interval must."""
         low, high = self.bounds[0], self.bounds[-1]
-        return {"above": x > low, "below": x < high, "outside": x < low or x > high}.get(
-            self.kind, low < x < high
-        )
+        if self.kind == "above":
+            return x > low
+        if self.kind == "below":
+            return x < high
+        if self.kind == "outside":
+            return x < low or x > high
+        return low < x < high
 
     def p(self, judged: Callable[[float], tuple[Judged, float]]) -> float:
         """Smallest alpha at which the (1 - alpha) interval obeys the rule. `judged(bound)` returns
@@ -70,8 +79,8 @@ class Rule:
         """
 
         def beyond(side: str, bound: float) -> float:
-            thing, number = judged(bound)
-            return thing.p_above(number) if side == "above" else thing.p_below(number)
+            estimate, number = judged(bound)
+            return estimate.p_above(number) if side == "above" else estimate.p_below(number)
 
         low, high = self.bounds[0], self.bounds[-1]
         if self.kind in ("above", "below"):
@@ -85,9 +94,8 @@ def exclusive(confirm: Rule, refute: Rule) -> bool:
     """True if no number satisfies both rules."""
     edges = sorted({*confirm.bounds, *refute.bounds})
     inside = [(a + b) / 2 for a, b in itertools.pairwise(edges)]
-    return not any(
-        confirm.holds(x) and refute.holds(x) for x in (edges[0] - 1, *edges, *inside, edges[-1] + 1)
-    )
+    candidates = (edges[0] - 1, *edges, *inside, edges[-1] + 1)  # one in each region
+    return not any(confirm.holds(x) and refute.holds(x) for x in candidates)
 
 
 def sides(confirm: Rule, refute: Rule) -> int:
@@ -95,11 +103,8 @@ def sides(confirm: Rule, refute: Rule) -> int:
 
     Whatever is true, then only one of the two verdicts can be wrong, so that each may use all of
     alpha. With a gap between the rules both are wrong in it."""
-    return (
-        1
-        if {confirm.kind, refute.kind} == {"above", "below"} and confirm.bounds == refute.bounds
-        else 2
-    )
+    opposite = {confirm.kind, refute.kind} == {"above", "below"}
+    return 1 if opposite and confirm.bounds == refute.bounds else 2
 
 
 def decide(
@@ -111,13 +116,17 @@ def decide(
     p is the smaller of both rules' p: each rule costs half of alpha on its side, so p is two-sided.
     With `of_sides` 1 it is half of that."""
     p, word = min((confirm.p(judged), "confirmed"), (refute.p(judged), "refuted"))
-    p = p / 2 if of_sides == 1 and p < 1 else p
+    if of_sides == 1 and p < 1:
+        p /= 2
     return word if p < ALPHA else "undecided", p
 
 
 def holm(ps: Sequence[float], groups: Sequence | None = None) -> list[float]:
     """Holm's (1979) adjusted p-values, in the given order. Those below alpha are decided with the
     family's error held at alpha.
+
+    >>> holm([0.01, 0.2, 0.03])
+    [0.03, 0.2, 0.06]
 
     `groups`: equal values mark questions that are read off one interval. If the interval holds the
     truth, all its readings are right, so a group costs alpha once: the factor of a p is the number
@@ -127,11 +136,13 @@ def holm(ps: Sequence[float], groups: Sequence | None = None) -> list[float]:
     two sides of one bound, is a group of its own: at most one of its two verdicts is wrong, and its
     p is below alpha in a share alpha of the draws, so it costs alpha once as well."""
     order = sorted(range(len(ps)), key=ps.__getitem__)
-    groups = range(len(ps)) if groups is None else groups
-    adjusted, worst = [0.0] * len(ps), 0.0
+    if groups is None:
+        groups = range(len(ps))
+    adjusted = [0.0] * len(ps)
+    worst = 0.0
     for rank, index in enumerate(order):
-        left = len({groups[other] for other in order[rank:]})
-        worst = max(worst, min(1.0, left * ps[index]))
+        n_groups = len({groups[other] for other in order[rank:]})
+        worst = max(worst, min(1.0, n_groups * ps[index]))
         adjusted[index] = worst
     return adjusted
 
@@ -140,11 +151,9 @@ def benjamini_hochberg(ps: Sequence[float]) -> list[float]:
     """q-values of Benjamini and Hochberg (1995), in the given order: deciding all below q errs in a
     share of q of them on average.
     """
-    order, adjusted, least = (
-        sorted(range(len(ps)), key=ps.__getitem__, reverse=True),
-        [0.0] * len(ps),
-        1.0,
-    )
+    order = sorted(range(len(ps)), key=ps.__getitem__, reverse=True)
+    adjusted = [0.0] * len(ps)
+    least = 1.0
     for place, index in enumerate(order):
         least = min(least, ps[index] * len(ps) / (len(ps) - place))
         adjusted[index] = least

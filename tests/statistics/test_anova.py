@@ -10,8 +10,8 @@ import numpy as np
 import pandas
 import pytest
 from conftest import CONFIGS
+from interval_coverage import SEED_SHARES, SEEDS, coverage
 
-from posbench.statistics import coverage
 from posbench.statistics.clustered import student_cdf, student_quantile
 from posbench.statistics.crossed import ANOVA_FROM, Sums, estimate
 
@@ -103,7 +103,7 @@ def test_the_interval_covers_the_truth_where_documents_and_where_seeds_decide():
         (3, 0.004, 0.0, True),
     ]
     *many, few = (
-        row["coverage"] for world in worlds for row in coverage.coverage(*world, 400) if row["used"]
+        row["coverage"] for world in worlds for row in coverage(*world, 400) if row["used"]
     )
     assert all(0.906 <= one <= 0.99 for one in many) and few >= 0.99
 
@@ -112,14 +112,9 @@ def test_the_interval_covers_the_truth_where_documents_and_where_seeds_decide():
 def test_the_committed_table_of_coverages_is_what_the_simulation_gives():
     """Every fifth world of the table, drawn anew from the same generator."""
     shown = pandas.read_csv(TABLE).to_dict("records")
-    worlds = list(
-        itertools.product(coverage.SEEDS, coverage.SEED_SHARES, (0.0, 0.5), (False, True))
-    )
+    worlds = list(itertools.product(SEEDS, SEED_SHARES, (0.0, 0.5), (False, True)))
     for number in range(0, len(worlds), 5):
-        assert (
-            coverage.coverage(*worlds[number], shown[0]["draws"])
-            == shown[2 * number : 2 * number + 2]
-        )
+        assert coverage(*worlds[number], shown[0]["draws"]) == shown[2 * number : 2 * number + 2]
 
 
 def test_the_table_of_coverages_is_within_what_is_asked():
@@ -128,7 +123,7 @@ def test_the_table_of_coverages_is_within_what_is_asked():
     """
     used = pandas.read_csv(TABLE).query("used")
     assert set(zip(used.seeds, used.seed_share, strict=True)) == set(
-        itertools.product(coverage.SEEDS, coverage.SEED_SHARES)
+        itertools.product(SEEDS, SEED_SHARES)
     )
     many, few = used[used.seeds >= ANOVA_FROM].coverage, used[used.seeds < ANOVA_FROM]
     assert (

@@ -1,5 +1,5 @@
-"""Coverage of the interval that decides, by simulation: python -m posbench.statistics.coverage
-FILE.csv [DRAWS]
+"""Coverage of the interval that decides, by simulation:
+python tests/support/interval_coverage.py FILE.csv [DRAWS]
 
 Seeds, documents and their interaction are drawn from normal distributions around a mean of zero,
 and the intervals that hold zero are counted. Documents are as many and as unequal as the
@@ -42,14 +42,13 @@ def simulate(
     """Sums over documents of targets whose true mean is zero, `draws` times."""
     n_C = TARGETS * np.repeat(list(DOCUMENTS), list(DOCUMENTS.values()))
     w_C = n_C / n_C.sum()
-    of_document_C = (1 - seed_share) * (
-        1 / w_C if by_targets else np.full(len(w_C), 1 / np.square(w_C).sum())
-    )
+    spread_C = 1 / w_C if by_targets else np.full(len(w_C), 1 / np.square(w_C).sum())
+    variance_C = (1 - seed_share) * spread_C
+    seed_sd = math.sqrt(5 * (1 - interaction) * seed_share)
+    interaction_sd_C = np.sqrt(5 * interaction * seed_share / w_C)
     for _ in range(draws):
-        d_SC = rng.normal(
-            0, math.sqrt(5 * (1 - interaction) * seed_share), (seeds, 1)
-        ) + rng.normal(0, np.sqrt(of_document_C))
-        d_SC = d_SC + rng.normal(0, np.sqrt(5 * interaction * seed_share / w_C), (seeds, len(w_C)))
+        d_SC = rng.normal(0, seed_sd, (seeds, 1)) + rng.normal(0, np.sqrt(variance_C))
+        d_SC = d_SC + rng.normal(0, interaction_sd_C, (seeds, len(w_C)))
         yield Sums(np.arange(len(w_C)), n_C, d_SC * n_C)
 
 
@@ -66,15 +65,17 @@ def coverage(
     rng = np.random.default_rng(
         [seeds, round(1000 * seed_share), round(1000 * interaction), by_targets]
     )
-    true = math.sqrt(seed_share * 5 / seeds + 1 - seed_share)
-    held, width = dict.fromkeys(RULES, 0), dict.fromkeys(RULES, 0.0)
-    for draw, one in enumerate(simulate(rng, draws, seeds, seed_share, interaction, by_targets)):
+    standard_error = math.sqrt(seed_share * 5 / seeds + 1 - seed_share)
+    n_held = dict.fromkeys(RULES, 0)
+    width = dict.fromkeys(RULES, 0.0)
+    sums_of_draws = simulate(rng, draws, seeds, seed_share, interaction, by_targets)
+    for draw, sums in enumerate(sums_of_draws):
         for rule, anova_from in RULES.items():
-            found = estimate([(1.0, one)], anova_from)
-            held[rule] += min(found.p_above(0), found.p_below(0)) >= ALPHA
+            result = estimate([(1.0, sums)], anova_from)
+            n_held[rule] += min(result.p_above(0), result.p_below(0)) >= ALPHA
             if draw < MEASURED:
-                low, high = found.interval()
-                width[rule] += (high - low) / 2 / true / min(draws, MEASURED)
+                low, high = result.interval()
+                width[rule] += (high - low) / 2 / standard_error / min(draws, MEASURED)
     world = {
         "seeds": seeds,
         "seed_share": seed_share,
@@ -87,7 +88,7 @@ def coverage(
             "rule": rule,
             "used": rule == USED[seeds],
             "draws": draws,
-            "coverage": held[rule] / draws,
+            "coverage": n_held[rule] / draws,
             "width": round(width[rule], 2),
         }
         for rule in RULES
