@@ -42,7 +42,7 @@ COMMANDS = [  # in the order of posbench --help
     Command("demo", "run:run_and_report", "run", dry=True, words=("experiment=demo",)),
     Command("look", "look:look", "look", writes="report_dir", dry=True, keyed=_keyed_model),
     Command("run", "run:run", "run", dry=True),
-    Command("report", "run:report", "report", writes="report_dir"),
+    Command("report", "report:report", "report", writes="report_dir"),
     Command("runs", "runs:runs"),
     Command("advise", "advice:advise", "advise", writes="report_dir", dry=True),
     Command("anatomy", "anatomy:anatomy", "anatomy", writes="report_dir"),

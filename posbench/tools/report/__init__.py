@@ -1,0 +1,1 @@
+"""Tables, figures and a page of stored evaluations."""

@@ -1,0 +1,159 @@
+"""Command of scripts/report.py: stored evaluations to tables, figures and a page."""
+
+import shlex
+import shutil
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from posbench.common.defuse import printable
+from posbench.common.errors import ConfigError
+from posbench.config.command_line import list_files
+from posbench.config.compose import Request, check_effect
+from posbench.config.names import as_command
+from posbench.report.method_words import plural
+from posbench.results.search import Found, find_results, inside, short_path
+from posbench.runs.directory import Run
+from posbench.sweep.jobs import Job, plan_existing
+from posbench.sweep.verdict import left_out
+
+if TYPE_CHECKING:
+    from posbench.report.report import Report
+
+# words of a report that pools folders
+BESIDE_RUNS = ("runs", "experiment", "report_dir", "results_dir", "cache_dir")
+
+
+@dataclass
+class Selection:
+    """Results that a report is made of."""
+
+    name: str  # of the report's folder
+    title: str
+    command: str  # that makes such results
+    paths: list[Path]  # eval files
+    csvs: list[Path] = field(default_factory=list)
+    evidence: list[Path] = field(default_factory=list)  # folders of reports
+    notes: list[str] = field(default_factory=list)
+    jobs: list[Job] = field(default_factory=list)  # of a sweep
+
+    @property
+    def empty(self) -> bool:
+        """True if there is nothing to report."""
+        return not (self.csvs or self.evidence or any(path.exists() for path in self.paths))
+
+
+def report(request: Request) -> None:
+    """Report on an experiment, a sweep (-m), run=DIR, runs= or all of results_dir.
+
+    With runs= an experiment is its title and the name of the folder. Works from files alone: code
+    named in a results folder is never executed."""
+    from posbench.report.report import collect
+    from posbench.report.write_report import write
+
+    selection = _select(request)
+    if selection.empty:
+        reasons = f" ({'; '.join(selection.notes)})" if selection.notes else ""
+        raise ConfigError(
+            f"There is nothing to report yet{reasons}: run '{selection.command}' first."
+        )
+    made_report = collect(
+        selection.paths,
+        selection.title,
+        selection.command,
+        selection.csvs,
+        skip_damaged=True,
+        lengths={cell.path: cell.evaluate.lengths for job in selection.jobs for cell in job.cells},
+        evidence=selection.evidence,
+    )
+    made_report.notes.extend(selection.notes)
+    print(table_text(made_report))
+    cfg = request.cfgs[0]
+    folder = cfg["report_dir"] or Path(cfg["results_dir"]).parent / "report" / selection.name
+    list_files(write(made_report, Path(folder)))
+    if selection.jobs:
+        for line in request.experiment.get("next", []):
+            print(f"next: {as_command(line.format(run=selection.jobs[0].run.path))}")
+
+
+def table_text(made_report: "Report") -> str:
+    """Tables of a report as standard output shows them."""
+    if not sys.stdout.isatty():
+        return made_report.table_text(None, colour=False)
+    return made_report.table_text(shutil.get_terminal_size().columns, colour=True)
+
+
+def _select(request: Request) -> Selection:
+    cfg = request.cfgs[0]
+    experiment = request.experiment
+    if cfg["runs"] is not None:
+        if cfg["run"] or (request.sweep and "grid" not in experiment):
+            raise ConfigError(
+                "runs= names what to report, and so do -m and run=: give one of them."
+            )
+        reason = "beside runs=, which names what to report: leave one of them out"
+        check_effect(request.words, BESIDE_RUNS, reason)
+        named = _named_results(cfg)
+        named.name = experiment["name"] or "runs"
+        named.title = experiment.get("title") or experiment["name"] or named.title
+        return named
+    jobs: list[Job] = []
+    elsewhere = ""
+    if request.sweep:
+        jobs, elsewhere = plan_existing(request.cfgs)
+    return _results_of_jobs(request, jobs, elsewhere) if jobs else _named_results(cfg)
+
+
+def _results_of_jobs(request: Request, jobs: list[Job], elsewhere: str) -> Selection:
+    """Results of a sweep; `elsewhere` notes those that are in other folders."""
+    experiment = request.experiment
+    never = left_out(jobs)
+    notes = []
+    if never:
+        notes.append(
+            f"{plural(len(never), 'evaluation')} of the grid left out: refused, or without effect"
+            " (run.py says why, with dry=true)"
+        )
+    if elsewhere:
+        notes.append(elsewhere)
+    return Selection(
+        # an unnamed sweep is named by its hash: other reports stay
+        name=experiment["name"] or request.cfgs[0]["log"]["group"],
+        title=experiment.get("title") or experiment["name"] or "Sweep",
+        command=as_command(f"python scripts/run.py {shlex.join(sys.argv[1:])}"),
+        paths=[cell.path for job in jobs for cell in job.cells if cell.path not in never],
+        notes=notes,
+        jobs=jobs,
+    )
+
+
+def _named_results(cfg: dict) -> Selection:
+    """Results of run=DIR, runs= or all of results_dir."""
+    command = as_command("python scripts/run.py")
+    if cfg["runs"] is not None:
+        command += " run=DIR"
+        name = "runs"
+        results = find_results(cfg["runs"])
+        title = f"Runs of {', '.join(short_path(folder) for folder in cfg['runs'])}"
+    elif cfg["run"]:
+        name = Path(cfg["run"]).resolve().name
+        results = Found([Path(cfg["run"])], [], [])
+        title = short_path(cfg["run"])
+    else:
+        name = "all"
+        results = Found(inside(Path(cfg["results_dir"])), [], [])
+        title = f"Everything in {short_path(cfg['results_dir'])}"
+    paths = []
+    empty = []  # names of runs
+    for folder in results.runs:
+        files = Run(folder).eval_files()
+        paths.extend(files)
+        if not files:
+            empty.append(printable(folder.name))
+    notes = []
+    if empty:
+        notes.append(
+            f"{len(empty)} of {len(results.runs)} runs have no evaluation: {', '.join(empty)}"
+        )
+    return Selection(name, printable(title), command, paths, results.csvs, results.evidence, notes)
