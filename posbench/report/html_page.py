@@ -18,8 +18,9 @@ from posbench.report.references import reference
 from posbench.report.table_formats import METHOD, Table
 from posbench.report.tables import number
 from posbench.results.bundle import shown_folder
+from posbench.results.distinguish import differing
 from posbench.results.evaluation import Evaluation
-from posbench.results.run_metadata import ABSENT, RunMetadata, differing, training_settings
+from posbench.results.run_metadata import ABSENT, RunMetadata, training_settings
 
 if TYPE_CHECKING:
     from posbench.report.report import Part, Report

@@ -29,9 +29,10 @@ from posbench.report.scores import scores
 from posbench.report.setting_lines import argument_lines, checkpoint_lines, training_lines
 from posbench.report.table_formats import Table, printed
 from posbench.report.tables import context_table, position_tables, score_tables, tables
+from posbench.results.distinguish import variants
 from posbench.results.evaluation import Evaluation, load_evaluations
 from posbench.results.evidence import pool
-from posbench.results.run_metadata import RunMetadata, variants
+from posbench.results.run_metadata import RunMetadata
 from posbench.results.search import shortest_endings
 from posbench.runs.rows import SETTING
 

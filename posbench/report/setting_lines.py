@@ -7,8 +7,9 @@ from pathlib import Path
 from posbench.config.names import closest_yaml
 from posbench.report.labels import METHODS, Labels
 from posbench.report.method_words import arguments
+from posbench.results.distinguish import differing
 from posbench.results.evaluation import Evaluation
-from posbench.results.run_metadata import RunMetadata, differing, text
+from posbench.results.run_metadata import RunMetadata, text
 
 QUANTISED = re.compile(r"(\d+) I?Q(\d)_?\w*")  # 210 Q4_1 in the text of train.json
 

@@ -3,26 +3,19 @@
 Files are read as data: nothing is executed, and no lock is kept.
 """
 
-import statistics
 import time
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from posbench.common.defuse import printable
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import locked, read_bytes, read_lines
-from posbench.config.identity import CHOICE, method_name
 from posbench.config.names import display_name
+from posbench.results.distinguish import inventory_words
 from posbench.results.run_metadata import (
-    ABSENT,
     RunMetadata,
-    distinguishing_keys,
     or_nothing,
     read_metadata,
-    setting_words,
-    text,
 )
 from posbench.results.search import files, run_directories
 from posbench.runs.directory import Run
@@ -88,7 +81,7 @@ def list_runs(folder: Path) -> list[Entry]:
             metadata = RunMetadata(path, {}, {})
         entries[path] = entry
         runs.append(metadata)
-    words = _distinguishing_words(runs)
+    words = inventory_words(runs)
     return [
         replace(entry, encoding=entry.encoding + words[path]) for path, entry in entries.items()
     ]
@@ -183,50 +176,3 @@ def _encoding_name(config: dict) -> str:
         return display_name("encoding", config.get("encoding", {}))
     except ConfigError:
         return "-"
-
-
-def _encoding_settings(config: Mapping[str, object]) -> dict[str, object]:
-    """Settings of an encoding; a method inside it by its name: encoding.scaling=yarn in place of
-    the class behind _target_.
-    """
-    settings = {}
-    for key, value in config.items():
-        place, _, last = key.rpartition(".")
-        if not key.startswith("encoding.") or last == CHOICE:
-            continue
-        if last == "_target_" and isinstance(value, str) and value:
-            settings[place] = method_name(
-                {"_target_": value, CHOICE: config.get(f"{place}.{CHOICE}")}
-            )
-        else:
-            settings[key] = value
-    return settings
-
-
-def _distinguishing_words(runs: Sequence[RunMetadata]) -> dict[Path, str]:
-    """{path: words such as " steps=1000"} that tell trainings of one encoding apart, seeds aside.
-    Long ones omit common values.
-    """
-    groups: dict[str, list[RunMetadata]] = defaultdict(list)
-    for metadata in runs:
-        groups[text(metadata.config.get("encoding._target_"))].append(metadata)
-    words: dict[Path, str] = {}
-    for group in groups.values():
-        configs = [_encoding_settings(run.config) | run.training for run in group]
-        values_of_keys = distinguishing_keys(configs)
-        omit_common = len(values_of_keys) > 2
-        for i, (metadata, config) in enumerate(zip(group, configs, strict=True)):
-            key_words = setting_words(config, list(values_of_keys))
-            words[metadata.path] = "".join(
-                key_words[key]
-                for key, values in values_of_keys.items()
-                if values[i] != _usual(values, omit_common)
-            )
-    return words
-
-
-def _usual(values: Sequence[str], omit_common: bool) -> str | None:
-    """Value of a key that is not worth a word: (absent), or with `omit_common` the commonest."""
-    if ABSENT in values:
-        return ABSENT
-    return statistics.mode(values) if omit_common else None

@@ -1,27 +1,24 @@
-"""Metadata of runs, read as data: configuration, provenance, the keys in which trainings differ,
-and the lines of trainings.csv.
+"""Metadata of runs, read as data: configuration, provenance, and the lines of trainings.csv.
 
 A results folder may come from somebody else. Nothing in it is instantiated, resolved or imported,
 and control characters are replaced."""
 
 import contextlib
 import json
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from posbench.common.defuse import printable
 from posbench.common.errors import RunError
 from posbench.common.files import read_json, read_lines
-from posbench.config.identity import CHOICE, FIELDS_ADDED_LATER, NOT_MODEL, NOT_TRAIN, run_prefix
-from posbench.config.names import closest_yaml
+from posbench.config.identity import CHOICE, NOT_MODEL, NOT_TRAIN
 from posbench.runs.directory import Run
 
 if TYPE_CHECKING:
-    from posbench.results.evaluation import Evaluation
+    pass
 
 # Keys of config.yaml that only describe the first command: paths and evaluations.
 NOT_TRAINING = {
@@ -154,26 +151,13 @@ def flatten(node: object, prefix: str = "") -> dict[str, object]:
         if isinstance(value, dict) and value:
             flat |= flatten(value, f"{prefix}{key}.")
         else:
-            flat[f"{prefix}{key}"] = _whole_as_int(value)
+            flat[f"{prefix}{key}"] = whole_as_int(value)
     return flat
 
 
-def _whole_as_int(value: object) -> object:
+def whole_as_int(value: object) -> object:
+    """The value, a whole float as an int."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def differing(configs: Sequence[Mapping[str, object]]) -> dict[str, list[str]]:
-    """{key: its value in each configuration, as text} for the keys that differ.
-
-    A missing key of identity.FIELDS_ADDED_LATER counts as its default.
-    """
-    keys = dict.fromkeys(key for config in configs for key in config)
-    values = {}
-    for key in keys:
-        default = _whole_as_int(FIELDS_ADDED_LATER.get(key, ABSENT))
-        if len({text(config.get(key, default)) for config in configs}) > 1:
-            values[key] = [text(config.get(key, ABSENT)) for config in configs]
-    return values
 
 
 def text(value: object) -> str:
@@ -191,129 +175,6 @@ def training_settings(metadata: RunMetadata) -> dict[str, object]:
             settings[key] = value
     settings["data fingerprint"] = metadata.fingerprint[:16] or ABSENT
     return settings
-
-
-class Way(NamedTuple):
-    """Columns that trainings share which are told apart by their settings: these are of one
-    encoding, its yaml included.
-    """
-
-    source: str | None
-    encoding: str
-    data: str
-    tokenizer: str
-    trained_scale: str
-    finetune: str
-
-
-class Group(NamedTuple):
-    """Trainings of one way at one length, with one set of the encoding's arguments: those that
-    should differ in their seeds alone.
-    """
-
-    way: Way
-    train_len: int
-    encoding_args: str
-
-
-def variants(
-    evaluations: "Iterable[Evaluation]", origins: Mapping[str, RunMetadata]
-) -> tuple[dict[str, dict[str, str]], list[str]]:
-    """({run_id: {key: words} that tell it from other trainings of its encoding}, all keys in which
-    these trainings differ).
-
-    The words are `setting_words` of `distinguishing_keys`. A key that is named at one training
-    length, or with one set of the encoding's arguments, is named everywhere, so that one name means
-    one way of training. If two of one seed have equal or unreadable configurations, the hash in
-    their run_id is used, since nothing else is known to differ."""
-    seeds: dict[Group, dict[str, int]] = defaultdict(dict)  # {group: {run_id: seed}}
-    for evaluation in evaluations:
-        seeds[_group_of(evaluation)][evaluation.first["run_id"]] = evaluation.first["seed"]
-    configs: dict[Group, dict[str, dict]] = {}  # {group: {run_id: settings}, as far as readable}
-    keys_of_way: dict[Way, dict[str, None]] = defaultdict(dict)  # ordered sets
-    all_keys: dict[str, None] = {}
-    for group, run_ids in seeds.items():
-        configs[group] = _readable_settings(run_ids, origins)
-        settings = list(configs[group].values())
-        keys_of_way[group.way] |= dict.fromkeys(distinguishing_keys(settings))
-        all_keys |= dict.fromkeys(differing(settings))
-    words: dict[str, dict[str, str]] = {}
-    for group, of_group in seeds.items():
-        keys = list(keys_of_way[group.way])
-        if keys:
-            for run_id, config in configs[group].items():
-                words[run_id] = setting_words(config, keys)
-        alike = Counter(
-            (*words.get(run_id, {}).values(), seed) for run_id, seed in of_group.items()
-        )
-        if max(alike.values()) > 1:
-            # Mark the whole group, since it is unknown which seeds belong together.
-            all_keys["run_id"] = None
-            for run_id, name in _short_run_ids(list(of_group)).items():
-                words[run_id] = {**words.get(run_id, {}), "run_id": f" run={name}"}
-    return words, list(all_keys)
-
-
-def _group_of(evaluation: "Evaluation") -> Group:
-    row = evaluation.first
-    way = Way(
-        evaluation.source,
-        closest_yaml("encoding", row["encoding"], row["encoding_args"]),
-        text(row["data"]),
-        text(row["tokenizer"]),
-        text(row["trained_scale"]),
-        text(run_prefix(row["finetune"] or "")),
-    )
-    return Group(way, row["train_len"], text(row["encoding_args"]))
-
-
-def _readable_settings(
-    run_ids: Iterable[str], origins: Mapping[str, RunMetadata]
-) -> dict[str, dict[str, object]]:
-    """{run_id: its settings} of the runs whose configuration can be read."""
-    settings = {}
-    for run_id in run_ids:
-        if run_id in origins and origins[run_id].training:
-            settings[run_id] = origins[run_id].training
-    return settings
-
-
-def _short_run_ids(run_ids: Sequence[str]) -> dict[str, str]:
-    """{run_id: its hash}, or whole ids where two have one hash."""
-    hashes = [run_id.rsplit("-", 1)[-1] for run_id in run_ids]
-    if len(set(hashes)) < len(hashes):
-        return {run_id: run_id for run_id in run_ids}
-    return dict(zip(run_ids, hashes, strict=True))
-
-
-def distinguishing_keys(configs: Sequence[Mapping[str, object]]) -> dict[str, list[str]]:
-    """{key: its value in each configuration, as text} for as few keys as tell the configurations
-    apart.
-    """
-    chosen: dict[str, list[str]] = {}
-    n_apart = 1  # configurations that the chosen keys tell apart
-    for key, values in differing(configs).items():
-        n_with_key = len(set(zip(*chosen.values(), values, strict=True)))
-        if n_with_key > n_apart:
-            chosen[key] = values
-            n_apart = n_with_key
-    return chosen
-
-
-def setting_words(config: Mapping[str, object], keys: Sequence[str]) -> dict[str, str]:
-    """{key: words such as " steps=1000"} of a configuration.
-
-    >>> setting_words({"train.steps": 1000, "seed": 0}, ["train.steps"])
-    {'train.steps': ' steps=1000'}
-    """
-    names = [key.rpartition(".")[2] for key in keys]
-    if len(set(names)) < len(names):
-        names = keys
-    words = {}
-    for key, name in zip(keys, names, strict=True):
-        value = config.get(key, FIELDS_ADDED_LATER.get(key, ABSENT))
-        words[key] = f" {name}={text(value)}"
-    return words
 
 
 @dataclass(frozen=True, kw_only=True)

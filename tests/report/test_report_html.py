@@ -15,7 +15,8 @@ from synthetic import LENGTHS, TARGETS, Built, write_eval, write_run
 from posbench.common.errors import ConfigError
 from posbench.report.report import collect
 from posbench.report.table_formats import escape
-from posbench.results.run_metadata import ABSENT, differing, flatten
+from posbench.results.distinguish import differing
+from posbench.results.run_metadata import ABSENT, flatten
 from posbench.results.search import Found, find_results
 
 VOID = {"meta", "br", "img", "link"}

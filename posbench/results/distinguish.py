@@ -1,0 +1,198 @@
+"""Words that tell runs apart: as few keys as are needed in which their configurations differ."""
+
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from posbench.config.identity import CHOICE, FIELDS_ADDED_LATER, method_name, run_prefix
+from posbench.config.names import closest_yaml
+from posbench.results.run_metadata import ABSENT, RunMetadata, text, whole_as_int
+
+if TYPE_CHECKING:
+    from posbench.results.evaluation import Evaluation
+
+
+def differing(configs: Sequence[Mapping[str, object]]) -> dict[str, list[str]]:
+    """{key: its value in each configuration, as text} for the keys that differ.
+
+    A missing key of identity.FIELDS_ADDED_LATER counts as its default.
+    """
+    keys = dict.fromkeys(key for config in configs for key in config)
+    values = {}
+    for key in keys:
+        default = whole_as_int(FIELDS_ADDED_LATER.get(key, ABSENT))
+        if len({text(config.get(key, default)) for config in configs}) > 1:
+            values[key] = [text(config.get(key, ABSENT)) for config in configs]
+    return values
+
+
+def distinguishing_keys(configs: Sequence[Mapping[str, object]]) -> dict[str, list[str]]:
+    """{key: its value in each configuration, as text} for as few keys as tell the configurations
+    apart.
+    """
+    chosen: dict[str, list[str]] = {}
+    n_apart = 1  # configurations that the chosen keys tell apart
+    for key, values in differing(configs).items():
+        n_with_key = len(set(zip(*chosen.values(), values, strict=True)))
+        if n_with_key > n_apart:
+            chosen[key] = values
+            n_apart = n_with_key
+    return chosen
+
+
+def setting_words(config: Mapping[str, object], keys: Sequence[str]) -> dict[str, str]:
+    """{key: words such as " steps=1000"} of a configuration.
+
+    >>> setting_words({"train.steps": 1000, "seed": 0}, ["train.steps"])
+    {'train.steps': ' steps=1000'}
+    """
+    names = [key.rpartition(".")[2] for key in keys]
+    if len(set(names)) < len(names):
+        names = keys
+    words = {}
+    for key, name in zip(keys, names, strict=True):
+        value = config.get(key, FIELDS_ADDED_LATER.get(key, ABSENT))
+        words[key] = f" {name}={text(value)}"
+    return words
+
+
+class Way(NamedTuple):
+    """Columns that trainings share which are told apart by their settings: these are of one
+    encoding, its yaml included.
+    """
+
+    source: str | None
+    encoding: str
+    data: str
+    tokenizer: str
+    trained_scale: str
+    finetune: str
+
+
+class Group(NamedTuple):
+    """Trainings of one way at one length, with one set of the encoding's arguments: those that
+    should differ in their seeds alone.
+    """
+
+    way: Way
+    train_len: int
+    encoding_args: str
+
+
+def variants(
+    evaluations: "Iterable[Evaluation]", origins: Mapping[str, RunMetadata]
+) -> tuple[dict[str, dict[str, str]], list[str]]:
+    """({run_id: {key: words} that tell it from other trainings of its encoding}, all keys in which
+    these trainings differ).
+
+    The words are `setting_words` of `distinguishing_keys`. A key that is named at one training
+    length, or with one set of the encoding's arguments, is named everywhere, so that one name means
+    one way of training. If two of one seed have equal or unreadable configurations, the hash in
+    their run_id is used, since nothing else is known to differ."""
+    seeds: dict[Group, dict[str, int]] = defaultdict(dict)  # {group: {run_id: seed}}
+    for evaluation in evaluations:
+        seeds[_group_of(evaluation)][evaluation.first["run_id"]] = evaluation.first["seed"]
+    configs: dict[Group, dict[str, dict]] = {}  # {group: {run_id: settings}, as far as readable}
+    keys_of_way: dict[Way, dict[str, None]] = defaultdict(dict)  # ordered sets
+    all_keys: dict[str, None] = {}
+    for group, run_ids in seeds.items():
+        configs[group] = _readable_settings(run_ids, origins)
+        settings = list(configs[group].values())
+        keys_of_way[group.way] |= dict.fromkeys(distinguishing_keys(settings))
+        all_keys |= dict.fromkeys(differing(settings))
+    words: dict[str, dict[str, str]] = {}
+    for group, of_group in seeds.items():
+        keys = list(keys_of_way[group.way])
+        if keys:
+            for run_id, config in configs[group].items():
+                words[run_id] = setting_words(config, keys)
+        alike = Counter(
+            (*words.get(run_id, {}).values(), seed) for run_id, seed in of_group.items()
+        )
+        if max(alike.values()) > 1:
+            # Mark the whole group, since it is unknown which seeds belong together.
+            all_keys["run_id"] = None
+            for run_id, name in _short_run_ids(list(of_group)).items():
+                words[run_id] = {**words.get(run_id, {}), "run_id": f" run={name}"}
+    return words, list(all_keys)
+
+
+def _group_of(evaluation: "Evaluation") -> Group:
+    row = evaluation.first
+    way = Way(
+        evaluation.source,
+        closest_yaml("encoding", row["encoding"], row["encoding_args"]),
+        text(row["data"]),
+        text(row["tokenizer"]),
+        text(row["trained_scale"]),
+        text(run_prefix(row["finetune"] or "")),
+    )
+    return Group(way, row["train_len"], text(row["encoding_args"]))
+
+
+def _readable_settings(
+    run_ids: Iterable[str], origins: Mapping[str, RunMetadata]
+) -> dict[str, dict[str, object]]:
+    """{run_id: its settings} of the runs whose configuration can be read."""
+    settings = {}
+    for run_id in run_ids:
+        if run_id in origins and origins[run_id].training:
+            settings[run_id] = origins[run_id].training
+    return settings
+
+
+def _short_run_ids(run_ids: Sequence[str]) -> dict[str, str]:
+    """{run_id: its hash}, or whole ids where two have one hash."""
+    hashes = [run_id.rsplit("-", 1)[-1] for run_id in run_ids]
+    if len(set(hashes)) < len(hashes):
+        return {run_id: run_id for run_id in run_ids}
+    return dict(zip(run_ids, hashes, strict=True))
+
+
+def inventory_words(runs: Sequence[RunMetadata]) -> dict[Path, str]:
+    """{path: words such as " steps=1000"} that tell trainings of one encoding apart, seeds aside.
+    Long ones omit common values.
+    """
+    groups: dict[str, list[RunMetadata]] = defaultdict(list)
+    for metadata in runs:
+        groups[text(metadata.config.get("encoding._target_"))].append(metadata)
+    words: dict[Path, str] = {}
+    for group in groups.values():
+        configs = [_encoding_settings(run.config) | run.training for run in group]
+        values_of_keys = distinguishing_keys(configs)
+        omit_common = len(values_of_keys) > 2
+        for i, (metadata, config) in enumerate(zip(group, configs, strict=True)):
+            key_words = setting_words(config, list(values_of_keys))
+            words[metadata.path] = "".join(
+                key_words[key]
+                for key, values in values_of_keys.items()
+                if values[i] != _usual(values, omit_common)
+            )
+    return words
+
+
+def _usual(values: Sequence[str], omit_common: bool) -> str | None:
+    """Value of a key that is not worth a word: (absent), or with `omit_common` the commonest."""
+    if ABSENT in values:
+        return ABSENT
+    return statistics.mode(values) if omit_common else None
+
+
+def _encoding_settings(config: Mapping[str, object]) -> dict[str, object]:
+    """Settings of an encoding; a method inside it by its name: encoding.scaling=yarn in place of
+    the class behind _target_.
+    """
+    settings = {}
+    for key, value in config.items():
+        place, _, last = key.rpartition(".")
+        if not key.startswith("encoding.") or last == CHOICE:
+            continue
+        if last == "_target_" and isinstance(value, str) and value:
+            settings[place] = method_name(
+                {"_target_": value, CHOICE: config.get(f"{place}.{CHOICE}")}
+            )
+        else:
+            settings[key] = value
+    return settings
