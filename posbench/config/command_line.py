@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from posbench.common.errors import ConfigError, RunError, did_you_mean
+from posbench.common.outcome import outcome_of
 from posbench.common.secret import masked
 from posbench.config.names import as_command
 from posbench.config.typed_args import convert, in_tokens, shown
@@ -120,21 +121,19 @@ def exit_code(work: Callable[[], int | None]) -> int:
     try:
         code = work() or 0
         sys.stdout.flush()
-    except ConfigError as error:
-        print(f"refused: {as_command(str(error))}", file=sys.stderr)
-        return 2
-    except RunError as error:
-        print(f"failed: {as_command(str(error))}", file=sys.stderr)
-        return 1
+    except (ConfigError, RunError) as error:
+        code, outcome = outcome_of(error)
+        print(f"{outcome.status}: {as_command(outcome.reason)}", file=sys.stderr)
+        return code
     except BrokenPipeError:  # the reader of stdout has left (`| head`): the rest is silenced
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE  # which a shell expects then
     except KeyboardInterrupt as interrupt:
         print("interrupted: the same command goes on from there", file=sys.stderr)
-        return 128 + (interrupt.args[0] if interrupt.args else signal.SIGINT)
+        return outcome_of(interrupt).code
     except Exception as error:
         unforeseen(error)
-        return 1
+        return outcome_of(error).code
     return code
 
 

@@ -1,15 +1,14 @@
-"""Evaluations of a configuration: each has its own settings, an id computed from them, and a
-file.
-"""
+"""Evaluations of a configuration: each has its own settings, an id computed from them, a file."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.config import identity
 from posbench.config.identity import NO_SCALE, method_name
 from posbench.config.names import chosen_node
-from posbench.config.schema import EvaluateConfig, JobConfig
+from posbench.config.schema import EvaluateConfig, JobConfig, typed
 from posbench.config.typed_args import shown
 from posbench.data.chat import chat_template
 from posbench.data.sources import TASK
@@ -18,6 +17,10 @@ from posbench.evaluation.registry import protocol
 from posbench.runs.directory import Run
 from posbench.runs.rows import read_eval
 from posbench.runs.setting import Setting
+
+if TYPE_CHECKING:
+    from posbench.position.geometry import Shape
+    from posbench.position.interfaces import Extension, ScaleAttention
 
 RECOMPUTE = "posbench.extensions.recompute_window.RecomputeWindow"
 KEY_TOKENS = ("the choice of key tokens", "longppl")
@@ -35,6 +38,13 @@ PURPOSES = {  # {key of evaluate that not all protocols use: (what it sets, a pr
 }
 
 
+class CellMethods(NamedTuple):
+    """Methods of an evaluation, made of their nodes."""
+
+    extension: "Extension"
+    scale: "ScaleAttention"
+
+
 @dataclass(frozen=True, eq=False)
 class EvaluationCell:
     """One evaluation: a protocol, an extension and a scale, and the file of its rows."""
@@ -47,16 +57,40 @@ class EvaluationCell:
     eval_id: str
     path: Path
     reference: bool = False  # True if the protocol needs it and the user did not ask for it
+    _methods: dict = field(default_factory=dict, init=False, repr=False)  # {Shape: CellMethods}
 
     @property
     def label(self) -> str:
-        """Name for the ledger and messages: protocol, extension and scale."""
-        tasks = [task["name"] for task in self.evaluate.tasks or []]
-        protocol = " ".join([self.protocol, *tasks, *(["chat"] if self.evaluate.chat else [])])
-        return (
-            f"{protocol} {identity.method_label(self.extension)} +"
-            f" {identity.method_label(self.scale_attention, 'scale_attention')}"
-        )
+        """Name for the ledger and messages, such as "accuracy passkey chat yarn + none"."""
+        words = [self.protocol, *(task["name"] for task in self.evaluate.tasks or [])]
+        if self.evaluate.chat:
+            words.append("chat")
+        extension = identity.method_label(self.extension)
+        scale = identity.method_label(self.scale_attention, "scale_attention")
+        return f"{' '.join(words)} {extension} + {scale}"
+
+    def methods(self, shape: "Shape") -> CellMethods:
+        """The methods, made once for the shape of a model. Raises ConfigError as `make` does."""
+        from posbench.position.instantiate import make
+        from posbench.position.interfaces import Extension, ScaleAttention
+
+        if shape not in self._methods:
+            self._methods[shape] = CellMethods(
+                make(self.extension, kind=Extension),
+                make(self.scale_attention, shape, kind=ScaleAttention),
+            )
+        return self._methods[shape]
+
+    def as_dict(self) -> dict:
+        """The cell in values of JSON."""
+        content = {item.name: getattr(self, item.name) for item in fields(self) if item.init}
+        return {**content, "evaluate": dict(vars(self.evaluate)), "path": str(self.path)}
+
+    @classmethod
+    def of(cls, content: dict) -> "EvaluationCell":
+        """The cell of what `as_dict` gave. Raises ConfigError for settings of a wrong type."""
+        evaluate = typed("evaluate", content["evaluate"])
+        return cls(**{**content, "evaluate": evaluate, "path": Path(content["path"])})
 
     def missing(self) -> list[int]:
         """Lengths that the file does not contain yet."""
@@ -66,46 +100,47 @@ class EvaluationCell:
         return [length for length in self.evaluate.lengths if length not in done]
 
 
-def cells(run: Run, cfg: JobConfig) -> list[EvaluationCell]:
+def cells(run: Run, config: JobConfig) -> list[EvaluationCell]:
     """Evaluations of a run by its resolved configuration, with their references.
 
     Raises ConfigError for what fits no protocol.
     """
-    found, evaluate = [], cfg.evaluate
+    evaluate = config.evaluate
     for key in ("chat", "rivals"):
-        if (value := getattr(evaluate, key)) and not _tasks(cfg):
+        value = getattr(evaluate, key)
+        if value and not _tasks(config):
             raise ConfigError(
                 f"evaluate.{key}={shown(value)} is for questions of evaluate.tasks, and there are"
                 " none: choose some, such as niah_multikey_1, or leave it out."
             )
+    methods = config.extension, config.scale_attention
+    result = []
     for name in evaluate.protocol:
-        asked = protocol(name)
-        for one in (name, *asked.also_scores):
-            for each in each_task(cfg, one):
-                found.append(
-                    make_cell(
-                        run, each, one, cfg.extension, cfg.scale_attention, reference=one != name
-                    )
-                )
-        if asked.floor and evaluate.floor:
-            found += _references(run, cfg, asked.floor)
-    return found
+        evaluator = protocol(name)
+        for scored in (name, *evaluator.also_scores):
+            for with_task in each_task(config, scored):
+                is_reference = scored != name
+                result.append(make_cell(run, with_task, scored, *methods, reference=is_reference))
+        if evaluator.floor and evaluate.floor:
+            result += _references(run, config, evaluator.floor)
+    return result
 
 
-def check_used(asked: EvaluateConfig, protocols: list[str]) -> None:
-    """Raise ConfigError for a setting that was given, not filled in, and that none of the protocols
-    uses.
+def check_used(evaluate: EvaluateConfig, protocols: list[str]) -> None:
+    """Raise ConfigError for a setting that a user typed and that none of the protocols uses.
+
+    `evaluate` holds the settings as they were typed, before any was filled in.
     """
     used = set().union(*(protocol(name).uses for name in protocols))
     for key, (purpose, to_add) in PURPOSES.items():
-        value = getattr(asked, key)
+        value = getattr(evaluate, key)
         if value != getattr(EvaluateConfig, key) and key not in used:
             raise ConfigError(
                 f"evaluate.{key}={shown(value)} sets {purpose}, and"
                 f" evaluate.protocol={shown(protocols)} has none: leave it out, or add {to_add}."
             )
     names = [key for name in protocols for key in protocol(name).setting_names()]
-    for key in asked.settings or {}:
+    for key in evaluate.settings or {}:
         if key not in names:
             raise ConfigError(
                 f"evaluate.settings.{key} is no setting of evaluate.protocol={shown(protocols)}"
@@ -113,119 +148,141 @@ def check_used(asked: EvaluateConfig, protocols: list[str]) -> None:
             )
 
 
-def each_task(cfg: JobConfig, name: str) -> list[JobConfig]:
-    """Configurations of the evaluations of a protocol: one for each task that it asks in words,
-    else `cfg` alone.
+def each_task(config: JobConfig, name: str) -> list[JobConfig]:
+    """Configurations of the evaluations of a protocol, one for each task that it asks in words.
 
-    Raises ConfigError for a protocol that cannot read the data, and for an unknown task.
+    A protocol without such tasks has `config` alone. Raises ConfigError for a protocol that cannot
+    read the data, and for an unknown task.
     """
-    asks, given, data = protocol(name).needs_questions, cfg.evaluate.tasks, cfg.data
-    if data["tokenizer"] == TASK and (given or not asks):
-        said = (
-            "evaluate.tasks are asked in words" if asks else f"evaluate.protocol={name} reads text"
-        )
-        raise ConfigError(
-            f"{said}, and data={data['name']} is a task: "
-            + ("leave them out." if asks else "choose evaluate.protocol=accuracy.")
-        )
-    given = _tasks(cfg)
-    if not asks or data["tokenizer"] == TASK or (data.get("mix") and not given):
-        return [cfg]
-    if not given:
+    asks_questions = protocol(name).needs_questions
+    data = config.data
+    trained_on_task = data["tokenizer"] == TASK
+    if trained_on_task:
+        _check_task_data(config, name, asks_questions)
+    tasks = _tasks(config)
+    if not asks_questions or trained_on_task or (data.get("mix") and not tasks):
+        return [config]
+    if not tasks:
         raise ConfigError(
             f"evaluate.protocol={name} asks questions, and data={data['name']} is text: choose"
             " some, such as 'evaluate.tasks=[passkey,niah_single_1]', or train on a task, such as"
             " data=mqar or 'data.mix={task: mqar, share: 0.5}'."
         )
-    named = [{"name": one} if isinstance(one, str) else one for one in given]
-    found = [
-        {"name": one.get("name") or method_name(one), **chosen_node("task", one, {})}
-        for one in named
+    nodes = [_task_node(task) for task in tasks]
+    rivals = _rivals(nodes, config.evaluate.rivals)
+    settings = replace(config.evaluate, chat=_chat(config))
+    return [
+        replace(config, evaluate=replace(settings, tasks=[node], rivals=count))
+        for node, count in zip(nodes, rivals, strict=True)
     ]
-    most = cfg.evaluate.rivals
-    rivals = [most if most and make_text_task(one).rivals(most) else 0 for one in found]
-    if most and not any(rivals):
+
+
+def _check_task_data(config: JobConfig, name: str, asks_questions: bool) -> None:
+    """Raise ConfigError for what cannot be evaluated on a task that a model was trained on."""
+    task = f"data={config.data['name']} is a task"
+    if not asks_questions:
+        raise ConfigError(
+            f"evaluate.protocol={name} reads text, and {task}: choose evaluate.protocol=accuracy."
+        )
+    if config.evaluate.tasks:
+        raise ConfigError(f"evaluate.tasks are asked in words, and {task}: leave them out.")
+
+
+def _task_node(task: str | dict) -> dict:
+    """Node of a task with its name, such as {"name": "passkey", "_target_": ...}."""
+    if isinstance(task, str):
+        task = {"name": task}
+    return {"name": task.get("name") or method_name(task), **chosen_node("task", task, {})}
+
+
+def _rivals(nodes: list[dict], most: int) -> list[int]:
+    """evaluate.rivals of each task: `most`, or 0 for one without other values in its text.
+
+    Raises ConfigError if none has any.
+    """
+    if not most:
+        return [0] * len(nodes)
+    rivals = [most if make_text_task(node).rivals(most) else 0 for node in nodes]
+    if not any(rivals):
+        names = ",".join(node["name"] for node in nodes)
         raise ConfigError(
             f"evaluate.rivals={most} compares an answer with other values of its text, and none of"
-            f" evaluate.tasks={','.join(one['name'] for one in found)} has any: leave it out, or"
-            " add niah_multikey_1."
+            f" evaluate.tasks={names} has any: leave it out, or add niah_multikey_1."
         )
-    settings = replace(cfg.evaluate, chat=_chat(cfg))
-    return [
-        replace(cfg, evaluate=replace(settings, tasks=[one], rivals=own))
-        for one, own in zip(found, rivals, strict=True)
-    ]
+    return rivals
 
 
-def _tasks(cfg: JobConfig) -> list | None:
-    """Tasks that are asked in words: evaluate.tasks, or else the one that the text of the training
-    was mixed with, if it is in words.
-    """
-    mix = cfg.data.get("mix")
-    if cfg.evaluate.tasks or not mix or not is_text_task(mix["source"]):
-        return cfg.evaluate.tasks
+def _tasks(config: JobConfig) -> list | None:
+    """Tasks that are asked in words: evaluate.tasks, or else that of the training's mix in words."""
+    mix = config.data.get("mix")
+    if config.evaluate.tasks or not mix or not is_text_task(mix["source"]):
+        return config.evaluate.tasks
     return [{"name": mix["task"], **mix["source"]}]
 
 
-def _chat(cfg: JobConfig) -> bool | dict:
-    """The chat template that the checkpoint's tokenizer has, if one is asked for. Raises
-    ConfigError where there is none.
+def _chat(config: JobConfig) -> bool | dict:
+    """Chat template of the checkpoint's tokenizer, if evaluate.chat is true; else False.
+
+    Raises ConfigError where there is none.
     """
-    asked, data = cfg.evaluate.chat, cfg.data
-    if asked is True and data["bos"]:
+    chat = config.evaluate.chat
+    if chat is True and config.data["bos"]:
         raise ConfigError(
             "evaluate.chat=true begins a text as the template says, and data.bos=true with the BOS"
             " token: leave one of them out."
         )
-    if isinstance(asked, dict):
+    if isinstance(chat, dict):
         raise ConfigError(
             "evaluate.chat is a mapping, and the template is read from the checkpoint: give"
             " evaluate.chat=true, or leave it out."
         )
-    return chat_template(data["tokenizer"]) if asked else False
+    return chat_template(config.data["tokenizer"]) if chat else False
 
 
-def _references(run: Run, cfg: JobConfig, name: str) -> list[EvaluationCell]:
-    """Reference cells: the floor of every curve, and the half window behind G, which proves that
-    the model uses its context.
+def _references(run: Run, config: JobConfig, name: str) -> list[EvaluationCell]:
+    """Reference cells: the floor of every curve, and the half window behind G.
+
+    G proves that the model uses its context.
     """
     # From twice the training length on (or that plus a stride) both feed the same tokens at every
     # length, so one suffices. A smaller max_length serves if it gives every target the training
     # length of context. Otherwise there is no floor, and the report says so.
-    train_len, evaluate = (
-        cfg.train.train_len,
-        protocol(name).resolve(cfg.evaluate, cfg.train.train_len),
-    )
+    train_len = config.train.train_len
+    evaluate = protocol(name).resolve(config.evaluate, train_len)
     length = min(train_len + max(train_len, evaluate.stride or 0), evaluate.max_length)
     if length < Setting.of(vars(evaluate)).shortest_exact(train_len):
         return []
-    cfg = replace(cfg, evaluate=replace(cfg.evaluate, lengths=[length]))
-    windows = (None, max(1, train_len // 2))
-    return [
-        make_cell(
-            run, cfg, name, {"_target_": RECOMPUTE, "window": window}, NO_SCALE, reference=True
-        )
-        for window in windows
-    ]
+    config = replace(config, evaluate=replace(config.evaluate, lengths=[length]))
+    references = []
+    for window in (None, max(1, train_len // 2)):
+        extension = {"_target_": RECOMPUTE, "window": window}
+        references.append(make_cell(run, config, name, extension, NO_SCALE, reference=True))
+    return references
 
 
 def make_cell(
-    run: Run, cfg: JobConfig, name: str, extension: dict, scale: dict, reference: bool = False
+    run: Run, config: JobConfig, name: str, extension: dict, scale: dict, reference: bool = False
 ) -> EvaluationCell:
     """One evaluation of a run by its resolved configuration; `name` of the protocol."""
-    evaluate = protocol(name).resolve(cfg.evaluate, cfg.train.train_len)
-    evaluation = identity.eval_id(
-        name, extension, scale, vars(evaluate), run.id, protocol(name).version_of(evaluate)
-    )
-    path = run.eval_path(
-        name, identity.method_name(extension), identity.method_name(scale), evaluation
-    )
-    before = [identity.without_choices(node) for node in (extension, scale)]
-    if before != [extension, scale] and not path.exists():
-        path_before = run.eval_path(name, *map(identity.method_name, before), evaluation)
-        # from before own methods were named by their yamls: its rows keep the name that they have
+    evaluator = protocol(name)
+    evaluate = evaluator.resolve(config.evaluate, config.train.train_len)
+    version = evaluator.version_of(evaluate)
+    eval_id = identity.eval_id(name, extension, scale, vars(evaluate), run.id, version)
+
+    def path_of(extension: dict, scale: dict) -> Path:
+        extension_name = identity.method_name(extension)
+        return run.eval_path(name, extension_name, identity.method_name(scale), eval_id)
+
+    path = path_of(extension, scale)
+    if not path.exists():
+        # Rows from before own methods were named by their yamls keep the names that they have.
+        extension_before = identity.without_choices(extension)
+        scale_before = identity.without_choices(scale)
+        path_before = path_of(extension_before, scale_before)
         if path_before.exists():
-            (extension, scale), path = before, path_before
+            extension = extension_before
+            scale = scale_before
+            path = path_before
     return EvaluationCell(
-        name, extension, scale, evaluate, cfg.allow_untested, evaluation, path, reference
+        name, extension, scale, evaluate, config.allow_untested, eval_id, path, reference
     )

@@ -1,8 +1,7 @@
-"""Child processes of a sweep: each runs one training with its evaluations after the other. Busy
-runs are tried again at the end.
+"""Child processes of a sweep: each runs one training with its evaluations after the other.
 
-The configuration limits how many run at a time; so does the memory of one GPU, by an estimate of
-each job's need."""
+Busy runs are tried again at the end. The configuration limits how many run at a time; so does the
+memory of one GPU, by an estimate of each job's need."""
 
 import json
 import os
@@ -13,10 +12,11 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent import futures
 from pathlib import Path
 from types import FrameType
+from typing import NamedTuple
 
 from posbench.common.errors import RunError
 from posbench.common.files import disk_errors, read_json
@@ -28,11 +28,12 @@ from posbench.common.machine import (
     check_task,
     cores,
 )
+from posbench.common.outcome import BUSY, Outcome
 from posbench.common.progress import SHOWN
 from posbench.common.signals import Signals, kill_group, name_parent
 from posbench.runs import provenance
 from posbench.sweep.cost import model_size, vocabulary
-from posbench.sweep.jobs import BUSY, Job, Outcome, Result
+from posbench.sweep.jobs import Job, Result
 from posbench.sweep.ledger import TAIL, record, why_ended
 from posbench.sweep.live_progress import Live
 from posbench.sweep.worker import Worker
@@ -47,17 +48,29 @@ CONTEXT = 700 * 2**20  # bytes that a process takes on a GPU before it has a ten
 ASK = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
 
 
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class ChildEnd(NamedTuple):
+    """End of a job in a child: exit code, and the outcomes; None if it ended before it wrote them."""
+
+    code: int
+    outcomes: list[Outcome] | None
+
+
 class Children(Signals):
-    """Running child processes. A signal to this process is passed on to them, and no new child
-    starts after it; a second kills them.
+    """Running child processes.
+
+    A signal to this process is passed on to them, and no new child starts after it; a second kills
+    them.
     """
 
     def __init__(self, live: Live, threads: int, command: str) -> None:
-        ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        super().__init__(
-            [number for number in ends if signal.getsignal(number) != signal.SIG_IGN]
-        )  # under nohup it stays ignored
-        self.live, self.threads, self.command = live, threads, command
+        # under nohup SIGHUP stays ignored
+        super().__init__([stop for stop in STOPS if signal.getsignal(stop) != signal.SIG_IGN])
+        self.live = live
+        self.threads = threads
+        self.command = command
         self.running: set[Worker] = set()
 
     def _note(self, number: int, frame: FrameType | None) -> None:
@@ -70,79 +83,88 @@ class Children(Signals):
                 self._stop(worker)
 
     def _stop(self, worker: Worker) -> None:
-        worker.process.send_signal(
-            signal.SIGTERM if self.received == signal.SIGHUP else self.received
-        )
+        number = signal.SIGTERM if self.received == signal.SIGHUP else self.received
+        worker.process.send_signal(number)
 
     def call(self, job: Job, wait: bool, idle: list[Worker]) -> Result:
-        """Run one job in a child and record its result. `idle` holds at most one worker that waits
-        for a job, before and after it.
+        """Run one job in a child and record its result.
+
+        `idle` holds at most one worker that waits for a job, before and after it.
         """
-        began, tail, outcomes = (
-            time.monotonic(),
-            deque(maxlen=TAIL),
-            None,
-        )  # outcomes stay None if the child ends before it writes them
+        began = time.monotonic()
+        tail = deque(maxlen=TAIL)
 
         def feed(raw: bytes) -> None:
-            if (line := self.live.feed(raw, job.run.id)) is not None:
+            line = self.live.feed(raw, job.run.id)
+            if line is not None:
                 tail.append(line)
 
         try:
-            with tempfile.TemporaryDirectory(prefix="posbench-") as folder:
-                spec = Path(folder) / "job.json"
-                with disk_errors(spec):
-                    spec.write_text(json.dumps({"cfgs": job.cfgs, "wait": wait}))
-                processes = processes_of(job)
-                worker = idle.pop() if idle and processes == 1 else None
-                if worker and worker.process.poll() is not None:  # it was killed while it waited
-                    self.running.discard(worker)
-                    worker = None
-                worker = worker or self._start(spec, processes)
-                if self.received is not None:
-                    self._stop(worker)
-                code, stays = worker.run(spec, feed)
-                if stays:
-                    idle.append(worker)
-                else:
-                    self.running.discard(worker)
-                if (written := Path(f"{spec}.outcome")).exists():
-                    outcomes = [Outcome(**values) for values in read_json(written)["outcomes"]]
-        except (
-            OSError,
-            RunError,
-        ) as error:  # no process or no disk for its outcome: only this job fails
-            code, outcomes = 1, [Outcome("", "failed", f"could not be run: {error}")]
+            code, outcomes = self._run(job, wait, idle, feed)
+        except (OSError, RunError) as error:
+            # no process or no disk for its outcome: only this job fails
+            code = 1
+            outcomes = [Outcome("", "failed", f"could not be run: {error}")]
         if code == BUSY and not wait:
             return Result(job, BUSY)
-        code = 128 - code if code < 0 else code
-        if code - 128 in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) and self.received is None:
+        if code < 0:
+            code = 128 - code
+        if code - 128 in STOPS and self.received is None:
             time.sleep(NOTED_SECONDS)
         if outcomes is None or (code and not outcomes):
-            status = "failed" if self.received is None else "interrupted"
-            reason = why_ended(code, tail)
-            if self.received is not None and code == 128 + signal.SIGKILL:
-                reason = (
-                    "ended at once by a second signal; the same command goes on from its last"
-                    " checkpoint"
-                )
-            code, outcomes = code or 1, [Outcome("", status, reason)]
+            outcomes = [self._unwritten_outcome(code, tail)]
+            code = code or 1
         result = Result(job, code, outcomes, time.monotonic() - began)
         record([result], self.command, tail)
         return result
 
+    def _run(
+        self, job: Job, wait: bool, idle: list[Worker], feed: Callable[[bytes], None]
+    ) -> ChildEnd:
+        """Run one job in the idle worker, or in a new one. Raises OSError if none can be started."""
+        with tempfile.TemporaryDirectory(prefix="posbench-") as folder:
+            spec = Path(folder) / "job.json"
+            with disk_errors(spec):
+                spec.write_text(json.dumps({"job": job.as_dict(), "wait": wait}))
+            processes = processes_of(job)
+            worker = idle.pop() if idle and processes == 1 else None
+            if worker and worker.process.poll() is not None:  # it was killed while it waited
+                self.running.discard(worker)
+                worker = None
+            worker = worker or self._start(spec, processes)
+            if self.received is not None:
+                self._stop(worker)
+            code, stays = worker.run(spec, feed)
+            if stays:
+                idle.append(worker)
+            else:
+                self.running.discard(worker)
+            written = Path(f"{spec}.outcome")
+            if not written.exists():
+                return ChildEnd(code, None)
+            outcomes = [Outcome(**values) for values in read_json(written)["outcomes"]]
+            return ChildEnd(code, outcomes)
+
+    def _unwritten_outcome(self, code: int, tail: Collection[str]) -> Outcome:
+        """Outcome of a child that ended by this code before it wrote one."""
+        if self.received is None:
+            return Outcome("", "failed", why_ended(code, tail))
+        if code == 128 + signal.SIGKILL:
+            reason = (
+                "ended at once by a second signal; the same command goes on from its last"
+                " checkpoint"
+            )
+            return Outcome("", "interrupted", reason)
+        return Outcome("", "interrupted", why_ended(code, tail))
+
     def _start(self, spec: Path, processes: int) -> Worker:
-        environment = {
-            "OMP_NUM_THREADS": str(max(1, self.threads // processes)),
-            **os.environ,
-        }  # a value set by the user stays
+        environment = dict(os.environ)
+        environment.setdefault("OMP_NUM_THREADS", str(max(1, self.threads // processes)))
         environment[SHOWN] = "terminal" if self.live.terminal else "lines"
         name_parent(environment)
-        shared = [str(processes)] if processes > 1 else []
-        worker = Worker(
-            [sys.executable, "-P", "-m", "posbench.sweep.job_process", *shared, str(spec)],
-            environment,
-        )
+        words = [str(processes), str(spec)] if processes > 1 else [str(spec)]
+        command = [sys.executable, "-P", "-m", "posbench.sweep.job_process", *words]
+        worker = Worker(command, environment)
         self.running.add(worker)
         return worker
 
@@ -153,13 +175,14 @@ def processes_of(job: Job) -> int:
 
 
 def check_resources(jobs: list[Job], launcher: dict | None = None) -> None:
-    """Raise ConfigError before any process starts if a training has more processes than this
-    machine or its batches can serve.
+    """Raise ConfigError if a training has more processes than the machine or its batches serve.
 
-    For the `launcher` of a cluster, the resources of its task are checked instead of this machine.
+    It is called before any process starts. For the `launcher` of a cluster, the resources of its
+    task are checked instead of this machine.
     """
     for job in jobs:
-        if (processes := processes_of(job)) > 1:
+        processes = processes_of(job)
+        if processes > 1:
             if launcher and launcher.get("via") == "slurm":
                 check_task(processes, job.config.device, launcher)
             else:
@@ -169,29 +192,26 @@ def check_resources(jobs: list[Job], launcher: dict | None = None) -> None:
 
 
 def needed(job: Job) -> int:
-    """Estimate of the bytes that a job keeps on a GPU: weights, gradients and AdamW's averages in
-    float32, and what a step keeps in bf16.
+    """Estimate of the bytes that a job keeps on a GPU.
 
-    That is, of each layer the inputs of both norms, q, k, v and the hidden layer, and the scores of
-    the vocabulary once in float32."""
-    model, train = job.config.model, job.config.train
-    tokens = (
-        train.tokens_per_step // train.micro_batches
-        if job.config.trains and not job.run.finished
-        else 0
-    )
+    These are weights, gradients and AdamW's averages in float32, and what a step keeps in bf16: of
+    each layer the inputs of both norms, q, k, v and the hidden layer. The scores of the vocabulary
+    are there once, in float32."""
+    model = job.config.model
+    train = job.config.train
+    tokens = 0
+    if job.config.trains and not job.run.finished:
+        tokens = train.tokens_per_step // train.micro_batches
+    in_weights = 16 * model_size(job.config).parameters
     in_layers = 2 * tokens * model.n_layer * (6 * model.d_model + 3 * model.hidden)
-    return (
-        CONTEXT
-        + 16 * model_size(job.config).parameters
-        + in_layers
-        + 4 * tokens * vocabulary(job.config)
-    )
+    in_scores = 4 * tokens * vocabulary(job.config)
+    return CONTEXT + in_weights + in_layers + in_scores
 
 
 def fitting_on_gpu(jobs: Sequence[Job], parallel: int) -> int:
-    """Number of jobs at a time: `parallel`, or fewer if so many of the largest do not fit on the
-    smallest GPU, with a note on stderr.
+    """Number of jobs at a time: `parallel`, or as many of the largest as fit on the smallest GPU.
+
+    A note on stderr says that they are fewer.
     """
     on_gpu = [
         job for job in jobs if job.config.device == "auto" or job.config.device.startswith("cuda")
@@ -199,35 +219,34 @@ def fitting_on_gpu(jobs: Sequence[Job], parallel: int) -> int:
     if parallel == 1 or not on_gpu or not any(map(os.path.exists, GPU_FILES)):
         return parallel
     try:
-        said = subprocess.run(ASK, capture_output=True, text=True, timeout=20, check=True).stdout
-        there = min(int(line) for line in said.split()) * 2**20
+        answer = subprocess.run(ASK, capture_output=True, text=True, timeout=20, check=True).stdout
+        smallest = min(int(line) for line in answer.split()) * 2**20
     except (OSError, ValueError, subprocess.SubprocessError):
         return parallel
-    each = max(map(needed, on_gpu))
-    most = max(1, there // each)
-    if parallel > most:
-        wanted, has = parallel * each / 2**30, there / 2**30
-        said = (
-            f"{parallel} trainings at a time need about {wanted:.0f} GiB on a GPU of {has:.0f}:"
-            f" {most} at a time"
-        )
-        print(said, file=sys.stderr, flush=True)
-    return min(parallel, most)
+    largest_need = max(needed(job) for job in on_gpu)
+    most = max(1, smallest // largest_need)
+    if parallel <= most:
+        return parallel
+    print(
+        f"{parallel} trainings at a time need about {parallel * largest_need / 2**30:.0f} GiB on a"
+        f" GPU of {smallest / 2**30:.0f}: {most} at a time",
+        file=sys.stderr,
+        flush=True,
+    )
+    return most
 
 
 def run_jobs(jobs: list[Job], parallel: int, command: str, done: int = 0) -> list[Result]:
-    """Run jobs in child processes, at most `parallel` at a time. A run that another process holds
-    goes to the end of the queue.
+    """Run jobs in child processes, at most `parallel` at a time.
 
-    `done` is the number of the sweep's other jobs, which need no process. A failed job does not
+    A run that another process holds goes to the end of the queue. `done` is the number of the sweep's other jobs, which need no process. A failed job does not
     stop the others. Each outcome is written to the ledger, under `command`, as soon as the job
     ends. After SIGINT, SIGTERM or SIGHUP the running jobs save and end, no new one starts, and
     KeyboardInterrupt(number) is raised. Raises ConfigError as `check_resources` does."""
     check_resources(jobs)
     queue = deque((job, False) for job in jobs)
-    parallel = check_jobs(
-        max(1, min(parallel, len(queue))), max(map(processes_of, jobs), default=1)
-    )
+    most_processes = max(map(processes_of, jobs), default=1)
+    parallel = check_jobs(max(1, min(parallel, len(queue))), most_processes)
     parallel = fitting_on_gpu(jobs, parallel)
     os.environ[provenance.COMMAND] = command
     lock = threading.Lock()
@@ -236,7 +255,8 @@ def run_jobs(jobs: list[Job], parallel: int, command: str, done: int = 0) -> lis
         # Before the time limit a cluster sends SIGUSR2 to every process of a task. Children inherit
         # the block; the parent tells them.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
-        results, idle = [], []
+        results: list[Result] = []
+        idle: list[Worker] = []
         while True:
             with lock:
                 if not queue or children.received is not None:
@@ -274,9 +294,7 @@ def run_jobs(jobs: list[Job], parallel: int, command: str, done: int = 0) -> lis
         live.close(received is None)
     if received is not None:
         reason = f"not started: the command was ended by {signal.Signals(received).name}"
-        record(
-            [Result(job, 128 + received, [Outcome("", "interrupted", reason)]) for job, _ in queue],
-            command,
-        )
+        outcome = Outcome("", "interrupted", reason)
+        record([Result(job, 128 + received, [outcome]) for job, _ in queue], command)
         raise KeyboardInterrupt(received)
     return results

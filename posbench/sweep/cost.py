@@ -162,9 +162,9 @@ def _lengths_read(job: Job, cell: EvaluationCell, lengths: list[int]) -> Iterabl
     from posbench.position.plan import make_plan
 
     encoding = make_encoding(job.config)
-    extension = make(cell.extension)
+    extension, scale = cell.methods(encoding.shape)
     scales = {
-        "scale": make(cell.scale_attention, encoding.shape),
+        "scale": scale,
         "trained_scale": make_trained_scale(job.config, encoding),
     }
     return shared_texts(

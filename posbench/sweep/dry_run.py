@@ -3,11 +3,12 @@
 from collections import Counter
 
 from posbench.common.errors import ConfigError
+from posbench.common.outcome import Outcome
 from posbench.data.corpus import known_tokenizer
 from posbench.evaluation.protocols.accuracy import Accuracy
 from posbench.sweep.cells import EvaluationCell
 from posbench.sweep.cost import cost
-from posbench.sweep.jobs import Job, Outcome
+from posbench.sweep.jobs import Job
 from posbench.sweep.verdict import JobVerdict, judge_job
 
 MANY = 40  # from this number on, evaluations are counted, not listed

@@ -13,7 +13,7 @@ from posbench.evaluation.protocol import Protocol
 from posbench.evaluation.scorer import Scorer
 from posbench.model.build import load_model
 from posbench.model.gpt import GPT
-from posbench.position.instantiate import make, trained_config
+from posbench.position.instantiate import trained_config
 from posbench.runs import provenance, rows
 from posbench.runs.directory import Run
 from posbench.runs.partial_evaluation import PART, PartialEvaluation
@@ -26,29 +26,35 @@ from posbench.sweep.jobs import Job
 def cell_evaluation(
     model: GPT | EngineModel, corpus: Corpus, cell: EvaluationCell, device: str
 ) -> Scorer:
-    """Inputs of the protocol of a cell: model, text, methods and settings, and the model that
-    chooses the targets if it is another.
+    """Inputs of the protocol of a cell: model, text, methods and settings.
+
+    They include the model that chooses the targets if it is another.
     """
-    scale, chooser = make(cell.scale_attention, model.encoding.shape), cell.evaluate.key_run
+    extension, scale = cell.methods(model.encoding.shape)
     kind = EngineScorer if isinstance(model, EngineModel) else Scorer
-    given = kind(model, corpus, make(cell.extension), scale, cell.evaluate, device)
-    if not chooser:
-        return given
-    run = Run(chooser["path"])
-    return replace(given, chooser=load_model(run, trained_config(run), corpus.vocab_size, device))
+    scorer = kind(model, corpus, extension, scale, cell.evaluate, device)
+    if not cell.evaluate.key_run:
+        return scorer
+    run = Run(cell.evaluate.key_run["path"])
+    chooser = load_model(run, trained_config(run), corpus.vocab_size, device)
+    return replace(scorer, chooser=chooser)
 
 
 def progress_of(job: Job, evaluators: list[Protocol], lengths: list[list[int]]) -> Progress:
-    """Progress of evaluations in tokens. Remaining time is estimated by FLOP, since short texts
-    predict long ones badly.
+    """Progress of evaluations in tokens.
+
+    Remaining time is estimated by FLOP, since short texts predict long ones badly.
     """
-    total, work = 0, 0.0
-    for one, own in zip(evaluators, lengths, strict=True):
-        first = one.cost_first()
-        for text in one.texts(own):
-            tokens, first = one.cost(text) + first, 0
-            total, work = total + tokens, work + tokens * per_token(job, one, text)
-    return Progress(total, "evaluate", "tokens", work)
+    total = 0
+    flop = 0.0
+    for evaluator, missing in zip(evaluators, lengths, strict=True):
+        first_tokens = evaluator.cost_first()
+        for text in evaluator.texts(missing):
+            tokens = evaluator.cost(text) + first_tokens
+            first_tokens = 0
+            total += tokens
+            flop += tokens * per_token(job, evaluator, text)
+    return Progress(total, "evaluate", "tokens", flop)
 
 
 def per_token(job: Job, evaluator: Protocol, length: int) -> float:

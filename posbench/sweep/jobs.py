@@ -1,5 +1,7 @@
-"""Jobs planned from configurations: one training each, with the evaluations of it. Nothing heavy is
-imported here.
+"""Jobs planned from configurations: one training each, with the evaluations of it.
+
+A job is planned once: as JSON it travels to the process, or the node of a cluster, that runs it.
+Nothing heavy is imported here.
 """
 
 import json
@@ -9,7 +11,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from posbench.common.errors import ConfigError
+from posbench.common.files import json_text
 from posbench.common.machine import fast_dtype
+from posbench.common.outcome import Outcome
 from posbench.config import identity
 from posbench.config.defaults import resolve
 from posbench.config.schema import TRAINING, JobConfig, typed
@@ -19,28 +23,14 @@ from posbench.runs.directory import Run
 from posbench.sweep.cells import EvaluationCell, cells, check_used
 from posbench.sweep.finetune import child_config
 
-BUSY = 75  # exit code of a job whose run another process holds (EX_TEMPFAIL)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """Outcome of one evaluation: done, exists, noop, refused, failed or interrupted, with the
-    reason; before it, legal or untested.
-    """
-
-    label: str
-    status: str
-    reason: str = ""
-
 
 @dataclass
 class Job:
-    """One training with all its evaluations."""
+    """One training with all its evaluations, planned: everything in it is resolved."""
 
     config: JobConfig
     run: Run
     fingerprint: str
-    cfgs: list[dict] = field(default_factory=list)  # the given configurations that it was made from
     cells: list[EvaluationCell] = field(default_factory=list)
     parent: "Job | None" = None  # of a fine-tuned run that was described, not named by run=
 
@@ -49,11 +39,34 @@ class Job:
         """Cells that the user asked for, without references."""
         return [cell for cell in self.cells if not cell.reference]
 
+    def as_dict(self) -> dict:
+        """The job in values of JSON, as its process reads them."""
+        content = {
+            "config": self.config.as_dict(),
+            "run": str(self.run.path),
+            "fingerprint": self.fingerprint,
+            "cells": [cell.as_dict() for cell in self.cells],
+            "parent": self.parent.as_dict() if self.parent else None,
+        }
+        return json.loads(json_text(content))
+
+    @classmethod
+    def of(cls, content: dict) -> "Job":
+        """The job of what `as_dict` gave. Raises ConfigError for values of a wrong type."""
+        return cls(
+            JobConfig.of(content["config"]),
+            Run(content["run"]),
+            content["fingerprint"],
+            [EvaluationCell.of(cell) for cell in content["cells"]],
+            cls.of(content["parent"]) if content["parent"] else None,
+        )
+
 
 @dataclass
 class Result:
-    """Result of one job: its exit code, the outcomes of its cells, its wall time in seconds, and
-    its failure file or None.
+    """Result of one job: its exit code and the outcomes of its cells.
+
+    `seconds` is its wall time, `file` its failure file or None.
     """
 
     job: Job
@@ -67,54 +80,42 @@ class Result:
         return [outcome for outcome in self.outcomes if outcome.status == "failed"]
 
 
-def plan_jobs(cfgs: list[dict], auto: str | None = None) -> list[Job]:
-    """Jobs of all configurations, in their order: distinct trainings, each with its distinct
-    evaluations.
+def plan_jobs(raws: list[dict], auto: str | None = None) -> list[Job]:
+    """Jobs of all configurations, in their order: distinct trainings with distinct evaluations.
 
     `auto` is what dtype=auto means; None: the format that this machine multiplies fastest. Raises
     ConfigError for a wrong configuration, and for one training on two devices."""
     jobs: dict[Path, Job] = {}
     fingerprints: dict[str, str] = {}
-    for cfg in cfgs:
-        made = _job(cfg, fingerprints, auto)
-        job = jobs.setdefault(made.run.path, made)
-        if made.config.device != job.config.device:
+    for raw in raws:
+        planned = _job(raw, fingerprints, auto)
+        job = jobs.setdefault(planned.run.path, planned)
+        if planned.config.device != job.config.device:
             raise ConfigError(
-                f"device={job.config.device} and device={made.config.device} are given for one training,"
-                f" {job.run.id}, which is made only once: give one of them, or another results_dir"
-                " to each."
+                f"device={job.config.device} and device={planned.config.device} are given for one"
+                f" training, {job.run.id}, which is made only once: give one of them, or another"
+                " results_dir to each."
             )
-        # The process of the job plans it again, perhaps on a node of a cluster with another
-        # processor.
-        job.cfgs.append(
-            {
-                **cfg,
-                **{
-                    group: {**cfg[group], "dtype": getattr(made.config, group).dtype}
-                    for group in ("train", "evaluate")
-                },
-            }
-        )
-        _merge(job, cells(job.run, made.config))
+        _merge(job, cells(job.run, planned.config))
     return list(jobs.values())
 
 
 def plan_methods(
-    cfg: dict, served: Iterable[tuple[str, int]]
+    raw: dict, requests: Iterable[tuple[str, int]]
 ) -> tuple[Job, dict[str, EvaluationCell]]:
     """The job of a configuration with several methods, and its cells by methods.
 
-    `served`: (methods as the JSON of extension and scale, a length at which they are evaluated).
+    `requests`: (methods as the JSON of extension and scale, a length at which they are evaluated).
     """
     lengths: dict[str, set[int]] = defaultdict(set)
-    for methods, length in served:
+    for methods, length in requests:
         lengths[methods].add(length)
-    cfgs = []
-    for methods, own in lengths.items():
+    raws = []
+    for methods in lengths:
         extension, scale = json.loads(methods)
-        evaluate = {**cfg["evaluate"], "lengths": sorted(own)}
-        cfgs.append({**cfg, "extension": extension, "scale_attention": scale, "evaluate": evaluate})
-    (job,) = plan_jobs(cfgs)
+        evaluate = {**raw["evaluate"], "lengths": sorted(lengths[methods])}
+        raws.append({**raw, "extension": extension, "scale_attention": scale, "evaluate": evaluate})
+    (job,) = plan_jobs(raws)
     return job, {json.dumps([cell.extension, cell.scale_attention]): cell for cell in job.cells}
 
 
@@ -124,103 +125,121 @@ def some_there(jobs: list[Job]) -> bool:
 
 
 def plan_existing(
-    cfgs: list[dict], found: Callable[[list[Job]], bool] = some_there
+    raws: list[dict], exist: Callable[[list[Job]], bool] = some_there
 ) -> tuple[list[Job], str]:
-    """Jobs as `plan_jobs` plans them, and "". Their results may have been made on another machine,
-    where dtype=auto meant another format.
+    """Jobs as `plan_jobs` plans them, and "".
 
-    If `found` is false for them and true for the jobs in that format, the latter are returned, with
-    a sentence that says so."""
-    usual = fast_dtype(cfgs[0]["device"])
+    Their results may have been made on another machine, where dtype=auto meant another format. If
+    `exist` is false for them and true for the jobs in that format, the latter are returned, with a
+    sentence that says so."""
+    usual = fast_dtype(raws[0]["device"])
+    jobs = plan_jobs(raws, usual)
+    if exist(jobs):
+        return jobs, ""
     other = "fp32" if usual == "bf16" else "bf16"
-    jobs = plan_jobs(cfgs, usual)
-    if not found(jobs) and found(others := plan_jobs(cfgs, other)):
-        return (
-            others,
-            f"dtype=auto means {usual} on this machine, and {other} where these results were made",
-        )
-    return jobs, ""
+    other_jobs = plan_jobs(raws, other)
+    if not exist(other_jobs):
+        return jobs, ""
+    note = f"dtype=auto means {usual} on this machine, and {other} where these results were made"
+    return other_jobs, note
 
 
 def _merge(job: Job, cells: list[EvaluationCell]) -> None:
-    """Add cells to a job. Cells of one file are merged: lengths are united, and the user's cell
-    replaces a reference.
+    """Add cells to a job.
+
+    Cells of one file are merged: lengths are united, and the user's cell replaces a reference.
     """
-    known = {cell.path: cell for cell in job.cells}
+    by_path = {cell.path: cell for cell in job.cells}
     for cell in cells:
-        if cell.path in known:
-            other = known[cell.path]
+        other = by_path.get(cell.path)
+        if other:
             lengths = sorted({*cell.evaluate.lengths, *other.evaluate.lengths})
             cell = replace(
                 cell,
                 evaluate=replace(cell.evaluate, lengths=lengths),
                 reference=cell.reference and other.reference,
             )
-        known[cell.path] = cell
-    job.cells = list(known.values())
+        by_path[cell.path] = cell
+    job.cells = list(by_path.values())
 
 
-def _job(given: dict, fingerprints: dict[str, str], auto: str | None) -> Job:
+def _job(raw: dict, fingerprints: dict[str, str], auto: str | None) -> Job:
+    """The job of one configuration, without cells. `fingerprints` keeps those of texts."""
     from posbench.data.corpus import fingerprint, resolved_text
-    from posbench.pretrained.outline import outlined
 
-    run = None if given["run"] is None else Run(given["run"])
-    given = _with_training(given, run)
-    tuning, asked = given.pop("finetune", None), typed("evaluate", given["evaluate"])
-    cfg = resolve(given, auto)
-    check_used(asked, cfg.evaluate.protocol)
-    text = resolved_text(cfg.evaluate.text, cfg.data, cfg.cache_dir)
-    key = repr(cfg.data)
+    run = None if raw["run"] is None else Run(raw["run"])
+    raw = _with_training(raw, run)
+    tuning = raw.pop("finetune", None)
+    evaluate_as_typed = typed("evaluate", raw["evaluate"])
+    config = resolve(raw, auto)
+    check_used(evaluate_as_typed, config.evaluate.protocol)
+    text = resolved_text(config.evaluate.text, config.data, config.cache_dir)
+    key = repr(config.data)
     if key not in fingerprints:
-        fingerprints[key] = fingerprint(cfg.data, cfg.cache_dir)
-    found = fingerprints[key]
-    chooser = resolved_chooser(cfg.evaluate.key_run, found)
-    cfg = replace(cfg, evaluate=replace(cfg.evaluate, text=text, key_run=chooser))
-    run_id = identity.run_id(cfg.as_dict(), found)
-    if run and run_id != run.id:
+        fingerprints[key] = fingerprint(config.data, config.cache_dir)
+    text_fingerprint = fingerprints[key]
+    chooser = resolved_chooser(config.evaluate.key_run, text_fingerprint)
+    config = replace(config, evaluate=replace(config.evaluate, text=text, key_run=chooser))
+    if run is None:
+        job = _new_or_existing(config, text_fingerprint)
+    else:
+        _check_described(config, run, text_fingerprint)
+        job = Job(config, run, text_fingerprint)
+    return _child(job, tuning) if tuning else job
+
+
+def _check_described(config: JobConfig, run: Run, fingerprint: str) -> None:
+    """Raise ConfigError if run= is not the training that its files describe now."""
+    run_id = identity.run_id(config.as_dict(), fingerprint)
+    if run_id != run.id:
         raise ConfigError(
-            f"run={cfg.run} is not the training that its config.yaml and its data describe now"
+            f"run={config.run} is not the training that its config.yaml and its data describe now"
             f" (that would be {run_id}): restore config.yaml, or the text it was trained on."
         )
-    job = Job(cfg, run, found) if run else _new_or_existing(cfg, found)
-    if not tuning:
-        return job
-    tuning = typed("finetune", tuning)
-    if outlined(cfg) and (tuning.encoding or tuning.scale_attention):
+
+
+def _child(parent: Job, tuning: dict) -> Job:
+    """The job of a fine-tuning by its configuration. Raises ConfigError as `child_config` does."""
+    from posbench.pretrained.outline import outlined
+
+    finetune = typed("finetune", tuning)
+    config = parent.config
+    if outlined(config) and (finetune.encoding or finetune.scale_attention):
         raise ConfigError(
-            f"model.path={cfg.model.path} is built by transformers, whose positions and logits are"
-            " its own: choose finetune=longer."
+            f"model.path={config.model.path} is built by transformers, whose positions and logits"
+            " are its own: choose finetune=longer."
         )
-    child = child_config(job.config, job.run.id, tuning)
-    return replace(_new_or_existing(child, found), parent=job)
+    child = child_config(config, parent.run.id, finetune)
+    return replace(_new_or_existing(child, parent.fingerprint), parent=parent)
 
 
-def _new_or_existing(cfg: JobConfig, fingerprint: str) -> Job:
-    """Job of a training whose folder its id names; of one from before own methods were named by
-    their yamls, with the names in it.
+def _new_or_existing(config: JobConfig, fingerprint: str) -> Job:
+    """Job of a training whose folder its id names.
+
+    A folder from before own methods were named by their yamls keeps the names in it.
     """
-    results_dir = Path(cfg.results_dir)
-    run = Run(results_dir / identity.run_id(cfg.as_dict(), fingerprint))
-    named = {"encoding": cfg.encoding, "scale_attention": cfg.train.scale_attention}
-    before = identity.without_choices(named)
-    if before != named and not run.path.exists():
-        train = replace(cfg.train, scale_attention=before["scale_attention"])
-        cfg_before = replace(cfg, encoding=before["encoding"], train=train)
-        run_before = Run(results_dir / identity.run_id(cfg_before.as_dict(), fingerprint))
+    results_dir = Path(config.results_dir)
+    run = Run(results_dir / identity.run_id(config.as_dict(), fingerprint))
+    nodes = {"encoding": config.encoding, "scale_attention": config.train.scale_attention}
+    nodes_before = identity.without_choices(nodes)
+    if nodes_before != nodes and not run.path.exists():
+        train = replace(config.train, scale_attention=nodes_before["scale_attention"])
+        config_before = replace(config, encoding=nodes_before["encoding"], train=train)
+        run_before = Run(results_dir / identity.run_id(config_before.as_dict(), fingerprint))
         if run_before.path.exists():
-            return Job(cfg_before, run_before, fingerprint)
-    return Job(cfg, run, fingerprint)
+            return Job(config_before, run_before, fingerprint)
+    return Job(config, run, fingerprint)
 
 
-def resolved_chooser(given: str | dict | None, fingerprint: str) -> dict | None:
-    """A `given` evaluate.key_run, the run whose model chooses the key tokens of longppl, with its
-    id, weights and training length.
+def resolved_chooser(chooser: str | dict | None, fingerprint: str) -> dict | None:
+    """evaluate.key_run with the id, weights and training length of that run; None for none.
 
-    None for none. `fingerprint` is that of the evaluated text. Raises ConfigError for a folder
-    without a finished training, and for a training on another text or in other tokens."""
-    if given is None:
+    Its model chooses the key tokens of longppl. `fingerprint` is that of the evaluated text. Raises
+    ConfigError for a folder without a finished training, and for a training on another text or in
+    other tokens."""
+    if chooser is None:
         return None
-    path = given.get("path") if isinstance(given, dict) else given
+    path = chooser.get("path") if isinstance(chooser, dict) else chooser
     run = Run(path) if isinstance(path, str) else None
     if run is None or not run.has_config or not run.finished:
         raise ConfigError(
@@ -228,9 +247,8 @@ def resolved_chooser(given: str | dict | None, fingerprint: str) -> dict | None:
             " results/runs/rope-64-s0-1a2b3c4d5e."
         )
     trained = trained_config(run)
-    if (
-        identity.run_id(trained.as_dict(), fingerprint) != run.id
-    ):  # an id stands for text and tokens too
+    # an id stands for text and tokens too
+    if identity.run_id(trained.as_dict(), fingerprint) != run.id:
         raise ConfigError(
             f"evaluate.key_run={path} was trained on another text or in other tokens (or its folder"
             " was renamed): name a training on the same text, since a model can only choose among"
@@ -244,37 +262,32 @@ def resolved_chooser(given: str | dict | None, fingerprint: str) -> dict | None:
     }
 
 
-def _with_training(given: dict, run: Run | None) -> dict:
-    """Configuration with the training of `run`, or else with the model of its checkpoint if it
-    names one.
-    """
+def _with_training(raw: dict, run: Run | None) -> dict:
+    """Configuration with the training of `run`, or else with the model of its checkpoint, if any."""
     from posbench.engines.engine import config_from_engine
     from posbench.pretrained.import_config import config_from_checkpoint
 
     if run is None:
-        given = {**given, "data": resolved_data(given["data"])}
-        cfg = (
-            config_from_engine(given)
-            if given["model"].get("engine")
-            else config_from_checkpoint(given)
-        )
+        raw = {**raw, "data": resolved_data(raw["data"])}
+        asks_engine = bool(raw["model"].get("engine"))
+        raw = config_from_engine(raw) if asks_engine else config_from_checkpoint(raw)
     elif run.config.exists():
         trained = trusted_config(run)
-        if engine := trained["model"].get("engine"):
-            kind = identity.method_name(engine)
+        engine = trained["model"].get("engine")
+        if engine:
             raise ConfigError(
-                f"run={given['run']} was asked of an engine, whose address a run does not decide:"
-                f" give model={kind} again."
+                f"run={raw['run']} was asked of an engine, whose address a run does not decide:"
+                f" give model={identity.method_name(engine)} again."
             )
-        cfg = {**given, **{key: trained[key] for key in TRAINING}}
+        raw = {**raw, **{key: trained[key] for key in TRAINING}}
     else:
         raise ConfigError(
-            f"run={given['run']} holds no training (no config.yaml there): give a directory such as"
+            f"run={raw['run']} holds no training (no config.yaml there): give a directory such as"
             " results/runs/rope-64-s0-1a2b3c4d5e."
         )
-    if cfg["data"].get("mix") and cfg["model"].get("checkpoint"):
+    if raw["data"].get("mix") and raw["model"].get("checkpoint"):
         raise ConfigError(
             "data.mix is for training, and a checkpoint is evaluated as it is: leave data.mix out,"
             " or choose evaluate.tasks."
         )
-    return cfg
+    return raw

@@ -1,7 +1,6 @@
-"""Launchers: child processes on this machine, or tasks of a cluster. Chosen by hydra/launcher=NAME,
-set by hydra.launcher.KEY=VALUE.
+"""Launchers: child processes on this machine, or tasks of a cluster.
 
-Hydra's joblib and submitit launchers run one cell at a time and stop waiting at the first error.
+They are chosen by hydra/launcher=NAME, and set by hydra.launcher.KEY=VALUE. Hydra's joblib and submitit launchers run one cell at a time and stop waiting at the first error.
 Here the unit is one training with all its evaluations, in a child process (a worker takes one after
 the other)."""
 
@@ -12,12 +11,13 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from posbench.common.errors import ConfigError, RunError
+from posbench.common.errors import ConfigError
 from posbench.common.files import FULL
+from posbench.common.outcome import Outcome, error_of
 from posbench.results.evaluation import Evaluation, load_evaluation
 from posbench.sweep.child_processes import check_resources, run_jobs
 from posbench.sweep.cluster import Queue, run_on
-from posbench.sweep.jobs import Job, Outcome, Result, plan_methods
+from posbench.sweep.jobs import Job, Result, plan_methods
 from posbench.sweep.ledger import record
 from posbench.sweep.verdict import settle
 
@@ -30,60 +30,62 @@ def launch(jobs: list[Job], launcher: dict, command: str) -> list[Result]:
     results_dir that cannot be written; KeyboardInterrupt when a signal ended it."""
     for folder in {job.config.results_dir for job in jobs}:
         _check_writable(Path(folder))
-    via, parallel, queue = launcher.get("via"), launcher["n_jobs"], None
-    if via in ("slurm", "local"):
-        queue = Queue(launcher, command)
-    elif via == "joblib":
-        parallel = _joblib(parallel)
-    known: dict[str, Outcome] = {}
-    settled = [settle(job, known, trained=queue is None) for job in jobs]
-    done, left = (
-        [result for result in settled if result],
-        [job for job, result in zip(jobs, settled, strict=True) if result is None],
-    )
-    record(done, command)
+    via = launcher.get("via")
+    queue = Queue(launcher, command) if via in ("slurm", "local") else None
+    parallel = _joblib(launcher["n_jobs"]) if via == "joblib" else launcher["n_jobs"]
+    verdicts: dict[str, Outcome] = {}
+    settled = []
+    to_run = []
+    for job in jobs:
+        result = settle(job, verdicts, trained=queue is None)
+        if result:
+            settled.append(result)
+        else:
+            to_run.append(job)
+    record(settled, command)
     if queue:
-        check_resources(left, launcher)
-        made = run_on(queue, left, len(done))
+        check_resources(to_run, launcher)
+        results = settled + run_on(queue, to_run, len(settled))
     else:
-        made = run_jobs(left, parallel, command, len(done))
-    order = {job.run.path: i for i, job in enumerate(jobs)}
-    return sorted(done + made, key=lambda result: order[result.job.run.path])
+        results = settled + run_jobs(to_run, parallel, command, len(settled))
+    order = {job.run.path: index for index, job in enumerate(jobs)}
+    return sorted(results, key=lambda result: order[result.job.run.path])
 
 
 def launch_one(
     job: Job, launcher: dict, command: str, good: Sequence[str] = ("done", "exists")
 ) -> None:
-    """Run one job. Raises as `launch`, ConfigError for a refused evaluation, and RunError for
-    another outcome that is not `good`.
+    """Run one job.
+
+    Raises as `launch`, ConfigError for a refused evaluation, and RunError for another outcome that
+    is not `good`.
     """
     (result,) = launch([job], {"n_jobs": 1, **launcher}, command)
     for outcome in result.outcomes:
         if outcome.status not in good:
-            error = ConfigError if outcome.status == "refused" else RunError
-            raise error(f"{outcome.label or job.run.id}: {outcome.reason}")
+            raise error_of(outcome, job.run.id)
 
 
 def measure_methods(
-    cfg: dict, served: Iterable[tuple[str, int]], launcher: dict, command: str, title: str
+    raw: dict, requests: Iterable[tuple[str, int]], launcher: dict, command: str, title: str
 ) -> dict[str, Evaluation]:
-    """Evaluations of several methods by what `plan_methods` calls them, after those that are
-    missing were made. Raises as `launch_one`.
+    """Evaluations of several methods by what `plan_methods` calls them; missing ones are made.
+
+    Raises as `launch_one`.
     """
-    job, cells = plan_methods(cfg, served)
-    if missing := sum(len(cell.missing()) for cell in job.cells):
-        print(
-            f"{title}: {missing} evaluation{'s' * (missing != 1)} to make",
-            file=sys.stderr,
-            flush=True,
-        )
+    job, cells = plan_methods(raw, requests)
+    missing = sum(len(cell.missing()) for cell in job.cells)
+    if missing:
+        noun = "evaluation" if missing == 1 else "evaluations"
+        print(f"{title}: {missing} {noun} to make", file=sys.stderr, flush=True)
     launch_one(job, launcher, command)
     return {methods: load_evaluation(cell.path) for methods, cell in cells.items()}
 
 
 def _check_writable(folder: Path) -> None:
-    """Make the folder of results. Raises ConfigError if no file can be made there; a full disk is
-    left to the jobs to report.
+    """Make the folder of results. Raises ConfigError if no file can be made there.
+
+    A full disk is left to the jobs to report.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -98,6 +100,7 @@ def _check_writable(folder: Path) -> None:
 
 
 def _joblib(n_jobs: int) -> int:
+    """Number of processes that joblib would start for n_jobs."""
     try:
         from joblib import effective_n_jobs
     except ImportError as error:

@@ -35,7 +35,7 @@ def take_checkpoint(
     Raises ConfigError when the files do not contain the tensors that their configuration describes,
     RunError when they changed since the run's id was computed."""
     began, path = time.perf_counter(), cfg.model.path
-    checkpoint, tensors = check_whole(cfg, vocab_size)
+    checkpoint, tensors = checkpoint_tensors(cfg, vocab_size)
     n_parameters = sum(math.prod(tensor.shape) for tensor in tensors.values())
     kinds = Counter(tensor.dtype for tensor in tensors.values())
     stored = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
@@ -65,7 +65,7 @@ def take_checkpoint(
     )
 
 
-def check_whole(cfg: JobConfig, vocab_size: int) -> tuple[Checkpoint, dict[str, LazyTensor]]:
+def checkpoint_tensors(cfg: JobConfig, vocab_size: int) -> tuple[Checkpoint, dict[str, LazyTensor]]:
     """(checkpoint of a run's configuration, its tensors: by our names, or those of transformers
     where that builds it).
 
@@ -88,7 +88,7 @@ def read_tensors(run: Run, cfg: JobConfig) -> Iterable[tuple[str, Tensor]]:
     sha256 = run.read_summary()["sha256"]
     if not cfg.trains and not run.weights.exists():
         unchanged(cfg.model.path, sha256)
-        _, stored = check_whole(cfg, cfg.model.checkpoint["vocab_size"])
+        _, stored = checkpoint_tensors(cfg, cfg.model.checkpoint["vocab_size"])
         return ((name, tensor.read()) for name, tensor in stored.items())
     check_weights(run.weights, sha256)
     return load_file(run.weights).items()

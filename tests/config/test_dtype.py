@@ -3,6 +3,7 @@ planned.
 """
 
 import itertools
+import json
 import os
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from posbench.config.compose import unresolved
 from posbench.config.defaults import resolve
 from posbench.config.identity import run_id
 from posbench.runs.rows import read_csv
-from posbench.sweep.jobs import plan_jobs
+from posbench.sweep.jobs import Job, plan_jobs
 
 LIMITS = (
     "ONEDNN_MAX_CPU_ISA",
@@ -164,11 +165,10 @@ def test_a_job_runs_in_the_format_that_was_planned_on_whatever_machine(on, monke
     on(False)
     planned = plan_jobs(jobs("experiment=demo") + jobs("train.length=8192"))
     on(True)
-    again = [plan_jobs(job.cfgs) for job in planned]
-    assert [job.run.id for job in planned] == [job.run.id for (job,) in again]
-    assert [[cell.eval_id for cell in job.cells] for job in planned] == [
-        [cell.eval_id for cell in job.cells] for (job,) in again
-    ]
+    again = [Job.of(json.loads(json.dumps(job.as_dict()))) for job in planned]
+    for job, other in zip(planned, again, strict=True):
+        assert (other.config, other.run.id) == (job.config, job.run.id)
+        assert [vars(cell) for cell in other.cells] == [vars(cell) for cell in job.cells]
     assert {cell.evaluate.dtype for job in planned for cell in job.cells} == {"fp32"}
 
 

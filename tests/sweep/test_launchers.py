@@ -20,6 +20,7 @@ from posbench.runs.directory import Run
 from posbench.sweep import cluster as cluster_queue
 from posbench.sweep import launch as launching
 from posbench.sweep.cluster import Task
+from posbench.sweep.jobs import Job
 from posbench.sweep.launch import launch
 
 LAUNCHERS = CONFIGS / "hydra" / "launcher"
@@ -148,10 +149,9 @@ class Pretended:
         (self.folder / "bin" / name).write_text(f"#!/bin/sh\n{line}\n")
         (self.folder / "bin" / name).chmod(0o755)
 
-    def job(self, name: str):
-        job = type("Job", (), {"cfgs": [{"name": name}], "cells": []})()
-        job.config, job.run = JobConfig(results_dir=str(self.folder)), Run(self.folder / name)
-        return job
+    def job(self, name: str, seed: int = 0) -> Job:
+        config = JobConfig(seed=seed, results_dir=str(self.folder))
+        return Job(config, Run(self.folder / name), "")
 
 
 @pytest.fixture
@@ -190,8 +190,7 @@ def test_a_task_in_the_queue_is_not_submitted_again(slurm):
     left = list(jobs)
     (found,) = cluster_queue.Queue(launcher, "the command").attach(left)
     assert found.id == "7_0" and found.spec == first.spec and left == jobs[1:]
-    changed = slurm.job("a")
-    changed.cfgs = [{"name": "another evaluation"}]
+    changed = slurm.job("a", seed=1)
     assert not cluster_queue.Queue(launcher, "the command").attach([changed])
 
 

@@ -16,13 +16,14 @@ from conftest import Clock
 from ledger_lines import read_ledger
 
 from posbench.common.files import append_lines
+from posbench.common.outcome import BUSY, Outcome
 from posbench.common.progress import SHOWN, Progress
 from posbench.config.schema import JobConfig
 from posbench.runs.directory import Run
 from posbench.sweep import child_processes as sweep
 from posbench.sweep import ledger, worker
 from posbench.sweep import live_progress as live
-from posbench.sweep.jobs import BUSY, Job, Outcome, Result
+from posbench.sweep.jobs import Job, Result
 from posbench.sweep.launch import launch
 
 
@@ -294,6 +295,12 @@ def test_any_other_line_of_a_child_stays_as_text(raw, said):
     assert live.told(raw) == (said, None, True)
 
 
+def unstarted(folder: Path, seed: int) -> Job:
+    """A job of a training that has yet to begin."""
+    config = JobConfig(seed=seed, results_dir=str(folder))
+    return Job(config, Run(folder / f"rope-{seed}"), "")
+
+
 class Ends:
     """Stands in for subprocess: children that end with the code chosen for their run, without a
     word on their cells.
@@ -307,9 +314,9 @@ class Ends:
     def Popen(cls, command: list[str], **_: object) -> Ends:
         child = cls()
         child.stderr = open(os.devnull, "rb")
-        (cfg,) = json.loads(Path(command[-1]).read_text())["cfgs"]
-        cls.started.append(cfg["seed"])
-        child.code = cls.codes[cfg["seed"]]
+        seed = json.loads(Path(command[-1]).read_text())["job"]["config"]["seed"]
+        cls.started.append(seed)
+        child.code = cls.codes[seed]
         if isinstance(child.code, Exception):
             raise child.code
         return child
@@ -327,8 +334,7 @@ def test_a_child_that_says_nothing_has_failed_whatever_its_exit_code(
     monkeypatch.setattr(
         Ends, "codes", {0: 0, 1: BUSY, 2: 2, 3: -11, 4: OSError("no more processes")}
     )
-    cfg = JobConfig(results_dir=str(tmp_path))
-    jobs = [Job(cfg, Run(tmp_path / f"rope-{seed}"), "", [{"seed": seed}]) for seed in Ends.codes]
+    jobs = [unstarted(tmp_path, seed) for seed in Ends.codes]
     results = launch(jobs, {"n_jobs": parallel}, "the command")
     assert [result.job for result in results] == jobs and all(
         result.failures and result.code for result in results
@@ -365,8 +371,7 @@ def test_a_signal_that_reaches_another_thread_is_noted_and_what_it_ends_is_no_fa
 
     monkeypatch.setattr(worker, "subprocess", Stops)
     monkeypatch.setattr(Ends, "codes", {0: None, 1: None})
-    cfg = JobConfig(results_dir=str(tmp_path))
-    jobs = [Job(cfg, Run(tmp_path / f"rope-{seed}"), "", [{"seed": seed}]) for seed in (0, 1)]
+    jobs = [unstarted(tmp_path, seed) for seed in (0, 1)]
     with pytest.raises(KeyboardInterrupt):
         sweep.run_jobs(jobs, 1, "the command")
     found = {
@@ -385,7 +390,7 @@ def test_a_full_tmpdir_is_named(tmp_path, monkeypatch):
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(Path, "write_text", full)
-    job = Job(JobConfig(results_dir=str(tmp_path)), Run(tmp_path / "rope-0"), "", [{}])
+    job = unstarted(tmp_path, 0)
     (result,) = sweep.run_jobs([job], 1, "the command")
     assert result.failures[0].reason.startswith(
         f"could not be run: No space left to write {tmp_path}/posbench-"

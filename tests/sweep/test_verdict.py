@@ -11,13 +11,14 @@ from spoils import PLACES, SMALL
 from test_cli import TINY
 
 from posbench.common.errors import ConfigError
+from posbench.common.outcome import Outcome
 from posbench.config.schema import ModelConfig
 from posbench.model.memory import check_batch
 from posbench.position import legality
 from posbench.position.legality import Verdict, file_of
 from posbench.runs.directory import Run
 from posbench.sweep import job_process
-from posbench.sweep.jobs import Job, Outcome
+from posbench.sweep.jobs import Job
 from posbench.sweep.verdict import JobVerdict, judge_job, settle
 from posbench.tools.run import command as commands
 

@@ -185,7 +185,7 @@ def test_a_worker_that_died_while_it_was_idle_costs_no_job(tmp_path, monkeypatch
     children, idle = Children(Live(1, 0, 1), 1, "the command"), [dead]
     monkeypatch.setattr(children, "_start", lambda *_: fresh)
     children.running.add(dead)
-    job = Job(JobConfig(results_dir=str(tmp_path)), Run(tmp_path / "rope-0"), "", [{}])
+    job = Job(JobConfig(results_dir=str(tmp_path)), Run(tmp_path / "rope-0"), "")
     result = children.call(job, True, idle)
     assert (
         [outcome.status for outcome in result.outcomes] == ["done"]

@@ -291,7 +291,7 @@ def test_a_gpu_is_looked_for_without_taking_memory_of_it(monkeypatch):
 
 def unstarted(folder: Path, **changes) -> Job:
     cfg = JobConfig(**{"results_dir": str(folder), "device": "cpu", **changes})
-    return Job(cfg, Run(folder / "rope-16-s0-0123456789"), "", [{}])
+    return Job(cfg, Run(folder / "rope-16-s0-0123456789"), "")
 
 
 @pytest.mark.parametrize(

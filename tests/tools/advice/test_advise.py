@@ -16,6 +16,7 @@ from spoils import write_text
 from test_report_html import Page
 
 from posbench.common.errors import ConfigError
+from posbench.common.outcome import Outcome
 from posbench.config.schema import JobConfig
 from posbench.encodings.rope import Rope
 from posbench.position.geometry import Shape
@@ -24,7 +25,7 @@ from posbench.position.plan import make_plan as position_plan
 from posbench.results.evaluation import load_evaluation
 from posbench.runs.directory import Run
 from posbench.sweep.cost import ModelSize
-from posbench.sweep.jobs import Job, Outcome, Result
+from posbench.sweep.jobs import Job, Result
 from posbench.tools.advice.measure import NO_METHODS, Measurements, Reading
 from posbench.tools.advice.plan import (
     AS_IT_IS,
