@@ -227,11 +227,8 @@ class TextQuestions:
         haystack = self._haystack(random, length + 1 - needed + spare, question)
         placed = self._placed(items, haystack, spare)
         cut = sum(len(ids) for _, ids in placed) - shortest
-        depth_of_asked = 0.0
-        for item, (at, _) in zip(items, placed, strict=True):
-            if item.depth == depth:
-                depth_of_asked = max(0, at - cut) / max(1, len(haystack.tokens_F) - cut)
-                break
+        at_of_depths = {item.depth: at for item, (at, _) in zip(items, placed, strict=True)}
+        at = max(0, at_of_depths.get(depth, 0) - cut)
         answer_ids = np.concatenate([ids for ids, _ in answer])
         pieces = [
             head,
@@ -254,7 +251,7 @@ class TextQuestions:
             answer_T,
             question.answers,
             question.values(sentences),
-            depth_of_asked,
+            depth=at / max(1, len(haystack.tokens_F) - cut),
         )
 
     def _placed(
