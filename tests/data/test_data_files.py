@@ -153,7 +153,7 @@ def test_one_large_text_is_dealt_into_splits_and_said(tmp_path, capfd):
     text = "".join(f"line {n} of the play\n" + "\n" * (n % 7 == 0) for n in range(20_000))
     write(tmp_path, {"input.txt": text})
     corpus = prepare(local(tmp_path / "input.txt"), tmp_path / "cache")
-    said = capfd.readouterr().err
+    printed = capfd.readouterr().err
     parts = {split: len(getattr(corpus, split).names) for split in ("test", "validation", "train")}
     assert all(parts.values()) and sum(
         len(getattr(corpus, split).tokens) for split in parts
@@ -161,9 +161,9 @@ def test_one_large_text_is_dealt_into_splits_and_said(tmp_path, capfd):
     dealt = ", ".join(f"{count} for {split}" for split, count in parts.items())
     assert (
         f"input.txt is one text, cut into {sum(parts.values())} documents at line ends, dealt out:"
-        f" {dealt}" in said
+        f" {dealt}" in printed
     )
-    assert said.count("is one text") == 1
+    assert printed.count("is one text") == 1
     corpus = prepare(local(tmp_path / "input.txt"), tmp_path / "cache")
     assert capfd.readouterr().err == ""
 
@@ -171,10 +171,10 @@ def test_one_large_text_is_dealt_into_splits_and_said(tmp_path, capfd):
 def test_few_test_documents_name_the_share(tmp_path, capfd):
     write(tmp_path / "few", {f"{n}.txt": f"text {n}" for n in range(20)})
     prepare(local(tmp_path / "few"), tmp_path / "cache")
-    said = capfd.readouterr().err
+    printed = capfd.readouterr().err
     assert (
-        "20 documents, dealt out: 2 for test, 1 for validation, 17 for train" in said
-        and "raise data.source.test_share" in said
+        "20 documents, dealt out: 2 for test, 1 for validation, 17 for train" in printed
+        and "raise data.source.test_share" in printed
     )
     prepare(local(tmp_path / "few", "source.test_share=0.4"), tmp_path / "cache")
     assert "test_share" not in capfd.readouterr().err

@@ -28,13 +28,13 @@ def test_dealt_documents_are_disjoint_and_complete(tmp_path):
             ".git/c.txt": "no",
         },
     )
-    found = splits_of(data_config("local", f"path={tmp_path}"))
-    assert {split: len(part) for split, part in found.items()} == {
+    splits = splits_of(data_config("local", f"path={tmp_path}"))
+    assert {split: len(part) for split, part in splits.items()} == {
         "test": 4,
         "validation": 2,
         "train": 35,
     }
-    merged = found["train"] | found["validation"] | found["test"]
+    merged = splits["train"] | splits["validation"] | splits["test"]
     assert merged == {"b.txt": "one\r\ntwo\r\n", **{f"a.jsonl:{n}": f"row {n}" for n in range(40)}}
 
 
@@ -46,8 +46,8 @@ def test_parquet_rows_by_named_files(tmp_path):
         pyarrow.parquet.write_table(
             pyarrow.table({"body": [f"{split} text", None]}), tmp_path / f"{split}-00000.parquet"
         )
-    found = splits_of(data_config("local", f"path={tmp_path}", "source.column=body"))
-    assert found["test"] == {"test-00000.parquet:0": "test text", "test-00000.parquet:1": ""}
+    splits = splits_of(data_config("local", f"path={tmp_path}", "source.column=body"))
+    assert splits["test"] == {"test-00000.parquet:0": "test text", "test-00000.parquet:1": ""}
     with pytest.raises(ConfigError, match="no column text: set data.source.column to one of body"):
         splits_of(data_config("local", f"path={tmp_path}"))
 
@@ -92,9 +92,9 @@ def manifest(order, books=BOOKS):
 
 def test_books_follow_their_manifest_and_skip_title_pages(tmp_path):
     path = f"path={write(tmp_path, BOOKS)}"
-    found = splits_of(data_config("books", path, "source.skip_test_bytes=8"))
-    assert list(found["train"].values()) == ["first\n", "second\n"] and list(
-        found["test"].values()
+    splits = splits_of(data_config("books", path, "source.skip_test_bytes=8"))
+    assert list(splits["train"].values()) == ["first\n", "second\n"] and list(
+        splits["test"].values()
     ) == ["It was a dark night.\n"]
     before = fingerprint(data_config("books", path))
     write(
@@ -183,12 +183,12 @@ def test_extra_books_are_scored_where_their_author_was_not_trained_on(tmp_path):
         line | {"author": author} for line, author in zip(listed, authors.values(), strict=True)
     ]
     write(tmp_path, {"MANIFEST.jsonl": "".join(json.dumps(line) + "\n" for line in lines)})
-    found = splits_of(config)
-    assert found["test"] == {
+    splits = splits_of(config)
+    assert splits["test"] == {
         "test/t.txt": "Contents\nIt was a dark night.\n",
         "train-extra/f.txt": "by a new author\n",
     }
-    assert list(found["train"]) == ["train/a.txt", "train/b.txt"]
+    assert list(splits["train"]) == ["train/a.txt", "train/b.txt"]
     usual = data_config("books", f"path={path}", "source.skip_test_bytes=6")
     assert fingerprint(config) != fingerprint(usual)
     with pytest.raises(ConfigError, match="leave one of them out"):
@@ -216,8 +216,8 @@ def test_a_stratum_of_the_manifest_is_part_of_the_name(tmp_path):
             )
         },
     )
-    found = splits_of(data_config("books", f"path={tmp_path}"))
-    assert [list(part) for part in found.values()] == [
+    splits = splits_of(data_config("books", f"path={tmp_path}"))
+    assert [list(part) for part in splits.values()] == [
         ["train/a.txt"],
         ["validation/novel/v.txt"],
         ["test/novel/t.txt"],
@@ -272,9 +272,9 @@ def test_hub_rows_are_taken_by_number_at_the_pinned_commit(monkeypatch):
         "validation": {"split": "train", "skip": 2, "take": 1},
         "train": {"split": "train", "skip": 3, "take": None},
     }
-    found = splits_of(config)
+    splits = splits_of(config)
     pages = {
-        split: [int(page.split()[1]) for page in part.values()] for split, part in found.items()
+        split: [int(page.split()[1]) for page in part.values()] for split, part in splits.items()
     }
     assert pages == {"test": [0, 1], "validation": [2], "train": [3, 4, 5]}
     assert set(asked) == {

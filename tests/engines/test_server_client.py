@@ -140,12 +140,12 @@ def test_losses_are_those_of_the_weights(run, folder, dialect):
 
 def test_each_length_is_asked_by_itself_since_an_engine_may_scale_by_it(run, folder):
     with serving(folder, "vllm") as server:
-        said = run(*to(server, folder, protocols("by_position"), "dry=true")).stdout
+        message = run(*to(server, folder, protocols("by_position"), "dry=true")).stdout
         run(*to(server, folder, protocols("by_position")))
         asked = Counter(
             len(one.body["prompt"]) - 1 for one in server.asked[2:]
         )  # the BOS stands before each text
-    assert asked == {64: 4, 250: 4} and f"{4 * (64 + 250):,} tokens" in said, (asked, said)
+    assert asked == {64: 4, 250: 4} and f"{4 * (64 + 250):,} tokens" in message, (asked, message)
 
 
 def test_texts_without_a_bos(run, folder):
@@ -164,13 +164,13 @@ def test_llama_cpp_takes_text_behind_a_bos(run, folder, tmp_path, adds_bos):
     path = folder if adds_bos else small_checkpoint(tmp_path / "model", bos=False)
     with serving(path, "llama_cpp") as server:
         run(*to(server, path))
-        said = run(*to(server, path, protocols("by_position")), code=1).stderr
-        assert "gives no probability of token 1 " in said and "fixed_targets" in said
+        message = run(*to(server, path, protocols("by_position")), code=1).stderr
+        assert "gives no probability of token 1 " in message and "fixed_targets" in message
     with serving(
         path, "llama_cpp"
     ) as server:  # the one before may still answer what the failed job asked
-        said = run(*to(server, path, "data.bos=false"), code=2).stderr
-        assert "data.bos=true" in said and "model=llama_cpp" in said and not server.asked
+        message = run(*to(server, path, "data.bos=false"), code=2).stderr
+        assert "data.bos=true" in message and "model=llama_cpp" in message and not server.asked
     run("model=hf", f"model.path={path}")
     assert_same(run.root, ("fixed_targets",))
 
@@ -247,18 +247,18 @@ def test_a_fault_that_stays_is_one_sentence(folder, dialect):
                 continue
             with pytest.raises(RunError) as caught:
                 engine.losses(text, 20)
-            said = str(caught.value)
-            assert served.url in said and "\n" not in said and len(said) < 500, fault
+            message = str(caught.value)
+            assert served.url in message and "\n" not in message and len(message) < 500, fault
 
 
 def failing(server, folder: Path, run, *words: str, code: int = 2) -> str:
     """The one sentence of a command that fails."""
     done = run(*to(server, folder, *words), code=code)
-    (said,) = [
+    (message,) = [
         line for line in done.stderr.splitlines() if line.startswith(("failed:", "refused:"))
     ]
     assert not evaluated(run.root, "server")
-    return said
+    return message
 
 
 def test_a_key_is_sent_and_written_nowhere(run, folder, monkeypatch):
@@ -311,10 +311,10 @@ def test_a_server_that_quotes_the_key_does_not_bring_it_into_an_error(folder, mo
                 served.behave = lambda number: "quoting"
                 with pytest.raises(RunError) as caught:
                     engine.losses(text, 20)
-                said = str(caught.value)
-                assert "..." in said and not any(
-                    key[at : at + 8] in said for at in range(len(key) - 7)
-                ), said
+                message = str(caught.value)
+                assert "..." in message and not any(
+                    key[at : at + 8] in message for at in range(len(key) - 7)
+                ), message
 
 
 def test_a_key_in_what_a_server_tells_of_itself_is_written_nowhere(run, folder, monkeypatch):
@@ -336,11 +336,14 @@ def test_a_key_that_cannot_be_sent_is_refused_before_anything_is_asked(
 ):
     monkeypatch.setenv(KEY, key)
     with serving(folder) as server:
-        said = failing(server, folder, run)
+        message = failing(server, folder, run)
         assert (
-            KEY in said and "printable ASCII" in said and not server.looked_up and not server.asked
+            KEY in message
+            and "printable ASCII" in message
+            and not server.looked_up
+            and not server.asked
         )
-        assert not any(key[at : at + 6] in said for at in range(len(key) - 5))
+        assert not any(key[at : at + 6] in message for at in range(len(key) - 5))
 
 
 def test_an_answer_without_end_is_not_read_to_it(folder, monkeypatch):
@@ -451,8 +454,8 @@ def test_a_length_of_another_type_is_read_or_left_out(folder, value, longest):
 def test_lists_of_models_of_another_form_are_one_sentence(run, folder, models):
     with serving(folder) as server:
         server.dialect.facts["/v1/models"] = models
-        said = failing(server, folder, run)
-        assert server.url in said and len(said) < 400
+        message = failing(server, folder, run)
+        assert server.url in message and len(message) < 400
 
 
 def test_a_name_of_5000_digits(run, folder):
@@ -480,8 +483,8 @@ def test_what_a_server_is_not(run, folder, tmp_path):
         "http://localhost:port",
         f"http://user:{SECRET}@localhost:8000",
     ):
-        said = failing(server, folder, run)
-        assert "is no plain http" in said and SECRET not in said
+        message = failing(server, folder, run)
+        assert "is no plain http" in message and SECRET not in message
 
 
 @pytest.mark.parametrize("dialect", ["vllm", "sglang", "llama_cpp"])
@@ -490,10 +493,10 @@ def test_a_length_that_the_server_does_not_read(run, folder, dialect):
     more.
     """
     with serving(folder, dialect, limit=251) as server:
-        said = failing(
+        message = failing(
             server, folder, run, "evaluate.lengths=[250]", code=2 if dialect != "llama_cpp" else 1
         )
-        assert "251" in said and ("250" in said or dialect == "llama_cpp")
+        assert "251" in message and ("250" in message or dialect == "llama_cpp")
     with serving(folder, dialect, limit=252) as server:
         run(*to(server, folder))
 
@@ -543,11 +546,11 @@ def test_an_interrupt_ends_at_once_although_a_server_hangs(run, folder):
         with started(run, *to(served, folder, *words)) as process:
             assert served.hangs.wait(60)
             os.killpg(process.pid, signal.SIGINT)
-            said = process.communicate(timeout=60)[1]
+            message = process.communicate(timeout=60)[1]
         assert (
             process.returncode == 130
-            and "the same command goes on from there" in said
-            and "Traceback" not in said
+            and "the same command goes on from there" in message
+            and "Traceback" not in message
         )
         served.behave, served.asked = lambda number: None, []
         with started(run, *to(served, folder, *words)) as process:

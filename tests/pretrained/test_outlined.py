@@ -135,9 +135,9 @@ DAMAGES = {
 @pytest.mark.parametrize("name", DAMAGES)
 def test_what_is_damaged_is_refused_in_one_sentence(tmp_path, name):
     path, _ = saved(tmp_path, "gpt_neox")
-    damage, said = DAMAGES[name]
+    damage, message = DAMAGES[name]
     damage(path)
-    with pytest.raises((ConfigError, RunError), match=said) as error:
+    with pytest.raises((ConfigError, RunError), match=message) as error:
         loaded(path)
     assert "\n" not in str(error.value)
 
