@@ -58,26 +58,19 @@ def read_changes(words: list[str]) -> Changes:
     {'scaling': 'yarn', 'factor': 4}
     """
     changes = Changes()
+    dotted: list[str] = []  # keys behind DOTTED, such as "rope_parameters.factor=4"
+    unknown: list[str] = []
     rest = list(words)
-    dotted = []
-    unknown = []
     while rest:
         word = rest.pop(0)
         if not word.startswith("-"):
-            key, equals, value = word.partition("=")
-            if not equals:
-                raise ConfigError(
-                    f"{word} is neither a key=value nor a flag: one model is explained at a time."
-                )
-            _read_key(changes, key, value)
+            _read_key(changes, word)
             continue
         flag, equals, value = _with_dashes(word).partition("=")
         name, _, path = flag.partition(".")
         is_known = name in FLAGS and (not path or name == DOTTED)
-        if not equals and rest and (is_known or not rest[0].startswith("-")):
-            value = rest.pop(0)
-        elif not equals and is_known:
-            raise ConfigError(f"{flag} has no value: write it behind the flag.")
+        if not equals:
+            value = _next_value(flag, rest, is_known)
         if not is_known:
             unknown.append(flag)
         elif path:
@@ -95,6 +88,15 @@ def read_changes(words: list[str]) -> Changes:
 
         changes.config = OmegaConf.to_container(OmegaConf.from_dotlist(dotted))
     return changes
+
+
+def _next_value(flag: str, rest: list[str], is_known: bool) -> str:
+    """Take the value of a flag from the words behind it; an unknown flag may have none."""
+    if is_known and not rest:
+        raise ConfigError(f"{flag} has no value: write it behind the flag.")
+    if is_known or (rest and not rest[0].startswith("-")):
+        return rest.pop(0)
+    return ""
 
 
 def _with_dashes(word: str) -> str:
@@ -170,8 +172,13 @@ def _llama_number(flag: str, value: str) -> float:
     return 1 / number if flag == "--rope-freq-scale" and number else number
 
 
-def _read_key(changes: Changes, key: str, value: str) -> None:
+def _read_key(changes: Changes, word: str) -> None:
     """Add a key=value to the changes."""
+    key, equals, value = word.partition("=")
+    if not equals:
+        raise ConfigError(
+            f"{word} is neither a key=value nor a flag: one model is explained at a time."
+        )
     changes.typed.append(key)
     if key == "length":
         changes.options[key] = _number(key, value)

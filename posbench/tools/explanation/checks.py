@@ -92,35 +92,35 @@ def _unused_window(config: dict, family: str) -> Finding:
 
 
 def _mappings(config: dict, setting: Setting) -> list[Finding]:
-    """Two mappings of RoPE, and mappings by kind of layer."""
-    family = setting.family
+    """Two mappings of RoPE, one that is none, or one that its family does not read."""
     scaling = config.get("rope_scaling")
     parameters = config.get("rope_parameters")
-    two_mappings = (
-        isinstance(scaling, dict)
-        and isinstance(parameters, dict)
-        and bool(scaling)
-        and bool(parameters)
-        and scaling != parameters
-    )
+    both = isinstance(scaling, dict) and isinstance(parameters, dict)
+    differ = both and scaling and parameters and scaling != parameters
     read_key = "rope_scaling" if scaling else "rope_parameters"
     read_value = scaling or parameters
+    no_mapping = not isinstance(read_value, dict | None)
+    conditions = {
+        "both_mappings": differ,
+        "both_converted": differ,
+        "no_mapping": no_mapping and [f"{read_key}={shown(read_value)}"],
+    }
+    family = setting.family
+    two = findings_where(conditions, family=family, short=family.removesuffix("_text"))
+    return [*two, *_mappings_by_kind(config, setting)]
+
+
+def _mappings_by_kind(config: dict, setting: Setting) -> list[Finding]:
+    """Mappings that a family does not read, or for kinds of layers that it does not have."""
+    family = setting.family
     mapping = rope_mapping(config)
     apart = kinds_apart(mapping)
     has_bases = bool(of_family(family, "bases"))
     kinds = {kind.name.partition(",")[0] for kind in setting.kinds}
     turning = sorted(kind.name for kind in setting.turning)
-    unrounded = [
-        kind
-        for kind in apart
-        if isinstance(mapping[kind], dict) and mapping[kind].get("truncate") is False
-    ]
+    scaling = config.get("rope_scaling")
+    inner = [mapping[kind] for kind in apart if isinstance(mapping[kind], dict)]
     conditions = {
-        "both_mappings": two_mappings,
-        "both_converted": two_mappings,
-        "no_mapping": (
-            not isinstance(read_value, dict | None) and [f"{read_key}={shown(read_value)}"]
-        ),
         "not_by_kind": has_bases and not apart and not scaling and mapping,
         "only_ratio": family in FACTS["by_ratio"] and (mapping or config.get("rope_theta")),
         "unknown_kind": [kind for kind in apart if kind not in kinds],
@@ -128,7 +128,7 @@ def _mappings(config: dict, setting: Setting) -> list[Finding]:
             apart and not has_bases and [name for name in turning if name not in apart]
         ),
         "beside_kinds": apart and [key for key in mapping if key not in (*apart, "truncate")],
-        "truncate_by_kind": bool(unrounded),
+        "truncate_by_kind": any(words.get("truncate") is False for words in inner),
     }
     return findings_where(
         conditions,

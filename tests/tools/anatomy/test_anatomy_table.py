@@ -38,8 +38,13 @@ def test_a_grid_is_one_row_for_each_pair_that_acts(tmp_path, grid):
     done, rows = grid("-m", *axes, "train.length=32", "allow_untested=true")
     assert done.returncode == 0, done.stderr
     assert [(row.encoding, row.extension) for row in rows] == [
-        ("rope", "none"), ("rope", "pi"), ("rope", "ntk"), ("alibi", "none"), ("alibi", "pi"), ("none", "none"),
-    ]  # fmt: skip
+        ("rope", "none"),
+        ("rope", "pi"),
+        ("rope", "ntk"),
+        ("alibi", "none"),
+        ("alibi", "pi"),
+        ("none", "none"),
+    ]
     assert {(row.train_len, row.length, row.n_head, row.head_dim, row.layers) for row in rows} == {
         (32, 128, 2, 64, "all")
     }
@@ -66,10 +71,10 @@ def test_a_grid_is_one_row_for_each_pair_that_acts(tmp_path, grid):
         and nope.slope_x_length is None
     )
     header = (tmp_path / "out" / "dimensionless.csv").read_text().splitlines()[0]
-    assert (
-        header
-        == "encoding,layers,extension,encoding_args,extension_args,n_head,head_dim,train_len,length,share_full_turns,share_full_turns_after,"
-        "r_max,beta_over_r_max,slope_x_length,decay_x_length,exact_over_train_len,keys_over_train_len,window_over_train_len,"
+    assert header == (
+        "encoding,layers,extension,encoding_args,extension_args,n_head,head_dim,train_len,length,"
+        "share_full_turns,share_full_turns_after,r_max,beta_over_r_max,slope_x_length,"
+        "decay_x_length,exact_over_train_len,keys_over_train_len,window_over_train_len,"
         "reach_over_trained,beta"
     )
     markdown = (tmp_path / "out" / "dimensionless.md").read_text()
@@ -87,8 +92,11 @@ def test_forms_heads_and_layers_are_told_apart(tmp_path, grid):
         "-m", "encoding=rope", "encoding.base=27,10000", "model.n_head=2,4", "length=128"
     )
     assert [(row.encoding, row.head_dim, row.share_full_turns) for row in rows] == [
-        ("rope base=27", 64, 23 / 32), ("rope base=27", 32, turns(27, 16, 64)), ("rope", 64, 9 / 32), ("rope", 32, 5 / 16),
-    ]  # fmt: skip
+        ("rope base=27", 64, 23 / 32),
+        ("rope base=27", 32, turns(27, 16, 64)),
+        ("rope", 64, 9 / 32),
+        ("rope", 32, 5 / 16),
+    ]
     assert "| rope base=27 (4 heads of 32) |" in (tmp_path / "out" / "dimensionless.md").read_text()
     _, rows = grid(
         "-m",
@@ -101,8 +109,10 @@ def test_forms_heads_and_layers_are_told_apart(tmp_path, grid):
     )
     assert {row.length for row in rows} == {256}  # the length that is asked for
     assert [(row.layers, row.extension, row.window_over_train_len) for row in rows] == [
-        ("none in 1 of 4 layers", "none", None), ("rope in 3 of 4 layers", "none", 0.5), ("none in 1 of 4 layers", "streaming", None),
-    ]  # fmt: skip
+        ("none in 1 of 4 layers", "none", None),
+        ("rope in 3 of 4 layers", "none", 0.5),
+        ("none in 1 of 4 layers", "streaming", None),
+    ]
 
 
 def test_trained_encodings_are_named_by_their_runs(tmp_path, grid):

@@ -43,10 +43,8 @@ def override(**words) -> str:
     return json.dumps({"rope_parameters": words})
 
 
-DYNAMIC, MSCALE = (
-    scaled(rope_type="dynamic", factor=2.0),
-    {"attention_factor": 1.2, "mscale": 1.0, "mscale_all_dim": 0.5},
-)
+DYNAMIC = scaled(rope_type="dynamic", factor=2.0)
+MSCALE = {"attention_factor": 1.2, "mscale": 1.0, "mscale_all_dim": 0.5}
 FLAT_LLAMA3 = scaled(rope_type="llama3", factor=8.0, original_max_position_embeddings=2048)
 CUT = {**NESTED, "full_attention": {**YARN, "truncate": False}}
 OF_SGLANG = json.dumps(scaled({}, type="yarn", factor=4.0, original_max_position_embeddings=4096))
