@@ -123,15 +123,11 @@ def fused(
     length = v_BGTD.shape[2]
     scored_width = q_BHTD.shape[-1]
     out_dtype = v_BGTD.dtype
-    result_rows = slice(int(layer.has_sink), None)  # a sink is the first token, and no result
     gated = gates_BHT is not None
-    on_cpu = v_BGTD.device.type == "cpu"
-    learns = torch.is_grad_enabled()
-    values = of_values(v_BGTD, gated)
-    dtype = of_fused(v_BGTD, gated)
-    by_causal = on_cpu and (learns or length < TOGETHER or (length <= LONGEST and values != dtype))
+    by_causal = _by_causal(v_BGTD, gated)
     # A power of two changes no digit, whoever multiplies by it.
     kernel_scales = layer.bare and math.log2(scored_width) % 2 == 0 and not by_causal
+    dtype = of_fused(v_BGTD, gated)
     q_BHTW, k_BGTW, v_BGTW = operands(
         layer,
         layer.bands[0],
@@ -142,17 +138,18 @@ def fused(
         dtype=dtype,
         scaled=not kernel_scales,
         sink_H=layer.sink(q_BHTD),
-        values=values if by_causal else dtype,
+        values=of_values(v_BGTD, gated) if by_causal else dtype,
     )
     if by_causal:
         kernel = causal
     else:
         scale = scored_width**-0.5 if kernel_scales else 1.0
         kernel = functools.partial(F.scaled_dot_product_attention, is_causal=True, scale=scale)
+    results = (slice(int(layer.has_sink), None), slice(width))  # a sink is the first token
     batch, heads = q_BHTW.shape[:2]
-    if not on_cpu or learns or batch * heads * length**2 // 2 <= CALL:
-        y_BHTW = _all_heads(kernel, q_BHTW, k_BGTW, v_BGTW, by_causal)
-        return y_BHTW[:, :, result_rows, :width].to(out_dtype)
+    short = batch * heads * length**2 // 2 <= CALL
+    if short or v_BGTD.device.type != "cpu" or torch.is_grad_enabled():
+        return _all_heads(kernel, q_BHTW, k_BGTW, v_BGTW, by_causal)[:, :, *results].to(out_dtype)
     # The output projection reads it in this order.
     y_BTHD = v_BGTW.new_empty(batch, length, heads, width, dtype=out_dtype)
     # Calls stay short, so that Ctrl-C and progress need not wait. Threads share out the rows of all
@@ -161,10 +158,22 @@ def fused(
     for head in range(0, heads, 2):
         stop = min(head + 2, heads)
         y_BHTW = _some_heads(kernel, q_BHTW, k_BGTW, v_BGTW, head, stop)
-        y_BTHD[:, :, head:stop] = y_BHTW[:, :, result_rows, :width].transpose(1, 2)
+        y_BTHD[:, :, head:stop] = y_BHTW[:, :, *results].transpose(1, 2)
         del y_BHTW  # so that the next call reuses its memory
         layer.tell(stop / (heads + 1))
     return y_BTHD.transpose(1, 2)
+
+
+def _by_causal(v_BGTD: Tensor, gated: bool) -> bool:
+    """True where causal.py runs the triangle, and not torch's kernel: it is faster there, or its
+    digits do not depend on the number of threads.
+    """
+    if v_BGTD.device.type != "cpu":
+        return False
+    length = v_BGTD.shape[2]
+    if torch.is_grad_enabled() or length < TOGETHER:
+        return True
+    return length <= LONGEST and of_values(v_BGTD, gated) != of_fused(v_BGTD, gated)
 
 
 def _all_heads(
