@@ -1,9 +1,8 @@
-"""The explore page: one HTML file that draws what its reader chooses of a report's points, without
-network.
+"""The explore page: one HTML file that draws what its reader chooses of a report's points.
 
-Observable Plot draws (templates/vendor: 0.6.17 with d3 7.9.2, ISC, unchanged from npm, 0.49 MB),
-since it makes SVG with panels, log and symlog axes and evaluates no text; uPlot (0.05 MB) draws on
-a canvas, and altair, bokeh and plotly take 1 to 5 MB a page.
+It needs no network. Observable Plot draws (templates/vendor: 0.6.17 with d3 7.9.2, ISC, unchanged
+from npm, 0.49 MB), since it makes SVG with panels, log and symlog axes and evaluates no text; uPlot
+(0.05 MB) draws on a canvas, and altair, bokeh and plotly take 1 to 5 MB a page.
 
 The data are lines and where they come from, the points of `posbench.frame`, and sums over documents
 for differences: those of posbench/results/evidence.py, a float32 for each document of each seed,
@@ -14,10 +13,11 @@ import base64
 import json
 import re
 import zlib
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import files
+from typing import NamedTuple
 
 import numpy as np
 from markupsafe import Markup
@@ -36,24 +36,27 @@ from posbench.results.bundle import shown_folder
 from posbench.results.evaluation import Evaluation
 from posbench.results.evidence import is_mean
 from posbench.results.search import short_path
+from posbench.statistics.crossed import Sums
 
 TEMPLATES = files("posbench.report") / "templates"
 LIBRARIES = ("d3", "plot")
-OWN = (
+# each uses those before it
+SCRIPTS = (
     "crossed.js",
     "explore_points.js",
     "explore_choice.js",
     "explore_figure.js",
     "explore_page.js",
-)  # each uses those before it
+)
 WIDTH = 1.6  # of a line, the unit of DASHES
 # before base64, which takes a third more; those of headline are 1.3 MB, and its page 2.4 MB
 SUMS_BYTES = 6_000_000
 MOST_POINTS = 20_000  # that a browser draws without a wait
 VALUES = (
-    "n_seeds", "n_targets", "n_units", "over", "nll", "bpb", "accuracy", "floor", "difference", "half_width", "change",
-    "change_half_width", "low", "high",
+    "n_seeds", "n_targets", "n_units", "over", "nll", "bpb", "accuracy", "floor", "difference",
+    "half_width", "change", "change_half_width", "low", "high",
 )  # fmt: skip
+BYTES = 5  # of a document in each sum: a float32 of losses, and a count of right answers
 FOLDER = re.compile(r"(?<![^\s=\[,'\"])/[^\s,\]'\"]+")  # an absolute path in a command
 KINDS = {
     "length": "loss by length",
@@ -65,29 +68,32 @@ KINDS = {
 
 def explore_page(title: str, reports: Mapping[str, Report], notes: Sequence[str] = ()) -> str:
     """HTML of the page of one report, named "", or of several, whose names tell their lines apart.
+
     Equal input gives equal text.
     """
     title = str(printable(title))
     shown = finite(content(title, reports, notes))
-    dashes = [
-        "none" if dash == "-" else ",".join(f"{WIDTH * part:g}" for part in dash[1])
-        for dash in DASHES
-    ]
+    dashes = ["none" if dash == "-" else _dash_array(dash[1]) for dash in DASHES]
     shown["palette"] = {"colours": OKABE_ITO + FOREIGN, "black": BLACK, "dashes": dashes}
     data = json.dumps(shown, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
-    vendored = [
+    libraries = [
         f"/*\n{_text(f'vendor/{name}.LICENSE')}*/\n{_text(f'vendor/{name}.min.js')}"
         for name in LIBRARIES
     ]
-    scripts = [Markup(text) for text in (*vendored, *map(_text, OWN))]
-    trainings = [
+    scripts = [Markup(text) for text in (*libraries, *map(_text, SCRIPTS))]
+    tables = [
         Sources(report, f"run-{number}").trainings()
         for number, report in enumerate(reports.values())
     ]
-    every = replace(trainings[0], rows=[row for one in trainings for row in one.rows])
+    trainings = replace(tables[0], rows=[row for table in tables for row in table.rows])
     return template("explore.html").render(
-        title=title, data=Markup(data), scripts=scripts, trainings=every
+        title=title, data=Markup(data), scripts=scripts, trainings=trainings
     )
+
+
+def _dash_array(lengths: Sequence[float]) -> str:
+    """Dashes and gaps as SVG has them, such as "8,2.56"."""
+    return ",".join(f"{WIDTH * length:g}" for length in lengths)
 
 
 def _text(name: str) -> str:
@@ -95,134 +101,178 @@ def _text(name: str) -> str:
 
 
 class SumTable:
-    """Sums over documents, each once: `entries` are [number of the set of documents, place of the
-    first total].
+    """Sums over documents, each once.
+
+    `entries` are [number of the set of documents, place of the first total].
     """
 
     def __init__(self):
         self.entries: list[list[int]] = []
-        self.sets: dict[
-            tuple, int
-        ] = {}  # {documents, their numbers of targets and their strata: number of the set}
+        # {documents, their numbers of targets and their strata: number of the set}
+        self.sets: dict[tuple, int] = {}
         self.counts: list[list[int]] = []  # of targets, in each set
-        self.strata: list[list[int] | None] = []
-        self.nll, self.correct = [np.zeros(0, "<f4")], [np.zeros(0, "<u2")]
-        self.numbers: dict[tuple, int] = {}  # of the entries of rows
-        self.size, self.full = 0, False
+        self.strata: list[list[int] | None] = []  # of each set
+        self.nll = [np.zeros(0, "<f4")]
+        self.correct = [np.zeros(0, "<u2")]
+        self.numbers: dict[tuple, int] = {}  # {row: number of its entry, or -1}
+        self.size = 0  # in bytes
+        self.full = False
 
     def add(self, evaluation: Evaluation, row: dict) -> int:
         """Number of the entry of a row, -1 if it has no sums or if there is no room."""
         key = evaluation.path, row["eval_id"], row["length"], row["position"], row["task"]
-        if key in self.numbers:
-            return self.numbers[key]
-        self.numbers[key] = -1
-        losses, right = (evaluation.sampled_sums(row, name) for name in ("nll", "correct"))
-        if losses is None or right is None or not is_mean(losses, row):
+        if key not in self.numbers:
+            self.numbers[key] = self._new_entry(evaluation, row)
+        return self.numbers[key]
+
+    def _new_entry(self, evaluation: Evaluation, row: dict) -> int:
+        losses = evaluation.sampled_sums(row, "nll")
+        correct = evaluation.sampled_sums(row, "correct")
+        if losses is None or correct is None or not is_mean(losses, row):
             return -1
-        if self.size + 5 * len(losses.counts) > SUMS_BYTES:
+        size = BYTES * len(losses.counts)
+        if self.size + size > SUMS_BYTES:
             self.full = True
             return -1
+        self.entries.append([self._set(evaluation, losses), self.size // BYTES])
+        self.nll.append(losses.totals[0].astype("<f4"))
+        self.correct.append(correct.totals[0].astype("<u2"))
+        self.size += size
+        return len(self.entries) - 1
+
+    def _set(self, evaluation: Evaluation, losses: Sums) -> int:
+        """Number of the set of documents of these sums, which is added if it is new."""
         strata = None if losses.strata is None else losses.strata.tolist()
-        documents = (
-            evaluation.stored.targets,
-            losses.documents.tobytes(),
-            losses.counts.tobytes(),
-            str(strata),
-        )
-        number = self.sets.setdefault(documents, len(self.sets))
-        if number == len(self.counts):
+        documents = losses.documents.tobytes()
+        counts = losses.counts.tobytes()
+        key = evaluation.stored.targets, documents, counts, str(strata)
+        if key not in self.sets:
+            self.sets[key] = len(self.sets)
             self.counts.append(losses.counts.tolist())
             self.strata.append(strata)
-        self.numbers[key] = len(self.entries)
-        self.entries.append([number, self.size // 5])
-        self.nll.append(losses.totals[0].astype("<f4"))
-        self.correct.append(right.totals[0].astype("<u2"))
-        self.size += 5 * len(losses.counts)
-        return self.numbers[key]
+        return self.sets[key]
 
     def packed(self) -> dict:
         """Content for the page: totals as base64 of little-endian numbers."""
-        nll, correct = np.concatenate(self.nll), np.concatenate(self.correct)
-        small = correct.astype("<u1" if correct.max(initial=0) < 256 else "<u2")
-        totals = {
-            name: base64.b64encode(array.tobytes()).decode()
-            for name, array in (("nll", nll), ("correct", small))
+        nll = np.concatenate(self.nll)
+        correct = np.concatenate(self.correct)
+        correct = correct.astype("<u1" if correct.max(initial=0) < 256 else "<u2")
+        return {
+            "entries": self.entries,
+            "sets": self.counts,
+            "strata": self.strata,
+            "nll": base64.b64encode(nll.tobytes()).decode(),
+            "correct": base64.b64encode(correct.tobytes()).decode(),
+            "correct_bytes": correct.itemsize,
         }
-        sets = {"entries": self.entries, "sets": self.counts, "strata": self.strata}
-        return {**sets, **totals, "correct_bytes": small.itemsize}
+
+
+class LineKey(NamedTuple):
+    """Key of a line of the page; `section`: values of SECTION."""
+
+    kind: str
+    section: tuple
+    encoding: str
+    extension: str
+    scale: str
+    source: str | None
+    task: str | None
+
+
+class PointTable:
+    """Points of the page in columns, up to MOST_POINTS, and how many of them have sums."""
+
+    def __init__(self):
+        self.columns: dict[str, list] = defaultdict(list)
+        self.sums = SumTable()
+        self.size = 0
+        self.left_out = 0
+        self.of_seeds = 0  # points whose seeds are known
+        self.without_sums = 0  # of these
+
+    def add(self, line: int, point: SectionKey, is_mean_of_all: bool) -> None:
+        """Add a point of the line of this number, with the sums of its seeds if it is their mean."""
+        seeds = []
+        if is_mean_of_all:
+            seeds = [[seed.row["seed"], *self._sums_of(seed)] for seed in point.seeds or ()]
+        values = {column: getattr(point, column, None) for column in VALUES}
+        for column, value in {"line": line, "x": point.length, **values, "seeds": seeds}.items():
+            self.columns[column].append(value)
+        self.size += 1
+        if seeds:
+            self.of_seeds += 1
+        if any(number < 0 for _, number, *_ in seeds):
+            self.without_sums += 1
+
+    def _sums_of(self, seed: Seed) -> list[int]:
+        """Entries of the sums of a seed, of its floor and without an extension; -1 for none."""
+        if seed.evaluation.further(seed.row):
+            return [-1, -1, -1]
+        entries = [self.sums.add(seed.evaluation, seed.row)]
+        for paired in (seed.against_floor, seed.against_plain):
+            has_sums = paired and paired.sums
+            entries.append(self.sums.add(paired.other, paired.row) if has_sums else -1)
+        return entries
+
+    def notes(self) -> list[str]:
+        """Sentences on the points that are left out, and on those without sums."""
+        notes = []
+        if self.left_out:
+            notes.append(
+                f"{self.left_out:,} of {self.left_out + MOST_POINTS:,} points are left out, since a"
+                f" page draws {MOST_POINTS:,}: name fewer folders."
+            )
+        if self.without_sums:
+            reason = "their means alone are known"
+            if self.sums.full:
+                reason = f"their sums take more than the {SUMS_BYTES / 1e6:.1f} MB of a page"
+            notes.append(
+                f"{self.without_sums:,} of {self.of_seeds:,} points have no paired difference to"
+                f" any line: {reason}."
+            )
+        return notes
 
 
 def content(title: str, reports: Mapping[str, Report], notes: Sequence[str] = ()) -> dict:
-    """Everything that the page shows: title, notes on what was left out, lines, points in columns,
-    and sums.
+    """All that the page shows: title, notes on what was left out, lines, points and sums.
 
     The lines of a report with a name have it as their source.
     """
-    sums, lines, columns, counts = SumTable(), [], defaultdict(list), Counter()
-    told = list(notes)
+    table = PointTable()
+    lines: list[dict] = []
+    notes = list(notes)
     for name, report in reports.items():
-        told += [f"{name}: {note}" if name else note for note in report.notes]
-        lines += _lines(columns, name, report, sums, len(lines), counts)
-    if left := counts["left"]:
-        told.append(
-            f"{left:,} of {left + MOST_POINTS:,} points are left out, since a page draws"
-            f" {MOST_POINTS:,}: name fewer folders."
-        )
-    if lacking := counts["lacking"]:
-        full = f"their sums take more than the {SUMS_BYTES / 1e6:.1f} MB of a page"
-        why = full if sums.full else "their means alone are known"
-        told.append(
-            f"{lacking:,} of {counts['measured']:,} points have no paired difference to any line:"
-            f" {why}."
-        )
+        notes += [f"{name}: {note}" if name else note for note in report.notes]
+        lines += _lines(table, name, report, len(lines))
     return {
         "title": title,
-        "notes": told,
+        "notes": notes + table.notes(),
         "kinds": KINDS,
         "lines": lines,
-        "points": dict(columns),
-        "sums": sums.packed(),
+        "points": dict(table.columns),
+        "sums": table.sums.packed(),
     }
 
 
-def _lines(
-    columns: dict[str, list], name: str, report: Report, sums: SumTable, first: int, counts: Counter
-) -> list[dict]:
-    """Add the points of a report to `columns` and their sums to `sums`, and return its lines,
-    numbered from `first`.
-    """
-    lines: dict[
-        tuple, tuple[int, list[SectionKey]]
-    ] = {}  # with their numbers, in the order of their first points
+def _lines(table: PointTable, name: str, report: Report, first: int) -> list[dict]:
+    """Lines of a report, numbered from `first`; their points are added to the table."""
+    points_of: dict[LineKey, list[SectionKey]] = {}
+    numbers: dict[LineKey, int] = {}
     for kind, points in _kinds(report).items():
         for point in points:
-            if len(columns["line"]) >= MOST_POINTS:
-                counts["left"] += 1
+            if table.size >= MOST_POINTS:
+                table.left_out += 1
                 continue
-            key = (kind, *point.section, *point.method, getattr(point, "task", None))
-            number, points_of = lines.setdefault(key, (first + len(lines), []))
-            points_of.append(point)
-            whole = (
-                isinstance(point, CurvePoint) or kind == "task" and point.n_seeds == point.n_trained
-            )  # the mean is over all seeds
-            seeds = [[one.row["seed"], *_numbers(one, sums)] for one in point.seeds or () if whole]
-            values = {column: getattr(point, column, None) for column in VALUES}
-            for column, value in {
-                "line": number,
-                "x": point.length,
-                **values,
-                "seeds": seeds,
-            }.items():
-                columns[column].append(value)
-            counts["measured"] += bool(seeds)
-            counts["lacking"] += any(numbers[1] < 0 for numbers in seeds)
-    return [_line(name, key, points, report) for key, (_, points) in lines.items()]
+            key = LineKey(kind, point.section, *point.method, getattr(point, "task", None))
+            number = numbers.setdefault(key, first + len(numbers))
+            points_of.setdefault(key, []).append(point)
+            all_seeds_learned = kind == "task" and point.n_seeds == point.n_trained
+            table.add(number, point, isinstance(point, CurvePoint) or all_seeds_learned)
+    return [_line(name, key, points, report) for key, points in points_of.items()]
 
 
 def _kinds(report: Report) -> dict[str, list[SectionKey]]:
-    """Points by what their x is: the frames curve (in two), context and accuracy. Scores by depth
-    are in the tables of a report.
-    """
+    """{kind of KINDS: points}. Scores by depth are in the tables of a report."""
     points = [point for section in report.sections for point in section]
     return {
         "length": [point for point in points if point.window is None],
@@ -232,74 +282,99 @@ def _kinds(report: Report) -> dict[str, list[SectionKey]]:
     }
 
 
-def _numbers(one: Seed, sums: SumTable) -> list[int]:
-    """Numbers of the sums of a seed: its own, those of its floor and those without an extension, -1
-    for none.
-    """
-    row = one.row
-    if one.evaluation.further(row):
-        return [-1, -1, -1]
-    others = (one.against_floor, one.against_plain)
-    return [
-        sums.add(one.evaluation, row),
-        *(sums.add(other.other, other.row) if other and other.sums else -1 for other in others),
-    ]
+def _line(name: str, key: LineKey, points: Sequence[SectionKey], report: Report) -> dict:
+    """Columns of a line, and its origin: folders, commits, machines and seeds, and a command.
 
-
-def _line(name: str, key: tuple, points: Sequence[SectionKey], report: Report) -> dict:
-    """Columns of a line, and where it comes from: folders, commits and machines of its seeds, and
-    the command that measures it again.
-    """
-    kind, (encoding, extension, scale, source, task) = key[0], key[6:]
-    point, facts = points[0], points[0].behind
-    told_apart = (
-        encoding if facts.encoding == "served" else facts.encoding
-    )  # settings of an engine have colours of their own
-    colour, (of_extension, dash) = encoding_look(told_apart)[0], extension_look(facts.extension)
-    if getattr(point, "foreign", False):
-        colour = of_extension = len(OKABE_ITO) + FOREIGN.index(
-            foreign_pens([point.method])[point.method].colour
-        )
-    own = list(
+    The command measures it again."""
+    point = points[0]
+    facts = point.behind
+    looks = _looks(point)
+    evaluations = list(
         {
-            id(one.evaluation): one.evaluation for point in points for one in point.seeds or ()
+            id(seed.evaluation): seed.evaluation for each in points for seed in each.seeds or ()
         }.values()
     )
-    folders, machines, commits = {}, {}, {}
-    for one in own:
-        origin = report.origins[one.origin]
-        folders[short_path(shown_folder(one.origin if one.rows_alone else one.origin.parent))] = (
-            None
-        )
-        for row in one.rows:
-            commits[row["commit"] or "outside git"] = None
-            machines[_machine(one.machines.get(str(row["length"])) or origin.provenance)] = None
-    measured = (
-        {point.length for point in points}
-        if kind in ("length", "task")
-        else {row["length"] for one in own for row in one.rows}
-    )
-    again = command(own, report.origins, sorted(measured)) if own else None
+    origins = _origins(evaluations, report)
+    lengths = {row["length"] for evaluation in evaluations for row in evaluation.rows}
+    if key.kind in ("length", "task"):
+        lengths = {each.length for each in points}
+    again = None
+    if evaluations:
+        again = command(evaluations, report.origins, sorted(lengths))
+        again = again and FOLDER.sub(lambda path: short_path(path[0]), again)
+    # the id of a line is written into links, so its text stays
+    text = repr((name, (key.kind, *key.section, *key[2:])))
     return {
-        "id": f"{zlib.crc32(repr((name, key)).encode()):08x}",
-        "kind": kind,
+        "id": f"{zlib.crc32(text.encode()):08x}",
+        "kind": key.kind,
         **{column: getattr(point, column) for column in SECTION},
         "unstated": getattr(point, "unstated", None),
-        "encoding": encoding, "extension": extension, "scale_attention": scale,
-        "source": source or name or None, "task": task,
-        "trained_in": facts.trained_in, "tuned_from": facts.tuned_from, "untested": point.untested,
-        "colours": [colour, of_extension], "dash": dash if extension != "none" else 0,
-        "from": list(folders), "commits": list(commits), "machines": list(machines),
-        "seeds": sorted({one.first["seed"] for one in own}),
-        "command": again and FOLDER.sub(lambda path: short_path(path[0]), again),
-    }  # fmt: skip
+        "encoding": key.encoding,
+        "extension": key.extension,
+        "scale_attention": key.scale,
+        "source": key.source or name or None,
+        "task": key.task,
+        "trained_in": facts.trained_in,
+        "tuned_from": facts.tuned_from,
+        "untested": point.untested,
+        "colours": [looks.encoding, looks.extension],
+        "dash": looks.dash if key.extension != "none" else 0,
+        "from": origins.folders,
+        "commits": origins.commits,
+        "machines": origins.machines,
+        "seeds": sorted({evaluation.first["seed"] for evaluation in evaluations}),
+        "command": again,
+    }
 
 
-def _machine(said: Mapping) -> str:
+class Looks(NamedTuple):
+    """Numbers of the colours of an encoding and of an extension, and of a dash."""
+
+    encoding: int
+    extension: int
+    dash: int
+
+
+def _looks(point: SectionKey) -> Looks:
+    facts = point.behind
+    extension, dash = extension_look(facts.extension)
+    if getattr(point, "foreign", False):
+        pen = foreign_pens([point.method])[point.method]
+        foreign = len(OKABE_ITO) + FOREIGN.index(pen.colour)
+        return Looks(foreign, foreign, dash)
+    # settings of an engine have colours of their own
+    name = point.encoding if facts.encoding == "served" else facts.encoding
+    encoding, _ = encoding_look(name)
+    return Looks(encoding, extension, dash)
+
+
+class Origins(NamedTuple):
+    """Folders of a line's trainings, commits and machines, each once."""
+
+    folders: list[str]
+    commits: list[str]
+    machines: list[str]
+
+
+def _origins(evaluations: Sequence[Evaluation], report: Report) -> Origins:
+    folders: dict[str, None] = {}
+    commits: dict[str, None] = {}
+    machines: dict[str, None] = {}
+    for evaluation in evaluations:
+        path = evaluation.origin if evaluation.rows_alone else evaluation.origin.parent
+        folders[short_path(shown_folder(path))] = None
+        provenance = report.origins[evaluation.origin].provenance
+        for row in evaluation.rows:
+            commits[row["commit"] or "outside git"] = None
+            machines[_machine(evaluation.machines.get(str(row["length"])) or provenance)] = None
+    return Origins(list(folders), list(commits), list(machines))
+
+
+def _machine(provenance: Mapping) -> str:
     """Device, processor, platform and versions in one line."""
-    versions = said["versions"] if isinstance(said.get("versions"), dict) else {}
-    parts = [
-        *(said.get(name) for name in ("device", "processor", "platform")),  # fmt: skip
-        *(f"{name} {versions[name]}" for name in ("posbench", "torch") if name in versions),
-    ]
+    versions = provenance.get("versions")
+    if not isinstance(versions, dict):
+        versions = {}
+    parts = [provenance.get(name) for name in ("device", "processor", "platform")]
+    parts += [f"{name} {versions[name]}" for name in ("posbench", "torch") if name in versions]
     return ", ".join(str(part) for part in parts if part) or "unknown"
