@@ -1,5 +1,4 @@
-"""CSVs of losses added to a report of runs: rows.csv of another posbench, or numbers that somebody
-else measured.
+"""CSVs of losses in a report of runs: rows.csv of another posbench, or numbers of others.
 
 results/README.md lists the columns of a CSV of others. Such losses are drawn and listed under the
 file's name, and are never paired."""
@@ -9,7 +8,7 @@ import io
 import math
 import operator
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import read_bytes
 from posbench.report.curves import interval, means
 from posbench.report.records import SECTION, CurvePoint, grouped, read_points
+from posbench.report.table_formats import METHOD
 from posbench.results.evaluation import Evaluation
 from posbench.results.evidence import check_folder
 from posbench.results.search import ROWS
@@ -26,17 +26,8 @@ from posbench.runs.rows import SETTING, read_csv, whole_lines
 
 STATED = ("protocol", "data", "tokenizer", "train_len")
 OF_ONE = ("run_id", "eval_id", *STATED)  # columns that rows of one evaluation share
-SAME = (
-    *STATED,
-    "encoding",
-    "extension",
-    "scale_attention",
-    "length",
-    "window",
-    "n_seeds",
-    "n_targets",
-    "n_units",
-)
+SAME = (*STATED, *METHOD, "length", "window", "n_seeds", "n_targets", "n_units")
+# columns of a curve.csv
 OF_TARGETS = (
     "difference",
     "half_width",
@@ -45,74 +36,33 @@ OF_TARGETS = (
     "gain_lower",
     "change",
     "change_half_width",
-)  # columns of a curve.csv
+)
 ALIKE = (*STATED, "dtype", "position", "n_targets", "n_units", "n_bytes")
-KEY = (
-    *STATED,
-    "encoding",
-    "extension",
-    "scale_attention",
-    "length",
-)  # columns of others that one point has in common
+KEY = (*STATED, *METHOD, "length")  # columns of others that one point has in common
 LOSSES = ("nll", "floor", "low", "high")
-READ = {
-    *KEY,
-    *LOSSES,
-    "ppl",
-    "seed",
-    "method",
-    "label",
-    "run_id",
-    "eval_id",
-}  # columns of others that are not passed over
+# columns of others that are not passed over
+READ = {*KEY, *LOSSES, "ppl", "seed", "method", "label", "run_id", "eval_id"}
+# groups of columns, of each of which a CSV of others needs one
+NEEDED = (("length",), ("nll", "ppl"), ("method", "label", "encoding"))
 WANTED = "give a CSV with at least the columns method, length and nll, as results/README.md says"
 
 
 def read_foreign(path: Path, source: str | None) -> tuple[list[Evaluation], list[CurvePoint]]:
-    """Evaluations of a rows.csv, or points of a CSV of others; the other list is empty. Raises
-    ConfigError for a file that is neither.
+    """Evaluations of a rows.csv, or points of a CSV of others; the other list is empty.
+
+    Raises ConfigError for a file that is neither.
     """
     try:
         if path.name == ROWS:
             check_folder(path.parent)
-        lines = io.StringIO(read_bytes(path).decode("utf-8-sig"), newline="")
-        head = lines.readline()
-        lines.seek(0)
-        table = csv.DictReader(lines, delimiter=max(",;\t", key=head.count))
-        names = [str(name).strip().lower() for name in table.fieldnames or ()]
-        columns = dict(zip(names, table.fieldnames or (), strict=True))
-        if name := repeated(name for name in names if name in READ):
-            raise ConfigError(
-                f"{path} has two columns named {name}: remove one, or give it another name."
-            )
-        if {"run_id", "eval_id"} <= set(columns) and (rows := read_csv(path)):
-            apart = grouped(printable(rows), operator.itemgetter(*OF_ONE)).values()
-            return [Evaluation(own, path, _setting(own[0]), source=source) for own in apart], []
-        kinds = (("length",), ("nll", "ppl"), ("method", "label", "encoding"))
-        if lacking := [" or ".join(names) for names in kinds if not set(names) & set(columns)]:
-            said = (
-                f"has no column {', and none '.join(lacking)}, but"
-                f" {printable(', '.join(columns)) or 'none'}"
-            )
-            raise ConfigError(f"{path} {said}: {WANTED}.")
-        cells: dict[tuple, dict[str | None, dict]] = defaultdict(dict)
-        for row in whole_lines(table, path):
-            try:
-                line = _typed(
-                    {
-                        name: str(printable(str(row[column] or "").strip()))
-                        for name, column in columns.items()
-                    }
-                )
-                key = tuple(line[name] for name in KEY)
-                if line["seed"] in cells[key]:
-                    said = f"{' '.join(key[4:7])} at length {line['length']} appears twice"
-                    raise ValueError(
-                        f"{said}: distinguish the lines by method, or by a column seed"
-                    )
-            except ValueError as error:
-                raise ConfigError(f"{path}, line {table.line_num}: {error}.") from None
-            cells[key][line["seed"]] = line
+        table = _csv_reader(path)
+        columns = _columns(table, path)
+        if {"run_id", "eval_id"} <= set(columns):
+            rows = read_csv(path)
+            if rows:
+                return _evaluations(rows, path, source), []
+        _check_needed(columns, path)
+        cells = _lines_by_key(table, columns, path)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(
             f"{path} cannot be read as CSV ({error}): give text in UTF-8, with a header and a line"
@@ -122,56 +72,113 @@ def read_foreign(path: Path, source: str | None) -> tuple[list[Evaluation], list
         raise ConfigError(str(error)) from error
     if not cells:
         raise ConfigError(f"{path} holds no line below its header: {WANTED}.")
-    return [], [
-        _mean_point(dict(zip(KEY, key, strict=True)), list(seeds.values()), source)
-        for key, seeds in cells.items()
+    points = [
+        _mean_point(dict(zip(KEY, key, strict=True)), list(by_seed.values()), source)
+        for key, by_seed in cells.items()
     ]
+    return [], points
+
+
+def _csv_reader(path: Path) -> csv.DictReader:
+    """Reader of a CSV, divided by what its header has most of."""
+    text = io.StringIO(read_bytes(path).decode("utf-8-sig"), newline="")
+    header = text.readline()
+    text.seek(0)
+    return csv.DictReader(text, delimiter=max(",;\t", key=header.count))
+
+
+def _columns(table: csv.DictReader, path: Path) -> dict[str, str]:
+    """{name in lower case: name in the header}. Raises ConfigError for two of one name."""
+    header = table.fieldnames or ()
+    names = [str(name).strip().lower() for name in header]
+    twice = repeated(name for name in names if name in READ)
+    if twice:
+        raise ConfigError(
+            f"{path} has two columns named {twice}: remove one, or give it another name."
+        )
+    return dict(zip(names, header, strict=True))
+
+
+def _check_needed(columns: Mapping[str, str], path: Path) -> None:
+    """Raise ConfigError if a CSV of others lacks a column that it needs."""
+    lacking = [" or ".join(names) for names in NEEDED if not set(names) & set(columns)]
+    if lacking:
+        present = printable(", ".join(columns)) or "none"
+        raise ConfigError(
+            f"{path} has no column {', and none '.join(lacking)}, but {present}: {WANTED}."
+        )
+
+
+def _evaluations(rows: list[dict], path: Path, source: str | None) -> list[Evaluation]:
+    """Evaluations of the rows of a rows.csv."""
+    parts = grouped(printable(rows), operator.itemgetter(*OF_ONE)).values()
+    return [Evaluation(part, path, _setting(part[0]), source=source) for part in parts]
+
+
+def _lines_by_key(
+    table: csv.DictReader, columns: Mapping[str, str], path: Path
+) -> dict[tuple, dict[str | None, dict]]:
+    """{values of KEY: {seed: line}}. Raises ConfigError, with its number, for a faulty line."""
+    cells: dict[tuple, dict[str | None, dict]] = defaultdict(dict)
+    for row in whole_lines(table, path):
+        texts = {
+            name: str(printable(str(row[column] or "").strip())) for name, column in columns.items()
+        }
+        try:
+            line = _typed(texts)
+            by_seed = cells[tuple(line[name] for name in KEY)]
+            if line["seed"] in by_seed:
+                method = " ".join(line[name] for name in METHOD)
+                raise ValueError(
+                    f"{method} at length {line['length']} appears twice: distinguish the lines by"
+                    " method, or by a column seed"
+                )
+        except ValueError as error:
+            raise ConfigError(f"{path}, line {table.line_num}: {error}.") from None
+        by_seed[line["seed"]] = line
+    return cells
 
 
 def stated(points: Iterable[CurvePoint], path: Path, source: str | None) -> list[CurvePoint]:
-    """Points with the intervals and G that a curve.csv beside a rows.csv states for the same means,
-    which had every target's loss.
+    """Points with the intervals and G that a curve.csv beside a rows.csv states for the same means.
+
+    It had every target's loss.
     """
     beside = path.with_name("curve.csv")
     if path.name != ROWS or not beside.is_file():
         return list(points)
     same_as = operator.attrgetter(*SAME)
-    known, found = grouped(read_points(beside), same_as), []
+    in_curve = grouped(read_points(beside), same_as)
+    completed = []
     for point in points:
-        same = (
-            known.get(same_as(point), ())
-            if point.source == source and point.nll is not None
-            else ()
-        )
-        alike = (
-            one
-            for one in same
-            if one.nll is not None and math.isclose(point.nll, one.nll, rel_tol=1e-9)
-        )
-        other = next(alike, point)
-        found.append(replace(point, **{name: getattr(other, name) for name in OF_TARGETS}))
-    return found
+        twin = point
+        if point.source == source and point.nll is not None:
+            same_losses = (
+                other
+                for other in in_curve.get(same_as(point), ())
+                if other.nll is not None and math.isclose(point.nll, other.nll, rel_tol=1e-9)
+            )
+            twin = next(same_losses, point)
+        completed.append(replace(point, **{name: getattr(twin, name) for name in OF_TARGETS}))
+    return completed
 
 
 def _setting(row: dict) -> str:
-    """Setting of a row in words, counting its targets and units in front, since a CSV may say no
-    more.
-    """
-    targets = "" if row["position"] else f"{row['n_targets']} targets in "
-    counted, said = (
-        f"{targets}{row['n_units']} {row['sem_unit']}s, {row['dtype']}",
-        row.get(SETTING),
-    )
-    return (
-        said if said and said.startswith(counted) else f"{counted}; {said or 'a CSV says no more'}"
-    )
+    """Setting of a row in words; its targets and units in front, since a CSV may say no more."""
+    units = f"{row['n_units']} {row['sem_unit']}s, {row['dtype']}"
+    counts = units if row["position"] else f"{row['n_targets']} targets in {units}"
+    setting = row.get(SETTING)
+    if setting and setting.startswith(counts):
+        return setting
+    return f"{counts}; {setting or 'a CSV says no more'}"
 
 
-def match_setting(evaluation: Evaluation, own: Iterable[Evaluation]) -> Evaluation:
-    """A CSV's evaluation with the setting of one of `own` on equal text, tokens and numbers, if it
-    states no other: they share a table.
+def match_setting(evaluation: Evaluation, others: Iterable[Evaluation]) -> Evaluation:
+    """A CSV's evaluation with the setting of one on equal text, tokens and numbers.
+
+    They share a table. It keeps its own setting where it states another.
     """
-    for other in own:
+    for other in others:
         alike = any(
             all(evaluation.first[name] == row[name] for name in ALIKE) for row in other.rows
         )
@@ -180,109 +187,149 @@ def match_setting(evaluation: Evaluation, own: Iterable[Evaluation]) -> Evaluati
     return evaluation
 
 
-def _typed(cells: dict[str, str]) -> dict:
-    """Values of a line of a CSV of others by name, losses in nats per token; None where it has
-    none. Raises ValueError, in words.
+def _typed(texts: Mapping[str, str]) -> dict:
+    """{column: value} of a line of a CSV of others, losses in nats per token; None for no value.
+
+    Raises ValueError, in words.
     """
-    line: dict = dict.fromkeys((*KEY, "seed", *LOSSES)) | {
-        name: text or None for name, text in cells.items()
-    }
-    for name in ("length", "train_len", *LOSSES, "ppl"):
-        text, whole = cells.get(name) or "nan", name in ("length", "train_len")
-        try:
-            value = float(text)
-        except ValueError:
-            raise ValueError(f"{name}={text} is not a number: write it like 3.52") from None
-        if whole and cells.get(name) and not (value >= 1 and value % 1 == 0):
-            raise ValueError(
-                f"{name}={text} is not a number of tokens: give a whole number above 0"
-            )
-        if whole and MOST_TOKENS < value < math.inf:
-            raise ValueError(
-                f"{name}={text} is more than the {MOST_TOKENS:,} tokens that are read: give a"
-                " length in tokens"
-            )
-        if not whole and MOST_NATS < abs(value) < math.inf and (name != "ppl" and "nll" in cells):
-            raise ValueError(
-                f"{name}={text} is no loss in nats per token: give a number up to {MOST_NATS:g}"
-            )
-        if not whole and "nll" not in cells and value <= 0:
-            raise ValueError(f"{name}={value:g} is not a perplexity: give a number above 0")
-        value = math.log(value) if not whole and "nll" not in cells else value
-        line[name] = (int(value) if whole else value) if math.isfinite(value) else None
-    line["nll"] = line["nll"] if "nll" in cells else line["ppl"]
+    line: dict = dict.fromkeys((*KEY, "seed", *LOSSES))
+    line |= {name: text or None for name, text in texts.items()}
+    line["length"] = _tokens("length", texts.get("length"))
+    line["train_len"] = _tokens("train_len", texts.get("train_len"))
+    in_nats = "nll" in texts
+    for name in LOSSES:
+        line[name] = _nats(name, texts.get(name), in_nats)
+    perplexity = _nats("ppl", texts.get("ppl"), in_nats)
+    line["ppl"] = perplexity
+    if not in_nats:
+        line["nll"] = perplexity
     method = line.get("method") or line.get("label")
-    if not (method or line["encoding"]) or line["length"] is None:
-        raise ValueError(
-            f"there is no {'length' if method or line['encoding'] else 'method'}: each line"
-            " needs one"
-        )
-    low, high = (
-        -math.inf if line["low"] is None else line["low"],
-        math.inf if line["high"] is None else line["high"],
-    )
-    if not low <= high or line["nll"] is not None and not low <= line["nll"] <= high:
-        raise ValueError(
-            f"the loss lies outside of its interval, low={cells.get('low')} to"
-            f" high={cells.get('high')}: correct one"
-        )
-    line["extension"] = line["extension"] or (method if method and line["encoding"] else "none")
-    return line | {
-        "encoding": line["encoding"] or method,
-        "scale_attention": line["scale_attention"] or "none",
-    }
+    encoding = line["encoding"]
+    if not method and not encoding:
+        raise ValueError("there is no method: each line needs one")
+    if line["length"] is None:
+        raise ValueError("there is no length: each line needs one")
+    _check_interval(line, texts)
+    line["encoding"] = encoding or method
+    line["extension"] = line["extension"] or (method if method and encoding else "none")
+    line["scale_attention"] = line["scale_attention"] or "none"
+    return line
 
 
-def _mean_point(key: dict, seeds: list[dict], source: str | None) -> CurvePoint:
-    """Mean over seeds, with the interval that the file states for one seed, or Student's t over
-    several.
+def _number(name: str, text: str | None) -> float:
+    """Number of a cell, nan of an empty one. Raises ValueError, in words, for anything else."""
+    try:
+        return float(text or "nan")
+    except ValueError:
+        raise ValueError(f"{name}={text} is not a number: write it like 3.52") from None
+
+
+def _tokens(name: str, text: str | None) -> int | None:
+    """Number of tokens of a cell; None of an empty one. Raises ValueError, in words."""
+    value = _number(name, text)
+    if text and not (value >= 1 and value % 1 == 0):
+        raise ValueError(f"{name}={text} is not a number of tokens: give a whole number above 0")
+    if MOST_TOKENS < value < math.inf:
+        raise ValueError(
+            f"{name}={text} is more than the {MOST_TOKENS:,} tokens that are read: give a length"
+            " in tokens"
+        )
+    return int(value) if math.isfinite(value) else None
+
+
+def _nats(name: str, text: str | None, in_nats: bool) -> float | None:
+    """Loss of a cell in nats, or of a perplexity unless `in_nats`; None if it is not finite.
+
+    Raises ValueError, in words. A perplexity beside losses in nats is not checked.
     """
-    nll, half, _ = interval(
-        [(math.nan if one["nll"] is None else one["nll"], None) for one in seeds], ""
-    )
-    floor = means(seeds, ("floor",))["floor"]
-    low, high = (
-        (seeds[0]["low"], seeds[0]["high"])
-        if len(seeds) == 1
-        else (None, None)
-        if half is None
-        else (nll - half, nll + half)
-    )
-    difference = None if floor is None or nll is None else nll - floor
-    losses = {"nll": nll, "floor": floor, "difference": difference, "low": low, "high": high}
+    value = _number(name, text)
+    if not in_nats:
+        if value <= 0:
+            raise ValueError(f"{name}={value:g} is not a perplexity: give a number above 0")
+        value = math.log(value)
+    elif name != "ppl" and MOST_NATS < abs(value) < math.inf:
+        raise ValueError(
+            f"{name}={text} is no loss in nats per token: give a number up to {MOST_NATS:g}"
+        )
+    return value if math.isfinite(value) else None
+
+
+def _check_interval(line: Mapping, texts: Mapping[str, str]) -> None:
+    """Raise ValueError if the loss of a line lies outside of its interval."""
+    low = -math.inf if line["low"] is None else line["low"]
+    high = math.inf if line["high"] is None else line["high"]
+    loss_is_outside = line["nll"] is not None and not low <= line["nll"] <= high
+    if low > high or loss_is_outside:
+        raise ValueError(
+            f"the loss lies outside of its interval, low={texts.get('low')} to"
+            f" high={texts.get('high')}: correct one"
+        )
+
+
+def _mean_point(key: dict, lines: list[dict], source: str | None) -> CurvePoint:
+    """Mean over the lines of seeds.
+
+    Its interval is that which the file states for one seed, or Student's t over several.
+    """
+    losses = [math.nan if line["nll"] is None else line["nll"] for line in lines]
+    nll, half, _ = interval([(loss, None) for loss in losses], "")
+    low = high = None
+    if len(lines) == 1:
+        low = lines[0]["low"]
+        high = lines[0]["high"]
+    elif half is not None:
+        low = nll - half
+        high = nll + half
+    floor = means(lines, ("floor",))["floor"]
     return CurvePoint(
-        **key, setting=None, untested=False, n_seeds=len(seeds), source=source, **losses
+        **key,
+        setting=None,
+        untested=False,
+        n_seeds=len(lines),
+        source=source,
+        nll=nll,
+        floor=floor,
+        difference=None if floor is None or nll is None else nll - floor,
+        low=low,
+        high=high,
     )
 
 
 def place(
-    points: Iterable[CurvePoint], own: list[list[CurvePoint]], csv_path: Path | None
+    points: Iterable[CurvePoint], sections: list[list[CurvePoint]], csv_path: Path | None
 ) -> list[list[CurvePoint]]:
-    """Add each point to every section of `own` that its stated columns do not contradict; the rest
-    get sections of their own.
+    """Sections, and each point in every one that its stated columns do not contradict.
+
+    The rest get sections of their own.
     """
-    result = [list(curve) for curve in own]
+    result = [list(section) for section in sections]
     for point in sorted(points, key=lambda point: point.train_len is None):
-        by_length = [curve for curve in result if curve[0].window is None]
-        fitting = [
-            curve
-            for curve in by_length
-            if all(getattr(point, name) in (None, getattr(curve[0], name)) for name in STATED)
-        ]
+        fitting = [section for section in result if _fits(point, section)]
         if not fitting:
             if point.train_len is None:
                 raise ConfigError(
                     f"{point.source or csv_path} does not state the training length of its models,"
                     " and no other result here does: add the column train_len."
                 )
-            fitting = [[]]
-            result += fitting
-        unstated = " ".join(name for name in STATED if getattr(point, name) is None) or None
-        for curve in fitting:
-            said = {name: getattr(curve[0] if curve else point, name) for name in SECTION}
-            placed = {
-                name: value or ("not stated" if name in STATED else None)
-                for name, value in said.items()
-            }
-            curve.append(replace(point, **placed, unstated=unstated))
+            result.append([])
+            fitting = [result[-1]]
+        for section in fitting:
+            section.append(_placed(point, section[0] if section else point))
     return result
+
+
+def _fits(point: CurvePoint, section: list[CurvePoint]) -> bool:
+    """True for a section by length that a point's stated columns do not contradict."""
+    first = section[0]
+    return first.window is None and all(
+        getattr(point, name) in (None, getattr(first, name)) for name in STATED
+    )
+
+
+def _placed(point: CurvePoint, first: CurvePoint) -> CurvePoint:
+    """Point with the columns of the first of its section, and the names of those not stated."""
+    columns = {name: getattr(first, name) for name in SECTION}
+    for name in STATED:
+        columns[name] = columns[name] or "not stated"
+    unstated = " ".join(name for name in STATED if getattr(point, name) is None)
+    return replace(point, **columns, unstated=unstated or None)

@@ -1,6 +1,4 @@
-"""Rows, and points of a report, as a pandas DataFrame: the numbers of its tables and figures, with
-the values behind the labels.
-"""
+"""Rows, and points of a report, as a pandas DataFrame, with the values behind the labels."""
 
 import warnings
 from collections.abc import Iterable
@@ -31,77 +29,76 @@ RECORDS: dict[str, type[SectionKey]] = {
     "accuracy": Score,
     "position": CurvePoint,
 }
+# {field of Facts: column}
 BEHIND = {
     "encoding": "encoding_name",
     "extension": "extension_name",
     "trained_in": "trained_in",
     "tuned_from": "tuned_from",
+    "steps": "train_steps",
 }
-BEHIND |= {"steps": "train_steps"}
 
 
 def read_rows(paths: str | Path | Iterable[str | Path]) -> "pandas.DataFrame":
-    """DataFrame of the rows of runs, reports, bundles, CSVs or globs, each row once. Damaged files
-    are skipped with a warning.
+    """DataFrame of the rows of runs, reports, bundles, CSVs or globs, each row once.
+
+    Damaged files are skipped with a warning.
     """
-    named = find_results([paths] if isinstance(paths, str | Path) else paths)
-    files = [(read_eval, path) for path in named.eval_files()]
-    files += [
-        (_read_checked, path)
-        for path in (*named.csvs, *(folder / ROWS for folder in named.evidence))
-    ]
-    found: dict[tuple, dict] = {}
-    damaged = []
+    results = find_results([paths] if isinstance(paths, str | Path) else paths)
+    csvs = [*results.csvs, *(folder / ROWS for folder in results.evidence)]
+    files = [(read_eval, path) for path in results.eval_files()]
+    files += [(_read_checked, path) for path in csvs]
+    rows: dict[tuple, dict] = {}
+    errors = []
     for reader, path in files:
         try:
             for row in reader(path):
-                found.setdefault(key(row), row)
+                rows.setdefault(key(row), row)
         except RunError as error:
-            damaged.append(error)
-    if damaged and not found:
-        raise damaged[0]
-    for error in damaged:
+            errors.append(error)
+    if errors and not rows:
+        raise errors[0]
+    for error in errors:
         warnings.warn(f"Left out: {error}", stacklevel=3)
-    return row_frame(found.values())
+    return row_frame(rows.values())
 
 
 def _read_checked(path: Path) -> list[dict]:
-    """Rows of a CSV. Raises RunError too if it is not the one that a list of hashes beside it
-    names.
-    """
+    """Rows of a CSV. Raises RunError too if it is not the one that hashes beside it name."""
     if path.name == ROWS:
         check_folder(path.parent)
     return read_csv(path)
 
 
 def row_frame(rows: Iterable[dict]) -> "pandas.DataFrame":
-    """DataFrame with one column for each of posbench.runs.columns.TABLE. A missing number is NaN,
-    or <NA> among whole numbers.
+    """DataFrame with one column for each of posbench.runs.columns.TABLE.
+
+    A missing number is NaN, or <NA> among whole numbers.
     """
     import pandas
 
-    return pandas.DataFrame(
-        list(rows), columns=[column.name for column in TABLE], dtype=object
-    ).astype(DTYPES)
+    columns = [column.name for column in TABLE]
+    return pandas.DataFrame(list(rows), columns=columns, dtype=object).astype(DTYPES)
 
 
 def read(paths: str | Path | Iterable[str | Path], what: str = "curve") -> "pandas.DataFrame":
-    """Points of runs, reports, bundles, CSVs or globs; see posbench.frame. ConfigError for an
-    unknown `what`, RunError for damage.
+    """Points of runs, reports, bundles, CSVs or globs; see posbench.frame.
+
+    Raises ConfigError for an unknown `what`, RunError for damage.
     """
     if what not in RECORDS:
         raise ConfigError(
             f"what={what!r} is not a table of a report{did_you_mean(str(what), RECORDS)}: choose"
             f" from {', '.join(RECORDS)}."
         )
-    named = find_results([paths] if isinstance(paths, str | Path) else paths)
+    results = find_results([paths] if isinstance(paths, str | Path) else paths)
     report = collect(
-        named.eval_files(),
+        results.eval_files(),
         "",
         "scripts/run.py",
-        named.csvs,
+        results.csvs,
         skip_damaged=True,
-        evidence=named.evidence,
+        evidence=results.evidence,
     )
     sections = {
         "curve": report.sections,
@@ -109,84 +106,93 @@ def read(paths: str | Path | Iterable[str | Path], what: str = "curve") -> "pand
         "accuracy": report.scores,
         "position": report.stretches.values(),
     }
-    return frame([one for section in sections[what] for one in section], RECORDS[what])
+    points = [point for section in sections[what] for point in section]
+    return frame(points, RECORDS[what])
 
 
 def frame(records: Iterable[SectionKey], kind: type[SectionKey]) -> "pandas.DataFrame":
-    """DataFrame of records, with a column for each of a CSV of `kind` and for each of BEHIND. A
-    missing number is <NA> or NaN.
+    """DataFrame of records, with a column for each of a CSV of `kind` and for each of BEHIND.
+
+    A missing number is <NA> or NaN.
     """
     import pandas
 
-    hints = get_type_hints(kind)
-    columns = {
-        one.name: _column_dtype(hints[one.name])
-        for one in fields(kind)
-        if one.metadata.get("column", True)
-    }
-    behind = {
-        BEHIND[one.name]: _column_dtype(get_type_hints(Facts)[one.name])
-        for one in fields(Facts)
-        if one.name in BEHIND
-    }
-    table = [
-        [*(getattr(one, name) for name in columns), *(getattr(one.behind, name) for name in BEHIND)]
-        for one in records
-    ]
-    return pandas.DataFrame(table, columns=[*columns, *behind], dtype=object).astype(
-        columns | behind
-    )
+    types = get_type_hints(kind)
+    types_behind = get_type_hints(Facts)
+    dtypes = {name: _column_dtype(types[name]) for name in _csv_columns(kind)}
+    dtypes_behind = {column: _column_dtype(types_behind[name]) for name, column in BEHIND.items()}
+    table = []
+    for record in records:
+        values = [getattr(record, name) for name in dtypes]
+        table.append([*values, *(getattr(record.behind, name) for name in BEHIND)])
+    columns = [*dtypes, *dtypes_behind]
+    return pandas.DataFrame(table, columns=columns, dtype=object).astype(dtypes | dtypes_behind)
+
+
+def _csv_columns(kind: type[SectionKey]) -> list[str]:
+    """Columns of a CSV of these records."""
+    return [field.name for field in fields(kind) if field.metadata.get("column", True)]
 
 
 def records(table: "pandas.DataFrame") -> list[CurvePoint] | list[Score]:
-    """The points, or scores of tasks, that a frame was made of, in its order. What it has no column
-    for is unknown.
+    """The points, or scores of tasks, that a frame was made of, in its order.
+
+    What it has no column for is unknown.
     """
     import pandas
 
     kind = Score if "task" in table else CurvePoint
-    names = [one.name for one in fields(kind) if one.metadata.get("column", True)]
-    filled = table.reindex(columns=[*names, *BEHIND.values()]).astype(object)
-    found = []
+    columns = [*_csv_columns(kind), *BEHIND.values()]
+    filled = table.reindex(columns=columns).astype(object)
+    points = []
     for line in filled.where(pandas.notna(filled), None).to_dict("records"):
-        label = {name: line[name] or "none" for name in METHOD} | {
-            "untested": bool(line["untested"])
-        }
         facts = {name: line.pop(column) for name, column in BEHIND.items()}
-        known = {
-            **facts,
-            "encoding": facts["encoding"] or label["encoding"],
-            "extension": facts["extension"] or label["extension"],
-        }
-        found.append(kind(**line | label, facts=Facts(**known, line=label["encoding"])))
-    return found
+        for name in METHOD:
+            line[name] = line[name] or "none"
+        line["untested"] = bool(line["untested"])
+        facts["encoding"] = facts["encoding"] or line["encoding"]
+        facts["extension"] = facts["extension"] or line["extension"]
+        points.append(kind(**line, facts=Facts(**facts, line=line["encoding"])))
+    return points
 
 
 def by_source(paths: Iterable[str | Path], what: str = "curve") -> "pandas.DataFrame":
-    """Frame of several sweeps, the folder of each in `source`, CSVs beside the first. Those without
-    rows are in attrs["empty"].
+    """Frame of several sweeps, the folder of each in `source`, CSVs beside the first.
+
+    Those without rows are in attrs["empty"].
     """
     import pandas
 
-    sweeps: dict[Path, list[Path]] = {}
+    sweeps: dict[Path, list[Path]] = {}  # {folder: runs or reports in it}
     csvs: list[Path] = []
-    for named in (find_results([path]) for path in paths):
-        reports = [*named.evidence, *(path for path in named.csvs if path.name == ROWS)]
-        for path in [*named.runs, *reports]:
-            folder = path.parent if path in named.runs or path.name == ROWS else path
-            sweeps.setdefault(folder.resolve(), []).append(path)
-        csvs += [path for path in named.csvs if path.name != ROWS]
-    tables = {}
+    for path in paths:
+        results = find_results([path])
+        for run in results.runs:
+            sweeps.setdefault(run.parent.resolve(), []).append(run)
+        for folder in results.evidence:
+            sweeps.setdefault(folder.resolve(), []).append(folder)
+        for file in results.csvs:
+            if file.name == ROWS:
+                sweeps.setdefault(file.parent.resolve(), []).append(file)
+            else:
+                csvs.append(file)
+    tables = {}  # {short name of the sweep: frame}
     for folder, name in shortest_endings(list(sweeps)).items():
-        table = read([*sweeps[folder], *([] if tables else csvs)], what)
+        beside = [] if tables else csvs
+        table = read([*sweeps[folder], *beside], what)
         tables[name] = table.assign(source=table.source.fillna(name))
-    known = [table for table in tables.values() if len(table)] or list(tables.values())[:1]
-    found = pandas.concat(known, ignore_index=True) if known else read(csvs, what)
-    found.attrs["empty"] = [name for name, table in tables.items() if not len(table)]
-    return found
+    with_rows = [table for table in tables.values() if len(table)] or list(tables.values())[:1]
+    joined = pandas.concat(with_rows, ignore_index=True) if with_rows else read(csvs, what)
+    joined.attrs["empty"] = [name for name, table in tables.items() if not len(table)]
+    return joined
 
 
 def _column_dtype(hint: object) -> str:
-    return KINDS.get(
-        next(one for one in get_args(hint) or (hint,) if one is not NoneType), "object"
-    )
+    """Dtype of a column by the type of its values, which may be None.
+
+    >>> _column_dtype(int | None), _column_dtype(str)
+    ('Int64', 'object')
+    """
+    options = get_args(hint) or (hint,)
+    value_type = next(option for option in options if option is not NoneType)
+    return KINDS.get(value_type, "object")
