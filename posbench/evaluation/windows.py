@@ -56,50 +56,58 @@ def choose(
     "project" each project that has places gets as many windows, and within it each place is equally
     likely. `documents` is a glob; only documents whose name matches have places. Raises ConfigError
     if no document is long enough or no name matches, and for one project alone."""
-    length_D = file.document_lengths()
-    if documents is not None:
-        length_D = np.where([fnmatchcase(name, documents) for name in file.names], length_D, 0)
-        if not length_D.any():
-            raise ConfigError(
-                f"evaluate.documents={documents} matches none of the {len(file.names)} documents,"
-                f" the first of which is {file.names[0]}: give a glob that fits the whole name."
-            )
+    length_D = _lengths_of(file, documents)
     room_D = np.maximum(length_D - max_length, 0)
-    total, longest = int(room_D.sum()), int(length_D.max(initial=0))
-    if total == 0:
+    if not room_D.any():
+        longest = int(length_D.max(initial=0))
         raise ConfigError(
             f"No document has the {max_length + 1} tokens that evaluate.max_length={max_length}"
             f" needs; the longest has {longest}: lower evaluate.lengths and evaluate.max_length to"
             f" {max(1, longest - 1)}, or give longer documents (books with data=books, or for a"
             " checkpoint those of every split with evaluate.split=all)."
         )
-    rng, unit_D = np.random.default_rng(seed), np.arange(len(file.names))
+    rng = np.random.default_rng(seed)
     if unit == "document":
-        found = [_spread(room_D, windows, n_targets, rng)]
+        unit_D = np.arange(len(file.names))
+        document_N, within_N = _spread(room_D, windows, n_targets, rng)
     else:
-        unit_D = np.unique([name.partition("/")[0] for name in file.names], return_inverse=True)[
-            1
-        ]  # a project is the first folder
-        parts = np.unique(unit_D[room_D > 0])
-        if len(parts) == 1:
+        unit_D = _projects(file)
+        units = np.unique(unit_D[room_D > 0])
+        if len(units) == 1:
             raise ConfigError(
                 f"evaluate.unit={unit} takes intervals over projects, and all documents with"
                 f" {max_length + 1} tokens are of one"
                 f" ({file.names[int(np.argmax(room_D))].partition('/')[0]}): leave evaluate.unit"
                 " out, or choose a text of several, such as evaluate.text=projects."
             )
-        found = [
-            _spread(np.where(unit_D == part, room_D, 0), windows // len(parts), n_targets, rng)
-            for part in parts
-        ]
-    document_N, within_N = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
-    return Windows(
-        file,
-        np.asarray(file.starts)[document_N] + max_length + within_N,
-        document_N,
-        n_targets,
-        unit_D,
-    )
+        places = []
+        for unit_number in units:
+            room_of_unit_D = np.where(unit_D == unit_number, room_D, 0)
+            places.append(_spread(room_of_unit_D, windows // len(units), n_targets, rng))
+        document_N, within_N = (np.concatenate(arrays) for arrays in zip(*places, strict=True))
+    last_N = np.asarray(file.starts)[document_N] + max_length + within_N
+    return Windows(file, last_N, document_N, n_targets, unit_D)
+
+
+def _lengths_of(file: TokenFile, documents: str | None) -> np.ndarray:
+    """Tokens of each document, 0 where its name does not match the glob `documents`."""
+    length_D = file.document_lengths()
+    if documents is None:
+        return length_D
+    length_D = np.where([fnmatchcase(name, documents) for name in file.names], length_D, 0)
+    if not length_D.any():
+        raise ConfigError(
+            f"evaluate.documents={documents} matches none of the {len(file.names)} documents,"
+            f" the first of which is {file.names[0]}: give a glob that fits the whole name."
+        )
+    return length_D
+
+
+def _projects(file: TokenFile) -> np.ndarray:
+    """Number of the project of each document, which is the first folder of its name."""
+    folders = [name.partition("/")[0] for name in file.names]
+    _, project_D = np.unique(folders, return_inverse=True)
+    return project_D
 
 
 def _spread(
@@ -108,7 +116,8 @@ def _spread(
     """Documents of a systematic sample of places, and the places within them; room_D: number of
     places of each document.
     """
-    total, edge_D = int(room_D.sum()), np.cumsum(room_D)
+    total = int(room_D.sum())
+    edge_D = np.cumsum(room_D)
     count = max(1, min(windows, total // n_targets))
     place_N = ((np.arange(count) + rng.random()) * total / count).astype(np.int64)
     document_N = np.searchsorted(edge_D, place_N, side="right")

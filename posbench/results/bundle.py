@@ -25,12 +25,13 @@ FORMAT = 1
 NAME = re.compile(
     r"[A-Za-z0-9_][\w.+=-]{0,150}\.(csv|npz|jsonl|json|html|md|tex|svg|png|pdf)", re.A
 )
+UNIX = 3  # as a zip names the system that made it
+REGULAR_FILE = 0o100644  # mode of a file that its owner may write
 NEVER = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip can state
 
-_unpacked: dict[
-    tuple, Path
-] = {}  # folders of the bundles that this process has opened; they vanish with it
-_named: dict[Path, Path] = {}
+# {(path, SHA-256): folder} of the bundles that this process has opened; they vanish with it
+_unpacked: dict[tuple[Path, str], Path] = {}
+_names: dict[Path, Path] = {}  # {folder: its name in messages}
 
 
 def write_bundle(contents: dict[str, bytes], out: Path) -> None:
@@ -44,32 +45,30 @@ def write_bundle(contents: dict[str, bytes], out: Path) -> None:
     about = {"format": FORMAT, "posbench": posbench.__version__, "files": sha256_each(contents)}
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as file:
-        for name, content in [
-            (LISTED, json.dumps(about, indent=1).encode()),
-            *sorted(contents.items()),
-        ]:
-            entry = zipfile.ZipInfo(name, NEVER)
-            entry.compress_type, entry.create_system, entry.external_attr = (
-                zipfile.ZIP_DEFLATED,
-                3,
-                0o100644 << 16,
-            )
-            file.writestr(entry, content)
+        file.writestr(_entry(LISTED), json.dumps(about, indent=1))
+        for name, content in sorted(contents.items()):
+            file.writestr(_entry(name), content)
     write_atomic(out, packed.getvalue())
+
+
+def _entry(name: str) -> zipfile.ZipInfo:
+    """Entry whose bytes do not depend on machine and time."""
+    entry = zipfile.ZipInfo(name, NEVER)
+    entry.compress_type = zipfile.ZIP_DEFLATED
+    entry.create_system = UNIX
+    entry.external_attr = REGULAR_FILE << 16
+    return entry
 
 
 def contents_of(folder: Path) -> dict[str, bytes]:
     """{name: content} of the files of a report's folder, without links and templates."""
-    files = (
-        path
-        for path in sorted(folder.iterdir())
-        if NAME.fullmatch(path.name) and path.is_file() and not path.is_symlink()
-    )
-    return {
-        path.name: read_bytes(path)
-        for path in files
-        if path.name != LISTED and ".template." not in path.name
-    }
+    contents = {}
+    for path in sorted(folder.iterdir()):
+        if path.name == LISTED or ".template." in path.name or not NAME.fullmatch(path.name):
+            continue
+        if path.is_file() and not path.is_symlink():
+            contents[path.name] = read_bytes(path)
+    return contents
 
 
 def unpacked(path: Path) -> Path:
@@ -78,22 +77,12 @@ def unpacked(path: Path) -> Path:
     """
     try:
         packed = read_bytes(path)
-        known = path.resolve(), hashlib.sha256(packed).hexdigest()
-        if known not in _unpacked:
-            contents = _read(packed)
-            kept = tempfile.TemporaryDirectory(
-                prefix="posbench-bundle-", ignore_cleanup_errors=True
-            )
-            atexit.register(kept.cleanup)
-            name = Path(
-                *path.resolve().parts[1:][-2:]
-            )  # pages name a folder by the last two parts of its path
-            folder = _unpacked[known] = Path(kept.name, name)
-            folder.mkdir(parents=True)
-            name_folder(folder, name)
-            for file, content in contents.items():
-                (folder / file).write_bytes(content)
-        return _unpacked[known]
+        key = path.resolve(), hashlib.sha256(packed).hexdigest()
+        if key not in _unpacked:
+            # Pages name a folder by the last two parts of its path.
+            name = Path(*path.resolve().parts[1:][-2:])
+            _unpacked[key] = _write_temporary(_read(packed), name)
+        return _unpacked[key]
     except OSError as error:
         raise RunError(
             f"{path} cannot be unpacked ({error.strerror}): fix this, or leave it out."
@@ -107,40 +96,49 @@ def unpacked(path: Path) -> Path:
         ) from error
 
 
+def _write_temporary(contents: dict[str, bytes], name: Path) -> Path:
+    """A folder with these files that vanishes with the process."""
+    temporary = tempfile.TemporaryDirectory(prefix="posbench-bundle-", ignore_cleanup_errors=True)
+    atexit.register(temporary.cleanup)
+    folder = Path(temporary.name, name)
+    folder.mkdir(parents=True)
+    name_folder(folder, name)
+    for file, content in contents.items():
+        (folder / file).write_bytes(content)
+    return folder
+
+
 def name_folder(folder: Path, name: Path | str) -> None:
     """Make messages and pages of this process call a folder `name`."""
-    _named[folder] = Path(name)
+    _names[folder] = Path(name)
 
 
 def shown_folder(folder: Path) -> str:
     """A folder as messages and pages call it: by its path, unless it has a name."""
-    return next(
-        (
-            str(name / folder.relative_to(known))
-            for known, name in _named.items()
-            if folder.is_relative_to(known)
-        ),
-        str(folder),
-    )
+    for named, name in _names.items():
+        if folder.is_relative_to(named):
+            return str(name / folder.relative_to(named))
+    return str(folder)
 
 
 def _content(file: zipfile.ZipFile, name: str) -> bytes:
     """Content of an entry. Raises BadZipFile for another size than it states, of which no more is
     unpacked.
     """
-    stated = file.getinfo(name).file_size
+    size = file.getinfo(name).file_size
     with file.open(name) as entry:
-        return entry.read(
-            stated + 1
-        )  # without a number zipfile unpacks up to 2 GiB before it looks at the stated size
+        # Without a number zipfile unpacks up to 2 GiB before it looks at the stated size.
+        return entry.read(size + 1)
 
 
 def _read(packed: bytes) -> dict[str, bytes]:
     """{name: content} of a bundle. Raises ValueError, or other errors for damage."""
     with zipfile.ZipFile(io.BytesIO(packed)) as file:
-        if strange := next((name for name in file.namelist() if not NAME.fullmatch(name)), None):
-            raise ValueError(f"{strange[:80]!r} in it is no file of a report")
-        if (size := sum(entry.file_size for entry in file.infolist())) > LARGEST:
+        for name in file.namelist():
+            if not NAME.fullmatch(name):
+                raise ValueError(f"{name[:80]!r} in it is no file of a report")
+        size = sum(entry.file_size for entry in file.infolist())
+        if size > LARGEST:
             raise ValueError(f"it unpacks to {size:,} bytes, and {LARGEST:,} are read")
         contents = {name: _content(file, name) for name in file.namelist()}
     about = json.loads(contents.pop(LISTED))
@@ -149,8 +147,8 @@ def _read(packed: bytes) -> dict[str, bytes]:
             f"its format is {str(about['format'])[:40]}, and {FORMAT} is read: a newer posbench may"
             " have made it"
         )
-    found = sha256_each(contents)
-    if found != about["files"]:
-        other = sorted({*found.items()} ^ {*about["files"].items()})[0][0]
-        raise ValueError(f"{other[:80]} is not the file that {LISTED} lists")
+    hashes = sha256_each(contents)
+    if hashes != about["files"]:
+        name, _ = min({*hashes.items()} ^ {*about["files"].items()})
+        raise ValueError(f"{name[:80]} is not the file that {LISTED} lists")
     return contents

@@ -62,12 +62,9 @@ def _listed(path: Path) -> dict[str, str]:
         if content["format"] != FORMAT:
             raise ValueError(f"its format is {str(content['format'])[:40]}, and {FORMAT} is read")
         files = {str(name): str(digest) for name, digest in content["files"].items()}
-        if strange := [
-            name
-            for name, digest in files.items()
-            if not (NAME.fullmatch(name) and SHA256.fullmatch(digest))
-        ]:
-            raise ValueError(f"{strange[0][:80]!r} in it is no file of a report with its SHA-256")
+        for name, digest in files.items():
+            if not NAME.fullmatch(name) or not SHA256.fullmatch(digest):
+                raise ValueError(f"{name[:80]!r} in it is no file of a report with its SHA-256")
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise RunError(
             f"{path} is no list of hashes ({error}): restore it, or make the report again."

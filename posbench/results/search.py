@@ -14,11 +14,14 @@ from posbench.common.errors import ConfigError, RunError
 from posbench.results.bundle import ENDING, unpacked
 from posbench.runs.directory import Run
 
-ROWS, SUMS, CONFIGS = (
-    "rows.csv",
-    "sums.npz",
-    "configs.jsonl",
-)  # files of a report whose rows can be pooled with others
+# Files of a report whose rows can be pooled with others.
+ROWS = "rows.csv"
+SUMS = "sums.npz"
+CONFIGS = "configs.jsonl"
+WAYS = (
+    "give run directories, a folder of them, the folder or bundle of a report, a CSV of losses,"
+    " or a quoted glob of these."
+)
 RUN_ID = re.compile(r"[A-Za-z0-9_]+-\d+(\+\d+)*-s\d+-[0-9a-f]{10}")
 
 
@@ -43,49 +46,52 @@ class Found:
         return self
 
 
-def find_results(asked: Iterable[object]) -> Found:
+def find_results(names: Iterable[object]) -> Found:
     """Results named by paths and globs: a run itself, a folder of runs, the folder of a report, its
     bundle, a CSV.
 
     Raises ConfigError for a name that leads to none of them, RunError for a .zip that is no sound
     bundle."""
-    named: tuple[dict[Path, Path], ...] = (
-        {},
-        {},
-        {},
-    )  # runs, CSVs and evidence, each once, by its resolved path
-    ways = (
-        "give run directories, a folder of them, the folder or bundle of a report, a CSV of losses,"
-        " or a quoted glob of these."
-    )
-    for name in asked:
-        name = os.path.expanduser(str(name))
-        paths = (
-            [Path(name)]
-            if name and Path(name).exists()
-            else [Path(path) for path in sorted(glob.glob(name))]
-        )
-        paths = [
-            unpacked(path) if path.suffix.lower() == ENDING and path.is_file() else path
-            for path in paths
-        ]
-        csvs = [path for path in paths if path.is_file() and path.suffix.lower() == ".csv"]
-        evidence = [path for path in paths if is_evidence(path)]
-        found = [
-            run for path in paths for run in ([path] if Run(path).has_config else inside(path))
-        ]
-        if not (
-            found or csvs or evidence
-        ):  # reports of before there was evidence have their rows alone
-            csvs = [path / ROWS for path in paths if os.path.isfile(path / ROWS)]
-        if not (found or csvs or evidence):
-            raise ConfigError(f"{printable(name)} matches neither a training nor a CSV: {ways}")
-        for known, new in zip(named, (found, csvs, evidence), strict=True):
-            for path in new:
+    runs: dict[Path, Path] = {}  # {resolved path: path}, so that each is there once
+    csvs: dict[Path, Path] = {}
+    evidence: dict[Path, Path] = {}
+    for name in names:
+        found = _find_named(os.path.expanduser(str(name)))
+        for known, paths in ((runs, found.runs), (csvs, found.csvs), (evidence, found.evidence)):
+            for path in paths:
                 known.setdefault(path.resolve(), path)
-    if not any(named):
-        raise ConfigError(f"runs=[] names nothing: {ways}")
-    return Found(*(list(known.values()) for known in named))
+    if not (runs or csvs or evidence):
+        raise ConfigError(f"runs=[] names nothing: {WAYS}")
+    return Found(list(runs.values()), list(csvs.values()), list(evidence.values()))
+
+
+def _find_named(name: str) -> Found:
+    """Results of one path or glob. Raises as `find_results`."""
+    paths = [_unpacked_bundle(path) for path in _matches(name)]
+    csvs = [path for path in paths if path.is_file() and path.suffix.lower() == ".csv"]
+    evidence = [path for path in paths if is_evidence(path)]
+    runs = []
+    for path in paths:
+        runs += [path] if Run(path).has_config else inside(path)
+    if not (runs or csvs or evidence):
+        # Reports of before there was evidence have their rows alone.
+        csvs = [path / ROWS for path in paths if os.path.isfile(path / ROWS)]
+    if not (runs or csvs or evidence):
+        raise ConfigError(f"{printable(name)} matches neither a training nor a CSV: {WAYS}")
+    return Found(runs, csvs, evidence)
+
+
+def _matches(name: str) -> list[Path]:
+    """The path of this name, or those that match it as a glob."""
+    if name and Path(name).exists():
+        return [Path(name)]
+    return [Path(path) for path in sorted(glob.glob(name))]
+
+
+def _unpacked_bundle(path: Path) -> Path:
+    """The folder of a bundle; any other path itself."""
+    is_bundle = path.suffix.lower() == ENDING and path.is_file()
+    return unpacked(path) if is_bundle else path
 
 
 def is_evidence(folder: Path) -> bool:
@@ -101,7 +107,11 @@ def inside(folder: Path) -> list[Path]:
 
 
 def short_path(path: Path | str) -> str:
-    """Last two parts of a path, so that a page names no folder of the machine."""
+    """Last two parts of a path, so that a page names no folder of the machine.
+
+    >>> short_path("/home/me/results/runs")
+    'results/runs'
+    """
     return "/".join(Path(str(path)).parts[-2:])
 
 
@@ -118,11 +128,11 @@ def run_directories(folder: Path) -> list[Path]:
     read.
     """
     try:
-        with os.scandir(folder) as inside:
-            kept = [
-                Path(item)
-                for item in inside
-                if not item.name.startswith(".") and item.is_dir(follow_symlinks=False)
+        with os.scandir(folder) as entries:
+            folders = [
+                Path(entry)
+                for entry in entries
+                if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)
             ]
     except FileNotFoundError:
         return []
@@ -130,7 +140,7 @@ def run_directories(folder: Path) -> list[Path]:
         raise RunError(
             f"{folder} cannot be read ({error.strerror}): fix this, or give another results folder."
         ) from error
-    return sorted(path for path in kept if RUN_ID.fullmatch(path.name) or Run(path).has_config)
+    return sorted(path for path in folders if RUN_ID.fullmatch(path.name) or Run(path).has_config)
 
 
 def files(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
@@ -146,5 +156,6 @@ def files(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
     for folder, _, names in os.walk(path, onerror=unreadable):
         for item in (Path(folder, name) for name in names):
             with contextlib.suppress(FileNotFoundError):
-                if stat.S_ISREG((status := item.lstat()).st_mode):
+                status = item.lstat()
+                if stat.S_ISREG(status.st_mode):
                     yield item, status

@@ -3,29 +3,17 @@ Nothing heavy is imported here.
 """
 
 import contextlib
-import functools
 import os
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock
 
 from posbench.common.errors import RunError
 from posbench.common.files import json_text, read_bytes, read_json, write_atomic, write_json
 from posbench.common.locks import hold
-
-LARGEST = 2**20  # bytes; config.yaml of a run has a few thousand
-# levels of nesting; a run's has about a dozen, and a hundred thousand would end the process
-DEEPEST = 100
-FLOAT = re.compile(
-    r"[-+]?[0-9]+(_[0-9]+)*(\.[0-9_]*)?[eE][-+]?[0-9]+$|[-+]?[0-9]+(_[0-9]+)*\.[0-9_]*$"
-)  # in addition to YAML 1.1
-PLAIN = {
-    f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int", "float", "str", "seq", "map")
-}
+from posbench.runs.plain_yaml import read_yaml
 
 
 def previous_generation(state: Path) -> Path:
@@ -50,32 +38,29 @@ class Run:
         self.failure = self.path / "failure.txt"  # last output of a failed job
         self.lock_file = self.path / ".lock"
         self._lock = FileLock(self.lock_file)
-        self._locked_file: tuple[int, int] | None = (
-            None  # (device, inode) of the lock file, while `lock` holds it
-        )
-        self._later_locks = (
-            contextlib.ExitStack()
-        )  # of directories that took the place of the locked one
-        self._description: dict[
-            Path, str
-        ] = {}  # {config.yaml or provenance.json: its text, as this process wrote it}
+        # (device, inode) of the lock file, while `lock` holds it
+        self._locked_file: tuple[int, int] | None = None
+        # Locks of directories that took the place of the locked one.
+        self._later_locks = contextlib.ExitStack()
+        # {config.yaml or provenance.json: its text, as this process wrote it}
+        self._descriptions: dict[Path, str] = {}
 
     @property
     def files(self) -> tuple[Path, ...]:
         """Paths of all files directly in the directory, whether they are there or not."""
-        described = (
+        return (
             self.config,
             self.provenance,
             self.failure,
             self.lock_file,
             self.train_log,
             self.summary,
-        )
-        theirs = (
-            self.path / "config.json",
+            self.weights,
+            self.path / "config.json",  # this and the next: of a model that transformers builds
             self.path / "generation_config.json",
-        )  # of a model that transformers builds
-        return (*described, self.weights, *theirs, self.state, self.previous_state)
+            self.state,
+            self.previous_state,
+        )
 
     @property
     def finished(self) -> bool:
@@ -180,7 +165,7 @@ class Run:
         config.yaml and provenance.json are written again if they were deleted or changed since this
         process wrote them: a training is of no use without them. Raises Busy as `hold_place`."""
         self.hold_place()
-        for path, text in self._description.items():
+        for path, text in self._descriptions.items():
             if not _holds(path, text):
                 print(
                     f"{path} was deleted or changed meanwhile: it is written again",
@@ -192,15 +177,16 @@ class Run:
 
     def _describe(self, path: Path, text: str) -> None:
         assert self._lock.is_locked
-        self._description[path] = text
+        self._descriptions[path] = text
         write_atomic(path, text)
 
     def read_summary(self) -> dict:
         """Content of train.json. Raises RunError when it is damaged."""
         summary = read_json(self.summary)
-        if not isinstance(summary, dict) or not (
-            isinstance(summary.get("sha256"), str) or "engine" in summary
-        ):  # an engine has no weights
+        is_summary = isinstance(summary, dict) and (
+            isinstance(summary.get("sha256"), str) or "engine" in summary  # which has no weights
+        )
+        if not is_summary:
             raise RunError(
                 f"{self.summary} is not a summary of a training (it lacks 'sha256'): restore it, or"
                 f" delete {self.path} to retrain."
@@ -220,57 +206,8 @@ def _file_number(path: Path) -> tuple[int, int] | None:
 
 
 def _holds(path: Path, text: str) -> bool:
+    """True for a file with this text."""
     try:
         return read_bytes(path) == text.encode()
     except (OSError, RunError):
         return False
-
-
-def read_yaml(path: Path | str) -> object:
-    """Content of a YAML file as dicts, lists and plain values, as OmegaConf reads it. Nothing is
-    executed or resolved.
-
-    Raises OSError when it cannot be opened, RunError for content that no run writes: aliases (a few
-    bytes may expand to a billion values), tags, duplicate keys, too many levels, and for a file
-    that is damaged, not regular or larger than LARGEST."""
-    import yaml
-
-    content, depth = read_bytes(path, LARGEST), 0
-    try:
-        for event in yaml.parse(content, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(
-                event, yaml.CollectionEndEvent
-            )
-            if isinstance(event, yaml.AliasEvent) or depth > DEEPEST:
-                raise ValueError(f"it holds an alias, or more than {DEEPEST} levels")
-        return yaml.load(content, Loader=plain_loader())
-    except (yaml.YAMLError, ValueError) as error:
-        said = " ".join(str(error).split())
-        raise RunError(f"{path} is not plain YAML ({said[:200]}): restore it.") from error
-
-
-@functools.cache
-def plain_loader() -> type:
-    """Safe YAML loader class that works like OmegaConf's: 1e-3 is a number, 2026-01-01 is text,
-    duplicate keys are errors.
-    """
-    import yaml
-
-    class PlainLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
-        def construct_mapping(self, node: Any, deep: bool = False) -> dict:
-            keys = [key.value for key, _ in node.value if key.tag == "tag:yaml.org,2002:str"]
-            if len(set(keys)) < len(keys):
-                raise ValueError(f"the key {max(keys, key=keys.count)} occurs twice")
-            return super().construct_mapping(node, deep)
-
-    PlainLoader.add_implicit_resolver("tag:yaml.org,2002:float", FLOAT, list("-+0123456789."))
-    PlainLoader.yaml_implicit_resolvers = {
-        first: [(tag, form) for tag, form in forms if tag != "tag:yaml.org,2002:timestamp"]
-        for first, forms in PlainLoader.yaml_implicit_resolvers.items()
-    }
-    PlainLoader.yaml_constructors = {
-        tag: make
-        for tag, make in PlainLoader.yaml_constructors.items()
-        if tag in PLAIN or tag is None
-    }
-    return PlainLoader

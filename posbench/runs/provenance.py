@@ -54,7 +54,8 @@ def code() -> tuple[str | None, str | None]:
     for name in filter(None, new.split(b"\0")):
         path = PACKAGE.parent / os.fsdecode(name)
         digest.update(name + (path.read_bytes() if path.is_file() else b""))
-    return commit.decode().strip(), digest.hexdigest()[:16] if changed or new else None
+    changes = digest.hexdigest()[:16] if changed or new else None
+    return commit.decode().strip(), changes
 
 
 def commit() -> str | None:
@@ -62,7 +63,9 @@ def commit() -> str | None:
     git.
     """
     revision, dirty = code()
-    return revision and revision[:12] + ("+" if dirty else "")
+    if revision is None:
+        return None
+    return revision[:12] + ("+" if dirty else "")
 
 
 def machine(device: str) -> dict:

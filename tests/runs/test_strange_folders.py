@@ -31,8 +31,9 @@ from posbench.results.evaluation import load_evaluation
 from posbench.results.inventory import list_runs
 from posbench.results.run_metadata import Training
 from posbench.runs import rows
-from posbench.runs.directory import Run, read_yaml
+from posbench.runs.directory import Run
 from posbench.runs.npz import read_npz
+from posbench.runs.plain_yaml import read_yaml
 from posbench.runs.rows import read_csv, write_csv
 
 FLOOR = np.full(TARGETS, 3.0)

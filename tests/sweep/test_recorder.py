@@ -12,7 +12,8 @@ from test_rows import VALUES, stored
 from posbench.config.names import CONFIGS
 from posbench.config.schema import LogConfig
 from posbench.report.report import collect
-from posbench.runs.directory import Run, read_yaml
+from posbench.runs.directory import Run
+from posbench.runs.plain_yaml import read_yaml
 from posbench.runs.rows import make_row
 from posbench.sweep import recorder
 from posbench.sweep.recorder import Recorder, report_summary, wandb_mode
