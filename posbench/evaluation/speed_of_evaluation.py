@@ -28,7 +28,8 @@ from posbench.position.layer_plan import LayerPlan
 from posbench.position.plan import make_plan
 
 TOKENS = 1024  # of the text that the layer reads
-ROWS, ENTRIES = 1024, 8192  # scored rows, and entries of the vocabulary that they are compared with
+ROWS = 1024  # that are scored
+ENTRIES = 8192  # of the vocabulary that they are compared with
 FLOP = 6e10  # most FLOP of attention on one key head: a second of a core, or two
 LONGER = 1.25  # text over training length from which a method's geometry beyond the window counts
 
@@ -39,58 +40,50 @@ class EvaluationSpeed:
     """
 
     def __init__(self, cfg: JobConfig, vocab_size: int, dtype: str):
-        self.config, self.dtype, self.vocab_size = cfg.model, dtype, vocab_size
-        self.encoding, self.device = make_encoding(cfg), pick_device(cfg.device)
-        self.known: dict[tuple, float] = {}  # seconds of a layer on one key head, by its geometry
+        self.config = cfg.model
+        self.dtype = dtype
+        self.vocab_size = vocab_size
+        self.encoding = make_encoding(cfg)
+        self.device = pick_device(cfg.device)
+        # {geometry: seconds of a layer on one key head}
+        self.seconds_by_geometry: dict[tuple, float] = {}
 
     def seconds(self, reading: ReadVolume, extension: dict, scale: dict) -> float:
         """Seconds of a reading. The last layer computes only the rows that are scored."""
-        config, methods = self.config, (make(extension), make(scale, self.encoding.shape))
-        plans = (
-            make_plan(self.encoding, *methods, length=n, device=self.device)
-            for n in (reading.tokens, self._shorter(reading.tokens))
+        config = self.config
+        methods = make(extension), make(scale, self.encoding.shape)
+        layers, shorter_layers = (
+            make_plan(self.encoding, *methods, length=length, device=self.device).layers
+            for length in (reading.tokens, self._shorter(reading.tokens))
         )
-        whole, shorter = (plan.layers for plan in plans)
-        attention = (
-            sum(map(_pairs_read, whole)) / config.n_layer * self._pair(shorter) * config.kv_heads
-        )
-        layers = config.n_layer - 1 + reading.rows / reading.tokens
-        return reading.texts * (
-            layers * (reading.tokens * self.token + attention) + reading.rows * self.row
-        )
+        pairs_per_layer = sum(map(_pairs_read, layers)) / config.n_layer
+        attention = pairs_per_layer * self._pair(shorter_layers) * config.kv_heads
+        n_layers = config.n_layer - 1 + reading.rows / reading.tokens
+        of_layers = n_layers * (reading.tokens * self.token + attention)
+        return reading.texts * (of_layers + reading.rows * self.row)
 
     @functools.cached_property
     def model(self) -> GPT:
         """One layer, and a head of some entries, as an evaluation runs them."""
-        model = (
-            GPT(replace(self.config, n_layer=1), self.encoding, min(ENTRIES, self.vocab_size))
-            .to(self.device)
-            .eval()
-        )
+        config = replace(self.config, n_layer=1)
+        model = GPT(config, self.encoding, min(ENTRIES, self.vocab_size)).to(self.device).eval()
         return rounded(model) if self.dtype == "bf16" else model
 
     @functools.cached_property
     def token(self) -> float:
         """Seconds of one token in a layer, without its attention."""
-        block, config = self.model.layers[0], self.config
-        x_BTC = torch.randn(1, TOKENS, config.d_model, device=self.device)
+        block = self.model.layers[0]
+        x_BTC = torch.randn(1, TOKENS, self.config.d_model, device=self.device)
         layer = make_plan(self.encoding, length=TOKENS, device=self.device).layers[0]
-        return (
-            max(
-                1e-9,
-                self._time(lambda: block(x_BTC, layer)) - self._attention(layer, config.kv_heads),
-            )
-            / TOKENS
-        )
+        of_block = self._time(lambda: block(x_BTC, layer))
+        return max(1e-9, of_block - self._attention(layer, self.config.kv_heads)) / TOKENS
 
     @functools.cached_property
     def row(self) -> float:
         """Seconds of one scored row: the output head and its loss."""
         head = self.model.lm_head
-        x_RC, target_R = (
-            torch.randn(ROWS, self.config.d_model, device=self.device),
-            torch.zeros(ROWS, dtype=torch.long, device=self.device),
-        )
+        x_RC = torch.randn(ROWS, self.config.d_model, device=self.device)
+        target_R = torch.zeros(ROWS, dtype=torch.long, device=self.device)
 
         def read() -> torch.Tensor:
             logits_RV = head(x_RC).float()
@@ -100,31 +93,34 @@ class EvaluationSpeed:
 
     def _pair(self, layers: tuple[LayerPlan, ...]) -> float:
         """Seconds of a pair of query and key on one key head."""
+        seconds = 0.0
         for layer in layers:
-            if (geometry := _geometry(layer)) not in self.known:
-                self.known[geometry] = self._attention(layer, 1)
-        return sum(self.known[_geometry(layer)] for layer in layers) / sum(map(_pairs_read, layers))
+            geometry = _geometry(layer)
+            if geometry not in self.seconds_by_geometry:
+                self.seconds_by_geometry[geometry] = self._attention(layer, 1)
+            seconds += self.seconds_by_geometry[geometry]
+        return seconds / sum(map(_pairs_read, layers))
 
     def _shorter(self, length: int) -> int:
-        groups, width = self.config.n_head // self.config.kv_heads, self.encoding.shape.head_dim
-        affordable = (
-            FLOP / (2 * groups * width)
-        ) ** 0.5  # 4 per channel and pair, half of the square
-        return min(
-            length, max(TOKENS, int(min(affordable, LONGER * self.encoding.shape.train_len)))
-        )
+        """Length of the text at which attention is measured, in tokens."""
+        shape = self.encoding.shape
+        groups = self.config.n_head // self.config.kv_heads
+        # 4 FLOP per channel and pair, half of the square.
+        affordable = (FLOP / (2 * groups * shape.head_dim)) ** 0.5
+        return min(length, max(TOKENS, int(min(affordable, LONGER * shape.train_len))))
 
     def _attention(self, layer: LayerPlan, key_heads: int) -> float:
-        config, length, width = self.config, len(layer.n_T), self.encoding.shape.head_dim
-        heads = key_heads * (config.n_head // config.kv_heads)
-        made = functools.partial(torch.randn, device=self.device)
+        """Seconds of the attention of a layer with so many key heads."""
+        length = len(layer.n_T)
+        width = self.encoding.shape.head_dim
+        heads = key_heads * (self.config.n_head // self.config.kv_heads)
         q_BHTD, k_BGTD, v_BGTD = (
-            made(1, count, length, width) for count in (heads, key_heads, key_heads)
+            torch.randn(1, count, length, width, device=self.device)
+            for count in (heads, key_heads, key_heads)
         )
-        x_BTC, v_BGTD = (
-            made(1, length, config.d_model),
-            v_BGTD.bfloat16() if self.dtype == "bf16" else v_BGTD,
-        )
+        x_BTC = torch.randn(1, length, self.config.d_model, device=self.device)
+        if self.dtype == "bf16":
+            v_BGTD = v_BGTD.bfloat16()
         return self._time(lambda: attend(layer, x_BTC, q_BHTD, k_BGTD, v_BGTD))
 
     @torch.inference_mode()
