@@ -34,7 +34,7 @@ WAY_ON_OF_CHECKPOINT = (
 
 
 class Gain(NamedTuple):
-    """G of one training."""
+    """G of one training: its loss with half of the window minus that with the whole window."""
 
     encoding: str
     protocol: str  # that G is taken from; "" for that of the section
@@ -48,6 +48,14 @@ class Gain(NamedTuple):
         return self.estimate.lower > 0
 
 
+class UnknownGain(NamedTuple):
+    """A training whose G is not known, and why."""
+
+    reason: str
+    encoding: str
+    seed: int
+
+
 def gain_lines(
     evaluations: Iterable[Evaluation],
     references: References,
@@ -57,21 +65,18 @@ def gain_lines(
     """A line for each encoding and seed of a section, or for each encoding; lines on an unknown G,
     and on what mends a failed gate.
     """
-    by_windows: dict[tuple, tuple] = {}  # {windows: key of references.gains}
-    for key in references.gains:
-        by_windows.setdefault(references.floors[key, "floor"].windows, key)
+    keys_by_windows = _keys_by_windows(references)
     gains: list[Gain] = []
-    unknown: dict[str, dict[str, list[int]]] = {}  # {reason: {encoding: seeds}}
+    unknown: list[UnknownGain] = []
     ways_on: dict[str, None] = {}
     for evaluation in _trainings(evaluations):
         row = evaluation.first
+        encoding = label(row)[0]
         key = evaluation.key
         if key not in references.gains:
-            key = by_windows.get(evaluation.windows)  # by another protocol on the same windows
-        encoding = label(row)[0]
+            key = keys_by_windows.get(evaluation.windows)
         if key is None:
-            seeds = unknown.setdefault(_why_unknown(evaluation), {}).setdefault(encoding, [])
-            seeds.append(row["seed"])
+            unknown.append(UnknownGain(_why_unknown(evaluation), encoding, row["seed"]))
             continue
         protocol = "" if key == evaluation.key else key[1]
         gain = Gain(encoding, protocol, row["train_len"], row["seed"], references.gains[key])
@@ -79,10 +84,15 @@ def gain_lines(
         if not gain.passed:
             ways_on[_way_on(evaluation, origins)] = None
     lines = _lines_of_encodings(gains) if len(gains) > MANY else _lines_of_trainings(gains)
-    for reason, seeds_by_encoding in unknown.items():
-        names = [f"{encoding} {_seeds(seeds)}" for encoding, seeds in seeds_by_encoding.items()]
-        lines.append(f"G {'; '.join(names)}: {reason}")
-    return [*lines, *ways_on]
+    return [*lines, *_lines_of_unknown(unknown), *ways_on]
+
+
+def _keys_by_windows(references: References) -> dict[tuple, tuple]:
+    """{windows: key of a known G}: it holds for other protocols on the same windows too."""
+    keys: dict[tuple, tuple] = {}
+    for key in references.gains:
+        keys.setdefault(references.floors[key, "floor"].windows, key)
+    return keys
 
 
 def _trainings(evaluations: Iterable[Evaluation]) -> list[Evaluation]:
@@ -131,6 +141,19 @@ def _lines_of_encodings(gains: Iterable[Gain]) -> list[str]:
         by_seed = {gain.seed: gain for gain in of_encoding}
         name = f"{encoding} {_seeds(by_seed)}{_by(protocol)}"
         lines.append(f"G {name}: {_bring(train_len)} {_mean(by_seed)}")
+    return lines
+
+
+def _lines_of_unknown(unknown: Iterable[UnknownGain]) -> list[str]:
+    """Lines such as "G rope seeds 0, 1; alibi seed 0: unknown, since ..."."""
+    lines = []
+    for reason, trainings in grouped(unknown, lambda training: training.reason).items():
+        by_encoding = grouped(trainings, lambda training: training.encoding)
+        names = [
+            f"{encoding} {_seeds(training.seed for training in of_encoding)}"
+            for encoding, of_encoding in by_encoding.items()
+        ]
+        lines.append(f"G {'; '.join(names)}: {reason}")
     return lines
 
 

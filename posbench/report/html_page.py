@@ -54,25 +54,21 @@ def page(report: "Report", drawn: Iterable[Mapping[str, Sequence[Path]]]) -> str
         *headings(report.scores),
         *headings(report.sections),
     ]
-    titles = {figure.name: figure.title for figure in report_figures()}
     counts = Counter()
     parts = []
     for part, figures, heading in zip(report.parts, drawn, page_headings, strict=True):
         anchor = f"{part.kind}-{counts[part.kind]}"
         counts[part.kind] += 1
-        drawings = {}
-        for name, (_, svg_path) in figures.items():
-            text = svg_path.read_text(encoding="utf-8")
-            drawings[name] = svg(text, f"{anchor}-{name}-", f"{titles[name]}: {report.title}")
         tables = [sources.results(table, part.evaluations) for table in part.tables]
         evaluations = sources.evaluations(part.evaluations)
+        drawings = _drawings(figures, anchor, report.title)
         parts.append(PagePart(anchor, heading, drawings, tables, _lines(part), evaluations))
     readable = [origin for origin in report.origins.values() if origin.config]
     values = differing([training_settings(origin) for origin in readable])
     names = [link(origin.path.name, sources.anchors[origin.path]) for origin in readable]
     return template("page.html").render(
         report=report,
-        titles=titles,
+        titles=_titles(),
         parts=parts,
         trainings=sources.trainings(),
         readable=readable,
@@ -80,6 +76,19 @@ def page(report: "Report", drawn: Iterable[Mapping[str, Sequence[Path]]]) -> str
         differences=differences(names, values),
         absent=ABSENT,
     )
+
+
+def _titles() -> dict[str, str]:
+    return {figure.name: figure.title for figure in report_figures()}
+
+
+def _drawings(figures: Mapping[str, Sequence[Path]], anchor: str, title: str) -> dict[str, Markup]:
+    """{name: svg to stand in the page} of {name: png and svg}."""
+    drawings = {}
+    for name, (_, path) in figures.items():
+        text = path.read_text(encoding="utf-8")
+        drawings[name] = svg(text, f"{anchor}-{name}-", f"{_titles()[name]}: {title}")
+    return drawings
 
 
 def _lines(part: "Part") -> list[str]:

@@ -241,15 +241,12 @@ def _report(
         )
     steps = {run_id: origin.training.get(STEPS) for run_id, origin in runs.items()}
     label = Labels((evaluation.first for evaluation in evaluations), words, steps)
-    of_tasks, of_texts = [], []
-    for evaluation in evaluations:
-        is_task = evaluation.first["protocol"] == TASKS
-        (of_tasks if is_task else of_texts).append(evaluation)
+    of_tasks, of_texts = _by_kind(evaluations)
     references = References(of_texts)
     curve = sections(foreign.add_stated(points(references, label)))
     curve = place(foreign.without_rows, curve, next(iter(foreign.sources), None))
     check_size(curve)
-    stretches = sections(points(references, label, stretches=True))
+    stretches = sections(points(references, label, stretches=True))  # of protocols by position
     return Report(
         title,
         notes,
@@ -262,6 +259,15 @@ def _report(
         contexts=sections(context_points(references, label)),
         scores=sections(scores(of_tasks, label, runs)),
     )
+
+
+def _by_kind(evaluations: Iterable[Evaluation]) -> tuple[list[Evaluation], list[Evaluation]]:
+    """(evaluations of tasks, those of texts)."""
+    of_tasks, of_texts = [], []
+    for evaluation in evaluations:
+        is_task = evaluation.first["protocol"] == TASKS
+        (of_tasks if is_task else of_texts).append(evaluation)
+    return of_tasks, of_texts
 
 
 def _restricted(

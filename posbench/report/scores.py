@@ -107,20 +107,25 @@ def _score(
         n_trained=len(seeds),
         n_texts=rows[0]["n_units"],
         n_answers=rows[0]["n_targets"],
-        accuracy=fmean(row["accuracy"] for row in rows),
+        accuracy=_mean([row["accuracy"] for row in rows]),
         low=low,
         high=high,
         over=over,
-        nll=None if any(row["nll"] is None for row in rows) else fmean(row["nll"] for row in rows),
+        nll=_mean([row["nll"] for row in rows]),
         half_width=_half_width(learners),
-        choice=fmean(row["accuracy"] for row in choice_rows) if all(choice_rows) else None,
+        choice=_mean([row and row["accuracy"] for row in choice_rows]),
         learned=bool(passed),
-        inside=None if None in shares else fmean(shares),
+        inside=_mean(shares),
         **_guesses(learners[0]),
         facts=label.facts(seeds[0].row, seeds[0].evaluation.setting),
         seeds=seeds,
         learners=learners,
     )
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """Mean; None if a value is not known."""
+    return None if None in values else fmean(values)
 
 
 def _guesses(seed: Seed) -> dict[str, float]:
