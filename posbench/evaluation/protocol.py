@@ -130,8 +130,8 @@ class Protocol:
         if cls.Settings is None:
             return None
         names = cls.setting_names()
-        given = {key: value for key, value in (evaluate.settings or {}).items() if key in names}
-        return vars(cls.Settings(**arguments("evaluate.settings", cls.Settings, given)))
+        chosen = {key: value for key, value in (evaluate.settings or {}).items() if key in names}
+        return vars(cls.Settings(**arguments("evaluate.settings", cls.Settings, chosen)))
 
     @classmethod
     def setting_names(cls) -> list[str]:

@@ -56,10 +56,13 @@ def find_results(names: Iterable[object]) -> Found:
     csvs: dict[Path, Path] = {}
     evidence: dict[Path, Path] = {}
     for name in names:
-        found = _find_named(os.path.expanduser(str(name)))
-        for known, paths in ((runs, found.runs), (csvs, found.csvs), (evidence, found.evidence)):
-            for path in paths:
-                known.setdefault(path.resolve(), path)
+        named = _find_named(os.path.expanduser(str(name)))
+        for path in named.runs:
+            runs.setdefault(path.resolve(), path)
+        for path in named.csvs:
+            csvs.setdefault(path.resolve(), path)
+        for path in named.evidence:
+            evidence.setdefault(path.resolve(), path)
     if not (runs or csvs or evidence):
         raise ConfigError(f"runs=[] names nothing: {WAYS}")
     return Found(list(runs.values()), list(csvs.values()), list(evidence.values()))

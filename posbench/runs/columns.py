@@ -153,7 +153,8 @@ TABLE = (
         "nll",
         float,
         "nats/token",
-        "mean negative log likelihood of all scored tokens (accuracy: answers); empty if it is not finite",
+        "mean negative log likelihood of all scored tokens (accuracy: answers); empty if it is not"
+        " finite",
     ),
     Column("nll_sem", float, "nats/token", "standard error of nll, clustered by unit"),
     Column("ppl", float, "", "exp(nll); empty where it exceeds a double", derived=True),
@@ -162,14 +163,16 @@ TABLE = (
         "accuracy",
         float,
         "",
-        "share of scored tokens whose most likely token was right (accuracy: of answers, all tokens)",
+        "share of scored tokens whose most likely token was right (accuracy: of answers, all"
+        " tokens)",
     ),
     Column("max_distance", float, "tokens", "largest coordinate distance any scored query saw"),
     Column(
         "seconds",
         float,
         "s",
-        "wall time of this length; next to none where a longer text held its numbers (protocol by_position)",
+        "wall time of this length; next to none where a longer text held its numbers (protocol"
+        " by_position)",
         volatile=True,
     ),
     Column(

@@ -25,15 +25,15 @@ FIELDS = ("nll", "correct", "rank", "among")
 
 
 class PartialEvaluation:
-    """Batches of one evaluation, in a file that is written every `every` seconds. `made` is the
-    code and the machine that make them.
+    """Batches of one evaluation, in a file that is written every `every` seconds. `producer` is
+    the code and the machine that read them.
 
     `seconds` is the time of those that an earlier process read, and `peak_mib` their peak memory.
     """
 
-    def __init__(self, path: Path, made: dict):
+    def __init__(self, path: Path, producer: dict):
         self.path = path
-        self.made = made
+        self.producer = producer
         self.seconds = 0.0
         self.peak_mib = 0.0
         self.every = EVERY
@@ -74,7 +74,7 @@ class PartialEvaluation:
 
     def write(self) -> None:
         """Write the batches that are not in the file yet, with all others."""
-        fields = {"made": np.frombuffer(json.dumps(self.made).encode(), np.uint8)}
+        fields = {"made": np.frombuffer(json.dumps(self.producer).encode(), np.uint8)}
         for key, batch in self.batches.items():
             for name, array in batch.items():
                 fields[f"{name}_{key}"] = array
@@ -94,7 +94,7 @@ class PartialEvaluation:
         batches: dict[str, dict[str, np.ndarray]] = {}
         try:
             fields = read_npz(self.path)
-            if json.loads(fields.pop("made").tobytes()) != self.made:
+            if json.loads(fields.pop("made").tobytes()) != self.producer:
                 raise DamagedArrays("it is of other code or another machine")
             for name, array in fields.items():
                 field, _, key = name.partition("_")

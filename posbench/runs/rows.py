@@ -44,8 +44,8 @@ def key(row: dict) -> tuple:
 
 
 def agree(row: dict, other: dict) -> bool:
-    """True if two rows are equal in all columns but VOLATILE. A missing argument of identity.FIELDS_ADDED_LATER
-    counts as its default.
+    """True if two rows are equal in all columns but VOLATILE. A missing argument of
+    identity.FIELDS_ADDED_LATER counts as its default.
     """
     return _repeatable(row) == _repeatable(other)
 

@@ -5,7 +5,7 @@ arXiv 2410.23771, code PKU-ML/LongPPL) is the perplexity of those that do. With 
 c tokens of context, a target is a key token if
 
     l(short) - l(long) > evaluate.key_gain      (the paper's LPG, threshold alpha = 2 nats)
-    l(long) < evaluate.key_loss                 (its LPC, log p > beta = -2: the model can predict it)
+    l(long) < evaluate.key_loss                 (its LPC, log p > beta = -2: it can be predicted)
 
 Both losses are of one reference arm: the model of the training as it was trained, without extension
 and scale, which reads exactly `long` = train_len tokens before a target (the floor of

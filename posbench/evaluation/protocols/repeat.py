@@ -46,8 +46,8 @@ class Repeat(FixedTargets):
         self.period = period or evaluation.train_len
 
     @classmethod
-    def lengths(cls, asked: "EvaluateConfig", train_len: int) -> list[int]:
-        return sorted({train_len, *asked.lengths})
+    def lengths(cls, evaluate: "EvaluateConfig", train_len: int) -> list[int]:
+        return sorted({train_len, *evaluate.lengths})
 
     @classmethod
     def check(cls, extension: "Extension", config: "EvaluateConfig", train_len: int) -> None:
