@@ -191,7 +191,7 @@ class PointTable:
         self.without_sums = 0  # of these
 
     def add(self, line: int, point: SectionKey, is_mean_of_all: bool) -> None:
-        """Add a point of the line of this number, with the sums of its seeds if it is their mean."""
+        """Add a point of the line of this number, with its seeds' sums if it is their mean."""
         seeds = []
         if is_mean_of_all:
             seeds = [[seed.row["seed"], *self._sums_of(seed)] for seed in point.seeds or ()]

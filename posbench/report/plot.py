@@ -78,7 +78,7 @@ class Options:
 
 
 class Quantities(NamedTuple):
-    """Drawn values: a unit of UNITS, minus a reference (of REFERENCES, or a line), by an x of XS."""
+    """Drawn values: a unit of UNITS, minus a reference (REFERENCES, or a line), by an x of XS."""
 
     unit: str
     reference: str

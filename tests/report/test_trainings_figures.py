@@ -2,6 +2,7 @@
 them, and when there are none.
 """
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -19,8 +20,16 @@ PLACE = {
     "setting": None,
     "scale_attention": "none",
 }
-SEEN = {"n_seeds": 3, "n_targets": 4096, "n_units": 120, "sem_unit": "document", "over": "seeds x documents", "half_width": 0.02,
-        "untested": False, "floor": 2.4}  # fmt: skip
+SEEN = {
+    "n_seeds": 3,
+    "n_targets": 4096,
+    "n_units": 120,
+    "sem_unit": "document",
+    "over": "seeds x documents",
+    "half_width": 0.02,
+    "untested": False,
+    "floor": 2.4,
+}
 G = {32: 0.2, 64: 0.1, 128: 0.05}
 RATES = {"none": 0.5, "pi (trained in)": 0.3, "yarn (trained in)": 0.1}
 
@@ -31,12 +40,22 @@ def trained(
     """Points of one method on trainings of several lengths; the difference is G times the multiple,
     so that every value is known.
     """
-    return [
-        CurvePoint(**PLACE, **SEEN, train_len=train_len, encoding=encoding if count == 1500 else f"{encoding} train.steps={count}",
-              extension=extension, length=multiple * train_len, nll=2.5, gain=G[train_len] * count / 1500,
-              difference=multiple * G[train_len] * count / 1500)
-        for train_len in lengths for count in steps for multiple in multiples
-    ]  # fmt: skip
+    points = []
+    for train_len, count, multiple in itertools.product(lengths, steps, multiples):
+        gain = G[train_len] * count / 1500
+        point = CurvePoint(
+            **PLACE,
+            **SEEN,
+            train_len=train_len,
+            encoding=encoding if count == 1500 else f"{encoding} train.steps={count}",
+            extension=extension,
+            length=multiple * train_len,
+            nll=2.5,
+            gain=gain,
+            difference=multiple * G[train_len] * count / 1500,
+        )
+        points.append(point)
+    return points
 
 
 def test_points_stand_at_the_largest_multiple_that_every_training_was_read_at_in_the_order_of_g():
@@ -118,10 +137,17 @@ def test_lines_join_what_only_the_knob_or_the_training_changes():
 def read_at(extension="none", lengths=(32, 64, 256), read=(32, 64, 128, 256)):
     """Points whose loss is 2 + length / train_len / 100, and whose floor is 1.9 + 1 / train_len."""
     return [
-        CurvePoint(**PLACE, **SEEN | {"floor": 1.9 + 1 / train_len}, train_len=train_len, encoding="rope", extension=extension,
-                   length=length, nll=2 + length / train_len / 100)
-        for train_len in lengths for length in read
-    ]  # fmt: skip
+        CurvePoint(
+            **PLACE,
+            **SEEN | {"floor": 1.9 + 1 / train_len},
+            train_len=train_len,
+            encoding="rope",
+            extension=extension,
+            length=length,
+            nll=2 + length / train_len / 100,
+        )
+        for train_len, length in itertools.product(lengths, read)
+    ]
 
 
 def test_all_trainings_stand_at_the_longest_length_that_they_were_read_at():
@@ -150,10 +176,19 @@ def tuned(extension="none", encoding="rope", numbers=(0, 10, 100), lengths=(64, 
     at every length.
     """
     return [
-        CurvePoint(**PLACE, **SEEN, train_len=256, encoding=f"{encoding} tuned from rope-64 steps={number}", extension=extension,
-              length=length, nll=3 + RATES[extension] / (1 + number / 10), difference=0.6 + RATES[extension] / (1 + number / 10), gain=0.1)
-        for number in numbers for length in lengths
-    ]  # fmt: skip
+        CurvePoint(
+            **PLACE,
+            **SEEN,
+            train_len=256,
+            encoding=f"{encoding} tuned from rope-64 steps={number}",
+            extension=extension,
+            length=length,
+            nll=3 + RATES[extension] / (1 + number / 10),
+            difference=0.6 + RATES[extension] / (1 + number / 10),
+            gain=0.1,
+        )
+        for number, length in itertools.product(numbers, lengths)
+    ]
 
 
 def curves(axes):
@@ -173,7 +208,7 @@ def rules(axes):
     ]
 
 
-def test_each_fine_tuned_method_is_a_line_over_its_steps_and_the_model_before_a_line_at_its_own_length():
+def test_each_fine_tuned_method_is_a_line_over_its_steps_and_the_model_before_a_level():
     points = labelled(
         [point for extension in RATES for point in tuned(extension, lengths=(64, 128, 256, 1024))]
     )
@@ -209,11 +244,26 @@ def asked(extension, numbers=(0, 10, 100), tasks=("copy",), depths=(None, 0.5), 
         "over": "seeds x examples",
     }
     return [
-        Score(**shared, task=task, encoding=f"rope tuned from rope-64 steps={number}", extension=extension, untested=False, length=length,
-              depth=depth, n_seeds=learned, n_trained=2, accuracy=number / 200, low=number / 250, high=number / 150, nll=1.0, choice=None,
-              learned=bool(number), inside=number / 200)
-        for number in numbers for task in tasks for length in (64, 256) for depth in depths
-    ]  # fmt: skip
+        Score(
+            **shared,
+            task=task,
+            encoding=f"rope tuned from rope-64 steps={number}",
+            extension=extension,
+            untested=False,
+            length=length,
+            depth=depth,
+            n_seeds=learned,
+            n_trained=2,
+            accuracy=number / 200,
+            low=number / 250,
+            high=number / 150,
+            nll=1.0,
+            choice=None,
+            learned=bool(number),
+            inside=number / 200,
+        )
+        for number, task, length, depth in itertools.product(numbers, tasks, (64, 256), depths)
+    ]
 
 
 def test_accuracy_has_a_row_of_panels_for_each_part_of_a_task(tmp_path):

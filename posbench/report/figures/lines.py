@@ -214,7 +214,7 @@ def _draw_intervals(axes, colour: str, marks: Sequence[tuple[float, Mark]]) -> N
 
 
 def _shifts(panel: Panel) -> dict[tuple[int, float], float]:
-    """{(index of a line, x): octaves by which its mark moves} of marks with overlapping intervals."""
+    """{(index of a line, x): octaves by which its mark moves} where intervals overlap."""
     spans: dict[float, list[Span]] = {}  # {x: intervals there}
     for index, line in enumerate(panel.lines):
         for mark in line.marks:

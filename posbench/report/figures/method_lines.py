@@ -67,10 +67,12 @@ def _divided(heading: str, points: list[Point]) -> list[Group]:
 
     Each then has some of the methods, and all others in grey.
     """
-    column, look = "encoding", encoding_look
+    column = "encoding"
+    look = encoding_look
     in_each: set[str] = set()
     if not differ(points, "encoding"):
-        column, look = "extension", extension_look
+        column = "extension"
+        look = extension_look
         in_each = {"none"}  # the line without an extension
     names = dict.fromkeys(getattr(point, column) for point in points)
     divided = apart([name for name in names if name not in in_each], look, bases(points))
@@ -209,7 +211,7 @@ class LineKey(NamedTuple):
 
     @property
     def look(self) -> tuple:
-        """Part of the key that colour and dash show, as `looks` takes it; a marker shows the scale."""
+        """Part of the key that colour and dash show, for `looks`; a marker shows the scale."""
         return (self.encoding, self.extension, self.source, *self.telling)
 
 

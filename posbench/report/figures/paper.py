@@ -1,4 +1,4 @@
-"""Layout of figures of a given width: as many columns of panels as names of lines leave room for."""
+"""Layout of figures of a given width: as many columns as the names of lines leave room for."""
 
 import itertools
 import math
@@ -28,7 +28,7 @@ from posbench.report.figures.lines import (
 from posbench.report.figures.loss_curves import dodge, limits
 from posbench.report.figures.style import FONT, GREY, RULE, floor_axis, note, octaves, ruled
 
-# {size: (width, height or None for what the panels take)} in points; a slide is shown twice as large
+# {size: (width, height)} in points; None for what the panels take. A slide is shown twice as large
 SIZES = {"column": (237.6, None), "page": (496.8, None), "slide": (480.0, 270.0)}
 LEAST, LOWEST = 72, 70  # points: least width and height of a panel
 MOST = 4  # columns of panels

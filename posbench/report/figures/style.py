@@ -76,7 +76,8 @@ class Frame:
 
         titles = textwrap.wrap(title, max(30, int(width / 8)))
         self.above = 18 * len(titles)
-        self.width, self.height = width, self.above + height
+        self.width = width
+        self.height = self.above + height
         self.figure = Figure(figsize=(self.width / 72, self.height / 72), layout=None)
         self.figure.text(0, 1, "\n".join(titles), fontsize=13, fontweight="bold", va="top")
 

@@ -350,9 +350,9 @@ def _trained_on(length: int, cells: dict[Method, dict[int, CurvePoint]]) -> Curv
     several encodings have one.
     """
     bases = []
-    for method, own in cells.items():
-        if method != FLOOR and method[1:] == ("none", "none") and length in own:
-            bases.append(own[length])
+    for method, by_train_len in cells.items():
+        if method != FLOOR and method[1:] == ("none", "none") and length in by_train_len:
+            bases.append(by_train_len[length])
     return bases[0] if len(bases) == 1 else None
 
 
@@ -424,7 +424,7 @@ def _cells(points: list[CurvePoint]) -> dict[Method, dict[int, CurvePoint]]:
 
 @report_figure("curve", "steps", "Loss by steps of fine-tuning", place=4)
 def steps(points: list[CurvePoint], title: str):
-    """Figure of a section's losses; None if no method was fine-tuned by several numbers of steps."""
+    """Figure of a section's losses; None if no method was fine-tuned by several step counts."""
     shown = tuned([point for point in points if point.nll is not None])
     if not shown:
         return None
@@ -433,7 +433,7 @@ def steps(points: list[CurvePoint], title: str):
 
 @report_figure("accuracy", "accuracy_steps", "Accuracy by steps of fine-tuning", place=4)
 def accuracy_steps(section: list[Score], title: str):
-    """Figure of a section's accuracies, a row of panels for each part of a task; None as `steps`."""
+    """Figure of a section's accuracies, a row for each part of a task; None as `steps`."""
     scores = [score for score in section if score.depth is None]
     parts = {}  # {heading: scores}
     for task, of_task in grouped(scores, lambda score: score.task).items():

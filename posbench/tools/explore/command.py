@@ -77,7 +77,7 @@ def named(word: str) -> Named:
 
 
 def _of_path(word: str, experiments: Sequence[str]) -> Named:
-    """Results of a path or a glob. Raises ConfigError, with a near experiment, if there are none."""
+    """Results of a path or a glob. Raises ConfigError, with a near name, if there are none."""
     try:
         results = find_results([word])
     except ConfigError as error:
