@@ -31,9 +31,13 @@ class Plan:
         count = len(self.layers)
         layers = []
         for done, layer in enumerate(self.layers):
-            tell_share = lambda share, done=done: tell((done + share) / count)  # noqa: E731
-            layers.append(replace(layer, tell=tell_share))
+            layers.append(replace(layer, tell=functools.partial(_tell_share, tell, done, count)))
         return replace(self, layers=tuple(layers))
+
+
+def _tell_share(tell: Callable[[float], None], done: int, count: int, share: float) -> None:
+    """Tell the share of all layers, when `done` of them and a share of the next are done."""
+    tell((done + share) / count)
 
 
 class Request(NamedTuple):

@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from posbench.model.kernels.folding import damp, fold, padded, sink_logit
 from posbench.position.geometry import Bias
+from posbench.position.interfaces import ScaleAttention
 from posbench.position.layer_plan import BandPlan, LayerPlan
 from posbench.position.products import whole_groups
 
@@ -250,7 +251,7 @@ class Weighted:
         self.factor = layer.factor if self.weighs_rows else None
         self.rules = []  # factors and addends of the scores at each distance: [2, S, U]
         for rule in layer.distance_rules:
-            values_of = lambda delta_U, rule=rule: torch.stack(rule.distance(delta_U)).float()  # noqa: E731
+            values_of = functools.partial(_factor_and_addend, rule)
             self.rules.append(diagonal(values_of, step, v_BGTD.shape[2], v_BGTD.device))
 
     def __call__(self, start: int, stop: int) -> Tensor:
@@ -322,6 +323,11 @@ class Weighted:
             layer=self.layer.index,
         )
         return keys, weights_BHSK
+
+
+def _factor_and_addend(rule: ScaleAttention, delta_U: Tensor) -> Tensor:
+    """Factor and addend of a rule at each index distance: [2, U], float32."""
+    return torch.stack(rule.distance(delta_U)).float()
 
 
 def grouped(a_BHSX: Tensor, b_BGKX: Tensor) -> Tensor:
