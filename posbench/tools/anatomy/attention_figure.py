@@ -16,7 +16,9 @@ from posbench.tools.anatomy.attention_file import arm_name, windows_read
 
 # Points.
 CURVE, CELL = 150, 20  # width of a panel of curves, and of a column of a map
-TALL = 84  # least height of a layer
+LEAST_HEIGHT = 84  # of a layer
+LEAST_ROW, MOST_ROW = 4, 11  # height of a head's row in a map
+ALL_ROWS = 2600  # height of all rows, if these may be so high
 MARGIN, ABOVE, BELOW = 92, 46, 40  # left of the panels, above and below them
 GUTTER = 60  # right of curves
 BETWEEN = 34  # right of a map
@@ -60,7 +62,7 @@ def attention_page(diagnostics: dict):
     train_len = diagnostics["train_len"]
     texts = [text for arm in diagnostics["arms"] for text in arm["measured"]]
     heads = len(texts[0]["layers"][0]["entropy"])
-    tall = max(TALL, min(11, max(4, 2600 / heads / len(layers))) * heads)
+    tall = _layer_height(heads, len(layers))
     columns = _columns(diagnostics["buckets"], texts)
     panels = _panels(diagnostics)
     widths = [CURVE if panel.arm else CELL * len(columns) for panel in panels]
@@ -93,6 +95,12 @@ def attention_page(diagnostics: dict):
                 _name_layer(axes, layers, number)
     frame.caption(_caption(diagnostics, panels, columns), up=2)
     return frame.figure
+
+
+def _layer_height(heads: int, layers: int) -> float:
+    """Points of a layer's panels, in which a map has a row for each head."""
+    row = min(MOST_ROW, max(LEAST_ROW, ALL_ROWS / heads / layers))
+    return max(LEAST_HEIGHT, row * heads)
 
 
 def _title(diagnostics: dict) -> str:

@@ -61,9 +61,6 @@ def dissect(
             if view.encoding is encoding:  # RoPE in most layers of smollm3
                 layer["name"] = file_of(encoding)
     span = views[0].plan.span
-    biases = {
-        bias for view in views for bias in (Bias.GATES, Bias.ROWS) if bias in view.encoding.biases
-    }
     numbers = {
         "encoding": name_of(encoding),
         "extension": name_of(extension),
@@ -76,13 +73,22 @@ def dissect(
         "factor": span.factor,
         "trained_reach": trained_reach(encoding),
         "n_parameters": sum(parameter.numel() for parameter in encoding.parameters()),
-        "depends_on_content": [HOOKS[bias] for bias in (Bias.GATES, Bias.ROWS) if bias in biases],
+        "depends_on_content": _content_hooks(views),
         **{key: value for key, value in layers[0].items() if key not in OF_LAYERS},
         **_added(views[0], extension),
         "dimensionless": dimensionless(encoding, extension, views[0]),
         "layers": layers,
     }
     return Anatomy(numbers, views)
+
+
+def _content_hooks(views: list[LayerView]) -> list[str]:
+    """Names of the hooks that read content, such as ["gates"]."""
+    hooks = []
+    for bias in (Bias.GATES, Bias.ROWS):
+        if any(bias in view.encoding.biases for view in views):
+            hooks.append(HOOKS[bias])
+    return hooks
 
 
 def decay_bound(freq_F: Tensor, distance_K: Tensor) -> Tensor:

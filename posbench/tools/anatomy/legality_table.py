@@ -73,7 +73,7 @@ def legality_markdown(pairs: list[JudgedPair]) -> str:
     encodings = list(dict.fromkeys(pair.encoding for pair in pairs))
     fates = {(pair.kind, pair.other, pair.encoding): WORDS[pair.fate] for pair in pairs}
     count = len(encodings)
-    lines = [f"| | {' | '.join(encodings)} |", f"| :--- |{' :-: |' * count}"]
+    lines = [f"| | {' | '.join(encodings)} |", f"| :--- | {' | '.join([':-:'] * count)} |"]
     for kind in dict.fromkeys(pair.kind for pair in pairs):
         lines.append(f"| **{kind}** |{' |' * count}")
         for other in dict.fromkeys(pair.other for pair in pairs if pair.kind == kind):
