@@ -35,8 +35,8 @@ class Facts:
 class Labels:
     """Labels (encoding, extension, scale_attention) of rows among `rows`.
 
-    Methods are named by `closest_yaml`. An argument appears only if two of `rows` differ in it, and not
-    at its value in configs/: beside `ntk multiplier=2.0` the default is plain `ntk`. `variants`
+    Methods are named by `closest_yaml`. An argument appears only if two of `rows` differ in it, and
+    not at its value in configs/: beside `ntk multiplier=2.0` the default is plain `ntk`. `variants`
     ({run_id: {key: words}}) tells apart trainings of one encoding, whose `steps` are given by
     run_id. A fine-tuned run names its parent's family, and the extension that it was fine-tuned
     with: `yarn (trained in)`."""

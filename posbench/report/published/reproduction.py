@@ -130,9 +130,9 @@ def _evaluate_words(protocol: str, setting: Setting) -> list[str]:
 
 
 def _changed(group: str, values: dict, usual: dict, usual_keys_only: bool = False) -> list[str]:
-    """Words for values that differ from `usual`, the yaml of a group. An absent key of FIELDS_ADDED_LATER means
-    its default.
-    """
+    """Words for values that differ from `usual`, the yaml of a group.
+
+    An absent key of FIELDS_ADDED_LATER means its default."""
     usual_values = flatten(usual, f"{group}.")
     run_values = flatten(without_later(group, values), f"{group}.")
     for key, value in usual_values.items():
