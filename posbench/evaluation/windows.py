@@ -72,18 +72,17 @@ def choose(
         document_N, within_N = _spread(room_D, windows, n_targets, rng)
     else:
         unit_D = _projects(file)
-        units = np.unique(unit_D[room_D > 0])
-        if len(units) == 1:
+        projects = np.unique(unit_D[room_D > 0])
+        if len(projects) == 1:
             raise ConfigError(
                 f"evaluate.unit={unit} takes intervals over projects, and all documents with"
                 f" {max_length + 1} tokens are of one"
                 f" ({file.names[int(np.argmax(room_D))].partition('/')[0]}): leave evaluate.unit"
                 " out, or choose a text of several, such as evaluate.text=projects."
             )
-        places = []
-        for unit_number in units:
-            room_of_unit_D = np.where(unit_D == unit_number, room_D, 0)
-            places.append(_spread(room_of_unit_D, windows // len(units), n_targets, rng))
+        rooms = [np.where(unit_D == project, room_D, 0) for project in projects]
+        count = windows // len(projects)
+        places = [_spread(room_of_project_D, count, n_targets, rng) for room_of_project_D in rooms]
         document_N, within_N = (np.concatenate(arrays) for arrays in zip(*places, strict=True))
     last_N = np.asarray(file.starts)[document_N] + max_length + within_N
     return Windows(file, last_N, document_N, n_targets, unit_D)
