@@ -121,6 +121,7 @@ def _train_and_evaluate(job: Job, judged: JobVerdict, world: World) -> list[Eval
             for evaluator, cell in zip(evaluators, missing, strict=True):
                 untested = judged.cells[cell].status == "untested"
                 recorder.rows(evaluate(job, evaluator, cell, untested, progress))
+        recorder.show_results()
     return missing
 
 
