@@ -105,11 +105,17 @@ def test_libraries_are_those_of_npm():
 ESTIMATES = """
 const {sums, asked} = JSON.parse(require("fs").readFileSync(0, "utf8"));
 const nll = new Float32Array(Uint8Array.from(Buffer.from(sums.nll, "base64")).buffer);
-const read = entry => { const [set, at] = sums.entries[entry]; return Float64Array.from(nll.subarray(at, at + sums.sets[set].length)); };
+const read = entry => {
+  const [set, at] = sums.entries[entry];
+  return Float64Array.from(nll.subarray(at, at + sums.sets[set].length));
+};
 const minus = (values, base) => base ? values.map((value, i) => value - base[i]) : values;
 console.log(JSON.stringify(asked.map(terms => {
-  const found = crossed.estimate(terms.map(([weight, own, less]) => ({weight, counts: sums.sets[sums.entries[own[0]][0]],
-    totals: own.map((entry, s) => minus(read(entry), less && read(less[s])))})));
+  const found = crossed.estimate(terms.map(([weight, own, less]) => ({
+    weight,
+    counts: sums.sets[sums.entries[own[0]][0]],
+    totals: own.map((entry, s) => minus(read(entry), less && read(less[s]))),
+  })));
   return [found.value, found.half];
 })));"""
 
@@ -181,7 +187,10 @@ def test_paired_intervals_are_those_of_posbench(headline, one, other):
 
 STRATIFIED = """
 const asked = JSON.parse(require("fs").readFileSync(0, "utf8"));
-console.log(JSON.stringify(asked.map(terms => { const found = crossed.estimate(terms); return [found.value, found.half]; })));"""
+console.log(JSON.stringify(asked.map(terms => {
+  const found = crossed.estimate(terms);
+  return [found.value, found.half];
+})));"""
 
 
 @pytest.mark.skipif(NODE is None, reason="no node on this machine")

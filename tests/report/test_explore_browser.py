@@ -16,7 +16,10 @@ from posbench.statistics.crossed import across, estimate
 
 REPORTED = CONFIGS.parent / "results" / "reported"
 FORMULA, MARKUP = "=HYPERLINK(1)", "<img src=x onerror=document.title=1>"
-PAPER = f"method,length,nll,low,high,train_len\n{FORMULA},64,2.9,2.8,3.0,64\n{FORMULA},96,3.1,3.0,3.2,64\n{MARKUP},128,1e30,,,64\n"
+PAPER = (
+    "method,length,nll,low,high,train_len\n"
+    f"{FORMULA},64,2.9,2.8,3.0,64\n{FORMULA},96,3.1,3.0,3.2,64\n{MARKUP},128,1e30,,,64\n"
+)
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 
@@ -187,8 +190,12 @@ def test_intervals_switch_off(page):
 
 def test_a_point_says_what_it_is(page):
     page.choose("filter", "extension=ntk -log_n")
-    x, y = page.run("(dot => (dot.scrollIntoView({block: 'center'}), (b => [b.x + b.width / 2, b.y + 3])(dot.getBoundingClientRect())))"
-                    "(document.querySelectorAll('#plot .dots [aria-label]')[2])")  # fmt: skip
+    third_dot = "document.querySelectorAll('#plot .dots [aria-label]')[2]"
+    x, y = page.run(
+        "(dot => (dot.scrollIntoView({block: 'center'}),"
+        " (b => [b.x + b.width / 2, b.y + 3])(dot.getBoundingClientRect())))"
+        f"({third_dot})"
+    )
     page.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
     said = text(page, "#said")
     assert re.match(
