@@ -1,9 +1,19 @@
-"""Command of scripts/prepare_data.py: tokenize a data set into the cache and print its statistics."""
+"""Command of scripts/prepare_data.py: tokenize a data set and print its statistics."""
+
+from typing import TYPE_CHECKING
 
 from posbench.config.compose import Request
 
+if TYPE_CHECKING:
+    from posbench.data.corpus import Corpus
+    from posbench.data.tokenfile import TokenFile
+
 LENGTHS = [2**n for n in range(8, 18)]
 SEQUENCE = 32  # tokens
+HEAD = (
+    f"  {'split':10}{'documents':>11}{'tokens':>14}{'bytes':>14}{'bytes/token':>13} "
+    " documents of more than L tokens"
+)
 
 
 def prepare_data(request: Request) -> None:
@@ -11,15 +21,15 @@ def prepare_data(request: Request) -> None:
     from posbench.data import prepare
     from posbench.data.mix import resolved_data
     from posbench.data.sources import ALL, SPLITS, TASK
-    from posbench.data.tokenfile import overlap, sequences
-    from posbench.pretrained.import_config import config_from_checkpoint
+    from posbench.pretrained.import_config import adopt
 
-    wanted = {}
+    requests = {}  # {content: (data, cache_dir, splits)}
     for cfg in request.cfgs:
-        data = config_from_checkpoint({**cfg, "data": resolved_data(cfg["data"])})["data"]
-        splits = (ALL,) if cfg["model"]["path"] and cfg["evaluate"]["split"] == ALL else SPLITS
-        wanted[repr(data), splits] = data, cfg["cache_dir"], splits
-    for data, cache_dir, splits in wanted.values():
+        data = adopt({**cfg, "data": resolved_data(cfg["data"])})["data"]
+        undivided = cfg["model"]["path"] and cfg["evaluate"]["split"] == ALL
+        splits = (ALL,) if undivided else SPLITS
+        requests[repr(data), splits] = data, cfg["cache_dir"], splits
+    for data, cache_dir, splits in requests.values():
         corpus = prepare(data, cache_dir, splits)
         if data["tokenizer"] == TASK:
             print(
@@ -31,25 +41,33 @@ def prepare_data(request: Request) -> None:
             f"{corpus.name}, {corpus.tokenizer}, {corpus.vocab_size} ids, fingerprint"
             f" {corpus.fingerprint[:16]}, in {corpus.folder}"
         )
-        print(
-            f"  {'split':10}{'documents':>11}{'tokens':>14}{'bytes':>14}{'bytes/token':>13} "
-            " documents of more than L tokens"
-        )
+        print(HEAD)
         for split in splits:
-            tokens = getattr(corpus, split)
-            size, lengths = int(tokens.n_bytes.sum(dtype="int64")), tokens.document_lengths()
-            long = ", ".join(f"{L}: {n}" for L in LENGTHS if (n := int((lengths > L).sum())))
-            print(
-                f"  {split:10}{len(lengths):11,}{len(tokens.tokens):14,}{size:14,}{size / len(tokens.tokens):13.3f}"
-                f"  {long}"
-            )
-        if ALL in splits:
-            continue
-        known = sequences(corpus.train, SEQUENCE)
-        for split in ("validation", "test"):
-            share, share_D = overlap(getattr(corpus, split), known, SEQUENCE)
-            copied = int((share_D > 0.5).sum())
-            print(
-                f"  {split}: {share:.2%} of its sequences of {SEQUENCE} tokens stand in training"
-                f" too, most of {copied} documents"
-            )
+            print(_split_line(split, getattr(corpus, split)))
+        if ALL not in splits:
+            _print_overlap(corpus)
+
+
+def _split_line(split: str, tokens: "TokenFile") -> str:
+    n_bytes = int(tokens.n_bytes.sum(dtype="int64"))
+    n_tokens = len(tokens.tokens)
+    lengths = tokens.document_lengths()
+    longer = {length: int((lengths > length).sum()) for length in LENGTHS}
+    listed = ", ".join(f"{length}: {count}" for length, count in longer.items() if count)
+    return (
+        f"  {split:10}{len(lengths):11,}{n_tokens:14,}{n_bytes:14,}{n_bytes / n_tokens:13.3f}"
+        f"  {listed}"
+    )
+
+
+def _print_overlap(corpus: "Corpus") -> None:
+    from posbench.data.tokenfile import overlap, sequences
+
+    training = sequences(corpus.train, SEQUENCE)
+    for split in ("validation", "test"):
+        share, share_D = overlap(getattr(corpus, split), training, SEQUENCE)
+        copied = int((share_D > 0.5).sum())
+        print(
+            f"  {split}: {share:.2%} of its sequences of {SEQUENCE} tokens stand in training too,"
+            f" most of {copied} documents"
+        )

@@ -1,8 +1,9 @@
-"""Command of scripts/runs.py: list the runs of a folder, or delete files that are no longer needed."""
+"""Command of scripts/runs.py: list the runs of a folder, or delete files that nobody needs."""
 
 import itertools
 import json
 import sys
+from collections import Counter
 from datetime import timedelta
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -13,10 +14,11 @@ from posbench.common.defuse import printable
 from posbench.common.errors import ConfigError
 from posbench.common.files import write_json
 from posbench.config.command_line import options
+from posbench.report.method_words import plural
 from posbench.results.inventory import STATES, Entry, list_runs
 
 HEAD = ("run", "encoding", "seed", "steps", "val. loss", "evals", "size", "age", "state")
-LEFT = ("run", "encoding", "state")
+ALIGNED_LEFT = ("run", "encoding", "state")
 SHARED = {"results_dir": "results/runs", "runs": "*"}
 LIST = {**SHARED, "state": "", "encoding": "*", "sort": "run", "json": ""}
 GC = {
@@ -56,106 +58,121 @@ def runs(arguments: list[str]) -> None:
             f"results_dir={folder} is not a folder: name the one that holds the runs, such as"
             " results/runs."
         )
-    found = [entry for entry in list_runs(folder) if fnmatchcase(entry.path.name, chosen["runs"])]
+    entries = [entry for entry in list_runs(folder) if fnmatchcase(entry.path.name, chosen["runs"])]
     if word == "list":
-        _list(found, chosen)
+        _list(entries, chosen)
     else:
-        _gc(folder, found, chosen)
+        _gc(folder, entries, chosen)
 
 
-def _list(found: list[Entry], chosen: dict) -> None:
-    if chosen["state"] not in ("", *STATES):
-        raise ConfigError(f"state={chosen['state']} must be one of {', '.join(STATES)}.")
+def _list(entries: list[Entry], chosen: dict) -> None:
+    state = chosen["state"]
+    if state not in ("", *STATES):
+        raise ConfigError(f"state={state} must be one of {', '.join(STATES)}.")
     if chosen["sort"] not in SORT:
         raise ConfigError(f"sort={chosen['sort']} is unknown: choose from {', '.join(SORT)}.")
-    found = [
+    entries = [
         entry
-        for entry in found
-        if chosen["state"] in ("", entry.state)
+        for entry in entries
+        if state in ("", entry.state)
         and fnmatchcase(entry.encoding.split(" ")[0], chosen["encoding"])
     ]
-    found.sort(key=SORT[chosen["sort"]])
+    entries.sort(key=SORT[chosen["sort"]])
     if chosen["json"] == "-":
-        print(json.dumps([entry.values for entry in found], indent=1))
+        print(json.dumps([entry.values for entry in entries], indent=1))
         return
     if chosen["json"]:
-        write_json(chosen["json"], [entry.values for entry in found])
-    lines = [HEAD]
-    for one in found:
-        steps = str(one.steps) if one.total is None else f"{one.steps}/{one.total}"
-        seed, loss = (
-            "-" if one.seed is None else str(one.seed),
-            "-" if one.loss is None else f"{one.loss:.3f}",
-        )
-        name = str(printable(one.path.name))
-        lines.append(
-            (
-                name,
-                one.encoding,
-                seed,
-                steps,
-                loss,
-                str(one.evaluations),
-                _size(one.size),
-                _age(one.age),
-                one.state_in_words,
-            )
-        )
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for line in lines:
-        cells = zip(HEAD, line, widths, strict=True)
-        print(
-            "  ".join(
-                cell.ljust(width) if name in LEFT else cell.rjust(width)
-                for name, cell, width in cells
-            ).rstrip()
-        )
-    counted = ", ".join(
-        f"{n} {state}" for state in STATES if (n := sum(entry.state == state for entry in found))
+        write_json(chosen["json"], [entry.values for entry in entries])
+    print(_table([_cells(entry) for entry in entries]))
+    print(_summary(entries), file=sys.stderr)
+
+
+def _cells(entry: Entry) -> tuple[str, ...]:
+    """Cells of a run below HEAD."""
+    return (
+        str(printable(entry.path.name)),
+        entry.encoding,
+        "-" if entry.seed is None else str(entry.seed),
+        str(entry.steps) if entry.total is None else f"{entry.steps}/{entry.total}",
+        "-" if entry.loss is None else f"{entry.loss:.3f}",
+        str(entry.evaluations),
+        _size(entry.size),
+        _age(entry.age),
+        entry.told,
     )
-    total = f"{len(found)} run{'s' * (len(found) != 1)}{f' ({counted})' if counted else ''}"
-    print(f"{total}, {_size(sum(entry.size for entry in found))}", file=sys.stderr)
+
+
+def _table(rows: list[tuple[str, ...]]) -> str:
+    lines = [HEAD, *rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    texts = []
+    for line in lines:
+        cells = []
+        for name, cell, width in zip(HEAD, line, widths, strict=True):
+            cells.append(cell.ljust(width) if name in ALIGNED_LEFT else cell.rjust(width))
+        texts.append("  ".join(cells).rstrip())
+    return "\n".join(texts)
+
+
+def _summary(entries: list[Entry]) -> str:
+    """Number of runs by state, and their size: "3 runs (2 finished, 1 failed), 1.5 MiB"."""
+    counts = Counter(entry.state for entry in entries)
+    states = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
+    by_state = f" ({states})" if states else ""
+    size = _size(sum(entry.size for entry in entries))
+    return f"{plural(len(entries), 'run')}{by_state}, {size}"
 
 
 def _size(n: int) -> str:
-    """Text of `n` bytes in units of 1024, as of dry=true."""
+    """Bytes in units of 1024, as of dry=true.
+
+    >>> _size(1536), _size(12)
+    ('1.5 KiB', '12 bytes')
+    """
     unit, name = pick_unit_and_suffix(n, ["bytes", "KiB", "MiB", "GiB", "TiB"], 1024)
-    return f"{n / unit:.{0 if unit == 1 else 1}f} {name}"
+    return f"{n} {name}" if unit == 1 else f"{n / unit:.1f} {name}"
 
 
 def _age(seconds: float) -> str:
-    """Text of a duration in seconds, in one unit: 40s, 12m, 5h, 3d."""
-    unit, length = next(
-        (one for one in (("d", 86400), ("h", 3600), ("m", 60)) if seconds >= one[1]), ("s", 1)
-    )
-    return f"{seconds / length:.0f}{unit}"
+    """A duration in its largest unit.
+
+    >>> _age(40), _age(7300)
+    ('40s', '2h')
+    """
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.0f}{unit}"
+    return f"{seconds:.0f}s"
 
 
-def _gc(folder: Path, found: list[Entry], chosen: dict) -> None:
+def _gc(folder: Path, entries: list[Entry], chosen: dict) -> None:
     from posbench.results.cleanup import find_waste, unused_tokens
 
-    cache, delete = chosen["cache"], chosen["delete"]
+    cache = chosen["cache"]
+    delete = chosen["delete"]
     if cache and not Path(cache).is_dir():
         raise ConfigError(
             f"cache={cache} is not a folder: name the one that holds the tokens, such as"
             " results/cache."
         )
-    unfinished = [state for state in ("failed", "interrupted") if chosen[state]]
-    wastes = find_waste(folder, found, unfinished, chosen["older"].total_seconds(), delete)
-    listed = gone = 0
-    for waste in itertools.chain(
-        wastes, unused_tokens(Path(cache), folder, delete) if cache else ()
-    ):
-        listed, gone = listed + 1, gone + (0 if waste.not_deleted else waste.size)
-        print(
-            printable(
-                f"{_size(waste.size):>11}  {waste.path} "
-                f" {waste.why}{f' (kept: {waste.not_deleted})' if waste.not_deleted else ''}"
-            )
-        )
-    left_alone = sum(entry.state == "running" for entry in found)
-    notes = [f"{left_alone} run{'s' * (left_alone != 1)} at work left alone"] * bool(left_alone)
-    notes += ["nothing was deleted: add delete=true"] * bool(listed and not delete)
-    print(
-        "; ".join([f"{_size(gone)} {'freed' if delete else 'could go'}", *notes]), file=sys.stderr
-    )
+    states = [state for state in ("failed", "interrupted") if chosen[state]]
+    wastes = find_waste(folder, entries, states, chosen["older"].total_seconds(), delete)
+    if cache:
+        wastes = itertools.chain(wastes, unused_tokens(Path(cache), folder, delete))
+    n_wastes = 0
+    freed = 0  # bytes
+    for waste in wastes:
+        n_wastes += 1
+        reason = waste.why
+        if waste.kept:
+            reason += f" (kept: {waste.kept})"
+        else:
+            freed += waste.size
+        print(printable(f"{_size(waste.size):>11}  {waste.path}  {reason}"))
+    parts = [f"{_size(freed)} {'freed' if delete else 'could go'}"]
+    running = sum(entry.state == "running" for entry in entries)
+    if running:
+        parts.append(f"{plural(running, 'run')} at work left alone")
+    if n_wastes and not delete:
+        parts.append("nothing was deleted: add delete=true")
+    print("; ".join(parts), file=sys.stderr)
