@@ -1,5 +1,4 @@
-"""Checks of configuration values against annotations: types, choices and ranges, of dataclasses and
-of the arguments of classes.
+"""Checks of configuration values against annotations, of dataclasses and of arguments of classes.
 
 Nothing heavy is imported here: this is what pydantic would do, without the tenth of a second that
 importing it takes."""
@@ -12,7 +11,7 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -35,13 +34,8 @@ TOKENS = frozenset(  # keys whose values are tokens, in whatever group
     " stride floor_block key_context tokens_per_step batch_tokens shift chunk local keys".split()
 )
 SIZES = {"k": 2**10, "m": 2**20}
-OFF = (
-    "off",
-    "false",
-    "False",
-    "no",
-    "none",
-)  # words that people type for disabled; YAML reads some of them as false
+# words that people type for disabled; YAML reads some of them as false
+OFF = ("off", "false", "False", "no", "none")
 
 
 @dataclass(frozen=True)
@@ -62,87 +56,98 @@ class Convert:
 
 
 def in_tokens(value: Any, key: str = "") -> Any:
-    """`value` with 16k written out as 16,384, and 1m as 1,048,576, wherever tokens are meant; all
-    else stays.
+    """`value` with 16k written out as 16,384, and 1m as 1,048,576, wherever tokens are meant.
+
+    >>> in_tokens({"length": "16k", "name": "16k"})
+    {'length': 16384, 'name': '16k'}
     """
     if isinstance(value, dict):
-        found = {name: in_tokens(one, name) for name, one in value.items()}
-        return value if found == value else found  # parts that stay are shared between cells
+        converted = {name: in_tokens(item, name) for name, item in value.items()}
+        return value if converted == value else converted  # parts that stay are shared by cells
     if isinstance(value, list):
-        return [in_tokens(one, key) for one in value]
-    if key not in TOKENS:
+        return [in_tokens(item, key) for item in value]
+    if key not in TOKENS or not isinstance(value, str):
         return value
-    sized = (
-        re.fullmatch(r"(\d{1,9})([kKmM])", value.strip(), re.ASCII)
-        if isinstance(value, str)
-        else None
-    )
-    return int(sized[1]) * SIZES[sized[2].lower()] if sized else value
+    match = re.fullmatch(r"(\d{1,9})([kKmM])", value.strip(), re.ASCII)
+    return int(match[1]) * SIZES[match[2].lower()] if match else value
 
 
 class _Misfit(Exception):
-    """Mismatch of a value with the tried type, or with the words of a Must."""
+    """Mismatch of a value with the tried type, or with the words of a Check."""
 
 
 def convert(name: str, value: object, hint: Any) -> Any:
-    """`value` converted to the type `hint`: 64.0 becomes 64 for int, 1 becomes True for bool, all
-    else stays.
+    """`value` converted to the type `hint`: 64.0 becomes 64 for int, 1 becomes True for bool.
 
     Raises ConfigError, under `name`, for a value that does not match. A hint that is a class is not
     checked."""
     try:
         return _fit(value, hint)
     except _Misfit as error:
-        legal = str(error) or f"{type_words(hint)}{_hint(name, value, hint)}"
+        legal = str(error) or f"{type_words(hint)}{_advice(name, value, hint)}"
         raise ConfigError(f"{name}={shown(value)} must be {legal}.") from None
 
 
 def _fit(value: Any, hint: Any) -> Any:
+    """`value` as `hint` has it. Raises _Misfit."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Annotated:  # notes: First before, then Must, and float, which makes 1 a 1.0
-        kind, *notes = inner
-        for note in notes:
-            value = note.convert(value) if isinstance(note, Convert) else value
-        value = _fit(value, kind)
-        for note in notes:
-            if isinstance(note, Check) and not note.holds(value):
-                raise _Misfit(note.words)
-        return float(value) if float in notes else value
+    if origin is Annotated:
+        return _fit_annotated(value, *inner)
     if origin in (typing.Union, types.UnionType):
-        failed = _Misfit()
-        for kind in inner:
-            try:
-                return _fit(value, kind)
-            except _Misfit as error:
-                failed = error if error.args else failed
-        raise failed
-    number = isinstance(value, int | float) and not isinstance(value, bool)
+        return _fit_union(value, inner)
     kind = origin or hint
     if kind is Literal:
-        good = any(value == one and type(value) is type(one) for one in inner)
-    elif kind is int:
-        good = number and abs(value) < 2**BITS and value == int(value)
-        value = int(value) if good else value
-    elif kind is float:
-        good = number and abs(value) <= sys.float_info.max  # not nan either
-    elif kind is bool:
-        good = isinstance(value, bool) or (number and value in (0, 1))
-        value = bool(value) if good else value
-    elif kind is list:
-        good = isinstance(value, list | tuple)
-        value = [_fit(one, inner[0]) for one in value] if good and inner else value
-    elif kind is dict:
-        good = isinstance(value, Mapping)
-        value = (
-            {key: _fit(one, inner[1]) for key, one in value.items()} if good and inner else value
-        )
-    elif kind in (str, types.NoneType, None):
-        good = isinstance(value, str) if kind is str else value is None
-    else:
-        good = True
-    if not good:
+        fits = any(value == choice and type(value) is type(choice) for choice in inner)
+        return _checked(value, fits)
+    if kind is list:
+        _checked(value, isinstance(value, list | tuple))
+        return [_fit(item, inner[0]) for item in value] if inner else value
+    if kind is dict:
+        _checked(value, isinstance(value, Mapping))
+        return {key: _fit(item, inner[1]) for key, item in value.items()} if inner else value
+    if kind is str:
+        return _checked(value, isinstance(value, str))
+    if kind in (types.NoneType, None):
+        return _checked(value, value is None)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if kind is int:
+        return int(_checked(value, is_number and abs(value) < 2**BITS and value == int(value)))
+    if kind is float:
+        return _checked(value, is_number and abs(value) <= sys.float_info.max)  # not nan either
+    if kind is bool:
+        is_truth = isinstance(value, bool) or (is_number and value in (0, 1))
+        return bool(_checked(value, is_truth))
+    return value
+
+
+def _checked(value: Any, fits: bool) -> Any:
+    """The value. Raises _Misfit if it does not fit."""
+    if not fits:
         raise _Misfit
     return value
+
+
+def _fit_annotated(value: Any, kind: Any, *notes: Any) -> Any:
+    """Convert before, Check after; the note float makes 1 a 1.0."""
+    for note in notes:
+        if isinstance(note, Convert):
+            value = note.convert(value)
+    value = _fit(value, kind)
+    for note in notes:
+        if isinstance(note, Check) and not note.holds(value):
+            raise _Misfit(note.words)
+    return float(value) if float in notes else value
+
+
+def _fit_union(value: Any, kinds: Sequence[Any]) -> Any:
+    misfit = _Misfit()
+    for kind in kinds:
+        try:
+            return _fit(value, kind)
+        except _Misfit as error:
+            if error.args:  # the words of a Check
+                misfit = error
+    raise misfit
 
 
 def _kinds(hint: Any) -> list[Any]:
@@ -150,38 +155,38 @@ def _kinds(hint: Any) -> list[Any]:
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         return _kinds(inner[0])
-    return (
-        [kind for one in inner for kind in _kinds(one)]
-        if origin in (typing.Union, types.UnionType)
-        else [hint]
-    )
+    if origin in (typing.Union, types.UnionType):
+        return [kind for member in inner for kind in _kinds(member)]
+    return [hint]
 
 
 def type_words(hint: Any, many: bool = False) -> str:
-    """Words for a type behind "must be"; with `many` the plural, behind "a list of"."""
-    said = []
+    """Words for a type behind "must be"; with `many` the plural, behind "a list of".
+
+    >>> type_words(list[int] | None)
+    'a list of whole numbers or null'
+    """
+    words = []
     for kind in _kinds(hint):
         origin, inner = typing.get_origin(kind), typing.get_args(kind)
-        words = WORDS.get(origin or kind, ("anything", "anything"))[many]
+        singular, plural = WORDS.get(origin or kind, ("anything", "anything"))
+        text = plural if many else singular
         if origin is Literal:
-            words = f"{'' if many else 'one '}of {', '.join(map(shown, inner))}"
+            choices = ", ".join(map(shown, inner))
+            text = f"of {choices}" if many else f"one of {choices}"
         elif origin in (list, dict) and inner[-1] is not Any:
-            words += f" of {type_words(inner[-1], many=True)}"
-        said.append(words)
-    return " or ".join(said)
+            text += f" of {type_words(inner[-1], many=True)}"
+        words.append(text)
+    return " or ".join(words)
 
 
-def _hint(name: str, value: object, hint: Any) -> str:
-    """Suffix of an error: the choice that was meant, how to type a number as text, or how large a
-    number may be.
-    """
+def _advice(name: str, value: object, hint: Any) -> str:
+    """Suffix of an error: the choice that was meant, how to type a number as text, or its limit."""
     kinds = _kinds(hint)
-    choices = [
-        choice
-        for kind in kinds
-        if typing.get_origin(kind) is Literal
-        for choice in typing.get_args(kind)
-    ]
+    choices = []
+    for kind in kinds:
+        if typing.get_origin(kind) is Literal:
+            choices.extend(typing.get_args(kind))
     if choices:
         return did_you_mean("disabled" if str(value) in OFF else value, choices)
     if isinstance(value, str) and str not in kinds and re.fullmatch(r"[\d.e+-]+", value):
@@ -194,56 +199,64 @@ def _hint(name: str, value: object, hint: Any) -> str:
 
 
 def shown(value: object) -> str:
-    """Value as a user would type it: control characters replaced, cut to one line."""
-    text = printable(
-        str(value)
-        if isinstance(value, str | float)
-        else json.dumps(value, ensure_ascii=False, default=str).replace('"', "")
-    )
+    """Value as a user would type it: control characters replaced, cut to one line.
+
+    >>> shown([64, "yarn"])
+    '[64, yarn]'
+    """
+    if isinstance(value, str | float):
+        text = str(value)
+    else:
+        text = json.dumps(value, ensure_ascii=False, default=str).replace('"', "")
+    text = printable(text)
     return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
 
 
 def arguments(
-    name: str, takes: type, given: dict[str, Any], theirs: tuple[str, ...] = ()
+    name: str, class_: type, values: dict[str, Any], filled_in: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """Arguments `given` to a class, each converted to its annotation or, without one, to the type
-    of its default.
+    """Arguments of a class, each converted to its annotation or the type of its default.
 
-    `theirs` are parameters that posbench fills in itself. Raises ConfigError for a wrong type or an
+    `filled_in` are parameters that posbench gives itself. Raises ConfigError for a wrong type or an
     unknown argument."""
-    hints, parameters, anything = _signature(takes)
-    legal = [key for key in parameters if key not in theirs]
-    if unknown := [key for key in given if key not in legal and not anything]:
-        near, listed = did_you_mean(unknown[0], legal), ", ".join(legal) or "nothing"
+    signature = _signature(class_)
+    legal = [key for key in signature.names if key not in filled_in]
+    unknown = [key for key in values if key not in legal]
+    if unknown and not signature.takes_any:
+        near = did_you_mean(unknown[0], legal)
         raise ConfigError(
-            f"{name}.{unknown[0]} is not an argument of"
-            f" {takes.__module__}.{takes.__qualname__}{near}: it takes {listed}."
+            f"{name}.{unknown[0]} is not an argument of {class_.__module__}.{class_.__qualname__}"
+            f"{near}: it takes {', '.join(legal) or 'nothing'}."
         )
     return {
-        key: convert(f"{name}.{key}", value, hints.get(key, Any)) for key, value in given.items()
+        key: convert(f"{name}.{key}", value, signature.types.get(key, Any))
+        for key, value in values.items()
     }
 
 
+class _Signature(typing.NamedTuple):
+    types: dict[str, Any]  # {argument: annotation}
+    names: list[str]  # of all arguments
+    takes_any: bool  # **kwargs
+
+
 @functools.cache
-def _signature(takes: type) -> tuple[dict[str, Any], list[str], bool]:
-    """({argument: type}, argument names, True if the class takes **kwargs) of a class."""
-    parameters = inspect.signature(takes).parameters
+def _signature(class_: type) -> _Signature:
+    parameters = inspect.signature(class_).parameters
     try:
-        hints = typing.get_type_hints(takes.__init__, include_extras=True)
+        hints = typing.get_type_hints(class_.__init__, include_extras=True)
     except Exception:  # an annotation that only a type checker can resolve
         hints = {}
     for key, parameter in parameters.items():
         kind = type(parameter.default)
         if parameter.annotation is parameter.empty and kind in (bool, int, float, str):
-            hints[key] = {int: float}.get(kind, kind)  # a default of 4 does not forbid 4.5
+            hints[key] = float if kind is int else kind  # a default of 4 does not forbid 4.5
         if parameter.default is None and key in hints:
             hints[key] = hints[key] | None
-    named = [
-        key
-        for key, one in parameters.items()
-        if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)
-    ]
-    return hints, named, any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    kinds = {key: parameter.kind for key, parameter in parameters.items()}
+    collected = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    names = [key for key, kind in kinds.items() if kind not in collected]
+    return _Signature(hints, names, inspect.Parameter.VAR_KEYWORD in kinds.values())
 
 
 def class_named(target: str) -> type:
@@ -251,14 +264,16 @@ def class_named(target: str) -> type:
     its code raises, or is not a class.
     """
     try:
-        found = pkgutil.resolve_name(target)
+        value = pkgutil.resolve_name(target)
     except Exception as error:
-        why = " ".join(f"{type(error).__name__}: {error}".split())
-        way = "name MODULE.CLASS, give its folder with --config-dir, or install what it needs"
-        raise ConfigError(f"{shown(target)} cannot be imported ({why}): {way}.") from error
-    if not isinstance(found, type):
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise ConfigError(
-            f"{target} is of type {type(found).__name__} and is not a class: name one, such as"
+            f"{shown(target)} cannot be imported ({reason}): name MODULE.CLASS, give its folder with"
+            " --config-dir, or install what it needs."
+        ) from error
+    if not isinstance(value, type):
+        raise ConfigError(
+            f"{target} is of type {type(value).__name__} and is not a class: name one, such as"
             " posbench.extensions.ntk.Ntk."
         )
-    return found
+    return value

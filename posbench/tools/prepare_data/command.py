@@ -21,11 +21,11 @@ def prepare_data(request: Request) -> None:
     from posbench.data import prepare
     from posbench.data.mix import resolved_data
     from posbench.data.sources import ALL, SPLITS, TASK
-    from posbench.pretrained.import_config import adopt
+    from posbench.pretrained.import_config import config_from_checkpoint
 
     requests = {}  # {content: (data, cache_dir, splits)}
     for cfg in request.cfgs:
-        data = adopt({**cfg, "data": resolved_data(cfg["data"])})["data"]
+        data = config_from_checkpoint({**cfg, "data": resolved_data(cfg["data"])})["data"]
         undivided = cfg["model"]["path"] and cfg["evaluate"]["split"] == ALL
         splits = (ALL,) if undivided else SPLITS
         requests[repr(data), splits] = data, cfg["cache_dir"], splits

@@ -98,7 +98,7 @@ def _cells(entry: Entry) -> tuple[str, ...]:
         str(entry.evaluations),
         _size(entry.size),
         _age(entry.age),
-        entry.told,
+        entry.state_in_words,
     )
 
 
@@ -164,8 +164,8 @@ def _gc(folder: Path, entries: list[Entry], chosen: dict) -> None:
     for waste in wastes:
         n_wastes += 1
         reason = waste.why
-        if waste.kept:
-            reason += f" (kept: {waste.kept})"
+        if waste.not_deleted:
+            reason += f" (kept: {waste.not_deleted})"
         else:
             freed += waste.size
         print(printable(f"{_size(waste.size):>11}  {waste.path}  {reason}"))
