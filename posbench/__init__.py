@@ -3,15 +3,16 @@
 In a notebook, with results/runs as scripts/run.py filled it:
 
     import posbench
-    posbench.rows("results/runs")                   # every row of every run, a pandas DataFrame; also a run, a CSV, a glob or a list
-    posbench.frame("results/runs")                  # means over seeds, differences and intervals, as a report shows them
-    posbench.plot(posbench.frame("results/runs"))   # its figure; y="ppl", lines="rope|yarn", size="column" and more
+    posbench.rows("results/runs")    # every row of every run, a pandas DataFrame; also a run, a CSV
+    posbench.frame("results/runs")   # means over seeds, differences and intervals, as in a report
+    posbench.plot(posbench.frame("results/runs"))   # its figure; y="ppl", lines="rope|yarn", ...
+    posbench.compare("results/runs", length="8x")   # lines ranked by paired differences
     run = posbench.load("results/runs/ID")          # a finished training
-    run.config["train"]["length"], run.rows         # from files alone; the text and the model are loaded on first use
-    run.evaluate("yarn", lengths=[512, 1024])       # the rows that scripts/run.py would write; nothing is written
+    run.config["train"]["length"], run.rows         # from files alone; all else is loaded on use
+    run.evaluate("yarn", lengths=[512, 1024])       # the rows of scripts/run.py; writes no file
     run.evaluate("yarn", beta=16, windows=64, scale_attention="log_n", protocol="sliding")
-    run.evaluate({"name": "yarn", "beta": 16})      # the same arguments as a dict, also for scale_attention
-    run.model(run.encode("def f(x):"))              # logits [1, T, V]; run.decode(ids), run.tokenizer, run.corpus
+    run.evaluate({"name": "yarn", "beta": 16})      # the same arguments as a dict
+    run.model(run.encode("def f(x):"))              # logits [1, T, V]; run.decode(ids)
     run.generate("def f(x):", 200, extension="yarn", temperature=0.8, seed=1)
 """
 
@@ -46,11 +47,11 @@ def load(path, device: str = "auto", cache_dir=None, trusted=()) -> "LoadedRun":
 
 
 def rows(paths) -> "pandas.DataFrame":
-    """All rows of run directories, folders of them, folders or bundles of reports, CSVs or globs
-    (one or several), each row once.
+    """All rows of runs, folders of runs or of reports, bundles, CSVs or globs, each row once.
 
     Damaged files are skipped with a warning. Raises ConfigError for a path without runs, RunError
-    when every file is damaged. Columns, a missing number being NaN or <NA>:"""
+    when every file is damaged. Columns, a missing number being NaN or <NA>:
+    """
     from posbench.report.frame import read_rows
 
     return read_rows(paths)
@@ -60,9 +61,9 @@ rows.__doc__ = f"{rows.__doc__.rstrip()}\n\n{described()}\n"
 
 
 def frame(paths, what: str = "curve") -> "pandas.DataFrame":
-    """Points of a report on run directories, folders of them, folders or bundles of reports, CSVs,
-    globs: a row for each method and length.
+    """Points of a report: a row for each method and length.
 
+    `paths` are run directories, folders of them, folders or bundles of reports, CSVs or globs.
     `what` is curve (losses by length), position (losses by position), context (losses with c tokens
     of context) or accuracy (tasks); the frame is empty where none was measured. The columns are
     those of the CSV of that name in a report's folder, and the values behind the labels `encoding`
@@ -70,32 +71,80 @@ def frame(paths, what: str = "curve") -> "pandas.DataFrame":
     fine-tuned with), tuned_from (str, family of the parent) and train_steps (int, where the
     trainings of an encoding differ in them). Of curve and position:
 
-        protocol, data, tokenizer, setting (str), train_len (tokens): equal within a table encoding,
-        extension, scale_attention (str): labels; untested (bool): a pair that its authors have not
-        tested length (tokens): tokens fed, or the last position of a stretch of windows of `window`
-        tokens n_seeds, n_targets, n_units (int), sem_unit (str): what the means are over nll
-        (nats/token), bpb (bits/byte), accuracy (share): means over seeds floor (nats/token): loss
-        with exactly train_len tokens of context difference, half_width (nats/token): nll minus
-        floor, paired, and half of its 95 % interval, over the units `over` (str) change,
-        change_half_width (nats/token): the same, to the same trainings without an extension gain,
-        gain_lower (nats/token): G of the trainings, and the lowest of their lower 95 % bounds low,
-        high (nats/token): interval that a CSV of others states; source (str): name of that CSV;
-        unstated (str): columns of a table that it does not state, in which those of the table stand
+        protocol, data, tokenizer, setting (str), train_len (tokens): equal within a table
+        encoding, extension, scale_attention (str): labels
+        untested (bool): a pair that its authors have not tested
+        length (tokens): tokens fed, or the last position of a stretch of `window` tokens
+        n_seeds, n_targets, n_units (int), sem_unit (str): units that the means are over
+        nll (nats/token), bpb (bits/byte), accuracy (share): means over seeds
+        floor (nats/token): loss with exactly train_len tokens of context
+        difference, half_width (nats/token): nll minus floor, paired, and half of its 95 % interval,
+            over the units `over` (str)
+        change, change_half_width (nats/token): the same, to these trainings without an extension
+        gain, gain_lower (nats/token): G of the trainings, and the lowest lower 95 % bound of G
+        low, high (nats/token): interval that a CSV of others states
+        source (str): name of that CSV
+        unstated (str): columns of a table that it does not state; those of the table stand there
 
     Raises ConfigError for an unknown `what` and for a path without runs, RunError when there is no
-    evaluation or all are damaged."""
+    evaluation or all are damaged.
+    """
     from posbench.report.frame import read
 
     return read(paths, what)
 
 
-def explain(what, *words, **changes) -> "Explanation":
-    """Explanation of a checkpoint's setting of RoPE, and of what each engine makes of it; print it,
-    or read its attributes.
+def compare(
+    paths,
+    lines: "str | Sequence[str]" = (),
+    length: "str | int | None" = None,
+    against: str | None = None,
+    by: str | None = None,
+    measure: str | None = None,
+    unit: str = "nats",
+    correction: str = "holm",
+) -> "pandas.DataFrame":
+    """Lines of results compared on the same targets, the best first: a row for each line and length.
 
-    `what` is a folder, config.json, .gguf file or hub name; `words` are flags and key=value as for
-    scripts/explain.py, `changes` keys as Python values: posbench.explain("DIR",
-    rope_parameters={"rope_type": "yarn", "factor": 4.0}).frequencies()."""
+    `paths` are as for `posbench.frame`; the other words are those of scripts/compare.py: lines such
+    as ["rope|yarn", "fox"], length "8x" or 512, against a line, by "length" for all lengths. Columns:
+
+        value, difference, low, high    in the unit; the difference is to the line `against`, with
+                                        both ends of its 95 % interval
+        p, p_corrected, verdict         best, worse, better, not told apart, no interval
+        seeds, n_documents, interval_of compared seeds, and the source of the interval
+        gate                            passed or failed: whether the trainings use their window
+
+    Raises ConfigError for lines and lengths that are not there.
+    """
+    import pandas
+
+    from posbench.report.comparison import Request, comparisons
+    from posbench.report.comparison_tables import Scale, rows_of
+    from posbench.report.frame import read_report
+
+    request = Request(
+        lines=(lines,) if isinstance(lines, str) else tuple(lines),
+        length=None if length is None else str(length),
+        against=against,
+        measure=measure,
+        by=by,
+        correction=correction,
+    )
+    rows = []
+    for comparison in comparisons({"": read_report(paths)}, request):
+        rows += rows_of([comparison], Scale(unit, comparison.measure))
+    return pandas.DataFrame(rows)
+
+
+def explain(what, *words, **changes) -> "Explanation":
+    """Explanation of a checkpoint's setting of RoPE, and of its reading by each engine.
+
+    Print it, or read its attributes. `what` is a folder, config.json, .gguf file or hub name;
+    `words` are flags and key=value as for scripts/explain.py, `changes` keys as Python values:
+
+        posbench.explain("DIR", rope_parameters={"rope_type": "yarn", "factor": 4.0}).frequencies()
+    """
     import json
 
     from posbench.tools.explanation.explain import explain_words
@@ -122,27 +171,31 @@ def plot(
     xlim: tuple[float | None, float | None] = (None, None),
     ylim: tuple[float | None, float | None] = (None, None),
 ) -> "Axes | numpy.ndarray":
-    """Axes of a figure of a frame's losses or accuracies, of matplotlib; an array of them if it has
-    several panels.
+    """Axes of a figure of a frame's losses or accuracies, of matplotlib.
 
-    To go on with: `axes.figure.savefig(FILE)` keeps the size. Without more words it shows what the
-    loss figure of a report shows.
+    Several panels give an array of axes. To go on with: `axes.figure.savefig(FILE)` keeps the size.
+    Without more words it shows the loss figure of a report.
 
-        y           nats, ppl, bpb, accuracy, difference (nats minus the floor), change (nats minus no extension)
+        y           nats, ppl, bpb, accuracy, difference (nats minus the floor), change (nats minus
+                    no extension)
         x           length, multiple (of the training length), position
-        lines       lines, in this order: "rope|none, rope|yarn, alibi" as encoding|extension|scale; what is left out is any, * too
+        lines       lines, in this order: "rope|none, rope|yarn, alibi" as
+                    encoding|extension|scale; a part that is left out, and *, is any
         panel       columns of the frame, each of whose values gets a panel; "none" for one panel
-        log         logarithmic axes: "x", "y", "x,y" or "none"; that of a difference is linear around zero
+        log         logarithmic axes: "x", "y", "x,y" or "none"; that of a difference is linear
+                    around zero
         size        column (3.3 inches wide), page (6.9), slide (16:9)
         style       paper, dark
-        labels      other names: {"rope": "RoPE", "rope|yarn": "ours", "paper.csv": "Press et al."}, of parts, lines, sources and values
-        reference   floor, change, none, or a line: what is subtracted (of a perplexity: divided by)
+        labels      other names, of parts, lines, sources and values: {"rope": "RoPE",
+                    "rope|yarn": "ours", "paper.csv": "Press et al."}
+        reference   floor, change, none, or a line: what is subtracted (a perplexity is divided)
         xlim, ylim  ends of the axes; None for that of the data
 
     Lines of several frames in one (pandas.concat) are told apart by the column source. Intervals
     are those that the frame states: of differences to the floor or to no extension, of accuracies
     in tasks, and of losses in CSVs of others. Raises ConfigError, with what there is, for a word
-    that fits nothing."""
+    that fits nothing.
+    """
     import numpy
 
     from posbench.report.plot import Options, draw_figure
@@ -155,15 +208,15 @@ def plot(
 
 
 def extend(model, extension=None, scale_attention=None, target_len=None, train_len=None):
-    """The same loaded model of transformers, with a context extension and a factor on the logits in
-    place.
+    """The same loaded model of transformers, with a context extension and a scale in place.
 
-    model = transformers.AutoModelForCausalLM.from_pretrained("HuggingFaceTB/SmolLM2-135M-Instruct")
-    posbench.extend(model, "yarn", target_len=16384)               # trained to 8,192 tokens
-    model.generate(**inputs)                                       # a cache gives the logits of the whole text
-    posbench.extend(model, {"name": "yarn", "beta": 16}, target_len=16384)  # the same with another argument
-    posbench.extend(model, "rerope", scale_attention="log_n")      # replaces the methods of before
-    posbench.restore(model)                                        # the model as it came
+        name = "HuggingFaceTB/SmolLM2-135M-Instruct"
+        model = transformers.AutoModelForCausalLM.from_pretrained(name)
+        posbench.extend(model, "yarn", target_len=16384)    # trained to 8,192 tokens
+        model.generate(**inputs)               # a cache gives the logits of the whole text
+        posbench.extend(model, {"name": "yarn", "beta": 16}, target_len=16384)
+        posbench.extend(model, "rerope", scale_attention="log_n")  # in place of those of before
+        posbench.restore(model)                # the model as it came
 
     `extension` and `scale_attention` are names (`posbench help extension` lists them), dicts of a
     name and its arguments, or objects of a method's class; None stands for none. An extension
@@ -177,22 +230,22 @@ def extend(model, extension=None, scale_attention=None, target_len=None, train_l
     pipelines and lm-evaluation-harness read. A learned table needs it. `train_len` is the length in
     tokens that the model was trained to, by default the longest text of its configuration.
 
-    What the model does with positions is measured first, and its logits without an extension must
-    stay what they were. Its configuration, and so other models that share it, do not change. A
-    cache is read only under the methods that filled it. Padding on either side, beams, static
-    caches, torch.compile and training work; packed texts, masks of four dimensions,
-    output_attentions and copies of the model do not. save_pretrained saves the model as it came.
+    The model's use of positions is measured first, and its logits without an extension must stay
+    what they were. Its configuration, and so other models that share it, do not change. A cache is
+    read only under the methods that filled it. Padding on either side, beams, static caches,
+    torch.compile and training work; packed texts, masks of four dimensions, output_attentions and
+    copies of the model do not. save_pretrained saves the model as it came.
 
     Raises ConfigError, a ValueError, with one sentence for a model or a method that cannot be put
-    in place. The model is then as it came, or has the methods that it had."""
+    in place. The model is then as it came, or has the methods that it had.
+    """
     from posbench.model.inplace import extend as inplace
 
     return inplace.extend(model, extension, scale_attention, target_len, train_len)
 
 
 def restore(model):
-    """The model as it was before posbench.extend. Caches that it filled meanwhile are refused from
-    here on.
+    """The model as it was before posbench.extend; caches that it filled meanwhile are refused.
 
     Raises ConfigError, a ValueError, for a model that was not extended.
     """
