@@ -104,10 +104,11 @@ def compare(
     unit: str = "nats",
     correction: str = "holm",
 ) -> "pandas.DataFrame":
-    """Lines of results compared on the same targets, the best first: a row for each line and length.
+    """Lines of results compared on the same targets, the best first.
 
-    `paths` are as for `posbench.frame`; the other words are those of scripts/compare.py: lines such
-    as ["rope|yarn", "fox"], length "8x" or 512, against a line, by "length" for all lengths. Columns:
+    The frame has a row for each line and length. `paths` are as for `posbench.frame`; the other
+    words are those of scripts/compare.py: lines such as ["rope|yarn", "fox"], length "8x" or 512,
+    against a line, by "length" for all lengths. Columns:
 
         value, difference, low, high    in the unit; the difference is to the line `against`, with
                                         both ends of its 95 % interval

@@ -43,6 +43,7 @@ COMMANDS = [  # in the order of posbench --help
     Command("look", "look:look", "look", writes="report_dir", dry=True, keyed=_keyed_model),
     Command("run", "run:run", "run", dry=True),
     Command("report", "report:report", "report", writes="report_dir"),
+    Command("compare", "compare:compare_words"),
     Command("runs", "runs:runs"),
     Command("advise", "advice:advise", "advise", writes="report_dir", dry=True),
     Command("anatomy", "anatomy:anatomy", "anatomy", writes="report_dir"),

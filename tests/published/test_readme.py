@@ -17,6 +17,7 @@ from posbench.runs.rows import COLUMNS
 from posbench.tools.anatomy import command as anatomy
 from posbench.tools.benchmark import command as benchmark
 from posbench.tools.bundle import command as bundle
+from posbench.tools.compare.command import DEFAULTS as compare_options
 from posbench.tools.explanation.changes import read_changes
 from posbench.tools.plot.command import NAMES
 from posbench.tools.runs import command as runs
@@ -49,6 +50,7 @@ BY_HYDRA = (
 )
 OPTIONS = {
     "runs list": runs.LIST,
+    "compare": compare_options,
     "runs gc": runs.GC,
     "compat": anatomy.COMPAT,
     "benchmark": benchmark.DEFAULTS,
@@ -216,9 +218,8 @@ def test_every_command_composes(command):
     else:
         kind = f"{name} {words[0]}" if name == "runs" else name
         known = OPTIONS.get(kind, {"out": ""})
-        named = (
-            overrides if name in ("explore", "bundle") else words
-        )  # its other words are folders, CSVs and experiments
+        # Other words of these are folders, CSVs, experiments and lines.
+        named = overrides if name in ("explore", "bundle", "compare") else words
         assert {word.partition("=")[0] for word in named} <= {*known, *bundle.OPTIONS, "list", "gc"}
 
 

@@ -1,0 +1,1 @@
+"""Comparison of lines: ranking, paired differences, table and figure."""
