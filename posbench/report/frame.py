@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, get_args, get_type_hints
 from posbench.common.errors import ConfigError, RunError, did_you_mean
 from posbench.report.labels import Facts
 from posbench.report.records import ContextPoint, CurvePoint, Score, SectionKey
-from posbench.report.report import collect
+from posbench.report.report import Report, collect
 from posbench.report.table_formats import METHOD
 from posbench.results.evidence import check_folder
 from posbench.results.search import ROWS, find_results, shortest_endings
@@ -91,15 +91,7 @@ def read(paths: str | Path | Iterable[str | Path], what: str = "curve") -> "pand
             f"what={what!r} is not a table of a report{did_you_mean(str(what), RECORDS)}: choose"
             f" from {', '.join(RECORDS)}."
         )
-    results = find_results([paths] if isinstance(paths, str | Path) else paths)
-    report = collect(
-        results.eval_files(),
-        "",
-        "scripts/run.py",
-        results.csvs,
-        skip_damaged=True,
-        evidence=results.evidence,
-    )
+    report = read_report(paths)
     sections = {
         "curve": report.sections,
         "context": report.contexts,
@@ -108,6 +100,19 @@ def read(paths: str | Path | Iterable[str | Path], what: str = "curve") -> "pand
     }
     points = [point for section in sections[what] for point in section]
     return frame(points, RECORDS[what])
+
+
+def read_report(paths: str | Path | Iterable[str | Path]) -> Report:
+    """Report of runs, reports, bundles, CSVs or globs, without a title."""
+    results = find_results([paths] if isinstance(paths, str | Path) else paths)
+    return collect(
+        results.eval_files(),
+        "",
+        "scripts/run.py",
+        results.csvs,
+        skip_damaged=True,
+        evidence=results.evidence,
+    )
 
 
 def frame(records: Iterable[SectionKey], kind: type[SectionKey]) -> "pandas.DataFrame":

@@ -77,7 +77,7 @@ def test_tab_completes_commands_and_then_their_words(tmp_path, monkeypatch):
         "-F hydra_bash_completion posbench\n"
     )
     for line, offered in (
-        ("posbench r", "demo look run report runs"),
+        ("posbench r", "demo look run report compare runs"),
         ("posbench report encoding=al", "encoding=alibi\n"),
         ("posbench runs l", ""),
     ):

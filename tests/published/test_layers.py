@@ -77,7 +77,7 @@ def upward(room: str, names: set[str]) -> list[str]:
 def test_every_room_has_its_layer():
     assert rooms() == set(LAYER)
     inner = [path for path in ROOT.rglob("*") if path.is_dir() and any(path.glob("*.py"))]
-    assert len(inner) <= 45
+    assert len(inner) <= 50
     assert len(list(ROOT.glob("*.py"))) <= 3
     assert len(TORCH_FREE) >= 14 and set(TORCH_FREE) < set(LAYER)
 
