@@ -7,7 +7,6 @@ empty for the job as a whole), status, reason (one sentence, or empty), seconds 
 job's process, shared by all its cells) and file (end of the output of a failed job, or null).
 status is ok, failed, skipped (already there), noop, refused or interrupted."""
 
-import re
 import signal
 import sys
 from collections.abc import Collection
@@ -16,11 +15,12 @@ from pathlib import Path
 
 from posbench.common.errors import RunError
 from posbench.common.files import append_lines, write_atomic
+from posbench.common.outcome import unforeseen_reason
 from posbench.sweep.jobs import Result
 
 NAME = "ledger.jsonl"
 TAIL = 200  # lines of a job's output that are kept
-NO_MEMORY = re.compile("out of memory|OutOfMemory|MemoryError|allocate memory|bad_alloc", re.I)
+
 STATUS = {"done": "ok", "exists": "skipped"}  # statuses of outcomes that have another name here
 
 
@@ -46,9 +46,9 @@ def record(results: list[Result], command: str, tail: Collection[str] = ()) -> N
             }
             for outcome in result.outcomes
         )
-    for folder, found in lines.items():
+    for folder, entries in lines.items():
         try:
-            append_lines(Path(folder) / NAME, found, sync=True)
+            append_lines(Path(folder) / NAME, entries, sync=True)
         except RunError as error:
             print(f"{Path(folder) / NAME} was not written: {error}", file=sys.stderr, flush=True)
 
@@ -62,13 +62,9 @@ def keep(result: Result, tail: Collection[str], command: str) -> None:
     path = result.job.run.failure
     try:
         if result.failures:
-            said = [
-                *(outcome.reason for outcome in result.failures),
-                f"command: {command}",
-                "",
-                *tail,
-            ]
-            write_atomic(path, "\n".join(said) + "\n")
+            reasons = [outcome.reason for outcome in result.failures]
+            text = "\n".join([*reasons, f"command: {command}", "", *tail])
+            write_atomic(path, f"{text}\n")
             result.file = path
         elif result.code == 0:
             path.unlink(missing_ok=True)
@@ -77,27 +73,21 @@ def keep(result: Result, tail: Collection[str], command: str) -> None:
 
 
 def why_ended(code: int, tail: Collection[str]) -> str:
-    """Reason why a child ended without outcomes: the signal (code 128 + n), the exception it
-    raised, or its exit code.
+    """Reason why a child ended without outcomes: its signal (code 128 + n), exception or exit code.
+
+    >>> why_ended(3, ["step 1", "step 2"])
+    'ended with exit code 3 before it was done'
     """
     if code > 128:
-        name = (
-            signal.Signals(code - 128).name
-            if code - 128 in signal.valid_signals()
-            else f"signal {code - 128}"
-        )
+        number = code - 128
+        is_named = number in signal.valid_signals()
+        name = signal.Signals(number).name if is_named else f"signal {number}"
         hint = " (the system may have run out of memory)" if name == "SIGKILL" else ""
         return f"ended by {name}{hint}; the same command goes on from its last checkpoint"
     lines = list(tail)
-    starts = [i for i, line in enumerate(lines) if line.startswith("Traceback ")]
-    raised = (
-        [line for line in lines[starts[-1] + 1 :] if line.strip() and not line.startswith(" ")]
-        if starts
-        else []
-    )
-    if not raised:
-        return f"ended with exit code {code} before it was done"
-    return f"out of memory: {raised[0]}" if any(map(NO_MEMORY.search, raised)) else raised[0]
+    starts = [index for index, line in enumerate(lines) if line.startswith("Traceback ")]
+    reason = unforeseen_reason(lines[starts[-1] + 1 :]) if starts else ""
+    return reason or f"ended with exit code {code} before it was done"
 
 
 def failure_lines(results: list[Result]) -> list[str]:
@@ -105,9 +95,8 @@ def failure_lines(results: list[Result]) -> list[str]:
     lines = ["failed, with reason and file:"]
     for result in results:
         for outcome in result.failures:
-            what = outcome.label or ("evaluation" if result.job.run.finished else "training")
-            lines += [
-                f"  {result.job.run.id}  {what}: {outcome.reason}",
-                *([f"    {result.file}"] if result.file else []),
-            ]
+            stage = "evaluation" if result.job.run.finished else "training"
+            lines.append(f"  {result.job.run.id}  {outcome.label or stage}: {outcome.reason}")
+            if result.file:
+                lines.append(f"    {result.file}")
     return lines

@@ -6,6 +6,7 @@ import re
 import sys
 import threading
 import time
+from typing import NamedTuple
 
 from posbench.common.progress import Progress
 from posbench.common.secret import masked
@@ -24,7 +25,9 @@ class Live(Progress):
     def __init__(self, total: int, done: int, parallel: int) -> None:
         super().__init__(total, "sweep", "jobs")
         self.done = self.shown_done = done
-        self.parallel, self.drawing, self.lock = parallel, "", threading.Lock()
+        self.parallel = parallel
+        self.drawing = ""
+        self.lock = threading.Lock()
         self.failed = 0
         self.seconds: list[float] = []
         self.started: dict[str, float] = {}  # {running job: when it began}
@@ -61,12 +64,13 @@ class Live(Progress):
         """Show a line of a job's stderr, by name among several. Returns its text, or None for a
         progress that the next one replaces.
         """
-        text, left, stays = told(raw)
+        text, seconds_left, stays = read_line(raw)
         text = masked(text)  # of a traceback, which may quote a server
-        now, line = time.monotonic(), f"[{job}] {text}" if self.parallel > 1 else text
+        now = time.monotonic()
+        line = f"[{job}] {text}" if self.parallel > 1 else text
         with self.lock:
-            if left is not None:
-                self.ends[job] = now + left
+            if seconds_left is not None:
+                self.ends[job] = now + seconds_left
             if stays:
                 self._print(line)
             self.drawing = "" if stays else line
@@ -80,17 +84,18 @@ class Live(Progress):
         A job takes the mean time of the ended ones, or its own estimate if that is longer: jobs
         differ, and the estimate of a training does not include its evaluations."""
         now = time.monotonic()
-        told = [self.ends[job] - began for job, began in self.started.items() if job in self.ends]
-        known = self.seconds or told
-        if not known:
+        running = self.started.items()
+        estimates = [self.ends[job] - began for job, began in running if job in self.ends]
+        durations = self.seconds or estimates
+        if not durations:
             return None
-        each = sum(known) / len(known)
-        left = [
-            max(0.0, began + each - now, self.ends.get(job, now) - now)
-            for job, began in self.started.items()
-        ]
-        waiting = self.total - self.done - len(self.started)
-        return max([(sum(left) + each * waiting) / self.parallel, *left])
+        mean = sum(durations) / len(durations)
+        to_go = []  # seconds of each running job
+        for job, began in running:
+            by_itself = self.ends.get(job, now) - now
+            to_go.append(max(0.0, began + mean - now, by_itself))
+        n_waiting = self.total - self.done - len(self.started)
+        return max([(sum(to_go) + mean * n_waiting) / self.parallel, *to_go])
 
     def close(self, finished: bool = True) -> None:
         """Show the final state and release the terminal's line."""
@@ -104,37 +109,43 @@ class Live(Progress):
     def _tell(self, n: int) -> None:
         # A plain line is printed between two jobs, so the number of running jobs is only shown on a
         # terminal.
-        self.update(
-            n, **({"running": len(self.started)} if self.terminal else {}), failed=self.failed
-        )
+        running = {"running": len(self.started)} if self.terminal else {}
+        self.update(n, **running, failed=self.failed)
 
     def _print(self, line: str, end: str = "\n") -> None:
         # A closed terminal must not end the jobs.
+        text = f"\r\x1b[K{line}" if self.terminal else line
         with contextlib.suppress(OSError):
-            print(
-                f"\r\x1b[K{line}" if self.terminal else line, end=end, file=sys.stderr, flush=True
-            )
+            print(text, end=end, file=sys.stderr, flush=True)
 
     def _show(self, now: float, last: bool = False) -> None:
         with contextlib.suppress(OSError):
             super()._show(now, last)
 
     def _text(self, now: float, last: bool) -> str:
-        return "  ".join(
-            filter(None, (super()._text(now, last) if self.total > 1 else "", self.drawing))
-        )
+        sweep = super()._text(now, last) if self.total > 1 else ""
+        return "  ".join(part for part in (sweep, self.drawing) if part)
 
 
-def told(raw: bytes) -> tuple[str, float | None, bool]:
-    """(text, seconds left, True if it stays) of a line on a child's stderr: JSON of its Progress,
-    or text without colours and redrawing.
+class ChildLine(NamedTuple):
+    """Line on a child's stderr: its text, the seconds left if it says so, True if it stays."""
+
+    text: str
+    seconds_left: float | None
+    stays: bool
+
+
+def read_line(raw: bytes) -> ChildLine:
+    """Line of a child: JSON of its Progress, or text without colours and redrawing.
+
+    >>> read_line(b'{"progress": "train 2/4", "left": 3, "stays": false}')
+    ChildLine(text='train 2/4', seconds_left=3.0, stays=False)
     """
     line = ESCAPES.sub("", raw.decode("utf-8", "replace").rstrip("\r\n").rpartition("\r")[2])
     if line.startswith('{"progress": '):
-        with contextlib.suppress(
-            ValueError, KeyError, TypeError, RecursionError
-        ):  # it was cut short, or it is another program's
+        # one that was cut short, or is another program's, is shown as it is
+        with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
             progress = json.loads(line)
-            left = None if progress["left"] is None else float(progress["left"])
-            return str(progress["progress"]), left, bool(progress["stays"])
-    return line, None, True
+            seconds_left = None if progress["left"] is None else float(progress["left"])
+            return ChildLine(str(progress["progress"]), seconds_left, bool(progress["stays"]))
+    return ChildLine(line, None, True)

@@ -273,7 +273,7 @@ def test_a_child_tells_its_progress_as_json_and_its_parent_shows_it(
         for _ in range(20):
             clock.now += 3
             bar.update(1, loss=2.5)
-    said = [live.told(line.encode()) for line in capsys.readouterr().err.split("\n")[:-1]]
+    said = [live.read_line(line.encode()) for line in capsys.readouterr().err.split("\n")[:-1]]
     assert said[-1] == ("train 20/20 steps  loss 2.5  took 1m00s", None, True)
     assert (
         said[-2][1:] == ({"terminal": 0, "lines": 6}[place], place == "lines")
@@ -292,7 +292,7 @@ def test_a_child_tells_its_progress_as_json_and_its_parent_shows_it(
     ],
 )
 def test_any_other_line_of_a_child_stays_as_text(raw, said):
-    assert live.told(raw) == (said, None, True)
+    assert live.read_line(raw) == (said, None, True)
 
 
 def unstarted(folder: Path, seed: int) -> Job:

@@ -19,7 +19,7 @@ from posbench.model.memory import forget
 from posbench.runs.directory import Run
 from posbench.sweep.child_processes import Children
 from posbench.sweep.jobs import Job
-from posbench.sweep.live_progress import Live, told
+from posbench.sweep.live_progress import Live, read_line
 from posbench.sweep.worker import Worker, ended
 
 # A child that does as its spec says: a JSON list of what it writes, and of the code and the life
@@ -136,7 +136,7 @@ def test_no_other_line_is_taken_for_the_end_of_a_job(order, line):
     '{"progress": ' + "[" * 100_000,
 ])  # fmt: skip
 def test_a_line_that_only_begins_like_a_progress_is_shown_as_it_is(line):
-    assert told(line.encode()) == (line, None, True)
+    assert read_line(line.encode()) == (line, None, True)
 
 
 def test_a_sweep_of_one_process_makes_the_same_bytes_as_a_process_for_each_job(
