@@ -489,8 +489,8 @@ def _caption(table: "pandas.DataFrame", drawn: Quantities, names: Names) -> list
         if mark and mark.low is not None
     ]
     measured = [point for point in barred if not getattr(point, "foreign", False)]
-    stated = [point for point in barred if getattr(point, "foreign", False)]
-    lines.append(_bars_line(measured, stated, names))
+    of_others = [point for point in barred if getattr(point, "foreign", False)]
+    lines.append(_bars_line(measured, of_others, names))
     lost = _lost_line(table)
     if lost:
         lines.append(lost)
@@ -515,14 +515,14 @@ def _section_lines(table: "pandas.DataFrame", names: Names) -> list[str]:
     return shown
 
 
-def _bars_line(measured: Sequence[Point], stated: Sequence[CurvePoint], names: Names) -> str:
+def _bars_line(measured: Sequence[Point], of_others: Sequence[CurvePoint], names: Names) -> str:
     """Line on the bars of measured points, and of those that others state."""
     bars = []
     if measured:
         is_task = isinstance(measured[0], Score)
         bars.append("95 % intervals" if is_task else of_intervals(measured))
-    if stated:
-        sources = sorted({names.source(point.source) or "the file" for point in stated})
+    if of_others:
+        sources = sorted({names.source(point.source) or "the file" for point in of_others})
         bars.append(f"as {' and '.join(sources)} states them")
     text = "; ".join(filter(None, bars))
     return f"Bars: {text}." if text else "No bars: no interval of this is known."

@@ -67,10 +67,10 @@ def _rows_with(table: "pandas.DataFrame", values: dict[str, str]) -> "pandas.Dat
     """Rows that have one of the listed values in each column: {column: values}."""
     for name, text in values.items():
         if name not in table:
-            known = [*NAMES, "labels.NAME", "format", "out", *table.columns]
+            words = [*NAMES, "labels.NAME", "format", "out", *table.columns]
             raise ConfigError(
-                f"{name} is no word of a figure{did_you_mean(name, known)}: choose from"
-                f" {', '.join(known)}."
+                f"{name} is no word of a figure{did_you_mean(name, words)}: choose from"
+                f" {', '.join(words)}."
             )
         texts = table[name].map(_text)
         table = table[texts.isin([one_of(name, value, texts) for value in listed(text)])]
