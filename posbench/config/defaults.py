@@ -18,17 +18,18 @@ def resolve(cfg: dict, auto: str | None = None) -> JobConfig:
     `auto` is what dtype=auto means; None: the format that this machine multiplies fastest.
     Raises ConfigError as `check_config` does, and for lengths that contradict evaluate.max_length.
     """
-    found = JobConfig.of(cfg)
-    auto = auto or fast_dtype(found.device)
-    train_len, asked = (
-        found.train.origin,
-        found.evaluate,
-    )  # a child is evaluated on the targets of its parent
+    config = JobConfig.of(cfg)
+    auto = auto or fast_dtype(config.device)
+    train_len = config.train.origin  # a child is evaluated on the targets of its parent
+    evaluate = config.evaluate
     long = train_len > LONG
-    usual = [n * train_len for n in ((1, 2, 4) if long else (1, 2, 4, 8, 16))]
-    largest = asked.max_length or max(long and asked.lengths or usual)
-    lengths = sorted(set(asked.lengths or [length for length in usual if length <= largest]))
-    if asked.split == "all" and not (found.model.path or found.model.engine or asked.text):
+    multiples = (1, 2, 4) if long else (1, 2, 4, 8, 16)
+    usual = [n * train_len for n in multiples]
+    largest = evaluate.max_length or max((long and evaluate.lengths) or usual)
+    lengths = evaluate.lengths or [length for length in usual if length <= largest]
+    lengths = sorted(set(lengths))
+    reads_training = not (config.model.path or config.model.engine or evaluate.text)
+    if evaluate.split == "all" and reads_training:
         raise ConfigError(
             "evaluate.split=all scores the text of the training too, which the model has seen:"
             " choose test or validation, another text (evaluate.text), or evaluate a checkpoint"
@@ -39,31 +40,29 @@ def resolve(cfg: dict, auto: str | None = None) -> JobConfig:
             f"evaluate.max_length={largest} is shorter than train.length={train_len}: raise it, or"
             " give evaluate.lengths."
         )
-    task = found.data.get("tokenizer") == "task"
-    usual_protocol = (
-        ["accuracy"]
-        if task
-        else ["fixed_targets", "accuracy"]
-        if found.data.get("mix")
-        else ["fixed_targets"]
-    )
     if lengths[-1] > largest:
         raise ConfigError(
             f"evaluate.lengths={lengths} goes beyond evaluate.max_length={largest}, which places"
             f" the windows: set evaluate.max_length to {lengths[-1]} or more."
         )
+    dtype = evaluate.dtype or ("auto" if long else "fp32")
     evaluate = replace(
-        asked,
+        evaluate,
         max_length=largest,
         lengths=lengths,
-        windows=asked.windows or (8 if long else 512),
-        targets=asked.targets or max(1, train_len // 8),
-        floor_block=asked.floor_block or (train_len // 16 if long else 1),
-        protocol=asked.protocol or usual_protocol,
-        dtype=asked.dtype or ("auto" if long else "fp32"),
+        windows=evaluate.windows or (8 if long else 512),
+        targets=evaluate.targets or max(1, train_len // 8),
+        floor_block=evaluate.floor_block or (train_len // 16 if long else 1),
+        protocol=evaluate.protocol or _usual_protocol(config.data),
+        dtype=auto if dtype == "auto" else dtype,
     )
-    evaluate, train = (
-        replace(part, dtype=auto if part.dtype == "auto" else part.dtype)
-        for part in (evaluate, found.train)
-    )
-    return replace(found, evaluate=evaluate, train=train)
+    train = config.train
+    if train.dtype == "auto":
+        train = replace(train, dtype=auto)
+    return replace(config, evaluate=evaluate, train=train)
+
+
+def _usual_protocol(data: dict) -> list[str]:
+    if data.get("tokenizer") == "task":
+        return ["accuracy"]
+    return ["fixed_targets", "accuracy"] if data.get("mix") else ["fixed_targets"]

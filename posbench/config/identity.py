@@ -141,9 +141,9 @@ def as_word(key: str, value: object) -> str:
 
 
 def without_later(group: str, args: dict) -> dict:
-    """Values of a group without the keys that are at their default in FIELDS_ADDED_LATER. Older files lack these
-    keys and mean the same.
-    """
+    """Values of a group without keys at their default in FIELDS_ADDED_LATER.
+
+    Older files lack these keys and mean the same."""
     return {key: value for key, value in args.items() if not _at_default(f"{group}.{key}", value)}
 
 
@@ -232,9 +232,9 @@ def _without(node: dict, names: set[str]) -> dict:
 
 
 def canonical(value: object, prefix: str = "") -> object:
-    """Drop CHOICE and the keys at their default in FIELDS_ADDED_LATER, and write whole floats as int, so that
-    1.0 and 1 hash alike.
-    """
+    """Drop CHOICE and keys at their default in FIELDS_ADDED_LATER, and write whole floats as int.
+
+    1.0 and 1 hash alike."""
     if isinstance(value, dict):
         kept = {
             key: item

@@ -103,7 +103,7 @@ def _conclude(request: Request, results: list[Result], command: str) -> int:
 
 @contextlib.contextmanager
 def _first_report(jobs: list[Job], number: int | None) -> Iterator[None]:
-    """Report as soon as `number` of the jobs have their first evaluation, while the rest goes on."""
+    """Report as soon as `number` of the jobs have their first evaluation; the rest goes on."""
     ended = threading.Event()
 
     def watch() -> None:
