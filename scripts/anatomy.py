@@ -1,8 +1,10 @@
 """Positions of untrained methods, or attention of a trained model, in numbers and a figure.
 
 python scripts/anatomy.py encoding=rope extension=yarn length=4096
-python scripts/anatomy.py experiment=headline                           one table of a grid; also with -m
-python scripts/anatomy.py run=DIR 'lengths=[64,1024]' extension=yarn      where each head of a trained model attends; also with -m
+python scripts/anatomy.py experiment=headline
+    one table of a grid; also with -m
+python scripts/anatomy.py run=DIR 'lengths=[64,1024]' extension=yarn
+    where each head of a trained model attends; also with -m
 """
 
 from posbench.cli.start import run_command

@@ -8,12 +8,13 @@ hub name, whose config.json alone is read. Changes are typed as for the tool tha
 and are read as that tool reads them:
 
   transformers  rope_parameters='{"rope_type": "yarn", "factor": 4.0}', rope_scaling='{...}',
-  rope_theta=, max_position_embeddings=, ...
-  vLLM          --hf-overrides '{"rope_parameters": {...}}', --max-model-len N; of versions up to 0.11 also --rope-scaling '{...}'
+                rope_theta=, max_position_embeddings=, ...
+  vLLM          --hf-overrides '{"rope_parameters": {...}}', --max-model-len N;
+                of versions up to 0.11 also --rope-scaling '{...}'
   SGLang        --json-model-override-args '{"rope_parameters": {...}}', --context-length N
-  llama.cpp     --rope-scaling, --rope-scale, --rope-freq-base, --rope-freq-scale, --yarn-orig-ctx, --yarn-ext-factor, --yarn-attn-factor,
-                --yarn-beta-slow, --yarn-beta-fast, -c, --override-kv KEY=TYPE:VALUE, --grp-attn-n,
-                --grp-attn-w
+  llama.cpp     --rope-scaling, --rope-scale, --rope-freq-base, --rope-freq-scale, --yarn-orig-ctx,
+                --yarn-ext-factor, --yarn-attn-factor, --yarn-beta-slow, --yarn-beta-fast, -c,
+                --override-kv KEY=TYPE:VALUE, --grp-attn-n, --grp-attn-w
   GGUF keys     llama.rope.scaling.type=yarn llama.rope.scaling.factor=4
 
 For each kind of layer it prints which channels turn and how often, which pairs are kept or slower,

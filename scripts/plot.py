@@ -1,9 +1,11 @@
 """Draw one figure for a paper or a slide: python scripts/plot.py results/reported/demo y=ppl
 log=x,y size=column
 
-python scripts/plot.py PATH... [lines='rope|none, rope|yarn, alibi'] [y=ppl] [x=multiple] [panel=encoding] [COLUMN=VALUE,...] [out=FILE]
+python scripts/plot.py PATH... [lines='rope|none, rope|yarn, alibi'] [y=ppl] [x=multiple]
+    [panel=encoding] [COLUMN=VALUE,...] [out=FILE]
 
-PATH        a folder of runs or of a report, a run, a CSV of losses, or the name of a reported experiment; lines of several carry theirs
+PATH        a folder of runs or of a report, a run, a CSV of losses, or the name of a reported
+            experiment; lines of several carry theirs
 y           difference (to the floor), change (to no extension), nats, ppl, bpb, accuracy
 x           length, multiple (of the training length), position
 lines       in this order, as encoding|extension|scale; what is left out, and *, is any

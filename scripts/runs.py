@@ -1,7 +1,9 @@
 """List the runs of a results folder, or delete files that are no longer needed.
 
-python scripts/runs.py list [results_dir=results/runs] [runs='rope-*'] [state=failed] [encoding=rope] [sort=loss] [json=FILE]
-python scripts/runs.py gc [results_dir=results/runs] [runs='rope-*'] [failed=true] [interrupted=true] [older=30d] [cache=DIR] [delete=true]
+python scripts/runs.py list [results_dir=results/runs] [runs='rope-*'] [state=failed]
+    [encoding=rope] [sort=loss] [json=FILE]
+python scripts/runs.py gc [results_dir=results/runs] [runs='rope-*'] [failed=true]
+    [interrupted=true] [older=30d] [cache=DIR] [delete=true]
 
 gc deletes nothing without delete=true. It lists partly written files, checkpoints of finished
 trainings, runs without any progress, and wandb folders that were uploaded. failed=true and

@@ -168,7 +168,8 @@ def unforeseen(error: Exception) -> None:
                 file.write(f"{' '.join(sys.orig_argv)}\n\n{lines}")
             message = shown(masked(str(error).partition("\n")[0]))
             print(
-                f"failed: unforeseen {type(error).__name__} ({message}): the traceback is in {name}.",
+                f"failed: unforeseen {type(error).__name__} ({message}):"
+                f" the traceback is in {name}.",
                 file=sys.stderr,
             )
             return

@@ -268,8 +268,8 @@ def class_named(target: str) -> type:
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise ConfigError(
-            f"{shown(target)} cannot be imported ({reason}): name MODULE.CLASS, give its folder with"
-            " --config-dir, or install what it needs."
+            f"{shown(target)} cannot be imported ({reason}): name MODULE.CLASS, give its folder"
+            " with --config-dir, or install what it needs."
         ) from error
     if not isinstance(value, type):
         raise ConfigError(

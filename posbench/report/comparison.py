@@ -5,7 +5,8 @@ have, by differences on the same targets. The interval is that of posbench.stati
 sums over documents are known, else of the means of seeds.
 
 Measures: `loss` compares losses on the same targets, so it counts as well how good a model is
-inside its window; `rise` compares each loss minus its own floor; `accuracy` shares of right answers.
+inside its window; `rise` compares each loss minus its own floor; `accuracy` shares of right
+answers.
 """
 
 import contextlib
@@ -315,7 +316,7 @@ def _judged(row: Compared, higher_is_better: bool, reference_is_best: bool) -> C
 
 
 def tables_by(comparisons: Sequence[Comparison], column: str) -> dict[str, dict[object, Compared]]:
-    """{line: {value of the column: its comparison}} of comparisons at several lengths or sections."""
+    """{line: {value of the column: its comparison}} at several lengths or in several sections."""
     rows: dict[str, dict[object, Compared]] = {}
     for comparison in comparisons:
         key = comparison.length if column == "length" else getattr(comparison.section, column)

@@ -206,10 +206,11 @@ def anova(
     With the residuals r_sc = w_c (d_sc - d_s) from each seed's own mean d_s, three sums estimate
     it:
 
-    seeds = sum_s (d_s - d)^2 / (S (S - 1)), of expectation A / S + sum w^2 E / S documents = sum_c
-    (mean_s r_sc)^2 / f, of expectation sum w^2 (B + E / S), with f = 1 + sum w^2 - 2 sum w^3 / sum
-    w^2 both = sum_sc (r_sc - mean_s r_sc)^2 / f / (S (S - 1)), of expectation sum w^2 E / S
+    seeds = sum_s (d_s - d)^2 / (S (S - 1)), of expectation A / S + sum w^2 E / S
+    documents = sum_c (mean_s r_sc)^2 / f, of expectation sum w^2 (B + E / S)
+    both = sum_sc (r_sc - mean_s r_sc)^2 / f / (S (S - 1)), of expectation sum w^2 E / S
 
+    with f = 1 + sum w^2 - 2 sum w^3 / sum w^2,
     and the variance is seeds + documents - both. For documents of equally many targets f is (C - 1)
     / C, and these are the mean squares of the two-way layout without replication, each over S C
     (Searle, Casella and McCulloch, Variance Components, 1992, chapter 4). All three are unbiased
@@ -257,8 +258,8 @@ def stratified(
     depths (Cochran, Sampling Techniques, 3rd ed. 1977, chapter 5). With e_sc the residual of
     document c under seed s from the mean of its stratum h, which has C_h documents,
 
-    documents = sum_h C_h / (C_h - 1) sum_c (mean_s e_sc)^2, with C - H degrees of freedom both =
-    sum_h C_h / (C_h - 1) sum_sc (e_sc - mean_s e_sc)^2 / (S (S - 1)), with S - 1 times as many
+    documents = sum_h C_h / (C_h - 1) sum_c (mean_s e_sc)^2, with C - H degrees of freedom
+    both = sum_h C_h / (C_h - 1) sum_sc (e_sc - mean_s e_sc)^2 / (S (S - 1)), S - 1 times as many
     seeds = as in `anova`, with S - 1
 
     and the variance is seeds + documents - both, of one seed documents alone. If by chance `both`

@@ -213,7 +213,7 @@ def _rivals(nodes: list[dict], most: int) -> list[int]:
 
 
 def _tasks(config: JobConfig) -> list | None:
-    """Tasks that are asked in words: evaluate.tasks, or else that of the training's mix in words."""
+    """Tasks that are asked in words: evaluate.tasks, or that of the training's mix in words."""
     mix = config.data.get("mix")
     if config.evaluate.tasks or not mix or not is_text_task(mix["source"]):
         return config.evaluate.tasks

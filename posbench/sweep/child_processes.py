@@ -52,7 +52,7 @@ STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class ChildEnd(NamedTuple):
-    """End of a job in a child: exit code, and the outcomes; None if it ended before it wrote them."""
+    """End of a job in a child: exit code, and the outcomes; None if it wrote none before."""
 
     code: int
     outcomes: list[Outcome] | None
@@ -121,7 +121,7 @@ class Children(Signals):
     def _run(
         self, job: Job, wait: bool, idle: list[Worker], feed: Callable[[bytes], None]
     ) -> ChildEnd:
-        """Run one job in the idle worker, or in a new one. Raises OSError if none can be started."""
+        """Run one job in the idle worker, or in a new one. Raises OSError if none can start."""
         with tempfile.TemporaryDirectory(prefix="posbench-") as folder:
             spec = Path(folder) / "job.json"
             with disk_errors(spec):
@@ -239,10 +239,11 @@ def fitting_on_gpu(jobs: Sequence[Job], parallel: int) -> int:
 def run_jobs(jobs: list[Job], parallel: int, command: str, done: int = 0) -> list[Result]:
     """Run jobs in child processes, at most `parallel` at a time.
 
-    A run that another process holds goes to the end of the queue. `done` is the number of the sweep's other jobs, which need no process. A failed job does not
-    stop the others. Each outcome is written to the ledger, under `command`, as soon as the job
-    ends. After SIGINT, SIGTERM or SIGHUP the running jobs save and end, no new one starts, and
-    KeyboardInterrupt(number) is raised. Raises ConfigError as `check_resources` does."""
+    A run that another process holds goes to the end of the queue. `done` is the number of the
+    sweep's other jobs, which need no process. A failed job does not stop the others. Each outcome
+    is written to the ledger, under `command`, as soon as the job ends. After SIGINT, SIGTERM or
+    SIGHUP the running jobs save and end, no new one starts, and KeyboardInterrupt(number) is
+    raised. Raises ConfigError as `check_resources` does."""
     check_resources(jobs)
     queue = deque((job, False) for job in jobs)
     most_processes = max(map(processes_of, jobs), default=1)

@@ -299,9 +299,9 @@ def _show_states(live: Live, queue: Queue, tasks: list[Submitted]) -> None:
 class Task:
     """Callable that submitit runs on the node, in a process of its own: the job of a spec file.
 
-    It writes the outcome to SPEC.outcome. SIGTERM, from scancel or a preemption, saves and ends without an outcome: the cluster decides if
-    the task starts again. SIGUSR2, shortly before the time limit, saves and puts the task back into
-    the queue, at most max_num_timeout times."""
+    It writes the outcome to SPEC.outcome. SIGTERM, from scancel or a preemption, saves and ends
+    without an outcome: the cluster decides if the task starts again. SIGUSR2, shortly before the
+    time limit, saves and puts the task back into the queue, at most max_num_timeout times."""
 
     def checkpoint(self, spec: str):
         """Submission for a restarted task: the same call, since a run has its own checkpoint.

@@ -359,7 +359,7 @@ def time_words(
     texts: list[list[ReadVolume]],
     first: int | None = None,
 ) -> str:
-    """Estimated time of trainings and of evaluations, each with its basis, and when a picture comes.
+    """Estimated time of trainings and evaluations, each with its basis, and when a picture comes.
 
     "about 3 min of training by runs of other sizes, unknown time of evaluation (nothing of ...)".
     `texts` are those of the `missing` evaluations, as `texts_left` gives them.

@@ -263,7 +263,7 @@ def resolved_chooser(chooser: str | dict | None, fingerprint: str) -> dict | Non
 
 
 def _with_training(raw: dict, run: Run | None) -> dict:
-    """Configuration with the training of `run`, or else with the model of its checkpoint, if any."""
+    """Configuration with the training of `run`, or with the model of its checkpoint, if any."""
     from posbench.engines.engine import config_from_engine
     from posbench.pretrained.import_config import config_from_checkpoint
 

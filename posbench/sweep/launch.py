@@ -1,8 +1,8 @@
 """Launchers: child processes on this machine, or tasks of a cluster.
 
-They are chosen by hydra/launcher=NAME, and set by hydra.launcher.KEY=VALUE. Hydra's joblib and submitit launchers run one cell at a time and stop waiting at the first error.
-Here the unit is one training with all its evaluations, in a child process (a worker takes one after
-the other)."""
+They are chosen by hydra/launcher=NAME, and set by hydra.launcher.KEY=VALUE. Hydra's joblib and
+submitit launchers run one cell at a time and stop waiting at the first error. Here the unit is one
+training with all its evaluations, in a child process (a worker takes one after the other)."""
 
 import errno
 import os

@@ -43,7 +43,7 @@ class JobVerdict:
 
     @cached_property
     def missing(self) -> dict[EvaluationCell, list[int]]:
-        """Missing lengths of each legal cell. Raises RunError for a damaged file, as the job does."""
+        """Missing lengths of each legal cell. Raises RunError for a damaged file, as a job does."""
         return {cell: cell.missing() for cell in self.legal}
 
     @property

@@ -15,7 +15,9 @@ divides the hits of a batch by L alone.
 The script's perplexity is 2.71828 ** loss. nll is loss x ln 2.71828, so that the column ppl =
 exp(nll) holds that number; it is 7e-7 below the loss, relatively. n_targets and n_bytes count a
 token each time it is scored. Arrays are [windows, L - 1] for each length, of no document, since
-windows run across them: differences are of means. References: none."""
+windows run across them: differences are of means.
+
+References: none."""
 
 import math
 

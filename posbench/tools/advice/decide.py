@@ -7,9 +7,10 @@ cut to its last train_len tokens (recompute_window, the floor). Up to train_len 
 cost is its loss minus that of the model as it is; beyond, its rise is its loss minus that of the
 cut text. For each use one option is chosen by its mean loss on validation documents:
 
-short: the mean over the lengths up to train_len; long: the loss at the target length; both: the
-loss at the target length, among options whose cost on validation is at most the tolerance at every
-short length.
+short: the mean over the lengths up to train_len;
+long: the loss at the target length;
+both: the loss at the target length, among options whose cost on validation is at most the
+    tolerance at every short length.
 
 On test documents the choice is confirmed if the intervals of its differences to both options
 without a setting (and its costs, for both) lie below 0 (the tolerance), refuted if one lies above,

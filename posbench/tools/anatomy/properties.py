@@ -4,11 +4,14 @@ without an extension.
 `unique`: no two keys that a query sees have the same code (the same scores for all content).
 `relative`: given the content, the score of a pair depends only on the distance of its tokens.
 `any_length`: the score is the same in a text of the training length and in the longer one.
-`as_trained`: the score is the same as in training without an extension. `beyond_training`: without
-an extension, the encoding has positions beyond training. `bounded`: no distance (no position, if
-these are added to embeddings) is a token or more beyond the trained ones. None: the property does
-not apply. Measured without scale-attention, which acts on whole queries, with the same content at
-every position and projections drawn at random.
+`as_trained`: the score is the same as in training without an extension.
+`beyond_training`: without an extension, the encoding has positions beyond training.
+`bounded`: no distance (no position, if these are added to embeddings) is a token or more beyond
+the trained ones.
+None: the property does not apply.
+
+Measured without scale-attention, which acts on whole queries, with the same content at every
+position and projections drawn at random.
 
 `dimensionless` gives numbers without a unit. At any training length they show if a method is in the
 regime it was published in.

@@ -90,9 +90,8 @@ def _options(words: Sequence[str]) -> dict[str, str | None]:
                 f" {', '.join(DEFAULTS)}."
             )
         if key in CHOICES and value not in CHOICES[key]:
-            raise ConfigError(
-                f"{word} must be one of {', '.join(CHOICES[key])}{did_you_mean(value, CHOICES[key])}."
-            )
+            near = did_you_mean(value, CHOICES[key])
+            raise ConfigError(f"{word} must be one of {', '.join(CHOICES[key])}{near}.")
         options[key] = value
     return options
 

@@ -240,7 +240,7 @@ def _by_parts_keys(encoding: Rope, extension: NtkByParts, temperature: float) ->
 
 
 def _divisor_keys(encoding: Rope, near: Frequencies, far: Frequencies) -> dict:
-    """Keys of rope_type longrope: a divisor for each pair, beyond and within the training length."""
+    """Keys of rope_type longrope: divisors of the pairs, beyond and within the training length."""
     pair_F = torch.arange(len(far.freq_F), dtype=torch.float64)
     plain_F = encoding.base ** (-2 * pair_F / encoding.rotary_dim)
     return {

@@ -53,7 +53,7 @@ def harness(request: Request) -> None:
 
 
 def _check_request(request: Request) -> None:
-    """Raise ConfigError without lm_eval, a checkpoint or tasks, and for one file of several results.
+    """Raise ConfigError without lm_eval, checkpoint or tasks, and for one file of many results.
 
     Nothing heavy is imported before.
     """

@@ -4,12 +4,13 @@ d = engine - candidate is, for the right one, the rounding of the engine alone: 
 to how candidates differ from each other. For a wrong one it holds that difference too. So, over all
 tokens and lengths together:
 
-best: the candidate of the smallest rms of d. Beaten is another one if the interval (99 %) of the
-mean of its d^2 minus that of the best lies above 0, and if its losses are further from the best's
-than APART of the best's rms: rounding that leans a little towards another candidate can decide
-about smaller differences. One further than FAR times that rms, and than LEAST, is beaten without an
-interval, which few tokens do not give. "Cannot tell" where one is not beaten. None of them, if any
-of these holds:
+best: the candidate of the smallest rms of d.
+Beaten is another one if the interval (99 %) of the mean of its d^2 minus that of the best lies
+above 0, and if its losses are further from the best's than APART of the best's rms: rounding that
+leans a little towards another candidate can decide about smaller differences. One further than FAR
+times that rms, and than LEAST, is beaten without an interval, which few tokens do not give.
+"Cannot tell" where one is not beaten.
+None of them, if any of these holds:
   - rms of d is above LEAST, and the differences of the candidates to the best explain more than
     EXPLAINED of its variance (adjusted R^2 of a regression) by ERRORS times its error by chance,
     sqrt(2 K) / T;
@@ -29,8 +30,10 @@ taken off the list, but for cut and window (0.04 and 0.09) and linear interpolat
 factor (0.09), which the rule within the training length finds. Rounding to bf16 was 0.013 nats rms,
 and explained by 0.02. LEAST is above that, and above what one token more does to a factor that
 follows the length (0.014 of 192 tokens): a server that echoes a prompt has read its last target
-too. Units of intervals are windows, or, with fewer than UNITS of them, runs of their targets: not
-the texts but the rounding is a sample here.
+too.
+
+Units of intervals are windows, or, with fewer than UNITS of them, runs of their targets: not the
+texts but the rounding is a sample here.
 
 Letters: N windows, S targets of each, T all targets of all lengths, K candidates.
 """

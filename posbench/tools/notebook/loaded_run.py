@@ -88,8 +88,9 @@ class LoadedRun:
     def corpus(self) -> "Corpus":
         """The tokens of the training's text.
 
-        Raises RunError when they are damaged or the text changed since the training. A relative data.path starts at the working directory, or at the nearest folder above the run
-        where it leads to something."""
+        Raises RunError when they are damaged or the text changed since the training. A relative
+        data.path starts at the working directory, or at the nearest folder above the run where it
+        leads to something."""
         return self.prepared(SPLITS)
 
     def prepared(self, splits: Iterable[str]) -> "Corpus":
@@ -122,7 +123,7 @@ class LoadedRun:
 
     @cached_property
     def tokenizer(self) -> "Tokenizer":
-        """The tokenizer of the training. A checkpoint's is read without the text if its file is there."""
+        """The tokenizer of the training. That of a checkpoint needs no text if its file is there."""
         from posbench.data.corpus import known_tokenizer
         from posbench.data.tokenizers import load_tokenizer
 
@@ -277,9 +278,10 @@ class LoadedRun:
     ) -> str:
         """`n` (or `max_new_tokens`; else 100) tokens drawn after `text`, as text.
 
-        temperature=0 takes the most likely one each time. Every token is read with the plan of the length it has reached, so a dynamic extension
-        changes along the way. Each step reads the whole text: no cache of keys is kept. Raises
-        ConfigError for methods that the command line refuses at the final length."""
+        temperature=0 takes the most likely one each time. Every token is read with the plan of the
+        length it has reached, so a dynamic extension changes along the way. Each step reads the
+        whole text: no cache of keys is kept. Raises ConfigError for methods that the command line
+        refuses at the final length."""
         import torch
 
         from posbench.position.interfaces import Extension, ScaleAttention
