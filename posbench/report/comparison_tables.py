@@ -320,3 +320,16 @@ def rows_of(comparisons: Iterable[Comparison], scale: Scale) -> list[dict]:
                 }
             )
     return rows
+
+
+def terminal_text(tables: Sequence[Table], lines: Sequence[str], width: int | None = None) -> str:
+    """Tables, then lines of text, for a terminal `width` characters wide; without colours if None."""
+    from rich.console import Console
+
+    console = Console(width=width or 200, highlight=False, no_color=width is None)
+    with console.capture() as captured:
+        for table in tables:
+            console.print(table.rich())
+        for line in lines:
+            console.print(line, markup=False, soft_wrap=width is None)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())

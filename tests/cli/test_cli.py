@@ -256,6 +256,7 @@ def test_a_sweep_trains_once_per_training_and_counts_refusals_and_noops_as_done(
     assert len(cli.runs()) == 2
     assert "3 evaluated" in done.stdout and "2 no-op" in done.stdout and "1 refused" in done.stdout
     assert "alibi has no spectrum" in done.stderr
+    assert "has the lowest loss" in done.stdout  # lines ranked at the longest length
     later = cli("-m", "encoding=none,rope", "seed=0,1", "dry=true").stdout
     assert "3 of 4 trainings to make" in later
     assert cli("-m", "encoding=alibi", "extension=ntk").stdout.startswith("1 refused")

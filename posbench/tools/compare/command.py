@@ -1,5 +1,6 @@
 """Command of scripts/compare.py: rank lines, or compare some of them at each length."""
 
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from posbench.report.comparison_tables import (
     rows_of,
     sentences,
     table_by,
+    terminal_text,
 )
 from posbench.report.table_formats import Table
 from posbench.tools.explore.command import COMMITTED, collected, named
@@ -66,8 +68,8 @@ def compare_words(words: list[str]) -> None:
     reports, notes = collected({path: named(path) for path in dict.fromkeys(paths)}, title)
     made = comparisons(reports, request)
     tables, text = _shown(made, request, options["unit"])
-    width = None if not sys.stdout.isatty() else 120
-    print(_terminal(tables, text, width))
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    print(terminal_text(tables, text, width))
     for note in notes:
         print(note)
     if options["out"]:
@@ -112,18 +114,6 @@ def _shown(made: list[Comparison], request: Request, unit: str) -> tuple[list[Ta
         tables.append(table_by(group, request.by, scale))
         text += method_lines(group[-1], scale)
     return tables, list(dict.fromkeys(text))
-
-
-def _terminal(tables: list[Table], text: list[str], width: int | None) -> str:
-    from rich.console import Console
-
-    console = Console(width=width or 200, highlight=False, no_color=width is None)
-    with console.capture() as captured:
-        for table in tables:
-            console.print(table.rich())
-        for line in text:
-            console.print(line, markup=False, soft_wrap=width is None)
-    return "\n".join(line.rstrip() for line in captured.get().splitlines())
 
 
 def _write(

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from posbench.common.errors import ConfigError
+from posbench.common.errors import ConfigError, RunError
 from posbench.config.compose import Request
 from posbench.config.names import INSTALLED
 from posbench.report.method_words import plural
@@ -21,6 +21,7 @@ from posbench.sweep.ledger import failure_lines, record
 from posbench.sweep.verdict import already_done
 from posbench.tools.report.command import report, table_text
 
+MOST_RANKINGS = 3  # that a sweep prints at its end
 FIRST_SECONDS = 2.0  # between two looks for the first evaluations
 STATUS_WORDS = {
     "done": "evaluated",
@@ -164,12 +165,11 @@ def show_plan(request: Request, jobs: list[Job]) -> int:
 
 
 def _show_tables(request: Request, jobs: list[Job]) -> None:
-    """Print the tables of a single job. For a sweep, which may have many, print the command that
-    shows them.
-    """
+    """Print the tables of a single job, or the ranking of a sweep at its longest length."""
     if not any(cell.path.exists() for job in jobs for cell in job.user_cells):
         return
     if request.sweep:
+        _show_ranking(jobs)
         script = str(Path(sys.argv[0]).with_name("report.py"))
         words = ["posbench", "report"] if INSTALLED else [sys.orig_argv[0], script]
         print(f"tables and figures:\n  {shlex.join([*words, *sys.argv[1:]])}")
@@ -188,6 +188,32 @@ def _show_tables(request: Request, jobs: list[Job]) -> None:
             f"{row['extension']} {window} at length {row['length']}: {row['nll']:.3f} +-"
             f" {row['nll_sem']:.3f} nats/token (s.e.)"
         )
+
+
+def _show_ranking(jobs: list[Job]) -> None:
+    """Print the lines of a sweep, ranked at their longest length, if two can be compared."""
+    from posbench.report.comparison import Request as ComparisonRequest
+    from posbench.report.comparison import comparisons
+    from posbench.report.comparison_tables import (
+        Scale,
+        ranking_table,
+        sentences,
+        terminal_text,
+    )
+    from posbench.report.report import collect
+
+    paths = [cell.path for job in jobs for cell in job.cells if cell.path.exists()]
+    try:
+        report = collect(paths, "", "", skip_damaged=True)
+        made = comparisons({"": report}, ComparisonRequest())
+    except (ConfigError, RunError):
+        return  # the report says what is damaged
+    for comparison in made[:MOST_RANKINGS]:
+        scale = Scale("nats", comparison.measure)
+        table = ranking_table(comparison, scale)
+        print(terminal_text([table], [sentences(comparison, scale)[0], ""]))
+    if len(made) > MOST_RANKINGS:
+        print(f"{len(made) - MOST_RANKINGS} more rankings: posbench compare shows all")
 
 
 def _print_outcomes(results: list[Result], sweep: bool) -> None:
