@@ -1,3 +1,1 @@
-"""Atomic files, errors, locks, signals, text and progress. This room imports no other room of
-posbench.
-"""
+"""Atomic files, errors, locks, signals, text and progress. This room imports no other room."""

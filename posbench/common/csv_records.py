@@ -1,11 +1,12 @@
-"""Dataclass records to CSV and back, one line each. Floats keep every digit, so the file reproduces
-tables and figures.
+"""Dataclass records to CSV and back, one line each.
+
+Floats keep every digit, so that the file reproduces tables and figures.
 """
 
 import csv
 import io
 from collections.abc import Iterable
-from dataclasses import fields
+from dataclasses import Field, fields
 from pathlib import Path
 from types import NoneType
 from typing import TypeVar, get_args, get_type_hints
@@ -21,8 +22,10 @@ READERS = {str: defuse.uncell, int: int, float: float, bool: lambda text: text =
 
 
 def repeated(names: Iterable[str]) -> str | None:
-    """First name that stands twice in a header; None if all differ. Columns without a name are not
-    read.
+    """First name that stands twice in a header; None if all differ. Empty names may repeat.
+
+    >>> repeated(["loss", "", "", "length", "loss"])
+    'loss'
     """
     seen = set()
     for name in filter(None, names):
@@ -33,22 +36,27 @@ def repeated(names: Iterable[str]) -> str | None:
 
 
 def to_csv(records: Iterable[Record], kind: type[Record]) -> str:
-    """CSV text: a header, then one line per record of the dataclass `kind`. None becomes an empty
-    cell.
+    """CSV text: a header, then one line per record of the dataclass `kind`. An empty cell is None.
 
     A field with the metadata {"column": False} is left out, one with {"sparse": True} where no
     record has a value of it."""
-    records, text, names = list(records), io.StringIO(), []
-    for column in fields(kind):
-        empty = column.metadata.get("sparse") and all(
-            getattr(record, column.name) is None for record in records
-        )
-        if column.metadata.get("column", True) and not empty:
-            names.append(column.name)
+    records = list(records)
+    names = [field.name for field in fields(kind) if _is_column(field, records)]
+    text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(names)
-    writer.writerows([defuse.cell(getattr(one, name)) for name in names] for one in records)
+    for record in records:
+        writer.writerow([defuse.cell(getattr(record, name)) for name in names])
     return text.getvalue()
+
+
+def _is_column(field: Field, records: list) -> bool:
+    """True if the file has a column of this field of the records."""
+    if not field.metadata.get("column", True):
+        return False
+    if not field.metadata.get("sparse"):
+        return True
+    return any(getattr(record, field.name) is not None for record in records)
 
 
 def from_csv(path: Path | str, kind: type[Record], what: str, script: str) -> list[Record]:
@@ -59,7 +67,9 @@ def from_csv(path: Path | str, kind: type[Record], what: str, script: str) -> li
     types = {name: get_args(hint) or (hint,) for name, hint in get_type_hints(kind).items()}
 
     def value(name: str, text: str | None) -> object:
-        return None if not text and NoneType in types[name] else READERS[types[name][0]](text or "")
+        if not text and NoneType in types[name]:
+            return None
+        return READERS[types[name][0]](text or "")
 
     try:
         table = csv.DictReader(io.StringIO(read_bytes(path).decode(), newline=""))

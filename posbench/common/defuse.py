@@ -10,15 +10,21 @@ TAG = re.compile(r"<(?=[A-Za-z/!?])")
 
 
 def cell(value: object) -> object:
-    """Value for a CSV cell: text with an apostrophe in front if a spreadsheet would read it as a
-    formula, all else as it is.
+    """Value for a CSV cell: an apostrophe before text that a spreadsheet would read as a formula.
+
+    >>> cell("=1+1"), cell("rope"), cell(-0.5)
+    ("'=1+1", 'rope', -0.5)
     """
-    return f"'{value}" if isinstance(value, str) and FORMULA.match(value) else value
+    if isinstance(value, str) and FORMULA.match(value):
+        return f"'{value}"
+    return value
 
 
 def uncell(text: str) -> str:
     """Inverse of `cell`: the original text."""
-    return text[1:] if text.startswith("'") and FORMULA.match(text) else text
+    if text.startswith("'") and FORMULA.match(text):
+        return text[1:]
+    return text
 
 
 def markdown(text: str) -> str:
@@ -26,16 +32,17 @@ def markdown(text: str) -> str:
     return TAG.sub("&lt;", text)
 
 
-def printable(value: object, kept: str = "") -> object:
-    """`value` with U+FFFD for every unprintable character in its strings and keys, but for those in
-    `kept`.
+def printable(value: object, allowed: str = "") -> object:
+    """`value` with U+FFFD for every unprintable character in its strings and keys.
+
+    Characters of `allowed` stay.
     """
     if isinstance(value, str):
-        return (
-            value
-            if value.isprintable()
-            else "".join(c if c.isprintable() or c in kept else "\ufffd" for c in value)
-        )
+        if value.isprintable():
+            return value
+        return "".join(c if c.isprintable() or c in allowed else "\ufffd" for c in value)
     if isinstance(value, dict):
-        return {printable(key, kept): printable(item, kept) for key, item in value.items()}
-    return [printable(item, kept) for item in value] if isinstance(value, list | tuple) else value
+        return {printable(key, allowed): printable(item, allowed) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [printable(item, allowed) for item in value]
+    return value

@@ -6,48 +6,50 @@ from posbench.common.defuse import printable
 from posbench.common.secret import masked
 
 
-class _Told(ValueError):
+class _UserError(ValueError):
     """Base of both errors, whose text may quote other people's files and answers.
 
-    It is printed to a terminal and kept in files, so that control characters become U+FFFD, and a
-    server's key "..."."""
+    It is printed to a terminal and kept in files, so control characters become U+FFFD, and a
+    server's key becomes "..."."""
 
     def __str__(self) -> str:
-        return printable(masked(super().__str__()), kept="\n")
+        return printable(masked(super().__str__()), allowed="\n")
 
 
-class ConfigError(_Told):
+class ConfigError(_UserError):
     """Configuration that cannot be carried out; the process exits 2."""
 
 
 class Undescribed(ConfigError):
-    """A sound description of a model that posbench's own does not have the shape of; transformers
-    may.
-    """
+    """A sound description of a model whose shape posbench's own lacks; transformers may have it."""
 
 
-class RunError(_Told):
-    """Failure of a legal job for a reason outside the code, such as a damaged file or a full disk;
-    the process exits 1.
+class RunError(_UserError):
+    """Failure of a legal job for a reason outside the code, such as a full disk.
+
+    The process exits 1.
     """
 
 
 def first_line(error: BaseException) -> str:
     """First line of the text of another library's error; the name of its class if it has none."""
-    said = str(error).strip()
-    return said.splitlines()[0] if said else type(error).__name__
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
 
 
-def nearest(given: object, known: Iterable[str]) -> str | None:
-    """The word of `known` that is closest to `given`; None if none is close."""
+def nearest(word: object, choices: Iterable[str]) -> str | None:
+    """The choice that is closest to `word`; None if none is close."""
     import difflib
 
-    return next(iter(difflib.get_close_matches(str(given), list(known), n=1)), None)
+    close = difflib.get_close_matches(str(word), list(choices), n=1)
+    return close[0] if close else None
 
 
-def did_you_mean(given: object, known: Iterable[str]) -> str:
-    """Suffix for an error sentence: " (did you mean n_head?)" if a word of `known` is close to
-    `given`, else "".
+def did_you_mean(word: object, choices: Iterable[str]) -> str:
+    """Suffix for an error sentence about a word; "" if no choice is close to it.
+
+    >>> did_you_mean("n_heads", ["n_layer", "n_head"])
+    ' (did you mean n_head?)'
     """
-    close = nearest(given, known)
+    close = nearest(word, choices)
     return f" (did you mean {close}?)" if close else ""

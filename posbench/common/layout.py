@@ -13,9 +13,15 @@ def wrapped(text: str, indent: str = "", width: int = TERMINAL) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of cells in columns, the first aligned left and the others right."""
-    wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join([row[0].ljust(wide[0]), *map(str.rjust, row[1:], wide[1:])]).rstrip()
-        for row in rows
-    )
+    """Rows of cells in columns, the first aligned left and the others right.
+
+    >>> print(aligned([["length", "nll"], ["64", "10.5"]]))
+    length   nll
+    64      10.5
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)

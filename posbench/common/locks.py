@@ -1,5 +1,6 @@
-"""Locks shared by processes of several machines. The holder writes its pid and host into the lock
-file.
+"""Locks shared by processes of several machines.
+
+The holder writes its pid and host into the lock file.
 """
 
 import contextlib
@@ -15,7 +16,7 @@ from filelock import FileLock, SoftFileLock, Timeout
 from posbench.common.errors import RunError
 from posbench.common.files import disk_errors, read_bytes
 
-OWNER = re.compile(rb"(\d+) ([\w.-]+)\n")
+OWNER = re.compile(rb"(?P<pid>\d+) (?P<host>[\w.-]+)\n")
 
 
 class Busy(RunError):
@@ -36,12 +37,12 @@ def hold(lock: FileLock, doing: str, wait: bool) -> Iterator[None]:
         try:
             lock.acquire(timeout=0)
         except Timeout:
-            who, gone = holder(path)
+            who, advice = holder(path)
             if not wait:
                 raise Busy(
-                    f"Another process{who} is {doing}: wait for it, or leave this run out{gone}."
+                    f"Another process{who} is {doing}: wait for it, or leave this run out{advice}."
                 ) from None
-            print(f"another process{who} is {doing}; waiting{gone}", file=sys.stderr, flush=True)
+            print(f"another process{who} is {doing}; waiting{advice}", file=sys.stderr, flush=True)
             lock.acquire(timeout=-1)
     if not isinstance(lock, SoftFileLock):  # which writes its own text into the file
         with contextlib.suppress(OSError):
@@ -55,19 +56,19 @@ def hold(lock: FileLock, doing: str, wait: bool) -> Iterator[None]:
 
 
 def holder(path: Path) -> tuple[str, str]:
-    """(holder, advice) for an error sentence: " (pid 7 on node1)" and, for a holder on another
-    machine, how to remove a dead lock.
+    """(holder, advice) for an error sentence, such as (" (pid 7 on node1)", "; if ...").
 
-    Each is "" if unknown.
+    The advice says how to remove a dead lock of another machine. Each is "" if unknown.
     """
     try:
-        found = OWNER.fullmatch(read_bytes(path, 1000))
+        owner = OWNER.fullmatch(read_bytes(path, 1000))
     except (OSError, RunError):
-        found = None
-    if not found:
+        owner = None
+    if not owner:
         return "", ""
-    host = found[2].decode()
-    gone = (
-        "" if host == socket.gethostname() else f"; if that machine is gone for good, remove {path}"
-    )
-    return f" (pid {found[1].decode()} on {host})", gone
+    pid = owner["pid"].decode()
+    host = owner["host"].decode()
+    advice = ""
+    if host != socket.gethostname():
+        advice = f"; if that machine is gone for good, remove {path}"
+    return f" (pid {pid} on {host})", advice

@@ -109,7 +109,7 @@ class Explanation:
             blocks.append(_finding_lines(self.findings))
         if self.words:
             blocks.append(_tool_lines(self))
-        return printable("\n\n".join(blocks), kept="\n")
+        return printable("\n\n".join(blocks), allowed="\n")
 
     def as_json(self) -> dict:
         """Everything as JSON: numbers to compare with those of an engine."""
