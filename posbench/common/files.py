@@ -1,5 +1,6 @@
-"""Atomic files and folders, and lines that are never mixed: posbench writes every file that it
-keeps through this module.
+"""Atomic files and folders, and lines that are never mixed.
+
+posbench writes every file that it keeps through this module.
 """
 
 import contextlib
@@ -8,6 +9,7 @@ import fcntl
 import glob
 import hashlib
 import json
+import math
 import os
 import secrets
 import shutil
@@ -19,38 +21,42 @@ from typing import BinaryIO
 from posbench.common.errors import ConfigError, RunError
 
 FULL = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
-LARGEST = (
-    256 * 2**20
-)  # bytes of a file that is read whole; posbench itself writes a few megabytes at most
+LARGEST = 256 * 2**20  # bytes of a file that is read whole; posbench's own have a few megabytes
 
 
 @contextlib.contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Turn errors of writing `path`, such as a full disk, into a RunError that names it. Some
-    libraries say them without an errno.
-    """
+    """Turn errors of writing `path`, such as a full disk, into a RunError that names it."""
     try:
         yield
     except Exception as error:
         number = getattr(error, "errno", None)
+        # Some libraries say these without an errno.
         if number in FULL or "No space left" in str(error) or "File too large" in str(error):
             raise RunError(
                 f"No space left to write {path}: free some disk and run the same command again; no"
                 " file is incomplete."
             ) from error
-        if (
-            number is None or number < 0 or isinstance(error, ConnectionError)
-        ):  # of a network, not of a disk
-            raise
-        reason = os.strerror(errno.ENOTDIR if number == errno.EEXIST else number)
-        named = os.fsdecode(error.filename or path)
-        own = named == str(path) or named.startswith(
-            str(path.parent / f".{path.stem}")
-        )  # a temporary name says nothing to a user
-        culprit = "" if own else f": {named}"
+        if number is None or number < 0 or isinstance(error, ConnectionError):
+            raise  # of a network, not of a disk
         raise RunError(
-            f"{path} cannot be written ({reason}{culprit}): fix this, or choose another folder."
+            f"{path} cannot be written ({_reason(error, path)}): fix this, or choose another"
+            " folder."
         ) from error
+
+
+def _reason(error: OSError, path: Path) -> str:
+    """Reason why `path` cannot be written, and the file at fault if it is another one.
+
+    "Permission denied", or "Not a directory: results/runs" for results/runs/ID/rows.json.
+    """
+    # A file in the place of a folder.
+    number = errno.ENOTDIR if error.errno == errno.EEXIST else error.errno
+    culprit = os.fsdecode(error.filename or path)
+    temporary = str(path.parent / f".{path.stem}")  # which says nothing to a user
+    if culprit == str(path) or culprit.startswith(temporary):
+        return os.strerror(number)
+    return f"{os.strerror(number)}: {culprit}"
 
 
 @contextlib.contextmanager
@@ -64,24 +70,27 @@ def atomic_path(path: Path | str) -> Iterator[Path]:
     with disk_errors(path):
         _check_replaceable(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        for left in path.parent.glob(
-            f".{glob.escape(path.stem)}-????????{glob.escape(path.suffix)}"
-        ):
-            with contextlib.suppress(OSError, RunError), opened(left) as file:
-                fcntl.flock(
-                    file, fcntl.LOCK_EX | fcntl.LOCK_NB
-                )  # one that is being written is locked and stays
-                left.unlink()
+        _delete_leftovers(path)
         handle, temporary = _temporary(path)
         try:
             yield temporary
-            with open(temporary, "rb+") as written:
-                os.fsync(written.fileno())
+            with open(temporary, "rb+") as file:
+                os.fsync(file.fileno())
             os.replace(temporary, path)
             sync_folder(path.parent)
         finally:
             temporary.unlink(missing_ok=True)
             os.close(handle)
+
+
+def _delete_leftovers(path: Path) -> None:
+    """Delete the temporary files of `path` that a killed process left."""
+    leftovers = f".{glob.escape(path.stem)}-????????{glob.escape(path.suffix)}"
+    for leftover in path.parent.glob(leftovers):
+        with contextlib.suppress(OSError, RunError), opened(leftover) as file:
+            # One that is being written is locked and stays.
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            leftover.unlink()
 
 
 @contextlib.contextmanager
@@ -104,8 +113,8 @@ def whole_folder(out: Path) -> Iterator[Path]:
             ) from error
         except OSError:
             pass  # a file system without locks
-        for left in folder.iterdir():
-            left.unlink()
+        for leftover in folder.iterdir():
+            leftover.unlink()
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         yield folder
         for path in folder.iterdir():
@@ -116,17 +125,14 @@ def whole_folder(out: Path) -> Iterator[Path]:
 
 
 def _check_replaceable(path: Path) -> None:
-    if path.is_symlink() or (
-        path.exists() and not path.is_file() and not path.is_dir()
-    ):  # writing to a folder fails with a clear error
+    """Raise RunError for a link, a device and the like. Writing to a folder fails clearly later."""
+    if path.is_symlink() or (path.exists() and not path.is_file() and not path.is_dir()):
         raise RunError(f"{path} is a link, or no regular file: name another file, or remove it.")
 
 
 def sync_folder(folder: Path) -> None:
-    """Sync the names in `folder` to the disk, since a power cut may undo a rename. File systems
-    that cannot do this are skipped.
-    """
-    with contextlib.suppress(OSError):
+    """Sync the names in `folder` to the disk, since a power cut may undo a rename."""
+    with contextlib.suppress(OSError):  # file systems that cannot do this
         handle = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(handle)
@@ -135,24 +141,25 @@ def sync_folder(folder: Path) -> None:
 
 
 def _temporary(path: Path) -> tuple[int, Path]:
-    """(descriptor, path) of a new file beside `path`. The open descriptor locks it while its owner
-    lives.
+    """(descriptor, path) of a new file beside `path`.
+
+    The open descriptor locks it while its owner lives.
     """
     while True:
         temporary = path.with_name(f".{path.stem}-{secrets.token_hex(4)}{path.suffix}")
         handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         with contextlib.suppress(OSError):  # file systems without locks
             fcntl.flock(handle, fcntl.LOCK_EX)
-        if os.fstat(
-            handle
-        ).st_nlink:  # 0: another process deleted it as abandoned before it was locked
+        links = os.fstat(handle).st_nlink
+        if links:  # 0: another process deleted it as abandoned before it was locked
             return handle, temporary
         os.close(handle)
 
 
 def locked(path: Path) -> bool:
-    """True while a living process holds the lock of a file: the .lock of a run at work, or a
-    temporary file being written.
+    """True while a living process holds the lock of a file.
+
+    Such are the .lock of a run at work, and a temporary file being written.
     """
     try:
         with opened(path) as file:
@@ -179,24 +186,22 @@ def json_text(value: object) -> str:
 
 
 def append_lines(path: Path | str, values: Iterable[object], sync: bool = False) -> None:
-    """Append JSON lines to a log, each in one write, so that lines of several processes never mix;
-    with `sync`, sync them to the disk.
+    """Append JSON lines to a log, each in one write: lines of several processes never mix.
 
-    A last line that was cut short is ended first. Raises RunError when the disk is full, or when
+    A last line that was cut short is ended first. With `sync` the disk is synced. Raises RunError when the disk is full, or when
     the log cannot be written or is no regular file (a link, a device)."""
     with disk_errors(Path(path)):
         _check_replaceable(Path(path))
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        log = os.open(
-            path,
-            os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC,
-            0o666,
-        )
+        # No waiting for a FIFO's reader, no link followed, no child that inherits the log.
+        safely = os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+        log = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | safely, 0o666)
         try:
             for value in values:
+                line = json.dumps(finite(value)).encode() + b"\n"
                 size = os.fstat(log).st_size
-                torn = size and os.pread(log, 1, size - 1) != b"\n"
-                line = b"\n" * bool(torn) + json.dumps(finite(value)).encode() + b"\n"
+                if size and os.pread(log, 1, size - 1) != b"\n":
+                    line = b"\n" + line
                 if os.write(log, line) < len(line):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             if sync:
@@ -207,27 +212,27 @@ def append_lines(path: Path | str, values: Iterable[object], sync: bool = False)
 
 def read_lines(path: Path | str) -> list[dict]:
     """Lines of a log that `append_lines` wrote, but for damaged ones; [] if it cannot be read."""
-    found = []
+    values = []
     with contextlib.suppress(OSError, RunError):
         for line in read_bytes(path).splitlines():
             with contextlib.suppress(ValueError, RecursionError):
-                found.append(json.loads(line))
-    return [line for line in found if isinstance(line, dict)]
+                values.append(json.loads(line))
+    return [value for value in values if isinstance(value, dict)]
 
 
 def finite(value: object) -> object:
-    """`value` with every nan or infinity replaced by None, since JSON has neither. Tuples become
-    lists.
+    """`value` with None for every nan or infinity, since JSON has neither.
+
+    >>> finite({"nll": float("nan"), "ends": (1.0, float("inf"))})
+    {'nll': None, 'ends': [1.0, None]}
     """
     if isinstance(value, dict):
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [finite(item) for item in value]
-    return (
-        None
-        if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf")))
-        else value
-    )
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
 
 
 def read_bytes(path: Path | str, limit: int = LARGEST) -> bytes:
@@ -258,8 +263,9 @@ def opened(path: Path | str) -> BinaryIO:
 
 
 def read_json(path: Path | str, limit: int = LARGEST) -> dict:
-    """Value of a JSON file of at most `limit` bytes. Raises RunError when it is damaged or cannot
-    be read.
+    """Value of a JSON file of at most `limit` bytes.
+
+    Raises RunError when it is damaged or cannot be read.
     """
     try:
         return json.loads(read_bytes(path, limit).decode())
@@ -289,6 +295,5 @@ def sha256_each(contents: Mapping[str, bytes]) -> dict[str, str]:
 
 def sha256_json(value: object) -> str:
     """Hex SHA-256 of a value's canonical JSON (sorted keys, no spaces)."""
-    return hashlib.sha256(
-        json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
-    ).hexdigest()
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
