@@ -1,5 +1,6 @@
-"""Progress on stderr: one line that updates on a terminal, a few plain lines otherwise, JSON for a
-parent that shows it.
+"""Progress on stderr: a line that updates on a terminal, a few plain lines elsewhere.
+
+A parent that shows the progress of this process gets JSON.
 """
 
 import bisect
@@ -10,6 +11,7 @@ import shutil
 import sys
 import time
 from collections import deque
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 
 TERMINAL_SECONDS = 0.2  # minimum between two updates of the line
@@ -17,30 +19,34 @@ PLAIN_SECONDS = 5.0  # at least this long between two plain lines,
 PLAIN_SHARE = 0.1  # and at least this share of the work
 MANY = 100_000  # totals from here on are shown as a percentage
 RECENT = 50  # updates used for the remaining time
-SHOWN = (  # "terminal" or "lines": where a parent shows the progress of this process
-    "POSBENCH_PROGRESS"
-)
+SHOWN = "POSBENCH_PROGRESS"  # "terminal" or "lines": where a parent shows this process's progress
 
 
 class Progress(AbstractContextManager):
-    """Counter of `total` units of work: `with Progress(1000, "train", "step") as progress:
-    progress.update(1, loss=3.2)`.
+    """Counter of `total` units of work.
+
+    with Progress(1000, "train", "steps") as progress:
+        progress.update(1, loss=3.2)
 
     Where units differ in their work, `work` is that of all of them, and `update` tells that of
     each."""
 
     def __init__(self, total: int, label: str, unit: str, work: float | None = None) -> None:
-        self.total, self.label, self.unit, self.done = total, label, unit, 0
-        self.work, self.worked = total if work is None else work, 0.0
+        self.total = total
+        self.done = 0
+        self.label = label
+        self.unit = unit
+        self.work = total if work is None else work
+        self.worked = 0.0
         self.parent = os.environ.get(SHOWN)
         self.terminal = self.parent == "terminal" or sys.stderr.isatty()
-        self.began = self.last = time.monotonic()
-        self.shown_at, self.shown_done = (0.0 if self.terminal else self.began), 0
-        self.piece, self.seen = (
-            0.0,
-            self.began,
-        )  # work of the current piece, and the time of the last update
+        self.began = time.monotonic()
+        self.seen = self.began  # time of the last update
+        self.last = self.began  # time of the end of the last piece
+        self.piece = 0.0  # work of the current piece
         self.pieces: deque[tuple[float, float]] = deque(maxlen=RECENT)  # seconds per work, and work
+        self.shown_at = 0.0 if self.terminal else self.began
+        self.shown_done = 0
         self.figures: dict[str, object] = {}
 
     def __exit__(self, kind: type | None, *_: object) -> None:
@@ -54,21 +60,22 @@ class Progress(AbstractContextManager):
         spared: bool = False,
         **figures: object,
     ) -> None:
-        """Add `n` finished units of the work `each`. `figures` are shown beside the count until a
-        later update replaces them.
+        """Add `n` finished units of the work `each`.
 
-        Units with `part` set belong to a piece of work that an update without it ends. Units with
+        `figures` are shown beside the count until a later update replaces them. Units with `part` set belong to a piece of work that an update without it ends. Units with
         `spared` set were done before, or need not be done: they count towards the share and not
         towards the speed."""
         now = self.seen = time.monotonic()
         self.done += n
         self.worked += n * each
-        self.piece += 0.0 if spared else n * each
+        if not spared:
+            self.piece += n * each
         self.figures |= figures
         if not part:
             if self.piece:
                 self.pieces.append(((now - self.last) / self.piece, self.piece))
-            self.last, self.piece = now, 0.0
+            self.last = now
+            self.piece = 0.0
         if self._due(now):
             self._show(now)
 
@@ -78,21 +85,12 @@ class Progress(AbstractContextManager):
         The median of recent updates is used, so that one validation or one slow step does not
         change it. Each counts by its work, also what is done of a piece that has not ended: one
         long text may take longer than its work says by many short ones before it."""
-        known = [
-            *self.pieces,
-            *([((self.seen - self.last) / self.piece, self.piece)] if self.piece else []),
-        ]
-        if not known:
+        pieces = list(self.pieces)
+        if self.piece:
+            pieces.append(((self.seen - self.last) / self.piece, self.piece))
+        if not pieces:
             return None
-        values, weights = zip(*sorted(known), strict=True)
-        upto, half = (
-            list(itertools.accumulate(weights)),
-            sum(weights) / 2,
-        )  # of the weight lies on either side of the median
-        median = (
-            values[bisect.bisect_left(upto, half)] + values[bisect.bisect_right(upto, half)]
-        ) / 2
-        return median * max(0.0, self.work - self.worked)
+        return _weighted_median(pieces) * max(0.0, self.work - self.worked)
 
     def close(self, finished: bool = True) -> None:
         """Show the final state and release the terminal's line."""
@@ -109,15 +107,17 @@ class Progress(AbstractContextManager):
         return enough and now - self.shown_at >= PLAIN_SECONDS and self.done < self.total
 
     def _show(self, now: float, last: bool = False) -> None:
-        self.shown_at, self.shown_done = now, self.done
+        self.shown_at = now
+        self.shown_done = self.done
         text = self._text(now, last)
         if self.parent:
-            told = {
+            seconds_left = None if last else self.remaining()
+            message = {
                 "progress": text,
-                "left": None if last else self.remaining(),
+                "left": seconds_left,
                 "stays": last or not self.terminal,
             }
-            print(f"\r{json.dumps(told)}", file=sys.stderr, flush=True)
+            print(f"\r{json.dumps(message)}", file=sys.stderr, flush=True)
         elif self.terminal:
             width = shutil.get_terminal_size().columns - 1
             print(f"\r\x1b[K{text[:width]}", end="", file=sys.stderr, flush=True)
@@ -125,19 +125,35 @@ class Progress(AbstractContextManager):
             print(text, file=sys.stderr, flush=True)
 
     def _text(self, now: float, last: bool) -> str:
-        share = (
-            f"{self.done / self.total:.0%} of {self.total / 1e6:.1f} M"
-            if self.total >= MANY
-            else f"{self.done}/{self.total}"
-        )
+        """The line of progress, such as "train 10/100 steps  loss 4.91  3m00s left"."""
+        share = f"{self.done}/{self.total}"
+        if self.total >= MANY:
+            share = f"{self.done / self.total:.0%} of {self.total / 1e6:.1f} M"
         parts = [f"{self.label} {share} {self.unit}"]
-        parts += [f"{name} {_figure_text(value)}" for name, value in self.figures.items()]
-        left = self.remaining()
+        for name, value in self.figures.items():
+            parts.append(f"{name} {_figure_text(value)}")
+        seconds_left = self.remaining()
         if last:
             parts.append(f"took {_duration(now - self.began)}")
-        elif left is not None:
-            parts.append(f"{_duration(left)} left")
+        elif seconds_left is not None:
+            parts.append(f"{_duration(seconds_left)} left")
         return "  ".join(parts)
+
+
+def _weighted_median(pieces: Iterable[tuple[float, float]]) -> float:
+    """Median of (value, weight): half of the weight lies on either side.
+
+    >>> _weighted_median([(1.0, 1.0), (2.0, 1.0), (9.0, 5.0)])
+    9.0
+    >>> _weighted_median([(1.0, 1.0), (2.0, 1.0)])
+    1.5
+    """
+    values, weights = zip(*sorted(pieces), strict=True)
+    cumulative = list(itertools.accumulate(weights))
+    half = sum(weights) / 2
+    low = values[bisect.bisect_left(cumulative, half)]
+    high = values[bisect.bisect_right(cumulative, half)]
+    return (low + high) / 2
 
 
 def _figure_text(value: object) -> str:
@@ -147,12 +163,11 @@ def _figure_text(value: object) -> str:
 
 
 def _duration(seconds: float) -> str:
+    """Duration in two units, such as 1h05m, 3m00s or 7s."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return (
-        f"{hours}h{minutes:02d}m"
-        if hours
-        else f"{minutes}m{seconds:02d}s"
-        if minutes
-        else f"{seconds}s"
-    )
+    if hours:
+        return f"{hours}h{minutes:02d}m"
+    if minutes:
+        return f"{minutes}m{seconds:02d}s"
+    return f"{seconds}s"
