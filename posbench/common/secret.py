@@ -31,8 +31,7 @@ def secret_key() -> str:
 
 
 def masked(text: str) -> str:
-    """Text with "..." in the place of the key, however it is escaped, and of each PIECE letters of
-    it.
+    """Text with "..." for the key, however it is escaped, and for each PIECE letters of it.
 
     With the key sk-12345678 the text 'no key sk-1234567' becomes 'no key ...'.
     """
@@ -41,7 +40,8 @@ def masked(text: str) -> str:
         return text
     letters = list(_letters(text))
     spans = _hidden("".join(letter.letter for letter in letters), _pieces(key))
-    parts, end = [], 0
+    parts = []
+    end = 0
     for first, last in spans:
         parts += [text[end : letters[first].begin], MASK]
         end = letters[last].end
@@ -60,11 +60,10 @@ def masked_all(value: object) -> object:
 
 
 def _pieces(key: str) -> set[str]:
-    """All parts of PIECE letters of a key, or a shorter key whole: of the key as it is and as
-    `_letters` reads it.
-    """
+    """Parts of PIECE letters of a key, as it is and as `_letters` reads it; a shorter key whole."""
+    without_escapes = "".join(letter.letter for letter in _letters(key))
     pieces = set()
-    for letters in (key.replace("\\", ""), "".join(letter.letter for letter in _letters(key))):
+    for letters in (key.replace("\\", ""), without_escapes):
         size = min(PIECE, len(letters))
         pieces |= {letters[at : at + size] for at in range(len(letters) - size + 1)}
     return pieces - {""}
@@ -76,39 +75,38 @@ def _hidden(letters: str, pieces: set[str]) -> list[tuple[int, int]]:
     for size in {len(piece) for piece in pieces}:
         for first in range(len(letters) - size + 1):
             last = first + size - 1
-            if letters[first : last + 1] in pieces and (
-                size == PIECE or _is_word(letters, first, last)
-            ):
+            if letters[first : last + 1] not in pieces:
+                continue
+            if size == PIECE or _is_word(letters, first, last):
                 spans.append((first, last))
     merged: list[tuple[int, int]] = []
     for first, last in sorted(spans):
         if merged and first <= merged[-1][1] + 1:
-            merged[-1] = merged[-1][0], max(last, merged[-1][1])
+            merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
         else:
             merged.append((first, last))
     return merged
 
 
 def _is_word(letters: str, first: int, last: int) -> bool:
-    """True if no letter or digit adjoins. A key as short as `no` would hide parts of other
-    words.
-    """
-    return (
-        not letters[max(first - 1, 0) : first].isalnum()
-        and not letters[last + 1 : last + 2].isalnum()
-    )
+    """True if no letter or digit adjoins. A key as short as `no` would hide parts of words."""
+    before = letters[max(first - 1, 0) : first]
+    after = letters[last + 1 : last + 2]
+    return not before.isalnum() and not after.isalnum()
 
 
 def _letters(text: str) -> Iterator[Letter]:
-    """Letters of a text without escapes of JSON, Python, addresses and HTML, and without
-    backslashes.
+    """Letters of a text without escapes of JSON, Python, addresses, HTML, and without backslashes.
+
+    >>> "".join(letter.letter for letter in _letters("a%62&lt;&#99;"))
+    'ab<c'
     """
-    for found in LETTER.finditer(text):
-        code = found["json"] or found["python"] or found["url"] or found["hex"]
-        letter = found["plain"] or NAMES.get(found["name"], "\\")
+    for match in LETTER.finditer(text):
+        code = match["json"] or match["python"] or match["url"] or match["hex"]
+        letter = match["plain"] or NAMES.get(match["name"], "\\")
         if code:
             letter = chr(int(code, 16))
-        elif found["decimal"]:
-            letter = chr(int(found["decimal"]))
+        elif match["decimal"]:
+            letter = chr(int(match["decimal"]))
         if letter != "\\":
-            yield Letter(letter, found.start(), found.end())
+            yield Letter(letter, match.start(), match.end())

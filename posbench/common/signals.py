@@ -1,5 +1,6 @@
-"""Shutdown on a signal without losing work: the first signal waits for a checkpoint, the second
-ends everything at once.
+"""Shutdown on a signal without losing work.
+
+The first signal waits for a checkpoint, the second ends everything at once.
 """
 
 import contextlib
@@ -13,30 +14,30 @@ from collections.abc import Iterable, MutableMapping
 from types import FrameType
 
 PARENT = "POSBENCH_PARENT"  # process id of the parent; when it dies the child stops too
-# set where a scheduler sends several signals for one stop: none of them is a second one
+# Set where a scheduler sends several signals for one stop: none of them is a second one.
 PATIENT = "POSBENCH_PATIENT"
 WATCH_SECONDS = 0.5  # between checks that the parent lives
 ORPHAN_SECONDS = 60.0  # that a child without its parent has to save
-# within which signals are one stop, since a terminal or a cluster may signal a child beside its
-# parent
+# Within these, signals are one stop: a terminal or a cluster may signal a child beside its parent.
 SAME_SECONDS = 1.0
 
 
 class Stopped(SystemExit):
-    """Exit after a signal, raised once work is saved. Uncaught, the process exits with 128 + the
-    signal number.
+    """Exit after a signal, raised once work is saved.
+
+    Uncaught, the process exits with 128 + the signal number.
     """
 
     def __init__(self, number: int, message: str) -> None:
         super().__init__(128 + number)
-        self.number, self.message = number, message
+        self.number = number
+        self.message = message
 
 
 class Signals:
-    """Context that holds back signals, by default SIGINT and SIGTERM: `received` is the first
-    signal, `check` raises Stopped for it.
+    """Context that holds back signals, by default SIGINT and SIGTERM.
 
-    Later signals change nothing here: `end_at_second` and the parent of a child see to them.
+    `received` is the first signal, and `check` raises Stopped for it. Later signals change nothing here: `end_at_second` and the parent of a child see to them.
     Outside the main thread Python allows no handlers, so nothing is held back there.
     """
 
@@ -56,9 +57,8 @@ class Signals:
             signal.signal(number, handler)
         if isinstance(error, Stopped):
             # Printed here because a progress line inside the block has ended by now.
-            print(
-                f"{signal.Signals(error.number).name}: {error.message}", file=sys.stderr, flush=True
-            )
+            name = signal.Signals(error.number).name
+            print(f"{name}: {error.message}", file=sys.stderr, flush=True)
 
     def check(self, message: str) -> None:
         """Raise Stopped if a signal came. `message` tells the user how far the work is."""
@@ -67,7 +67,8 @@ class Signals:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.received is None:
-            self.received, self.began = number, time.monotonic()
+            self.received = number
+            self.began = time.monotonic()
 
     def second(self) -> bool:
         """True if a signal that comes now asks a second time to stop."""
@@ -79,9 +80,7 @@ class Signals:
 
 
 def name_parent(environment: MutableMapping[str, str]) -> None:
-    """Set POSBENCH_PARENT to this process, so that children started with this environment stop when
-    it dies.
-    """
+    """Name this process as the parent in an environment: children stop when it dies."""
     environment[PARENT] = str(os.getpid())
 
 
@@ -99,25 +98,25 @@ def end_at_second() -> None:
 
     A handler of Python's would wait for the end of a call into C. This watches from another thread,
     where C releases the interpreter."""
-    heard, said = socket.socketpair()
-    said.setblocking(False)
-    signal.set_wakeup_fd(said.detach(), warn_on_full_buffer=False)
+    receiver, sender = socket.socketpair()
+    sender.setblocking(False)
+    signal.set_wakeup_fd(sender.detach(), warn_on_full_buffer=False)
 
     def watch() -> None:
         stops = Signals(())
-        while numbers := heard.recv(64):
+        while numbers := receiver.recv(64):  # a byte for each signal
             for number in numbers:
-                if number in (signal.SIGINT, signal.SIGTERM):
-                    if stops.second():
-                        kill_group(os.getpid())
-                    stops._note(number, None)
+                if number not in (signal.SIGINT, signal.SIGTERM):
+                    continue
+                if stops.second():
+                    kill_group(os.getpid())
+                stops._note(number, None)
 
     threading.Thread(target=watch, daemon=True, name="second stop").start()
 
 
 def die_with_parent() -> None:
-    """Watch the parent process and send this one SIGTERM when the parent is gone, so that it saves
-    a checkpoint and stops.
+    """Send this process SIGTERM when its parent is gone, so that it saves a checkpoint and stops.
 
     What does not come to a saved state in ORPHAN_SECONDS is killed: the last saved state stays.
 

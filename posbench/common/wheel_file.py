@@ -1,23 +1,26 @@
-"""Files inside installed wheels, named NAME@VERSION:FILE, so that a run's records do not depend on
-the environment's path.
+"""Files inside installed wheels, named NAME@VERSION:FILE.
+
+So a run's records do not depend on the environment's path.
 """
 
 import importlib.metadata
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from posbench.common.errors import ConfigError
 
-NAMED = re.compile(r"(?P<name>[A-Za-z][\w.-]*)@(?P<version>[\w.+!]+):(?P<file>[^:]+)")
+FILE_OF_WHEEL = re.compile(r"(?P<name>[A-Za-z][\w.-]*)@(?P<version>[\w.+!]+):(?P<file>[^:]+)")
 NAMES = 5  # files of a wheel that a sentence names at most
 
 
 def installed(
     name: str, version: str, reader: str, install: str
 ) -> importlib.metadata.Distribution:
-    """An installed wheel. Raises ConfigError for another version or none, a sentence from `reader`
-    to the command `install`.
+    """An installed wheel. Raises ConfigError for another version or none.
+
+    Its sentence begins with `reader`, what reads the wheel, and ends with the command `install`.
     """
     try:
         wheel = importlib.metadata.distribution(name)
@@ -30,36 +33,43 @@ def installed(
     return wheel
 
 
-def wheel_file(key: str, named: str) -> Path | None:
-    """Place of a file of an installed wheel, by its name or the end of its path there; None for
-    what is not named NAME@VERSION:FILE.
+def wheel_file(key: str, value: str) -> Path | None:
+    """Place of a file of an installed wheel; None if `value` is not of the form NAME@VERSION:FILE.
 
-    Raises ConfigError, which says `key`, when this version is not installed or lacks the file.
+    FILE is its name, or the end of its path in the wheel. Raises ConfigError, which says `key`,
+    when this version is not installed or lacks the file.
     """
-    found = NAMED.fullmatch(named)
-    if found is None or os.path.exists(named):
+    match = FILE_OF_WHEEL.fullmatch(value)
+    if match is None or os.path.exists(value):
         return None
-    name, version, file = found["name"], found["version"], Path(found["file"])
+    name = match["name"]
+    version = match["version"]
     install = f"pip install --no-deps {name}=={version}"
-    wheel = installed(name, version, f"{key}={named} is a file of", install)
-    listed = [path for path in wheel.files or () if path.parts[-len(file.parts) :] == file.parts]
-    if not listed:
-        alike = sorted(path.name for path in wheel.files or () if path.suffix == file.suffix)
-        lacks = (
-            f"no file {file}, but {', '.join(alike[:NAMES])}"
-            if alike
-            else f"no {file.suffix or file} file"
-        )
-        raise ConfigError(f"{key}={named}: {name} {version} has {lacks}.")
-    if len(listed) > 1:
-        raise ConfigError(
-            f"{key}={named}: {name} {version} has {len(listed)} files of that name: choose"
-            f" {' or '.join(map(str, listed))}."
-        )
-    place = Path(str(wheel.locate_file(listed[0])))
+    wheel = installed(name, version, f"{key}={value} is a file of", install)
+    try:
+        path = _path_in_wheel(wheel.files or (), Path(match["file"]))
+    except LookupError as error:
+        raise ConfigError(f"{key}={value}: {name} {version} has {error.args[0]}.") from error
+    place = Path(str(wheel.locate_file(path)))
     if not place.is_file():
         raise ConfigError(
-            f"{key}={named}: {listed[0]} of {name} {version} is missing: {install}"
-            " --force-reinstall"
+            f"{key}={value}: {path} of {name} {version} is missing: {install} --force-reinstall"
         )
     return place
+
+
+def _path_in_wheel(
+    paths: Sequence[importlib.metadata.PackagePath], file: Path
+) -> importlib.metadata.PackagePath:
+    """The path of a wheel that ends with `file`. Raises LookupError, what it has instead of one."""
+    matches = [path for path in paths if path.parts[-len(file.parts) :] == file.parts]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise LookupError(
+            f"{len(matches)} files of that name: choose {' or '.join(map(str, matches))}"
+        )
+    same_suffix = sorted(path.name for path in paths if path.suffix == file.suffix)
+    if same_suffix:
+        raise LookupError(f"no file {file}, but {', '.join(same_suffix[:NAMES])}")
+    raise LookupError(f"no {file.suffix or file} file")
