@@ -296,12 +296,12 @@ def begun(processes: Cli, *typed: str, first: str = "", **options) -> tuple[subp
 
 
 def test_an_interrupted_command_goes_on_to_the_same_weights(processes, tmp_path):
-    process, _ = begun(processes, "train.steps=400", "train.checkpoint_every=10")
+    process, _ = begun(processes, "train.steps=200", "train.checkpoint_every=10")
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 128 + signal.SIGTERM
     assert not processes.runs()
-    processes("train.steps=400", "train.checkpoint_every=10")
-    processes("train.steps=400", f"results_dir={tmp_path}/whole")
+    processes("train.steps=200", "train.checkpoint_every=10")
+    processes("train.steps=200", f"results_dir={tmp_path}/whole")
     (run,), (whole,) = (
         processes.runs(),
         [path.parent for path in tmp_path.glob("whole/*/train.json")],
@@ -577,9 +577,8 @@ def test_a_sweep_on_a_device_that_is_not_there_is_refused_whole(cli):
 
 
 def test_on_a_terminal_a_sweep_has_one_line_with_the_running_jobs_own_in_it(processes):
-    steps = (
-        400  # the line is drawn anew every 0.2 s: far fewer steps end before that on a fast machine
-    )
+    # the line is drawn anew every 0.2 s: far fewer steps end before that on a fast machine
+    steps = 200
     parent, child = pty.openpty()
     fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 120, 0, 0))
     process = forked.Popen(

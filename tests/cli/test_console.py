@@ -109,10 +109,16 @@ def test_a_reader_that_leaves_ends_it_in_silence(tmp_path, words):
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
 
 
-@pytest.mark.parametrize("closed", [">&-", "<&-", "2>&-", "<&- >&- 2>&-"])
 @pytest.mark.parametrize(
-    "words",
-    ["--help", "run --cfg job", f"plot {ROOT}/results/reported/demo out=a.svg", "run steps=1"],
+    ("words", "closed"),
+    [
+        ("--help", ">&-"),
+        ("run --cfg job", ">&-"),
+        ("run --cfg job", "<&-"),
+        ("run steps=1", "2>&-"),
+        (f"plot {ROOT}/results/reported/demo out=a.svg", "<&- >&- 2>&-"),
+        ("run steps=1", "<&- >&- 2>&-"),
+    ],
 )
 def test_a_closed_standard_file_changes_neither_the_end_nor_the_files(tmp_path, words, closed):
     code = "import sys; from posbench.cli.console import main; sys.argv[0] = 'posbench'; main()"

@@ -35,10 +35,8 @@ CORPUS = SimpleNamespace(
     mix=None,
 )
 SCALED_PAIRS = (
-    ("rope", "none"),
     ("rope", "rerope"),
     ("fox", "none"),
-    ("cope", "none"),
     ("fire", "window"),
 )
 
@@ -46,7 +44,7 @@ SCALED_PAIRS = (
 def few(encoding: str) -> list[str]:
     """Of the extensions that an encoding allows, those of most bands and others: all with rope."""
     legal = [extension for one, extension, _ in legal_pairs(LONG) if one == encoding]
-    return legal if encoding == "rope" else legal[:: max(1, len(legal) // 3)]
+    return legal if encoding == "rope" else legal[:: max(1, len(legal) // 2)]
 
 
 TRIPLES = [

@@ -31,6 +31,10 @@ PAIRS = [
     *((extension, "none") for extension in EXTENSIONS),
     *((extension, "log_n") for extension in ("none", "yarn", "rerope")),
 ]
+# of every family one pair each of frequencies, two turns, a mask and a factor on logits; all pairs
+# for families that turn parts of a head, neighbours, or some layers only
+FEW = [("yarn", "none"), ("dca", "none"), ("streaming", "none"), ("rerope", "log_n")]
+THOROUGH = ("llama", "glm4", "gpt_oss", "deepseek_v3", "llama4_text")
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
@@ -43,7 +47,8 @@ def test_a_family_is_unchanged_without_an_extension_and_exact_with_each(kind):
     for ids, expected in zip((inside, beyond), own, strict=True):
         assert difference(model(ids).logits, expected) < SAME
     found = {}
-    for extension, scale in PAIRS if kind not in LEARNED else ():
+    pairs = PAIRS if kind in THOROUGH else FEW
+    for extension, scale in pairs if kind not in LEARNED else ():
         try:
             posbench.extend(model, extension, scale)
         except ConfigError as error:
@@ -54,7 +59,7 @@ def test_a_family_is_unchanged_without_an_extension_and_exact_with_each(kind):
     for pair, logits in found.items():
         with densely(model, kind, *pair):
             assert difference(logits, model(beyond[:1]).logits) < SAME, pair
-    assert len(found) >= (0 if kind in LEARNED else 4), (
+    assert len(found) >= (0 if kind in LEARNED else len(pairs) // 3), (
         "families whose extended layers do not turn are masked and scaled all the same"
     )
     assert torch.equal(model(inside).logits, own[0])

@@ -31,7 +31,7 @@ SOME = (
     "falcon_h1",
     "qwen3_next",
 )
-GREEDY = {"max_new_tokens": 10, "do_sample": False}
+GREEDY = {"max_new_tokens": 5, "do_sample": False}
 
 
 @functools.cache
@@ -58,7 +58,7 @@ def extended(kind: str, extension: str, scale: str = "none"):
     ],
 )
 def test_a_token_after_a_cache_has_the_logits_of_the_whole_text(kind, extension):
-    for scale in ("none", "log_n"):
+    for scale in ("none", "log_n") if kind == "llama" else ("log_n",):
         model = extended(kind, extension, scale)
         if model is None:
             continue

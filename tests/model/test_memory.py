@@ -54,11 +54,11 @@ def peak_mib(triple: tuple[str, str, str], last: int, length: int = LENGTH) -> f
 
 def test_memory_grows_with_the_length_alone():
     """Tensors that live at once, counted exactly: twice the tokens, twice the memory, for every
-    second pair and a sample of the triples.
+    fourth pair and a sample of the triples.
     """
     shape = {"d_model": 32, "n_layer": 1, "n_head": 4, "n_kv_head": 2}
     counted = 0
-    for triple in legal_pairs(1024, 16)[::2] + scaled_sample(1024, 20, 16):
+    for triple in legal_pairs(1024, 16)[::4] + scaled_sample(1024, 10, 16):
         encoding, extension, scale = make_triple(*triple, **shape)
         if fed_length(extension, 16, 1024) < 1024:
             continue
@@ -76,7 +76,7 @@ def test_memory_grows_with_the_length_alone():
                 )
         assert mib[1] < 2.2 * mib[0], f"{triple}: {mib} MiB"
         counted += 1
-    assert counted > 75
+    assert counted > 35
 
 
 @pytest.mark.slow

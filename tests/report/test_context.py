@@ -67,7 +67,7 @@ def built(tmp_path_factory):
         path for encoding in ("rope", "alibi") for path in ladder(root, encoding, contexts=(32, 64))
     ]
     wide, bare = (
-        Built(paths + rest, root / name, "Title", "x", pictures=True)
+        Built(paths + rest, root / name, "Title", "x", pictures="drawn")
         for paths, name in ((rungs, "with"), (short, "without"))
     )
     return wide, bare, root
@@ -231,7 +231,7 @@ def test_corpora_are_never_mixed(tmp_path):
         rung(tmp_path / "books", c, BASE_N, data="books", run_id="rope-64-s0-9876543210")
         for c in (None, 32, 8)
     ]
-    report = Built(paths, tmp_path / "out", "t", "x", pictures=True)
+    report = Built(paths, tmp_path / "out", "t", "x", pictures="blank")
     assert [(section[0].data, len(section)) for section in report.contexts] == [
         ("pysource", len(SHAPE_C)),
         ("books", 3),

@@ -176,7 +176,8 @@ def test_two_sweeps_are_told_apart_and_a_paper_stands_beside_them(tmp_path, capf
     )
     folders = [REPORTED / name for name in ("demo", "headline")]
     words = "lines=rope|none|none y=ppl panel=none out=here format=svg,pdf,png size=column"
-    told = call(capfd, tmp_path, "plot", "demo", str(folders[1]), "paper.csv", *words.split())
+    words = ["demo", str(folders[1]), "paper.csv", *words.split()]
+    told = call(capfd, tmp_path, "plot", *words, pictures=True)
     assert told.returncode == 0, told.stderr
     files = sorted((tmp_path / "here").iterdir())
     assert [path.name for path in files] == [
@@ -321,8 +322,9 @@ def overlaps(made):
     return out, crossing
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("style", ["paper", "dark"])
+@pytest.mark.parametrize(
+    ("size", "style"), [*((size, "paper") for size in SIZES), ("page", "dark")]
+)
 @pytest.mark.parametrize(
     ("folder", "options"),
     [
@@ -380,7 +382,7 @@ def test_the_pictures_of_the_pages_are_those_of_its_commands(words, tmp_path, ca
     assert len({*EXAMPLES}) == 12
     *words, out = shlex.split(words)
     committed = ROOT / out.removeprefix("out=")
-    told = call(capfd, ROOT, "plot", *words, f"out={tmp_path / committed.name}")
+    told = call(capfd, ROOT, "plot", *words, f"out={tmp_path / committed.name}", pictures=True)
     assert told.returncode == 0, told.stderr
     texts = [texts_of(path) for path in (tmp_path / committed.name, committed)]
     assert texts[0] == texts[1] and len(texts[0]) > 10, "make plots"

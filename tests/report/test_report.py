@@ -71,7 +71,7 @@ def test_the_demo_grid(tmp_path):
         for seed in (0, 1, 2)
         for path in write_run(tmp_path, encoding, seed)
     ]
-    report = Built(paths, tmp_path / "out", "Demo", COMMAND, pictures=True)
+    report = Built(paths, tmp_path / "out", "Demo", COMMAND, pictures="blank")
     points = read_points(tmp_path / "out" / "curve.csv")
     assert len(points) == len(CURVES) * len(LENGTHS)
     assert {path.name for path in report.files} == {
@@ -464,16 +464,16 @@ def test_figures_of_a_report_before_are_not_left_beside_the_new(tmp_path):
             tmp_path / "other", "rope", "none", "none", flat(1), LENGTHS, train_len=128, eval_id="x"
         )
     ]
-    Built(two, out, "t", COMMAND, pictures=True)
+    Built(two, out, "t", COMMAND, pictures="blank")
     for own in ("curve-mine.png", "curve-2.pdf", "notes.md"):
         (out / own).write_text("a reader's own")
     assert (out / "curve-2.svg").exists()
-    Built(two[:1], out, "t", COMMAND, pictures=True)
+    Built(two[:1], out, "t", COMMAND, pictures="blank")
     assert not list(out.glob("curve-2.[sp][vn]g")) and (out / "curve.svg").exists()
     assert {"curve-mine.png", "curve-2.pdf", "notes.md"} <= {path.name for path in out.iterdir()}
     (out / "report.html").unlink()
     (out / "curve-2.svg").write_text("of something else: no report is here")
-    Built(two[:1], out, "t", COMMAND, pictures=True)
+    Built(two[:1], out, "t", COMMAND, pictures="blank")
     assert (out / "curve-2.svg").exists()
 
 

@@ -90,7 +90,7 @@ def written(tmp_path_factory):
     ]
     for run in {path.parents[2] for path in paths}:
         describe(run, lr=0.02 if run.name.startswith("alibi") else 0.01)
-    Built(paths, root / "out", "Title & more", "x", pictures=True)
+    Built(paths, root / "out", "Title & more", "x", pictures="drawn")
     return root / "out"
 
 
@@ -133,7 +133,7 @@ def test_the_page_shows_every_number_and_where_it_comes_from(written):
 def test_equal_reports_are_equal_files(written, tmp_path):
     paths = sorted(written.parent.glob("alibi*/evals/*/*.json"))  # the other figures: test_figures
     for name in ("one", "two"):
-        Built(paths, tmp_path / name, "Title", "x", pictures=True)
+        Built(paths, tmp_path / name, "Title", "x", pictures="drawn")
     for name in ("report.html", "table.tex", "table.md"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
 
@@ -161,7 +161,7 @@ def test_what_a_results_folder_says_is_text(tmp_path):
     run = run.rename(tmp_path / "<b onclick=x>&'\x1b[0m")
     assert find_results([str(tmp_path)]) == Found([run], [], [])
     report = Built(
-        sorted((run / "evals").glob("*/*.json")), tmp_path / "out", EVIL, "x", pictures=True
+        sorted((run / "evals").glob("*/*.json")), tmp_path / "out", EVIL, "x", pictures="drawn"
     )
     page = Page(tmp_path / "out" / "report.html")
     assert not {tag for tag, _ in page.tags} & {"img", "b"} and not any(

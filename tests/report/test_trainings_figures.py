@@ -6,6 +6,7 @@ import itertools
 from dataclasses import replace
 
 import pytest
+from blank_pictures import blank_pictures
 from labelled import labelled
 from test_figures import texts
 
@@ -90,7 +91,8 @@ def test_trainings_of_one_length_and_several_numbers_of_steps_stand_against_thes
         ("rope", "pi", "none"),
         ("rope n_layer=1", "none", "none"),
     }
-    draw(sections(labelled(points)), tmp_path, "Steps")
+    with blank_pictures("png"):
+        draw(sections(labelled(points)), tmp_path, "Steps")
     said = texts(tmp_path / "gain.svg")
     assert {
         "Against G (nats/token)",
@@ -287,7 +289,8 @@ def test_accuracy_has_a_row_of_panels_for_each_part_of_a_task(tmp_path):
         bars, _ = axes.collections
         ends = [value for segment in bars.get_segments() for value in segment[:, 1]]
         assert ends == pytest.approx([0, 0, 0.04, 10 / 150, 0.4, 100 / 150])
-    (drawn,) = draw(sections(scores), tmp_path, "Fine-tuned")
+    with blank_pictures("png"):
+        (drawn,) = draw(sections(scores), tmp_path, "Fine-tuned")
     assert [path.name for path in drawn["accuracy_steps"]] == [
         "accuracy_steps.png",
         "accuracy_steps.svg",

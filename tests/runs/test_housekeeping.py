@@ -417,7 +417,7 @@ def test_all_that_a_real_run_writes_is_known(tmp_path, text_folder, capfd):
     assert call(capfd, tmp_path, "runs", "gc", "results_dir=runs", "cache=cache").stdout == ""
 
 
-def test_a_thousand_runs_are_listed_in_seconds_without_torch(tmp_path):
+def test_hundreds_of_runs_are_listed_in_seconds_without_torch(tmp_path):
     config = json.dumps(
         {
             **PARTS,
@@ -426,7 +426,7 @@ def test_a_thousand_runs_are_listed_in_seconds_without_torch(tmp_path):
             "evaluate": {f"key{i}": [i] for i in range(60)},
         }
     )
-    for i in range(1000):
+    for i in range(300):
         path = tmp_path / f"rope-16-s{i}-{i:010x}"
         (path / "evals" / "fixed_targets").mkdir(parents=True)
         (path / "config.yaml").write_text(config)
@@ -439,7 +439,7 @@ def test_a_thousand_runs_are_listed_in_seconds_without_torch(tmp_path):
     )
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.stdout.splitlines()[-1] == "[]" and done.stdout.count("finished") == 1000
+    assert done.stdout.splitlines()[-1] == "[]" and done.stdout.count("finished") == 300
     assert (
-        resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 10
-    )  # seconds of one core; between one and two
+        resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 4
+    )  # seconds of one core; about one

@@ -64,13 +64,13 @@ def test_parts_are_unbiased_for_documents_of_any_size():
     """
     rng, n_C = np.random.default_rng(3), np.array([40, 10, 10, 8, 6, 3, 2, 1])
     w_C, found = n_C / n_C.sum(), []
-    for _ in range(4000):
+    for _ in range(2000):
         d_SC = rng.normal(0, 1, (5, 1)) + rng.normal(0, 2, 8) + rng.normal(0, 1.5, (5, 8))
         found.append(estimate([(1.0, Sums(np.arange(8), n_C, d_SC * n_C))]).sem ** 2)
     truth = 1 / 5 + (w_C**2).sum() * (4 + 2.25 / 5)
     assert np.mean(found) == pytest.approx(
-        truth, rel=0.05
-    )  # 1.5 % is one standard error; parts that stand alone add a little
+        truth, rel=0.07
+    )  # 2.1 % is one standard error; parts that stand alone add a little
 
 
 def test_the_rule_changes_at_five_seeds_and_terms_pair():
@@ -93,7 +93,7 @@ def test_students_t_with_broken_degrees_of_freedom_is_mpmaths(df):
 
 
 def test_the_interval_covers_the_truth_where_documents_and_where_seeds_decide():
-    """0.93 to 0.97, and four standard errors of 400 draws beside; with three seeds more than asked
+    """0.93 to 0.97, and four standard errors of 200 draws beside; with three seeds more than asked
     where documents decide.
     """
     worlds = [
@@ -103,9 +103,9 @@ def test_the_interval_covers_the_truth_where_documents_and_where_seeds_decide():
         (3, 0.004, 0.0, True),
     ]
     *many, few = (
-        row["coverage"] for world in worlds for row in coverage(*world, 400) if row["used"]
+        row["coverage"] for world in worlds for row in coverage(*world, 200) if row["used"]
     )
-    assert all(0.906 <= one <= 0.99 for one in many) and few >= 0.99
+    assert all(0.89 <= one <= 0.995 for one in many) and few >= 0.98
 
 
 @pytest.mark.slow

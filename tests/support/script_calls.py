@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from blank_pictures import blank_pictures
 from conftest import CONFIGS
 from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
@@ -37,14 +38,20 @@ class Here:
 
 
 def call(
-    capfd: pytest.CaptureFixture, folder: Path, name: str, *overrides: str
+    capfd: pytest.CaptureFixture, folder: Path, name: str, *overrides: str, pictures: bool = False
 ) -> subprocess.CompletedProcess:
-    """scripts/NAME.py with these overrides, in `folder`: its exit code and what it said."""
+    """scripts/NAME.py with these overrides, in `folder`: its exit code and what it said. Without
+    `pictures`, those that it writes are blank.
+    """
     typed = [str(CONFIGS.parent / "scripts" / f"{name}.py"), *overrides]
     capfd.readouterr()
     # puts Hydra's own launchers where the script takes them away, which other tests must not see
     Plugins.instance()
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
+    with (
+        blank_pictures(*([] if pictures else ["png", "svg", "pdf"])),
+        pytest.MonkeyPatch.context() as patch,
+        pytest.raises(SystemExit) as ended,
+    ):
         patch.setitem(
             ConfigStore.instance().repo["hydra"],
             "launcher",

@@ -367,7 +367,7 @@ def cli(tmp_path: Path, text_folder: Path) -> Cli:
     return Cli(tmp_path, text_folder)
 
 
-LONG = ["train.steps=400", "train.log_every=10", "train.checkpoint_every=10"]
+LONG = ["train.steps=200", "train.log_every=10", "train.checkpoint_every=10"]
 
 
 def started(
@@ -403,7 +403,7 @@ def test_a_signal_ends_all_with_a_checkpoint_and_one_process_goes_on(cli):
     assert (
         len(
             re.findall(
-                r"SIGTERM: stopped after step \d+ of 400: the same command goes on from there", said
+                r"SIGTERM: stopped after step \d+ of 200: the same command goes on from there", said
             )
         )
         == 1
@@ -412,7 +412,7 @@ def test_a_signal_ends_all_with_a_checkpoint_and_one_process_goes_on(cli):
     provenance = read_json(run.provenance)
     assert (provenance["processes"], provenance["backend"]) == (2, "gloo")
     assert "going on from step" in cli(*LONG).stderr
-    assert [line["step"] for line in log_of(run.path)] == list(range(10, 401, 10))
+    assert [line["step"] for line in log_of(run.path)] == list(range(10, 201, 10))
     assert not list(run.path.glob("*.pt"))
 
 
@@ -441,7 +441,7 @@ def test_a_process_that_is_killed_ends_the_others_and_the_same_command_goes_on(c
     with pytest.raises(AssertionError, match="no process"):
         of_rank(1 - rank, cli.folder)
     assert "going on from step" in cli("processes=2", *LONG).stderr
-    assert [line["step"] for line in log_of(run.path)] == list(range(10, 401, 10))
+    assert [line["step"] for line in log_of(run.path)] == list(range(10, 201, 10))
 
 
 @pytest.mark.slow

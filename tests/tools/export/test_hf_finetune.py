@@ -101,7 +101,7 @@ def tuned(capfd, root, kind, *words, length=LONGER):
     return Run(child)
 
 
-@pytest.mark.parametrize("kind", ["gpt_neox", "gemma3_text", "gpt_oss"])
+@pytest.mark.parametrize("kind", ["gemma3_text", "gpt_oss"])
 def test_a_child_is_the_model_that_transformers_saved_with_the_extension_put_back(
     world, capfd, kind
 ):

@@ -58,7 +58,7 @@ def test_what_is_chosen_for_a_minute_by_a_model_of_100_tokens(per_token, longest
     assert not found or found.seconds(each) <= 60
 
 
-@pytest.mark.parametrize(("slower", "methods"), [(1, 5), (3, 2), (5, 1)])
+@pytest.mark.parametrize(("slower", "methods"), [(1, 5), (5, 1)])
 def test_the_budget_is_kept_on_a_machine_that_turns_out_slower(
     tmp_path, script, monkeypatch, slower, methods
 ):
@@ -92,8 +92,7 @@ def test_the_budget_is_kept_on_a_machine_that_turns_out_slower(
     done = script("Llama", "minutes=3")  # goes on with the same texts
     assert clock[0] - began + command.REPORT <= 1.2 * 180
     assert (
-        len(list(tmp_path.glob("results/runs/*/evals/by_position/*.json")))
-        == {1: 5, 3: 4, 5: 2}[slower]
+        len(list(tmp_path.glob("results/runs/*/evals/by_position/*.json"))) == {1: 5, 5: 2}[slower]
     )
 
 
