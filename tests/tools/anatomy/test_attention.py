@@ -225,7 +225,8 @@ def test_the_script_writes_numbers_rows_and_a_picture_of_them(world, capfd):
         "evaluate.max_length=128",
         "report_dir=out",
     ]
-    done = call(capfd, world.root, "anatomy", "-m", *asked, "results_dir=runs", "cache_dir=cache")
+    asked += ["results_dir=runs", "cache_dir=cache"]
+    done = call(capfd, world.root, "anatomy", "-m", *asked, pictures=True)
     assert done.returncode == 0, done.stderr
     out = world.root / "out"
     assert {path.name for path in out.iterdir()} == {
