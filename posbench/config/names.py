@@ -15,24 +15,24 @@ PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def repository_folder(name: str) -> Path:
-    """Folder `name` of the repository: in a checkout it lies beside the package, in an installed
-    wheel configs and scripts lie within.
-    """
-    return next(
-        (folder for folder in (PACKAGE / name, PACKAGE.parent / name) if folder.is_dir()),
-        PACKAGE.parent / name,
-    )
+    """Folder `name` of the repository, which lies within the package of an installed wheel."""
+    within = PACKAGE / name
+    return within if within.is_dir() else PACKAGE.parent / name
 
 
-CONFIGS, SCRIPTS = repository_folder("configs"), repository_folder("scripts")
+CONFIGS = repository_folder("configs")
+SCRIPTS = repository_folder("scripts")
 INSTALLED = SCRIPTS.is_relative_to(PACKAGE)  # from a wheel
 
 
 def as_command(text: str) -> str:
-    """`text` with `posbench NAME` for `python scripts/NAME.py` in an installed package, whose
-    scripts nobody types.
+    """`text` with `posbench NAME` for `python scripts/NAME.py` in an installed package.
+
+    Nobody types the scripts of one.
     """
-    return re.sub(r"(?:python )?\bscripts/(\w+)\.py", r"posbench \1", text) if INSTALLED else text
+    if not INSTALLED:
+        return text
+    return re.sub(r"(?:python )?\bscripts/(\w+)\.py", r"posbench \1", text)
 
 
 def choices(configs: list[Path], group: str) -> dict[str, dict]:
@@ -62,41 +62,37 @@ def base_yaml(group: str) -> dict:
 
 
 def display_name(group: str, node: dict) -> str:
-    """Display name of a method by its configuration. Raises ConfigError for one without
-    _target_.
-    """
+    """Display name of a method by its configuration. Raises ConfigError without a _target_."""
     return closest_yaml(group, method_name(node), method_args(node))
 
 
 def closest_yaml(group: str, method: str, args: dict | None) -> str:
-    """Display name of a method: among the yamls of its class the one that shares most arguments
-    (fox_rope, not fox).
+    """Display name of a method: the yaml of its class that shares most arguments.
 
-    A class without a yaml is named by its module.
+    So it is fox_rope rather than fox. A class without a yaml is named by its module.
     """
-    alike, own, absent = _alike(group, method), args or {}, object()
+    args = args or {}
+    yamls = _yamls_of_class(group, method)
 
-    def common(stem: str) -> tuple[int, bool]:
-        return (
-            sum(own.get(key, absent) == value for key, value in alike[stem].items()),
-            stem == method,
-        )
+    def shared_arguments(name: str) -> tuple[int, bool]:
+        shared = sum(key in args and args[key] == value for key, value in yamls[name].items())
+        return shared, name == method  # of equally many, the name of the class
 
-    return max(alike, key=common, default=method)
+    return max(yamls, key=shared_arguments, default=method)
 
 
 @functools.cache
-def _alike(group: str, method: str) -> dict[str, dict]:
+def _yamls_of_class(group: str, method: str) -> dict[str, dict]:
+    """{name of a yaml: its arguments} of the yamls whose class has the short name `method`."""
     return {
-        stem: method_args(node)
-        for stem, node in group_yamls(group).items()
+        name: method_args(node)
+        for name, node in group_yamls(group).items()
         if method_name(node) == method
     }
 
 
 def with_choices(values: dict, choices: Mapping[str, str]) -> dict:
-    """Composed `values` in which each method of somebody's own class holds the yaml that it was
-    chosen by, under CHOICE.
+    """Composed `values` in which methods of the user's own classes hold their yaml, under CHOICE.
 
     `choices`: {group, or group@place: choice}, as Hydra gives them. A name that posbench's own
     methods have is not recorded: a table could not say which of the two it means. What is changed
@@ -109,13 +105,15 @@ def with_choices(values: dict, choices: Mapping[str, str]) -> dict:
 
 
 def _with_choice(values: dict, place: list[str], group: str, choice: str) -> dict:
+    """`values` with the choice of the method at the keys `place`, such as [train, encoding]."""
     key, *rest = place
     part = values.get(key)
     if not isinstance(part, dict):
         return values
     if rest:
         return {**values, key: _with_choice(part, rest, group, choice)}
-    if str(part.get("_target_", OURS)).startswith(OURS) or choice in _names_of_ours(group):
+    is_ours = str(part.get("_target_", OURS)).startswith(OURS)
+    if is_ours or choice in _names_of_ours(group):
         return values
     return {**values, key: {**part, CHOICE: re.sub(r"[^\w.+-]", "_", choice)}}
 
@@ -129,37 +127,33 @@ def _names_of_ours(group: str) -> set[str]:
 def chosen_node(
     group: str, chosen: str | dict | None, arguments: dict[str, Any], settings: Iterable[str] = ()
 ) -> dict:
-    """The configuration of a method (`_target_` and arguments) of `group`, extension or
-    scale_attention.
+    """The configuration (`_target_` and arguments) of a method of a group, such as extension.
 
     `chosen`: a name, {"name": NAME, ...}, {"_target_": CLASS, ...}, or None for none; `settings`:
     other keywords to suggest. Raises ConfigError for a name without a yaml and for an argument that
     the yaml lacks."""
-    given = {**chosen, **arguments} if isinstance(chosen, dict) else dict(arguments)
-    if "_target_" in given:
-        return given
-    name = (
-        given.pop("name", None)
-        if isinstance(chosen, dict)
-        else "none"
-        if chosen is None
-        else chosen
-    )
+    values = {**chosen, **arguments} if isinstance(chosen, dict) else dict(arguments)
+    if "_target_" in values:
+        return values
+    name = "none" if chosen is None else chosen
+    if isinstance(chosen, dict):
+        name = values.pop("name", None)
     if not isinstance(name, str):
         raise ConfigError(
             f'{group}={chosen} does not name a method: give a name, or a dict such as {{"name":'
             ' "pi", "mode": "dynamic"}.'
         )
-    known = group_yamls(group)
-    if name not in known:
+    yamls = group_yamls(group)
+    if name not in yamls:
         raise ConfigError(
-            f"{group}={name} is unknown{did_you_mean(name, known)}: choose from {', '.join(known)}."
+            f"{group}={name} is unknown{did_you_mean(name, yamls)}: choose from {', '.join(yamls)}."
         )
-    legal = [key for key in known[name] if key != "_target_"]
-    if unknown := [key for key in given if key not in legal]:
-        near = did_you_mean(unknown[0], [*legal, *settings])
-        raise ConfigError(
-            f"{unknown[0]} is not an argument of {group}={name}{near}: it takes"
-            f" {', '.join(legal) or 'nothing'}."
-        )
-    return {**copy.deepcopy(known[name]), **given}
+    legal = [key for key in yamls[name] if key != "_target_"]
+    for key in values:
+        if key not in legal:
+            near = did_you_mean(key, [*legal, *settings])
+            raise ConfigError(
+                f"{key} is not an argument of {group}={name}{near}: it takes"
+                f" {', '.join(legal) or 'nothing'}."
+            )
+    return {**copy.deepcopy(yamls[name]), **values}

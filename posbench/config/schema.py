@@ -1,7 +1,7 @@
-"""Schema of the configuration: type, range, default and meaning of every value. configs/ explains
-the defaults.
+"""Schema of the configuration: type, range, default and meaning of every value.
 
-Every script refuses `train.steps=many` with a sentence that names key and value.
+configs/ explains the defaults. Every script refuses `train.steps=many` with a sentence that names
+key and value.
 """
 
 import functools
@@ -21,17 +21,24 @@ Count = Annotated[int, NOT_BELOW_0]
 Rate = Annotated[float, ABOVE_0, float]
 Weight = Annotated[float, NOT_BELOW_0, float]
 Share = Annotated[float, Check("0 or more and below 1", lambda number: 0 <= number < 1), float]
-WORD = Convert(
-    lambda value: str(value) if isinstance(value, int | float) else value
-)  # a number or off is read as text
+# A number or off is read as text.
+WORD = Convert(lambda value: str(value) if isinstance(value, int | float) else value)
 Name = Annotated[str, WORD]
-LISTED = Convert(
-    lambda value: value if isinstance(value, list | None) else [value]
-)  # one value needs no brackets
-LENGTHS = Check(
-    "at least 2 tokens, or a list of such lengths",
-    lambda given: min(given if isinstance(given, list) else [given], default=0) > 1,
-)
+# One value needs no brackets.
+LISTED = Convert(lambda value: value if isinstance(value, list | None) else [value])
+
+
+def _not_empty(words: str) -> Check:
+    """Check that a list holds a value; `words` say what it should hold."""
+    return Check(words, lambda values: values != [])
+
+
+def _are_lengths(value: int | list[int]) -> bool:
+    lengths = value if isinstance(value, list) else [value]
+    return min(lengths, default=0) > 1
+
+
+LENGTHS = Check("at least 2 tokens, or a list of such lengths", _are_lengths)
 
 
 @dataclass(frozen=True)
@@ -46,21 +53,18 @@ class ModelConfig:
     head_dim: int | None = None  # channels of a head; None: d_model / n_head
     qkv_bias: bool = False  # biases on q, k and v
     qk_norm: Literal["none", "rms", "l2", "key_l2"] = "none"  # norm of q and k before their product
-    output_gate: Literal["none", "elementwise", "headwise"] = (
-        "none"  # sigmoid gate on the output of attention
-    )
+    # sigmoid gate on the output of attention
+    output_gate: Literal["none", "elementwise", "headwise"] = "none"
     tied: bool = False  # one matrix for embedding and head
     norm_eps: Weight = 1e-5  # added to the mean square in RMSNorm
     init_std: Weight = 0.02  # of the initial weights
     path: str | None = None  # folder of a checkpoint in Hugging Face format, in place of a training
-    checkpoint: dict[str, Any] | None = (
-        None  # digest, vocabulary size and BOS id of that checkpoint, filled in
-    )
+    # digest, vocabulary size and BOS id of that checkpoint, filled in
+    checkpoint: dict[str, Any] | None = None
     # false: that checkpoint without the scaling in its config.json, as one of the length before it
     own_scaling: bool = True
-    engine: dict[str, Any] | None = (
-        None  # node of a running engine, in place of both; model=NAME of a yaml with _target_
-    )
+    # node of a running engine, in place of both; model=NAME of a yaml with _target_
+    engine: dict[str, Any] | None = None
 
     @property
     def head_width(self) -> int:
@@ -82,16 +86,17 @@ class ModelConfig:
     @property
     def gates(self) -> int:
         """Channels of the output gate."""
-        return {"none": 0, "headwise": self.n_head, "elementwise": self.head_width * self.n_head}[
-            self.output_gate
-        ]
+        if self.output_gate == "headwise":
+            return self.n_head
+        if self.output_gate == "elementwise":
+            return self.head_width * self.n_head
+        return 0
 
     @property
     def layer_parameters(self) -> int:
         """Parameters of the matrices of one layer."""
-        return self.d_model * (
-            2 * self.head_width * (self.n_head + self.kv_heads) + self.gates + 3 * self.hidden
-        )
+        attention = 2 * self.head_width * (self.n_head + self.kv_heads)  # q and output, k and v
+        return self.d_model * (attention + self.gates + 3 * self.hidden)
 
 
 @dataclass(frozen=True)
@@ -101,24 +106,25 @@ class TrainConfig:
     length: Annotated[int | list[int], LENGTHS] = 64  # of a sequence; of a list, each batch has one
     steps: Count = 1000
     tokens_per_step: Size = 2048
+    # trained in
     scale_attention: dict[str, Any] = field(
         default_factory=lambda: {"_target_": "posbench.scale_attention.none.NoScale"}
-    )  # trained in
+    )
     micro_batches: Size = 1  # parts of a batch, one after another
     optimizer: Literal["muon", "adamw"] = "muon"  # of the matrices; AdamW has all else
     lr: Rate = 1e-2  # peak of AdamW's rate
     muon_lr: Rate = 1.5e-2  # peak of Muon's rate
+    # AdamW's
     betas: Annotated[
         list[Share], Check("two numbers, such as [0.9,0.95]", lambda betas: len(betas) == 2)
-    ] = field(default_factory=lambda: [0.9, 0.95])  # AdamW's
+    ] = field(default_factory=lambda: [0.9, 0.95])
     momentum: Share = 0.95  # Muon's
     weight_decay: Weight = 0.05  # on matrices
     warmup: Count = 40  # steps
     schedule: Literal["linear", "cosine", "constant"] = "linear"  # of the rates after the warmup
     clip: Weight = 1.0  # largest norm of the gradient; 0: any
-    dtype: Literal["auto", "bf16", "fp32"] = (
-        "auto"  # of the products; weights stay fp32; auto: see posbench.common.machine.fast_dtype
-    )
+    # of the products; weights stay fp32; auto: see posbench.common.machine.fast_dtype
+    dtype: Literal["auto", "bf16", "fp32"] = "auto"
     compile: bool = False  # torch.compile
     graph: bool | None = None  # a step as one CUDA graph; None: on a GPU, where it can be
     seed_data: Count | None = None  # order of the data; None: seed
@@ -127,15 +133,16 @@ class TrainConfig:
     validate_windows: Count = 256
     checkpoint_every: Count = 500  # steps; 0: never
     frozen: bool = False  # of a child: the weights that it has from its parent stay
-    parent: dict[str, Any] | None = (
-        None  # run_id, reach and digest of the run that this one is fine-tuned from,
-    )
-    # and from the second generation on its own generation; filled in
+    # run_id, reach and digest of the run that this one is fine-tuned from, and from the second
+    # generation on its own generation; filled in
+    parent: dict[str, Any] | None = None
 
     @property
     def lengths(self) -> list[int]:
         """Training lengths in tokens, ascending."""
-        return sorted(set(self.length)) if isinstance(self.length, list) else [self.length]
+        if isinstance(self.length, list):
+            return sorted(set(self.length))
+        return [self.length]
 
     @property
     def train_len(self) -> int:
@@ -155,27 +162,20 @@ class TrainConfig:
 
 @dataclass(frozen=True)
 class FinetuneConfig:
-    """Settings of a child training that begins with the weights of the training described by the
-    rest. Lengths are in tokens.
+    """Settings of a child training, which begins with the weights of the training that the rest
+    describes. Lengths are in tokens.
     """
 
     steps: Count = 100
-    length: Annotated[int, LENGTHS] | None = (
-        # of a sequence; None: 4 times the parent's training length, with an encoding that itself
-        None
-    )
-    target_len: Size | None = (
-        # that extension and positions are made for; None: length, with an encoding 4 times the
-        # parent's
-        None
-    )
-    encoding: dict[str, Any] | None = (
-        None  # in place of the parent's, which is its `base` if it has one; None: the parent's
-    )
+    # of a sequence; None: 4 times the parent's training length, with an encoding that itself
+    length: Annotated[int, LENGTHS] | None = None
+    # that extension and positions are made for; None: length, with an encoding 4 times the parent's
+    target_len: Size | None = None
+    # in place of the parent's, which is its `base` if it has one; None: the parent's
+    encoding: dict[str, Any] | None = None
     scale_attention: dict[str, Any] | None = None  # trained in; None: the parent's
-    frozen: bool = (
-        False  # true: what was the parent's stays, and only what the child alone has is trained
-    )
+    # true: what was the parent's stays, and only what the child alone has is trained
+    frozen: bool = False
     lr: Rate = 1e-3  # of AdamW
     muon_lr: Rate = 1.5e-3  # of Muon
     warmup: Count = 10  # steps
@@ -188,62 +188,43 @@ class FinetuneConfig:
 class EvaluateConfig:
     """Settings of the evaluation. Lengths, targets and stride are in tokens."""
 
-    lengths: Annotated[list[int] | None, LISTED] = (
-        None  # None: 1, 2, 4, 8 and 16 times the training length; above 1,024 to 4 times
-    )
-    max_length: Size | None = (
-        # places the windows; None: 16 times the training length; above 1,024 the longest of the
-        # lengths
-        None
-    )
+    # None: 1, 2, 4, 8 and 16 times the training length; above 1,024 to 4 times
+    lengths: Annotated[list[int] | None, LISTED] = None
+    # places the windows; None: 16 times the training length; above 1,024 the longest of the lengths
+    max_length: Size | None = None
+    # None: fixed_targets, accuracy for a task, both for text with data.mix
     protocol: Annotated[
-        list[Name] | None,
-        LISTED,
-        Check("one protocol or several, such as fixed_targets", lambda given: given != []),
-    ] = None  # None: fixed_targets, accuracy for a task, both for text with data.mix
-    tasks: Annotated[list[Any] | None, LISTED] = (
-        None  # asked by accuracy: names of configs/task; None: the task that data is
-    )
-    chat: bool | dict[str, Any] = (
-        # ask `tasks` in the checkpoint's chat template, which is filled in: its text and special
-        # tokens
-        False
-    )
+        list[Name] | None, LISTED, _not_empty("one protocol or several, such as fixed_targets")
+    ] = None
+    # asked by accuracy: names of configs/task; None: the task that data is
+    tasks: Annotated[list[Any] | None, LISTED] = None
+    # ask `tasks` in the checkpoint's chat template, which is filled in: its text and special tokens
+    chat: bool | dict[str, Any] = False
     # other values in the text that each answer of `tasks` is compared with, at most; each is a
     # further text
     rivals: Count = 0
     windows: Size | None = None  # None: 512, or 8 for training lengths above 1,024
-    targets: Size | None = (
-        None  # scored tokens at the end of a window; None: an eighth of the training length
-    )
+    # scored tokens at the end of a window; None: an eighth of the training length
+    targets: Size | None = None
     stride: Size | None = None  # of windows that overlap; None: a quarter of the training length
-    split: Literal["test", "validation", "all"] = (
-        "test"  # all: of a checkpoint or of `text` alone, since training read its own text
-    )
-    text: Name | dict[str, Any] | None = (
-        # another text than the training's: a name of configs/data, or its name, path and source
-        None
-    )
+    # all: of a checkpoint or of `text` alone, since training read its own text
+    split: Literal["test", "validation", "all"] = "test"
+    # another text than the training's: a name of configs/data, or its name, path and source
+    text: Name | dict[str, Any] | None = None
     documents: Name | None = None  # glob of the documents' names; None: all
-    unit: Literal["document", "project"] = (
-        "document"  # of intervals; project: as many windows of each, and its documents are one
-    )
+    # of intervals; project: as many windows of each, and its documents are one
+    unit: Literal["document", "project"] = "document"
     floor: bool = True  # also evaluate the floor and the half window
-    floor_block: Size | None = (
-        # targets that share one text of recompute_window; None: 1, or train_len // 16 above 1,024
-        None
-    )
-    dtype: Literal["auto", "bf16", "fp32"] | None = (
-        None  # None: fp32 for training lengths up to 1,024 tokens, else auto
-    )
+    # targets that share one text of recompute_window; None: 1, or train_len // 16 above 1,024
+    floor_block: Size | None = None
+    # None: fp32 for training lengths up to 1,024 tokens, else auto
+    dtype: Literal["auto", "bf16", "fp32"] | None = None
     key_gain: Rate | None = None  # nats; longppl: key tokens gain more from a long context; None: 2
     key_loss: Rate | None = None  # nats; longppl: key tokens have a lower loss after it; None: 2
-    key_context: Size | None = (
-        None  # tokens of its short context; None: an eighth of the training length
-    )
-    key_run: Name | dict[str, Any] | None = (
-        None  # folder of a training whose model chooses key tokens; None: each training's own
-    )
+    # tokens of its short context; None: an eighth of the training length
+    key_context: Size | None = None
+    # folder of a training whose model chooses key tokens; None: each training's own
+    key_run: Name | dict[str, Any] | None = None
     # {setting: value} of protocols that define some, which are the user's own
     settings: dict[str, Any] | None = None
     seed: Count = 0  # places the windows
@@ -262,21 +243,15 @@ class EvaluateConfig:
 class LogConfig:
     """Settings of wandb."""
 
-    mode: Annotated[Literal["online", "offline", "disabled"] | None, WORD] = (
-        None  # None: online where one is logged in
-    )
+    # None: online where one is logged in
+    mode: Annotated[Literal["online", "offline", "disabled"] | None, WORD] = None
     project: Name = "posbench"
     entity: Name | None = None
     group: Name | None = None  # None: the experiment's name
 
 
-TRAINING = (
-    "encoding",
-    "model",
-    "data",
-    "train",
-    "seed",
-)  # parts of a configuration that describe a training
+# Parts of a configuration that describe a training.
+TRAINING = ("encoding", "model", "data", "train", "seed")
 SCHEMAS = {"model": ModelConfig, "train": TrainConfig, "evaluate": EvaluateConfig, "log": LogConfig}
 OPTIONAL = {"finetune": FinetuneConfig}  # groups that a configuration may lack
 METHODS = {
@@ -289,14 +264,8 @@ GPUS = ("gpu", "GPU", "Gpu", "CUDA", "Cuda", "nvidia", "rocm")
 CUDA = Check(
     "a device as torch names it (did you mean cuda?)", lambda name: name.split(":")[0] not in GPUS
 )
-DEVICES = (
-    "mps",
-    "xpu",
-    "npu",
-    "hpu",
-    "mtia",
-    "xla",
-)  # torch's others that compute, some with a package of their own
+# Other devices of torch that compute, some with a package of their own.
+DEVICES = ("mps", "xpu", "npu", "hpu", "mtia", "xla")
 DEVICE = Check(
     "auto, cpu, cuda, one GPU such as cuda:1, or another kind that torch has"
     f" ({', '.join(DEVICES)})",
@@ -307,10 +276,9 @@ Device = Annotated[str, CUDA, DEVICE]
 
 @dataclass(frozen=True)
 class JobConfig:
-    """Configuration of a job: a training, how it is evaluated, and where files are. Fields are in
-    the order of config.yaml.
+    """Configuration of a job: a training, how it is evaluated, and where files are.
 
-    Methods and data are mappings, whose keys the classes define that they name.
+    Fields are in the order of config.yaml. Methods and data are mappings, whose keys the classes define that they name.
     """
 
     seed: Count = 0
@@ -334,28 +302,34 @@ class JobConfig:
     train: TrainConfig = TrainConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
     log: LogConfig = LogConfig()
-    others: dict = field(
-        default_factory=dict
-    )  # values of a script's own yaml, such as target of advise.yaml
+    # values of a script's own yaml, such as target of advise.yaml
+    others: dict = field(default_factory=dict)
 
     @classmethod
     def of(cls, cfg: dict) -> "JobConfig":
-        """`cfg` as a dataclass, with defaults for what it lacks. Raises ConfigError as
-        `check_config` does.
+        """`cfg` as a dataclass, with defaults for what it lacks.
+
+        Raises ConfigError as `check_config` does.
         """
-        found, own = check_config(cfg), {one.name for one in fields(cls)}
-        found |= {group: typed(group, found[group]) for group in SCHEMAS if group in found}
-        others = {key: found.pop(key) for key in list(found) if key not in own}
-        return cls(**found, others=others)
+        names = {field.name for field in fields(cls)}
+        values = {}
+        others = {}
+        for key, value in check_config(cfg).items():
+            if key in SCHEMAS:
+                values[key] = typed(key, value)
+            elif key in names:
+                values[key] = value
+            else:
+                others[key] = value
+        return cls(**values, others=others)
 
     def as_dict(self) -> dict:
         """All values as mappings: what config.yaml holds, and what ids are computed from."""
-        found = {
-            key: dict(vars(value)) if key in SCHEMAS else value
-            for key, value in vars(self).items()
-            if key != "others"
-        }
-        return {**found, **self.others}
+        values = dict(vars(self))
+        others = values.pop("others")
+        for group in SCHEMAS:
+            values[group] = dict(vars(values[group]))
+        return {**values, **others}
 
     @property
     def trains(self) -> bool:
@@ -364,19 +338,15 @@ class JobConfig:
 
 
 _JOB = typing.get_type_hints(JobConfig, include_extras=True)
+_LENGTH = Annotated[int, Check("a whole number of at least 2 tokens", lambda length: length > 1)]
 # {key: type} outside the groups above, of run.yaml and of the other scripts' yamls.
 JOB = {
     **{key: hint for key, hint in _JOB.items() if key not in (*SCHEMAS, *METHODS, "others")},
     "lengths": Annotated[
-        list[int] | None,
-        LISTED,
-        Check("one length or several, such as [64,1024]", lambda given: given != []),
+        list[int] | None, LISTED, _not_empty("one length or several, such as [64,1024]")
     ],
-    **dict.fromkeys(
-        ("length", "target"),
-        Annotated[int, Check("a whole number of at least 2 tokens", lambda length: length > 1)]
-        | None,
-    ),
+    "length": _LENGTH | None,
+    "target": _LENGTH | None,
     "budget": Annotated[
         Rate, Check("a number above 0 and at most 1,000", lambda budget: budget <= 1000)
     ],
@@ -385,9 +355,7 @@ JOB = {
         Check("a number of minutes above 0 and at most 10,000", lambda minutes: minutes <= 10_000),
     ],
     "exact_first": Annotated[
-        list[Count] | None,
-        LISTED,
-        Check("a number of positions, or several, as in [0,4]", lambda given: given != []),
+        list[Count] | None, LISTED, _not_empty("a number of positions, or several, as in [0,4]")
     ],
     "tolerance": Weight,
     "engine": str | None,
@@ -396,16 +364,13 @@ JOB = {
         Annotated[float, Check("a number above 1, such as 4", lambda factor: factor > 1)] | None
     ),
     "candidates": Annotated[
-        list[str] | None,
-        LISTED,
-        Check("one candidate or several, such as [none,yarn]", lambda given: given != []),
+        list[str] | None, LISTED, _not_empty("one candidate or several, such as [none,yarn]")
     ],
     "methods": Annotated[
-        list[str] | None,
-        LISTED,
-        Check("one method or several, such as [ntk,yarn]", lambda given: given != []),
+        list[str] | None, LISTED, _not_empty("one method or several, such as [ntk,yarn]")
     ],
-    **dict.fromkeys(("json", "figure"), str | None),
+    "json": str | None,
+    "figure": str | None,
     **dict.fromkeys((*SCHEMAS, *OPTIONAL), dict),
     **dict.fromkeys(METHODS, Any),
 }
@@ -420,41 +385,47 @@ DATA = {
 }
 
 _EVALUATE = typing.get_type_hints(EvaluateConfig, include_extras=True)
-LISTS = {  # keys of which one value needs no brackets
+# Keys of which one value needs no brackets.
+LISTS = {
     *(key for key, hint in JOB.items() if LISTED in typing.get_args(hint)),
     *(f"evaluate.{key}" for key, hint in _EVALUATE.items() if LISTED in typing.get_args(hint)),
 }
 
 
 def check_config(cfg: dict) -> dict:
-    """`cfg` with every value of the right type, and 16k written out. Arguments of methods and
-    sources are checked by make and make_source.
+    """`cfg` with every value of the right type, and 16k written out.
 
-    Raises ConfigError for a wrong type, an unknown key, an illegal word, or a number out of range.
+    Arguments of methods and sources are checked by make and make_source. Raises ConfigError for a
+    wrong type, an unknown key, an illegal word, or a number out of range.
     """
-    found = {key: convert(key, value, JOB.get(key, Any)) for key, value in in_tokens(cfg).items()}
-    if "_target_" in (found.get("model") or {}):
-        found["model"] = {"engine": found["model"]}
-    if "data" in found:
-        found["data"] = {
+    values = {key: convert(key, value, JOB.get(key, Any)) for key, value in in_tokens(cfg).items()}
+    if "_target_" in (values.get("model") or {}):
+        values["model"] = {"engine": values["model"]}
+    if "data" in values:
+        values["data"] = {
             key: convert(f"data.{key}", value, DATA.get(key, Any))
-            for key, value in found["data"].items()
+            for key, value in values["data"].items()
         }
-    nodes = {**found, "data.source": found.get("data", {}).get("source", {"_target_": SOURCE})}
-    for name, usual in {**METHODS, "data.source": SOURCE}.items():
-        node = nodes.get(name, {"_target_": usual})
-        if not isinstance(node, dict):
-            raise ConfigError(
-                f"{name}={shown(node)} must be a mapping, with _target_: {usual} or another class."
-            )
-        if not isinstance(node.get("_target_"), str):
-            raise ConfigError(
-                f"{name}._target_={shown(node.get('_target_'))} must name a class, such as {usual}."
-            )
+    for group, usual in METHODS.items():
+        if group in values:
+            _check_node(group, values[group], usual)
+    if "source" in values.get("data", {}):
+        _check_node("data.source", values["data"]["source"], SOURCE)
     for group in (*SCHEMAS, *OPTIONAL):
-        if found.get(group):
-            typed(group, found[group])
-    return found
+        if values.get(group):
+            typed(group, values[group])
+    return values
+
+
+def _check_node(key: str, node: object, usual: str) -> None:
+    """Raise ConfigError if the value of a key is no mapping that names a class, such as `usual`."""
+    if not isinstance(node, dict):
+        raise ConfigError(
+            f"{key}={shown(node)} must be a mapping, with _target_: {usual} or another class."
+        )
+    target = node.get("_target_")
+    if not isinstance(target, str):
+        raise ConfigError(f"{key}._target_={shown(target)} must name a class, such as {usual}.")
 
 
 def typed(group: str, values: dict) -> Any:
@@ -465,13 +436,15 @@ def typed(group: str, values: dict) -> Any:
 @functools.lru_cache(maxsize=1024)
 def _typed_group(group: str, content: str) -> Any:
     """Cached part of `typed`: the cells of a grid mostly share these values."""
-    values, schema = json.loads(content), {**SCHEMAS, **OPTIONAL}[group]
+    schema = {**SCHEMAS, **OPTIONAL}[group]
     hints = typing.get_type_hints(schema, include_extras=True)
-    if unknown := sorted(set(convert(group, values, dict)) - set(hints)):
-        raise ConfigError(
-            f"{group}.{unknown[0]} is not a key of {group}{did_you_mean(unknown[0], hints)}: --cfg"
-            " job prints all of them."
-        )
+    values = convert(group, json.loads(content), dict)
+    for key in sorted(values):
+        if key not in hints:
+            raise ConfigError(
+                f"{group}.{key} is not a key of {group}{did_you_mean(key, hints)}: --cfg job"
+                " prints all of them."
+            )
     return schema(
         **{key: convert(f"{group}.{key}", value, hints[key]) for key, value in values.items()}
     )
