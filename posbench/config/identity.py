@@ -1,5 +1,6 @@
-"""Stable names and ids of methods, runs and evaluations. Only settings that can change a result are
-hashed.
+"""Stable names and ids of methods, runs and evaluations.
+
+Only settings that can change a result are hashed.
 """
 
 import json
@@ -15,19 +16,15 @@ from posbench.common.files import sha256_json
 CHOICE = "_name_"
 NOT_ARGUMENTS = ("_target_", CHOICE)
 OURS = "posbench."
-NAME = re.compile(
-    r"\w[\w.+-]*"
-)  # of a method, which is a part of the names of files and of command lines
+NAME = re.compile(r"\w[\w.+-]*")  # of a method: a part of names of files and of command lines
 NO_EXTENSION = {"_target_": "posbench.extensions.none.NoExtension"}
 NO_SCALE = {"_target_": "posbench.scale_attention.none.NoScale"}
 
 # Settings that never change a result, such as how often something is written, or one but for
 # rounding.
 NOT_TRAIN = {"graph", "log_every", "validate_every", "validate_windows", "checkpoint_every"}
-NOT_MODEL = {
-    "path",
-    "engine",
-}  # of a checkpoint or an engine; what it is, is hashed as model.checkpoint and encoding
+# Places of a checkpoint or an engine; what it is, is hashed as model.checkpoint and encoding.
+NOT_MODEL = {"path", "engine"}
 NOT_EVALUATE = {"lengths", "batch_tokens", "protocol", "floor"}
 
 # {key added after the first release: its default}. A key at its default is left out of the hash, so
@@ -76,11 +73,15 @@ FIELDS_ADDED_LATER: dict[str, object] = {
 
 
 def method_name(node: dict) -> str:
-    """Short name of a method: the yaml by which somebody's own class was chosen, else the last
-    module of its `_target_`.
+    """Short name of a method: the last module of its `_target_`, or the yaml of a user's own class.
 
-    posbench.encodings.rope.Rope -> rope; {"_target_": "mine.Half", "_name_": "half"} -> half.
-    Raises ConfigError without a `_target_`."""
+    >>> method_name({"_target_": "posbench.encodings.rope.Rope"})
+    'rope'
+    >>> method_name({"_target_": "mine.Half", "_name_": "half"})
+    'half'
+
+    Raises ConfigError without a `_target_`.
+    """
     target = node.get("_target_") if isinstance(node, dict) else None
     if not target or not isinstance(target, str):
         raise ConfigError(
@@ -99,9 +100,7 @@ def method_args(node: dict) -> dict:
 
 
 def without_choices(value: Any) -> Any:
-    """A configuration without the yamls by which its methods were chosen, at any depth: as it was
-    before they were recorded.
-    """
+    """A configuration without CHOICE at any depth: as it was before choices were recorded."""
     if isinstance(value, dict):
         return {key: without_choices(item) for key, item in value.items() if key != CHOICE}
     if isinstance(value, list | tuple):
@@ -110,29 +109,32 @@ def without_choices(value: Any) -> Any:
 
 
 def method_label(node: dict, group: str = "extension") -> str:
-    """Name of a method, followed by its arguments as JSON if it has any; the value of the column
-    scale_attention.
+    """Name of a method, and its arguments as JSON if any: the value of the column scale_attention.
 
     Arguments at their default in FIELDS_ADDED_LATER are left out.
+
+    >>> method_label({"_target_": "posbench.extensions.pi.PI", "mode": "dynamic"})
+    'pi {"mode":"dynamic"}'
     """
     args = without_later(group, method_args(node))
-    return method_name(node) + (" " + json.dumps(args, separators=(",", ":")) if args else "")
+    if not args:
+        return method_name(node)
+    return f"{method_name(node)} {json.dumps(args, separators=(',', ':'))}"
 
 
 def as_typed(group: str, node: dict) -> str:
     """Command-line words that choose a method: encoding=rope encoding.base=500000."""
-    given = without_later(group, method_args(node))
-    return " ".join(
-        [
-            f"{group}={method_name(node)}",
-            *(f"{group}.{key}={value}" for key, value in given.items()),
-        ]
-    )
+    words = [f"{group}={method_name(node)}"]
+    for key, value in without_later(group, method_args(node)).items():
+        words.append(f"{group}.{key}={value}")
+    return " ".join(words)
 
 
 def as_word(key: str, value: object) -> str:
-    """Word of a command line that sets a key, quoted for Hydra and for the shell where the value
-    needs it.
+    """Word of a command line that sets a key, quoted for Hydra and the shell if it needs it.
+
+    >>> print(as_word("out", "a b.csv"))
+    'out="a b.csv"'
     """
     text = str(value)
     if not re.fullmatch(r"[A-Za-z0-9_./:+@%?|^-]+", text):
@@ -148,16 +150,15 @@ def without_later(group: str, args: dict) -> dict:
 
 
 def _at_default(key: str, value: object) -> bool:
-    return (
-        key in FIELDS_ADDED_LATER
-        and value == FIELDS_ADDED_LATER[key]
-        and isinstance(value, bool) == isinstance(FIELDS_ADDED_LATER[key], bool)
-    )
+    """True for a key of FIELDS_ADDED_LATER at its default. False is no 0, and True no 1."""
+    if key not in FIELDS_ADDED_LATER:
+        return False
+    default = FIELDS_ADDED_LATER[key]
+    return value == default and isinstance(value, bool) == isinstance(default, bool)
 
 
 def training_identity(cfg: dict, data_fingerprint: str) -> dict:
-    """Settings that determine a training, and nothing else: two equal identities train the same
-    weights.
+    """Settings that determine a training: two equal identities train the same weights.
 
     The fingerprint stands for the text, the tokenizer and the BOS choice, whatever their paths.
     """
@@ -167,32 +168,44 @@ def training_identity(cfg: dict, data_fingerprint: str) -> dict:
         train["length"] = lengths if len(lengths) > 1 else lengths[0]
     if parent := train.get("parent"):
         train["parent"] = parent["run_id"]  # an id stands for all that made its weights
-        if generation := parent.get(
-            "generation"
-        ):  # absent in the first, and in later ones of before batches followed it
-            train["generation"] = generation
-    parts = {
-        "encoding": cfg["encoding"],
-        "model": _without(cfg["model"], NOT_MODEL),
-        "train": train,
-    }
-    return canonical({**parts, "seed": cfg["seed"], "data_fingerprint": data_fingerprint})
+        # Absent in the first generation, and in later ones of before batches followed it.
+        if parent.get("generation"):
+            train["generation"] = parent["generation"]
+    return canonical(
+        {
+            "encoding": cfg["encoding"],
+            "model": _without(cfg["model"], NOT_MODEL),
+            "train": train,
+            "seed": cfg["seed"],
+            "data_fingerprint": data_fingerprint,
+        }
+    )
 
 
 def run_id(cfg: dict, data_fingerprint: str) -> str:
-    """Id of a training: a readable prefix and ten hex digits, such as rope-64-s0-1a2b3c4d5e, of a
-    child rope+yarn-64to256-s0-1a2b3c4d5e.
+    """Id of a training: a readable prefix and ten hex digits, such as rope-64-s0-1a2b3c4d5e.
+
+    Of a child: rope+yarn-64to256-s0-1a2b3c4d5e.
     """
-    parts = training_identity(cfg, data_fingerprint)
-    length = parts["train"]["length"]
-    lengths = "+".join(map(str, length)) if isinstance(length, list) else length
-    kind = "hf" if cfg["model"].get("checkpoint") else method_name(cfg["encoding"])
-    kind = cfg["encoding"]["engine"] if cfg["model"].get("engine") else kind
+    identity = training_identity(cfg, data_fingerprint)
+    length = identity["train"]["length"]
+    lengths = "+".join(map(str, length)) if isinstance(length, list) else str(length)
+    name = _trained_name(cfg)
     if parent := cfg["train"].get("parent"):
         scaling = cfg["encoding"].get("scaling")
-        kind += f"+{method_name(scaling)}" if scaling else ""
+        if scaling:
+            name += f"+{method_name(scaling)}"
         lengths = f"{parent['reach']}to{lengths}"
-    return f"{kind}-{lengths}-s{cfg['seed']}-{sha256_json(parts)[:10]}"
+    return f"{name}-{lengths}-s{cfg['seed']}-{sha256_json(identity)[:10]}"
+
+
+def _trained_name(cfg: dict) -> str:
+    """First part of a run's id: an engine, hf for a checkpoint, or the encoding."""
+    if cfg["model"].get("engine"):
+        return cfg["encoding"]["engine"]
+    if cfg["model"].get("checkpoint"):
+        return "hf"
+    return method_name(cfg["encoding"])
 
 
 def run_prefix(run_id: str) -> str:
@@ -208,23 +221,27 @@ def eval_id(
     run_id: str,
     version: int = 1,
 ) -> str:
-    """Id of an evaluation: sixteen hex digits. Lengths are not hashed, so a missing length is added
-    to the same file.
+    """Id of an evaluation: sixteen hex digits.
 
-    `evaluate` must be resolved: `max_length: null` and the number it stands for would give two ids.
-    `version` of the protocol."""
+    Lengths are not hashed, so a missing length is added to the same file. `evaluate` must be
+    resolved: `max_length: null` and the number it stands for would give two ids. `version` is the
+    protocol's.
+    """
     if text := evaluate.get("text"):
         evaluate = {**evaluate, "text": text["content"]}  # whatever its name and its path
     if chooser := evaluate.get("key_run"):
         evaluate = {**evaluate, "key_run": chooser["sha256"]}
-    parts = {
-        "extension": extension,
-        "scale_attention": scale_attention,
-        "evaluate": _without(evaluate, NOT_EVALUATE),
-    }
-    return sha256_json(
-        canonical({**parts, "protocol": protocol, "run_id": run_id, "version": version})
-    )[:16]
+    identity = canonical(
+        {
+            "extension": extension,
+            "scale_attention": scale_attention,
+            "evaluate": _without(evaluate, NOT_EVALUATE),
+            "protocol": protocol,
+            "run_id": run_id,
+            "version": version,
+        }
+    )
+    return sha256_json(identity)[:16]
 
 
 def _without(node: dict, names: set[str]) -> dict:
@@ -234,14 +251,19 @@ def _without(node: dict, names: set[str]) -> dict:
 def canonical(value: object, prefix: str = "") -> object:
     """Drop CHOICE and keys at their default in FIELDS_ADDED_LATER, and write whole floats as int.
 
-    1.0 and 1 hash alike."""
+    1.0 and 1 hash alike.
+
+    >>> canonical({"encoding": {"base": 10000.0, "window": None}})
+    {'encoding': {'base': 10000}}
+    """
     if isinstance(value, dict):
-        kept = {
-            key: item
-            for key, item in value.items()
-            if key != CHOICE and not _at_default(f"{prefix}{key}", item)
-        }
-        return {key: canonical(item, f"{prefix}{key}.") for key, item in kept.items()}
+        result = {}
+        for key, item in value.items():
+            if key != CHOICE and not _at_default(f"{prefix}{key}", item):
+                result[key] = canonical(item, f"{prefix}{key}.")
+        return result
     if isinstance(value, list | tuple):
         return [canonical(item, prefix) for item in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
