@@ -2,12 +2,16 @@
 
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.config.command_line import options
 from posbench.results.bundle import ENDING, contents_of, name_folder, write_bundle
 from posbench.results.hashes import HASHES, has_hashes, hashes_of
 from posbench.tools.explore.command import collected, named
+
+if TYPE_CHECKING:
+    from posbench.report.report import Report
 
 OPTIONS = {"out": "FOLDER.posbench.zip", "check": False}
 
@@ -28,35 +32,38 @@ def bundle_command(words: list[str]) -> None:
             f"{results.csvs[0]} is a CSV of losses without sums: give runs, or a report's folder"
             " with evidence."
         )
-    name = Path(path).resolve().name
-    report = collected({path: results}, name)[0][""]
-    evidence = results.evidence
-    folder = evidence[0] if len(evidence) == 1 and not results.paths else None
+    report = collected({path: results}, Path(path).resolve().name)[0][""]
+    one_report = len(results.evidence) == 1 and not results.paths
+    folder = results.evidence[0] if one_report else None
     if chosen["check"]:
-        if folder is None:
-            raise ConfigError(
-                f"{path} is no folder of evidence: name the folder of one report, with rows.csv,"
-                " sums.npz, configs.jsonl."
-            )
         _check(folder, path, report)
-        return
+    else:
+        _write(folder, path, report, chosen["out"])
+
+
+def _write(folder: Path | None, path: str, report: "Report", out: str) -> None:
+    """Write the bundle of what `path` names, and print how to read it.
+
+    `folder` is the folder of evidence there; None for runs.
+    """
     if Path(path).is_file():
         raise ConfigError(
             f"{path} is a bundle already: give a folder of runs or of a report, or check=true."
         )
-    out = Path(f"{name}.posbench.zip" if chosen["out"] == OPTIONS["out"] else chosen["out"])
-    if out.suffix.lower() != ENDING:
-        raise ConfigError(f"out={out} is no bundle: give it the ending .zip.")
+    name = Path(path).resolve().name
+    file = Path(f"{name}.posbench.zip" if out == OPTIONS["out"] else out)
+    if file.suffix.lower() != ENDING:
+        raise ConfigError(f"out={file} is no bundle: give it the ending .zip.")
     if folder:
         # An earlier version's tables had other words.
         _check_whole(folder, path, report, tables=has_hashes(folder))
-    write_bundle(_contents(report, name, folder), out)
-    print(f"{out} ({out.stat().st_size / 1e6:.1f} MB); it is read like a folder:")
-    print(f"  posbench explore {out}")
-    print(f"  posbench report runs={out}")
+    write_bundle(_contents(report, name, folder), file)
+    print(f"{file} ({file.stat().st_size / 1e6:.1f} MB); it is read like a folder:")
+    print(f"  posbench explore {file}")
+    print(f"  posbench report runs={file}")
 
 
-def _contents(report: object, name: str, folder: Path | None) -> dict[str, bytes]:
+def _contents(report: "Report", name: str, folder: Path | None) -> dict[str, bytes]:
     """{file name: bytes} of a bundle: the files of a report, or those of its folder.
 
     The pages are made anew, so that they name no folder of this machine.
@@ -75,13 +82,19 @@ def _contents(report: object, name: str, folder: Path | None) -> dict[str, bytes
     return contents | {HASHES: hashes_of(contents)}
 
 
-def _check(folder: Path, name: str, report: object) -> None:
+def _check(folder: Path | None, name: str, report: "Report") -> None:
     """Print what a folder of evidence holds.
 
-    Raises RunError if something does not follow from its rows and sums.
+    Raises ConfigError without one, and RunError if something does not follow from its rows and
+    sums.
     """
     from posbench.report.published.leaderboard import read_folder, tables
 
+    if folder is None:
+        raise ConfigError(
+            f"{name} is no folder of evidence: name the folder of one report, with rows.csv,"
+            " sums.npz, configs.jsonl."
+        )
     _check_whole(folder, name, report)
     commits = {row["commit"] for row in report.rows}
     n_changed = 0
@@ -106,7 +119,7 @@ def _check(folder: Path, name: str, report: object) -> None:
     print(tables([read_folder(folder)]) or "nothing")
 
 
-def _check_whole(folder: Path, name: str, report: object, tables: bool = True) -> None:
+def _check_whole(folder: Path, name: str, report: "Report", tables: bool = True) -> None:
     """Raise RunError if a folder was altered, or if something does not follow from rows and sums.
 
     Without `tables`, table.md may be another.

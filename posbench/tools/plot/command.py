@@ -1,9 +1,9 @@
 """Command of scripts/plot.py: words to a figure in files."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.config.command_line import list_files
@@ -27,26 +27,46 @@ def plot_words(words: list[str]) -> None:
             "Nothing to draw is named: give folders of runs or of reports, CSVs, or reported"
             " experiments such as demo."
         )
-    # arguments in a name have a = too, so the last one divides
-    labels = [word.removeprefix("labels.") for word in words if word.startswith("labels.")]
-    renamed = dict(label.rpartition("=")[::2] for label in labels)
-    settings = [word for word in words if "=" in word and not word.startswith("labels.")]
-    values = dict(word.partition("=")[::2] for word in settings)  # {name: text}
-    limits = {name: _ends(name, values.pop(name)) for name in ("xlim", "ylim") if name in values}
-    chosen = {name: values.pop(name) for name in NAMES if name in values}
-    options = Options(**chosen, **limits, labels=renamed)
-    out = values.pop("out", None)
-    formats = values.pop("format", None)
+    request = _request([word for word in words if "=" in word])
+    options = request.options
     table = _table(paths, options)
-    left_out = table.attrs.get("empty")
-    table = _rows_with(table, values)
+    without_rows = table.attrs.get("empty")
+    table = _rows_with(table, request.columns)
     name = f"{Path(paths[0]).resolve().stem}-{options.y or 'curve'}"
-    stem, formats = _files(out, formats, name)
+    stem, formats = _files(request.out, request.formats, name)
     figure, caption = draw_figure(table, options)
     list_files(save(figure, stem, formats, {"dpi": PIXELS[options.size]}, fonts="none"))
     print(*caption(), sep="\n")
-    if left_out:
-        print(f"Left out, since it holds nothing of this kind: {', '.join(left_out)}.")
+    if without_rows:
+        print(f"Left out, since it holds nothing of this kind: {', '.join(without_rows)}.")
+
+
+class PlotRequest(NamedTuple):
+    """Figure that words ask for: its options, the rows {column: values} and the files."""
+
+    options: Options
+    columns: dict[str, str]
+    out: str | None
+    formats: str | None
+
+
+def _request(words: Iterable[str]) -> PlotRequest:
+    """Figure of words such as y=ppl, train_len=64, labels.rope=RoPE or out=a.pdf."""
+    labels = {}
+    values = {}
+    for word in words:
+        if word.startswith("labels."):
+            # Arguments in a name have a = too, so the last one divides.
+            name, _, label = word.removeprefix("labels.").rpartition("=")
+            labels[name] = label
+        else:
+            name, _, value = word.partition("=")
+            values[name] = value
+    out = values.pop("out", None)
+    formats = values.pop("format", None)
+    limits = {name: _ends(name, values.pop(name)) for name in ("xlim", "ylim") if name in values}
+    settings = {name: values.pop(name) for name in NAMES if name in values}
+    return PlotRequest(Options(**settings, **limits, labels=labels), values, out, formats)
 
 
 def _committed(path: str) -> str:
