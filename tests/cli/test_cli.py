@@ -201,7 +201,7 @@ def test_a_run_is_made_once_and_grows_by_lengths_without_moving_a_point(cli):
         assert stored["bytes"].sum() == after[0]["n_bytes"]
 
 
-def test_a_finished_training_without_its_configuration_is_said_to_be_damaged_and_mended_by_its_command(
+def test_a_finished_training_without_its_configuration_is_damaged_and_mended_by_its_command(
     cli,
 ):
     cli("extension=pi")
@@ -424,7 +424,8 @@ def test_threads_are_told_not_to_spin_before_torch_is_loaded():
 
 
 FAULTS = '''
-"""An encoding that ends its process in the way its argument names, unless a file of the name `cured` lies beside it."""
+"""An encoding that ends its process in the way its argument names, unless a file of the name
+`cured` lies beside it."""
 
 import os
 import resource

@@ -41,7 +41,8 @@ def test_a_word_with_a_quotation_mark_is_shown_as_it_can_be_typed(
 @pytest.mark.parametrize(
     "word",
     [
-        'title="a"b', 'title=a"b"c', "title=a=b", "title==a", "title=a,b]", "title=(a", "title=a b)", "title=${x", "ti'tle=a",
+        'title="a"b', 'title=a"b"c', "title=a=b", "title==a", "title=a,b]", "title=(a",
+        "title=a b)", "title=${x", "ti'tle=a",
         "seed=range(a,b)", "seed=choice()", "seed=foo(1)", "+",
     ],
 )  # fmt: skip

@@ -13,7 +13,8 @@ PARENT = """
 import os, signal, subprocess, sys
 from posbench.common.signals import name_parent
 name_parent(os.environ)
-child = subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdout=subprocess.PIPE if sys.argv[2] else None)
+stdout = subprocess.PIPE if sys.argv[2] else None
+child = subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdout=stdout)
 if sys.argv[2]:
     child.stdout.readline()
 os.kill(os.getpid(), signal.SIGKILL)

@@ -12,9 +12,12 @@ from posbench.config.compose import Composer, unresolved
 ELSEWHERE = "# @package _global_\ntrain: {steps: 7}\nextension: {_target_: mine.Mine}\n"
 CELLS = (
     ["encoding=alibi", "extension=pi", "seed=3"],
-    ["encoding=fox", "scale_attention@train.scale_attention=ssmax", "train=default", "train.steps=9"],
-    ["scale_attention=log_n", "scale_attention@train.scale_attention=ssmax", "train.betas=[0.8,0.9]", "run=null"],
-    ["data=local", "data.path=a", "extension=ntk", "extension.mode=fixed", "+extension.more=1", "model={n_layer: 2}"],
+    ["encoding=fox", "scale_attention@train.scale_attention=ssmax", "train=default",
+        "train.steps=9"],
+    ["scale_attention=log_n", "scale_attention@train.scale_attention=ssmax",
+        "train.betas=[0.8,0.9]", "run=null"],
+    ["data=local", "data.path=a", "extension=ntk", "extension.mode=fixed", "+extension.more=1",
+        "model={n_layer: 2}"],
     ["experiment=headline", "extension=yarn", "results_dir=${cache_dir}/x", "evaluate.lengths=64"],
     ["encoding=rope", "encoding=alibi"],
     ["experiment=mine", "train=default", "extension=pi", "dry=true"],

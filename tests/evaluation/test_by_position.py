@@ -60,7 +60,7 @@ def test_a_method_that_depends_on_the_length_takes_a_pass_for_each(name):
     assert not np.allclose(long[:, :32], short, atol=1e-3)  # it would have been wrong
 
 
-def test_of_a_method_that_changes_beyond_the_training_length_alone_the_lengths_below_are_read_together():
+def test_of_a_method_that_changes_only_beyond_the_training_length_shorter_ones_are_read_together():
     encoding, scale = (
         make(node("encoding", "rope"), small_shape()),
         make(node("scale_attention", "log_n"), small_shape()),

@@ -1,4 +1,4 @@
-"""Each part that CONTRIBUTING.md says how to add is added here as a toy: no file of posbench changes.
+"""Each part that CONTRIBUTING.md says how to add is added as a toy: no file of posbench changes.
 
 tests/evaluation/test_own_protocol.py adds a protocol, tests/runs/test_rows.py a column."""
 

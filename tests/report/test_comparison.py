@@ -1,4 +1,4 @@
-"""Comparison of lines: differences of known losses, the ranking, shared seeds, floors and refusals."""
+"""Comparison of lines: differences of known losses, the ranking, shared seeds, floors, refusals."""
 
 import math
 

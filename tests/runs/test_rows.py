@@ -10,16 +10,20 @@ from posbench.runs import rows
 from posbench.runs.columns import Column
 from posbench.runs.directory import Run
 
-CONTRACT = """schema, run_id, eval_id, encoding, encoding_args, extension, extension_args, scale_attention, trained_scale, finetune,
-untested, seed, data, tokenizer, dtype, train_len, length, target_len, protocol, position, task, depth, n_targets, n_bytes, n_units,
-sem_unit, nll, nll_sem, ppl, bpb, accuracy, max_distance, seconds, peak_mib, commit"""
+CONTRACT = """schema, run_id, eval_id, encoding, encoding_args, extension, extension_args,
+scale_attention, trained_scale, finetune, untested, seed, data, tokenizer, dtype, train_len,
+length, target_len, protocol, position, task, depth, n_targets, n_bytes, n_units, sem_unit, nll,
+nll_sem, ppl, bpb, accuracy, max_distance, seconds, peak_mib, commit"""
 VALUES = {
     "run_id": "rope-64-s0-1a2b3c4d5e", "eval_id": "0123456789abcdef", "encoding": "rope",
-    "encoding_args": {"base": 10000.0, "layout": "half"}, "extension": "yarn", "extension_args": {"betas": [32, 1], "note": 'a "b", c'},
-    "scale_attention": "none", "trained_scale": "none", "finetune": None, "untested": False, "seed": 0, "data": "pysource",
-    "tokenizer": "bpe-1024", "dtype": "fp32", "train_len": 64, "length": 128, "target_len": 128, "protocol": "fixed_targets",
-    "position": None, "task": None, "depth": None, "n_targets": 1000, "n_bytes": 2000, "n_units": 20, "sem_unit": "document",
-    "nll": 0.1 + 0.2, "nll_sem": 1e-17, "accuracy": 1.0, "max_distance": 63.0, "seconds": 2.5, "peak_mib": 100.0, "commit": "0123456789ab+",
+    "encoding_args": {"base": 10000.0, "layout": "half"}, "extension": "yarn",
+    "extension_args": {"betas": [32, 1], "note": 'a "b", c'},
+    "scale_attention": "none", "trained_scale": "none", "finetune": None, "untested": False,
+    "seed": 0, "data": "pysource", "tokenizer": "bpe-1024", "dtype": "fp32", "train_len": 64,
+    "length": 128, "target_len": 128, "protocol": "fixed_targets", "position": None, "task": None,
+    "depth": None, "n_targets": 1000, "n_bytes": 2000, "n_units": 20, "sem_unit": "document",
+    "nll": 0.1 + 0.2, "nll_sem": 1e-17, "accuracy": 1.0, "max_distance": 63.0, "seconds": 2.5,
+    "peak_mib": 100.0, "commit": "0123456789ab+",
 }  # fmt: skip
 
 

@@ -79,9 +79,12 @@ def test_the_id_of_the_first_release_never_changes():
 
 @pytest.mark.parametrize(
     ("path", "value"),
-    [("device", "cuda"), ("results_dir", "x"), ("data.path", "x"), ("data.num_proc", 2), ("train.log_every", 1), ("log.mode", "offline"),
-     ("train.validate_every", 9), ("train.validate_windows", 9), ("train.checkpoint_every", 9), ("evaluate.lengths", [1]),
-     ("train.length", [64]), ("extension", {"_target_": "x.pi.Pi"}), ("encoding.base", 10000), ("train.steps", 1000.0)],
+    [("device", "cuda"), ("results_dir", "x"), ("data.path", "x"), ("data.num_proc", 2),
+        ("train.log_every", 1), ("log.mode", "offline"),
+     ("train.validate_every", 9), ("train.validate_windows", 9), ("train.checkpoint_every", 9),
+     ("evaluate.lengths", [1]),
+     ("train.length", [64]), ("extension", {"_target_": "x.pi.Pi"}), ("encoding.base", 10000),
+     ("train.steps", 1000.0)],
 )  # fmt: skip
 def test_what_does_not_make_a_training(path, value):
     assert run_id(changed(path, value), "f") == run_id(CFG, "f")
@@ -89,7 +92,8 @@ def test_what_does_not_make_a_training(path, value):
 
 @pytest.mark.parametrize(
     ("path", "value"),
-    [("encoding.base", 5e5), ("encoding._target_", "mine.rope.Rope"), ("model.d_model", 64), ("train.steps", 1001), ("train.lr", 5e-3),
+    [("encoding.base", 5e5), ("encoding._target_", "mine.rope.Rope"), ("model.d_model", 64),
+        ("train.steps", 1001), ("train.lr", 5e-3),
      ("train.length", 128), ("seed", 1), ("model.tied", True)],
 )  # fmt: skip
 def test_what_makes_a_training(path, value):

@@ -136,8 +136,10 @@ def test_a_class_of_a_results_folder_is_not_imported_wherever_it_is_named(foreig
 
 
 @pytest.mark.parametrize("target", [
-    ["evil", "Evil"], None, "Evil", "../evil.Evil", "posbench", "posbench.runs.directory.Run", "posbench.encodings.rope.torch",
-    "posbench.data.nothing.Here", "posbench.encodings.rope.Rope.__init__", "posbench.encodings..rope.Rope",
+    ["evil", "Evil"], None, "Evil", "../evil.Evil", "posbench", "posbench.runs.directory.Run",
+    "posbench.encodings.rope.torch",
+    "posbench.data.nothing.Here", "posbench.encodings.rope.Rope.__init__",
+    "posbench.encodings..rope.Rope",
 ])  # fmt: skip
 def test_names_that_are_no_class_of_ours_are_refused(foreign, target):
     change(foreign, **{"encoding._target_": target})
@@ -262,7 +264,8 @@ def test_a_notebook_trusts_packages_by_name(foreign):
 
 
 @pytest.mark.parametrize("text", [
-    "", "encoding: 3\n", "encoding: {_target_: evil.Evil}\n", "a: !!python/object/apply:os.mkdir [executed]\n",
+    "", "encoding: 3\n", "encoding: {_target_: evil.Evil}\n",
+    "a: !!python/object/apply:os.mkdir [executed]\n",
     "encoding: {x: '${oc.env:HOME}'}\nmodel: {}\ntrain: {}\ndata: {}\nseed: 0\n",
 ])  # fmt: skip
 def test_a_config_that_no_run_writes_is_one_sentence(foreign, text):

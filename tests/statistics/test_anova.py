@@ -133,9 +133,7 @@ def test_the_table_of_coverages_is_within_what_is_asked():
     )
     page = " ".join((CONFIGS.parent / "results" / "README.md").read_text().split())
     ends = (many.min(), many.max(), few.coverage.min(), few.coverage.max())
-    assert (
-        "truth in {:.3f} to {:.3f} of the draws with five or eight seeds, and in {:.3f} to {:.3f}".format(
-            *ends
-        )
-        in page
+    sentence = (
+        "truth in {:.3f} to {:.3f} of the draws with five or eight seeds, and in {:.3f} to {:.3f}"
     )
+    assert sentence.format(*ends) in page

@@ -147,9 +147,12 @@ def test_p_is_the_alpha_at_which_the_interval_leaves_the_bound():
 
 @pytest.mark.parametrize(
     "rule, low, high, fits",
-    [("above 0.1", 0.11, 0.3, True), ("above 0.1", 0.09, 0.3, False), ("below -0.1", -0.3, -0.11, True), ("below -0.1", -0.3, -0.09, False),
-     ("within 0.02", -0.019, 0.018, True), ("within 0.02", -0.001, 0.021, False), ("between 1.1 1.5", 1.2, 1.4, True),
-     ("between 1.1 1.5", 1.0, 1.4, False), ("outside 1.1 1.5", 1.6, 1.9, True), ("outside 1.1 1.5", 1.0, 1.05, True),
+    [("above 0.1", 0.11, 0.3, True), ("above 0.1", 0.09, 0.3, False),
+        ("below -0.1", -0.3, -0.11, True), ("below -0.1", -0.3, -0.09, False),
+     ("within 0.02", -0.019, 0.018, True), ("within 0.02", -0.001, 0.021, False),
+     ("between 1.1 1.5", 1.2, 1.4, True),
+     ("between 1.1 1.5", 1.0, 1.4, False), ("outside 1.1 1.5", 1.6, 1.9, True),
+     ("outside 1.1 1.5", 1.0, 1.05, True),
      ("outside 1.1 1.5", 1.0, 1.6, False)],
 )  # fmt: skip
 def test_a_rule_holds_when_the_whole_interval_does(rule, low, high, fits):

@@ -80,13 +80,17 @@ def scaled(rows, factor=0.9):
 
 # rows.csv: each column of one row, by itself and with all that follows from it
 for column, value in {
-    "nll": "2.5", "ppl": "20.5", "bpb": "1.5", "nll_sem": "0.001", "accuracy": "0.9", "n_bytes": "999", "n_targets": "1024",
-    "n_units": "17", "sem_unit": "window", "dtype": "fp32", "commit": "0123456789ab", "setting": "32 windows asked for",
-    "max_distance": "7.0", "target_len": "99", "length": "96", "train_len": "32", "seed": "7", "data": "pg19", "tokenizer": "bytes",
-    "encoding": "alibi", "encoding_args": '{"base":5000.0}', "extension": "yarn", "extension_args": '{"factor":2}',
-    "scale_attention": "log_n", "trained_scale": "log_n", "finetune": "rope-64-s0-0123456789", "untested": "true",
-    "protocol": "disjoint", "position": "64", "task": "passkey", "depth": "0.5", "run_id": "rope-64-s0-0123456789",
-    "eval_id": "0123456789abcdef", "seconds": "0.5", "peak_mib": "1.0", "schema": "2",
+    "nll": "2.5", "ppl": "20.5", "bpb": "1.5", "nll_sem": "0.001", "accuracy": "0.9",
+    "n_bytes": "999", "n_targets": "1024", "n_units": "17", "sem_unit": "window", "dtype": "fp32",
+    "commit": "0123456789ab", "setting": "32 windows asked for", "max_distance": "7.0",
+    "target_len": "99", "length": "96", "train_len": "32", "seed": "7", "data": "pg19",
+    "tokenizer": "bytes",
+    "encoding": "alibi", "encoding_args": '{"base":5000.0}', "extension": "yarn",
+    "extension_args": '{"factor":2}',
+    "scale_attention": "log_n", "trained_scale": "log_n", "finetune": "rope-64-s0-0123456789",
+    "untested": "true", "protocol": "disjoint", "position": "64", "task": "passkey", "depth": "0.5",
+    "run_id": "rope-64-s0-0123456789", "eval_id": "0123456789abcdef", "seconds": "0.5",
+    "peak_mib": "1.0", "schema": "2",
 }.items():  # fmt: skip
     add(f"rows: {column}", edit_rows, cell(column, value))
 

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 transformers = pytest.importorskip("transformers")
 VOCAB, TRAIN_LEN, WINDOW = 96, 64, 24
 SIZES = {
-    "vocab_size": VOCAB, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": TRAIN_LEN,
+    "vocab_size": VOCAB, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+    "max_position_embeddings": TRAIN_LEN,
 }  # fmt: skip
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 LINEAR = {
@@ -27,8 +28,9 @@ LINEAR = {
     "linear_value_head_dim": 16,
 }
 LATENT = {
-    "num_key_value_heads": 4, "q_lora_rank": 32, "kv_lora_rank": 32, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 16,
-    "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "moe_intermediate_size": 32, "first_k_dense_replace": 1,
+    "num_key_value_heads": 4, "q_lora_rank": 32, "kv_lora_rank": 32, "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 16, "v_head_dim": 16, "n_routed_experts": 4, "num_experts_per_tok": 2,
+    "n_group": 1, "topk_group": 1, "moe_intermediate_size": 32, "first_k_dense_replace": 1,
     "head_dim": None,
 }  # fmt: skip
 MAMBA = {"mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 16}
@@ -77,18 +79,22 @@ FAMILIES = {
     "cohere2": Family(SLIDING, neighbours=True, unturned=FOURTH),
     "smollm3": Family({"pad_token_id": 0}, unturned=FOURTH),
     "exaone4": Family({**SLIDING, "sliding_window_pattern": 4}, unturned=FOURTH),
-    "gpt_oss": Family({**SLIDING, "num_local_experts": 4, "num_experts_per_tok": 2}, amplitude=0.1 * math.log(32) + 1),
+    "gpt_oss": Family({**SLIDING, "num_local_experts": 4, "num_experts_per_tok": 2},
+        amplitude=0.1 * math.log(32) + 1),
     "deepseek_v3": Family(LATENT, share=1 / 3, last=True),
     "falcon_h1": Family(MAMBA),
     "llama4_text": Family(
-        {"attention_chunk_size": WINDOW, "num_local_experts": 2, "intermediate_size_mlp": 96, "interleave_moe_layer_step": 2},
+        {"attention_chunk_size": WINDOW, "num_local_experts": 2, "intermediate_size_mlp": 96,
+            "interleave_moe_layer_step": 2},
         neighbours=True, unturned=FOURTH,
     ),
     "gpt2": Family({"n_embd": 64, "n_layer": 4, "n_head": 4, "n_positions": TRAIN_LEN}),
-    "opt": Family({"ffn_dim": 96, "word_embed_proj_dim": 64, "num_key_value_heads": None, "head_dim": None, "intermediate_size": None}),
+    "opt": Family({"ffn_dim": 96, "word_embed_proj_dim": 64, "num_key_value_heads": None,
+        "head_dim": None, "intermediate_size": None}),
     "nanochat": Family(backwards=True),
     "qwen2_moe": Family({**EXPERTS, "shared_expert_intermediate_size": 32}),
-    "jetmoe": Family({"num_key_value_heads": 2, "kv_channels": 16, "num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": None}),
+    "jetmoe": Family({"num_key_value_heads": 2, "kv_channels": 16, "num_local_experts": 4,
+        "num_experts_per_tok": 2, "head_dim": None}),
 }  # fmt: skip
 LEARNED = ("gpt2", "opt")
 
@@ -129,7 +135,8 @@ class Dense:
     whole: bool  # some layers see the whole text, so the extension acts on these alone
 
     def __call__(
-        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor, scaling: float | None = None,
+        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor,
+        scaling: float | None = None,
         softcap: float | None = None, s_aux: Tensor | None = None, **unused: object,
     ) -> tuple[Tensor, None]:  # fmt: skip
         (heads, length, width), theta = query.shape[1:], self.theta.get(module.layer_idx)

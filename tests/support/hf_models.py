@@ -120,7 +120,8 @@ def assert_equal_logits(
 
 
 SIZES = {
-    "vocab_size": VOCAB, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "vocab_size": VOCAB, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+    "num_attention_heads": 4,
     "num_key_value_heads": 2, "max_position_embeddings": TRAIN_LEN,
 }  # fmt: skip
 THEIRS = {

@@ -44,8 +44,10 @@ class SmallServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(
-        self, folder: Path, dialect: str = "vllm", wrong: str = "right", behave: Callable[[int], str | None] = lambda number: None,
-        key: str | None = None, limit: int = TRAINED * FACTOR + 1, fields: bool = True, seconds: float = 0.0,
+        self, folder: Path, dialect: str = "vllm", wrong: str = "right",
+        behave: Callable[[int], str | None] = lambda number: None,
+        key: str | None = None, limit: int = TRAINED * FACTOR + 1, fields: bool = True,
+        seconds: float = 0.0,
     ):  # fmt: skip
         super().__init__(("127.0.0.1", 0), Handler)
         self.dialect = DIALECTS[dialect](folder, engine(folder, wrong), NAME, limit, fields)

@@ -46,10 +46,13 @@ def write_eval(root, encoding, extension, scale, losses_LN, lengths, seed=0, arg
     run = f"{encoding}-64-s{seed}-0123456789"
     eval_id = hashlib.sha256(f"{run} {extension} {scale} {args}".encode()).hexdigest()[:16]
     row = {
-        "run_id": run, "eval_id": eval_id, "encoding": encoding, "encoding_args": {}, "extension": extension, "extension_args": args or {},
-        "scale_attention": scale, "trained_scale": "none", "finetune": None, "untested": False, "seed": seed, "data": "pysource",
-        "tokenizer": "bpe-1024", "dtype": "fp32", "train_len": 64, "protocol": "fixed_targets", "position": None, "task": None,
-        "depth": None, "n_targets": TARGETS, "n_bytes": int(n_bytes.sum()), "n_units": DOCUMENTS, "sem_unit": "document", "accuracy": 0.4,
+        "run_id": run, "eval_id": eval_id, "encoding": encoding, "encoding_args": {},
+        "extension": extension, "extension_args": args or {},
+        "scale_attention": scale, "trained_scale": "none", "finetune": None, "untested": False,
+        "seed": seed, "data": "pysource", "tokenizer": "bpe-1024", "dtype": "fp32", "train_len": 64,
+        "protocol": "fixed_targets", "position": None, "task": None,
+        "depth": None, "n_targets": TARGETS, "n_bytes": int(n_bytes.sum()), "n_units": DOCUMENTS,
+        "sem_unit": "document", "accuracy": 0.4,
         "max_distance": 63.0, "seconds": 1.5, "peak_mib": 100.0, "commit": None, **changed,
     }  # fmt: skip
     rows = []
@@ -71,8 +74,10 @@ def write_eval(root, encoding, extension, scale, losses_LN, lengths, seed=0, arg
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, rows, {"seed": seed})
     np.savez(
-        path.with_suffix(".npz"), length=np.array(lengths), nll=np.asarray(losses_LN, dtype=np.float32),
-        correct=np.broadcast_to(np.arange(TARGETS) % 5 < 2, (len(lengths), TARGETS)), bytes=n_bytes, document=document,
+        path.with_suffix(".npz"), length=np.array(lengths),
+        nll=np.asarray(losses_LN, dtype=np.float32),
+        correct=np.broadcast_to(np.arange(TARGETS) % 5 < 2, (len(lengths), TARGETS)), bytes=n_bytes,
+        document=document,
         offset=np.arange(TARGETS),
     )  # fmt: skip
     return path

@@ -296,7 +296,7 @@ def test_parameters_are_those_of_the_model(tmp_path):
 def test_what_a_protocol_reads_is_told_before_there_is_text(name, floor):
     found = evaluation(
         RecomputeWindow() if floor else None,
-        windows=64,
+        windows=32,
         stride=4,
         floor_block=floor or None,
         key_context=4,

@@ -32,7 +32,8 @@ while spec:
         print(line, file=sys.stderr, flush=True)
     if wanted["kill"]:
         os.kill(os.getpid(), signal.SIGKILL)
-    print(wanted["end"].replace("SECRET", os.environ["POSBENCH_WORKER"]), file=sys.stderr, flush=True)
+    end = wanted["end"].replace("SECRET", os.environ["POSBENCH_WORKER"])
+    print(end, file=sys.stderr, flush=True)
     if not wanted["stays"]:
         sys.exit(wanted["code"])
     spec = sys.stdin.readline().strip()
@@ -132,7 +133,8 @@ def test_no_other_line_is_taken_for_the_end_of_a_job(order, line):
 
 
 @pytest.mark.parametrize("line", [
-    '{"progress": ', '{"progress": 1}', '{"progress": "x", "left": "soon", "stays": 1}', '{"progress": "x", "left": [1], "stays": 1}',
+    '{"progress": ', '{"progress": 1}', '{"progress": "x", "left": "soon", "stays": 1}',
+    '{"progress": "x", "left": [1], "stays": 1}',
     '{"progress": ' + "[" * 100_000,
 ])  # fmt: skip
 def test_a_line_that_only_begins_like_a_progress_is_shown_as_it_is(line):

@@ -48,12 +48,15 @@ TINY = tuple(with_usual(*TRAIN, usual=SMALL))
 COMMANDS = {
     "muon, bytes": TINY,
     "adamw, BPE, ALiBi, two protocols": (
-        "encoding=alibi", "train.optimizer=adamw", "data.tokenizer=bpe", "data.vocab_size=300", "train.checkpoint_every=3",
+        "encoding=alibi", "train.optimizer=adamw", "data.tokenizer=bpe", "data.vocab_size=300",
+        "train.checkpoint_every=3",
         "evaluate.protocol=[fixed_targets,by_position]",
-        *(word for word in TINY if not word.startswith(("data.tokenizer", "train.checkpoint_every"))),
+        *(word for word in TINY if not word.startswith(("data.tokenizer",
+            "train.checkpoint_every"))),
     ),
     "a child, and the parent it is fine-tuned from": (
-        "finetune=longer", "finetune.steps=8", "finetune.warmup=2", "finetune.checkpoint_every=2", "extension=yarn", *TINY,
+        "finetune=longer", "finetune.steps=8", "finetune.warmup=2", "finetune.checkpoint_every=2",
+        "extension=yarn", *TINY,
     ),
     "a sweep, two at a time": ("-m", "seed=0,1", "extension=none,pi", "jobs=2", *TINY),
 }  # fmt: skip
@@ -246,10 +249,11 @@ def test_kills_at_random_moments_cost_nothing(tmp_path, capsys):
         for phase in PLAN:
             print(f"  {phase:12} {kills[phase]:3}")
         for report in reports:
+            number = sum(report["kills"].values())
             print(
-                f"  {report['name']}: {sum(report['kills'].values())} kills, {report['missed']} moments not reached, "
-                # fmt: skip
-                f"equal: {report['equal']}, left over: {report['left'] or 'nothing'}, in TMPDIR: {report['tmp']}"
+                f"  {report['name']}: {number} kills, {report['missed']} moments not reached,"
+                f" equal: {report['equal']}, left over: {report['left'] or 'nothing'},"
+                f" in TMPDIR: {report['tmp']}"
             )
     assert sum(kills.values()) >= 50 and min(kills[phase] for phase in PLAN) >= 4
     assert all(report["equal"] and not report["left"] for report in reports)
@@ -268,7 +272,9 @@ def campaign(folder: Path, text: Path, index: int, name: str) -> list[dict]:
             lineage.strike(moment)
         lineage.finish()
         reports.append({
-            "name": name, "kills": lineage.kills, "missed": lineage.missed, "equal": lineage.outcome() == whole.outcome(),
-            "left": sorted(lineage.names() - whole.names()), "tmp": len(list((lineage.folder / "tmp").iterdir())),
+            "name": name, "kills": lineage.kills, "missed": lineage.missed,
+            "equal": lineage.outcome() == whole.outcome(),
+            "left": sorted(lineage.names() - whole.names()),
+            "tmp": len(list((lineage.folder / "tmp").iterdir())),
         })  # fmt: skip
     return reports

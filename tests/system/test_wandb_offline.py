@@ -29,7 +29,8 @@ from posbench.runs.directory import Run
 path, job_type, first, last, pause, rows, image, ok, patience = json.loads(sys.argv[1])
 recorder.PATIENCE = patience
 config = {"encoding": {"_target_": "posbench.encodings.rope.Rope", "base": 10000.0}, "seed": 0}
-job = recorder.Recorder(Run(path), LogConfig(group="grid" if job_type == "train" else "later"), config, job_type)
+log = LogConfig(group="grid" if job_type == "train" else "later")
+job = recorder.Recorder(Run(path), log, config, job_type)
 for step in range(first, last + 1):
     job.train(step, loss=1 / step, validation_loss=None)
     print(step, flush=True)

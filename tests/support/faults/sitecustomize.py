@@ -72,13 +72,8 @@ def audit(event: str, args: tuple) -> None:
 
 
 def fsync(descriptor: int) -> None:
-    reached(
-        phase_of(
-            os.readlink(
-                f"/proc/self/fd/{descriptor if isinstance(descriptor, int) else descriptor.fileno()}"
-            )
-        )
-    )
+    number = descriptor if isinstance(descriptor, int) else descriptor.fileno()
+    reached(phase_of(os.readlink(f"/proc/self/fd/{number}")))
     real_fsync(descriptor)
 
 

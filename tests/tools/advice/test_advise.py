@@ -184,7 +184,8 @@ def test_each_kind_of_option_says_what_to_set(advised, tmp_path):
     cfg = adopted(advised / "Llama")
     found = asked_of(cfg, tmp_path)
     told = {name: setting(found, one, tmp_path) for name, one in (
-        ("yarn x4", fixed("yarn", [4.0])[0]), ("yarn by length", follow("yarn")), ("dynamic_ntk", follow("dynamic_ntk")),
+        ("yarn x4", fixed("yarn", [4.0])[0]), ("yarn by length", follow("yarn")),
+        ("dynamic_ntk", follow("dynamic_ntk")),
         ("rerope+log_n", follow("rerope+log_n")), ("log_n", follow("log_n")),
     )}  # fmt: skip
     assert (
@@ -347,7 +348,7 @@ def test_the_best_families_go_on_and_sinks_only_beside_another():
     assert survivors(["lm_infinite", "streaming"]) == ["lm_infinite"]
 
 
-def test_finalists_are_read_at_all_lengths_and_the_factors_of_their_families_within_the_training_length():
+def test_finalists_are_read_at_all_lengths_and_their_families_factors_within_the_training_length():
     plan = plan_advice(SMOLLM2, 32, 128, 1.0, FAMILIES)
     options = {one.name: one for one in [AS_IT_IS, CUT_TEXT, *fixed("yarn", plan.factors)]}
     wanted = {

@@ -27,7 +27,8 @@ PLAN = AdvicePlan(64, 256, 128, (16, 64), (16, 64, 256), (), TARGETS, {}, 0.0, t
 OPTIONS = {
     name: Option(name, name.split(" ")[0], factor, frequencies)
     for name, factor, frequencies in (
-        (UNCHANGED, None, False), (CUT, None, False), ("yarn x4", 4.0, True), ("yarn by length", None, True), ("rerope", None, False),
+        (UNCHANGED, None, False), (CUT, None, False), ("yarn x4", 4.0, True),
+        ("yarn by length", None, True), ("rerope", None, False),
     )
 }  # fmt: skip
 TRUTH = {  # loss at 16, 64 and 256 tokens

@@ -298,7 +298,8 @@ def registered(claims):
     """Markdown of all primaries of the claims."""
     columns = ("claim", "what is compared", "confirmed if", "refuted if", "seeds")
     rows = [
-        [endpoint_name(claim.id, one.name), f"as {one.same_as}" if one.same_as else str(one) + GATED[one.gate],
+        [endpoint_name(claim.id, one.name),
+            f"as {one.same_as}" if one.same_as else str(one) + GATED[one.gate],
          str(one.confirm), str(one.refute), f"{one.seeds[0]} to {one.seeds[-1]}"]
         for claim in claims for one in claim.primary
     ]  # fmt: skip

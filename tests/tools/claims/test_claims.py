@@ -462,7 +462,7 @@ def test_a_child_is_found_by_what_it_was_tuned_with_and_gated_by_its_parent(worl
     assert found(at=4).effect == 0  # the parent itself
 
 
-def test_a_training_whose_configuration_cannot_be_read_fits_no_cell_and_a_key_that_it_lacks_has_its_default(
+def test_a_training_of_an_unreadable_configuration_fits_no_cell_and_a_missing_key_has_its_default(
     world,
 ):
     for seed, shift in ((0, 0.5), (1, 9.0)):
@@ -577,7 +577,8 @@ def test_the_csv_keeps_every_digit_and_the_markdown_is_made_of_it(ladder, tmp_pa
     one = claim(
         tmp_path, primary=[
             {"name": "a | b", "of": ROPE, "at": 4, "confirm": "above 0.2", "refute": "below 0.1"},
-            {"name": "c", "of": {**ROPE, "extension": "yarn"}, "at": 4, "confirm": "above 0.2", "refute": "below 0.1"},
+            {"name": "c", "of": {**ROPE, "extension": "yarn"}, "at": 4, "confirm": "above 0.2",
+                "refute": "below 0.1"},
         ], secondary=[{"of": ROPE, "at": 8}],
     )  # fmt: skip
     tested = Claim(

@@ -323,7 +323,8 @@ def test_losses_that_are_not_there_or_not_finite(world, engine, identify):
 
 
 @pytest.mark.parametrize(("name", "original", "factor"), [
-    ("yarn", 64, 4.0), ("yarn_half", 64, 2.0), ("yarn_double", 64, 8.0), ("yarn_long_original", 256, 4.0), ("yarn_short_original", 32, 4.0),
+    ("yarn", 64, 4.0), ("yarn_half", 64, 2.0), ("yarn_double", 64, 8.0),
+    ("yarn_long_original", 256, 4.0), ("yarn_short_original", 32, 4.0),
     ("yarn_untruncated", 64, 4.0), ("llama3", 64, 4.0), ("dynamic_ntk_fixed", 64, 4.0),
 ])  # fmt: skip
 def test_candidates_are_what_transformers_does_with_that_setting(name, original, factor):

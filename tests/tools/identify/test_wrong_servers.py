@@ -11,8 +11,10 @@ from small_server import serving
 from spoils import write_text
 
 FOUND = {
-    "right": "own", "ignored": "none", "linear": "pi", "no amplitude": "yarn_no_amplitude", "amplitude alone": "yarn_amplitude",
-    "half": "yarn_half", "double": "yarn_double", "multiplied length": "yarn_long_original", "window": "window", "dynamic": "dynamic_ntk",
+    "right": "own", "ignored": "none", "linear": "pi", "no amplitude": "yarn_no_amplitude",
+    "amplitude alone": "yarn_amplitude",
+    "half": "yarn_half", "double": "yarn_double", "multiplied length": "yarn_long_original",
+    "window": "window", "dynamic": "dynamic_ntk",
     "cached": "dynamic_ntk_pieces",
 }  # fmt: skip
 

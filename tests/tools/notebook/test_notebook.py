@@ -124,15 +124,18 @@ def test_no_argument_of_an_extension_has_the_name_of_a_setting():
 
 
 @pytest.mark.parametrize(("chosen", "said"), [
-    ({"extension": "yaarn"}, r"extension=yaarn is unknown \(did you mean yarn\?\): choose from abf, "),
-    ({"extension": "yarn", "betta": 3}, r"betta is not an argument of extension=yarn \(did you mean beta\?\): it takes alpha, "),
+    ({"extension": "yaarn"},
+        r"extension=yaarn is unknown \(did you mean yarn\?\): choose from abf, "),
+    ({"extension": "yarn", "betta": 3},
+        r"betta is not an argument of extension=yarn \(did you mean beta\?\): it takes alpha, "),
     ({"extension": ["yarn"]}, r"extension=\['yarn'\] does not name a method: give a name"),
     ({"extension": {"beta": 3}}, "does not name a method"),
     ({"window": 3}, r"window is not an argument of extension=none \(did you mean windows\?\)"),
     ({"windows": "many"}, "evaluate.windows=many must be a whole number"),
     ({"protocol": "slidin"}, "slidin.*sliding"),
     ({"extension": "pi", "lengths": [4096]}, "goes beyond evaluate.max_length=128"),
-    ({"extension": "pi", "lengths": [16]}, "is a no-op: .*evaluate without it, or at other lengths"),
+    ({"extension": "pi", "lengths": [16]},
+        "is a no-op: .*evaluate without it, or at other lengths"),
     ({"extension": "table_linear"}, "no learned table to lengthen"),
     ({"scale_attention": "ssmax"}, "must be trained in with train.scale_attention=ssmax"),
 ])  # fmt: skip
