@@ -188,8 +188,9 @@ def json_text(value: object) -> str:
 def append_lines(path: Path | str, values: Iterable[object], sync: bool = False) -> None:
     """Append JSON lines to a log, each in one write: lines of several processes never mix.
 
-    A last line that was cut short is ended first. With `sync` the disk is synced. Raises RunError when the disk is full, or when
-    the log cannot be written or is no regular file (a link, a device)."""
+    A last line that was cut short is ended first. With `sync` the disk is synced. Raises RunError
+    when the disk is full, or when the log cannot be written or is no regular file (a link, a
+    device)."""
     with disk_errors(Path(path)):
         _check_replaceable(Path(path))
         Path(path).parent.mkdir(parents=True, exist_ok=True)

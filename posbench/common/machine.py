@@ -51,8 +51,9 @@ def fast_dtype(device: str) -> str:
 def multiplies_bf16() -> bool:
     """True if torch has bf16 products on this CPU. Known without torch, on Linux alone.
 
-    They need AVX-512 within ONEDNN_MAX_CPU_ISA, or Arm's bf16. oneDNN ignores its limit on Arm. ATEN_CPU_CAPABILITY and MKL_ENABLE_INSTRUCTIONS limit other
-    libraries than the one that multiplies."""
+    They need AVX-512 within ONEDNN_MAX_CPU_ISA, or Arm's bf16. oneDNN ignores its limit on Arm.
+    ATEN_CPU_CAPABILITY and MKL_ENABLE_INSTRUCTIONS limit other libraries than the one that
+    multiplies."""
     limit = os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or ""
     return "bf16" in _cpu_flags() or (_cpu_flags() >= AVX512 and limit.lower() not in OLDER)
 
@@ -88,7 +89,7 @@ def _cpu_info() -> dict[str, str]:
 
 
 def check_processes(processes: int, device: str) -> None:
-    """Raise ConfigError if one training has more processes than there are GPUs, or cores on a CPU."""
+    """Raise ConfigError if a training has more processes than there are GPUs, or cores on a CPU."""
     if device not in ("auto", "cpu", "cuda"):
         raise ConfigError(
             f"device={device} is a single device, but processes={processes} need one each: give"
@@ -109,7 +110,7 @@ def check_processes(processes: int, device: str) -> None:
 
 
 def check_task(processes: int, device: str, launcher: dict) -> None:
-    """Raise ConfigError if a training has more processes than its cluster task has GPUs or cores."""
+    """Raise ConfigError if a training has more processes than its cluster task GPUs or cores."""
     key = "cpus_per_task" if device == "cpu" else "gpus_per_node"
     requested = launcher.get(key)
     if requested and processes > requested:
@@ -131,7 +132,7 @@ def check_share(processes: int, tokens_per_step: int, train_len: int) -> None:
 
 
 def check_jobs(parallel: int, processes: int = 1) -> int:
-    """Number of trainings at a time: `parallel`, or fewer and a note if the cores do not suffice."""
+    """Number of trainings at a time: `parallel`, or fewer and a note if there are too few cores."""
     most = max(1, cores() // processes)
     if parallel > most:
         each = f" of {processes} processes" if processes > 1 else ""

@@ -62,9 +62,9 @@ class Progress(AbstractContextManager):
     ) -> None:
         """Add `n` finished units of the work `each`.
 
-        `figures` are shown beside the count until a later update replaces them. Units with `part` set belong to a piece of work that an update without it ends. Units with
-        `spared` set were done before, or need not be done: they count towards the share and not
-        towards the speed."""
+        `figures` are shown beside the count until a later update replaces them. Units with `part`
+        set belong to a piece of work that an update without it ends. Units with `spared` set were
+        done before, or need not be done: they count towards the share and not towards the speed."""
         now = self.seen = time.monotonic()
         self.done += n
         self.worked += n * each

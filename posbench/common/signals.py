@@ -37,8 +37,9 @@ class Stopped(SystemExit):
 class Signals:
     """Context that holds back signals, by default SIGINT and SIGTERM.
 
-    `received` is the first signal, and `check` raises Stopped for it. Later signals change nothing here: `end_at_second` and the parent of a child see to them.
-    Outside the main thread Python allows no handlers, so nothing is held back there.
+    `received` is the first signal, and `check` raises Stopped for it. Later signals change nothing
+    here: `end_at_second` and the parent of a child see to them. Outside the main thread Python
+    allows no handlers, so nothing is held back there.
     """
 
     def __init__(self, numbers: Iterable[int] = (signal.SIGINT, signal.SIGTERM)) -> None:

@@ -323,7 +323,7 @@ def rows_of(comparisons: Iterable[Comparison], scale: Scale) -> list[dict]:
 
 
 def terminal_text(tables: Sequence[Table], lines: Sequence[str], width: int | None = None) -> str:
-    """Tables, then lines of text, for a terminal `width` characters wide; without colours if None."""
+    """Tables, then lines of text, for a terminal of `width` characters; without colours if None."""
     from rich.console import Console
 
     console = Console(width=width or 200, highlight=False, no_color=width is None)

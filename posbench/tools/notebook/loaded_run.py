@@ -123,7 +123,7 @@ class LoadedRun:
 
     @cached_property
     def tokenizer(self) -> "Tokenizer":
-        """The tokenizer of the training. That of a checkpoint needs no text if its file is there."""
+        """The tokenizer of the training. A checkpoint's needs no text if its file is there."""
         from posbench.data.corpus import known_tokenizer
         from posbench.data.tokenizers import load_tokenizer
 
