@@ -278,7 +278,8 @@ Device = Annotated[str, CUDA, DEVICE]
 class JobConfig:
     """Configuration of a job: a training, how it is evaluated, and where files are.
 
-    Fields are in the order of config.yaml. Methods and data are mappings, whose keys the classes define that they name.
+    Fields are in the order of config.yaml. Methods and data are mappings, whose keys the classes
+    define that they name.
     """
 
     seed: Count = 0

@@ -20,7 +20,7 @@ from posbench.model.kernels.dispatch import attention_weights
 SAME = 1e-4  # standard deviations of the logits
 CLOSE = 1e-5  # without an extension
 BEYOND = 128  # tokens: twice the training length, so that PI halves positions
-GREEDY = {"max_new_tokens": 8, "do_sample": False}
+GREEDY = {"max_new_tokens": 4, "do_sample": False}
 FOR_ALL = (
     ("pi", "none"),
     ("rerope", "log_n"),

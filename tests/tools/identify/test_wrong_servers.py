@@ -32,8 +32,8 @@ def test_a_wrong_server_is_found_out(world, capfd, wrong):
     results = f"results_dir={wrong.replace(' ', '_')}/runs"
     setting = (
         "evaluate.lengths=[64,192]",
-        "evaluate.windows=6",
-        "evaluate.targets=32",
+        "evaluate.windows=4",
+        "evaluate.targets=16",
         "evaluate.floor=false",
         "evaluate.max_length=192",
     )
