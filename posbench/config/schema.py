@@ -162,8 +162,9 @@ class TrainConfig:
 
 @dataclass(frozen=True)
 class FinetuneConfig:
-    """Settings of a child training, which begins with the weights of the training that the rest
-    describes. Lengths are in tokens.
+    """Settings of a child training. Lengths are in tokens.
+
+    It begins with the weights of the training that the rest of the configuration describes.
     """
 
     steps: Count = 100

@@ -4,7 +4,9 @@ Beyond it they are w + (i - j - w) / k. Su 2023 (kexue.fm/archives/9708, bojone/
 query i, key j. Far band (i - j >= w): query at (i + w (k - 1)) / k, key at j / k. k = 1 is no
 change, k to infinity is ReRoPE. Defaults: w = train_len / 2, and the smallest k whose largest
 distance was seen in training, w + (target_len - 1 - w) / k <= train_len - 1; the authors write k =
-16 for a factor of 8. Deviation: log-n is a separate switch (see rerope)."""
+16 for a factor of 8.
+
+Deviation: log-n is a separate switch (see rerope)."""
 
 from posbench.common.errors import ConfigError
 from posbench.position.geometry import AtLeast1, Band, Mode, Span, Tokens, Trait

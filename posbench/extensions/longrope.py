@@ -9,7 +9,9 @@ Temperature: cos and sin times sqrt(1 + ln s / ln train_len), that is logits tim
 ln train_len, s = target_len / train_len; in mode dynamic the same as scale_attention=log_n_global.
 The first `exact_first` positions keep angles and magnitude, so a logit has the factor m^2 = ln(s
 train_len) / ln train_len between two later tokens, m where one is among the first, and 1 where both
-are. Deviation: the authors' dynamic class lets the factors grow with the length."""
+are.
+
+Deviation: the authors' dynamic class lets the factors grow with the length."""
 
 import math
 from dataclasses import replace

@@ -6,8 +6,9 @@ The fastest pair is unchanged, the slowest ends at theta / s. s = multiplier * t
 train_len once that ratio exceeds 1, else 1: pairs that never made a full turn in training still
 meet unseen angles with multiplier 1, so the literature takes 1.5 to 4. `mode: dynamic` computes s
 anew for each length (dynamic NTK with factor f = 1 of the common implementations), `mode: fixed` is
-the original post. Deviation: the formula divides by zero for a lone pair; as the fastest one it
-stays as it is."""
+the original post.
+
+Deviation: the formula divides by zero for a lone pair; as the fastest one it stays as it is."""
 
 from dataclasses import replace
 
