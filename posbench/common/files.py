@@ -202,7 +202,7 @@ def append_lines(path: Path | str, values: Iterable[object], sync: bool = False)
                 line = json.dumps(finite(value)).encode() + b"\n"
                 size = os.fstat(log).st_size
                 if size and os.pread(log, 1, size - 1) != b"\n":
-                    line = b"\n" + line
+                    line = b"\n" + line  # ends one that was cut short
                 if os.write(log, line) < len(line):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             if sync:

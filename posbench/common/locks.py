@@ -45,14 +45,19 @@ def hold(lock: FileLock, doing: str, wait: bool) -> Iterator[None]:
             print(f"another process{who} is {doing}; waiting{advice}", file=sys.stderr, flush=True)
             lock.acquire(timeout=-1)
     if not isinstance(lock, SoftFileLock):  # which writes its own text into the file
-        with contextlib.suppress(OSError):
-            file = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC)
-            os.write(file, f"{os.getpid()} {socket.gethostname()}\n".encode())
-            os.close(file)
+        _write_holder(path)
     try:
         yield
     finally:
         lock.release()
+
+
+def _write_holder(path: Path) -> None:
+    """Write pid and host of this process into a lock file. Without them a message names nobody."""
+    with contextlib.suppress(OSError):
+        file = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC)
+        os.write(file, f"{os.getpid()} {socket.gethostname()}\n".encode())
+        os.close(file)
 
 
 def holder(path: Path) -> tuple[str, str]:

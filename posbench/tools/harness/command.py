@@ -41,15 +41,22 @@ def harness(request: Request) -> None:
         extend(model, config["extension"], config["scale_attention"], target_len=target)
         results = _run_tasks(model, checkpoint, config)
         settings = {
-            **{key: config[key] for key in ("extension", "scale_attention", "tasks", "limit")},
+            "extension": config["extension"],
+            "scale_attention": config["scale_attention"],
+            "tasks": config["tasks"],
+            "limit": config["limit"],
             "target_len": target,
         }
-        methods = f"{method_name(config['extension'])}+{method_name(config['scale_attention'])}"
-        name = f"{methods}-{sha256_json([settings, config['evaluate']])[:8]}.json"
-        usual_folder = Path(config["results_dir"]).parent / "harness" / checkpoint.place.stem
-        out = Path(config["out"] or usual_folder / name)
+        out = Path(config["out"] or _usual_place(checkpoint, config, settings))
         write_json(out, {"model": checkpoint.name, **settings, **results})
         print(out)
+
+
+def _usual_place(checkpoint: Checkpoint, config: dict, settings: dict) -> Path:
+    """Path of results, such as results/harness/SmolLM2-135M/yarn+none-1a2b3c4d.json."""
+    folder = Path(config["results_dir"]).parent / "harness" / checkpoint.place.stem
+    methods = f"{method_name(config['extension'])}+{method_name(config['scale_attention'])}"
+    return folder / f"{methods}-{sha256_json([settings, config['evaluate']])[:8]}.json"
 
 
 def _check_request(request: Request) -> None:
