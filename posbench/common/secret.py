@@ -10,7 +10,8 @@ MASK = "..."
 PIECE = 8  # letters of the key that are hidden wherever they stand together: texts are cut
 LETTER = re.compile(
     r"\\+u00(?P<json>[0-9a-fA-F]{2})|\\+x(?P<python>[0-9a-fA-F]{2})|%(?P<url>[0-9a-fA-F]{2})"
-    r"|&\#0*(?P<decimal>\d{1,3});|&\#[xX]0*(?P<hex>[0-9a-fA-F]{1,2});|&(?P<name>amp|lt|gt|quot|apos);"
+    r"|&\#0*(?P<decimal>\d{1,3});|&\#[xX]0*(?P<hex>[0-9a-fA-F]{1,2});"
+    r"|&(?P<name>amp|lt|gt|quot|apos);"
     r"|\\*(?P<plain>[^\\])|\\+$",
     re.DOTALL,
 )
