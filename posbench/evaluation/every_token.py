@@ -4,6 +4,7 @@ Letters: N stretches, S targets per stretch, M all targets, W windows, K windows
 R scored rows of a window.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -69,16 +70,22 @@ class EveryTokenProtocol(Protocol):
         fed: int,
         n_windows: int | None = None,
     ) -> ReadVolume:
+        """Volume of reading. `fed` is less than `length` for an extension that crops the text.
+
+        Then no window serves several targets: each piece of a window is read in blocks of targets,
+        with a text of `fed` tokens for each block.
+        """
         if n_windows is None:
             n_windows = cls.planned_windows(config, train_len)
         step = cls.advance(config, length)
-        losses = n_windows * config.max_length
+        n_losses = n_windows * config.max_length
         if fed == length:
-            return ReadVolume(n_windows * -(-config.max_length // step), length, step, losses)
+            n_texts = n_windows * math.ceil(config.max_length / step)
+            return ReadVolume(n_texts, tokens=length, rows=step, losses=n_losses)
         block = cls.block(config, fed)
-        pieces, rest = divmod(config.max_length, step)
-        blocks = pieces * -(-step // block) + -(-rest // block)
-        return ReadVolume(n_windows * blocks, fed, block, losses)
+        n_whole_steps, last_step = divmod(config.max_length, step)
+        n_blocks = n_whole_steps * math.ceil(step / block) + math.ceil(last_step / block)
+        return ReadVolume(n_windows * n_blocks, tokens=fed, rows=block, losses=n_losses)
 
     def window_bounds(self, length: int) -> Spans:
         """Windows that are read for one length."""

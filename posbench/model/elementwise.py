@@ -6,8 +6,6 @@ in pieces. Every number is the same as with gradients.
 Letters: B batch, T tokens, C width, F width of the MLP.
 """
 
-import functools
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,21 +14,26 @@ from posbench.position.rotation import pieces
 
 
 def normed(norm: nn.RMSNorm, x_BTC: Tensor) -> Tensor:
-    """Normalised input of products: in autocast's dtype, to which every product would round it
-    again.
+    """RMS norm of x, in the dtype of the matrix products that read it: [B, T, C].
+
+    Under autocast every product would round its input to autocast's dtype anyway. Here it is
+    rounded once, and without gradients piece by piece, so that no whole float32 tensor lives.
     """
-    kind = x_BTC.device.type
-    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x_BTC.dtype
-    if torch.is_grad_enabled() and kind == "cpu":
-        return _Normed.apply(x_BTC, norm.weight, norm.eps, dtype)
+    device = x_BTC.device.type
+    is_cpu = device == "cpu"
+    dtype = x_BTC.dtype
+    if torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
     if torch.is_grad_enabled():
+        if is_cpu:
+            return _Normed.apply(x_BTC, norm.weight, norm.eps, dtype)
         return norm(x_BTC).to(dtype)
     if dtype == x_BTC.dtype:
         return norm(x_BTC)
-    norm_piece = functools.partial(_divided, norm) if kind == "cpu" else norm
     y_BTC = torch.empty_like(x_BTC, dtype=dtype)
     for piece in pieces(x_BTC, 1):
-        y_BTC[:, piece] = norm_piece(x_BTC[:, piece])
+        x_BSC = x_BTC[:, piece]
+        y_BTC[:, piece] = _divided(norm, x_BSC) if is_cpu else norm(x_BSC)
     return y_BTC
 
 

@@ -62,13 +62,16 @@ class Labels:
 
     def __call__(self, row: dict) -> tuple[str, str, str]:
         """Labels of a row, such as ("rope tuned from rope-64", "yarn (trained in)", "none")."""
-        moved = trained_part_moved(row)
-        extension = self._method("extension", moved)
-        if moved["extension"] != row["extension"]:
+        # A fine-tuned row names the extension that was trained in as a part of its encoding; tables
+        # show it as the extension.
+        as_shown = trained_part_moved(row)
+        extension = self._method("extension", as_shown)
+        if as_shown["extension"] != row["extension"]:
             extension += " (trained in)"
+        # Tables of accuracy have a title for each task; a loss of a task has it in its label.
         if row["task"] and row["protocol"] != "accuracy":
             extension += f" ({row['task']})"
-        return self._encoding(moved), extension, moved["scale_attention"]
+        return self._encoding(as_shown), extension, as_shown["scale_attention"]
 
     def facts(self, row: dict, setting: Setting | str | None = None) -> Facts:
         """Values behind the labels of a row, and the setting of its evaluation."""

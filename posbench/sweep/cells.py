@@ -240,22 +240,24 @@ def _chat(config: JobConfig) -> bool | dict:
 
 
 def _references(run: Run, config: JobConfig, name: str) -> list[EvaluationCell]:
-    """Reference cells: the floor of every curve, and the half window behind G.
+    """The two evaluations that others of protocol `name` are compared with; [] if impossible.
 
-    G proves that the model uses its context.
+    One gives every target exactly train_len tokens of context: the floor. The other gives it half
+    as many. The floor's gain over the half is called G, and proves that the model uses its window.
+    Both are impossible if no length is long enough to give every target its context.
     """
-    # From twice the training length on (or that plus a stride) both feed the same tokens at every
-    # length, so one suffices. A smaller max_length serves if it gives every target the training
-    # length of context. Otherwise there is no floor, and the report says so.
     train_len = config.train.train_len
     evaluate = protocol(name).resolve(config.evaluate, train_len)
+    # With a fixed context a longer text reads the same tokens, so one length is enough: twice the
+    # training length, or a stride more, unless max_length is shorter.
     length = min(train_len + max(train_len, evaluate.stride or 0), evaluate.max_length)
-    if length < Setting.of(vars(evaluate)).shortest_exact(train_len):
+    shortest = Setting.of(vars(evaluate)).shortest_exact(train_len)
+    if length < shortest:
         return []
     config = replace(config, evaluate=replace(config.evaluate, lengths=[length]))
     references = []
-    for window in (None, max(1, train_len // 2)):
-        extension = {"_target_": RECOMPUTE, "window": window}
+    for context in (None, max(1, train_len // 2)):  # None: the training length
+        extension = {"_target_": RECOMPUTE, "window": context}
         references.append(make_cell(run, config, name, extension, NO_SCALE, reference=True))
     return references
 

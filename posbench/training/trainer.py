@@ -91,7 +91,7 @@ class Trainer:
         self.seconds = 0.0
         self.recent: deque[FinishedStep] = deque(maxlen=config.log_every)
         self.limit = HOPELESS * math.log(corpus.vocab_size)
-        self.above = 0
+        self.steps_above = 0  # in a row, whose loss is above the limit
         self.pending: LaunchedStep | None = None
         self.grad_norm: Tensor | float | None = None
         self.graphs = self._graphs()
@@ -233,7 +233,7 @@ class Trainer:
             "tokens": self.tokens,
             "seconds": self.seconds,
             "recent": [tuple(finished) for finished in self.recent],  # reading allows no classes
-            "above": self.above,
+            "above": self.steps_above,
             "grad_norm": self._grad_norm(),
         }
         checkpoint.save_state(run.state, self.model, self.optimizers, self.step, extra)
@@ -241,12 +241,12 @@ class Trainer:
     def resume(self, run: Run) -> None:
         """Go on from the saved state of a run."""
         self.step, extra = checkpoint.load_state(run.state, self.model, self.optimizers)
-        optim.place_rates(self.optimizers)
+        optim.place_rates(self.optimizers)  # on the device, where graphs of CUDA read them
         self.tokens = extra["tokens"]
         self.seconds = extra["seconds"]
         self.recent.extend(FinishedStep(*values) for values in extra["recent"])
         # States of earlier versions have neither.
-        self.above = extra.get("above", 0)
+        self.steps_above = extra.get("above", 0)
         self.grad_norm = extra.get("grad_norm")
 
     def _loss(
@@ -326,8 +326,8 @@ class Trainer:
         self.seconds += seconds
         self.tokens += launched.tokens
         self._finite(loss, "loss")
-        self.above = self.above + 1 if loss > self.limit else 0
-        if self.above >= PATIENCE:
+        self.steps_above = self.steps_above + 1 if loss > self.limit else 0
+        if self.steps_above >= PATIENCE:
             raise Diverged(
                 f"The loss is {loss:.3g} at step {self.step} and has been above {self.limit:.3g}"
                 f" nats/token ({HOPELESS:g} times that of a model that knows nothing) for"

@@ -123,7 +123,8 @@ class Longppl(FixedTargets):
         shape = self.windows.targets_NS.shape
         long_NS, _ = reference.score_separately(np.full(shape, arm.train_len))
         short_NS, _ = reference.score_separately(np.full(shape, config.key_context))
-        # A loss that is nan, because nothing was scored, makes a key token and so no row.
+        # Not-less-than, so that a nan loss (a target that nothing scored) counts as a key token:
+        # its nan then reaches the row, which is left out, where "no key" would hide it.
         is_key_NS = ~(short_NS - long_NS <= config.key_gain) & ~(long_NS >= config.key_loss)
         if not is_key_NS.any():
             raise RunError(

@@ -39,22 +39,28 @@ class Group:
 
 
 def groups(points: list[Point]) -> list[Group]:
-    """One group for few lines; else encodings alone, then each encoding's extensions.
+    """Groups of lines, a panel for each: one group for few lines of several encodings.
 
-    The encoding with the most extensions is first. Crowded groups are divided.
+    Else unextended encodings stand together, then each encoding with its extensions, that with the
+    most first. Crowded groups are divided.
     """
     cells = sorted(methods(points), key=str)
-    extended = Counter(encoding for encoding, extension, *_ in cells if extension != "none")
-    several_encodings = differ(points, "encoding")
-    if not extended or len(cells) <= FEW and several_encodings:
+    n_extended = Counter(encoding for encoding, extension, *_ in cells if extension != "none")
+    is_small = len(cells) <= FEW and differ(points, "encoding")
+    if not n_extended or is_small:
         return _divided("", points)
     headed = {}  # {heading: points}
-    plain = [point for point in points if point.extension == "none"]
-    if differ(plain, "encoding"):
-        headed["Encodings, nothing extended"] = plain
-    for name, _ in extended.most_common():
-        headed[f"{name}: extensions"] = [point for point in points if point.encoding == name]
-    return [part for heading, members in headed.items() for part in _divided(heading, members)]
+    unextended = [point for point in points if point.extension == "none"]
+    never_extended = {point.encoding for point in unextended} - set(n_extended)
+    if never_extended or differ(unextended, "encoding"):
+        headed["Encodings, nothing extended"] = unextended
+    for encoding, _ in n_extended.most_common():
+        of_encoding = [point for point in points if point.encoding == encoding]
+        headed[f"{encoding}: extensions"] = of_encoding
+    panels = []
+    for heading, members in headed.items():
+        panels += _divided(heading, members)
+    return panels
 
 
 def differ(points: Iterable[Point], column: str) -> bool:

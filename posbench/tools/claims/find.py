@@ -109,6 +109,10 @@ class Pool:
         )
 
     def _same_arguments(self, cell: ClaimCell, row: dict) -> bool:
+        """True if the methods of a row have the cell's arguments, or defaults where it names none.
+
+        A child's encoding also records its parent and its reach, which no claim names.
+        """
         for group in ("encoding", "extension"):
             defaults = self.defaults.get((group, row[group]), {})
             arguments = dict(row[f"{group}_args"] or {})

@@ -79,14 +79,16 @@ class Explanation:
         return kind.rope
 
     def slower(self, kind: LayerKind, length: float | None = None) -> np.ndarray:
-        """Times by which each pair turns slower than by the checkpoint's own base without any
-        scaling: [pairs].
+        """Ratio by which each pair turns slower than without any scaling: [pairs].
+
+        Without scaling it turns by the checkpoint's own base, or, if the change turns other pairs
+        than the checkpoint does, by the changed base.
         """
-        theta = plain(self.own(kind))
-        turned = frequencies(kind.rope, length or self.length)
-        if len(theta) != len(turned):
-            theta = plain(kind.rope)
-        return theta / turned
+        scaled = frequencies(kind.rope, length or self.length)
+        unscaled = plain(self.own(kind))
+        if len(unscaled) != len(scaled):
+            unscaled = plain(kind.rope)
+        return unscaled / scaled
 
     def turns(self, kind: LayerKind) -> np.ndarray:
         """Turns of each pair in the training length, by the checkpoint's own base: [pairs]."""
