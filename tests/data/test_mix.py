@@ -204,7 +204,7 @@ def test_questions_in_words_are_batches_of_the_texts_own_tokens_with_answers_as_
         assert made.n_targets(step) == int((targets_BT != IGNORED).sum())
         seen |= {bytes(row.tolist()) for row in inputs_BT}
         for inputs, targets in zip(inputs_BT.tolist(), targets_BT.tolist(), strict=True):
-            body = bytes(inputs).decode().partition("\nWhat")[0]
+            body = bytes(inputs).decode().rpartition("\nWhat")[0]
             said = bytes(target for target in targets if target != IGNORED).decode()
             assert len(said.split()) == (4 if task == "niah_multiquery" else 1) and all(
                 value in body for value in said.split()
