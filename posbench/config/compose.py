@@ -364,7 +364,7 @@ def experiment_of(cfg: dict, overrides: list[str]) -> dict:
 def check_words(values: dict, words: list[str]) -> None:
     """Raise ConfigError for a word that removes a key, or adds one that nothing reads."""
     for word in words:
-        key = word.lstrip("+~").partition("=")[0].rpartition("@")[2]
+        key = _key_of(word)
         if word.startswith("~"):
             raise ConfigError(
                 f"{word} removes a key that posbench needs: give it another value instead."
@@ -379,6 +379,16 @@ def check_words(values: dict, words: list[str]) -> None:
                 f"{word} adds a key that nothing reads{did_you_mean(key, JOB)}: --cfg job prints"
                 " all keys."
             )
+
+
+def _key_of(word: str) -> str:
+    """Key that a word sets.
+
+    >>> _key_of("+seed=1"), _key_of("+data@evaluate.text=books")
+    ('seed', 'evaluate.text')
+    """
+    key = word.lstrip("+~").partition("=")[0]
+    return key.rpartition("@")[2]  # GROUP@KEY puts a yaml of a group at a key
 
 
 def _is_read(key: str, values: dict) -> bool:

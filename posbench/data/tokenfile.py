@@ -114,7 +114,10 @@ def overlap(held_out: TokenFile, hash_K: np.ndarray, n: int) -> tuple[float, np.
 
 
 def _hashes(file: TokenFile, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """(hash [M], document [M]) of every sequence of n tokens inside one document."""
+    """Hash and document [M] of each sequence of n tokens that lies inside one document.
+
+    It is a polynomial in FACTOR, of the tokens from 1 on, so that leading zeros count.
+    """
     token_N = np.asarray(file.tokens).astype(np.uint64) + np.uint64(1)
     count = max(0, len(token_N) - n + 1)
     hash_M = np.zeros(count, np.uint64)

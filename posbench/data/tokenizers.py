@@ -353,11 +353,12 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> BPETokenizer:
 
 
 def continuation_encoder(tokenizer: Tokenizer) -> Encode:
-    """Function from a piece that stands behind others to its ids: those of `ids` for a tokenizer
-    that adds nothing to a text.
+    """Function from a piece that stands behind others to its ids.
 
-    One that was SentencePiece's (Llama 2, Mistral, TinyLlama) writes a word's mark before every
-    text that it is given: alone, " 7" would begin with two marks, and no model writes that."""
+    Tokenizers that were SentencePiece's (Llama 2, Mistral, TinyLlama) write a word's mark before
+    every text that they are given: alone, " 7" would begin with two marks, and no model writes
+    that. Others add nothing, and their `ids` are returned.
+    """
     if not isinstance(tokenizer, PretrainedTokenizer):
         return tokenizer.ids
     described = json.loads(tokenizer.model.to_str())
@@ -368,20 +369,25 @@ def continuation_encoder(tokenizer: Tokenizer) -> Encode:
         return tokenizer.ids
     with foreign_errors(tokenizer.name):
         model = type(tokenizer.model).from_str(json.dumps(markless))
-        inside = PretrainedTokenizer(model, tokenizer.name).ids
+        markless_ids = PretrainedTokenizer(model, tokenizer.name).ids
     special = list(tokenizer.model.get_added_tokens_decoder())
 
     def encode(text: str) -> np.ndarray:
-        """Behind a token such as <|user|>, which cuts a text, the tokenizer's own mark stands in
-        running text too.
+        """Ids without the mark at the start.
+
+        A special token such as <|user|> cuts a text in two, and the tokenizer writes its mark
+        behind the cut in running text as well. So from the first special token on the ids are those
+        with marks.
         """
-        ids = inside(text)
+        ids = markless_ids(text)
         marked_ids = tokenizer.ids(text)
         cuts = np.flatnonzero(np.isin(ids, special))
         marked_cuts = np.flatnonzero(np.isin(marked_ids, special))
         if not len(cuts) or not len(marked_cuts):
             return ids
-        return np.r_[ids[: cuts[0]], marked_ids[marked_cuts[0] :]]
+        before_cut = ids[: cuts[0]]
+        from_cut = marked_ids[marked_cuts[0] :]
+        return np.concatenate([before_cut, from_cut])
 
     return encode
 

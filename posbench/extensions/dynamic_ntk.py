@@ -46,7 +46,11 @@ class FedSpectrum(Spectrum):
 
 
 class DynamicNtk(ScaledExtension):
-    """A base that overshoots with length. Raises ConfigError for `fed` beside a target_len."""
+    """A base that overshoots with length.
+
+    `fed`: tokens that an engine reads at once, whose keys keep the frequencies of that moment.
+    Raises ConfigError for `fed` beside a target_len.
+    """
 
     needs = Trait.SPECTRUM
     tested_with = {

@@ -75,16 +75,17 @@ class BandPlan:
 
     @functools.cached_property
     def _seen_by_lot(self) -> tuple[Tensor, Tensor]:
-        """`seen_T` and `farthest_T` of a band with lots, counted pair by pair in memory that grows
-        with the length alone.
+        """`seen_T` and `farthest_T` of a band whose keys are drawn by lot.
+
+        Pairs are looked at for ROWS queries at a time, so memory grows with the length alone.
         """
         index_T = torch.arange(len(self.first_T))
         counts = []
         farthest = []
         for query_S in index_T.split(ROWS):
-            seen_ST = self.seen(query_S, index_T).byte()
-            counts.append(seen_ST.sum(dim=1))
-            farthest.append(seen_ST.argmax(dim=1))
+            is_seen_ST = self.seen(query_S, index_T).byte()
+            counts.append(is_seen_ST.sum(dim=1))
+            farthest.append(is_seen_ST.argmax(dim=1))  # the first key that is seen
         return torch.cat(counts), torch.cat(farthest)
 
     def keys(self, start: int, stop: int) -> slice:

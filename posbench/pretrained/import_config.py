@@ -287,7 +287,7 @@ def _arguments(
         return _yarn(keys, before, factor, path)
     if kind == "longrope":
         usual = math.sqrt(1 + math.log(factor) / math.log(before))
-        temperature, amplitude = _temperature(keys, usual, usual)
+        temperature, amplitude = _temperature(keys, amplitude=usual, usual=usual)
         arguments = {"factors": keys["long_factor"]}
         if keys["long_factor"] != keys["short_factor"]:
             arguments["short_factors"] = keys["short_factor"]

@@ -194,19 +194,21 @@ def _dissect(
 ) -> Anatomy | None:
     """Anatomy of methods from their yamls; None if not defined at LENGTH or of no effect."""
     with seeded(0):
-        built = make(encoding, SHAPE)
-    acting = make(extension or group_yamls("extension")["none"])
-    no_scale = make(group_yamls("scale_attention")["none"], SHAPE)
-    scale = no_scale if scale_attention is None else make(scale_attention, SHAPE)
-    trained = None
-    if scale.trained or scale.sinks:  # it is meant for training
-        trained = scale
-        scale = no_scale
+        made_encoding = make(encoding, SHAPE)
+    made_extension = make(extension or group_yamls("extension")["none"])
+    scale = make(scale_attention or group_yamls("scale_attention")["none"], SHAPE)
+    trained_scale = None
+    if scale.trained or scale.sinks:
+        # Learned factors and sinks are a part of the training; an evaluation has no scale then.
+        trained_scale = scale
+        scale = make(group_yamls("scale_attention")["none"], SHAPE)
     try:
-        verdict = check(built, acting, scale, [LENGTH], allow_untested=True)
+        verdict = check(made_encoding, made_extension, scale, [LENGTH], allow_untested=True)
     except ConfigError:
         return None
-    return None if verdict.noop else dissect(built, acting, scale, LENGTH, trained)
+    if verdict.noop:
+        return None
+    return dissect(made_encoding, made_extension, scale, LENGTH, trained_scale)
 
 
 def _draw_encoding(axes: Axes, anatomy: Anatomy) -> str:

@@ -163,7 +163,10 @@ def _read_override(changes: Changes, flag: str, entry: str) -> None:
 
 
 def _llama_number(flag: str, value: str) -> float:
-    """Number of a flag of llama.cpp, with --rope-freq-scale as the factor that it stands for."""
+    """Number of a flag of llama.cpp; of --rope-freq-scale the factor that it stands for.
+
+    --rope-freq-scale 0.25 is the factor 4, and 0 is llama.cpp's word for "as the model says".
+    """
     number = _number(flag, value, float)
     if flag == "--rope-scale" and number <= 0:
         raise ConfigError(
