@@ -74,7 +74,7 @@ def shared_texts(plan: Callable[[int], Plan], lengths: Iterable[int]) -> dict[in
 def same_prefix(longer: Plan, plan: Plan) -> bool:
     """True if `longer` treats the first tokens of a text as `plan` does: their losses are equal.
 
-    False too where nobody can tell: an encoding that finds its positions in the text (CoPE).
+    False too where nobody can tell: positions of a running engine.
     """
     if not all(layer.encoding.positions_known for layer in plan.layers):
         return False
