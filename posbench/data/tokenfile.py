@@ -116,9 +116,9 @@ def overlap(held_out: TokenFile, hash_K: np.ndarray, n: int) -> tuple[float, np.
 def _hashes(file: TokenFile, n: int) -> tuple[np.ndarray, np.ndarray]:
     """Hash and document [M] of each sequence of n tokens that lies inside one document.
 
-    It is a polynomial in FACTOR, of the tokens from 1 on, so that leading zeros count.
+    The hash is a polynomial in FACTOR, modulo 2^64.
     """
-    token_N = np.asarray(file.tokens).astype(np.uint64) + np.uint64(1)
+    token_N = np.asarray(file.tokens).astype(np.uint64)
     count = max(0, len(token_N) - n + 1)
     hash_M = np.zeros(count, np.uint64)
     for step in range(n):
