@@ -31,7 +31,7 @@ from posbench.pretrained.checkpoint import find_checkpoint
 # without a name, a password or a query
 ADDRESS = r"https?://([^/@?#\s:\[\]]+|\[[\da-fA-F:.]+\])(:\d+)?(/[^@?#\s]*)?"
 # asked first, to compare tokens
-BEGIN = (
+PROBE_TEXT = (
     'In 1984, "they" read 20,480 tokens:\n\tfor n in range(10):\n        print(n ** 2, end="; ")\n'
 )
 # what `owned_by` in the list of models says of the program
@@ -226,7 +226,7 @@ class Server(Engine):
 
     def _check_losses(self) -> None:
         """Ask for one short text. Raises ConfigError and RunError where its losses are not ours."""
-        ids = self.tokenizer.encode(BEGIN)
+        ids = self.tokenizer.encode(PROBE_TEXT)
         # The BOS as text before a prompt; a server that writes one itself needs none.
         self.bos_text = "" if self.takes_ids else self.tokenizer.model.id_to_token(self.first_id)
         if not self.takes_ids:
@@ -237,11 +237,11 @@ class Server(Engine):
             self._check_tokenizer(ids)
 
     def _check_tokenizer(self, ids: list[int]) -> None:
-        """Raise ConfigError if the server makes other tokens of BEGIN than `ids`.
+        """Raise ConfigError if the server makes other tokens of PROBE_TEXT than `ids`.
 
         A BOS that it writes itself is seen, and not written again."""
         try:
-            tokens = self._tokens_of_begin()
+            tokens = self._tokens_of_probe()
         except (RunError, KeyError, TypeError, IndexError):
             return  # it has no such interface, or has no tokenizer
         if len(tokens) == len(ids) + 1:
@@ -253,22 +253,26 @@ class Server(Engine):
                 " others: give the served one."
             )
 
-    def _tokens_of_begin(self) -> list:
-        """Tokens that the server makes of BEGIN, as it writes them: ids or texts."""
+    def _tokens_of_probe(self) -> list:
+        """Tokens that the server makes of PROBE_TEXT, as it writes them: ids or texts.
+
+        They show whether its tokenizer is that of the evaluation.
+        """
         if self.owner == SGLANG:
-            answer = self._post("/generate", {"text": BEGIN, **SCORED})
+            answer = self._post("/generate", {"text": PROBE_TEXT, **SCORED})
             return [entry[1] for entry in answer["meta_info"]["input_token_logprobs"]]
         if not self.takes_ids:
-            answer = self._post("/extras/tokenize", {"model": self.name, "input": BEGIN})
+            answer = self._post("/extras/tokenize", {"model": self.name, "input": PROBE_TEXT})
             return list(answer["tokens"])
         request = {
             "model": self.name,
-            "prompt": BEGIN,
+            "prompt": PROBE_TEXT,
             "add_special_tokens": False,
             "return_tokens_as_token_ids": True,
             **ECHOED,
         }
         answer = self._post("/v1/completions", request)
+        # The last one is the token that the server was made to write behind the text.
         return list(answer["choices"][0]["logprobs"]["tokens"][:-1])
 
     def _settings(self) -> dict:
@@ -325,7 +329,7 @@ class Server(Engine):
             request["return_tokens_as_token_ids"] = True
         return self._post("/v1/completions", request, len(ids))
 
-    def _post(self, path: str, request: dict, tokens: int = len(BEGIN)) -> Any:
+    def _post(self, path: str, request: dict, tokens: int = len(PROBE_TEXT)) -> Any:
         """JSON of the answer to a text of so many tokens. Raises RunError."""
         return self.client.ask("POST", path, request, tries=1 + self.retries, tokens=tokens)
 

@@ -19,4 +19,4 @@ class Llama3(NtkByParts):
         mode: Mode = "dynamic",
         target_len: float | None = None,
     ):
-        super().__init__(alpha, beta, "turns", mode=mode, target_len=target_len)
+        super().__init__(alpha, beta, ramp="turns", mode=mode, target_len=target_len)

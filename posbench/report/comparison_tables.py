@@ -198,7 +198,7 @@ def sentences(comparison: Comparison, scale: Scale) -> list[str]:
     said = [f"{place}, {first.line.name} has the {lowest} ({value:.3f} {_unit(scale)})."]
     if len(comparison.lines) > 1:
         said += _told_apart(comparison, scale)
-    return [" ".join(said), *method_lines(comparison, scale)]
+    return [" ".join(said), *how_compared(comparison)]
 
 
 def _unit(scale: Scale) -> str:
@@ -230,7 +230,7 @@ def _listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def method_lines(comparison: Comparison, scale: Scale) -> list[str]:
+def how_compared(comparison: Comparison) -> list[str]:
     """Lines on the targets, the seeds, the interval and the correction of a comparison."""
     compared = [row for row in comparison.lines if row.difference is not None]
     lines = [_measure_line(comparison)]

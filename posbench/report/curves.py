@@ -328,10 +328,14 @@ def _step(
     evaluations = [ladder[context] for ladder in ladders]
     rows = [evaluation.exact_row() for evaluation in evaluations]
     first = rows[0]
-    train_len, unit = first["train_len"], first["sem_unit"]
-    halved = context // 2 if context % 2 == 0 or context == train_len else 0
+    train_len = first["train_len"]
+    unit = first["sem_unit"]
     difference = interval([_change(ladder, context, train_len) for ladder in ladders], unit)
-    doubling = interval([_change(ladder, halved, context) for ladder in ladders], unit)
+    # Doubling is from half of the context to all of it. An odd context has no half, except the
+    # training length, whose half (rounded down) is that of G.
+    has_half = context % 2 == 0 or context == train_len
+    half = context // 2 if has_half else 0  # which no ladder has
+    doubling = interval([_change(ladder, half, context) for ladder in ladders], unit)
     return ContextPoint(
         **key._asdict(),
         context=context,

@@ -305,18 +305,21 @@ def _change(point: CurvePoint) -> Reading:
 
 
 def _interval_rows(cells: Cells, longest: int) -> dict[tuple, str]:
-    """{method: name}, the best at the longest length first.
+    """{method: name}, by encoding, and within one the best at the longest length first.
 
-    Methods stand below the heading of their encoding, {(encoding,): name}.
+    Above the methods of an encoding stands its heading, {(encoding,): name}.
     """
-    at_longest = {
-        method: {longest: cell[longest]} if longest in cell else cell
-        for method, cell in cells.items()
-    }
+    at_longest = {}
+    for method, cell in cells.items():
+        # A method that lacks the longest length is ordered by the lengths that it has.
+        at_longest[method] = {longest: cell[longest]} if longest in cell else cell
     names = _row_names(cells)
     rows: dict[tuple, str] = {}
     for method in ordered(at_longest):
-        rows.setdefault(method[:1], shortened(method[0]))
+        encoding = method[0]
+        heading = (encoding,)
+        if heading not in rows:
+            rows[heading] = shortened(encoding)
         rows[method] = names[method]
     return rows
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from posbench.report.comparison import UNTOLD, WORSE, Compared, Comparison
-from posbench.report.comparison_tables import PPL, Scale, method_lines
+from posbench.report.comparison_tables import PPL, Scale, how_compared
 from posbench.report.figures.lines import width
 from posbench.report.figures.style import FAIL, FONT, GAIN, GREY, Frame, note
 
@@ -106,5 +106,5 @@ def _caption(panel: Panel) -> list[str]:
     return [
         "Dots are means over the seeds that both lines have, bars 95 % intervals. Grey: not told"
         " apart from the line that all are compared with; a cross: the gate failed.",
-        *method_lines(panel.comparison, panel.scale),
+        *how_compared(panel.comparison),
     ]

@@ -13,7 +13,7 @@ from posbench.report.comparison_tables import (
     NATS,
     UNITS,
     Scale,
-    method_lines,
+    how_compared,
     ranking_table,
     rows_of,
     sentences,
@@ -112,7 +112,7 @@ def _shown(made: list[Comparison], request: Request, unit: str) -> tuple[list[Ta
     for group in groups:
         scale = Scale(unit, group[0].measure)
         tables.append(table_by(group, request.by, scale))
-        text += method_lines(group[-1], scale)
+        text += how_compared(group[-1])
     return tables, list(dict.fromkeys(text))
 
 
