@@ -351,24 +351,24 @@ def comparisons(reports: Mapping[str, Report], request: Request) -> list[Compari
     sections = lines_of(reports)
     if not sections:
         raise ConfigError("There is nothing to compare: no losses by length were found.")
-    wanted = _wanted(sections, request)
-    made = []
-    for section, lengths in wanted.items():
+    chosen = _chosen(sections, request)
+    compared = []
+    for section, lengths in chosen.items():
         for length in _lengths(section, lengths, request):
             lines = lengths.get(length, [])
             if len(lines) > 1:
                 measure = request.measure or (ACCURACY if section.task else LOSS)
                 against = _full_name(request.against, lines)
                 with contextlib.suppress(RunError):
-                    made.append(
+                    compared.append(
                         compare_lines(section, length, lines, measure, against, request.correction)
                     )
-    if not made:
-        raise ConfigError(_nothing(wanted, request))
-    return made
+    if not compared:
+        raise ConfigError(_nothing(chosen, request))
+    return compared
 
 
-def _wanted(
+def _chosen(
     sections: dict[SectionName, dict[int, list[Line]]], request: Request
 ) -> dict[SectionName, dict[int, list[Line]]]:
     """Sections with the lines that are named, in the order of the names.
@@ -378,23 +378,24 @@ def _wanted(
     names = request.lines
     if names and request.against and request.against not in names:
         names = (*names, request.against)
-    known = _names(sections)
+    names_of_lines = _names(sections)
     for name in (*names, *([request.against] if request.against else [])):
-        if not any(_is_named(line, name) for line in known):
+        if not any(_is_named(line, name) for line in names_of_lines):
             raise ConfigError(
-                f"{name} is no line of these results{did_you_mean(name, known)}: choose from"
-                f" {', '.join(known[:MOST_LISTED])}."
+                f"{name} is no line of these results{did_you_mean(name, names_of_lines)}: choose"
+                " from"
+                f" {', '.join(names_of_lines[:MOST_LISTED])}."
             )
     if not names:
         return sections
-    wanted = {}
+    chosen = {}
     for section, lengths in sections.items():
         of_section = {}
         for length, lines in lengths.items():
             named = [line for name in names for line in lines if _is_named(line.name, name)]
             of_section[length] = list(dict.fromkeys(named))
-        wanted[section] = of_section
-    return wanted
+        chosen[section] = of_section
+    return chosen
 
 
 def _names(sections: dict[SectionName, dict[int, list[Line]]]) -> list[str]:

@@ -195,10 +195,10 @@ def sentences(comparison: Comparison, scale: Scale) -> list[str]:
     if comparison.measure == RISE:
         lowest = "smallest loss minus its floor"
     value = scale.value(first)
-    said = [f"{place}, {first.line.name} has the {lowest} ({value:.3f} {_unit(scale)})."]
+    parts = [f"{place}, {first.line.name} has the {lowest} ({value:.3f} {_unit(scale)})."]
     if len(comparison.lines) > 1:
-        said += _told_apart(comparison, scale)
-    return [" ".join(said), *how_compared(comparison)]
+        parts += _told_apart(comparison, scale)
+    return [" ".join(parts), *how_compared(comparison)]
 
 
 def _unit(scale: Scale) -> str:
@@ -209,21 +209,21 @@ def _told_apart(comparison: Comparison, scale: Scale) -> list[str]:
     """Sentences on the lines that are not told from the reference, and on the next that is."""
     reference = _reference(comparison)
     untold = [row for row in comparison.lines if row.verdict in (UNTOLD, NO_INTERVAL)]
-    said = []
+    parts = []
     if untold:
         names = [row.line.name for row in untold[:MOST_NAMED]]
         if len(untold) > MOST_NAMED:
             names.append(f"{len(untold) - MOST_NAMED} more")
         verb = "is" if len(untold) == 1 else "are"
         after = " after Holm's correction" if comparison.correction == "holm" else ""
-        said.append(f"{_listed(names)} {verb} not told apart from {reference}{after}.")
+        parts.append(f"{_listed(names)} {verb} not told apart from {reference}{after}.")
     worse = [row for row in comparison.lines if row.verdict == WORSE]
     if worse:
         row = worse[0]
         interval = scale.interval(scale.difference(row))
         each = "The only other line" if len(comparison.lines) == 2 else "The next that is worse"
-        said.append(f"{each}, {row.line.name}, differs by {interval} {scale.difference_words}.")
-    return said
+        parts.append(f"{each}, {row.line.name}, differs by {interval} {scale.difference_words}.")
+    return parts
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -30,7 +30,10 @@ def ranking_figure(comparisons: Sequence[Comparison], title: str, unit: str):
 
     Rows are in the order of the last comparison.
     """
-    shown = [Panel(made, Scale(unit, made.measure)) for made in comparisons[-MOST_PANELS:]]
+    shown = [
+        Panel(comparison, Scale(unit, comparison.measure))
+        for comparison in comparisons[-MOST_PANELS:]
+    ]
     names = list(dict.fromkeys(row.line.name for row in shown[-1].comparison.lines))
     for panel in shown:
         names += [row.line.name for row in panel.comparison.lines if row.line.name not in names]

@@ -66,14 +66,14 @@ def compare_words(words: list[str]) -> None:
     )
     title = options["title"] or ", ".join(Path(path).name for path in paths)
     reports, notes = collected({path: named(path) for path in dict.fromkeys(paths)}, title)
-    made = comparisons(reports, request)
-    tables, text = _shown(made, request, options["unit"])
+    compared = comparisons(reports, request)
+    tables, text = _shown(compared, request, options["unit"])
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     print(terminal_text(tables, text, width))
     for note in notes:
         print(note)
     if options["out"]:
-        list_files(_write(Path(options["out"]), made, tables, text, title, options["unit"]))
+        list_files(_write(Path(options["out"]), compared, tables, text, title, options["unit"]))
 
 
 def _is_result(word: str) -> bool:
@@ -98,17 +98,19 @@ def _options(words: Sequence[str]) -> dict[str, str | None]:
     return options
 
 
-def _shown(made: list[Comparison], request: Request, unit: str) -> tuple[list[Table], list[str]]:
+def _shown(
+    compared: list[Comparison], request: Request, unit: str
+) -> tuple[list[Table], list[str]]:
     """Tables of comparisons, and the lines of text below them."""
     tables = []
     text = []
     if request.by is None:
-        for comparison in made:
+        for comparison in compared:
             scale = Scale(unit, comparison.measure)
             tables.append(ranking_table(comparison, scale))
             text += sentences(comparison, scale)
         return tables, list(dict.fromkeys(text))
-    groups = [made] if request.by != "length" else list(by_section(made).values())
+    groups = [compared] if request.by != "length" else list(by_section(compared).values())
     for group in groups:
         scale = Scale(unit, group[0].measure)
         tables.append(table_by(group, request.by, scale))
@@ -117,7 +119,12 @@ def _shown(made: list[Comparison], request: Request, unit: str) -> tuple[list[Ta
 
 
 def _write(
-    out: Path, made: list[Comparison], tables: list[Table], text: list[str], title: str, unit: str
+    out: Path,
+    compared: list[Comparison],
+    tables: list[Table],
+    text: list[str],
+    title: str,
+    unit: str,
 ) -> list[Path]:
     """Write compare.csv, compare.md, compare.tex and the figure into a folder."""
     import pandas
@@ -128,7 +135,7 @@ def _write(
     from posbench.report.figures.style import save
 
     rows = []
-    for comparison in made:
+    for comparison in compared:
         rows += rows_of([comparison], Scale(unit, comparison.measure))
     markdown = [
         f"# {title}",
@@ -142,5 +149,5 @@ def _write(
     }
     for name, content in texts.items():
         write_atomic(out / name, content)
-    figure = ranking_figure(made, f"{title}: lines compared", unit)
+    figure = ranking_figure(compared, f"{title}: lines compared", unit)
     return [*(out / name for name in texts), *save(figure, out / "compare")]
