@@ -67,7 +67,11 @@ def script(advised, capfd):
         "data.tokenizer=bytes",
         f"model.path={advised}/Llama",
     )
-    return lambda *words: call(capfd, advised, "advise", *data, *SMALL, *words)
+
+    def run(*words: str, pictures: bool = False):
+        return call(capfd, advised, "advise", *data, *SMALL, *words, pictures=pictures)
+
+    return run
 
 
 def stored(folder: Path) -> list:
@@ -77,7 +81,7 @@ def stored(folder: Path) -> list:
 
 
 def test_the_whole_command(advised, script):
-    done = script("target=128")
+    done = script("target=128", pictures=True)
     assert done.returncode == 0, done.stderr
     (out,) = advised.glob("results/report/advice-hf-32-*-128")
     told = json.loads((out / "advice.json").read_text())

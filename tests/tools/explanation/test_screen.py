@@ -58,7 +58,8 @@ def test_numbers_and_a_figure_are_written(tmp_path, capfd):
     }
     config = {**LLAMA, "model_type": "gemma3_text", "sliding_window": 512, "rope_parameters": words}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    done = call(capfd, tmp_path, "explain", "config.json", "figure=out/a.png", "json=out/a.json")
+    words = ("config.json", "figure=out/a.png", "json=out/a.json")
+    done = call(capfd, tmp_path, "explain", *words, pictures=True)
     assert (
         done.returncode == 0
         and not done.stderr
