@@ -3,6 +3,7 @@
 import functools
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 from posbench.common.files import read_json, write_json
 from posbench.common.progress import Progress
@@ -22,6 +23,8 @@ from posbench.sweep.cells import EvaluationCell
 from posbench.sweep.cost import model_size
 from posbench.sweep.jobs import Job
 
+FACTS = ("machines", "texts", "depths", "guesses")  # of single lengths, in the file of a cell
+
 
 def cell_evaluation(
     model: GPT | EngineModel, corpus: Corpus, cell: EvaluationCell, device: str
@@ -31,8 +34,8 @@ def cell_evaluation(
     They include the model that chooses the targets if it is another.
     """
     extension, scale = cell.methods(model.encoding.shape)
-    kind = EngineScorer if isinstance(model, EngineModel) else Scorer
-    scorer = kind(model, corpus, extension, scale, cell.evaluate, device)
+    scorer_class = EngineScorer if isinstance(model, EngineModel) else Scorer
+    scorer = scorer_class(model, corpus, extension, scale, cell.evaluate, device)
     if not cell.evaluate.key_run:
         return scorer
     run = Run(cell.evaluate.key_run["path"])
@@ -62,74 +65,104 @@ def per_token(job: Job, evaluator: Protocol, length: int) -> float:
     return model_size(job.config).per_token(evaluator.evaluation.fed(length))
 
 
+class CellFile:
+    """Rows, arrays and facts of a cell, in its json and npz: written again after each length."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.arrays_path = path.with_suffix(".npz")
+        content = read_json(path) if path.exists() else {}
+        self.rows = rows.eval_rows(content, path) if content else []
+        rows.check_digest(content, path)
+        self.arrays = load_arrays(self.arrays_path) if self.rows else {}
+        # {name: {length: fact}}
+        self.facts = {name: dict(content.get(name) or {}) for name in FACTS}
+
+    def add(self, length: int, new_rows: list[dict], arrays: dict, facts: dict) -> None:
+        """Add what was measured at a length. `facts` is {name: fact}."""
+        self.rows = sorted(self.rows + new_rows, key=row_order)
+        self.arrays[length] = arrays
+        for name, fact in facts.items():
+            self.facts[name][str(length)] = fact
+
+    def write(self, shared: dict, settings: dict) -> None:
+        """Write both files. `shared` are arrays of all lengths."""
+        # Arrays come first, since a json without arrays would count as done.
+        save_arrays(self.arrays_path, shared, self.arrays)
+        facts = {name: by_length for name, by_length in self.facts.items() if by_length}
+        write_json(self.path, rows.eval_content(self.rows, settings, **facts))
+
+
 def evaluate(
     job: Job, evaluator: Protocol, cell: EvaluationCell, untested: bool, progress: Progress
 ) -> list[dict]:
-    """Evaluate the missing lengths of a cell and return the new rows. After each length the file is
-    written with all rows so far.
+    """Evaluate the missing lengths of a cell, write its files after each, and return the new rows.
 
     Texts of a long length are kept as they come, so that the same command goes on after them.
     """
-    given, passes = evaluator.evaluation, evaluator.texts(cell.missing())
-    arrays_path, new = cell.path.with_suffix(".npz"), []
-    kept = read_json(cell.path) if cell.path.exists() else {}
-    table = rows.eval_rows(kept, cell.path) if kept else []
-    rows.check_digest(kept, cell.path)
-    known = {
-        name: dict(kept.get(name) or {}) for name in ("machines", "texts", "depths", "guesses")
-    }
-    arrays = load_arrays(arrays_path) if table else {}
-    machine = provenance.machine(given.device)
-    given.partial = PartialEvaluation(
-        cell.path.with_suffix(PART), {"code": list(provenance.code()), "machine": machine}
-    )
-    method = f"{identity.method_name(cell.extension)}+{identity.method_name(cell.scale_attention)}"
-    settings = {"protocol": cell.protocol, "version": evaluator.version_of(cell.evaluate)}
-    settings |= {
+    evaluation = evaluator.evaluation
+    passes = evaluator.texts(cell.missing())  # {length of the text: lengths measured by it}
+    file = CellFile(cell.path)
+    machine = provenance.machine(evaluation.device)
+    circumstances = {"code": list(provenance.code()), "machine": machine}
+    evaluation.partial = PartialEvaluation(cell.path.with_suffix(PART), circumstances)
+    settings = {
+        "protocol": cell.protocol,
+        "version": evaluator.version_of(cell.evaluate),
         "extension": cell.extension,
         "scale_attention": cell.scale_attention,
         "evaluate": vars(cell.evaluate),
     }
     if evaluator.nested and len(passes) > 1:
-        each = (
-            f"a pass for each of {', '.join(map(str, passes))} tokens, since the method depends on"
-            " the length"
-        )
-        print(f"{cell.protocol} {method}: {each}", file=sys.stderr, flush=True)
-    for text, length in [(text, length) for text, lengths in passes.items() for length in lengths]:
-        tokens, each = (
-            evaluator.cost(text) * (text == length) + evaluator.cost_first(),
-            per_token(job, evaluator, text),
-        )
-        until = progress.done + tokens
-        given.progress = functools.partial(progress.update, each=each, method=method, length=length)
-        values, arrays[length] = evaluator.run(length)
-        settings |= evaluator.target_facts()
-        progress.update(
-            until - progress.done, each=each, spared=True
-        )  # where the evaluator reused earlier results
-        found = make_rows(values, job, cell, untested, given, length)
-        new += found
-        table = sorted(table + found, key=row_order)
-        shared = evaluator.shared()
-        if cell.evaluate.unit != "document":
-            shared = {**shared, "unit": evaluator.windows.unit_D[shared["document"]]}
-        # Arrays come first, since a json without arrays would count as done.
-        save_arrays(arrays_path, shared, arrays)
-        for name, fact in (
-            {"machines": machine}
-            | ({"texts": text} if evaluator.nested else {})
-            | evaluator.length_facts()
-        ).items():
-            known[name][str(length)] = fact
-        write_json(
-            cell.path,
-            rows.eval_content(
-                table, settings, **{name: found for name, found in known.items() if found}
-            ),
-        )
-        given.partial.end()
-    return sorted(new, key=row_order)
+        texts = ", ".join(map(str, passes))
+        why = f"a pass for each of {texts} tokens, since the method depends on the length"
+        print(f"{cell.protocol} {_method(cell)}: {why}", file=sys.stderr, flush=True)
+    all_new_rows = []
+    for text, lengths in passes.items():
+        for length in lengths:
+            values, arrays = _measure(job, evaluator, cell, text, length, progress)
+            settings |= evaluator.target_facts()
+            new_rows = make_rows(values, job, cell, untested, evaluation, length)
+            all_new_rows += new_rows
+            facts = {"machines": machine, **evaluator.length_facts()}
+            if evaluator.nested:
+                facts["texts"] = text
+            file.add(length, new_rows, arrays, facts)
+            file.write(_shared_arrays(evaluator, cell), settings)
+            evaluation.partial.end()
+    return sorted(all_new_rows, key=row_order)
+
+
+def _measure(
+    job: Job, evaluator: Protocol, cell: EvaluationCell, text: int, length: int, progress: Progress
+) -> tuple[list[dict], dict]:
+    """(values, arrays) of Protocol.run at a length, which is read from a text of `text` tokens."""
+    tokens = evaluator.cost_first()
+    if text == length:
+        tokens += evaluator.cost(text)
+    end = progress.done + tokens
+    each = per_token(job, evaluator, text)
+    evaluator.evaluation.progress = functools.partial(
+        progress.update, each=each, method=_method(cell), length=length
+    )
+    values, arrays = evaluator.run(length)
+    # what is left where the evaluator reused earlier results
+    progress.update(end - progress.done, each=each, spared=True)
+    return values, arrays
+
+
+def _method(cell: EvaluationCell) -> str:
+    """Extension and scale of a cell, such as "yarn+log_n"."""
+    extension = identity.method_name(cell.extension)
+    return f"{extension}+{identity.method_name(cell.scale_attention)}"
+
+
+def _shared_arrays(evaluator: Protocol, cell: EvaluationCell) -> dict:
+    """Arrays of all lengths of a cell, with the units of its targets if they are no documents."""
+    shared = evaluator.shared()
+    if cell.evaluate.unit == "document":
+        return shared
+    return {**shared, "unit": evaluator.windows.unit_D[shared["document"]]}
 
 
 def row_order(row: dict) -> tuple[int, int]:

@@ -4,7 +4,6 @@ No error of wandb reaches the job. Its first exception or hang becomes one line 
 recording continues in files. What an offline run holds, `wandb sync` sends later."""
 
 import contextlib
-import json
 import os
 import shlex
 import sys
@@ -13,27 +12,26 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from posbench.common.defuse import printable
-from posbench.common.errors import ConfigError, RunError, first_line
+from posbench.common.errors import first_line
 from posbench.common.files import append_lines
-from posbench.config.names import display_name
 from posbench.config.schema import LogConfig
-from posbench.runs.columns import COLUMNS
 from posbench.runs.directory import Run
-from posbench.runs.rows import read_eval
-
-if TYPE_CHECKING:
-    from posbench.report.report import Report
+from posbench.sweep.wandb_content import (
+    draw_pictures,
+    log_curves,
+    log_table,
+    method_tags,
+    report_summary,
+    training_text,
+)
 
 PATIENCE = 30.0  # seconds that wandb may take to log, and to upload at the end
 START_SECONDS = 10.0  # that a server may take to accept a run
 FLUSH_SECONDS = 1.0  # that a killed job's file may miss; wandb's default is 15
 WANDB_SERVER = "https://api.wandb.ai"
-SHOWN = ("nll", "ppl", "bpb", "accuracy")
-PARTS = ("encoding", "extension", "scale_attention")
-PICTURE_DPI = 150
 
 
 def wandb_mode(configured: str | None) -> str:
@@ -51,26 +49,31 @@ def wandb_mode(configured: str | None) -> str:
     return "online" if key or get_netrc_auth(server) else "offline"
 
 
+class WandbError(Exception):
+    """wandb raised, or did not answer in time; the message is one line."""
+
+
+class WandbHangs(WandbError):
+    """wandb did not answer in time: its thread still runs, so nothing more is asked of it."""
+
+
 class Recorder(contextlib.AbstractContextManager):
     """Record of one job of one run: a context manager that marks the wandb run failed on an error.
 
     `job_type` is train or evaluate. Both use the run's id in wandb: a resumed training continues
     the same run, and a later evaluation adds to it. Offline, a later evaluation is a run of its own
-    in the same group."""
+    in the same group, and so is a job whose server does not accept it."""
 
     def __init__(self, run: Run, log: LogConfig, config: dict, job_type: str):
         self.run = run
         self._training_text = training_text(config)
         self._rows: list[dict] = []
-        self._wandb: Any = None
+        self._mirror: Any = None
         mode = wandb_mode(log.mode)
-        if mode == "disabled":
-            return
-        self._wandb = self._guarded(
-            lambda: start_mirror(run, log, config, job_type, mode), f"start {mode}", 2 * PATIENCE
-        )
-        if self._wandb and mode == "online":
-            print(online_line(self._wandb), file=sys.stderr, flush=True)
+        if mode != "disabled":
+            # A file that adds to a run would replace its summary when it is synced.
+            apart = job_type == "evaluate" and mode != "online"
+            self._start(log, config, job_type, mode, apart)
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
         self.finish(ok=kind is None)
@@ -94,7 +97,7 @@ class Recorder(contextlib.AbstractContextManager):
 
         An error is printed, since the results are safe.
         """
-        if self._wandb is None:
+        if self._mirror is None:
             return
         from posbench.report.report import collect
 
@@ -104,7 +107,7 @@ class Recorder(contextlib.AbstractContextManager):
                 summary = report_summary(report)
                 pictures = draw_pictures(report, Path(folder))
             except Exception as error:
-                print(f"no figure for wandb: {error}", file=sys.stderr)
+                _say(f"no figure for wandb: {error}")
                 return
             self._send(lambda mirror: mirror.summary.update(summary))
             for path in pictures:
@@ -127,53 +130,76 @@ class Recorder(contextlib.AbstractContextManager):
         """
         if self._rows:
             self._send(lambda mirror: log_table(mirror, self.run, self._training_text, self._rows))
-        mirror = self._wandb
-        self._wandb = None
+        mirror = self._mirror
         if mirror is None:
             return
+        exit_code = 0 if ok else 1
         began = time.monotonic()
-        self._guarded(lambda: mirror.finish(exit_code=0 if ok else 1), "finish", 2 * PATIENCE)
+        self._send(lambda mirror: mirror.finish(exit_code=exit_code), "finish", 2 * PATIENCE)
+        self._mirror = None
         if PATIENCE <= time.monotonic() - began < 2 * PATIENCE:  # it gave up without an error
             folder = shlex.quote(str(Path(mirror.dir).parent))
-            print(
-                f"wandb could not upload everything in {PATIENCE:g} s: wandb sync --include-online"
-                f" {folder}",
-                file=sys.stderr,
-                flush=True,
+            command = f"wandb sync --include-online {folder}"
+            _say(f"wandb could not upload everything in {PATIENCE:g} s: {command}")
+
+    def _start(self, log: LogConfig, config: dict, job_type: str, mode: str, apart: bool) -> None:
+        """Begin the mirror. If a server does not accept the run, begin it offline."""
+        try:
+            self._mirror = within(
+                2 * PATIENCE, lambda: start_mirror(self.run, log, config, job_type, mode, apart)
             )
+        except WandbError as error:
+            if mode != "online" or isinstance(error, WandbHangs):
+                self._files_only(f"start {mode}", error)
+                return
+            # wandb does not give the id of a run that it could not start again
+            self._start(log, config, job_type, "offline", apart=True)
+            if self._mirror:
+                folder = wandb_folder(self.run)
+                going_on = f"going on offline, for wandb sync, in {folder}"
+                _say(f"wandb could not start online ({error}); {going_on}")
+            return
+        if mode == "online":
+            _say(online_line(self._mirror))
 
-    def _send(self, action: Callable[[Any], None]) -> None:
-        if self._wandb:
-            mirror = self._wandb
-            self._guarded(lambda: action(mirror), "log", PATIENCE)
+    def _send(
+        self, action: Callable[[Any], None], doing: str = "log", seconds: float | None = None
+    ) -> None:
+        """Do `action` with the mirror, if there is one. If it fails, there is none from then on."""
+        mirror = self._mirror
+        if mirror is None:
+            return
+        try:
+            within(seconds or PATIENCE, lambda: action(mirror))
+        except WandbError as error:
+            self._files_only(doing, error)
 
-    def _guarded(self, action: Callable[[], Any], doing: str, limit: float) -> Any:
-        """Result of `action`. If it raises or exceeds `limit` seconds: None, and a line on stderr.
+    def _files_only(self, doing: str, error: WandbError) -> None:
+        self._mirror = None
+        _say(f"wandb could not {doing} ({error}); going on with files only in {self.run.path}")
 
-        After that nothing is sent to wandb any more.
-        """
-        result: list[Any] = []
-        errors: list[BaseException] = []
 
-        def attempt() -> None:
-            try:
-                result.append(action())
-            except BaseException as error:  # wandb may raise SystemExit and KeyboardInterrupt
-                errors.append(error)
+def within(seconds: float, action: Callable[[], Any]) -> Any:
+    """Result of `action`, which runs in a thread. Raises WandbError for whatever it raises.
 
-        worker = threading.Thread(target=attempt, daemon=True, name=f"wandb-{doing}")
-        worker.start()
-        worker.join(limit)
-        if result:
-            return result[0]
-        self._wandb = None
-        reason = first_line(errors[0]) if errors else f"no answer in {limit:g} s"
-        print(
-            f"wandb could not {doing} ({reason}); going on with files only in {self.run.path}",
-            file=sys.stderr,
-            flush=True,
-        )
-        return None
+    Raises WandbHangs after `seconds`."""
+    results: list[Any] = []
+    errors: list[BaseException] = []
+
+    def attempt() -> None:
+        try:
+            results.append(action())
+        except BaseException as error:  # wandb may raise SystemExit and KeyboardInterrupt
+            errors.append(error)
+
+    thread = threading.Thread(target=attempt, daemon=True, name="wandb")
+    thread.start()
+    thread.join(seconds)
+    if errors:
+        raise WandbError(first_line(errors[0])) from errors[0]
+    if not results:
+        raise WandbHangs(f"no answer in {seconds:g} s")
+    return results[0]
 
 
 def online_line(mirror: Any) -> str:
@@ -182,9 +208,16 @@ def online_line(mirror: Any) -> str:
     return f"wandb sends this run to {printable(page)}; log.mode=offline keeps it on this machine"
 
 
-def start_mirror(run: Run, log: LogConfig, config: dict, job_type: str, mode: str) -> Any:
-    """Begin a wandb run, online or offline. Raises wandb's own errors."""
-    directory = run.path.parent / ".wandb"  # wandb's own files of all runs beside it
+def wandb_folder(run: Run) -> Path:
+    """Folder of wandb's own files for all runs of a results folder."""
+    return run.path.parent / ".wandb"
+
+
+def start_mirror(
+    run: Run, log: LogConfig, config: dict, job_type: str, mode: str, apart: bool
+) -> Any:
+    """Begin a wandb run, with the id of `run` or apart from it. Raises wandb's own errors."""
+    directory = wandb_folder(run)
     directory.mkdir(parents=True, exist_ok=True)
     # Tables wait here for `wandb sync`: beside their run, since another machine has no access to
     # this home folder.
@@ -205,16 +238,14 @@ def start_mirror(run: Run, log: LogConfig, config: dict, job_type: str, mode: st
     supported = {key: value for key, value in options.items() if key in wandb.Settings.model_fields}
     settings = wandb.Settings(**supported)
     wandb.setup(settings)  # silences the login, which comes before init
-    # A file that adds to a run would replace its summary when it is synced.
-    is_apart = job_type == "evaluate" and mode != "online"
-    wandb_id = f"{run.id}-evaluate-{time.time_ns():x}" if is_apart else run.id
+    wandb_id = f"{run.id}-{job_type}-{time.time_ns():x}" if apart else run.id
     mirror = wandb.init(
         project=log.project,
         entity=log.entity,
         group=log.group or run.id,
         id=wandb_id,
         name=wandb_id,
-        job_type="train" if wandb_id == run.id else job_type,
+        job_type=job_type if apart else "train",
         config=config,
         dir=str(directory),
         mode=mode,
@@ -230,153 +261,5 @@ def start_mirror(run: Run, log: LogConfig, config: dict, job_type: str, mode: st
     return mirror
 
 
-def draw_pictures(report: "Report", folder: Path) -> list[Path]:
-    """Pictures of losses by length and by position, and of accuracies, of what was measured.
-
-    They are what posbench.plot draws of a frame without further words.
-    """
-    from posbench.report.frame import frame
-    from posbench.report.plot import Options, draw_figure
-    from posbench.report.records import CurvePoint, Score
-
-    points = frame([point for section in report.sections for point in section], CurvePoint)
-    scores = frame([score for section in report.scores for score in section], Score)
-    paths = []
-    for name, table, options in (
-        ("loss", points, Options(title=report.title)),
-        ("loss_by_position", points, Options(x="position", title=report.title)),
-        ("accuracy", scores, Options(title=report.title)),
-    ):
-        with contextlib.suppress(ConfigError):  # nothing of this kind was measured
-            figure, _ = draw_figure(table, options)
-            path = folder / f"{name}.png"
-            figure.savefig(path, dpi=PICTURE_DPI)
-            paths.append(path)
-    return paths
-
-
-def stored_rows(run: Run) -> list[dict]:
-    """Rows of all evaluations of a run. Damaged files are skipped."""
-    rows = []
-    for path in run.eval_files():
-        with contextlib.suppress(RunError):
-            rows += read_eval(path)
-    return rows
-
-
-def training_text(config: dict) -> str | None:
-    """Name of the text in a training's configuration; None without one."""
-    data = config.get("data")
-    return data.get("name") if isinstance(data, dict) else None
-
-
-def curve_name(row: dict, training_text: str | None) -> str:
-    """Name of a curve: protocol and methods, such as fixed_targets/ntk_multiplier2+log_n.
-
-    Another text than the training's stands behind the protocol: fixed_targets_books/yarn+none."""
-    protocol = row["protocol"]
-    if row["task"]:
-        protocol += f"_{row['task']}"
-    text = row["data"].partition("+")[0]  # without the task of a mix
-    if training_text not in (None, text):
-        protocol += f"_{text}"
-    extension = row["extension"]
-    for key, value in row["extension_args"].items():
-        if isinstance(value, int | float):
-            extension += f"_{key}{value:g}"
-    return f"{protocol}/{extension}+{row['scale_attention']}"
-
-
-def report_summary(report: "Report") -> dict[str, float]:
-    """Loss of each method at each length for wandb, in nats per token, and that above the floor."""
-    values = {}
-    points = [point for section in report.sections for point in section if point.window is None]
-    for point in points:
-        for evaluation, row, against_floor, _ in point.seeds:
-            text = training_text(report.origins[evaluation.origin].nested)
-            name = f"eval/{curve_name(row, text)}"
-            if row["nll"] is not None:
-                values[f"{name}/nll_at_{row['length']}"] = row["nll"]
-            if against_floor:
-                values[f"{name}/above_floor_at_{row['length']}"] = against_floor.difference
-    return values
-
-
-def log_curves(mirror: Any, training_text: str | None, rows: list[dict]) -> None:
-    """Log rows as points over eval/length, or over position/tokens."""
-    for row in rows:
-        if row["depth"] is not None:
-            continue  # the row over all depths has the same name
-        method = curve_name(row, training_text)
-        if row["position"] is None:
-            curve = f"eval/{method}"
-            point = {"eval/length": row["length"]}
-        else:
-            curve = f"position/{method}/{row['length']}"
-            point = {"position/tokens": row["position"]}
-        for name in SHOWN:
-            if row[name] is not None:
-                point[f"{curve}/{name}"] = row[name]
-        mirror.log(point)
-
-
-def log_table(mirror: Any, run: Run, training_text: str | None, fresh: list[dict]) -> None:
-    """Log the rows of all evaluations of a run, of which `fresh` replace stored ones.
-
-    They are one table, and charts over length: one for each protocol shows the loss, or the
-    accuracy of a task, of lines with two lengths or more. Its preset is on every server, and draws
-    the lines of all runs that are shown. So a line is named by its methods, seed and training."""
-    import wandb
-
-    replaced = {(row["eval_id"], row["length"]) for row in fresh}
-    stored = [row for row in stored_rows(run) if (row["eval_id"], row["length"]) not in replaced]
-    rows = stored + fresh
-    cells = [[_table_cell(row[name]) for name in COLUMNS] for row in rows]
-    table = wandb.Table(columns=list(COLUMNS), data=cells, allow_mixed_types=True)
-    mirror.log({"eval_rows": table})
-    for (quantity, protocol), lines in _charts(run, training_text, rows).items():
-        xs = [list(points) for points in lines.values()]
-        ys = [list(points.values()) for points in lines.values()]
-        unit = "share" if quantity == "accuracy" else "nats per token"
-        title = f"{quantity} by length: {protocol.replace('_', ' ')}, {unit}"
-        chart = wandb.plot.line_series(xs, ys, list(lines), title, "tokens", split_table=True)
-        mirror.log({f"{quantity}_by_length/{protocol}": chart})
-
-
-def _table_cell(value: object) -> object:
-    return json.dumps(value) if isinstance(value, dict) else value
-
-
-def _charts(
-    run: Run, training_text: str | None, rows: list[dict]
-) -> dict[tuple[str, str], dict[str, dict[int, float]]]:
-    """{(loss or accuracy, protocol): {line: {length: value}}} of lines with two lengths or more."""
-    charts: dict[tuple[str, str], dict[str, dict[int, float]]] = {}
-    for row in sorted(rows, key=lambda row: row["length"]):
-        quantity = "accuracy" if row["task"] else "loss"
-        value = row["accuracy"] if row["task"] else row["nll"]
-        if row["depth"] is not None or row["position"] is not None or value is None:
-            continue
-        protocol, _, methods = curve_name(row, training_text).partition("/")
-        line = f"{row['encoding']} {methods} s{row['seed']} {run.id[-10:][:4]}"
-        lines = charts.setdefault((quantity, protocol), {})
-        lines.setdefault(line, {})[row["length"]] = value
-    drawn = {}
-    for key, lines in charts.items():
-        long_lines = {line: points for line, points in lines.items() if len(points) > 1}
-        if long_lines:
-            drawn[key] = long_lines
-    return drawn
-
-
-def method_tags(config: dict) -> list[str]:
-    """Tags of a job's methods, such as "extension=yarn", each once.
-
-    A job may have a list of extensions and scales.
-    """
-    tags = []
-    for part in PARTS:
-        nodes = config.get(part) or []
-        for node in nodes if isinstance(nodes, list) else [nodes]:
-            tags.append(f"{part}={display_name(part, node)}"[:64])  # wandb allows no longer ones
-    return list(dict.fromkeys(tags))
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -25,97 +25,105 @@ from posbench.pretrained.weights import checked_tensors, their_name, unchanged
 from posbench.runs import provenance
 from posbench.runs.directory import Run
 
+ROTATED = (".q_proj.", ".k_proj.", ".q_gain", ".k_gain")  # parts of names: channels in pairs
+
 
 def take_checkpoint(
-    run: Run, cfg: JobConfig, vocab_size: int, device: str, fingerprint: str
+    run: Run, config: JobConfig, vocab_size: int, device: str, fingerprint: str
 ) -> None:
-    """Make a finished run of a checkpoint, which stays where it is. The caller holds the lock of
-    the run.
+    """Make a finished run of a checkpoint, which stays where it is.
 
-    Raises ConfigError when the files do not contain the tensors that their configuration describes,
-    RunError when they changed since the run's id was computed."""
-    began, path = time.perf_counter(), cfg.model.path
-    checkpoint, tensors = checkpoint_tensors(cfg, vocab_size)
+    The caller holds the lock of the run. Raises ConfigError when the files do not contain the
+    tensors that their configuration describes, RunError when they changed since the run's id was
+    computed.
+    """
+    began = time.perf_counter()
+    path = config.model.path
+    checkpoint, tensors = checkpoint_tensors(config, vocab_size)
     n_parameters = sum(math.prod(tensor.shape) for tensor in tensors.values())
-    kinds = Counter(tensor.dtype for tensor in tensors.values())
-    stored = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
-    said = (
+    dtypes = Counter(tensor.dtype for tensor in tensors.values())
+    stored = ", ".join(f"{count} {dtype}" for dtype, count in dtypes.most_common())
+    print(
         f"taking {run.id} from {path}: {n_parameters:,} parameters ({stored}), trained for"
-        f" {cfg.train.train_len} tokens"
+        f" {config.train.train_len} tokens",
+        file=sys.stderr,
+        flush=True,
     )
-    print(said, file=sys.stderr, flush=True)
-    digest = checkpoint.digest(cfg.cache_dir, again=True)
-    if digest != cfg.model.checkpoint["sha256"]:
+    digest = checkpoint.digest(config.cache_dir, again=True)
+    if digest != config.model.checkpoint["sha256"]:
         raise RunError(
             f"The weights in model.path={path} changed after {run.id} was named by them: run the"
             " same command again."
         )
-    run.write_config(cfg.as_dict())
-    run.write_provenance(provenance.collect_provenance(cfg.seed, device, fingerprint, n_parameters))
-    none = dict.fromkeys(("loss", "validation_loss", "tokens_per_second", "peak_mib"))
-    spent = {
+    run.write_config(config.as_dict())
+    run.write_provenance(
+        provenance.collect_provenance(config.seed, device, fingerprint, n_parameters)
+    )
+    summary = {
+        "loss": None,
+        "validation_loss": None,
+        "tokens_per_second": None,
+        "peak_mib": None,
         "steps": 0,
         "tokens": 0,
         "seconds": round(time.perf_counter() - began, 3),
         "compiled": False,
         "n_params": n_parameters,
+        "sha256": digest,
+        "checkpoint": config.model.checkpoint,
+        "stored": stored,
     }
-    run.write_summary(
-        {**none, **spent, "sha256": digest, "checkpoint": cfg.model.checkpoint, "stored": stored}
-    )
+    run.write_summary(summary)
 
 
-def checkpoint_tensors(cfg: JobConfig, vocab_size: int) -> tuple[Checkpoint, dict[str, LazyTensor]]:
-    """(checkpoint of a run's configuration, its tensors: by our names, or those of transformers
-    where that builds it).
+def checkpoint_tensors(
+    config: JobConfig, vocab_size: int
+) -> tuple[Checkpoint, dict[str, LazyTensor]]:
+    """(checkpoint of a run's configuration, {name: tensor}).
 
-    Raises ConfigError for damaged files, and as checked_tensors.
+    Names are ours, or those of transformers where that builds the model. Raises ConfigError for
+    damaged files, and as checked_tensors.
     """
-    checkpoint = find_checkpoint(cfg.model.path)
-    if outlined(cfg):
+    checkpoint = find_checkpoint(config.model.path)
+    if outlined(config):
         return checkpoint, checkpoint.tensors()
     with torch.device("meta"):
-        model = make_model(cfg, vocab_size)
-    return checkpoint, checked_tensors(checkpoint, model, cfg.model.tied)
+        model = make_model(config, vocab_size)
+    return checkpoint, checked_tensors(checkpoint, model, config.model.tied)
 
 
-def read_tensors(run: Run, cfg: JobConfig) -> Iterable[tuple[str, Tensor]]:
-    """(our name, tensor) of each of a finished run's weights, a tied matrix once, as they are
-    stored.
+def read_tensors(run: Run, config: JobConfig) -> Iterable[tuple[str, Tensor]]:
+    """(our name, tensor as stored) of each of a finished run's weights, a tied matrix once.
 
     Raises RunError for weights that are missing, or are not those of train.json.
     """
     sha256 = run.read_summary()["sha256"]
-    if not cfg.trains and not run.weights.exists():
-        unchanged(cfg.model.path, sha256)
-        _, stored = checkpoint_tensors(cfg, cfg.model.checkpoint["vocab_size"])
+    if not config.trains and not run.weights.exists():
+        unchanged(config.model.path, sha256)
+        _, stored = checkpoint_tensors(config, config.model.checkpoint["vocab_size"])
         return ((name, tensor.read()) for name, tensor in stored.items())
     check_weights(run.weights, sha256)
     return load_file(run.weights).items()
 
 
-def write_theirs(run: Run, cfg: JobConfig, to: Path, config: dict) -> dict:
-    """Write a run's weights under their names, with interleaved pairs (2c, 2c + 1) of q and k moved
-    to (c, c + D/2).
+def write_theirs(run: Run, config: JobConfig, to: Path, their_config: dict) -> dict:
+    """Write a run's weights by the names of transformers, and return the sizes for config.json.
 
-    Returns the sizes for config.json.
+    Interleaved pairs of channels (2c, 2c + 1) of q and k are moved to (c, c + D/2).
     """
-    D, interleaved = config["head_dim"], cfg.encoding.get("layout") == "interleaved"
+    D = their_config["head_dim"]
+    is_interleaved = config.encoding.get("layout") == "interleaved"
     order_D = torch.arange(D).unflatten(0, (-1, 2)).mT.flatten()
     tensors = {}
-    for name, tensor in read_tensors(run, cfg):
-        if interleaved and any(
-            part in name for part in (".q_proj.", ".k_proj.", ".q_gain", ".k_gain")
-        ):
+    for name, tensor in read_tensors(run, config):
+        if is_interleaved and any(part in name for part in ROTATED):
             tensor = tensor.unflatten(0, (-1, D))[:, order_D].flatten(0, 1)
-        if config["tie_word_embeddings"] and name == "lm_head.weight":
+        if their_config["tie_word_embeddings"] and name == "lm_head.weight":
             name = "embed_tokens.weight"
         tensors[their_name(name)] = tensor
     write_safetensors(to, tensors, {"format": "pt"})
-    table_VC, up_FC = (
-        tensors["model.embed_tokens.weight"],
-        tensors["model.layers.0.mlp.up_proj.weight"],
-    )
+    table_VC = tensors["model.embed_tokens.weight"]
+    up_FC = tensors["model.layers.0.mlp.up_proj.weight"]
     return {
         "vocab_size": len(table_VC),
         "intermediate_size": len(up_FC),

@@ -1,6 +1,4 @@
-"""Training of a job: its text, its weights or those that it begins with, and its parent before
-it.
-"""
+"""Training of a job: its text, the weights that it begins with, and its parent before it."""
 
 import sys
 from dataclasses import replace
@@ -20,10 +18,10 @@ from posbench.pretrained.outline import outlined
 from posbench.results.run_metadata import or_nothing
 from posbench.runs import directory as runs
 from posbench.runs import provenance
-from posbench.sweep import take_checkpoint as hf_weights
 from posbench.sweep.cells import EvaluationCell
 from posbench.sweep.jobs import Job
 from posbench.sweep.recorder import Recorder
+from posbench.sweep.take_checkpoint import take_checkpoint
 from posbench.training.checkpoint import remove_state
 from posbench.training.distributed import World
 from posbench.training.loop import fit
@@ -33,11 +31,13 @@ if TYPE_CHECKING:
 
 
 def corpus_of(job: Job) -> Corpus:
-    """Corpus of a job; for a finished training, only the scored splits. Raises RunError when the
-    text does not match the run's id.
+    """Corpus of a job; for a finished training, only the scored splits.
+
+    Raises RunError when the text does not match the run's id.
     """
     scored = {"test" if cell.evaluate.text else cell.evaluate.split for cell in job.cells}
-    splits = SPLITS if job.config.trains and not job.run.finished else scored or SPLITS
+    trains = job.config.trains and not job.run.finished
+    splits = SPLITS if trains or not scored else scored
     corpus = prepare(job.config.data, job.config.cache_dir, splits)
     if corpus.fingerprint != job.fingerprint:
         raise RunError(
@@ -48,10 +48,10 @@ def corpus_of(job: Job) -> Corpus:
 
 
 def finish_parent(job: Job, wait: bool, world: World) -> None:
-    """Train the parent of a child that has yet to begin. Raises Busy when another process trains it
-    (unless `wait`).
+    """Train the parent of a child that has yet to begin.
 
-    Raises ConfigError for several processes, which share one training alone.
+    Raises Busy when another process trains it (unless `wait`), ConfigError for several processes,
+    which share one training alone.
     """
     parent = job.parent
     if parent is None or job.run.finished:
@@ -67,52 +67,54 @@ def finish_parent(job: Job, wait: bool, world: World) -> None:
     with parent.run.lock(wait):
         if parent.run.finished:
             return
-        device, corpus = pick_device(parent.config.device), corpus_of(parent)
-        with Recorder(
-            parent.run, parent.config.log, recorded_config(parent, []), "train"
-        ) as recorder:
+        device = pick_device(parent.config.device)
+        corpus = corpus_of(parent)
+        wandb_config = recorded_config(parent, [])
+        with Recorder(parent.run, parent.config.log, wandb_config, "train") as recorder:
             train(parent, corpus, device, recorder, world)
 
 
 def tidy(run: runs.Run) -> None:
-    """Delete the state of a finished training, left by a process that was killed between its
-    summary and this.
-    """
+    """Delete the state of a finished training whose process was killed before it did so."""
     if run.finished:
         remove_state(run.state)
 
 
 def restore_config(job: Job) -> None:
-    """Write config.yaml of a finished training again if it is missing, since a training is of no
-    use without.
+    """Write config.yaml of a finished training again if it is missing.
 
-    The caller holds the lock of the run.
+    A training is of no use without. The caller holds the lock of the run.
     """
     if not job.run.finished or job.run.has_config:
         return
-    parent = (
-        or_nothing(read_json, job.run.provenance).get("parent") or job.config.train.parent
-    )  # which names the parent's weights too
-    job.run.write_config(
-        replace(job.config, train=replace(job.config.train, parent=parent)).as_dict()
-    )
+    # the provenance names the parent's weights too
+    parent = or_nothing(read_json, job.run.provenance).get("parent") or job.config.train.parent
+    _write_config(job, parent)
     print(f"{job.run.config} was missing: it is written again", file=sys.stderr, flush=True)
 
 
+def _write_config(job: Job, parent: dict | None) -> None:
+    """Write config.yaml of a training that began with the weights of `parent`."""
+    train_config = replace(job.config.train, parent=parent)
+    job.run.write_config(replace(job.config, train=train_config).as_dict())
+
+
 def recorded_config(job: Job, cells: list[EvaluationCell]) -> dict:
-    """Configuration for wandb: all methods of the evaluations, the data fingerprint and the
-    commit.
-    """
-    chosen = {}
+    """Configuration for wandb: all methods of the evaluations, data fingerprint and commit."""
+    methods = {}
     for part in ("extension", "scale_attention"):
-        nodes = [getattr(cell, part) for cell in cells if not cell.reference] or [
-            getattr(job.config, part)
-        ]
-        distinct = [node for i, node in enumerate(nodes) if node not in nodes[:i]]
-        chosen[part] = distinct if len(distinct) > 1 else distinct[0]
+        nodes = []
+        for cell in cells:
+            node = getattr(cell, part)
+            if not cell.reference and node not in nodes:
+                nodes.append(node)
+        if not nodes:
+            methods[part] = getattr(job.config, part)
+        else:
+            methods[part] = nodes if len(nodes) > 1 else nodes[0]
     return {
         **job.config.as_dict(),
-        **chosen,
+        **methods,
         "data_fingerprint": job.fingerprint,
         "commit": provenance.commit(),
     }
@@ -121,28 +123,25 @@ def recorded_config(job: Job, cells: list[EvaluationCell]) -> dict:
 def train(
     job: Job, corpus: Corpus, device: str, recorder: Recorder | None, world: World
 ) -> "GPT | Reader":
-    """Model of a job: its checkpoint, or its training made or finished. Only the main process has a
-    `recorder`.
+    """Model of a job: its checkpoint, or its training, which begins or goes on here.
+
+    Only the main process has a `recorder`.
     """
     if not job.config.trains:
-        hf_weights.take_checkpoint(job.run, job.config, corpus.vocab_size, device, job.fingerprint)
+        take_checkpoint(job.run, job.config, corpus.vocab_size, device, job.fingerprint)
         return load_model(job.run, job.config, corpus.vocab_size, device)
-    model, begun = _begin(job, corpus.vocab_size, device)
+    parent = _parent_with_hash(job)
+    model = _first_model(job, corpus.vocab_size, device)
     if world.main:
+        _write_config(job, parent)
         n_parameters = sum(parameter.numel() for parameter in model.parameters())
-        job.run.write_config(
-            replace(job.config, train=replace(job.config.train, parent=begun)).as_dict()
-        )
-        found = provenance.collect_provenance(
+        origin = provenance.collect_provenance(
             job.config.seed, device, job.fingerprint, n_parameters
         )
-        found = {
-            **found,
-            "processes": world.size,
-            "backend": world.backend(device),
-            **({"parent": begun} if begun else {}),
-        }
-        job.run.write_provenance(found, resumed=job.run.has_state)
+        origin |= {"processes": world.size, "backend": world.backend(device)}
+        if parent:
+            origin["parent"] = parent
+        job.run.write_provenance(origin, resumed=job.run.has_state)
     fit(
         model,
         corpus,
@@ -158,39 +157,48 @@ def train(
     return model
 
 
-def _begin(job: Job, vocab_size: int, device: str) -> tuple["GPT | Reader", dict | None]:
-    """(model before its first step, what is noted of its parent). Raises RunError without the
-    parent that a child began with.
+def _parent_run(job: Job) -> runs.Run:
+    """Run of the parent that the configuration of a child names."""
+    if job.parent:
+        return job.parent.run
+    return runs.Run(job.run.path.parent / job.config.train.parent["run_id"])
+
+
+def _parent_with_hash(job: Job) -> dict | None:
+    """Parent in the configuration of a child, with the hash of its weights; None without a parent.
+
+    Raises RunError without the parent that a child began with.
     """
-    noted = job.config.train.parent
-    if not noted:
-        return make_model(job.config, vocab_size).to(device), None
-    run = job.parent.run if job.parent else runs.Run(job.run.path.parent / noted["run_id"])
+    parent = job.config.train.parent
+    if not parent:
+        return None
+    run = _parent_run(job)
     if not run.finished:
         raise RunError(
             f"{job.run.id} begins with the weights of {run.path}, which holds no finished training:"
             " train that first."
         )
-    known = (
-        (job.run.read_config()["train"].get("parent") or {}).get("sha256")
-        if job.run.has_config
-        else None
-    )
-    found = run.read_summary()["sha256"]
-    if known not in (None, found):
+    sha256 = run.read_summary()["sha256"]
+    earlier_parent = job.run.read_config()["train"].get("parent") if job.run.has_config else None
+    earlier_sha256 = (earlier_parent or {}).get("sha256")
+    if earlier_sha256 not in (None, sha256):
         raise RunError(
             f"{run.path} has changed since {job.run.id} began with its weights (SHA-256"
-            f" {found[:12]}..., {known[:12]}... then): restore it, or delete {job.run.path} to"
-            " fine-tune anew."
+            f" {sha256[:12]}..., {earlier_sha256[:12]}... then): restore it, or delete"
+            f" {job.run.path} to fine-tune anew."
         )
-    noted, parent_cfg = (
-        {**noted, "sha256": found},
-        job.parent.config if job.parent else trained_config(run),
-    )
+    return {**parent, "sha256": sha256}
+
+
+def _first_model(job: Job, vocab_size: int, device: str) -> "GPT | Reader":
+    """Model of a training before its first step."""
+    if not job.config.train.parent:
+        return make_model(job.config, vocab_size).to(device)
+    run = _parent_run(job)
+    parent_config = job.parent.config if job.parent else trained_config(run)
     if outlined(job.config):
-        return read_theirs(files_of(run, parent_cfg), job.config, device).requires_grad_(
-            True
-        ), noted
+        reader = read_theirs(files_of(run, parent_config), job.config, device)
+        return reader.requires_grad_(True)
     model = make_model(job.config, vocab_size)
-    inherit(model, load_model(run, parent_cfg, vocab_size, "cpu"), job.config.train.frozen)
-    return model.to(device), noted
+    inherit(model, load_model(run, parent_config, vocab_size, "cpu"), job.config.train.frozen)
+    return model.to(device)

@@ -15,8 +15,8 @@ from posbench.report.report import collect
 from posbench.runs.directory import Run
 from posbench.runs.plain_yaml import read_yaml
 from posbench.runs.rows import make_row
-from posbench.sweep import recorder
-from posbench.sweep.recorder import Recorder, report_summary, wandb_mode
+from posbench.sweep import recorder, wandb_content
+from posbench.sweep.recorder import Recorder, wandb_mode
 
 CONFIG = {"encoding": {"_target_": "posbench.encodings.rope.Rope"}, "seed": 0}
 
@@ -140,7 +140,9 @@ def test_names_of_curves():
         for window in (None, 32)
     ]
     changes = [*windows, *({"data": name} for name in ("pysource", "pysource+mqar", "books"))]
-    assert [recorder.curve_name(make_row(**VALUES | change), "pysource") for change in changes] == [
+    assert [
+        wandb_content.curve_name(make_row(**VALUES | change), "pysource") for change in changes
+    ] == [
         "fixed_targets/recompute_window+none",
         "fixed_targets/recompute_window_window32+none",
         "fixed_targets/yarn+none",
@@ -170,7 +172,7 @@ def test_pictures_are_drawn_from_the_rows_of_the_run(tmp_path):
     ]
     losses = [floor_N + 0.25 * i for i in range(4)]
     paths.append(write_eval(tmp_path, "rope", "ntk", "none", losses, LENGTHS, args={}))
-    pictures = recorder.draw_pictures(collect(paths, "a run", ""), tmp_path)
+    pictures = wandb_content.draw_pictures(collect(paths, "a run", ""), tmp_path)
     assert [path.name for path in pictures] == ["loss.png"]
     assert pictures[0].read_bytes().startswith(b"\x89PNG")
 
@@ -199,10 +201,10 @@ def test_the_summary_has_each_length_and_its_difference_to_the_floor(tmp_path):
             args={"multiplier": 2.0},
         )
     )
-    found = report_summary(collect(paths, "", ""))
+    summary = wandb_content.report_summary(collect(paths, "", ""))
     shown = {
         key: value
-        for key, value in found.items()
+        for key, value in summary.items()
         if "/ntk_multiplier2+none/" in key and key.endswith(f"_{LENGTHS[-1]}")
     }
     name = "eval/fixed_targets/ntk_multiplier2+none"
@@ -229,10 +231,17 @@ def hanging(**options):
     time.sleep(60)
 
 
-@pytest.mark.parametrize("mode", ["online", "offline"])
-@pytest.mark.parametrize(("init", "reason"), [(raising, "no key"), (hanging, "no answer in 0.2 s")])
+@pytest.mark.parametrize(
+    ("mode", "init", "tried", "reason"),
+    [
+        ("online", raising, "offline", "no key"),  # offline is tried after it
+        ("offline", raising, "offline", "no key"),
+        ("online", hanging, "online", "no answer in 0.2 s"),
+        ("offline", hanging, "offline", "no answer in 0.2 s"),
+    ],
+)
 def test_a_wandb_that_does_not_start_costs_a_line(
-    run, fake, monkeypatch, capfd, init, reason, mode
+    run, fake, monkeypatch, capfd, mode, init, tried, reason
 ):
     monkeypatch.setattr(recorder, "PATIENCE", 0.1)
     fake.init = init
@@ -240,11 +249,30 @@ def test_a_wandb_that_does_not_start_costs_a_line(
         job.train(1, loss=2.0)
         job.rows([make_row(**VALUES)])
         job.image("nothing.png")
-    said = capfd.readouterr().err.splitlines()
-    assert said == [
-        f"wandb could not start {mode} ({reason}); going on with files only in {run.path}"
+    lines = capfd.readouterr().err.splitlines()
+    assert lines == [
+        f"wandb could not start {tried} ({reason}); going on with files only in {run.path}"
     ]
     assert json.loads(run.train_log.read_text()) == {"step": 1, "loss": 2.0}
+
+
+def test_a_server_that_refuses_leaves_an_offline_run_and_a_line(run, fake, capfd):
+    accepted = fake.init
+
+    def refused(**options):
+        return raising() if options["mode"] == "online" else accepted(**options)
+
+    fake.init = refused
+    with Recorder(run, LogConfig(mode="online"), CONFIG, "train") as job:
+        job.train(1, loss=2.0)
+    assert [options["mode"] for options in fake.asked] == ["offline"]
+    assert fake.started[0].logged == [{"train/loss": 2.0}] and fake.started[0].exit_code == 0
+    (line,) = capfd.readouterr().err.splitlines()
+    folder = run.path.parent / ".wandb"
+    assert (
+        line
+        == f"wandb could not start online (no key); going on offline, for wandb sync, in {folder}"
+    )
 
 
 def test_tags_name_every_method_of_a_job(run, fake):

@@ -294,7 +294,7 @@ def test_a_network_lost_midway_costs_seconds_and_nothing_else(run, environment):
 
 
 @pytest.mark.parametrize("trouble", ["nobody", pytest.param("denied", marks=pytest.mark.slow)])
-def test_a_server_that_cannot_be_used_costs_a_line(run, environment, trouble):
+def test_a_server_that_cannot_be_used_leaves_an_offline_run(run, environment, trouble):
     environment["WANDB_MODE"] = "online"
     with serving(lambda path: 401) as server:
         environment["WANDB_BASE_URL"] = server.url if trouble == "denied" else "http://127.0.0.1:9"
@@ -303,5 +303,23 @@ def test_a_server_that_cannot_be_used_costs_a_line(run, environment, trouble):
     assert time.monotonic() - began < 40
     (line,) = err.splitlines()
     assert line.startswith("wandb could not start online (")
-    assert line.endswith(f"going on with files only in {run.path}")
+    assert line.endswith(f"going on offline, for wandb sync, in {run.path.parent / '.wandb'}")
     assert len(run.train_log.read_text().splitlines()) == 3
+    with serving() as other:
+        sync(environment, other, *(path for path in folders(run) if "offline-run" in path.name))
+    (name,) = other.runs  # a server may know the training's own run from before
+    assert name.startswith(f"{ID}-train-") and other.runs[name]["settings"]["groupName"] == "grid"
+    assert steps(other, name) == [1, 2, 3] and other.runs[name]["exitcode"] == 0
+
+
+@pytest.mark.slow
+def test_a_training_resumed_offline_is_synced_into_its_run(run, environment):
+    kill_after(start(run, environment, last=10_000, pause=0.05), 40)
+    end(start(run, environment, first=41, last=50))
+    with serving() as server:
+        for folder in folders(run):
+            sync(environment, server, folder)
+    assert list(server.runs) == [ID]
+    assert steps(server)[-10:] == list(range(41, 51))
+    before = steps(server)[:-10]  # the killed file lacks its last second or so
+    assert before == list(range(1, len(before) + 1)) and len(before) >= 10

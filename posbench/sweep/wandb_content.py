@@ -1,0 +1,171 @@
+"""Content of a run in wandb: curves, one table of all rows, charts over length, pictures."""
+
+import contextlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from posbench.common.errors import ConfigError, RunError
+from posbench.config.names import display_name
+from posbench.runs.columns import COLUMNS
+from posbench.runs.directory import Run
+from posbench.runs.rows import read_eval
+
+if TYPE_CHECKING:
+    from posbench.report.report import Report
+
+SHOWN = ("nll", "ppl", "bpb", "accuracy")
+PARTS = ("encoding", "extension", "scale_attention")
+PICTURE_DPI = 150
+
+
+def log_curves(mirror: Any, training_text: str | None, rows: list[dict]) -> None:
+    """Log rows as points over eval/length, or over position/tokens."""
+    for row in rows:
+        if row["depth"] is not None:
+            continue  # the row over all depths has the same name
+        method = curve_name(row, training_text)
+        if row["position"] is None:
+            curve = f"eval/{method}"
+            point = {"eval/length": row["length"]}
+        else:
+            curve = f"position/{method}/{row['length']}"
+            point = {"position/tokens": row["position"]}
+        for name in SHOWN:
+            if row[name] is not None:
+                point[f"{curve}/{name}"] = row[name]
+        mirror.log(point)
+
+
+def log_table(mirror: Any, run: Run, training_text: str | None, fresh: list[dict]) -> None:
+    """Log the rows of all evaluations of a run, of which `fresh` replace stored ones.
+
+    They are one table, and charts over length: one for each protocol shows the loss, or the
+    accuracy of a task, of lines with two lengths or more. Its preset is on every server, and draws
+    the lines of all runs that are shown. So a line is named by its methods, seed and training."""
+    import wandb
+
+    replaced = {(row["eval_id"], row["length"]) for row in fresh}
+    stored = [row for row in stored_rows(run) if (row["eval_id"], row["length"]) not in replaced]
+    rows = stored + fresh
+    cells = [[_table_cell(row[name]) for name in COLUMNS] for row in rows]
+    table = wandb.Table(columns=list(COLUMNS), data=cells, allow_mixed_types=True)
+    mirror.log({"eval_rows": table})
+    for (quantity, protocol), lines in _charts(run, training_text, rows).items():
+        xs = [list(points) for points in lines.values()]
+        ys = [list(points.values()) for points in lines.values()]
+        unit = "share" if quantity == "accuracy" else "nats per token"
+        title = f"{quantity} by length: {protocol.replace('_', ' ')}, {unit}"
+        chart = wandb.plot.line_series(xs, ys, list(lines), title, "tokens", split_table=True)
+        mirror.log({f"{quantity}_by_length/{protocol}": chart})
+
+
+def _table_cell(value: object) -> object:
+    return json.dumps(value) if isinstance(value, dict) else value
+
+
+def _charts(
+    run: Run, training_text: str | None, rows: list[dict]
+) -> dict[tuple[str, str], dict[str, dict[int, float]]]:
+    """{(loss or accuracy, protocol): {line: {length: value}}} of lines with two lengths or more."""
+    charts: dict[tuple[str, str], dict[str, dict[int, float]]] = {}
+    for row in sorted(rows, key=lambda row: row["length"]):
+        quantity = "accuracy" if row["task"] else "loss"
+        value = row["accuracy"] if row["task"] else row["nll"]
+        if row["depth"] is not None or row["position"] is not None or value is None:
+            continue
+        protocol, _, methods = curve_name(row, training_text).partition("/")
+        line = f"{row['encoding']} {methods} s{row['seed']} {run.id[-10:][:4]}"
+        lines = charts.setdefault((quantity, protocol), {})
+        lines.setdefault(line, {})[row["length"]] = value
+    drawn = {}
+    for key, lines in charts.items():
+        long_lines = {line: points for line, points in lines.items() if len(points) > 1}
+        if long_lines:
+            drawn[key] = long_lines
+    return drawn
+
+
+def report_summary(report: "Report") -> dict[str, float]:
+    """Loss of each method at each length for wandb, in nats per token, and that above the floor."""
+    values = {}
+    points = [point for section in report.sections for point in section if point.window is None]
+    for point in points:
+        for evaluation, row, against_floor, _ in point.seeds:
+            text = training_text(report.origins[evaluation.origin].nested)
+            name = f"eval/{curve_name(row, text)}"
+            if row["nll"] is not None:
+                values[f"{name}/nll_at_{row['length']}"] = row["nll"]
+            if against_floor:
+                values[f"{name}/above_floor_at_{row['length']}"] = against_floor.difference
+    return values
+
+
+def draw_pictures(report: "Report", folder: Path) -> list[Path]:
+    """Pictures of losses by length and by position, and of accuracies, of what was measured.
+
+    They are what posbench.plot draws of a frame without further words.
+    """
+    from posbench.report.frame import frame
+    from posbench.report.plot import Options, draw_figure
+    from posbench.report.records import CurvePoint, Score
+
+    points = frame([point for section in report.sections for point in section], CurvePoint)
+    scores = frame([score for section in report.scores for score in section], Score)
+    paths = []
+    for name, table, options in (
+        ("loss", points, Options(title=report.title)),
+        ("loss_by_position", points, Options(x="position", title=report.title)),
+        ("accuracy", scores, Options(title=report.title)),
+    ):
+        with contextlib.suppress(ConfigError):  # nothing of this kind was measured
+            figure, _ = draw_figure(table, options)
+            path = folder / f"{name}.png"
+            figure.savefig(path, dpi=PICTURE_DPI)
+            paths.append(path)
+    return paths
+
+
+def stored_rows(run: Run) -> list[dict]:
+    """Rows of all evaluations of a run. Damaged files are skipped."""
+    rows = []
+    for path in run.eval_files():
+        with contextlib.suppress(RunError):
+            rows += read_eval(path)
+    return rows
+
+
+def curve_name(row: dict, training_text: str | None) -> str:
+    """Name of a curve: protocol and methods, such as fixed_targets/ntk_multiplier2+log_n.
+
+    Another text than the training's stands behind the protocol: fixed_targets_books/yarn+none."""
+    protocol = row["protocol"]
+    if row["task"]:
+        protocol += f"_{row['task']}"
+    text = row["data"].partition("+")[0]  # without the task of a mix
+    if training_text not in (None, text):
+        protocol += f"_{text}"
+    extension = row["extension"]
+    for key, value in row["extension_args"].items():
+        if isinstance(value, int | float):
+            extension += f"_{key}{value:g}"
+    return f"{protocol}/{extension}+{row['scale_attention']}"
+
+
+def training_text(config: dict) -> str | None:
+    """Name of the text in a training's configuration; None without one."""
+    data = config.get("data")
+    return data.get("name") if isinstance(data, dict) else None
+
+
+def method_tags(config: dict) -> list[str]:
+    """Tags of a job's methods, such as "extension=yarn", each once.
+
+    A job may have a list of extensions and scales.
+    """
+    tags = []
+    for part in PARTS:
+        nodes = config.get(part) or []
+        for node in nodes if isinstance(nodes, list) else [nodes]:
+            tags.append(f"{part}={display_name(part, node)}"[:64])  # wandb allows no longer ones
+    return list(dict.fromkeys(tags))
