@@ -85,6 +85,18 @@ def test_several_lengths_are_drawn_evenly_and_fill_the_step():
     assert long[:first_epoch].tolist() == batches.windows[50].first_tokens(0, first_epoch).tolist()
 
 
+def test_another_seed_draws_other_lengths():
+    tokens = numbered(3000)
+    drawn = {
+        tuple(
+            Batches(tokens, [10, 50], 100, seed, bos=None).at(step)[0].shape[1]
+            for step in range(40)
+        )
+        for seed in range(3)
+    }
+    assert len(drawn) == 3
+
+
 def test_bos_is_put_in_front_of_every_window():
     inputs, targets = Batches(numbered(40, 40), [10], 40, seed=0, bos=999).at(3)
     assert (inputs[:, 0] == 999).all() and inputs[:, 1:].equal(targets[:, :-1])

@@ -134,8 +134,9 @@ def test_an_evaluation_is_its_targets_and_methods_not_its_lengths():
     others |= {
         eval_id("fixed_targets", NONE, LOG_N, EVALUATE, "r"),
         eval_id("fixed_targets", NONE, NONE, EVALUATE, "q"),
+        eval_id("fixed_targets", NONE, NONE, EVALUATE, "r", version=2),
     }
-    assert len({base, *others}) == 1 + len(changed) + 4
+    assert len({base, *others}) == 1 + len(changed) + 5
 
 
 def test_names_of_methods():
