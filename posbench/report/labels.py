@@ -36,7 +36,8 @@ class Labels:
     """Labels (encoding, extension, scale_attention) of rows among `rows`.
 
     Methods are named by `closest_yaml`. An argument appears only if two of `rows` differ in it, and
-    not at its value in configs/: beside `ntk multiplier=2.0` the default is plain `ntk`. `variants`
+    not at its value in configs/: beside `ntk multiplier=2.0` the default is plain `ntk`. With
+    `all_arguments`, those at another value than in configs/ appear whatever `rows` are. `variants`
     ({run_id: {key: words}}) tells apart trainings of one encoding, whose `steps` are given by
     run_id. A fine-tuned run names its parent's family, and the extension that it was fine-tuned
     with: `yarn (trained in)`."""
@@ -46,7 +47,9 @@ class Labels:
         rows: Iterable[dict],
         variants: Mapping[str, Mapping[str, str]] | None = None,
         steps: Mapping[str, int] | None = None,
+        all_arguments: bool = False,
     ):
+        self.all_arguments = all_arguments
         self.variants = variants or {}
         self.steps: dict[str, int] = {}  # of the runs whose labels name them
         for run_id, words in self.variants.items():
@@ -110,7 +113,8 @@ class Labels:
         for key, value in sorted(args.items()):
             if usual.get(key, ABSENT) == value:
                 continue
-            if any(other.get(key, ABSENT) != value for other in self.args[group, method]):
+            others = self.args[group, method]
+            if self.all_arguments or any(other.get(key, ABSENT) != value for other in others):
                 words.append(f"{key}={short_value(value)}")
         return " ".join(words)
 

@@ -1,17 +1,23 @@
-"""Content of a run in wandb: curves, one table of all rows, charts over length, pictures."""
+"""Content of a run in wandb: curves, one table of all rows, charts over length, pictures.
+
+Lines have the names that tables give them, with every argument that is not at its value in
+configs/, so that a name does not depend on what else was measured.
+"""
 
 import contextlib
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.config.names import display_name
+from posbench.report.labels import Labels
 from posbench.runs.columns import COLUMNS
 from posbench.runs.directory import Run
 from posbench.runs.rows import read_eval
 
 if TYPE_CHECKING:
+    import wandb
     from posbench.report.report import Report
 
 SHOWN = ("nll", "ppl", "bpb", "accuracy")
@@ -19,45 +25,42 @@ PARTS = ("encoding", "extension", "scale_attention")
 PICTURE_DPI = 150
 
 
-def log_curves(mirror: Any, training_text: str | None, rows: list[dict]) -> None:
+def log_curves(wandb_run: "wandb.Run", rows: list[dict], training_text: str | None) -> None:
     """Log rows as points over eval/length, or over position/tokens."""
     for row in rows:
         if row["depth"] is not None:
             continue  # the row over all depths has the same name
-        method = curve_name(row, training_text)
+        name = curve_name(row, training_text)
         if row["position"] is None:
-            curve = f"eval/{method}"
+            curve = f"eval/{name}"
             point = {"eval/length": row["length"]}
         else:
-            curve = f"position/{method}/{row['length']}"
+            curve = f"position/{name}/{row['length']}"
             point = {"position/tokens": row["position"]}
-        for name in SHOWN:
-            if row[name] is not None:
-                point[f"{curve}/{name}"] = row[name]
-        mirror.log(point)
+        for column in SHOWN:
+            if row[column] is not None:
+                point[f"{curve}/{column}"] = row[column]
+        wandb_run.log(point)
 
 
-def log_table(mirror: Any, run: Run, training_text: str | None, fresh: list[dict]) -> None:
-    """Log the rows of all evaluations of a run, of which `fresh` replace stored ones.
+def log_table(wandb_run: "wandb.Run", rows: list[dict], training_text: str | None) -> None:
+    """Log rows as one table, and as charts over length.
 
-    They are one table, and charts over length: one for each protocol shows the loss, or the
-    accuracy of a task, of lines with two lengths or more. Its preset is on every server, and draws
-    the lines of all runs that are shown. So a line is named by its methods, seed and training."""
+    One chart for each protocol shows the loss, or the accuracy of a task, of lines with two lengths
+    or more. Its preset is on every server, and draws the lines of all runs that are shown. So a
+    line is named by its methods, seed and training."""
     import wandb
 
-    replaced = {(row["eval_id"], row["length"]) for row in fresh}
-    stored = [row for row in stored_rows(run) if (row["eval_id"], row["length"]) not in replaced]
-    rows = stored + fresh
     cells = [[_table_cell(row[name]) for name in COLUMNS] for row in rows]
     table = wandb.Table(columns=list(COLUMNS), data=cells, allow_mixed_types=True)
-    mirror.log({"eval_rows": table})
-    for (quantity, protocol), lines in _charts(run, training_text, rows).items():
+    wandb_run.log({"eval_rows": table})
+    for (quantity, protocol), lines in _charts(rows, training_text).items():
         xs = [list(points) for points in lines.values()]
         ys = [list(points.values()) for points in lines.values()]
         unit = "share" if quantity == "accuracy" else "nats per token"
         title = f"{quantity} by length: {protocol.replace('_', ' ')}, {unit}"
         chart = wandb.plot.line_series(xs, ys, list(lines), title, "tokens", split_table=True)
-        mirror.log({f"{quantity}_by_length/{protocol}": chart})
+        wandb_run.log({f"{quantity}_by_length/{protocol}": chart})
 
 
 def _table_cell(value: object) -> object:
@@ -65,7 +68,7 @@ def _table_cell(value: object) -> object:
 
 
 def _charts(
-    run: Run, training_text: str | None, rows: list[dict]
+    rows: list[dict], training_text: str | None
 ) -> dict[tuple[str, str], dict[str, dict[int, float]]]:
     """{(loss or accuracy, protocol): {line: {length: value}}} of lines with two lengths or more."""
     charts: dict[tuple[str, str], dict[str, dict[int, float]]] = {}
@@ -75,7 +78,7 @@ def _charts(
         if row["depth"] is not None or row["position"] is not None or value is None:
             continue
         protocol, _, methods = curve_name(row, training_text).partition("/")
-        line = f"{row['encoding']} {methods} s{row['seed']} {run.id[-10:][:4]}"
+        line = f"{methods} s{row['seed']} {row['run_id'][-10:][:4]}"
         lines = charts.setdefault((quantity, protocol), {})
         lines.setdefault(line, {})[row["length"]] = value
     drawn = {}
@@ -126,6 +129,13 @@ def draw_pictures(report: "Report", folder: Path) -> list[Path]:
     return paths
 
 
+def log_pictures(wandb_run: "wandb.Run", paths: list[Path]) -> None:
+    """Log pictures that are on disk, each by its name."""
+    import wandb
+
+    wandb_run.log({path.stem: wandb.Image(str(path)) for path in paths})
+
+
 def stored_rows(run: Run) -> list[dict]:
     """Rows of all evaluations of a run. Damaged files are skipped."""
     rows = []
@@ -136,20 +146,18 @@ def stored_rows(run: Run) -> list[dict]:
 
 
 def curve_name(row: dict, training_text: str | None) -> str:
-    """Name of a curve: protocol and methods, such as fixed_targets/ntk_multiplier2+log_n.
+    """Name of a curve: protocol and methods, such as "fixed_targets/rope ntk multiplier=4.0".
 
-    Another text than the training's stands behind the protocol: fixed_targets_books/yarn+none."""
+    Another text than the training's stands behind the protocol: "fixed_targets_books/rope yarn"."""
     protocol = row["protocol"]
     if row["task"]:
         protocol += f"_{row['task']}"
     text = row["data"].partition("+")[0]  # without the task of a mix
     if training_text not in (None, text):
         protocol += f"_{text}"
-    extension = row["extension"]
-    for key, value in row["extension_args"].items():
-        if isinstance(value, int | float):
-            extension += f"_{key}{value:g}"
-    return f"{protocol}/{extension}+{row['scale_attention']}"
+    encoding, *others = Labels((), all_arguments=True)({**row, "task": None})
+    parts = [encoding, *(part for part in others if part != "none")]
+    return f"{protocol}/{' '.join(parts)}"
 
 
 def training_text(config: dict) -> str | None:

@@ -6,6 +6,7 @@ import types
 
 import numpy as np
 import pytest
+from conftest import node
 from synthetic import LENGTHS, TARGETS, write_eval
 from test_rows import VALUES, stored
 
@@ -15,8 +16,9 @@ from posbench.report.report import collect
 from posbench.runs.directory import Run
 from posbench.runs.plain_yaml import read_yaml
 from posbench.runs.rows import make_row
-from posbench.sweep import recorder, wandb_content
-from posbench.sweep.recorder import Recorder, wandb_mode
+from posbench.sweep import wandb_content, wandb_mirror
+from posbench.sweep.recorder import Recorder
+from posbench.sweep.wandb_mirror import wandb_mode
 
 CONFIG = {"encoding": {"_target_": "posbench.encodings.rope.Rope"}, "seed": 0}
 
@@ -139,15 +141,30 @@ def test_names_of_curves():
         {"extension": "recompute_window", "extension_args": {"window": window}}
         for window in (None, 32)
     ]
-    changes = [*windows, *({"data": name} for name in ("pysource", "pysource+mqar", "books"))]
+    usual = {"extension_args": node("extension", "yarn")}
+    texts = [usual | {"data": name} for name in ("pysource", "pysource+mqar", "books")]
+    none = {"extension": "none", "extension_args": {}}
+    others = [
+        usual | {"extension_args": {**usual["extension_args"], "alpha": 2.0}},
+        usual | {"scale_attention": "log_n"},
+        none,
+        none | {"task": "mqar", "protocol": "accuracy"},
+        none | {"encoding": "none", "encoding_args": {}},
+    ]
+    changes = [*windows, *texts, *others]
     assert [
         wandb_content.curve_name(make_row(**VALUES | change), "pysource") for change in changes
     ] == [
-        "fixed_targets/recompute_window+none",
-        "fixed_targets/recompute_window_window32+none",
-        "fixed_targets/yarn+none",
-        "fixed_targets/yarn+none",
-        "fixed_targets_books/yarn+none",
+        "fixed_targets/rope recompute_window",
+        "fixed_targets/rope recompute_window window=32",
+        "fixed_targets/rope yarn",
+        "fixed_targets/rope yarn",
+        "fixed_targets_books/rope yarn",
+        "fixed_targets/rope yarn alpha=2.0",
+        "fixed_targets/rope yarn log_n",
+        "fixed_targets/rope",
+        "accuracy_mqar/rope",
+        "fixed_targets/none",
     ]
 
 
@@ -156,10 +173,12 @@ def test_an_evaluation_adds_to_the_run_of_its_training(run, fake):
     config = {**CONFIG, "extension": {"_target_": "posbench.extensions.ntk.Ntk"}}
     with Recorder(run, LogConfig(mode="online", group="g"), config, "evaluate") as job:
         job.rows([make_row(**VALUES)])
+        stored(run)
+        job.show_results()
     (options,), (mirror,) = fake.asked, fake.started
     assert (options["id"], options["group"], options["resume"]) == (run.id, "g", "allow")
     assert mirror.tags == ("train", "evaluate", "encoding=rope", "extension=ntk")
-    curve, table = mirror.logged
+    curve, table, *_ = mirror.logged
     assert "eval/length" in curve and len(table["eval_rows"]["data"]) == 2
 
 
@@ -205,9 +224,9 @@ def test_the_summary_has_each_length_and_its_difference_to_the_floor(tmp_path):
     shown = {
         key: value
         for key, value in summary.items()
-        if "/ntk_multiplier2+none/" in key and key.endswith(f"_{LENGTHS[-1]}")
+        if "/rope ntk multiplier=2.0/" in key and key.endswith(f"_{LENGTHS[-1]}")
     }
-    name = "eval/fixed_targets/ntk_multiplier2+none"
+    name = "eval/fixed_targets/rope ntk multiplier=2.0"
     assert shown == {
         f"{name}/nll_at_{LENGTHS[-1]}": 3.75,
         f"{name}/above_floor_at_{LENGTHS[-1]}": 0.75,
@@ -236,19 +255,19 @@ def hanging(**options):
     [
         ("online", raising, "offline", "no key"),  # offline is tried after it
         ("offline", raising, "offline", "no key"),
-        ("online", hanging, "online", "no answer in 0.2 s"),
+        ("online", hanging, "offline", "no answer in 0.2 s"),
         ("offline", hanging, "offline", "no answer in 0.2 s"),
     ],
 )
 def test_a_wandb_that_does_not_start_costs_a_line(
     run, fake, monkeypatch, capfd, mode, init, tried, reason
 ):
-    monkeypatch.setattr(recorder, "PATIENCE", 0.1)
+    monkeypatch.setattr(wandb_mirror, "PATIENCE", 0.1)
     fake.init = init
     with Recorder(run, LogConfig(mode=mode), CONFIG, "train") as job:
         job.train(1, loss=2.0)
         job.rows([make_row(**VALUES)])
-        job.image("nothing.png")
+        job.show_results()
     lines = capfd.readouterr().err.splitlines()
     assert lines == [
         f"wandb could not start {tried} ({reason}); going on with files only in {run.path}"

@@ -12,22 +12,25 @@ from pathlib import Path
 from urllib.parse import quote
 
 import forked
+import numpy as np
 import pytest
-from test_rows import VALUES, stored
+from synthetic import TARGETS, write_eval
+from test_rows import stored
 from wandb_server import serving, silence
 
 from posbench.runs.directory import Run
-from posbench.runs.rows import make_row
+from posbench.runs.rows import read_eval
 
 WANDB = Path(sys.executable).parent / "wandb"
 ID = "rope-64-s0-0123456789"
+PLAIN = {"extension": "none", "extension_args": {}, "run_id": ID, "protocol": "by_position"}
 JOB = """
 import json, sys, time
-from posbench.sweep import recorder
+from posbench.sweep import recorder, wandb_mirror
 from posbench.config.schema import LogConfig
 from posbench.runs.directory import Run
-path, job_type, first, last, pause, rows, image, ok, patience = json.loads(sys.argv[1])
-recorder.PATIENCE = patience
+path, job_type, first, last, pause, rows, ok, patience = json.loads(sys.argv[1])
+wandb_mirror.PATIENCE = patience
 config = {"encoding": {"_target_": "posbench.encodings.rope.Rope", "base": 10000.0}, "seed": 0}
 log = LogConfig(group="grid" if job_type == "train" else "later")
 job = recorder.Recorder(Run(path), log, config, job_type)
@@ -37,8 +40,7 @@ for step in range(first, last + 1):
     time.sleep(pause)
 if rows:
     job.rows(rows)
-if image:
-    job.image(image)
+    job.show_results()
 began = time.monotonic()
 job.finish(ok)
 print("finish took", time.monotonic() - began)
@@ -78,13 +80,10 @@ def start(
     job_type="train",
     pause=0.0,
     rows=(),
-    image=None,
     ok=True,
     patience=60.0,
 ):
-    asked = json.dumps(
-        [str(run.path), job_type, first, last, pause, list(rows), image, ok, patience]
-    )
+    asked = json.dumps([str(run.path), job_type, first, last, pause, list(rows), ok, patience])
     return forked.Popen(
         [sys.executable, "-c", JOB, asked],
         env=environment,
@@ -93,6 +92,14 @@ def start(
         stderr=-1,
         text=True,
     )
+
+
+def evaluation(run, extension, losses, args=None, **changes) -> list[dict]:
+    """Rows of an evaluation with these {length: loss}, which are on disk."""
+    losses_LN = [np.full(TARGETS, loss) for loss in losses.values()]
+    methods = ("rope", extension, "none")
+    path = write_eval(run.path.parent, *methods, losses_LN, list(losses), args=args, **changes)
+    return read_eval(path)
 
 
 def end(job: subprocess.Popen) -> tuple[str, str]:
@@ -129,17 +136,9 @@ def steps(server, run_id=ID) -> list[int]:
 
 
 def test_wandb_sync_shows_everything_of_an_offline_run(run, environment, tmp_path):
-    image = tmp_path / "curve.png"
-    image.write_bytes(
-        bytes.fromhex(
-            "89504e470d0a1a0a0000000d4948445200000001000000010804000000b51c0c02"
-            # fmt: skip
-            "0000000b4944415478da6364600000000600023081d02f0000000049454e44ae426082"
-        )
-    )
-    rows = [make_row(**VALUES), make_row(**{**VALUES, "length": 256, "nll": 2.25})]
-    rows.append(make_row(**{**VALUES, "length": 512, "position": 9, "nll": 2.5}))
-    _, said = end(start(run, environment, rows=rows, image=str(image)))
+    rows = evaluation(run, "yarn", {128: 2.0, 256: 2.25}, {"alpha": 2.0})
+    rows.append(stored(run, length=512, position=9, nll=2.5, **PLAIN))
+    _, said = end(start(run, environment, rows=rows))
     with serving() as server:
         done = sync(environment, server, *folders(run))
     assert said == "" and done.returncode == 0 and "ERROR" not in done.stderr, done.stderr
@@ -160,31 +159,29 @@ def test_wandb_sync_shows_everything_of_an_offline_run(run, environment, tmp_pat
         (3, 1 / 3),
     ]
     curve = [
-        (line["eval/length"], line["eval/fixed_targets/yarn+none/nll"])
+        (line["eval/length"], line["eval/fixed_targets/rope yarn alpha=2.0/nll"])
         for line in shown["history"]
         if "eval/length" in line
     ]
-    assert curve == [(128, VALUES["nll"]), (256, 2.25)]
-    name = "position/fixed_targets/yarn+none/512/nll"
+    assert curve == [(128, 2.0), (256, 2.25)]
+    name = "position/by_position/rope/512/nll"
     bins = [(line["position/tokens"], line[name]) for line in shown["history"] if name in line]
     assert bins == [(9, 2.5)]
     assert (
         shown["summary"]["train/loss"] == 1 / 3
-        and shown["summary"]["eval/fixed_targets/yarn+none/nll"] == 2.25
+        and shown["summary"]["eval/fixed_targets/rope yarn alpha=2.0/nll"] == 2.25
+        and shown["summary"]["eval/fixed_targets/rope yarn alpha=2.0/nll_at_128"] == 2.0
     )
     assert [
-        name for name in shown["files"] if name.startswith("media/images/curve")
+        name for name in shown["files"] if name.startswith("media/images/loss")
     ] and f"run-{ID}-eval_rows" in shown["artifacts"]
     (table,) = (
         json.loads(body)
         for name, body in shown["files"].items()
         if name.startswith("media/table/eval_rows")
     )
-    assert [line[table["columns"].index("nll")] for line in table["data"]] == [
-        VALUES["nll"],
-        2.25,
-        2.5,
-    ]
+    column = table["columns"].index("nll")
+    assert sorted(line[column] for line in table["data"]) == [2.0, 2.25, 2.5]
     assert shown["exitcode"] == 0
     assert not list((tmp_path / "home").rglob("*.table.json")) and not list(
         (tmp_path / "home").rglob("staging/*")
@@ -192,16 +189,11 @@ def test_wandb_sync_shows_everything_of_an_offline_run(run, environment, tmp_pat
 
 
 def test_a_chart_over_length_draws_the_lines_of_all_runs_that_are_shown(run, environment):
-    lengths = {
-        length: make_row(**{**VALUES, "length": length, "nll": nll})
-        for length, nll in ((256, 2.25), (64, 2.0), (128, 2.125))
-    }
-    once = make_row(**{**VALUES, "extension": "pi", "extension_args": {}})  # one length is no line
-    solved = [
-        make_row(**{**VALUES, "protocol": "accuracy", "task": "mqar", "length": n, "accuracy": 0.5})
-        for n in (64, 128)
-    ]
-    end(start(run, environment, rows=[*lengths.values(), once, *solved]))
+    evaluation(run, "yarn", {256: 2.25, 64: 2.0, 128: 2.125})
+    evaluation(run, "pi", {64: 2.0})  # one length is no line
+    solved = {"protocol": "accuracy", "task": "mqar"}
+    rows = evaluation(run, "none", {64: 2.0, 128: 2.0}, **solved)
+    end(start(run, environment, rows=rows))
     with serving() as server:
         done = sync(environment, server, *folders(run))
     assert "ERROR" not in done.stderr, done.stderr
@@ -220,21 +212,21 @@ def test_a_chart_over_length_draws_the_lines_of_all_runs_that_are_shown(run, env
     drawn = json.loads(shown["files"][quote(shown["summary"][table]["path"])])
     assert drawn["columns"] == ["step", "lineKey", "lineVal"]
     assert drawn["data"] == [
-        [n, "rope yarn+none s0 0123", nll] for n, nll in ((64, 2.0), (128, 2.125), (256, 2.25))
+        [n, "rope yarn s0 0123", nll] for n, nll in ((64, 2.0), (128, 2.125), (256, 2.25))
     ]
 
 
 def test_an_evaluation_of_a_later_command_is_a_run_of_the_same_group(run, environment):
-    pi_rows = [stored(run, extension="pi", extension_args={})]
-    later_rows = [make_row(**{**VALUES, "eval_id": "other"})]
+    pi_rows = evaluation(run, "pi", {128: 2.5})
     end(start(run, environment, rows=pi_rows))
+    later_rows = evaluation(run, "yarn", {128: 2.25})
     end(start(run, environment, last=0, job_type="evaluate", rows=later_rows))
     with serving() as server:
         done = sync(environment, server, *folders(run))
     assert "ERROR" not in done.stderr
     training, later = server.runs[ID], next(server.runs[name] for name in server.runs if name != ID)
     assert steps(server) == [1, 2, 3] and training["summary"]["train/loss"] == 1 / 3
-    assert later["summary"]["eval/fixed_targets/yarn+none/nll"] == VALUES["nll"]
+    assert later["summary"]["eval/fixed_targets/rope yarn/nll"] == 2.25
     assert later["settings"]["groupName"] == "later"
     tables = [body for name, body in later["files"].items() if name.startswith("media/table/eval")]
     assert len(json.loads(tables[0])["data"]) == 2
