@@ -1,4 +1,4 @@
-"""Advise what to set so that a model reads longer texts: python scripts/advise.py model.path=DIR
+"""Recommend settings with which a model reads longer texts: python scripts/advise.py model.path=DIR
 target=32768
 """
 

@@ -1,4 +1,4 @@
-"""Positions of untrained methods, or attention of a trained model, in numbers and a figure.
+"""Show how a method changes positions, or where a trained model attends.
 
 python scripts/anatomy.py encoding=rope extension=yarn length=4096
 python scripts/anatomy.py experiment=headline

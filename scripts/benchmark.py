@@ -1,4 +1,4 @@
-"""Speed and memory of every method, or of a checkpoint, beside plain attention and transformers.
+"""Measure speed and memory of every method, or of a checkpoint, beside plain attention.
 
 python scripts/benchmark.py
     all methods on the default model, into results/benchmark

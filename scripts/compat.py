@@ -1,4 +1,4 @@
-"""Table of the legal combinations of methods: python scripts/compat.py [reasons] [train_len=64]
+"""Print which methods can be combined: python scripts/compat.py [reasons] [train_len=64]
 [lengths=64,1024] [config_dir=DIR]
 """
 

@@ -1,5 +1,5 @@
-"""Explain what a setting of RoPE does, and what each engine makes of it: python scripts/explain.py
-DIR [changes]
+"""Explain what a setting of RoPE does, and how each engine reads it: python scripts/explain.py DIR
+[changes]
 
 python scripts/explain.py WHAT [changes] [length=TOKENS] [figure=FILE] [json=FILE]
 

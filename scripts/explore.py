@@ -1,5 +1,5 @@
-"""Make one page to explore folders of results, CSVs and experiments by hand: python
-scripts/explore.py headline
+"""Make one page to choose, filter and compare results in a browser: python scripts/explore.py
+headline
 
 python scripts/explore.py FOLDER|CSV|EXPERIMENT ... [out=FILE.html] [title=TEXT]
 

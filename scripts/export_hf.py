@@ -1,5 +1,5 @@
-"""Export a run for transformers: python scripts/export_hf.py run=results/runs/ID out=FOLDER
-extension=yarn extension.mode=fixed ...
+"""Write a training as a checkpoint for transformers: python scripts/export_hf.py
+run=results/runs/ID out=FOLDER extension=yarn extension.mode=fixed ...
 """
 
 from posbench.cli.start import run_command

@@ -1,4 +1,4 @@
-"""Draw every encoding, extension and scale of configs/ on one sheet: python scripts/gallery.py
+"""Draw every encoding, extension and scale on one sheet: python scripts/gallery.py
 out=results/gallery
 """
 

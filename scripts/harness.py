@@ -1,4 +1,4 @@
-"""Run EleutherAI's lm-evaluation-harness on a checkpoint with methods in place: python
+"""Run EleutherAI's lm-evaluation-harness on a checkpoint with an extension: python
 scripts/harness.py model.path=DIR extension=yarn
 """
 

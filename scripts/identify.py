@@ -1,5 +1,5 @@
-"""Say which setting an engine really runs, by its rows and the weights: python scripts/identify.py
-RUN model.path=WEIGHTS
+"""Find the setting that an engine really runs, from its losses and the weights: python
+scripts/identify.py RUN model.path=WEIGHTS
 """
 
 from posbench.cli.start import run_command

@@ -1,5 +1,5 @@
-"""Tokenize a data set into the cache and print its statistics: python scripts/prepare_data.py
-data=books data.path=FOLDER
+"""Tokenize a text into the cache, and count its documents and tokens: python
+scripts/prepare_data.py data=books data.path=FOLDER
 """
 
 from posbench.cli.start import run_command

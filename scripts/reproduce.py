@@ -1,5 +1,5 @@
-"""Run reported results again and compare them with the committed rows: python scripts/reproduce.py
-experiment=demo
+"""Run reported experiments again and compare their rows with the committed ones: python
+scripts/reproduce.py experiment=demo
 """
 
 from posbench.cli.start import run_command

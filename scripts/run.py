@@ -1,4 +1,6 @@
-"""Train and evaluate what is missing: python scripts/run.py encoding=rope extension=ntk"""
+"""Train models and evaluate them at longer lengths; what exists is kept: python scripts/run.py
+encoding=rope extension=ntk
+"""
 
 from posbench.cli.start import run_command
 

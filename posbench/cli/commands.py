@@ -1,7 +1,8 @@
 """The list of commands. Nothing heavy is imported here.
 
 A command is a folder of posbench/tools, a line of COMMANDS, and scripts/NAME.py, whose docstring is
-its help. Where Hydra composes its configuration, configs/YAML.yaml has its help and its keys."""
+its help. Where Hydra composes its configuration, configs/YAML.yaml has its help and its keys. The
+line names the command's group, under which posbench --help and scripts/README.md list it."""
 
 import importlib
 import json
@@ -10,11 +11,19 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
+# In the order of posbench --help.
+EVERYDAY = "everyday"
+MODELS = "models"
+DATA_AND_RUNS = "data and runs"
+MAINTAINERS = "for maintainers"
+GROUPS = (EVERYDAY, MODELS, DATA_AND_RUNS, MAINTAINERS)  # in the order of posbench --help
+
 
 class Command(NamedTuple):
     """A command: `posbench NAME`, and the same as `python scripts/NAME.py`."""
 
     name: str
+    group: str  # one of GROUPS
     place: str  # "FOLDER:function": of posbench/tools/FOLDER/command.py
     yaml: str = ""  # configs/YAML.yaml, composed by Hydra; "": the function gets the words
     writes: str = ""  # key of its folder: out, or report_dir, which may be typed as out too
@@ -39,30 +48,45 @@ def _keyed_engine(word: str) -> str:
 
 
 COMMANDS = [  # in the order of posbench --help
-    Command("demo", "run:run_and_report", "run", dry=True, words=("experiment=demo",)),
-    Command("look", "look:look", "look", writes="report_dir", dry=True, keyed=_keyed_model),
-    Command("run", "run:run", "run", dry=True),
-    Command("report", "report:report", "report", writes="report_dir"),
-    Command("compare", "compare:compare_words"),
-    Command("runs", "runs:runs"),
-    Command("advise", "advice:advise", "advise", writes="report_dir", dry=True),
-    Command("anatomy", "anatomy:anatomy", "anatomy", writes="report_dir"),
-    Command("benchmark", "benchmark:benchmark"),
-    Command("bundle", "bundle:bundle_command"),
-    Command("claims", "claims:claims", "claims", writes="report_dir"),
-    Command("compat", "anatomy:compat"),
-    Command("explain", "explanation:explain"),
-    Command("explore", "explore:explore_command"),
-    Command("export_hf", "export:export", "export_hf", writes="out"),
-    Command("gallery", "anatomy:gallery"),
-    Command("harness", "harness:harness", "harness", writes="out"),
+    Command("demo", EVERYDAY, "run:run_and_report", "run", dry=True, words=("experiment=demo",)),
+    Command("run", EVERYDAY, "run:run", "run", dry=True),
+    Command("report", EVERYDAY, "report:report", "report", writes="report_dir"),
+    Command("compare", EVERYDAY, "compare:compare_words"),
+    Command("plot", EVERYDAY, "plot:plot_words"),
+    Command("explore", EVERYDAY, "explore:explore_command"),
     Command(
-        "identify", "identify:identify", "identify", writes="out", dry=True, keyed=_keyed_engine
+        "look", EVERYDAY, "look:look", "look", writes="report_dir", dry=True, keyed=_keyed_model
     ),
-    Command("plot", "plot:plot_words"),
-    Command("prepare_data", "prepare_data:prepare_data", "prepare_data"),
-    Command("reproduce", "reproduce:reproduce", "reproduce", dry=True),
-    Command("search_factors", "factors:search_factors", "search_factors", writes="out", dry=True),
+    Command("explain", MODELS, "explanation:explain"),
+    Command("advise", MODELS, "advice:advise", "advise", writes="report_dir", dry=True),
+    Command(
+        "identify",
+        MODELS,
+        "identify:identify",
+        "identify",
+        writes="out",
+        dry=True,
+        keyed=_keyed_engine,
+    ),
+    Command("harness", MODELS, "harness:harness", "harness", writes="out"),
+    Command("export_hf", MODELS, "export:export", "export_hf", writes="out"),
+    Command("anatomy", MODELS, "anatomy:anatomy", "anatomy", writes="report_dir"),
+    Command(
+        "search_factors",
+        MODELS,
+        "factors:search_factors",
+        "search_factors",
+        writes="out",
+        dry=True,
+    ),
+    Command("runs", DATA_AND_RUNS, "runs:runs"),
+    Command("prepare_data", DATA_AND_RUNS, "prepare_data:prepare_data", "prepare_data"),
+    Command("claims", MAINTAINERS, "claims:claims", "claims", writes="report_dir"),
+    Command("reproduce", MAINTAINERS, "reproduce:reproduce", "reproduce", dry=True),
+    Command("gallery", MAINTAINERS, "anatomy:gallery"),
+    Command("compat", MAINTAINERS, "anatomy:compat"),
+    Command("benchmark", MAINTAINERS, "benchmark:benchmark"),
+    Command("bundle", MAINTAINERS, "bundle:bundle_command"),
 ]
 
 

@@ -7,7 +7,7 @@ import runpy
 import sys
 
 from posbench import __version__
-from posbench.cli.commands import COMMANDS, find_command
+from posbench.cli.commands import COMMANDS, GROUPS, find_command
 from posbench.cli.key_help import docstring_line, explain_words, own_folders
 from posbench.cli.start import run_command
 from posbench.common.errors import ConfigError, did_you_mean
@@ -57,15 +57,21 @@ def _complete(names: list[str]) -> None:
 
 
 def _help() -> str:
-    width = max(len(command.name) for command in COMMANDS)
-    lines = []
-    for command in COMMANDS:
-        summary = docstring_line(SCRIPTS / f"{command.name}.py")
-        summary = summary.partition(": python scripts/")[0].rstrip(".")
-        lines.append(f"  {command.name:{width}}  {summary}\n")
     return (
-        "posbench COMMAND ...: the same as python scripts/COMMAND.py ...; paths are relative to"
-        f" the working directory.\n\n{''.join(lines)}\nposbench COMMAND --help explains each;"
-        " posbench run experiment=demo is a first example.\nposbench help KEY explains a key or a"
-        " choice: posbench help evaluate.windows extension=yarn"
+        "posbench COMMAND ... is the same as python scripts/COMMAND.py ... Paths are relative to"
+        f" the working directory.\n{''.join(map(_group_help, GROUPS))}\nposbench COMMAND --help"
+        " explains a command. A first example: posbench demo\nposbench help KEY explains a key or"
+        " a choice: posbench help evaluate.windows extension=yarn"
     )
+
+
+def _group_help(group: str) -> str:
+    """A heading, and below it a line for each command of the group."""
+    width = max(len(command.name) for command in COMMANDS)
+    lines = [f"\n{group.capitalize()}\n"]
+    for command in COMMANDS:
+        if command.group == group:
+            summary = docstring_line(SCRIPTS / f"{command.name}.py")
+            summary = summary.partition(": python scripts/")[0].rstrip(".")
+            lines.append(f"  {command.name:{width}}  {summary}\n")
+    return "".join(lines)
