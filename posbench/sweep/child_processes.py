@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
@@ -46,8 +45,6 @@ NOTED_SECONDS = 1.0
 NOTICE_SECONDS = 0.1
 CONTEXT = 700 * 2**20  # bytes that a process takes on a GPU before it has a tensor there
 ASK = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
-
-
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -134,16 +131,16 @@ class Children(Signals):
             worker = worker or self._start(spec, processes)
             if self.received is not None:
                 self._stop(worker)
-            code, stays = worker.run(spec, feed)
-            if stays:
+            end = worker.run(spec, feed)
+            if end.stays:
                 idle.append(worker)
             else:
                 self.running.discard(worker)
-            written = Path(f"{spec}.outcome")
-            if not written.exists():
-                return ChildEnd(code, None)
-            outcomes = [Outcome(**values) for values in read_json(written)["outcomes"]]
-            return ChildEnd(code, outcomes)
+            outcome_file = Path(f"{spec}.outcome")
+            if not outcome_file.exists():
+                return ChildEnd(end.code, None)
+            outcomes = [Outcome(**values) for values in read_json(outcome_file)["outcomes"]]
+            return ChildEnd(end.code, outcomes)
 
     def _unwritten_outcome(self, code: int, tail: Collection[str]) -> Outcome:
         """Outcome of a child that ended by this code before it wrote one."""
@@ -245,40 +242,11 @@ def run_jobs(jobs: list[Job], parallel: int, command: str, done: int = 0) -> lis
     SIGHUP the running jobs save and end, no new one starts, and KeyboardInterrupt(number) is
     raised. Raises ConfigError as `check_resources` does."""
     check_resources(jobs)
-    queue = deque((job, False) for job in jobs)
     most_processes = max(map(processes_of, jobs), default=1)
-    parallel = check_jobs(max(1, min(parallel, len(queue))), most_processes)
+    parallel = check_jobs(max(1, min(parallel, len(jobs))), most_processes)
     parallel = fitting_on_gpu(jobs, parallel)
     os.environ[provenance.COMMAND] = command
-    lock = threading.Lock()
-
-    def work() -> list[Result]:
-        # Before the time limit a cluster sends SIGUSR2 to every process of a task. Children inherit
-        # the block; the parent tells them.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
-        results: list[Result] = []
-        idle: list[Worker] = []
-        while True:
-            with lock:
-                if not queue or children.received is not None:
-                    break
-                job, busy_before = queue.popleft()
-            live.start(job.run.id)
-            # Wait only for a job met twice: by then all others have had their turn.
-            wait = busy_before or len(jobs) == 1
-            result = children.call(job, wait, idle)
-            if result.code == BUSY and not result.outcomes:
-                live.put_back(job.run.id)
-                with lock:
-                    queue.append((job, True))
-            else:
-                live.finish(result)
-                results.append(result)
-        for worker in idle:
-            worker.close()
-            children.running.discard(worker)
-        return results
-
+    queue = deque((job, False) for job in jobs)
     live = Live(len(jobs) + done, done, parallel)
     received = None
     try:
@@ -286,10 +254,10 @@ def run_jobs(jobs: list[Job], parallel: int, command: str, done: int = 0) -> lis
             Children(live, max(1, cores() // parallel), command) as children,
             futures.ThreadPoolExecutor(parallel) as pool,
         ):
-            workers = [pool.submit(work) for _ in range(parallel)]
-            while futures.wait(workers, NOTICE_SECONDS).not_done:
+            threads = [pool.submit(_work, queue, children, len(jobs) == 1) for _ in range(parallel)]
+            while futures.wait(threads, NOTICE_SECONDS).not_done:
                 pass
-            results = [result for worker in workers for result in worker.result()]
+            results = [result for thread in threads for result in thread.result()]
             received = children.received
     finally:
         live.close(received is None)
@@ -298,4 +266,34 @@ def run_jobs(jobs: list[Job], parallel: int, command: str, done: int = 0) -> lis
         outcome = Outcome("", "interrupted", reason)
         record([Result(job, 128 + received, [outcome]) for job, _ in queue], command)
         raise KeyboardInterrupt(received)
+    return results
+
+
+def _work(queue: deque[tuple[Job, bool]], children: Children, only_job: bool) -> list[Result]:
+    """Results of the jobs that one thread takes from the queue, until that is empty.
+
+    Each item is a job, and whether its run was busy before. Several threads share a queue.
+    """
+    # Before the time limit a cluster sends SIGUSR2 to every process of a task. Children inherit
+    # the block; the parent tells them.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
+    results: list[Result] = []
+    idle: list[Worker] = []
+    while children.received is None:
+        try:
+            job, busy_before = queue.popleft()
+        except IndexError:
+            break
+        children.live.start(job.run.id)
+        # Wait only for a job met twice: by then all others have had their turn.
+        result = children.call(job, busy_before or only_job, idle)
+        if result.code == BUSY and not result.outcomes:
+            children.live.put_back(job.run.id)
+            queue.append((job, True))
+        else:
+            children.live.finish(result)
+            results.append(result)
+    for worker in idle:
+        worker.close()
+        children.running.discard(worker)
     return results

@@ -2,41 +2,31 @@
 
 A spec file describes the work of a task, SPEC.task holds its id and log, SPEC.outcome its outcome.
 All lie beside submitit's own files, on the file system that the nodes share. Nothing is unpickled
-here."""
+here. submitit would ask sacct for the states of tasks, which needs a database that not every
+cluster has; squeue answers on all of them."""
 
 import os
-import shlex
-import shutil
-import signal
 import subprocess
 import sys
 import time
-import traceback
 import uuid
 from collections import deque
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from posbench.common.errors import ConfigError, RunError
+from posbench.common.errors import RunError
 from posbench.common.files import read_json, write_json
 from posbench.common.machine import check_jobs, cores
-from posbench.common.outcome import Outcome, outcome_of
+from posbench.common.outcome import Outcome
 from posbench.common.signals import PATIENT
 from posbench.position.instantiate import DECLARED
-from posbench.sweep.child_processes import run_jobs
-from posbench.sweep.jobs import Job, Result, plan_jobs
+from posbench.sweep.cluster_executor import make_executor
+from posbench.sweep.cluster_task import Task
+from posbench.sweep.jobs import Job, Result
 from posbench.sweep.ledger import TAIL, record
 from posbench.sweep.live_progress import Live
 from posbench.sweep.verdict import already_done
 
-if TYPE_CHECKING:
-    import submitit
-
-# posbench's own keys of a launcher; the rest go to submitit
-POSBENCH_KEYS = {"_target_", "via", "n_jobs", "submitit_folder", "max_num_timeout"}
-# submitit's, for every cluster
-SHARED_KEYS = set("name timeout_min mem_gb cpus_per_task gpus_per_node stderr_to_stdout".split())
 ENDED = set(
     "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY PREEMPTED REVOKED"
     " TIMEOUT".split()
@@ -44,7 +34,7 @@ ENDED = set(
 LOOK_SECONDS = 1.0  # between two checks for outcomes
 ASK_SECONDS = 5.0  # between two queries to the cluster
 LOST_SECONDS = 10.0  # until an outcome is visible on a network file system
-AGAIN = signal.SIGUSR2  # that submitit makes SLURM send before the time limit
+SQUEUE = "squeue --noheader --array --states=all --format=%F_%K|%T"
 
 
 @dataclass
@@ -71,22 +61,13 @@ class Queue:
         self.query_time = 0.0
         # SLURM queues tasks without room; submitit's local stand-in starts everything at once.
         self.room = sys.maxsize if self.slurm else check_jobs(max(1, launcher["n_jobs"]))
-        self.executor = _executor(launcher)
+        self.executor = make_executor(launcher)
         self.folder = Path(os.path.abspath(launcher["submitit_folder"].partition("%")[0]))
-        self.environment = {
-            name: os.environ[name] for name in ("PYTHONPATH", DECLARED) if name in os.environ
-        }
-        # before a time limit SLURM sends SIGTERM behind SIGUSR2, and kills by itself what does not
-        # end
-        self.environment[PATIENT] = "1"
-        if not self.slurm:
-            threads = str(max(1, cores() // self.room))
-            self.environment["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", threads)
 
     def submit(self, jobs: list[Job]) -> list[Submitted]:
         """Submit jobs, several as one array. Raises RunError when the cluster refuses them."""
         specs = [self.folder / f"{job.run.id}-{uuid.uuid4().hex[:8]}.json" for job in jobs]
-        shared = {"command": self.command, "environment": self.environment}
+        shared = {"command": self.command, "environment": self._environment()}
         for spec, job in zip(specs, jobs, strict=True):
             write_json(spec, {"job": job.as_dict(), **shared})
         try:
@@ -94,8 +75,9 @@ class Queue:
         except (OSError, RuntimeError, subprocess.SubprocessError) as error:
             for spec in specs:
                 spec.unlink()
-            lines = [line for line in str(error).splitlines() if line.strip()] or [repr(error)]
-            raise RunError(f"The cluster does not take the jobs: {lines[-1]}") from error
+            message = str(error).strip() or repr(error)
+            last_line = message.splitlines()[-1]
+            raise RunError(f"The cluster does not take the jobs: {last_line}") from error
         tasks = []
         for job, spec, handle in zip(jobs, specs, handles, strict=True):
             log = handle.paths.stderr
@@ -150,6 +132,19 @@ class Queue:
                 path.unlink(missing_ok=True)
         return results
 
+    def _environment(self) -> dict[str, str]:
+        """Environment variables of a task beside those of its node."""
+        environment = {
+            name: os.environ[name] for name in ("PYTHONPATH", DECLARED) if name in os.environ
+        }
+        # before a time limit SLURM sends SIGTERM behind SIGUSR2, and kills by itself what does not
+        # end
+        environment[PATIENT] = "1"
+        if not self.slurm:
+            threads = str(max(1, cores() // self.room))
+            environment["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", threads)
+        return environment
+
     def _has_ended(self, task: Submitted) -> bool:
         """True if the cluster says that the task ended, or no longer knows it."""
         return self.states.get(task.id, "CANCELLED") in ENDED
@@ -183,12 +178,10 @@ class Queue:
             for task in tasks:
                 self.states[task.id] = "COMPLETED" if task.handle.done() else "RUNNING"
             return
-        command = shlex.split("squeue --noheader --array --states=all --format=%F_%K|%T")
-        command.append(f"--user={os.getuid()}")
+        command = [*SQUEUE.split(), f"--user={os.getuid()}"]
+        options = {"capture_output": True, "text": True, "check": True, "timeout": 60}
         try:
-            answer = subprocess.run(
-                command, capture_output=True, text=True, check=True, timeout=60
-            ).stdout
+            answer = subprocess.run(command, **options).stdout
         except (OSError, subprocess.SubprocessError):
             return
         pairs = [line.strip().split("|") for line in answer.splitlines() if "|" in line]
@@ -206,46 +199,6 @@ def _ids(tasks: list[Submitted]) -> str:
 
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
-
-
-def _executor(launcher: dict) -> "submitit.AutoExecutor":
-    """submitit's executor with the settings of a launcher.
-
-    Raises ConfigError where it cannot be had, and for settings that it does not take.
-    """
-    via = launcher["via"]
-    try:
-        import submitit
-    except ImportError as error:
-        raise ConfigError(
-            f"hydra/launcher=submitit_{via} needs submitit, which is not installed: pip install"
-            " submitit."
-        ) from error
-    commands = ("sbatch", "srun", "squeue") if via == "slurm" else ()
-    lacking = [name for name in commands if not shutil.which(name)]
-    if lacking:
-        raise ConfigError(
-            f"hydra/launcher=submitit_slurm needs SLURM, and there is no {lacking[0]} on this"
-            " machine's PATH: type the command on a login node of the cluster, or choose"
-            " hydra/launcher=grid."
-        )
-    settings = {}
-    for key, value in launcher.items():
-        if key not in POSBENCH_KEYS and value is not None:
-            settings[key if key in SHARED_KEYS else f"{via}_{key}"] = value
-    if via == "slurm" and "cpus_per_task" in settings:
-        # Since SLURM 22.05, srun does not inherit it from sbatch.
-        cpus = f"--cpus-per-task={settings['cpus_per_task']}"
-        settings["slurm_srun_args"] = [*settings.get("slurm_srun_args", []), cpus]
-    try:
-        times = {f"{via}_max_num_timeout": launcher["max_num_timeout"]}
-        executor = submitit.AutoExecutor(folder=launcher["submitit_folder"], cluster=via, **times)
-        executor.update_parameters(**settings)
-    except (AssertionError, NameError, TypeError, ValueError) as error:
-        raise ConfigError(
-            f"submitit does not take these hydra.launcher settings: {str(error).splitlines()[0]}"
-        ) from error
-    return executor
 
 
 def run_on(queue: Queue, jobs: list[Job], done: int = 0) -> list[Result]:
@@ -294,72 +247,3 @@ def _show_states(live: Live, queue: Queue, tasks: list[Submitted]) -> None:
         elif name in live.started and not runs:
             live.put_back(name)  # preempted, or at its time limit: queued again
     live.parallel = max(live.parallel, len(live.started))
-
-
-class Task:
-    """Callable that submitit runs on the node, in a process of its own: the job of a spec file.
-
-    It writes the outcome to SPEC.outcome. SIGTERM, from scancel or a preemption, saves and ends
-    without an outcome: the cluster decides if the task starts again. SIGUSR2, shortly before the
-    time limit, saves and puts the task back into the queue, at most max_num_timeout times."""
-
-    def checkpoint(self, spec: str):
-        """Submission for a restarted task: the same call, since a run has its own checkpoint.
-
-        Called by submitit.
-        """
-        from submitit.helpers import DelayedSubmission
-
-        return DelayedSubmission(self, spec)
-
-    def __call__(self, spec: str) -> None:
-        content = read_json(spec)
-        os.environ.update(content["environment"])
-        put_back = signal.getsignal(AGAIN)  # submitit's handler
-        signals = []
-
-        def stop(number: int, _: object) -> None:
-            signals.append(number)
-            # the job saves and ends first; then the task is put back
-            os.kill(os.getpid(), signal.SIGTERM)
-
-        signal.signal(AGAIN, stop)
-        seconds = 0.0
-        file = None
-        try:
-            (result,) = run_jobs([_job_of(content)], 1, content["command"])
-            code = result.code
-            seconds = result.seconds
-            file = result.file
-            outcomes = result.outcomes
-        except KeyboardInterrupt as interrupt:
-            if not signals:
-                sys.exit(outcome_of(interrupt).code)
-            try:
-                put_back(AGAIN, None)  # ends this process, unless all restarts are used
-            except RuntimeError as error:
-                code = 1
-                reason = f"{error} All is saved: the same command goes on from there."
-                outcomes = [Outcome("", "failed", reason)]
-        except Exception as error:
-            if not isinstance(error, ConfigError | RunError):
-                traceback.print_exc()
-            code, outcome = outcome_of(error)
-            outcomes = [outcome]
-        outcome_file = {
-            "code": code,
-            "seconds": seconds,
-            "file": file and str(file.resolve()),
-            "outcomes": [asdict(outcome) for outcome in outcomes],
-        }
-        write_json(f"{spec}.outcome", outcome_file)
-        if any(outcome.status == "failed" for outcome in outcomes):
-            sys.exit(1)  # squeue, sacct and --dependency then see a failed task
-
-
-def _job_of(content: dict) -> Job:
-    """The job of a spec file. That of an earlier version holds configurations, planned here."""
-    if "job" in content:
-        return Job.of(content["job"])
-    (job,) = plan_jobs(content["cfgs"])
-    return job

@@ -1,10 +1,10 @@
-"""Worker: a child process that runs one job after the other, since starting one (importing torch,
-opening CUDA) takes seconds.
+"""Worker: a child process that runs one job after the other.
 
-The first job's spec file is its last argument, the others come on its stdin, a line each. After
-each job it writes `ended(...)` on stderr, behind all lines of that job. That line holds a secret of
-this worker, so that no other line is taken for it. A job that fails, or leaves too much memory
-behind, ends its worker, and the next one begins in a new one."""
+Starting one takes seconds, in which it imports torch and opens CUDA. The first job's spec file is
+its last argument, the others come on its stdin, a line each. After each job it writes `ended(...)`
+on stderr, behind all lines of that job. That line holds a secret of this worker, so that no other
+line is taken for it. A job that fails, or leaves too much memory behind, ends its worker, and the
+next one begins in a new one."""
 
 import contextlib
 import json
@@ -14,23 +14,33 @@ import select
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 LOOK_SECONDS = 1.0  # between looks whether a silent child has ended
+CHUNK = 2**16  # bytes
 SECRET = "POSBENCH_WORKER"  # environment variable that holds the secret of a worker
 
 
+class JobEnd(NamedTuple):
+    """End of a job: exit code (below 0: a signal), and whether its worker takes another job."""
+
+    code: int
+    stays: bool
+
+
 def ended(secret: str, code: int, stays: bool) -> str:
-    """Line by which a worker says that its job ended with this exit code, and whether it takes
-    another.
+    """Line by which a worker tells the end of its job.
+
+    >>> ended("5f1c", 0, stays=True)
+    '5f1c {"code": 0, "stays": true}'
     """
     return f"{secret} {json.dumps({'code': code, 'stays': stays})}"
 
 
 class Worker:
-    """A child process of this command line and environment, in a process group of its own: Ctrl-C
-    reaches only the parent.
+    """Child process of this command line and environment. Raises OSError if it cannot be started.
 
-    Raises OSError if it cannot be started.
+    It is in a process group of its own: Ctrl-C reaches only the parent.
     """
 
     def __init__(self, command: list[str], environment: Mapping[str, str]) -> None:
@@ -39,28 +49,27 @@ class Worker:
         self.process = subprocess.Popen(
             command, env=environment, stderr=subprocess.PIPE, stdin=subprocess.PIPE, process_group=0
         )
-        self._begun, self._rest = False, b""  # what was read of a line that has not ended
+        self._had_job = False
+        self._unread = b""  # begin of a line that has not ended
 
-    def run(self, spec: Path, feed: Callable[[bytes], object]) -> tuple[int, bool]:
-        """Run a job, `feed` each line of its stderr, and return its exit code (below 0: a signal),
-        and whether the worker takes another.
-        """
-        if self._begun:
+    def run(self, spec: Path, feed: Callable[[bytes], object]) -> JobEnd:
+        """Run a job, and `feed` each line of its stderr."""
+        if self._had_job:
             with contextlib.suppress(OSError):  # it was killed meanwhile, as its exit code says
                 self.process.stdin.write(f"{spec}\n".encode())
                 self.process.stdin.flush()
-        self._begun = True
-        for raw in self._lines():
-            text, mark, message = raw.rpartition(f"{self.secret} ".encode())
+        self._had_job = True
+        for line in self._lines():
+            text, mark, message = line.rpartition(f"{self.secret} ".encode())
             if not mark:
-                feed(raw)
+                feed(line)
                 continue
             if text:
                 feed(text)
-            end = json.loads(message)
-            if end["stays"]:
-                return end["code"], True
-        return self.process.wait(), False
+            end = JobEnd(**json.loads(message))
+            if end.stays:
+                return end
+        return JobEnd(self.process.wait(), stays=False)
 
     def close(self) -> None:
         """Let an idle worker end, and wait for it."""
@@ -69,21 +78,25 @@ class Worker:
         self.process.stderr.close()
 
     def _lines(self) -> Iterator[bytes]:
-        """Lines of stderr until it ends, or until its process has and no more come: a grandchild
-        may hold it open forever.
+        """Lines of stderr until it ends.
+
+        A grandchild may hold it open forever: so also until the process ended and no more come.
         """
+        stderr = self.process.stderr
         while True:
-            line, newline, rest = self._rest.partition(b"\n")
+            line, newline, rest = self._unread.partition(b"\n")
             if newline:
-                self._rest = rest
+                self._unread = rest
                 yield line + newline
-            elif not select.select([self.process.stderr], [], [], LOOK_SECONDS)[0]:
-                if self.process.poll() is not None:
+                continue
+            can_read, _, _ = select.select([stderr], [], [], LOOK_SECONDS)
+            if can_read:
+                chunk = os.read(stderr.fileno(), CHUNK)
+                if not chunk:
                     break
-            elif chunk := os.read(self.process.stderr.fileno(), 65536):
-                self._rest += chunk
-            else:
+                self._unread += chunk
+            elif self.process.poll() is not None:
                 break
-        if self._rest:
-            yield self._rest
-        self.process.stderr.close()
+        if self._unread:
+            yield self._unread
+        stderr.close()

@@ -19,7 +19,7 @@ from posbench.config.schema import JobConfig
 from posbench.runs.directory import Run
 from posbench.sweep import cluster as cluster_queue
 from posbench.sweep import launch as launching
-from posbench.sweep.cluster import Task
+from posbench.sweep.cluster_task import Task
 from posbench.sweep.jobs import Job
 from posbench.sweep.launch import launch
 

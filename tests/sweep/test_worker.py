@@ -20,7 +20,7 @@ from posbench.runs.directory import Run
 from posbench.sweep.child_processes import Children
 from posbench.sweep.jobs import Job
 from posbench.sweep.live_progress import Live, read_line
-from posbench.sweep.worker import Worker, ended
+from posbench.sweep.worker import JobEnd, Worker, ended
 
 # A child that does as its spec says: a JSON list of what it writes, and of the code and the life
 # that it ends with.
@@ -177,11 +177,11 @@ def test_a_worker_that_died_while_it_was_idle_costs_no_job(tmp_path, monkeypatch
         def __init__(self, process):
             self.process = process
 
-        def run(self, spec: Path, feed) -> tuple[int, bool]:
+        def run(self, spec: Path, feed) -> JobEnd:
             Path(f"{spec}.outcome").write_text(
                 '{"outcomes": [{"label": "a cell", "status": "done"}]}'
             )
-            return 0, True
+            return JobEnd(0, stays=True)
 
     fresh, dead = Works(process=None), Works(process=SimpleNamespace(poll=lambda: -signal.SIGKILL))
     children, idle = Children(Live(1, 0, 1), 1, "the command"), [dead]
