@@ -101,7 +101,7 @@ def compare(
     against: str | None = None,
     by: str | None = None,
     measure: str | None = None,
-    unit: str = "nats",
+    unit: str | None = None,
     correction: str = "holm",
 ) -> "pandas.DataFrame":
     """Lines of results compared on the same targets, the best first.
@@ -120,8 +120,9 @@ def compare(
     """
     import pandas
 
-    from posbench.report.comparison import Request, comparisons
-    from posbench.report.comparison_tables import Scale, rows_of
+    from posbench.report.comparison_request import Request, comparisons
+    from posbench.report.comparison_tables import check_unit, rows_of
+    from posbench.report.comparison_words import NATS, Scale
     from posbench.report.frame import read_report
 
     request = Request(
@@ -131,10 +132,12 @@ def compare(
         measure=measure,
         by=by,
         correction=correction,
-    )
+    ).completed()
+    made = comparisons({"": read_report(paths)}, request)
+    check_unit(unit, made)
     rows = []
-    for comparison in comparisons({"": read_report(paths)}, request):
-        rows += rows_of([comparison], Scale(unit, comparison.measure))
+    for comparison in made:
+        rows += rows_of([comparison], Scale(unit or NATS, comparison.measure))
     return pandas.DataFrame(rows)
 
 

@@ -1,119 +1,34 @@
-"""Tables, sentences and rows of comparisons."""
+"""Tables and rows of comparisons."""
 
-import math
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
-from posbench.report.comparison import (
-    ACCURACY,
-    BEST,
-    BETTER,
-    FROM_SEEDS,
-    LOSS,
-    NO_INTERVAL,
-    REFERENCE,
-    RISE,
-    UNTOLD,
-    WORSE,
-    Compared,
-    Comparison,
-    tables_by,
-)
-from posbench.report.table_formats import FAILS, GAINS, LEVEL, Table, TableCell
-
-NATS = "nats"
-PPL = "ppl"
-BPB = "bpb"
-UNITS = (NATS, PPL, BPB)
-UNIT_WORDS = {NATS: "nats/token", PPL: "perplexity", BPB: "bits/byte"}
-MEASURE_WORDS = {LOSS: "loss", RISE: "loss minus the floor", ACCURACY: "accuracy"}
-MARKS = {BETTER: GAINS, WORSE: FAILS, UNTOLD: LEVEL, NO_INTERVAL: LEVEL, BEST: "", REFERENCE: ""}
-MOST_NAMED = 6  # lines that one sentence names
+from posbench.common.errors import ConfigError, did_you_mean
+from posbench.report.comparison import ACCURACY, BEST, Compared, Comparison, SectionName
+from posbench.report.comparison_words import MARKS, UNITS, Scale
+from posbench.report.table_formats import Table, TableCell
 
 
-class Shown(NamedTuple):
-    """A difference in a unit, with both ends of its interval; None where there is none."""
-
-    value: float
-    low: float | None
-    high: float | None
-
-
-class Scale(NamedTuple):
-    """Scale in which a comparison is shown."""
-
-    unit: str  # of UNITS
-    measure: str
-
-    @property
-    def words(self) -> str:
-        """Such as "loss (nats/token)"."""
-        if self.measure == ACCURACY:
-            return "accuracy"
-        return f"{MEASURE_WORDS[self.measure]} ({UNIT_WORDS[self.unit]})"
-
-    @property
-    def difference_words(self) -> str:
-        """Unit of differences: "nats/token", "times the perplexity"."""
-        if self.measure == ACCURACY:
-            return "share of answers"
-        return "times the perplexity" if self.unit == PPL else UNIT_WORDS[self.unit]
-
-    def value(self, row: Compared) -> float | None:
-        """Value of a line."""
-        if row.value is None or self.measure == ACCURACY:
-            return row.value
-        if self.unit == PPL:
-            return math.exp(row.value) if row.value < MOST_NATS else None
-        return row.value * self._factor(row)
-
-    def difference(self, row: Compared) -> Shown | None:
-        """Difference of a line to the reference; a perplexity is divided by that of the other."""
-        if row.difference is None:
-            return None
-        low, high = row.difference.interval()
-        ends = [row.difference.value, low, high]
-        if self.measure != ACCURACY and self.unit == PPL:
-            ends = [math.exp(min(end, MOST_NATS)) for end in ends]
-        elif self.measure != ACCURACY:
-            ends = [end * self._factor(row) for end in ends]
-        value, low, high = ends
-        if not math.isfinite(low):
-            return Shown(value, None, None)
-        return Shown(value, low, high)
-
-    def _factor(self, row: Compared) -> float:
-        """Bits per byte in one nat per token of the line's targets; 1 in nats."""
-        if self.unit == NATS:
-            return 1.0
-        of_seed = next(iter(row.line.seeds.values())).row
-        if not of_seed["n_bytes"]:
-            return math.nan
-        return of_seed["n_targets"] / math.log(2) / of_seed["n_bytes"]
-
-    def number(self, value: float) -> str:
-        """A difference with its sign, or a ratio."""
-        is_ratio = self.unit == PPL and self.measure != ACCURACY
-        return f"{value:.3f}" if is_ratio else f"{value:+z.3f}"
-
-    def interval(self, shown: Shown) -> str:
-        """Such as "+0.105 [+0.093, +0.117]"."""
-        if shown.low is None:
-            return f"{self.number(shown.value)} (no interval)"
-        return f"{self.number(shown.value)} [{self.number(shown.low)}, {self.number(shown.high)}]"
+def check_unit(unit: str | None, comparisons: Iterable[Comparison]) -> None:
+    """Raise ConfigError for a unit that is unknown, or that no comparison has a use for."""
+    if unit is None:
+        return
+    if unit not in UNITS:
+        near = did_you_mean(str(unit), UNITS)
+        raise ConfigError(f"unit={unit} must be one of {', '.join(UNITS)}{near}.")
+    if all(comparison.measure == ACCURACY for comparison in comparisons):
+        raise ConfigError(
+            f"unit={unit} is a unit of losses, and accuracy is a share of answers: leave unit= out."
+        )
 
 
-MOST_NATS = 709.0  # exp() overflows above
-
-
-def ranking_table(comparison: Comparison, scale: Scale) -> Table:
+def ranking_table(comparison: Comparison, scale: Scale, title: str | None = None) -> Table:
     """Lines of a comparison, the best first, with the difference of each to the reference."""
-    head = _reference(comparison)
+    head = "the best" if comparison.reference.verdict == BEST else comparison.reference.line.name
     columns = [
         "line",
         scale.words,
-        f"minus {head}" if scale.unit != PPL else f"over {head}",
-        _p_heading(comparison),
+        f"over {head}" if scale.is_ratio else f"minus {head}",
+        "p, by Holm" if comparison.correction == "holm" else "p",
         "seeds",
         "gate",
     ]
@@ -127,163 +42,116 @@ def ranking_table(comparison: Comparison, scale: Scale) -> Table:
                 row.line.name,
                 "-" if value is None else f"{value:.3f}",
                 TableCell(difference, mark=MARKS[row.verdict]),
-                "" if row.p_corrected is None else _p(row.p_corrected),
-                str(len(row.seeds) or len(row.line.seeds)),
-                row.line.gate,
+                "" if row.p_corrected is None else p_text(row.p_corrected),
+                n_seeds(row, comparison),
+                row.line.gate or "unknown",
             ]
         )
-    return Table(_title(comparison), columns, rows, names=1)
+    return Table(title or ranking_title(comparison), columns, rows, names=1)
 
 
-def _reference(comparison: Comparison) -> str:
-    best = comparison.lines[0]
-    return "the best" if best.verdict == BEST else comparison.lines[0].against
+def n_seeds(row: Compared, comparison: Comparison) -> str:
+    """Number of the seeds of a difference, of the reference those of its value; "-" if unknown."""
+    seeds = row.seeds or comparison.common_seeds or row.line.seeds
+    return str(len(seeds)) if row.line.seeds else "-"
 
 
-def _p_heading(comparison: Comparison) -> str:
-    return "p, by Holm" if comparison.correction == "holm" else "p"
+def p_text(p: float) -> str:
+    """p in three digits; never rounded across 0.05.
+
+    >>> p_text(0.0497), p_text(0.05), p_text(0.0001)
+    ('0.0497', '0.050', '<0.001')
+    """
+    if p < 0.001:
+        return "<0.001"
+    return f"{p:.4f}" if 0.0495 <= p < 0.05 else f"{p:.3f}"
 
 
-def _p(p: float) -> str:
-    return "<0.001" if p < 0.001 else f"{p:.3f}"
-
-
-def _title(comparison: Comparison) -> str:
-    section = comparison.section
+def section_words(section: SectionName) -> str:
+    """Such as "pysource, trained at 64 tokens, fixed_targets"."""
     task = f", {section.task}" if section.task else ""
-    return (
-        f"{section.data}{task}, trained at {section.train_len:,} tokens, {section.protocol}: at"
-        f" {comparison.multiple:g}x ({comparison.length:,} tokens)"
-    )
+    return f"{section.data}{task}, trained at {section.train_len:,} tokens, {section.protocol}"
+
+
+def ranking_title(comparison: Comparison) -> str:
+    """Such as "pysource, trained at 64 tokens, fixed_targets: at 8x (512 tokens)"."""
+    return f"{section_words(comparison.section)}: at {_at(comparison)}"
+
+
+def _at(comparison: Comparison) -> str:
+    return f"{comparison.multiple:g}x ({comparison.length:,} tokens)"
 
 
 def table_by(comparisons: Sequence[Comparison], column: str, scale: Scale) -> Table:
     """Differences of lines to the reference by length, training length or data."""
-    by_line = tables_by(comparisons, column)
-    references = list(dict.fromkeys(comparison.lines[0].against for comparison in comparisons))
-    names = [*(name for name in references if name in by_line), *by_line]
-    keys = sorted({key for cells in by_line.values() for key in cells})
+    columns = sorted(comparisons, key=lambda comparison: _key(comparison, column))
+    cells = [{row.line.name: row for row in comparison.lines} for comparison in columns]
+    references = list(dict.fromkeys(comparison.reference.line.name for comparison in columns))
+    names = [*references, *(name for of_column in cells for name in of_column)]
     rows = []
     for name in dict.fromkeys(names):
-        rows.append([name, *(_cell(by_line[name].get(key), scale) for key in keys)])
-    headings = [f"{key:,}" if isinstance(key, int) else str(key) for key in keys]
+        rows.append([name, *(_cell(of_column.get(name), scale) for of_column in cells)])
+    one_multiple = len({comparison.multiple for comparison in columns}) == 1
+    headings = [_heading(comparison, column, one_multiple) for comparison in columns]
     reference = references[0] if len(references) == 1 else "the best of each column"
-    title = f"{scale.words}: {'over' if scale.unit == PPL else 'minus'} {reference} (in brackets)"
-    section = comparisons[0].section
+    title = [f"{scale.words} {'over' if scale.is_ratio else 'minus'} that of {reference}"]
+    title.append("its own value in brackets")
+    section = columns[0].section
     if column == "length":
-        title += f", {section.data}, trained at {section.train_len:,} tokens"
-    return Table(title, ["line", *headings], rows, names=1)
+        title.append(section_words(section))
+    else:
+        title.append(section.data if column == "train_len" else f"trained at {section.train_len:,}")
+        title += [section.task] if section.task else []
+        title.append(section.protocol)
+        if one_multiple:
+            title.append(f"at {columns[0].multiple:g}x")
+    return Table("; ".join(title), ["line", *headings], rows, names=1)
+
+
+def _key(comparison: Comparison, column: str) -> int | str:
+    return comparison.length if column == "length" else getattr(comparison.section, column)
+
+
+def _heading(comparison: Comparison, column: str, one_multiple: bool) -> str:
+    """Heading of a column: "8x (512)" of a length; the multiple beside others where they differ."""
+    if column == "length":
+        return f"{comparison.multiple:g}x ({comparison.length:,})"
+    key = _key(comparison, column)
+    text = f"{key:,}" if isinstance(key, int) else key
+    return text if one_multiple else f"{text} at {comparison.multiple:g}x"
+
+
+def table_each(comparisons: Sequence[Comparison], scale: Scale) -> Table:
+    """Difference of each line to each other one: the row minus the column."""
+    names = [comparison.reference.line.name for comparison in comparisons]
+    cells = [{row.line.name: row for row in comparison.lines} for comparison in comparisons]
+    rows = []
+    for name in names:
+        rows.append([name, *(_cell(of_column.get(name), scale) for of_column in cells)])
+    first = comparisons[0]
+    title = (
+        f"{scale.words} of each line {'over' if scale.is_ratio else 'minus'} that of each column,"
+        f" its own value in brackets; {ranking_title(first)}"
+    )
+    return Table(title, ["line", *names], rows, names=1)
 
 
 def _cell(row: Compared | None, scale: Scale) -> TableCell | str:
-    """Difference with half of its interval; of the reference its value in brackets."""
+    """Difference with half of its interval, of a ratio both ends; the reference's own value."""
     if row is None:
         return "-"
-    shown = scale.difference(row)
-    if shown is None:
+    if row.line.name == row.against:
         value = scale.value(row)
         return "-" if value is None else f"({value:.3f})"
-    interval = "" if shown.low is None else f" +- {(shown.high - shown.low) / 2:.3f}"
+    shown = scale.difference(row)
+    if shown is None:
+        return "-"
+    interval = ""
+    if shown.low is not None and scale.is_ratio:
+        interval = f" [{shown.low:.3f}, {shown.high:.3f}]"
+    elif shown.low is not None:
+        interval = f" +- {(shown.high - shown.low) / 2:.3f}"
     return TableCell(scale.number(shown.value), shown.value, interval, MARKS[row.verdict])
-
-
-def sentences(comparison: Comparison, scale: Scale) -> list[str]:
-    """Result of a comparison in sentences for a paper, then how it was made."""
-    first = comparison.lines[0]
-    place = f"At {comparison.multiple:g} times the training length ({comparison.length:,} tokens)"
-    lowest = "highest accuracy" if comparison.measure == ACCURACY else "lowest loss"
-    if comparison.measure == RISE:
-        lowest = "smallest loss minus its floor"
-    value = scale.value(first)
-    parts = [f"{place}, {first.line.name} has the {lowest} ({value:.3f} {_unit(scale)})."]
-    if len(comparison.lines) > 1:
-        parts += _told_apart(comparison, scale)
-    return [" ".join(parts), *how_compared(comparison)]
-
-
-def _unit(scale: Scale) -> str:
-    return "of the answers" if scale.measure == ACCURACY else UNIT_WORDS[scale.unit]
-
-
-def _told_apart(comparison: Comparison, scale: Scale) -> list[str]:
-    """Sentences on the lines that are not told from the reference, and on the next that is."""
-    reference = _reference(comparison)
-    untold = [row for row in comparison.lines if row.verdict in (UNTOLD, NO_INTERVAL)]
-    parts = []
-    if untold:
-        names = [row.line.name for row in untold[:MOST_NAMED]]
-        if len(untold) > MOST_NAMED:
-            names.append(f"{len(untold) - MOST_NAMED} more")
-        verb = "is" if len(untold) == 1 else "are"
-        after = " after Holm's correction" if comparison.correction == "holm" else ""
-        parts.append(f"{_listed(names)} {verb} not told apart from {reference}{after}.")
-    worse = [row for row in comparison.lines if row.verdict == WORSE]
-    if worse:
-        row = worse[0]
-        interval = scale.interval(scale.difference(row))
-        each = "The only other line" if len(comparison.lines) == 2 else "The next that is worse"
-        parts.append(f"{each}, {row.line.name}, differs by {interval} {scale.difference_words}.")
-    return parts
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def how_compared(comparison: Comparison) -> list[str]:
-    """Lines on the targets, the seeds, the interval and the correction of a comparison."""
-    compared = [row for row in comparison.lines if row.difference is not None]
-    lines = [_measure_line(comparison)]
-    if any(row.source == FROM_SEEDS for row in compared):
-        lines.append(
-            "Intervals are of means over seeds alone, since sums over documents are not there for"
-            " all lines: Student's t, 95 %."
-        )
-    elif compared:
-        n_documents = max(row.difference.n_documents for row in compared)
-        lines.append(
-            f"Intervals are of paired differences, 95 %, over seeds crossed with {n_documents}"
-            " documents; over documents alone where there is one seed."
-        )
-    seeds = {tuple(sorted(row.line.seeds)) for row in comparison.lines}
-    if len(seeds) > 1 and comparison.common_seeds:
-        shared = ", ".join(map(str, comparison.common_seeds))
-        lines.append(
-            f"Lines have different seeds: means are over those that all have ({shared}), and a"
-            " difference is over those that both have."
-        )
-    elif len(seeds) > 1:
-        lines.append("No seed is shared by all lines: a difference is over those that both have.")
-    if comparison.correction == "holm" and len(compared) > 1:
-        lines.append(
-            f"p is Holm's for {len(compared)} differences. The best was chosen by the same losses;"
-            " nothing corrects for that choice."
-        )
-    elif len(compared) > 1:
-        lines.append(f"p is not corrected for {len(compared)} differences (correction=none).")
-    failed = [row.line.name for row in comparison.lines if row.line.gate == "failed"]
-    if failed:
-        lines.append(
-            f"Gate failed, so nothing shows that these use their window: {_listed(failed)}."
-        )
-    return lines
-
-
-def _measure_line(comparison: Comparison) -> str:
-    encodings = {row.line.record.encoding for row in comparison.lines}
-    if comparison.measure == RISE:
-        return (
-            "Compared is each loss minus its own floor, the loss of the same targets with exactly"
-            " the training length of context."
-        )
-    if comparison.measure == ACCURACY:
-        return "Compared are shares of right answers on the same questions."
-    if len(encodings) > 1:
-        return (
-            "Compared are losses on the same targets, which also count how good each model is"
-            " within its window; measure=rise compares each loss minus its own floor."
-        )
-    return "Compared are losses on the same targets."
 
 
 def rows_of(comparisons: Iterable[Comparison], scale: Scale) -> list[dict]:
@@ -317,6 +185,7 @@ def rows_of(comparisons: Iterable[Comparison], scale: Scale) -> list[dict]:
                     "n_documents": row.difference.n_documents if row.difference else None,
                     "interval_of": row.source,
                     "gate": row.line.gate,
+                    "reason": row.reason,
                 }
             )
     return rows

@@ -29,8 +29,8 @@ from posbench.report.references import (
     reference,
 )
 from posbench.results.evaluation import Evaluation
-from posbench.statistics.clustered import student_interval
-from posbench.statistics.crossed import Estimate, across, estimate
+from posbench.statistics.crossed import Estimate
+from posbench.statistics.over_seeds import FROM_SUMS, SeedValue, over_seeds
 
 MEANS = ("nll", "bpb", "accuracy")  # columns of a point that are means over seeds
 
@@ -197,15 +197,14 @@ def interval(seeds: Sequence[tuple | None], unit: str) -> Interval:
     if only means are known."""
     if not all(seeds):
         return Interval(None, None, None)
-    sums = [seed_sums for _, seed_sums, *_ in seeds]
-    together = across(sums) if all(sums) else None
-    if together is None:
-        mean, half_width, n = student_interval([value for value, *_ in seeds])
-        return Interval(_finite(mean), _finite(half_width), "seeds" if n > 1 else unit)
-    result = estimate([(1.0, together)])
-    low, high = result.interval()
-    over = f"seeds x {unit}s" if len(seeds) > 1 else unit
-    return Interval(_finite(result.value), _finite((high - low) / 2), over)
+    values = []
+    for value, seed_sums, *_ in seeds:
+        values.append(SeedValue(value, [(1.0, seed_sums)] if seed_sums else None))
+    result = over_seeds(values)
+    over = f"seeds x {unit}s" if result.source == FROM_SUMS else "seeds"
+    if len(seeds) == 1:
+        over = unit
+    return Interval(_finite(result.estimate.value), _finite(result.half_width), over)
 
 
 def _finite(value: float | None) -> float | None:

@@ -138,21 +138,32 @@ def plain(row: dict) -> bool:
 
 
 def pooled(
-    evaluation: Evaluation, row: dict | None, other: Evaluation, at: dict | None
+    evaluation: Evaluation,
+    row: dict | None,
+    other: Evaluation,
+    at: dict | None,
+    name: str = "nll",
 ) -> tuple[Sums, Sums] | None:
-    """Sums of the losses of two rows over documents, None if unknown or weighed. Raises RunError if
-    the targets are not the same.
+    """Sums over documents of the losses of two rows, or of another array of their targets such as
+    `correct`; None if unknown or weighed. Raises RunError if the targets are not the same.
     """
     if row is None or at is None:
         return None
-    sums = evaluation.sums(row)
-    other_sums = other.sums(at)
+    sums = _plain_sums(evaluation, row, name)
+    other_sums = _plain_sums(other, at, name)
     if sums is None or other_sums is None:
-        return None
-    if not is_mean(sums, row) or not is_mean(other_sums, at):
         return None
     check_targets(evaluation, other)
     return sums, other_sums
+
+
+def _plain_sums(evaluation: Evaluation, row: dict, name: str) -> Sums | None:
+    """Sums of a row whose targets weigh alike, else None."""
+    sums = evaluation.sampled_sums(row, name)
+    losses = sums if name == "nll" else evaluation.sums(row)
+    if sums is None or losses is None or not is_mean(losses, row):
+        return None
+    return sums
 
 
 def check_targets(evaluation: Evaluation, other: Evaluation) -> None:

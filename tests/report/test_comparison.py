@@ -4,21 +4,24 @@ import math
 
 import numpy as np
 import pytest
-from synthetic import DOCUMENTS, LENGTHS, TARGETS, write_eval, write_run
+from synthetic import DOCUMENTS, GAINS, LENGTHS, TARGETS, write_eval, write_run
 
 from posbench.common.errors import ConfigError
 from posbench.report.comparison import (
     BEST,
     BETTER,
+    NO_SHARED_SEED,
+    ONLY_MEANS,
     REFERENCE,
     UNTOLD,
     WORSE,
-    Request,
-    comparisons,
-    token_length,
 )
-from posbench.report.comparison_tables import BPB, PPL, Scale, rows_of, sentences
+from posbench.report.comparison_request import Request, comparisons, named, token_length
+from posbench.report.comparison_tables import rows_of
+from posbench.report.comparison_words import BPB, PPL, TEXTS, Scale, how_compared, sentences
 from posbench.report.report import collect
+from posbench.runs.rows import write_csv
+from posbench.statistics.over_seeds import FROM_SEEDS
 
 T_19 = 2.093024  # 97.5 % quantile of Student's t with 19 degrees of freedom, from tables
 CURVES = {
@@ -156,20 +159,177 @@ def test_rows_have_every_line_of_every_length(tmp_path):
 @pytest.mark.parametrize(
     ("request_", "part"),
     [
-        (Request(lines=("rop|yarn", "rope")), "did you mean rope|yarn?"),
-        (Request(length="7x"), "choose from 1x (64), 2x (128), 4x (256), 8x (512)"),
-        (Request(length="far"), "such as length=512 or length=8x"),
-        (Request(lines=("rope|pi",), length="8x"), "There is nothing to compare"),
-        (Request(against="fox"), "fox is no line of these results"),
+        ({"lines": ("rop|yarn", "rope")}, "did you mean rope|yarn?"),
+        ({"length": "7x"}, "choose from 1x (64), 2x (128), 4x (256), 8x (512)"),
+        ({"length": "far"}, "such as length=512 or length=8x"),
+        ({"lines": ("rope|pi",), "length": "8x"}, "name a second one, such as rope"),
+        ({"lines": ("rope|pi", "rope + pi")}, "name a second one, such as rope"),
+        ({"against": "fox"}, "fox is no line of these results"),
+        ({"measure": "los"}, "must be one of loss, rise, change, accuracy (did you mean loss?)"),
+        ({"correction": "bonferroni"}, "must be one of holm, none"),
+        ({"by": "seed"}, "must be one of length, train_len, data"),
+        ({"against": "each", "by": "length"}, "leave one out"),
     ],
-    ids=["line", "length", "no length", "one line", "against"],
 )
 def test_what_cannot_be_compared_is_refused_with_what_can(tmp_path, request_, part):
-    reports = reports_of(tmp_path, seeds=(0,))
     with pytest.raises(ConfigError) as refused:
-        comparisons(reports, request_)
+        comparisons(reports_of(tmp_path, seeds=(0,)), Request(**request_))
     assert part in str(refused.value)
+    assert "\n" not in str(refused.value)
 
 
 def test_lengths_are_tokens_or_multiples():
     assert token_length("1.5x", 64) == 96 and token_length("100", 64) == 100
+
+
+def losses_of_seeds(root, rng, extensions, n_seeds=3):
+    """(eval files, float64 losses [extension, seed, target] at the longest length) of one
+    encoding.
+    """
+    losses = rng.exponential(3.0, (len(extensions), n_seeds, TARGETS))
+    losses += rng.normal(0, 0.4, (1, n_seeds, 1)) + 0.25 * np.arange(len(extensions))[:, None, None]
+    losses = losses.astype(np.float32)
+    paths = []
+    for extension, of_seeds in zip(extensions, losses, strict=True):
+        for seed, loss_T in enumerate(of_seeds):
+            paths.append(write_eval(root, "rope", extension, "none", [loss_T], LENGTHS[-1:], seed))
+    return paths, losses.astype(np.float64)
+
+
+def two_way_clustered(difference_ST):
+    """(mean, standard error) of Cameron, Gelbach and Miller by loops over seeds and documents."""
+    n_seeds, n_targets = difference_ST.shape
+    mean = difference_ST.mean()
+    by_seed = [0.0] * n_seeds
+    by_document = [0.0] * DOCUMENTS
+    by_both = {}
+    for seed in range(n_seeds):
+        for target in range(n_targets):
+            residual = (difference_ST[seed, target] - mean) / (n_seeds * n_targets)
+            document = target % DOCUMENTS
+            by_seed[seed] += residual
+            by_document[document] += residual
+            by_both[seed, document] = by_both.get((seed, document), 0.0) + residual
+    parts = []
+    for groups in (by_seed, by_document, list(by_both.values())):
+        parts.append(len(groups) / (len(groups) - 1) * sum(total**2 for total in groups))
+    variance = max(parts[0] + parts[1] - parts[2], *parts)
+    return mean, math.sqrt(variance)
+
+
+def test_p_intervals_and_holm_are_those_of_loops_over_targets(tmp_path):
+    """Three seeds, three lines: t with two degrees of freedom, whose cdf is algebraic."""
+    names = ["none", "pi", "yarn"]
+    paths, losses = losses_of_seeds(tmp_path, np.random.default_rng(3), names)
+    (comparison,) = comparisons({"": collect(paths, "", "")}, Request())
+    rows = by_name(comparison)
+    order = sorted(range(3), key=lambda index: losses[index].mean())
+    assert comparison.lines[0].line.record.extension == names[order[0]]
+    ps = []
+    for index in order[1:]:
+        mean, sem = two_way_clustered(losses[index] - losses[order[0]])
+        t = abs(mean) / sem
+        p = 1 - t / math.sqrt(2 + t * t)  # two-sided, of two degrees of freedom
+        row = rows["rope" if names[index] == "none" else f"rope|{names[index]}"]
+        assert row.difference.value == pytest.approx(mean, abs=1e-9)
+        assert row.difference.interval()[1] == pytest.approx(mean + 4.302652729911275 * sem)
+        assert row.p == pytest.approx(p, rel=1e-9)
+        ps.append((p, row.p_corrected))
+    (small, small_corrected), (large, large_corrected) = sorted(ps)
+    assert small_corrected == pytest.approx(2 * small)
+    assert large_corrected == pytest.approx(max(2 * small, large))
+
+
+def test_without_sums_the_interval_is_that_of_paired_seeds(tmp_path):
+    paths, losses = losses_of_seeds(tmp_path / "runs", np.random.default_rng(4), ["none", "pi"])
+    write_csv(collect(paths, "", "").rows, tmp_path / "rows.csv")
+    report = collect([], "", "", [tmp_path / "rows.csv"])
+    (comparison,) = comparisons({"": report}, Request(against="rope"))
+    row = by_name(comparison)["rope|pi"]
+    by_seed = (losses[1] - losses[0]).mean(1)
+    half = 4.302652729911275 * by_seed.std(ddof=1) / math.sqrt(3)
+    assert row.difference.interval() == pytest.approx(
+        (by_seed.mean() - half, by_seed.mean() + half), abs=1e-6
+    )
+    assert row.source == FROM_SEEDS
+    assert TEXTS["from_seeds"].format(lines=TEXTS["every"]) in how_compared(comparison)
+
+
+def test_each_line_with_each_other_one_is_corrected_for_all_pairs(tmp_path):
+    tables = comparisons(reports_of(tmp_path), Request(length="8x", against="each"))
+    names = [table.reference.line.name for table in tables]
+    cells = {(row.line.name, row.against): row for table in tables for row in table.lines}
+    ps = []
+    for i, name in enumerate(names):
+        for other in names[i + 1 :]:
+            assert cells[name, other].difference.value == pytest.approx(
+                -cells[other, name].difference.value
+            )
+            assert cells[name, other].p_corrected == cells[other, name].p_corrected
+            ps.append(cells[name, other].p)
+    assert len(ps) == 6 and {table.n_corrected for table in tables} == {6}
+    smallest = next(row for row in cells.values() if row.p == min(ps))
+    assert smallest.p_corrected == pytest.approx(min(1.0, 6 * min(ps)))
+
+
+def test_what_is_missing_is_said(tmp_path):
+    """A line of other seeds, one of a CSV, and one that was not measured at this length."""
+    paths = write_run(tmp_path, "rope", 0, CURVES)
+    paths += write_run(tmp_path, "alibi", 1, {("alibi", "none", "none"): (0.0, 0.1, 0.1, 0.1)})
+    losses = np.full((1, TARGETS), 3.0)
+    paths.append(write_eval(tmp_path, "rope", "ntk", "none", losses, LENGTHS[:1], 0))
+    csv = tmp_path / "paper.csv"
+    csv.write_text("method,length,nll,train_len\nours,512,2.0,64\n")
+    (comparison,) = comparisons({"": collect(paths, "", "", [csv])}, Request(length="8x"))
+    rows = by_name(comparison)
+    assert comparison.lines[0].line.name == "paper.csv: ours"
+    assert comparison.lines[0].reason == ONLY_MEANS
+    assert comparison.reference.line.seeds and comparison.reference.verdict == BEST
+    reasons = {row.reason for row in comparison.lines if row.line.record.encoding != "ours"}
+    assert NO_SHARED_SEED in reasons
+    assert comparison.absent == ("rope|ntk",)
+    text = " ".join(how_compared(comparison))
+    assert all(part in text for part in ("paper.csv: ours", NO_SHARED_SEED, "rope|ntk"))
+    assert rows["paper.csv: ours"].p is None
+
+
+def test_failed_gates_are_said(tmp_path, monkeypatch):
+    monkeypatch.setitem(GAINS, "alibi", -0.05)
+    curves = CURVES | {("alibi", "none", "none"): (0.0, 0.1, 0.1, 0.1)}
+    curves |= {("alibi", "pi", "none"): (0.0, 0.1, 0.2, 0.3)}
+    reports = reports_of(tmp_path, (0, 1), curves, ("rope", "alibi"))
+    (comparison,) = comparisons(reports, Request(length="8x"))
+    gates = {name: row.line.gate for name, row in by_name(comparison).items()}
+    assert gates["rope|yarn"] == "passed" and gates["alibi"] == gates["alibi|pi"] == "failed"
+    said = TEXTS["gate_failed"].format(lines="alibi and alibi|pi")
+    assert said in how_compared(comparison)
+    request = Request(lines=("alibi", "alibi|pi"), length="8x")
+    assert TEXTS["gates_failed"] in how_compared(comparisons(reports, request)[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "names"),
+    [
+        ("rope yarn", ["rope|yarn"]),
+        ("rope + yarn", ["rope|yarn"]),
+        ("rope|yarn|none", ["rope|yarn"]),
+        ("alibi", ["alibi steps=5", "b: alibi steps=9"]),
+        ("b: alibi steps=9", ["b: alibi steps=9"]),
+        ("none", ["none"]),
+        ("none|yarn", ["none|yarn"]),
+        ("yarn", []),
+    ],
+)
+def test_lines_are_named_as_tables_and_figures_name_them(name, names):
+    lines = ["rope", "rope|yarn", "rope|none|log_n", "alibi steps=5", "b: alibi steps=9", "none"]
+    assert named(name, [*lines, "none|yarn"]) == names
+
+
+def test_folders_without_overlap_say_how_they_differ(tmp_path):
+    first = write_run(tmp_path / "a", "rope", 0, {("rope", "none", "none"): (0,) * 4})
+    other = write_run(tmp_path / "b", "alibi", 0, {("alibi", "none", "none"): (0,) * 4})
+    for path in other:
+        text = path.read_text().replace('"data": "pysource"', '"data": "books"')
+        path.write_text(text)
+    with pytest.raises(ConfigError, match=r"differ in data \(pysource and books\)"):
+        comparisons({"a": collect(first, "", ""), "b": collect(other, "", "")}, Request())

@@ -18,7 +18,7 @@ REPORTED = CONFIGS.parent / "results" / "reported"
 FORMULA, MARKUP = "=HYPERLINK(1)", "<img src=x onerror=document.title=1>"
 PAPER = (
     "method,length,nll,low,high,train_len\n"
-    f"{FORMULA},64,2.9,2.8,3.0,64\n{FORMULA},96,3.1,3.0,3.2,64\n{MARKUP},128,1e30,,,64\n"
+    f"{FORMULA},64,2.9,2.8,3.0,64\n{FORMULA},96,3.1,3.0,3.2,64\n{MARKUP},128,1e8,,,64\n"
 )
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")

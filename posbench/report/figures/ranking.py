@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from posbench.report.comparison import UNTOLD, WORSE, Compared, Comparison
-from posbench.report.comparison_tables import PPL, Scale, how_compared
+from posbench.report.comparison import ACCURACY, NO_INTERVAL, UNTOLD, WORSE, Compared, Comparison
+from posbench.report.comparison_tables import section_words
+from posbench.report.comparison_words import TEXTS, Scale, how_compared
 from posbench.report.figures.lines import width
 from posbench.report.figures.style import FAIL, FONT, GAIN, GREY, Frame, note
 
@@ -37,6 +38,9 @@ def ranking_figure(comparisons: Sequence[Comparison], title: str, unit: str):
     names = list(dict.fromkeys(row.line.name for row in shown[-1].comparison.lines))
     for panel in shown:
         names += [row.line.name for row in panel.comparison.lines if row.line.name not in names]
+    ends = [_ends(panel) for panel in shown]
+    limits = min(low for low, _ in ends), max(high for _, high in ends)
+    several_sections = len({panel.comparison.section for panel in shown}) > 1
     names_width = 12 + max(width(name, FONT) for name in names)
     height = ROW * len(names)
     frame_width = names_width + len(shown) * (PANEL + BETWEEN)
@@ -44,21 +48,46 @@ def ranking_figure(comparisons: Sequence[Comparison], title: str, unit: str):
     for index, panel in enumerate(shown):
         left = names_width + index * (PANEL + BETWEEN)
         axes = frame.axes(left, HEAD, PANEL, height)
-        _draw(axes, panel, names)
+        same_scale = panel.scale == shown[0].scale
+        _draw(axes, panel, names, limits if same_scale else ends[index])
+        axes.set_title(_heading(panel.comparison, several_sections), fontsize=FONT, loc="left")
         if index == 0:
             for row, name in enumerate(names):
                 style = {"xycoords": axes.get_yaxis_transform(), "va": "center", "fontsize": FONT}
                 note(axes, name, (0, row), (4 - names_width, 0), **style)
-    last = shown[-1]
-    frame.caption(_caption(last), up=8)
+    frame.caption(_caption(shown[-1].comparison, len(comparisons)), up=8)
     return frame.figure
 
 
-def _draw(axes, panel: Panel, names: Sequence[str]) -> None:
+def _ends(panel: Panel) -> tuple[float, float]:
+    """Ends of the x axis of a panel: all intervals and the reference are inside."""
+    ends = [_zero(panel)]
+    for row in panel.comparison.lines:
+        difference = panel.scale.difference(row)
+        if difference is not None:
+            ends += [end for end in difference if end is not None]
+    low, high = min(ends), max(ends)
+    margin = 0.04 * (high - low) or 0.01
+    return low - margin, high + margin
+
+
+def _zero(panel: Panel) -> float:
+    """Difference of the reference to itself."""
+    return 1.0 if panel.scale.is_ratio else 0.0
+
+
+def _heading(comparison: Comparison, with_section: bool) -> str:
+    """Heading of a panel, such as "at 8x (512 tokens)"."""
+    place = f"at {comparison.multiple:g}x ({comparison.length:,} tokens)"
+    if with_section:
+        return f"{section_words(comparison.section)}\n{place}"
+    return f"{comparison.section.task}, {place}" if comparison.section.task else place
+
+
+def _draw(axes, panel: Panel, names: Sequence[str], limits: tuple[float, float]) -> None:
     """Draw the dots and intervals of one comparison."""
-    zero = 1.0 if _is_ratio(panel.scale) else 0.0
+    zero = _zero(panel)
     rows = {row.line.name: row for row in panel.comparison.lines}
-    ends = [zero]
     for index, name in enumerate(names):
         if name not in rows:
             continue
@@ -71,43 +100,36 @@ def _draw(axes, panel: Panel, names: Sequence[str]) -> None:
             continue
         if difference.low is not None:
             axes.hlines(index, difference.low, difference.high, color=colour, linewidth=1.4)
-            ends += [difference.low, difference.high]
         marker = "o" if row.line.gate != "failed" else "x"
         axes.plot([difference.value], [index], marker, color=colour, markersize=4)
-        ends.append(difference.value)
     axes.axvline(zero, color=GREY, linewidth=0.8)
     axes.set(ylim=(len(names) - 0.5, -0.5), yticks=[])
-    low, high = min(ends), max(ends)
-    margin = 0.04 * (high - low) or 0.01
-    axes.set_xlim(low - margin, high + margin)
+    axes.set_xlim(*limits)
     axes.tick_params(labelsize=FONT, color=GREY)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.grid(axis="y", visible=False)
-    comparison = panel.comparison
-    heading = f"at {comparison.multiple:g}x ({comparison.length:,} tokens)"
-    if comparison.section.task:
-        heading = f"{comparison.section.task} {heading}"
-    axes.set_title(heading, fontsize=FONT, loc="left")
     words = panel.scale.difference_words
-    against = comparison.lines[0].against
+    if panel.scale.measure == ACCURACY:
+        words = panel.scale.words
+    against = panel.comparison.reference.line.name
     axes.set_xlabel(
-        f"{words}, {'over' if _is_ratio(panel.scale) else 'minus'} {against}", fontsize=FONT
+        f"{words}, {'over' if panel.scale.is_ratio else 'minus'} {against}", fontsize=FONT
     )
 
 
-def _is_ratio(scale: Scale) -> bool:
-    return scale.unit == PPL and scale.difference_words.startswith("times")
-
-
 def _colour(row: Compared) -> str:
-    if row.verdict == UNTOLD:
+    if row.verdict in (UNTOLD, NO_INTERVAL):
         return UNDECIDED
     return FAIL if row.verdict == WORSE else GAIN
 
 
-def _caption(panel: Panel) -> list[str]:
-    return [
-        "Dots are means over the seeds that both lines have, bars 95 % intervals. Grey: not told"
-        " apart from the line that all are compared with; a cross: the gate failed.",
-        *how_compared(panel.comparison),
+def _caption(comparison: Comparison, n_comparisons: int) -> list[str]:
+    lines = [
+        "Dots are means over the seeds that both lines have, bars 95 % intervals. Green: better;"
+        " orange: worse; grey: not told apart from the line that all are compared with; a cross:"
+        " the gate failed.",
+        *(line for line in how_compared(comparison) if line != TEXTS["marks"]),
     ]
+    if n_comparisons > MOST_PANELS:
+        lines.append(f"Drawn are the last {MOST_PANELS} of {n_comparisons} comparisons.")
+    return lines

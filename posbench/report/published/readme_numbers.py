@@ -41,8 +41,8 @@ from posbench.report.records import CurvePoint, Score
 from posbench.report.references import Seed
 from posbench.report.report import Report, collect
 from posbench.results.search import ROWS, is_evidence
-from posbench.statistics.clustered import student_interval
-from posbench.statistics.crossed import Sums, across, estimate
+from posbench.statistics.crossed import Sums
+from posbench.statistics.over_seeds import SeedValue, over_seeds
 
 REPORTED = Path(__file__).parents[3] / "results" / "reported"
 COMPARISONS = ("paired", "above floor", "by seed")
@@ -192,18 +192,26 @@ def _compared(folder: Path, terms: list[tuple[float, str]], comparison: str) -> 
     losses = [(weight, _seeds(folder, key)) for weight, key in terms]
     seeds = sorted(set.intersection(*(set(by_seed) for _, by_seed in losses)))
     if comparison == "by seed":
-        differences = [
-            sum(weight * single(by_seed[seed]).row["nll"] for weight, by_seed in losses)
+        of_seeds = [
+            SeedValue(
+                sum(weight * single(by_seed[seed]).row["nll"] for weight, by_seed in losses), None
+            )
             for seed in seeds
         ]
-        mean, half, _ = student_interval(differences)
-        return [Value(mean, mean - half, mean + half), *map(Value, differences)]
-    above_floor = comparison == "above floor"
-    sums = []
-    for weight, by_seed in losses:
-        sums.append((weight, across([_sums(by_seed[seed], above_floor) for seed in seeds])))
-    result = estimate(sums)
-    return [Value(result.value, *result.interval()), *map(Value, result.by_seed)]
+    else:
+        of_seeds = [_seed_value(losses, seed, comparison == "above floor") for seed in seeds]
+    result = over_seeds(of_seeds)
+    overall = Value(result.estimate.value, *result.interval())
+    return [overall, *map(Value, result.estimate.by_seed)]
+
+
+def _seed_value(
+    losses: list[tuple[float, dict[int, list[Seed]]]], seed: int, above_floor: bool
+) -> SeedValue:
+    """Weighted sum of the losses of one seed, [(weight, {seed: its points})]."""
+    terms = [(weight, _sums(by_seed[seed], above_floor)) for weight, by_seed in losses]
+    value = sum(weight * float(sums.means[0]) for weight, sums in terms)
+    return SeedValue(value, terms)
 
 
 def _sums(points: list[Seed], above_floor: bool) -> Sums:

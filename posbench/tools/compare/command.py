@@ -4,23 +4,39 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.config.command_line import list_files
 from posbench.config.names import CONFIGS
-from posbench.report.comparison import MEASURES, Comparison, Request, by_section, comparisons
+from posbench.report.comparison import CORRECTIONS, MEASURES, Comparison
+from posbench.report.comparison_request import (
+    BY,
+    EACH,
+    Request,
+    by_columns,
+    by_section,
+    comparisons,
+)
 from posbench.report.comparison_tables import (
+    check_unit,
+    ranking_table,
+    ranking_title,
+    rows_of,
+    table_by,
+    table_each,
+    terminal_text,
+)
+from posbench.report.comparison_words import (
     NATS,
     UNITS,
     Scale,
+    distinct,
     how_compared,
-    ranking_table,
-    rows_of,
-    sentences,
-    table_by,
-    terminal_text,
+    result,
 )
-from posbench.report.table_formats import Table
+from posbench.report.records import grouped
+from posbench.report.table_formats import Table, printed
 from posbench.tools.explore.command import COMMITTED, collected, named
 
 DEFAULTS = {
@@ -28,18 +44,21 @@ DEFAULTS = {
     "against": None,
     "by": None,
     "measure": None,
-    "unit": NATS,
+    "unit": None,
     "correction": "holm",
     "out": None,
     "title": None,
 }
-CHOICES = {
-    "by": ("length", "train_len", "data"),
-    "measure": MEASURES,
-    "unit": UNITS,
-    "correction": ("holm", "none"),
-}
+CHOICES = {"by": BY, "measure": MEASURES, "unit": UNITS, "correction": CORRECTIONS}
 USUAL = "results/runs"
+
+
+class Block(NamedTuple):
+    """A table, and the lines of text that belong to it."""
+
+    table: Table
+    result: list[str]
+    how: list[str]
 
 
 def compare_words(words: list[str]) -> None:
@@ -50,30 +69,34 @@ def compare_words(words: list[str]) -> None:
     lines = tuple(name for name in names if name not in paths)
     if not paths:
         if not Path(USUAL).is_dir():
+            beginning = (
+                f"{names[0]} names no results" if names else "There are no results to compare"
+            )
             raise ConfigError(
-                f"{names[0] if names else 'Nothing'} names no results: give a folder of runs or of"
-                " a report, such as results/runs, or a reported experiment such as headline."
+                f"{beginning}: give a folder of runs or of a report, such as results/runs, or a"
+                " reported experiment such as headline."
             )
         paths = [USUAL]
     request = Request(
         lines=lines,
         length=options["length"],
-        against=options["against"]
-        or (lines[0] if len(lines) > 1 and not options["length"] else None),
+        against=options["against"],
         measure=options["measure"],
-        by=options["by"] or ("length" if len(lines) > 1 and not options["length"] else None),
+        by=options["by"],
         correction=options["correction"],
-    )
+    ).completed()
     title = options["title"] or ", ".join(Path(path).name for path in paths)
     reports, notes = collected({path: named(path) for path in dict.fromkeys(paths)}, title)
-    compared = comparisons(reports, request)
-    tables, text = _shown(compared, request, options["unit"])
+    made = comparisons(reports, request)
+    check_unit(options["unit"], made)
+    unit = options["unit"] or NATS
+    blocks = _blocks(made, request, unit)
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    print(terminal_text(tables, text, width))
+    print(_text(blocks, width))
     for note in notes:
         print(note)
     if options["out"]:
-        list_files(_write(Path(options["out"]), compared, tables, text, title, options["unit"]))
+        list_files(_write(Path(options["out"]), made, blocks, title, unit))
 
 
 def _is_result(word: str) -> bool:
@@ -91,6 +114,8 @@ def _options(words: Sequence[str]) -> dict[str, str | None]:
                 f"{key} is not an option{did_you_mean(key, DEFAULTS)}: choose from"
                 f" {', '.join(DEFAULTS)}."
             )
+        if not value:
+            raise ConfigError(f"{word} has no value: give one, or leave {word} out.")
         if key in CHOICES and value not in CHOICES[key]:
             near = did_you_mean(value, CHOICES[key])
             raise ConfigError(f"{word} must be one of {', '.join(CHOICES[key])}{near}.")
@@ -98,33 +123,61 @@ def _options(words: Sequence[str]) -> dict[str, str | None]:
     return options
 
 
-def _shown(
-    compared: list[Comparison], request: Request, unit: str
-) -> tuple[list[Table], list[str]]:
-    """Tables of comparisons, and the lines of text below them."""
-    tables = []
-    text = []
+def _blocks(made: list[Comparison], request: Request, unit: str) -> list[Block]:
+    """Tables of comparisons, each with its text."""
+    blocks = []
+    if request.against == EACH:
+        for group in grouped(made, _place).values():
+            scale = Scale(unit, group[0].measure)
+            blocks.append(Block(table_each(group, scale), [], how_compared(group[0])))
+        return blocks
     if request.by is None:
-        for comparison in compared:
+        titles = _titles(made)
+        for comparison, title in zip(made, titles, strict=True):
             scale = Scale(unit, comparison.measure)
-            tables.append(ranking_table(comparison, scale))
-            text += sentences(comparison, scale)
-        return tables, list(dict.fromkeys(text))
-    groups = [compared] if request.by != "length" else list(by_section(compared).values())
+            table = ranking_table(comparison, scale, title)
+            blocks.append(Block(table, [result(comparison, scale)], how_compared(comparison)))
+        return blocks
+    groups = list(by_section(made).values())
+    if request.by != "length":
+        groups = by_columns(made, request.by)
     for group in groups:
         scale = Scale(unit, group[0].measure)
-        tables.append(table_by(group, request.by, scale))
-        text += how_compared(group[-1])
-    return tables, list(dict.fromkeys(text))
+        how = distinct(line for comparison in group for line in how_compared(comparison))
+        results = [result(comparison, scale) for comparison in group]
+        if request.by == "length":
+            results = results[-1:]
+        blocks.append(Block(table_by(group, request.by, scale), results, how))
+    return blocks
+
+
+def _place(comparison: Comparison) -> tuple:
+    return comparison.section, comparison.length
+
+
+def _titles(made: Sequence[Comparison]) -> list[str]:
+    """Titles of rankings; those that are alike say the setting as well."""
+    titles = [ranking_title(comparison) for comparison in made]
+    return [
+        f"{title}; {comparison.section.setting}" if titles.count(title) > 1 else title
+        for comparison, title in zip(made, titles, strict=True)
+    ]
+
+
+def _text(blocks: Sequence[Block], width: int | None) -> str:
+    """Tables with their results; what is said of all of them stands once, at the end."""
+    of_all = [line for line in blocks[0].how if all(line in block.how for block in blocks)]
+    texts = []
+    for block in blocks:
+        own = [line for line in block.how if line not in of_all]
+        texts.append(terminal_text([block.table], [*block.result, *own], width))
+    if of_all:
+        texts.append(terminal_text([], of_all, width))
+    return "\n\n".join(texts) if len(blocks) > 1 else "\n".join(texts)
 
 
 def _write(
-    out: Path,
-    compared: list[Comparison],
-    tables: list[Table],
-    text: list[str],
-    title: str,
-    unit: str,
+    out: Path, made: list[Comparison], blocks: Sequence[Block], title: str, unit: str
 ) -> list[Path]:
     """Write compare.csv, compare.md, compare.tex and the figure into a folder."""
     import pandas
@@ -135,19 +188,20 @@ def _write(
     from posbench.report.figures.style import save
 
     rows = []
-    for comparison in compared:
+    for comparison in made:
         rows += rows_of([comparison], Scale(unit, comparison.measure))
-    markdown = [
-        f"# {title}",
-        *(table.markdown() for table in tables),
-        "\n".join(f"- {line}" for line in text),
-    ]
+    markdown = [f"# {title}"]
+    latex = []
+    for block in blocks:
+        lines = [*block.result, *block.how]
+        markdown += [block.table.markdown(), "\n".join(f"- {line}" for line in lines)]
+        latex += [block.table.latex(), "\n".join(f"% {printed(line)}" for line in lines)]
     texts = {
         "compare.csv": pandas.DataFrame(rows).to_csv(index=False),
         "compare.md": defuse.markdown("\n\n".join(markdown) + "\n"),
-        "compare.tex": "\n\n".join(table.latex() for table in tables) + "\n",
+        "compare.tex": "\n\n".join(latex) + "\n",
     }
     for name, content in texts.items():
         write_atomic(out / name, content)
-    figure = ranking_figure(compared, f"{title}: lines compared", unit)
+    figure = ranking_figure(made, f"{title}: lines compared", unit)
     return [*(out / name for name in texts), *save(figure, out / "compare")]

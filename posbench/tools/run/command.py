@@ -192,14 +192,10 @@ def _show_tables(request: Request, jobs: list[Job]) -> None:
 
 def _show_ranking(jobs: list[Job]) -> None:
     """Print the lines of a sweep, ranked at their longest length, if two can be compared."""
-    from posbench.report.comparison import Request as ComparisonRequest
-    from posbench.report.comparison import comparisons
-    from posbench.report.comparison_tables import (
-        Scale,
-        ranking_table,
-        sentences,
-        terminal_text,
-    )
+    from posbench.report.comparison_request import Request as ComparisonRequest
+    from posbench.report.comparison_request import comparisons
+    from posbench.report.comparison_tables import ranking_table, terminal_text
+    from posbench.report.comparison_words import NATS, Scale, result
     from posbench.report.report import collect
 
     paths = [cell.path for job in jobs for cell in job.cells if cell.path.exists()]
@@ -209,9 +205,9 @@ def _show_ranking(jobs: list[Job]) -> None:
     except (ConfigError, RunError):
         return  # the report says what is damaged
     for comparison in made[:MOST_RANKINGS]:
-        scale = Scale("nats", comparison.measure)
+        scale = Scale(NATS, comparison.measure)
         table = ranking_table(comparison, scale)
-        print(terminal_text([table], [sentences(comparison, scale)[0], ""]))
+        print(terminal_text([table], [result(comparison, scale), ""]))
     if len(made) > MOST_RANKINGS:
         print(f"{len(made) - MOST_RANKINGS} more rankings: posbench compare shows all")
 

@@ -1,0 +1,348 @@
+"""What is asked of a comparison, and the comparisons that answer it, of each section apart."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from posbench.common.errors import ConfigError, RunError, did_you_mean
+from posbench.report.comparison import (
+    ACCURACY,
+    CORRECTIONS,
+    LOSS,
+    MEASURES,
+    Comparison,
+    Line,
+    SectionName,
+    compare_each,
+    compare_lines,
+    line_name,
+)
+from posbench.report.records import grouped
+from posbench.report.report import Report
+
+BY = ("length", "train_len", "data")
+EACH = "each"  # value of against=: each line with each other one
+MOST_LISTED = 20  # names in an error
+MOST_EACH = 30  # lines of a table of each with each
+BETWEEN_WORDS = re.compile(r"[|\s+]+")
+
+Lengths = dict[int, list[Line]]  # {length: lines}
+Sections = dict[SectionName, Lengths]
+
+
+@dataclass(frozen=True)
+class Request:
+    """Choice of what is compared: see `posbench compare --help`.
+
+    Raises ConfigError for a value that it does not know.
+    """
+
+    lines: tuple[str, ...] = ()  # names; () for all
+    length: str | None = None  # "8x" or "512"; None for the longest, or for all with `by` length
+    against: str | None = None  # a line, EACH, or None for the best
+    measure: str | None = None  # of MEASURES; None: losses, of a task its accuracy
+    by: str | None = None  # of BY
+    correction: str = "holm"
+
+    def __post_init__(self) -> None:
+        _check_choice("measure", self.measure, MEASURES)
+        _check_choice("by", self.by, BY)
+        _check_choice("correction", self.correction, CORRECTIONS)
+        if self.length is not None:
+            token_length(self.length, 1)
+        if self.against == EACH and self.by is not None:
+            raise ConfigError(
+                f"against={EACH} fills the columns of a table with lines, and by={self.by} with"
+                f" {self.by}: leave one out."
+            )
+
+    def completed(self) -> "Request":
+        """Request with what is usual for several named lines: the first is the one that the others
+        are compared with, at each length.
+        """
+        if len(self.lines) < 2 or self.length is not None or self.against == EACH:
+            return self
+        return replace(self, against=self.against or self.lines[0], by=self.by or "length")
+
+
+def _check_choice(key: str, value: str | None, choices: Sequence[str]) -> None:
+    if value is None and key != "correction":
+        return
+    if value not in choices:
+        near = did_you_mean(str(value), choices)
+        raise ConfigError(f"{key}={value} must be one of {', '.join(choices)}{near}.")
+
+
+def lines_of(reports: Mapping[str, Report]) -> Sections:
+    """{section: {length: its lines}} of reports. Several reports give their names to the lines."""
+    sections: Sections = {}
+    for report_name, report in reports.items():
+        records = [point for section in report.sections for point in section]
+        records += [score for section in report.scores for score in section]
+        for record in records:
+            is_bin = getattr(record, "window", None) is not None
+            is_part_of_task = getattr(record, "depth", None) is not None
+            if is_bin or is_part_of_task:
+                continue
+            name = line_name(record)
+            if len(reports) > 1:
+                name = f"{report_name}: {name}"
+            section = SectionName(*record.section, getattr(record, "task", None))
+            lengths = sections.setdefault(section, {})
+            lengths.setdefault(record.length, []).append(Line(name, record))
+    return sections
+
+
+def comparisons(reports: Mapping[str, Report], request: Request) -> list[Comparison]:
+    """Comparisons that a request asks for, of each section apart.
+
+    Raises ConfigError for lines and lengths that the reports do not have, and where nothing can be
+    compared.
+    """
+    sections = lines_of(reports)
+    if not sections:
+        raise ConfigError(
+            "There is nothing to compare: these results hold no losses by length and no answers to"
+            " tasks."
+        )
+    chosen = _chosen(sections, request)
+    result = []
+    errors = []
+    for section, lengths in chosen.items():
+        for length in _lengths(section, lengths, request):
+            try:
+                result += _at_length(section, lengths, length, request)
+            except RunError as error:
+                errors.append(str(error))
+    if not result:
+        raise ConfigError(errors[0] if errors else _nothing(sections, chosen, request))
+    return result
+
+
+def _at_length(
+    section: SectionName, lengths: Lengths, length: int, request: Request
+) -> list[Comparison]:
+    """Comparisons of a section at a length. Raises RunError if two lines do not have the measure
+    there, ConfigError for an ambiguous `against`.
+    """
+    lines = lengths[length]
+    measure = request.measure or (ACCURACY if section.task else LOSS)
+    if request.against == EACH:
+        if len(lines) > MOST_EACH:
+            raise ConfigError(
+                f"against={EACH} compares at most {MOST_EACH} lines with each other, and there are"
+                f" {len(lines)}: name some of them."
+            )
+        made = compare_each(section, length, lines, measure, request.correction)
+    else:
+        names = _names(lengths)
+        against = _reference_name(request.against, names)
+        if request.against is not None and against is None:
+            return []  # a section without that line
+        made = [compare_lines(section, length, lines, measure, against, request.correction)]
+    elsewhere = [name for name in _names(lengths) if name not in {line.name for line in lines}]
+    return [replace(comparison, absent=(*comparison.absent, *elsewhere)) for comparison in made]
+
+
+def _reference_name(name: str | None, names: Sequence[str]) -> str | None:
+    """The one of `names` that a name stands for, None for none. Raises ConfigError for several."""
+    if name is None:
+        return None
+    found = named(name, names)
+    if len(found) > 1:
+        raise ConfigError(
+            f"{name} names {len(found)} lines, and all are compared with one: choose against= from"
+            f" {_listed(found)}."
+        )
+    return found[0] if found else None
+
+
+def _chosen(sections: Sections, request: Request) -> Sections:
+    """Sections with the lines that are named, in the order of the names.
+
+    Raises ConfigError for a name that no section has, and for a single line.
+    """
+    reference = None if request.against == EACH else request.against
+    every = list(dict.fromkeys(name for lengths in sections.values() for name in _names(lengths)))
+    wanted: dict[str, None] = {}
+    for name in dict.fromkeys((*request.lines, *([reference] if reference else []))):
+        found = named(name, every)
+        if not found:
+            raise ConfigError(
+                f"{name} is no line of these results{did_you_mean(name, every)}: choose from"
+                f" {_listed(every)}."
+            )
+        wanted |= dict.fromkeys(found)
+    if not request.lines:
+        return sections
+    if len(wanted) < 2:
+        others = [name for name in every if name not in wanted]
+        more = f"name a second one, such as {others[0]}" if others else "name more results"
+        raise ConfigError(f"{next(iter(wanted))} is one line, and a comparison needs two: {more}.")
+    chosen = {}
+    for section, lengths in sections.items():
+        of_section = {}
+        for length, lines in lengths.items():
+            by_name = {line.name: line for line in lines}
+            of_section[length] = [by_name[name] for name in wanted if name in by_name]
+        chosen[section] = {length: lines for length, lines in of_section.items() if lines}
+    return {section: lengths for section, lengths in chosen.items() if lengths}
+
+
+def _names(lengths: Lengths) -> list[str]:
+    return list(dict.fromkeys(line.name for lines in lengths.values() for line in lines))
+
+
+def named(name: str, names: Iterable[str]) -> list[str]:
+    """Those of the names of lines that a name stands for: with "|", " + " or spaces between its
+    parts, with or without the source in front, and without the settings that tell lines apart
+    where no line has that name itself.
+
+    >>> named("rope yarn", ["rope", "rope|yarn"])
+    ['rope|yarn']
+    >>> named("rope", ["rope steps=500", "rope steps=900", "rope steps=500|pi"])
+    ['rope steps=500', 'rope steps=900']
+    """
+    names = list(names)
+    exact = [other for other in names if other == name]
+    wanted = _words(name)
+    exact = exact or [other for other in names if _words(other) == wanted]
+    if not exact:
+        exact = [other for other in names if _words(other.rpartition(": ")[2]) == wanted]
+    if exact:
+        return exact
+    return [
+        other
+        for other in names
+        if [word for word in _words(other.rpartition(": ")[2]) if "=" not in word] == wanted
+    ]
+
+
+def _words(name: str) -> list[str]:
+    """Words of a name without those of parts that do nothing: ["rope", "log_n"] of
+    "rope|none|log_n".
+    """
+    words = BETWEEN_WORDS.split(name.replace("no extension", "none").strip())
+    return words[:1] + [word for word in words[1:] if word not in ("none", "")]
+
+
+def _lengths(section: SectionName, lengths: Lengths, request: Request) -> list[int]:
+    """Lengths of a section at which a request compares."""
+    several = sorted(length for length, lines in lengths.items() if len(lines) > 1)
+    if request.length is None:
+        return several if request.by == "length" else several[-1:]
+    length = token_length(request.length, section.train_len)
+    return [length] if length in several else []
+
+
+def token_length(text: str, train_len: int) -> int:
+    """Tokens of "8x" or "512". Raises ConfigError for another text.
+
+    >>> token_length("8x", 64), token_length("512", 64)
+    (512, 512)
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(x?)", text)
+    if not match or float(match[1]) <= 0:
+        raise ConfigError(
+            f"length={text} must be tokens or a multiple of the training length, such as"
+            " length=512 or length=8x."
+        )
+    return round(float(match[1]) * train_len) if match[2] else round(float(match[1]))
+
+
+def _nothing(sections: Sections, chosen: Sections, request: Request) -> str:
+    """Sentence on what can be compared where a request gives nothing."""
+    measured = [
+        (length / section.train_len, length)
+        for section, lengths in chosen.items()
+        for length, lines in lengths.items()
+        if len(lines) > 1
+    ]
+    if measured and request.length is not None:
+        lengths = ", ".join(f"{multiple:g}x ({length})" for multiple, length in sorted({*measured}))
+        return (
+            f"length={request.length} was not measured for two of these lines: choose from"
+            f" {lengths}."
+        )
+    if measured:
+        return f"No section of these results has {request.against}: choose another against=."
+    return _no_overlap(sections, chosen)
+
+
+def _no_overlap(sections: Sections, chosen: Sections) -> str:
+    """Sentence on lines that are never measured alike, and on those that are."""
+    why = "no two lines were measured alike"
+    first = next(iter(chosen))
+    for other in chosen:
+        if other != first:
+            why = f"{_first_name(chosen[first])} and {_first_name(chosen[other])} differ in"
+            why += f" {_differing(first, other)}"
+            break
+    else:
+        lengths_of: dict[str, list[str]] = {}
+        for length, lines in sorted(chosen[first].items()):
+            for line in lines:
+                lengths_of.setdefault(line.name, []).append(str(length))
+        if len(lengths_of) > 1:
+            parts = [f"{name} at {', '.join(lengths)}" for name, lengths in lengths_of.items()]
+            why = f"no length was measured for two of them ({'; '.join(parts[:MOST_LISTED])})"
+    comparable = [
+        _listed(list(dict.fromkeys(line.name for line in lines)), 6)
+        for lengths in sections.values()
+        for lines in [max(lengths.values(), key=len)]
+        if len(lines) > 1
+    ]
+    rest = "evaluate them in one setting"
+    if comparable:
+        rest = f"with each other can be compared {'; '.join(dict.fromkeys(comparable))}"
+    return f"Nothing can be compared, since {why}: {rest}."
+
+
+def _first_name(lengths: Lengths) -> str:
+    return _names(lengths)[0]
+
+
+def _differing(section: SectionName, other: SectionName) -> str:
+    """Columns in which two sections differ: "train_len (64 and 128)"."""
+    parts = []
+    for column in SectionName._fields:
+        value = getattr(section, column)
+        other_value = getattr(other, column)
+        if value != other_value:
+            parts.append(f"{column} ({value} and {other_value})")
+    return ", ".join(parts) or "nothing that is known"
+
+
+def _listed(names: Sequence[str], most: int = MOST_LISTED) -> str:
+    """Names, of many the first, such as "rope, alibi and 3 more"."""
+    if len(names) <= most:
+        return ", ".join(names)
+    return f"{', '.join(names[:most])} and {len(names) - most} more"
+
+
+def by_section(comparisons: Iterable[Comparison]) -> dict[SectionName, list[Comparison]]:
+    """{section: its comparisons}, in their order."""
+    return grouped(comparisons, lambda comparison: comparison.section)
+
+
+def by_columns(comparisons: Iterable[Comparison], column: str) -> list[list[Comparison]]:
+    """Comparisons whose sections differ in a column, and in nothing else but what comes with it.
+
+    No two of a group have one value of the column: those stand in tables of their own."""
+    follows = {"train_len": ("setting",), "data": ("setting", "tokenizer")}[column]
+    groups: list[list[Comparison]] = []
+    for comparison in comparisons:
+        fixed = _without(comparison.section, (column, *follows))
+        for group in groups:
+            same = _without(group[0].section, (column, *follows)) == fixed
+            values = {getattr(other.section, column) for other in group}
+            if same and getattr(comparison.section, column) not in values:
+                group.append(comparison)
+                break
+        else:
+            groups.append([comparison])
+    return groups
+
+
+def _without(section: SectionName, columns: Sequence[str]) -> dict:
+    return {name: value for name, value in section._asdict().items() if name not in columns}
