@@ -1,4 +1,4 @@
-"""What is asked of a comparison, and the comparisons that answer it, of each section apart."""
+"""A request for comparisons, and the comparisons that answer it, of each section apart."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
