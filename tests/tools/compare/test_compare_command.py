@@ -28,8 +28,19 @@ def test_named_lines_are_compared_with_the_first_at_each_length(script):
     done = script(DEMO, "rope|rerope", "rope", "alibi", "unit=ppl")
     assert done.returncode == 0, done.stderr
     rows = [line for line in done.stdout.splitlines() if line.startswith((" rope ", " alibi "))]
-    assert len(rows) == 2 and all(row.count("+-") == 5 for row in rows)
-    assert "over rope|rerope" in done.stdout
+    assert len(rows) == 2 and all(row.count("[") == 5 for row in rows)
+    assert "perplexity over that of rope|rerope" in done.stdout
+    assert "At 16 times the training length (1,024 tokens), rope|rerope has the" in done.stdout
+
+
+def test_each_line_is_compared_with_each_other_one(script):
+    done = script(DEMO, "rope", "rope yarn", "alibi", "against=each", "length=8x")
+    assert done.returncode == 2 and "did you mean rope" in done.stderr  # the demo has no yarn
+    done = script(DEMO, "rope", "rope rerope", "alibi", "against=each", "length=8x")
+    assert done.returncode == 0, done.stderr
+    rows = [line for line in done.stdout.splitlines() if line.startswith((" rope", " alibi "))]
+    assert [row.count("+-") for row in rows] == [2, 2, 2]
+    assert "p is Holm's for 3 differences" in done.stdout
 
 
 def test_files_hold_the_table_and_the_figure(script, tmp_path):
@@ -49,8 +60,11 @@ def test_files_hold_the_table_and_the_figure(script, tmp_path):
         ([DEMO, "unit=nat"], "did you mean nats?"),
         ([DEMO, "lenght=8x"], "did you mean length?"),
         ([DEMO, "rop|rerope"], "did you mean rope|rerope?"),
-        ([DEMO, "length=3x"], "was not measured for two lines"),
+        ([DEMO, "length=3x"], "was not measured for two of these lines"),
         (["rope"], "rope names no results"),
+        ([DEMO, "length="], "length= has no value"),
+        ([DEMO, "unit=ppl", "measure=accuracy", "length=8x"], "leave unit= out"),
+        ([DEMO, "rope"], "name a second one"),
         ([DEMO, "measure=rise", "unit=ppm"], "unit=ppm must be one of nats, ppl, bpb"),
     ],
 )
