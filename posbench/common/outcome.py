@@ -20,7 +20,7 @@ NO_MEMORY = re.compile("out of memory|OutOfMemory|MemoryError|allocate memory|ba
 class Outcome:
     """Outcome of one evaluation, with the reason: done, exists, noop, refused, failed, interrupted.
 
-    Before it was made: legal or untested.
+    Before it was made: legal, untested or own.
     """
 
     label: str

@@ -125,13 +125,17 @@ def _names_of_ours(group: str) -> set[str]:
 
 
 def chosen_node(
-    group: str, chosen: str | dict | None, arguments: dict[str, Any], settings: Iterable[str] = ()
+    group: str,
+    chosen: str | dict | None,
+    arguments: dict[str, Any],
+    settings: Iterable[str] = (),
+    yamls: dict[str, dict] | None = None,
 ) -> dict:
     """The configuration (`_target_` and arguments) of a method of a group, such as extension.
 
     `chosen`: a name, {"name": NAME, ...}, {"_target_": CLASS, ...}, or None for none; `settings`:
-    other keywords to suggest. Raises ConfigError for a name without a yaml and for an argument that
-    the yaml lacks."""
+    other keywords to suggest; `yamls`: those of the group, by default posbench's own. Raises
+    ConfigError for a name without a yaml and for an argument that the yaml lacks."""
     values = {**chosen, **arguments} if isinstance(chosen, dict) else dict(arguments)
     if "_target_" in values:
         return values
@@ -143,7 +147,8 @@ def chosen_node(
             f'{group}={chosen} does not name a method: give a name, or a dict such as {{"name":'
             ' "pi", "mode": "dynamic"}.'
         )
-    yamls = group_yamls(group)
+    if yamls is None:
+        yamls = group_yamls(group)
     if name not in yamls:
         raise ConfigError(
             f"{group}={name} is unknown{did_you_mean(name, yamls)}: choose from {', '.join(yamls)}."

@@ -14,9 +14,10 @@ from posbench.config.typed_args import convert
 from posbench.model.gpt import GPT, make_shape
 from posbench.model.memory import check_model_size, keep_freed
 from posbench.model.weights import check_weights, load_weights
+from posbench.position.hook_shapes import check_hooks
 from posbench.position.instantiate import checked, make
 from posbench.position.interfaces import Encoding, Extension, ScaleAttention
-from posbench.position.legality import check_trained_scale
+from posbench.position.legality import check_trained_scale, is_own
 from posbench.pretrained.checkpoint import Checkpoint
 from posbench.pretrained.outline import outlined
 from posbench.pretrained.transformers_model import load
@@ -74,13 +75,16 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def make_encoding(cfg: JobConfig) -> Encoding:
-    """Make the encoding of a job."""
+    """Make the encoding of a job. Raises ConfigError for hooks of wrong shapes."""
     shape = make_shape(cfg.model, cfg.train.train_len)
     if cfg.train.parent:  # what is learned for each position has the parent's size
         shape = replace(shape, positions=cfg.train.origin)
     check_model_size(cfg.model)
     with seeded(cfg.seed):
-        return make(cfg.encoding, shape, kind=Encoding)
+        encoding = make(cfg.encoding, shape, kind=Encoding)
+    if is_own(encoding):
+        check_hooks(encoding)
+    return encoding
 
 
 def check_methods(cfgs: list[dict]) -> None:

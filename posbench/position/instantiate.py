@@ -72,7 +72,7 @@ def checked(
         filled = 0 if group == "extension" else 1
     filled_names = tuple(inspect.signature(cls).parameters)[:filled]
     keywords = arguments(name, cls, method_args(node), filled_names)
-    for key, inner in _nodes(keywords, name):
+    for key, inner in nodes_within(keywords, name):
         if str(inner["_target_"]).startswith(OWN):
             checked(inner, name=key)
     return cls, keywords
@@ -86,7 +86,7 @@ def _group(cls: type) -> str:
     return "argument"
 
 
-def _nodes(value: object, name: str = "") -> Iterator[tuple[str, dict]]:
+def nodes_within(value: object, name: str = "") -> Iterator[tuple[str, dict]]:
     """Yield (key, node) of every mapping with a `_target_`, at any depth of mappings and lists."""
     if isinstance(value, dict) and "_target_" in value:
         yield name, value
@@ -97,7 +97,7 @@ def _nodes(value: object, name: str = "") -> Iterator[tuple[str, dict]]:
     else:
         items = []
     for key, item in items:
-        yield from _nodes(item, f"{name}.{key}" if name else str(key))
+        yield from nodes_within(item, f"{name}.{key}" if name else str(key))
 
 
 def trusted_config(run: Run, trusted: Iterable[str] = ()) -> dict:
@@ -125,7 +125,7 @@ def trusted_config(run: Run, trusted: Iterable[str] = ()) -> dict:
     sources = [Source(folder, package="") for folder in config_dirs()]
     for package in trusted:
         sources += _sources_of(package)
-    for key, node in _nodes({part: cfg[part] for part in PARTS}):
+    for key, node in nodes_within({part: cfg[part] for part in PARTS}):
         target = node["_target_"]
         if not _allowed(target, sources):
             package = str(target).split(".")[0]

@@ -49,8 +49,9 @@ class Encoding(nn.Module):
 
     `tested_with` names the extensions and scales that papers or public code have tested with this
     encoding, or define for it, each with that source; `the paper` is the one of the method's file.
-    Other defined pairs run only with allow_untested=true. It is enough if one of the two methods
-    names the other."""
+    Other defined pairs of posbench's methods run only with allow_untested=true. It is enough if one
+    of the two methods names the other. A method from outside posbench needs no entry: its pairs run
+    and are marked as own."""
 
     traits: ClassVar[Trait] = Trait(0)
     tested_with: ClassVar[Mapping[str, str]] = {}

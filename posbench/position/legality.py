@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from posbench.common.errors import ConfigError
+from posbench.config.identity import OURS
 from posbench.config.names import display_name
 from posbench.position.effect import changes, equal, masks
 from posbench.position.geometry import Bias, Span, Trait
+from posbench.position.instantiate import nodes_within
 from posbench.position.interfaces import ANY, Encoding, Extension, ScaleAttention
 from posbench.position.plan import make_plan
 
@@ -29,10 +31,12 @@ REASONS = {
 class Verdict:
     """Result for a legal combination.
 
-    `untested`: no method names a test of a pair. `noop`: reason why it provably changes nothing,
-    else None. `source`: sources of the tests."""
+    `untested`: no method names a test of a pair. `own`: the same of a pair with a method from
+    outside posbench, which needs no test. `noop`: reason why it provably changes nothing, else
+    None. `source`: sources of the tests."""
 
     untested: bool = False
+    own: bool = False
     noop: str | None = None
     source: str = ""
 
@@ -58,18 +62,24 @@ def check(
         noop = check_scale(encoding, extension, scale, lengths)
     if noop is not None:
         return Verdict(noop=noop)
-    # {pair: source of its test, None without}
-    sources = {
-        f"{name_of(encoding)}+{name_of(other)}": tested(encoding, other)
-        for other in (extension, scale)
-    }
-    untested = [pair for pair, source in sources.items() if source is None]
+    sources = []
+    untested = []  # pairs without a source
+    own = False
+    for other in (extension, scale):
+        source = tested(encoding, other)
+        if source is not None:
+            sources.append(source)
+        elif is_own(encoding) or is_own(other):
+            own = True
+        else:
+            untested.append(f"{name_of(encoding)}+{name_of(other)}")
     if untested and not allow_untested:
         raise ConfigError(
             f"{' and '.join(untested)} is defined but no test of it is known: add"
             f" allow_untested=true to run it (its rows are marked), or {_alternatives(encoding)}."
         )
-    return Verdict(untested=bool(untested), source="; ".join(filter(None, sources.values())))
+    source = "; ".join(filter(None, sources))
+    return Verdict(untested=bool(untested), own=own and not untested, source=source)
 
 
 def check_extension(encoding: Encoding, extension: Extension, lengths: list[int]) -> str | None:
@@ -217,6 +227,16 @@ def file_of(method: object) -> str:
     return (method if isinstance(method, type) else type(method)).__module__.split(".")[-1]
 
 
+def is_own(method: object) -> bool:
+    """True for a method, or one with a part, whose class (or itself, a class) is not posbench's."""
+    if isinstance(method, type):
+        return not method.__module__.startswith(OURS)
+    if is_own(type(method)):
+        return True
+    nodes = nodes_within(getattr(method, "node", None))
+    return any(not str(node["_target_"]).startswith(OURS) for _, node in nodes)
+
+
 def fed_length(extension: Extension, train_len: int, length: int) -> int:
     """Number of tokens that the model reads at once for one target in a text of `length` tokens."""
     crop = extension.crop(Span(train_len, length, extension.target_len(length)))
@@ -310,7 +330,9 @@ def _legal(encoding: Encoding, extension: type[Extension]) -> bool:
     """True for an extension that an encoding has the traits for, and that is tested with it."""
     if encoding.in_place and (extension.crops() or file_of(extension) == "none"):
         return False
-    return not extension.needs & ~encoding.traits and tested(encoding, extension) is not None
+    if extension.needs & ~encoding.traits:
+        return False
+    return is_own(encoding) or tested(encoding, extension) is not None
 
 
 def _check_bound(encoding: Encoding, extension: Extension, length: int) -> None:

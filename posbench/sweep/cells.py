@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.config import identity
+from posbench.config.compose import yamls
 from posbench.config.identity import NO_SCALE, method_name
 from posbench.config.names import chosen_node
 from posbench.config.schema import EvaluateConfig, JobConfig, typed
@@ -192,7 +193,10 @@ def _task_node(task: str | dict) -> dict:
     """Node of a task with its name, such as {"name": "passkey", "_target_": ...}."""
     if isinstance(task, str):
         task = {"name": task}
-    return {"name": task.get("name") or method_name(task), **chosen_node("task", task, {})}
+    name = task.get("name") or method_name(task)
+    if "_target_" in task:
+        return {"name": name, **task}
+    return {"name": name, **chosen_node("task", task, {}, yamls=yamls("task"))}
 
 
 def _rivals(nodes: list[dict], most: int) -> list[int]:

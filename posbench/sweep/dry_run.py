@@ -13,7 +13,12 @@ from posbench.sweep.verdict import JobVerdict, judge_job
 
 MANY = 40  # from this number on, evaluations are counted, not listed
 # {verdict: note}, followed by its reason
-NOTES = {"untested": "untested pair", "noop": "no-op: ", "refused": "refused: "}
+NOTES = {
+    "untested": "untested pair",
+    "own": "own method",
+    "noop": "no-op: ",
+    "refused": "refused: ",
+}
 
 
 def planned(jobs: list[Job]) -> list[JobVerdict]:
@@ -163,7 +168,7 @@ def _counted_lines(plans: list[JobVerdict]) -> list[str]:
         lines.append(f"{plan.job.run.path}  {_state(plan)}; {counted}")
         for cell, verdict in plan.cells.items():
             note = _note(verdict)
-            if verdict.status == "untested":
+            if verdict.status in ("untested", "own"):
                 note = f"{cell.label}: {note}"
             if note:
                 sentences[note] += 1

@@ -17,14 +17,14 @@ from posbench.sweep.jobs import Job, Result
 if TYPE_CHECKING:
     from posbench.position.interfaces import Encoding
 
-LEGAL = ("legal", "untested")  # statuses of verdicts
+LEGAL = ("legal", "untested", "own")  # statuses of verdicts
 
 
 @dataclass(frozen=True)
 class JobVerdict:
     """Verdict on a job: `refused`, the reason if all of it is, else {cell: verdict}.
 
-    The status of a verdict is legal, untested (and legal), noop or refused.
+    The status of a verdict is legal, untested or own (and legal), noop or refused.
     """
 
     job: Job
@@ -126,7 +126,7 @@ def _judge_training(job: Job) -> "Encoding":
 
 
 def _judge_cell(cell: EvaluationCell, encoding: "Encoding") -> Outcome:
-    """Verdict on one evaluation: legal, untested, noop or refused."""
+    """Verdict on one evaluation: legal, untested, own, noop or refused."""
     from posbench.evaluation.registry import protocol
     from posbench.position.legality import check
 
@@ -139,7 +139,9 @@ def _judge_cell(cell: EvaluationCell, encoding: "Encoding") -> Outcome:
         return Outcome(cell.label, "refused", str(error))
     if legality.noop:
         return Outcome(cell.label, "noop", legality.noop)
-    return Outcome(cell.label, "untested" if legality.untested else "legal")
+    if legality.untested:
+        return Outcome(cell.label, "untested")
+    return Outcome(cell.label, "own" if legality.own else "legal")
 
 
 def settle(job: Job, verdicts: dict[str, Outcome], trained: bool = True) -> Result | None:

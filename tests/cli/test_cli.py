@@ -30,6 +30,7 @@ from script_calls import call
 from spoils import with_usual
 
 import posbench
+from posbench.cli.key_help import explain_words, own_folders
 from posbench.common.errors import RunError
 from posbench.data import sources
 from posbench.runs.directory import Run
@@ -323,15 +324,20 @@ def test_a_sweep_killed_outright_leaves_no_child_behind(processes):
 
 
 def write_the_readmes_method(folder: Path) -> None:
-    """The two files that the README shows under "Adding a method", for --config-dir."""
+    """The files that the README shows under "Adding a method", for --config-dir."""
     section = (ROOT / "README.md").read_text().partition("\n## Adding a method\n")[2]
-    code, yaml = re.search(r"```python\n(.*?)```.*?```yaml\n(.*?)```", section, re.S).groups()
-    (folder / "encoding").mkdir(parents=True)
-    (folder / "learned_alibi.py").write_text(code)
+    encoding, extension = re.findall(r"```python\n(.*?)```", section, re.S)[:2]
+    yaml = re.search(r"```yaml\n(.*?)```", section, re.S)[1]
+    line = re.search(r"`mine/extension/half.yaml`.*?`(_target_: .*?)`", section, re.S)[1]
+    for group in ("encoding", "extension"):
+        (folder / group).mkdir(parents=True)
+    (folder / "learned_alibi.py").write_text(encoding)
     (folder / "encoding" / "learned_alibi.yaml").write_text(yaml)
+    (folder / "half.py").write_text(extension)
+    (folder / "extension" / "half.yaml").write_text(line)
 
 
-def test_the_readmes_own_method_runs_from_its_two_files(cli, tmp_path):
+def test_the_readmes_own_methods_run_from_their_files(cli, tmp_path):
     mine = tmp_path / "mine"
     write_the_readmes_method(mine)
     own = ("--config-dir", str(mine))
@@ -339,13 +345,20 @@ def test_the_readmes_own_method_runs_from_its_two_files(cli, tmp_path):
     (row,) = [row for row in cli.rows("window+none-*.json") if row["length"] == 32]
     assert row["encoding"] == "learned_alibi" and row["encoding_args"] == {"slope": 0.2}
     assert "no spectrum" in cli(*own, "encoding=learned_alibi", "extension=ntk", code=2).stderr
-    cli(*own, "-m", "encoding=learned_alibi,alibi", "extension=none,window")
-    drawn = cli(
-        *own, "-m", "encoding=learned_alibi,alibi", "extension=none,window", script="report"
-    ).stdout
+    grid = ("-m", "encoding=learned_alibi,alibi", "extension=none,half", "evaluate.lengths=[16,64]")
+    listed = cli(*own, *grid, "dry=true").stdout
+    assert listed.count("half + none: lengths 16 64 (own method)") == 2, listed
+    cli(*own, *grid)
+    for path in cli.folder.glob("runs/*/evals/*/half+none-*.json"):
+        far = json.loads(path.read_text())["rows"][-1]
+        assert far["extension"] == "half" and far["length"] == 64 and not far["untested"]
+    drawn = cli(*own, *grid, script="report").stdout
     assert "learned_alibi" in drawn and (cli.folder / "report" / "curve.svg").exists()
     table = cli(f"config_dir={mine}", script="compat", common=False).stdout
     assert "| learned_alibi |" in table.splitlines()[0]
+    assert re.search(r"^\| `half` \|.* own \|", table, re.M) and "own: a method" in table
+    explained = explain_words(*own_folders([*own, "extension=half"]))
+    assert explained.startswith("extension=half: Distances are exact below 32 tokens and grow")
 
 
 def test_a_scale_is_trained_in_and_stays(cli):

@@ -468,3 +468,15 @@ def test_rivals_are_asked_for_by_one_command_and_give_other_tasks_no_other_id(cl
 def test_words_that_mean_nothing_are_refused(words, said, cli):  # noqa: F811
     done = cli(*words, code=2)
     assert re.search(said, done.stdout + done.stderr)
+
+
+def test_a_task_of_the_users_own_is_asked_by_the_name_of_its_yaml(cli, tmp_path):  # noqa: F811
+    (tmp_path / "mine" / "task").mkdir(parents=True)
+    yaml = "_target_: posbench.data.passkey.Passkey\nhaystack: noise\ndepths: 5\n"
+    (tmp_path / "mine" / "task" / "number.yaml").write_text(yaml)
+    words = ["--config-dir", str(tmp_path / "mine"), "evaluate.protocol=accuracy", "dry=true"]
+    words += ["train.length=512", "evaluate.lengths=[512]", "evaluate.max_length=512"]
+    listed = cli(*words, "evaluate.tasks=[number]").stdout
+    assert "accuracy number none + none: lengths 512" in listed
+    refusal = cli(*words, "evaluate.tasks=[numbers]", code=2).stderr
+    assert "task=numbers is unknown (did you mean number?)" in refusal

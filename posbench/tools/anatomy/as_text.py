@@ -69,6 +69,8 @@ def reader_notes(numbers: dict) -> list[str]:
         lines.append("Weights depend on content: shown where all content scores are 0.")
     if numbers.get("untested"):
         lines.append("A pair its authors have not tested.")
+    if numbers.get("own"):
+        lines.append("An own method: its file names no test of this pair.")
     return lines
 
 

@@ -124,6 +124,7 @@ def _dissect_one(raw: dict) -> list[Path]:
     numbers = dissected.numbers | {
         "untested": verdict.untested,
         "noop": verdict.noop,
+        "own": verdict.own,
         "run": raw["run"],
     }
     print("\n".join(summary(numbers)))
@@ -144,7 +145,7 @@ def _dissect_one(raw: dict) -> list[Path]:
 
 def compat(arguments: list[str]) -> None:
     """Print the table, or with `reasons` one line for each pair: a reason (refused, untested,
-    no-op) or a source (legal).
+    own, no-op) or a source (legal).
     """
     settings = options(arguments, COMPAT)
     folders = [Path(CONFIGS)]

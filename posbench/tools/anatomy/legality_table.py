@@ -14,7 +14,8 @@ from posbench.position.instantiate import make
 from posbench.position.legality import check, check_trained_scale
 from posbench.scale_attention.none import NoScale
 
-WORDS = {"legal": "yes", "opt-in": "opt", "no-op": "0", "refused": "-"}
+WORDS = {"legal": "yes", "own": "own", "opt-in": "opt", "no-op": "0", "refused": "-"}
+OWN_LEGEND = " own: a method from outside posbench, whose file names no test of the pair."
 LEGEND = (
     "yes: legal, a source that tests or defines it is known (`compat.py reasons`). opt: defined,"
     " but no test of it is known (allow_untested=true). 0: provably changes nothing. -: refused."
@@ -65,6 +66,8 @@ def _fate(judge: Callable, *args: Any) -> tuple[str, str]:
         return ("opt-in" if "allow_untested" in str(error) else "refused"), str(error)
     if verdict is not None and verdict.noop:
         return "no-op", verdict.noop
+    if verdict is not None and verdict.own:
+        return "own", "its file names no test of the pair"
     return "legal", verdict.source if verdict is not None else ""
 
 
@@ -79,4 +82,5 @@ def legality_markdown(pairs: list[JudgedPair]) -> str:
         for other in dict.fromkeys(pair.other for pair in pairs if pair.kind == kind):
             words = " | ".join(fates[kind, other, encoding] for encoding in encodings)
             lines.append(f"| `{other}` | {words} |")
-    return "\n".join(lines) + f"\n\n{LEGEND}\n"
+    has_own = any(pair.fate == "own" for pair in pairs)
+    return "\n".join(lines) + f"\n\n{LEGEND}{OWN_LEGEND if has_own else ''}\n"

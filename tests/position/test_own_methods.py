@@ -1,0 +1,112 @@
+"""Methods from outside posbench: what is known of their pairs, and the shapes of their hooks."""
+
+import pytest
+import torch
+from conftest import make_triple, node
+from torch import Tensor
+
+from posbench.common.errors import ConfigError
+from posbench.encodings.rope import Rope
+from posbench.extensions.none import NoExtension
+from posbench.position.geometry import Band, Shape, Span, Trait
+from posbench.position.hook_shapes import check_hooks
+from posbench.position.instantiate import make
+from posbench.position.interfaces import Encoding, Extension
+from posbench.position.legality import check
+from posbench.scale_attention.none import NoScale
+
+SHAPE = Shape(d_model=16, n_layer=2, n_head=4, n_kv_head=4, train_len=16)
+LENGTHS = [16, 64]
+
+
+class Mine(Rope):
+    """An own encoding that inherits the tests of none."""
+
+
+class Half(Extension):
+    """An own extension."""
+
+    needs = Trait.COORDINATE
+
+    def bands(self, span: Span) -> tuple[Band, ...]:
+        return (Band(q=lambda i: i / 2, k=lambda j: j / 2),)
+
+
+class NamedHalf(Half):
+    """One that names a test."""
+
+    tested_with = {"alibi": "a notebook"}
+
+
+class Wrong(Encoding):
+    """Hooks of the wrong shape, each by the name that it is made with."""
+
+    def __init__(self, value: object):
+        super().__init__(SHAPE)
+        self.value = value
+
+
+class WrongProfile(Wrong):
+    def profile(self, delta: Tensor, layer: int) -> Tensor:
+        return self.value
+
+
+class WrongBias(Wrong):
+    def bias(self, q_pos_S: Tensor, k_pos_K: Tensor, layer: int) -> Tensor:
+        return self.value
+
+
+class WrongGates(Wrong):
+    def gates(self, x_BTC: Tensor, layer: int) -> Tensor:
+        return self.value
+
+
+def verdict(encoding: Encoding, extension: Extension, **options: bool):
+    return check(encoding, extension, NoScale(SHAPE), LENGTHS, **options)
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_a_pair_with_an_own_method_is_own_and_not_untested(allowed):
+    alibi = make_triple("alibi", "none", "none")[0]
+    composed = {**node("extension", "compose"), "parts": [{"_target_": f"{__name__}.Half"}]}
+    for encoding, extension in (
+        (Mine(SHAPE), make_triple("rope", "pi", "none")[1]),
+        (alibi, Half()),
+        (alibi, make(composed, kind=Extension)),
+    ):
+        judged = verdict(encoding, extension, allow_untested=allowed)
+        assert judged.own and not judged.untested
+    named = verdict(alibi, NamedHalf())
+    assert not named.own and named.source.endswith("a notebook")
+    assert not verdict(make_triple("rope", "none", "none")[0], NoExtension()).own
+    with pytest.raises(ConfigError, match="no table|no learned table"):
+        verdict(Mine(SHAPE), make_triple("rope", "table_linear", "none")[1])
+
+
+def test_an_untested_pair_of_posbench_stays_one_beside_an_own_method():
+    """The pair of an own extension is own; that of the encoding with a scale is as it was."""
+    fire, _, log_n = make_triple("fire", "none", "log_n")
+    with pytest.raises(ConfigError, match=r"^fire\+log_n is defined but no test of it is known"):
+        check(fire, Half(), log_n, LENGTHS)
+    judged = check(fire, Half(), log_n, LENGTHS, allow_untested=True)
+    assert judged.untested and not judged.own
+
+
+@pytest.mark.parametrize(
+    ("encoding", "message"),
+    [
+        (WrongProfile(torch.zeros(3, 2)), r"WrongProfile.profile gives \[3, 2\].* = \[4, 3, 2\]"),
+        (WrongProfile(torch.zeros(4, 1, 1)), r"profile gives \[4, 1, 1\]"),
+        (WrongProfile(0.0), "profile gives float"),
+        (WrongBias(torch.zeros(4, 2, 3)), r"bias gives \[4, 2, 3\].* = \[4, 3, 2\]"),
+        (WrongGates(torch.zeros(1, 3, 4)), r"gates gives \[1, 3, 4\].* = \[1, 4, 3\]"),
+    ],
+)
+def test_a_hook_of_the_wrong_shape_is_refused(encoding, message):
+    with pytest.raises(ConfigError, match=message):
+        check_hooks(encoding)
+
+
+@pytest.mark.parametrize("name", ["t5", "fire", "fox", "gemma3"])
+def test_hooks_of_posbench_have_the_shapes_that_are_checked(name):
+    check_hooks(make_triple(name, "none", "none")[0])
