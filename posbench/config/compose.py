@@ -43,7 +43,13 @@ PARTS_OF_SWEEP = (
     "seed",
 )
 MOST_JOBS = 10_000  # of one sweep: composing them takes a second or two
-FILLED_IN = ("model.checkpoint", "model.engine", "train.parent")  # no values of these are typed
+# {key whose value is not typed: words that fill it in}
+FILLED_IN = {
+    "model.checkpoint": "model=hf model.path=PATH",
+    "model.engine": "model=server",
+    "train.parent": "finetune= beside run=DIR",
+    "train.step": "step=STEP",
+}
 
 
 @dataclass(frozen=True)
@@ -369,10 +375,10 @@ def check_words(values: dict, words: list[str]) -> None:
             raise ConfigError(
                 f"{word} removes a key that posbench needs: give it another value instead."
             )
-        if key.startswith(FILLED_IN):
+        filled_in = next((name for name in FILLED_IN if f"{key}.".startswith(f"{name}.")), None)
+        if filled_in:
             raise ConfigError(
-                f"{word} sets a value that posbench fills in: give model=hf model.path=PATH, or"
-                " finetune= beside run=DIR, instead."
+                f"{word} sets a value that posbench fills in: give {FILLED_IN[filled_in]} instead."
             )
         if word.startswith("+") and not _is_read(key, values):
             raise ConfigError(

@@ -4,11 +4,14 @@ from dataclasses import replace
 
 from posbench.common.errors import ConfigError
 from posbench.common.machine import fast_dtype
-from posbench.config.schema import JobConfig
+from posbench.config.names import extension_node
+from posbench.config.schema import JobConfig, TrainConfig
 
 # training length in tokens above which the defaults of `evaluate` are those of a text that takes
 # seconds to read
 LONG = 1024
+# usual number of validations at several lengths: enough points for a curve
+VALIDATIONS = 20
 
 
 def resolve(cfg: dict, auto: str | None = None) -> JobConfig:
@@ -56,10 +59,25 @@ def resolve(cfg: dict, auto: str | None = None) -> JobConfig:
         protocol=evaluate.protocol or _usual_protocol(config.data),
         dtype=auto if dtype == "auto" else dtype,
     )
-    train = config.train
+    return replace(config, evaluate=evaluate, train=_resolved_training(config.train, auto))
+
+
+def _resolved_training(train: TrainConfig, auto: str) -> TrainConfig:
+    """Settings of a training with its number format, and with when and how it is validated."""
     if train.dtype == "auto":
         train = replace(train, dtype=auto)
-    return replace(config, evaluate=evaluate, train=train)
+    if train.validate_every is None:
+        every = max(1, train.steps // VALIDATIONS) if train.validate_lengths else 0
+        train = replace(train, validate_every=every)
+    if train.validate_lengths:
+        train = replace(train, validate_lengths=sorted(set(train.validate_lengths)))
+    if train.validate_extensions:
+        nodes = [extension_node(chosen) for chosen in train.validate_extensions]
+        distinct = [node for i, node in enumerate(nodes) if node not in nodes[:i]]
+        train = replace(train, validate_extensions=distinct)
+    if train.keep_steps:
+        train = replace(train, keep_steps=sorted(set(train.keep_steps)))
+    return train
 
 
 def _usual_protocol(data: dict) -> list[str]:

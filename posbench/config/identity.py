@@ -22,7 +22,10 @@ NO_SCALE = {"_target_": "posbench.scale_attention.none.NoScale"}
 
 # Settings that never change a result, such as how often something is written, or one but for
 # rounding.
-NOT_TRAIN = {"graph", "log_every", "validate_every", "validate_windows", "checkpoint_every"}
+NOT_TRAIN = {
+    *("graph", "log_every", "checkpoint_every", "keep_steps"),
+    *("validate_every", "validate_windows", "validate_lengths", "validate_extensions"),
+}
 # Places of a checkpoint or an engine; what it is, is hashed as model.checkpoint and encoding.
 NOT_MODEL = {"path", "engine"}
 NOT_EVALUATE = {"lengths", "batch_tokens", "protocol", "floor"}
@@ -45,6 +48,7 @@ FIELDS_ADDED_LATER: dict[str, object] = {
     "train.scale_attention": NO_SCALE,
     "train.parent": None,
     "train.frozen": False,
+    "train.step": None,
     "model.head_dim": None,
     "model.qkv_bias": False,
     "model.checkpoint": None,
@@ -185,7 +189,8 @@ def training_identity(cfg: dict, data_fingerprint: str) -> dict:
 def run_id(cfg: dict, data_fingerprint: str) -> str:
     """Id of a training: a readable prefix and ten hex digits, such as rope-64-s0-1a2b3c4d5e.
 
-    Of a child: rope+yarn-64to256-s0-1a2b3c4d5e.
+    Of a child: rope+yarn-64to256-s0-1a2b3c4d5e. Of one that ended at step 300:
+    rope-64at300-s0-1a2b3c4d5e.
     """
     identity = training_identity(cfg, data_fingerprint)
     length = identity["train"]["length"]
@@ -196,6 +201,8 @@ def run_id(cfg: dict, data_fingerprint: str) -> str:
         if scaling:
             name += f"+{method_name(scaling)}"
         lengths = f"{parent['reach']}to{lengths}"
+    if cfg["train"].get("step"):
+        lengths += f"at{cfg['train']['step']}"
     return f"{name}-{lengths}-s{cfg['seed']}-{sha256_json(identity)[:10]}"
 
 

@@ -38,6 +38,7 @@ def _are_lengths(value: int | list[int]) -> bool:
     return min(lengths, default=0) > 1
 
 
+LENGTHS_EXAMPLE = "one length or several, such as [64,1024]"
 LENGTHS = Check("at least 2 tokens, or a list of such lengths", _are_lengths)
 
 
@@ -129,13 +130,26 @@ class TrainConfig:
     graph: bool | None = None  # a step as one CUDA graph; None: on a GPU, where it can be
     seed_data: Count | None = None  # order of the data; None: seed
     log_every: Size = 50  # steps
-    validate_every: Count = 0  # steps; 0: at the end alone
+    # steps; 0: at the end alone; None: that, or with validate_lengths a twentieth of the steps
+    validate_every: Count | None = None
     validate_windows: Count = 256
+    # lengths at which each validation scores the same targets; None: the training length alone
+    validate_lengths: Annotated[list[Size] | None, LISTED, _not_empty(LENGTHS_EXAMPLE)] = None
+    # extensions with which it does so: names of configs/extension, or nodes; None: none alone
+    validate_extensions: Annotated[
+        list[Any] | None, LISTED, _not_empty("one extension or several, such as [none,yarn]")
+    ] = None
     checkpoint_every: Count = 500  # steps; 0: never
+    # steps whose weights are kept as trainings of their own
+    keep_steps: Annotated[
+        list[Size] | None, LISTED, _not_empty("one step or several, such as [100,300]")
+    ] = None
     frozen: bool = False  # of a child: the weights that it has from its parent stay
     # run_id, reach and digest of the run that this one is fine-tuned from, and from the second
     # generation on its own generation; filled in
     parent: dict[str, Any] | None = None
+    # step at which this training ended, before `steps`, to which the rates are scheduled; filled in
+    step: Size | None = None
 
     @property
     def lengths(self) -> list[int]:
@@ -148,6 +162,23 @@ class TrainConfig:
     def train_len(self) -> int:
         """The longest training length, the one every extension refers to."""
         return self.lengths[-1]
+
+    @property
+    def last_step(self) -> int:
+        """Step at which the training ends."""
+        return self.steps if self.step is None else self.step
+
+    @property
+    def kept_steps(self) -> list[int]:
+        """Steps before the last one whose weights are kept, ascending."""
+        return sorted({step for step in self.keep_steps or [] if step < self.last_step})
+
+    @property
+    def validation_steps(self) -> list[int]:
+        """Steps of all validations: those of validate_every, the kept ones and the last."""
+        every = self.validate_every
+        regular = range(every, self.last_step, every) if every else ()
+        return sorted({*regular, *self.kept_steps, self.last_step})
 
     @property
     def origin(self) -> int:
@@ -293,6 +324,7 @@ class JobConfig:
     allow_untested: bool = False
     check: bool = False
     run: str | None = None
+    step: Size | None = None
     runs: Annotated[list[str] | None, LISTED] = None
     out: str | None = None
     dry: bool = False
@@ -344,9 +376,7 @@ _LENGTH = Annotated[int, Check("a whole number of at least 2 tokens", lambda len
 # {key: type} outside the groups above, of run.yaml and of the other scripts' yamls.
 JOB = {
     **{key: hint for key, hint in _JOB.items() if key not in (*SCHEMAS, *METHODS, "others")},
-    "lengths": Annotated[
-        list[int] | None, LISTED, _not_empty("one length or several, such as [64,1024]")
-    ],
+    "lengths": Annotated[list[int] | None, LISTED, _not_empty(LENGTHS_EXAMPLE)],
     "length": _LENGTH | None,
     "target": _LENGTH | None,
     "budget": Annotated[
@@ -386,12 +416,11 @@ DATA = {
     "mix": dict | None,
 }
 
-_EVALUATE = typing.get_type_hints(EvaluateConfig, include_extras=True)
 # Keys of which one value needs no brackets.
-LISTS = {
-    *(key for key, hint in JOB.items() if LISTED in typing.get_args(hint)),
-    *(f"evaluate.{key}" for key, hint in _EVALUATE.items() if LISTED in typing.get_args(hint)),
-}
+LISTS = {key for key, hint in JOB.items() if LISTED in typing.get_args(hint)}
+for _group in ("train", "evaluate"):
+    _hints = typing.get_type_hints(SCHEMAS[_group], include_extras=True)
+    LISTS |= {f"{_group}.{key}" for key, hint in _hints.items() if LISTED in typing.get_args(hint)}
 
 
 def check_config(cfg: dict) -> dict:

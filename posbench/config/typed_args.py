@@ -31,7 +31,8 @@ WORDS = {  # (singular, plural)
 }
 TOKENS = frozenset(  # keys whose values are tokens, in whatever group
     "length lengths train_len target target_len max_length max_len scaling_len window targets"
-    " stride floor_block key_context tokens_per_step batch_tokens shift chunk local keys".split()
+    " stride floor_block key_context tokens_per_step batch_tokens shift chunk local keys"
+    " validate_lengths".split()
 )
 SIZES = {"k": 2**10, "m": 2**20}
 # words that people type for disabled; YAML reads some of them as false

@@ -28,6 +28,14 @@ def rounded(model: GPT) -> GPT:
     return _cache[model][1]
 
 
+def forget_rounded(model: GPT) -> None:
+    """Free the rounded model.
+
+    Training needs its memory, and a step that is one CUDA graph changes weights without a trace.
+    """
+    _cache.pop(model, None)
+
+
 def _linears(model: GPT) -> list[nn.Linear]:
     """Linear layers of the blocks and the head, which autocast runs in bf16.
 

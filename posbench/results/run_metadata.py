@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 NOT_TRAINING = {
     "extension", "scale_attention", "evaluate", "log", "allow_untested", "check", "jobs",
     "results_dir", "cache_dir", "report_dir", "run", "runs", "out", "dry", "experiment", "hydra",
+    "step",
 }  # fmt: skip
 ABSENT = "(absent)"
 # {field of Training: its key in provenance or summary}, where the names differ

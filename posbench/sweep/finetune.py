@@ -41,6 +41,8 @@ def child_config(config: JobConfig, run_id: str, tuning: FinetuneConfig) -> JobC
         warmup=tuning.warmup,
         schedule=tuning.schedule,
         checkpoint_every=tuning.checkpoint_every,
+        step=None,
+        keep_steps=None,  # those of the parent
     )
     encoding = _child_encoding(config, tuning, target)
     return replace(config, encoding=encoding, extension=NO_EXTENSION, train=train)

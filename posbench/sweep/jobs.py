@@ -17,11 +17,13 @@ from posbench.common.outcome import Outcome
 from posbench.config import identity
 from posbench.config.defaults import resolve
 from posbench.config.schema import TRAINING, JobConfig, typed
+from posbench.config.typed_args import shown
 from posbench.data.mix import resolved_data
 from posbench.position.instantiate import trained_config, trusted_config
 from posbench.runs.directory import Run
 from posbench.sweep.cells import EvaluationCell, cells, check_used
 from posbench.sweep.finetune import child_config
+from posbench.sweep.kept_steps import check_kept, check_step, config_at, run_at
 
 
 @dataclass
@@ -96,6 +98,7 @@ def plan_jobs(raws: list[dict], auto: str | None = None) -> list[Job]:
                 f" training, {job.run.id}, which is made only once: give one of them, or another"
                 " results_dir to each."
             )
+        _check_same_watch(job, planned)
         _merge(job, cells(job.run, planned.config))
     return list(jobs.values())
 
@@ -117,6 +120,21 @@ def plan_methods(
         raws.append({**raw, "extension": extension, "scale_attention": scale, "evaluate": evaluate})
     (job,) = plan_jobs(raws)
     return job, {json.dumps([cell.extension, cell.scale_attention]): cell for cell in job.cells}
+
+
+def _check_same_watch(job: Job, other: Job) -> None:
+    """Raise ConfigError for one training that is validated, or whose steps are kept, in two ways.
+
+    Its id does not depend on them.
+    """
+    for key in ("validate_lengths", "validate_extensions", "keep_steps"):
+        value = getattr(job.config.train, key)
+        other_value = getattr(other.config.train, key)
+        if other_value != value:
+            raise ConfigError(
+                f"train.{key} is {shown(value)} and {shown(other_value)} for one training,"
+                f" {job.run.id}, which is made only once: give one value that holds all."
+            )
 
 
 def some_there(jobs: list[Job]) -> bool:
@@ -185,7 +203,22 @@ def _job(raw: dict, fingerprints: dict[str, str], auto: str | None) -> Job:
     else:
         _check_described(config, run, text_fingerprint)
         job = Job(config, run, text_fingerprint)
-    return _child(job, tuning) if tuning else job
+    if tuning:
+        job = _child(job, tuning)
+    return _at_step(job, config.step) if config.step else job
+
+
+def _at_step(job: Job, step: int) -> Job:
+    """Job of a training as it is after a step. Raises ConfigError for a step that it does not have,
+    or, of an existing training, did not keep.
+    """
+    check_step(job.config, step)
+    if step == job.config.train.last_step:
+        return job
+    if job.config.run and not job.parent:
+        check_kept(job.run, job.config, job.fingerprint, step)
+    run = run_at(job.run, job.config, job.fingerprint, step)
+    return replace(job, config=config_at(job.config, step), run=run)
 
 
 def _check_described(config: JobConfig, run: Run, fingerprint: str) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import read_json
+from posbench.config.schema import JobConfig
 from posbench.data import prepare
 from posbench.data.corpus import Corpus, fit_corpus
 from posbench.data.sources import SPLITS
@@ -20,8 +21,11 @@ from posbench.runs import directory as runs
 from posbench.runs import provenance
 from posbench.sweep.cells import EvaluationCell
 from posbench.sweep.jobs import Job
+from posbench.sweep.kept_steps import KeptSteps
+from posbench.sweep.losses_by_length import LossesByLength
 from posbench.sweep.recorder import Recorder
 from posbench.sweep.take_checkpoint import take_checkpoint
+from posbench.sweep.validation import check_validation_text
 from posbench.training.checkpoint import remove_state
 from posbench.training.distributed import World
 from posbench.training.loop import fit
@@ -44,6 +48,8 @@ def corpus_of(job: Job) -> Corpus:
             f"The text of data={corpus.name} changed after {job.run.id} was named by it: run the"
             " same command again."
         )
+    if trains:
+        check_validation_text(corpus, job.config.train)
     return fit_corpus(corpus, job.config)
 
 
@@ -95,8 +101,12 @@ def restore_config(job: Job) -> None:
 
 def _write_config(job: Job, parent: dict | None) -> None:
     """Write config.yaml of a training that began with the weights of `parent`."""
-    train_config = replace(job.config.train, parent=parent)
-    job.run.write_config(replace(job.config, train=train_config).as_dict())
+    job.run.write_config(_with_parent(job, parent).as_dict())
+
+
+def _with_parent(job: Job, parent: dict | None) -> JobConfig:
+    """Configuration of a training, with the digest of its parent's weights."""
+    return replace(job.config, train=replace(job.config.train, parent=parent))
 
 
 def recorded_config(job: Job, cells: list[EvaluationCell]) -> dict:
@@ -132,6 +142,7 @@ def train(
         return load_model(job.run, job.config, corpus.vocab_size, device)
     parent = _parent_with_hash(job)
     model = _first_model(job, corpus.vocab_size, device)
+    kept_steps = None
     if world.main:
         _write_config(job, parent)
         n_parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -142,6 +153,10 @@ def train(
         if parent:
             origin["parent"] = parent
         job.run.write_provenance(origin, resumed=job.run.has_state)
+        kept_steps = KeptSteps(job.run, _with_parent(job, parent), job.fingerprint, origin)
+    losses_by_length = None
+    if job.config.train.validate_lengths:
+        losses_by_length = LossesByLength(model, corpus, job.config.train, device, world)
     fit(
         model,
         corpus,
@@ -152,6 +167,8 @@ def train(
         recorder=recorder,
         plan_for=training_plans(model.encoding, model.scale, device, job.config.seed),
         world=world,
+        losses_by_length=losses_by_length,
+        keep=kept_steps and kept_steps.keep,
     )
     world.leave()
     return model

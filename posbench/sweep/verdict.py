@@ -13,6 +13,7 @@ from posbench.common.errors import ConfigError, RunError
 from posbench.common.outcome import Outcome
 from posbench.sweep.cells import EvaluationCell
 from posbench.sweep.jobs import Job, Result
+from posbench.sweep.validation import check_validation
 
 if TYPE_CHECKING:
     from posbench.position.interfaces import Encoding
@@ -118,6 +119,7 @@ def _judge_training(job: Job) -> "Encoding":
     if job.run.finished:
         return encoding
     if config.trains:
+        check_validation(config, encoding)
         check_graph(config.train, config.device)
         check_batch(config.model, config.train.tokens_per_step, config.device)
     if config.model.checkpoint and not config.model.engine and not job.parent:

@@ -3,8 +3,10 @@
 So an interrupted run ends with the same bytes.
 """
 
+import functools
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -20,6 +22,10 @@ from posbench.training import checkpoint
 from posbench.training.distributed import World
 from posbench.training.trainer import Diverged, Trainer, due
 
+# Keeps the weights of a step: (step, function that writes them to a path and returns their SHA-256,
+# content of train.json without that).
+Keep = Callable[[int, Callable[[Path], str], dict], None]
+
 
 def fit(
     model: nn.Module,
@@ -32,14 +38,17 @@ def fit(
     recorder: object,
     plan_for: Callable[[int, int | None], object],
     world: World | None = None,
+    losses_by_length: Callable[[], dict] | None = None,
+    keep: Keep | None = None,
 ) -> dict:
     """Train `model` (already on `device`), write run.weights and run.summary, and return the
     summary.
 
     Training resumes from a saved state if there is one. `recorder.train(step, **figures)` is called
     every `log_every` steps. `plan_for(length, step)` returns the plan of a step (None: of
-    validation). Losses are nats per token. All processes of `world` call this; only the main one
-    writes and records, and the others return {}.
+    validation). Losses are nats per token. `losses_by_length()` gives those of a validation at
+    several lengths, and `keep` keeps the weights of config.kept_steps. All processes of `world`
+    call this; only the main one writes and records, and the others return {}.
 
     Raises RunError if a file is damaged, Stopped on SIGINT and SIGTERM (in all processes after the
     same step), and Diverged if training diverges: then the last line of run.train_log has the
@@ -48,12 +57,22 @@ def fit(
     try:
         with Signals() as signals:
             _announce(run, model, device, world)
-            trainer = Trainer(model, corpus, config, seed, torch.device(device), plan_for, world)
+            trainer = Trainer(
+                model,
+                corpus,
+                config,
+                seed,
+                torch.device(device),
+                plan_for,
+                world,
+                losses_by_length,
+            )
             _take_up(trainer, run)
             peak = Peak(device)
-            with Progress(config.steps, "train", "steps") as bar:
+            with Progress(config.last_step, "train", "steps") as bar:
                 bar.update(trainer.step, spared=True)
-                _train(trainer, run, recorder, signals, bar)
+                keep_step = functools.partial(_keep, trainer, peak, keep)
+                _train(trainer, run, recorder, keep_step, signals, bar)
                 summary = _finish(trainer, run, recorder, peak)
             signals.check("stopped when training was complete")
     except Diverged as error:
@@ -74,26 +93,34 @@ def _announce(run: Run, model: nn.Module, device: str | torch.device, world: Wor
 
 
 def _train(
-    trainer: Trainer, run: Run, recorder: object, signals: Signals, progress: Progress
+    trainer: Trainer,
+    run: Run,
+    recorder: object,
+    keep_step: Callable[[dict], None],
+    signals: Signals,
+    progress: Progress,
 ) -> None:
     """Make all steps that are left. Raises Stopped after the state is saved."""
     world = trainer.world
     config = trainer.config
+    last_step = config.last_step
     stop = world.largest(signals.received or 0)  # number of a signal, 0 for none
-    while trainer.step < config.steps and not stop:
+    while trainer.step < last_step and not stop:
         trainer.advance()
         progress.update(1, **trainer.shown())
-        if trainer.step < config.steps:  # the last step is logged when the training is complete
+        if trainer.step < last_step:  # the last step is logged when the training is complete
             figures = trainer.figures_due()
             if figures and world.main:
                 recorder.train(trainer.step, **figures)
+            if trainer.step in trainer.kept_steps:
+                keep_step(figures)
         stop = world.largest(signals.received or 0)
         if stop or due(trainer.step, config.checkpoint_every):
             trainer.save(run)
     if stop:
         raise Stopped(
             stop,
-            f"stopped after step {trainer.step} of {config.steps}: the same command goes on from"
+            f"stopped after step {trainer.step} of {last_step}: the same command goes on from"
             " there",
         )
 
@@ -103,7 +130,7 @@ def _take_up(trainer: Trainer, run: Run) -> None:
     since it repairs a damaged state.
     """
     world = trainer.world
-    steps = trainer.config.steps
+    steps = trainer.config.last_step
     if world.main and run.has_state:
         trainer.resume(run)
         print(f"going on from step {trainer.step} of {steps}", file=sys.stderr, flush=True)
@@ -120,14 +147,31 @@ def _finish(trainer: Trainer, run: Run, recorder: object, peak: Peak) -> dict:
     """Log the last step, write the weights, then the summary that marks the run complete, and
     delete the state.
     """
-    figures = trainer.figures() | {"validation_loss": trainer.validate()}
+    figures = trainer.figures() | trainer.validations()
     if trainer.world.main:
         recorder.train(trainer.step, **figures)
     trainer.check_weights()
     if not trainer.world.main:
         return {}
     sha256 = trainer.model.save(run.weights)
-    summary = {
+    summary = {**_summary(trainer, figures, peak), "sha256": sha256}
+    run.write_summary(summary)
+    checkpoint.remove_state(run.state)
+    return summary
+
+
+def _keep(trainer: Trainer, peak: Peak, keep: Keep | None, figures: dict) -> None:
+    """Keep the weights of this step, whose figures were logged. Raises Diverged for weights that
+    are not finite.
+    """
+    trainer.check_weights()
+    if keep and trainer.world.main:
+        keep(trainer.step, trainer.model.save, _summary(trainer, figures, peak))
+
+
+def _summary(trainer: Trainer, figures: dict, peak: Peak) -> dict:
+    """Content of train.json after a step with these figures, without the digest of the weights."""
+    return {
         "steps": trainer.step,
         "tokens": trainer.tokens,
         "loss": figures.get("loss"),
@@ -137,8 +181,4 @@ def _finish(trainer: Trainer, run: Run, recorder: object, peak: Peak) -> dict:
         "peak_mib": peak.mib(),
         "compiled": trainer.compiled,
         "n_params": sum(param.numel() for param in trainer.model.parameters()),
-        "sha256": sha256,
     }
-    run.write_summary(summary)
-    checkpoint.remove_state(run.state)
-    return summary

@@ -60,8 +60,9 @@ class Trainer:
 
     Every process of `world` has one, calls the same methods in the same order, and gets the same
     losses, gradients and weights. `above` counts consecutive steps with a loss above `limit` nats
-    per token. It is saved with the state of a training. Raises ConfigError if there are more
-    processes than windows in a step."""
+    per token. It is saved with the state of a training. `losses_by_length` measures the model, in
+    evaluation mode, at several lengths. Raises ConfigError if there are more processes than windows
+    in a step."""
 
     def __init__(
         self,
@@ -72,6 +73,7 @@ class Trainer:
         device: torch.device,
         plan_for: Callable,
         world: World | None = None,
+        losses_by_length: Callable[[], dict] | None = None,
     ) -> None:
         self.model = model.train()
         self.config = config
@@ -79,6 +81,8 @@ class Trainer:
         self.world = world or World()
         self.optimizers = optim.build(model, config)
         self.plan_for = plan_for
+        self.losses_by_length = losses_by_length
+        self.kept_steps = set(config.kept_steps)
         self.batches = _batches(corpus, config, seed)
         check_share(self.world.size, config.tokens_per_step, config.train_len)
         # Made here, so that validation text without a long enough document is refused before
@@ -136,12 +140,25 @@ class Trainer:
         self.step += 1
 
     def figures_due(self) -> dict:
-        """Figures to log after this step; empty after most steps."""
+        """Figures to log after this step; empty after most steps.
+
+        A step whose weights are kept has all of them, as the last one has.
+        """
         figures = {}
-        if due(self.step, self.config.log_every):
+        kept = self.step in self.kept_steps
+        if kept or due(self.step, self.config.log_every):
             figures |= self.figures()
-        if due(self.step, self.config.validate_every):
-            figures["validation_loss"] = self.validate()
+        if kept or due(self.step, self.config.validate_every):
+            figures |= self.validations()
+        return figures
+
+    def validations(self) -> dict:
+        """`validation_loss`, and `validation`, the losses by length if they are measured."""
+        figures: dict[str, object] = {"validation_loss": self.validate()}
+        if self.losses_by_length:
+            self.model.eval()
+            figures["validation"] = self.losses_by_length()
+            self.model.train()
         return figures
 
     def figures(self) -> dict:
@@ -395,10 +412,10 @@ def _batches(corpus: Corpus, config: TrainConfig, seed: int) -> Batches | MixedB
     return MixedBatches(text_batches, task_batches, corpus.mix.share)
 
 
-def due(step: int, every: int) -> bool:
-    """True after every `every` steps; never when `every` is 0.
+def due(step: int, every: int | None) -> bool:
+    """True after every `every` steps; never when `every` is 0 or None.
 
     >>> [step for step in range(1, 8) if due(step, 3)]
     [3, 6]
     """
-    return every > 0 and step % every == 0
+    return bool(every) and step % every == 0

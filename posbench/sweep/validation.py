@@ -1,0 +1,150 @@
+"""Validation of a training at several lengths: its settings, what may not run, and what it reads.
+
+train.validate_lengths and train.validate_extensions ask for it; losses_by_length.py measures it.
+"""
+
+from typing import TYPE_CHECKING
+
+from posbench.common.errors import ConfigError
+from posbench.config.defaults import LONG
+from posbench.config.identity import NO_EXTENSION, NO_SCALE, method_args, method_name
+from posbench.config.names import display_name, group_yamls
+from posbench.config.schema import EvaluateConfig, JobConfig, TrainConfig
+from posbench.config.typed_args import shown
+from posbench.data.sources import TASK
+from posbench.evaluation.protocol import ReadVolume
+from posbench.evaluation.protocols.fixed_targets import FixedTargets
+
+if TYPE_CHECKING:
+    from posbench.data.corpus import Corpus
+    from posbench.position.interfaces import Encoding
+
+KEY = "train.validate_lengths"
+
+
+def validation_settings(train: TrainConfig) -> EvaluateConfig:
+    """Settings with which protocol fixed_targets gives the losses of a validation of a finished
+    training.
+    """
+    settings = EvaluateConfig(
+        lengths=train.validate_lengths,
+        max_length=max(train.validate_lengths),
+        windows=train.validate_windows,
+        targets=max(1, train.origin // 8),
+        floor_block=train.origin // 16 if train.origin > LONG else 1,
+        split="validation",
+        dtype=train.dtype,
+    )
+    return FixedTargets.resolve(settings, train.train_len)
+
+
+def validation_extensions(train: TrainConfig) -> dict[str, dict]:
+    """{label: node} of the extensions of a validation, such as {"yarn alpha=2": {...}}."""
+    return {_label(node): node for node in train.validate_extensions or [NO_EXTENSION]}
+
+
+def _label(node: dict) -> str:
+    """Name of an extension, with the arguments that are not those of its yaml."""
+    name = display_name("extension", node)
+    usual = group_yamls("extension").get(name, {})
+    words = [name]
+    for key, value in method_args(node).items():
+        if key not in usual or usual[key] != value:
+            words.append(f"{key}={shown(value)}")
+    return " ".join(words)
+
+
+def check_validation(config: JobConfig, encoding: "Encoding") -> None:
+    """Raise ConfigError for steps to keep, or lengths and extensions to validate at, that a
+    training cannot have.
+    """
+    train = config.train
+    beyond = [step for step in train.keep_steps or [] if step > train.steps]
+    if beyond:
+        raise ConfigError(
+            f"train.keep_steps={shown(train.keep_steps)} holds {beyond[0]}, and the training ends"
+            f" after train.steps={train.steps}: leave it out, or train longer."
+        )
+    if not train.validate_lengths:
+        if train.validate_extensions:
+            names = [method_name(node) for node in train.validate_extensions]
+            raise ConfigError(
+                f"train.validate_extensions={shown(names)} has no lengths to extend to: give"
+                f" {KEY}, such as [{train.train_len},{4 * train.train_len}]."
+            )
+        return
+    if config.data["tokenizer"] == TASK:
+        raise ConfigError(
+            f"{KEY}={shown(train.validate_lengths)} scores text, and data={config.data['name']} is"
+            " a task: leave it out, and evaluate weights that train.keep_steps keeps."
+        )
+    if not train.validate_windows:
+        raise ConfigError(
+            f"{KEY}={shown(train.validate_lengths)} needs windows, and train.validate_windows=0"
+            " asks for none: give some, such as 256."
+        )
+    settings = validation_settings(train)
+    if min(settings.lengths) < settings.targets:
+        raise ConfigError(
+            f"{KEY}={shown(settings.lengths)} must each hold the {settings.targets} scored tokens"
+            f" of a window, an eighth of train.length={train.origin}: leave out shorter ones."
+        )
+    for node in validation_extensions(train).values():
+        _check_extension(node, settings, encoding, config.allow_untested)
+
+
+def _check_extension(
+    node: dict, settings: EvaluateConfig, encoding: "Encoding", allow_untested: bool
+) -> None:
+    """Raise ConfigError for an extension that is undefined, untested or without effect."""
+    from posbench.position.instantiate import make
+    from posbench.position.interfaces import Extension, ScaleAttention
+    from posbench.position.legality import check, name_of
+
+    try:
+        extension = make(node, kind=Extension)
+        scale = make(NO_SCALE, encoding.shape, kind=ScaleAttention)
+        verdict = check(encoding, extension, scale, settings.lengths, allow_untested)
+        reason = verdict.noop
+    except ConfigError as error:
+        reason = str(error)
+    if reason:
+        raise ConfigError(
+            f"train.validate_extensions={method_name(node)} at {KEY}={shown(settings.lengths)}"
+            f" does not fit encoding={name_of(encoding)}: {reason.rstrip('.')}. Leave it out for"
+            " this encoding, whose training may need a command of its own."
+        )
+
+
+def check_validation_text(corpus: "Corpus", train: TrainConfig) -> None:
+    """Raise ConfigError, before any training, for a validation split with no document that is long
+    enough.
+    """
+    if not train.validate_lengths:
+        return
+    longest = int(corpus.validation.document_lengths().max(initial=0))
+    needed = max(train.validate_lengths) + 1
+    if longest < needed:
+        raise ConfigError(
+            f"{KEY}={shown(train.validate_lengths)} needs a document of {needed} tokens in the"
+            f" validation split, and the longest has {longest}: lower it to {longest - 1}, or give"
+            " longer documents."
+        )
+
+
+def validation_texts(config: JobConfig) -> list[tuple[dict, ReadVolume]]:
+    """(extension, texts that are read) of each length of one validation."""
+    from posbench.position.instantiate import make
+    from posbench.position.legality import fed_length
+
+    train = config.train
+    if not train.validate_lengths:
+        return []
+    settings = validation_settings(train)
+    texts = []
+    for node in validation_extensions(train).values():
+        extension = make(node)
+        for length in settings.lengths:
+            fed = fed_length(extension, train.train_len, length)
+            texts.append((node, FixedTargets.reading(settings, train.train_len, length, fed)))
+    return texts
