@@ -3,7 +3,7 @@ values that they are made of.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from posbench.config.identity import method_args, method_name, run_prefix
@@ -12,7 +12,8 @@ from posbench.report.method_words import short_value
 from posbench.runs.setting import Setting
 
 METHODS = {"encoding": "encoding_args", "extension": "extension_args"}  # {column: of its arguments}
-STEPS = "train.steps"
+# keys of the steps that weights were trained for: of a whole training, or until one was kept
+STEPS, STEP = "train.steps", "train.step"
 ABSENT = object()  # value of an argument that a method does not have
 
 
@@ -54,7 +55,7 @@ class Labels:
         self.steps: dict[str, int] = {}  # of the runs whose labels name them
         for run_id, words in self.variants.items():
             n_steps = (steps or {}).get(run_id)
-            if STEPS in words and isinstance(n_steps, int):
+            if words.keys() & {STEPS, STEP} and isinstance(n_steps, int):
                 self.steps[run_id] = n_steps
         self.args: dict[tuple[str, str], list[dict]] = defaultdict(list)  # {(group, method): sets}
         for row in map(trained_part_moved, rows):
@@ -89,20 +90,20 @@ class Labels:
             trained_in=moved["extension"] != row["extension"],
             tuned_from=parent,
             steps=self.steps.get(row["run_id"]),
-            line=self._encoding(moved, without=STEPS),
+            line=self._encoding(moved, without=(STEPS, STEP)),
             keeps_encoding=parent is not None and parent.rpartition("-")[0] == encoding,
             setting=setting,
         )
 
-    def _encoding(self, row: dict, without: str | None = None) -> str:
-        """Label of an encoding, and what tells its trainings apart, all or `without` one key."""
+    def _encoding(self, row: dict, without: Collection[str] = ()) -> str:
+        """Label of an encoding, and what tells its trainings apart, all or `without` some keys."""
         label = self._method("encoding", row)
         if row["trained_scale"] not in (None, "none"):
             label += f" trained with {row['trained_scale']}"
         if row["finetune"]:
             label += f" tuned from {run_prefix(row['finetune'])}"
         words = self.variants.get(row["run_id"], {})
-        return label + "".join(text for key, text in words.items() if key != without)
+        return label + "".join(text for key, text in words.items() if key not in without)
 
     def _method(self, group: str, row: dict) -> str:
         """Name of a method with the arguments that tell it apart, such as "ntk multiplier=2.0"."""

@@ -13,7 +13,7 @@ from posbench.report.curves import context_points, points
 from posbench.report.external_csv import match_setting, place, read_foreign, stated
 from posbench.report.footnotes import below_contexts, below_curve, below_scores
 from posbench.report.gain_lines import gain_lines
-from posbench.report.labels import STEPS, Labels
+from posbench.report.labels import STEP, STEPS, Labels
 from posbench.report.ranks import RANKED, MethodRank, method_ranks, rank_table
 from posbench.report.records import (
     ContextPoint,
@@ -239,7 +239,10 @@ def _report(
             f"Trainings of one encoding differ in {', '.join(keys)}; their names say as much of it"
             " as tells them apart."
         )
-    steps = {run_id: origin.training.get(STEPS) for run_id, origin in runs.items()}
+    steps = {
+        run_id: origin.training.get(STEP) or origin.training.get(STEPS)
+        for run_id, origin in runs.items()
+    }
     label = Labels((evaluation.first for evaluation in evaluations), words, steps)
     of_tasks, of_texts = _by_kind(evaluations)
     references = References(of_texts)

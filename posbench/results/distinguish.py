@@ -13,6 +13,8 @@ from posbench.results.run_metadata import ABSENT, RunMetadata, text, whole_as_in
 if TYPE_CHECKING:
     from posbench.results.evaluation import Evaluation
 
+STEP = "train.step"
+
 
 def differing(configs: Sequence[Mapping[str, object]]) -> dict[str, list[str]]:
     """{key: its value in each configuration, as text} for the keys that differ.
@@ -43,7 +45,7 @@ def distinguishing_keys(configs: Sequence[Mapping[str, object]]) -> dict[str, li
 
 
 def setting_words(config: Mapping[str, object], keys: Sequence[str]) -> dict[str, str]:
-    """{key: words such as " steps=1000"} of a configuration.
+    """{key: words such as " steps=1000"} of a configuration. The end of a training is a step too.
 
     >>> setting_words({"train.steps": 1000, "seed": 0}, ["train.steps"])
     {'train.steps': ' steps=1000'}
@@ -54,6 +56,8 @@ def setting_words(config: Mapping[str, object], keys: Sequence[str]) -> dict[str
     words = {}
     for key, name in zip(keys, names, strict=True):
         value = config.get(key, FIELDS_ADDED_LATER.get(key, ABSENT))
+        if key == STEP and value is None:
+            value = config.get("train.steps", ABSENT)
         words[key] = f" {name}={text(value)}"
     return words
 
