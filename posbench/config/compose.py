@@ -463,5 +463,25 @@ def resolved_values(values: dict, experiment: str | None = None) -> dict:
                 f"{key} has no value: give it on the command line, or choose another option of its"
                 " group."
             ) from error
+    values = _with_own_extensions(values)
     log = {**values["log"], "group": values["log"]["group"] or experiment}
     return {key: value for key, value in {**values, "log": log}.items() if key != "experiment"}
+
+
+def _with_own_extensions(values: dict) -> dict:
+    """Values in which train.validate_extensions holds the user's own extensions as their yamls."""
+    chosen = (values.get("train") or {}).get("validate_extensions")
+    names = chosen if isinstance(chosen, list) else [chosen]
+    names_of_user = [
+        name for name in names if isinstance(name, str) and name not in group_yamls("extension")
+    ]
+    if not names_of_user:
+        return values
+    nodes = {}
+    own_yamls = yamls("extension")
+    for name in names_of_user:
+        if name in own_yamls:
+            node = with_choices({"extension": own_yamls[name]}, {"extension": name})
+            nodes[name] = node["extension"]
+    extensions = [nodes.get(name, name) if isinstance(name, str) else name for name in names]
+    return {**values, "train": {**values["train"], "validate_extensions": extensions}}

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from posbench.common.errors import ConfigError
 from posbench.common.machine import fast_dtype
-from posbench.config.names import extension_node
+from posbench.config.names import chosen_node
 from posbench.config.schema import JobConfig, TrainConfig
 
 # training length in tokens above which the defaults of `evaluate` are those of a text that takes
@@ -72,7 +72,7 @@ def _resolved_training(train: TrainConfig, auto: str) -> TrainConfig:
     if train.validate_lengths:
         train = replace(train, validate_lengths=sorted(set(train.validate_lengths)))
     if train.validate_extensions:
-        nodes = [extension_node(chosen) for chosen in train.validate_extensions]
+        nodes = [chosen_node("extension", chosen, {}) for chosen in train.validate_extensions]
         distinct = [node for i, node in enumerate(nodes) if node not in nodes[:i]]
         train = replace(train, validate_extensions=distinct)
     if train.keep_steps:

@@ -124,19 +124,6 @@ def _names_of_ours(group: str) -> set[str]:
     return {*group_yamls(group), *map(method_name, group_yamls(group).values())}
 
 
-def extension_node(chosen: str | dict) -> dict:
-    """The configuration of an extension by its name, the user's own included.
-
-    `chosen` is as in `chosen_node`, which raises."""
-    if isinstance(chosen, str) and chosen not in group_yamls("extension"):
-        from posbench.config.compose import yamls
-
-        own = yamls("extension").get(chosen)
-        if own:
-            return with_choices({"extension": own}, {"extension": chosen})["extension"]
-    return chosen_node("extension", chosen, {})
-
-
 def chosen_node(
     group: str,
     chosen: str | dict | None,

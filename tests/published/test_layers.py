@@ -21,6 +21,7 @@ TRAINS = {  # which need torch
     "posbench.sweep.job_process",
     "posbench.sweep.train_job",
     "posbench.sweep.evaluate_cell",
+    "posbench.sweep.losses_by_length",
     "posbench.sweep.take_checkpoint",
     "posbench.sweep.check_checkpoint",
 }

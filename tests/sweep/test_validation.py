@@ -1,0 +1,223 @@
+"""Losses at several lengths while a model trains, and the weights of steps that are kept: what they
+equal, what they change (nothing), and what is refused.
+"""
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import choices, node, small_model, small_shape
+from test_cli import cli  # noqa: F401
+from test_train import config, log_of, make_corpus, token_file
+
+import posbench
+from posbench.common.files import read_json
+from posbench.position.instantiate import make
+from posbench.position.plan import training_plans
+from posbench.runs.directory import Run
+from posbench.runs.rows import read_eval
+from posbench.sweep.losses_by_length import LossesByLength
+from posbench.training import loop
+from posbench.training.distributed import World
+from posbench.training.loop import fit
+
+WATCHED = ["train.validate_lengths=16,32,64", "train.validate_extensions=none,yarn"]
+WATCHED += ["train.keep_steps=1,3", "train.validate_every=2", "train.checkpoint_every=2"]
+NO_EVALUATION = ["evaluate.floor=false", "evaluate.lengths=16"]
+
+
+def weights_of(folder: Path) -> str:
+    return read_json(folder / "train.json")["sha256"]
+
+
+def validations(folder: Path) -> dict[int, dict]:
+    """{step: losses of its validation}."""
+    return {line["step"]: line["validation"] for line in log_of(folder) if "validation" in line}
+
+
+def trained(cli, *words: str) -> dict[str, Path]:  # noqa: F811
+    """{"" or step: run} of what a command trains and keeps."""
+    cli(*words, *NO_EVALUATION)
+    return {run.name.partition("at")[2].partition("-")[0]: run for run in cli.runs()}
+
+
+def test_the_losses_are_those_of_an_evaluation_and_change_no_weight(cli):  # noqa: F811
+    plain = trained(cli)[""]
+    sha256 = weights_of(plain)
+    other = ["results_dir=others"]
+    watched_id = trained(cli, *WATCHED, *other)  # in another folder: the id is the same
+    assert watched_id[""] == plain  # cli.runs() lists the first folder
+    (watched,) = (cli.folder / "others").glob(plain.name)
+    assert weights_of(watched) == sha256
+    assert sorted(validations(watched)) == [1, 2, 3, 4]
+    last = validations(watched)[4]
+    for extension in ("none", "yarn"):
+        cli(
+            f"run={watched}",
+            f"extension={extension}",
+            "evaluate.split=validation",
+            "evaluate.lengths=16,32,64",
+            "evaluate.max_length=64",
+            "evaluate.windows=4",
+            f"evaluate.dtype={Run(watched).read_config()['train']['dtype']}",
+            "evaluate.floor=false",
+            *other,
+            common=False,
+        )
+        (path,) = (
+            path
+            for path in watched.glob(f"evals/*/{extension}+*.json")
+            if len(read_eval(path)) == 3
+        )
+        rows = read_eval(path)
+        assert last["nll"][extension] == {str(row["length"]): row["nll"] for row in rows}
+        assert {row["n_targets"] for row in rows} == {last["targets"]} and last["max_length"] == 64
+
+
+def test_a_kept_step_is_the_training_that_ends_there(cli, monkeypatch):  # noqa: F811
+    kept = trained(cli, *WATCHED)
+    assert set(kept) == {"", "1", "3"}
+    assert [validations(kept[name]).keys() for name in ("1", "3")] == [{1}, {1, 2, 3}]
+    found = {name: (weights_of(run), log_of(run)) for name, run in kept.items()}
+    assert len({sha256 for sha256, _ in found.values()}) == 3
+    assert [read_json(kept[name] / "train.json")["steps"] for name in kept] == [4, 1, 3]
+    alone = trained(cli, *WATCHED[:2], "train.validate_every=2", "step=3", "results_dir=alone")
+    (direct,) = (cli.folder / "alone").glob("rope-*")  # no other training is made for it
+    assert alone == kept and direct.name == kept["3"].name
+    assert weights_of(direct) == found["3"][0]
+    assert log_of(direct)[-1] == found["3"][1][-1]
+
+    # Interrupted before its end, the training goes on from step 2 and writes the same again.
+    broken = ["results_dir=broken"]
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "_finish", interrupted)
+        cli(*WATCHED, *NO_EVALUATION, *broken, code=1)
+    (later,) = (cli.folder / "broken").glob("*at3*")
+    for path in later.iterdir():
+        path.unlink()
+    (state,) = (cli.folder / "broken").glob("*/state.pt")  # of step 4; the one before is of step 2
+    state.unlink()
+    cli(*WATCHED, *NO_EVALUATION, *broken)
+    for name, run in kept.items():
+        again = cli.folder / "broken" / run.name
+        assert (weights_of(again), log_of(again)) == found[name]
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_rows_of_a_kept_step_stand_beside_those_of_the_end(cli):  # noqa: F811
+    kept = trained(cli, *WATCHED)
+    for step in (3, 4):  # 4 is the end, where the evaluation is there already
+        cli(f"run={kept['']}", f"step={step}", *NO_EVALUATION, common=False)
+    (path,) = kept["3"].glob("evals/*/*.json")
+    (row,) = read_eval(path)
+    assert row["run_id"] == kept["3"].name and row["nll"] > 0
+    report = cli("runs=runs", "report_dir=report", script="report", common=False).stdout
+    assert {"rope step=3", "rope step=4"} <= {line.strip()[:11] for line in report.splitlines()}
+    frame = posbench.frame(cli.folder / "runs")
+    assert dict(zip(frame.encoding, frame.train_steps, strict=True)) == {
+        "rope step=3": 3,
+        "rope step=4": 4,
+    }
+
+
+@pytest.mark.parametrize(("words", "sentence"), [
+    (["train.validate_lengths=1,16"], "must each hold the 2 scored tokens"),
+    (["train.validate_lengths=16,100k"], "needs a document of 102401 tokens in the validation"),
+    (["train.validate_extensions=yarn"], "has no lengths to extend to: give train.validate_len"),
+    (["train.validate_lengths=16,32", "train.validate_windows=0"], "asks for none: give some"),
+    ([*WATCHED, "encoding=alibi"], "train.validate_extensions=yarn at train.validate_lengths="),
+    (["train.validate_extensions=yarm", "train.validate_lengths=16"], "did you mean yarn?"),
+    (["train.keep_steps=2,5"], "holds 5, and the training ends after train.steps=4"),
+    (["train.keep_steps=0"], "must be"),
+    (["step=9"], "step=9 is beyond the training, whose last step is 4"),
+    (["train.step=3"], "give step=STEP instead"),
+    (["data=copy", "data.tokenizer=task", "train.validate_lengths=16"], "copy is a task"),
+    (["-m", "train.keep_steps=[1],[2]"], "is made only once: give one value that holds all"),
+])  # fmt: skip
+def test_what_cannot_be_is_refused_in_a_sentence(cli, words, sentence):  # noqa: F811
+    common = not any(word.startswith("data=") for word in words)
+    done = cli(
+        *words, *["log.mode=disabled", "train.length=16"] * (not common), code=2, common=common
+    )
+    assert sentence in done.stderr
+    assert not list(cli.folder.glob("runs/*/train.jsonl"))
+
+
+def test_a_step_that_was_not_kept_is_refused_with_those_that_were(cli):  # noqa: F811
+    run = trained(cli, *WATCHED)[""]
+    done = cli(f"run={run}", "step=2", code=2, common=False)
+    assert "kept no weights of step=2 (it kept step 1, 3 and 4, the last)" in done.stderr
+
+
+@dataclass(frozen=True)
+class Alone(World):
+    """A process that measures its share, and hears of no other."""
+
+    def sum(self, number: float) -> float:
+        return number
+
+
+def losses_of(model: torch.nn.Module, world: World, **changes) -> dict:
+    train = config(**{"length": 16, "validate_lengths": [8, 40], "dtype": "fp32"} | changes)
+    return LossesByLength(model.eval(), corpus(), train, "cpu", world)()
+
+
+def corpus():
+    return make_corpus(train=token_file(3000, 4), validation=token_file(600, 2), vocab_size=50)
+
+
+def test_the_shares_of_several_processes_sum_to_the_whole():
+    model = small_model(make(node("encoding", "rope"), small_shape()))
+    whole = losses_of(model, World(), validate_windows=5)
+    shares = [losses_of(model, Alone(rank, 7), validate_windows=5) for rank in range(7)]
+    assert {share["targets"] for share in shares} == {whole["targets"]} == {10}
+    for length in ("8", "40"):
+        total = math.fsum(share["nll"]["none"][length] for share in shares)
+        assert total == pytest.approx(whole["nll"]["none"][length], rel=1e-12)
+
+
+def test_a_loss_that_is_not_finite_is_none_and_ends_nothing():
+    model = small_model(make(node("encoding", "rope"), small_shape()))
+    with torch.no_grad():
+        model.norm.weight.fill_(math.nan)
+    assert losses_of(model, World())["nll"] == {"none": {"8": None, "40": None}}
+
+
+@pytest.mark.parametrize("name", choices("encoding"))
+def test_no_encoding_trains_otherwise_when_it_is_watched(tmp_path, name):
+    """Nothing that a measurement caches, or draws, reaches the next step."""
+    lengths = [8, 16] if name in ("learned", "randomized", "random_float") else [8, 16, 40]
+    weights = []
+    for watched in (False, True):
+        torch.manual_seed(0)
+        model = small_model(make(node("encoding", name), small_shape()))
+        train = config(
+            length=16, steps=3, tokens_per_step=48, validate_every=1, validate_lengths=lengths
+        )
+        measure = LossesByLength(model, corpus(), train, "cpu", World())
+        run = Run(tmp_path / str(watched))
+        with run.lock():
+            summary = fit(
+                model,
+                corpus(),
+                train,
+                seed=0,
+                device="cpu",
+                run=run,
+                recorder=Recorder(),
+                plan_for=training_plans(model.encoding, None, "cpu", 0),
+                losses_by_length=measure if watched else None,
+            )
+        weights.append(summary["sha256"])
+    assert weights[0] == weights[1]
+
+
+class Recorder:
+    def train(self, step: int, **figures: object) -> None:
+        json.dumps(figures)
