@@ -13,6 +13,7 @@ import pytest
 from conftest import CONFIGS, choices
 from hydra import compose, initialize_config_dir
 
+from posbench.cli.commands import COMMANDS
 from posbench.runs.rows import COLUMNS
 from posbench.tools.anatomy import command as anatomy
 from posbench.tools.benchmark import command as benchmark
@@ -64,6 +65,18 @@ def named(page: str, heading: str, column: int = 0) -> set[str]:
     section = f"\n{TEXT[page]}".partition(f"\n{heading}\n")[2].partition("\n## ")[0]
     cells = [line.split("|")[column + 1] for line in section.splitlines() if line.startswith("|")]
     return {word for cell in cells for word in re.findall(r"[`\[](?:[a-z]+=)?([\w./]+)[`\]]", cell)}
+
+
+def list_of_scripts() -> list[tuple[str, str]]:
+    """(group, file) of each line of the table of scripts; a group stands in its first line."""
+    scripts = []
+    group = ""
+    lines = re.findall(r"^\| ([\w ]*?) ?\| \[(\w+\.\w+)\]", TEXT["scripts/README.md"], re.M)
+    for first_cell, file in lines:
+        group = first_cell or group
+        if file.endswith(".py"):
+            scripts.append((group, file))
+    return scripts
 
 
 def test_the_table_of_what_goes_with_what_is_todays():
@@ -140,7 +153,10 @@ def test_every_choice_script_room_and_folder_stands_in_its_table():
     scripts = {
         path.name for path in (ROOT / "scripts").iterdir() if path.suffix in (".py", ".ipynb")
     }
-    assert scripts == named("scripts/README.md", "# scripts")
+    assert scripts == named("scripts/README.md", "# scripts", column=1)
+    assert list_of_scripts() == [(command.group, f"{command.name}.py") for command in COMMANDS], (
+        "scripts/README.md lists commands as posbench --help does"
+    )
     folders = {
         path.name
         for path in (ROOT / "tests").iterdir()
