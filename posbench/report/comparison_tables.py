@@ -4,11 +4,11 @@ from collections.abc import Iterable, Sequence
 
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.report.comparison import ACCURACY, BEST, Compared, Comparison, SectionName
-from posbench.report.comparison_words import MARKS, UNITS, Scale
+from posbench.report.comparison_words import BPB, MARKS, UNITS, Scale
 from posbench.report.table_formats import Table, TableCell
 
 
-def check_unit(unit: str | None, comparisons: Iterable[Comparison]) -> None:
+def check_unit(unit: str | None, comparisons: Sequence[Comparison]) -> None:
     """Raise ConfigError for a unit that is unknown, or that no comparison has a use for."""
     if unit is None:
         return
@@ -19,6 +19,13 @@ def check_unit(unit: str | None, comparisons: Iterable[Comparison]) -> None:
         raise ConfigError(
             f"unit={unit} is a unit of losses, and accuracy is a share of answers: leave unit= out."
         )
+    for comparison in comparisons:
+        for row in comparison.lines:
+            if unit == BPB and Scale(unit, comparison.measure).value(row) is None:
+                raise ConfigError(
+                    f"unit={unit} needs the bytes of the targets, which are not known of"
+                    f" {row.line.name} in {section_words(comparison.section)}: leave unit= out."
+                )
 
 
 def ranking_table(comparison: Comparison, scale: Scale, title: str | None = None) -> Table:
@@ -40,7 +47,7 @@ def ranking_table(comparison: Comparison, scale: Scale, title: str | None = None
         rows.append(
             [
                 row.line.name,
-                "-" if value is None else f"{value:.3f}",
+                "-" if value is None else f"{value:z.3f}",
                 TableCell(difference, mark=MARKS[row.verdict]),
                 "" if row.p_corrected is None else p_text(row.p_corrected),
                 n_seeds(row, comparison),
@@ -142,7 +149,7 @@ def _cell(row: Compared | None, scale: Scale) -> TableCell | str:
         return "-"
     if row.line.name == row.against:
         value = scale.value(row)
-        return "-" if value is None else f"({value:.3f})"
+        return "-" if value is None else f"({value:z.3f})"
     shown = scale.difference(row)
     if shown is None:
         return "-"

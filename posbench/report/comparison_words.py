@@ -10,7 +10,13 @@ from posbench.report.comparison import (
     BETTER,
     CHANGE,
     LOSS,
+    NO_BASE,
     NO_INTERVAL,
+    NO_SHARED_SEED,
+    ONE_DOCUMENT,
+    ONE_SEED,
+    ONLY_MEANS,
+    OTHER_TARGETS,
     REFERENCE,
     RISE,
     UNTOLD,
@@ -21,6 +27,7 @@ from posbench.report.comparison import (
 )
 from posbench.report.table_formats import FAILS, GAINS, LEVEL
 from posbench.statistics.over_seeds import FROM_SEEDS, FROM_SUMS
+from posbench.statistics.verdict_rules import ALPHA
 
 NATS = "nats"
 PPL = "ppl"
@@ -51,7 +58,8 @@ MOST_NATS = 709.0  # exp() overflows above
 TEXTS = {
     "beyond": "At {multiple} times the training length ({length} tokens)",
     "inside": "At the training length ({length} tokens)",
-    "position": "At {axis} {length}",
+    "position": "At position {length} of the window",
+    "context": "With {length} tokens of context",
     "best": "{place}, {line} has the {lowest} ({value}).",
     "reference": "{place}, {line} has the {measure} {value}.",
     "untold": "Not told apart from {reference}{after}: {lines}.",
@@ -124,6 +132,30 @@ LOWEST = {
     CHANGE: "lowest {measure}",
     ACCURACY: "highest {measure}",
 }
+
+
+def words() -> dict:
+    """All words of comparisons, for the explore page, which fills and chooses them alike."""
+    return {
+        "texts": TEXTS,
+        "marks": MARKS,
+        "measures": MEASURE_WORDS,
+        "ratios": RATIO_WORDS,
+        "ratio_units": RATIO_UNITS,
+        "units": UNIT_WORDS,
+        "share": SHARE,
+        "lowest": LOWEST,
+        "reasons": {
+            "only_means": ONLY_MEANS,
+            "no_shared_seed": NO_SHARED_SEED,
+            "other_targets": OTHER_TARGETS,
+            "no_base": NO_BASE,
+            "one_seed": ONE_SEED,
+            "one_document": ONE_DOCUMENT,
+        },
+        "most_named": MOST_NAMED,
+        "alpha": ALPHA,
+    }
 
 
 class Shown(NamedTuple):
@@ -207,7 +239,7 @@ class Scale(NamedTuple):
     def with_unit(self, row: Compared) -> str:
         """Value of a line, such as "3.052 nats/token", "perplexity" left to the measure."""
         value = self.value(row)
-        number = "unknown" if value is None else f"{value:.3f}"
+        number = "unknown" if value is None else f"{value:z.3f}"
         return number if self.is_ratio else f"{number} {self.difference_words}"
 
 
@@ -267,7 +299,8 @@ def place(comparison: Comparison) -> str:
 
 
 def _difference(row: Compared, scale: Scale) -> str:
-    return f"{scale.interval(scale.difference(row))} {scale.difference_words}"
+    shown = scale.difference(row)
+    return f"{scale.interval(shown)} {scale.difference_words}" if shown else "unknown"
 
 
 def _untold(comparison: Comparison, reference: str) -> list[str]:

@@ -24,12 +24,15 @@ from markupsafe import Markup
 
 from posbench.common.defuse import printable
 from posbench.common.files import finite
+from posbench.report.comparison import MEASURES, gate_of, seeds_of
+from posbench.report.comparison import VALUES as VALUE_OF
+from posbench.report.comparison_words import words
 from posbench.report.figures.palette import BLACK, encoding_look, extension_look, foreign_pens
 from posbench.report.figures.style import DASHES, FOREIGN, OKABE_ITO
 from posbench.report.html_page import Sources
 from posbench.report.html_parts import template
 from posbench.report.published.reproduction import command
-from posbench.report.records import SECTION, CurvePoint, SectionKey
+from posbench.report.records import SECTION, SectionKey
 from posbench.report.references import Seed
 from posbench.report.report import Report
 from posbench.results.bundle import shown_folder
@@ -44,6 +47,7 @@ LIBRARIES = ("d3", "plot")
 SCRIPTS = (
     "crossed.js",
     "explore_points.js",
+    "explore_compare.js",
     "explore_choice.js",
     "explore_figure.js",
     "explore_page.js",
@@ -185,34 +189,48 @@ class PointTable:
     def __init__(self):
         self.columns: dict[str, list] = defaultdict(list)
         self.sums = SumTable()
+        self.texts: dict[tuple, int] = {}  # {numbers of targets, bytes and units: number}
         self.size = 0
         self.left_out = 0
         self.of_seeds = 0  # points whose seeds are known
         self.without_sums = 0  # of these
 
-    def add(self, line: int, point: SectionKey, is_mean_of_all: bool) -> None:
-        """Add a point of the line of this number, with its seeds' sums if it is their mean."""
-        seeds = []
-        if is_mean_of_all:
-            seeds = [[seed.row["seed"], *self._sums_of(seed)] for seed in point.seeds or ()]
-        values = {column: getattr(point, column, None) for column in VALUES}
-        for column, value in {"line": line, "x": point.length, **values, "seeds": seeds}.items():
+    def add(self, line: int, point: SectionKey) -> None:
+        """Add a point of the line of this number, with sums of the seeds that it is a mean of."""
+        seeds = seeds_of(point)
+        columns = {column: getattr(point, column, None) for column in VALUES}
+        columns |= {"line": line, "x": point.length, "gate": gate_of(point)}
+        columns["texts"] = self._texts(seeds[0].row) if seeds else None
+        columns["sem_unit"] = seeds[0].row["sem_unit"] if seeds else None
+        columns["seeds"] = [[seed.row["seed"], *self._numbers_of(seed)] for seed in seeds]
+        for column, value in columns.items():
             self.columns[column].append(value)
         self.size += 1
         if seeds:
             self.of_seeds += 1
-        if any(number < 0 for _, number, *_ in seeds):
+        if any(number < 0 for _, number, *_ in columns["seeds"]):
             self.without_sums += 1
 
-    def _sums_of(self, seed: Seed) -> list[int]:
-        """Entries of the sums of a seed, of its floor and without an extension; -1 for none."""
-        if seed.evaluation.further(seed.row):
-            return [-1, -1, -1]
-        entries = [self.sums.add(seed.evaluation, seed.row)]
-        for paired in (seed.against_floor, seed.against_plain):
-            has_sums = paired and paired.sums
-            entries.append(self.sums.add(paired.other, paired.row) if has_sums else -1)
-        return entries
+    def _texts(self, row: dict) -> int:
+        """Number that rows share whose means may be compared without their sums."""
+        key = row["n_targets"], row["n_bytes"], row["n_units"]
+        return self.texts.setdefault(key, len(self.texts))
+
+    def _numbers_of(self, seed: Seed) -> list[int | float | None]:
+        """Entries of the sums of a seed, of its floor and without an extension, -1 for none; then,
+        where such sums are not known, the values of MEASURES.
+        """
+        bases = (seed.against_floor, seed.against_plain)
+        entries = [-1, -1, -1]
+        if not seed.evaluation.further(seed.row):
+            entries = [self.sums.add(seed.evaluation, seed.row)]
+            for paired in bases:
+                has_sums = paired and paired.sums
+                entries.append(self.sums.add(paired.other, paired.row) if has_sums else -1)
+        lacking = [paired for paired, entry in zip(bases, entries[1:], strict=True) if entry < 0]
+        if entries[0] >= 0 and not any(lacking):
+            return entries
+        return [*entries, *(VALUE_OF[measure](seed) for measure in MEASURES)]
 
     def notes(self) -> list[str]:
         """Sentences on the points that are left out, and on those without sums."""
@@ -223,12 +241,12 @@ class PointTable:
                 f" page draws {MOST_POINTS:,}: name fewer folders."
             )
         if self.without_sums:
-            reason = "their means alone are known"
+            reason = "sums over documents are not known"
             if self.sums.full:
                 reason = f"their sums take more than the {SUMS_BYTES / 1e6:.1f} MB of a page"
             notes.append(
-                f"{self.without_sums:,} of {self.of_seeds:,} points have no paired difference to"
-                f" any line: {reason}."
+                f"{self.without_sums:,} of {self.of_seeds:,} points are compared by the means of"
+                f" their seeds: {reason}."
             )
         return notes
 
@@ -248,6 +266,7 @@ def content(title: str, reports: Mapping[str, Report], notes: Sequence[str] = ()
         "title": title,
         "notes": notes + table.notes(),
         "kinds": KINDS,
+        "words": words(),
         "lines": lines,
         "points": dict(table.columns),
         "sums": table.sums.packed(),
@@ -266,8 +285,7 @@ def _lines(table: PointTable, name: str, report: Report, first: int) -> list[dic
             key = LineKey(kind, point.section, *point.method, getattr(point, "task", None))
             number = numbers.setdefault(key, first + len(numbers))
             points_of.setdefault(key, []).append(point)
-            all_seeds_learned = kind == "task" and point.n_seeds == point.n_trained
-            table.add(number, point, isinstance(point, CurvePoint) or all_seeds_learned)
+            table.add(number, point)
     return [_line(name, key, points, report) for key, points in points_of.items()]
 
 

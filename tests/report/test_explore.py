@@ -81,7 +81,7 @@ def test_the_page_of_headline_fits_in_three_megabytes_and_asks_for_nothing(headl
     policy, scripts = re.search(r'Policy" content="(.*?)"', page)[1], re.findall(r"<script>", page)
     assert (
         policy.startswith("default-src 'none'")
-        and policy.count("'sha256-") == len(scripts) == 8
+        and policy.count("'sha256-") == len(scripts) == 9
         and "eval" not in policy
     )
     own = page.replace((TEMPLATES / "vendor" / "d3.min.js").read_text(), "").replace(
@@ -264,7 +264,7 @@ def test_what_a_results_folder_says_is_data(tmp_path):
         row.update(encoding=EVIL, data=EVIL, commit=EVIL, scale_attention="=1+1")
     path.write_text(json.dumps(text))
     page = explore_page(EVIL, {EVIL: collect([path], EVIL, "x")})
-    assert EVIL not in page and "<img" not in page and page.count("<script") == 9
+    assert EVIL not in page and "<img" not in page and page.count("<script") == 10
     data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.S)[1])
     assert (
         data["lines"][0]["encoding"] == EVIL
@@ -278,8 +278,8 @@ def test_sums_and_points_beyond_the_limits_are_left_out_and_said(headline, monke
     few = content("Headline", {"": headline[0]})
     assert len(few["sums"]["nll"]) < 110_000 and SUMS_BYTES > 100_000
     assert re.search(
-        r"^\d+ of 240 points have no paired difference to any line: their sums take more than the"
-        r" 0.1 MB",
+        r"^\d+ of 282 points are compared by the means of their seeds: their sums take more than"
+        r" the 0.1 MB",
         few["notes"][0],
     )
     monkeypatch.setattr("posbench.report.explore.MOST_POINTS", 100)

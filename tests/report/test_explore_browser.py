@@ -10,9 +10,11 @@ import pytest
 from browser import CHROMIUM, Browser
 from conftest import CONFIGS
 
+from posbench.report.comparison import ONLY_MEANS
+from posbench.report.comparison_request import Request, comparisons
+from posbench.report.comparison_words import MARKS, Scale, how_compared, result
 from posbench.report.explore import explore_page
 from posbench.report.report import collect
-from posbench.statistics.crossed import across, estimate
 
 REPORTED = CONFIGS.parent / "results" / "reported"
 FORMULA, MARKUP = "=HYPERLINK(1)", "<img src=x onerror=document.title=1>"
@@ -20,6 +22,8 @@ PAPER = (
     "method,length,nll,low,high,train_len\n"
     f"{FORMULA},64,2.9,2.8,3.0,64\n{FORMULA},96,3.1,3.0,3.2,64\n{MARKUP},128,1e8,,,64\n"
 )
+
+ROPE = ("rope", "rope|pi", "rope|ntk", "rope|rerope", "rope|leaky_rerope")
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 
@@ -220,45 +224,66 @@ def test_a_point_says_what_it_is(page):
     assert page.run("document.querySelector('#plot svg').getAttribute('role')") == "img"
 
 
+def how(page):
+    return page.run("[...document.querySelectorAll('#how li')].map(one => one.textContent)")
+
+
 def test_two_lines_are_compared_as_posbench_does(page, made):
     report = made[1]
     page.choose("filter", "encoding=rope")
     page.choose("y", "nll")
     page.choose("a", identity(page, "rope ntk"))
     page.choose("b", identity(page, "rope pi"))
-    known = {report.label(one.first): one for one in report.evaluations if not one.rows_alone}
-    both = [known["rope", name, "none"] for name in ("ntk", "pi")]
-    for row, length in zip(cells(page, "#pair"), (64, 128, 256, 512, 1024), strict=True):
-        found = estimate(
-            [
-                (sign, across([one.sums(one.row(length))]))
-                for sign, one in zip((1.0, -1.0), both, strict=True)
-            ]
-        )
-        value, low, high = (
-            f"{one:.3f}".replace("-0.000", "0.000") for one in (found.value, *found.interval())
-        )
-        assert row == [f"{length:,}", value, f"{low} to {high}", "0", str(found.n_documents)]
+    request = Request(lines=("rope|ntk", "rope|pi"), against="rope|pi", by="length")
+    cells_by_line = {row[0]: row[1:] for row in cells(page, "#compared")}
+    for i, comparison in enumerate(comparisons({"": report}, request)):
+        for row in comparison.lines:
+            shown = Scale("nats", "loss").difference(row)
+            cell = f"({row.value:.3f})"
+            if shown is not None:
+                half = (shown.high - shown.low) / 2
+                cell = f"{shown.value:+z.3f} +- {half:.3f}{MARKS[row.verdict]}"
+            assert cells_by_line[row.line.name.replace("|", " ")][i] == cell
     page.choose("y", "ppl")
-    assert "divided by" in text(page, "#pair") and cells(page, "#pair")[0][1] == "1.000"
+    assert "perplexity over that of rope pi" in text(page, "#compared")
+    assert cells(page, "#compared")[1][1].startswith("1.000 [1.000, 1.000]")
     page.choose("filter", "")
     page.choose("y", "nll")
     page.choose("b", identity(page, f"{FORMULA} (paper.csv)"))
-    assert (
-        cells(page, "#pair")[0][2]
-        == "no interval: the page has no sums over documents of one of them"
-        and len(cells(page, "#pair")) == 1
-    )
-    page.choose("y", "change")
-    assert f"{FORMULA} (paper.csv): left out by the choices above" in text(page, "#pair")
-    page.choose("y", "nll")
+    assert ONLY_MEANS in " ".join(how(page))
     page.choose("filter", "length!=64")
-    assert "no place in common" in text(page, "#pair")
+    assert "has no place in common with another line" in " ".join(how(page))
     page.choose("filter", "")
+    page.choose("y", "change")
+    assert f"{FORMULA} (paper.csv): left out by the choices above" in " ".join(how(page))
+
+
+def test_all_drawn_lines_are_ranked_and_compared_with_each_other(page, made):
+    page.choose("y", "nll")
+    page.choose("filter", "encoding=rope -log_n")
+    (comparison,) = comparisons({"": made[1]}, Request(lines=ROPE, length="16x"))
+    names = [row.line.name.replace("|", " ") for row in comparison.lines]
+    ranked = cells(page, "#compared")
+    assert [row[0] for row in ranked] == names
+    assert [row[5] for row in ranked] == ["passed"] * 5
+    assert how(page)[0] == result(comparison, Scale("nats", "loss")).replace("|", " ")
+    assert how(page)[1:] == [line.replace("|", " ") for line in how_compared(comparison)]
+    page.choose("b", "each")
+    assert [row[0] for row in cells(page, "#compared")] == names
+    assert "p is Holm's for 10 differences" in " ".join(how(page))
+    page.choose("p", "none")
+    assert "p is not corrected for 10 differences." in how(page)
+    page.choose("b", "")
+    page.choose("at", "128")
+    assert "at 2x (128 tokens)" in text(page, "#compared")
+    page.choose("at", "each")
+    assert len(cells(page, "#compared")[0]) == 6
+    assert state(page)["at"] == "each"
     page.run("document.getElementById('figure').focus()")
     page.press("ArrowRight")
     page.click("#as-a")
     assert state(page)["a"] == identity(page, "rope")
+    assert "minus that of rope;" in text(page, "#compared")
 
 
 def test_files_hold_what_is_shown(page):

@@ -85,9 +85,33 @@ const crossed = (() => {
     if (strata) rule = stratified(own(), bySeed, share, strata, anovaFrom);
     else if (s === 1) rule = [variance(residuals[0], c), c - 1];
     else rule = s < anovaFrom || c === 1 ? clustered(residuals) : anova(own(), bySeed, share);
-    const [found, df] = rule;
-    const half = Number.isFinite(found) ? quantile(df) * Math.sqrt(found) : NaN;
-    return {value: sum(bySeed) / s, half, documents: c};
+    const [found, df] = rule, sem = Number.isFinite(found) ? Math.sqrt(found) : NaN;
+    return {value: sum(bySeed) / s, sem, df, half: quantile(df) * sem, documents: c};
   }
-  return {estimate, quantile};
+
+  // Mean of independent values such as seeds: Student's t, as posbench/statistics/over_seeds.py where there are no sums.
+  function ofValues(values) {
+    const n = values.length, value = sum(values) / n;
+    const sem = n > 1 ? Math.sqrt(squares(values.map(one => one - value)) / (n - 1) / n) : NaN;
+    return {value, sem, df: Math.max(n - 1, 1), half: n > 1 ? quantile(n - 1) * sem : NaN, documents: 0};
+  }
+
+  // Two-sided p of no difference: the share of Student's t beyond value / sem, null without an error.
+  function pOf({value, sem, df}) {
+    if (!Number.isFinite(sem)) return null;
+    if (sem === 0) return value === 0 ? 1 : 0;
+    return area(Math.atan2(Math.sqrt(df), Math.abs(value) / sem), df) / area(Math.PI / 2, df);
+  }
+
+  // Holm's adjusted p, in the given order, as posbench/statistics/verdict_rules.py.
+  function holm(ps) {
+    const order = ps.map((_, i) => i).sort((a, b) => ps[a] - ps[b]), adjusted = [];
+    let worst = 0;
+    order.forEach((index, rank) => {
+      worst = Math.max(worst, Math.min(1, (ps.length - rank) * ps[index]));
+      adjusted[index] = worst;
+    });
+    return adjusted;
+  }
+  return {estimate, quantile, ofValues, pOf, holm};
 })();

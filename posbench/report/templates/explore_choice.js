@@ -4,8 +4,9 @@ const MULTIPLE = "multiple of the training length";
 const PANELS = {encoding: "encoding", extension: "extension", data: "data", train_len: "training length", task: "task", source: "source",
   setting: "setting", scale_attention: "scale of attention", tuned_from: "parent"};
 const CHOICES = {y: Object.keys(UNITS), x: ["length", "multiple"], xscale: ["log", "linear"], yscale: ["auto", "log", "linear"],
-  panel: ["", ...Object.keys(PANELS)], best: ["", ...Object.keys(PANELS)], intervals: ["", "1"], theme: ["", "light", "dark"]};
-const MOST = {panels: 24, lines: 300, columns: 12, nats: 1000};
+  panel: ["", ...Object.keys(PANELS)], best: ["", ...Object.keys(PANELS)], intervals: ["", "1"], theme: ["", "light", "dark"],
+  p: ["holm", "none"]};
+const MOST = {panels: 24, lines: 300, columns: 12, nats: 1000, tables: 6, each: 30};
 const TERM = /(-?)(?:(\w+)(>=|<=|!=|=|>|<|:))?("[^"]*"|\S+)/g;
 const COLUMNS = [...OF_LINE, "length", "position", "multiple", "name", ...OF_POINT];
 
@@ -17,7 +18,7 @@ function usual(kind) {
   const y = kind === "task" ? "accuracy" : has("difference") ? "difference" : has("change") ? "change" : "nll";
   const many = lines.filter(line => line.kind === kind).length > 8;
   const panel = many ? ["task", "encoding", "train_len", "extension"].find(name => several(name, kind)) ?? "" : "";
-  const empty = {best: "", filter: "", off: "", a: "", b: "", theme: ""};
+  const empty = {best: "", filter: "", off: "", a: "", b: "", at: "", p: "holm", theme: ""};
   return {kind, y, x: "length", xscale: "log", yscale: "auto", panel, intervals: "1", ...empty};
 }
 function readState() {

@@ -43,28 +43,119 @@ function below(found) {
   const known = state.intervals ? ", with 95 % intervals where they are known" : "";
   part("table").replaceChildren(table(["line", ...columns.map(whole)], rows, `${UNITS[state.y]}${known}, by ${axisOfX()}`));
 }
-function compareTwo(found) {
-  for (const id of ["a", "b"]) {
-    part(id).replaceChildren(make("option", {value: ""}, "-"), ...found.every.map(({line}) => make("option", {value: line.id}, line.name)));
-    part(id).value = state[id];
+
+// The comparison of lines below the figure: what is chosen there, its tables and its sentences.
+const SECTION = ["kind", "protocol", "data", "tokenizer", "train_len", "setting", "task"]; // what lines share to be compared
+const lineOf = id => lines.find(line => line.id === id && line.kind === state.kind);
+
+// Lines with their points that are compared: those drawn, or the two that are chosen; and the line that all are compared with.
+function chosenToCompare({every, on}) {
+  const [a, b] = [state.a, state.b].map(id => every.find(({line}) => line.id === id));
+  const gone = [state.a, state.b].map(lineOf).filter(line => line && !every.some(one => one.line === line));
+  const both = a && b && a !== b, reference = b ?? a;
+  const pool = both ? [a, b] : on.includes(reference) || !reference ? on : [...on, reference];
+  return {pool, against: reference?.line ?? null, each: !a && state.b === "each", both, gone};
+}
+function comparisonTables(found) { // {tables: elements, said: sentences below them}
+  const {pool, against, each, both, gone} = chosenToCompare(found), measure = MEASURES[state.y], said = [], tables = [];
+  if (gone.length) said.push(`${gone.map(line => line.name).join(" and ")}: left out by the choices above.`);
+  const sections = [...d3.group(pool, ({line}) => SECTION.map(name => line[name]).join("|")).values()];
+  for (const members of sections.filter(one => one.length > 1)) {
+    const places = placesOf(members);
+    const wanted = state.at === "each" || !state.at && both ? places : places.filter(x => x === (state.at ? +state.at : places.at(-1)));
+    const made = wanted.map(x => comparisonsAt(members, x, measure, against, each)).filter(one => one.length);
+    if (made.length) tables.push(...tablesOf(made, each, said));
   }
-  const [a, b] = ["a", "b"].map(id => found.every.find(one => one.line.id === state[id])), notes = [];
-  const gone = lines.filter(line => [state.a, state.b].includes(line.id) && !found.every.some(one => one.line === line));
-  const absent = `${gone.map(line => line.name).join(" and ")}: left out by the choices above.`;
-  if (!a || !b) return part("pair").replaceChildren(...(gone.length ? [make("p", {}, absent)] : []));
-  const at = (one, x) => one.points.find(each => each.x === x)?.point, names = [a.line.name, b.line.name];
-  const places = sorted(a.points.map(each => each.x)).filter(x => at(b, x));
-  const none = `${names.join(" and ")} have no place in common: there is nothing to compare.`;
-  if (!places.length) return part("pair").replaceChildren(make("p", {}, none));
-  const rows = columnsOf(places, notes).map(x => {
-    const one = paired(at(a, x), at(b, x), state.y), without = one.why ?? "no interval: one document";
-    const interval = both(one) ? `${number(one.low)} to ${number(one.high)}` : without;
-    return [whole(x), number(one.v), interval, one.seeds?.join(", ") ?? "-", String(one.documents ?? "-")];
+  if (!tables.length && pool.length) said.push(whyNothing(sections, against));
+  if (tables.length > MOST.tables) said.push(`${tables.length - MOST.tables} more tables are left out: name fewer lines in the filter.`);
+  return {tables: tables.slice(0, MOST.tables), said};
+}
+function placesOf(members) { // at which two lines have a value
+  const counts = d3.rollup(members.flatMap(({points: own}) => own.map(at => at.x)), own => own.length, x => x);
+  return sorted([...counts].filter(([, count]) => count > 1).map(([x]) => x));
+}
+function comparisonsAt(members, x, measure, against, each) {
+  const there = members.map(({line, points: own}) => ({line, point: own.find(at => at.x === x)?.point}));
+  if (each && there.length > MOST.each) return [];
+  if (each) return compareEach(there, measure, state.p);
+  const comparison = compareMembers(there, measure, against, state.p);
+  return comparison ? [comparison] : [];
+}
+function whyNothing(sections, against) {
+  if (against && sections.length) return `${against.name} has no place in common with another line of its data, protocol and setting.`;
+  const names = sections.map(([{line}]) => line.name).slice(0, 2).join(" and ");
+  if (sections.every(one => one.length < 2)) return `Nothing can be compared: ${names} differ in data, tokens, protocol, training length or setting.`;
+  if (state.b === "each") return `Each with each compares at most ${MOST.each} lines: name fewer in the filter.`;
+  return "Nothing can be compared: at no place two lines have this value.";
+}
+
+const sectionText = ({line}) => [line.data, line.task, line.train_len && `trained at ${whole(line.train_len)} tokens`, line.protocol]
+  .filter(Boolean).join(", ");
+const placeWords = ({line, point}) => line.kind === "position" || line.kind === "context"
+  ? whole(point.x) : `${general(point.x / line.train_len)}x (${whole(point.x)} tokens)`;
+function tablesOf(made, each, said) {
+  if (each) return made.map(tables => eachTable(tables, said));
+  const comparisons = made.map(([comparison]) => comparison), last = comparisons.at(-1);
+  const text = [resultText(last, state.y), ...howCompared(last)];
+  said.push(...text.filter(line => !said.includes(line)));
+  return [comparisons.length > 1 ? placesTable(comparisons, said) : rankingTable(last)];
+}
+function rankingTable({rows, reference, isBest, common, correction}) {
+  const head = isBest ? "the best" : reference.line.name;
+  const columns = ["line", scaleWords(state.y), isRatio(state.y) ? `over ${head}` : `minus ${head}`,
+    correction === "holm" ? "p, by Holm" : "p", "seeds", "gate"];
+  const body = rows.map(row => {
+    const shown = shownDifference(row, state.y), seeds = row.seeds?.length ? row.seeds : common.length ? common : [...row.point.entries.keys()];
+    const difference = shown ? intervalText(shown, state.y) + MARKS[row.verdict] : "";
+    const p = row.pCorrected === undefined ? "" : pText(row.pCorrected);
+    return [row.line.name, shownValue(row, state.y), difference, p, row.point.entries.size ? String(seeds.length) : "-", row.point.gate || "unknown"];
   });
-  const ratio = state.y === "ppl", what = `${UNITS[state.y]} of ${names[0]}, ${ratio ? "divided by" : "minus"} that of ${names[1]}`;
-  const head = [axisOfX(), ratio ? "ratio" : "difference", "95 % interval", "seeds", "documents"];
-  const caption = `${what}: paired on the same targets, over seeds crossed with documents, or documents for one seed`;
-  part("pair").replaceChildren(table(head, rows, caption), ...notes.map(text => make("p", {class: "said"}, text)));
+  return table(columns, body, `${sectionText(reference)}: at ${placeWords(reference)}`);
+}
+function cellText(row) { // difference with half of its interval, of a ratio both ends; the reference's own value in brackets
+  if (!row) return "-";
+  if (row.difference === undefined && row.verdict.match(/^(best|compared with)$/)) return `(${shownValue(row, state.y)})`;
+  const shown = shownDifference(row, state.y);
+  if (!shown) return "-";
+  const ends = isRatio(state.y) ? ` [${fixed(shown.low)}, ${fixed(shown.high)}]` : ` +- ${fixed((shown.high - shown.low) / 2)}`;
+  return signed(shown.value, state.y) + (Number.isFinite(shown.low) ? ends : "") + MARKS[row.verdict];
+}
+function placesTable(comparisons, said) {
+  const names = [...new Set([...comparisons.map(one => one.reference.line), ...comparisons.flatMap(one => one.rows.map(row => row.line))])];
+  const shown = columnsOf(comparisons, said), references = new Set(comparisons.map(one => one.reference.line));
+  const body = names.map(line => [line.name, ...shown.map(one => cellText(one.rows.find(row => row.line === line)))]);
+  const of = references.size === 1 ? [...references][0].name : "the best of each column", [{reference}] = comparisons;
+  const what = `${scaleWords(state.y)} ${isRatio(state.y) ? "over" : "minus"} that of ${of}; its own value in brackets; ${sectionText(reference)}`;
+  return table(["line", ...shown.map(one => placeWords(one.reference))], body, what);
+}
+function eachTable(tables, said) {
+  const names = tables.map(one => one.reference.line), [first] = tables, text = howCompared(first);
+  const body = names.map(line => [line.name, ...tables.map(one => cellText(one.rows.find(row => row.line === line)))]);
+  said.push(...text.filter(line => !said.includes(line)));
+  const what = `${scaleWords(state.y)} of each line ${isRatio(state.y) ? "over" : "minus"} that of each column, its own value in brackets`;
+  return table(["line", ...names.map(line => line.name)], body, `${what}; ${sectionText(first.reference)}: at ${placeWords(first.reference)}`);
+}
+function comparisonControls({every, on}) {
+  const named = Object.fromEntries(every.map(({line}) => [line.id, line.name]));
+  const first = state.a ? {"": "all lines that are drawn"} : {"": "the best of them", each: "each other one"};
+  const options = (id, texts) => {
+    part(id).replaceChildren(...Object.entries(texts).map(([value, text]) => make("option", {value}, text)));
+    part(id).value = state[id];
+  };
+  options("a", {"": "all lines that are drawn", ...named});
+  options("b", {...first, ...named});
+  const places = sorted(on.flatMap(({points: own}) => own.map(at => at.x)));
+  const texts = places.map(x => [String(x), whole(x)]).sort(([x], [y]) => x - y);
+  part("at").replaceChildren(make("option", {value: ""}, "as usual"), make("option", {value: "each"}, "each"),
+    ...texts.map(([value, text]) => make("option", {value}, text)));
+  part("at").value = state.at;
+  part("p").value = state.p;
+}
+function showComparison(found) {
+  comparisonControls(found);
+  const {tables, said} = comparisonTables(found);
+  part("compared").replaceChildren(...tables);
+  part("how").replaceChildren(...said.map(text => make("li", {}, text)));
 }
 
 function save(name, blob) {
@@ -149,14 +240,14 @@ function render() {
   for (const {element, point} of spots) element.setAttribute("aria-label", told(point).join("; "));
   legend(found, night);
   below(found);
-  compareTwo(found);
+  showComparison(found);
   part("notes").replaceChildren(...[...content.notes, ...found.said].map(text => make("li", {}, text)));
   show(spots.some(spot => spot.point === current) ? current : null);
 }
 
 function listen() {
   const on = (id, kind, does) => part(id).addEventListener(kind, does);
-  for (const id of ["kind", "y", "x", "xscale", "yscale", "panel", "best", "theme", "a", "b"])
+  for (const id of ["kind", "y", "x", "xscale", "yscale", "panel", "best", "theme", "a", "b", "at", "p"])
     on(id, "change", event => change({[id]: event.target.value}));
   on("intervals", "change", event => change({intervals: event.target.checked ? "1" : ""}));
   on("filter", "input", event => change({filter: event.target.value}));

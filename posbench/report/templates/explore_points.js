@@ -12,7 +12,9 @@ const OF_POINT = ["n_seeds", "n_targets", "n_units", "over", "nll", "ppl", "bpb"
 
 const points = content.points.line.map((number, i) => {
   const point = Object.fromEntries(Object.entries(content.points).map(([name, values]) => [name, values[i]]));
-  return Object.assign(point, {index: i, line: lines[number], entries: new Map(point.seeds.map(([seed, ...own]) => [seed, own]))});
+  const entries = new Map(point.seeds.map(([seed, ...numbers]) => [seed, numbers.slice(0, 3)])); // of sums: own, floor, no extension
+  const values = new Map(point.seeds.map(([seed, ...numbers]) => [seed, numbers.slice(3)])); // loss, rise, change, accuracy, without sums
+  return Object.assign(point, {index: i, line: lines[number], entries, values});
 });
 for (const line of lines) line.points = points.filter(point => point.line === line);
 const totals = (bytes => ({
@@ -36,22 +38,24 @@ for (const alike of d3.group(lines, line => `${line.kind} ${baseName(line)}`).va
   }
 }
 
-// Estimate of the sum of weight x mean over [weight, point]; `minus`: place of what is subtracted from each loss, 0 for nothing.
-function estimateOf(terms, seeds, name, minus) {
-  const found = [];
-  for (const [weight, point] of terms) {
-    const numbers = seeds.map(seed => point.entries.get(seed)), used = numbers.flatMap(own => minus ? [own[0], own[minus]] : [own[0]]);
-    if (!used.length || used.some(entry => entry < 0)) return null;
-    const sets = new Set(used.map(entry => sums.entries[entry][0]));
-    if (sets.size > 1) return null;
-    const [set] = sets, counts = sums.sets[set];
-    const read = entry => Float64Array.from(totals[name].subarray(sums.entries[entry][1], sums.entries[entry][1] + counts.length));
-    const lessBase = own => { const base = read(own[minus]); return read(own[0]).map((value, i) => value - base[i]); };
-    found.push({weight, set, counts, strata: sums.strata[set], totals: numbers.map(own => minus ? lessBase(own) : read(own[0]))});
-  }
-  return new Set(found.map(term => term.set)).size > 1 ? null : crossed.estimate(found);
+// Sums of an entry over documents: {set, totals}, the number of its set of documents and a total for each.
+function totalsOf(entry, name) {
+  const [set, first] = sums.entries[entry];
+  return {set, totals: Float64Array.from(totals[name].subarray(first, first + sums.sets[set].length))};
 }
-const alone = (point, name) => point[`of_${name}`] ??= estimateOf([[1, point]], [...point.entries.keys()], name, 0);
+const minus = (values, base) => values.map((value, i) => value - base[i]);
+// Estimate of a point's mean over its seeds, null where sums of one are not known.
+function alone(point, name) {
+  const column = `of_${name}`;
+  if (point[column] === undefined) {
+    const entries = [...point.entries.values()].map(([own]) => own);
+    const known = entries.length && entries.every(entry => entry >= 0) ? entries.map(entry => totalsOf(entry, name)) : [];
+    const [first] = known, together = first && known.every(one => one.set === first.set);
+    const terms = together && [{weight: 1, counts: sums.sets[first.set], strata: sums.strata[first.set], totals: known.map(one => one.totals)}];
+    point[column] = together ? crossed.estimate(terms) : null;
+  }
+  return point[column];
+}
 const into = (point, y) => y === "ppl" ? Math.exp : y === "bpb" ? value => value * point.bpb / point.nll : value => value;
 
 function measured(point, y) { // {v, low, high}, undefined where it is not known
@@ -66,18 +70,4 @@ function measured(point, y) { // {v, low, high}, undefined where it is not known
   const half = task ? point.half_width : alone(point, "nll")?.half;
   const loss = stated ? {v: point.nll, low: point.low, high: point.high} : around(point.nll, half);
   return Object.fromEntries(Object.entries(loss).map(([name, value]) => [name, into(point, y)(value)]));
-}
-
-function paired(a, b, y) { // of two points: {v, low, high, seeds, documents}, or {v, why} without an interval; of perplexities the ratio
-  const seeds = sorted([...a.entries.keys()].filter(seed => b.entries.has(seed)));
-  const {v} = measured(a, y), w = measured(b, y).v, means = v == null || w == null ? undefined : y === "ppl" ? v / w : v - w;
-  if ([a, b].some(point => !point.entries.size || [...point.entries.values()].some(own => own[0] < 0)))
-    return {v: means, why: "no interval: the page has no sums over documents of one of them"};
-  if (!seeds.length) return {v: means, why: "no interval: they have no seed in common"};
-  const found = estimateOf([[1, a], [-1, b]], seeds, y === "accuracy" ? "correct" : "nll", SIGNED[y] ?? 0);
-  const lacking = y in SIGNED ? "one has no reference on its targets, or they" : "they";
-  if (!found) return {v: means, why: `no interval: ${lacking} scored different targets`};
-  if (found.half === 0) return {v: means, why: "no interval: neither seeds nor texts differ"};
-  const [value, low, high] = [0, -1, 1].map(side => into(a, y)(found.value + (side && side * found.half)));
-  return {v: value, low, high, seeds, documents: found.documents};
 }
