@@ -19,6 +19,8 @@ LINE = re.compile(
 )
 # between two sentences
 SENTENCE = re.compile(r"(?<!et al\.)(?<!e\.g\.)(?<!i\.e\.)(?<!vs\.)(?<=\.) (?![a-z])|: python ")
+# at a line of the comment that is a command
+COMMAND = re.compile(r"\n(?:python|make|pip) ")
 CHOSEN = re.compile(r"  - (\w+): (\w+)")  # a choice in the defaults of configs/run.yaml
 SKIPPED = ("hydra", "defaults")  # parts for Hydra, and the folder of its launchers
 WIDE = 100  # columns
@@ -96,7 +98,7 @@ def _explain(word: str, folders: Sequence[Path]) -> str:
 def _explain_group(group: str, files: dict[str, Path], folders: Sequence[Path]) -> str:
     lines = [f"{group}: one of"]
     for name in _listed(files):
-        about = _about(files[name], folders).replace("\n", " ")
+        about = COMMAND.split(_about(files[name], folders))[0].replace("\n", " ")
         lines.append(f"  {group}={name:24} {SENTENCE.split(about)[0]}".rstrip())
     return "\n".join([*lines, f"posbench help {group}=NAME says more of one."])
 

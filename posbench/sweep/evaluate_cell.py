@@ -23,7 +23,13 @@ from posbench.sweep.cells import EvaluationCell
 from posbench.sweep.cost import model_size
 from posbench.sweep.jobs import Job
 
-FACTS = ("machines", "texts", "depths", "guesses")  # of single lengths, in the file of a cell
+# Facts of single lengths, in the file of a cell.
+# machines: of each length.
+# texts: of by_position, the length of the text that was read.
+# depths: of a text task, the least, mean and largest share of the haystack before the item.
+# guesses: of a task of single tokens, the share of answers that two guesses get right: any value
+# of the text, and the token behind the latest earlier place of the query.
+FACTS = ("machines", "texts", "depths", "guesses")
 
 
 def cell_evaluation(

@@ -51,6 +51,12 @@ def test_every_option_of_a_script_is_explained():
         )
 
 
+def test_a_choice_is_listed_without_its_commands():
+    lines = explain_words(["experiment"]).splitlines()
+    assert len(lines) > 30
+    assert not [line for line in lines if "python scripts" in line or "make " in line]
+
+
 def test_a_script_without_options_of_its_own_says_where_it_is_described():
     assert explain_words(["plot"]).startswith(
         "Draw one figure"

@@ -97,8 +97,8 @@ QUESTIONS = [  # question, page, heading, words of the answer
     ),
     (
         "What do the columns of a CSV mean?",
-        "results/README.md",
-        "## A row",
+        "results/columns.md",
+        "# Columns",
         "nll; train_len; nats/token",
     ),
     ("What was found?", "results/reported/README.md", "# Findings", "ten findings"),

@@ -28,6 +28,7 @@ PAGES = sorted(
     {
         *ROOT.glob("*.md"),
         ROOT / "configs" / "compat.md",
+        ROOT / "results" / "columns.md",
         *ROOT.glob("[a-z]*/README.md"),
         *ROOT.glob("results/**/README.md"),
     }
