@@ -153,10 +153,8 @@ def test_every_experiment_expands_to_jobs_with_references(name, monkeypatch, tmp
     cfg = compose("run", [f"experiment={name}"])
     assert cfg.experiment.name == name
     cfgs = composition.expand(unresolved(cfg), [f"experiment={name}"])
-    for job in cfgs:
-        resolve(job)
     check_methods(cfgs)
-    jobs = plan_jobs(cfgs)
+    jobs = plan_jobs(cfgs)  # resolves each
     assert jobs and all(job.user_cells for job in jobs)
     for job in jobs:
         floored = job.config.evaluate.floor and any(

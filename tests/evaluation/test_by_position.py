@@ -31,7 +31,9 @@ CHOSEN += [(name, "none", "none") for name in choices("encoding") if name != "ro
 @pytest.mark.parametrize(("encoding", "extension", "scale"), CHOSEN)
 def test_lengths_that_are_read_together_have_the_losses_of_each_alone(encoding, extension, scale):
     found = evaluation(
-        make(node("extension", extension)), make(node("scale_attention", scale), small_shape())
+        make(node("extension", extension)),
+        make(node("scale_attention", scale), small_shape()),
+        windows=3,
     )
     found.model = small_model(make(node("encoding", encoding), small_shape()))
     try:

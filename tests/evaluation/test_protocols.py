@@ -56,7 +56,7 @@ KEYS = {"key_gain": 0.001, "key_loss": 20.0, "key_context": 4}  # which most tar
     ids=lambda one: type(one).__name__ if one in EXTENSIONS else str(one),
 )
 def test_every_protocol_gives_rows_and_arrays_at_every_length(name, extension, bos, tmp_path):
-    found = evaluation(extension, bos=bos, stride=4, windows=18, lengths=[16, 24, 64], **KEYS)
+    found = evaluation(extension, bos=bos, stride=4, windows=12, lengths=[16, 24, 64], **KEYS)
     found.corpus.test = text([200, 20, 300, 150])
     read = []
     found.progress = lambda n, part=False: read.append(n)

@@ -54,11 +54,11 @@ def peak_mib(triple: tuple[str, str, str], last: int, length: int = LENGTH) -> f
 
 def test_memory_grows_with_the_length_alone():
     """Tensors that live at once, counted exactly: twice the tokens, twice the memory, for every
-    fourth pair and a sample of the triples.
+    eighth pair and a sample of the triples.
     """
     shape = {"d_model": 32, "n_layer": 1, "n_head": 4, "n_kv_head": 2}
     counted = 0
-    for triple in legal_pairs(1024, 16)[::4] + scaled_sample(1024, 10, 16):
+    for triple in legal_pairs(1024, 16)[::8] + scaled_sample(1024, 10, 16):
         encoding, extension, scale = make_triple(*triple, **shape)
         if fed_length(extension, 16, 1024) < 1024:
             continue
@@ -76,7 +76,7 @@ def test_memory_grows_with_the_length_alone():
                 )
         assert mib[1] < 2.2 * mib[0], f"{triple}: {mib} MiB"
         counted += 1
-    assert counted > 35
+    assert counted > 25
 
 
 @pytest.mark.slow
@@ -122,8 +122,8 @@ def taken():
         libc.free(block)
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
-before = [taken() for _ in range(4)]
-tuned, after = keep_freed(), [taken() for _ in range(4)]
+before = [taken() for _ in range(2)]
+tuned, after = keep_freed(), [taken() for _ in range(2)]
 print(tuned is not None, before[-1], after[-1])
 """
 

@@ -9,6 +9,7 @@ dense_extensions.py)."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -124,7 +125,7 @@ def attention(
     `sink_H`: logits of learned sinks.
     """
     length = q_HTD.shape[1]
-    q_pos, k_pos, visible = COORDINATES.get(extension, everything)(length, train_len)
+    q_pos, k_pos, visible = coordinates(extension, length, train_len)
     factor_T = (
         SCALES[scale](visible.sum(dim=1).double(), length, train_len)
         if scale in SCALES
@@ -150,6 +151,12 @@ def attention(
         sink_H,
     )
     return ENCODINGS[encoding](case) @ v_HTD
+
+
+@functools.cache
+def coordinates(extension: str, length: int, train_len: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Coordinates of every pair under an extension, and which are visible; not to be changed."""
+    return COORDINATES.get(extension, everything)(length, train_len)
 
 
 def grid(length: int) -> tuple[Tensor, Tensor]:

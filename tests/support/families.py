@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import dense_extensions  # noqa: F401 (fills the tables)
 import pytest
 import torch
-from dense import COORDINATES, FREQUENCIES, SCALES, TEMPERATURE, everything
+from dense import FREQUENCIES, SCALES, TEMPERATURE, coordinates
 from torch import Tensor, nn
 
 transformers = pytest.importorskip("transformers")
@@ -147,7 +147,7 @@ class Dense:
         seen = attention_mask[0, 0] == 0
         acts = not self.whole or bool(seen[-1, 0])
         extension, scale = (self.extension, self.scale) if acts else ("none", "none")
-        q_pos, k_pos, visible = COORDINATES.get(extension, everything)(length, TRAIN_LEN)
+        q_pos, k_pos, visible = coordinates(extension, length, TRAIN_LEN)
         visible = visible & seen
         turned = round(self.family.share * width)
         start = width - turned if self.family.last else 0

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from unittest import mock
 
 import torch
-from dense import COORDINATES, SCALES, everything
+from dense import SCALES, coordinates
 from families import TRAIN_LEN, VOCAB, Dense, Family, transformers
 from torch import Tensor, nn
 
@@ -113,7 +113,7 @@ def dense_logits(
     """Logits [1, T, V] of a tiny model, in float64, by its own code."""
     model, own = tiny_own(kind, **changed).double(), OWN[kind]
     length = ids_1T.shape[1]
-    q_pos, k_pos, visible = COORDINATES.get(extension, everything)(length, TRAIN_LEN)
+    q_pos, k_pos, visible = coordinates(extension, length, TRAIN_LEN)
     visible = visible & torch.ones(length, length, dtype=torch.bool).tril()
     factor_T = torch.ones(length, dtype=torch.float64)
     if scale in SCALES:

@@ -39,9 +39,7 @@ def installed(tmp_path_factory):
     assert not [
         name for name in held if name.startswith(("configs/", "scripts/", "tests/", "results/"))
     ]
-    subprocess.run(
-        [*pip, "install", "--no-deps", "--target", target, wheel], check=True, timeout=120
-    )
+    zipfile.ZipFile(wheel).extractall(target)  # what pip does with a wheel of Python alone
     return target
 
 
