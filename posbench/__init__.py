@@ -85,6 +85,10 @@ def frame(paths, what: str = "curve") -> "pandas.DataFrame":
         low, high (nats/token): interval that a CSV of others states
         source (str): name of that CSV
         unstated (str): columns of a table that it does not state; those of the table stand there
+        nll_half_width, accuracy_half_width: half of the 95 % interval of nll and of accuracy
+            themselves, which are not paired, over the units `nll_over` (str)
+        seeds, nll_by_seed, difference_by_seed, change_by_seed, accuracy_by_seed: a tuple each,
+            with the seeds and their values
 
     Raises ConfigError for an unknown `what` and for a path without runs, RunError when there is no
     evaluation or all are damaged.
@@ -174,6 +178,7 @@ def plot(
     reference: str | None = None,
     xlim: tuple[float | None, float | None] = (None, None),
     ylim: tuple[float | None, float | None] = (None, None),
+    bars: str = "interval",
 ) -> "Axes | numpy.ndarray":
     """Axes of a figure of a frame's losses or accuracies, of matplotlib.
 
@@ -194,18 +199,20 @@ def plot(
                     "rope|yarn": "ours", "paper.csv": "Press et al."}
         reference   floor, change, none, or a line: what is subtracted (a perplexity is divided)
         xlim, ylim  ends of the axes; None for that of the data
+        bars        interval (95 %, over seeds and documents where the losses of targets are known,
+                    else over seeds), seeds (a thin line for each behind the mean), none
 
-    Lines of several frames in one (pandas.concat) are told apart by the column source. Intervals
-    are those that the frame states: of differences to the floor or to no extension, of accuracies
-    in tasks, and of losses in CSVs of others. Raises ConfigError, with what there is, for a word
-    that fits nothing.
+    Lines of several frames in one (pandas.concat) are told apart by the column source. A footnote
+    says the scales and the bars. Bars of a loss, a perplexity or an accuracy are not paired: two
+    lines may differ for sure although their bars overlap, which `posbench.compare` tells. Raises
+    ConfigError, with what there is, for a word that fits nothing.
     """
     import numpy
 
     from posbench.report.plot import Options, draw_figure
 
     options = Options(
-        y, x, lines, panel, log, size, style, labels or {}, title, reference, xlim, ylim
+        y, x, lines, panel, log, size, style, labels or {}, title, reference, xlim, ylim, bars
     )
     axes = draw_figure(frame, options)[0].axes
     return axes[0] if len(axes) == 1 else numpy.array(axes, dtype=object)

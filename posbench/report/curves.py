@@ -18,7 +18,7 @@ import numpy as np
 
 from posbench.common.errors import RunError
 from posbench.report.labels import Labels
-from posbench.report.records import ContextPoint, CurvePoint, grouped, section_of
+from posbench.report.records import SEEDS, ContextPoint, CurvePoint, grouped, section_of
 from posbench.report.references import (
     Paired,
     References,
@@ -29,7 +29,8 @@ from posbench.report.references import (
     reference,
 )
 from posbench.results.evaluation import Evaluation
-from posbench.statistics.crossed import Estimate
+from posbench.results.evidence import is_mean
+from posbench.statistics.crossed import Estimate, Sums
 from posbench.statistics.over_seeds import FROM_SUMS, SeedValue, over_seeds
 
 MEANS = ("nll", "bpb", "accuracy")  # columns of a point that are means over seeds
@@ -147,7 +148,12 @@ def _point(
     first = rows[0]
     floors = [seed.against_floor for seed in seeds]
     difference = interval(floors, first["sem_unit"])
-    change = interval([seed.against_plain for seed in seeds], first["sem_unit"])
+    plains = [seed.against_plain for seed in seeds]
+    change = interval(plains, first["sem_unit"])
+    loss = loss_interval(seeds)
+    right = Interval(None, None, None)
+    if first["position"] is None:
+        right = accuracy_interval(seeds)
     floor, gain, gain_lower = None, None, None
     if all(floors):
         floor = _finite(np.mean([paired.base for paired in floors]))
@@ -171,9 +177,51 @@ def _point(
         over=difference.over or change.over,
         gain=gain,
         gain_lower=gain_lower,
+        nll_half_width=loss.half_width,
+        accuracy_half_width=right.half_width,
+        nll_over=None if loss.half_width is None else loss.over,
         facts=label.facts(first, seeds[0].evaluation.setting),
         seeds=seeds,
+        by_seed={
+            SEEDS: tuple(row["seed"] for row in rows),
+            "nll": tuple(row["nll"] for row in rows),
+            "difference": _differences(floors),
+            "change": _differences(plains),
+            "accuracy": tuple(row["accuracy"] for row in rows),
+        },
     )
+
+
+def _differences(seeds: Iterable[Paired | None]) -> tuple[float | None, ...]:
+    return tuple(_finite(paired.difference) if paired else None for paired in seeds)
+
+
+def loss_interval(seeds: Sequence[Seed]) -> Interval:
+    """Mean loss over the seeds of a point, with its interval, which is not paired.
+
+    It is as wide as documents differ from one another. Two lines share their documents, so their
+    paired difference is known better than either loss."""
+    return _own_interval(seeds, "nll", "nll")
+
+
+def accuracy_interval(seeds: Sequence[Seed]) -> Interval:
+    """Mean share of right answers over seeds, with its interval, as `loss_interval`."""
+    return _own_interval(seeds, "accuracy", "correct")
+
+
+def _own_interval(seeds: Sequence[Seed], column: str, name: str) -> Interval:
+    """Interval of a column of rows, whose targets' values are stored under a name."""
+    values = []
+    for seed in seeds:
+        value = seed.row[column]
+        values.append(None if value is None else (value, _sums_of_mean(seed, column, name)))
+    return interval(values, seeds[0].row["sem_unit"])
+
+
+def _sums_of_mean(seed: Seed, column: str, name: str) -> Sums | None:
+    """Sums whose mean a row states; None where they are not known, or the row weighs them."""
+    sums = seed.evaluation.sums(seed.row, name)
+    return sums if sums is not None and is_mean(sums, seed.row, column) else None
 
 
 def means(rows: Sequence[dict], columns: Iterable[str]) -> dict[str, float | None]:
@@ -329,12 +377,14 @@ def _step(
     first = rows[0]
     train_len = first["train_len"]
     unit = first["sem_unit"]
-    difference = interval([_change(ladder, context, train_len) for ladder in ladders], unit)
+    differences = [_change(ladder, context, train_len) for ladder in ladders]
+    difference = interval(differences, unit)
     # Doubling is from half of the context to all of it. An odd context has no half, except the
     # training length, whose half (rounded down) is that of G.
     has_half = context % 2 == 0 or context == train_len
     half = context // 2 if has_half else 0  # which no ladder has
-    doubling = interval([_change(ladder, half, context) for ladder in ladders], unit)
+    doublings = [_change(ladder, half, context) for ladder in ladders]
+    doubling = interval(doublings, unit)
     return ContextPoint(
         **key._asdict(),
         context=context,
@@ -350,6 +400,12 @@ def _step(
         over=difference.over or doubling.over,
         facts=label.facts(first, evaluations[0].setting),
         seeds=[Seed(*measured) for measured in zip(evaluations, rows, strict=True)],
+        by_seed={
+            SEEDS: tuple(row["seed"] for row in rows),
+            "nll": tuple(row["nll"] for row in rows),
+            "difference": _differences(differences),
+            "doubling": _differences(doublings),
+        },
     )
 
 

@@ -17,7 +17,7 @@ from posbench.common.defuse import printable
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import read_bytes
 from posbench.report.curves import interval, means
-from posbench.report.records import SECTION, CurvePoint, grouped, read_points
+from posbench.report.records import SECTION, SEEDS, CurvePoint, grouped, read_points
 from posbench.report.table_formats import METHOD
 from posbench.results.evaluation import Evaluation
 from posbench.results.evidence import check_folder
@@ -37,6 +37,7 @@ OF_TARGETS = (
     "change",
     "change_half_width",
 )
+OF_LOSS = ("nll_half_width", "accuracy_half_width", "nll_over")  # which rows of seeds give as well
 ALIKE = (*STATED, "dtype", "position", "n_targets", "n_units", "n_bytes")
 KEY = (*STATED, *METHOD, "length")  # columns of others that one point has in common
 LOSSES = ("nll", "floor", "low", "high")
@@ -159,7 +160,10 @@ def stated(points: Iterable[CurvePoint], path: Path, source: str | None) -> list
                 if other.nll is not None and math.isclose(point.nll, other.nll, rel_tol=1e-9)
             )
             twin = next(same_losses, point)
-        completed.append(replace(point, **{name: getattr(twin, name) for name in OF_TARGETS}))
+        columns = {name: getattr(twin, name) for name in OF_TARGETS}
+        if twin.nll_half_width is not None:
+            columns |= {name: getattr(twin, name) for name in OF_LOSS}
+        completed.append(replace(point, **columns))
     return completed
 
 
@@ -292,6 +296,7 @@ def _mean_point(key: dict, lines: list[dict], source: str | None) -> CurvePoint:
         difference=None if floor is None or nll is None else nll - floor,
         low=low,
         high=high,
+        by_seed={SEEDS: tuple(line["seed"] for line in lines), "nll": tuple(losses)},
     )
 
 

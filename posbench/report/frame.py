@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, get_args, get_type_hints
 
 from posbench.common.errors import ConfigError, RunError, did_you_mean
 from posbench.report.labels import Facts
-from posbench.report.records import ContextPoint, CurvePoint, Score, SectionKey
+from posbench.report.records import SEEDS, ContextPoint, CurvePoint, Score, SectionKey
 from posbench.report.report import Report, collect
 from posbench.report.table_formats import METHOD
 from posbench.results.evidence import check_folder
@@ -116,7 +116,8 @@ def read_report(paths: str | Path | Iterable[str | Path]) -> Report:
 
 
 def frame(records: Iterable[SectionKey], kind: type[SectionKey]) -> "pandas.DataFrame":
-    """DataFrame of records, with a column for each of a CSV of `kind` and for each of BEHIND.
+    """DataFrame of records, with a column for each of a CSV of `kind`, for each of BEHIND, and for
+    the values of seeds (`seed_columns`), which are tuples.
 
     A missing number is <NA> or NaN.
     """
@@ -129,9 +130,20 @@ def frame(records: Iterable[SectionKey], kind: type[SectionKey]) -> "pandas.Data
     table = []
     for record in records:
         values = [getattr(record, name) for name in dtypes]
-        table.append([*values, *(getattr(record.behind, name) for name in BEHIND)])
-    columns = [*dtypes, *dtypes_behind]
+        values += [getattr(record.behind, name) for name in BEHIND]
+        values += [(record.by_seed or {}).get(name) for name in seed_columns(kind).values()]
+        table.append(values)
+    columns = [*dtypes, *dtypes_behind, *seed_columns(kind)]
     return pandas.DataFrame(table, columns=columns, dtype=object).astype(dtypes | dtypes_behind)
+
+
+def seed_columns(kind: type[SectionKey]) -> dict[str, str]:
+    """{column of a frame: key in `by_seed` of its records}.
+
+    >>> seed_columns(Score)
+    {'seeds': 'seeds', 'accuracy_by_seed': 'accuracy'}
+    """
+    return {SEEDS: SEEDS} | {f"{name}_by_seed": name for name in kind.BY_SEED}
 
 
 def _csv_columns(kind: type[SectionKey]) -> list[str]:
@@ -147,17 +159,20 @@ def records(table: "pandas.DataFrame") -> list[CurvePoint] | list[Score]:
     import pandas
 
     kind = Score if "task" in table else CurvePoint
-    columns = [*_csv_columns(kind), *BEHIND.values()]
+    of_seeds = seed_columns(kind)
+    columns = [*_csv_columns(kind), *BEHIND.values(), *of_seeds]
     filled = table.reindex(columns=columns).astype(object)
     points = []
     for line in filled.where(pandas.notna(filled), None).to_dict("records"):
         facts = {name: line.pop(column) for name, column in BEHIND.items()}
+        by_seed = {name: line.pop(column) for column, name in of_seeds.items()}
         for name in METHOD:
             line[name] = line[name] or "none"
         line["untested"] = bool(line["untested"])
         facts["encoding"] = facts["encoding"] or line["encoding"]
         facts["extension"] = facts["extension"] or line["extension"]
-        points.append(kind(**line, facts=Facts(**facts, line=line["encoding"])))
+        known = by_seed if by_seed[SEEDS] else None
+        points.append(kind(**line, facts=Facts(**facts, line=line["encoding"]), by_seed=known))
     return points
 
 

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from posbench.common.errors import ConfigError, did_you_mean
-from posbench.report.figures.captions import data_line, of_intervals, sentences, shortened
+from posbench.report.figures.captions import data_line, line_of, sentences, shortened
 from posbench.report.figures.lines import Mark, Panel, without_names
-from posbench.report.figures.loss_curves import bar
 from posbench.report.figures.method_lines import (
     Group,
     Names,
@@ -25,11 +24,22 @@ from posbench.report.figures.method_lines import (
 )
 from posbench.report.figures.paper import SIZES, AxesSpec, darken, lay_out, y_ends
 from posbench.report.figures.style import EARLY
+from posbench.report.figures.uncertainty import (
+    BARS,
+    INTERVAL,
+    NO_BARS,
+    PAIRED,
+    SEED_LINES,
+    bars_line,
+    interval_of,
+    values_of_seeds,
+)
 from posbench.report.footnotes import questions_of, targets_of
 from posbench.report.frame import records
 from posbench.report.method_words import source_suffix
-from posbench.report.records import CurvePoint, Score, grouped, two_seeds
+from posbench.report.records import CurvePoint, Score, grouped, span, two_seeds
 from posbench.report.table_formats import METHOD
+from posbench.statistics.over_seeds import SeedValue, over_seeds
 
 if TYPE_CHECKING:
     import pandas
@@ -56,6 +66,7 @@ SECTIONS = 4  # lines of a caption on what was measured
 LOST = 8  # names of lines that state nothing
 LISTED = 20  # words that an error lists
 MANY = 12  # places on x; with more, lines have no markers
+SHARED = "shared seeds"  # basis of a difference to a line of other trainings
 MOST_EXPONENT = 500.0  # nats whose perplexity is drawn as it is
 
 
@@ -75,6 +86,7 @@ class Options:
     reference: str | None = None
     xlim: tuple[float | None, float | None] = (None, None)
     ylim: tuple[float | None, float | None] = (None, None)
+    bars: str = INTERVAL
 
 
 class Quantities(NamedTuple):
@@ -114,6 +126,7 @@ def draw_figure(
 
     one_of("size", options.size, SIZES)
     one_of("style", options.style, STYLES)
+    one_of("bars", options.bars, BARS)
     frame = _checked(frame)
     by_position = frame.window.notna() if "window" in frame else frame.train_len.isna()
     drawn = _quantities(frame, by_position, options)
@@ -123,7 +136,7 @@ def draw_figure(
         other = "length" if drawn.x == "position" else "position"
         way_out = f": choose x={other}" if len(frame) else ", since the frame is empty"
         raise ConfigError(f"Nothing here was measured by {drawn.x}{way_out}.")
-    table = _with_marks(table, drawn)
+    table = _with_marks(table, drawn, options.bars)
     table = selected(table, options.lines)
     table = _without_early(table, drawn, options)
     shown = table[table.mark.notna()]
@@ -140,12 +153,14 @@ def draw_figure(
         one_of("panel", name, frame.columns, ", or none")
     panels = _panels(shown, columns, names, drawn.x == "multiple")
     axes = _axes(shown, drawn, options)
+    of_bars = [line.removesuffix(PAIRED).strip() for line in _bars_lines(shown, options.bars)]
+    footnotes = [line_of(axes.scales, *of_bars)]
     # print dollar signs in names as they are
     with matplotlib.rc_context({"text.parse_math": False}):
-        figure = lay_out(panels, axes, options.size, options.title)
+        figure = lay_out(panels, axes, options.size, options.title, footnotes)
     if options.style == "dark":
         darken(figure)
-    return figure, functools.partial(_caption, table, drawn, names)
+    return figure, functools.partial(_caption, table, drawn, names, axes.scales, options.bars)
 
 
 def _checked(frame: "pandas.DataFrame") -> "pandas.DataFrame":
@@ -168,16 +183,19 @@ def _checked(frame: "pandas.DataFrame") -> "pandas.DataFrame":
     return frame.assign(**method).reset_index(drop=True)  # joined frames repeat their index
 
 
-def _with_marks(table: "pandas.DataFrame", drawn: Quantities) -> "pandas.DataFrame":
-    """Table with columns point, x, other (what is subtracted) and mark (None for no value)."""
+def _with_marks(table: "pandas.DataFrame", drawn: Quantities, bars: str) -> "pandas.DataFrame":
+    """Table with columns point, x, other (what is subtracted), basis and mark (None for no value).
+
+    The basis is the column of the point that its bar belongs to, or SHARED."""
     points = records(table)
     table = table.assign(point=points, x=_places(points, drawn.x), other=None)
     if drawn.reference_is_line:
         table["other"] = _of_line(table, drawn.reference)
-    table["mark"] = [
-        _mark(point, x, drawn, other)
-        for point, x, other in zip(table.point, table.x, table.other, strict=True)
+    table["basis"] = [
+        _basis(point, drawn, other) for point, other in zip(table.point, table.other, strict=True)
     ]
+    rows = zip(table.point, table.x, table.basis, table.other, strict=True)
+    table["mark"] = [_mark(point, x, drawn, basis, other, bars) for point, x, basis, other in rows]
     return table
 
 
@@ -335,23 +353,52 @@ def _of_line(table: "pandas.DataFrame", line: str) -> list[Point | None]:
 
 
 class Reading(NamedTuple):
-    """Value of a point and the ends of its interval; None for what it does not state."""
+    """Value of a point, the ends of its interval and {seed: value}; None or {} for unknown ones."""
 
     value: float | None
     low: float | None = None
     high: float | None = None
+    seeds: Mapping[object, float] = {}
 
 
-def _mark(point: Point, x: float, drawn: Quantities, other: Point | None) -> Mark | None:
+def _basis(point: Point, drawn: Quantities, other: Point | None) -> str:
+    """Column of a point that is drawn, or SHARED for its difference to a line of other trainings;
+    `other` is subtracted.
+    """
+    if drawn.reference == "change":
+        return "change"
+    if drawn.reference == "floor":
+        return "difference"
+    column = "accuracy" if drawn.unit == "accuracy" else "nll"
+    if not drawn.reference_is_line:
+        return column
+    # the same trainings on the same targets
+    is_paired = (
+        column == "nll"
+        and other is not None
+        and other.method == (point.encoding, "none", "none", point.source)
+        and point.change is not None
+    )
+    return "change" if is_paired else SHARED
+
+
+def _mark(
+    point: Point, x: float, drawn: Quantities, basis: str, other: Point | None, bars: str
+) -> Mark | None:
     """Mark of a point at its place, None where it states no value; `other` is subtracted."""
-    reading = _reading(point, drawn, other)
+    reading = _difference(point, drawn, other) if basis == SHARED else _reading(point, basis)
     if reading.value is None:
         return None
     if drawn.unit == "bpb" and not (point.bpb and point.nll):
         return None
-    value, low, high = (None if nats is None else _in_unit(nats, drawn, point) for nats in reading)
-    if low is None or high is None:
+    value = _in_unit(reading.value, drawn, point)
+    if bars == SEED_LINES:
+        seeds = {seed: _in_unit(nats, drawn, point) for seed, nats in reading.seeds.items()}
+        return Mark(x, value, seeds=seeds)
+    if bars == NO_BARS or reading.low is None or reading.high is None:
         return Mark(x, value)
+    low = _in_unit(reading.low, drawn, point)
+    high = _in_unit(reading.high, drawn, point)
     return Mark(x, value, low, high)
 
 
@@ -364,36 +411,33 @@ def _in_unit(nats: float, drawn: Quantities, point: Point) -> float:
     return float(nats)
 
 
-def _reading(point: Point, drawn: Quantities, other: Point | None) -> Reading:
-    """Accuracy, or loss in nats, of a point minus its reference."""
-    is_accuracy = drawn.unit == "accuracy"
-    # the same trainings on the same targets
-    is_paired = (
-        not is_accuracy
-        and other is not None
-        and other.method == (point.encoding, "none", "none", point.source)
-        and point.change is not None
-    )
-    if drawn.reference == "change" or is_paired:
-        half = point.change_half_width
-        if half is None:
-            return Reading(point.change)
-        return Reading(point.change, point.change - half, point.change + half)
-    if drawn.reference == "floor":
-        return Reading(point.difference, *(bar(point, relative=True) or ()))
-    reading = _accuracy(point) if is_accuracy else Reading(point.nll, point.low, point.high)
-    if not drawn.reference_is_line:
-        return reading
-    if reading.value is None or other is None:
+def _reading(point: Point, column: str) -> Reading:
+    """Column of a point: an accuracy, or a loss or difference in nats."""
+    value = getattr(point, column)
+    if value is None or (isinstance(point, Score) and not point.shown):
         return Reading(None)
-    subtracted = other.accuracy if is_accuracy else other.nll
-    return Reading(None if subtracted is None else reading.value - subtracted)
+    ends = interval_of(point, column) or (None, None)
+    return Reading(value, *ends, values_of_seeds(point, column))
 
 
-def _accuracy(point: Point) -> Reading:
-    if not isinstance(point, Score):
-        return Reading(point.accuracy)
-    return Reading(point.accuracy, point.low, point.high) if point.shown else Reading(None)
+def _difference(point: Point, drawn: Quantities, other: Point | None) -> Reading:
+    """Accuracy or loss of a point minus that of another line, over the seeds that both have.
+
+    Without such seeds it is the difference of means, without an interval."""
+    column = "accuracy" if drawn.unit == "accuracy" else "nll"
+    if other is None:
+        return Reading(None)
+    value = _reading(point, column).value
+    subtracted = _reading(other, column).value
+    if value is None or subtracted is None:
+        return Reading(None)
+    of_point = values_of_seeds(point, column)
+    of_other = values_of_seeds(other, column)
+    seeds = {seed: of_point[seed] - of_other[seed] for seed in of_point if seed in of_other}
+    if len(seeds) < 2:
+        return Reading(value - subtracted)
+    result = over_seeds([SeedValue(difference, None) for difference in seeds.values()])
+    return Reading(result.estimate.value, *result.interval(), seeds)
 
 
 def _panels(
@@ -442,7 +486,7 @@ def _axes(table: "pandas.DataFrame", drawn: Quantities, options: Options) -> Axe
     if drawn.unit == "accuracy" and level is None:
         low, high = -0.03, 1.04
     else:
-        low, high = y_ends([mark.y for mark in table.mark], level, bent, "y" in log)
+        low, high = y_ends(list(table.mark), level, bent, "y" in log)
     if options.ylim[0] is not None:
         low = options.ylim[0]
     if options.ylim[1] is not None:
@@ -469,7 +513,9 @@ def _axes(table: "pandas.DataFrame", drawn: Quantities, options: Options) -> Axe
     )
 
 
-def _caption(table: "pandas.DataFrame", drawn: Quantities, names: Names) -> list[str]:
+def _caption(
+    table: "pandas.DataFrame", drawn: Quantities, names: Names, scales: str, bars: str
+) -> list[str]:
     """Lines below a figure: what was measured, what bars are, and lines that do not state it."""
     lines = _section_lines(table, names)
     if drawn.reference == "floor":
@@ -480,25 +526,54 @@ def _caption(table: "pandas.DataFrame", drawn: Quantities, names: Names) -> list
         )
     elif drawn.reference_is_line:
         lines.append(
-            f"Minus {drawn.reference}: differences of means, paired where that is the same"
-            " trainings without an extension."
+            f"Minus {drawn.reference}: paired on the same targets where that is the same trainings"
+            " without an extension, else over the seeds that both lines have."
         )
-    barred = [
-        point
-        for point, mark in zip(table.point, table["mark"], strict=True)
-        if mark and mark.low is not None
-    ]
-    measured = [point for point in barred if not getattr(point, "foreign", False)]
-    of_others = [point for point in barred if getattr(point, "foreign", False)]
-    lines.append(_bars_line(measured, of_others, names))
+    shown = table[table.mark.notna()]
+    lines.append(line_of(scales, *_bars_lines(shown, bars)))
     lost = _lost_line(table)
     if lost:
         lines.append(lost)
-    if measured and isinstance(measured[0], CurvePoint):
-        lines += sentences(two_seeds(measured))
+    barred = [point for point, mark in zip(shown.point, shown["mark"], strict=True) if mark.low]
+    measured = [point for point in barred if isinstance(point, CurvePoint) and not point.foreign]
+    lines += sentences(two_seeds(measured))
     if any(point.untested for point in table.point):
         lines.append("* a pair its authors have not tested.")
     return lines
+
+
+def _bars_lines(shown: "pandas.DataFrame", bars: str) -> list[str]:
+    """Sentences on the bars of drawn points, one for each basis."""
+    lines = []
+    for basis, rows in shown.groupby("basis", sort=False):
+        points = list(rows.point)
+        if basis == SHARED:
+            lines.append(_shared_line(points, list(rows["other"]), bars))
+        else:
+            lines.append(bars_line(points, basis, bars))
+    return [line for line in lines if line]
+
+
+def _shared_line(points: Sequence[Point], others: Sequence[Point], bars: str) -> str:
+    """Sentence on the bars of differences to a line of other trainings."""
+    column = "accuracy" if isinstance(points[0], Score) else "nll"
+    counts = []
+    for point, other in zip(points, others, strict=True):
+        of_other = values_of_seeds(other, column)
+        n_shared = len([seed for seed in values_of_seeds(point, column) if seed in of_other])
+        # the reference itself has no interval
+        if n_shared > 1 and point is not other:
+            counts.append(n_shared)
+    if bars == NO_BARS:
+        return ""
+    if not counts:
+        return "No bars: the lines have fewer than two seeds in common."
+    if bars == SEED_LINES:
+        return f"Thin lines: the {span(counts)} seeds that both lines have."
+    return (
+        f"Bars: 95 % t interval of the difference over the {span(counts)} seeds that both lines"
+        " have; compare.py has it over documents as well."
+    )
 
 
 def _section_lines(table: "pandas.DataFrame", names: Names) -> list[str]:
@@ -513,19 +588,6 @@ def _section_lines(table: "pandas.DataFrame", names: Names) -> list[str]:
     if len(lines) > SECTIONS:
         shown.append(f"And {len(lines) - SECTIONS} more of other data, lengths or settings.")
     return shown
-
-
-def _bars_line(measured: Sequence[Point], of_others: Sequence[CurvePoint], names: Names) -> str:
-    """Line on the bars of measured points, and of those that others state."""
-    bars = []
-    if measured:
-        is_task = isinstance(measured[0], Score)
-        bars.append("95 % intervals" if is_task else of_intervals(measured))
-    if of_others:
-        sources = sorted({names.source(point.source) or "the file" for point in of_others})
-        bars.append(f"as {' and '.join(sources)} states them")
-    text = "; ".join(filter(None, bars))
-    return f"Bars: {text}." if text else "No bars: no interval of this is known."
 
 
 def _lost_line(table: "pandas.DataFrame") -> str:

@@ -2,7 +2,7 @@
 and how they are grouped.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, TypeVar
@@ -24,6 +24,7 @@ UNWRITTEN = {
 }  # no column of a CSV
 # units of Wilson's interval over the texts of one seed, where all have the same accuracy
 SEEDS_ALIKE = "examples (seeds alike)"
+SEEDS = "seeds"  # key of the numbers of the seeds in `SectionKey.by_seed`
 MOST = {
     "encodings": 300,
     "methods": 1_000,
@@ -39,6 +40,7 @@ class SectionKey:
     """
 
     what: ClassVar[str]
+    BY_SEED: ClassVar[tuple[str, ...]]  # columns with a value for each seed
     protocol: str
     data: str
     tokenizer: str
@@ -47,6 +49,8 @@ class SectionKey:
     # Both are unknown of a record that was read from a CSV.
     facts: Facts | None = field(**UNWRITTEN)
     seeds: Sequence[Seed] | None = field(**UNWRITTEN)
+    # {column of BY_SEED: its value for each seed}, and SEEDS: their numbers. A frame keeps it.
+    by_seed: Mapping[str, tuple] | None = field(**UNWRITTEN)
 
     @property
     def averaged(self) -> tuple[int, ...] | None:
@@ -88,6 +92,7 @@ class CurvePoint(SectionKey):
     """
 
     what: ClassVar[str] = "curve points"
+    BY_SEED: ClassVar[tuple[str, ...]] = ("nll", "difference", "change", "accuracy")
     encoding: str
     extension: str
     scale_attention: str
@@ -121,6 +126,9 @@ class CurvePoint(SectionKey):
     # Columns of a section that somebody else's CSV lacks, with spaces between: those of its table
     # stand there.
     unstated: str | None = field(default=None, metadata={"sparse": True})
+    nll_half_width: float | None = None  # of the 95 % interval of nll itself, which is not paired
+    accuracy_half_width: float | None = None  # of that of accuracy; None by position
+    nll_over: str | None = None  # units of both, as `over`
 
     @property
     def foreign(self) -> bool:
@@ -137,6 +145,7 @@ class ContextPoint(SectionKey):
     """
 
     what: ClassVar[str] = "loss against context"
+    BY_SEED: ClassVar[tuple[str, ...]] = ("nll", "difference", "doubling")
     extension: ClassVar[str] = "none"
     scale_attention: ClassVar[str] = "none"
     untested: ClassVar[bool] = False
@@ -169,6 +178,7 @@ class Score(SectionKey):
     """
 
     what: ClassVar[str] = "scores"
+    BY_SEED: ClassVar[tuple[str, ...]] = ("accuracy",)
     task: str
     encoding: str
     extension: str

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from posbench.report.curves import add_seed, interval
 from posbench.report.labels import Labels
 from posbench.report.learned import LEARNED, Learned
-from posbench.report.records import SEEDS_ALIKE, Score, section_of
+from posbench.report.records import SEEDS, SEEDS_ALIKE, Score, section_of
 from posbench.report.references import Seed
 from posbench.results.evaluation import Evaluation
 from posbench.results.run_metadata import RunMetadata
@@ -120,6 +120,10 @@ def _score(
         facts=label.facts(seeds[0].row, seeds[0].evaluation.setting),
         seeds=seeds,
         learners=learners,
+        by_seed={
+            SEEDS: tuple(row["seed"] for row in rows),
+            "accuracy": tuple(row["accuracy"] for row in rows),
+        },
     )
 
 

@@ -17,6 +17,7 @@ from posbench.evaluation.registry import find_protocol
 from posbench.report.explore import explore_page
 from posbench.report.figures.registry import OVERALL, figures_of, kind_of, report_figures
 from posbench.report.figures.style import save
+from posbench.report.figures.uncertainty import INTERVAL
 from posbench.report.frame import RECORDS
 from posbench.report.html_page import page
 from posbench.report.ranks import MethodRank
@@ -70,9 +71,9 @@ def texts_of(report: Report) -> dict[str, str]:
     return texts
 
 
-def write(report: Report, out_dir: Path | str) -> list[Path]:
+def write(report: Report, out_dir: Path | str, bars: str = INTERVAL) -> list[Path]:
     """Write a report's rows, curve, tables, figures and page into `out_dir`, delete an older
-    report's figures, and return the files.
+    report's figures, and return the files. `bars` of figures are a word of `uncertainty.BARS`.
 
     The last one is the list of their hashes, without which nothing vouches for a report that was
     not written to its end."""
@@ -89,7 +90,7 @@ def write(report: Report, out_dir: Path | str) -> list[Path]:
     drawn = []
     with matplotlib.rc_context({"text.parse_math": False}):  # dollar signs in names are text
         for sections in (report.contexts, report.scores, report.sections):
-            drawn += draw(sections, out_dir, report.title)
+            drawn += draw(sections, out_dir, report.title, bars)
     written = [out_dir / name for name in ("rows.csv", *texts)] + evidence
     for figures in drawn:
         written += itertools.chain(*figures.values())
@@ -130,7 +131,10 @@ def list_again(folder: Path) -> None:
 
 
 def draw(
-    sections: Sequence[Sequence[SectionKey]], out_dir: Path | str, title: str
+    sections: Sequence[Sequence[SectionKey]],
+    out_dir: Path | str,
+    title: str,
+    bars: str = INTERVAL,
 ) -> list[dict[str, list[Path]]]:
     """Draw every section of points, steps or scores. Returns {name: its png and svg} for each
     section.
@@ -143,20 +147,25 @@ def draw(
         kind = kind_of(section)
         counts[kind] += 1
         ending = f"-{counts[kind]}" if counts[kind] > 1 else ""
-        drawn.append(_draw_kind(kind, section, Path(out_dir), title, ending))
+        drawn.append(_draw_kind(kind, section, Path(out_dir), title, bars, ending))
     points = [point for section in sections for point in section if isinstance(point, CurvePoint)]
     if points:
-        drawn[0] |= _draw_kind(OVERALL, points, Path(out_dir), title)
+        drawn[0] |= _draw_kind(OVERALL, points, Path(out_dir), title, bars)
     return drawn
 
 
 def _draw_kind(
-    kind: str, records: Sequence[SectionKey], out_dir: Path, title: str, ending: str = ""
+    kind: str,
+    records: Sequence[SectionKey],
+    out_dir: Path,
+    title: str,
+    bars: str,
+    ending: str = "",
 ) -> dict[str, list[Path]]:
     """{name: png and svg} of the figures of a kind that show something."""
     files = {}
     for report_figure in figures_of(kind):
-        figure = report_figure.draw(records, title)
+        figure = report_figure.drawn(records, title, bars)
         if figure:
             name = report_figure.name
             files[name] = save(figure, out_dir / f"{name}{ending}")

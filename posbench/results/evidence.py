@@ -109,14 +109,13 @@ def _sums_entries(evaluations: Iterable[Evaluation]) -> dict[str, np.ndarray]:
     }
 
 
-def is_mean(nll: Sums, row: dict) -> bool:
-    """True if the row is the plain mean of all targets, or if that is not finite."""
-    mean = float(nll.means[0])
+def is_mean(sums: Sums, row: dict, column: str = "nll") -> bool:
+    """True if a column of the row is the plain mean of all targets, or if that is not finite."""
+    mean = float(sums.means[0])
     if not math.isfinite(mean):
         return True
-    return row["nll"] is not None and math.isclose(
-        mean, row["nll"], rel_tol=SAME_MEAN, abs_tol=1e-7
-    )
+    value = row[column]
+    return value is not None and math.isclose(mean, value, rel_tol=SAME_MEAN, abs_tol=1e-7)
 
 
 def portable(value: object, key: str | None = None) -> object:

@@ -70,7 +70,8 @@ def test_a_bundle_is_read_like_its_folder(bundle, capfd, tmp_path):
     pandas.testing.assert_frame_equal(posbench.frame([bundle]), posbench.frame([DEMO]))
     done = call(capfd, tmp_path, "report", f"runs={bundle.name}", "report_dir=again")
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "again" / "curve.csv").read_bytes() == (DEMO / "curve.csv").read_bytes()
+    again, curve = (pandas.read_csv(one / "curve.csv") for one in (tmp_path / "again", DEMO))
+    pandas.testing.assert_frame_equal(again[curve.columns], curve)
     assert (
         f"{tmp_path.name}/{bundle.name}/rope-64" in (tmp_path / "again" / "report.html").read_text()
     )

@@ -244,7 +244,7 @@ def test_the_figure_says_what_was_measured(built):
     said = texts(built[2] / "with" / "context.svg")
     for part in (
         "240 targets in 20 documents for every c",
-        "over documents (one seed)",
+        "over 20 documents (one seed)",
         "rope 0.120 +- 0.000; alibi 0.120 +- 0.000",
     ):
         assert part in " ".join(said)

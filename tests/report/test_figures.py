@@ -22,9 +22,10 @@ from posbench.report.figures.palette import (
     encoding_look,
     extension_look,
     looks,
+    shades,
     told_apart,
 )
-from posbench.report.figures.style import OKABE_ITO, save
+from posbench.report.figures.style import DASHES, OKABE_ITO, colour_distance, luminance, save
 from posbench.report.records import CurvePoint
 
 SIX = ("rope", "alibi", "sinusoidal", "fox_rope", "stick_breaking", "randomized")
@@ -95,6 +96,12 @@ def pens_of(curve):
     return found
 
 
+def family(colour):
+    """The colour that this is a shade of."""
+    (number,) = [n for n in range(len(OKABE_ITO)) if colour in shades(n)]
+    return OKABE_ITO[number]
+
+
 def said(figure):
     return [text.get_text() for axes in figure.axes for text in axes.texts]
 
@@ -139,7 +146,7 @@ def test_a_method_keeps_its_colour_in_every_panel_of_every_report():
                         "the line without an extension has that colour"
                     )
                     continue
-                seen.setdefault((cell[1] == "none", key), set()).add(colour)
+                seen.setdefault((cell[1] == "none", key), set()).add(family(colour))
     assert all(len(found) == 1 for found in seen.values()) and len(seen) == 6 + 4
     assert seen[True, "rope"] == {OKABE_ITO[0]} and seen[True, "fire"] != seen[True, "rope"]
 
@@ -177,7 +184,8 @@ def test_no_panel_has_two_methods_of_one_colour_and_others_are_grey(kind):
             cell: look for cell, look in pens.items() if kind == "encodings" or cell[1] != "none"
         }
         methods = {method_of(cell[at]) for cell in own}
-        assert len({colour for colour, _ in own.values()}) == len(methods) and len(own) <= MOST
+        families = {family(colour) for colour, _ in own.values()}
+        assert len(families) == len(methods) and len(own) <= MOST
         assert len({str(look) for look in pens.values()}) == len(
             pens
         )  # variants of one method by their dashes
@@ -185,6 +193,42 @@ def test_no_panel_has_two_methods_of_one_colour_and_others_are_grey(kind):
     axes = loss_curves.figure(curve, "t").axes[0]
     grey = [line for line in axes.lines if line.get_color() == "#cfcfcf"]
     assert len(grey) == len(names) - len([cell for cell in drawn[0] if cell in listed])
+
+
+def test_lines_of_one_family_are_shades_with_dashes_and_marks_of_their_own():
+    names = {name: name for name in ("rope", "hybrid", "none", *EXTENSIONS)}
+    extended = [("rope", name, "none") for name in ("pi", "ntk", "yarn", "rerope", "dca")]
+    methods = [("rope", "none", "none"), *extended, ("hybrid", "none", "none")]
+    pens = looks(methods, names)
+    family_of_rope = [pens[method] for method in methods[:-1]]
+    assert pens[methods[0]].colour == OKABE_ITO[0] and {
+        family(pen.colour) for pen in family_of_rope
+    } == {OKABE_ITO[0]}
+    for kind in ("colour", "dash", "marker"):
+        assert len({str(getattr(pen, kind)) for pen in family_of_rope}) == len(family_of_rope)
+    alone = looks([methods[1], methods[-1]], names)
+    assert alone[methods[1]].colour == OKABE_ITO[0]
+
+
+@pytest.mark.parametrize("number", range(len(OKABE_ITO)))
+def test_shades_differ_in_lightness_and_can_be_read(number):
+    of_colour = shades(number)
+    levels = sorted(luminance(colour) for colour in of_colour)
+    assert of_colour[0] == OKABE_ITO[number] and len(of_colour) == len(DASHES)
+    assert all(1.05 / (level + 0.05) > 2.2 for level in levels)
+    # 5 of 100 steps of CIELAB's lightness, cube roots of a luminance by 1.16
+    roots = [116 * level ** (1 / 3) for level in levels]
+    assert all(after - before > 4.5 for before, after in itertools.pairwise(roots))
+    assert colour_distance("#62a8d0", OKABE_ITO[5]) < 0.06 < 0.3 < colour_distance("#000", "#777")
+
+
+def test_a_shade_is_not_the_colour_of_another_family():
+    names = {name: name for name in ("rope", "hybrid", "none", "yarn", "streaming")}
+    methods = [("rope", name, "none") for name in ("none", "yarn", "streaming")]
+    with_sky = looks([*methods, ("hybrid", "none", "none")], names)
+    sky = with_sky["hybrid", "none", "none"].colour
+    distances = [colour_distance(with_sky[method].colour, sky) for method in methods]
+    assert min(distances) > 0.12 and len({with_sky[method].colour for method in methods}) == 3
 
 
 def test_extensions_are_never_solid_and_a_method_comes_before_its_arguments():
@@ -257,13 +301,13 @@ def test_intervals_at_one_length_stand_side_by_side(lines):
     (axes,) = loss_curves.figure(curve, "t").axes
     xs = sorted(x for x, *_ in bars(axes))
     assert len(xs) == lines * len(LENGTHS)
-    apart = 2.4 if lines < 4 else 0.9  # a bar is 2.4 wide; many are closer, to stay at their length
+    apart = 2.1 if lines < 4 else 0.8  # a bar is 2 wide; many are closer, to stay at their length
     assert all(after - before > apart for before, after in itertools.pairwise(xs))
     tick = [axes.transData.transform((length, 0))[0] * 72 / axes.figure.dpi for length in LENGTHS]
     assert [
         sum(xs[n * lines : (n + 1) * lines]) / lines for n in range(len(LENGTHS))
     ] == pytest.approx(tick, abs=0.1)
-    assert tick[0] - xs[0] <= (tick[1] - tick[0]) / 10  # a tenth of an octave
+    assert tick[0] - xs[0] <= (tick[1] - tick[0]) / 19  # 64 stands between 62 and 66
 
 
 def test_an_interval_that_overlaps_no_other_stands_at_its_length():
@@ -346,7 +390,7 @@ def test_the_map_holds_every_number_once():
     known = [one.difference for one in curve if one.difference is not None]
     assert sorted(found) == pytest.approx(sorted(known), rel=0.005, abs=0.0006)
     assert said(figure).count("nan") == 14 and any(text.startswith("^+") for text in said(figure))
-    assert any("Grey: not evaluated" in text.get_text() for text in figure.texts)
+    assert any("Hatched: not evaluated" in text.get_text() for text in figure.texts)
 
 
 def test_what_an_interval_does_not_decide_is_marked(tmp_path):

@@ -17,6 +17,7 @@ import posbench
 from posbench.common.errors import ConfigError
 from posbench.report.figures.lines import Mark
 from posbench.report.figures.method_lines import groups, lines_of
+from posbench.report.figures.palette import shades
 from posbench.report.figures.paper import SIZES
 from posbench.report.figures.style import FOREIGN
 from posbench.report.frame import records
@@ -81,10 +82,14 @@ def of(name, half):
 
 
 DIFFERENCE, CHANGE = of("difference", "half_width"), of("change", "change_half_width")
+LOSS = of("nll", "nll_half_width")
 UNITS = {  # (y, reference): value, end of the interval
-    ("nats", "none"): (lambda one: one.nll, None),
-    ("ppl", "none"): (lambda one: np.exp(one.nll), None),
-    ("bpb", "none"): (lambda one: one.bpb, None),
+    ("nats", "none"): (LOSS, LOSS),
+    ("ppl", "none"): (lambda one: np.exp(one.nll), lambda one, sign: np.exp(LOSS(one, sign))),
+    ("bpb", "none"): (
+        lambda one: one.bpb,
+        lambda one, sign: LOSS(one, sign) * one.bpb / one.nll,
+    ),
     ("difference", None): (DIFFERENCE, DIFFERENCE),
     ("change", None): (CHANGE, CHANGE),
     ("ppl", "floor"): (
@@ -112,18 +117,77 @@ def test_values_and_intervals_are_those_of_the_frame_in_every_unit(headline, y, 
     for extension in ("yarn", "rerope"):
         own = line_of(headline, "rope", extension)
         find(axes, own.length.astype(float), value(own).to_numpy())
-        wanted = (
-            {tuple(np.round(pair, 9)) for pair in zip(end(own, -1), end(own, 1), strict=True)}
-            if end
-            else set()
-        )
-        assert wanted <= bars(axes) and bool(bars(axes)) == bool(end)
+        wanted = {tuple(np.round(pair, 9)) for pair in zip(end(own, -1), end(own, 1), strict=True)}
+        assert wanted <= bars(axes) and len(bars(axes)) == 2 * len(wanted)
 
 
-def test_a_line_of_other_trainings_is_subtracted_without_an_interval(headline):
-    axes = posbench.plot(headline, y="nats", reference="hybrid", lines="alibi|none|none")
+T_OF_2 = 4.302652729911275  # 97.5 % quantile of Student's t with 2 degrees of freedom
+T_OF_202 = 1.971777
+
+
+def test_a_line_of_other_trainings_is_subtracted_over_the_seeds_that_both_have(headline):
+    figure, caption = draw_figure(
+        headline, Options(y="nats", reference="hybrid", lines="alibi|none|none")
+    )
+    (axes,) = figure.axes
     mine, theirs = line_of(headline, "alibi"), line_of(headline, "hybrid")
     find(axes, mine.length.astype(float), mine.nll.to_numpy() - theirs.nll.to_numpy())
+    differences = np.array([*mine.nll_by_seed]) - np.array([*theirs.nll_by_seed])
+    half = T_OF_2 * differences.std(1, ddof=1) / np.sqrt(3)
+    mean = differences.mean(1)
+    assert bars(axes) == {
+        tuple(np.round(pair, 9)) for pair in zip(mean - half, mean + half, strict=True)
+    }
+    assert "the 3 seeds that both lines have" in " ".join(caption())
+
+
+def test_intervals_of_a_loss_are_over_documents_or_over_seeds_where_only_rows_are_there():
+    demo, rows = posbench.frame(REPORTED / "demo"), posbench.rows(REPORTED / "demo")
+    (mean,) = line_of(demo, "alibi")[lambda one: one.length == 64].itertuples()
+    plain = rows[(rows.encoding == "alibi") & (rows.length == 64) & (rows.extension == "none")]
+    assert mean.nll_half_width == pytest.approx(T_OF_202 * plain.nll_sem.item(), rel=1e-5)
+    assert mean.nll_over == "document" and mean.n_units == 203
+    books = line_of(posbench.frame(REPORTED / "books"), "rope")
+    losses = np.array([*books.nll_by_seed])
+    assert books.nll_half_width.to_numpy() == pytest.approx(
+        T_OF_2 * losses.std(1, ddof=1) / np.sqrt(3)
+    )
+    assert set(books.nll_over) == {"seeds"} and set(books.seeds) == {(0, 1, 2)}
+
+
+SAID = {  # (folder, y, bars): what caption and footnote say of bars
+    ("headline", "ppl", "interval"): "of the loss, over 5 seeds crossed with 291 documents",
+    ("headline", "difference", "interval"): "paired difference, over 5 seeds crossed with 291",
+    ("headline", "ppl", "seeds"): "Thin lines: the 5 seeds of each mean",
+    ("headline", "ppl", "none"): "Scales: x logarithmic; y linear.",
+    ("books", "ppl", "interval"): "of the loss, over 3 seeds alone",
+    ("demo", "ppl", "interval"): "of the loss, over 203 documents (one seed)",
+    ("demo", "ppl", "seeds"): "No lines of seeds: one seed: train more (seed=0,1,2)",
+    ("catalogue", "ppl", "interval"): "No bars: one seed, and the loss of each target is not",
+}
+
+
+@pytest.mark.parametrize(("folder", "y", "kind"), SAID)
+def test_caption_and_footnote_say_which_bars_there_are(folder, y, kind):
+    frame = posbench.frame(REPORTED / folder)
+    options = Options(y=y, bars=kind, lines="rope|none|none", panel="none")
+    figure, caption = draw_figure(frame, options)
+    footnote = figure.texts[-1].get_text().replace("\n", " ")
+    for text in (footnote, " ".join(caption())):
+        assert SAID[folder, y, kind] in text
+        assert ("ars: " in text) == (kind == "interval")
+    assert bool(bars(figure.axes[0])) == ("95 %" in footnote)
+
+
+def test_seeds_are_thin_lines_behind_the_mean(headline):
+    axes = posbench.plot(headline, y="ppl", lines="alibi|none|none", bars="seeds")
+    own = line_of(headline, "alibi")
+    mean = find(axes, own.length.astype(float), np.exp(own.nll.to_numpy()))
+    for values in np.exp(np.array([*own.nll_by_seed])).T:
+        line = find(axes, own.length.astype(float), values)
+        assert line.get_linewidth() < mean.get_linewidth() / 2
+        assert line.get_zorder() < mean.get_zorder()
+        assert list(line.get_xdata()) == [64, 128, 256, 512, 1024]
     assert not bars(axes)
 
 
@@ -204,12 +268,13 @@ def test_two_sweeps_are_told_apart_and_a_paper_stands_beside_them(tmp_path, capf
         for own in (line_of(frame, "rope") for frame in frames)
     ]
     ours, again, theirs = (to_hex(line.get_color()) for line in found)
-    assert ours == again and theirs in FOREIGN
+    blues = {colour.lower() for colour in shades(0)}
+    assert {ours, again} <= blues and theirs in FOREIGN
     assert (
         len({(str(line._dash_pattern), line.get_marker()) for line in found}) == 3
         and found[2].get_marker() == "x"
     )
-    assert bars(axes) == {(18.0, 23.0), (25.0, 31.0)}
+    assert {(18.0, 23.0), (25.0, 31.0)} < bars(axes)
 
 
 def test_a_folder_without_tasks_is_named_beside_one_with_them(tmp_path, capfd):
@@ -254,6 +319,7 @@ REFUSED = {
     "y=difference reference=rope": "type y=nats reference=rope",
     "y=accuracy reference=floor": "name a line",
     "size=colunm": "choose from column, page, slide",
+    "bars=intervals": "did you mean interval?",
     "log=z": "choose from x, y",
     "y=nats log=y ylim=-1,2": "choose ylim above 0",
     "xlim=0,100": "choose xlim above 0",

@@ -6,10 +6,18 @@ The lines stand in the panels of the losses by length, for each part of a task.
 import functools
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from posbench.report.figures.captions import extension_name, sentences, shortened
+from posbench.report.figures.captions import (
+    LINEAR,
+    LOG,
+    extension_name,
+    line_of,
+    scales_line,
+    sentences,
+    shortened,
+)
 from posbench.report.figures.lines import (
     BETWEEN,
     WIDTH,
@@ -24,20 +32,31 @@ from posbench.report.figures.lines import (
 from posbench.report.figures.method_lines import Group, Names, groups, lines_of, marks_of
 from posbench.report.figures.palette import Pen
 from posbench.report.figures.registry import report_figure
-from posbench.report.figures.style import GAIN, GREY, INKS, UNKNOWN, Frame, draw_cell, note, octaves
+from posbench.report.figures.style import (
+    GAIN,
+    GREY,
+    INKS,
+    UNKNOWN,
+    Frame,
+    draw_cell,
+    draw_unmeasured,
+    note,
+    octaves,
+)
+from posbench.report.figures.uncertainty import INTERVAL, barred_mark, bars_line
 from posbench.report.footnotes import questions_of, unlearned
 from posbench.report.records import Score, grouped, span, tick_lengths
 from posbench.report.scores import GUESSES
 
-HATCH = "#d8d8d8"
 CELL, ROW = 34, 15  # points: width and height of a cell of a map
 WIDEST = 900  # points of a row of maps or panels
 Cells = Mapping[tuple[int, int], Score]  # by row and length
 
 
 @report_figure("accuracy", "accuracy", "Accuracy by length")
-def figure(section: list[Score], title: str):
+def figure(section: list[Score], title: str, bars: str = INTERVAL):
     """Figure of one section: a panel for each part of a task and group of methods."""
+    mark = functools.partial(_mark, bars=bars)
     scores = [score for score in section if score.depth is None]
     shown = groups(scores)
     lengths = tick_lengths(score.length for score in section)
@@ -48,9 +67,9 @@ def figure(section: list[Score], title: str):
             scales = functools.partial(
                 _set_up, lengths=lengths, train_len=section[0].train_len, first=not row
             )
-            lines = _guess_lines(of_task) + _task_lines(group, task, scores)
+            lines = _guess_lines(of_task) + _task_lines(group, task, scores, mark)
             others = [score for score in group.others if score.task == task]
-            grey = [line.marks for line in marks_of(others, _mark)]
+            grey = [line.marks for line in marks_of(others, mark)]
             heading = f"{task}: {group.heading}" if group.heading else task
             row.append(Panel(heading, lines, scales, grey))
         rows.append(row)
@@ -58,11 +77,12 @@ def figure(section: list[Score], title: str):
     tasks_in_row = max(1, int(WIDEST // width_of_task))
     rows = [list(itertools.chain(*of_tasks)) for of_tasks in in_rows(rows, tasks_in_row)]
     first, *others = caption_lines(section)
-    return draw(title, rows, [f"{first} Bars: 95 % intervals.", *others])
+    of_bars = bars_line([score for score in scores if score.shown], "accuracy", bars)
+    return draw(title, rows, [first, line_of(scales_line(LOG, LINEAR), of_bars), *others])
 
 
-def _mark(score: Score) -> Mark | None:
-    return Mark(score.length, score.accuracy, score.low, score.high) if score.shown else None
+def _mark(score: Score, bars: str) -> Mark | None:
+    return barred_mark(score, score.length, "accuracy", bars) if score.shown else None
 
 
 def _set_up(axes, lengths: Sequence[int], train_len: int, first: bool) -> None:
@@ -74,13 +94,15 @@ def _set_up(axes, lengths: Sequence[int], train_len: int, first: bool) -> None:
     )
 
 
-def _task_lines(group: Group, task: str, scores: list[Score]) -> list[Line]:
+def _task_lines(
+    group: Group, task: str, scores: list[Score], mark: Callable[[Score], Mark | None]
+) -> list[Line]:
     """Lines of a task, broken at lengths where only others of the group were asked."""
     of_task = [score for score in group.points if score.task == task]
     lengths = sorted({score.length for score in of_task})
     lines = []
-    for line in lines_of(of_task, scores, _mark):
-        marks = {mark.x: mark for mark in line.marks}
+    for line in lines_of(of_task, scores, mark):
+        marks = {measured.x: measured for measured in line.marks}
         unbroken = [marks.get(length) or Mark(length, math.nan) for length in lengths]
         lines.append(replace(line, marks=unbroken))
     return lines
@@ -171,23 +193,25 @@ def _draw_maps(
         axes = frame.axes(left, line * row_height + above, map_width, map_height)
         _set_up_map(axes, lengths, rows, with_names=column == 0)
         note(axes, heading, (0, 0), (0, 5), fontsize=8.4, fontweight="bold")
+        for row, length in itertools.product(range(len(rows)), lengths):
+            if (row, length) not in scores:
+                draw_unmeasured(axes, lengths.index(length), row)
         _fill_map(axes, scores, lengths)
     caption = list(caption)
     if any(len(scores) < len(rows) * len(lengths) for scores in maps.values()):
-        caption.append("Hatched: not measured.")
+        caption.append("Hatched: not measured. Colours: linear, from white at 0 to green at 1.")
     frame.caption(caption)
     return frame.figure
 
 
 def _set_up_map(axes, lengths: list[int], rows: list[str], with_names: bool) -> None:
-    """Set up the axes of an empty map, hatched where no cell will be drawn."""
+    """Set up the axes of an empty map."""
     axes.set(xlim=(0, len(lengths)), ylim=(len(rows), 0), yticks=[])
     axes.set_xticks([place + 0.5 for place in range(len(lengths))], map(str, lengths))
     if with_names:
         axes.set_yticks([place + 0.5 for place in range(len(rows))], rows)
     axes.tick_params(labelsize=7, color=GREY, length=2)
     axes.spines[:].set_color(GREY)
-    axes.patch.set(hatch="////", edgecolor=HATCH)
 
 
 def _fill_map(axes, scores: Cells, lengths: list[int]) -> None:

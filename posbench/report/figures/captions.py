@@ -2,18 +2,15 @@
 
 from collections.abc import Iterable, Sequence
 
+from posbench.report.figures.uncertainty import INTERVAL, bars_line
 from posbench.report.footnotes import targets_of, unstated_lines
 from posbench.report.method_words import parts_joined, source_suffix
-from posbench.report.records import (
-    ContextPoint,
-    CurvePoint,
-    as_stated,
-    interval_units,
-    span,
-    two_seeds,
-)
+from posbench.report.records import ContextPoint, CurvePoint, as_stated, span, two_seeds
 
 LONGEST = 60  # characters of a name
+LINEAR = "linear"
+LOG = "logarithmic"
+BENT = "linear to 0.1, logarithmic beyond"  # of differences
 
 
 def extension_name(method: tuple, points: Iterable[CurvePoint]) -> str:
@@ -41,19 +38,39 @@ def shortened(text: str) -> str:
     return f"{text[:half]} ... {text[5 - half :]}"
 
 
+def line_of(*sentences: str) -> str:
+    """Sentences as one line of a caption, without empty ones."""
+    return " ".join(filter(None, sentences))
+
+
 def sentences(notes: Iterable[str]) -> list[str]:
     """Notes as sentences of a caption."""
     return [f"{note[0].upper()}{note[1:]}." for note in notes]
 
 
-def caption(curve: list[CurvePoint], relative: bool) -> list[str]:
-    """Lines of a caption: what was measured, on what text, and the meaning of bars and marks."""
+def scales_line(x: str, y: str) -> str:
+    """Sentence on the scales of both axes.
+
+    >>> scales_line(LOG, LINEAR)
+    'Scales: x logarithmic; y linear.'
+    """
+    if x == y:
+        return f"Scales: both {x}."
+    return f"Scales: x {x}; y {y}."
+
+
+def caption(
+    curve: list[CurvePoint], relative: bool, scales: str = "", bars: str = INTERVAL
+) -> list[str]:
+    """Lines of a caption: what was measured, on what text, and the meaning of bars and marks.
+
+    With `scales`, a sentence on the axes, the bars are those of the loss, or of the difference if
+    `relative`."""
     first = curve[0]
     lines = [data_line(curve, targets_of(first))]
-    if relative:
-        bars = of_intervals(curve)
-        scale = "Scale: linear to 0.1, logarithmic beyond."
-        lines.append(f"{scale} Bars: {bars}." if bars else scale)
+    if scales:
+        of_bars = bars_line(curve, "difference" if relative else "nll", bars)
+        lines.append(line_of(scales, of_bars))
     floors = _floors(curve)
     if floors:
         lines.append(
@@ -92,12 +109,6 @@ def data_line(section: "Sequence[CurvePoint | ContextPoint]", targets: str) -> s
     seeds = span(point.n_seeds for point in section)
     noun = "seed" if seeds == "1" else "seeds"
     return f"{data}, {tokenizer} | {protocol}: {targets} | {seeds} {noun}"
-
-
-def of_intervals(points: Iterable[CurvePoint]) -> str:
-    """Text that explains the intervals of differences by their units; "" without intervals."""
-    over = interval_units(point.over for point in points if point.half_width is not None)
-    return f"95 % t interval of the paired difference, {over}" if over else ""
 
 
 def of_files(curve: list[CurvePoint], relative: bool) -> list[str]:

@@ -4,13 +4,12 @@ A heat map of the difference to the floor by length; and differences with interv
 lengths, to the floor, and to the same trainings without an extension."""
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from posbench.report.figures.captions import (
     caption,
     extension_name,
-    of_intervals,
     sentences,
     shortened,
 )
@@ -29,9 +28,11 @@ from posbench.report.figures.style import (
     UNKNOWN,
     Frame,
     draw_cell,
+    draw_unmeasured,
     note,
     ticks,
 )
+from posbench.report.figures.uncertainty import interval_words
 from posbench.report.records import CurvePoint, grouped, methods, tick_lengths
 from posbench.report.seed_marks import mark_lines, row_mark, usual_seeds
 from posbench.report.table_formats import LEVEL
@@ -40,6 +41,7 @@ from posbench.report.tables import heading, verdict
 # points, of a map: height and width of a cell, space between blocks, above and below them
 LOW, CELL = 12.5, 40
 SPACE, ABOVE, UNDER = 26, 24, 52
+SWATCH = 16, 8  # width and height of the legend of a cell that was not measured
 TALL = 45  # rows in one block of a map, unless one encoding has more
 STEPS = 80  # of a colour scale
 
@@ -146,17 +148,42 @@ def heatmap(curve: list[CurvePoint], title: str):
     scale_width = min(220, frame.width) / frame.width
     scale = frame.figure.add_axes([0, 34 / frame.height, scale_width, 8 / frame.height])
     _draw_scale(scale, colours)
+    if _unmeasured(cells, lengths):
+        _draw_swatch(frame, min(220, frame.width) + SPACE)
     frame.caption(_map_caption(curve, cells, colours.edge), up=12, least=80)
     return frame.figure
+
+
+def _unmeasured(cells: Cells, lengths: Sequence[int]) -> bool:
+    """True if a cell of the map has neither a difference nor a loss that is not finite."""
+    for cell in cells.values():
+        for length in lengths:
+            point = cell.get(length)
+            if point is None or (point.difference is None and point.nll is not None):
+                return True
+    return False
+
+
+def _draw_swatch(frame: Frame, left: float) -> None:
+    """Draw the legend of cells that were not measured, `left` points from the left edge."""
+    wide, tall = SWATCH
+    place = [left / frame.width, 34 / frame.height, wide / frame.width, tall / frame.height]
+    axes = frame.figure.add_axes(place)
+    axes.set(xlim=(0, 1), ylim=(0, 1), xticks=[], yticks=[])
+    draw_unmeasured(axes, 0, 0)
+    axes.spines[:].set_color(GREY)
+    note(axes, "not evaluated", (1, 0), (4, 1), fontsize=7.5, color=GREY)
 
 
 def _draw_difference(
     axes, place: int, line: int, point: CurvePoint | None, colours: Colours
 ) -> None:
     """Draw the cell of a point, such as "^+4.20~": beyond the colours, and undecided."""
+    if point is not None and point.nll is None:
+        draw_cell(axes, place, line, UNKNOWN, "nan", INKS[1:], border=1.5)
+        return
     if point is None or point.difference is None:
-        text = "nan" if point is not None and point.nll is None else ""
-        draw_cell(axes, place, line, UNKNOWN, text, INKS[1:], border=1.5)
+        draw_unmeasured(axes, place, line, border=1.5)
         return
     difference = point.difference
     text = _in_few_digits(difference)
@@ -232,9 +259,10 @@ def _map_caption(curve: list[CurvePoint], cells: Cells, edge: float) -> list[str
     measured = [point for point in points if point.difference is not None]
     lines = [
         f"Loss minus the loss with exactly {curve[0].train_len} tokens of context (nats/token), by"
-        " method and length: green gains from the longer context, orange fails."
+        " method and length: green gains from the longer context, orange fails. Colours: linear to"
+        " 0.1, logarithmic beyond."
     ]
-    bars = of_intervals(points)
+    bars = _interval_words(points)
     if bars:
         lines.append(f"~ zero lies inside the {bars}.")
     if any(point.half_width is None for point in measured):
@@ -242,13 +270,10 @@ def _map_caption(curve: list[CurvePoint], cells: Cells, edge: float) -> list[str
         lines.append(some if bars else "There are no intervals.")
     if any(abs(point.difference) > edge for point in measured):
         lines.append(f"^ beyond the colours, which end at {edge:.2g}.")
-    measured_cells = {(point.method, point.length) for point in measured}
-    lengths = tick_lengths(point.length for point in curve)
-    if any((method, length) not in measured_cells for method in cells for length in lengths):
-        lines.append(
-            "Grey: not evaluated there (refused, without effect, or missing); nan: the loss is not"
-            " finite."
-        )
+    if _unmeasured(cells, tick_lengths(point.length for point in curve)):
+        lines.append("Hatched: not evaluated there (refused, without effect, or missing).")
+    if any(point.nll is None for point in points):
+        lines.append("nan: the loss is not finite.")
     lines += sentences(mark_lines(points))
     return lines + caption(points, relative=False)
 
@@ -294,6 +319,10 @@ def intervals(curve: list[CurvePoint], title: str):
                 _write_row_names(axes, rows, names_width)
     frame.caption(_interval_caption(points, changed=len(values) > 1), up=12)
     return frame.figure
+
+
+def _interval_words(points: list[CurvePoint]) -> str:
+    return interval_words([point for point in points if not point.foreign], "difference")
 
 
 def _difference(point: CurvePoint) -> Reading:
@@ -393,7 +422,7 @@ def _draw_interval(
 
 
 def _interval_caption(points: list[CurvePoint], changed: bool) -> list[str]:
-    bars = of_intervals(points)
+    bars = _interval_words(points)
     lines = ["No intervals: these take the loss of every target, or several seeds."]
     if bars:
         lines = [f"Bars: {bars}; grey where zero lies inside."]

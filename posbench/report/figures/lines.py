@@ -27,18 +27,27 @@ TITLE_GAP = 11.5
 
 MOST = 4  # values beyond the axis that are printed at one place
 OTHERS = "#cfcfcf"
+# Bars that overlap stand side by side: points from one to the next, octaves that all of them may
+# take (64 stands between 62 and 66), and the share of the way to the next x.
+STEP = 2.2
+ASIDE = 0.1
+SHARE = 0.6
+BAR, THIN = 2.0, 0.6  # points: widths of bars and of lines of seeds
 Span = tuple[float, float, int]  # low and high of an interval, and the index of its line
 
 
 @dataclass(frozen=True)
 class Mark:
-    """Value of a line at `x`, with the ends of its interval. A value of nan breaks the line."""
+    """Value of a line at `x`, with the ends of its interval or its `seeds`, {seed: value}.
+
+    A value of nan breaks the line."""
 
     x: float
     y: float
     low: float | None = None
     high: float | None = None
     marker: str | None = None  # None: that of the line; "": none
+    seeds: Mapping[object, float] = field(default_factory=dict)
 
 
 def with_interval(x: float, value: float, half: float | None) -> Mark:
@@ -59,16 +68,13 @@ class Line:
 class Panel:
     """Lines in one pair of axes, which `scales` sets up before they are drawn.
 
-    The marks of `others` are joined in grey behind them. `dodge`: octaves, by x or everywhere, over
-    which all lines would stand side by side; only marks whose intervals overlap are moved, by that
-    share of it. `beyond`: values above the top by x, {x: [(value, colour)]}, printed there, as
-    differences if `signed`."""
+    The marks of `others` are joined in grey behind them. `beyond`: values above the top by x, {x:
+    [(value, colour)]}, printed there, as differences if `signed`."""
 
     title: str
     lines: Sequence[Line]
     scales: Callable = lambda axes: None
     others: Sequence[Sequence[Mark]] = ()
-    dodge: Mapping[float, float] | float = 0.0
     beyond: Mapping[float, list[tuple[float, str]]] = field(default_factory=dict)
     signed: bool = False
     trained: Sequence[float] = ()
@@ -80,15 +86,18 @@ def draw(
     caption: Sequence[str],
     wide: float = WIDTH,
     tall: float = HEIGHT,
+    room: float = 0.0,
 ):
-    """Figure of rows of panels; None leaves a place empty."""
+    """Figure of rows of panels; None leaves a place empty.
+
+    The caption stands below the figure. `room`: points left free at the lower edge."""
     panels = [panel for row in rows for panel in row if panel]
     names_height = max(sum(gaps(line.name for line in panel.lines)) for panel in panels)
     tall = max(tall, 1.3 * names_height)
     name_widths = gutters(rows)
     row_tops = list(itertools.accumulate(headroom(row) for row in rows))  # without earlier panels
     across = LEFT + len(name_widths) * (wide + BETWEEN) - BETWEEN + sum(name_widths)
-    frame = Frame(title, across, row_tops[-1] + len(rows) * (tall + BELOW))
+    frame = Frame(title, across, row_tops[-1] + len(rows) * (tall + BELOW) + room)
     for index, row in enumerate(rows):
         top = row_tops[index] + index * (tall + BELOW)
         for column, panel in enumerate(row):
@@ -155,7 +164,7 @@ def _fill(axes, panel: Panel) -> None:
         xs = [mark.x for mark in marks]
         axes.plot(xs, [mark.y for mark in marks], color=OTHERS, linewidth=0.8, zorder=1.5)
     ends = []
-    shifts = _shifts(panel)
+    shifts = _shifts(axes, panel)
     for index, line in enumerate(panel.lines):
         xs = [mark.x * 2 ** shifts.get((index, mark.x), 0.0) for mark in line.marks]
         inside = [
@@ -163,6 +172,7 @@ def _fill(axes, panel: Panel) -> None:
             for x, mark in zip(xs, line.marks, strict=True)
             if not (mark.y < bottom or mark.y > top)
         ]
+        _draw_seeds(axes, line)
         _draw_line(axes, line, xs, inside)
         _draw_intervals(axes, line.pen.colour, inside)
         end = _end(axes, xs, line.marks) if line.name else None
@@ -210,24 +220,48 @@ def _draw_intervals(axes, colour: str, marks: Sequence[tuple[float, Mark]]) -> N
         if mark.low is not None and mark.high is not None
     ]
     if bars:
-        axes.vlines(*zip(*bars, strict=True), color=colour, linewidth=2.4, alpha=0.35, zorder=2)
+        axes.vlines(*zip(*bars, strict=True), color=colour, linewidth=BAR, alpha=0.4, zorder=2)
 
 
-def _shifts(panel: Panel) -> dict[tuple[int, float], float]:
-    """{(index of a line, x): octaves by which its mark moves} where intervals overlap."""
+def _draw_seeds(axes, line: Line) -> None:
+    """Draw a thin line for each seed of a line, through the marks that have it."""
+    seeds = dict.fromkeys(seed for mark in line.marks for seed in mark.seeds)
+    for seed in seeds:
+        places = [(mark.x, mark.seeds[seed]) for mark in line.marks if seed in mark.seeds]
+        style = {"color": line.pen.colour, "linewidth": THIN, "alpha": 0.5, "zorder": 1.8}
+        alone = {"marker": "_", "markersize": 5} if len(places) == 1 else {}
+        axes.plot(*zip(*places, strict=True), **style, **alone)
+
+
+def _shifts(axes, panel: Panel) -> dict[tuple[int, float], float]:
+    """{(index of a line, x): octaves by which its mark moves} where intervals overlap.
+
+    Marks keep their places on an axis that is not logarithmic."""
+    if axes.get_xscale() != "log":
+        return {}
     spans: dict[float, list[Span]] = {}  # {x: intervals there}
     for index, line in enumerate(panel.lines):
         for mark in line.marks:
             if mark.low is not None and mark.high is not None:
                 spans.setdefault(mark.x, []).append((mark.low, mark.high, index))
+    low, high = axes.get_xlim()
+    octaves_of_point = math.log2(high / low) / size_of(axes)[0]
+    rooms = _rooms({mark.x for line in panel.lines for mark in line.marks})
     shifts = {}
     for x, intervals in spans.items():
-        octaves = panel.dodge if isinstance(panel.dodge, float) else panel.dodge[x]
-        step = octaves / len(panel.lines)
         for indices in _overlapping(intervals):
+            step = min(STEP * octaves_of_point, rooms[x] / max(1, len(indices) - 1))
             for rank, index in enumerate(indices):
                 shifts[index, x] = (rank - (len(indices) - 1) / 2) * step
     return shifts
+
+
+def _rooms(xs: Iterable[float]) -> dict[float, float]:
+    """{x: octaves that the marks there may take side by side}."""
+    places = sorted(xs)
+    gaps = [math.log2(after / before) for before, after in itertools.pairwise(places)]
+    nearest = map(min, [math.inf, *gaps], [*gaps, math.inf])
+    return {x: min(ASIDE, SHARE * gap) for x, gap in zip(places, nearest, strict=True)}
 
 
 def _overlapping(intervals: Iterable[Span]) -> list[list[int]]:

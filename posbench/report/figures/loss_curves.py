@@ -1,66 +1,52 @@
 """Loss over length in small panels on shared axes: encodings, then each encoding's extensions."""
 
 import functools
-import itertools
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from posbench.report.figures.captions import caption
-from posbench.report.figures.lines import WIDTH, Line, Mark, Panel, beyond_top, draw, in_rows, width
+from posbench.report.figures.captions import BENT, LINEAR, LOG, caption, scales_line
+from posbench.report.figures.lines import Line, Mark, Panel, beyond_top, draw, in_rows, width
 from posbench.report.figures.method_lines import groups, lines_of, marks_of
 from posbench.report.figures.registry import report_figure
 from posbench.report.figures.style import BROKEN, FONT, GREY, floor_axis, note, octaves
-from posbench.report.records import CurvePoint, methods, tick_lengths
+from posbench.report.figures.uncertainty import INTERVAL, barred_mark
+from posbench.report.records import CurvePoint, tick_lengths
 
-BAR = 2.6  # points for each interval at one length
-BESIDE = 0.2  # octaves at most for all intervals at one length
 MANY = 12  # lengths from which only those with a tick have a marker
 LONG_NAME = 160  # points of a name from which two panels stand beside one another, not three
 
 
 @report_figure("curve", "curve", "Loss by length")
-def figure(curve: list[CurvePoint], title: str):
+def figure(curve: list[CurvePoint], title: str, bars: str = INTERVAL):
     """Figure of one section: differences if every finite loss has a floor, else losses."""
     relative = all(point.difference is not None or point.nll is None for point in curve)
-    values = [point.difference if relative else point.nll for point in curve]
+    column = "difference" if relative else "nll"
+    values = [getattr(point, column) for point in curve]
     edges = limits([value for value in values if value is not None] or [0.0], relative)
     lengths = sorted({point.length for point in curve})
     ticked = tick_lengths(lengths)
-    octaves_of_x = math.log2(lengths[-1] / lengths[0]) + 0.5
 
     def mark(point: CurvePoint) -> Mark | None:
-        value = point.difference if relative else point.nll
-        if value is None:
-            return None
-        low, high = bar(point, relative) or (None, None)
         with_marker = len(lengths) <= MANY or point.length in ticked
-        return Mark(point.length, value, low, high, marker=None if with_marker else "")
+        return barred_mark(point, point.length, column, bars, None if with_marker else "")
 
     shown = groups(curve)
-    dodges = []
-    for group in shown:
-        has_bars = any(bar(point, relative) for point in group.points)
-        barred = len(methods(group.points)) if has_bars else 0
-        dodges.append(dodge((point.length for point in group.points), barred, octaves_of_x))
-    at_ends = max(by_x.get(length, 0.0) for by_x in dodges for length in (lengths[0], lengths[-1]))
     lines = [lines_of(group.points, curve, mark) for group in shown]
     columns = _columns(lines)
     panels = []
-    for group, beside, lines_here in zip(shown, dodges, lines, strict=True):
+    for group, lines_here in zip(shown, lines, strict=True):
         scales = functools.partial(
             _set_up,
             ticked=ticked,
             train_len=curve[0].train_len,
             edges=edges,
-            at_ends=at_ends,
             relative=relative,
             first=not panels,
             left=len(panels) % columns == 0,
         )
         others = [line.marks for line in marks_of(group.others, mark)]
         beyond = beyond_top(lines_here, edges[1], ticked)
-        panels.append(Panel(group.heading, lines_here, scales, others, beside, beyond, relative))
-    notes = caption(curve, relative)
+        panels.append(Panel(group.heading, lines_here, scales, others, beyond, relative))
+    notes = caption(curve, relative, scales_line(LOG, BENT if relative else LINEAR), bars)
     if any(group.others for group in shown):
         notes.append("Thin grey: the methods of the other panels of that name.")
     return draw(title, in_rows(panels, columns), notes)
@@ -79,18 +65,16 @@ def _set_up(
     ticked: Sequence[int],
     train_len: int,
     edges: tuple[float, float],
-    at_ends: float,
     relative: bool,
     first: bool,
     left: bool,
 ) -> None:
-    """Set up the axes of a panel; `at_ends`: octaves of the intervals at its first and last x."""
+    """Set up the axes of a panel."""
     octaves(axes, ticked, train_len, "length at evaluation (tokens)")
     low = min(ticked[0], train_len)
     high = max(ticked[-1], train_len)
-    aside = 2 ** (0.55 * at_ends)
     margin = 1.06 if high > low else 1.12
-    axes.set_xlim(low / max(1.12, aside), high * max(margin, aside))
+    axes.set_xlim(low / 1.12, high * margin)
     bottom, top = edges
     # the right half of a figure of differences has a line on what lies below 0
     in_left_half = train_len**2 < low * high
@@ -114,35 +98,6 @@ def _set_up(
             "color": "#00724f",
         }
         note(axes, "below 0: the longer context helps", (1, 0), (-3, 4), **style)
-
-
-def dodge(
-    lengths: Iterable[float], lines: int, span: float, wide: float = WIDTH
-) -> dict[float, float]:
-    """{length: octaves over which so many lines with intervals stand side by side}.
-
-    `span`: octaves of an x axis `wide` points wide.
-    """
-    lengths = sorted({*lengths})
-    gaps = [math.log2(after / before) for before, after in itertools.pairwise(lengths)]
-    gaps_before = [math.inf, *gaps]
-    gaps_after = [*gaps, math.inf]
-    return {
-        length: min(BESIDE, 0.6 * min(before, after), lines * BAR * span / wide)
-        for length, before, after in zip(lengths, gaps_before, gaps_after, strict=True)
-    }
-
-
-def bar(point: CurvePoint, relative: bool) -> tuple[float, float] | None:
-    """Ends of the interval of the value that is drawn; None without one."""
-    if None not in (point.low, point.high):
-        if not relative:
-            return point.low, point.high
-        if point.floor is not None:
-            return point.low - point.floor, point.high - point.floor
-    if relative and None not in (point.difference, point.half_width):
-        return point.difference - point.half_width, point.difference + point.half_width
-    return None
 
 
 def limits(values: list[float], relative: bool) -> tuple[float, float]:

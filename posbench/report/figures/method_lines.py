@@ -1,8 +1,9 @@
 """Lines of methods, in a report's figures and in one's own: the panel in which each stands, its
 name and its look.
 
-Colour shows the encoding (the extension, if a panel has one encoding), dash the extension, marker
-the scale-attention and the source. Many methods are spread over several panels, each with all
+Colour shows the encoding (the extension, if a panel has one encoding), dash and marker the
+extension, a hollow marker the scale-attention. With several sources or scales the marker shows
+these. Many methods are spread over several panels, each with all
 others in grey."""
 
 from collections import Counter
@@ -263,7 +264,7 @@ def lines_of(
     names = names or Names(figure)
     telling = telling_columns(panel, lambda point: point.method)
     scales = list(dict.fromkeys(["none", *(point.scale_attention for point in figure)]))
-    sources = list(dict.fromkeys(point.source for point in figure))
+    sources = list(dict.fromkeys(point.source for point in figure if not _foreign(point)))
     marked = marks_of(panel, mark)
     measured = [point for point in figure if not _foreign(point)]
     drawn = dict.fromkeys(line.key.look for line in marked if not _foreign(line.point))
@@ -271,6 +272,7 @@ def lines_of(
     pens_of_others = foreign_pens(
         dict.fromkeys(point.method for point in figure if _foreign(point))
     )
+    markers_of_dashes = len(sources) == 1 and len(scales) <= 2
     lines = []
     for key, point, marks in marked:
         if not marks:
@@ -278,9 +280,10 @@ def lines_of(
         if _foreign(point):
             pen = pens_of_others[point.method]
         else:
-            number = scales.index(key.scale) + sources.index(key.source)
-            marker = MARKERS[number % len(MARKERS)]
-            pen = replace(pens[key.look], marker=marker, hollow=key.scale != "none")
+            pen = replace(pens[key.look], hollow=key.scale != "none")
+            if not markers_of_dashes:
+                number = scales.index(key.scale) + sources.index(key.source)
+                pen = replace(pen, marker=MARKERS[number % len(MARKERS)])
         lines.append(Line(names.line(point, panel, telling), marks, pen))
     return lines
 

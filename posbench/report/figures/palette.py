@@ -2,7 +2,9 @@
 enough.
 
 There are fewer colours than methods, so some methods share one. Panels of many methods are split so
-that none has two of one colour."""
+that none has two of one colour. Lines of one family, such as the extensions of one encoding beside
+another one, are shades of one colour: each dash has a shade and a mark of its own, so that they are
+told apart in grey as well."""
 
 import itertools
 import math
@@ -10,14 +12,26 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
-from posbench.report.figures.style import DASHES, FOREIGN, MARKERS, OKABE_ITO
+from posbench.report.figures.style import (
+    DASHES,
+    FOREIGN,
+    MARKERS,
+    OKABE_ITO,
+    colour_distance,
+    luminance,
+    with_luminance,
+)
 from posbench.report.records import SectionKey, grouped
 
 MOST = 8  # names in a panel
 VARIANTS = 4  # in a divided panel at most so many are one method with different arguments
 PANELS = 12  # panels at most; with more methods, some share a colour in one panel
 BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK = range(len(OKABE_ITO))
+# Lightness of CIELAB of the darkest and the lightest shade; a colour may be lighter or darker.
+DARKEST, LIGHTEST = 20.0, 66.0
+APART = 0.12  # least distance in OKLab of a shade to the colour of another family
 Look = tuple[int, int]  # numbers of a colour and of a dash; solid is 0
 
 # Methods that are often compared have different colours. Any other method gets one by a hash of its
@@ -87,7 +101,8 @@ def looks(
 
     `extensions`: those of the whole figure. A line without an extension has its encoding's colour.
     In a panel of one encoding, and `by_extension`, each extension has its own colour, or another if
-    an encoding has that; in a panel of several, that of its encoding."""
+    an encoding has that; in a panel of several, that of its encoding. Lines that share a colour
+    have shades of it."""
     cells = list(cells)
     encodings = {cell[0] for cell in cells}
     one_encoding = len(encodings) == 1 and any(cell[1] != "none" for cell in cells)
@@ -107,10 +122,89 @@ def looks(
             preferred[cell] = colour, dash
     if by_extension:
         _recolour_extensions(preferred, base)
+    chosen = told_apart(preferred, base)
+    tints = _tints(chosen.values())
     return {
-        cell: Pen(OKABE_ITO[colour], DASHES[dash], MARKERS[dash])
-        for cell, (colour, dash) in told_apart(preferred, base).items()
+        cell: Pen(tints[look], DASHES[look[1]], MARKERS[look[1]]) for cell, look in chosen.items()
     }
+
+
+def _tints(chosen: Iterable[Look]) -> dict[Look, str]:
+    """Colour of each look of a panel: that of its number, or a shade of it where several share it.
+
+    The first dash of a family has the colour. A shade that could be taken for the colour of another
+    family is left out, if there are enough others."""
+    by_colour = grouped(sorted({*chosen}), lambda look: look[0])
+    tints: dict[Look, str] = {}
+    for colour, members in by_colour.items():
+        of_others = [OKABE_ITO[other] for other in by_colour if other != colour]
+        clear = [
+            shade
+            for shade in shades(colour)
+            if all(colour_distance(shade, other) >= APART for other in of_others)
+        ]
+        free = clear if len(clear) >= len(members) else shades(colour)
+        for look, shade in zip(members, farthest_first(OKABE_ITO[colour], free), strict=False):
+            tints[look] = shade
+    return tints
+
+
+@cache
+def shades(colour: int) -> tuple[str, ...]:
+    """Shades of a colour of OKABE_ITO, by its number, as many as DASHES; the first is the colour.
+
+    They are spread from dark to light, and each is as far as it can be from those before it.
+
+    >>> shades(BLUE)[:2]
+    ('#0072B2', '#003350')
+    """
+    base = lightness(luminance(OKABE_ITO[colour]))
+    low = min(base, DARKEST)
+    high = max(base, LIGHTEST)
+    count = len(DASHES) - 1
+    n_darker = round(count * (base - low) / (high - low))
+    n_lighter = count - n_darker
+    levels = [low + step * (base - low) / n_darker for step in range(n_darker)]
+    levels += [high - step * (high - base) / n_lighter for step in range(n_lighter)]
+    others = [with_luminance(OKABE_ITO[colour], luminance_of(level)) for level in levels]
+    return farthest_first(OKABE_ITO[colour], others)
+
+
+def farthest_first(first: str, others: Iterable[str]) -> tuple[str, ...]:
+    """Colours, each as far in lightness as it can be from those before it."""
+    levels = {colour: lightness(luminance(colour)) for colour in (first, *others)}
+    chosen = [first]
+    free = [colour for colour in levels if colour != first]
+    while free:
+        farthest = max(
+            free,
+            key=lambda colour: min(abs(levels[colour] - levels[before]) for before in chosen),
+        )
+        chosen.append(farthest)
+        free.remove(farthest)
+    return tuple(chosen)
+
+
+def lightness(luminance: float) -> float:
+    """Lightness L* of CIELAB, 0 to 100, of a relative luminance.
+
+    >>> round(lightness(0.184))
+    50
+    """
+    if luminance <= (6 / 29) ** 3:
+        return luminance * (29 / 3) ** 3
+    return 116 * luminance ** (1 / 3) - 16
+
+
+def luminance_of(lightness: float) -> float:
+    """Relative luminance of a lightness of CIELAB.
+
+    >>> round(luminance_of(50), 3)
+    0.184
+    """
+    if lightness <= 8:
+        return lightness / (29 / 3) ** 3
+    return ((lightness + 16) / 116) ** 3
 
 
 def foreign_pens(lines: Iterable[Hashable]) -> dict[Hashable, Pen]:

@@ -8,13 +8,16 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from posbench.common.errors import ConfigError
+from posbench.report.figures.captions import BENT, LINEAR, LOG, scales_line
 from posbench.report.figures.lines import (
+    ASIDE,
     BELOW,
     BETWEEN,
     LABEL,
     LEADER,
     LEFT,
     Line,
+    Mark,
     Panel,
     beyond_top,
     draw,
@@ -25,8 +28,19 @@ from posbench.report.figures.lines import (
     size_of,
     width,
 )
-from posbench.report.figures.loss_curves import dodge, limits
-from posbench.report.figures.style import FONT, GREY, RULE, floor_axis, note, octaves, ruled
+from posbench.report.figures.loss_curves import limits
+from posbench.report.figures.style import (
+    FONT,
+    GREY,
+    RULE,
+    SPACING,
+    floor_axis,
+    luminance,
+    note,
+    octaves,
+    ruled,
+    with_luminance,
+)
 
 # {size: (width, height)} in points; None for what the panels take. A slide is shown twice as large
 SIZES = {"column": (237.6, None), "page": (496.8, None), "slide": (480.0, 270.0)}
@@ -38,10 +52,12 @@ MARGIN = 5  # points beside the first and the last mark
 SHAPE, TALL = 0.72, (110, 190)  # height of a panel by its width, and its ends in points
 FEW = 10  # places on x that all have a tick
 MANY = 12  # places on x above which what lies beyond the y axis is not printed
+SPREAD = 0.4  # of the values, for bars beyond them
 PIECES = 20  # of a line between two marks, in a search for a free place
 COLOURED = ("color", "markerfacecolor", "markeredgecolor", "edgecolor", "facecolor")
+DIM = 0.15  # least luminance of a colour on a dark ground: a contrast of 3
 LIGHT = 0.93  # what black becomes on a dark ground; white becomes 0.13
-SCALE = "y axis: linear to 0.1, logarithmic beyond"  # floor_axis
+FOOT, SMALL = 4, 6.8  # points below and beside a footnote, and its font
 # ticks within a decade, fewer first
 DECADE = (
     (1,),
@@ -68,6 +84,14 @@ class AxesSpec:
     xlim: tuple[float | None, float | None]
     multiple: bool
 
+    @property
+    def scales(self) -> str:
+        """Sentence on the scales of both axes."""
+        y = LINEAR
+        if "y" in self.log:
+            y = BENT if self.bent else LOG
+        return scales_line(LOG if "x" in self.log else LINEAR, y)
+
     def text(self, x: float) -> str:
         """Text of a tick, such as "512" or "4x"."""
         return f"{x:.10g}x" if self.multiple else f"{x:.10g}"
@@ -81,8 +105,14 @@ class Layout(NamedTuple):
     width: float
 
 
-def lay_out(contents: Sequence[Panel], axes: AxesSpec, size: str, title: str = ""):
-    """Figure as wide as `size` says.
+def lay_out(
+    contents: Sequence[Panel],
+    axes: AxesSpec,
+    size: str,
+    title: str = "",
+    footnotes: Sequence[str] = (),
+):
+    """Figure as wide as `size` says, with `footnotes` at its lower edge.
 
     Raises ConfigError where names leave no room for their lines.
     """
@@ -93,17 +123,24 @@ def lay_out(contents: Sequence[Panel], axes: AxesSpec, size: str, title: str = "
         is_left = index % layout.columns == 0
         panels.append(_panel(content, axes, layout.width, is_left))
     rows = in_rows(panels, layout.columns)
+    footnote = "\n".join(wrap_name(text, across - 2 * FOOT, SMALL) for text in footnotes)
+    room = 0.0
+    if footnote:
+        room = FOOT + (footnote.count("\n") + 1) * SMALL * SPACING
     panel_height = min(max(SHAPE * layout.width, TALL[0]), TALL[1])
     if down is not None:
         titles = textwrap.wrap(title, max(30, int(across / 8)))
         above = 18 * len(titles) + sum(map(headroom, rows))
-        panel_height = (down - above) / len(rows) - BELOW
+        panel_height = (down - above - room) / len(rows) - BELOW
         if panel_height < LOWEST:
             raise ConfigError(
                 f"size={size} has no room for {len(panels)} panels: choose among lines, or another"
                 " panel or size."
             )
-    figure = draw(title, rows, [], layout.width, panel_height)
+    figure = draw(title, rows, [], layout.width, panel_height, room)
+    if footnote:
+        style = {"fontsize": SMALL, "color": GREY, "linespacing": SPACING, "va": "bottom"}
+        figure.text(FOOT / across, FOOT / (72 * figure.get_figheight()), footnote, **style)
     figure.texts[0].set(
         position=(4 / across, 1 - 3 / (72 * figure.get_figheight())),
         fontsize=13 if layout.columns * layout.width > 200 else 11,
@@ -173,12 +210,10 @@ def _panel(content: Panel, spec: AxesSpec, wide: float, is_left: bool) -> Panel:
     xs = sorted({mark.x for mark in marks})
     low = min(xs[0], *content.trained)
     high = max(xs[-1], *content.trained)
-    dodges = dict.fromkeys(xs, 0.0)
     if "x" in spec.log:
         has_bars = any(mark.low is not None for mark in marks)
         span = math.log2(high / low) + 0.5
-        dodges = dodge(xs, len(content.lines) if has_bars else 0, span, wide)
-        aside = 2 ** (0.5 * max(dodges[xs[0]], dodges[xs[-1]]) + MARGIN * span / wide)
+        aside = 2 ** (0.5 * ASIDE * has_bars + MARGIN * span / wide)
         low /= aside
         high *= aside
     else:
@@ -202,7 +237,7 @@ def _panel(content: Panel, spec: AxesSpec, wide: float, is_left: bool) -> Panel:
             _note(axes, f"trained at {content.trained[0]:.10g}", content)
 
     beyond = beyond_top(content.lines, spec.ylim[1], inside) if len(xs) <= MANY else {}
-    return replace(content, scales=scales, dodge=dodges, beyond=beyond, signed=spec.level == 0)
+    return replace(content, scales=scales, beyond=beyond, signed=spec.level == 0)
 
 
 def _set_up_x(
@@ -240,9 +275,6 @@ def _name_axes(axes, spec: AxesSpec, is_left: bool) -> None:
     room = size_of(axes)[1] + BELOW
     size = FONT * min(1, room / max(1, width(spec.y, FONT)))
     axes.set_ylabel(spec.y if is_left else "", fontsize=size)
-    if is_left and spec.bent and "y" in spec.log:
-        style = {"xycoords": "axes fraction", "fontsize": NOTE - 0.5, "color": GREY}
-        note(axes, SCALE, (0, 0), (-24, -38), **style)
 
 
 def _note(axes, text: str, content: Panel) -> None:
@@ -292,22 +324,39 @@ def _along(places: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float
 
 
 def y_ends(
-    values: Sequence[float], level: float | None, bent: bool, log: bool
+    marks: Sequence[Mark], level: float | None, bent: bool, log: bool
 ) -> tuple[float, float]:
-    """Ends of the y axis around all values.
+    """Ends of the y axis around all values, and around their bars as far as `_with_bars` says.
 
     They are those of a report's figure for an axis of both signs that is logarithmic.
     """
+    values = [mark.y for mark in marks]
     if bent and log:
         return limits(values, relative=True)
     if level is not None:
         values = [*values, level]
-    low, high = min(values), max(values)
+    low, high = _with_bars(values, marks, log)
     if log and low > 0:
         margin = max((high / low) ** 0.06, 1.02)
         return low / margin, high * margin
     margin = 0.06 * ((high - low) or 0.1)
     return low - margin, high + margin
+
+
+def _with_bars(values: Sequence[float], marks: Sequence[Mark], log: bool) -> tuple[float, float]:
+    """Ends of values and of their bars. Bars of two seeds can be wider than everything else, so
+    they widen the axis by at most SPREAD of the values on either side.
+    """
+    low, high = min(values), max(values)
+    ends = [low, high]
+    for mark in marks:
+        ends += [end for end in (mark.low, mark.high) if end is not None]
+        ends += mark.seeds.values()
+    if log and low > 0:
+        room = (high / low) ** SPREAD
+        return max(min(ends), low / room), min(max(ends), high * room)
+    room = SPREAD * (high - low)
+    return max(min(ends), low - room), min(max(ends), high + room)
 
 
 def _ticks(
@@ -395,12 +444,14 @@ def darken(figure) -> None:
 
 def _inverted(colour: object) -> tuple[float, ...]:
     """(red, green, blue, alpha) of a colour on a dark ground."""
-    from matplotlib.colors import to_rgba
+    from matplotlib.colors import to_hex, to_rgb, to_rgba
 
     *rgb, alpha = to_rgba(colour)
     is_grey = max(rgb) - min(rgb) < 0.05
     if is_grey:
         grey = LIGHT - 0.8 * rgb[0]
         return grey, grey, grey, alpha
-    red, green, blue = (0.75 * part + 0.25 for part in rgb)
-    return red, green, blue, alpha
+    lighter = tuple(0.75 * part + 0.25 for part in rgb)
+    if luminance(lighter) < DIM:
+        lighter = to_rgb(with_luminance(to_hex(lighter), DIM))
+    return *lighter, alpha

@@ -4,6 +4,7 @@ A new figure is one function in a file of this folder, below
 `@report_figure("curve", "heatmap", "Methods and lengths", place=2)`."""
 
 import importlib
+import inspect
 import pkgutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from posbench.report.records import ContextPoint, Score, SectionKey
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Draw = Callable[[Sequence[SectionKey], str], "Figure | None"]
+Draw = Callable[..., "Figure | None"]
 OVERALL = "overall"  # kind of the figures that are drawn once, of all points by length
 
 
@@ -27,7 +28,15 @@ class ReportFigure:
     name: str  # of its files
     title: str  # on the page
     place: int  # among the figures of its kind
-    draw: Draw  # of records and a title; gives None where a figure would show nothing
+    # of records and a title, and of `bars` if it takes them; gives None where a figure would show
+    # nothing
+    draw: Draw
+
+    def drawn(self, records: Sequence[SectionKey], title: str, bars: str) -> "Figure | None":
+        """Figure of records, with the bars of a word of `uncertainty.BARS` if it can have any."""
+        if "bars" in inspect.signature(self.draw).parameters:
+            return self.draw(records, title, bars=bars)
+        return self.draw(records, title)
 
 
 _declared: dict[str, ReportFigure] = {}

@@ -1,5 +1,6 @@
 """Parts shared by the figures: colours and sizes, the frame, axes, and the writing of files."""
 
+import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -23,8 +24,10 @@ MARKERS = ("o", "D", "s", "^", "v", "P", "X")
 INKS = ("#484848", "#1a1a1a", "#000000")  # the first is for undecided differences
 CONTRAST = 4.5  # least contrast of a text to its ground
 UNKNOWN = "#ececec"  # a cell of a map without a value
+HATCH, HATCHING = "////", "#9a9a9a"  # of a cell that was not measured, and their colour
 GREY, RULE = "#5a5a5a", "#e6e6e6"
 FONT = 8.5
+SPACING = 1.35  # height of a line of a caption, in fonts
 FEW = 6  # curves that share one panel at most
 ENOUGH = 3  # methods, from which there are a heat map and a plot of differences
 # the loss of the first positions, up to this part of the training length, is high in every model
@@ -34,6 +37,18 @@ BEND = 0.1  # nats/token at which the scale of differences becomes logarithmic
 BROKEN = 4.0  # nats/token above the floor at which a model knows nothing
 # shares of the linear red, green and blue in a luminance
 LUMINANCE = (0.2126, 0.7152, 0.0722)
+# linear red, green and blue to cones, and cube roots of cones to OKLab
+TO_CONES = (
+    (0.4122214708, 0.5363325363, 0.0514459929),
+    (0.2119034982, 0.6806995451, 0.1073969566),
+    (0.0883024619, 0.2817188376, 0.6299787005),
+)
+TO_OKLAB = (
+    (0.2104542553, 0.7936177850, -0.0040720468),
+    (1.9779984951, -2.4285922050, 0.4505937099),
+    (0.0259040371, 0.7827717662, -0.8086757660),
+)
+HALVINGS = 20  # of a range of shares, in a search
 TICKS = (0, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 4, 8, 16)
 
 FORMATS = {  # file formats, with what gives equal bytes for equal figures
@@ -94,7 +109,7 @@ class Frame:
         Its lines are as wide as the figure, or `least` characters."""
         characters = max(least, int(self.width / 3.9))
         wrapped = [part for line in lines for part in textwrap.wrap(line, characters)]
-        style = {"fontsize": 7.8, "color": GREY, "linespacing": 1.35, "va": "top"}
+        style = {"fontsize": 7.8, "color": GREY, "linespacing": SPACING, "va": "top"}
         self.figure.text(0, up / self.height, "\n".join(wrapped), **style)
 
 
@@ -177,21 +192,76 @@ def draw_cell(
     axes.text(place + 0.5, line + 0.52, text, **style)
 
 
+def draw_unmeasured(axes, place: float, line: float, border: float = 0.5) -> None:
+    """Draw a cell of a map that was not measured: hatched, so that nobody takes it for a zero."""
+    from matplotlib.patches import Rectangle
+
+    cell = (place, line), 1, 1
+    axes.add_patch(Rectangle(*cell, facecolor=UNKNOWN, edgecolor="none"))
+    axes.add_patch(
+        Rectangle(*cell, fill=False, hatch=HATCH, edgecolor=HATCHING, linewidth=0, clip_on=True)
+    )
+    axes.add_patch(Rectangle(*cell, fill=False, edgecolor="white", linewidth=border))
+
+
 def legible(ground: object, inks: Sequence[str]) -> str:
     """First ink with contrast CONTRAST (4.5 to 1, as in WCAG 2) to a ground, else the best ink.
 
     The ground is any colour of matplotlib.
     """
-    behind = _luminance(ground)
+    behind = luminance(ground)
 
     def contrast(ink: str) -> float:
-        low, high = sorted((behind, _luminance(ink)))
+        low, high = sorted((behind, luminance(ink)))
         return (high + 0.05) / (low + 0.05)
 
     return next((ink for ink in inks if contrast(ink) >= CONTRAST), max(inks, key=contrast))
 
 
-def _luminance(colour: object) -> float:
+def colour_distance(first: str, second: str) -> float:
+    """Distance of two colours in OKLab (Ottosson 2020); 0.02 is just visible.
+
+    >>> round(colour_distance("#000000", "#ffffff"), 2)
+    1.0
+    """
+    return math.dist(_oklab(first), _oklab(second))
+
+
+def _oklab(colour: str) -> tuple[float, ...]:
+    from matplotlib.colors import to_rgb
+
+    linear = [_linear(value) for value in to_rgb(colour)]
+    cones = [
+        math.cbrt(sum(weight * value for weight, value in zip(row, linear, strict=True)))
+        for row in TO_CONES
+    ]
+    return tuple(
+        sum(weight * cone for weight, cone in zip(row, cones, strict=True)) for row in TO_OKLAB
+    )
+
+
+def with_luminance(colour: str, target: float) -> str:
+    """Colour of the same hue with a relative luminance: mixed with black, or with white.
+
+    >>> with_luminance("#0072B2", 0.05)
+    '#004e79'
+    """
+    from matplotlib.colors import to_hex, to_rgb
+
+    end = 0.0 if target < luminance(colour) else 1.0
+    rgb = to_rgb(colour)
+    low, high = 0.0, 1.0  # shares of black or white
+    for _ in range(HALVINGS):
+        share = (low + high) / 2
+        mixed = tuple(part + share * (end - part) for part in rgb)
+        if (luminance(mixed) > target) == (end == 0.0):
+            low = share
+        else:
+            high = share
+    return to_hex(mixed)
+
+
+def luminance(colour: object) -> float:
     """Relative luminance of a colour, as WCAG 2 defines it."""
     from matplotlib.colors import to_rgb
 

@@ -29,7 +29,16 @@ from typing import NamedTuple
 
 from posbench.report.curves import interval
 from posbench.report.figures.accuracy import caption_lines
-from posbench.report.figures.captions import data_line, line_name, of_intervals, sentences
+from posbench.report.figures.captions import (
+    BENT,
+    LINEAR,
+    LOG,
+    data_line,
+    line_name,
+    line_of,
+    scales_line,
+    sentences,
+)
 from posbench.report.figures.lines import (
     Line,
     Mark,
@@ -50,6 +59,15 @@ from posbench.report.figures.style import (
     octaves,
     ruled,
 )
+from posbench.report.figures.uncertainty import (
+    ALONE,
+    INTERVAL,
+    NO_BARS,
+    SEED_LINES,
+    barred_mark,
+    bars_line,
+    counted,
+)
 from posbench.report.learned import LEARNED
 from posbench.report.records import CurvePoint, Score, grouped, span, two_seeds
 from posbench.report.references import Paired, Seed, compare
@@ -58,8 +76,7 @@ from posbench.statistics.clustered import student_interval
 # of MARKERS
 NAMES = ("disc", "diamond", "square", "triangle", "triangle that points down", "plus", "cross")
 FLOOR = ("", "its last tokens alone", "none")
-BARS = "Bars: 95 % t interval of the paired difference, over seeds crossed with documents."
-ASIDE = 0.2  # octaves over which marks stand side by side
+SEEDS_SHOWN = "Thin lines: the seeds of each mean."
 NARROW, LOW = 170, 260  # points: width of a panel by steps, and height of one of fine-tuning
 Record = CurvePoint | Score
 Method = tuple[str, str, str]  # encoding without what tells its trainings apart, extension, scale
@@ -109,7 +126,7 @@ class AtMultiple(NamedTuple):
 
 
 @report_figure(OVERALL, "gain", "Loss by G and training length")
-def gain(points: list[CurvePoint], title: str):
+def gain(points: list[CurvePoint], title: str, bars: str = INTERVAL):
     """Figure of the points of all sections.
 
     None if no encoding was trained in several values of a knob and read at a common multiple.
@@ -128,8 +145,7 @@ def gain(points: list[CurvePoint], title: str):
     pens = looks(cells, bases(shown), by_extension=True)
 
     def mark(x: float, point: CurvePoint) -> Mark:
-        with_bar = with_interval(x, point.difference, point.half_width)
-        return replace(with_bar, marker=shapes[knob.of(point)])
+        return barred_mark(point, x, "difference", bars, shapes[knob.of(point)])
 
     by_gain: list[Line] = []
     by_knob: list[Line] = []
@@ -157,7 +173,11 @@ def gain(points: list[CurvePoint], title: str):
             f" {knob.meaning.format(', '.join(meanings))}."
         ),
         _data_line(shown),
-        f"G: the gain from the second half of the window. Bars: {of_intervals(shown)}.",
+        line_of(
+            "G: the gain from the second half of the window.",
+            f"Scales: y {BENT}; G {LINEAR}; the x on the right {LOG}.",
+            bars_line(shown, "difference", bars),
+        ),
         *sentences(two_seeds(shown)),
     ]
     panels = [
@@ -190,7 +210,7 @@ def _data_line(points: Sequence[CurvePoint], more: str = "") -> str:
 
 
 @report_figure(OVERALL, "floors", "Loss and floor by steps of training", place=2)
-def floors(points: list[CurvePoint], title: str):
+def floors(points: list[CurvePoint], title: str, bars: str = INTERVAL):
     """Figure of the points of all sections; None unless trainings of one length differ in steps."""
     multiple, cells = at_multiple(points, STEPS)
     by_length = grouped((point for part in cells.values() for point in part), length_of)
@@ -203,8 +223,8 @@ def floors(points: list[CurvePoint], title: str):
     lines_of: dict[Method, list[Line]] = {}
     for method, of_method in grouped(shown, method_of).items():
         in_order = sorted(of_method, key=steps_of)
-        losses = [_over_seeds(point, _losses(point), point.nll) for point in in_order]
-        floor = [_over_seeds(point, _floor_losses(point), point.floor) for point in in_order]
+        losses = [_over_seeds(point, _losses(point), point.nll, bars) for point in in_order]
+        floor = [_over_seeds(point, _floor_losses(point), point.floor, bars) for point in in_order]
         lines_of[method] = [
             Line(f"at {multiple}x", losses, Pen(OKABE_ITO[0], marker=MARKERS[0])),
             Line("floor", floor, Pen(GREY, marker=MARKERS[2])),
@@ -225,24 +245,42 @@ def floors(points: list[CurvePoint], title: str):
             " tokens, and the floor: the loss with exactly that context."
         ),
         _data_line(shown),
-        "Bars: 95 % t interval over seeds.",
+        line_of(scales_line(LOG, LINEAR), _over_seeds_line(shown, bars)),
     ]
     return draw(title, in_rows(panels, 3), caption, NARROW, NARROW)
 
 
-def _losses(point: CurvePoint) -> list[float]:
-    return [seed.row["nll"] for seed in point.seeds or ()]
+def _over_seeds_line(points: Sequence[CurvePoint], bars: str) -> str:
+    """Sentence on the bars of losses and floors, which are over seeds alone."""
+    several = [point for point in points if point.n_seeds > 1]
+    if bars == NO_BARS:
+        return ""
+    if not several:
+        return f"No bars: {ALONE}."
+    if bars == SEED_LINES:
+        return SEEDS_SHOWN
+    return f"Bars: 95 % t interval over {counted('seeds', several)}."
 
 
-def _floor_losses(point: CurvePoint) -> list[float]:
-    return [seed.against_floor.base for seed in point.seeds or () if seed.against_floor]
+def _losses(point: CurvePoint) -> dict[int, float]:
+    return {seed.row["seed"]: seed.row["nll"] for seed in point.seeds or ()}
 
 
-def _over_seeds(point: CurvePoint, losses: Sequence[float], mean: float) -> Mark:
-    """Mean loss at the steps of a point, with its interval over two seeds or more."""
-    if len(losses) < 2:
+def _floor_losses(point: CurvePoint) -> dict[int, float]:
+    return {
+        seed.row["seed"]: seed.against_floor.base
+        for seed in point.seeds or ()
+        if seed.against_floor
+    }
+
+
+def _over_seeds(point: CurvePoint, losses: dict[int, float], mean: float, bars: str) -> Mark:
+    """Mean loss at the steps of a point, with its seeds, or its interval over two or more."""
+    if len(losses) < 2 or bars == NO_BARS:
         return Mark(point.behind.steps, mean)
-    value, half_width, _ = student_interval(losses)
+    if bars == SEED_LINES:
+        return Mark(point.behind.steps, mean, seeds=losses)
+    value, half_width, _ = student_interval(list(losses.values()))
     return with_interval(point.behind.steps, value, half_width)
 
 
@@ -304,7 +342,7 @@ class AtLength(NamedTuple):
 
 
 @report_figure(OVERALL, "frontier", "Loss at one length by training length", place=3)
-def frontier(points: list[CurvePoint], title: str):
+def frontier(points: list[CurvePoint], title: str, bars: str = INTERVAL):
     """Figure of the points of all sections.
 
     None unless an encoding was trained at several lengths and read at one of the same targets.
@@ -320,9 +358,11 @@ def frontier(points: list[CurvePoint], title: str):
 
     def mark(method: Method, train_len: int, point: CurvePoint) -> Mark:
         at_floor = method == FLOOR
+        if base is None and at_floor:
+            return Mark(train_len, point.floor)
         if base is None:
-            return Mark(train_len, point.floor if at_floor else point.nll)
-        return with_interval(train_len, *_minus(point, base, at_floor))
+            return barred_mark(point, train_len, "nll", bars)
+        return _minus_mark(train_len, point, base, bars, at_floor)
 
     lines = []
     for method, by_train_len in cells.items():
@@ -341,8 +381,36 @@ def frontier(points: list[CurvePoint], title: str):
     caption = [_data_line(shown, ", the same of every training")]
     if base is not None:
         heading = f"Loss at {length} tokens minus that of models trained on {length} (nats/token)"
-        caption.append(BARS)
-    return draw(title, [[Panel(heading, lines, scales, dodge=ASIDE)]], caption, wide=320)
+        of_bars = _minus_line(shown, bars)
+    else:
+        of_bars = bars_line(shown, "nll", bars)
+    caption.append(line_of(scales_line(LOG, LINEAR), of_bars))
+    return draw(title, [[Panel(heading, lines, scales)]], caption, wide=320)
+
+
+def _minus_line(points: Sequence[CurvePoint], bars: str) -> str:
+    """Sentence on the bars of differences between trainings, paired by seed."""
+    if bars == NO_BARS:
+        return ""
+    if bars == SEED_LINES:
+        return SEEDS_SHOWN
+    by_units = {}
+    for point in points:
+        unit = point.sem_unit or "document"
+        over = f"seeds x {unit}s" if point.n_seeds > 1 else unit
+        by_units.setdefault(over, []).append(point)
+    units = [counted(over, of_units) for over, of_units in by_units.items()]
+    return f"Bars: 95 % t interval of the paired difference, over {' or over '.join(units)}."
+
+
+def _minus_mark(
+    x: float, point: CurvePoint, base: CurvePoint, bars: str, at_floor: bool = False
+) -> Mark:
+    """Mark of the loss of a point, or its floor, minus that of another, with its bar."""
+    difference = _minus(point, base, at_floor)
+    if bars == SEED_LINES:
+        return Mark(x, difference.value, seeds=difference.by_seed)
+    return with_interval(x, difference.value, difference.half if bars == INTERVAL else None)
 
 
 def _trained_on(length: int, cells: dict[Method, dict[int, CurvePoint]]) -> CurvePoint | None:
@@ -356,23 +424,30 @@ def _trained_on(length: int, cells: dict[Method, dict[int, CurvePoint]]) -> Curv
     return bases[0] if len(bases) == 1 else None
 
 
-def _minus(
-    point: CurvePoint, base: CurvePoint, at_floor: bool = False
-) -> tuple[float, float | None]:
-    """(loss of a point, or its floor, minus that of another, half of the 95 % interval) on the same
-    targets.
+class Minus(NamedTuple):
+    """Difference of two losses, half of its 95 % interval or None, and {seed: its difference}."""
+
+    value: float
+    half: float | None
+    by_seed: dict[int, float]
+
+
+def _minus(point: CurvePoint, base: CurvePoint, at_floor: bool = False) -> Minus:
+    """Loss of a point, or its floor, minus that of another on the same targets.
 
     The interval is over the seeds that both have, crossed with documents; None where these sums are
     unknown."""
     bases = {seed.row["seed"]: seed for seed in base.seeds or ()}
-    pairs = []
+    pairs = {}
     for seed in point.seeds or ():
         measured = _floor_of(seed) if at_floor else seed
-        pairs.append(_paired(measured, bases.get(seed.row["seed"])))
-    if not pairs or any(pair is None or pair.sums is None for pair in pairs):
-        return (point.floor if at_floor else point.nll) - base.nll, None
-    difference, half_width, _ = interval(pairs, point.sem_unit)
-    return difference, half_width
+        number = seed.row["seed"]
+        pairs[number] = _paired(measured, bases.get(number))
+    by_seed = {number: pair.difference for number, pair in pairs.items() if pair is not None}
+    if not pairs or any(pair is None or pair.sums is None for pair in pairs.values()):
+        return Minus((point.floor if at_floor else point.nll) - base.nll, None, by_seed)
+    difference, half_width, _ = interval(list(pairs.values()), point.sem_unit)
+    return Minus(difference, half_width, by_seed)
 
 
 def _floor_of(seed: Seed) -> Seed | None:
@@ -423,16 +498,16 @@ def _cells(points: list[CurvePoint]) -> dict[Method, dict[int, CurvePoint]]:
 
 
 @report_figure("curve", "steps", "Loss by steps of fine-tuning", place=4)
-def steps(points: list[CurvePoint], title: str):
+def steps(points: list[CurvePoint], title: str, bars: str = INTERVAL):
     """Figure of a section's losses; None if no method was fine-tuned by several step counts."""
     shown = tuned([point for point in points if point.nll is not None])
     if not shown:
         return None
-    return _by_steps({"Loss": shown}, "nll", "nats/token", title, [_data_line(shown)])
+    return _by_steps({"Loss": shown}, "nll", "nats/token", title, [_data_line(shown)], bars)
 
 
 @report_figure("accuracy", "accuracy_steps", "Accuracy by steps of fine-tuning", place=4)
-def accuracy_steps(section: list[Score], title: str):
+def accuracy_steps(section: list[Score], title: str, bars: str = INTERVAL):
     """Figure of a section's accuracies, a row for each part of a task; None as `steps`."""
     scores = [score for score in section if score.depth is None]
     parts = {}  # {heading: scores}
@@ -442,13 +517,13 @@ def accuracy_steps(section: list[Score], title: str):
             parts[f"{task}: accuracy"] = several
     if not parts:
         return None
-    notes = [f"{caption_lines(section)[0]} Bars: 95 % intervals."]
+    notes = [caption_lines(section)[0]]
     if any(score.n_seeds < score.n_trained for part in parts.values() for score in part):
         notes.append(
             f"Means leave out seeds right in less than {LEARNED:g} of their answers at the longest"
             " length inside the window."
         )
-    return _by_steps(parts, "accuracy", "share of answers", title, notes)
+    return _by_steps(parts, "accuracy", "share of answers", title, notes, bars)
 
 
 def tuned(records: Sequence[Record]) -> list[Record]:
@@ -466,7 +541,12 @@ def tuned(records: Sequence[Record]) -> list[Record]:
 
 
 def _by_steps(
-    parts: dict[str, list[Record]], value: str, unit: str, title: str, notes: Sequence[str]
+    parts: dict[str, list[Record]],
+    value: str,
+    unit: str,
+    title: str,
+    notes: Sequence[str],
+    bars: str,
 ):
     """Figure with a row of panels for each part {heading: records}, of a column `value`."""
     shown = [record for part in parts.values() for record in part]
@@ -480,8 +560,8 @@ def _by_steps(
     def mark(record: Record) -> Mark:
         if relative:
             parent = before[record.behind.tuned_from]
-            return with_interval(steps_of(record), *_minus(record, parent))
-        return Mark(steps_of(record), getattr(record, value), record.low, record.high)
+            return _minus_mark(steps_of(record), record, parent, bars)
+        return barred_mark(record, steps_of(record), value, bars)
 
     def panel(heading: str, part: list[Record], length: int) -> Panel:
         pens = looks(grouped(part, method_of), bases(part), by_extension=True)
@@ -517,10 +597,15 @@ def _by_steps(
     if relative:
         sentence += (
             " Losses are in nats/token, minus that of the model before at its own length"
-            f" ({lengths[0]} tokens; dashed). {BARS}"
+            f" ({lengths[0]} tokens; dashed)."
         )
-    elif parents:
-        sentence += " Dashed line: the model before, at its own length."
+        of_bars = _minus_line(shown, bars)
+    else:
+        of_bars = bars_line(shown, value, bars)
+        if parents:
+            sentence += " Dashed line: the model before, at its own length."
+    scales = "Scales: steps logarithmic, but linear up to the first number; y linear."
+    notes = [line_of(scales, of_bars), *notes]
     return draw(title, rows, [sentence, *notes], NARROW, LOW)
 
 

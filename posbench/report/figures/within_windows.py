@@ -4,53 +4,75 @@ By context: the loss on the left, the gain of each doubling on the right. By pos
 windows: the loss on the left; on the right what each extension costs inside the training length, on
 the same tokens. A point stands in the middle of its bin of positions."""
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import NamedTuple
 
-from posbench.report.figures.captions import caption, data_line, sentences
+from posbench.report.figures.captions import (
+    LINEAR,
+    LOG,
+    caption,
+    data_line,
+    line_of,
+    scales_line,
+    sentences,
+)
 from posbench.report.figures.lines import Mark, Panel, draw, short_number, with_interval
 from posbench.report.figures.method_lines import Group, groups, lines_of, marks_of
 from posbench.report.figures.registry import report_figure
 from posbench.report.figures.style import EARLY, GREY, note, octaves
-from posbench.report.footnotes import contexts_of, interval_of_doubling
-from posbench.report.method_words import source_suffix
-from posbench.report.records import (
-    ContextPoint,
-    CurvePoint,
-    interval_units,
-    methods,
-    tick_lengths,
-    two_seeds,
+from posbench.report.figures.uncertainty import (
+    INTERVAL,
+    NO_BARS,
+    SEED_LINES,
+    barred_mark,
+    bars_line,
+    interval_of,
+    interval_words,
+    values_of_seeds,
 )
+from posbench.report.footnotes import contexts_of
+from posbench.report.method_words import source_suffix
+from posbench.report.records import ContextPoint, CurvePoint, methods, tick_lengths, two_seeds
 from posbench.report.tables import gain_cell
 
-# octaves that the intervals at one c share side by side; fewer for a steep line, which would seem
-# higher
-BESIDE, STEEP = 0.5, 0.3
 Reading = tuple[float | None, float | None]  # a value and half of its interval
 Value = Callable[[ContextPoint | CurvePoint], Reading]
-ASIDE = 0.14  # octaves over which intervals at one position stand side by side
 ROOM = 0.3  # nats/token
+TOO_WIDE = (
+    "Losses have no bars here: they differ more from text to text than from line to line, and all"
+    " lines read the same texts."
+)
 
 
 @report_figure("context", "context", "Loss by context")
-def by_context(section: list[ContextPoint], title: str):
+def by_context(section: list[ContextPoint], title: str, bars: str = INTERVAL):
     """Figure of one section of losses by context."""
     panels = []
     cut = False
-    for heading, value, beside in (
-        ("Loss (nats/token)", _loss, STEEP),
-        ("Gain from the doubling to c tokens (nats/token)", _doubling, BESIDE),
+    for heading, column, value in (
+        ("Loss (nats/token)", "nll", _loss),
+        ("Gain from the doubling to c tokens (nats/token)", "doubling", _doubling),
     ):
         points = [step for step in section if value(step)[0] is not None]
         if points:
             ends = edges([value(step) for step in points])
-            panels.append(_context_panel(heading, points, section, value, beside, ends))
+            mark = functools.partial(_context_mark, column=column, value=value, bars=bars)
+            panels.append(_context_panel(heading, points, section, mark, ends))
             cut = cut or ends.cut
-    return draw(title, [panels], _context_caption(section, cut)) if panels else None
+    return draw(title, [panels], _context_caption(section, cut, bars)) if panels else None
+
+
+def _context_mark(step: ContextPoint, column: str, value: Value, bars: str) -> Mark:
+    """Mark of a step; bars of its loss are those of the difference to the training length."""
+    loss, half = value(step)
+    if bars == SEED_LINES:
+        return Mark(step.context, loss, seeds=values_of_seeds(step, column))
+    return with_interval(step.context, loss, half if bars == INTERVAL else None)
 
 
 def _loss(step: ContextPoint) -> Reading:
@@ -65,8 +87,7 @@ def _context_panel(
     heading: str,
     points: list[ContextPoint],
     section: list[ContextPoint],
-    value: Value,
-    beside: float,
+    mark: Callable[[ContextPoint], Mark],
     ends: "Edges",
 ) -> Panel:
     train_len = section[0].train_len
@@ -88,8 +109,7 @@ def _context_panel(
         if ends.low < 0 < ends.high:
             axes.axhline(0, color="black", linewidth=0.9, zorder=1)
 
-    lines = lines_of(points, section, lambda step: with_interval(step.context, *value(step)))
-    return Panel(heading, lines, scales, dodge=beside)
+    return Panel(heading, lines_of(points, section, mark), scales)
 
 
 class Edges(NamedTuple):
@@ -110,13 +130,16 @@ def edges(values: Sequence[Reading]) -> Edges:
     return Edges(low, high, cut=min(ends) < low or max(ends) > high)
 
 
-def _context_caption(section: list[ContextPoint], cut: bool) -> list[str]:
+def _context_caption(section: list[ContextPoint], cut: bool, bars: str) -> list[str]:
     train_len = section[0].train_len
     lines = [data_line(section, contexts_of(section))]
-    bars = interval_of_doubling(section)
-    if bars:
-        line = f"Bars: {bars}; on the left of the difference to {train_len} tokens."
-        lines.append(f"{line} Bars at an edge are cut." if cut else line)
+    of_bars = bars_line(section, "doubling", bars)
+    notes = [scales_line(LOG, LINEAR), of_bars]
+    if bars == INTERVAL and interval_words(section, "doubling"):
+        notes.append(f"On the left they are those of the difference to {train_len} tokens.")
+        if cut:
+            notes.append("Bars at an edge are cut.")
+    lines.append(line_of(*notes))
     gains = []
     for (encoding, *_, source), by_context in methods(section).items():
         gains.append(f"{encoding}{source_suffix(source)} {gain_cell(by_context.get(train_len))}")
@@ -133,40 +156,58 @@ class Column:
     """Column of panels: what of these points is drawn, between which edges."""
 
     heading: str
-    value: Value
+    name: str  # of the column of a CSV
     edges: Edges
     points: list[CurvePoint]
     trained_note: bool  # else a line at zero
 
 
 @report_figure("position", "position", "Loss by position")
-def by_position(curve: list[CurvePoint], title: str):
+def by_position(curve: list[CurvePoint], title: str, bars: str = INTERVAL):
     """Figure of a section of losses by position: a row of panels for each of loss_curves."""
     ends = sorted({point.length for point in curve})
     train_len = curve[0].train_len
     # {end of a bin: its middle}
     middles = {end: math.sqrt((start + 1) * end) for start, end in itertools.pairwise([0, *ends])}
     curve = [point for point in curve if EARLY * point.length >= train_len] or curve
-    columns = [Column("loss (nats/token)", _loss_alone, _loss_edges(curve), curve, True)]
-    notes = caption(curve, relative=False)
+    loss = Column("loss (nats/token)", "nll", _loss_edges(curve), curve, True)
+    columns = [loss]
+    loss_bars = bars
+    if bars == INTERVAL and _are_too_wide(loss):
+        loss_bars = NO_BARS
+    notes = caption(curve, relative=False, scales=scales_line(LOG, LINEAR), bars=loss_bars)
+    if loss_bars != bars:
+        notes.append(TOO_WIDE)
     inside = [point for point in curve if point.change is not None and point.length <= train_len]
     if inside:
         columns.append(_change_column(inside, train_len))
-        over = interval_units(point.over for point in inside if point.change_half_width is not None)
-        bars = f" Bars: 95 % t interval, {over}; cut at an edge." if over else ""
-        notes.append(
+        right = (
             "Right: the loss of each token minus its loss without an extension, up to the training"
-            f" length.{bars}"
+            " length."
         )
+        notes.append(line_of(right, bars_line(inside, "change", bars)))
+    bars_of_columns = {column.name: bars for column in columns} | {"nll": loss_bars}
+    if any(_has_intervals(column, bars_of_columns[column.name]) for column in columns):
+        notes.append("Bars are cut at an edge.")
     rows = [
-        [_position_panel(group, column, curve, middles) for column in columns]
+        [
+            _position_panel(group, column, curve, middles, bars_of_columns[column.name])
+            for column in columns
+        ]
         for group in groups(curve)
     ]
     return draw(title, rows, notes)
 
 
-def _loss_alone(point: CurvePoint) -> Reading:
-    return point.nll, None
+def _has_intervals(column: Column, bars: str) -> bool:
+    return bars == INTERVAL and any(interval_of(point, column.name) for point in column.points)
+
+
+def _are_too_wide(column: Column) -> bool:
+    """True if most intervals are wider than half of the axis, where they would hide the lines."""
+    ends = [interval_of(point, column.name) for point in column.points]
+    widths = [high - low for low, high in filter(None, ends)]
+    return bool(widths) and median(widths) > (column.edges.high - column.edges.low) / 2
 
 
 def _change(point: CurvePoint) -> Reading:
@@ -179,11 +220,15 @@ def _change_column(points: list[CurvePoint], train_len: int) -> Column:
     if ends.high > 2 * ROOM:
         ends = ends._replace(high=ROOM)
     heading = f"minus no extension, up to {train_len}"
-    return Column(heading, _change, ends, points, trained_note=False)
+    return Column(heading, "change", ends, points, trained_note=False)
 
 
 def _position_panel(
-    group: Group, column: Column, curve: list[CurvePoint], middles: dict[int, float]
+    group: Group,
+    column: Column,
+    curve: list[CurvePoint],
+    middles: dict[int, float],
+    bars: str,
 ) -> Panel | None:
     """Panel of the points of a group and a column; None if there is no such point."""
     points = [point for point in group.points if point in column.points]
@@ -193,8 +238,7 @@ def _position_panel(
     def mark(point: CurvePoint) -> Mark | None:
         if point not in column.points:
             return None
-        value, half = column.value(point)
-        return None if value is None else with_interval(middles[point.length], value, half)
+        return barred_mark(point, middles[point.length], column.name, bars)
 
     def scales(axes) -> None:
         train_len = curve[0].train_len
@@ -223,10 +267,9 @@ def _position_panel(
         if last > column.edges.high:
             line = replace(line, name=f"{line.name} {short_number(last, signed=False)}")
         lines.append(line)
-    has_intervals = any(column.value(point)[1] for point in points)
     heading = f"{group.heading}, {column.heading}" if group.heading else column.heading
     others = [line.marks for line in marks_of(group.others, mark)]
-    return Panel(heading, lines, scales, others, dodge=ASIDE if has_intervals else 0.0)
+    return Panel(heading, lines, scales, others)
 
 
 def _loss_edges(curve: list[CurvePoint]) -> Edges:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from posbench.report.report import Report
 
 # words of a report that pools folders
-BESIDE_RUNS = ("runs", "experiment", "report_dir", "results_dir", "cache_dir")
+BESIDE_RUNS = ("runs", "experiment", "report_dir", "results_dir", "cache_dir", "bars")
 
 
 @dataclass
@@ -49,9 +49,12 @@ def report(request: Request) -> None:
 
     With runs= an experiment is its title and the name of the folder. Works from files alone: code
     named in a results folder is never executed."""
+    from posbench.report.figures.uncertainty import INTERVAL, check_bars
     from posbench.report.report import collect
     from posbench.report.write_report import write
 
+    # demo reports with the keys of run.py, which has no figures
+    bars = check_bars(request.cfgs[0].get("bars", INTERVAL))
     selection = _select(request)
     if selection.empty:
         reasons = f" ({'; '.join(selection.notes)})" if selection.notes else ""
@@ -71,7 +74,7 @@ def report(request: Request) -> None:
     print(table_text(made_report))
     cfg = request.cfgs[0]
     folder = cfg["report_dir"] or Path(cfg["results_dir"]).parent / "report" / selection.name
-    list_files(write(made_report, Path(folder)))
+    list_files(write(made_report, Path(folder), bars))
     if selection.jobs:
         for line in request.experiment.get("next", []):
             print(f"next: {as_command(line.format(run=selection.jobs[0].run.path))}")
@@ -121,11 +124,17 @@ def _results_of_jobs(request: Request, jobs: list[Job], elsewhere: str) -> Selec
         # an unnamed sweep is named by its hash: other reports stay
         name=experiment["name"] or request.cfgs[0]["log"]["group"],
         title=experiment.get("title") or experiment["name"] or "Sweep",
-        command=as_command(f"python scripts/run.py {shlex.join(sys.argv[1:])}"),
+        command=_run_command(sys.argv[1:]),
         paths=[cell.path for job in jobs for cell in job.cells if cell.path not in never],
         notes=notes,
         jobs=jobs,
     )
+
+
+def _run_command(words: list[str]) -> str:
+    """Command that makes the results of a report's words, whose figures are no matter of it."""
+    of_run = [word for word in words if not word.startswith("bars=")]
+    return as_command(f"python scripts/run.py {shlex.join(of_run)}")
 
 
 def _named_results(cfg: dict) -> Selection:

@@ -1,0 +1,197 @@
+"""Bars of figures: the interval of what is drawn, or its seeds, and the words that say which.
+
+Columns are those of records: nll, difference, change and accuracy of a curve; nll, difference and
+doubling by context; accuracy of tasks."""
+
+from collections.abc import Iterable, Sequence
+
+from posbench.common.errors import ConfigError, did_you_mean
+from posbench.report.figures.lines import Mark
+from posbench.report.records import (
+    SEEDS,
+    SEEDS_ALIKE,
+    CurvePoint,
+    Score,
+    SectionKey,
+    grouped,
+    span,
+)
+
+INTERVAL = "interval"
+SEED_LINES = "seeds"
+NO_BARS = "none"
+# {word for bars: what is drawn}
+BARS = {
+    INTERVAL: "95 % intervals, over seeds and documents where the loss of every target is known",
+    SEED_LINES: "a thin line for each seed behind the mean",
+    NO_BARS: "nothing",
+}
+HALVES = {  # {column: half of its interval}
+    "nll": "nll_half_width",
+    "difference": "half_width",
+    "change": "change_half_width",
+    "accuracy": "accuracy_half_width",
+    "doubling": "doubling_half_width",
+}
+UNPAIRED = ("nll", "accuracy")
+NAMES = {"nll": "the loss", "accuracy": "the accuracy"}
+WAY_OUT = (
+    "one seed, and the loss of each target is not in these files: give the folders of runs, which"
+    " have it, or train more seeds (seed=0,1,2)"
+)
+ONE_UNIT = "one seed on one {}: train more seeds (seed=0,1,2), or evaluate more texts"
+ALONE = "one seed: train more (seed=0,1,2), or choose bars=interval"
+PAIRED = (
+    "Lines share their texts, so their paired difference, as compare.py gives it, is known better"
+    " than their bars say."
+)
+
+
+def check_bars(word: str) -> str:
+    """The word for bars. Raises ConfigError for one that is not in BARS."""
+    if word not in BARS:
+        raise ConfigError(
+            f"bars={word} is unknown{did_you_mean(str(word), BARS)}: choose from {', '.join(BARS)}."
+        )
+    return word
+
+
+def interval_of(record: SectionKey, column: str) -> tuple[float, float] | None:
+    """Both ends of the 95 % interval of a column of a record; None if it is not known.
+
+    That of a loss from somebody else's CSV is the one that the file states."""
+    if isinstance(record, Score):
+        return record.low, record.high
+    stated = _stated(record, column)
+    if stated is not None:
+        return stated
+    value = getattr(record, column)
+    half = getattr(record, HALVES[column], None)
+    if value is None or half is None:
+        return None
+    return value - half, value + half
+
+
+def _stated(record: SectionKey, column: str) -> tuple[float, float] | None:
+    """Interval that somebody else's CSV states for a loss, or for a loss minus its floor."""
+    low = getattr(record, "low", None)
+    high = getattr(record, "high", None)
+    if low is None or high is None:
+        return None
+    if column == "nll":
+        return low, high
+    if column == "difference" and record.floor is not None:
+        return low - record.floor, high - record.floor
+    return None
+
+
+def values_of_seeds(record: SectionKey, column: str) -> dict[object, float]:
+    """{seed: value of a column} of a mean over several seeds; {} for one seed, or where they are
+    not known.
+    """
+    by_seed = record.by_seed or {}
+    values = by_seed.get(column) or ()
+    seeds = by_seed.get(SEEDS) or ()
+    if len(seeds) < 2 or len(values) != len(seeds):
+        return {}
+    known = zip(seeds, values, strict=True)
+    return {seed: value for seed, value in known if value is not None}
+
+
+def barred_mark(
+    record: SectionKey, x: float, column: str, bars: str = INTERVAL, marker: str | None = None
+) -> Mark | None:
+    """Mark of a column of a record with its bar or its seeds; None for no value."""
+    value = getattr(record, column)
+    if value is None:
+        return None
+    if bars == SEED_LINES:
+        return Mark(x, value, marker=marker, seeds=values_of_seeds(record, column))
+    ends = interval_of(record, column) if bars == INTERVAL else None
+    low, high = ends or (None, None)
+    return Mark(x, value, low, high, marker)
+
+
+def bars_line(records: Iterable[SectionKey], column: str, bars: str = INTERVAL) -> str:
+    """Sentence on the bars of a column of records, with the numbers of seeds and documents.
+
+    Such as "Bars: 95 % t interval of the paired difference, over 3 to 5 seeds crossed with 291
+    documents."; "" for bars that nobody asked for."""
+    records = [record for record in records if getattr(record, column) is not None]
+    if bars == NO_BARS or not records:
+        return ""
+    if bars == SEED_LINES:
+        return _seeds_line(records, column)
+    barred = [record for record in records if interval_of(record, column)]
+    bare = [record for record in records if not interval_of(record, column)]
+    if not barred:
+        return f"No bars: {_reason(bare)}."
+    line = f"Bars: {interval_words(barred, column)}."
+    if bare:
+        line += f" Without a bar: {_reason(bare)}."
+    unpaired = column in UNPAIRED and any("document" in _over(record, column) for record in barred)
+    return f"{line} {PAIRED}" if unpaired else line
+
+
+def _seeds_line(records: Sequence[SectionKey], column: str) -> str:
+    several = [record for record in records if values_of_seeds(record, column)]
+    if not several:
+        return f"No lines of seeds: {ALONE}."
+    counts = span(len(values_of_seeds(record, column)) for record in several)
+    return f"Thin lines: the {counts} seeds of each mean."
+
+
+def _reason(records: Sequence[SectionKey]) -> str:
+    """Reason why no interval of records is known, with the way out."""
+    others = sorted({record.source for record in records if getattr(record, "foreign", False)})
+    if len(others) and all(getattr(record, "foreign", False) for record in records):
+        return f"{' and '.join(filter(None, others)) or 'the file'} states none"
+    units = {(record.n_units, record.sem_unit) for record in records if hasattr(record, "sem_unit")}
+    for n_units, unit in units:
+        if n_units == 1:
+            return ONE_UNIT.format(unit)
+    return WAY_OUT
+
+
+def interval_words(records: Iterable[SectionKey], column: str) -> str:
+    """Words on the intervals of a column, with their units and numbers; "" without any.
+
+    Such as "95 % t interval of the loss, over 203 documents (one seed)"."""
+    barred = [record for record in records if interval_of(record, column)]
+    measured = [record for record in barred if not getattr(record, "foreign", False)]
+    foreign = [record for record in barred if getattr(record, "foreign", False)]
+    parts = []
+    if measured:
+        by_units = grouped(measured, lambda record: _over(record, column))
+        units = [counted(over, by_units[over]) for over in sorted(by_units)]
+        what = NAMES.get(column, "the paired difference")
+        kind = "95 % interval" if isinstance(measured[0], Score) else "95 % t interval"
+        parts.append(f"{kind} of {what}, over {' or over '.join(units)}")
+    if foreign:
+        sources = sorted({record.source or "the file" for record in foreign})
+        parts.append(f"as {' and '.join(sources)} states them")
+    return "; ".join(parts)
+
+
+def _over(record: SectionKey, column: str) -> str:
+    """Units of the interval of a column."""
+    if isinstance(record, CurvePoint) and column in UNPAIRED:
+        return record.nll_over or ""
+    return record.over or ""
+
+
+def counted(over: str, records: Sequence[SectionKey]) -> str:
+    """Units of intervals with their numbers.
+
+    "seeds x documents" gives "3 to 5 seeds crossed with 291 documents"."""
+    seeds = f"{span(record.n_seeds for record in records)} seeds"
+    is_task = isinstance(records[0], Score)
+    n_units = [record.n_texts if is_task else record.n_units for record in records]
+    units = span(n_units) if None not in n_units else ""
+    if over == "seeds":
+        return f"{seeds} alone"
+    if over.startswith("seeds x "):
+        return f"{seeds} crossed with {units} {over.removeprefix('seeds x ')}"
+    if over == SEEDS_ALIKE:
+        return f"{units} examples (seeds alike)"
+    return f"{units} {over}s (one seed)"
