@@ -101,9 +101,11 @@ def comparisons(reports: Mapping[str, Report], request: Request) -> list[Compari
     """
     sections = lines_of(reports)
     if not sections:
+        by_position = any(report.sections for report in reports.values())
+        others = "; posbench explore compares losses by position" if by_position else ""
         raise ConfigError(
-            "There is nothing to compare: these results hold no losses by length and no answers to"
-            " tasks."
+            "There is nothing to compare, since these results hold no losses by length and no"
+            f" answers to tasks: evaluate at several lengths{others}."
         )
     chosen = _chosen(sections, request)
     result = []
@@ -341,7 +343,10 @@ def by_columns(comparisons: Iterable[Comparison], column: str) -> list[list[Comp
                 break
         else:
             groups.append([comparison])
-    return groups
+    return [
+        sorted(group, key=lambda comparison: getattr(comparison.section, column))
+        for group in groups
+    ]
 
 
 def _without(section: SectionName, columns: Sequence[str]) -> dict:

@@ -76,7 +76,7 @@ def p_text(p: float) -> str:
 
 def section_words(section: SectionName) -> str:
     """Such as "pysource, trained at 64 tokens, fixed_targets"."""
-    task = f", {section.task}" if section.task else ""
+    task = f", {section.task}" if section.task not in (None, section.data) else ""
     return f"{section.data}{task}, trained at {section.train_len:,} tokens, {section.protocol}"
 
 
@@ -99,7 +99,7 @@ def table_by(comparisons: Sequence[Comparison], column: str, scale: Scale) -> Ta
     for name in dict.fromkeys(names):
         rows.append([name, *(_cell(of_column.get(name), scale) for of_column in cells)])
     one_multiple = len({comparison.multiple for comparison in columns}) == 1
-    headings = [_heading(comparison, column, one_multiple) for comparison in columns]
+    headings = [heading(comparison, column, not one_multiple) for comparison in columns]
     reference = references[0] if len(references) == 1 else "the best of each column"
     title = [f"{scale.words} {'over' if scale.is_ratio else 'minus'} that of {reference}"]
     title.append("its own value in brackets")
@@ -108,7 +108,7 @@ def table_by(comparisons: Sequence[Comparison], column: str, scale: Scale) -> Ta
         title.append(section_words(section))
     else:
         title.append(section.data if column == "train_len" else f"trained at {section.train_len:,}")
-        title += [section.task] if section.task else []
+        title += [section.task] if section.task not in (None, section.data) else []
         title.append(section.protocol)
         if one_multiple:
             title.append(f"at {columns[0].multiple:g}x")
@@ -119,13 +119,13 @@ def _key(comparison: Comparison, column: str) -> int | str:
     return comparison.length if column == "length" else getattr(comparison.section, column)
 
 
-def _heading(comparison: Comparison, column: str, one_multiple: bool) -> str:
-    """Heading of a column: "8x (512)" of a length; the multiple beside others where they differ."""
+def heading(comparison: Comparison, column: str, with_multiple: bool = False) -> str:
+    """Heading of a column: "8x (512)" of a length, "128" or "128 at 8x" of a training length."""
     if column == "length":
         return f"{comparison.multiple:g}x ({comparison.length:,})"
     key = _key(comparison, column)
     text = f"{key:,}" if isinstance(key, int) else key
-    return text if one_multiple else f"{text} at {comparison.multiple:g}x"
+    return f"{text} at {comparison.multiple:g}x" if with_multiple else text
 
 
 def table_each(comparisons: Sequence[Comparison], scale: Scale) -> Table:

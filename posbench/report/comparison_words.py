@@ -1,7 +1,7 @@
 """Sentences on comparisons. The command, the API and the explore page fill the same TEXTS."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from posbench.report.comparison import (
@@ -411,8 +411,3 @@ def _absent_lines(comparison: Comparison) -> list[str]:
     if not comparison.absent:
         return []
     return [TEXTS["absent"].format(lines=listed(comparison.absent))]
-
-
-def distinct(lines: Iterable[str]) -> list[str]:
-    """Lines, each once."""
-    return list(dict.fromkeys(lines))

@@ -48,6 +48,7 @@ SCRIPTS = (
     "crossed.js",
     "explore_points.js",
     "explore_compare.js",
+    "explore_bars.js",
     "explore_choice.js",
     "explore_figure.js",
     "explore_page.js",
@@ -57,8 +58,8 @@ WIDTH = 1.6  # of a line, the unit of DASHES
 SUMS_BYTES = 6_000_000
 MOST_POINTS = 20_000  # that a browser draws without a wait
 VALUES = (
-    "n_seeds", "n_targets", "n_units", "over", "nll", "bpb", "accuracy", "floor", "difference",
-    "half_width", "change", "change_half_width", "low", "high",
+    "n_seeds", "n_targets", "n_units", "n_texts", "over", "nll", "bpb", "accuracy", "floor",
+    "difference", "half_width", "change", "change_half_width", "low", "high",
 )  # fmt: skip
 BYTES = 5  # of a document in each sum: a float32 of losses, and a count of right answers
 FOLDER = re.compile(r"(?<![^\s=\[,'\"])/[^\s,\]'\"]+")  # an absolute path in a command

@@ -81,7 +81,7 @@ def test_the_page_of_headline_fits_in_three_megabytes_and_asks_for_nothing(headl
     policy, scripts = re.search(r'Policy" content="(.*?)"', page)[1], re.findall(r"<script>", page)
     assert (
         policy.startswith("default-src 'none'")
-        and policy.count("'sha256-") == len(scripts) == 9
+        and policy.count("'sha256-") == len(scripts) == 10
         and "eval" not in policy
     )
     own = page.replace((TEMPLATES / "vendor" / "d3.min.js").read_text(), "").replace(
@@ -264,7 +264,7 @@ def test_what_a_results_folder_says_is_data(tmp_path):
         row.update(encoding=EVIL, data=EVIL, commit=EVIL, scale_attention="=1+1")
     path.write_text(json.dumps(text))
     page = explore_page(EVIL, {EVIL: collect([path], EVIL, "x")})
-    assert EVIL not in page and "<img" not in page and page.count("<script") == 10
+    assert EVIL not in page and "<img" not in page and page.count("<script") == 11
     data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.S)[1])
     assert (
         data["lines"][0]["encoding"] == EVIL

@@ -97,6 +97,7 @@ def test_each_choice_changes_the_figure_and_the_address(page):
         # fmt: skip
         ("xscale", "linear"),
         ("yscale", "linear"),
+        ("bars", "none"),
         ("panel", ""),
         ("best", "encoding"),
         ("theme", "dark"),
@@ -114,6 +115,7 @@ def test_each_choice_changes_the_figure_and_the_address(page):
         "x": "multiple",
         "xscale": "linear",
         "yscale": "linear",
+        "bars": "none",
         "panel": "",
         "best": "encoding",
         "theme": "dark",
@@ -179,17 +181,56 @@ def test_ticks_are_lengths_and_round_values(page):
         assert "0" in ticks("y") and len(shown) > 4 and shown == sorted({*shown})
 
 
-def test_intervals_switch_off(page):
-    assert page.run("document.querySelectorAll('#plot [aria-label=rule] line').length") > 40
+def test_bars_are_intervals_seeds_or_none_and_the_figure_says_which(page):
+    bars = "document.querySelectorAll('#plot [aria-label=rule] line').length"
+    page.choose("y", "ppl")
+    page.choose("filter", "encoding=rope")
     with_intervals = text(page, "#table")
-    page.click("#intervals")
-    assert (
-        "[" in with_intervals
-        and "[" not in text(page, "#table")
-        and state(page) == {"intervals": ""}
+    assert page.run(bars) > 30 and "[" in with_intervals
+    assert text(page, "#scales").startswith(
+        "Scales: both logarithmic. Bars: 95 % t interval of the loss, over 203 documents (one"
+        " seed). Lines share their texts"
     )
-    page.click("label[for=intervals]")
-    assert state(page) == {} and text(page, "#table") == with_intervals
+    page.choose("bars", "seeds")
+    assert "No lines of seeds: one seed" in text(page, "#scales")
+    page.choose("bars", "none")
+    assert text(page, "#scales") == "Scales: both logarithmic."
+    assert "[" not in text(page, "#table") and state(page)["bars"] == "none"
+    page.choose("bars", "interval")
+    assert text(page, "#table") == with_intervals
+    page.choose("y", "difference")
+    assert "y linear to 0.1, logarithmic beyond. Bars: 95 % t interval of the paired" in text(
+        page, "#scales"
+    )
+
+
+def test_a_link_of_an_earlier_version_has_no_bars(page, made):
+    page.open("about:blank")
+    page.open(f"{made[0]}#intervals=")
+    assert page.run("state.bars") == "none"
+    page.events = []
+    page.open(made[0])
+
+
+def test_single_seeds_are_thin_lines_of_their_values(browser, tmp_path):
+    report = collect([], "Seeds", "x", evidence=[REPORTED / "headline"])
+    (tmp_path / "page.html").write_text(explore_page("Seeds", {"": report}), encoding="utf-8")
+    browser.open(f"file://{tmp_path}/page.html#bars=seeds&y=nll&filter=encoding%3Dfox+-log_n")
+    assert "Thin lines: the 3 seeds of each mean." in text(browser, "#scales")
+    drawn_lines = "document.querySelectorAll('#plot .seeds path, #plot .seeds line').length"
+    assert browser.run(drawn_lines) >= 3
+    fox = next(
+        point
+        for point in report.sections[0]
+        if (point.encoding, point.extension, point.length) == ("fox", "none", 512)
+        and point.scale_attention == "none"
+    )
+    script = """
+    seedLines(chosen().on.find(one => one.line.extension === "none"), "nll")
+      .map(one => one.points.find(at => at.x === 512).v)"""
+    assert sorted(browser.run(script)) == pytest.approx(
+        sorted(seed.row["nll"] for seed in fox.seeds), abs=1e-6
+    )
 
 
 def test_a_point_says_what_it_is(page):

@@ -4,7 +4,7 @@ const MULTIPLE = "multiple of the training length";
 const PANELS = {encoding: "encoding", extension: "extension", data: "data", train_len: "training length", task: "task", source: "source",
   setting: "setting", scale_attention: "scale of attention", tuned_from: "parent"};
 const CHOICES = {y: Object.keys(UNITS), x: ["length", "multiple"], xscale: ["log", "linear"], yscale: ["auto", "log", "linear"],
-  panel: ["", ...Object.keys(PANELS)], best: ["", ...Object.keys(PANELS)], intervals: ["", "1"], theme: ["", "light", "dark"],
+  panel: ["", ...Object.keys(PANELS)], best: ["", ...Object.keys(PANELS)], bars: Object.keys(BARS), theme: ["", "light", "dark"],
   p: ["holm", "none"]};
 const MOST = {panels: 24, lines: 300, columns: 12, nats: 1000, tables: 6, each: 30};
 const TERM = /(-?)(?:(\w+)(>=|<=|!=|=|>|<|:))?("[^"]*"|\S+)/g;
@@ -19,10 +19,12 @@ function usual(kind) {
   const many = lines.filter(line => line.kind === kind).length > 8;
   const panel = many ? ["task", "encoding", "train_len", "extension"].find(name => several(name, kind)) ?? "" : "";
   const empty = {best: "", filter: "", off: "", a: "", b: "", at: "", p: "holm", theme: ""};
-  return {kind, y, x: "length", xscale: "log", yscale: "auto", panel, intervals: "1", ...empty};
+  return {kind, y, x: "length", xscale: "log", yscale: "auto", panel, bars: "interval", ...empty};
 }
 function readState() {
-  const typed = Object.fromEntries(new URLSearchParams(location.hash.slice(1))), kind = there.includes(typed.kind) ? typed.kind : there[0];
+  const typed = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
+  if (typed.intervals === "") typed.bars ??= "none"; // links of earlier versions
+  const kind = there.includes(typed.kind) ? typed.kind : there[0];
   const fits = ([name, value]) => name in usual(kind) && (!CHOICES[name] || CHOICES[name].includes(value));
   state = {...usual(kind), ...Object.fromEntries(Object.entries(typed).filter(fits)), kind};
 }

@@ -22,16 +22,38 @@ function ticksOf(values, most) {
   return kept.filter((_, i) => (kept.length - 1 - i) % Math.ceil(kept.length / most) === 0);
 }
 
-function domain(drawn, scale) { // of the values, and of their intervals as far as these leave the values readable
+function domain(drawn, scale) { // of the values, and of their bars as far as these leave the values readable
   const all = drawn.flatMap(one => one.points), values = all.map(at => at.v), low = Math.min(...values), high = Math.max(...values);
-  const ends = state.intervals ? all.filter(both).flatMap(at => [at.low, at.high]) : [], span = high - low || Math.abs(low) || 1;
+  const ends = barEnds(drawn), span = high - low || Math.abs(low) || 1;
   const least = Math.max(Math.min(low, ...ends), low - 0.35 * span), most = Math.min(Math.max(high, ...ends), high + 0.35 * span);
   return scale === "log" ? [Math.max(least, low / 2) * 0.98, most * 1.02] : [least - 0.03 * span, most + 0.03 * span];
+}
+function barEnds(drawn) { // of the intervals, or values of single seeds
+  if (state.bars === "seeds") return drawn.flatMap(one => seedLines(one, state.y)).flatMap(one => one.points.map(at => at.v));
+  return state.bars === "interval" ? drawn.flatMap(one => one.points).filter(both).flatMap(at => [at.low, at.high]) : [];
 }
 
 function scaleOfY() {
   if (state.yscale === "linear" || state.yscale === "auto" && !(state.y in SIGNED) && state.y !== "ppl") return "linear";
   return state.y in SIGNED ? "symlog" : "log";
+}
+
+const scaleOfX = on => state.xscale === "log" && on.every(one => one.points.every(at => at.x > 0)) ? "log" : "linear";
+
+// Marks of a line: its bars or seeds, the line itself and its dots. `place`: the columns of x and of the panel.
+function lineMarks({line, points: own}, data, place, [low, high], night) {
+  const stroke = colour(line, night), dash = palette.dashes[line.look.dash];
+  const ends = {y1: at => Math.max(low, at.low), y2: at => Math.min(high, at.high)};
+  const bars = state.bars === "interval" ? data.filter(hasBar) : [];
+  const thin = {stroke, strokeWidth: 0.7, strokeOpacity: 0.5, clip: true};
+  const ofSeeds = state.bars === "seeds" ? seedLines({line, points: data}, state.y) : [];
+  return [
+    Plot.ruleX(bars, {...place, ...ends, stroke, strokeOpacity: 0.55, strokeWidth: 1.2, clip: true}),
+    ...ofSeeds.map(one => Plot.line(one.points.map(at => ({...data[0], ...at})), {...place, y: "v", ...thin, className: "seeds"})),
+    Plot.line(data, {...place, y: "v", stroke, strokeDasharray: dash, strokeWidth: 1.6, ariaLabel: () => line.name}),
+    Plot.dot(data, {...place, y: "v", fill: stroke, symbol: SYMBOLS[line.look.dash], r: own.length > 40 ? 1.5 : 3, className: "dots",
+      ariaLabel: at => String(at.point.index)}),
+  ];
 }
 
 function draw({on, panels}, width, night, said = []) { // the svg, null where nothing is left
@@ -51,24 +73,16 @@ function draw({on, panels}, width, night, said = []) { // the svg, null where no
   marks.push(Plot.ruleX(within, {x: "x", ...across, stroke: "currentColor", strokeOpacity: 0.35, strokeDasharray: "2,3"}));
   const all = [];
   for (const {line, points: own} of drawn) {
-    const data = own.map(at => ({...at, ...placed(line)})), stroke = colour(line, night), place = {x: "x", ...across};
+    const data = own.map(at => ({...at, ...placed(line)}));
     all.push(...data);
-    const dashed = {strokeDasharray: palette.dashes[line.look.dash], strokeWidth: 1.6};
-    const ends = {y1: at => Math.max(low, at.low), y2: at => Math.min(high, at.high)};
-    const bars = state.intervals ? data.filter(at => both(at) && at.low < at.high) : [];
-    marks.push(
-      Plot.ruleX(bars, {...place, ...ends, stroke, strokeOpacity: 0.55, strokeWidth: 1.2, clip: true}),
-      Plot.line(data, {...place, y: "v", stroke, ...dashed, ariaLabel: () => line.name}),
-      Plot.dot(data, {...place, y: "v", fill: stroke, symbol: SYMBOLS[line.look.dash], r: own.length > 40 ? 1.5 : 3, className: "dots",
-        ariaLabel: at => String(at.point.index)}),
-    );
+    marks.push(...lineMarks({line, points: own}, data, {x: "x", ...across}, [low, high], night));
   }
   marks.push(Plot.tip(all, Plot.pointer({x: "x", y: "v", ...across, title: at => told(at.point).join("\n")})));
   if (panels.length > 1) {
     const heads = panels.map((text, i) => ({text: fitting(text, width / columns / 8.6), ...cell(i)}));
     marks.push(Plot.text(heads, {...across, text: "text", frameAnchor: "top", dy: -14, fontWeight: 600}));
   }
-  const xlog = state.xscale === "log" && xs[0] > 0, around = xlog ? [xs[0] / 2, xs[0] * 2] : [xs[0] - 1, xs[0] + 1];
+  const xlog = scaleOfX(drawn) === "log", around = xlog ? [xs[0] / 2, xs[0] * 2] : [xs[0] - 1, xs[0] + 1];
   const fine = TICKS.filter(tick => !(high - low > 0.5 && [0.02, 0.05].includes(tick) || high - low > 4 && tick === 0.2));
   const ticks = sorted(fine.flatMap(tick => [0 - tick, tick])).filter(tick => low <= tick && tick <= high);
   const named = {labelAnchor: "center", labelArrow: "none", grid: true};
@@ -92,7 +106,7 @@ function told(point) {
   const at = measured(point, state.y), known = point.entries.size ? [...point.entries.keys()] : point.line.seeds;
   const listed = `seed${known.length > 1 ? "s" : ""} ${sorted(known).join(", ")}`;
   const seeds = known.length === point.n_seeds ? listed : counted(point.n_seeds, "seed", "seeds");
-  const interval = both(at) ? ` [95 %: ${number(at.low)} to ${number(at.high)}${point.over ? `, over ${point.over}` : ""}]` : "";
+  const interval = both(at) ? ` [95 %: ${number(at.low)} to ${number(at.high)}${unitsOf(point, state.y) ? `, over ${unitsOf(point, state.y)}` : ""}]` : "";
   return [point.line.name, `${whole(point.x)} ${AXES[state.kind]}`, `${UNITS[state.y]}: ${number(at.v)}${interval}`, seeds];
 }
 function commandOf(point) { // that of the line, for this point alone

@@ -27,7 +27,7 @@ function legend(found, night) {
 }
 
 function table(head, rows, caption) {
-  const row = ([first, ...rest]) => make("tr", {}, make("th", {scope: "row"}, first), ...rest.map(text => make("td", {class: "n"}, text)));
+  const row = ([first, ...rest]) => make("tr", {}, make("th", {scope: "row"}, first), ...rest.map(text => make("td", {class: text === "-" ? "n unmeasured" : "n"}, text)));
   const heads = make("tr", {}, ...head.map((text, i) => make("th", {scope: "col", class: i ? "n" : ""}, text)));
   return make("table", {}, make("caption", {}, caption), make("thead", {}, heads), make("tbody", {}, ...rows.map(row)));
 }
@@ -36,11 +36,16 @@ function columnsOf(values, said) {
   if (kept.length < values.length) said.push(`The table has ${kept.length} of ${values.length} places; the CSV has all.`);
   return kept;
 }
+function commonPlaces(on) { // those of more than half of the lines, or else all
+  const counts = d3.rollup(on.flatMap(one => one.points.map(at => at.x)), own => own.length, x => x), places = sorted(counts.keys());
+  const common = places.filter(x => 2 * counts.get(x) > on.length);
+  return places.length > MOST.columns && common.length ? common : places;
+}
 function below(found) {
-  const text = at => at ? number(at.v) + (state.intervals && both(at) ? ` [${number(at.low)}, ${number(at.high)}]` : "") : "-";
-  const columns = columnsOf(sorted(found.on.flatMap(one => one.points.map(at => at.x))), found.said);
+  const text = at => at ? number(at.v) + (state.bars === "interval" && both(at) ? ` [${number(at.low)}, ${number(at.high)}]` : "") : "-";
+  const columns = columnsOf(commonPlaces(found.on), found.said);
   const rows = found.on.map(({line, points: own}) => [line.name, ...columns.map(x => text(own.find(at => at.x === x)))]);
-  const known = state.intervals ? ", with 95 % intervals where they are known" : "";
+  const known = state.bars === "interval" ? ", with 95 % intervals where they are known" : "";
   part("table").replaceChildren(table(["line", ...columns.map(whole)], rows, `${UNITS[state.y]}${known}, by ${axisOfX()}`));
 }
 
@@ -89,7 +94,7 @@ function whyNothing(sections, against) {
   return "Nothing can be compared: at no place two lines have this value.";
 }
 
-const sectionText = ({line}) => [line.data, line.task, line.train_len && `trained at ${whole(line.train_len)} tokens`, line.protocol]
+const sectionText = ({line}) => [line.data, line.task !== line.data && line.task, line.train_len && `trained at ${whole(line.train_len)} tokens`, line.protocol]
   .filter(Boolean).join(", ");
 const placeWords = ({line, point}) => line.kind === "position" || line.kind === "context"
   ? whole(point.x) : `${general(point.x / line.train_len)}x (${whole(point.x)} tokens)`;
@@ -163,13 +168,23 @@ function save(name, blob) {
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
+function wrapped(text, letters) { // lines of at most so many letters
+  const lines = [""];
+  for (const word of text.split(" ")) {
+    if (lines.at(-1).length + word.length > letters) lines.push("");
+    lines.push(`${lines.pop()} ${word}`.trim());
+  }
+  return lines;
+}
 function picture() { // {text, width, height} of the figure with its legend, in light colours; null where nothing is drawn
   const found = chosen(), width = Math.max(420, part("figure").clientWidth), top = 34;
   looks(found.every);
   const svg = draw(found, width, false);
   if (!svg) return null;
   const wide = 50 + 7 * Math.max(...found.on.map(one => one.line.name.length)), across = Math.max(1, Math.floor(width / wide));
-  const high = top + Number(svg.getAttribute("height")), height = high + 24 + 18 * Math.ceil(found.on.length / across);
+  const high = top + Number(svg.getAttribute("height")), below = high + 24 + 18 * Math.ceil(found.on.length / across);
+  const text = wrapped(figureText(found.on), width / 6.2), height = below + 16 * text.length;
+  const notes = text.map((line, i) => make("svg:text", {x: 12, y: below + 6 + 16 * i, "font-size": 11, fill: "#555"}, line));
   const keys = found.on.map(({line}, i) => {
     const place = `translate(${12 + i % across * wide},${high + 18 + 18 * Math.floor(i / across)})`;
     const sample = make("svg:path", {d: "M0,-4H26", ...stroke(line, false)});
@@ -178,7 +193,7 @@ function picture() { // {text, width, height} of the figure with its legend, in 
   svg.setAttribute("y", top);
   const head = make("svg:text", {x: 12, y: 22, "font-size": 15, "font-weight": 600}, content.title);
   const drawing = make("svg:svg", {width, height, viewBox: `0 0 ${width} ${height}`, "font-family": "system-ui, sans-serif", fill: "#222"},
-    make("svg:title", {}, content.title), make("svg:rect", {width, height, fill: "#fff"}), head, svg, ...keys);
+    make("svg:title", {}, content.title), make("svg:rect", {width, height, fill: "#fff"}), head, svg, ...keys, ...notes);
   return {text: new XMLSerializer().serializeToString(drawing), width, height};
 }
 function saveBitmap() {
@@ -221,8 +236,8 @@ function controls() {
   options("panel", {"": "one panel", ...differing});
   const bests = Object.entries(differing).map(([name, text]) => [name, `the best of each ${text}`]);
   options("best", {"": "all lines", ...Object.fromEntries(bests)});
+  options("bars", BARS);
   for (const id of ["xscale", "yscale", "theme"]) part(id).value = state[id];
-  part("intervals").checked = Boolean(state.intervals);
   if (document.activeElement !== part("filter")) part("filter").value = state.filter;
 }
 function render() {
@@ -235,6 +250,7 @@ function render() {
   svg?.setAttribute("role", "img");
   svg?.setAttribute("aria-label", `${UNITS[state.y]} of ${counted(found.on.length, "line", "lines")}: numbers are in the table below`);
   part("plot").replaceChildren(...(svg ? [svg] : []));
+  part("scales").textContent = svg ? figureText(found.on) : "";
   const dots = [...part("plot").querySelectorAll(".dots [aria-label]")];
   spots = dots.map(element => ({element, point: points[Number(element.getAttribute("aria-label"))]}));
   for (const {element, point} of spots) element.setAttribute("aria-label", told(point).join("; "));
@@ -247,9 +263,8 @@ function render() {
 
 function listen() {
   const on = (id, kind, does) => part(id).addEventListener(kind, does);
-  for (const id of ["kind", "y", "x", "xscale", "yscale", "panel", "best", "theme", "a", "b", "at", "p"])
+  for (const id of ["kind", "y", "x", "xscale", "yscale", "bars", "panel", "best", "theme", "a", "b", "at", "p"])
     on(id, "change", event => change({[id]: event.target.value}));
-  on("intervals", "change", event => change({intervals: event.target.checked ? "1" : ""}));
   on("filter", "input", event => change({filter: event.target.value}));
   on("controls", "submit", event => event.preventDefault());
   on("all", "click", () => change({off: ""}));

@@ -44,17 +44,22 @@ function totalsOf(entry, name) {
   return {set, totals: Float64Array.from(totals[name].subarray(first, first + sums.sets[set].length))};
 }
 const minus = (values, base) => values.map((value, i) => value - base[i]);
-// Estimate of a point's mean over its seeds, null where sums of one are not known.
+// Estimate of a point's mean over its seeds: of sums over documents, else of several seeds; null where neither is known.
 function alone(point, name) {
   const column = `of_${name}`;
-  if (point[column] === undefined) {
-    const entries = [...point.entries.values()].map(([own]) => own);
-    const known = entries.length && entries.every(entry => entry >= 0) ? entries.map(entry => totalsOf(entry, name)) : [];
-    const [first] = known, together = first && known.every(one => one.set === first.set);
-    const terms = together && [{weight: 1, counts: sums.sets[first.set], strata: sums.strata[first.set], totals: known.map(one => one.totals)}];
-    point[column] = together ? crossed.estimate(terms) : null;
-  }
+  if (point[column] === undefined) point[column] = ofSums(point, name) ?? ofSeeds(point, name);
   return point[column];
+}
+function ofSums(point, name) {
+  const entries = [...point.entries.values()].map(([own]) => own);
+  if (!entries.length || entries.some(entry => entry < 0)) return null;
+  const known = entries.map(entry => totalsOf(entry, name)), [{set}] = known;
+  if (known.some(one => one.set !== set)) return null;
+  return crossed.estimate([{weight: 1, counts: sums.sets[set], strata: sums.strata[set], totals: known.map(one => one.totals)}]);
+}
+function ofSeeds(point, name) {
+  const measure = name === "correct" ? "accuracy" : "loss", values = [...point.entries.keys()].map(seed => valueOf(point, seed, measure));
+  return values.length > 1 && values.every(value => value !== null) ? crossed.ofValues(values) : null;
 }
 const into = (point, y) => y === "ppl" ? Math.exp : y === "bpb" ? value => value * point.bpb / point.nll : value => value;
 

@@ -20,6 +20,7 @@ from posbench.report.comparison_request import (
 )
 from posbench.report.comparison_tables import (
     check_unit,
+    heading,
     ranking_table,
     ranking_title,
     rows_of,
@@ -31,7 +32,6 @@ from posbench.report.comparison_words import (
     NATS,
     UNITS,
     Scale,
-    distinct,
     how_compared,
     result,
 )
@@ -100,7 +100,8 @@ def compare_words(words: list[str]) -> None:
 
 
 def _is_result(word: str) -> bool:
-    is_experiment = (CONFIGS / "experiment" / f"{word}.yaml").is_file()
+    """True for a path, a glob or an experiment; "none" is an encoding."""
+    is_experiment = word != "none" and (CONFIGS / "experiment" / f"{word}.yaml").is_file()
     return Path(word).exists() or (COMMITTED / word).is_dir() or is_experiment or "*" in word
 
 
@@ -143,12 +144,27 @@ def _blocks(made: list[Comparison], request: Request, unit: str) -> list[Block]:
         groups = by_columns(made, request.by)
     for group in groups:
         scale = Scale(unit, group[0].measure)
-        how = distinct(line for comparison in group for line in how_compared(comparison))
+        how = _how_by(group, request.by)
         results = [result(comparison, scale) for comparison in group]
         if request.by == "length":
             results = results[-1:]
         blocks.append(Block(table_by(group, request.by, scale), results, how))
     return blocks
+
+
+def _how_by(group: Sequence[Comparison], column: str) -> list[str]:
+    """Lines on all columns of a table, then those on some, with the columns in front."""
+    headings: dict[str, list[str]] = {}  # {line: columns}
+    for comparison in group:
+        for line in how_compared(comparison):
+            headings.setdefault(line, []).append(heading(comparison, column))
+    shared = [line for line, columns in headings.items() if len(columns) == len(group)]
+    others = [
+        f"{', '.join(columns)}: {line}"
+        for line, columns in headings.items()
+        if len(columns) < len(group)
+    ]
+    return shared + others
 
 
 def _place(comparison: Comparison) -> tuple:
