@@ -50,7 +50,7 @@ QUESTIONS = [  # question, page, heading, words of the answer
     (
         "Can I use my own checkpoint?",
         "README.md",
-        "## Your own model, your own text",
+        "## Your own model",
         "model=hf; model.path",
     ),
     (
