@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 
+from posbench.common.quantities import clock
+
 TERMINAL_SECONDS = 0.2  # minimum between two updates of the line
 PLAIN_SECONDS = 5.0  # at least this long between two plain lines,
 PLAIN_SHARE = 0.1  # and at least this share of the work
@@ -134,9 +136,9 @@ class Progress(AbstractContextManager):
             parts.append(f"{name} {_figure_text(value)}")
         seconds_left = self.remaining()
         if last:
-            parts.append(f"took {_duration(now - self.began)}")
+            parts.append(f"took {clock(now - self.began)}")
         elif seconds_left is not None:
-            parts.append(f"{_duration(seconds_left)} left")
+            parts.append(f"{clock(seconds_left)} left")
         return "  ".join(parts)
 
 
@@ -160,14 +162,3 @@ def _figure_text(value: object) -> str:
     if not isinstance(value, float):
         return str(value)
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-
-
-def _duration(seconds: float) -> str:
-    """Duration in two units, such as 1h05m, 3m00s or 7s."""
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours}h{minutes:02d}m"
-    if minutes:
-        return f"{minutes}m{seconds:02d}s"
-    return f"{seconds}s"

@@ -4,9 +4,9 @@ setting_lines.py has those on trainings and arguments, gain_lines.py those on G.
 
 from collections.abc import Iterable, Sequence
 
+from posbench.common.quantities import plural
 from posbench.evaluation.registry import find_protocol
 from posbench.report.learned import LEARNED
-from posbench.report.method_words import plural
 from posbench.report.records import (
     SEEDS_ALIKE,
     ContextPoint,

@@ -25,15 +25,6 @@ def source_suffix(source: str | None) -> str:
     return f" ({source})" if source else ""
 
 
-def plural(count: int, noun: str) -> str:
-    """Count and noun.
-
-    >>> plural(1, "seed"), plural(3, "seed")
-    ('1 seed', '3 seeds')
-    """
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
 def short_value(value: object) -> str:
     """Value of an argument in a label; a method by its name, a long list by its ends and hash.
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from posbench.report.method_words import plural
+from posbench.common.quantities import plural
 from posbench.report.records import Record, Score, by_task, methods
 
 MARK = re.compile(r" \[(?:seeds? [^\]]*|\d+ seeds?)\]")  # as `Seeds.mark` writes it

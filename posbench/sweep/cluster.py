@@ -18,6 +18,7 @@ from posbench.common.errors import RunError
 from posbench.common.files import read_json, write_json
 from posbench.common.machine import check_jobs, cores
 from posbench.common.outcome import Outcome
+from posbench.common.quantities import plural
 from posbench.common.signals import PATIENT
 from posbench.position.instantiate import DECLARED
 from posbench.sweep.cluster_executor import make_executor
@@ -84,7 +85,7 @@ class Queue:
             tasks.append(Submitted(job, spec, handle.job_id, log, handle))
             write_json(_beside(spec, "task"), {"id": handle.job_id, "log": str(log)})
         if self.slurm:
-            number = f"{len(jobs)} trainings" if len(jobs) > 1 else "1 training"
+            number = plural(len(jobs), "training")
             _say(f"{number} submitted to SLURM as job {_ids(tasks)}, logs in {self.folder}")
         return tasks
 

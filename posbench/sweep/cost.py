@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import read_json
 from posbench.common.machine import cores
+from posbench.common.quantities import duration_words
 from posbench.config.identity import method_name
 from posbench.config.schema import EvaluateConfig, JobConfig, typed
 from posbench.data.sources import TASK
@@ -422,21 +423,3 @@ def disk_bytes(fresh: list[Job], missing: Missing) -> int:
 
 def _in_tokens(tokens: int) -> str:
     return f"{tokens / 1e6:.1f} M" if tokens >= 1e5 else f"{tokens:,}"
-
-
-def duration_words(seconds: float) -> str:
-    """A length of time in the unit that suits it.
-
-    >>> [duration_words(seconds) for seconds in (80, 600, 7200, 1e6, 1e9)]
-    ['80 s', '10 min', '2.0 h', '12 days', '32 years']
-    """
-    hours = seconds / 3600
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if hours < 1.5:
-        return f"{seconds / 60:.0f} min"
-    if hours < 48:
-        return f"{hours:.1f} h"
-    if hours < 24 * 730:
-        return f"{hours / 24:.0f} days"
-    return f"{hours / 24 / 365:.0f} years"

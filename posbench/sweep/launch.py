@@ -14,6 +14,7 @@ from pathlib import Path
 from posbench.common.errors import ConfigError
 from posbench.common.files import FULL
 from posbench.common.outcome import Outcome, error_of
+from posbench.common.quantities import plural
 from posbench.results.evaluation import Evaluation, load_evaluation
 from posbench.sweep.child_processes import check_resources, run_jobs
 from posbench.sweep.cluster import Queue, run_on
@@ -76,8 +77,7 @@ def measure_methods(
     job, cells = plan_methods(raw, requests)
     missing = sum(len(cell.missing()) for cell in job.cells)
     if missing:
-        noun = "evaluation" if missing == 1 else "evaluations"
-        print(f"{title}: {missing} {noun} to make", file=sys.stderr, flush=True)
+        print(f"{title}: {plural(missing, 'evaluation')} to make", file=sys.stderr, flush=True)
     launch_one(job, launcher, command)
     return {methods: load_evaluation(cell.path) for methods, cell in cells.items()}
 

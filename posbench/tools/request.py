@@ -4,6 +4,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from posbench.common.errors import ConfigError
+from posbench.common.quantities import plural
 from posbench.config.compose import Request
 from posbench.config.schema import EvaluateConfig
 from posbench.data import prepare
@@ -69,11 +70,7 @@ def windows_to_read(job: Job, evaluate: EvaluateConfig) -> TextToRead:
         ) from error
     n_windows = len(windows.last_N)
     n_documents = len(set(windows.document_N.tolist()))
-    size = f"{evaluate.max_length:,} tokens ({_counted(evaluate.targets, 'target')} each)"
-    place = f"{_counted(n_documents, f'{evaluate.split} document')} of {corpus.name}"
-    in_words = f"{_counted(n_windows, 'window')} of {size} in {place}"
+    size = f"{evaluate.max_length:,} tokens ({plural(evaluate.targets, 'target')} each)"
+    place = f"{plural(n_documents, f'{evaluate.split} document')} of {corpus.name}"
+    in_words = f"{plural(n_windows, 'window')} of {size} in {place}"
     return TextToRead(corpus, n_windows, in_words)
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

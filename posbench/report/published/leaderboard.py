@@ -13,7 +13,8 @@ from string import Template
 from typing import NamedTuple
 
 from posbench.common.defuse import markdown, printable
-from posbench.report.method_words import parts_joined, plural
+from posbench.common.quantities import plural
+from posbench.report.method_words import parts_joined
 from posbench.report.published.readme_numbers import csv_lines
 from posbench.report.records import CurvePoint, grouped, methods, read_points, sections
 from posbench.report.table_formats import markdown_row

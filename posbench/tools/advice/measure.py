@@ -7,9 +7,10 @@ from functools import cached_property
 from typing import NamedTuple
 
 from posbench.common.errors import ConfigError
+from posbench.common.quantities import duration_words, plural
 from posbench.config.identity import NO_EXTENSION, NO_SCALE
 from posbench.evaluation.protocol import ReadVolume
-from posbench.sweep.cost import Timing, duration_words, model_size
+from posbench.sweep.cost import Timing, model_size
 from posbench.sweep.jobs import Job
 from posbench.sweep.launch import measure_methods
 from posbench.tools.advice.decide import WITHOUT_SETTING, Losses, ranked
@@ -143,8 +144,7 @@ class Measurements:
             (CUT_TEXT, sorted({*plan.short, plan.probe, plan.target})),
             *((option, [plan.probe]) for option in probed),
         ]
-        unit = "method" if len(families) == 1 else "methods"
-        title = f"comparing {len(families)} {unit} at {plan.probe:,} tokens"
+        title = f"comparing {plural(len(families), 'method')} at {plan.probe:,} tokens"
         self.measure("validation", at_lengths, title)
         if not any(option.name in self.options for option in probed):
             reasons = "; ".join(f"{name}: {reason}" for name, reason in self.left_out.items())

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from posbench.common.layout import aligned, wrapped
+from posbench.common.quantities import plural
 from posbench.report.figures.lines import Line, Mark, Panel, draw
 from posbench.report.figures.palette import Pen
 from posbench.report.figures.style import (
@@ -89,8 +90,7 @@ def introduction(content: dict) -> list[str]:
 
 def _size_in_words(size: dict) -> str:
     """Such as "12 documents (1,024 targets)"."""
-    unit = "document" if size["documents"] == 1 else "documents"
-    return f"{size['documents']} {unit} ({size['targets']:,} targets)"
+    return f"{plural(size['documents'], 'document')} ({size['targets']:,} targets)"
 
 
 def option_table(content: dict) -> str:

@@ -1,5 +1,6 @@
 """An anatomy in words: lines for the terminal, and notes below its picture."""
 
+from posbench.common.quantities import plural
 from posbench.position.default_beta import PUBLISHED
 
 PROPERTIES = {
@@ -118,6 +119,4 @@ def _layer_in_words(layer: dict, with_name: bool) -> str:
         text += f"; a sink of logit {logits}"
     if not with_name:
         return text
-    count = len(layer["numbers"])
-    plural = "s" if count > 1 else ""
-    return f"{count} layer{plural} of {layer['name']}: {text}"
+    return f"{plural(len(layer['numbers']), 'layer')} of {layer['name']}: {text}"

@@ -12,6 +12,7 @@ from posbench.common.errors import ConfigError
 from posbench.common.files import write_atomic, write_json
 from posbench.common.layout import aligned
 from posbench.common.progress import Progress
+from posbench.common.quantities import plural
 from posbench.config.defaults import LONG, resolve
 from posbench.config.schema import JobConfig
 from posbench.data.corpus import Corpus
@@ -256,7 +257,7 @@ def windows_read(diagnostics: dict) -> str:
     of 4 documents (pysource, val split)".
     """
     text = diagnostics["arms"][0]["measured"][0]
-    documents = "1 document" if text["documents"] == 1 else f"{text['documents']} documents"
+    documents = plural(text["documents"], "document")
     return (
         f"the last {diagnostics['queries']} queries of {text['windows']} windows of {documents}"
         f" ({diagnostics['data']}, {diagnostics['split']} split)"

@@ -12,6 +12,7 @@ import numpy as np
 
 from posbench.common.defuse import printable
 from posbench.common.errors import ConfigError
+from posbench.common.quantities import plural
 from posbench.report.figures.style import FONT, GREY, OKABE_ITO, Frame, ruled
 from posbench.tools.explanation.facts import FACTS, Finding
 from posbench.tools.explanation.frequencies import Rope, frequencies, plain
@@ -104,7 +105,7 @@ class Explanation:
         of every tool.
         """
         setting = self.setting
-        layers = _counted(sum(len(kind.layers) for kind in setting.kinds), "layer")
+        layers = plural(sum(len(kind.layers) for kind in setting.kinds), "layer")
         head = f"{setting.name} ({setting.family}, {layers}) as {READERS[self.reader]} reads it"
         blocks = [head, *(_block(kind, self) for kind in setting.kinds), _reach(self)]
         if self.findings:
@@ -135,10 +136,6 @@ class Explanation:
             "findings": [asdict(finding) for finding in self.findings],
             "words": [asdict(words) for words in self.words],
         }
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _wrapped(text: str, indent: str = "") -> str:
@@ -209,7 +206,7 @@ def columns(marks: str) -> str:
 def _block(kind: LayerKind, explanation: Explanation) -> str:
     """Lines about one kind of layers: its pairs, their turns, the scaling, the factor on logits."""
     window = f"sees the last {kind.window:,} tokens" if kind.window else "no window"
-    head = f"{kind.name}, {_counted(len(kind.layers), 'layer')}, {window}"
+    head = f"{kind.name}, {plural(len(kind.layers), 'layer')}, {window}"
     rope = kind.rope
     if rope is None:
         return head if kind.name.endswith("no RoPE") else f"{head}, no RoPE"

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from posbench.common.errors import ConfigError, RunError, did_you_mean
+from posbench.common.quantities import plural
 from posbench.config.command_line import options
 from posbench.config.names import CONFIGS, as_command
-from posbench.report.method_words import plural
 from posbench.results.search import find_results, is_evidence, shortest_endings
 
 if TYPE_CHECKING:

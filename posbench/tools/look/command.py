@@ -18,6 +18,7 @@ import numpy as np
 
 from posbench.common.errors import ConfigError
 from posbench.common.files import read_json, sha256_json, write_json
+from posbench.common.quantities import duration_words, plural
 from posbench.common.wheel_file import wheel_file
 from posbench.config.compose import Request
 from posbench.config.defaults import LONG
@@ -26,7 +27,7 @@ from posbench.config.names import group_yamls
 from posbench.data import prepare
 from posbench.evaluation.protocol import ReadVolume
 from posbench.results.evaluation import load_evaluation
-from posbench.sweep.cost import Timing, duration_words
+from posbench.sweep.cost import Timing
 from posbench.sweep.dry_run import check_devices
 from posbench.sweep.jobs import Job, plan_jobs
 from posbench.sweep.launch import launch_one
@@ -243,8 +244,8 @@ class FirstLook:
 
     def described(self, look: Look) -> list[str]:
         """Lines on what is read, how long it takes, and why not more."""
-        unit = "text" if look.texts == 1 else "texts"
-        texts = f"{look.texts} {unit} of {look.length:,} tokens of {self.job.config.data['name']}"
+        texts = plural(look.texts, "text")
+        texts += f" of {look.length:,} tokens of {self.job.config.data['name']}"
         methods = ", ".join(["as it is", *look.methods[1:]])
         lines = [f"{self.name}, trained to {self.train_len:,} tokens: {texts}, {methods}"]
         lines += self._limits(look)

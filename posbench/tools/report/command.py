@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from posbench.common.defuse import printable
 from posbench.common.errors import ConfigError
+from posbench.common.quantities import plural
 from posbench.config.command_line import list_files
 from posbench.config.compose import Request, check_effect
 from posbench.config.names import as_command
-from posbench.report.method_words import plural
 from posbench.results.search import Found, find_results, inside, short_path
 from posbench.runs.directory import Run
 from posbench.sweep.jobs import Job, plan_existing

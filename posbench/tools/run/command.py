@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from posbench.common.errors import ConfigError, RunError
+from posbench.common.quantities import plural
 from posbench.config.compose import Request
 from posbench.config.names import INSTALLED
-from posbench.report.method_words import plural
 from posbench.sweep.child_processes import check_resources
 from posbench.sweep.jobs import Job, Result, plan_jobs
 from posbench.sweep.launch import launch

@@ -8,13 +8,11 @@ from datetime import timedelta
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from rich.filesize import pick_unit_and_suffix
-
 from posbench.common.defuse import printable
 from posbench.common.errors import ConfigError
 from posbench.common.files import write_json
+from posbench.common.quantities import age, plural, size_words
 from posbench.config.command_line import options
-from posbench.report.method_words import plural
 from posbench.results.inventory import STATES, Entry, list_runs
 
 HEAD = ("run", "encoding", "seed", "steps", "val. loss", "evals", "size", "age", "state")
@@ -96,8 +94,8 @@ def _cells(entry: Entry) -> tuple[str, ...]:
         str(entry.steps) if entry.total is None else f"{entry.steps}/{entry.total}",
         "-" if entry.loss is None else f"{entry.loss:.3f}",
         str(entry.evaluations),
-        _size(entry.size),
-        _age(entry.age),
+        size_words(entry.size),
+        age(entry.age),
         entry.state_in_words,
     )
 
@@ -119,30 +117,8 @@ def _summary(entries: list[Entry]) -> str:
     counts = Counter(entry.state for entry in entries)
     states = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
     by_state = f" ({states})" if states else ""
-    size = _size(sum(entry.size for entry in entries))
+    size = size_words(sum(entry.size for entry in entries))
     return f"{plural(len(entries), 'run')}{by_state}, {size}"
-
-
-def _size(n: int) -> str:
-    """Bytes in units of 1024, as of dry=true.
-
-    >>> _size(1536), _size(12)
-    ('1.5 KiB', '12 bytes')
-    """
-    unit, name = pick_unit_and_suffix(n, ["bytes", "KiB", "MiB", "GiB", "TiB"], 1024)
-    return f"{n} {name}" if unit == 1 else f"{n / unit:.1f} {name}"
-
-
-def _age(seconds: float) -> str:
-    """A duration in its largest unit.
-
-    >>> _age(40), _age(7300)
-    ('40s', '2h')
-    """
-    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds >= length:
-            return f"{seconds / length:.0f}{unit}"
-    return f"{seconds:.0f}s"
 
 
 def _gc(folder: Path, entries: list[Entry], chosen: dict) -> None:
@@ -168,8 +144,8 @@ def _gc(folder: Path, entries: list[Entry], chosen: dict) -> None:
             reason += f" (kept: {waste.not_deleted})"
         else:
             freed += waste.size
-        print(printable(f"{_size(waste.size):>11}  {waste.path}  {reason}"))
-    parts = [f"{_size(freed)} {'freed' if delete else 'could go'}"]
+        print(printable(f"{size_words(waste.size):>11}  {waste.path}  {reason}"))
+    parts = [f"{size_words(freed)} {'freed' if delete else 'could go'}"]
     running = sum(entry.state == "running" for entry in entries)
     if running:
         parts.append(f"{plural(running, 'run')} at work left alone")
