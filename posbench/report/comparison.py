@@ -38,7 +38,7 @@ NO_SHARED_SEED = "they share no seed"
 OTHER_TARGETS = "they scored different targets"
 NO_BASE = "the loss that is subtracted was not measured on the same targets"
 ONE_SEED = "one seed, without sums over documents"
-ONE_DOCUMENT = "one document"
+ONE_DOCUMENT = "a single document or example, also in a stratum"
 # columns of a record for a line whose seeds are unknown
 COLUMNS = {LOSS: "nll", RISE: "difference", CHANGE: "change", ACCURACY: "accuracy"}
 

@@ -27,8 +27,17 @@ from posbench.common.files import finite
 from posbench.report.comparison import MEASURES, gate_of, seeds_of
 from posbench.report.comparison import VALUES as VALUE_OF
 from posbench.report.comparison_words import words
-from posbench.report.figures.palette import BLACK, encoding_look, extension_look, foreign_pens
-from posbench.report.figures.style import DASHES, FOREIGN, OKABE_ITO
+from posbench.report.figures.captions import BENT, LINEAR, LOG
+from posbench.report.figures.palette import (
+    APART,
+    BLACK,
+    encoding_look,
+    extension_look,
+    foreign_pens,
+    shades,
+)
+from posbench.report.figures.style import DASHES, FOREIGN, OKABE_ITO, colour_distance
+from posbench.report.figures.uncertainty import ALONE, NAMES, ONE_UNIT, PAIRED, WAY_OUT
 from posbench.report.html_page import Sources
 from posbench.report.html_parts import template
 from posbench.report.published.reproduction import command
@@ -59,8 +68,13 @@ SUMS_BYTES = 6_000_000
 MOST_POINTS = 20_000  # that a browser draws without a wait
 VALUES = (
     "n_seeds", "n_targets", "n_units", "n_texts", "over", "nll", "bpb", "accuracy", "floor",
-    "difference", "half_width", "change", "change_half_width", "low", "high",
+    "difference", "half_width", "change", "change_half_width", "low", "high", "nll_half_width",
+    "accuracy_half_width", "nll_over",
 )  # fmt: skip
+BAR_WORDS = {  # of the line below the figure, as below those of posbench plot
+    "log": LOG, "linear": LINEAR, "symlog": BENT, "names": NAMES, "paired": PAIRED,
+    "way_out": WAY_OUT, "one_unit": ONE_UNIT, "alone": ALONE,
+}  # fmt: skip
 BYTES = 5  # of a document in each sum: a float32 of losses, and a count of right answers
 FOLDER = re.compile(r"(?<![^\s=\[,'\"])/[^\s,\]'\"]+")  # an absolute path in a command
 KINDS = {
@@ -79,7 +93,12 @@ def explore_page(title: str, reports: Mapping[str, Report], notes: Sequence[str]
     title = str(printable(title))
     shown = finite(content(title, reports, notes))
     dashes = ["none" if dash == "-" else _dash_array(dash[1]) for dash in DASHES]
-    shown["palette"] = {"colours": OKABE_ITO + FOREIGN, "black": BLACK, "dashes": dashes}
+    shown["palette"] = {
+        "colours": OKABE_ITO + FOREIGN,
+        "black": BLACK,
+        "dashes": dashes,
+        "shades": [_shades(colour) for colour in range(len(OKABE_ITO))],
+    }
     data = json.dumps(shown, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
     libraries = [
         f"/*\n{_text(f'vendor/{name}.LICENSE')}*/\n{_text(f'vendor/{name}.min.js')}"
@@ -94,6 +113,21 @@ def explore_page(title: str, reports: Mapping[str, Report], notes: Sequence[str]
     return template("explore.html").render(
         title=title, data=Markup(data), scripts=scripts, trainings=trainings
     )
+
+
+def _shades(colour: int) -> list[dict]:
+    """Shades of a colour by its number, the colour first, each with the colours too near to it."""
+    return [
+        {
+            "colour": shade,
+            "near": [
+                other
+                for other, of_other in enumerate(OKABE_ITO)
+                if other != colour and colour_distance(shade, of_other) < APART
+            ],
+        }
+        for shade in shades(colour)
+    ]
 
 
 def _dash_array(lengths: Sequence[float]) -> str:
@@ -267,7 +301,7 @@ def content(title: str, reports: Mapping[str, Report], notes: Sequence[str] = ()
         "title": title,
         "notes": notes + table.notes(),
         "kinds": KINDS,
-        "words": words(),
+        "words": words() | {"bars": BAR_WORDS},
         "lines": lines,
         "points": dict(table.columns),
         "sums": table.sums.packed(),

@@ -14,6 +14,8 @@ from posbench.report.comparison import ONLY_MEANS
 from posbench.report.comparison_request import Request, comparisons
 from posbench.report.comparison_words import MARKS, Scale, how_compared, result
 from posbench.report.explore import explore_page
+from posbench.report.figures.palette import BLUE, shades
+from posbench.report.figures.style import OKABE_ITO
 from posbench.report.report import collect
 
 REPORTED = CONFIGS.parent / "results" / "reported"
@@ -202,6 +204,18 @@ def test_bars_are_intervals_seeds_or_none_and_the_figure_says_which(page):
     assert "y linear to 0.1, logarithmic beyond. Bars: 95 % t interval of the paired" in text(
         page, "#scales"
     )
+
+
+def test_lines_of_one_encoding_have_shades_of_its_colour(page):
+    page.choose("panel", "")
+    page.choose("filter", "-log_n")
+    strokes = page.run(
+        "[...document.querySelectorAll('#legend button')].map(one =>"
+        " [one.textContent.trim(), one.querySelector('path').getAttribute('stroke')])"
+    )
+    rope = [stroke for name, stroke in strokes if name.startswith("rope")]
+    assert len(rope) == len(set(rope)) == 5 and rope[0] == OKABE_ITO[BLUE]
+    assert set(rope) <= set(shades(BLUE))
 
 
 def test_a_link_of_an_earlier_version_has_no_bars(page, made):

@@ -39,7 +39,7 @@ globalThis.document = {getElementById: () => ({textContent: JSON.stringify(asked
 (0, eval)(asked.script + `
 globalThis.answer = ({members, y, against, each, correction}) => {
   const of = members.map(([number, x, name]) => {
-    lines[number].name = name;
+    lines[number].method = name;
     return {line: lines[number], point: lines[number].points.find(point => point.x === x)};
   });
   const reference = against === null ? null : of[against].line;
@@ -49,7 +49,7 @@ globalThis.answer = ({members, y, against, each, correction}) => {
     : [compareMembers(of, measure, reference, correction)];
   return made.filter(Boolean).map(comparison => ({
     rows: comparison.rows.map(row => ({
-      line: row.line.name, value: row.mean, verdict: row.verdict,
+      line: row.line.method, value: row.mean, verdict: row.verdict,
       p: row.p ?? null, p_corrected: row.pCorrected ?? null,
       difference: row.difference?.value ?? null, half: row.difference?.half ?? null,
       documents: row.difference?.documents ?? 0, seeds: row.seeds ?? [], reason: row.reason ?? "",

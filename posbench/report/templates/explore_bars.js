@@ -1,12 +1,8 @@
 // Bars of the figure: 95 % intervals, single seeds, or none; and the sentences below it on its scales and bars, in the words of
 // posbench/report/figures/uncertainty.py.
 const BARS = {interval: "95 % intervals", seeds: "single seeds", none: "none"};
-const SCALES = {log: "logarithmic", linear: "linear", symlog: "linear to 0.1, logarithmic beyond"};
-const UNPAIRED = ["nll", "ppl", "bpb", "accuracy"]; // y whose bars are as wide as documents differ from one another
-const PAIRED = "Lines share their texts, so their paired difference, in the comparison below, is known better than their bars say.";
-const ONE_SEED = "one seed, and the loss of each target is not in these files: give the folders of runs, which have it, or train more seeds "
-  + "(seed=0,1,2)";
-const ALONE = "one seed: train more (seed=0,1,2), or choose 95 % intervals";
+const BAR_WORDS = content.words.bars;
+const UNPAIRED = {nll: "nll", ppl: "nll", bpb: "nll", accuracy: "accuracy"}; // y whose bars are as wide as documents differ from one another
 
 const hasBar = at => both(at) && at.low < at.high;
 const span = values => { // such as "3 to 5"
@@ -28,7 +24,8 @@ function seedValue(point, seed, y) {
 
 // Units of a point's interval, such as "seeds x documents" or, of one seed, "document"; "" where they are not known.
 function unitsOf(point, y) {
-  if (!UNPAIRED.includes(y) || point.line.kind === "task") return point.over ?? "";
+  if (!UNPAIRED[y] || point.line.kind === "task") return point.over ?? "";
+  if (point.nll_over) return point.nll_over;
   const estimate = alone(point, y === "accuracy" ? "correct" : "nll"), unit = point.sem_unit ?? "document";
   if (!estimate) return "";
   if (!estimate.documents) return "seeds";
@@ -51,23 +48,26 @@ function barsText(on, y, bars) { // the sentences on the bars of what is drawn
   said.push(`Bars: ${intervalWords(barred.map(({point}) => point), y)}.`);
   if (bare.length) said.push(`Without a bar: ${withoutBar(bare)}.`);
   const overDocuments = barred.some(({point}) => unitsOf(point, y).includes("document"));
-  return UNPAIRED.includes(y) && overDocuments ? [...said, PAIRED] : said;
+  return UNPAIRED[y] && overDocuments ? [...said, BAR_WORDS.paired] : said;
 }
 function seedsText(on, y) {
   const counts = on.map(one => seedLines(one, y).length).filter(Boolean);
-  return counts.length ? `Thin lines: the ${span(counts)} seeds of each mean.` : `No lines of seeds: ${ALONE}.`;
+  return counts.length ? `Thin lines: the ${span(counts)} seeds of each mean.` : `No lines of seeds: ${BAR_WORDS.alone}.`;
 }
 function withoutBar(bare) {
   const foreign = new Set(bare.filter(({point}) => !point.entries.size).map(({point}) => point.line.source ?? "the file"));
   const stated = foreign.size ? [`${[...foreign].join(" and ")} states none`] : [];
-  return [...stated, ...(bare.some(({point}) => point.entries.size) ? [ONE_SEED] : [])].join("; ");
+  const own = bare.map(({point}) => point).filter(point => point.entries.size), single = own.find(point => point.n_units === 1);
+  if (single) return [...stated, fillPython(BAR_WORDS.one_unit, single.sem_unit)].join("; ");
+  return [...stated, ...(own.length ? [BAR_WORDS.way_out] : [])].join("; ");
 }
+const fillPython = (text, word) => text.replace("{}", word);
 function intervalWords(barred, y) {
   const measured = barred.filter(point => point.entries.size), foreign = barred.filter(point => !point.entries.size), parts = [];
   if (measured.length) {
     const byUnits = d3.group(measured.filter(point => unitsOf(point, y)), point => unitsOf(point, y));
     const units = d3.sort(byUnits.keys()).map(name => countedUnits(name, byUnits.get(name)));
-    const what = !UNPAIRED.includes(y) ? "the paired difference" : y === "accuracy" ? "the accuracy" : "the loss";
+    const what = BAR_WORDS.names[UNPAIRED[y]] ?? "the paired difference";
     const interval = measured[0].line.kind === "task" ? "95 % interval" : "95 % t interval";
     parts.push(`${interval} of ${what}${units.length ? `, over ${units.join(" or over ")}` : ""}`);
   }
@@ -76,7 +76,7 @@ function intervalWords(barred, y) {
 }
 
 function scalesText(x, y) {
-  return x === y ? `Scales: both ${SCALES[x]}.` : `Scales: x ${SCALES[x]}; y ${SCALES[y]}.`;
+  return x === y ? `Scales: both ${BAR_WORDS[x]}.` : `Scales: x ${BAR_WORDS[x]}; y ${BAR_WORDS[y]}.`;
 }
 function figureText(on) { // what stands below the figure, on the page and in its files
   if (!on.length) return "";

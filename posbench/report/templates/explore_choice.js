@@ -80,7 +80,7 @@ function chosen() { // {every: lines with their points {point, x, v, low, high},
   if (unknown.length) said.push(`The filter names no column of this page: ${unknown.join(", ")}. There are ${COLUMNS.join(", ")}.`);
   let absurd = 0, every = [];
   for (const line of lines.filter(one => one.kind === state.kind)) {
-    const kept = line.points.filter(keeps), sane = kept.filter(point => !(Math.abs(point.nll) > MOST.nats));
+    const kept = line.points.filter(keeps), sane = kept.filter(point => state.y === "accuracy" || !(Math.abs(point.nll) > MOST.nats));
     absurd += kept.length - sane.length;
     const own = sane.map(point => ({point, x: placeOf(point), ...measured(point, state.y)})).filter(at => Number.isFinite(at.v));
     if (own.length) every.push({line, points: own.sort((a, b) => a.x - b.x)});
@@ -116,6 +116,19 @@ function looks(every) { // as in posbench/report/figures/palette.py: no two line
       const dash = turned.find(one => !taken.has(`${colour} ${one}`)) ?? line.dash;
       taken.add(`${colour} ${dash}`);
       line.look = {colour, dash};
+    }
+    tint(inside);
+  }
+}
+function tint(inside) { // lines of one colour get shades of it, without those that could be taken for the colour of another line
+  const byColour = d3.group(inside, line => line.look.colour);
+  for (const [colour, family] of byColour) {
+    const all = palette.shades[colour] ?? [{colour: palette.colours[colour], near: []}];
+    const clear = all.filter(shade => !shade.near.some(other => byColour.has(other)));
+    const dashes = sorted(family.map(line => line.look.dash)), free = clear.length >= dashes.length ? clear : all;
+    for (const line of family) {
+      const place = dashes.indexOf(line.look.dash) % free.length;
+      Object.assign(line.look, {tint: free[place].colour, isShade: place > 0});
     }
   }
 }

@@ -77,7 +77,7 @@ function compareMembers(members, measure, against, correction) {
   const corrected = rows.filter(row => row.p !== undefined).length;
   correct(rows, correction);
   for (const row of rows) row.verdict = verdictOf(row, sign, reference, against);
-  const absent = members.filter(({line}) => !ranked.some(member => member.line === line)).map(({line}) => line.name);
+  const absent = members.filter(({line}) => !ranked.some(member => member.line === line)).map(({line}) => line.method);
   return {rows, reference: rows.find(row => row.line === reference.line), isBest: !against, common, corrected, absent, measure, correction};
 }
 function commonSeeds(pointsOfLines) {
@@ -154,7 +154,7 @@ function listed(names) {
   if (names.length > MOST_NAMED) shown.push(fill(TEXTS.more, {count: names.length - MOST_NAMED}));
   return shown.length === 1 ? shown[0] : `${shown.slice(0, -1).join(", ")} and ${shown.at(-1)}`;
 }
-const namesOf = rows => rows.map(row => row.line.name);
+const namesOf = rows => rows.map(row => row.line.method);
 const general = value => String(Number(value.toPrecision(6)));
 
 function placeText({line, point}) { // such as "At 8 times the training length (512 tokens)"
@@ -165,19 +165,19 @@ function placeText({line, point}) { // such as "At 8 times the training length (
 }
 function resultText(comparison, y) {
   const {rows, reference, isBest} = comparison, of = verdict => rows.filter(row => row.verdict === verdict);
-  const place = placeText(reference), line = reference.line.name, value = withUnit(reference, y);
+  const place = placeText(reference), line = reference.line.method, value = withUnit(reference, y);
   const difference = row => `${intervalText(shownDifference(row, y), y)} ${differenceWords(y)}`;
   const parts = [];
   if (isBest) {
     parts.push(fill(TEXTS.best, {place, line, lowest: fill(LOWEST[comparison.measure], {measure: measureWords(y)}), value}));
     parts.push(...untoldText(comparison));
     const [worse] = of("worse");
-    if (worse) parts.push(fill(rows.length === 2 ? TEXTS.only : TEXTS.next, {line: worse.line.name, difference: difference(worse)}));
+    if (worse) parts.push(fill(rows.length === 2 ? TEXTS.only : TEXTS.next, {line: worse.line.method, difference: difference(worse)}));
     return parts.join(" ");
   }
   parts.push(fill(TEXTS.reference, {place, line, measure: measureWords(y), value}));
   for (const verdict of ["better", "worse"]) {
-    const lines = of(verdict).map(row => fill(TEXTS.by, {line: row.line.name, difference: difference(row)}));
+    const lines = of(verdict).map(row => fill(TEXTS.by, {line: row.line.method, difference: difference(row)}));
     if (lines.length) parts.push(fill(TEXTS[verdict], {reference: "it", lines: listed(lines)}));
   }
   return [...parts, ...untoldText(comparison)].join(" ");

@@ -3,7 +3,12 @@ const SYMBOLS = ["circle", "diamond", "square", "triangle", "star", "cross", "wy
 const TICKS = [0, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 4, 8, 16, 64, 256, 1024, 65536];
 const part = id => document.getElementById(id);
 const dark = () => state.theme ? state.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-const colour = (line, night) => night && line.look.colour === palette.black ? "#f2f2f2" : palette.colours[line.look.colour];
+function colour({look}, night) { // on a dark ground black is white, and dark shades are as light as they are dark
+  if (!night) return look.tint;
+  if (look.colour === palette.black && !look.isShade) return "#f2f2f2";
+  const {l, a, b} = d3.lab(look.tint);
+  return look.isShade && l < 50 ? d3.lab(100 - l, a, b).formatHex() : look.tint;
+}
 const both = at => Number.isFinite(at.low) && Number.isFinite(at.high);
 const axisOfX = () => state.x === "multiple" ? MULTIPLE : AXES[state.kind];
 

@@ -61,94 +61,92 @@ function chosenToCompare({every, on}) {
   const pool = both ? [a, b] : on.includes(reference) || !reference ? on : [...on, reference];
   return {pool, against: reference?.line ?? null, each: !a && state.b === "each", both, gone};
 }
-function comparisonTables(found) { // {tables: elements, said: sentences below them}
-  const {pool, against, each, both, gone} = chosenToCompare(found), measure = MEASURES[state.y], said = [], tables = [];
+function comparisonBlocks(found) { // {blocks: tables with their sentences, said: on what is not compared}
+  const choice = chosenToCompare(found), {pool, gone} = choice, said = [];
   if (gone.length) said.push(`${gone.map(line => line.name).join(" and ")}: left out by the choices above.`);
   const sections = [...d3.group(pool, ({line}) => SECTION.map(name => line[name]).join("|")).values()];
-  for (const members of sections.filter(one => one.length > 1)) {
-    const places = placesOf(members);
-    const wanted = state.at === "each" || !state.at && both ? places : places.filter(x => x === (state.at ? +state.at : places.at(-1)));
-    const made = wanted.map(x => comparisonsAt(members, x, measure, against, each)).filter(one => one.length);
-    if (made.length) tables.push(...tablesOf(made, each, said));
-  }
-  if (!tables.length && pool.length) said.push(whyNothing(sections, against));
-  if (tables.length > MOST.tables) said.push(`${tables.length - MOST.tables} more tables are left out: name fewer lines in the filter.`);
-  return {tables: tables.slice(0, MOST.tables), said};
+  const blocks = sections.filter(members => members.length > 1).flatMap(members => blocksOf(members, choice));
+  if (!blocks.length && pool.length) said.push(whyNothing(sections, choice.against));
+  if (blocks.length > MOST.tables) said.push(`${blocks.length - MOST.tables} more tables are left out: name fewer lines in the filter.`);
+  return {blocks: blocks.slice(0, MOST.tables), said};
 }
+function blocksOf(members, {against, each, both}) { // of one section
+  const places = placesOf(members), everywhere = state.at === "each" || !state.at && both;
+  const wanted = everywhere ? places : places.filter(x => x === (state.at ? +state.at : places.at(-1)));
+  const at = wanted.map(x => membersAt(members, x));
+  if (each) return members.length > MOST.each ? [] : at.map(there => compareEach(there, MEASURES[state.y], state.p)).filter(one => one.length).map(eachBlock);
+  const made = at.map(there => compareMembers(there, MEASURES[state.y], against, state.p)).filter(Boolean);
+  if (!made.length) return [];
+  return [made.length > 1 ? placesBlock(made) : rankingBlock(made[0])];
+}
+const membersAt = (members, x) => members.map(({line, points: own}) => ({line, point: own.find(at => at.x === x)?.point}));
 function placesOf(members) { // at which two lines have a value
   const counts = d3.rollup(members.flatMap(({points: own}) => own.map(at => at.x)), own => own.length, x => x);
   return sorted([...counts].filter(([, count]) => count > 1).map(([x]) => x));
 }
-function comparisonsAt(members, x, measure, against, each) {
-  const there = members.map(({line, points: own}) => ({line, point: own.find(at => at.x === x)?.point}));
-  if (each && there.length > MOST.each) return [];
-  if (each) return compareEach(there, measure, state.p);
-  const comparison = compareMembers(there, measure, against, state.p);
-  return comparison ? [comparison] : [];
-}
 function whyNothing(sections, against) {
   if (against && sections.length) return `${against.name} has no place in common with another line of its data, protocol and setting.`;
   const names = sections.map(([{line}]) => line.name).slice(0, 2).join(" and ");
+  if (sections.length === 1 && sections[0].length === 1) return `${names} is one line, and a comparison needs two.`;
   if (sections.every(one => one.length < 2)) return `Nothing can be compared: ${names} differ in data, tokens, protocol, training length or setting.`;
   if (state.b === "each") return `Each with each compares at most ${MOST.each} lines: name fewer in the filter.`;
   return "Nothing can be compared: at no place two lines have this value.";
 }
 
-const sectionText = ({line}) => [line.data, line.task !== line.data && line.task, line.train_len && `trained at ${whole(line.train_len)} tokens`, line.protocol]
-  .filter(Boolean).join(", ");
-const placeWords = ({line, point}) => line.kind === "position" || line.kind === "context"
-  ? whole(point.x) : `${general(point.x / line.train_len)}x (${whole(point.x)} tokens)`;
-function tablesOf(made, each, said) {
-  if (each) return made.map(tables => eachTable(tables, said));
-  const comparisons = made.map(([comparison]) => comparison), last = comparisons.at(-1);
-  const text = [resultText(last, state.y), ...howCompared(last)];
-  said.push(...text.filter(line => !said.includes(line)));
-  return [comparisons.length > 1 ? placesTable(comparisons, said) : rankingTable(last)];
+const sectionText = ({line}) => [line.data, line.task !== line.data && line.task, line.train_len && `trained at ${whole(line.train_len)} tokens`,
+  line.protocol].filter(Boolean).join(", ");
+function placeWords({line, point}) {
+  if (line.kind === "position") return `position ${whole(point.x)}`;
+  if (line.kind === "context") return `${whole(point.x)} tokens of context`;
+  return `${general(point.x / line.train_len)}x (${whole(point.x)} tokens)`;
 }
-function rankingTable({rows, reference, isBest, common, correction}) {
-  const head = isBest ? "the best" : reference.line.name;
+function rankingBlock(comparison) {
+  const {rows, reference, isBest, correction} = comparison, head = isBest ? "the best" : reference.line.method;
   const columns = ["line", scaleWords(state.y), isRatio(state.y) ? `over ${head}` : `minus ${head}`,
     correction === "holm" ? "p, by Holm" : "p", "seeds", "gate"];
-  const body = rows.map(row => {
-    const shown = shownDifference(row, state.y), seeds = row.seeds?.length ? row.seeds : common.length ? common : [...row.point.entries.keys()];
-    const difference = shown ? intervalText(shown, state.y) + MARKS[row.verdict] : "";
-    const p = row.pCorrected === undefined ? "" : pText(row.pCorrected);
-    return [row.line.name, shownValue(row, state.y), difference, p, row.point.entries.size ? String(seeds.length) : "-", row.point.gate || "unknown"];
-  });
-  return table(columns, body, `${sectionText(reference)}: at ${placeWords(reference)}`);
+  const body = rows.map(row => [row.line.method, shownValue(row, state.y), differenceText(row), row.pCorrected === undefined ? "" : pText(row.pCorrected),
+    seedCount(row, comparison), row.point.gate || "unknown"]);
+  const shown = table(columns, body, `${sectionText(reference)}: at ${placeWords(reference)}`);
+  return {shown, said: [resultText(comparison, state.y), ...howCompared(comparison)]};
 }
-function cellText(row) { // difference with half of its interval, of a ratio both ends; the reference's own value in brackets
+function differenceText(row) {
+  const shown = shownDifference(row, state.y);
+  return shown ? intervalText(shown, state.y) + MARKS[row.verdict] : "";
+}
+function seedCount(row, {common}) { // of the difference, of the reference those of its value
+  const own = [...row.point.entries.keys()], seeds = row.seeds?.length ? row.seeds : common.length ? common : own;
+  return own.length ? String(seeds.length) : "-";
+}
+function cellText(row, reference) { // difference with half of its interval, of a ratio both ends; the reference's own value in brackets
   if (!row) return "-";
-  if (row.difference === undefined && row.verdict.match(/^(best|compared with)$/)) return `(${shownValue(row, state.y)})`;
+  if (row.line === reference.line) return `(${shownValue(row, state.y)})`;
   const shown = shownDifference(row, state.y);
   if (!shown) return "-";
   const ends = isRatio(state.y) ? ` [${fixed(shown.low)}, ${fixed(shown.high)}]` : ` +- ${fixed((shown.high - shown.low) / 2)}`;
   return signed(shown.value, state.y) + (Number.isFinite(shown.low) ? ends : "") + MARKS[row.verdict];
 }
-function placesTable(comparisons, said) {
-  const names = [...new Set([...comparisons.map(one => one.reference.line), ...comparisons.flatMap(one => one.rows.map(row => row.line))])];
-  const shown = columnsOf(comparisons, said), references = new Set(comparisons.map(one => one.reference.line));
-  const body = names.map(line => [line.name, ...shown.map(one => cellText(one.rows.find(row => row.line === line)))]);
-  const of = references.size === 1 ? [...references][0].name : "the best of each column", [{reference}] = comparisons;
-  const what = `${scaleWords(state.y)} ${isRatio(state.y) ? "over" : "minus"} that of ${of}; its own value in brackets; ${sectionText(reference)}`;
-  return table(["line", ...shown.map(one => placeWords(one.reference))], body, what);
+const cellsOf = (line, comparisons) => comparisons.map(({rows, reference}) => cellText(rows.find(row => row.line === line), reference));
+function placesBlock(comparisons) {
+  const said = [], shown = columnsOf(comparisons, said), references = new Set(comparisons.map(one => one.reference.line));
+  const lines = new Set([...references, ...comparisons.flatMap(one => one.rows.map(row => row.line))]);
+  const body = [...lines].map(line => [line.method, ...cellsOf(line, shown)]), last = comparisons.at(-1);
+  const of = references.size === 1 ? [...references][0].method : "the best of each column";
+  const what = `${scaleWords(state.y)} ${isRatio(state.y) ? "over" : "minus"} that of ${of}; its own value in brackets; ${sectionText(last.reference)}`;
+  const columns = ["line", ...shown.map(one => placeWords(one.reference))];
+  return {shown: table(columns, body, what), said: [...said, resultText(last, state.y), ...howCompared(last)]};
 }
-function eachTable(tables, said) {
-  const names = tables.map(one => one.reference.line), [first] = tables, text = howCompared(first);
-  const body = names.map(line => [line.name, ...tables.map(one => cellText(one.rows.find(row => row.line === line)))]);
-  said.push(...text.filter(line => !said.includes(line)));
+function eachBlock(comparisons) {
+  const lines = comparisons.map(one => one.reference.line), [first] = comparisons;
   const what = `${scaleWords(state.y)} of each line ${isRatio(state.y) ? "over" : "minus"} that of each column, its own value in brackets`;
-  return table(["line", ...names.map(line => line.name)], body, `${what}; ${sectionText(first.reference)}: at ${placeWords(first.reference)}`);
+  const caption = `${what}; ${sectionText(first.reference)}: at ${placeWords(first.reference)}`;
+  const body = lines.map(line => [line.method, ...cellsOf(line, comparisons)]);
+  return {shown: table(["line", ...lines.map(line => line.method)], body, caption), said: howCompared(first)};
 }
 function comparisonControls({every, on}) {
   const named = Object.fromEntries(every.map(({line}) => [line.id, line.name]));
-  const first = state.a ? {"": "all lines that are drawn"} : {"": "the best of them", each: "each other one"};
-  const options = (id, texts) => {
-    part(id).replaceChildren(...Object.entries(texts).map(([value, text]) => make("option", {value}, text)));
-    part(id).value = state[id];
-  };
+  const usualReference = state.a ? {"": "all lines that are drawn"} : {"": "the best of them", each: "each other one"};
   options("a", {"": "all lines that are drawn", ...named});
-  options("b", {...first, ...named});
+  options("b", {...usualReference, ...named});
   const places = sorted(on.flatMap(({points: own}) => own.map(at => at.x)));
   const texts = places.map(x => [String(x), whole(x)]).sort(([x], [y]) => x - y);
   part("at").replaceChildren(make("option", {value: ""}, "as usual"), make("option", {value: "each"}, "each"),
@@ -158,9 +156,13 @@ function comparisonControls({every, on}) {
 }
 function showComparison(found) {
   comparisonControls(found);
-  const {tables, said} = comparisonTables(found);
-  part("compared").replaceChildren(...tables);
-  part("how").replaceChildren(...said.map(text => make("li", {}, text)));
+  const {blocks, said} = comparisonBlocks(found), list = texts => texts.map(text => make("li", {}, text));
+  const ofAll = (blocks[0]?.said ?? []).filter(text => blocks.every(block => block.said.includes(text)));
+  part("compared").replaceChildren(...blocks.flatMap(block => {
+    const own = block.said.filter(text => !ofAll.includes(text));
+    return [block.shown, ...(own.length ? [make("ul", {class: "said"}, ...list(own))] : [])];
+  }));
+  part("how").replaceChildren(...list([...ofAll, ...said]));
 }
 
 function save(name, blob) {

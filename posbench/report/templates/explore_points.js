@@ -32,6 +32,7 @@ function baseName(line) {
 for (const alike of d3.group(lines, line => `${line.kind} ${baseName(line)}`).values()) { // further words tell apart lines of one name
   const parts = line => (line.setting ?? "").split(", ");
   for (const line of alike) {
+    line.method = baseName(line); // its name among lines of its data, protocol, setting and task
     const differing = ["task", "data", "train_len", "protocol"].filter(name => alike.some(other => other[name] !== line[name]));
     const own = parts(line).filter(part => !alike.every(other => parts(other).includes(part)));
     line.name = [baseName(line), ...differing.map(name => short(line, name)), ...own].join(" ");
@@ -69,10 +70,10 @@ function measured(point, y) { // {v, low, high}, undefined where it is not known
   if (y === "change") return around(point.change, point.change_half_width);
   if (y === "difference") return around(point.difference, point.half_width);
   if (y === "accuracy" && task) return {v: point.accuracy, low: point.low, high: point.high};
-  if (y === "accuracy") return around(point.accuracy, alone(point, "correct")?.half);
+  if (y === "accuracy") return around(point.accuracy, point.accuracy_half_width ?? alone(point, "correct")?.half);
   if (point.nll == null || y === "bpb" && point.bpb == null) return {};
   const stated = !task && point.low != null && point.high != null;
-  const half = task ? point.half_width : alone(point, "nll")?.half;
+  const half = task ? point.half_width : point.nll_half_width ?? alone(point, "nll")?.half;
   const loss = stated ? {v: point.nll, low: point.low, high: point.high} : around(point.nll, half);
   return Object.fromEntries(Object.entries(loss).map(([name, value]) => [name, into(point, y)(value)]));
 }
