@@ -31,6 +31,8 @@ from posbench.config.command_line import exit_code
 from posbench.config.compose import (
     Composer,
     Request,
+    check_one_name,
+    check_vocabulary,
     check_words,
     expand,
     experiment_of,
@@ -43,6 +45,7 @@ from posbench.config.compose import (
 )
 from posbench.config.hydra_errors import sentence
 from posbench.config.names import CONFIGS
+from posbench.config.peer_words import KEYS_ELSEWHERE, like
 from posbench.config.schema import LISTS, check_config
 from posbench.config.typed_args import shown
 
@@ -144,6 +147,8 @@ def _compose(flags: argparse.Namespace, config_name: str) -> Composed:
 def _execute(command: Command, composed: Composed) -> int | None:
     for job in composed.jobs:
         check_words(job.values, job.words)
+    names = [job.values.get("name") for job in composed.jobs]
+    check_one_name(names)
     first = composed.jobs[0]
     experiment = experiment_of(first.values, first.words)
     cfgs = []
@@ -156,7 +161,8 @@ def _execute(command: Command, composed: Composed) -> int | None:
 
             check_trained(cells, job.words, experiment)
         cfgs.extend(cells)
-    _check_effects(command, cfgs)
+    _check_effects(command, cfgs, names[0])
+    check_vocabulary(cfgs, first.words)
     sweep = composed.sweep or "grid" in experiment
     if sweep:
         name_group(cfgs)
@@ -164,8 +170,15 @@ def _execute(command: Command, composed: Composed) -> int | None:
     return command.function()(request)
 
 
-def _check_effects(command: Command, cfgs: list[dict]) -> None:
-    """Raise ConfigError for a word of configs/run.yaml that has no effect on this command."""
+def _check_effects(command: Command, cfgs: list[dict], name: str | None) -> None:
+    """Raise ConfigError for a word of configs/run.yaml that has no effect on this command.
+
+    `name` is that of the sweep, if it was typed."""
+    if name and not command.named:
+        raise ConfigError(
+            f"name={shown(name)} names a sweep and has no effect on scripts/{command.name}.py:"
+            " leave it out."
+        )
     effective = {  # key: names of the commands that it has an effect on
         "dry": [other.name for other in COMMANDS if other.dry],
         "out": [other.name for other in COMMANDS if other.writes == "out"],
@@ -238,6 +251,13 @@ def _refuse_flag(message: str) -> NoReturn:
     unknown = [word for word in message.split() if word.startswith("-")]
     if message.startswith("unrecognized") and unknown:
         message = f"{unknown[0]} is not a flag"
+        name, _, value = unknown[0].lstrip("-").partition("=")
+        name = like(name)
+        word = f"{KEYS_ELSEWHERE.get(name, name)}={value or 'VALUE'}"
+        raise ConfigError(
+            f"{message}: values are typed without dashes, as {word}; --help shows how"
+            f" {Path(sys.argv[0]).name} is called."
+        )
     raise ConfigError(f"{message}: --help shows how {Path(sys.argv[0]).name} is called.")
 
 

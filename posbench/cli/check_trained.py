@@ -6,8 +6,9 @@ from pathlib import Path
 from posbench.common.defuse import printable
 from posbench.common.errors import ConfigError, RunError
 from posbench.config.identity import FIELDS_ADDED_LATER, canonical, method_name
-from posbench.config.schema import TRAINING, typed
-from posbench.results.run_metadata import ABSENT, text
+from posbench.config.schema import SOURCE, TRAINING, typed
+from posbench.data.sources import WITHOUT_FILE
+from posbench.results.run_metadata import ABSENT, OWN_FILES, text
 from posbench.runs.directory import Run
 
 OF_CHECKPOINT = {  # keys that describe a checkpoint
@@ -52,7 +53,7 @@ def _check_run(cfg: dict, keys: set[str]) -> None:
     differing = [
         key
         for key in sorted(keys)
-        if key.split(".")[0] in TRAINING and _value(trained, key) != _value(requested, key)
+        if key.split(".")[0] in TRAINING and _compared(trained, key) != _compared(requested, key)
     ]
     if differing:
         raise ConfigError(
@@ -79,7 +80,7 @@ def _check_checkpoint(cfg: dict, keys: set[str]) -> None:
     checkpoint = f"model.path={printable(str(cfg['model']['path']))}"
     _check_untrained(cfg, keys, checkpoint, ("model", "train"))
     tokenizer = cfg["data"]["tokenizer"]
-    if "data.tokenizer" not in keys or tokenizer not in ("bytes", "bpe"):
+    if "data.tokenizer" not in keys or tokenizer not in WITHOUT_FILE:
         return
     if find_checkpoint(cfg["model"]["path"]).tokenizer():
         raise ConfigError(
@@ -116,6 +117,15 @@ def _training_settings(cfg: dict) -> dict:
     return canonical(parts)
 
 
+def _compared(settings: dict, key: str) -> object:
+    """Value of a dotted key that two trainings share; of a text all but its name, which changes
+    nothing."""
+    value = _value(settings, key)
+    if key == "data" and isinstance(value, dict):
+        return {name: item for name, item in value.items() if name != "name"}
+    return value
+
+
 def _value(settings: object, key: str, default: object = ABSENT) -> object:
     """Value of a dotted key, or the default.
 
@@ -135,7 +145,8 @@ def _as_words(settings: dict, keys: list[str]) -> str:
     for key in keys:
         value = _value(settings, key, FIELDS_ADDED_LATER.get(key, ABSENT))
         if isinstance(value, dict) and key == "data":
-            value = value.get("name")
+            is_own = (value.get("source") or {}).get("_target_") == SOURCE
+            value = OWN_FILES if is_own else value.get("name")
         elif isinstance(value, dict) and "_target_" in value:
             value = method_name(value)
         words.append(f"{printable(key)}={printable(text(value))}")

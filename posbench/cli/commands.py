@@ -31,6 +31,11 @@ class Command(NamedTuple):
     words: tuple[str, ...] = ()  # put before those that are typed
     keyed: Callable[[str], str] | None = None  # a word without a key to key=value
 
+    @property
+    def named(self) -> bool:
+        """True if the name of a sweep has an effect: on what is run, or on a folder of results."""
+        return self.dry or self.name in ("report", "anatomy")
+
     def function(self) -> Callable[..., int | None]:
         """Function of a request, or of the words without a yaml; imported by this call alone."""
         folder, _, name = self.place.partition(":")

@@ -13,6 +13,7 @@ from posbench.cli.start import run_command
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.config.command_line import exit_code
 from posbench.config.names import SCRIPTS
+from posbench.config.peer_words import COMMANDS_ELSEWHERE
 
 
 def main() -> None:
@@ -38,10 +39,9 @@ def _run(name: str, words: list[str]) -> None:
         sys.argv = [str(SCRIPTS / f"{name}.py"), *words]
         runpy.run_path(sys.argv[0], run_name="__main__")
     else:
-        raise ConfigError(
-            f"{name} is not a command{did_you_mean(name, names)}: posbench --help lists all of"
-            " them."
-        )
+        meant = COMMANDS_ELSEWHERE.get(name)
+        hint = f" (did you mean {meant}?)" if meant else did_you_mean(name, names)
+        raise ConfigError(f"{name} is not a command{hint}: posbench --help lists all of them.")
 
 
 def _complete(names: list[str]) -> None:

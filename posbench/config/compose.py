@@ -27,7 +27,7 @@ from posbench.common.errors import ConfigError, did_you_mean
 from posbench.common.files import sha256_json
 from posbench.config.hydra_errors import sentence
 from posbench.config.names import group_yamls, with_choices
-from posbench.config.schema import DATA, JOB, Size
+from posbench.config.schema import DATA, JOB, SWEEP_NAME, Size
 from posbench.config.typed_args import convert
 
 EXPERIMENT = ("name", "title", "base", "grid", "tolerance", "next", "first")
@@ -42,6 +42,7 @@ PARTS_OF_SWEEP = (
     "evaluate",
     "seed",
 )
+TARGET = "target_len"  # argument of a method that makes its factor the same at all lengths
 MOST_JOBS = 10_000  # of one sweep: composing them takes a second or two
 # {key whose value is not typed: words that fill it in}
 FILLED_IN = {
@@ -61,6 +62,20 @@ class Request:
     sweep: bool
     launcher: dict = field(default_factory=dict)  # its yaml
     words: list[str] = field(default_factory=list)  # as they were typed
+
+    @property
+    def name(self) -> str:
+        """Name of the sweep, as typed or of its experiment; "" without one."""
+        return self.cfgs[0].get("name") or self.experiment.get("name") or ""
+
+    @property
+    def title(self) -> str:
+        """Title of the sweep's tables and figures; "" without a name.
+
+        A typed name replaces the title of an experiment, since words beside it change the grid."""
+        if self.name == self.experiment.get("name"):
+            return self.experiment.get("title") or self.name
+        return self.name
 
 
 def loader(config_dir: str | None = None) -> ConfigLoaderImpl:
@@ -280,7 +295,7 @@ def expand(cfg: dict, overrides: list[str], composer: Composer | None = None) ->
     experiment = experiment_of(cfg, overrides)
     name = experiment["name"]
     if "grid" not in experiment:
-        return [resolved_values(cfg, name)]
+        return [resolved_values(fixed_by_target(cfg, overrides), name)]
     _check_grid(experiment)
     composer = composer or Composer()
     typed = {word.split("=", 1)[0].lstrip("+~"): word for word in overrides}  # {key: word}
@@ -291,9 +306,34 @@ def expand(cfg: dict, overrides: list[str], composer: Composer | None = None) ->
             chosen = {**(experiment.get("base") or {}), **choice}
             words = {key: _grid_word(key, value) for key, value in chosen.items()} | typed
             words = [f"experiment={name}", *map(long_name, words.values())]
-            values = resolved_values(compose(words, composer), name)
+            values = fixed_by_target(compose(words, composer), words)
+            values = resolved_values(values, name)
             cells[json.dumps(values, sort_keys=True)] = values
     return list(cells.values())
+
+
+def fixed_by_target(values: dict, words: Iterable[str]) -> dict:
+    """`values` with mode=fixed for each method whose target_len is set by `words` and whose mode is
+    not, since a length to reach can mean nothing else.
+
+    Of extension.target_len=512 that is extension.mode."""
+    keys = [_key_of(word) for word in words]
+    for key in keys:
+        method, _, argument = key.rpartition(".")
+        if argument == TARGET and method and f"{method}.mode" not in keys:
+            values = _fixed(values, method.split("."))
+    return values
+
+
+def _fixed(values: dict, place: list[str]) -> dict:
+    """`values` whose method at the keys `place` has mode=fixed, if it has a mode and a target."""
+    if not place:
+        has_target = "mode" in values and values.get(TARGET) is not None
+        return {**values, "mode": "fixed"} if has_target else values
+    first, *deeper = place
+    if not isinstance(values.get(first), dict):
+        return values
+    return {**values, first: _fixed(values[first], deeper)}
 
 
 def _check_grid(experiment: dict) -> None:
@@ -387,6 +427,17 @@ def check_words(values: dict, words: list[str]) -> None:
             )
 
 
+def check_vocabulary(cfgs: Iterable[dict], words: Iterable[str]) -> None:
+    """Raise ConfigError for a typed data.vocab_size that no tokenizer of the jobs reads."""
+    tokenizers = {cfg["data"].get("tokenizer") for cfg in cfgs}
+    for word in words:
+        if _key_of(word) == "data.vocab_size" and tokenizers <= {"bytes", "char"}:
+            raise ConfigError(
+                f"{word} has no effect on data.tokenizer={min(tokenizers)}, whose vocabulary has a"
+                " size of its own: leave it out, or choose data.tokenizer=bpe."
+            )
+
+
 def _key_of(word: str) -> str:
     """Key that a word sets.
 
@@ -439,6 +490,16 @@ def name_group(cfgs: list[dict]) -> None:
         cfg["log"]["group"] = cfg["log"]["group"] or name
 
 
+def check_one_name(names: Iterable[object]) -> None:
+    """Raise ConfigError for several names of one sweep."""
+    distinct = list(dict.fromkeys(map(str, names)))
+    if len(distinct) > 1:
+        raise ConfigError(
+            f"name={','.join(distinct)} gives {len(distinct)} names to one sweep: give one, or type"
+            " a command for each."
+        )
+
+
 def compose(words: list[str], composer: Composer) -> dict:
     """Values of `words`, unresolved. Raises ConfigError if they do not compose."""
     try:
@@ -448,8 +509,9 @@ def compose(words: list[str], composer: Composer) -> dict:
 
 
 def resolved_values(values: dict, experiment: str | None = None) -> dict:
-    """Composed values resolved, without the experiment's yaml, whose name becomes the wandb group.
+    """Composed values resolved, without the experiment's yaml.
 
+    Its name becomes that of the sweep, unless one was typed, and the group of wandb.
     Raises ConfigError for a required value that was not given.
     """
     if any(mark in repr(values) for mark in ("${", "???")):
@@ -464,8 +526,13 @@ def resolved_values(values: dict, experiment: str | None = None) -> dict:
                 " group."
             ) from error
     values = _with_own_extensions(values)
-    log = {**values["log"], "group": values["log"]["group"] or experiment}
-    return {key: value for key, value in {**values, "log": log}.items() if key != "experiment"}
+    name = values.get("name")
+    if name is None and experiment and SWEEP_NAME.holds(experiment):
+        name = experiment
+    log = {**values["log"], "group": values["log"]["group"] or name or experiment}
+    resolved = {**values, "name": name, "log": log}
+    resolved.pop("experiment", None)
+    return resolved
 
 
 def _with_own_extensions(values: dict) -> dict:

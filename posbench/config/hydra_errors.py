@@ -10,27 +10,10 @@ from omegaconf.errors import OmegaConfBaseException
 from posbench.common.errors import did_you_mean, nearest
 from posbench.config.identity import as_word
 from posbench.config.names import CONFIGS, group_yamls
+from posbench.config.peer_words import KEYS_ELSEWHERE, UNITS, WITHOUT_KEY, choice_meant
 from posbench.config.schema import METHODS, OPTIONAL, SCHEMAS
 
 GROUPS = (*METHODS, *OPTIONAL, "data", *SCHEMAS)  # groups with several choices
-ALIASES = {  # {name elsewhere: key, or choice, here}
-    "rope_theta": "encoding.base",
-    "rope_scaling": "extension",
-    "factor": "extension.target_len",
-    "learning_rate": "train.lr",
-    "batch_size": "train.tokens_per_step",
-    "seq_len": "train.length",
-    "block_size": "train.length",
-    "epochs": "train.steps",
-    "hidden_size": "model.d_model",
-    "num_hidden_layers": "model.n_layer",
-    "num_attention_heads": "model.n_head",
-    "output_dir": "results_dir",
-    "gpu": "device",
-    "linear": "pi",
-    "theta": "encoding.base",
-    "beta_slow": "extension.alpha",
-}
 UNKNOWN_CHOICE = re.compile(
     r"(?:In '[^']*': )?Could not find '(?P<group>[^']+)/(?P<name>[^'/]+)'"
     r"\s+Available options in '[^']*':(?P<options>.*)",
@@ -57,10 +40,7 @@ def sentence(error: Exception) -> str:
             " keys to values?"
         )
     if message.startswith("Could not override"):
-        return (
-            f"{first_line}: there is no such key{_suggested_key(error)}; --cfg job prints all of"
-            " them."
-        )
+        return _unknown_key(error, first_line)
     if message.startswith("Error merging override"):
         word = first_line.removeprefix("Error merging override ")
         return f"{word} does not have the form of the value that --cfg job prints."
@@ -70,11 +50,20 @@ def sentence(error: Exception) -> str:
     several = SEVERAL_VALUES.match(message)
     if several:
         key, values = several.groups()
-        return (
-            f"{key}={values} names several values: add -m to take each, or type '{key}=[{values}]'"
-            " for one list."
-        )
+        or_list = "" if key in GROUPS else f", or type '{key}=[{values}]' for one list"
+        return f"{key}={values} names several values: add -m to take each{or_list}."
     return _in_one_line(message)
+
+
+def _unknown_key(error: Exception, first_line: str) -> str:
+    """Sentence on a key that does not exist; `first_line` is that of Hydra's message."""
+    quoted = re.search(r"'([^']+)'", first_line)
+    reason = WITHOUT_KEY.get(quoted[1].rpartition(".")[2]) if quoted else None
+    if reason:
+        return f"{quoted[1]} is no key of posbench, since {reason}: leave it out."
+    return (
+        f"{first_line}: there is no such key{_suggested_key(error)}; --cfg job prints all of them."
+    )
 
 
 def _in_one_line(message: str) -> str:
@@ -136,17 +125,36 @@ def _unreadable(word: str, message: str) -> str:
 
 def _unknown_choice(group: str, name: str, options: list[str]) -> str:
     """Sentence on a choice that a group does not have, with the choice that is meant."""
+    top, slash, rest = group.partition("/")
+    if slash and top in GROUPS:  # Hydra divides a path at its last slash
+        group = top
+        name = f"{rest}/{name}"
+    place = _place_meant(group, name)
+    if place:
+        return f"{group}={name} is not a choice of {group}: {place}."
     groups = [other for other in GROUPS if name in group_yamls(other)]
-    if ALIASES.get(name) in options:
-        hint = f" (did you mean {ALIASES[name]}?)"
+    meant = choice_meant(group, name, options)
+    if meant:
+        path = " data.path=PATH" if group == "data" and meant == "local" else ""
+        hint = f" (did you mean {meant}{path}?)"
     elif len(groups) == 1:
         hint = f" (did you mean {groups[0]}={name}?)"
     else:
         hint = did_you_mean(name, options)
-    return (
-        f"{group}={name} is unknown{hint}: choose from {', '.join(options)}; one of your own needs"
-        " --config-dir FOLDER."
-    )
+    ways = "one of your own needs --config-dir FOLDER"
+    if group == "model":
+        ways = f"a checkpoint is given as model=hf model.path=PATH_OR_NAME; {ways}"
+    return f"{group}={name} is unknown{hint}: choose from {', '.join(options)}; {ways}."
+
+
+def _place_meant(group: str, name: str) -> str:
+    """Words for a value that is a path or a name of the hub and no choice; "" for any other."""
+    is_place = "/" in name or re.search(r"\.\w+$", name)
+    if group == "model" and is_place:
+        return f"type a checkpoint as model=hf {as_word('model.path', name)}"
+    if group == "data" and is_place:
+        return f"type your own text as data=local {as_word('data.path', name)}"
+    return ""
 
 
 def _suggested_key(error: Exception) -> str:
@@ -165,13 +173,23 @@ def _suggested_key(error: Exception) -> str:
         choices = choices_of[key]
         return f"of {key.partition('.')[0]}={' or '.join(choices)}" if choices else ""
 
-    if typed in choices_of and typed.rpartition(".")[2] not in ALIASES:
+    name = typed.rpartition(".")[2]
+    if typed in choices_of and not _is_elsewhere(typed, name, choices_of):
         return f" (it is {described(typed)})"
     meant = _alike(typed, choices_of)
     if not meant:
         return ""
-    hints = [" or ".join(meant), described(meant[0])]
+    hints = [" or ".join(meant), described(meant[0]), UNITS.get(name, "")]
     return f" (did you mean {', '.join(filter(None, hints))}?)"
+
+
+def _is_elsewhere(typed: str, name: str, choices_of: dict[str, list[str]]) -> bool:
+    """True for a key of some choice that is more likely another project's word for a key here.
+
+    That is one of the same group, or a flag of llama.cpp."""
+    meant = KEYS_ELSEWHERE.get(name)
+    same_group = str(meant).partition(".")[0] == typed.partition(".")[0]
+    return meant in choices_of and (same_group or choices_of[typed] == ["llama_cpp"])
 
 
 def _alike(typed: str, choices_of: dict[str, list[str]]) -> list[str]:
@@ -183,8 +201,8 @@ def _alike(typed: str, choices_of: dict[str, list[str]]) -> list[str]:
     ['encoding.window', 'extension.window']
     """
     group, _, name = typed.rpartition(".")
-    if ALIASES.get(name) in choices_of:
-        return [ALIASES[name]]
+    if KEYS_ELSEWHERE.get(name) in choices_of:
+        return [KEYS_ELSEWHERE[name]]
     if name in choices_of:
         return [name]
     same_name = [key for key in choices_of if key.rpartition(".")[2] == name]

@@ -4,6 +4,7 @@ Only settings that can change a result are hashed.
 """
 
 import json
+import os
 import re
 import shlex
 from typing import Any
@@ -17,6 +18,7 @@ CHOICE = "_name_"
 NOT_ARGUMENTS = ("_target_", CHOICE)
 OURS = "posbench."
 NAME = re.compile(r"\w[\w.+-]*")  # of a method: a part of names of files and of command lines
+LONGEST_NAME = 60  # characters of a text's name
 NO_EXTENSION = {"_target_": "posbench.extensions.none.NoExtension"}
 NO_SCALE = {"_target_": "posbench.scale_attention.none.NoScale"}
 
@@ -101,6 +103,22 @@ def method_name(node: dict) -> str:
 def method_args(node: dict) -> dict:
     """Arguments of a method's configuration, sorted by name."""
     return {key: node[key] for key in sorted(node) if key not in NOT_ARGUMENTS}
+
+
+def text_name(data: dict) -> str | None:
+    """Name of a text in tables and figures: data.name, or that of the user's own file or folder.
+
+    >>> text_name({"name": None, "path": "novels/my notes.jsonl.gz"})
+    'my_notes'
+
+    None where neither is given."""
+    name = data.get("name")
+    path = data.get("path")
+    if name is not None or not isinstance(path, str) or not path:
+        return name
+    last = os.path.basename(os.path.abspath(path))  # of "." too
+    stem = re.sub(r"(\.(txt|md|py|jsonl?|gz|parquet))+$", "", last)
+    return re.sub(r"[^\w.-]+", "_", stem)[:LONGEST_NAME] or "text"
 
 
 def without_choices(value: Any) -> Any:

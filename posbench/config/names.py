@@ -161,4 +161,6 @@ def chosen_node(
                 f"{key} is not an argument of {group}={name}{near}: it takes"
                 f" {', '.join(legal) or 'nothing'}."
             )
+    if values.get("target_len") is not None and "mode" in legal:
+        values = {"mode": "fixed", **values}  # it can mean nothing else
     return {**copy.deepcopy(yamls[name]), **values}

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal
 
 from posbench.common.errors import ConfigError, did_you_mean
+from posbench.config.identity import text_name
 from posbench.config.typed_args import Check, Convert, convert, in_tokens, shown
 
 ABOVE_0 = Check("above 0", lambda number: number > 0)
@@ -279,7 +280,7 @@ class LogConfig:
     mode: Annotated[Literal["online", "offline", "disabled"] | None, WORD] = None
     project: Name = "posbench"
     entity: Name | None = None
-    group: Name | None = None  # None: the experiment's name
+    group: Name | None = None  # None: the sweep's name
 
 
 # Parts of a configuration that describe a training.
@@ -292,6 +293,12 @@ METHODS = {
     "scale_attention": "posbench.scale_attention.none.NoScale",
 }
 SOURCE = "posbench.data.local.LocalFiles"
+# Of a sweep: it is the name of a folder, and a word of tables and legends.
+SWEEP_NAME = Check(
+    "a name of at most 60 letters, digits, spaces and . _ + -, such as long_training",
+    lambda name: bool(re.fullmatch(r"\w([\w .+-]{0,58}[\w.+-])?", name)),
+)
+SweepName = Annotated[str, WORD, SWEEP_NAME]
 GPUS = ("gpu", "GPU", "Gpu", "CUDA", "Cuda", "nvidia", "rocm")
 CUDA = Check(
     "a device as torch names it (did you mean cuda?)", lambda name: name.split(":")[0] not in GPUS
@@ -318,6 +325,7 @@ class JobConfig:
     device: Device = "auto"
     jobs: Size = 1
     processes: Size = 1
+    name: SweepName | None = None
     results_dir: str = "results/runs"
     cache_dir: str = "results/cache"
     report_dir: str | None = None
@@ -437,6 +445,8 @@ def check_config(cfg: dict) -> dict:
             key: convert(f"data.{key}", value, DATA.get(key, Any))
             for key, value in values["data"].items()
         }
+        if "name" in values["data"]:
+            values["data"]["name"] = text_name(values["data"])
     for group, usual in METHODS.items():
         if group in values:
             _check_node(group, values[group], usual)

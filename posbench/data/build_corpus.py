@@ -15,6 +15,7 @@ from posbench.data.tokenfile import write_split
 from posbench.data.tokenizers import (
     BPE_TRAIN_BYTES,
     Tokenizer,
+    collect_characters,
     load_tokenizer,
     pretrained_json,
     tokenizer_name,
@@ -37,6 +38,9 @@ def build_corpus(
     if tokenizer_choice == "bpe":
         texts = _first_bytes(_unique(source, "train", excluded))
         train_bpe(texts, cfg_data["vocab_size"]).model.save(str(folder / "tokenizer.json"))
+    elif tokenizer_choice == "char":
+        texts = (text for _, text in _unique(source, "train", excluded))
+        collect_characters(texts).model.save(str(folder / "tokenizer.json"))
     elif tokenizer_choice != "bytes":
         (folder / "tokenizer.json").write_bytes(pretrained_json(tokenizer_choice))
     name = tokenizer_name(tokenizer_choice, cfg_data["vocab_size"])

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from posbench.common.errors import ConfigError
 from posbench.common.files import read_bytes
+from posbench.data.sources import WITHOUT_FILE
 from posbench.data.tokenizers import TRAINED, pretrained_file
 from posbench.gguf.header import is_gguf, read_gguf
 
@@ -34,7 +35,7 @@ def chat_template(tokenizer: str) -> dict[str, str]:
     """The template of a tokenizer under `template`, with the special tokens that it may write.
 
     Raises ConfigError without one."""
-    if tokenizer in ("bytes", "bpe") or TRAINED.fullmatch(tokenizer):
+    if tokenizer in WITHOUT_FILE or TRAINED.fullmatch(tokenizer):
         raise ConfigError(
             f"evaluate.chat=true: data.tokenizer={tokenizer} is not from a checkpoint and has no"
             f" chat template: {LEAVE}."

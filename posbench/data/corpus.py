@@ -14,10 +14,11 @@ from filelock import FileLock
 from posbench.common.errors import ConfigError, RunError, did_you_mean
 from posbench.common.files import disk_errors, sha256_json, whole_folder
 from posbench.common.locks import hold
+from posbench.config.identity import text_name
 from posbench.config.schema import JobConfig
 from posbench.data.build_corpus import build_corpus
 from posbench.data.mix import Mix, mix_of
-from posbench.data.sources import ALL, SPLITS, TASK, make_source
+from posbench.data.sources import ALL, OF_TEXT, SPLITS, TASK, WITHOUT_FILE, make_source
 from posbench.data.task import TaskSplit
 from posbench.data.tokenfile import TokenFile, open_split, verify_files
 from posbench.data.tokenizers import (
@@ -193,7 +194,7 @@ def known_tokenizer(cfg_data: dict, cache_dir: Path | str) -> Tokenizer | None:
     Raises ConfigError for an unusable one."""
     choice = cfg_data["tokenizer"]
     name = tokenizer_name(choice, cfg_data["vocab_size"])
-    if choice not in ("bytes", "bpe"):
+    if choice not in WITHOUT_FILE:
         return read_tokenizer(name, pretrained_json(choice))
     folder = Path(cache_dir) / content_key(cfg_data, cache_dir)[:24]
     return load_tokenizer(name, folder) if choice == "bytes" or folder.exists() else None
@@ -248,8 +249,8 @@ def resolved_text(choice: str | dict | None, data: dict, cache_dir: str | None) 
     content = make_source({**text, "tokenizer": data["tokenizer"]}, cache_dir).fingerprint()
     if content == make_source(data, cache_dir).fingerprint():
         raise ConfigError(
-            f"evaluate.text={name} is already the text of the training: leave it out, or choose"
-            " another."
+            f"evaluate.text is {name}, which is already the text of the training: leave it out, or"
+            " choose another."
         )
     return {**text, CONTENT: content}
 
@@ -272,7 +273,11 @@ def _text_node(choice: dict) -> dict:
             f"evaluate.text={name} is not a text{did_you_mean(str(name), texts)}: choose from"
             f" {', '.join(texts)}."
         )
-    node = choice if "source" in choice else {**texts[name], **choice}
+    if "source" in choice:
+        return {key: choice[key] for key in KEYS if key in choice}
+    node = {**texts[name], **choice}
+    if texts[name]["name"] is None:  # the user's own files
+        node["name"] = text_name({"path": node["path"]}) or name
     return {key: node[key] for key in KEYS if key in node}
 
 
@@ -287,12 +292,12 @@ def read_text_of(trained: Corpus, cfg: JobConfig, text: dict, split: str) -> Cor
     other = {key: value for key, value in data.items() if key not in KEYS}
     other |= {key: text[key] for key in KEYS if key in text}
     other["mix"] = None
-    if data["tokenizer"] == "bpe":
+    if data["tokenizer"] in OF_TEXT:
         other["tokenizer"] = str(trained.folder / "tokenizer.json")
     corpus = prepare(other, cache_dir, (split,), None if cfg.model.checkpoint else data)
     if make_source(other, cache_dir).fingerprint() != text[CONTENT]:
         raise RunError(
-            f"The text of evaluate.text={text['name']} changed during this command: run the same"
+            f"The text {text['name']} of evaluate.text changed during this command: run the same"
             " command again."
         )
     return replace(

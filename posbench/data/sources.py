@@ -12,6 +12,8 @@ from posbench.config.typed_args import arguments, class_named
 
 SPLITS = ("train", "validation", "test")
 TASK = "task"  # data.tokenizer of a task, whose tokens are its own (posbench/data/task.py)
+OF_TEXT = ("bpe", "char")  # data.tokenizer that is made of the training split
+WITHOUT_FILE = ("bytes", *OF_TEXT)  # data.tokenizer that is no file
 ALL = "all"  # the documents of all splits, which may be scored where nothing is trained
 _seen: dict[str, list] = {}  # of local files: {path: [size, mtime_ns, sha256]}
 

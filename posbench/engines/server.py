@@ -24,6 +24,7 @@ from posbench.common.secret import KEY, masked, masked_all
 from posbench.config.schema import ModelConfig
 from posbench.config.typed_args import Check, shown
 from posbench.data.corpus import known_tokenizer
+from posbench.data.sources import WITHOUT_FILE
 from posbench.engines.engine import Engine, ServedModel
 from posbench.engines.http_client import Client
 from posbench.pretrained.checkpoint import find_checkpoint
@@ -106,7 +107,7 @@ class Server(Engine):
                 f" key comes from {KEY}."
             )
         tokenizer = cfg["data"]["tokenizer"]
-        if tokenizer in ("bytes", "bpe"):
+        if tokenizer in WITHOUT_FILE:
             raise ConfigError(
                 "model=server needs the served model's tokenizer: add data.tokenizer=FOLDER,"
                 " FILE.gguf or a name of the hub."

@@ -8,7 +8,8 @@ import functools
 import importlib
 import pkgutil
 
-from posbench.common.errors import ConfigError
+from posbench.common.errors import ConfigError, did_you_mean
+from posbench.config.peer_words import choice_meant
 from posbench.config.typed_args import class_named
 from posbench.evaluation.protocol import Protocol
 
@@ -19,8 +20,13 @@ def protocol(name: str) -> type[Protocol]:
     """Class of a protocol. Raises ConfigError for an unknown name."""
     protocol_class = find_protocol(name)
     if protocol_class is None:
+        names = protocol_names()
+        meant = choice_meant("protocol", str(name), names)
+        hint = f" (did you mean {meant}?)" if meant else did_you_mean(name, names)
+        if meant == "accuracy":
+            hint = " (did you mean accuracy, with evaluate.tasks=[passkey]?)"
         raise ConfigError(
-            f"evaluate.protocol={name} is unknown: choose from {', '.join(protocol_names())}."
+            f"evaluate.protocol={name} is unknown{hint}: choose from {', '.join(names)}."
         )
     return protocol_class
 

@@ -249,10 +249,15 @@ class ScaledExtension(Extension):
     below 1."""
 
     def __init__(self, mode: Mode = "dynamic", target_len: float | None = None):
-        if (mode == "fixed") != (target_len is not None):
+        if mode == "fixed" and target_len is None:
             raise ConfigError(
-                f"extension.mode={mode} with extension.target_len={target_len} is ambiguous: "
-                "set extension.mode=fixed together with extension.target_len=TOKENS, or neither."
+                "extension.mode=fixed keeps one factor for all lengths, and no length gives it: add"
+                " extension.target_len=TOKENS."
+            )
+        if mode == "dynamic" and target_len is not None:
+            raise ConfigError(
+                f"extension.mode=dynamic follows each length, and extension.target_len={target_len}"
+                " sets one for all: leave one of them out."
             )
         if target_len is not None and target_len < 1:
             raise ConfigError(f"extension.target_len={target_len} must be at least 1.")

@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 from posbench.common.errors import ConfigError, Undescribed
 from posbench.config.identity import as_typed, method_name
 from posbench.config.schema import TrainConfig
+from posbench.data.sources import WITHOUT_FILE
 from posbench.pretrained.checkpoint import Checkpoint, find_checkpoint
 from posbench.pretrained.outline import Outline, outline
 
@@ -127,7 +128,7 @@ def trained_elsewhere(cfg: dict, source: str, description: Outline, tokenizer: s
             f"{source} does not say for how many tokens it was trained: add train.length=TOKENS."
         )
     data = cfg["data"]
-    if tokenizer and data["tokenizer"] in ("bytes", "bpe"):
+    if tokenizer and data["tokenizer"] in WITHOUT_FILE:
         data = {**data, "tokenizer": tokenizer}
     return {
         **cfg,

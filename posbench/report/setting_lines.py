@@ -56,7 +56,7 @@ def training_lines(
     lines = []
     for key, values in differing(list(settings.values())).items():
         is_named = any(f" {key.rpartition('.')[2]}=" in name for name in settings)
-        if key not in ("data", "sha256") and not is_named:
+        if key.partition(".")[0] not in ("data", "sha256") and not is_named:
             words = _value_words(list(settings), values)
             lines.append(f"{key} is not the same for all: {words}")
     return lines

@@ -17,7 +17,7 @@ from filelock import FileLock, Timeout
 from posbench.common.errors import RunError
 from posbench.common.files import locked, read_json
 from posbench.results.inventory import Entry, describe_run
-from posbench.results.run_metadata import or_nothing, read_metadata
+from posbench.results.run_metadata import OWN_FILES, or_nothing, read_metadata
 from posbench.results.search import files, run_directories
 from posbench.runs.directory import Run
 from posbench.runs.partial_evaluation import PART
@@ -197,7 +197,9 @@ def _tokens_used(folder: Path) -> set[str]:
         data = read_metadata(path).nested.get("data") or {}
         with contextlib.suppress(KeyError, TypeError):
             tokenizer = tokenizer_name(data["tokenizer"], data["vocab_size"])
-            used.add(_tokens_key(data["name"], data["source"], tokenizer))
+            # The tokens of own files may be there under the name that all of them had once.
+            for name in [data["name"], OWN_FILES] if data.get("path") else [data["name"]]:
+                used.add(_tokens_key(name, data["source"], tokenizer))
     return used
 
 

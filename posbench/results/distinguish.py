@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from posbench.config.identity import CHOICE, FIELDS_ADDED_LATER, method_name, run_prefix
-from posbench.config.names import closest_yaml
-from posbench.results.run_metadata import ABSENT, RunMetadata, text, whole_as_int
+from posbench.config.names import closest_yaml, group_yamls
+from posbench.results.run_metadata import ABSENT, HASH, RunMetadata, text, whole_as_int
+from posbench.results.sweep_names import sweep_name
 
 if TYPE_CHECKING:
     from posbench.results.evaluation import Evaluation
 
 STEP = "train.step"
+SWEEP = "name"  # key of the words that name a sweep
 
 
 def differing(configs: Sequence[Mapping[str, object]]) -> dict[str, list[str]]:
@@ -93,8 +95,9 @@ def variants(
 
     The words are `setting_words` of `distinguishing_keys`. A key that is named at one training
     length, or with one set of the encoding's arguments, is named everywhere, so that one name means
-    one way of training. If two of one seed have equal or unreadable configurations, the hash in
-    their run_id is used, since nothing else is known to differ."""
+    one way of training. If two of one seed have equal or unreadable configurations, the names of
+    their sweeps are used, or else the hash in their run_id, since nothing else is known to differ.
+    Where each way of training is a sweep with a name of its own, the name is used: rope (long)."""
     seeds: dict[Group, dict[str, int]] = defaultdict(dict)  # {group: {run_id: seed}}
     for evaluation in evaluations:
         seeds[_group_of(evaluation)][evaluation.first["run_id"]] = evaluation.first["seed"]
@@ -105,7 +108,7 @@ def variants(
         configs[group] = _readable_settings(run_ids, origins)
         settings = list(configs[group].values())
         keys_of_way[group.way] |= dict.fromkeys(distinguishing_keys(settings))
-        all_keys |= dict.fromkeys(differing(settings))
+        all_keys |= dict.fromkeys(_without_hash(differing(settings)))
     words: dict[str, dict[str, str]] = {}
     for group, of_group in seeds.items():
         keys = list(keys_of_way[group.way])
@@ -117,10 +120,68 @@ def variants(
         )
         if max(alike.values()) > 1:
             # Mark the whole group, since it is unknown which seeds belong together.
-            all_keys["run_id"] = None
-            for run_id, name in _short_run_ids(list(of_group)).items():
-                words[run_id] = {**words.get(run_id, {}), "run_id": f" run={name}"}
+            key, marks = _marks(of_group, origins)
+            all_keys[key] = None
+            for run_id, mark in marks.items():
+                words[run_id] = {**words.get(run_id, {}), key: mark}
+    _use_sweep_names(words, seeds, origins)
     return words, list(all_keys)
+
+
+def _without_hash(keys: Iterable[str]) -> list[str]:
+    """Keys without the hash of the text, where a word tells the texts apart."""
+    keys = list(keys)
+    is_told = any(key.partition(".")[0] == "data" and key != HASH for key in keys)
+    return [key for key in keys if key != HASH or not is_told]
+
+
+def _marks(
+    seeds: Mapping[str, int], origins: Mapping[str, RunMetadata]
+) -> tuple[str, dict[str, str]]:
+    """Key and {run_id: words} that tell trainings of equal settings apart.
+
+    They are the names of their sweeps, or else the hashes in their ids."""
+    names = _sweep_names(seeds, origins)
+    of_seeds = Counter((names.get(run_id), seed) for run_id, seed in seeds.items())
+    if len(names) == len(seeds) and max(of_seeds.values()) == 1:
+        return SWEEP, {run_id: f" ({name})" for run_id, name in names.items()}
+    return "run_id", {run_id: f" run={name}" for run_id, name in _short_run_ids([*seeds]).items()}
+
+
+def _sweep_names(run_ids: Iterable[str], origins: Mapping[str, RunMetadata]) -> dict[str, str]:
+    """{run_id: name of the sweep that trained it}, as far as there is one.
+
+    Experiments of posbench's own share trainings, so that their names tell nothing apart."""
+    names = {}
+    for run_id in run_ids:
+        name = sweep_name(origins[run_id]) if run_id in origins else ""
+        if name and name not in group_yamls("experiment"):
+            names[run_id] = name
+    return names
+
+
+def _use_sweep_names(
+    words: dict[str, dict[str, str]],
+    seeds: Mapping[Group, Mapping[str, int]],
+    origins: Mapping[str, RunMetadata],
+) -> None:
+    """Replace the `words` of a way whose settings differ as the names of its sweeps do.
+
+    The keys stay; the first has the name of the sweep, the others nothing."""
+    runs_of_way: dict[Way, list[str]] = defaultdict(list)
+    for group, of_group in seeds.items():
+        runs_of_way[group.way] += of_group
+    for run_ids in runs_of_way.values():
+        names = _sweep_names(run_ids, origins)
+        pairs = {(names.get(run_id), text(words.get(run_id))) for run_id in run_ids}
+        sweeps = {sweep for sweep, _ in pairs}
+        ways_of_training = {words_of_run for _, words_of_run in pairs}
+        one_to_one = len(sweeps) == len(ways_of_training) == len(pairs) > 1
+        if not one_to_one or None in sweeps:
+            continue
+        for run_id in run_ids:
+            first, *others = words[run_id]
+            words[run_id] = {first: f" ({names[run_id]})", **dict.fromkeys(others, "")}
 
 
 def _group_of(evaluation: "Evaluation") -> Group:

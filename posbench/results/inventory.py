@@ -18,6 +18,7 @@ from posbench.results.run_metadata import (
     read_metadata,
 )
 from posbench.results.search import files, run_directories
+from posbench.results.sweep_names import names_in_ledger, names_of_run
 from posbench.runs.directory import Run
 
 MOST_SHOWN = 10_000  # bytes of a failure's first line
@@ -43,6 +44,7 @@ class Entry:
     size: int = 0
     age: float = 0.0
     checkpoint: bool = False
+    names: tuple[str, ...] = ()  # of the sweeps that it belongs to
 
     @property
     def state_in_words(self) -> str:
@@ -82,9 +84,14 @@ def list_runs(folder: Path) -> list[Entry]:
         entries[path] = entry
         runs.append(metadata)
     words = inventory_words(runs)
-    return [
-        replace(entry, encoding=entry.encoding + words[path]) for path, entry in entries.items()
-    ]
+    in_ledger = names_in_ledger(folder)
+    listed = []
+    for metadata in runs:
+        entry = entries[metadata.path]
+        names = printable(names_of_run(metadata, in_ledger))
+        encoding = entry.encoding + words[metadata.path]
+        listed.append(replace(entry, encoding=encoding, names=tuple(names)))
+    return listed
 
 
 def describe_run(path: Path, held: bool = False) -> tuple[Entry, RunMetadata]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from posbench.common.defuse import printable
 from posbench.common.errors import RunError
 from posbench.common.files import read_json, read_lines
-from posbench.config.identity import CHOICE, NOT_MODEL, NOT_TRAIN
+from posbench.config.identity import CHOICE, NOT_MODEL, NOT_TRAIN, text_name
 from posbench.runs.directory import Run
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 NOT_TRAINING = {
     "extension", "scale_attention", "evaluate", "log", "allow_untested", "check", "jobs",
     "results_dir", "cache_dir", "report_dir", "run", "runs", "out", "dry", "experiment", "hydra",
-    "step",
+    "step", "name",
 }  # fmt: skip
 ABSENT = "(absent)"
 # {field of Training: its key in provenance or summary}, where the names differ
@@ -33,6 +33,13 @@ NOTED_AS = {
     "weights_sha256": "sha256",
     "parameters": "n_parameters",
 }
+OWN_FILES = "local"  # yaml of configs/data that reads the user's own files
+# Settings of a text of which a word tells more than a hash.
+TEXT_SETTINGS = (
+    *("data.tokenizer", "data.vocab_size", "data.bos", "data.mix.task", "data.mix.share"),
+    *("data.source.pairs", "data.source.distinct", "data.source.reverse_answer"),
+)
+HASH = "data.hash"  # of the text, its tokenizer and BOS
 SHARE = 0.2  # share of the steps, at the end, used for the slope
 # Keys of the place of a checkpoint or of an engine, of which a server says a name alone.
 PLACES = ("model.path", "model.engine.path", "encoding.name")
@@ -97,7 +104,31 @@ class RunMetadata:
         lengths = settings.get("train.length")
         if isinstance(lengths, list) and len(lengths) == 1:
             settings["train.length"] = lengths[0]
-        return {**settings, "data": self.fingerprint[:10]}
+        return {**settings, **self._text_settings()}
+
+    def _text_settings(self) -> dict[str, object]:
+        """Settings of the text: its name, then what may differ in texts of one name, its hash last.
+
+        The hash also stands for the content of the user's own files."""
+        data = self.nested.get("data")
+        settings = {}
+        if isinstance(data, dict):
+            settings["data"] = self.text
+            for key, value in self.config.items():
+                if under(key, TEXT_SETTINGS):
+                    settings[key] = value
+        return {**settings, HASH: self.fingerprint[:10]}
+
+    @property
+    def text(self) -> str:
+        """Name of the text; of the user's own files, which were once all called local, theirs."""
+        data = self.nested.get("data")
+        if not isinstance(data, dict):
+            return ""
+        name = data.get("name")
+        if data.get("path") and name in (None, OWN_FILES):
+            name = text_name({"path": data["path"]})
+        return str(name or "")
 
     def _place_name(self) -> str:
         """Name of the folder of a checkpoint, or of the model that an engine serves."""

@@ -33,6 +33,7 @@ from posbench.results.search import run_directories
 from posbench.runs.directory import Run
 from posbench.sweep.cells import RECOMPUTE, EvaluationCell
 from posbench.sweep.jobs import Job
+from posbench.sweep.work import Work, count_cells
 
 if TYPE_CHECKING:
     from posbench.evaluation.speed_of_evaluation import EvaluationSpeed
@@ -328,15 +329,20 @@ def cost(
     Of more than `first` trainings, a first picture of so many is announced.
     """
     texts = texts_left(missing)
-    lines = [work_words(jobs, fresh, texts)]
+    counted = count_cells(cell for _, cell, _ in missing)
+    lines = [work_words(jobs, fresh, texts, counted)]
     if fresh or missing:
         disk = f"{disk_bytes(fresh, missing) / 2**20:.1f} MiB of disk"
         lines.append(f"{time_words(jobs, fresh, missing, texts, first)}; {disk}")
     return lines
 
 
-def work_words(jobs: list[Job], fresh: list[Job], texts: list[list[ReadVolume]]) -> str:
-    """Text such as "2 of 3 trainings to make, 1.5 M tokens; 4 evaluations, 2,048 tokens"."""
+def work_words(
+    jobs: list[Job], fresh: list[Job], texts: list[list[ReadVolume]], evaluations: Work
+) -> str:
+    """Text such as "2 of 3 trainings to make, 1.5 M tokens; 4 evaluations, 2,048 tokens".
+
+    `texts` are those of the `evaluations`, of which floor windows are counted apart."""
     trainings = [job for job in fresh if job.config.trains]
     n_trainings = sum(job.config.trains for job in jobs)
     n_checkpoints = len(jobs) - n_trainings
@@ -349,7 +355,7 @@ def work_words(jobs: list[Job], fresh: list[Job], texts: list[list[ReadVolume]])
     if n_checkpoints:
         parts.append(f"{len(fresh) - len(trainings)} of {n_checkpoints} checkpoints to take")
     tokens = sum(text.texts * text.tokens for of_cell in texts for text in of_cell)
-    parts.append(f"{len(texts)} evaluations, {_in_tokens(tokens)} tokens")
+    parts.append(f"{str(evaluations) or '0 evaluations'}, {_in_tokens(tokens)} tokens")
     return "; ".join(parts)
 
 

@@ -20,6 +20,7 @@ from posbench.config.schema import TRAINING, JobConfig, typed
 from posbench.config.typed_args import shown
 from posbench.data.mix import resolved_data
 from posbench.position.instantiate import trained_config, trusted_config
+from posbench.results.run_metadata import or_nothing
 from posbench.runs.directory import Run
 from posbench.sweep.cells import EvaluationCell, cells, check_used
 from posbench.sweep.finetune import child_config
@@ -249,10 +250,14 @@ def _child(parent: Job, tuning: dict) -> Job:
 def _new_or_existing(config: JobConfig, fingerprint: str) -> Job:
     """Job of a training whose folder its id names.
 
-    A folder from before own methods were named by their yamls keeps the names in it.
+    A folder from before own methods were named by their yamls keeps the names in it, and so does
+    one whose text had another name, since a floor is looked for in the rows of the same text.
     """
     results_dir = Path(config.results_dir)
     run = Run(results_dir / identity.run_id(config.as_dict(), fingerprint))
+    if config.data.get("path") and run.has_config:
+        name = _recorded_text_name(run, config.data)
+        return Job(replace(config, data={**config.data, "name": name}), run, fingerprint)
     nodes = {"encoding": config.encoding, "scale_attention": config.train.scale_attention}
     nodes_before = identity.without_choices(nodes)
     if nodes_before != nodes and not run.path.exists():
@@ -262,6 +267,13 @@ def _new_or_existing(config: JobConfig, fingerprint: str) -> Job:
         if run_before.path.exists():
             return Job(config_before, run_before, fingerprint)
     return Job(config, run, fingerprint)
+
+
+def _recorded_text_name(run: Run, data: dict) -> str:
+    """Name of a text in a run's config.yaml; that of `data` where that is not its path's name."""
+    recorded = (or_nothing(run.read_config).get("data") or {}).get("name")
+    was_typed = data["name"] != identity.text_name({"path": data["path"]})
+    return data["name"] if was_typed or not isinstance(recorded, str) else recorded
 
 
 def resolved_chooser(chooser: str | dict | None, fingerprint: str) -> dict | None:

@@ -4,7 +4,8 @@ the output of a failed job.
 The ledger has one line per outcome of every job of every command. Lines are appended and never
 changed. Each is a JSON object: time (UTC), command, run_id, cell (protocol, extension and scale;
 empty for the job as a whole), status, reason (one sentence, or empty), seconds (wall time of the
-job's process, shared by all its cells) and file (end of the output of a failed job, or null).
+job's process, shared by all its cells), file (end of the output of a failed job, or null) and name
+(of the sweep, or null).
 status is ok, failed, skipped (already there), noop, refused or interrupted."""
 
 import signal
@@ -16,9 +17,10 @@ from pathlib import Path
 from posbench.common.errors import RunError
 from posbench.common.files import append_lines, write_atomic
 from posbench.common.outcome import unforeseen_reason
+from posbench.results.sweep_names import LEDGER
 from posbench.sweep.jobs import Result
 
-NAME = "ledger.jsonl"
+NAME = LEDGER
 TAIL = 200  # lines of a job's output that are kept
 
 STATUS = {"done": "ok", "exists": "skipped"}  # statuses of outcomes that have another name here
@@ -43,14 +45,15 @@ def record(results: list[Result], command: str, tail: Collection[str] = ()) -> N
                 "reason": outcome.reason,
                 "seconds": round(result.seconds, 3),
                 "file": str(result.file) if result.file else None,
+                "name": result.job.config.name,
             }
             for outcome in result.outcomes
         )
     for folder, entries in lines.items():
         try:
-            append_lines(Path(folder) / NAME, entries, sync=True)
+            append_lines(Path(folder) / LEDGER, entries, sync=True)
         except RunError as error:
-            print(f"{Path(folder) / NAME} was not written: {error}", file=sys.stderr, flush=True)
+            print(f"{Path(folder) / LEDGER} was not written: {error}", file=sys.stderr, flush=True)
 
 
 def keep(result: Result, tail: Collection[str], command: str) -> None:

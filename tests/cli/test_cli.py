@@ -184,7 +184,7 @@ def test_a_run_is_made_once_and_grows_by_lengths_without_moving_a_point(cli):
     before = cli.rows("pi+log_n-*.json")
     assert [row["length"] for row in before] == [16, 32]
     assert all(
-        row["data"] == "local" and row["n_targets"] == 24 and row["nll_sem"] > 0 for row in before
+        row["data"] == "text" and row["n_targets"] == 24 and row["nll_sem"] > 0 for row in before
     )
     assert not list(run.glob("evals/*/none+none-*"))  # only what was asked for, and the references
     assert len(list(run.glob("evals/*/recompute_window+none-*.json"))) == 2
@@ -255,12 +255,14 @@ def test_a_sweep_trains_once_per_training_and_counts_refusals_and_noops_as_done(
     assert "2 of 2 trainings to make" in dry
     done = cli("-m", "encoding=none,alibi", "extension=none,pi,ntk")
     assert len(cli.runs()) == 2
-    assert "3 evaluated" in done.stdout and "2 no-op" in done.stdout and "1 refused" in done.stdout
+    made = "2 trainings, 3 evaluations and 4 floor windows"
+    assert f"made {made}; 2 no-op, 1 refused" in done.stdout
+    assert "3 evaluations and 4 floor windows, " in dry  # the units of the end
     assert "alibi has no spectrum" in done.stderr
     assert "has the lowest loss" in done.stdout  # lines ranked at the longest length
     later = cli("-m", "encoding=none,rope", "seed=0,1", "dry=true").stdout
     assert "3 of 4 trainings to make" in later
-    assert cli("-m", "encoding=alibi", "extension=ntk").stdout.startswith("1 refused")
+    assert "there already; 1 refused\n" in cli("-m", "encoding=alibi", "extension=ntk").stdout
 
 
 def test_a_notebook_elsewhere_reads_the_same_tokens_and_no_other_text(

@@ -142,7 +142,7 @@ def test_a_near_miss_is_told(tmp_path):
 def test_a_run_lies_in_the_working_directory(tmp_path, text_folder, capfd):
     words = [*TINY, "data.path=text"]
     done = posbench(tmp_path, "run", *words)
-    assert done.returncode == 0 and "1 evaluated" in done.stdout, done.stderr
+    assert done.returncode == 0 and "made 1 training, 1 evaluation" in done.stdout, done.stderr
     (summary,) = (tmp_path / "results" / "runs").glob("*/train.json")
     again = call(capfd, tmp_path, "run", *words)
     assert (

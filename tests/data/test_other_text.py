@@ -50,7 +50,7 @@ def test_it_is_read_in_the_tokens_of_the_training_without_what_that_has_read(tmp
     trained = prepare(cfg.data, cfg.cache_dir)
     text = resolved(cfg)
     found = read_text_of(trained, cfg, text, "all")
-    assert (found.name, found.train, found.test) == ("local", None, None)
+    assert (found.name, found.train, found.test) == ("other", None, None)
     for name in ("vocab_size", "bos", "folder", "tokenizer"):
         assert getattr(found, name) == getattr(trained, name), name
     assert sorted(found.all.names) == ["one/a.txt", "two/c.txt"]  # b.txt is a text of the training
@@ -69,7 +69,7 @@ def test_a_text_that_changed_after_it_was_resolved_is_refused(tmp_path):
     cfg = asked(tmp_path, {"name": "local", "path": str(folder)})
     trained, text = prepare(cfg.data, cfg.cache_dir), resolved(cfg)
     (folder / "one" / "a.txt").write_text("something else " * 99)
-    with pytest.raises(RunError, match="evaluate.text=local changed during this command"):
+    with pytest.raises(RunError, match="other of evaluate.text changed during this command"):
         read_text_of(trained, cfg, text, "all")
 
 
@@ -90,7 +90,7 @@ def test_a_text_that_changed_after_it_was_resolved_is_refused(tmp_path):
         ),
         (
             {"name": "local", "path": "{mine}"},
-            "evaluate.text=local is already the text of the training",
+            "mine, which is already the text of the training",
         ),
         ({"name": "local", "path": "/no/where"}, "/no/where does not exist"),
     ],
@@ -142,14 +142,14 @@ def test_a_run_reads_it_beside_its_own_text_with_intervals_over_projects(tmp_pat
     assert (
         done.returncode == 0
         and "targets in 3 projects" in done.stdout
-        and "in the text local" in done.stdout
+        and "in the text other" in done.stdout
     )
     (run,) = (tmp_path / "runs").glob("rope*")
     rows = [
         row for path in run.glob("evals/*/*.json") for row in json.loads(path.read_text())["rows"]
     ]
     assert {(row["sem_unit"], row["n_units"]) for row in rows} == {("document", 1), ("project", 3)}
-    assert "1 evaluation are there already" in call(capfd, tmp_path, "run", *common, *text).stdout
+    assert "1 evaluation there already" in call(capfd, tmp_path, "run", *common, *text).stdout
     yaml = tmp_path / "own" / "data" / "owls.yaml"  # the same text as a choice of the user's own
     yaml.parent.mkdir(parents=True)
     shares = "column: text, validation_share: 0.05, test_share: 0.1"
@@ -159,7 +159,7 @@ def test_a_run_reads_it_beside_its_own_text_with_intervals_over_projects(tmp_pat
     )
     own = ["evaluate.text=owls", *text[1:]]
     assert (
-        "1 evaluation are there already"
+        "1 evaluation there already"
         in call(capfd, tmp_path, "run", "--config-dir", "own", *common, *own).stdout
     )
     done = call(capfd, tmp_path, "run", *common, *own)

@@ -92,7 +92,7 @@ def measured(folder: Path, name: str, speed: float, model: dict, **seconds: floa
 def test_nothing_measured_is_said_to_be_unknown(tmp_path):
     fresh = [job(tmp_path, "a-16-s0-0000000000")]
     first, second = cost(fresh, fresh, [(fresh[0], cell(PI), [100, 900])])
-    assert first == "1 of 1 trainings to make, 0.6 M tokens; 1 evaluations, 10,000 tokens"
+    assert first == "1 of 1 trainings to make, 0.6 M tokens; 1 evaluation, 10,000 tokens"
     reason = "(nothing of 1 s or more was measured here yet)"
     assert (
         second
@@ -216,7 +216,7 @@ def test_the_floor_is_counted_as_it_is_run(tmp_path):
         cell({"_target_": RECOMPUTE, "window": None}),
     )
     first, said = cost([known], [], [(known, floor, [100, 900])])
-    assert first.endswith("1 evaluations, 320 tokens")  # both lengths read the same, once
+    assert first.endswith("1 evaluation, 320 tokens")  # both lengths read the same, once
     model = size(MODEL)
     assert seconds(said) == round(
         model.forward(ReadVolume(20, 16, 1, 20)) / model.forward(ReadVolume(10, 100, 2, 20))
@@ -238,7 +238,7 @@ def test_lengths_of_by_position_that_are_read_together_are_counted_once(tmp_path
         scale_attention=node("scale_attention", "none"),
     )
     first = cost([known], [], [(known, one, [50, 100, 900])])[0]
-    assert first.endswith(f"1 evaluations, {10 * sum(set(read.values())):,} tokens")
+    assert first.endswith(f"1 evaluation, {10 * sum(set(read.values())):,} tokens")
 
     measured(tmp_path, "a-16-s0-0000000001", 5000.0, MODEL)
     path = tmp_path / "a-16-s0-0000000001/evals/by_position/x+none-1.json"
@@ -337,13 +337,14 @@ def test_a_checkpoint_is_taken_and_not_trained(tmp_path, capfd, typed):
         "model=hf",
         "model.path=Llama",
         "extension=yarn",
-        "extension.target_len=3",
+        "extension.mode=fixed",
         *words,
     ).stdout
     assert "  no checkpoint to take, since nothing is left to evaluate" in none
     assert "to train" not in said and "trainings" not in said and "checkpoint to take" in said
-    assert "\n1 of 1 checkpoints to take; 3 evaluations" in said and said.endswith(
-        "by one layer measured just now; 0.0 MiB of disk\n"
+    assert (
+        "\n1 of 1 checkpoints to take; 1 evaluation and 2 floor windows" in said
+        and said.endswith("by one layer measured just now; 0.0 MiB of disk\n")
     )
 
 

@@ -58,6 +58,7 @@ def test_each_cell_is_one_line_with_all_that_the_ledger_knows(tmp_path):
         "reason",
         "seconds",
         "file",
+        "name",
     }
     assert (
         found[0]["seconds"] == 1.235

@@ -59,8 +59,8 @@ def test_refused_and_idle_cells_of_finished_trainings_start_no_process(
     for done in (first, again):
         assert "has no spectrum to change" in done.stderr and "no-op" in done.stderr
     assert (
-        "2 evaluated, 1 refused, 1 no-op" in first.stdout
-        and "2 there already, 1 refused, 1 no-op" in again.stdout
+        "2 evaluations and 4 floor windows; 1 refused, 1 no-op" in first.stdout
+        and "4 floor windows there already; 1 refused, 1 no-op" in again.stdout
     )
     (way,) = {done.stdout.splitlines()[-1] for done in (first, again)}
     assert (

@@ -23,7 +23,7 @@ def anatomy(request: Request) -> None:
     elif request.sweep:
         written = _tabulate_grid(request)
     else:
-        written = _dissect_one(first)
+        written = _dissect_one(first, request.name)
     list_files(written)
 
 
@@ -54,7 +54,7 @@ def _tabulate_grid(request: Request) -> list[Path]:
         return []
     table, legend = grid_numbers(rows)
     print("\n".join([table.title, aligned([table.columns, *table.rows]), *legend]))
-    return write_grid(rows, _folder(first, request.experiment["name"] or first["log"]["group"]))
+    return write_grid(rows, _folder(first, request.name or first["log"]["group"]))
 
 
 def _measure_attention(request: Request) -> list[Path]:
@@ -95,14 +95,15 @@ def _measure_attention(request: Request) -> list[Path]:
     methods = []
     for config in configs:
         methods += [method_name(config.extension), method_name(config.scale_attention)]
-    folder = _folder(request.cfgs[0], "+".join([run.id, *dict.fromkeys(methods)]))
+    name = request.name or "+".join([run.id, *dict.fromkeys(methods)])
+    folder = _folder(request.cfgs[0], name)
     paths = attention_file.write_attention(diagnostics, folder)
     return [*paths, *save(attention_page(diagnostics), paths[0].with_suffix(""))]
 
 
-def _dissect_one(raw: dict) -> list[Path]:
+def _dissect_one(raw: dict, name: str) -> list[Path]:
     """Print the summary of one combination and write the files named by json= and figure=, or both
-    in report_dir or the default folder.
+    in report_dir or the default folder, which may have a name.
     """
     from posbench.common.files import write_json
     from posbench.position.instantiate import make
@@ -129,7 +130,7 @@ def _dissect_one(raw: dict) -> list[Path]:
     }
     print("\n".join(summary(numbers)))
     methods = [numbers[key] for key in ("encoding", "extension", "scale_attention")]
-    default = _folder(raw) / f"{'+'.join(methods)}.json"
+    default = _folder(raw, name) / f"{'+'.join(methods)}.json"
     written = []
     if raw["json"] or not raw["figure"]:
         path = Path(raw["json"] or default)

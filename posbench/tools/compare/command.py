@@ -37,7 +37,8 @@ from posbench.report.comparison_words import (
 )
 from posbench.report.records import grouped
 from posbench.report.table_formats import Table, printed
-from posbench.tools.explore.command import COMMITTED, collected, named
+from posbench.results.sweep_names import runs_of_sweeps
+from posbench.tools.explore.command import COMMITTED, USUAL, collected, named
 
 DEFAULTS = {
     "length": None,
@@ -50,7 +51,6 @@ DEFAULTS = {
     "title": None,
 }
 CHOICES = {"by": BY, "measure": MEASURES, "unit": UNITS, "correction": CORRECTIONS}
-USUAL = "results/runs"
 
 
 class Block(NamedTuple):
@@ -100,9 +100,11 @@ def compare_words(words: list[str]) -> None:
 
 
 def _is_result(word: str) -> bool:
-    """True for a path, a glob or an experiment; "none" is an encoding."""
+    """True for a path, a glob, an experiment or a sweep's name; "none" is an encoding."""
     is_experiment = word != "none" and (CONFIGS / "experiment" / f"{word}.yaml").is_file()
-    return Path(word).exists() or (COMMITTED / word).is_dir() or is_experiment or "*" in word
+    if Path(word).exists() or (COMMITTED / word).is_dir() or is_experiment or "*" in word:
+        return True
+    return word in runs_of_sweeps(Path(USUAL))
 
 
 def _options(words: Sequence[str]) -> dict[str, str | None]:

@@ -9,12 +9,14 @@ from posbench.common.errors import ConfigError, RunError, did_you_mean
 from posbench.common.quantities import plural
 from posbench.config.command_line import options
 from posbench.config.names import CONFIGS, as_command
-from posbench.results.search import find_results, is_evidence, shortest_endings
+from posbench.results.search import Found, find_results, is_evidence, shortest_endings
+from posbench.results.sweep_names import runs_of_sweeps
 
 if TYPE_CHECKING:
     from posbench.report.report import Report
 
 OPTIONS = {"out": "explore.html", "title": ""}
+USUAL = "results/runs"
 COMMITTED = CONFIGS.parent / "results" / "reported"
 
 
@@ -62,9 +64,14 @@ def named(word: str) -> Named:
     """Results that a word names. Raises ConfigError if it names none."""
     experiments = {path.stem for path in (CONFIGS / "experiment").glob("*.yaml")}
     committed = {path.name for path in COMMITTED.glob("*") if is_evidence(path)}
-    if Path(word).exists() or word not in experiments | committed:
-        return _of_path(word, sorted(experiments | committed))
-    lengths = of_grid(word) if word in experiments and Path("results/runs").is_dir() else {}
+    if Path(word).exists():
+        return _of_path(word, [])
+    if word not in experiments | committed:
+        sweeps = runs_of_sweeps(Path(USUAL))
+        if word in sweeps:
+            return Named(Found(sweeps[word], [], []).eval_files())
+        return _of_path(word, sorted({*experiments, *committed, *sweeps}))
+    lengths = of_grid(word) if word in experiments and Path(USUAL).is_dir() else {}
     if any(path.exists() for path in lengths):
         return Named(paths=list(lengths), lengths=lengths)
     if word in committed:
@@ -76,15 +83,15 @@ def named(word: str) -> Named:
     )
 
 
-def _of_path(word: str, experiments: Sequence[str]) -> Named:
+def _of_path(word: str, names: Sequence[str]) -> Named:
     """Results of a path or a glob. Raises ConfigError, with a near name, if there are none."""
     try:
         results = find_results([word])
     except ConfigError as error:
-        near = did_you_mean(word, experiments)
+        near = did_you_mean(word, names)
         raise ConfigError(
-            f"{word} is no folder of runs or of a report, no CSV, and no experiment{near}: give"
-            " one of these."
+            f"{word} is no folder of runs or of a report, no CSV, no experiment and no name of a"
+            f" sweep{near}: give one of these."
         ) from error
     return Named(results.eval_files(), csvs=results.csvs, evidence=results.evidence)
 

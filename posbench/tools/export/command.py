@@ -15,7 +15,7 @@ from posbench.config.identity import method_name
 from posbench.config.schema import JobConfig, ModelConfig
 from posbench.data import prepare
 from posbench.data.chat import of_gguf
-from posbench.data.sources import TASK
+from posbench.data.sources import OF_TEXT, TASK
 from posbench.data.tokenizers import pretrained_file
 from posbench.gguf.header import is_gguf, read_gguf
 from posbench.model.build import make_encoding
@@ -221,7 +221,7 @@ def _copy_tokenizer(data: dict, cache_dir: str, folder: Path) -> str:
         return f"no tokenizer, since the text is not there: {error}"
     shutil.copyfile(prepared / "tokenizer.json", folder / "tokenizer.json")
     settings = {"tokenizer_class": "PreTrainedTokenizerFast"}
-    file = None if data["tokenizer"] == "bpe" else pretrained_file(data["tokenizer"])
+    file = None if data["tokenizer"] in OF_TEXT else pretrained_file(data["tokenizer"])
     if file and is_gguf(file):
         for key, value in of_gguf(file).items():
             if isinstance(value, str):

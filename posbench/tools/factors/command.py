@@ -17,6 +17,7 @@ from posbench.sweep.cost import texts_left, time_words, work_words
 from posbench.sweep.dry_run import check_devices
 from posbench.sweep.jobs import Job
 from posbench.sweep.launch import launch_one
+from posbench.sweep.work import Work
 from posbench.tools.factors.factor_search import (
     Sizes,
     plan_search,
@@ -95,7 +96,7 @@ def _dry_lines(job: Job, sizes: Sizes, windows: str) -> list[str]:
     return [
         f"{job.run.path}: {sizes.total:,} sets of factors of {windows}; budget= multiplies their"
         " number",
-        work_words([job], fresh, texts),
+        work_words([job], fresh, texts, Work(evaluations=len(texts))),
         time_words([job], fresh, missing, texts),
     ]
 

@@ -17,7 +17,7 @@ from posbench.config.defaults import resolve
 from posbench.config.names import chosen_node, display_name
 from posbench.config.schema import TRAINING, EvaluateConfig, JobConfig
 from posbench.data.corpus import fingerprint, read_text_of, resolved_text
-from posbench.data.sources import ALL, SPLITS, TASK
+from posbench.data.sources import ALL, SPLITS, TASK, WITHOUT_FILE
 from posbench.evaluation.registry import protocol as evaluator
 from posbench.position.instantiate import make, trusted_config
 from posbench.report.frame import read_rows, row_frame
@@ -127,7 +127,7 @@ class LoadedRun:
         from posbench.data.corpus import known_tokenizer
         from posbench.data.tokenizers import load_tokenizer
 
-        if self.config["data"]["tokenizer"] not in ("bytes", "bpe", TASK):
+        if self.config["data"]["tokenizer"] not in (*WITHOUT_FILE, TASK):
             # such a tokenizer has a file of its own, and needs no cache
             with contextlib.suppress(ConfigError):
                 return known_tokenizer(self.config["data"], "")

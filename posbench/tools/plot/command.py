@@ -10,7 +10,8 @@ from posbench.config.command_line import list_files
 from posbench.report.figures.style import FORMATS, save
 from posbench.report.frame import by_source
 from posbench.report.plot import Options, draw_figure, listed, one_of
-from posbench.tools.explore.command import COMMITTED
+from posbench.results.sweep_names import runs_of_sweeps
+from posbench.tools.explore.command import COMMITTED, USUAL
 
 if TYPE_CHECKING:
     import pandas
@@ -21,18 +22,19 @@ PIXELS = {"column": 400, "page": 300, "slide": 320}  # an inch of a png
 
 def plot_words(words: list[str]) -> None:
     """Draw the figure that the words describe, and print its files and its caption."""
-    paths = [_committed(word) for word in words if "=" not in word]
+    named = [word for word in words if "=" not in word]
+    paths = [path for word in named for path in _paths(word)]
     if not paths:
         raise ConfigError(
-            "Nothing to draw is named: give folders of runs or of reports, CSVs, or reported"
-            " experiments such as demo."
+            "Nothing to draw is named: give folders of runs or of reports, CSVs, names of sweeps,"
+            " or reported experiments such as demo."
         )
     request = _request([word for word in words if "=" in word])
     options = request.options
     table = _table(paths, options)
     without_rows = table.attrs.get("empty")
     table = _rows_with(table, request.columns)
-    name = f"{Path(paths[0]).resolve().stem}-{options.y or 'curve'}"
+    name = f"{Path(named[0]).resolve().stem}-{options.y or 'curve'}"
     stem, formats = _files(request.out, request.formats, name)
     figure, caption = draw_figure(table, options)
     list_files(save(figure, stem, formats, {"dpi": PIXELS[options.size]}, fonts="none"))
@@ -69,11 +71,15 @@ def _request(words: Iterable[str]) -> PlotRequest:
     return PlotRequest(Options(**settings, **limits, labels=labels), values, out, formats)
 
 
-def _committed(path: str) -> str:
-    """Path, or the folder of the reported experiment of that name."""
-    if not Path(path).exists() and (COMMITTED / path).is_dir():
-        return str(COMMITTED / path)
-    return path
+def _paths(word: str) -> list[str]:
+    """The path that a word is, the folder of the reported experiment, or the runs of the sweep of
+    that name."""
+    if Path(word).exists():
+        return [word]
+    if (COMMITTED / word).is_dir():
+        return [str(COMMITTED / word)]
+    runs = runs_of_sweeps(Path(USUAL)).get(word)
+    return list(map(str, runs)) if runs else [word]
 
 
 def _table(paths: Sequence[str], options: Options) -> "pandas.DataFrame":

@@ -14,6 +14,7 @@ from posbench.config.command_line import list_files
 from posbench.config.compose import Request, check_effect
 from posbench.config.names import as_command
 from posbench.results.search import Found, find_results, inside, short_path
+from posbench.results.sweep_names import named_runs
 from posbench.runs.directory import Run
 from posbench.sweep.jobs import Job, plan_existing
 from posbench.sweep.verdict import left_out
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from posbench.report.report import Report
 
 # words of a report that pools folders
-BESIDE_RUNS = ("runs", "experiment", "report_dir", "results_dir", "cache_dir", "bars")
+BESIDE_RUNS = ("runs", "name", "experiment", "report_dir", "results_dir", "cache_dir", "bars")
 
 
 @dataclass
@@ -98,8 +99,8 @@ def _select(request: Request) -> Selection:
         reason = "beside runs=, which names what to report: leave one of them out"
         check_effect(request.words, BESIDE_RUNS, reason)
         named = _named_results(cfg)
-        named.name = experiment["name"] or "runs"
-        named.title = experiment.get("title") or experiment["name"] or named.title
+        named.name = request.name or "runs"
+        named.title = request.title or named.title
         return named
     jobs: list[Job] = []
     elsewhere = ""
@@ -110,7 +111,6 @@ def _select(request: Request) -> Selection:
 
 def _results_of_jobs(request: Request, jobs: list[Job], elsewhere: str) -> Selection:
     """Results of a sweep; `elsewhere` notes those that are in other folders."""
-    experiment = request.experiment
     never = left_out(jobs)
     notes = []
     if never:
@@ -122,8 +122,8 @@ def _results_of_jobs(request: Request, jobs: list[Job], elsewhere: str) -> Selec
         notes.append(elsewhere)
     return Selection(
         # an unnamed sweep is named by its hash: other reports stay
-        name=experiment["name"] or request.cfgs[0]["log"]["group"],
-        title=experiment.get("title") or experiment["name"] or "Sweep",
+        name=request.name or request.cfgs[0]["log"]["group"],
+        title=request.title or "Sweep",
         command=_run_command(sys.argv[1:]),
         paths=[cell.path for job in jobs for cell in job.cells if cell.path not in never],
         notes=notes,
@@ -138,7 +138,7 @@ def _run_command(words: list[str]) -> str:
 
 
 def _named_results(cfg: dict) -> Selection:
-    """Results of run=DIR, runs= or all of results_dir."""
+    """Results of run=DIR, runs=, the sweep of name=, or all of results_dir."""
     command = as_command("python scripts/run.py")
     if cfg["runs"] is not None:
         command += " run=DIR"
@@ -149,6 +149,9 @@ def _named_results(cfg: dict) -> Selection:
         name = Path(cfg["run"]).resolve().name
         results = Found([Path(cfg["run"])], [], [])
         title = short_path(cfg["run"])
+    elif cfg.get("name"):
+        name = title = cfg["name"]
+        results = Found(named_runs(Path(cfg["results_dir"]), name), [], [])
     else:
         name = "all"
         results = Found(inside(Path(cfg["results_dir"])), [], [])

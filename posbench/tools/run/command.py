@@ -11,17 +11,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from posbench.common.errors import ConfigError, RunError
-from posbench.common.quantities import plural
 from posbench.config.compose import Request
-from posbench.config.names import INSTALLED
+from posbench.config.names import INSTALLED, as_command, display_name
+from posbench.config.schema import JobConfig
 from posbench.sweep.child_processes import check_resources
 from posbench.sweep.jobs import Job, Result, plan_jobs
 from posbench.sweep.launch import launch
 from posbench.sweep.ledger import failure_lines, record
 from posbench.sweep.verdict import already_done
+from posbench.sweep.work import all_paths, count_work, unfinished, with_missing_parents
 from posbench.tools.report.command import report, table_text
 
 MOST_RANKINGS = 3  # that a sweep prints at its end
+# Words that say where and not what: beside them alone, a command does what the defaults say.
+PLACES = ("device=", "jobs=", "name=", "results_dir=", "cache_dir=", "report_dir=", "log.")
 FIRST_SECONDS = 2.0  # between two looks for the first evaluations
 STATUS_WORDS = {
     "done": "evaluated",
@@ -30,6 +33,7 @@ STATUS_WORDS = {
     "refused": "refused",
     "failed": "failed",
 }
+COUNTED_AS_WORK = ("done", "exists")  # statuses that the count of the work tells
 
 
 def run(request: Request) -> int:
@@ -70,24 +74,40 @@ def run(request: Request) -> int:
     open_jobs = [job for job, result in zip(jobs, earlier, strict=True) if not result]
     check_devices(open_jobs, request.launcher)
     first = request.experiment.get("first")
-    if first:
+    described = [word for word in request.words if not word.startswith(PLACES)]
+    if not described:
+        print(_defaults_line(jobs[0].config), file=sys.stderr)
+    if first or not described:
         print(*cost_of(planned(jobs), first), sep="\n", file=sys.stderr, flush=True)
+    counted = with_missing_parents(jobs)
+    to_make = unfinished(counted)
     with _first_report(jobs, first):
         results = launch(jobs, {"n_jobs": cfg["jobs"], **request.launcher}, command)
-    return _conclude(request, results, command)
+    words = _count_words(results, counted, to_make)
+    return _conclude(request, results, words, command)
+
+
+def _defaults_line(config: JobConfig) -> str:
+    """Sentence on what a command without words does."""
+    train = config.train
+    lengths = config.evaluate.lengths
+    return as_command(
+        f"without further words: encoding={display_name('encoding', config.encoding)} is trained"
+        f" for {train.steps:,} steps on {train.train_len} tokens of {config.data['name']}, and"
+        f" evaluated to {lengths[-1]:,} tokens; python scripts/run.py --help lists what else can"
+        " be chosen"
+    )
 
 
 def _print_nothing_to_do(jobs: list[Job]) -> None:
-    trainings = plural(len(jobs), "training")
-    evaluations = plural(sum(len(job.cells) for job in jobs), "evaluation")
-    print(f"nothing to do: {trainings} and {evaluations} are there already")
+    print(f"nothing to do: {count_work(jobs, all_paths(jobs))} there already")
     for job in jobs:
         print(f"  {job.run.path}")
 
 
-def _conclude(request: Request, results: list[Result], command: str) -> int:
+def _conclude(request: Request, results: list[Result], count_words: str, command: str) -> int:
     """Print outcomes, then failures or tables. Returns the exit code."""
-    _print_outcomes(results, request.sweep)
+    _print_outcomes(results, count_words, request.sweep)
     if any(result.failures for result in results):
         if request.sweep:
             # Printed last, so that they are read.
@@ -212,7 +232,8 @@ def _show_ranking(jobs: list[Job]) -> None:
         print(f"{len(made) - MOST_RANKINGS} more rankings: posbench compare shows all")
 
 
-def _print_outcomes(results: list[Result], sweep: bool) -> None:
+def _print_outcomes(results: list[Result], count_words: str, sweep: bool) -> None:
+    """Print the reasons of outcomes, then the count of the work and the folders of the runs."""
     for result in results:
         for outcome in result.outcomes:
             if not outcome.reason or (sweep and outcome.status == "failed"):
@@ -222,10 +243,33 @@ def _print_outcomes(results: list[Result], sweep: bool) -> None:
                 status += f" ({result.job.run.id}: {outcome.label})"
             file = f" ({result.file})" if result.file else ""
             print(f"{status}: {outcome.reason}{file}", file=sys.stderr)
-    counts = Counter(outcome.status for result in results for outcome in result.outcomes)
-    print(", ".join(f"{number} {STATUS_WORDS[status]}" for status, number in counts.items()))
+    print(count_words)
     for path in dict.fromkeys(result.job.run.path for result in results if result.job.run.finished):
         print(f"  {path}")
+
+
+def _count_words(results: list[Result], jobs: list[Job], to_make: set[Path]) -> str:
+    """Text such as "made 2 trainings and 4 evaluations; 1 training there already; 2 no-op".
+
+    The units are those of dry=true. `to_make` are the paths of `jobs` that were not finished when
+    the command began."""
+    left = unfinished(jobs)
+    made = count_work(jobs, to_make - left)
+    there = count_work(jobs, all_paths(jobs) - to_make - left)
+    parts = []
+    if any(made):
+        parts.append(f"made {made}")
+    if any(there):
+        parts.append(f"{there} there already")
+    counts = Counter(outcome.status for result in results for outcome in result.outcomes)
+    others = [
+        f"{number} {STATUS_WORDS[status]}"
+        for status, number in counts.items()
+        if status not in COUNTED_AS_WORK
+    ]
+    if others:
+        parts.append(", ".join(others))
+    return "; ".join(parts)
 
 
 def run_and_report(request: Request) -> int:

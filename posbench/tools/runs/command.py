@@ -9,15 +9,15 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from posbench.common.defuse import printable
-from posbench.common.errors import ConfigError
+from posbench.common.errors import ConfigError, did_you_mean
 from posbench.common.files import write_json
 from posbench.common.quantities import age, plural, size_words
 from posbench.config.command_line import options
 from posbench.results.inventory import STATES, Entry, list_runs
 
-HEAD = ("run", "encoding", "seed", "steps", "val. loss", "evals", "size", "age", "state")
-ALIGNED_LEFT = ("run", "encoding", "state")
-SHARED = {"results_dir": "results/runs", "runs": "*"}
+HEAD = ("run", "name", "encoding", "seed", "steps", "val. loss", "evals", "size", "age", "state")
+ALIGNED_LEFT = ("run", "name", "encoding", "state")
+SHARED = {"results_dir": "results/runs", "runs": "*", "name": ""}
 LIST = {**SHARED, "state": "", "encoding": "*", "sort": "run", "json": ""}
 GC = {
     **SHARED,
@@ -57,10 +57,26 @@ def runs(arguments: list[str]) -> None:
             " results/runs."
         )
     entries = [entry for entry in list_runs(folder) if fnmatchcase(entry.path.name, chosen["runs"])]
+    if chosen["name"]:
+        entries = _named(entries, chosen["name"])
     if word == "list":
         _list(entries, chosen)
     else:
         _gc(folder, entries, chosen)
+
+
+def _named(entries: list[Entry], pattern: str) -> list[Entry]:
+    """Entries of the sweeps whose name matches. Raises ConfigError if none does."""
+    matching = [
+        entry for entry in entries if any(fnmatchcase(name, pattern) for name in entry.names)
+    ]
+    if not matching:
+        names = sorted({name for entry in entries for name in entry.names})
+        listed = f"choose from {', '.join(names)}" if names else "no run here has one"
+        raise ConfigError(
+            f"name={pattern} is the name of no sweep{did_you_mean(pattern, names)}: {listed}."
+        )
+    return matching
 
 
 def _list(entries: list[Entry], chosen: dict) -> None:
@@ -89,6 +105,7 @@ def _cells(entry: Entry) -> tuple[str, ...]:
     """Cells of a run below HEAD."""
     return (
         str(printable(entry.path.name)),
+        ", ".join(entry.names),
         entry.encoding,
         "-" if entry.seed is None else str(entry.seed),
         str(entry.steps) if entry.total is None else f"{entry.steps}/{entry.total}",
@@ -101,15 +118,17 @@ def _cells(entry: Entry) -> tuple[str, ...]:
 
 
 def _table(rows: list[tuple[str, ...]]) -> str:
-    lines = [HEAD, *rows]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    texts = []
-    for line in lines:
-        cells = []
-        for name, cell, width in zip(HEAD, line, widths, strict=True):
-            cells.append(cell.ljust(width) if name in ALIGNED_LEFT else cell.rjust(width))
-        texts.append("  ".join(cells).rstrip())
-    return "\n".join(texts)
+    """Rows below HEAD, without the column of names if no sweep has one."""
+    columns = []
+    for heading, *cells in zip(HEAD, *rows, strict=True):
+        if heading == "name" and not any(cells):
+            continue
+        width = max(len(heading), *map(len, cells), 0)
+        left = heading in ALIGNED_LEFT
+        columns.append(
+            [cell.ljust(width) if left else cell.rjust(width) for cell in (heading, *cells)]
+        )
+    return "\n".join("  ".join(line).rstrip() for line in zip(*columns, strict=True))
 
 
 def _summary(entries: list[Entry]) -> str:
