@@ -1,8 +1,8 @@
 """List the runs of a results folder, or delete files that are no longer needed.
 
-python scripts/runs.py list [results_dir=results/runs] [runs='rope-*'] [state=failed]
+python scripts/runs.py list [results_dir=results/runs] [runs='rope-*'] [name=SWEEP] [state=failed]
     [encoding=rope] [sort=loss] [json=FILE]
-python scripts/runs.py gc [results_dir=results/runs] [runs='rope-*'] [failed=true]
+python scripts/runs.py gc [results_dir=results/runs] [runs='rope-*'] [name=SWEEP] [failed=true]
     [interrupted=true] [older=30d] [cache=DIR] [delete=true]
 
 gc deletes nothing without delete=true. It lists partly written files, checkpoints of finished

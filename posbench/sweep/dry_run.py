@@ -10,6 +10,7 @@ from posbench.sweep.cells import EvaluationCell
 from posbench.sweep.cost import cost
 from posbench.sweep.jobs import Job
 from posbench.sweep.verdict import JobVerdict, judge_job
+from posbench.sweep.work import count_cells
 
 MANY = 40  # from this number on, evaluations are counted, not listed
 # {verdict: note}, followed by its reason
@@ -157,14 +158,12 @@ def _counted_lines(plans: list[JobVerdict]) -> list[str]:
     lines = []
     sentences = Counter()
     for plan in plans:
-        n_legal = len(plan.missing)
-        n_fresh = sum(1 for lengths in plan.missing.values() if lengths)
-        counts = {
-            "evaluations to make": n_fresh,
-            "there already": n_legal - n_fresh,
-            "left out": len(plan.job.cells) - n_legal,
+        cells = {
+            "to make": [cell for cell, lengths in plan.missing.items() if lengths],
+            "there already": [cell for cell, lengths in plan.missing.items() if not lengths],
+            "left out": [cell for cell in plan.job.cells if cell not in plan.missing],
         }
-        counted = ", ".join(f"{number} {what}" for what, number in counts.items() if number)
+        counted = ", ".join(f"{count_cells(part)} {what}" for what, part in cells.items() if part)
         lines.append(f"{plan.job.run.path}  {_state(plan)}; {counted}")
         for cell, verdict in plan.cells.items():
             note = _note(verdict)

@@ -399,7 +399,7 @@ def test_several_values_that_are_no_list_are_still_refused_and_a_sweep_stays_one
         ),
         (
             ["out=there"],
-            "out=there has no effect on scripts/run.py, only on export_hf, harness,",
+            "out=there has no effect on scripts/run.py, only on ",
         ),
     ],
 )

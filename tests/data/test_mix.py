@@ -272,7 +272,7 @@ def test_one_command_trains_on_words_and_asks_them(cli, tmp_path):  # noqa: F811
     assert (
         "Loss (nats/token)" in said
         and "Accuracy: niah_multikey_1" in said
-        and "data local+niah_multikey_1" in said
+        and "data text+niah_multikey_1" in said
     )
     (run,) = cli.runs()
     lines = [json.loads(line) for line in (run / "train.jsonl").read_text().splitlines()]
@@ -302,7 +302,7 @@ def test_one_command_trains_on_both_and_evaluates_both(cli, tmp_path):  # noqa: 
     assert (
         "Loss (nats/token)" in said
         and "Accuracy: mqar 2 pairs" in said
-        and "data local+mqar" in said
+        and "data text+mqar" in said
     )
     (run,) = cli.runs()
     lines = [json.loads(line) for line in (run / "train.jsonl").read_text().splitlines()]
@@ -311,7 +311,7 @@ def test_one_command_trains_on_both_and_evaluates_both(cli, tmp_path):  # noqa: 
     ] * 2
     found = {path.parent.name: read_eval(path) for path in run.glob("evals/*/*.json")}
     assert {row["task"] for row in found["accuracy"]} == {"mqar 2 pairs", "mqar 2 pairs choice"}
-    assert {row["data"] for rows in found.values() for row in rows} == {"local+mqar"} and len(
+    assert {row["data"] for rows in found.values() for row in rows} == {"text+mqar"} and len(
         found
     ) == 2
     again = cli(

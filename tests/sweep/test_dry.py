@@ -502,7 +502,9 @@ def test_few_evaluations_are_listed_and_many_are_counted(tmp_path, capfd, typed,
     monkeypatch.setattr(dry, "MANY", 5)
     many = call(capfd, tmp_path, "run", *asked).stdout.splitlines()
     assert len(many) == 2 + 2 + 2 and many[-2] == few[-2]
-    assert many[0].endswith("to train; 3 evaluations to make, 1 left out")
+    assert many[0].endswith(
+        "to train; 1 evaluation and 2 floor windows to make, 1 evaluation left out"
+    )
     assert {line.split(":")[0] for line in many[2:4]} == {"1 x no-op", "1 x refused"}
 
 
