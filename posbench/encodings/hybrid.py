@@ -78,6 +78,8 @@ class Hybrid(Encoding):
 
 def _acts_inside_attention(part: Encoding) -> bool:
     """True for an encoding that adds nothing to embeddings and treats all layers alike."""
+    if part.reads_tokens:
+        return False
     pos_T = torch.zeros(1, dtype=torch.float64)
     if part.embed(pos_T, part.spectrum(), part.rows()) is not None:
         return False

@@ -41,6 +41,7 @@ class Pose(Repositioned):
         self.max_len = max_len
         self.draw = draw
         self.base: Encoding = make(base, shape, kind=Encoding)
+        self.check_base()
         self.traits = self.base.traits
         self.scalable = self.base.scalable
         self.tested_with = self.base.tested_with

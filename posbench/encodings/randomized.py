@@ -50,6 +50,7 @@ class Randomized(Repositioned):
         self.eval = eval
         self.real = real
         self.base: Encoding = make(base, replace(shape, positions=self.max_len), kind=Encoding)
+        self.check_base()
         for part in dict.fromkeys([self.base, *(layer.encoding for layer in self.base.layers())]):
             part.traits = part.traits & ~(Trait.UNBOUNDED | Trait.RELATIVE)
         if real and self.base.rows() is not None:

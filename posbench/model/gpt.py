@@ -72,8 +72,8 @@ class Block(nn.Module):
         self.mlp = MLP(config)
 
     def forward(self, x_BTC: Tensor, plan: LayerPlan, last: int | None = None) -> Tensor:
-        # Gates are computed in float32.
-        if Bias.GATES in plan.encoding.biases:
+        # Gates, and positions by content, are computed in float32.
+        if Bias.GATES in plan.encoding.biases or plan.reads_content:
             normed_BTC = self.input_layernorm(x_BTC)
         else:
             normed_BTC = normed(self.input_layernorm, x_BTC)
@@ -150,6 +150,11 @@ class GPT(nn.Module):
         added_TC = plan.embed()
         if added_TC is not None:
             x_BTC = x_BTC + added_TC
+        if self.encoding.reads_tokens:
+            plan = plan.reading(tokens_BT)
+            added_BTC = self.encoding.embed_text(tokens_BT)
+            if added_BTC is not None:
+                x_BTC = x_BTC + added_BTC
         final = self.layers[-1]
         for block, layer_plan in zip(self.layers, plan.layers, strict=True):
             x_BTC = block(x_BTC, layer_plan, last if block is final else None)

@@ -18,6 +18,8 @@ from torch import Tensor
 from posbench.config.typed_args import Check
 
 IndexMap = Callable[[Tensor], Tensor]
+# Bias of some queries and keys, both slices of indices: [B, H, S, K].
+PairBias = Callable[[slice, slice], Tensor]
 # Types of methods' arguments. A value that does not fit is refused by name where a cell is planned.
 Above0 = Annotated[float, Check("above 0", lambda number: number > 0)]
 AtLeast0 = Annotated[float, Check("at least 0", lambda number: number >= 0)]
@@ -61,6 +63,7 @@ class Bias(Flag):
     GATES = auto()  # `gates`: a sum over the tokens between the two
     # `weights`: whole rows of scores become weights, without a softmax over separate bands.
     ROWS = auto()
+    CONTENT = auto()  # `content_bias`: a function of the text and of both indices
     DENSE = PROFILE | PAIRWISE  # `bias` computes it for every pair of a block
 
 
@@ -119,13 +122,31 @@ class Spectrum:
     exact_scale: float = 1.0
 
     def angles(self, pos_T: Tensor) -> Tensor:
-        """Angle of each pair at each coordinate: [T, F], float64 on the CPU."""
+        """Angle of each pair at each coordinate: [T, F], float64 on the CPU.
+
+        At coordinates of a text, [B, H, T] or [B, H, T, F], it is [B, H, T, F] in their format and
+        on their device, and the first `exact_first` tokens are those by index."""
+        if pos_T.ndim > 1:
+            return self._text_angles(pos_T)
         pos_T = pos_T.cpu().double()
         angle_TF = torch.outer(pos_T, self.freq_F)
         if self.exact_F is None:
             return angle_TF
         is_exact_T1 = (pos_T < self.exact_first)[:, None]
         return torch.where(is_exact_T1, torch.outer(pos_T, self.exact_F), angle_TF)
+
+    def _text_angles(self, pos: Tensor) -> Tensor:
+        """Angles at coordinates of the tokens of a text, one for each head or for each pair."""
+        pos_BHTF = pos.unsqueeze(-1) if pos.ndim == 3 else pos
+        angle_BHTF = pos_BHTF * self.freq_F.to(pos)
+        if self.exact_F is None:
+            return angle_BHTF
+        is_exact_T1 = (torch.arange(pos.shape[2], device=pos.device) < self.exact_first)[:, None]
+        return torch.where(is_exact_T1, pos_BHTF * self.exact_F.to(pos), angle_BHTF)
+
+    def to(self, device: torch.device) -> "Spectrum":
+        """Copy of the spectrum on a device."""
+        return self.changed(lambda freq_F: freq_F.to(device))
 
     def changed(self, change: Callable[[Tensor], Tensor]) -> "Spectrum":
         """Spectrum with `change` made to its frequencies, the exact ones too."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from posbench.common.errors import ConfigError
-from posbench.position.geometry import Band, Bias, Mode, Shape, Span, Spectrum, Trait
+from posbench.position.geometry import Band, Bias, Mode, PairBias, Shape, Span, Spectrum, Trait
 
 ANY = {"*": "cannot interact with another method"}  # tested_with every method
 AS_ROPE = "as RoPE: it turns pairs of channels alike"
@@ -23,6 +23,7 @@ HOOKS = {
     Bias.PAIRWISE: "bias",
     Bias.GATES: "gates",
     Bias.ROWS: "weights",
+    Bias.CONTENT: "content_bias",
 }
 
 
@@ -64,6 +65,10 @@ class Encoding(nn.Module):
     # False if an engine has its own positions, which may depend on a text's length.
     positions_known: ClassVar[bool] = True
     biases: ClassVar[Bias] = Bias(0)  # declared by defining the hooks
+    # True if the hook `content_positions` is defined: tokens lie where the text places them.
+    placed_by_content: ClassVar[bool] = False
+    # True if `gates` and the hooks of content are given the text too: `tokens_BT`, a last argument.
+    reads_tokens: ClassVar[bool] = False
     # Subject of messages, such as "GPT2LMHeadModel"; None: "encoding=" and its name.
     subject: str | None = None
     # True if texts have a cache, so that no extension may read a text for each target.
@@ -75,6 +80,9 @@ class Encoding(nn.Module):
         for bias, hook in HOOKS.items():
             if getattr(cls, hook) is not getattr(Encoding, hook):
                 cls.biases |= bias
+        cls.placed_by_content = cls.content_positions is not Encoding.content_positions
+        if cls.placed_by_content:
+            cls.traits = cls.traits & ~Trait.RELATIVE  # near and far are told by index
 
     def __init__(self, shape: Shape):
         super().__init__()
@@ -97,6 +105,26 @@ class Encoding(nn.Module):
         `generator` is passed in training only, a new one for each step.
         """
         return None
+
+    def content_positions(self, x_BTC: Tensor, layer: int) -> Tensor:
+        """Coordinates of the tokens from the input of an attention layer: [B, H, T], or [B, H, T,
+        F] with one for each frequency, a floating format, 1 for H if heads share them.
+
+        `table` is then called with these in place of the tokens' indices, moved by the extension. A
+        token's coordinate depends on it and on earlier tokens alone. An encoding that has them is
+        not RELATIVE: near and far keys are told by index, so bands with coordinates of their own
+        would tear its distances. A bias by content is `gates` or `content_bias`."""
+        raise NotImplementedError
+
+    def embed_text(self, tokens_BT: Tensor) -> Tensor | None:
+        """Vectors added to the token embeddings of a text: [B, T, C]. Called if `reads_tokens`."""
+        return None
+
+    def content_bias(self, x_BTC: Tensor, layer: int) -> PairBias:
+        """Bias of pairs from the input of an attention layer: a function of a slice of queries and
+        a slice of keys, which may go beyond what a query sees.
+        """
+        raise NotImplementedError
 
     @property
     def limit(self) -> int | None:
@@ -139,7 +167,7 @@ class Encoding(nn.Module):
 
     def table(self, pos_T: Tensor, spectrum: Spectrum | None) -> Tensor | None:
         """Table that `rotate` reads for coordinates pos_T (float64, CPU), made once per length;
-        None: no rotation.
+        None: no rotation. `content_positions` are given to it as they are, in every layer.
         """
         return None
 
@@ -292,11 +320,22 @@ class ScaleAttention(nn.Module):
         """
         return None
 
+    def content_factor(self, x_BTC: Tensor, n_T: Tensor, span: Span, layer: int) -> Tensor:
+        """Factor for each query from the input of its attention layer, in place of `forward`:
+        [B, H, T], or [B, 1, T] if heads share it. n_T is as in `forward`.
+        """
+        raise NotImplementedError
+
     def sink(self, layer: int) -> Tensor | None:
         """Logit of a sink, [H] or [1]: it enters every query's softmax, in layers of any kind, and
         has no value. None: no sink.
         """
         return None
+
+    @property
+    def reads_content(self) -> bool:
+        """True if the scale's factor depends on the text."""
+        return type(self).content_factor is not ScaleAttention.content_factor
 
     @property
     def by_distance(self) -> bool:

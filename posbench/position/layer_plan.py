@@ -5,12 +5,12 @@ heads of keys, D channels of a head."""
 
 import functools
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from posbench.position.geometry import Span
+from posbench.position.geometry import Band, Bias, PairBias, Span, Spectrum
 from posbench.position.interfaces import Encoding, ScaleAttention
 
 ROWS = 256  # queries whose keys are counted at once, where they are drawn by lot
@@ -37,10 +37,26 @@ class BandPlan:
     k_scale_T: Tensor | None = None
     lot_T: Tensor | None = None
     share_T: Tensor | None = None
+    # Maps of coordinates and frequencies, which tokens that the text places need once more.
+    band: Band = Band()
+    spectrum: Spectrum | None = None
     # Whatever kernels make once for this band.
     cache: dict[Hashable, object] = field(
         init=False, default_factory=dict, compare=False, repr=False
     )
+
+    def placed(self, encoding: Encoding, pos: Tensor) -> "BandPlan":
+        """The band with tables for the coordinates of a text, [B, H, T] or [B, H, T, F]."""
+        spectrum = self.spectrum
+        if spectrum is not None:
+            spectrum = self.once(("spectrum", pos.device), lambda: self.spectrum.to(pos.device))
+        q_pos = self.band.q(pos)
+        k_pos = self.band.k(pos)
+        q_table = encoding.table(q_pos, spectrum)
+        k_table = q_table if self.band.q == self.band.k else encoding.table(k_pos, spectrum)
+        band = replace(self, q_table=q_table, k_table=k_table)
+        object.__setattr__(band, "cache", self.cache)  # nothing in it depends on the tables
+        return band
 
     @property
     def width_T(self) -> Tensor:
@@ -133,14 +149,58 @@ class LayerPlan:
     # blocks can.
     softcap: float | None = None
     tell: Callable[[float], None] = lambda share: None
+    tokens_BT: Tensor | None = None  # for an encoding that reads them
+    content_bias: PairBias | None = None
+    content_factor: Tensor | None = None  # [B, H, T], of the scales that read the text
+
+    @functools.cached_property
+    def reads_content(self) -> bool:
+        """True if something depends on the input of the layer, other than gates."""
+        encoding = self.encoding
+        return (
+            encoding.placed_by_content
+            or Bias.CONTENT in encoding.biases
+            or any(scale.reads_content for scale, _ in self.scales)
+        )
+
+    def content(self, x_BTC: Tensor) -> tuple:
+        """Arguments of the encoding's hooks of content: the input in float32, the layer's index,
+        and the text where the encoding reads it.
+        """
+        if self.encoding.reads_tokens:
+            return x_BTC.float(), self.index, self.tokens_BT
+        return x_BTC.float(), self.index
+
+    def reading(self, x_BTC: Tensor) -> "LayerPlan":
+        """The plan for one batch of texts, with all that depends on the input of the layer."""
+        if not self.reads_content:
+            return self
+        encoding = self.encoding
+        content = self.content(x_BTC)
+        bands = self.bands
+        if encoding.placed_by_content:
+            pos = encoding.content_positions(*content)
+            bands = tuple(band.placed(encoding, pos) for band in bands)
+        content_bias = None
+        if Bias.CONTENT in encoding.biases:
+            content_bias = encoding.content_bias(*content)
+        factor = None
+        for scale, _ in self.scales:
+            if scale.reads_content:
+                n_T = self._n_on(x_BTC.device)
+                scale_BHT = scale.content_factor(content[0], n_T, self.span, self.number).float()
+                factor = scale_BHT if factor is None else factor * scale_BHT
+        return replace(self, bands=bands, content_bias=content_bias, content_factor=factor)
 
     @property
     def factor(self) -> Tensor | None:
         """Factor on the content scores of each query: [T] or [H, T], float32, on the CPU or a
-        trained scale's device; None for 1.
+        trained scale's device; [B, H, T] where a scale reads the text; None for 1.
         """
-        total = None
+        total = self.content_factor
         for scale, untrained_factor in self.scales:
+            if scale.reads_content:
+                continue
             if untrained_factor is None:
                 factor = self._trained_factor(scale)
             elif (untrained_factor == 1).all():
@@ -159,8 +219,10 @@ class LayerPlan:
 
     def _trained_factor(self, scale: ScaleAttention) -> Tensor:
         device = next(scale.parameters()).device
-        n_T = self.bands[0].once(("n", device), lambda: self.n_T.to(device))
-        return scale(n_T, self.span, self.number).float()
+        return scale(self._n_on(device), self.span, self.number).float()
+
+    def _n_on(self, device: torch.device) -> Tensor:
+        return self.bands[0].once(("n", device), lambda: self.n_T.to(device))
 
     def turned(self, band: BandPlan, q_BHTD: Tensor, k_BGTD: Tensor) -> tuple[Tensor, Tensor]:
         """q and k rotated by the encoding for a band, times the factors at their coordinates."""
@@ -177,8 +239,8 @@ class LayerPlan:
             factor = self.factor
             return None if factor is None else factor.to(q_BHTD.device)
 
-        if any(factor is None for _, factor in self.scales):
-            factor = factor_on_device()  # it changes in a training
+        if self.content_factor is not None or any(factor is None for _, factor in self.scales):
+            factor = factor_on_device()  # it changes from step to step
         else:
             factor = self.bands[0].once(("factor", q_BHTD.device), factor_on_device)
         if factor is None:

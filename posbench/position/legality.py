@@ -25,6 +25,10 @@ REASONS = {
     Trait.SPECTRUM: "has no spectrum to change",
     Trait.TABLE: "has no learned table to lengthen",
 }
+PLACED = (
+    "places its tokens by the text, so near and far keys, told by index, cannot have coordinates of"
+    " their own"
+)
 
 
 @dataclass(frozen=True)
@@ -128,6 +132,8 @@ def _check_traits(
             return
     trait = next(iter(missing))
     lack = encoding.without(trait) or REASONS[trait]
+    if layer_encoding.placed_by_content and trait is Trait.RELATIVE:
+        lack = PLACED
     raise ConfigError(
         f"{_layers(encoding, layer_encoding)} {lack}, which extension={name_of(extension)}"
         f" needs: {_alternatives(encoding)}."
@@ -169,7 +175,7 @@ def check_scale(
             " nothing"
         )
     train_len = encoding.shape.train_len
-    if scale.sinks or max(lengths) <= train_len:
+    if scale.sinks or scale.reads_content or max(lengths) <= train_len:
         return None
     # Both plans contain the extension's temperature, so only the scale can make their factors
     # differ.
@@ -197,7 +203,7 @@ def check_trained_scale(encoding: Encoding, scale: ScaleAttention) -> None:
             f"train.scale_attention={name} has no effect: no head of encoding={name_of(encoding)}"
             " lets a scale act."
         )
-    if scale.trained:
+    if scale.trained or scale.reads_content:
         return
     plan = make_plan(encoding, length=encoding.shape.train_len, trained_scale=scale)
     for layer in plan.layers:

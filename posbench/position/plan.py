@@ -26,6 +26,13 @@ class Plan:
     embed: Callable[[], Tensor | None]
     layers: tuple[LayerPlan, ...]
 
+    def reading(self, tokens_BT: Tensor) -> "Plan":
+        """Copy of the plan for one batch of texts, for encodings that read their tokens."""
+        layers = []
+        for layer in self.layers:
+            layers.append(replace(layer, tokens_BT=tokens_BT))
+        return replace(self, layers=tuple(layers))
+
     def telling(self, tell: Callable[[float], None]) -> "Plan":
         """Copy of the plan that calls `tell` with the share of all layers that is done."""
         count = len(self.layers)
@@ -130,7 +137,10 @@ def _plan_layer(
     bands = tuple(_plan_band(band, layer, spectrum, request) for band in extension.bands(span))
     n_T = sum(band.seen_T for band in bands).double()
     # The factor of a trained scale changes with its parameters, so it is computed when it is read.
-    factors = [None if scale.trained else scale(n_T, span, 0).float() for scale in scales]
+    factors = [
+        None if scale.trained or scale.reads_content else scale(n_T, span, 0).float()
+        for scale in scales
+    ]
     return LayerPlan(
         layer.encoding,
         bands,
@@ -184,6 +194,8 @@ def _plan_band(band: Band, layer: Layer, spectrum: Spectrum | None, request: Req
         k_scale_T=k_scale_T,
         lot_T=None if band.lot is None else band.lot(index_T),
         share_T=None if band.lot is None else band.share(index_T),
+        band=band,
+        spectrum=spectrum,
     )
 
 

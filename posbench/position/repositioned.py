@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from posbench.common.errors import ConfigError
 from posbench.position.geometry import Spectrum
 from posbench.position.interfaces import Encoding, Layer
 
@@ -11,6 +12,15 @@ class Repositioned(Encoding):
 
     random = True
     base: Encoding
+
+    def check_base(self) -> None:
+        """Raise ConfigError for a base whose positions are those of the text, not the drawn."""
+        encodings = [self.base, *(layer.encoding for layer in self.base.layers())]
+        if any(encoding.placed_by_content or encoding.reads_tokens for encoding in encodings):
+            raise ConfigError(
+                f"encoding.base={type(self.base).__name__} takes positions from the text, so none"
+                " can be drawn for it: choose another base."
+            )
 
     def layers(self) -> list[Layer]:
         return self.base.layers()

@@ -52,9 +52,9 @@ class _Turned(torch.autograd.Function):
             dx_BHTR = _turn(gradient_BHTR, cos_TR, -sin_TR, ctx.layout)
         if x_BHTR is None:
             return dx_BHTR, None, None, None
-        heads = list(range(gradient_BHTR.ndim - 2))  # dimensions before T and R
-        dcos_TR = (gradient_BHTR * x_BHTR).sum(dim=heads)
-        dsin_TR = (gradient_BHTR * _partner(x_BHTR, ctx.layout)).sum(dim=heads)
+        # A table of one batch has its dimensions B and H too, of size 1 if they share it.
+        dcos_TR = (gradient_BHTR * x_BHTR).sum_to_size(cos_TR.shape)
+        dsin_TR = (gradient_BHTR * _partner(x_BHTR, ctx.layout)).sum_to_size(sin_TR.shape)
         return dx_BHTR, dcos_TR, dsin_TR, None
 
 

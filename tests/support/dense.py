@@ -239,5 +239,6 @@ SINKS |= {"off_by_one": 0.0}
 SCALES |= {"log_n": lambda n, length, train_len: (n.log() / math.log(train_len)).clamp(min=1)}
 
 import dense_bias  # noqa: E402, F401  (registers)
+import dense_content  # noqa: E402, F401
 import dense_extensions  # noqa: E402, F401
 import dense_rotary  # noqa: E402, F401

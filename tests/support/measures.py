@@ -2,11 +2,14 @@
 distances and frequencies.
 """
 
+from dataclasses import replace
+
 import torch
 from conftest import TRAIN_LEN, small_model, small_shape
 
 from posbench.encodings.rope import Rope
-from posbench.position.geometry import Shape, Span, Spectrum
+from posbench.model.kernels.dispatch import shared_out
+from posbench.position.geometry import Bias, Shape, Span, Spectrum
 from posbench.position.interfaces import Extension
 from posbench.position.plan import make_plan
 
@@ -34,7 +37,15 @@ def attention_inputs(encoding, length: int) -> tuple[list[torch.Tensor], torch.T
 
 
 def attend_in(kernel, layer, q, k, v, x):
-    gates = layer.encoding.gates(x, layer.index)
+    """One kernel's output, as `attend` calls it; an encoding that reads the text gets `tokens`."""
+    if layer.encoding.reads_tokens:
+        layer = replace(layer, tokens_BT=tokens(x.shape[1], batch=1))
+    gates = None
+    if Bias.GATES in layer.encoding.biases:
+        gates = layer.encoding.gates(*layer.content(x))
+    if layer.reads_content:
+        layer = layer.reading(x)
+        k, v = shared_out(layer, q, k, v)
     return kernel(layer, q, k, v, None if gates is None else gates.double().cumsum(dim=-1))
 
 

@@ -159,6 +159,8 @@ class PreparedBand:
             q_pos_S = self.q_pos_T[start:stop]
             k_pos_K = self.k_pos_T[keys]
             parts.append(encoding.bias(q_pos_S, k_pos_K, self.layer.index)[None])
+        if self.layer.content_bias is not None:
+            parts.append(self.layer.content_bias(slice(start, stop), keys))
         if self.gates_BHT is not None:
             # Sums from each key to the block's first query, near which float32 is exact enough. The
             # gates from there to each query are a constant per row, which softmax ignores.

@@ -32,6 +32,7 @@ STEP = 256
 # Widest interval that moves along with its query and is masked: two triangles are faster beyond (in
 # float32 from 1,500 keys, in bf16 from 800).
 NARROW = 1024
+NOT_CHUNKED = Bias.DENSE | Bias.ROWS | Bias.CONTENT | Bias.GATES
 # Queries of a masked piece: within 15 % of the fastest for every width.
 MASKED = 128
 
@@ -79,7 +80,7 @@ class Series:
 
 def can_chunk(layer: LayerPlan, first: int) -> bool:
     """True if `chunked_sdpa` can run queries `first` and later of this plan exactly."""
-    if layer.per_score or layer.encoding.biases & (Bias.DENSE | Bias.ROWS | Bias.GATES):
+    if layer.per_score or layer.encoding.biases & NOT_CHUNKED:
         return False
     return all(foldable(layer, band) and _series(band, first) is not None for band in layer.bands)
 

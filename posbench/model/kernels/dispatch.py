@@ -28,6 +28,7 @@ from posbench.position.geometry import Bias
 from posbench.position.layer_plan import LayerPlan
 from posbench.position.products import TOGETHER
 
+FOR_BLOCKS = Bias.DENSE | Bias.ROWS | Bias.CONTENT  # biases that no column of q and k can hold
 # Tokens up to which gates summed from the middle of the text keep 1e-3 in float32. `rows` restarts
 # the sum in each block.
 GATED = 4096
@@ -53,6 +54,9 @@ def attend(
     learns = torch.is_grad_enabled()
     with torch.autocast(q_BHTD.device.type, enabled=False):
         gates_BHT = summed_gates(layer, x_BTC)
+        if layer.reads_content:
+            layer = layer.reading(x_BTC)
+            k_BGTD, v_BGTD = shared_out(layer, q_BHTD, k_BGTD, v_BGTD)
         if mostly_all and fusible(layer):
             return fused(layer, q_BHTD, k_BGTD, v_BGTD, gates_BHT)[:, :, -last:]
         long_on_cpu = v_BGTD.device.type == "cpu" and length > SHORT
@@ -84,10 +88,24 @@ def attention_weights(
     step = block_size(q_BHTD, BLOCK)
     with torch.autocast(q_BHTD.device.type, enabled=False):
         gates_BHT = summed_gates(layer, x_BTC)
+        if layer.reads_content:
+            layer = layer.reading(x_BTC)
+            k_BGTD, _ = shared_out(layer, q_BHTD, k_BGTD, k_BGTD)
         bands = [PreparedBand(layer, band, q_BHTD, k_BGTD, gates_BHT, step) for band in layer.bands]
         block = Weighted(layer, bands, k_BGTD, step)  # k in place of v, which is not read
         for start in range(length - last, length, step):
             yield start, block.weights(start, min(start + step, length))
+
+
+def shared_out(
+    layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor
+) -> tuple[Tensor, Tensor]:
+    """k and v with a head for each query head, if the text places the tokens of those apart."""
+    groups = q_BHTD.shape[1] // k_BGTD.shape[1]
+    table = layer.bands[0].k_table
+    if groups == 1 or not layer.encoding.placed_by_content or table.shape[-3] == 1:
+        return k_BGTD, v_BGTD
+    return k_BGTD.repeat_interleave(groups, dim=1), v_BGTD.repeat_interleave(groups, dim=1)
 
 
 def summed_gates(layer: LayerPlan, x_BTC: Tensor) -> Tensor | None:
@@ -96,13 +114,13 @@ def summed_gates(layer: LayerPlan, x_BTC: Tensor) -> Tensor | None:
     """
     if Bias.GATES not in layer.encoding.biases:
         return None
-    return layer.encoding.gates(x_BTC.float(), layer.index).double().cumsum(dim=-1)
+    return layer.encoding.gates(*layer.content(x_BTC)).double().cumsum(dim=-1)
 
 
 def fusible(layer: LayerPlan) -> bool:
     """True if `fused` can run this plan exactly."""
     encoding = layer.encoding
-    if not layer.causal or layer.per_score or encoding.biases & (Bias.DENSE | Bias.ROWS):
+    if not layer.causal or layer.per_score or encoding.biases & FOR_BLOCKS:
         return False
     if Bias.GATES in encoding.biases and len(layer.n_T) > GATED:
         return False

@@ -35,7 +35,7 @@ def possible(layer: LayerPlan) -> bool:
         return False
     if layer.softcap is not None or encoding.decay() is not None:
         return False
-    if encoding.biases & (Bias.ROWS | Bias.PAIRWISE):
+    if encoding.biases & (Bias.ROWS | Bias.PAIRWISE | Bias.CONTENT):
         return False
     return Bias.PROFILE not in encoding.biases or all(band.line is not None for band in layer.bands)
 

@@ -68,6 +68,10 @@ def reader_notes(numbers: dict) -> list[str]:
         lines.append("Gates depend on content: shown for a token of zeros.")
     if "weights" in numbers["depends_on_content"]:
         lines.append("Weights depend on content: shown where all content scores are 0.")
+    if "content_bias" in numbers["depends_on_content"]:
+        lines.append("A bias depends on content: shown for tokens of zeros.")
+    if "content_positions" in numbers["depends_on_content"]:
+        lines.append("Positions depend on content: shown for tokens placed by their index.")
     if numbers.get("untested"):
         lines.append("A pair its authors have not tested.")
     if numbers.get("own"):

@@ -85,9 +85,11 @@ def dissect(
 def _content_hooks(views: list[LayerView]) -> list[str]:
     """Names of the hooks that read content, such as ["gates"]."""
     hooks = []
-    for bias in (Bias.GATES, Bias.ROWS):
+    for bias in (Bias.GATES, Bias.ROWS, Bias.CONTENT):
         if any(bias in view.encoding.biases for view in views):
             hooks.append(HOOKS[bias])
+    if any(view.encoding.placed_by_content for view in views):
+        hooks.append("content_positions")
     return hooks
 
 

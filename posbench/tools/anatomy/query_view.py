@@ -99,8 +99,8 @@ def distance(view: LayerView, query: int, keys_K: Tensor) -> Tensor:
 
 @torch.no_grad()
 def key_bias(view: LayerView, query: int, keys_K: Tensor) -> Tensor | None:
-    """Bias added to the scaled score of each key: [H, K], or None without a bias. Gates are those
-    of a token of zeros.
+    """Bias added to the scaled score of each key: [H, K], or None without a bias. What depends on
+    content is that of tokens of zeros.
     """
     encoding = view.encoding
     if not encoding.biases & ~Bias.ROWS:
@@ -117,12 +117,25 @@ def key_bias(view: LayerView, query: int, keys_K: Tensor) -> Tensor | None:
             total_HK += (columns[0].double() * columns[1].double()).sum(dim=-1)
         if encoding.biases & Bias.DENSE:
             total_HK += encoding.bias(q_pos_K[:1], k_pos_K, view.layer.index)[:, 0]
-        gates_BHT = encoding.gates(torch.zeros(1, 1, encoding.shape.d_model), view.layer.index)
-        if gates_BHT is not None:
+        if Bias.GATES in encoding.biases:
+            gates_BHT = encoding.gates(*_zeros(view, 1))
             total_HK += gates_BHT[0].double() * (query - keys_K[seen_K])
+        if Bias.CONTENT in encoding.biases:
+            content_bias = encoding.content_bias(*_zeros(view, query + 1))
+            bias_BHSK = content_bias(slice(query, query + 1), slice(0, query + 1))
+            total_HK += bias_BHSK[0, :, 0][:, keys_K[seen_K]]
         return total_HK
 
     return each_band(view, query, keys_K, value)
+
+
+def _zeros(view: LayerView, length: int) -> tuple:
+    """Arguments of a hook of content: an input of zeros, the layer's index, a text of zeros."""
+    encoding = view.encoding
+    content = (torch.zeros(1, length, encoding.shape.d_model), view.layer.index)
+    if encoding.reads_tokens:
+        return *content, torch.zeros(1, length, dtype=torch.int64)
+    return content
 
 
 @torch.no_grad()

@@ -1,0 +1,111 @@
+"""BiPE: a position within the segment, added to the embedding, and one of the segment.
+
+A segment ends with a separator. Token t, the n-th of segment s, gets row n of a learned table; and
+pairs of tokens are told apart by the numbers of their segments alone, by RoPE (`BipeRope`) or by
+ALiBi (`BipeAlibi`, score -= m_h (s_i - s_j)). He et al. 2024, arXiv 2401.16421 (ICML 2024), and
+zhenyuhe00/BiPE: separators are the line end and the full stop; the table has train_len rows, and
+later tokens of a segment take the last; ALiBi's slopes are multiplied by 96, since segments are
+longer than tokens.
+
+`separators` are numbers of tokens, by default the bytes of line end and full stop: give those of
+another tokenizer. PI and changes of frequencies act on the numbers of segments."""
+
+import torch
+from torch import Tensor, nn
+
+from posbench.common.errors import ConfigError
+from posbench.encodings.alibi import slopes
+from posbench.encodings.rope import Rope
+from posbench.position.geometry import Above0, Base, Layout, Shape, Trait
+from posbench.position.interfaces import Encoding
+
+LINE_END_AND_FULL_STOP = (10, 46)  # as bytes
+
+
+def segments(tokens_BT: Tensor, separators: list[int]) -> tuple[Tensor, Tensor]:
+    """Position of each token within its segment, and the number of its segment: int64 [B, T] each.
+
+    A separator is the last token of its segment."""
+    ends_BT = torch.isin(tokens_BT, torch.tensor(separators, device=tokens_BT.device)).long()
+    number_BT = ends_BT.cumsum(dim=1) - ends_BT
+    index_T = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)
+    begins_BT = number_BT.diff(dim=1, prepend=number_BT[:, :1] - 1) > 0
+    first_BT = torch.where(begins_BT, index_T, 0).cummax(dim=1).values
+    return index_T - first_BT, number_BT
+
+
+class BipeRope(Rope):
+    """Rows within segments, RoPE between them. Raises ConfigError for no separators."""
+
+    reads_tokens = True
+    tested_with = {"yarn": "the paper", "window": "a mask: no position moves"}
+
+    def __init__(
+        self,
+        shape: Shape,
+        separators: list[int] | None = None,
+        init_std: float = 0.02,
+        base: Base = 10000.0,
+        layout: Layout = "half",
+    ):
+        super().__init__(shape, base, layout)
+        self.separators = _checked(separators)
+        self.rows_TC = _rows(shape, init_std)
+
+    def embed_text(self, tokens_BT: Tensor) -> Tensor:
+        return _within(self.rows_TC, tokens_BT, self.separators)
+
+    def content_positions(self, x_BTC: Tensor, layer: int, tokens_BT: Tensor) -> Tensor:
+        return segments(tokens_BT, self.separators)[1][:, None].float()
+
+
+class BipeAlibi(Encoding):
+    """Rows within segments, ALiBi between them. Raises ConfigError for no separators."""
+
+    traits = Trait.CONTENT
+    reads_tokens = True
+    tested_with = {"window": "a mask: no position moves"}
+
+    def __init__(
+        self,
+        shape: Shape,
+        separators: list[int] | None = None,
+        init_std: float = 0.02,
+        slope_scale: Above0 = 96.0,
+    ):
+        super().__init__(shape)
+        self.separators = _checked(separators)
+        self.rows_TC = _rows(shape, init_std)
+        slope_H = slope_scale * torch.tensor(slopes(shape.n_head))
+        self.register_buffer("slope_H", slope_H, persistent=False)
+
+    def embed_text(self, tokens_BT: Tensor) -> Tensor:
+        return _within(self.rows_TC, tokens_BT, self.separators)
+
+    def gates(self, x_BTC: Tensor, layer: int, tokens_BT: Tensor) -> Tensor:
+        """Minus a slope at the first token of each segment but the first."""
+        number_BT = segments(tokens_BT, self.separators)[1]
+        begins_B1T = number_BT.diff(dim=1, prepend=number_BT[:, :1])[:, None].float()
+        return -self.slope_H[:, None] * begins_B1T
+
+
+def _checked(separators: list[int] | None) -> list[int]:
+    """The separators, by default LINE_END_AND_FULL_STOP. Raises ConfigError for an empty list."""
+    if separators is None:
+        return list(LINE_END_AND_FULL_STOP)
+    if not separators:
+        raise ConfigError(
+            "encoding.separators=[] ends no segment: give numbers of tokens, or null for the bytes"
+            " of line end and full stop."
+        )
+    return separators
+
+
+def _rows(shape: Shape, init_std: float) -> nn.Parameter:
+    return nn.Parameter(torch.empty(shape.train_len, shape.d_model).normal_(std=init_std))
+
+
+def _within(rows_TC: Tensor, tokens_BT: Tensor, separators: list[int]) -> Tensor:
+    """Row of each token by its position within its segment: [B, T, C]."""
+    position_BT = segments(tokens_BT, separators)[0]
+    return rows_TC[position_BT.clamp(max=len(rows_TC) - 1)]
