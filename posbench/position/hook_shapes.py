@@ -1,4 +1,5 @@
-"""Check of the shapes that the hooks of a user's own encoding give, before anything is trained.
+"""Check of what the hooks of a user's own encoding give, before anything is trained: their shapes,
+and that no position depends on later tokens.
 
 Letters: T tokens, C channels, H heads, R columns of a bias, S queries and K keys."""
 
@@ -29,28 +30,52 @@ class HookResult(NamedTuple):
 
 def check_hooks(encoding: Encoding) -> None:
     """Raise ConfigError, naming hook and shapes, if a hook of an encoding's layers gives a tensor
-    of a shape that kernels would misread.
+    of a shape that kernels would misread, or positions that later tokens change.
     """
-    for layer_encoding in dict.fromkeys(layer.encoding for layer in encoding.layers()):
-        for result in _results(layer_encoding):
+    layers = {layer.encoding: layer.index for layer in reversed(encoding.layers())}
+    for layer_encoding, index in layers.items():
+        for result in _results(layer_encoding, index):
             _check(layer_encoding, result)
+        if layer_encoding.placed_by_content:
+            _check_causal(layer_encoding, index)
 
 
 @torch.no_grad()
-def _results(encoding: Encoding) -> Iterator[HookResult]:
+def _results(encoding: Encoding, index: int) -> Iterator[HookResult]:
     heads = encoding.shape.n_head
     pos_T = torch.arange(LENGTH, dtype=torch.float64)
     pos_K = pos_T[:KEYS]
     if Bias.PROFILE in encoding.biases:
         delta_SK = (pos_T[:, None] - pos_K).clamp(min=0).float()
-        profile = encoding.profile(delta_SK, 0)
+        profile = encoding.profile(delta_SK, index)
         yield HookResult("profile", profile, (heads, LENGTH, KEYS), "[H, *delta.shape]")
     if encoding.biases & Bias.DENSE:
-        bias = encoding.bias(pos_T, pos_K, 0)
+        bias = encoding.bias(pos_T, pos_K, index)
         yield HookResult("bias", bias, (heads, LENGTH, KEYS), "[H, S, K]")
+    content = _content(encoding, index)
     if Bias.GATES in encoding.biases:
-        x_BTC = torch.zeros(1, LENGTH, encoding.shape.d_model)
-        yield HookResult("gates", encoding.gates(x_BTC, 0), (1, heads, LENGTH), "[B, H, T]")
+        yield HookResult("gates", encoding.gates(*content), (1, heads, LENGTH), "[B, H, T]")
+    if Bias.CONTENT in encoding.biases:
+        bias = encoding.content_bias(*content)(slice(0, LENGTH), slice(0, KEYS))
+        yield HookResult("content_bias", bias, (1, heads, LENGTH, KEYS), "[B, H, S, K]")
+    if encoding.placed_by_content:
+        pos = encoding.content_positions(*content)
+        shape = (1, heads, LENGTH)
+        letters = "[B, H, T]"
+        if isinstance(pos, Tensor) and pos.ndim == 4:
+            shape = (*shape, len(encoding.spectrum().freq_F))
+            letters = "[B, H, T, F]"
+        if isinstance(pos, Tensor) and pos.ndim > 1 and pos.shape[1] == 1:
+            pos = pos.expand(-1, heads, *pos.shape[2:])  # heads may share it
+        yield HookResult("content_positions", pos, shape, letters)
+
+
+def _content(encoding: Encoding, index: int) -> tuple:
+    """Arguments of a hook of content, for a text of LENGTH tokens."""
+    content = (torch.zeros(1, LENGTH, encoding.shape.d_model), index)
+    if encoding.reads_tokens:
+        return *content, torch.zeros(1, LENGTH, dtype=torch.int64)
+    return content
 
 
 def _check(encoding: Encoding, result: HookResult) -> None:
@@ -62,3 +87,18 @@ def _check(encoding: Encoding, result: HookResult) -> None:
         f"{type(encoding).__name__}.{result.hook} gives {what}, and {result.letters} ="
         f" {list(result.shape)} is needed for {encoding.shape.n_head} heads: change its shape."
     )
+
+
+@torch.no_grad()
+def _check_causal(encoding: Encoding, index: int) -> None:
+    """Raise ConfigError if the last token moves an earlier one."""
+    zeros_BTC, *rest = _content(encoding, index)
+    other_BTC = zeros_BTC.clone()
+    other_BTC[:, -1] = torch.linspace(0.1, 1, other_BTC.shape[-1])
+    pos = encoding.content_positions(zeros_BTC, *rest)[:, :, :-1]
+    other_pos = encoding.content_positions(other_BTC, *rest)[:, :, :-1]
+    if not torch.allclose(pos, other_pos):
+        raise ConfigError(
+            f"{type(encoding).__name__}.content_positions moves a token by what comes after it: a"
+            " model would see what it predicts; let each position depend on earlier tokens alone."
+        )

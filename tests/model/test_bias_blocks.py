@@ -58,7 +58,8 @@ def test_blocks_equal_the_oracle_and_so_do_the_gradients_of_the_parameters(
 
 DECLARED = {
     **dict.fromkeys(("kerple", "sandwich", "t5"), Bias.PROFILE),
-    **dict.fromkeys(("fox", "fox_rope"), Bias.GATES),
+    **dict.fromkeys(("fox", "fox_rope", "bipe_alibi"), Bias.GATES),
+    "grape_ap": Bias.CONTENT,
     **dict.fromkeys(("cope", "stick_breaking"), Bias.ROWS),
     "dape": Bias.ROWS | Bias.PROFILE,
     "fire": Bias.PAIRWISE,

@@ -21,7 +21,7 @@ from conftest import (
     small_shape,
 )
 from known_models import evaluation, file
-from measures import LONG, attention_inputs
+from measures import LONG, attention_inputs, tokens
 from script_calls import call
 
 from posbench.encodings.rope import Rope
@@ -96,7 +96,8 @@ def of_layer(triple, trained=None, sink_H=None) -> tuple[dict, dict]:
     values are one-hot.
     """
     encoding, extension, scale = make_triple(*triple)
-    layer = make_plan(encoding, extension, scale, length=LENGTH, trained_scale=trained).layers[0]
+    plan = make_plan(encoding, extension, scale, length=LENGTH, trained_scale=trained)
+    layer = plan.reading(tokens(LENGTH, batch=1)).layers[0]
     module, (_, x) = small_model(encoding).layers[0].self_attn, attention_inputs(encoding, LENGTH)
     q_HTD, k_GTD = (
         (x[0] @ proj.weight.T).view(LENGTH, -1, 8).transpose(0, 1).double()
