@@ -65,7 +65,8 @@ def frame(paths, what: str = "curve") -> "pandas.DataFrame":
 
     `paths` are run directories, folders of them, folders or bundles of reports, CSVs or globs.
     `what` is curve (losses by length), position (losses by position), context (losses with c tokens
-    of context) or accuracy (tasks); the frame is empty where none was measured. The columns are
+    of context), accuracy (tasks) or validation (losses by length and step of training, of trainings
+    with train.validate_lengths); the frame is empty where none was measured. The columns are
     those of the CSV of that name in a report's folder, and the values behind the labels `encoding`
     and `extension`: encoding_name, extension_name (str), trained_in (bool, the extension was
     fine-tuned with), tuned_from (str, family of the parent) and train_steps (int, where the
@@ -187,7 +188,8 @@ def plot(
 
         y           nats, ppl, bpb, accuracy, difference (nats minus the floor), change (nats minus
                     no extension)
-        x           length, multiple (of the training length), position
+        x           length, multiple (of the training length), position, step (of the frame
+                    "validation")
         lines       lines, in this order: "rope|none, rope|yarn, alibi" as
                     encoding|extension|scale; a part that is left out, and *, is any
         panel       columns of the frame, each of whose values gets a panel; "none" for one panel

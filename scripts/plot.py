@@ -7,7 +7,8 @@ python scripts/plot.py PATH... [lines='rope|none, rope|yarn, alibi'] [y=ppl] [x=
 PATH        a folder of runs or of a report, a run, a CSV of losses, or the name of a reported
             experiment; lines of several carry theirs
 y           difference (to the floor), change (to no extension), nats, ppl, bpb, accuracy
-x           length, multiple (of the training length), position
+x           length, multiple (of the training length), position, step (of trainings that
+            train.validate_lengths watched)
 lines       in this order, as encoding|extension|scale; what is left out, and *, is any
 panel       columns of the table, a panel for each value; none for one panel
 COLUMN      values of a column that are drawn: data=books train_len=64

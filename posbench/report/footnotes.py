@@ -13,6 +13,7 @@ from posbench.report.records import (
     CurvePoint,
     Record,
     Score,
+    StepPoint,
     grouped,
     interval_units,
     span,
@@ -115,6 +116,16 @@ def below_contexts(section: Sequence[ContextPoint]) -> list[str]:
         "losses are means over them",
         [meaning],
         protocol_words=", extension recompute_window with c tokens",
+    )
+
+
+def below_steps(section: Sequence[StepPoint]) -> list[str]:
+    """Lines below the table of losses by length while models trained."""
+    return _below(
+        section,
+        f"the same {section[0].n_targets} targets of the validation split at every length and step",
+        "losses are means over them",
+        ["(in brackets): a lower loss at an earlier step"],
     )
 
 

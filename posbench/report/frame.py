@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, get_args, get_type_hints
 
 from posbench.common.errors import ConfigError, RunError, did_you_mean
 from posbench.report.labels import Facts
-from posbench.report.records import SEEDS, ContextPoint, CurvePoint, Score, SectionKey
+from posbench.report.records import (
+    SEEDS,
+    ContextPoint,
+    CurvePoint,
+    Score,
+    SectionKey,
+    StepPoint,
+)
 from posbench.report.report import Report, collect
 from posbench.report.table_formats import METHOD
 from posbench.results.evidence import check_folder
@@ -28,6 +35,7 @@ RECORDS: dict[str, type[SectionKey]] = {
     "context": ContextPoint,
     "accuracy": Score,
     "position": CurvePoint,
+    "validation": StepPoint,
 }
 # {field of Facts: column}
 BEHIND = {
@@ -97,6 +105,7 @@ def read(paths: str | Path | Iterable[str | Path], what: str = "curve") -> "pand
         "context": report.contexts,
         "accuracy": report.scores,
         "position": report.stretches.values(),
+        "validation": report.validations,
     }
     points = [point for section in sections[what] for point in section]
     return frame(points, RECORDS[what])
@@ -151,14 +160,18 @@ def _csv_columns(kind: type[SectionKey]) -> list[str]:
     return [field.name for field in fields(kind) if field.metadata.get("column", True)]
 
 
-def records(table: "pandas.DataFrame") -> list[CurvePoint] | list[Score]:
-    """The points, or scores of tasks, that a frame was made of, in its order.
+def records(table: "pandas.DataFrame") -> list[CurvePoint] | list[Score] | list[StepPoint]:
+    """The points, scores of tasks, or losses by step that a frame was made of, in its order.
 
     What it has no column for is unknown.
     """
     import pandas
 
-    kind = Score if "task" in table else CurvePoint
+    kind = CurvePoint
+    if "task" in table:
+        kind = Score
+    elif "step" in table:
+        kind = StepPoint
     of_seeds = seed_columns(kind)
     columns = [*_csv_columns(kind), *BEHIND.values(), *of_seeds]
     filled = table.reindex(columns=columns).astype(object)

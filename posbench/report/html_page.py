@@ -53,6 +53,7 @@ def page(report: "Report", drawn: Iterable[Mapping[str, Sequence[Path]]]) -> str
         *(f"Inside the window: {heading}" for heading in headings(report.contexts)),
         *headings(report.scores),
         *headings(report.sections),
+        *headings(report.validations),
     ]
     counts = Counter()
     parts = []
@@ -100,7 +101,8 @@ def _lines(part: "Part") -> list[str]:
         if any(getattr(point, half_width) is not None for point in part.points):
             reference_name = "the loss without extension" if by_position else "the floor"
             lines.append(COLOURS.format(reference_name))
-    lines.append("seeds: each leads to its training")
+    if part.evaluations:
+        lines.append("seeds: each leads to its training")
     return [_signs(line) for line in lines]
 
 

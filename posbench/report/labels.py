@@ -77,6 +77,10 @@ class Labels:
             extension += f" ({row['task']})"
         return self._encoding(as_shown), extension, as_shown["scale_attention"]
 
+    def training(self, row: dict) -> str:
+        """Label of the encoding of a row, whatever the step of its training."""
+        return self._encoding(trained_part_moved(row), without=(STEP,))
+
     def facts(self, row: dict, setting: Setting | str | None = None) -> Facts:
         """Values behind the labels of a row, and the setting of its evaluation."""
         moved = trained_part_moved(row)

@@ -11,9 +11,16 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from posbench.common.errors import ConfigError, did_you_mean
-from posbench.report.figures.captions import data_line, line_of, sentences, shortened
+from posbench.report.figures.captions import (
+    data_line,
+    line_name,
+    line_of,
+    sentences,
+    shortened,
+)
 from posbench.report.figures.lines import Mark, Panel, without_names
 from posbench.report.figures.method_lines import (
+    TOKENS,
     Group,
     Names,
     Point,
@@ -34,10 +41,11 @@ from posbench.report.figures.uncertainty import (
     interval_of,
     values_of_seeds,
 )
+from posbench.report.figures.validations import y_ends_by_step
 from posbench.report.footnotes import questions_of, targets_of
 from posbench.report.frame import records
 from posbench.report.method_words import source_suffix
-from posbench.report.records import CurvePoint, Score, grouped, span, two_seeds
+from posbench.report.records import CurvePoint, Score, StepPoint, grouped, span, two_seeds
 from posbench.report.table_formats import METHOD
 from posbench.statistics.over_seeds import SeedValue, over_seeds
 
@@ -60,6 +68,7 @@ XS = {
     "length": "length at evaluation (tokens)",
     "multiple": "length / training length",
     "position": "position (tokens)",
+    "step": "step of training",
 }
 STYLES = ("paper", "dark")
 SECTIONS = 4  # lines of a caption on what was measured
@@ -151,7 +160,7 @@ def draw_figure(
     columns = listed(options.panel)
     for name in columns if columns != ["none"] else ():
         one_of("panel", name, frame.columns, ", or none")
-    panels = _panels(shown, columns, names, drawn.x == "multiple")
+    panels = _panels(shown, columns, names, drawn.x)
     axes = _axes(shown, drawn, options)
     of_bars = [line.removesuffix(PAIRED).strip() for line in _bars_lines(shown, options.bars)]
     footnotes = [line_of(axes.scales, *of_bars)]
@@ -246,8 +255,16 @@ def _quantities(
     frame: "pandas.DataFrame", by_position: "pandas.Series", options: Options
 ) -> Quantities:
     """Unit, reference and x of a figure of a frame; `by_position`: True for rows by position."""
+    by_step = "step" in frame
     usual_x = "position" if len(frame) and by_position.all() else "length"
+    if by_step:
+        usual_x = "step"
     x = one_of("x", options.x or usual_x, XS)
+    if by_step != (x == "step"):
+        raise ConfigError(
+            f"x={x} does not fit this frame: x=step needs posbench.frame(paths, 'validation'), and"
+            " that needs x=step."
+        )
     usual_y = _usual_y(frame, by_position, x, options.reference)
     y = one_of("y", options.y or usual_y, [*UNITS, *DIFFERENCES])
     unit = y
@@ -286,6 +303,8 @@ def _places(points: Sequence[Point], x: str) -> list[float]:
     """Places of points on x. A bin of positions stands in its middle."""
     if x == "length":
         return [float(point.length) for point in points]
+    if x == "step":
+        return [float(point.step) for point in points]
     if x == "multiple":
         return [point.length / point.train_len for point in points]
     ends: dict[tuple, set[int]] = {}  # {(section, window): ends of its bins, and 0}
@@ -440,12 +459,11 @@ def _difference(point: Point, drawn: Quantities, other: Point | None) -> Reading
     return Reading(result.estimate.value, *result.interval(), seeds)
 
 
-def _panels(
-    table: "pandas.DataFrame", columns: Sequence[str], names: Names, multiples: bool
-) -> list[Panel]:
+def _panels(table: "pandas.DataFrame", columns: Sequence[str], names: Names, x: str) -> list[Panel]:
     """Panels of the rows of a table: one for each value of `columns`.
 
-    Without columns, they are as in a report's figures for each part of what was measured.
+    Without columns, they are as in a report's figures for each part of what was measured: by step
+    of training one for each method, whose lines are lengths.
     """
     points = list(table.point)
     marks = {id(point): mark for point, mark in zip(points, table["mark"], strict=True)}
@@ -454,6 +472,9 @@ def _panels(
         return replace(marks[id(point)], marker=shape)
 
     dividing = list(columns) or telling_columns(points, lambda point: point.source)
+    by_method = x == "step" and not columns
+    if by_method:
+        dividing = [*(name for name in dividing if name != TOKENS), *METHOD]
     if columns == ["none"]:
         dividing = []
     parts = table.groupby(dividing, sort=False, dropna=False) if dividing else [((), table)]
@@ -461,6 +482,9 @@ def _panels(
     for key, rows in parts:
         part = list(rows.point)
         headings = list(map(names.value, dividing, key))
+        if by_method:
+            headings = [*headings[: -len(METHOD)], line_name(*key[-len(METHOD) :])]
+            columns = METHOD
         for group in [Group("", part)] if columns else groups(part):
             heading = ", ".join(text for text in (*headings, group.heading) if text)
             few = len({marks[id(point)].x for point in group.points}) <= MANY
@@ -468,8 +492,10 @@ def _panels(
             lines = lines_of(group.points, points, marked, names)
             others = [line.marks for line in marks_of(group.others, mark)]
             trained = sorted({float(point.train_len) for point in group.points})
-            if multiples:
+            if x == "multiple":
                 trained = [1.0]
+            elif x == "step":
+                trained = []
             panel = Panel(heading, lines, others=others, trained=trained)
             if [line.name for line in lines] == [heading]:
                 panel = without_names(panel)
@@ -481,12 +507,16 @@ def _axes(table: "pandas.DataFrame", drawn: Quantities, options: Options) -> Axe
     level = drawn.level
     bent = level == 0 and drawn.unit != "accuracy"
     log = {"x", "y"} if bent else {"x"}
+    if drawn.x == "step":
+        log -= {"x"}
     if options.log is not None:
         log = {one_of("log", word, "xy") for word in listed(options.log) if word != "none"}
     if drawn.unit == "accuracy" and level is None:
         low, high = -0.03, 1.04
     else:
         low, high = y_ends(list(table.mark), level, bent, "y" in log)
+        if drawn.x == "step" and level is None and "y" not in log:
+            low, high = y_ends_by_step((mark.x, mark.y) for mark in table.mark)
     if options.ylim[0] is not None:
         low = options.ylim[0]
     if options.ylim[1] is not None:
@@ -581,13 +611,20 @@ def _section_lines(table: "pandas.DataFrame", names: Names) -> list[str]:
     lines: dict[str, None] = {}
     sections = grouped(table.point, lambda point: (point.source, point.section))
     for (source, _), points in sections.items():
-        is_task = isinstance(points[0], Score)
-        line = data_line(points, questions_of(points) if is_task else targets_of(points[0])) + "."
+        line = data_line(points, _measured_words(points)) + "."
         lines[f"{names.source(source)}: {line}" if source else line] = None
     shown = list(lines)[:SECTIONS]
     if len(lines) > SECTIONS:
         shown.append(f"And {len(lines) - SECTIONS} more of other data, lengths or settings.")
     return shown
+
+
+def _measured_words(points: Sequence[Point]) -> str:
+    """Words for what the points of a section are means over."""
+    first = points[0]
+    if isinstance(first, StepPoint):
+        return f"the same {first.n_targets} targets at every length and step"
+    return questions_of(points) if isinstance(first, Score) else targets_of(first)
 
 
 def _lost_line(table: "pandas.DataFrame") -> str:

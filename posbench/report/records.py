@@ -171,6 +171,39 @@ class ContextPoint(SectionKey):
         return self.context
 
 
+@dataclass(frozen=True, kw_only=True)
+class StepPoint(SectionKey):
+    """Loss of a model after a step of its training, at one length: mean over seeds in nats/token,
+    and the lowest and the highest of several seeds.
+    """
+
+    what: ClassVar[str] = "losses by step of training"
+    BY_SEED: ClassVar[tuple[str, ...]] = ("nll",)
+    # A figure may ask any point for these.
+    bpb: ClassVar[None] = None
+    difference: ClassVar[None] = None
+    change: ClassVar[None] = None
+    accuracy: ClassVar[None] = None
+    over: ClassVar[None] = None
+    encoding: str
+    extension: str
+    scale_attention: str = "none"
+    untested: bool = False
+    length: int  # tokens fed
+    step: int = 0
+    n_seeds: int = 0
+    n_targets: int
+    nll: float | None = None
+    low: float | None = None
+    high: float | None = None
+    source: str | None = None  # as in `CurvePoint`
+
+    @property
+    def tokens(self) -> int:
+        """`length`, by which lines of one method are told apart."""
+        return self.length
+
+
 @dataclass(frozen=True)
 class Score(SectionKey):
     """Accuracy of one method at one length, on one part of a task, with both ends of its 95 %

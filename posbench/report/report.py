@@ -11,7 +11,7 @@ from posbench.common import defuse
 from posbench.common.errors import RunError
 from posbench.report.curves import context_points, points
 from posbench.report.external_csv import match_setting, place, read_foreign, stated
-from posbench.report.footnotes import below_contexts, below_curve, below_scores
+from posbench.report.footnotes import below_contexts, below_curve, below_scores, below_steps
 from posbench.report.gain_lines import gain_lines
 from posbench.report.labels import STEP, STEPS, Labels
 from posbench.report.ranks import RANKED, MethodRank, method_ranks, rank_table
@@ -19,6 +19,7 @@ from posbench.report.records import (
     ContextPoint,
     CurvePoint,
     Score,
+    StepPoint,
     check_size,
     section_of,
     sections,
@@ -27,8 +28,15 @@ from posbench.report.references import References, check_losses, check_one_set
 from posbench.report.scores import PROTOCOL as TASKS
 from posbench.report.scores import scores
 from posbench.report.setting_lines import argument_lines, checkpoint_lines, training_lines
+from posbench.report.step_points import step_points
 from posbench.report.table_formats import Table, printed
-from posbench.report.tables import context_table, position_tables, score_tables, tables
+from posbench.report.tables import (
+    context_table,
+    position_tables,
+    score_tables,
+    tables,
+    validation_table,
+)
 from posbench.results.distinguish import variants
 from posbench.results.evaluation import Evaluation, load_evaluations
 from posbench.results.evidence import pool
@@ -49,11 +57,11 @@ AS_STATED = (
 @dataclass(frozen=True)
 class Part:
     """Section of a report, its evaluations, its tables and the lines below them. `kind` is context,
-    tasks or section.
+    tasks, section or validation.
     """
 
     kind: str
-    points: list[CurvePoint] | list[ContextPoint] | list[Score]
+    points: list[CurvePoint] | list[ContextPoint] | list[Score] | list[StepPoint]
     evaluations: list[Evaluation]
     tables: list[Table]
     lines: list[str]
@@ -74,6 +82,8 @@ class Report:
     stretches: dict[tuple, list[CurvePoint]]
     contexts: list[list[ContextPoint]]  # loss against context inside the window, if measured
     scores: list[list[Score]]  # accuracy in tasks, if measured
+    # losses by length while the models trained, if measured
+    validations: list[list[StepPoint]]
     ranked: bool = True  # False: without mean reciprocal ranks, as in folders of earlier versions
 
     @property
@@ -92,10 +102,13 @@ class Report:
 
     @cached_property
     def parts(self) -> list[Part]:
-        """Loss against context first, then tasks, then losses by length or position."""
+        """Loss against context first, then tasks, then losses by length or position, and those of
+        validations.
+        """
         parts = [self._context_part(section) for section in self.contexts]
         parts += [self._task_part(section) for section in self.scores]
-        return parts + [self._curve_part(section) for section in self.sections]
+        parts += [self._curve_part(section) for section in self.sections]
+        return parts + [self._validation_part(section) for section in self.validations]
 
     def _context_part(self, section: list[ContextPoint]) -> Part:
         steps = [
@@ -127,6 +140,9 @@ class Report:
         ]
         shown = position_tables(stretches) if stretches else tables(section)
         return Part("section", section, evaluations, shown, lines)
+
+    def _validation_part(self, section: list[StepPoint]) -> Part:
+        return Part("validation", section, [], [validation_table(section)], below_steps(section))
 
     def markdown(self) -> str:
         texts = [f"# {self.title}"]
@@ -218,7 +234,7 @@ def collect(
     if n_missing:
         missing = f"{n_missing} of {len(paths)} evaluations are not there yet: `{command}`"
         notes.insert(0, missing)
-    return _report(defuse.printable(title), notes, evaluations, origins, foreign)
+    return _report(defuse.printable(title), notes, evaluations, origins, foreign, evidence)
 
 
 def _report(
@@ -227,8 +243,11 @@ def _report(
     evaluations: list[Evaluation],
     origins: dict[Path, RunMetadata],
     foreign: "ForeignCsvs",
+    folders: Sequence[Path],
 ) -> Report:
-    """Points and scores of evaluations, and of CSVs of losses."""
+    """Points and scores of evaluations, of CSVs of losses, and of validations, of which `folders`
+    of reports hold some.
+    """
     runs = {
         evaluation.first["run_id"]: origins[evaluation.origin]
         for evaluation in reversed(evaluations)
@@ -261,6 +280,7 @@ def _report(
         stretches={section[0].section: section for section in stretches},
         contexts=sections(context_points(references, label)),
         scores=sections(scores(of_tasks, label, runs)),
+        validations=sections(step_points(evaluations, origins, label, folders)),
     )
 
 

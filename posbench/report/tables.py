@@ -11,7 +11,9 @@ from posbench.report.records import (
     CurvePoint,
     Record,
     Score,
+    StepPoint,
     by_task,
+    grouped,
     methods,
     tick_lengths,
 )
@@ -107,6 +109,28 @@ def score_tables(section: list[Score]) -> list[Table]:
             add(title, by_method, choice_cell)
         add(f"-ln p of an answer (nats): {task}", by_method, answer_loss_cell)
     return result
+
+
+def validation_table(section: list[StepPoint]) -> Table:
+    """Table of the losses at the last step of training by length, with an earlier lower one."""
+    by_line = grouped(section, lambda point: (point.method, point.length))
+    lowest = {line: min(points, key=_loss) for line, points in by_line.items()}
+    last = [points[-1] for points in by_line.values()]
+    heads = _headings((point.length for point in last), section[0].train_len)
+
+    def cell(point: StepPoint) -> TableCell:
+        best = lowest[point.method, point.length]
+        text = number_cell(point.nll)
+        if best.step == point.step or best.nll is None:
+            return text
+        return replace(text, interval=f" ({number(best.nll)} at step {best.step})")
+
+    title = "Loss of the validation split at the last step, and the lowest before it (nats/token)"
+    return Table(title, [*METHOD, *heads.values()], method_rows(methods(last), heads, cell))
+
+
+def _loss(point: StepPoint) -> float:
+    return math.inf if point.nll is None else point.nll
 
 
 def context_table(section: list[ContextPoint]) -> Table:

@@ -24,6 +24,7 @@ from posbench.report.ranks import MethodRank
 from posbench.report.records import CurvePoint, SectionKey
 from posbench.report.report import Report, collect
 from posbench.report.seed_marks import MARK
+from posbench.report.step_points import VALIDATION
 from posbench.results.consistency import row_faults
 from posbench.results.evidence import write_evidence
 from posbench.results.hashes import (
@@ -42,7 +43,7 @@ NUMBERS = {  # files of every report
     *("rows.csv", "sums.npz", "documents.csv", "configs.jsonl"),
     *("curve.csv", "trainings.csv", "table.md", "table.tex"),
 }
-NUMBERS_OF_SOME = {"context.csv", "accuracy.csv", "position.csv", RANKS}
+NUMBERS_OF_SOME = {"context.csv", "accuracy.csv", "position.csv", f"{VALIDATION}.csv", RANKS}
 RETIRED = ("causes",)  # a figure of earlier versions
 
 
@@ -64,6 +65,7 @@ def texts_of(report: Report) -> dict[str, str]:
         "position": report.stretches.values(),
         "context": report.contexts,
         "accuracy": report.scores,
+        VALIDATION: report.validations,
     }
     for name, sections in of_some.items():
         if sections:
@@ -91,6 +93,7 @@ def write(report: Report, out_dir: Path | str, bars: str = INTERVAL) -> list[Pat
     with matplotlib.rc_context({"text.parse_math": False}):  # dollar signs in names are text
         for sections in (report.contexts, report.scores, report.sections):
             drawn += draw(sections, out_dir, report.title, bars)
+        drawn += draw(report.validations, out_dir, report.title, bars)
     written = [out_dir / name for name in ("rows.csv", *texts)] + evidence
     for figures in drawn:
         written += itertools.chain(*figures.values())

@@ -124,7 +124,7 @@ def describe_run(path: Path, held: bool = False) -> tuple[Entry, RunMetadata]:
         encoding=_encoding_name(metadata.nested),
         seed=_whole_number(metadata.config.get("seed")),
         steps=_whole_number(summary.get("steps", last.get("step"))) or 0,
-        total=_whole_number(metadata.config.get("train.steps")),
+        total=_whole_number(_last_step(metadata.config)),
         loss=loss if isinstance(loss, float) else None,
         evaluations=len(run.eval_files()),
         size=sum(status.st_size for status in statuses),
@@ -132,6 +132,11 @@ def describe_run(path: Path, held: bool = False) -> tuple[Entry, RunMetadata]:
         checkpoint=run.has_state,
     )
     return entry, metadata
+
+
+def _last_step(config: dict) -> object:
+    """Step at which a training ends."""
+    return config.get("train.step") or config.get("train.steps")
 
 
 def _damage(run: Run, metadata: RunMetadata, summary: dict) -> str:

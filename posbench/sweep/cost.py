@@ -22,7 +22,7 @@ from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import read_json
 from posbench.common.machine import cores
 from posbench.common.quantities import duration_words
-from posbench.config.identity import method_name
+from posbench.config.identity import NO_SCALE, method_name
 from posbench.config.schema import EvaluateConfig, JobConfig, typed
 from posbench.data.sources import TASK
 from posbench.evaluation.protocol import ReadVolume
@@ -33,6 +33,7 @@ from posbench.results.search import run_directories
 from posbench.runs.directory import Run
 from posbench.sweep.cells import RECOMPUTE, EvaluationCell
 from posbench.sweep.jobs import Job
+from posbench.sweep.validation import validation_texts
 from posbench.sweep.work import Work, count_cells
 
 if TYPE_CHECKING:
@@ -213,7 +214,15 @@ class Timing:
             basis = "runs of this model size"
         else:
             basis = "runs of other sizes"
-        return self._trained(model, basis) * step * train.steps
+        return self._trained(model, basis) * step * train.last_step
+
+    def of_validations(self, job: Job) -> float:
+        """Seconds of all validations of a training at several lengths. Raises as `of_text`."""
+        train = job.config.train
+        seconds = 0.0
+        for extension, text in validation_texts(job.config):
+            seconds += self.of_text(job, train.dtype, extension, NO_SCALE, text, measure=False)
+        return seconds * len(train.validation_steps)
 
     def _time_steps(self, job: Job, model: ModelSize, step: float, threads: int) -> None:
         """Make some steps of `step` FLOP, and keep their time as that of a training."""
@@ -349,14 +358,23 @@ def work_words(
     parts = []
     if n_trainings:
         trains = [job.config.train for job in trainings]
-        tokens = sum(train.steps * train.tokens_per_step for train in trains)
+        tokens = sum(train.last_step * train.tokens_per_step for train in trains)
         of_all = f"{len(trainings)} of {n_trainings} trainings to make"
         parts.append(f"{of_all}, {_in_tokens(tokens)} tokens")
+        validation_tokens = sum(map(tokens_of_validations, trainings))
+        if validation_tokens:
+            parts.append(f"their validations by length, {_in_tokens(validation_tokens)} tokens")
     if n_checkpoints:
         parts.append(f"{len(fresh) - len(trainings)} of {n_checkpoints} checkpoints to take")
     tokens = sum(text.texts * text.tokens for of_cell in texts for text in of_cell)
     parts.append(f"{str(evaluations) or '0 evaluations'}, {_in_tokens(tokens)} tokens")
     return "; ".join(parts)
+
+
+def tokens_of_validations(job: Job) -> int:
+    """Tokens that a training reads at its validations at several lengths."""
+    tokens = sum(text.total_tokens for _, text in validation_texts(job.config))
+    return tokens * len(job.config.train.validation_steps)
 
 
 def time_words(
@@ -379,7 +397,10 @@ def time_words(
     training_words, training_seconds = _part_words(timing, "training", of_training)
     of_texts = _reading_seconds(timing, missing, texts)
     evaluation_words, _ = _part_words(timing, "evaluation", of_texts)
-    words = ", ".join(filter(None, [training_words, evaluation_words]))
+    of_validations = (timing.of_validations(job) for job in trainings)
+    validation_words, validation_seconds = _part_words(timing, "validation", of_validations)
+    training_seconds += validation_seconds
+    words = ", ".join(filter(None, [training_words, validation_words, evaluation_words]))
     if at_once > 1:
         words += f"; jobs={at_once} divides the time as far as the machine has cores for it"
     if training_seconds and first and first < len(trainings):
@@ -418,7 +439,10 @@ def _part_words(timing: Timing, part: str, seconds: Iterable[float]) -> tuple[st
 def disk_bytes(fresh: list[Job], missing: Missing) -> int:
     """Bytes of new weights and losses; the weights of a checkpoint stay where they are."""
     trainings = [job for job in fresh if job.config.trains]
-    weights = BYTES * sum(model_size(job.config).parameters for job in trainings)
+    weights = 0
+    for job in trainings:
+        n_kept = 1 + len(job.config.train.kept_steps)
+        weights += BYTES * n_kept * model_size(job.config).parameters
     losses = 0
     for job, cell, lengths in missing:
         train_len = job.config.train.train_len

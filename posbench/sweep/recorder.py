@@ -10,6 +10,7 @@ from posbench.config.schema import LogConfig
 from posbench.runs.directory import Run
 from posbench.sweep import wandb_content
 from posbench.sweep.wandb_mirror import Mirror
+from posbench.sweep.wandb_validation import ValidationChart, training_values
 
 
 class Recorder(contextlib.AbstractContextManager):
@@ -23,15 +24,18 @@ class Recorder(contextlib.AbstractContextManager):
         self.run = run
         self._training_text = wandb_content.training_text(config)
         self._mirror = Mirror(run, log, config, job_type)
+        self._validation_chart = ValidationChart(run)
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
         self.finish(ok=kind is None)
 
-    def train(self, step: int, **metrics: float) -> None:
+    def train(self, step: int, **metrics: object) -> None:
         """Append a line to train.jsonl and log it at `step`. Losses are in nats/token."""
         append_lines(self.run.train_log, [{"step": step, **metrics}])
-        logged = {f"train/{name}": value for name, value in metrics.items()}
+        logged = training_values(metrics)
         self._mirror.send(lambda wandb_run: wandb_run.log(logged, step=step))
+        if self._validation_chart.add(metrics):
+            self._mirror.send(self._validation_chart.log)
 
     def rows(self, rows: list[dict]) -> None:
         """Log rows that are already in an eval json, as curves over length or position."""
@@ -63,4 +67,6 @@ class Recorder(contextlib.AbstractContextManager):
 
     def finish(self, ok: bool) -> None:
         """End the wandb run, as failed unless `ok`."""
+        if self._validation_chart.is_behind:
+            self._mirror.send(self._validation_chart.log)
         self._mirror.finish(ok)

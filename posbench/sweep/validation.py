@@ -5,15 +5,17 @@ train.validate_lengths and train.validate_extensions ask for it; losses_by_lengt
 
 from typing import TYPE_CHECKING
 
-from posbench.common.errors import ConfigError
+from posbench.common.errors import ConfigError, RunError
 from posbench.config.defaults import LONG
 from posbench.config.identity import NO_EXTENSION, NO_SCALE, method_args, method_name
 from posbench.config.names import display_name, group_yamls
-from posbench.config.schema import EvaluateConfig, JobConfig, TrainConfig
+from posbench.config.schema import EvaluateConfig, JobConfig, TrainConfig, typed
 from posbench.config.typed_args import shown
 from posbench.data.sources import TASK
 from posbench.evaluation.protocol import ReadVolume
 from posbench.evaluation.protocols.fixed_targets import FixedTargets
+from posbench.sweep.jobs import Job
+from posbench.sweep.kept_steps import run_at
 
 if TYPE_CHECKING:
     from posbench.data.corpus import Corpus
@@ -148,3 +150,42 @@ def validation_texts(config: JobConfig) -> list[tuple[dict, ReadVolume]]:
             fed = fed_length(extension, train.train_len, length)
             texts.append((node, FixedTargets.reading(settings, train.train_len, length, fed)))
     return texts
+
+
+def too_late(job: Job) -> list[str]:
+    """Sentences on what is asked of a training that is there already, and was not measured or kept
+    while it was made.
+    """
+    train = job.config.train
+    if not job.run.finished or not (train.validate_lengths or train.keep_steps):
+        return []
+    sentences = []
+    try:
+        stored = typed("train", job.run.read_config()["train"])
+    except (ConfigError, RunError, KeyError):
+        return []
+    if train.validate_lengths and not _holds_validations(stored, train):
+        sentences.append(
+            f"{job.run.path} was trained without {KEY}={shown(train.validate_lengths)} (and these"
+            " extensions), and its earlier weights are gone: delete it, or give another"
+            " results_dir, to train it again with them."
+        )
+    missing = [
+        step
+        for step in train.kept_steps
+        if not run_at(job.run, job.config, job.fingerprint, step).finished
+    ]
+    if missing:
+        sentences.append(
+            f"{job.run.path} was trained already, and the weights of steps {shown(missing)} are not"
+            f" there: step={missing[0]} makes the first {missing[0]} steps again."
+        )
+    return sentences
+
+
+def _holds_validations(stored: TrainConfig, asked: TrainConfig) -> bool:
+    """True if a training was validated at all lengths, with all extensions, that are asked for."""
+    if not set(asked.validate_lengths) <= set(stored.validate_lengths or []):
+        return False
+    asked_nodes = validation_extensions(asked).values()
+    return all(node in validation_extensions(stored).values() for node in asked_nodes)

@@ -4,8 +4,10 @@ equal, what they change (nothing), and what is refused.
 
 import json
 import math
+import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,6 +22,8 @@ from posbench.position.plan import training_plans
 from posbench.runs.directory import Run
 from posbench.runs.rows import read_eval
 from posbench.sweep.losses_by_length import LossesByLength
+from posbench.sweep.recorder import Recorder
+from posbench.sweep.wandb_validation import ValidationChart
 from posbench.training import loop
 from posbench.training.distributed import World
 from posbench.training.loop import fit
@@ -210,7 +214,7 @@ def test_no_encoding_trains_otherwise_when_it_is_watched(tmp_path, name):
                 seed=0,
                 device="cpu",
                 run=run,
-                recorder=Recorder(),
+                recorder=Nowhere(),
                 plan_for=training_plans(model.encoding, None, "cpu", 0),
                 losses_by_length=measure if watched else None,
             )
@@ -218,6 +222,58 @@ def test_no_encoding_trains_otherwise_when_it_is_watched(tmp_path, name):
     assert weights[0] == weights[1]
 
 
-class Recorder:
+class Nowhere:
     def train(self, step: int, **figures: object) -> None:
         json.dumps(figures)
+
+
+def test_what_is_asked_too_late_is_said(cli):  # noqa: F811
+    trained(cli, *WATCHED[:2], "train.keep_steps=1")
+    same = cli(*WATCHED[:2], "train.keep_steps=1", *NO_EVALUATION)
+    later = cli("train.validate_lengths=16,48", "train.keep_steps=1,2", *NO_EVALUATION)
+    assert "delete it" not in same.stderr and "makes the first" not in same.stderr
+    assert "was trained without train.validate_lengths=[16, 48]" in later.stderr
+    assert "of steps [2] are not there: step=2 makes the first 2 steps again" in later.stderr
+
+
+def test_a_dry_run_counts_validations_and_kept_weights(cli):  # noqa: F811
+    plain = cli("dry=true", *NO_EVALUATION).stdout
+    watched = cli("dry=true", *WATCHED, *NO_EVALUATION).stdout
+    # at steps 1 to 4, with two extensions, 4 windows of 16, 32 and 64 tokens
+    tokens = 4 * 2 * 4 * (16 + 32 + 64)
+    assert f"their validations by length, {tokens:,} tokens" in watched
+    assert "validations" not in plain
+    assert " of validation by " in watched
+
+
+def test_wandb_has_the_losses_by_name_and_one_chart_with_a_line_a_length(tmp_path, monkeypatch):
+    run = Run(tmp_path / "rope-16-s0-0123456789")
+    logged = []
+    series = {"lines": None}
+
+    def line_series(xs, ys, keys, title, xname, split_table):
+        series["lines"] = dict(zip(keys, zip(xs, ys, strict=True), strict=True))
+        return "chart"
+
+    monkeypatch.setitem(
+        sys.modules, "wandb", SimpleNamespace(plot=SimpleNamespace(line_series=line_series))
+    )
+    fake = SimpleNamespace(log=lambda values, step=None: logged.append(values))
+    recorder = Recorder.__new__(Recorder)
+    recorder.run = run
+    recorder._mirror = SimpleNamespace(send=lambda action: action(fake), finish=lambda ok: None)
+    recorder._validation_chart = ValidationChart(run)
+    for step in range(1, 41):
+        nll = {"none": {"16": 3.0 / step, "64": None if step == 2 else 4.0}}
+        recorder.train(step, loss=1.0, validation={"max_length": 64, "targets": 8, "nll": nll})
+    charts = [values for values in logged if "validation_by_step" in values]
+    assert len(charts) < 25
+    recorder.finish(ok=True)
+    assert logged[0] == {
+        "train/loss": 1.0,
+        "validation/none at 16": 3.0,
+        "validation/none at 64": 4.0,
+    }
+    steps, losses = series["lines"]["64 none rope-16-s0-0123"]
+    assert steps == [1, *range(3, 41)] and losses == [4.0] * 39
+    assert series["lines"]["16 none rope-16-s0-0123"][1][-1] == 3.0 / 40

@@ -57,11 +57,15 @@ def with_interval(x: float, value: float, half: float | None) -> Mark:
 
 @dataclass(frozen=True)
 class Line:
-    """Marks in the order of x, and the name at their end; "" for none."""
+    """Marks in the order of x, and the name at their end; "" for none.
+
+    A `band` joins the ends of all intervals, which are then no bars.
+    """
 
     name: str
     marks: Sequence[Mark]
     pen: Pen
+    band: bool = False
 
 
 @dataclass(frozen=True)
@@ -174,7 +178,8 @@ def _fill(axes, panel: Panel) -> None:
         ]
         _draw_seeds(axes, line)
         _draw_line(axes, line, xs, inside)
-        _draw_intervals(axes, line.pen.colour, inside)
+        draw_spans = _draw_band if line.band else _draw_intervals
+        draw_spans(axes, line.pen.colour, inside)
         end = _end(axes, xs, line.marks) if line.name else None
         if end:
             x, y = end
@@ -223,6 +228,13 @@ def _draw_intervals(axes, colour: str, marks: Sequence[tuple[float, Mark]]) -> N
         axes.vlines(*zip(*bars, strict=True), color=colour, linewidth=BAR, alpha=0.4, zorder=2)
 
 
+def _draw_band(axes, colour: str, marks: Sequence[tuple[float, Mark]]) -> None:
+    spans = [(x, mark.low, mark.high) for x, mark in marks if None not in (mark.low, mark.high)]
+    if spans:
+        style = {"color": colour, "alpha": 0.18, "linewidth": 0, "zorder": 2}
+        axes.fill_between(*zip(*spans, strict=True), **style)
+
+
 def _draw_seeds(axes, line: Line) -> None:
     """Draw a thin line for each seed of a line, through the marks that have it."""
     seeds = dict.fromkeys(seed for mark in line.marks for seed in mark.seeds)
@@ -242,7 +254,7 @@ def _shifts(axes, panel: Panel) -> dict[tuple[int, float], float]:
     spans: dict[float, list[Span]] = {}  # {x: intervals there}
     for index, line in enumerate(panel.lines):
         for mark in line.marks:
-            if mark.low is not None and mark.high is not None:
+            if mark.low is not None and mark.high is not None and not line.band:
                 spans.setdefault(mark.x, []).append((mark.low, mark.high, index))
     low, high = axes.get_xlim()
     octaves_of_point = math.log2(high / low) / size_of(axes)[0]

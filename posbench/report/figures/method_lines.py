@@ -17,17 +17,20 @@ from posbench.report.figures.lines import Line, Mark
 from posbench.report.figures.palette import (
     apart,
     bases,
+    by_length,
     encoding_look,
     extension_look,
     foreign_pens,
     looks,
 )
-from posbench.report.figures.style import FEW, MARKERS
-from posbench.report.records import CurvePoint, Score, methods
+from posbench.report.figures.style import DASHES, FEW, MARKERS
+from posbench.report.records import CurvePoint, Score, StepPoint, methods
 
 # columns that may tell lines of one method apart
-TELLING = ("train_len", "data", "task", "protocol", "tokenizer", "setting")
-Point = CurvePoint | Score
+# of lines by step of training, the tokens that were read
+TOKENS = "tokens"
+TELLING = ("train_len", "data", "task", "protocol", "tokenizer", "setting", TOKENS)
+Point = CurvePoint | Score | StepPoint
 
 
 @dataclass(frozen=True)
@@ -130,6 +133,7 @@ class Names:
         if point.untested:
             text += "*"
         same_method = [other for other in panel if other.method == point.method]
+        others = len(same_method) < len(panel)
         details = [
             self.value(column, getattr(point, column))
             for column in telling
@@ -137,6 +141,8 @@ class Names:
         ]
         if point.source and differ(panel, "source"):
             details.append(self.source(point.source))
+        if not renamed and len(details) == 1 and list(telling) == [TOKENS] and not others:
+            return details[0]  # lines of one method, by length
         if details:
             text += f" ({', '.join(details)})"
         return shortened(text)
@@ -173,6 +179,8 @@ class Names:
             return self.labels[text]
         if name == "train_len":
             return f"trained at {text}"
+        if name == TOKENS:
+            return f"{text} tokens"
         if name == "extension" and text == "none":
             return "no extension"
         return text if name == "extension" or isinstance(value, str) else f"{name} {text}"
@@ -273,18 +281,25 @@ def lines_of(
         dict.fromkeys(point.method for point in figure if _foreign(point))
     )
     markers_of_dashes = len(sources) == 1 and len(scales) <= 2
+    pens_of_lengths = by_length(getattr(point, TOKENS, 0) for point in figure)
+    drawn_methods = list(dict.fromkeys(line.point.method for line in marked))
     lines = []
     for key, point, marks in marked:
         if not marks:
             continue
         if _foreign(point):
             pen = pens_of_others[point.method]
+        elif TOKENS in telling:
+            tokens = key.telling[telling.index(TOKENS)]
+            method = drawn_methods.index(point.method)
+            pen = replace(pens_of_lengths[tokens], dash=DASHES[method % len(DASHES)])
         else:
             pen = replace(pens[key.look], hollow=key.scale != "none")
             if not markers_of_dashes:
                 number = scales.index(key.scale) + sources.index(key.source)
                 pen = replace(pen, marker=MARKERS[number % len(MARKERS)])
-        lines.append(Line(names.line(point, panel, telling), marks, pen))
+        name = names.line(point, panel, telling)
+        lines.append(Line(name, marks, pen, band=isinstance(point, StepPoint)))
     return lines
 
 

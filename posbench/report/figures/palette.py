@@ -32,6 +32,7 @@ BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK = range(len(OKABE_ITO))
 # Lightness of CIELAB of the darkest and the lightest shade; a colour may be lighter or darker.
 DARKEST, LIGHTEST = 20.0, 66.0
 APART = 0.12  # least distance in OKLab of a shade to the colour of another family
+VISIBLE = 0.75  # part of viridis that stands out from white
 Look = tuple[int, int]  # numbers of a colour and of a dash; solid is 0
 
 # Methods that are often compared have different colours. Any other method gets one by a hash of its
@@ -79,6 +80,19 @@ def bases(records: Iterable[SectionKey]) -> Bases:
         if record.extension != "none":
             names[record.extension] = facts.extension
     return names
+
+
+def by_length(lengths: Iterable[int]) -> dict[int, Pen]:
+    """Pen of each length, from dark to light as it grows."""
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+
+    ordered = sorted({*lengths})
+    step = VISIBLE / max(1, len(ordered) - 1)
+    return {
+        length: Pen(to_hex(colormaps["viridis"](rank * step)), marker=MARKERS[rank % len(MARKERS)])
+        for rank, length in enumerate(ordered)
+    }
 
 
 def encoding_look(name: str) -> Look:

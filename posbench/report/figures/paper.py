@@ -208,8 +208,8 @@ def _panel(content: Panel, spec: AxesSpec, wide: float, is_left: bool) -> Panel:
     """Panel of contents, with scales, room for intervals and values beyond its top."""
     marks = [mark for line in content.lines for mark in line.marks]
     xs = sorted({mark.x for mark in marks})
-    low = min(xs[0], *content.trained)
-    high = max(xs[-1], *content.trained)
+    low = min([xs[0], *content.trained])
+    high = max([xs[-1], *content.trained])
     if "x" in spec.log:
         has_bars = any(mark.low is not None for mark in marks)
         span = math.log2(high / low) + 0.5
@@ -217,7 +217,7 @@ def _panel(content: Panel, spec: AxesSpec, wide: float, is_left: bool) -> Panel:
         low /= aside
         high *= aside
     else:
-        margin = 0.03 * (high - low)
+        margin = 0.03 * (high - low) or 1.0
         low -= margin
         high += margin
     xlim = (

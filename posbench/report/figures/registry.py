@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from posbench.report.records import ContextPoint, Score, SectionKey
+from posbench.report.records import ContextPoint, Score, SectionKey, StepPoint
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,7 +24,8 @@ OVERALL = "overall"  # kind of the figures that are drawn once, of all points by
 class ReportFigure:
     """Figure of a section of a report."""
 
-    kind: str  # context, accuracy, position or curve, as `kind_of` names sections; OVERALL
+    # context, accuracy, validation, position or curve, as `kind_of` names sections; OVERALL
+    kind: str
     name: str  # of its files
     title: str  # on the page
     place: int  # among the figures of its kind
@@ -67,10 +68,12 @@ def figures_of(kind: str) -> list[ReportFigure]:
 
 
 def kind_of(section: Sequence[SectionKey]) -> str:
-    """Kind of the figures of a section: context, accuracy, position or curve."""
+    """Kind of the figures of a section: context, accuracy, validation, position or curve."""
     first = section[0]
     if isinstance(first, ContextPoint):
         return "context"
     if isinstance(first, Score):
         return "accuracy"
+    if isinstance(first, StepPoint):
+        return "validation"
     return "position" if first.window else "curve"

@@ -13,6 +13,7 @@ from posbench.report.records import (
     CurvePoint,
     Score,
     SectionKey,
+    StepPoint,
     grouped,
     span,
 )
@@ -122,6 +123,8 @@ def bars_line(records: Iterable[SectionKey], column: str, bars: str = INTERVAL) 
         return ""
     if bars == SEED_LINES:
         return _seeds_line(records, column)
+    if isinstance(records[0], StepPoint):
+        return _shade_line(records)
     barred = [record for record in records if interval_of(record, column)]
     bare = [record for record in records if not interval_of(record, column)]
     if not barred:
@@ -139,6 +142,14 @@ def _seeds_line(records: Sequence[SectionKey], column: str) -> str:
         return f"No lines of seeds: {ALONE}."
     counts = span(len(values_of_seeds(record, column)) for record in several)
     return f"Thin lines: the {counts} seeds of each mean."
+
+
+def _shade_line(records: Sequence[StepPoint]) -> str:
+    """Sentence on the shade behind losses by step of training."""
+    several = [record.n_seeds for record in records if record.low is not None]
+    if not several:
+        return "No shade: one seed."
+    return f"Shade: from the lowest to the highest of {span(several)} seeds."
 
 
 def _reason(records: Sequence[SectionKey]) -> str:

@@ -66,6 +66,7 @@ def _words(evaluation: Evaluation, origin: RunMetadata) -> list[str] | None:
         *data_words,
         *_model_words(config["model"]),
         *_train_words(config["train"]),
+        *_step_words(config["train"]),
         *_evaluate_words(evaluation.first["protocol"], setting),
     ]
     if any(row["untested"] for row in evaluation.rows):
@@ -117,8 +118,14 @@ def _model_words(model: dict) -> list[str]:
 
 
 def _train_words(train: dict) -> list[str]:
-    values = {key: value for key, value in train.items() if key != "scale_attention"}
+    apart = ("scale_attention", "step")
+    values = {key: value for key, value in train.items() if key not in apart}
     return _changed("train", values, group_yamls("train")["default"])
+
+
+def _step_words(train: dict) -> list[str]:
+    """Word of a training that was ended, or kept, before its last step."""
+    return [f"step={train['step']}"] if train.get("step") else []
 
 
 def _evaluate_words(protocol: str, setting: Setting) -> list[str]:

@@ -1,5 +1,6 @@
 """Command of scripts/compare.py: rank lines, or compare some of them at each length."""
 
+import re
 import shutil
 import sys
 from collections.abc import Sequence
@@ -63,8 +64,8 @@ class Block(NamedTuple):
 
 def compare_words(words: list[str]) -> None:
     """Compare what the words name, print the result, and write files if out= is given."""
-    options = _options([word for word in words if "=" in word and not Path(word).exists()])
-    names = [word for word in words if "=" not in word or Path(word).exists()]
+    options = _options([word for word in words if _is_option(word)])
+    names = [word for word in words if not _is_option(word)]
     paths = [name for name in names if _is_result(name)]
     lines = tuple(name for name in names if name not in paths)
     if not paths:
@@ -97,6 +98,11 @@ def compare_words(words: list[str]) -> None:
         print(note)
     if options["out"]:
         list_files(_write(Path(options["out"]), made, blocks, title, unit))
+
+
+def _is_option(word: str) -> bool:
+    """True for key=value; a line such as "rope step=300" has a space before its =."""
+    return bool(re.match(r"\w*=", word)) and not Path(word).exists()
 
 
 def _is_result(word: str) -> bool:

@@ -83,7 +83,18 @@ def _paths(word: str) -> list[str]:
 
 
 def _table(paths: Sequence[str], options: Options) -> "pandas.DataFrame":
-    """Frame of losses, or of tasks for y=accuracy; the other one where that has no rows."""
+    """Frame of losses, or of tasks for y=accuracy; the other one where that has no rows.
+
+    For x=step it is that of validations. Raises ConfigError where no training has any.
+    """
+    if options.x == "step":
+        table = by_source(paths, "validation")
+        if table.empty:
+            raise ConfigError(
+                "x=step draws losses by length that trainings logged, and none here has any: train"
+                " with train.validate_lengths=[64,256], such as these."
+            )
+        return table
     kinds = ("accuracy", "curve") if options.y == "accuracy" else ("curve", "accuracy")
     table = by_source(paths, kinds[0])
     return table if len(table) else by_source(paths, kinds[1])

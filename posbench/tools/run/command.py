@@ -18,6 +18,7 @@ from posbench.sweep.child_processes import check_resources
 from posbench.sweep.jobs import Job, Result, plan_jobs
 from posbench.sweep.launch import launch
 from posbench.sweep.ledger import failure_lines, record
+from posbench.sweep.validation import too_late
 from posbench.sweep.verdict import already_done
 from posbench.sweep.work import all_paths, count_work, unfinished, with_missing_parents
 from posbench.tools.report.command import report, table_text
@@ -54,6 +55,9 @@ def run(request: Request) -> int:
             "runs= names what scripts/report.py compares: give one training as run=DIR."
         )
     jobs = plan_jobs(request.cfgs)
+    for job in jobs:
+        for sentence in too_late(job):
+            print(sentence, file=sys.stderr)
     from posbench.model.build import check_methods
 
     if cfg["dry"]:

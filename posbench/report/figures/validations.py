@@ -1,0 +1,79 @@
+"""Loss by length while models trained: a panel for each method, a line for each length."""
+
+import functools
+from collections.abc import Iterable, Sequence
+
+from posbench.report.figures.captions import LINEAR, data_line, line_name, line_of, scales_line
+from posbench.report.figures.lines import (
+    Line,
+    Panel,
+    beyond_top,
+    draw,
+    in_rows,
+    names_at_the_end,
+)
+from posbench.report.figures.palette import by_length
+from posbench.report.figures.registry import report_figure
+from posbench.report.figures.style import FONT, ruled
+from posbench.report.figures.uncertainty import INTERVAL, barred_mark, bars_line
+from posbench.report.records import StepPoint, grouped
+
+MANY = 12  # steps above which lines have no markers
+COLUMNS = 3  # of panels
+EARLY = 10  # the first tenth of the steps may lie above the axes
+
+
+@report_figure("validation", "validation", "Loss by length while the models trained")
+def figure(section: list[StepPoint], title: str, bars: str = INTERVAL):
+    """Figure of the points of one section; None if no loss is finite."""
+    finite = [point for point in section if point.nll is not None]
+    if not finite:
+        return None
+    pens = by_length(point.length for point in section)
+    edges = y_ends_by_step([(point.step, point.nll) for point in finite])
+    steps = sorted({point.step for point in section})
+    panels = []
+    for method, points in grouped(finite, lambda point: point.method).items():
+        lines = []
+        for length, of_length in sorted(grouped(points, lambda point: point.length).items()):
+            name = f"{length} tokens"
+            if length == section[0].train_len:
+                name += " (trained)"
+            shape = None if len(steps) <= MANY else ""
+            marks = [barred_mark(point, point.step, "nll", bars, shape) for point in of_length]
+            lines.append(Line(name, marks, pens[length], band=True))
+        is_left = len(panels) % COLUMNS == 0
+        scales = functools.partial(_set_up, steps=steps, edges=edges, is_left=is_left)
+        beyond = beyond_top(lines, edges[1], steps) if len(steps) <= MANY else {}
+        panels.append(Panel(line_name(*method[:3]), lines, scales, beyond=beyond))
+    rows = [names_at_the_end(row) for row in in_rows(panels, COLUMNS)]
+    return draw(title, rows, _caption(section, bars))
+
+
+def y_ends_by_step(places: Iterable[tuple[float, float]]) -> tuple[float, float]:
+    """Bottom and top of the y axis of (step, loss): all losses but those of the first steps, whose
+    fall would flatten the rest.
+    """
+    places = list(places)
+    last_step = max(step for step, _ in places)
+    late = [loss for step, loss in places if EARLY * step >= last_step]
+    low, high = min(late), max(late)
+    margin = 0.06 * ((high - low) or 0.1)
+    return low - margin, high + margin
+
+
+def _set_up(axes, steps: Sequence[int], edges: tuple[float, float], is_left: bool) -> None:
+    ruled(axes)
+    margin = 0.03 * (steps[-1] - steps[0]) or 1
+    axes.set_xlim(steps[0] - margin, steps[-1] + margin)
+    axes.set_ylim(*edges)
+    axes.set_xlabel("step of training", fontsize=FONT)
+    if is_left:
+        axes.set_ylabel("loss (nats/token)", fontsize=FONT)
+
+
+def _caption(section: list[StepPoint], bars: str) -> list[str]:
+    """Lines of a caption: what was measured, the scales, and what the shade is."""
+    targets = f"the same {section[0].n_targets} targets at every length and step"
+    scales = scales_line(LINEAR, f"{LINEAR}, of the losses from a tenth of the steps on")
+    return [data_line(section, targets), line_of(scales, bars_line(section, "nll", bars))]
