@@ -13,6 +13,8 @@ lines       in this order, as encoding|extension|scale; what is left out, and *,
 panel       columns of the table, a panel for each value; none for one panel
 COLUMN      values of a column that are drawn: data=books train_len=64
 reference   floor, change, none or a line: what is subtracted; a perplexity is divided by it
+bars        interval (95 %, over seeds and documents where the losses of targets are known, else
+            over seeds), seeds (a thin line for each behind the mean) or none
 log         x, y, x,y or none         xlim, ylim   ends of an axis: 0,4 or ,4
 size        column, page, slide       style        paper, dark
 labels.NAME another name of a line, a part of it, a file or a heading      title  a title

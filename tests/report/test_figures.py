@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 import pytest
 from conftest import choices
 from labelled import labelled, method_of
+from matplotlib.patches import Rectangle
 
 from posbench.report.figures import differences, loss_curves
 from posbench.report.figures.captions import caption
@@ -26,6 +27,7 @@ from posbench.report.figures.palette import (
     told_apart,
 )
 from posbench.report.figures.style import DASHES, OKABE_ITO, colour_distance, luminance, save
+from posbench.report.figures.uncertainty import BARS
 from posbench.report.records import CurvePoint
 
 SIX = ("rope", "alibi", "sinusoidal", "fox_rope", "stick_breaking", "randomized")
@@ -391,6 +393,35 @@ def test_the_map_holds_every_number_once():
     assert sorted(found) == pytest.approx(sorted(known), rel=0.005, abs=0.0006)
     assert said(figure).count("nan") == 14 and any(text.startswith("^+") for text in said(figure))
     assert any("Hatched: not evaluated" in text.get_text() for text in figure.texts)
+    # the cell that was left out for each scale, and the legend
+    hatched = [patch for patch in figure.findobj(Rectangle) if patch.get_hatch()]
+    assert len(hatched) == 2 + 1 and "not evaluated" in said(figure)
+    whole = differences.heatmap(grid(SIX[:2]), "t")
+    assert not [patch for patch in whole.findobj(Rectangle) if patch.get_hatch()]
+
+
+def test_bars_of_a_report_are_intervals_seeds_or_none():
+    seeds = {"seeds": (3, 5), "difference": (0.04, 0.06)}
+    curve = [point(length=length, difference=0.05, half=0.03) for length in LENGTHS]
+    curve = [replace(one, by_seed=seeds) for one in curve]
+    figures = {kind: loss_curves.figure(curve, "t", bars=kind) for kind in BARS}
+    assert {kind: len(bars(made.axes[0])) for kind, made in figures.items()} == {
+        "interval": 5,
+        "seeds": 0,
+        "none": 0,
+    }
+    thin = {
+        kind: [line.get_ydata()[0] for line in made.axes[0].lines if line.get_linewidth() == 0.6]
+        for kind, made in figures.items()
+    }
+    assert thin == {"interval": [], "seeds": [0.04, 0.06], "none": []}
+    captions = {
+        kind: made.texts[-1].get_text().replace("\n", " ") for kind, made in figures.items()
+    }
+    assert "over 3 seeds alone" in captions["interval"]
+    assert "Thin lines: the 2 seeds of each mean" in captions["seeds"]
+    assert "ars:" not in captions["none"]
+    assert all("x logarithmic; y linear to 0.1" in text for text in captions.values())
 
 
 def test_what_an_interval_does_not_decide_is_marked(tmp_path):

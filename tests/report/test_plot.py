@@ -175,6 +175,7 @@ def test_caption_and_footnote_say_which_bars_there_are(folder, y, kind):
     footnote = figure.texts[-1].get_text().replace("\n", " ")
     for text in (footnote, " ".join(caption())):
         assert SAID[folder, y, kind] in text
+        assert "paired difference, as compare.py" not in text  # of one line
         assert ("ars: " in text) == (kind == "interval")
     assert bool(bars(figure.axes[0])) == ("95 %" in footnote)
 
@@ -452,3 +453,13 @@ def test_the_pictures_of_the_pages_are_those_of_its_commands(words, tmp_path, ca
     assert told.returncode == 0, told.stderr
     texts = [texts_of(path) for path in (tmp_path / committed.name, committed)]
     assert texts[0] == texts[1] and len(texts[0]) > 10, "make plots"
+
+
+def test_a_report_draws_the_bars_that_are_chosen_and_refuses_others(tmp_path, capfd):
+    words = [f"runs=[{REPORTED / 'demo'}]", "report_dir=out"]
+    told = call(capfd, tmp_path, "report", *words, "bars=seed")
+    assert told.returncode == 2 and "did you mean seeds?" in told.stderr
+    told = call(capfd, tmp_path, "report", *words, "bars=seeds")
+    assert told.returncode == 0, told.stderr
+    told = call(capfd, tmp_path, "report", "-m", "seed=0,1", "bars=none")
+    assert told.returncode == 2 and "seed=0,1' first" in told.stderr

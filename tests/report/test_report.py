@@ -450,6 +450,8 @@ def test_a_row_that_is_no_plain_mean_of_its_documents_is_compared_by_means(tmp_p
         point for point in collect(paths, "t", COMMAND).sections[0] if point.extension == "ntk"
     ]
     assert (weighted.change, weighted.change_half_width) == (pytest.approx(0.75), None)
+    assert weighted.nll_half_width is None
+    assert all((point.nll_half_width is not None) == documents for point in plain)
     assert all(
         point.change == pytest.approx(0.5) and (point.change_half_width is not None) == documents
         for point in plain

@@ -40,6 +40,9 @@ WAY_OUT = (
     "one seed, and the loss of each target is not in these files: give the folders of runs, which"
     " have it, or train more seeds (seed=0,1,2)"
 )
+NOT_STATED = (
+    "these files state none of it: give the folders of runs, or rows.csv, which has every seed"
+)
 ONE_UNIT = "one seed on one {}: train more seeds (seed=0,1,2), or evaluate more texts"
 ALONE = "one seed: train more (seed=0,1,2), or choose bars=interval"
 PAIRED = (
@@ -132,8 +135,9 @@ def bars_line(records: Iterable[SectionKey], column: str, bars: str = INTERVAL) 
     line = f"Bars: {interval_words(barred, column)}."
     if bare:
         line += f" Without a bar: {_reason(bare)}."
-    unpaired = column in UNPAIRED and any("document" in _over(record, column) for record in barred)
-    return f"{line} {PAIRED}" if unpaired else line
+    if column in UNPAIRED and len({record.method for record in barred}) > 1:
+        line += f" {PAIRED}"
+    return line
 
 
 def _seeds_line(records: Sequence[SectionKey], column: str) -> str:
@@ -154,13 +158,15 @@ def _shade_line(records: Sequence[StepPoint]) -> str:
 
 def _reason(records: Sequence[SectionKey]) -> str:
     """Reason why no interval of records is known, with the way out."""
-    others = sorted({record.source for record in records if getattr(record, "foreign", False)})
-    if len(others) and all(getattr(record, "foreign", False) for record in records):
-        return f"{' and '.join(filter(None, others)) or 'the file'} states none"
-    units = {(record.n_units, record.sem_unit) for record in records if hasattr(record, "sem_unit")}
-    for n_units, unit in units:
-        if n_units == 1:
-            return ONE_UNIT.format(unit)
+    if all(getattr(record, "foreign", False) for record in records):
+        sources = sorted({record.source for record in records if record.source})
+        return f"{' and '.join(sources) or 'the file'} states none"
+    measured = [record for record in records if not getattr(record, "foreign", False)]
+    if any(record.n_seeds is None or record.n_seeds > 1 for record in measured):
+        return NOT_STATED
+    for record in measured:
+        if record.n_units == 1:
+            return ONE_UNIT.format(record.sem_unit)
     return WAY_OUT
 
 
