@@ -29,11 +29,13 @@ KEYS = {
     "rope.freq_base": "rope_theta",
     "vocab_size": "vocab_size",
 }
+PERMUTED = ("llama", "smollm3")
 USUAL_BASE = 10000.0  # llama.cpp's, where a file says none: files of Llama 2 of 2023 do not
-# {key: the values that change nothing}; None stands for the width of a head.
+HEAD_WIDTH = object()  # stands for a number of the file itself
+# {key: the values that change nothing}
 SILENT = {
-    "attention.value_length": (None,),
-    "rope.dimension_count": (None,),
+    "attention.value_length": (HEAD_WIDTH,),
+    "rope.dimension_count": (HEAD_WIDTH,),
     "attention.causal": (True,),
     "expert_count": (0,),
     "expert_used_count": (0,),
@@ -58,15 +60,16 @@ LARGEST_FACTOR = 1e6  # of a scaling; any larger one is a damaged file
 def describe(file: GgufFile) -> dict:
     """Keys of config.json for the model in a GGUF file.
 
-    Raises ConfigError for a model that is not exactly this one."""
+    Raises ConfigError for a model that config.json and this model cannot describe exactly."""
     architecture = file.metadata.get("general.architecture")
     if architecture not in ARCHITECTURES:
         raise Undescribed(
             f"{file.path} holds a model of architecture {shown(architecture)}: choose one of"
             f" {', '.join(ARCHITECTURES)}."
         )
-    for key, usual in (("general.type", "model"), ("split.count", 1)):
-        if file.metadata.get(key, usual) not in (usual, 0):
+    # general.type may also be an adapter; a file that is no part of several says 0 or 1 of them
+    for key, complete in (("general.type", ("model",)), ("split.count", (0, 1))):
+        if file.metadata.get(key, complete[0]) not in complete:
             raise ConfigError(
                 f"{file.path} has {key}={shown(file.metadata[key])} and is no complete model: merge"
                 " split files into one."
@@ -74,7 +77,7 @@ def describe(file: GgufFile) -> dict:
     keys = model_keys(file, architecture)
     _check_keys(keys, architecture, file)
     return {
-        "rope_theta": USUAL_BASE,
+        "rope_theta": USUAL_BASE,  # unless _sizes reads another
         **_sizes(file, keys),
         "model_type": architecture,
         "rope_scaling": _scaling(keys, file),
@@ -84,7 +87,7 @@ def describe(file: GgufFile) -> dict:
 def sizes(file: GgufFile) -> dict:
     """Keys of config.json that a file of any architecture says of its sizes.
 
-    Raises ConfigError for a scaling of RoPE."""
+    transformers runs these models, so a scaling of RoPE, which it ignores, is a ConfigError."""
     keys = model_keys(file, file.metadata.get("general.architecture"))
     factor = keys.get(SCALING + "factor")
     if factor not in NO_FACTORS or FACTORS in file.tensors:
@@ -98,9 +101,10 @@ def sizes(file: GgufFile) -> dict:
 def permuted_heads(file: GgufFile) -> dict[str, int]:
     """{last part of a tensor's name: heads} of tensors whose rows a file of Llama's kind permutes.
 
-    Such as {"attn_q": 32, "attn_k": 8}."""
+    Such as {"attn_q": 32, "attn_k": 8}. llama.cpp rotates neighbouring channels in PERMUTED, the
+    halves of a head in others."""
     architecture = file.metadata.get("general.architecture")
-    if architecture not in ("llama", "smollm3"):
+    if architecture not in PERMUTED:
         return {}
     keys = model_keys(file, architecture)
     heads = keys["attention.head_count"]
@@ -108,10 +112,12 @@ def permuted_heads(file: GgufFile) -> dict[str, int]:
 
 
 def model_keys(file: GgufFile, architecture: str) -> dict:
-    """{key: value} of the keys below an architecture's name, such as {"block_count": 32}."""
+    """{key: value} of the keys below an architecture's name, such as {"block_count": 32}.
+
+    A value that a file lists for each layer is one where all layers are alike."""
     prefix = f"{architecture}."
     return {
-        key.removeprefix(prefix): _scalar(value)
+        key.removeprefix(prefix): _one_if_alike(value)
         for key, value in file.metadata.items()
         if key.startswith(prefix)
     }
@@ -133,8 +139,10 @@ def _check_keys(keys: dict, architecture: str, file: GgufFile) -> None:
     for key, value in keys.items():
         if key in KEYS or key in SCALINGS:
             continue
-        silent_values = [head_width if v is None else v for v in SILENT.get(key, ())]
-        if value not in silent_values:
+        harmless_values = [
+            head_width if silent is HEAD_WIDTH else silent for silent in SILENT.get(key, ())
+        ]
+        if value not in harmless_values:
             raise ConfigError(
                 f"{file.path} has {shown(f'{architecture}.{key}')}={shown(value)}, which this"
                 " model lacks: choose another."
@@ -146,8 +154,8 @@ def _sizes(file: GgufFile, keys: dict) -> dict:
     tokens = file.metadata.get("tokenizer.ggml.tokens")
     return {
         "vocab_size": len(tokens) if isinstance(tokens, list) else None,
-        **{KEYS[key]: value for key, value in keys.items() if key in KEYS},
-        "tie_word_embeddings": "output.weight" not in file.tensors,
+        **{KEYS[key]: value for key, value in keys.items() if key in KEYS},  # may hold vocab_size
+        "tie_word_embeddings": "output.weight" not in file.tensors,  # the head's own matrix
         "bos_token_id": file.metadata.get("tokenizer.ggml.bos_token_id"),
     }
 
@@ -156,7 +164,7 @@ def _positive(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
-def _scalar(value: object) -> object:
+def _one_if_alike(value: object) -> object:
     """`value`, or the one number of an array whose layers are all alike."""
     if not isinstance(value, array):
         return value
@@ -175,6 +183,7 @@ def _scaling(keys: dict, file: GgufFile) -> dict | None:
     if kind == "none" and temperature == 1:
         return _divisor_scaling(file, keys["context_length"]) if has_divisors else None
     valid = _is_factor(factor) and _is_factor(temperature)
+    # config.json has no temperature for a linear scaling
     linear_and_more = kind == "linear" and temperature != 1
     if has_divisors or kind not in ("linear", "yarn") or not valid or linear_and_more:
         scaling = (
@@ -194,7 +203,7 @@ def _scaling(keys: dict, file: GgufFile) -> dict | None:
     if original is not None:
         scaling["original_max_position_embeddings"] = original
     if temperature != 1:
-        # llama.cpp multiplies its own 0.1 ln s + 1 by attn_factor; its bounds are 32 turns and 1.
+        # llama.cpp multiplies its own 0.1 ln s + 1, for s above 1, by attn_factor
         scaling["attention_factor"] = temperature * (0.1 * math.log(max(1.0, factor)) + 1)
     return scaling
 
@@ -206,7 +215,8 @@ def _is_factor(value: object) -> bool:
 def _divisor_scaling(file: GgufFile, longest: object) -> dict | None:
     """rope_scaling of rope_freqs.weight: longrope, alike at every length and without temperature.
 
-    None where all divisors are 1."""
+    None where all divisors are 1. A pair is slowed by the context's lengthening at most, so the
+    training length is `longest`, the lengthened context, by the largest divisor."""
     divisors = numbers(file, FACTORS)
     valid = divisors is not None and np.isfinite(divisors).all() and divisors.min() >= 1
     if not valid or not _positive(longest):

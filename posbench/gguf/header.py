@@ -32,6 +32,7 @@ STRING = 8
 ARRAY = 9
 MOST_HEADER = 256 * 2**20  # bytes; vocabularies of 200,000 tokens take ten million
 MOST_DIMENSIONS = 4
+USUAL_ALIGNMENT = 32  # bytes, the format's default
 MOST_ALIGNMENT = 2**16
 
 
@@ -142,7 +143,7 @@ class _Header:
         return metadata
 
     def tensor(self) -> _Tensor:
-        """The next entry of the tensor directory."""
+        """The next entry of the tensor directory, whose shape a file writes backwards."""
         name = self.string()
         dimensions = self.number("I")
         if not 1 <= dimensions <= MOST_DIMENSIONS:
@@ -154,13 +155,14 @@ class _Header:
         self, entries: list[_Tensor], metadata: dict[str, object], size: int
     ) -> dict[str, TensorEntry]:
         """{name: place} in a file of `size` bytes. Tensors begin at the first aligned byte."""
-        alignment = metadata.get("general.alignment", 32)
+        alignment = metadata.get("general.alignment", USUAL_ALIGNMENT)
         if not isinstance(alignment, int) or not 1 <= alignment <= MOST_ALIGNMENT:
             raise _Damaged(f"general.alignment={shown(alignment)}")
-        header_size = self.at + -self.at % alignment
+        padding = -self.at % alignment  # bytes to the next multiple
+        first_start = self.at + padding
         places: dict[str, TensorEntry] = {}
         for name, shape, kind, offset in entries:
-            start = header_size + offset
+            start = first_start + offset
             if name in places:
                 raise _Damaged(f"it holds the tensor {shown(name)} twice")
             if offset % alignment or start > size:
@@ -169,7 +171,7 @@ class _Header:
         return places
 
     def take(self, count: int) -> bytes:
-        """The next `count` bytes."""
+        """The next `count` bytes. None are read if a false count exceeds the file."""
         self.at += count
         content = self.file.read(count) if self.at <= self.limit else b""
         if len(content) < count:
@@ -207,6 +209,7 @@ class _Header:
             return [self.string() for _ in range(count)]
         if kind_of_values not in NUMBERS:
             raise _Damaged(f"{key} is an array of type {kind_of_values}")
-        values = array(NUMBERS[kind_of_values].replace("?", "B"))
+        code = NUMBERS[kind_of_values].replace("?", "B")  # array has no bool
+        values = array(code)
         values.frombytes(self.take(values.itemsize * count))
         return values

@@ -49,7 +49,7 @@ class LazyTensor:
 def numbers(file: GgufFile, name: str) -> np.ndarray | None:
     """List of float32 in a GGUF file, as float64; None for another kind, or one cut short."""
     entry = file.tensors[name]
-    size = 4 * math.prod(entry.shape)
+    size = 4 * math.prod(entry.shape)  # 4 bytes each
     is_list = entry.kind == FLOAT32 and len(entry.shape) == 1
     if not is_list or not 0 < size <= file.size - entry.start:
         return None
@@ -65,6 +65,7 @@ def gguf_tensors(file: GgufFile, permuted: dict[str, int]) -> dict[str, LazyTens
     for name, entry in file.tensors.items():
         kind, size = _quantisation(file, name, entry)
         heads = permuted.get(_last_part(name))
+        # each head has two halves of as many rows, which _dequantised puts apart
         if heads is not None and (heads < 1 or entry.shape[0] % (2 * heads)):
             raise ConfigError(
                 f"{file.path} has {shown(name)} of {entry.shape[0]:,} rows for {heads:,} heads:"
@@ -131,13 +132,16 @@ def _bytes(file: GgufFile, entry: TensorEntry, size: int) -> bytes:
 
 
 def _dequantised(file: GgufFile, entry: TensorEntry, size: int, heads: int | None) -> "Tensor":
-    """Float32 of a tensor of `size` bytes; with `heads` the two halves of each are put apart."""
+    """Float32 of a tensor of `size` bytes.
+
+    With `heads` its rows alternate between the two halves of a head, and are put back apart."""
     import torch
     from gguf import GGMLQuantizationType, dequantize
 
     content = np.frombuffer(_bytes(file, entry, size), np.uint8)
     kind = GGMLQuantizationType(entry.kind)
     try:
+        # the last dimension counts packed bytes here, and values in entry.shape
         values = dequantize(content.reshape(*entry.shape[:-1], -1), kind)
     except NotImplementedError as error:
         raise ConfigError(
@@ -145,5 +149,6 @@ def _dequantised(file: GgufFile, entry: TensorEntry, size: int, heads: int | Non
         ) from error
     values = values.astype(np.float32, copy=True)
     if heads is not None:
-        values = values.reshape(heads, -1, 2, *entry.shape[1:]).swapaxes(1, 2).reshape(entry.shape)
+        alternating = values.reshape(heads, -1, 2, *entry.shape[1:])
+        values = alternating.swapaxes(1, 2).reshape(entry.shape)
     return torch.from_numpy(values)

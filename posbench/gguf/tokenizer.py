@@ -29,6 +29,7 @@ BYTE_LEVEL = {
     "use_regex": False,
 }
 GPT2 = [{**BYTE_LEVEL, "use_regex": True}]
+BYTE_DECODER = GPT2[0]  # as published; decoding has no use for the regex
 
 
 def _split_at(pattern: str) -> list[dict]:
@@ -60,6 +61,7 @@ def tokenizer_json(path: str | Path) -> bytes:
     file = read_gguf(path)
     model = file.metadata.get("tokenizer.ggml.model")
     pre_tokenizer = file.metadata.get("tokenizer.ggml.pre")
+    # SentencePiece merges across the whole text; its files name no pre-tokenizer, or "default"
     if model == "llama" and pre_tokenizer in (None, "default"):
         content = _sentencepiece(file)
     elif model == "gpt2" and isinstance(pre_tokenizer, str) and pre_tokenizer in PRE_TOKENIZERS:
@@ -111,7 +113,7 @@ def _damaged(file: GgufFile, fault: str) -> ConfigError:
 def _byte_level(file: GgufFile, pre_tokenizer: str) -> dict:
     """Content for a byte-level BPE, whose tokens are spelled in the 256 letters of bytes.
 
-    Added tokens stand in the file as they read; in the vocabulary they are spelled too."""
+    Tokens outside that alphabet stand in the file as they read; the vocabulary spells them too."""
     from tokenizers import pre_tokenizers
 
     tokens = _strings(file, "tokens")
@@ -120,16 +122,19 @@ def _byte_level(file: GgufFile, pre_tokenizer: str) -> dict:
     alphabet = set(pre_tokenizers.ByteLevel.alphabet())
     speller = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     spelled_tokens = {token for token in tokens if set(token) <= alphabet}
-    spellings = [
-        token if token in spelled_tokens else speller.pre_tokenize_str(token)[0][0]
-        for token in tokens
-    ]
+    spellings = []
+    for token in tokens:
+        if token not in spelled_tokens:
+            token, _span = speller.pre_tokenize_str(token)[0]  # one piece, whose letters are bytes
+        spellings.append(token)
     vocabulary = _vocabulary(file, spellings)
     pairs = [merge.split(" ") for merge in merges]
     for pair in pairs:
         if len(pair) != 2 or not {*pair, "".join(pair)} <= vocabulary.keys():
             merge = shown(" ".join(pair))
             raise _damaged(file, f"has the merge {merge}, which does not make a token of two")
+    # The tokenizers library looks an added token up as it reads: one that is spelled otherwise in
+    # the vocabulary would get a new id.
     added = {
         index: token
         for index, token in enumerate(tokens)
@@ -146,9 +151,9 @@ def _byte_level(file: GgufFile, pre_tokenizer: str) -> dict:
         model,
         added,
         types,
-        normalizer={"type": "NFC"} if "qwen" in pre_tokenizer else None,
+        normalizer={"type": "NFC"} if "qwen" in pre_tokenizer else None,  # as Qwen published it
         pre_tokenizer={"type": "Sequence", "pretokenizers": PRE_TOKENIZERS[pre_tokenizer]},
-        decoder=GPT2[0],
+        decoder=BYTE_DECODER,
     )
 
 
@@ -189,6 +194,7 @@ def _sentencepiece(file: GgufFile) -> dict:
     ]
     if space_before_text:
         normalizers.insert(0, {"type": "Prepend", "prepend": SPACE})
+        # removes one space at the start, none at the end
         decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
     return _content(
         model,
@@ -211,7 +217,7 @@ def _unknown_characters(file: GgufFile, tokens: list[str], types: array) -> dict
     return {
         "byte_fallback": bool(byte_tokens),
         "unk_token": unknown[0] if unknown else None,
-        "fuse_unk": True,
+        "fuse_unk": True,  # unknown characters in a row are one token
     }
 
 
@@ -233,7 +239,7 @@ def _merges(vocabulary: dict[str, int], types: array, scores: array) -> list[tup
             left = token[:cut]
             right = token[cut:]
             if left in normal and right in normal:
-                pairs.append((-scores[index], index, left, right))
+                pairs.append((-scores[index], index, left, right))  # sorted: the best score first
     return [(left, right) for *_, left, right in sorted(pairs)]
 
 
