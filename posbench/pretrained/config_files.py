@@ -51,7 +51,7 @@ NEEDED = (
     "tie_word_embeddings",
 )
 # {key: the only value that this model has}
-OTHER = {
+ONLY_VALUES = {
     "hidden_act": "silu",
     "attention_bias": False,
     "mlp_bias": False,
@@ -173,15 +173,17 @@ def completed(config: dict, file: Path) -> dict:
     _check_reading(config, file)
     config = {**SILENT, **SILENT_OF[family], **config, "model_type": family}
     _check_needed(config, file)
-    for key, value in OTHER.items():
-        _check_alike(key, config.get(key), value, file)
+    for key, only in ONLY_VALUES.items():
+        _check_alike(key, config.get(key), only, file)
     _convert(config, file)
     _check_consistent(config, file)
     return config
 
 
 def _family(config: dict, file: Path) -> str:
-    """Model type as transformers' AutoConfig reads it. Raises ConfigError for another family."""
+    """Model type as transformers' AutoConfig reads it: a Mistral with layer_types is a Ministral.
+
+    Raises ConfigError for another family."""
     family = config.get("model_type")
     if not isinstance(family, str):
         raise ConfigError(
@@ -213,7 +215,7 @@ def _check_reading(config: dict, file: Path) -> None:
 def _check_needed(config: dict, file: Path) -> None:
     """Raise ConfigError where a key that this model needs is missing or null."""
     needed = list(NEEDED)
-    if "max_window_layers" in config:
+    if "max_window_layers" in config:  # of Qwen, which has a default, but may say null
         needed.append("max_window_layers")
     missing = [key for key in needed if config.get(key) is None]
     if missing:
@@ -221,13 +223,14 @@ def _check_needed(config: dict, file: Path) -> None:
 
 
 def _check_alike(key: str, value: object, only: object, file: Path) -> None:
-    """Raise an error for a value that this model does not have.
+    """Raise an error for a value that is neither empty nor the only one that this model has.
 
-    It is Undescribed, so that transformers is tried, where the key means another shape."""
+    It is Undescribed, so that transformers is tried, for another activation and for biases, but not
+    for quantized weights or a value of no possible type."""
     if (value or only) == only:
         return
-    other_shape = isinstance(value, str | bool) and key != "quantization_config"
-    error = Undescribed if other_shape else ConfigError
+    transformers_may_build = isinstance(value, str | bool) and key != "quantization_config"
+    error = Undescribed if transformers_may_build else ConfigError
     raise error(
         f"{file} has {key}={value}, which this model does not have: choose a checkpoint without it."
     )
@@ -235,14 +238,15 @@ def _check_alike(key: str, value: object, only: object, file: Path) -> None:
 
 def _convert(config: dict, file: Path) -> None:
     """Give every value its type, also those of RoPE. Raises ConfigError for one of another."""
-    mappings = {"": config}  # {beginning of the names of keys: mapping}
+    mappings = {"": config}  # {what stands before its keys in a message: mapping}
     for name in ("rope_scaling", "rope_parameters"):
         mappings[f"{name}."] = config.get(name) or {}
     for beginning, mapping in mappings.items():
         for key, value in mapping.items():
             if key in TYPES and value is not None:
-                name = f"{file} is damaged or was edited, so download it again: {beginning}{key}"
-                mapping[key] = convert(name, value, TYPES[key])
+                # `convert` begins its message with this
+                start = f"{file} is damaged or was edited, so download it again: {beginning}{key}"
+                mapping[key] = convert(start, value, TYPES[key])
 
 
 def _check_consistent(config: dict, file: Path) -> None:

@@ -59,9 +59,9 @@ def config_from_checkpoint(cfg: dict) -> dict:
             " choose model=hf."
         )
     path = cfg["model"].get("path")
-    if path is None:
+    if path is None:  # a model to be trained
         return cfg
-    if not path:
+    if not path:  # "" as configs/model/hf.yaml has it
         raise ConfigError(
             "model=hf evaluates a checkpoint: add model.path=FOLDER, FILE.gguf or a name of the hub"
             " to the command."
@@ -82,7 +82,9 @@ def config_from_checkpoint(cfg: dict) -> dict:
 
 
 def _without_scaling(description: Outline, path: str) -> Outline:
-    """Outline of a model as it was before a scaling was trained in. ConfigError without one."""
+    """Outline of a model as it was before a scaling was trained in. ConfigError without one.
+
+    Its training length is scaling_len, that of the training before."""
     rope = description.encoding
     if rope.get("scaling") is None:
         raise ConfigError(
@@ -97,9 +99,11 @@ def _without_scaling(description: Outline, path: str) -> Outline:
 
 
 def _fitted_encoding(encoding: dict, rope: dict, path: str) -> dict:
-    """Node of the encoding: the checkpoint's, with the arguments of encoding=rope that were typed.
+    """Node of the encoding: the checkpoint's, `rope`, with the arguments of encoding=rope that were
+    typed.
 
-    Raises ConfigError for an encoding that is not the checkpoint's."""
+    An argument fits if it is the default, which encoding=rope has without any typing, or the
+    checkpoint's. Raises ConfigError for an encoding that does not fit."""
     fits = method_name(encoding) == "rope"
     for key, usual in {**PLAIN_ROPE, "base": USUAL_BASE}.items():
         if encoding.get(key, usual) not in (usual, rope.get(key, usual)):
@@ -109,7 +113,9 @@ def _fitted_encoding(encoding: dict, rope: dict, path: str) -> dict:
             f"{as_typed('encoding', encoding)} is not model.path={path}'s"
             f" {as_typed('encoding', rope)}: leave encoding out."
         )
-    return {**encoding, **rope} if method_name(rope) == "rope" else rope
+    if method_name(rope) != "rope":  # p_rope has other arguments
+        return rope
+    return {**encoding, **rope}
 
 
 def trained_elsewhere(cfg: dict, source: str, description: Outline, tokenizer: str | None) -> dict:
@@ -134,8 +140,8 @@ def trained_elsewhere(cfg: dict, source: str, description: Outline, tokenizer: s
         **cfg,
         "encoding": description.encoding,
         "model": asdict(description.model),
-        # Other training settings have no effect, since nothing is trained or drawn: one checkpoint
-        # is one run.
+        # Other training settings have no effect, since nothing is trained or drawn. They are fixed,
+        # dtype too, so that one checkpoint is one run.
         "train": asdict(TrainConfig(length=length, steps=0, dtype="bf16")),
         "seed": 0,
         "data": data,
@@ -155,6 +161,7 @@ def describe(checkpoint: Checkpoint) -> Outline:
     sizes = outline(config, checkpoint.place)
     model = sizes.model
     usual_width = model.head_dim is None or model.head_dim * model.n_head == model.d_model
+    # A run's id hashes these as the file says them: null where a default holds.
     model = replace(
         model,
         n_kv_head=config.get("num_key_value_heads"),
@@ -186,6 +193,7 @@ def _rope(config: dict, path: str) -> dict:
     kind = keys.get("rope_type", keys.get("type", "default"))
     if is_phi3 and kind in ("su", "yarn"):  # names that earlier versions of Phi-3 gave to it
         kind = "longrope"
+    # Of these families Phi-3 alone turns a part of each head; P-RoPE's share is no part of a head.
     if fraction != 1 and kind != "proportional" and not is_phi3:
         raise Undescribed(
             f"model.path={path} turns {fraction:g} of each head (partial_rotary_factor), which its"
@@ -208,7 +216,10 @@ def _rope(config: dict, path: str) -> dict:
 
 
 def _rotary_layers(config: dict) -> list[int]:
-    """For each layer 1 if it turns q and k, else 0."""
+    """For each layer 1 if it turns q and k, else 0; no_rope_layers has 1 for layers with RoPE too.
+
+    SmolLM3 alone has layers that do not turn: one of every 4, as in transformers, where the
+    description says no other interval."""
     n_layer = config["num_hidden_layers"]
     if config["model_type"] != "smollm3":
         return [1] * n_layer
@@ -237,14 +248,15 @@ def _scaling(kind: str, keys: dict, config: dict, path: str) -> dict:
     longest = config["max_position_embeddings"]
     original = "original_max_position_embeddings"
     before = config.get(original) or keys.get(original) or longest  # tokens
+    # transformers' defaults: a proportional RoPE is not scaled, others reach the longest text
     factor = keys.get("factor") or (1.0 if kind == "proportional" else longest / before)
     if _changes_nothing(kind, keys, factor):
         return UNSCALED
-    if kind in ("linear", "proportional"):
+    if kind in ("linear", "proportional"):  # these say no original length
         before = longest / factor
     _check_factor(kind, before, factor, path)
     target = {"_target_": f"posbench.extensions.{CLASSES.get(kind, f'{kind}.{kind.title()}')}"}
-    if kind == "dynamic":
+    if kind == "dynamic":  # it changes nothing up to `longest`, and has no longest text
         return {
             "scaling": {**target, "factor": factor, "mode": "dynamic", "target_len": None},
             "scaling_len": longest,
@@ -266,11 +278,12 @@ def _changes_nothing(kind: str, keys: dict, factor: float) -> bool:
 
 def _check_factor(kind: str, before: float, factor: float, path: str) -> None:
     """Raise ConfigError for a factor that does not lengthen a text of `before` tokens."""
-    if before < 2:
+    if before < 2:  # LongRoPE divides by its logarithm
         raise ConfigError(
             f"model.path={path} has rope_type={kind} and was trained for {before:g} tokens before:"
             " choose another."
         )
+    # a dynamic scaling by 1 is NTK by the length of each text
     if factor < 1 or (factor == 1 and kind != "dynamic"):
         raise ConfigError(
             f"model.path={path} has rope_type={kind} with factor={factor:g}, not above 1: choose"
@@ -287,7 +300,7 @@ def _arguments(
     if kind == "yarn":
         return _yarn(keys, before, factor, path)
     if kind == "longrope":
-        usual = math.sqrt(1 + math.log(factor) / math.log(before))
+        usual = math.sqrt(1 + math.log(factor) / math.log(before))  # the paper's and transformers'
         temperature, amplitude = _temperature(keys, amplitude=usual, usual=usual)
         arguments = {"factors": keys["long_factor"]}
         if keys["long_factor"] != keys["short_factor"]:
@@ -301,22 +314,23 @@ def _yarn(keys: dict, before: float, factor: float, path: str) -> tuple[dict, fl
 
     Raises ConfigError for bounds that no pair reaches."""
     alpha = keys.get("beta_slow") or 1.0
-    if 2 * math.pi * alpha > before:
+    fastest_turn = 2 * math.pi  # tokens that the first pair needs for one turn
+    if alpha * fastest_turn > before:
         raise ConfigError(
             f"model.path={path} has beta_slow={alpha}, more turns than any pair makes in {before:g}"
             " tokens: choose another."
         )
     log_factor = math.log(factor)
-    usual = 0.1 * log_factor + 1
+    usual = 0.1 * log_factor + 1  # of the published models and transformers
     amplitude = usual
-    if keys.get("mscale") and keys.get("mscale_all_dim"):
+    if keys.get("mscale") and keys.get("mscale_all_dim"):  # of DeepSeek, as transformers has them
         all_dims = 0.1 * keys["mscale_all_dim"] * log_factor + 1
         amplitude = (0.1 * keys["mscale"] * log_factor + 1) / all_dims
     temperature, unusual_amplitude = _temperature(keys, amplitude, usual)
     arguments = {
         "alpha": alpha,
         "beta": keys.get("beta_fast") or 32.0,
-        "ramp": "index",
+        "ramp": "index",  # as in transformers; the paper's is over turns
         "truncate": keys.get("truncate", True),
         "temperature": temperature,
     }
@@ -324,9 +338,10 @@ def _yarn(keys: dict, before: float, factor: float, path: str) -> tuple[dict, fl
 
 
 def _temperature(keys: dict, amplitude: float, usual: float) -> tuple[bool, float | None]:
-    """(argument `temperature`, amplitude) for a factor on cos and sin, `amplitude` or the stated.
+    """(argument `temperature`, amplitude) for a factor on cos and sin.
 
-    The argument is true for the usual factor; the amplitude is None if that is usual or 1."""
+    The argument is true for the `usual` factor, which the extension computes; the amplitude is None
+    if the factor is usual, or 1. `amplitude` is the factor where attention_factor states none."""
     stated_factor = keys.get("attention_factor")
     factor = amplitude if stated_factor is None else stated_factor
     if abs(factor - usual) <= EQUAL_FACTORS:
@@ -342,7 +357,9 @@ def _whole_length(tokens: float) -> float:
 
 
 def _window(config: dict) -> int | list[int | None] | None:
-    """Sliding window of all layers, or a list if layers differ."""
+    """Sliding window of all layers, or a list if layers differ.
+
+    Each family reads its keys as its configuration in transformers does."""
     family = config["model_type"]
     size = config.get("sliding_window")
     n_layer = config["num_hidden_layers"]
@@ -351,15 +368,15 @@ def _window(config: dict) -> int | list[int | None] | None:
         return None
     if family in ("mistral", "phi3"):
         return size
-    if family == "ministral":
+    if family == "ministral":  # it has no use_sliding_window
         slides = True
         usual_types = ["sliding_attention"] * n_layer
-    elif family == "smollm3":
+    elif family == "smollm3":  # stated types hold there whatever use_sliding_window says
         slides = bool(types or config.get("use_sliding_window"))
         usual_types = [
             "full_attention" if turned else "sliding_attention" for turned in _rotary_layers(config)
         ]
-    else:
+    else:  # Qwen's use_sliding_window=false switches stated types off too
         slides = config.get("use_sliding_window")
         n_full = config["max_window_layers"]
         usual_types = [

@@ -45,6 +45,7 @@ class Outline(NamedTuple):
 
 def outline(config: dict, file: Path) -> Outline:
     """Outline of a description. Raises ConfigError where it does not say the sizes."""
+    # a model of text and images describes its part for text in a mapping of its own
     config = {**config, **(config.get("text_config") or {})}
     family = config.get("model_type")
     if family in ALONE:
@@ -71,15 +72,16 @@ def outline(config: dict, file: Path) -> Outline:
         d_model=sizes["d_model"],
         n_layer=sizes["n_layer"],
         n_head=heads,
+        # ModelConfig takes divisors of n_head alone; families may have other numbers
         n_kv_head=kv_heads if heads % kv_heads == 0 else heads,
-        d_ff=sizes["d_ff"] or 4 * sizes["d_model"],
+        d_ff=sizes["d_ff"] or 4 * sizes["d_model"],  # as GPT-2, which states none
         head_dim=head_dim,
-        tied=bool(config.get("tie_word_embeddings", True)),
+        tied=bool(config.get("tie_word_embeddings", True)),  # transformers' default
     )
     kind = _kind(config, length)
     encoding = {"_target_": ENCODING, "kind": kind, "scaling": None, "scaling_len": None}
     bos = config.get("bos_token_id")
-    if not isinstance(bos, int) or bos >= sizes["vocab_size"]:
+    if not isinstance(bos, int) or bos >= sizes["vocab_size"]:  # a list, or of another tokenizer
         bos = None
     return Outline(model, encoding, sizes["vocab_size"], bos, length)
 

@@ -54,6 +54,7 @@ def _reason_against(checkpoint: Checkpoint) -> str | None:
         )
     with contextlib.suppress(Undescribed):
         config = checkpoint.config()
+        # transformers ignores rope.scaling.* in a GGUF file, and knows no SmolLM3 in one
         if config["rope_scaling"] or config["model_type"] == "smollm3":
             return "transformers does not read all of what this GGUF file says about RoPE"
     return None

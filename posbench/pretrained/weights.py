@@ -96,6 +96,7 @@ def _join_tied(checkpoint: Checkpoint, stored: dict[str, LazyTensor]) -> None:
     if head is None:
         return
     table = stored.setdefault("embed_tokens.weight", head)
+    # The caller checks the shape of the table.
     if table is head or table.shape != head.shape:
         return
     if not table.read().float().equal(head.read().float()):
@@ -108,7 +109,8 @@ def _join_tied(checkpoint: Checkpoint, stored: dict[str, LazyTensor]) -> None:
 def _parts(name: str, tensor: LazyTensor, expected: dict[str, list[int]]) -> dict[str, LazyTensor]:
     """{our name: tensor}, or {our name: rows} of one that holds those of several.
 
-    Empty for a name that the model lacks, and for a joint tensor of another size."""
+    A tensor qkv_proj holds the rows of q_proj, then of k_proj and v_proj. Empty for a name that the
+    model lacks, and for a joint tensor of another size."""
     stem, _, end = name.rpartition(".")
     stem, _, module = stem.rpartition(".")
     names = [f"{stem}.{part}" for part in FUSED.get(f"{module}.{end}", ())]
@@ -158,6 +160,7 @@ def load_checkpoint(path: str, sha256: str, model: "nn.Module", tied: bool) -> N
     Raises RunError as `unchanged` does."""
     stored = checked_tensors(unchanged(path, sha256), model, tied)
     weights = {name: tensor.read().float() for name, tensor in stored.items()}
+    # Names were checked above; the head of a tied model is no tensor of its own.
     model.load_state_dict(weights, strict=False, assign=True)
     if tied:
         model.lm_head.weight = model.embed_tokens.weight
