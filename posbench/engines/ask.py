@@ -56,7 +56,7 @@ def running(run: Run, cfg: JobConfig, device: str, fingerprint: str) -> Iterator
             )
             print(f"asking {run.id} of {engine.kind}: {listed}", file=sys.stderr, flush=True)
             run.write_config(cfg.as_dict())
-            provenance = collect_provenance(cfg.seed, device, fingerprint, None)
+            provenance = collect_provenance(cfg.seed, device, fingerprint, n_parameters=None)
             run.write_provenance({**provenance, "engine": facts})
             run.write_summary(_summary(cfg, facts, time.perf_counter() - began))
         yield EngineModel(engine, make_encoding(cfg))
@@ -101,6 +101,10 @@ class EngineScorer(Scorer):
     def read(
         self, plan: Plan, at_N: np.ndarray, n_rows: int, text: Callable[[np.ndarray], tuple]
     ) -> tuple[np.ndarray, ...]:
+        """nll and correctness [N, n_rows], as Scorer.read, of a text for each request.
+
+        With `partial`, the answers to the same command that are kept in a file, an answer is taken
+        from there or added to it."""
         engine = self.model.engine
         nll_NR = np.zeros((len(at_N), n_rows), np.float32)
         correct_NR = np.zeros((len(at_N), n_rows), bool)
@@ -114,8 +118,9 @@ class EngineScorer(Scorer):
                 key = self.partial and self.partial.key(plan.length, batch)
                 answer = self.partial and self.partial.find(key)
                 if answer:
-                    nll_NR[row] = answer[0][0]
-                    correct_NR[row] = answer[1][0]
+                    nll_1R, correct_1R = answer
+                    nll_NR[row] = nll_1R[0]
+                    correct_NR[row] = correct_1R[0]
                     self.progress(plan.length, spared=True)
                     continue
                 if choice_1K is not None:
@@ -188,7 +193,8 @@ def text_with_targets(fed_L: np.ndarray, target_R: np.ndarray) -> np.ndarray:
     """Text [L + 1] whose last rows have these targets.
 
     Raises ConfigError for targets that are not the next tokens."""
-    last = fed_L[-1] if target_R[-1] == IGNORED else target_R[-1]
+    any_token = fed_L[-1]  # behind a text whose last target is not scored
+    last = any_token if target_R[-1] == IGNORED else target_R[-1]
     ids_L1 = np.append(fed_L, last)
     scored_R = target_R != IGNORED
     if not np.array_equal(ids_L1[-len(target_R) :][scored_R], target_R[scored_R]):

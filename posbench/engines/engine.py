@@ -77,7 +77,7 @@ def make_engine(node: dict) -> Engine:
     """Engine of a node of configs/model.
 
     Raises ConfigError for a class that is none, and for wrong arguments."""
-    kind, arguments = checked(node, name="model", filled=0)
+    kind, arguments = checked(node, name="model", filled=0)  # the node fills every argument
     if not issubclass(kind, Engine):
         raise ConfigError(
             f"model._target_={node['_target_']} is no engine: choose a class such as"
@@ -109,13 +109,14 @@ def config_from_engine(cfg: dict) -> dict:
 def _check_methods(cfg: dict, engine: Engine) -> None:
     """Raise ConfigError for methods and trainings that an engine does not take."""
     model = f"model={engine.kind}"
-    for group, names in ALLOWED.items():
+    for group, names in ALLOWED.items():  # those that leave the positions as they are
         name = method_name(cfg[group])
         if name not in names:
             raise ConfigError(
                 f"{group}={name} is posbench's, and {model} has positions of its own: leave"
                 f" {group} out."
             )
+    # the default, and that of a configuration that `config_from_engine` returned
     if method_name(cfg["encoding"]) not in ("rope", "served"):
         raise ConfigError(
             f"{as_typed('encoding', cfg['encoding'])} cannot be chosen for {model}, which has"

@@ -77,7 +77,8 @@ class Client:
         error: type[Exception] = RunError,
         tokens: int = 0,
     ) -> Any:
-        """JSON of an answer about so many tokens, after so many tries.
+        """JSON of an answer about so many tokens, after so many tries, none of them once it is
+        closed.
 
         Raises `error`, and ConfigError for a key that the server does not take."""
         for attempt in range(tries):
@@ -85,6 +86,7 @@ class Client:
                 return self._try(method, path, body, error, tokens)
             except _Passing as passing:
                 fault = passing
+            # seconds that the server names, else 1, 2, 4, ...
             pause = fault.retry_after if math.isfinite(fault.retry_after) else 2.0**attempt
             last = attempt + 1 == tries
             if not last and self.closed.wait(min(max(pause, 0.0), LONGEST)):

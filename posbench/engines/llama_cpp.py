@@ -28,7 +28,9 @@ from posbench.pretrained.import_config import describe
 SCALINGS = {"none": 0, "linear": 1, "yarn": 2}
 FLASH = {"auto": -1, "off": 0, "on": 1}
 CACHES = {"f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7}
-ROUNDING = ("threads", "path")  # arguments that change no loss but by rounding
+# arguments that change no loss but by rounding, or that the digest of the file stands for
+NO_SETTINGS = ("threads", "path")
+Float = Annotated[float, float]  # a float, also where 1 is typed for 1.0
 
 
 class LlamaCpp(Engine):
@@ -48,14 +50,14 @@ class LlamaCpp(Engine):
         cache_type_v: Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1"] = "f16",
         swa_full: bool = False,
         rope_scaling: Literal["none", "linear", "yarn"] | None = None,
-        rope_scale: Annotated[float, float] | None = None,
-        rope_freq_base: Annotated[float, float] | None = None,
-        rope_freq_scale: Annotated[float, float] | None = None,
+        rope_scale: Float | None = None,
+        rope_freq_base: Float | None = None,
+        rope_freq_scale: Float | None = None,
         yarn_orig_ctx: int | None = None,
-        yarn_ext_factor: Annotated[float, float] | None = None,
-        yarn_attn_factor: Annotated[float, float] | None = None,
-        yarn_beta_slow: Annotated[float, float] | None = None,
-        yarn_beta_fast: Annotated[float, float] | None = None,
+        yarn_ext_factor: Float | None = None,
+        yarn_attn_factor: Float | None = None,
+        yarn_beta_slow: Float | None = None,
+        yarn_beta_fast: Float | None = None,
         grp_attn_n: int = 1,
         grp_attn_w: int = 512,
     ):
@@ -100,7 +102,7 @@ class LlamaCpp(Engine):
         settings = {
             flag: value
             for flag, value in self.flags.items()
-            if flag not in ROUNDING and value != defaults[flag]
+            if flag not in NO_SETTINGS and value != defaults[flag]
         }
         return ServedModel(
             vocab_size=outline.vocab_size,
@@ -144,7 +146,8 @@ class LlamaCpp(Engine):
         }
 
     def losses(self, ids_L1: np.ndarray, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
-        length = len(ids_L1) - 1
+        """nll and correctness [R] as Engine.losses. llama.cpp reads a text in batches."""
+        length = len(ids_L1) - 1  # the last token is a target alone
         self._open(length)
         size = self.flags["batch_size"]
         nll_parts = []
@@ -157,7 +160,9 @@ class LlamaCpp(Engine):
         return np.concatenate(nll_parts), np.concatenate(correct_parts)
 
     def _open(self, length: int) -> None:
-        """An empty context that holds `length` tokens."""
+        """Make `self.context` an empty one for `length` tokens; one of this length is emptied.
+
+        `past` is the position of the next token. Self-extend has divided those below `grouped`."""
         lib = self.lib
         if self.context and self.length == length:
             lib.llama_memory_clear(lib.llama_get_memory(self.context), True)
@@ -192,17 +197,17 @@ class LlamaCpp(Engine):
         if flags["rope_scale"]:
             parameters.rope_freq_scale = 1 / flags["rope_scale"]
         for flag, value in flags.items():
-            same_name = flag in ("rope_freq_base", "rope_freq_scale") or flag.startswith("yarn_")
-            if same_name and value is not None:
+            parameter_has_its_name = flag.startswith(("rope_freq_", "yarn_"))
+            if parameter_has_its_name and value is not None:
                 setattr(parameters, flag, value)
         return parameters
 
     def _batch(
         self, ids_L1: np.ndarray, start: int, end: int, first: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Read tokens start to end - 1.
-
-        Losses of the targets of the rows from `first` on among them."""
+        """nll and correctness [r] of tokens start to end - 1, which llama.cpp reads, from row
+        `first` of the text on: none in a batch before it.
+        """
         self._extend_self()
         scored = np.arange(start, end) >= first
         self._decode(ids_L1, start, end, scored)
@@ -213,20 +218,21 @@ class LlamaCpp(Engine):
         logits_RV = np.ctypeslib.as_array(
             self.lib.llama_get_logits(self.context), (len(target_R), self.vocab_size)
         )
-        largest_R = logits_RV.max(axis=1)
-        at_R = logits_RV[np.arange(len(target_R)), target_R]
+        target_logit_R = logits_RV[np.arange(len(target_R)), target_R]
+        largest_R = logits_RV.max(axis=1)  # subtracted, so that no exponential overflows
         total_R = np.log(np.exp(logits_RV - largest_R[:, None]).sum(axis=1, dtype=np.float64))
-        return (total_R + largest_R - at_R).astype(np.float32), logits_RV.argmax(axis=1) == target_R
+        nll_R = (total_R + largest_R - target_logit_R).astype(np.float32)
+        return nll_R, logits_RV.argmax(axis=1) == target_R
 
     def _decode(self, ids_L1: np.ndarray, start: int, end: int, scored: np.ndarray) -> None:
         """Run llama.cpp on tokens start to end - 1, with logits where `scored`."""
         lib = self.lib
         count = end - start
-        batch = lib.llama_batch_init(count, 0, 1)
+        batch = lib.llama_batch_init(count, 0, 1)  # token ids instead of vectors, one sequence
         values_of = {
             "token": ids_L1[start:end],
             "pos": self.past + np.arange(count),
-            "n_seq_id": np.ones(count),
+            "n_seq_id": np.ones(count),  # each token is in one sequence, number 0
             "logits": scored,
         }
         try:
@@ -242,19 +248,24 @@ class LlamaCpp(Engine):
             raise RunError(f"llama.cpp stops at token {start} of a text ({code}): {_last_line()}")
 
     def _extend_self(self) -> None:
-        """Move the cached keys as self-extend does once a whole group window lies behind."""
+        """Move the cached keys as self-extend does once a whole group window lies behind.
+
+        The loop is that of llama.cpp's completion.cpp: the window's w positions, counted from the
+        start of the text, become w / n by division. Other keys follow without a gap."""
         n = self.flags["grp_attn_n"]
         w = self.flags["grp_attn_w"]
         lib = self.lib
         memory = lib.llama_get_memory(self.context)
         while n > 1 and self.past >= self.grouped + w:
-            block = (n * self.grouped) // w
-            gone = (w // n) * (n - 1)
-            shift = (w // n) - block * gone - w
-            at = self.grouped + block * gone
-            lib.llama_memory_seq_add(memory, 0, self.grouped, self.past, block * gone)
-            lib.llama_memory_seq_div(memory, 0, at, at + w, n)
-            lib.llama_memory_seq_add(memory, 0, at + w, self.past + block * gone, shift)
+            earlier_windows = (n * self.grouped) // w
+            gone = (w // n) * (n - 1)  # positions that one division frees
+            undivided = earlier_windows * gone  # from a position to its place in the text
+            start = self.grouped + undivided
+            end = start + w
+            lib.llama_memory_seq_add(memory, 0, self.grouped, self.past, undivided)
+            lib.llama_memory_seq_div(memory, 0, start, end, n)
+            back = (w // n) - undivided - w  # keys behind the window
+            lib.llama_memory_seq_add(memory, 0, end, self.past + undivided, back)
             self.past -= gone
             self.grouped += w // n
 

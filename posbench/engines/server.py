@@ -65,6 +65,7 @@ SCORED = {
 # errors of taking apart an answer of another form
 MALFORMED = (AttributeError, KeyError, TypeError, IndexError, ValueError)
 PositiveInt = Annotated[int, Check("a whole number of at least 1", lambda value: value >= 1)]
+Float = Annotated[float, float]  # a float, also where 1 is typed for 1.0
 
 
 class Server(Engine):
@@ -84,9 +85,9 @@ class Server(Engine):
         bos: int | None = None,
         requests: PositiveInt = 4,
         retries: int = 6,
-        timeout: Annotated[float, float] = 600.0,
+        timeout: Float = 600.0,  # seconds
     ):
-        self.url = url.rstrip("/").removesuffix("/v1")
+        self.url = url.rstrip("/").removesuffix("/v1")  # each request's path begins with /v1
         self.name = name
         self.label = label
         self.bos = bos
@@ -122,7 +123,7 @@ class Server(Engine):
         with contextlib.suppress(ConfigError):
             outline = find_checkpoint(tokenizer, download=False).outline()
             model, _, vocab_size, bos, length = outline
-        settings = {"name": masked(Path(listed["id"]).name)}
+        settings = {"name": masked(Path(listed["id"]).name)}  # some servers name a model by a path
         if self.label:
             settings["label"] = self.label
         return ServedModel(
@@ -141,7 +142,7 @@ class Server(Engine):
         self.tokenizer = known_tokenizer(cfg["data"], cfg["cache_dir"])
         self.name = listed["id"]
         self.owner = listed["owned_by"]
-        self.takes_ids = self.owner != LLAMA_CPP_PYTHON
+        self.takes_ids = self.owner != LLAMA_CPP_PYTHON  # which takes text alone
         self.first_id = cfg["model"]["checkpoint"]["bos"] if cfg["data"]["bos"] else None
         self.longest = listed["max_model_len"]
         self._check_use(max(cfg["evaluate"]["lengths"]))
@@ -149,6 +150,7 @@ class Server(Engine):
         return masked_all({"url": self.url, **listed, **self._settings()})
 
     def losses(self, ids_L1: np.ndarray, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
+        """nll and correctness [R] as Engine.losses, from the echo of the whole text."""
         logprobs, likeliest = self._scored(ids_L1.tolist())
         last_logprobs = logprobs[-n_rows:]
         for row, logprob in enumerate(last_logprobs):
@@ -165,7 +167,7 @@ class Server(Engine):
                     f" of {len(ids_L1) - 1} tokens, which is none: look for the cause there, or"
                     " leave this length out of evaluate.lengths."
                 )
-        nll_R = -np.array(last_logprobs, np.float32).clip(max=0)
+        nll_R = -np.array(last_logprobs, np.float32).clip(max=0)  # above 0 by rounding
         return nll_R, np.array(likeliest[-n_rows:], bool)
 
     def stop(self) -> None:
@@ -198,7 +200,7 @@ class Server(Engine):
         model = models[name]
         longest = _positive_int(model.get("max_model_len"))
         meta = model.get("meta")
-        if longest is None and isinstance(meta, dict):
+        if longest is None and isinstance(meta, dict):  # of llama.cpp's servers
             longest = _positive_int(meta.get("n_ctx"))
         return {
             "id": name,
@@ -219,6 +221,7 @@ class Server(Engine):
                 f"{self.url} is llama-server, which gives no probabilities of prompts: choose"
                 " model=llama_cpp."
             )
+        # Without a BOS that server gives the probability of repeating each token.
         if self.owner == LLAMA_CPP_PYTHON and self.first_id is None:
             raise ConfigError(
                 f"{self.url} is llama-cpp-python's, right only behind a BOS: add data.bos=true, or"
@@ -230,10 +233,11 @@ class Server(Engine):
         ids = self.tokenizer.encode(PROBE_TEXT)
         # The BOS as text before a prompt; a server that writes one itself needs none.
         self.bos_text = "" if self.takes_ids else self.tokenizer.model.id_to_token(self.first_id)
-        if not self.takes_ids:
+        if not self.takes_ids:  # this sees whether `losses` must write the BOS
             self._check_tokenizer(ids)
         prompt = ids if self.first_id is None else [self.first_id, *ids]
-        self.losses(np.array(prompt), len(prompt) - 2)
+        n_rows = len(prompt) - 2  # all but the first, which a server may lack
+        self.losses(np.array(prompt), n_rows)
         if self.takes_ids:
             self._check_tokenizer(ids)
 
@@ -245,7 +249,8 @@ class Server(Engine):
             tokens = self._tokens_of_probe()
         except (RunError, KeyError, TypeError, IndexError):
             return  # it has no such interface, or has no tokenizer
-        if len(tokens) == len(ids) + 1:
+        writes_bos = len(tokens) == len(ids) + 1
+        if writes_bos:
             tokens = tokens[1:]
             self.bos_text = ""
         if len(tokens) != len(ids) or not all(map(self._may_be, tokens, ids)):
@@ -296,7 +301,7 @@ class Server(Engine):
         answer = self._post_ids(ids)
         try:
             echo = _echo_of_sglang(answer) if self.owner == SGLANG else _echo_of_completion(answer)
-            if not self.takes_ids:  # it leaves the BOS out
+            if not self.takes_ids:  # llama-cpp-python leaves the BOS out of its echo
                 echo = echo.behind_bos()
             likeliest = echo.likeliest()
         except MALFORMED as error:
@@ -306,6 +311,7 @@ class Server(Engine):
                 f"{self.url} read {shown(echo.count)} tokens of a text of {len(ids)}: it cuts"
                 " texts, or has not data.tokenizer."
             )
+        # The echo of a completion ends with the token that the server was made to write.
         if not len(echo.tokens) == len(echo.logprobs) >= len(ids):
             raise self._no_probabilities(answer)
         for at, (token, index) in enumerate(zip(echo.tokens, ids, strict=False)):
@@ -324,7 +330,8 @@ class Server(Engine):
         prompt: list[int] | str = ids
         if not self.takes_ids:
             has_bos = self.first_id is not None and ids[0] == self.first_id
-            prompt = self.bos_text + self.tokenizer.decode(ids[1:] if has_bos else ids)
+            rest = ids[1:] if has_bos else ids
+            prompt = self.bos_text + self.tokenizer.decode(rest)
         request = {"model": self.name, "prompt": prompt, **ECHOED}
         if self.owner == VLLM:
             request["return_tokens_as_token_ids"] = True
@@ -337,14 +344,15 @@ class Server(Engine):
     def _may_be(self, token: str | int | None, index: int) -> bool:
         """True if a token as the server writes it may be the id `index`.
 
-        Pieces of characters are written in many ways."""
+        Pieces of characters are written in many ways, so only ASCII is compared."""
         if not isinstance(token, str):
-            return token is None or token == index
+            return token is None or token == index  # None stands for a BOS that is not echoed
         numbered = re.fullmatch(r"token_id:0*(\d{1,18})", token)
         if numbered:
             return int(numbered[1]) == index
         piece = self.tokenizer.decode([index])
-        if not piece or not token or not piece.isascii() or "\ufffd" in token:
+        cannot_tell = not piece or not token or not piece.isascii() or "\ufffd" in token
+        if cannot_tell:
             return True
         return piece.strip() == token.strip()
 
