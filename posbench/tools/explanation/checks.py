@@ -146,23 +146,9 @@ def _overrides(description: dict, changes: Changes, setting: Setting) -> list[Fi
     keys = override.read
     by_engine = changes.reader in (VLLM, SGLANG)
     where = "vllm_length" if changes.reader == VLLM else "sglang_config"
-    old_mapping = rope_mapping(old)
     unknown = [key for key in keys if key not in CONFIG_KEYS and key not in old]
     conditions = {
-        "override_alone": (
-            by_engine
-            and not changes.older
-            and [
-                key
-                for key in INSIDE
-                if key in keys
-                and (
-                    key == "rope_theta"
-                    or old.get(key) is not None
-                    or old_mapping.get(key) is not None
-                )
-            ]
-        ),
+        "override_alone": by_engine and not changes.older and _beside_mapping(keys, old),
         "override_beside": part and override.lost,
         "override_no_part": not part and override.lost,
         "scaling_stays": (
@@ -184,6 +170,17 @@ def _overrides(description: dict, changes: Changes, setting: Setting) -> list[Fi
     if not by_engine:
         return about_keys
     return [*_new_mapping(old, override, changes, setting, where), *about_keys]
+
+
+def _beside_mapping(keys: dict, old: dict) -> list[str]:
+    """Keys of an override outside of a mapping, which the description has in its mapping."""
+    mapping = rope_mapping(old)
+    beside = []
+    for key in INSIDE:
+        has_value = old.get(key) is not None or mapping.get(key) is not None
+        if key in keys and (has_value or key == "rope_theta"):
+            beside.append(key)
+    return beside
 
 
 def _new_mapping(
