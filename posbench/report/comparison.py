@@ -232,8 +232,8 @@ def _measured(lines: Sequence[Line], measure: str, length: int) -> Measured:
     with_value = [line for line in lines if _mean(line, line.seeds, measure) is not None]
     if len(with_value) < 2:
         raise RunError(
-            f"Fewer than two lines have a {measure} at length {length}: choose another measure or"
-            " length."
+            f"measure={measure} is known of fewer than two of these lines at length {length}:"
+            " choose another measure, other lines or another length."
         )
     common = _common_seeds(with_value)
     values = {line.name: _mean(line, common or line.seeds, measure) for line in with_value}

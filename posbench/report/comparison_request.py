@@ -243,13 +243,14 @@ def token_length(text: str, train_len: int) -> int:
     >>> token_length("8x", 64), token_length("512", 64)
     (512, 512)
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(x?)", text)
-    if not match or float(match[1]) <= 0:
+    match = re.fullmatch(r"(\d+)|(\d+(?:\.\d+)?)x", text)
+    number = float(match[1] or match[2]) if match else 0.0
+    if number <= 0:
         raise ConfigError(
             f"length={text} must be tokens or a multiple of the training length, such as"
             " length=512 or length=8x."
         )
-    return round(float(match[1]) * train_len) if match[2] else round(float(match[1]))
+    return round(number * train_len) if match[2] else round(number)
 
 
 def _nothing(sections: Sections, chosen: Sections, request: Request) -> str:
@@ -273,8 +274,8 @@ def _nothing(sections: Sections, chosen: Sections, request: Request) -> str:
 
 def _no_overlap(sections: Sections, chosen: Sections) -> str:
     """Sentence on lines that are never measured alike, and on those that are."""
-    why = "no two lines were measured alike"
     first = next(iter(chosen))
+    why = f"{_first_name(chosen[first])} is the only line"
     for other in chosen:
         if other != first:
             why = f"{_first_name(chosen[first])} and {_first_name(chosen[other])} differ in"
@@ -294,7 +295,7 @@ def _no_overlap(sections: Sections, chosen: Sections) -> str:
         for lines in [max(lengths.values(), key=len)]
         if len(lines) > 1
     ]
-    rest = "evaluate them in one setting"
+    rest = "evaluate another one in the same setting"
     if comparable:
         rest = f"with each other can be compared {'; '.join(dict.fromkeys(comparable))}"
     return f"Nothing can be compared, since {why}: {rest}."

@@ -7,6 +7,10 @@ from posbench.report.comparison import ACCURACY, BEST, Compared, Comparison, Sec
 from posbench.report.comparison_words import BPB, MARKS, UNITS, Scale
 from posbench.report.table_formats import Table, TableCell
 
+# Characters.
+ANY_WIDTH = 10_000
+FOLDED_NAME = 16  # least width of names that are folded
+
 
 def check_unit(unit: str | None, comparisons: Sequence[Comparison]) -> None:
     """Raise ConfigError for a unit that is unknown, or that no comparison has a use for."""
@@ -198,14 +202,31 @@ def rows_of(comparisons: Iterable[Comparison], scale: Scale) -> list[dict]:
     return rows
 
 
-def terminal_text(tables: Sequence[Table], lines: Sequence[str], width: int | None = None) -> str:
-    """Tables, then lines of text, for a terminal of `width` characters; without colours if None."""
+def _fitting(table: Table, width: int) -> list:
+    """The table as rich draws it; where it is too wide tight, with folded names, or in pieces."""
     from rich.console import Console
 
-    console = Console(width=width or 200, highlight=False, no_color=width is None)
+    measuring = Console(width=ANY_WIDTH)  # a console measures nothing beyond its own width
+    if measuring.measure(table.rich()).maximum <= width:
+        return [table.rich()]
+    names = max(len(str(row[0])) for row in table.rows)
+    tight = measuring.measure(table.rich(tight=True)).maximum
+    if tight - names + min(names, FOLDED_NAME) <= width:
+        return [table.rich(tight=True)]
+    return [piece.rich(tight=True) for piece in table.pieces(width)]
+
+
+def terminal_text(tables: Sequence[Table], lines: Sequence[str], width: int | None = None) -> str:
+    """Tables, then lines of text, for a terminal of `width` characters (None: any, and no colours).
+
+    Tables that do not fit are drawn tight, or else lose their intervals and are divided."""
+    from rich.console import Console
+
+    console = Console(width=width or ANY_WIDTH, highlight=False, no_color=width is None)
     with console.capture() as captured:
         for table in tables:
-            console.print(table.rich())
+            for piece in _fitting(table, width or ANY_WIDTH):
+                console.print(piece)
         for line in lines:
             console.print(line, markup=False, soft_wrap=width is None)
     return "\n".join(line.rstrip() for line in captured.get().splitlines())

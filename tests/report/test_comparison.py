@@ -17,7 +17,7 @@ from posbench.report.comparison import (
     WORSE,
 )
 from posbench.report.comparison_request import Request, comparisons, named, token_length
-from posbench.report.comparison_tables import rows_of
+from posbench.report.comparison_tables import ranking_table, rows_of, terminal_text
 from posbench.report.comparison_words import BPB, PPL, TEXTS, Scale, how_compared, sentences
 from posbench.report.report import collect
 from posbench.runs.rows import write_csv
@@ -333,3 +333,15 @@ def test_folders_without_overlap_say_how_they_differ(tmp_path):
         path.write_text(text)
     with pytest.raises(ConfigError, match=r"differ in data \(pysource and books\)"):
         comparisons({"a": collect(first, "", ""), "b": collect(other, "", "")}, Request())
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+def test_no_number_of_a_ranking_is_cut_on_a_narrow_terminal(tmp_path, width):
+    (comparison,) = comparisons(reports_of(tmp_path), Request(length="8x"))
+    scale = Scale("nats", "loss")
+    text = terminal_text([ranking_table(comparison, scale)], [], width)
+    assert max(len(line) for line in text.splitlines()) <= width
+    for row in comparison.lines:
+        assert f"{row.value:.3f}" in text
+        if row.difference is not None and width >= 80:
+            assert scale.interval(scale.difference(row)) in text

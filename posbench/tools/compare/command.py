@@ -52,6 +52,7 @@ DEFAULTS = {
     "title": None,
 }
 CHOICES = {"by": BY, "measure": MEASURES, "unit": UNITS, "correction": CORRECTIONS}
+SUFFIXES = (".csv", ".md", ".tex", ".png", ".svg", ".pdf")
 
 
 class Block(NamedTuple):
@@ -70,9 +71,9 @@ def compare_words(words: list[str]) -> None:
     lines = tuple(name for name in names if name not in paths)
     if not paths:
         if not Path(USUAL).is_dir():
-            beginning = (
-                f"{names[0]} names no results" if names else "There are no results to compare"
-            )
+            beginning = "There are no results to compare"
+            if names:
+                beginning = f"{names[0]} names no results"
             raise ConfigError(
                 f"{beginning}: give a folder of runs or of a report, such as results/runs, or a"
                 " reported experiment such as headline."
@@ -86,6 +87,11 @@ def compare_words(words: list[str]) -> None:
         by=options["by"],
         correction=options["correction"],
     ).completed()
+    if options["out"] and Path(options["out"]).suffix in SUFFIXES:
+        raise ConfigError(
+            f"out={options['out']} is the name of a file: give a folder, into which a CSV,"
+            " Markdown, LaTeX and a figure are written."
+        )
     title = options["title"] or ", ".join(Path(path).name for path in paths)
     reports, notes = collected({path: named(path) for path in dict.fromkeys(paths)}, title)
     made = comparisons(reports, request)

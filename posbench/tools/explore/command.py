@@ -76,6 +76,8 @@ def named(word: str) -> Named:
         return Named(paths=list(lengths), lengths=lengths)
     if word in committed:
         return Named(evidence=[COMMITTED / word])
+    if (COMMITTED / word).is_dir():
+        return _of_path(str(COMMITTED / word), sorted(experiments | committed))
     command = as_command(f"python scripts/run.py experiment={word}")
     raise ConfigError(
         f"Nothing of experiment {word} is in results/runs yet: run '{command}' first, or name a"

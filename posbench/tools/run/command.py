@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import threading
@@ -228,10 +229,11 @@ def _show_ranking(jobs: list[Job]) -> None:
         made = comparisons({"": report}, ComparisonRequest())
     except (ConfigError, RunError):
         return  # the report says what is damaged
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     for comparison in made[:MOST_RANKINGS]:
         scale = Scale(NATS, comparison.measure)
         table = ranking_table(comparison, scale)
-        print(terminal_text([table], [result(comparison, scale), ""]))
+        print(terminal_text([table], [result(comparison, scale), ""], width))
     if len(made) > MOST_RANKINGS:
         print(f"{len(made) - MOST_RANKINGS} more rankings: posbench compare shows all")
 

@@ -65,6 +65,10 @@ def test_files_hold_the_table_and_the_figure(script, tmp_path):
         ([DEMO, "length="], "length= has no value"),
         ([DEMO, "unit=ppl", "measure=accuracy", "length=8x"], "leave unit= out"),
         ([DEMO, "rope"], "name a second one"),
+        ([DEMO, "out=x.csv"], "out=x.csv is the name of a file"),
+        ([DEMO, "rope steps=10", "alibi"], "rope steps=10 is no line of these results"),
+        ([DEMO, "length=1.5"], "such as length=512 or length=8x"),
+        ([DEMO, "rope", "alibi", "measure=change"], "measure=change is known of fewer than two"),
         ([DEMO, "measure=rise", "unit=ppm"], "unit=ppm must be one of nats, ppl, bpb"),
     ],
 )
