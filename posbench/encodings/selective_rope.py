@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from posbench.common.errors import ConfigError
 from posbench.encodings.rope import Rope
 from posbench.position.geometry import Base, Layout, Shape, Size
+from posbench.position.products import Linear
 
 
 class SelectiveRope(Rope):
@@ -52,7 +53,7 @@ class SelectiveRope(Rope):
             self.bias_LHF = nn.Parameter(torch.zeros(pairs))
         self.gate = None
         if gate:
-            self.gate = nn.ModuleList(nn.Linear(shape.d_model, shape.n_head) for _ in layers)
+            self.gate = nn.ModuleList(Linear(shape.d_model, shape.n_head) for _ in layers)
 
     def content_positions(self, x_BTC: Tensor, layer: int) -> Tensor:
         heads = self.shape.n_head
@@ -70,12 +71,17 @@ class _Angles(nn.Module):
 
     def __init__(self, d_model: int, n_pairs: int, rank: int, kernel: int):
         super().__init__()
-        self.down = nn.Linear(d_model, rank, bias=False)
-        self.up = nn.Linear(rank, n_pairs, bias=False)
-        self.conv = nn.Conv1d(n_pairs, n_pairs, kernel, groups=n_pairs, bias=False)
+        self.down = Linear(d_model, rank, bias=False)
+        self.up = Linear(rank, n_pairs, bias=False)
+        bound = kernel**-0.5  # as torch's convolutions begin
+        self.weight_KN = nn.Parameter(torch.empty(kernel, n_pairs).uniform_(-bound, bound))
 
     def forward(self, x_BTC: Tensor) -> Tensor:
         """Angles of all heads' pairs in units of their frequency: [B, T, H F]."""
-        phi_BNT = self.up(self.down(x_BTC)).mT
-        before = self.conv.kernel_size[0] - 1
-        return self.conv(F.pad(phi_BNT, (before, 0))).mT
+        phi_BTN = self.up(self.down(x_BTC))
+        length = phi_BTN.shape[1]
+        padded_BTN = F.pad(phi_BTN, (0, 0, len(self.weight_KN) - 1, 0))
+        result_BTN = torch.zeros_like(phi_BTN)
+        for first, weight_N in enumerate(self.weight_KN):
+            result_BTN = result_BTN + padded_BTN[:, first : first + length] * weight_N
+        return result_BTN

@@ -49,7 +49,8 @@ def repo(case: Case) -> Tensor:
 def selective_rope(case: Case) -> Tensor:
     """Each token's angles are a sum over the last four tokens; what it has turned is their sum."""
     down, up, kernel = (
-        case.parameter(f"angles.{case.layer}.{name}.weight") for name in ("down", "up", "conv")
+        case.parameter(f"angles.{case.layer}.{name}")
+        for name in ("down.weight", "up.weight", "weight_KN")
     )
     parts = case.x_TC.unflatten(-1, (case.n_head, -1))
     unit_TC = (parts / parts.norm(dim=-1, keepdim=True)).flatten(-2)
@@ -58,7 +59,7 @@ def selective_rope(case: Case) -> Tensor:
     angles = []
     for t in range(case.length):
         for back in range(min(4, t + 1)):
-            turned_by = turned_by + kernel[:, 0, 3 - back] * said[t - back]
+            turned_by = turned_by + kernel[3 - back] * said[t - back]
         angles.append(turned_by.unflatten(0, (case.n_head, -1)))
     return by_angles(case, torch.stack(angles, dim=1) * theta_of(case, 500000.0))
 
