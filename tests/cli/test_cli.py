@@ -363,6 +363,24 @@ def test_the_readmes_own_methods_run_from_their_files(cli, tmp_path):
     assert explained.startswith("extension=half: Distances are exact below 32 tokens and grow")
 
 
+def test_positions_from_the_text_run_from_one_file_outside_the_repository(cli, tmp_path):
+    """The example of CONTRIBUTING.md."""
+    section = (ROOT / "CONTRIBUTING.md").read_text().partition("\n## Adding a method\n")[2]
+    (tmp_path / "mine" / "encoding").mkdir(parents=True)
+    code = re.search(r"```python\n(.*?)```", section, re.S)[1]
+    (tmp_path / "mine" / "paced.py").write_text(code)
+    (tmp_path / "mine" / "encoding" / "paced.yaml").write_text("_target_: paced.Paced\n")
+    own = ("--config-dir", str(tmp_path / "mine"), "encoding=paced")
+    done = cli(*own, "-m", "extension=none,pi,yarn,window,rerope")
+    assert "encoding=paced places its tokens by the text" in done.stderr
+    losses = {}
+    for path in cli.folder.glob("runs/paced-*/evals/*/*+none-*.json"):
+        row = json.loads(path.read_text())["rows"][-1]
+        losses[row["extension"]] = row["nll"]
+    assert {"none", "pi", "yarn", "window"} <= set(losses)
+    assert len({losses[name] for name in ("none", "pi", "yarn")}) == 3
+
+
 def test_a_scale_is_trained_in_and_stays(cli):
     cli("encoding=randomized", "train.scale_attention=ssmax", "extension=none")
     assert {row["trained_scale"].split()[0] for row in cli.rows("none+none-*.json")} == {"ssmax"}
