@@ -30,6 +30,10 @@ class Addition(Task):
     def draw(
         self, random: np.random.Generator, length: int, count: int, full: bool = False
     ) -> Examples:
+        """Examples as Task.draw; with `full` one number of each sum has the most digits that
+        fit.
+        """
+        # BOS a + b SEP sum EOS takes 3 n + 5 tokens, of which the last is a target alone
         most = (length - 4) // 3
         if most < 1:
             raise ConfigError(
@@ -38,7 +42,8 @@ class Addition(Task):
             )
         size_N2 = random.integers(1, most + 1, size=(count, 2))
         if full:
-            size_N2[np.arange(count), random.integers(2, size=count)] = most
+            which_N = random.integers(2, size=count)  # the first or the second number
+            size_N2[np.arange(count), which_N] = most
         digit_N2P = random.integers(10, size=(count, 2, most))
         # A number of several digits does not begin with 0.
         first_N2 = random.integers(1, 10, size=(count, 2))
@@ -60,10 +65,10 @@ class Addition(Task):
         total = np.zeros(max(len(a), len(b)) + 1, np.int64)
         for digits in (a, b):
             total[len(total) - len(digits) :] += digits
-        for at in range(len(total) - 1, 0, -1):
+        for at in range(len(total) - 1, 0, -1):  # carries
             total[at - 1] += total[at] // 10
             total[at] %= 10
-        if not total[0]:
+        if not total[0]:  # the last carry is 0
             total = total[1:]
         if self.reverse_answer:
             total = total[::-1]

@@ -19,6 +19,7 @@ from posbench.data.tokenfile import TokenFile
 if TYPE_CHECKING:
     import torch
 
+OFFSETS, ORDER = range(2)  # streams of random numbers of an epoch
 BLOCK = 4096  # lengths of steps that are drawn together
 ROUNDING = 1e-9  # steps times a share may be this much below a whole number
 
@@ -66,6 +67,7 @@ class Batches:
             length: WindowSequence(tokens, self._width(length), [seed, length])
             for length in self.lengths
         }
+        # index into `lengths` of each step so far, extended when needed
         self._choice = np.zeros(0, dtype=np.int64)
 
     def at(
@@ -79,15 +81,16 @@ class Batches:
 
         choices = self._choices(step + 1)
         length = self.lengths[choices[step]]
-        earlier = int((choices[:step] == choices[step]).sum())
+        earlier_steps = int((choices[:step] == choices[step]).sum())  # of this length
         count = self.tokens_per_step // length
-        first_B = self.windows[length].first_tokens(earlier * count, count)
+        first_B = self.windows[length].first_tokens(earlier_steps * count, count)
         if share is not None:
             first_B = first_B[share(count)]
         index_BW = first_B[:, None] + np.arange(self._width(length))
         windows_BW = torch.from_numpy(self.tokens.tokens[index_BW].astype(np.int64))
         if self.bos is None:
             return windows_BW[:, :-1].contiguous(), windows_BW[:, 1:].contiguous()
+        # Here a window is a token shorter: the BOS predicts its first one, so all are targets.
         start_B1 = torch.full((len(first_B), 1), self.bos, dtype=torch.int64)
         return torch.cat([start_B1, windows_BW[:, :-1]], dim=1), windows_BW
 
@@ -128,6 +131,7 @@ class WindowSequence:
         self.starts_D = np.asarray(tokens.starts[:-1])[long_enough]
         self.lengths_D = lengths_D[long_enough]
         self._ends = [0]  # windows before each epoch, extended when needed
+        # the latest epoch and its first tokens; -1 is none yet
         self._order: tuple[int, np.ndarray] = (-1, np.zeros(0, dtype=np.int64))
 
     def first_tokens(self, first: int, count: int) -> np.ndarray:
@@ -135,9 +139,9 @@ class WindowSequence:
         sequence, int64 [count].
         """
         while self._ends[-1] < first + count:
-            offsets_D = self._offsets(len(self._ends) - 1)
-            windows = int(((self.lengths_D - offsets_D) // self.width).sum())
-            self._ends.append(self._ends[-1] + windows)
+            epoch = len(self._ends) - 1  # the first one that was not counted yet
+            n_windows = int(((self.lengths_D - self._offsets(epoch)) // self.width).sum())
+            self._ends.append(self._ends[-1] + n_windows)
         parts = []
         while count:
             epoch = int(np.searchsorted(self._ends, first, side="right")) - 1
@@ -153,7 +157,7 @@ class WindowSequence:
         least one window remains.
         """
         free_D = np.minimum(self.width, self.lengths_D - self.width + 1)
-        return np.random.default_rng([*self.key, epoch, 0]).integers(free_D)
+        return np.random.default_rng([*self.key, epoch, OFFSETS]).integers(free_D)
 
     def _epoch(self, epoch: int) -> np.ndarray:
         """First tokens of all windows of one epoch, in its order.
@@ -162,9 +166,11 @@ class WindowSequence:
         if self._order[0] != epoch:
             offsets_D = self._offsets(epoch)
             counts_D = (self.lengths_D - offsets_D) // self.width
-            within = np.arange(counts_D.sum()) - np.repeat(np.cumsum(counts_D) - counts_D, counts_D)
-            first = np.repeat(self.starts_D + offsets_D, counts_D) + within * self.width
-            np.random.default_rng([*self.key, epoch, 1]).shuffle(first)
+            windows_before_D = np.cumsum(counts_D) - counts_D
+            number = np.arange(counts_D.sum()) - np.repeat(windows_before_D, counts_D)
+            # `number` counts the windows of each document from 0
+            first = np.repeat(self.starts_D + offsets_D, counts_D) + number * self.width
+            np.random.default_rng([*self.key, epoch, ORDER]).shuffle(first)
             self._order = (epoch, first)
         return self._order[1]
 
@@ -212,6 +218,7 @@ class TaskBatches:
     def _examples(self, step: int) -> Examples:
         """Examples of a step. Those of the latest step are kept."""
         if self._latest is None or self._latest[0] != step:
+            # a stream apart from those of the splits, which begin with their index in SPLITS
             random = np.random.default_rng([len(SPLITS), self.seed, step])
             length = self.lengths[int(random.integers(len(self.lengths)))]
             count = self.tokens_per_step // length

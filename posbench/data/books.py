@@ -108,7 +108,9 @@ class Books(Source):
         return [folder for folders in self.folders.values() for folder in folders]
 
     def _books(self, split: str) -> Iterator[tuple[str, str]]:
-        """Yield (name, whole text) of the books of a split."""
+        """Yield (name, whole text) of the books of a split.
+
+        Of train-extra/ the test has no book of an author that train/ or validation/ knows."""
         books = self._listed()
         known_authors = set()
         if split == "test" and self.test_extra:
@@ -189,6 +191,6 @@ def after_line(text: str, n_bytes: int) -> str:
     first character there.
     """
     content = text.encode()
-    end = content.find(b"\n", n_bytes - 1)
+    end = content.find(b"\n", n_bytes - 1)  # a line that begins at n_bytes counts
     rest = content[end + 1 :] if end >= 0 else b""
-    return (rest or content[n_bytes:]).decode(errors="ignore")
+    return (rest or content[n_bytes:]).decode(errors="ignore")  # without a part of a character

@@ -46,7 +46,7 @@ def chat_template(tokenizer: str) -> dict[str, str]:
     template = chat.get("template")
     if not isinstance(template, str) or not template.strip():
         raise ConfigError(f"evaluate.chat=true: {place} holds no chat template: {LEAVE}.")
-    around(chat)
+    around(chat)  # raises for a template that cannot be used
     return {key: value for key, value in chat.items() if isinstance(value, str)}
 
 
@@ -143,5 +143,6 @@ def _environment() -> "jinja2.Environment":
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
     )
     environment.filters["tojson"] = to_json
+    # DATE is fixed: a question must not change from day to day
     environment.globals |= {"raise_exception": raise_exception, "strftime_now": DATE.strftime}
     return environment

@@ -36,6 +36,8 @@ class Copy(Task):
     def draw(
         self, random: np.random.Generator, length: int, count: int, full: bool = False
     ) -> Examples:
+        """Examples as Task.draw; with `full` all strings are the longest that fit."""
+        # BOS, n symbols, SEP, n symbols, EOS: 2 n + 3 tokens, of which the last is a target alone
         most = (length - 2) // 2
         if most < 1:
             raise ConfigError(
@@ -50,8 +52,8 @@ class Copy(Task):
             )
         size_N = np.full(count, most) if full else random.integers(1, most + 1, size=count)
         if self.distinct:
-            rank_NV = random.random((count, self.vocab_size - SYMBOLS))
-            symbol_NP = SYMBOLS + rank_NV.argsort(1)[:, :most]
+            score_NV = random.random((count, self.vocab_size - SYMBOLS))
+            symbol_NP = SYMBOLS + score_NV.argsort(1)[:, :most]  # drawn without replacement
         else:
             symbol_NP = random.integers(SYMBOLS, self.vocab_size, size=(count, most))
         questions = [symbols[:n] for symbols, n in zip(symbol_NP, size_N, strict=True)]
@@ -67,10 +69,11 @@ def lay_out(length: int, pairs: list[tuple[np.ndarray, np.ndarray]]) -> Examples
     last target.
     """
     text_NW = np.full((len(pairs), length + 1), PAD)
-    answer_NT = np.full((len(pairs), length), -1)
+    answer_NT = np.full((len(pairs), length), -1)  # nothing is asked
     for row, (question, answer) in enumerate(pairs):
         text = np.concatenate([[BOS], question, [SEP], answer, [EOS]])
         text_NW[row, : len(text)] = text
+        # the one answer of an example, number 0: from SEP, which predicts its first token, to EOS
         answer_NT[row, len(question) + 1 : len(text) - 1] = 0
     targets_NT = np.where(answer_NT < 0, IGNORED, text_NW[:, 1:])
     return Examples(text_NW[:, :-1].copy(), targets_NT, answer_NT)

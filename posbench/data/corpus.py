@@ -111,6 +111,7 @@ def prepare(
     folder = cache_dir / key[:24]
     if cfg_data["tokenizer"] == TASK:
         return _task_corpus(cfg_data, folder, _with_options(key, cfg_data))
+    # The usual folder holds the three splits, so it serves for fewer, where it is there.
     if ALL in splits or (len(splits) < len(SPLITS) and not folder.exists()):
         folder = cache_dir / "_".join([folder.name, *splits])
     if not folder.exists():
@@ -165,7 +166,7 @@ def _open(cfg_data: dict, folder: Path, identity: str, names: list[str]) -> Corp
         ) from error
     name = cfg_data["name"]
     bos = None
-    if cfg_data["bos"]:
+    if cfg_data["bos"]:  # one more id, whatever tokens the tokenizer has
         bos = vocab_size
         vocab_size += 1
     mix = mix_of(
@@ -211,7 +212,8 @@ def fit_corpus(corpus: Corpus, cfg: JobConfig) -> Corpus:
         return corpus
     ids = corpus.vocab_size if corpus.bos is None else corpus.vocab_size - 1
     rows = checkpoint["vocab_size"]
-    if not rows - max(SPARE, rows // 10) <= ids <= rows:
+    spare_rows = max(SPARE, rows // 10)  # tables are padded for speed
+    if not rows - spare_rows <= ids <= rows:
         raise ConfigError(
             f"data.tokenizer={cfg.data['tokenizer']} has {ids} ids and model.path={path} {rows}:"
             f" give data.tokenizer={path}."
@@ -294,7 +296,8 @@ def read_text_of(trained: Corpus, cfg: JobConfig, text: dict, split: str) -> Cor
     other["mix"] = None
     if data["tokenizer"] in OF_TEXT:
         other["tokenizer"] = str(trained.folder / "tokenizer.json")
-    corpus = prepare(other, cache_dir, (split,), None if cfg.model.checkpoint else data)
+    read_in_training = None if cfg.model.checkpoint else data  # a checkpoint was trained elsewhere
+    corpus = prepare(other, cache_dir, (split,), read_in_training)
     if make_source(other, cache_dir).fingerprint() != text[CONTENT]:
         raise RunError(
             f"The text {text['name']} of evaluate.text changed during this command: run the same"

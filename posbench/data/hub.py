@@ -101,7 +101,7 @@ class Hub(Source):
         # network errors of several libraries have no common base class
         except Exception as error:
             is_os_error = isinstance(error, OSError)
-            if is_os_error and error.errno in FULL:
+            if is_os_error and error.errno in FULL:  # a full disk, which the caller reports
                 raise
             if is_os_error or type(error).__module__.split(".")[0] in NETWORK:
                 reason = hub_miss(error)
@@ -123,8 +123,8 @@ def join_articles(lines: Iterable[str]) -> Iterator[str]:
     article: list[str] = []
     for line in lines:
         if _ends_with_heading(article) and not line.strip():
-            yield from filter(str.strip, ["".join(article[:-1])])
-            article = article[-1:]
+            yield from filter(str.strip, ["".join(article[:-1])])  # none that is blank
+            article = article[-1:]  # its heading
         article.append(line)
     yield from filter(str.strip, ["".join(article)])
 
@@ -156,8 +156,9 @@ def _why_offline() -> str:
     for name in SWITCHES:
         if os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE"):
             return f"{name} is set"
+    behind_proxy = bool(getproxies().keys() & {"https", "all"})
     try:
-        if not getproxies().keys() & {"https", "all"}:
+        if not behind_proxy:
             socket.getaddrinfo(urlsplit(ENDPOINT).hostname, 443)
     except OSError:
         return "its name has no address: no network"

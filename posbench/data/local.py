@@ -44,7 +44,7 @@ class LocalFiles(Source):
                 " lower them."
             )
         self.files = _files_of(self.root)  # {name: path}
-        # as in nanoGPT
+        # cut into documents, since nanoGPT's users have one input.txt
         self.one_text = len(self.files) == 1 and all(map(_is_plain, self.files))
         check_names(self.files)
         if not self.files:
@@ -62,6 +62,7 @@ class LocalFiles(Source):
         if not any(split_of.values()):
             names = self._chosen[split]
             for file in self.files:
+                # a file that is one document is read for its own split alone
                 if file in names or not self._is_document(file):
                     for name, text in self._read(file):
                         if name in names:
@@ -248,6 +249,7 @@ def _parquet_rows(file: Path, column: str) -> Iterator[dict]:
 
     with open(file, "rb") as content:
         table = pyarrow.parquet.ParquetFile(content)
+        # All columns where that one is missing: the error lists them.
         columns = [column] if column in table.schema_arrow.names else None
         for batch in table.iter_batches(batch_size=256, columns=columns):
             yield from batch.to_pylist()

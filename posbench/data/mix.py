@@ -67,6 +67,7 @@ def _with_source(mix: dict) -> dict:
     from posbench.config.compose import yamls
 
     name = mix.get("task")
+    # text tasks, which have no tokens of their own, then the tasks of configs/data
     tasks = {task: {"vocab_size": 0, "source": node} for task, node in yamls("task").items()}
     for task, node in yamls("data").items():
         if node.get("tokenizer") == TASK:

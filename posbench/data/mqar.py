@@ -65,20 +65,24 @@ class Mqar(Task):
         pairs: int | None = None,
         **part: object,
     ) -> Examples:
+        """Examples as Task.draw: with `pairs` all have so many, else each a number that fits.
+
+        Keys are 1 .. V/2 - 1, and values V/2 .. V - 1."""
         if pairs is None:
             pairs_N = random.choice(self._fitting(length), count)
         else:
             pairs_N = np.full(count, pairs)
         most = int(pairs_N.max())
-        keys = self.vocab_size // 2
-        key_NP = 1 + highest(random.random((count, keys - 1)), most)
-        value_NP = keys + highest(random.random((count, self.vocab_size - keys)), most)
+        half = self.vocab_size // 2
+        # the highest of equal chances: drawn without replacement
+        key_NP = 1 + highest(random.random((count, half - 1)), most)
+        value_NP = half + highest(random.random((count, self.vocab_size - half)), most)
         inputs_NT = random.integers(self.vocab_size, size=(count, length))
         targets_NT = np.full((count, length), IGNORED)
         answer_NT = np.full((count, length), -1)
         for n in np.unique(pairs_N):
             row_M = np.flatnonzero(pairs_N == n)
-            row_M1 = row_M[:, None]
+            row_M1 = row_M[:, None]  # to index rows and places together
             key_MP = key_NP[row_M, :n]
             value_MP = value_NP[row_M, :n]
             if self.filler == "no_key":
@@ -87,11 +91,13 @@ class Mqar(Task):
             end = self.lead + 2 * n  # of the pairs
             inputs_NT[row_M, self.lead : end : 2] = key_MP
             inputs_NT[row_M, self.lead + 1 : end : 2] = value_MP
+            # an even number of tokens behind the pairs
             at_MP = end + 2 * self.gaps(random, len(row_M), length, n, **part)
             inputs_NT[row_M1, at_MP] = key_MP
             targets_NT[row_M1, at_MP] = value_MP
             answer_NT[row_M1, at_MP] = np.arange(n)
-        return Examples(inputs_NT, targets_NT, answer_NT, value_NP if most > 1 else None)
+        choices_NK = value_NP if most > 1 else None  # a choice among one is none
+        return Examples(inputs_NT, targets_NT, answer_NT, choices_NK)
 
     def gaps(self, random: np.random.Generator, count: int, length: int, n: int) -> np.ndarray:
         """Places [count, n] of the questions on n pairs, counted in steps of two tokens from 0,
@@ -107,7 +113,9 @@ class Mqar(Task):
         ]
 
     def _fitting(self, length: int) -> list[int]:
-        """Numbers of pairs that fit a length. Raises ConfigError without any."""
+        """Numbers of pairs that fit a length: 4 tokens each, as a question has 2 of its own.
+
+        Raises ConfigError without any."""
         fitting = [n for n in self.pairs if self.lead + 4 * n <= length]
         if fitting:
             return fitting
@@ -125,8 +133,8 @@ def tokens_without(key_NP: np.ndarray, rank_NT: np.ndarray) -> np.ndarray:
     [[0, 2, 4]]
     """
     token_NT = rank_NT.copy()
-    for key_N in np.sort(key_NP, axis=1).T:
-        token_NT += token_NT >= key_N[:, None]
+    for key_N in np.sort(key_NP, axis=1).T:  # the lowest key of each row first
+        token_NT += token_NT >= key_N[:, None]  # step over it
     return token_NT
 
 

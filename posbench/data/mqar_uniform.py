@@ -56,6 +56,7 @@ class MqarUniform(Mqar):
         n: int,
         where: Literal["inside", "outside"] | None = None,
     ) -> np.ndarray:
+        """Places [count, n] as Mqar.gaps, all with the same probability."""
         first, end = self._places(length, n, where)
         return first + highest(random.random((count, end - first)), n)
 
@@ -81,9 +82,11 @@ class MqarUniform(Mqar):
         `gaps`.
         """
         end = (length - self.lead - 2 * n) // 2
+        # Place g has 2 g tokens between the pairs and its question.
         if where == "inside":
-            # the tokens from the first pair to the question fit into the window
+            # from the first pair to the question: 2 n + 2 g + 1 tokens, at most the window
             return 0, min(end, (self.window - 2 * n + 1) // 2)
         if where == "outside":
+            # from the last pair's value to the question: 2 g + 2 tokens, more than the window
             return min(end, self.window // 2), end
         return 0, end

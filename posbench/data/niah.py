@@ -54,6 +54,7 @@ class Niah(TextTask):
                 f"queries={queries} of keys={keys} with values={values} of a text task must be 1 or"
                 " more each."
             )
+        # several asked needles stand anywhere, since one depth says nothing of them
         super().__init__(haystack, depths if queries == values == 1 else 0)
         self.key = key
         self.value = value
@@ -62,21 +63,22 @@ class Niah(TextTask):
         self.queries = queries
 
     def ask(self, random: np.random.Generator, depth: float | None) -> Question:
+        """Question whose answers are all values of the asked keys, in the order of the text."""
         keys = draw_names(self.key, random, self.keys)
         needles = []  # (key, value), the asked ones first
         for key in keys:
             needles += [(key, value) for value in draw_names(self.value, random, self.values)]
         places = random.random(len(needles))
         if depth is not None:
-            places[0] = depth
+            places[0] = depth  # with depths one needle alone is asked for
         asked_keys = keys[: self.queries]
         by_place = [needles[at] for at in np.argsort(places, kind="stable")]
         asked_needles = [needle for needle in by_place if needle[0] in asked_keys]
-        asked_needles.sort(key=lambda needle: keys.index(needle[0]))
+        asked_needles.sort(key=lambda needle: keys.index(needle[0]))  # stable: by key, then place
         answer = []
         for number, (_, value) in enumerate(asked_needles):
             if number > 0:
-                answer.append((",", -1))
+                answer.append((",", -1))  # between answers, and part of none
             answer.append((f" {value}", number))
         kind = self.value
         verb = "are"

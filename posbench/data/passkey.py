@@ -23,6 +23,7 @@ class Passkey(TextTask):
         self.end = end
 
     def ask(self, random: np.random.Generator, depth: float | None) -> Question:
+        """Question for a number from 1 to 50,000, which answer 0 is."""
         key = int(random.integers(1, 50_001))
         sentence = f"The pass key is {key}. Remember it. {key} is the pass key."
         place = random.random() if depth is None else depth

@@ -118,7 +118,7 @@ def file_digests(paths: list[Path], memo: Path | None, again: bool = False) -> l
     with contextlib.suppress(RunError, AttributeError):
         cache = read_json(memo) if memo and memo.exists() else {}
         for path, record in cache.items():
-            if isinstance(record, list) and len(record) == 3:
+            if isinstance(record, list) and len(record) == 3:  # size, time, digest
                 _seen.setdefault(path, record)
     digests = []
     missed = False
@@ -128,7 +128,8 @@ def file_digests(paths: list[Path], memo: Path | None, again: bool = False) -> l
             state = [stat.st_size, stat.st_mtime_ns]
             name = str(path.resolve())
             record = _seen.get(name)
-            if again or record is None or record[:2] != state:
+            unchanged = record is not None and record[:2] == state
+            if again or not unchanged:
                 record = [*state, sha256_file(path)]
                 _seen[name] = record
                 missed = True
@@ -136,7 +137,7 @@ def file_digests(paths: list[Path], memo: Path | None, again: bool = False) -> l
             raise ConfigError(
                 f"{path} cannot be read ({error.strerror}): make it readable, or remove it."
             ) from error
-        digests.append(record[2])
+        digests.append(record[-1])
     if missed and memo:
         with contextlib.suppress(RunError):  # without a cache the files are only read again
             write_json(memo, _seen)

@@ -143,7 +143,9 @@ class TaskSplit:
         self.draw(length, 1, [0])
 
     def draw(self, length: int, count: int, key: list[int], **part: object) -> Examples:
-        """`count` examples of `length` tokens that depend on the split and on `key` alone."""
+        """`count` examples of `length` tokens that depend on the split and on `key` alone.
+
+        Their ids begin at `offset`, behind those of a text that the training mixes in."""
         random = np.random.default_rng([SPLITS.index(self.split), *key])
         examples = self.task.draw(random, length, count, **part)
         shifted = {}
@@ -175,10 +177,10 @@ class Question:
     @property
     def answers(self) -> list[str]:
         """Words of each answer."""
-        count = max(number for _, number in self.answer) + 1
+        count = max(number for _, number in self.answer) + 1  # numbers begin at 0
         answers = [""] * count
         for words, number in self.answer:
-            if number >= 0:
+            if number >= 0:  # else words between answers
                 answers[number] += words
         return answers
 
@@ -217,10 +219,11 @@ class TextTask:
         """Number of further texts, at most, in which up to `most` rivals of each answer of a text
         are read.
         """
-        question = self.ask(np.random.default_rng(0), None)
-        if not (question.value and self.haystack == "items"):
+        question = self.ask(np.random.default_rng(0), None)  # any: all have equally many parts
+        endless_values = question.value and self.haystack == "items"
+        if not endless_values:
             other_values = len(question.values([sentence for _, sentence in question.items])) - 1
-            most = max(0, min(most, other_values))
+            most = max(0, min(most, other_values))  # a question without `value` has no values
         return most * len(question.answers)
 
     def parts(self, name: str) -> list[TaskVariant]:

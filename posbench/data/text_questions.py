@@ -163,7 +163,8 @@ class TextQuestions:
             for at, part in enumerate(parts)
         ]
         for part, depth in zip(parts, depths, strict=True):
-            if abs(depth - part.depth) >= 0.5 / (len(parts) - 1):
+            half_step = 0.5 / (len(parts) - 1)  # between two depths
+            if abs(depth - part.depth) >= half_step:
                 raise ConfigError(
                     f"evaluate.lengths holds {length}, where the haystack of"
                     f" evaluate.tasks={self.name} has too few places: what is asked for at depth"
@@ -189,12 +190,13 @@ class TextQuestions:
         """The next question, tokenized. Raises ConfigError for more than `length` tokens."""
         question = self.task.ask(random, depth)
         before, behind = self.around or ("", "")
+        # a chat template ends where the reply begins, which no blank opens
         start = question.start.lstrip() if self.around else question.start
         head = behind_bos(self.tokenizer.ids(before + question.head), self.bos)
         tail = self._ids(question.tail + behind + start)
         items = [
-            _Item(place, self._ids(f" {sentence}"), self._ids(f"{sentence}\n"))
-            for place, sentence in sorted(question.items, key=lambda item: item[0])
+            _Item(place, sentence=self._ids(f" {text}"), line=self._ids(f"{text}\n"))
+            for place, text in sorted(question.items, key=lambda item: item[0])
         ]
         answer = [(self._ids(words), number) for words, number in question.answer]
         needed = len(head) + len(tail) + room
@@ -224,18 +226,19 @@ class TextQuestions:
         question, head, items, tail, answer, needed = self._fitting(random, length, depth, room)
         shortest = sum(item.least for item in items)
         spare = sum(item.most for item in items) - shortest
+        # `needed` counts the longer forms, and the last target is one token more than `length`
         haystack = self._haystack(random, length + 1 - needed + spare, question)
         placed = self._placed(items, haystack, spare)
         cut = sum(len(ids) for _, ids in placed) - shortest
         at_of_depths = {item.depth: at for item, (at, _) in zip(items, placed, strict=True)}
-        at = max(0, at_of_depths.get(depth, 0) - cut)
+        at = max(0, at_of_depths.get(depth, 0) - cut)  # tokens before the asked item
         answer_ids = np.concatenate([ids for ids, _ in answer])
         pieces = [
             head,
             *_woven(haystack.tokens_F, placed, cut),
             tail,
             answer_ids,
-            np.full(room, answer_ids[-1]),  # no answer reads it
+            np.full(room, answer_ids[-1]),  # any token: no answer reads it
         ]
         ids_T1 = np.concatenate(pieces).astype(np.int64)
         numbers = [np.full(len(ids), number) for ids, number in answer]
@@ -285,15 +288,16 @@ class TextQuestions:
             pieces.append(self._ids(f" {sentences[-1]}"))
             total += len(pieces[-1])
         cut = total - size
-        hay_F = np.concatenate([np.zeros(0, np.int64), *pieces])[cut:]
+        hay_F = np.concatenate([np.zeros(0, np.int64), *pieces])[cut:]  # also without a piece
         ends = np.cumsum([0, *map(len, pieces)]) - cut
         begins = zip(ends.tolist(), sentences, strict=False)  # a sentence begins where one ends
-        return _Haystack(hay_F, np.r_[0, ends[ends > 0]], list(begins) if others else [])
+        places = np.r_[0, ends[ends > 0]]  # the start, and the ends that were not cut off
+        return _Haystack(hay_F, places, list(begins) if others else [])
 
     def _document(self, random: np.random.Generator, size: int) -> _Haystack:
         """Haystack of a run of tokens of one document. ConfigError without one that is so long."""
-        room_D = np.maximum(self.file.document_lengths() - size + 1, 0)
-        if not room_D.any():
+        n_starts_D = np.maximum(self.file.document_lengths() - size + 1, 0)
+        if not n_starts_D.any():
             key, lengths = "evaluate.tasks", "evaluate.lengths"
             if self.training:
                 key, lengths = "data.mix.task", "train.length"
@@ -301,8 +305,9 @@ class TextQuestions:
                 f"{key}={self.name} takes its haystack from a document of {size} tokens, and the"
                 f" {self.split} split has none: lower {lengths}, or take longer documents."
             )
-        document = int(random.choice(len(room_D), p=room_D / room_D.sum()))
-        start = int(self.file.starts[document]) + int(random.integers(room_D[document]))
+        # every run of `size` tokens has the same probability
+        document = int(random.choice(len(n_starts_D), p=n_starts_D / n_starts_D.sum()))
+        start = int(self.file.starts[document]) + int(random.integers(n_starts_D[document]))
         hay_F = np.asarray(self.file.tokens[start : start + size]).astype(np.int64)
         ids = hay_F.tolist()
         ends = [at for at in range(1, size + 1) if self._ends(ids[at - 1 : at + 1])]
@@ -320,7 +325,7 @@ class TextQuestions:
         nothing follows.
         """
         last = self._last(ids[0])
-        if last != "\n" and last not in tuple(".!?"):
+        if last not in ("\n", ".", "!", "?"):
             return False
         behind = self.tokenizer.decode(ids)[len(self.tokenizer.decode(ids[:1])) :]
         return last == "\n" or not behind or behind[0].isspace()
@@ -384,7 +389,8 @@ def rank_answers(nll_NA: np.ndarray, nll_NAK: np.ndarray) -> tuple[np.ndarray, n
     """Rank of each answer among its rivals (1 is best, equals count against it) and its nll if
     there were no others; inf: no rival.
     """
-    better_NAK = (nll_NAK <= nll_NA[..., None]) & (nll_NAK < np.inf)
-    rank_NA = 1 + better_NAK.sum(axis=2)
-    logit_NAK1 = np.concatenate([-nll_NA[..., None], -nll_NAK], axis=2)
-    return rank_NA, nll_NA + np.logaddexp.reduce(logit_NAK1, axis=2)
+    as_good_NAK = (nll_NAK <= nll_NA[..., None]) & (nll_NAK < np.inf)
+    rank_NA = 1 + as_good_NAK.sum(axis=2)
+    # -ln of the answer's share of the probability of all of them
+    logprob_NAK1 = np.concatenate([-nll_NA[..., None], -nll_NAK], axis=2)
+    return rank_NA, nll_NA + np.logaddexp.reduce(logprob_NAK1, axis=2)

@@ -251,7 +251,7 @@ class BPETokenizer(TextTokenizer):
         self.vocab_size = count_ids(model, "bpe")
         lengths = np.zeros(self.vocab_size, dtype=np.int64)
         for token, index in model.get_vocab(with_added_tokens=True).items():
-            lengths[index] = len(token)
+            lengths[index] = len(token)  # a letter for each byte
         self.bytes_dtype = np.uint8 if lengths.max() < 256 else np.uint16
         self.lengths_V = lengths.astype(self.bytes_dtype)
 
@@ -348,6 +348,7 @@ def owned_bytes(text: str, offsets: list[tuple[int, int]]) -> np.ndarray:
     else:
         widths = np.array([*map(len, map(str.encode, text))])
     bytes_before = np.r_[0, np.cumsum(widths)]
+    # Text that no token covers belongs to the next one, behind the last to the last.
     ends = np.maximum.accumulate([end for _, end in offsets])
     ends[-1] = len(text)
     owned = np.diff(bytes_before[ends], prepend=0)
