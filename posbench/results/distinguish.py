@@ -177,7 +177,7 @@ def _use_sweep_names(
         sweeps = {sweep for sweep, _ in pairs}
         ways_of_training = {words_of_run for _, words_of_run in pairs}
         one_to_one = len(sweeps) == len(ways_of_training) == len(pairs) > 1
-        if not one_to_one or None in sweeps:
+        if not one_to_one or None in sweeps or not all(run_id in words for run_id in run_ids):
             continue
         for run_id in run_ids:
             first, *others = words[run_id]

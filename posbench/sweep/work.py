@@ -43,13 +43,17 @@ def count_cells(cells: Iterable[EvaluationCell]) -> Work:
     return Work(evaluations=are_floors.count(False), floor_windows=are_floors.count(True))
 
 
-def unfinished(jobs: Iterable[Job]) -> set[Path]:
-    """Paths of the runs and evaluations of jobs that are not finished, or damaged."""
+def unfinished(jobs: Iterable[Job], among: Collection[Path] | None = None) -> set[Path]:
+    """Paths of the runs and evaluations of jobs that are not finished, or damaged.
+
+    `among`: the paths that are looked at, since each file is read; None: all."""
     paths = set()
     for job in jobs:
         if not job.run.finished:
             paths.add(job.run.path)
-        paths |= {cell.path for cell in job.cells if _lacks_lengths(cell)}
+        for cell in job.cells:
+            if (among is None or cell.path in among) and _lacks_lengths(cell):
+                paths.add(cell.path)
     return paths
 
 

@@ -71,25 +71,34 @@ def run(request: Request) -> int:
         _print_nothing_to_do(jobs)
         _show_tables(request, jobs)
         return 0
-    from posbench.sweep.dry_run import check_devices, cost_of, planned
+    from posbench.sweep.dry_run import check_devices
 
     check_methods(request.cfgs)
     # A sweep passes over cells that are refused; a device that is not there is a mistake of the
     # whole command.
     open_jobs = [job for job, result in zip(jobs, earlier, strict=True) if not result]
     check_devices(open_jobs, request.launcher)
+    _announce(request, jobs)
+    counted = with_missing_parents(jobs)
+    to_make = unfinished(with_missing_parents(open_jobs))
+    with _first_report(jobs, request.experiment.get("first")):
+        results = launch(jobs, {"n_jobs": cfg["jobs"], **request.launcher}, command)
+    words = _count_words(results, counted, to_make)
+    return _conclude(request, results, words, command)
+
+
+def _announce(request: Request, jobs: list[Job]) -> None:
+    """Print the cost of an experiment that shows a first picture, or of a command without words,
+    which also says what it does.
+    """
+    from posbench.sweep.dry_run import cost_of, planned
+
     first = request.experiment.get("first")
     described = [word for word in request.words if not word.startswith(PLACES)]
     if not described:
         print(_defaults_line(jobs[0].config), file=sys.stderr)
     if first or not described:
         print(*cost_of(planned(jobs), first), sep="\n", file=sys.stderr, flush=True)
-    counted = with_missing_parents(jobs)
-    to_make = unfinished(counted)
-    with _first_report(jobs, first):
-        results = launch(jobs, {"n_jobs": cfg["jobs"], **request.launcher}, command)
-    words = _count_words(results, counted, to_make)
-    return _conclude(request, results, words, command)
 
 
 def _defaults_line(config: JobConfig) -> str:
@@ -259,7 +268,7 @@ def _count_words(results: list[Result], jobs: list[Job], to_make: set[Path]) -> 
 
     The units are those of dry=true. `to_make` are the paths of `jobs` that were not finished when
     the command began."""
-    left = unfinished(jobs)
+    left = unfinished(jobs, among=to_make)
     made = count_work(jobs, to_make - left)
     there = count_work(jobs, all_paths(jobs) - to_make - left)
     parts = []
