@@ -43,7 +43,7 @@ from posbench.config.compose import (
     swept,
     unresolved,
 )
-from posbench.config.hydra_errors import sentence
+from posbench.config.hydra_errors import GROUPS, sentence
 from posbench.config.names import CONFIGS
 from posbench.config.peer_words import KEYS_ELSEWHERE, like
 from posbench.config.schema import LISTS, check_config
@@ -269,6 +269,12 @@ def _with_key(word: str, command: Command, sweep: bool) -> str:
     key, equals, value = word.partition("=")
     if command.keyed and not equals:
         return command.keyed(word)
+    if key in GROUPS and value.startswith("["):
+        choices = value.strip("[]").replace(" ", "")
+        raise ConfigError(
+            f"{word} lists several choices, and a job has one: for a job with each, type -m"
+            f" {key}={choices}."
+        )
     if key == "out" and command.writes == "report_dir":
         return f"report_dir={value}"
     is_list = key.lstrip("+") in LISTS and "," in value and not re.search(r"[][(){}]", value)

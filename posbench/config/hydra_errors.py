@@ -11,7 +11,7 @@ from posbench.common.errors import did_you_mean, nearest
 from posbench.config.identity import as_word
 from posbench.config.names import CONFIGS, group_yamls
 from posbench.config.peer_words import KEYS_ELSEWHERE, UNITS, WITHOUT_KEY, choice_meant
-from posbench.config.schema import METHODS, OPTIONAL, SCHEMAS
+from posbench.config.schema import METHODS, OPTIONAL, SCHEMAS, may_be_list
 
 GROUPS = (*METHODS, *OPTIONAL, "data", *SCHEMAS)  # groups with several choices
 UNKNOWN_CHOICE = re.compile(
@@ -50,7 +50,8 @@ def sentence(error: Exception) -> str:
     several = SEVERAL_VALUES.match(message)
     if several:
         key, values = several.groups()
-        or_list = "" if key in GROUPS else f", or type '{key}=[{values}]' for one list"
+        is_single = key in GROUPS or not may_be_list(key)
+        or_list = "" if is_single else f", or type '{key}=[{values}]' for one list"
         return f"{key}={values} names several values: add -m to take each{or_list}."
     return _in_one_line(message)
 

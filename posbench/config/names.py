@@ -9,6 +9,7 @@ from typing import Any
 
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.config.identity import CHOICE, OURS, method_args, method_name
+from posbench.config.peer_words import choice_meant
 from posbench.config.schema import METHODS
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -150,9 +151,9 @@ def chosen_node(
     if yamls is None:
         yamls = group_yamls(group)
     if name not in yamls:
-        raise ConfigError(
-            f"{group}={name} is unknown{did_you_mean(name, yamls)}: choose from {', '.join(yamls)}."
-        )
+        meant = choice_meant(group, name, yamls)
+        hint = f" (did you mean {meant}?)" if meant else did_you_mean(name, yamls)
+        raise ConfigError(f"{group}={name} is unknown{hint}: choose from {', '.join(yamls)}.")
     legal = [key for key in yamls[name] if key != "_target_"]
     for key in values:
         if key not in legal:

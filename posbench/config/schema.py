@@ -431,6 +431,21 @@ for _group in ("train", "evaluate"):
     LISTS |= {f"{_group}.{key}" for key, hint in _hints.items() if LISTED in typing.get_args(hint)}
 
 
+def may_be_list(key: str) -> bool:
+    """False for a key of this schema whose value is no list; True also for another's key.
+
+    >>> may_be_list("seed"), may_be_list("train.length"), may_be_list("extension.factors")
+    (False, True, True)
+    """
+    group, _, name = key.partition(".")
+    if not name:
+        return "list" in str(JOB.get(key, list))
+    schema = {**SCHEMAS, **OPTIONAL}.get(group)
+    if schema is None:
+        return True
+    return "list" in str(typing.get_type_hints(schema, include_extras=True).get(name, list))
+
+
 def check_config(cfg: dict) -> dict:
     """`cfg` with every value of the right type, and 16k written out.
 

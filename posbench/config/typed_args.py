@@ -181,6 +181,11 @@ def type_words(hint: Any, many: bool = False) -> str:
     return " or ".join(words)
 
 
+def _is_nested(item: Any) -> bool:
+    """True for a list or mapping, and for the type of one."""
+    return isinstance(item, list | dict) or typing.get_origin(item) in (list, dict) or item is dict
+
+
 def _advice(name: str, value: object, hint: Any) -> str:
     """Suffix of an error: the choice that was meant, how to type a number as text, or its limit."""
     kinds = _kinds(hint)
@@ -190,6 +195,8 @@ def _advice(name: str, value: object, hint: Any) -> str:
             choices.extend(typing.get_args(kind))
     if choices:
         return did_you_mean("disabled" if str(value) in OFF else value, choices)
+    if isinstance(value, list) and value and not any(map(_is_nested, [*value, *kinds])):
+        return f" (for a job with each, type -m {name}={','.join(map(shown, value))})"
     if isinstance(value, str) and str not in kinds and re.fullmatch(r"[\d.e+-]+", value):
         return ", not text"
     if not isinstance(value, int | float):

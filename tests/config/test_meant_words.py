@@ -4,7 +4,7 @@ import pytest
 from conftest import CONFIGS, choices, node
 from hydra import initialize_config_dir
 
-from posbench.config.compose import Composer, expand, fixed_by_target
+from posbench.config.compose import Composer, Request, expand, fixed_by_target, resolved_values
 from posbench.config.identity import text_name
 from posbench.config.names import chosen_node
 from posbench.config.schema import check_config
@@ -74,3 +74,23 @@ def test_own_text_is_called_by_its_path(path, name):
     assert text_name({"path": path, "name": None}) == name
     assert text_name({"path": path, "name": "typed"}) == "typed"
     assert check_config({"data": {"path": path, "name": None}})["data"]["name"] == name
+
+
+@pytest.mark.parametrize(
+    ("typed", "experiment", "name", "title"),
+    [
+        (None, {"name": None}, "", ""),
+        (None, {"name": "demo", "title": "Trained on 64"}, "demo", "Trained on 64"),
+        (None, {"name": "mine"}, "mine", "mine"),
+        ("long", {"name": "demo", "title": "Trained on 64"}, "long", "long"),
+        ("long", {"name": None}, "long", "long"),
+    ],
+)
+def test_a_typed_name_replaces_name_and_title_of_an_experiment(typed, experiment, name, title):
+    values = {"log": {"group": None}, "name": typed}
+    cfg = resolved_values(values, experiment["name"])
+    request = Request([cfg], experiment, True)
+    assert (request.name, request.title) == (name, title)
+    assert cfg["log"]["group"] == (name or None)
+    group_typed = resolved_values({**values, "log": {"group": "mine"}}, experiment["name"])
+    assert group_typed["log"]["group"] == "mine"
