@@ -84,7 +84,7 @@ def test_the_budget_is_kept_on_a_machine_that_turns_out_slower(
     monkeypatch.setattr(command, "launch_one", launch_one)
     done = script("Llama", "minutes=3")
     assert done.returncode == 0, done.stderr
-    assert "2 texts of 64 tokens of local, as it is, yarn, pi, rerope, streaming" in done.stderr
+    assert "2 texts of 64 tokens of text, as it is, yarn, pi, rerope, streaming" in done.stderr
     assert len(list(tmp_path.glob("results/runs/*/evals/by_position/*.json"))) == methods
     assert clock[0] + command.REPORT <= 1.2 * 180
     assert ("no time is left for" in done.stderr) == (methods < 5)
