@@ -58,7 +58,7 @@ def class_name(name: str) -> str:
 
 
 def _is_of_user(name: str) -> bool:
-    from posbench.position.instantiate import config_dirs
+    from posbench.position.trusted import config_dirs
 
     return name.isidentifier() and any((path / f"{name}.py").is_file() for path in config_dirs())
 

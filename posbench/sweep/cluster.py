@@ -20,7 +20,7 @@ from posbench.common.machine import check_jobs, cores
 from posbench.common.outcome import Outcome
 from posbench.common.quantities import plural
 from posbench.common.signals import PATIENT
-from posbench.position.instantiate import DECLARED
+from posbench.position.trusted import DECLARED
 from posbench.sweep.cluster_executor import make_executor
 from posbench.sweep.cluster_task import Task
 from posbench.sweep.jobs import Job, Result

@@ -14,7 +14,7 @@ from posbench.evaluation.protocol import Protocol
 from posbench.evaluation.scorer import Scorer
 from posbench.model.build import load_model
 from posbench.model.gpt import GPT
-from posbench.position.instantiate import trained_config
+from posbench.position.trusted import trained_config
 from posbench.runs import provenance, rows
 from posbench.runs.directory import Run
 from posbench.runs.partial_evaluation import PART, PartialEvaluation

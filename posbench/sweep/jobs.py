@@ -19,7 +19,7 @@ from posbench.config.defaults import resolve
 from posbench.config.schema import TRAINING, JobConfig, typed
 from posbench.config.typed_args import shown
 from posbench.data.mix import resolved_data
-from posbench.position.instantiate import trained_config, trusted_config
+from posbench.position.trusted import trained_config, trusted_config
 from posbench.results.run_metadata import or_nothing
 from posbench.runs.directory import Run
 from posbench.sweep.cells import EvaluationCell, cells, check_used

@@ -13,8 +13,8 @@ from posbench.data.sources import SPLITS
 from posbench.model.build import files_of, load_model, make_model, pick_device, read_theirs
 from posbench.model.gpt import GPT
 from posbench.model.inherit import inherit
-from posbench.position.instantiate import trained_config
 from posbench.position.plan import training_plans
+from posbench.position.trusted import trained_config
 from posbench.pretrained.outline import outlined
 from posbench.results.run_metadata import or_nothing
 from posbench.runs import directory as runs

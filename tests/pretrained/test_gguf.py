@@ -17,7 +17,7 @@ from posbench.common.errors import ConfigError
 from posbench.gguf.header import read_gguf
 from posbench.gguf.tensors import gguf_tensors
 from posbench.model.build import load_model, make_model
-from posbench.position.instantiate import trained_config
+from posbench.position.trusted import trained_config
 from posbench.pretrained.checkpoint import find_checkpoint
 from posbench.pretrained.weights import checked_tensors
 

@@ -10,7 +10,7 @@ from hf_models import VOCAB, adopted, assert_equal_logits, checkpoint, imported,
 from posbench.common.errors import ConfigError, RunError
 from posbench.data import hub as data_hub
 from posbench.model.build import load_model
-from posbench.position.instantiate import trained_config
+from posbench.position.trusted import trained_config
 from posbench.pretrained.checkpoint import HUB_NAME, find_checkpoint
 
 COMMIT, OLDER = "ab" * 20, "cd" * 20

@@ -13,8 +13,8 @@ from own_attention import OWN, dense_logits, tiny_own
 from posbench.common.errors import ConfigError, RunError
 from posbench.extensions.rerope import Rerope
 from posbench.model.build import load_model
-from posbench.position.instantiate import trained_config
 from posbench.position.plan import make_plan
+from posbench.position.trusted import trained_config
 from posbench.pretrained.outline import outline
 
 KINDS = ("gpt_neox", "gemma3_text", "gpt_oss", "gpt2", "opt", "deepseek_v3")

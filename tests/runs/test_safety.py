@@ -21,7 +21,7 @@ from test_cli import TINY, Cli
 
 from posbench import load
 from posbench.common.errors import ConfigError, RunError
-from posbench.position.instantiate import DECLARED, trusted_config
+from posbench.position.trusted import DECLARED, trusted_config
 from posbench.runs.directory import Run
 from posbench.runs.plain_yaml import plain_loader
 from posbench.sweep.jobs import plan_jobs

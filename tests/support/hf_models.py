@@ -14,8 +14,9 @@ from posbench.config.identity import run_id
 from posbench.config.schema import JobConfig, TrainConfig
 from posbench.model.build import load_model, make_model
 from posbench.model.weights import save_weights
-from posbench.position.instantiate import make, trained_config
+from posbench.position.instantiate import make
 from posbench.position.plan import make_plan
+from posbench.position.trusted import trained_config
 from posbench.pretrained.import_config import config_from_checkpoint
 from posbench.runs.directory import Run
 from posbench.sweep import take_checkpoint as hf_weights

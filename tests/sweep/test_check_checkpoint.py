@@ -10,7 +10,7 @@ from hf_models import TRAIN_LEN, VOCAB, checkpoint, imported
 
 from posbench.common.errors import RunError
 from posbench.model.build import load_model
-from posbench.position.instantiate import trained_config
+from posbench.position.trusted import trained_config
 from posbench.pretrained.checkpoint import find_checkpoint
 from posbench.sweep import check_checkpoint as checks
 from posbench.sweep.check_checkpoint import (

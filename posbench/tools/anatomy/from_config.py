@@ -8,8 +8,8 @@ from posbench.config.identity import CHOICE, NOT_ARGUMENTS, method_name
 from posbench.config.names import display_name, group_yamls
 from posbench.config.schema import TRAINING, JobConfig
 from posbench.model.build import load_model, make_encoding, make_trained_scale
-from posbench.position.instantiate import trusted_config
 from posbench.position.interfaces import Encoding, ScaleAttention
+from posbench.position.trusted import trusted_config
 from posbench.pretrained.import_config import config_from_checkpoint
 from posbench.results.run_metadata import flatten, text
 from posbench.runs.directory import Run

@@ -19,8 +19,8 @@ from posbench.data.sources import OF_TEXT, TASK
 from posbench.data.tokenizers import pretrained_file
 from posbench.gguf.header import is_gguf, read_gguf
 from posbench.model.build import make_encoding
-from posbench.position.instantiate import trained_config
 from posbench.position.interfaces import Encoding
+from posbench.position.trusted import trained_config
 from posbench.pretrained.checkpoint import Checkpoint, find_checkpoint
 from posbench.pretrained.config_files import read_mapping
 from posbench.pretrained.outline import outlined

@@ -12,7 +12,7 @@ import numpy as np
 from posbench.common.errors import ConfigError
 from posbench.common.files import read_json
 from posbench.evaluation.registry import protocol
-from posbench.position.instantiate import trusted_config
+from posbench.position.trusted import trusted_config
 from posbench.results.evaluation import Evaluation, load_evaluation
 from posbench.runs.directory import Run
 from posbench.sweep.jobs import Job

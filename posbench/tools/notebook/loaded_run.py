@@ -19,7 +19,8 @@ from posbench.config.schema import TRAINING, EvaluateConfig, JobConfig
 from posbench.data.corpus import fingerprint, read_text_of, resolved_text
 from posbench.data.sources import ALL, SPLITS, TASK, WITHOUT_FILE
 from posbench.evaluation.registry import protocol as evaluator
-from posbench.position.instantiate import make, trusted_config
+from posbench.position.instantiate import make
+from posbench.position.trusted import trusted_config
 from posbench.report.frame import read_rows, row_frame
 from posbench.results.run_metadata import read_metadata
 from posbench.runs.directory import Run

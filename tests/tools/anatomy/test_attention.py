@@ -30,9 +30,10 @@ from posbench.extensions.rerope import Rerope
 from posbench.model.build import load_model
 from posbench.model.kernels import blocks
 from posbench.model.memory import tensor_mib
-from posbench.position.instantiate import make, trained_config
+from posbench.position.instantiate import make
 from posbench.position.legality import fed_length
 from posbench.position.plan import make_plan
+from posbench.position.trusted import trained_config
 from posbench.report.figures.style import save
 from posbench.scale_attention.learned_sink import LearnedSink
 from posbench.tools.anatomy.attention import LayerAttention, buckets, measure_attention

@@ -22,9 +22,9 @@ from posbench.encodings.none import NoEncoding
 from posbench.model.build import load_model
 from posbench.model.inplace.reader import Reader
 from posbench.position.geometry import Shape
-from posbench.position.instantiate import trained_config
 from posbench.position.interfaces import Layer
 from posbench.position.plan import training_plans
+from posbench.position.trusted import trained_config
 from posbench.runs.directory import Run
 from posbench.training.trainer import Trainer
 

@@ -31,7 +31,7 @@ from posbench.config.identity import run_id
 from posbench.config.schema import JobConfig, ModelConfig, TrainConfig
 from posbench.data.corpus import Corpus, fit_corpus
 from posbench.model.build import load_model
-from posbench.position.instantiate import trained_config
+from posbench.position.trusted import trained_config
 from posbench.runs.directory import Run
 from posbench.sweep import take_checkpoint as hf_weights
 
