@@ -244,7 +244,7 @@ def with_luminance(colour: str, target: float) -> str:
     """Colour of the same hue with a relative luminance: mixed with black, or with white.
 
     >>> with_luminance("#0072B2", 0.05)
-    '#004e79'
+    '#004368'
     """
     from matplotlib.colors import to_hex, to_rgb
 
