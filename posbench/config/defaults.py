@@ -48,7 +48,6 @@ def resolve(cfg: dict, auto: str | None = None) -> JobConfig:
             f"evaluate.lengths={lengths} goes beyond evaluate.max_length={largest}, which places"
             f" the windows: set evaluate.max_length to {lengths[-1]} or more."
         )
-    dtype = evaluate.dtype or ("auto" if long else "fp32")
     evaluate = replace(
         evaluate,
         max_length=largest,
@@ -57,7 +56,7 @@ def resolve(cfg: dict, auto: str | None = None) -> JobConfig:
         targets=evaluate.targets or max(1, train_len // 8),
         floor_block=evaluate.floor_block or (train_len // 16 if long else 1),
         protocol=evaluate.protocol or _usual_protocol(config.data),
-        dtype=auto if dtype == "auto" else dtype,
+        dtype=auto if evaluate.dtype == "auto" else evaluate.dtype,
     )
     return replace(config, evaluate=evaluate, train=_resolved_training(config.train, auto))
 

@@ -250,8 +250,8 @@ class EvaluateConfig:
     floor: bool = True  # also evaluate the floor and the half window
     # targets that share one text of recompute_window; None: 1, or train_len // 16 above 1,024
     floor_block: Size | None = None
-    # None: fp32 for training lengths up to 1,024 tokens, else auto
-    dtype: Literal["auto", "bf16", "fp32"] | None = None
+    # of the products: see train.dtype
+    dtype: Literal["auto", "bf16", "fp32"] = "auto"
     key_gain: Rate | None = None  # nats; longppl: key tokens gain more from a long context; None: 2
     key_loss: Rate | None = None  # nats; longppl: key tokens have a lower loss after it; None: 2
     # tokens of its short context; None: an eighth of the training length

@@ -131,14 +131,16 @@ def _entries(tokenizer: str) -> int:
 def texts_read(
     name: str, config: EvaluateConfig, train_len: int, crop: float, lengths: Iterable[int]
 ) -> list[ReadVolume]:
-    """Distinct texts that a protocol reads for some lengths.
+    """Volumes that a protocol reads for some lengths, without those that are read once for several.
 
-    Beyond `crop` tokens each target has a text of its own, shared by all lengths.
+    Beyond `crop` tokens (inf: never) each target has a text of its own, which is the same at all
+    lengths.
     """
     evaluator = protocol(name)
     readings = [
         evaluator.reading(config, train_len, length, min(crop, length)) for length in lengths
     ]
+    # Equal volumes of one protocol are one text: lengths beyond the crop.
     return list(dict.fromkeys(readings))
 
 

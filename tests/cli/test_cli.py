@@ -57,6 +57,7 @@ TINY += [
     "evaluate.windows=12",
     "evaluate.lengths=[16,32]",
     "evaluate.max_length=128",
+    "evaluate.dtype=fp32",
     "log.mode=disabled",
     "device=cpu",
 ]

@@ -47,7 +47,9 @@ SMALL += [
 
 
 def evaluator(task, extension=None, model=None, **options) -> Accuracy:
-    config = EvaluateConfig(**{"lengths": [16, 40], "windows": 12, "batch_tokens": 100, **options})
+    config = EvaluateConfig(
+        **{"lengths": [16, 40], "windows": 12, "batch_tokens": 100, "dtype": "fp32", **options}
+    )
     corpus = SimpleNamespace(test=TaskSplit(task, "test"), bos=None)
     return Accuracy(
         Scorer(
@@ -155,7 +157,7 @@ def test_rivals_of_words_are_scored_in_the_answers_place_one_text_at_a_time(name
     }
     corpus = SimpleNamespace(test=file, bos=None, tokenizer="bytes", folder=None)
     model, length, read = small_model(Rope(small_shape()), vocab_size=256), 801, []
-    config = EvaluateConfig(lengths=[length], **config)
+    config = EvaluateConfig(lengths=[length], dtype="fp32", **config)
     found = Accuracy(
         Scorer(
             model,

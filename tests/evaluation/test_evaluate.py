@@ -43,13 +43,14 @@ def text(lengths: list[int]) -> TokenFile:
 def evaluation(extension=None, scale=None, bos=None, **options) -> Scorer:
     config = EvaluateConfig(
         **{
+            "dtype": "fp32",
             "lengths": [16, 32, 64],
             "max_length": 64,
             "windows": 9,
             "targets": S,
             "batch_tokens": 100,
             **options,
-        }
+        },
     )
     corpus = SimpleNamespace(test=text([90, 20, 300, 65]), bos=bos)
     return Scorer(

@@ -247,6 +247,7 @@ def test_lceg_script_is_the_mean_of_batch_means_of_the_script(length, bos):
 )
 def test_what_a_protocol_cannot_do_is_refused_without_text_or_model(name, extension, options, said):
     config = EvaluateConfig(
+        dtype="fp32",
         **{
             "lengths": [16, 32, 64],
             "max_length": 64,
@@ -254,7 +255,7 @@ def test_what_a_protocol_cannot_do_is_refused_without_text_or_model(name, extens
             "targets": 2,
             "stride": 4,
             **options,
-        }
+        },
     )
     with pytest.raises(ConfigError, match=said):
         protocol(name).check(extension, config, TRAIN_LEN)
@@ -273,7 +274,9 @@ def test_the_default_stride_refuses_the_length_it_equals_before_any_training(tex
         match="evaluate.stride=16 leaves tokens .* at the shortest of evaluate.lengths=.16, 64.",
     ):
         protocol("yarn_script").check(
-            NoExtension(), EvaluateConfig(lengths=lengths, max_length=64, stride=stride), 64
+            NoExtension(),
+            EvaluateConfig(dtype="fp32", lengths=lengths, max_length=64, stride=stride),
+            64,
         )
 
 
@@ -321,7 +324,9 @@ def test_a_model_that_gives_no_numbers_is_one_sentence(name, dtype):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_documents_too_short_are_named_before_any_training(name):
-    config = EvaluateConfig(lengths=[16, 100], max_length=100, windows=512, targets=2, stride=4)
+    config = EvaluateConfig(
+        dtype="fp32", lengths=[16, 100], max_length=100, windows=512, targets=2, stride=4
+    )
     with pytest.raises(
         ConfigError,
         match="the longest has 90: lower evaluate.lengths and evaluate.max_length to 89",
@@ -330,7 +335,9 @@ def test_documents_too_short_are_named_before_any_training(name):
 
 
 def test_text_for_one_window_is_too_little_where_the_last_is_dropped():
-    config = EvaluateConfig(lengths=[64], max_length=64, targets=2, stride=4, windows=1)
+    config = EvaluateConfig(
+        dtype="fp32", lengths=[64], max_length=64, targets=2, stride=4, windows=1
+    )
     with pytest.raises(ConfigError, match="has only 64 tokens: raise evaluate.windows=1"):
         protocol("lceg_script").place(text([90, 30]), config, TRAIN_LEN)
 

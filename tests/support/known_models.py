@@ -121,6 +121,7 @@ def evaluation(model, text: TokenFile, extension=None, bos: bool = False, **opti
         "windows": 9,
         "targets": 2,
         "stride": 4,
+        "dtype": "fp32",
         **options,
     }
     corpus = SimpleNamespace(test=text, bos=VOCAB if bos else None)

@@ -64,7 +64,9 @@ def fill(source: str, text: str) -> str:
     Raises ConfigError if the files hold no such number, or several."""
     path, comparison = _file(source)
     columns = _columns(source, path, comparison)
-    expression = Expression.read(text, columns, is_sum=source != "ledger")
+    # Endpoints of the ledger have names of free words, "minus" and "plus" among them.
+    is_sum = source != "ledger"
+    expression = Expression.read(text, columns, is_sum)
     if comparison:
         overall, *by_seed = _compared(path.parent, expression.terms, comparison)
         values = by_seed if "seeds" in expression.words else [overall]
@@ -73,7 +75,8 @@ def fill(source: str, text: str) -> str:
     else:
         column = expression.column or USUAL.get(path.stem, "")
         lines = [(weight, _lines_of(path, key)) for weight, key in expression.terms]
-        text_of_lines = _text_of_lines(lines[0][1], column, expression)
+        _, first_lines = lines[0]  # counts and texts are of one key, not of a sum
+        text_of_lines = _text_of_lines(first_lines, column, expression)
         if text_of_lines is not None:
             return text_of_lines
         in_nats = "nats" in expression.words

@@ -21,7 +21,11 @@ from posbench.results.run_metadata import RunMetadata, flatten
 from posbench.runs.setting import Setting
 
 PLACES = {"train.parent", "model.path", "model.checkpoint", *(f"train.{key}" for key in NOT_TRAIN)}
-FILE_FIELDS = ("text", "key_run", "version")  # of a setting: they stand for files
+# Fields of a setting that stand for files: another text, the model that chooses key tokens, and a
+# protocol's version, which no word can choose.
+FILE_FIELDS = ("text", "key_run", "version")
+# Values of these fields that stand for no file. 1 is the first version of a protocol.
+NO_FILE = (None, 1)
 
 
 def command(
@@ -46,8 +50,8 @@ def command(
 
 
 def _words(evaluation: Evaluation, origin: RunMetadata) -> list[str] | None:
-    """Words without seeds and lengths; None for a child, a checkpoint, somebody's own class, and
-    texts that are files.
+    """Words of the command line without seeds and lengths; None for a child, a checkpoint,
+    somebody's own class, and texts that are files.
     """
     config = origin.nested
     setting = evaluation.setting
@@ -55,7 +59,7 @@ def _words(evaluation: Evaluation, origin: RunMetadata) -> list[str] | None:
         return None
     if config["model"].get("checkpoint") or config["data"].get("mix"):
         return None
-    if any(getattr(setting, field) not in (None, 1) for field in FILE_FIELDS):
+    if any(getattr(setting, field) not in NO_FILE for field in FILE_FIELDS):
         return None
     method_words = _method_words(evaluation.first, config)
     data_words = _data_words(config["data"])

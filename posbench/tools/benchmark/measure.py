@@ -211,6 +211,7 @@ def _step(
             with bf16.muon(device, dtype):
                 optimizer.step()
             optimizer.zero_grad(set_to_none=True)
+        # StepGraphs takes steps that give a loss and the norm of the gradients. Here is no norm.
         return value.detach(), value.detach()
 
     return step

@@ -309,9 +309,10 @@ def _reach(explanation: Explanation) -> str:
 def _cost(explanation: Explanation, reach: Reach) -> str:
     """Sentences about the cost of the setting in short texts."""
     setting = explanation.setting
-    kind = setting.turning[0]
+    kind = setting.turning[0]  # the layers with the longest reach, of which the screen speaks first
     rope = kind.rope
-    ratio = explanation.slower(kind, 1)
+    shortest = 1  # token, where a method that acts by length has not begun to act
+    ratio = explanation.slower(kind, shortest)
     unchanged = not (abs(ratio - 1) > SAME).any()
     if rope.kind == "dynamic":
         return (
