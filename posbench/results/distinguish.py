@@ -14,7 +14,7 @@ from posbench.results.sweep_names import sweep_name
 if TYPE_CHECKING:
     from posbench.results.evaluation import Evaluation
 
-STEP = "train.step"
+STEPS, STEP = "train.steps", "train.step"
 SWEEP = "name"  # key of the words that name a sweep
 
 
@@ -51,6 +51,8 @@ def setting_words(config: Mapping[str, object], keys: Sequence[str]) -> dict[str
 
     >>> setting_words({"train.steps": 1000, "seed": 0}, ["train.steps"])
     {'train.steps': ' steps=1000'}
+    >>> setting_words({"train.steps": 1000, "train.step": None}, ["train.steps", "train.step"])
+    {'train.steps': ' steps=1000', 'train.step': ''}
     """
     names = [key.rpartition(".")[2] for key in keys]
     if len(set(names)) < len(names):
@@ -59,7 +61,10 @@ def setting_words(config: Mapping[str, object], keys: Sequence[str]) -> dict[str
     for key, name in zip(keys, names, strict=True):
         value = config.get(key, FIELDS_ADDED_LATER.get(key, ABSENT))
         if key == STEP and value is None:
-            value = config.get("train.steps", ABSENT)
+            if STEPS in keys:  # which says it already
+                words[key] = ""
+                continue
+            value = config.get(STEPS, ABSENT)
         words[key] = f" {name}={text(value)}"
     return words
 
