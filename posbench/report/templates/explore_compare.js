@@ -20,9 +20,12 @@ function sumsOf(point, seed, measure) {
 }
 // Value of a measure of one seed of a point, null where it is not known.
 function valueOf(point, seed, measure) {
-  const known = sumsOf(point, seed, measure);
-  if (known) return d3.fsum(known.totals) / d3.sum(sums.sets[known.set]);
-  return point.values.get(seed)[VALUES[measure]] ?? null;
+  const key = `${seed} ${measure}`, known = point.known ??= new Map();
+  if (!known.has(key)) {
+    const own = sumsOf(point, seed, measure);
+    known.set(key, own ? d3.fsum(own.totals) / d3.sum(sums.sets[own.set]) : point.values.get(seed)[VALUES[measure]] ?? null);
+  }
+  return known.get(key);
 }
 // Mean over seeds; of a point whose seeds are not known that of the point. null where it is not finite.
 function meanOf(point, seeds, measure) {
@@ -45,8 +48,15 @@ function seedDifference(point, other, seed, measure) {
   if (onTheSame && (own && others || point.texts !== other.texts)) return null;
   return {value: value - otherValue};
 }
-// {value, sem, df, half, documents, seeds, source} of the seeds that both have, or {reason} without it.
+// {value, sem, df, half, documents, seeds, source} of the seeds that both have, or {reason} without it; each pair is estimated once.
+const differences = new Map();
 function differenceOf(point, other, measure) {
+  const [first, second] = point.index < other.index ? [point, other] : [other, point], key = `${measure} ${first.index} ${second.index}`;
+  if (!differences.has(key)) differences.set(key, estimateDifference(first, second, measure));
+  const known = differences.get(key);
+  return first === point || known.value === undefined ? known : {...known, value: -known.value};
+}
+function estimateDifference(point, other, measure) {
   if (!point.entries.size || !other.entries.size) return {reason: REASONS.only_means};
   const shared = sorted([...point.entries.keys()].filter(seed => other.entries.has(seed)));
   if (!shared.length) return {reason: REASONS.no_shared_seed};

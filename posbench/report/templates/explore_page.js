@@ -65,19 +65,20 @@ function comparisonBlocks(found) { // {blocks: tables with their sentences, said
   const choice = chosenToCompare(found), {pool, gone} = choice, said = [];
   if (gone.length) said.push(`${gone.map(line => line.name).join(" and ")}: left out by the choices above.`);
   const sections = [...d3.group(pool, ({line}) => SECTION.map(name => line[name]).join("|")).values()];
-  const blocks = sections.filter(members => members.length > 1).flatMap(members => blocksOf(members, choice));
+  const blocks = sections.filter(members => members.length > 1).flatMap(members => blocksOf(members, choice)), most = MOST.tables;
   if (!blocks.length && pool.length) said.push(whyNothing(sections, choice.against));
-  if (blocks.length > MOST.tables) said.push(`${blocks.length - MOST.tables} more tables are left out: name fewer lines in the filter.`);
-  return {blocks: blocks.slice(0, MOST.tables), said};
+  if (blocks.length > most) said.push(`${blocks.length - most} more tables are left out: name fewer lines in the filter.`);
+  return {blocks: blocks.slice(0, most).map(block => block()), said};
 }
-function blocksOf(members, {against, each, both}) { // of one section
+function blocksOf(members, {against, each, both}) { // functions that make the tables of one section
   const places = placesOf(members), everywhere = state.at === "each" || !state.at && both;
   const wanted = everywhere ? places : places.filter(x => x === (state.at ? +state.at : places.at(-1)));
-  const at = wanted.map(x => membersAt(members, x));
-  if (each) return members.length > MOST.each ? [] : at.map(there => compareEach(there, MEASURES[state.y], state.p)).filter(one => one.length).map(eachBlock);
-  const made = at.map(there => compareMembers(there, MEASURES[state.y], against, state.p)).filter(Boolean);
+  const at = wanted.map(x => membersAt(members, x)), measure = MEASURES[state.y];
+  if (each && members.length > MOST.each) return [];
+  if (each) return at.filter(there => compareMembers(there, measure, null, "none")).map(there => () => eachBlock(compareEach(there, measure, state.p)));
+  const made = at.map(there => compareMembers(there, measure, against, state.p)).filter(Boolean);
   if (!made.length) return [];
-  return [made.length > 1 ? placesBlock(made) : rankingBlock(made[0])];
+  return [() => made.length > 1 ? placesBlock(made) : rankingBlock(made[0])];
 }
 const membersAt = (members, x) => members.map(({line, points: own}) => ({line, point: own.find(at => at.x === x)?.point}));
 function placesOf(members) { // at which two lines have a value
