@@ -129,6 +129,7 @@ def _of_training(config: Mapping) -> dict[str, object]:
         "seed": config.get("seed"),
         "train_len": max(length) if isinstance(length, list) and length else length,
         "finetune": (parent.get("run_id") if isinstance(parent, dict) else None) or "",
+        "step": config["train"].get("step") or "",
     }
     if _is_ours(scale):
         columns["trained_scale"] = identity.method_label(scale, "scale_attention")
@@ -161,7 +162,7 @@ def _plain(column: str, value: object) -> object:
     """
     if column == "trained_scale":
         return value or "none"
-    if column == "finetune":
+    if column in ("finetune", "step"):
         return value or ""
     if column.endswith("_args"):
         group = column.removesuffix("_args")

@@ -189,6 +189,14 @@ TABLE = (
         "commit of the code, with + appended where it was changed since",
         volatile=True,
     ),
+    Column(
+        "step",
+        int,
+        "steps",
+        "step of the training that the weights are of; empty: its last, or a checkpoint",
+        shared=True,
+        since=2,
+    ),
 )
 
 

@@ -206,6 +206,7 @@ def make_rows(
         "protocol": cell.protocol,
         "depth": None,
         "commit": provenance.commit(),
+        "step": job.config.train.step,
     }
     return [
         rows.make_row(**{**shared, "position": None, "task": None, **value}) for value in values

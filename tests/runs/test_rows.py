@@ -13,7 +13,7 @@ from posbench.runs.directory import Run
 CONTRACT = """schema, run_id, eval_id, encoding, encoding_args, extension, extension_args,
 scale_attention, trained_scale, finetune, untested, seed, data, tokenizer, dtype, train_len,
 length, target_len, protocol, position, task, depth, n_targets, n_bytes, n_units, sem_unit, nll,
-nll_sem, ppl, bpb, accuracy, max_distance, seconds, peak_mib, commit"""
+nll_sem, ppl, bpb, accuracy, max_distance, seconds, peak_mib, commit, step"""
 VALUES = {
     "run_id": "rope-64-s0-1a2b3c4d5e", "eval_id": "0123456789abcdef", "encoding": "rope",
     "encoding_args": {"base": 10000.0, "layout": "half"}, "extension": "yarn",
@@ -23,7 +23,7 @@ VALUES = {
     "length": 128, "target_len": 128, "protocol": "fixed_targets", "position": None, "task": None,
     "depth": None, "n_targets": 1000, "n_bytes": 2000, "n_units": 20, "sem_unit": "document",
     "nll": 0.1 + 0.2, "nll_sem": 1e-17, "accuracy": 1.0, "max_distance": 63.0, "seconds": 2.5,
-    "peak_mib": 100.0, "commit": "0123456789ab+",
+    "peak_mib": 100.0, "commit": "0123456789ab+", "step": None,
 }  # fmt: skip
 
 
@@ -171,15 +171,15 @@ def test_a_column_that_is_added_leaves_earlier_files_readable(tmp_path, monkeypa
     row = rows.make_row(**VALUES)
     rows.write_csv([row], tmp_path / "rows.csv")
     (tmp_path / "eval.json").write_text(json.dumps(rows.eval_content([row], {})))
-    added = Column("joules", float, "J", "energy of this length", since=2, missing=0.5)
+    added = Column("joules", float, "J", "energy of this length", since=3, missing=0.5)
     monkeypatch.setattr(rows, "TABLE", (*rows.TABLE, added))
     monkeypatch.setattr(rows, "COLUMNS", (*rows.COLUMNS, "joules"))
-    monkeypatch.setattr(rows, "SCHEMA", 2)
-    new = {**row, "schema": 2, "joules": 0.5}
+    monkeypatch.setattr(rows, "SCHEMA", 3)
+    new = {**row, "schema": 3, "joules": 0.5}
     assert rows.read_csv(tmp_path / "rows.csv") == rows.read_eval(tmp_path / "eval.json") == [new]
     assert rows.make_row(**VALUES, joules=0.5) == new
     rows.write_csv([new], tmp_path / "new.csv")
     text = (tmp_path / "new.csv").read_text()
     (tmp_path / "unknown.csv").write_text(text.replace("joules", "watts"))
-    with pytest.raises(RunError, match=r"differ from schema 2: \['joules', 'watts'\]"):
+    with pytest.raises(RunError, match=r"differ from schema 3: \['joules', 'watts'\]"):
         rows.read_csv(tmp_path / "unknown.csv")

@@ -90,7 +90,7 @@ for column, value in {
     "scale_attention": "log_n", "trained_scale": "log_n", "finetune": "rope-64-s0-0123456789",
     "untested": "true", "protocol": "disjoint", "position": "64", "task": "passkey", "depth": "0.5",
     "run_id": "rope-64-s0-0123456789", "eval_id": "0123456789abcdef", "seconds": "0.5",
-    "peak_mib": "1.0", "schema": "2",
+    "peak_mib": "1.0", "schema": "3",
 }.items():  # fmt: skip
     add(f"rows: {column}", edit_rows, cell(column, value))
 

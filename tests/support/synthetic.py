@@ -53,7 +53,8 @@ def write_eval(root, encoding, extension, scale, losses_LN, lengths, seed=0, arg
         "protocol": "fixed_targets", "position": None, "task": None,
         "depth": None, "n_targets": TARGETS, "n_bytes": int(n_bytes.sum()), "n_units": DOCUMENTS,
         "sem_unit": "document", "accuracy": 0.4,
-        "max_distance": 63.0, "seconds": 1.5, "peak_mib": 100.0, "commit": None, **changed,
+        "max_distance": 63.0, "seconds": 1.5, "peak_mib": 100.0, "commit": None, "step": None,
+        **changed,
     }  # fmt: skip
     rows = []
     for length, loss_N in zip(lengths, losses_LN, strict=True):
