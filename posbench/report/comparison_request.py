@@ -274,21 +274,6 @@ def _nothing(sections: Sections, chosen: Sections, request: Request) -> str:
 
 def _no_overlap(sections: Sections, chosen: Sections) -> str:
     """Sentence on lines that are never measured alike, and on those that are."""
-    first = next(iter(chosen))
-    why = f"{_first_name(chosen[first])} is the only line"
-    for other in chosen:
-        if other != first:
-            why = f"{_first_name(chosen[first])} and {_first_name(chosen[other])} differ in"
-            why += f" {_differing(first, other)}"
-            break
-    else:
-        lengths_of: dict[str, list[str]] = {}
-        for length, lines in sorted(chosen[first].items()):
-            for line in lines:
-                lengths_of.setdefault(line.name, []).append(str(length))
-        if len(lengths_of) > 1:
-            parts = [f"{name} at {', '.join(lengths)}" for name, lengths in lengths_of.items()]
-            why = f"no length was measured for two of them ({'; '.join(parts[:MOST_LISTED])})"
     comparable = [
         _listed(list(dict.fromkeys(line.name for line in lines)), 6)
         for lengths in sections.values()
@@ -298,11 +283,25 @@ def _no_overlap(sections: Sections, chosen: Sections) -> str:
     rest = "evaluate another one in the same setting"
     if comparable:
         rest = f"with each other can be compared {'; '.join(dict.fromkeys(comparable))}"
-    return f"Nothing can be compared, since {why}: {rest}."
+    return f"Nothing can be compared, since {_obstacle(chosen)}: {rest}."
 
 
-def _first_name(lengths: Lengths) -> str:
-    return _names(lengths)[0]
+def _obstacle(chosen: Sections) -> str:
+    """Reason why no two of the chosen lines can be compared."""
+    first, *others = chosen
+    name = _names(chosen[first])[0]
+    for other in others:
+        for other_name in _names(chosen[other]):
+            if other_name != name:
+                return f"{name} and {other_name} differ in {_differing(first, other)}"
+    lengths_of: dict[str, list[str]] = {}
+    for length, lines in sorted(chosen[first].items()):
+        for line in lines:
+            lengths_of.setdefault(line.name, []).append(str(length))
+    if len(lengths_of) == 1:
+        return f"{name} is the only line"
+    parts = [f"{line} at {', '.join(lengths)}" for line, lengths in lengths_of.items()]
+    return f"no length was measured for two of them ({'; '.join(parts[:MOST_LISTED])})"
 
 
 def _differing(section: SectionName, other: SectionName) -> str:
@@ -311,9 +310,24 @@ def _differing(section: SectionName, other: SectionName) -> str:
     for column in SectionName._fields:
         value = getattr(section, column)
         other_value = getattr(other, column)
-        if value != other_value:
-            parts.append(f"{column} ({value} and {other_value})")
-    return ", ".join(parts) or "nothing that is known"
+        if value == other_value:
+            continue
+        if column == "setting":
+            value = _without_shared(value, other_value)
+            other_value = _without_shared(other_value, getattr(section, column))
+        parts.append(f"{column} ({value} and {other_value})")
+    return ", ".join(parts)
+
+
+def _without_shared(setting: str | None, other: str | None) -> str:
+    """Parts of a setting in words that another one does not have.
+
+    >>> _without_shared("512 windows, 8 targets each", "64 windows, 8 targets each")
+    '512 windows'
+    """
+    shared = (other or "").split(", ")
+    own = [part for part in (setting or "").split(", ") if part not in shared]
+    return ", ".join(own) or "none"
 
 
 def _listed(names: Sequence[str], most: int = MOST_LISTED) -> str:

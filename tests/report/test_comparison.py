@@ -16,8 +16,14 @@ from posbench.report.comparison import (
     UNTOLD,
     WORSE,
 )
-from posbench.report.comparison_request import Request, comparisons, named, token_length
-from posbench.report.comparison_tables import ranking_table, rows_of, terminal_text
+from posbench.report.comparison_request import (
+    Request,
+    by_columns,
+    comparisons,
+    named,
+    token_length,
+)
+from posbench.report.comparison_tables import ranking_table, rows_of, table_by, terminal_text
 from posbench.report.comparison_words import BPB, PPL, TEXTS, Scale, how_compared, sentences
 from posbench.report.report import collect
 from posbench.runs.rows import write_csv
@@ -345,3 +351,37 @@ def test_no_number_of_a_ranking_is_cut_on_a_narrow_terminal(tmp_path, width):
         assert f"{row.value:.3f}" in text
         if row.difference is not None and width >= 80:
             assert scale.interval(scale.difference(row)) in text
+
+
+def test_a_line_alone_and_lines_without_a_common_length_are_refused_with_the_reason(tmp_path):
+    losses = np.full((1, TARGETS), 3.0)
+    alone = write_eval(tmp_path, "rope", "none", "none", losses, LENGTHS[:1])
+    with pytest.raises(ConfigError, match="rope is the only line"):
+        comparisons({"": collect([alone], "", "")}, Request())
+    other = write_eval(tmp_path, "rope", "pi", "none", losses, LENGTHS[1:2])
+    reports = {"": collect([alone, other], "", "")}
+    with pytest.raises(ConfigError, match=r"two of them \(rope at 64; rope\|pi at 128\)"):
+        comparisons(reports, Request())
+
+
+def test_columns_of_a_table_differ_in_one_thing_alone(tmp_path):
+    """Two texts and two protocols: a table for each protocol, a column for each text."""
+    losses = np.full((1, TARGETS), 3.0)
+    paths = []
+    for data in ("books", "pysource"):
+        for protocol in ("fixed_targets", "sliding"):
+            for extension in ("none", "pi"):
+                root = tmp_path / data / protocol
+                changed = {"data": data, "protocol": protocol, "run_id": f"rope-64-s0-{data}"}
+                changed["eval_id"] = f"{data}{protocol}{extension}"
+                paths.append(
+                    write_eval(root, "rope", extension, "none", losses, LENGTHS[:1], **changed)
+                )
+    made = comparisons({"": collect(paths, "", "")}, Request(by="data"))
+    groups = by_columns(made, "data")
+    columns = [[comparison.section.data for comparison in group] for group in groups]
+    assert columns == [["books", "pysource"]] * 2
+    protocols = [{comparison.section.protocol for comparison in group} for group in groups]
+    assert protocols == [{"fixed_targets"}, {"sliding"}]
+    table = table_by(groups[0], "data", Scale("nats", "loss"))
+    assert table.columns == ["line", "books", "pysource"] and len(table.rows) == 2

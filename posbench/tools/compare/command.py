@@ -159,9 +159,13 @@ def _blocks(made: list[Comparison], request: Request, unit: str) -> list[Block]:
     for group in groups:
         scale = Scale(unit, group[0].measure)
         how = _how_by(group, request.by)
-        results = [result(comparison, scale) for comparison in group]
         if request.by == "length":
-            results = results[-1:]
+            results = [result(group[-1], scale)]
+        else:
+            results = [
+                f"{heading(comparison, request.by)}: {result(comparison, scale)}"
+                for comparison in group
+            ]
         blocks.append(Block(table_by(group, request.by, scale), results, how))
     return blocks
 
