@@ -34,6 +34,7 @@ NOTED_AS = {
     "parameters": "n_parameters",
 }
 OWN_FILES = "local"  # yaml of configs/data that reads the user's own files
+OWN_BOOKS = "books"  # that reads the user's own books
 # Settings of a text of which a word tells more than a hash.
 TEXT_SETTINGS = (
     *("data.tokenizer", "data.vocab_size", "data.bos", "data.mix.task", "data.mix.share"),
@@ -121,12 +122,12 @@ class RunMetadata:
 
     @property
     def text(self) -> str:
-        """Name of the text; of the user's own files, which were once all called local, theirs."""
+        """Name of the text; of the user's own files, which may all be called local, theirs."""
         data = self.nested.get("data")
         if not isinstance(data, dict):
             return ""
         name = data.get("name")
-        if data.get("path") and name in (None, OWN_FILES):
+        if data.get("path") and name in (None, OWN_FILES, OWN_BOOKS):
             name = text_name({"path": data["path"]})
         return str(name or "")
 

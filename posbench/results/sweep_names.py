@@ -6,6 +6,7 @@ sweeps that found the training there."""
 import re
 from pathlib import Path
 
+from posbench.common.defuse import printable
 from posbench.common.errors import ConfigError, RunError, did_you_mean
 from posbench.common.files import read_bytes, read_lines
 from posbench.results.run_metadata import RunMetadata
@@ -60,7 +61,7 @@ def runs_of_sweeps(folder: Path) -> dict[str, list[Path]]:
     in_ledger = names_in_ledger(folder)
     runs: dict[str, list[Path]] = {}
     for path in inside(folder):
-        names = {_name_in_config(path), *in_ledger.get(path.name, [])}
+        names = set(printable([_name_in_config(path), *in_ledger.get(path.name, [])]))
         for name in names - {""}:
             runs.setdefault(name, []).append(path)
     return dict(sorted(runs.items()))
